@@ -1,0 +1,52 @@
+"""Packaging of fairseq_recur. The import name of every fairseq below is `fairseq`."""
+
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+HERE = Path(__file__).parent
+VERSION = re.search(
+    r'^__version__ = "(.+)"$', (HERE / "fairseq_recur" / "version.py").read_text(), re.M
+).group(1)
+
+# Which distribution of fairseq installs depends on the interpreter: the official
+# one imports on Python <= 3.10 only; ve-fairseq is fairseq's main branch as wheels
+# for CPython 3.11 and 3.12 on Linux x86-64; fairseq-fixed is the same as a source
+# distribution, which builds anywhere with a C++ compiler.
+WHEELS = (
+    "sys_platform == 'linux' and platform_machine == 'x86_64' "
+    "and python_version >= '3.11' and python_version < '3.13'"
+)
+SOURCE = (
+    "python_version >= '3.13' or (python_version >= '3.11' "
+    "and (sys_platform != 'linux' or platform_machine != 'x86_64'))"
+)
+
+setup(
+    name="fairseq-recur",
+    version=VERSION,
+    description="Recurrence for fairseq's sequence-to-sequence Transformer",
+    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="MIT",
+    python_requires=">=3.10,<3.14",
+    packages=find_packages(include=["fairseq_recur", "fairseq_recur.*"]),
+    package_data={"fairseq_recur": ["py.typed"]},
+    install_requires=[
+        "fairseq==0.12.2; python_version < '3.11'",
+        f"ve-fairseq==0.12.3; {WHEELS}",
+        f"fairseq-fixed==0.12.3.1; {SOURCE}",
+        # With hydra 1.4 pre-releases `import fairseq` fails; fairseq 0.12.2 pins < 1.1 itself.
+        "hydra-core>=1.3.2,<1.4; python_version >= '3.11'",
+        "torch>=2.1",
+        "sacrebleu>=2.3",
+        "sentencepiece>=0.1.99",
+        "subword-nmt>=0.3.8",
+    ],
+    extras_require={
+        "plot": ["matplotlib>=3.7"],
+        "test": ["pytest>=7", "hypothesis>=6", "matplotlib>=3.7", "sacremoses>=0.1"],
+    },
+    entry_points={"console_scripts": ["fairseq-recur = fairseq_recur.cli:main"]},
+)
