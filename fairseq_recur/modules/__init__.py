@@ -1,1 +1,1 @@
-""""""
+"""The parts as `torch.nn.Module`: parameters, initialisation, masks, incremental state."""

@@ -1,0 +1,127 @@
+"""What is wrong with a configuration, all of it at once, before anything is built."""
+
+from argparse import Namespace
+from dataclasses import fields
+from difflib import get_close_matches
+from typing import Iterator, List
+
+from fairseq.data import Dictionary
+
+from fairseq_recur.errors import ConfigError
+from fairseq_recur.models.config import RecurrentTransformerConfig, fused_layers
+
+OPTIONS = {f.name: f for f in fields(RecurrentTransformerConfig) if f.name != "_name"}
+
+# Options that act only under another one, with the values of the other that need them.
+ONLY_WITH = {
+    "recurrence_steps": ("recurrence", {"biarn"}),
+    "recurrence_attention": ("recurrence", {"biarn"}),
+    "recurrence_layers": ("recurrence", {"birnn", "biarn"}),
+    "recurrence_fusion": ("recurrence", {"birnn", "biarn"}),
+    "recurrence_fused_layers": ("recurrence", {"birnn", "biarn"}),
+    "recurrence_positions": ("recurrence", {"birnn", "biarn"}),
+    "recurrence_gate": ("recurrence_fusion", {"gated_sum"}),
+}
+
+
+def flag(name: str) -> str:
+    """The command-line flag of an option."""
+    return "--" + name.replace("_", "-")
+
+
+def check_config(cfg: Namespace, source: Dictionary, target: Dictionary) -> None:
+    """Refuse a configuration that cannot be built or would be obeyed only in part.
+
+    Args:
+        cfg: the model's options, flat
+        source, target: the task's dictionaries
+
+    Raises:
+        ConfigError: with everything that is wrong, one line each
+    """
+    problems: List[str] = list(unknown_options(cfg)) + list(unknown_choices(cfg))
+    if not problems:
+        problems = [*sizes(cfg), *recurrence(cfg), *without_effect(cfg), *sharing(cfg, source, target)]
+    if problems:
+        raise ConfigError("the model's options cannot be used:\n- " + "\n- ".join(problems))
+
+
+def unknown_options(cfg: Namespace) -> Iterator[str]:
+    """Options that no part has: hydra adds any ``+model.key`` without asking."""
+    for name in vars(cfg).keys() - OPTIONS.keys() - {"_name"}:
+        close = get_close_matches(name, OPTIONS, n=1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        yield f"there is no option {name!r}{hint}"
+
+
+def unknown_choices(cfg: Namespace) -> Iterator[str]:
+    """Values that are none of an option's choices, and numbers out of range."""
+    for name, option in OPTIONS.items():
+        value = getattr(cfg, name)
+        choices = [e.value for e in option.type] if hasattr(option.type, "__members__") else None
+        if choices and value not in choices:
+            yield f"{flag(name)} {value}: choose one of {', '.join(choices)}"
+        if name.endswith("dropout") and not 0 <= float(value) < 1:
+            yield f"{flag(name)} {value}: a probability is at least 0 and less than 1"
+    try:
+        fused_layers(cfg)
+    except ValueError:
+        yield f"--recurrence-fused-layers {cfg.recurrence_fused_layers}: choose top, all or a number"
+
+
+def sizes(cfg: Namespace) -> Iterator[str]:
+    """Numbers of layers and heads."""
+    for name in ("encoder_layers", "decoder_layers", "recurrence_layers", "recurrence_steps"):
+        if getattr(cfg, name) < 1:
+            yield f"{flag(name)} {getattr(cfg, name)}: at least 1 is needed"
+    for side in ("encoder", "decoder"):
+        width, heads = getattr(cfg, f"{side}_embed_dim"), getattr(cfg, f"{side}_attention_heads")
+        if heads < 1 or width % heads:
+            yield (
+                f"--{side}-embed-dim {width} cannot be split evenly among "
+                f"--{side}-attention-heads {heads}"
+            )
+
+
+def recurrence(cfg: Namespace) -> Iterator[str]:
+    """What the recurrence encoder does not go with."""
+    if cfg.recurrence == "none":
+        return
+    if not 1 <= fused_layers(cfg) <= cfg.decoder_layers:
+        yield (
+            f"--recurrence-fused-layers {cfg.recurrence_fused_layers}: the decoder has "
+            f"{cfg.decoder_layers} layers (--decoder-layers); choose 1 to {cfg.decoder_layers}"
+        )
+    for name in ("no_cross_attention", "cross_self_attention"):
+        if getattr(cfg, name):
+            yield f"{flag(name)} leaves out the sub-layer that --recurrence {cfg.recurrence} joins"
+    if cfg.recurrence_positions and cfg.no_token_positional_embeddings:
+        yield "--recurrence-positions needs what --no-token-positional-embeddings removes"
+
+
+def without_effect(cfg: Namespace) -> Iterator[str]:
+    """Options that were set but would change nothing."""
+    for name, (other, values) in ONLY_WITH.items():
+        if getattr(cfg, name) != OPTIONS[name].default and getattr(cfg, other) not in values:
+            yield (
+                f"{flag(name)} {getattr(cfg, name)} has no effect with {flag(other)} "
+                f"{getattr(cfg, other)}; it needs {' or '.join(sorted(values))}"
+            )
+
+
+def sharing(cfg: Namespace, source: Dictionary, target: Dictionary) -> Iterator[str]:
+    """What shared embeddings need."""
+    if not cfg.share_all_embeddings:
+        return
+    if source != target:
+        yield (
+            f"--share-all-embeddings needs one dictionary for both languages, but they differ "
+            f"({len(source)} and {len(target)} types); preprocess with --joined-dictionary"
+        )
+    if cfg.encoder_embed_dim != cfg.decoder_embed_dim:
+        yield (
+            f"--share-all-embeddings needs --encoder-embed-dim {cfg.encoder_embed_dim} to equal "
+            f"--decoder-embed-dim {cfg.decoder_embed_dim}"
+        )
+    if cfg.decoder_embed_path and cfg.decoder_embed_path != cfg.encoder_embed_path:
+        yield "--share-all-embeddings needs --decoder-embed-path to equal --encoder-embed-path"

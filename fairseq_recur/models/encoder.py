@@ -1,0 +1,76 @@
+"""The Transformer encoder with a recurrence encoder beside it."""
+
+from typing import Dict, List, Optional
+
+from fairseq.data import Dictionary
+from fairseq.models.transformer import TransformerConfig, TransformerEncoderBase
+from torch import Tensor, nn
+
+from fairseq_recur.models.layers import wrap_layer
+from fairseq_recur.modules.encoder_layer import EncoderLayer
+from fairseq_recur.modules.parts import RECURRENCE
+from fairseq_recur.modules.recurrence_encoder import RecurrenceEncoder
+
+EncoderOut = Dict[str, List[Tensor]]
+
+
+class RecurrentTransformerEncoder(TransformerEncoderBase):
+    """fairseq's encoder, its layers with slots, and optionally a recurrence encoder.
+
+    To fairseq's output dictionary it adds ``recurrence_out``, [states (L', B, 2C)], and
+    ``recurrence_padding_mask``, [mask (B, L')] or [] if there is nothing to mask.
+    """
+
+    def __init__(
+        self, cfg: TransformerConfig, dictionary: Dictionary, embed_tokens: nn.Embedding
+    ) -> None:
+        super().__init__(cfg, dictionary, embed_tokens)
+        self.recurrence_positions = cfg.recurrence_positions
+        self.recurrence_encoder = (
+            None
+            if cfg.recurrence == "none"
+            else RecurrenceEncoder(
+                cfg, RECURRENCE[cfg.recurrence], lambda layer: wrap_layer(layer, cfg)
+            )
+        )
+
+    def build_encoder_layer(self, cfg: TransformerConfig) -> nn.Module:
+        """A layer whose self-attention is the part named by the configuration."""
+        return wrap_layer(EncoderLayer(cfg, return_fc=self.return_fc), cfg)
+
+    def recurrence_input(self, src_tokens: Tensor, embedding: Tensor) -> Tensor:
+        """The scaled embeddings, with positions on demand and embedding dropout: (B, S, C)."""
+        if self.recurrence_positions:
+            embedding = embedding + self.embed_positions(src_tokens)
+        return self.dropout_module(embedding)
+
+    def forward(
+        self,
+        src_tokens: Tensor,
+        src_lengths: Optional[Tensor] = None,
+        return_all_hiddens: bool = False,
+        token_embeddings: Optional[Tensor] = None,
+    ) -> EncoderOut:
+        """Encode (B, S) source tokens; see fairseq's encoder, and the class for what is added."""
+        out = super().forward(src_tokens, src_lengths, return_all_hiddens, token_embeddings)
+        if self.recurrence_encoder is None:
+            return out
+        mask = src_tokens.eq(self.padding_idx)
+        states, mask = self.recurrence_encoder(
+            self.recurrence_input(src_tokens, out["encoder_embedding"][0]),
+            mask if mask.any() else None,
+        )
+        out["recurrence_out"] = [states]
+        out["recurrence_padding_mask"] = [] if mask is None else [mask]
+        return out
+
+    def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
+        """The output for the sentences *new_order* (B',), for beams and finished sentences.
+
+        fairseq's method returns the keys it knows and no others.
+        """
+        out = super().reorder_encoder_out(encoder_out, new_order)
+        if self.recurrence_encoder is not None:
+            for key, batch_axis in (("recurrence_out", 1), ("recurrence_padding_mask", 0)):
+                out[key] = [x.index_select(batch_axis, new_order) for x in encoder_out[key]]
+        return out

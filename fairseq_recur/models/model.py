@@ -1,0 +1,147 @@
+"""The one encoder-decoder whose parts are exchangeable."""
+
+import logging
+from argparse import ArgumentParser, Namespace
+from collections import defaultdict
+from typing import Any, Dict, List, Optional
+
+from fairseq.data import Dictionary
+from fairseq.dataclass.utils import gen_parser_from_dataclass
+from fairseq.models.transformer import TransformerConfig, TransformerModelBase
+from fairseq.tasks import FairseqTask
+from omegaconf import DictConfig, OmegaConf
+from torch import Tensor, nn
+
+from fairseq_recur import compat
+from fairseq_recur.errors import CheckpointError
+from fairseq_recur.models.check import check_config
+from fairseq_recur.models.config import RecurrentTransformerConfig
+from fairseq_recur.models.decoder import RecurrentTransformerDecoder
+from fairseq_recur.models.encoder import RecurrentTransformerEncoder
+from fairseq_recur.modules.part import Part
+
+logger = logging.getLogger(__name__)
+
+
+class RecurrentTransformerModel(TransformerModelBase):
+    """fairseq's Transformer with slots; each preset is a subclass with its own defaults."""
+
+    config_class = RecurrentTransformerConfig
+
+    @classmethod
+    def add_args(cls, parser: ArgumentParser) -> None:
+        """Add the model's flags, without defaults: those are the preset's dataclass's."""
+        gen_parser_from_dataclass(parser, cls.config_class(), delete_default=True)
+
+    @classmethod
+    def build_model(cls, cfg: DictConfig, task: FairseqTask) -> "RecurrentTransformerModel":
+        """Build the model for a task with a source and a target dictionary.
+
+        Raises:
+            ConfigError: listing every option that cannot be used
+        """
+        options = Namespace(**OmegaConf.to_container(cfg, resolve=True, enum_to_str=True))
+        check_config(options, task.source_dictionary, task.target_dictionary)
+        return super().build_model(TransformerConfig.from_namespace(options), task)
+
+    @classmethod
+    def build_encoder(
+        cls, cfg: TransformerConfig, src_dict: Dictionary, embed_tokens: nn.Embedding
+    ) -> RecurrentTransformerEncoder:
+        """The encoder with its parts."""
+        return RecurrentTransformerEncoder(cfg, src_dict, embed_tokens)
+
+    @classmethod
+    def build_decoder(
+        cls, cfg: TransformerConfig, tgt_dict: Dictionary, embed_tokens: nn.Embedding
+    ) -> RecurrentTransformerDecoder:
+        """The decoder with its parts."""
+        return RecurrentTransformerDecoder(
+            cfg, tgt_dict, embed_tokens, no_encoder_attn=cfg.no_cross_attention
+        )
+
+    def prepare_for_inference_(self, cfg: DictConfig) -> None:
+        """Prepare for decoding; unlike fairseq's models, obey ``--bf16`` as well as ``--fp16``."""
+        if cfg.common.bf16:
+            self.bfloat16()
+        super().prepare_for_inference_(cfg)
+
+    def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> None:
+        """Make a checkpoint of another fairseq, or of the stock Transformer, fit.
+
+        A part of which the checkpoint has no weight at all keeps its fresh weights, and is
+        named in the log; so a stock Transformer's checkpoint starts any preset.
+        """
+        super().upgrade_state_dict_named(state_dict, name)
+        for i in range(self.encoder.num_layers):
+            compat.drop_stale_encoder_keys(state_dict, f"encoder.layers.{i}.")
+        for part, weights in self.part_weights().items():
+            if weights and not weights.keys() & state_dict.keys():
+                state_dict.update(weights)
+                size = sum(w.numel() for w in weights.values())
+                logger.warning(
+                    f"initialised fresh, as the checkpoint does not have it: {part} "
+                    f"({len(weights)} tensors, {size:,} values)"
+                )
+
+    def part_weights(self) -> Dict[str, Dict[str, Tensor]]:
+        """The weights of each part that a stock Transformer lacks, by the part's name."""
+        names = [name for name, module in self.named_modules() if isinstance(module, Part)]
+        weights: Dict[str, Dict[str, Tensor]] = {name: {} for name in names}
+        for key, value in self.state_dict().items():
+            for name in names:
+                if key.startswith(name + "."):
+                    weights[name][key] = value
+        return weights
+
+    def load_state_dict(
+        self,
+        state_dict: Dict[str, Tensor],
+        strict: bool = True,
+        model_cfg: Optional[DictConfig] = None,
+        args: Optional[Namespace] = None,
+    ) -> Any:
+        """Load weights; see `upgrade_state_dict_named` for those of other models.
+
+        Raises:
+            CheckpointError: if they do not fit, saying what differs and what to do
+        """
+        try:
+            return super().load_state_dict(state_dict, strict, model_cfg, args)
+        except RuntimeError as error:
+            problems = self.misfits(state_dict)
+            if not problems:
+                raise
+            raise CheckpointError("\n- ".join(problems)) from error
+
+    def misfits(self, state_dict: Dict[str, Tensor]) -> List[str]:
+        """How a checkpoint's weights differ from the model's: a headline, then a line each."""
+        own = self.state_dict()
+        shapes = [
+            f"{key} is {tuple(state_dict[key].shape)} in the checkpoint and "
+            f"{tuple(own[key].shape)} in the model"
+            for key in own
+            if key in state_dict and state_dict[key].shape != own[key].shape
+        ]
+        groups = defaultdict(list)
+        for key in sorted(own.keys() - state_dict.keys()):
+            groups["the checkpoint lacks"].append(key)
+        for key in sorted(state_dict.keys() - own.keys()):
+            groups["the model has no"].append(key)
+        if not shapes and not groups:
+            return []
+        if not groups and all("embed_tokens" in s or "output_projection" in s for s in shapes):
+            remedy = (
+                "its vocabulary is of another size: use the dict.*.txt that it was trained "
+                "with (fairseq-preprocess --srcdict and --tgtdict)"
+            )
+        else:
+            remedy = (
+                "it is of another architecture: give the --arch and the sizes that it was "
+                "trained with; only a stock transformer's checkpoint of the same sizes starts "
+                "a model with further parts (--finetune-from-model)"
+            )
+        lines = shapes + [f"{what} {', '.join(keys)}" for what, keys in groups.items()]
+        shown = [line if len(line) < 300 else line[:300] + " ..." for line in lines[:8]]
+        more = [f"and {len(lines) - 8} more"] if len(lines) > 8 else []
+        return [f"the checkpoint does not fit the model; {remedy}", *shown, *more]

@@ -1,0 +1,73 @@
+"""The named architectures: each is the one model with other defaults.
+
+Every preset is registered as a model of its own, with a dataclass of its own, so that
+``--arch NAME`` and hydra's ``model=NAME`` or ``model._name=NAME`` give the same model.
+"""
+
+from dataclasses import field, fields, make_dataclass
+from typing import Any, Dict, Type
+
+from fairseq.models import register_model
+
+from fairseq_recur.models.config import RecurrentTransformerConfig
+from fairseq_recur.models.model import RecurrentTransformerModel
+
+# Sizes of the host, named as fairseq names them. The base size is the dataclass's default.
+SIZES: Dict[str, Dict[str, Any]] = {
+    "": {},
+    "_tiny": dict(
+        encoder_embed_dim=128,
+        encoder_ffn_embed_dim=512,
+        encoder_layers=2,
+        encoder_attention_heads=4,
+        decoder_layers=2,
+        decoder_attention_heads=4,
+    ),
+    "_iwslt_de_en": dict(
+        encoder_ffn_embed_dim=1024,
+        encoder_attention_heads=4,
+        decoder_attention_heads=4,
+    ),
+    "_wmt_en_de": {},
+    "_wmt_en_de_big": dict(
+        encoder_embed_dim=1024,
+        encoder_ffn_embed_dim=4096,
+        encoder_attention_heads=16,
+        decoder_attention_heads=16,
+        dropout=0.3,
+        attention_dropout=0.1,
+    ),
+    "_wmt_zh_en": {},
+}
+
+# Systems: which parts they are made of.
+SYSTEMS: Dict[str, Dict[str, Any]] = {
+    # Hao et al. 2019, the paper's default: one layer of BiARN, stacked into the top layer.
+    "transformer_biarn": dict(recurrence="biarn"),
+}
+
+PRESETS: Dict[str, Dict[str, Any]] = {
+    system + size: {**sizes, **parts}
+    for system, parts in SYSTEMS.items()
+    for size, sizes in SIZES.items()
+}
+
+
+def preset_config(name: str, defaults: Dict[str, Any]) -> Type[RecurrentTransformerConfig]:
+    """The configuration's dataclass with other defaults."""
+    changed = [
+        (f.name, f.type, field(default=defaults[f.name], metadata=f.metadata))
+        for f in fields(RecurrentTransformerConfig)
+        if f.name in defaults
+    ]
+    return make_dataclass(name, changed, bases=(RecurrentTransformerConfig,))
+
+
+def register_presets() -> None:
+    """Register every preset with fairseq; a name that is registered already stays."""
+    for name, defaults in PRESETS.items():
+        camel = "".join(word.capitalize() for word in name.split("_"))
+        config = preset_config(camel + "Config", defaults)
+        model = type(camel + "Model", (RecurrentTransformerModel,), {"config_class": config})
+        model.__module__, model.__doc__ = __name__, f"The preset ``{name}``."
+        register_model(name, dataclass=config)(model)

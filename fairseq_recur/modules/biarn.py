@@ -1,0 +1,99 @@
+"""The bidirectional attentive recurrent network (BiARN)."""
+
+from typing import Callable, Optional
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_recur.modules.recurrence import Recurrence, RecurrenceOptions, init_gru_
+from fairseq_recur.ops.attention import additive_attention, dot_product_attention
+from fairseq_recur.ops.attentive_recurrence import attentive_recurrence
+
+Attend = Callable[[Tensor], Tensor]
+
+
+class BiARN(Recurrence):
+    """R steps of two GRUs, each reading the whole source by attention at every step.
+
+    Hao et al. 2019, eqs. 12-13 with 9: ``c_t = ATT(h_{t-1}, H)``, ``h_t = f(h_{t-1}, c_t)``.
+    The two directions share the attention and have a GRU each. Without positions in its
+    input the network does not see the source's order, only its words.
+    """
+
+    keeps_length = False
+
+    def __init__(self, input_dim: int, state_dim: int, options: RecurrenceOptions) -> None:
+        super().__init__(input_dim, state_dim, options)
+        self.steps = options.steps
+        self.attention = ATTENTION[options.attention](input_dim, state_dim, options)
+        context_dim = self.attention.context_dim
+        self.w_x = nn.Parameter(torch.empty(2, 3 * state_dim, context_dim))
+        self.w_h = nn.Parameter(torch.empty(2, 3 * state_dim, state_dim))
+        self.bias = nn.Parameter(torch.empty(2, state_dim))
+        init_gru_((self.w_x, self.w_h), (self.bias,))
+
+    def forward(self, x: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
+        """(B, S, I) and (B, S) bool or None to (B, R, 2C)."""
+        h0 = self.initial_states(x, padding_mask)
+        attend = self.attention.over(x, padding_mask)
+        return attentive_recurrence(attend, h0, self.w_x, self.w_h, self.bias, self.steps)
+
+
+class SharedAdditiveAttention(nn.Module):
+    """Additive attention over the raw source; the values are not projected."""
+
+    def __init__(self, input_dim: int, state_dim: int, options: RecurrenceOptions) -> None:
+        super().__init__()
+        self.context_dim = input_dim
+        self.dropout = options.attention_dropout
+        self.query = nn.Linear(state_dim, state_dim, bias=False)
+        self.key = nn.Linear(input_dim, state_dim, bias=False)
+        self.score = nn.Linear(state_dim, 1, bias=False)
+        for linear in (self.query, self.key, self.score):
+            nn.init.xavier_uniform_(linear.weight)
+
+    def over(self, x: Tensor, padding_mask: Optional[Tensor]) -> Attend:
+        """The attention over *x* (B, S, I) as a function of (B, 2, C) states."""
+        keys, score = self.key(x), self.score.weight.squeeze(0)
+        dropout = self.dropout if self.training else 0.0
+
+        def attend(states: Tensor) -> Tensor:
+            return additive_attention(self.query(states), keys, score, x, padding_mask, dropout)
+
+        return attend
+
+
+class SharedMultiheadAttention(nn.Module):
+    """Multi-head attention over the source, both directions being its queries."""
+
+    def __init__(self, input_dim: int, state_dim: int, options: RecurrenceOptions) -> None:
+        super().__init__()
+        self.context_dim = state_dim
+        self.heads = options.heads
+        self.dropout = options.attention_dropout
+        self.query = nn.Linear(state_dim, state_dim)
+        self.key = nn.Linear(input_dim, state_dim)
+        self.value = nn.Linear(input_dim, state_dim)
+        self.out = nn.Linear(state_dim, state_dim)
+        for linear in (self.query, self.key, self.value, self.out):
+            nn.init.xavier_uniform_(linear.weight)
+            nn.init.zeros_(linear.bias)
+
+    def split_heads(self, x: Tensor) -> Tensor:
+        """(B, L, C) to (B, H, L, D)."""
+        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
+    def over(self, x: Tensor, padding_mask: Optional[Tensor]) -> Attend:
+        """The attention over *x* (B, S, I) as a function of (B, 2, C) states."""
+        keys, values = self.split_heads(self.key(x)), self.split_heads(self.value(x))
+        dropout = self.dropout if self.training else 0.0
+
+        def attend(states: Tensor) -> Tensor:
+            query = self.split_heads(self.query(states))
+            context = dot_product_attention(query, keys, values, padding_mask, dropout)
+            return self.out(context.transpose(1, 2).flatten(2))
+
+        return attend
+
+
+ATTENTION = {"additive": SharedAdditiveAttention, "multihead": SharedMultiheadAttention}

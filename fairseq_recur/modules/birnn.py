@@ -1,0 +1,44 @@
+"""The bidirectional recurrent network over the source's tokens."""
+
+from typing import Optional
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from fairseq_recur.modules.recurrence import Recurrence, RecurrenceOptions, init_gru_
+from fairseq_recur.ops.masking import real_tokens_first
+
+
+class BiRNN(Recurrence):
+    """h_j = [forward GRU; backward GRU] (Hao et al. 2019, eqs. 9-11).
+
+    The sequence is packed by its true length: the backward direction starts at the last
+    real token, whichever side is padded.
+    """
+
+    keeps_length = True
+
+    def __init__(self, input_dim: int, state_dim: int, options: RecurrenceOptions) -> None:
+        super().__init__(input_dim, state_dim, options)
+        self.gru = nn.GRU(input_dim, state_dim, batch_first=True, bidirectional=True)
+        named = dict(self.gru.named_parameters())
+        init_gru_(
+            tuple(p for name, p in named.items() if name.startswith("weight")),
+            tuple(p for name, p in named.items() if name.startswith("bias")),
+        )
+
+    def forward(self, x: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
+        """(B, S, I) and (B, S) bool or None to (B, S, 2C), zero at padding."""
+        h0 = self.initial_states(x, padding_mask)
+        if padding_mask is None:
+            return self.gru(x, h0)[0]
+        order, lengths = real_tokens_first(padding_mask)
+        aligned = x.gather(1, order.unsqueeze(-1).expand_as(x))
+        packed = pack_padded_sequence(
+            aligned, lengths.cpu(), batch_first=True, enforce_sorted=False
+        )
+        states, _ = pad_packed_sequence(
+            self.gru(packed, h0)[0], batch_first=True, total_length=x.size(1)
+        )
+        return torch.zeros_like(states).scatter(1, order.unsqueeze(-1).expand_as(states), states)

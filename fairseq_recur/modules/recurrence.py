@@ -1,0 +1,73 @@
+"""What a recurrent network must offer to be a layer of the recurrence encoder."""
+
+from dataclasses import dataclass
+from typing import Optional, Tuple
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_recur.ops.masking import masked_mean
+
+
+@dataclass(frozen=True)
+class RecurrenceOptions:
+    """The options of the recurrent networks.
+
+    Attributes:
+        steps: R, of networks whose number of steps is not the length of their input
+        attention: "additive" or "multihead", of networks that read by attention
+        heads: H of the multi-head attention
+        attention_dropout: probability of dropping an attention weight
+    """
+
+    steps: int
+    attention: str
+    heads: int
+    attention_dropout: float
+
+
+class Recurrence(nn.Module):
+    """REC(H) of Hao et al. 2019, eq. 7: (B, L, I) to (B, L', 2C), a state each way.
+
+    Args:
+        input_dim: I, C in the first layer and 2C above
+        state_dim: C, the width of one direction
+        options: of all recurrent networks; each reads what concerns it
+    """
+
+    keeps_length: bool
+    """Whether L' = L, so that the padding of the input is the padding of the output."""
+
+    def __init__(self, input_dim: int, state_dim: int, options: RecurrenceOptions) -> None:
+        super().__init__()
+        self.input_dim, self.state_dim = input_dim, state_dim
+
+    def initial_states(self, x: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
+        """h_0, the mean of the real tokens: (2, B, C).
+
+        Both directions start from the whole mean in the first layer, where I = C; above,
+        where the input is the two directions side by side, each starts from its own half.
+        """
+        mean = masked_mean(x, padding_mask)
+        if self.input_dim == self.state_dim:
+            return torch.stack([mean, mean])
+        return torch.stack(mean.chunk(2, dim=-1))
+
+    def forward(self, x: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
+        """(B, L, I) and (B, L) bool or None to (B, L', 2C)."""
+        raise NotImplementedError(type(self).__name__)
+
+
+def init_gru_(weights: Tuple[Tensor, ...], biases: Tuple[Tensor, ...]) -> None:
+    """Xavier-uniform for each gate's matrix, zero for biases, in place.
+
+    Args:
+        weights: each (..., 3C, I), the gates one above the other
+        biases: any shapes
+    """
+    for weight in weights:
+        for matrix in weight.detach().view(-1, *weight.shape[-2:]):
+            for gate in matrix.chunk(3):
+                nn.init.xavier_uniform_(gate)
+    for bias in biases:
+        nn.init.zeros_(bias)

@@ -1,0 +1,123 @@
+"""The second encoder: a short stack of recurrent networks over the word embeddings."""
+
+from typing import Callable, Optional, Tuple, Type
+
+from fairseq import utils
+from fairseq.models.transformer import TransformerConfig
+from fairseq.modules import FairseqDropout, LayerNorm
+from fairseq.modules.quant_noise import quant_noise
+from torch import Tensor, nn
+
+from fairseq_recur.modules.part import Part
+from fairseq_recur.modules.recurrence import Recurrence, RecurrenceOptions
+
+
+class RecurrenceLayer(nn.Module):
+    """C = LN(REC(H) + H), H' = LN(FFN(C) + C) (Hao et al. 2019, eqs. 7-8).
+
+    The first layer has no residual connection around REC, whose output differs from its
+    input in width and, for an attentive recurrent network, in length. When the host
+    normalises before its sub-layers, so does this layer.
+
+    Args:
+        cfg: the host's configuration
+        recurrence: REC
+        first: whether this is the bottom layer
+    """
+
+    def __init__(self, cfg: TransformerConfig, recurrence: Recurrence, first: bool) -> None:
+        super().__init__()
+        width = 2 * recurrence.state_dim
+        inner = cfg.encoder.ffn_embed_dim
+        noise = cfg.quant_noise.pq, cfg.quant_noise.pq_block_size
+        name = type(self).__name__
+        self.normalize_before = cfg.encoder.normalize_before
+        self.first = first
+        self.recurrence = recurrence
+        self.recurrence_layer_norm = LayerNorm(
+            recurrence.input_dim if self.normalize_before else width, export=cfg.export
+        )
+        self.fc1 = quant_noise(nn.Linear(width, inner), *noise)
+        self.fc2 = quant_noise(nn.Linear(inner, width), *noise)
+        self.final_layer_norm = LayerNorm(width, export=cfg.export)
+        self.activation_fn = utils.get_activation_fn(cfg.activation_fn)
+        self.dropout_module = FairseqDropout(cfg.dropout, module_name=name)
+        self.activation_dropout_module = FairseqDropout(
+            float(cfg.activation_dropout), module_name=name
+        )
+
+    def forward(self, x: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
+        """(B, L, I) and (B, L) bool or None to (B, L', 2C)."""
+        residual = x
+        if self.normalize_before:
+            x = self.recurrence_layer_norm(x)
+        x = self.dropout_module(self.recurrence(x, padding_mask))
+        if not self.first:
+            x = residual + x
+        if not self.normalize_before:
+            x = self.recurrence_layer_norm(x)
+
+        residual = x
+        if self.normalize_before:
+            x = self.final_layer_norm(x)
+        x = self.activation_dropout_module(self.activation_fn(self.fc1(x)))
+        x = residual + self.dropout_module(self.fc2(x))
+        return x if self.normalize_before else self.final_layer_norm(x)
+
+
+class RecurrenceEncoder(Part, nn.Module):
+    """The recurrence encoder of Hao et al. 2019, section 3.1 and figure 2.
+
+    Args:
+        cfg: the host's configuration, with this plug-in's ``recurrence_*`` options
+        recurrence: class of the recurrent network
+        wrap: applied to each layer, for activation checkpointing
+    """
+
+    def __init__(
+        self,
+        cfg: TransformerConfig,
+        recurrence: Type[Recurrence],
+        wrap: Callable[[nn.Module], nn.Module] = lambda layer: layer,
+    ) -> None:
+        super().__init__()
+        width = cfg.encoder.embed_dim
+        options = RecurrenceOptions(
+            steps=cfg.recurrence_steps,
+            attention=cfg.recurrence_attention,
+            heads=cfg.encoder.attention_heads,
+            attention_dropout=cfg.attention_dropout,
+        )
+        self.keeps_length = recurrence.keeps_length
+        self.layers = nn.ModuleList(
+            wrap(
+                RecurrenceLayer(
+                    cfg,
+                    recurrence(width if first else 2 * width, width, options),
+                    first,
+                )
+            )
+            for first in [True] + [False] * (cfg.recurrence_layers - 1)
+        )
+        self.layer_norm = (
+            LayerNorm(2 * width, export=cfg.export) if cfg.encoder.normalize_before else None
+        )
+
+    def forward(self, x: Tensor, padding_mask: Optional[Tensor]) -> Tuple[Tensor, Optional[Tensor]]:
+        """Read the embeddings.
+
+        Args:
+            x: (B, S, C) embeddings
+            padding_mask: (B, S) bool, True at padding; None if there is none
+
+        Returns:
+            states H_r (L', B, 2C), batch second as in fairseq's encoder outputs, where L' is
+            S for a network over the tokens and R for an attentive one; and their padding
+            mask (B, L'), None when there is nothing to mask
+        """
+        for layer in self.layers:
+            x = layer(x, padding_mask)
+            padding_mask = padding_mask if self.keeps_length else None
+        if self.layer_norm is not None:
+            x = self.layer_norm(x)
+        return x.transpose(0, 1), padding_mask

@@ -1,0 +1,118 @@
+"""The papers written as loops: what the fast functions must equal. Imported by tests only.
+
+No batching, no masks, no tricks: a sentence is the list of its real tokens, a state is a
+vector. Every function works in the dtype it is given and is differentiable.
+"""
+
+from typing import Callable, List, Tuple
+
+import torch
+from torch import Tensor
+
+
+def mean_of_real_tokens(tokens: List[Tensor]) -> Tensor:
+    """The initial state of Hao et al. 2019, section 3.1: the mean of a sentence's tokens."""
+    total = torch.zeros_like(tokens[0])
+    for token in tokens:
+        total = total + token
+    return total / len(tokens)
+
+
+def gru(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor) -> Tensor:
+    """One GRU step on vectors x (I,) and h (C,); bias (C,) on the candidate alone."""
+    width = h.numel()
+    w_xr, w_xz, w_xn = w_x[:width], w_x[width : 2 * width], w_x[2 * width :]
+    w_hr, w_hz, w_hn = w_h[:width], w_h[width : 2 * width], w_h[2 * width :]
+    reset = torch.sigmoid(w_xr.mv(x) + w_hr.mv(h))
+    update = torch.sigmoid(w_xz.mv(x) + w_hz.mv(h))
+    candidate = torch.tanh(w_xn.mv(x) + bias + reset * w_hn.mv(h))
+    return (1 - update) * candidate + update * h
+
+
+def softmax_sum(energies: List[Tensor], values: List[Tensor]) -> Tensor:
+    """sum_j softmax(e)_j v_j, each exponential written out."""
+    highest = max(float(e) for e in energies)
+    exponentials = [torch.exp(e - highest) for e in energies]
+    normaliser = sum(exponentials[1:], exponentials[0])
+    total = torch.zeros_like(values[0])
+    for e, value in zip(exponentials, values):
+        total = total + e / normaliser * value
+    return total
+
+
+def additive_attention(
+    query: Tensor, keys: List[Tensor], score: Tensor, values: List[Tensor]
+) -> Tensor:
+    """Additive attention of one projected query over a sentence (Bahdanau et al. 2015)."""
+    energies = [score.dot(torch.tanh(query + key)) for key in keys]
+    return softmax_sum(energies, values)
+
+
+def dot_product_attention(query: Tensor, keys: List[Tensor], values: List[Tensor]) -> Tensor:
+    """Scaled dot-product attention of one query of one head over a sentence."""
+    energies = [query.dot(key) / query.numel() ** 0.5 for key in keys]
+    return softmax_sum(energies, values)
+
+
+def arn_chain(
+    attend: Callable[[Tensor], Tensor],
+    h0: Tensor,
+    w_x: Tensor,
+    w_h: Tensor,
+    bias: Tensor,
+    steps: int,
+) -> List[Tensor]:
+    """One attentive recurrent network (Hao et al., eqs. 12-13): [h_1, ..., h_R]."""
+    states, h = [], h0
+    for _ in range(steps):
+        h = gru(attend(h), h, w_x, w_h, bias)
+        states.append(h)
+    return states
+
+
+def biarn(
+    attend: Callable[[Tensor], Tensor],
+    h0: Tuple[Tensor, Tensor],
+    w_x: Tensor,
+    w_h: Tensor,
+    bias: Tensor,
+    steps: int,
+) -> Tensor:
+    """Two chains with their own GRUs; the second is read from its end: (R, 2C)."""
+    first = arn_chain(attend, h0[0], w_x[0], w_h[0], bias[0], steps)
+    second = arn_chain(attend, h0[1], w_x[1], w_h[1], bias[1], steps)
+    return torch.stack([torch.cat([first[t], second[steps - 1 - t]]) for t in range(steps)])
+
+
+def torch_gru(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, b_x: Tensor, b_h: Tensor) -> Tensor:
+    """One step of `torch.nn.GRU` on vectors, both of its biases written out."""
+    xr, xz, xn = (w_x.mv(x) + b_x).chunk(3)
+    hr, hz, hn = (w_h.mv(h) + b_h).chunk(3)
+    reset, update = torch.sigmoid(xr + hr), torch.sigmoid(xz + hz)
+    candidate = torch.tanh(xn + reset * hn)
+    return (1 - update) * candidate + update * h
+
+
+def birnn(
+    tokens: List[Tensor],
+    h0: Tuple[Tensor, Tensor],
+    forward_weights: Tuple[Tensor, Tensor, Tensor, Tensor],
+    backward_weights: Tuple[Tensor, Tensor, Tensor, Tensor],
+) -> Tensor:
+    """Bidirectional RNN over the real tokens (Hao et al., eqs. 9-11): (length, 2C)."""
+    forward, h = [], h0[0]
+    for token in tokens:
+        h = torch_gru(token, h, *forward_weights)
+        forward.append(h)
+    backward, h = [], h0[1]
+    for token in reversed(tokens):
+        h = torch_gru(token, h, *backward_weights)
+        backward.append(h)
+    backward.reverse()
+    return torch.stack([torch.cat(pair) for pair in zip(forward, backward)])
+
+
+def gated_sum(d: Tensor, r: Tensor, w_d: Tensor, w_r: Tensor, bias: Tensor) -> Tensor:
+    """lam D + (1 - lam) R for one position (Hao et al., eqs. 15 and 17)."""
+    lam = torch.sigmoid(w_d.mv(d) + w_r.mv(r) + bias)
+    return lam * d + (1 - lam) * r
