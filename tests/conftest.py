@@ -2,8 +2,9 @@
 
 import os
 import random
-import sys
 from argparse import Namespace
+from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from typing import Callable, Dict, List, Sequence
 
@@ -17,6 +18,7 @@ from fairseq import options
 from fairseq.data import Dictionary
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import ARCH_MODEL_REGISTRY, build_model
+from omegaconf import DictConfig
 
 import fairseq_recur  # noqa: F401  (registers the presets)
 
@@ -84,10 +86,14 @@ def make_model(dictionary: Dictionary) -> Callable[..., torch.nn.Module]:
     """Build an architecture from flags: ``make_model("transformer_biarn", "--dropout", "0")``."""
     task = Namespace(source_dictionary=dictionary, target_dictionary=dictionary)
 
-    def make(arch: str, *flags: str) -> torch.nn.Module:
+    @cache
+    def configure(arch: str, *flags: str) -> DictConfig:
         parser = options.get_training_parser("translation")
         args = options.parse_args_and_arch(parser, ["data", "--arch", arch, *flags])
-        return build_model(convert_namespace_to_omegaconf(args).model, task)
+        return convert_namespace_to_omegaconf(args)
+
+    def make(arch: str, *flags: str) -> torch.nn.Module:
+        return build_model(deepcopy(configure(arch, *flags)).model, task)
 
     return make
 

@@ -1,0 +1,239 @@
+"""What must hold for every preset and every option of the recurrence encoder, on models."""
+
+from typing import Callable, Dict, List, Optional, Tuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.conftest import PRESETS, SMALL
+
+PAD, EOS = 1, 2
+EVAL = ["--dropout", "0", "--attention-dropout", "0"]
+Build = Callable[..., nn.Module]
+
+
+def small(make_model: Build, preset: str, variant: List[str]) -> nn.Module:
+    """A small float64 model in evaluation mode, its biases and gates not at zero."""
+    model = make_model(preset, *SMALL, *variant).double().eval()
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            nn.init.normal_(parameter, std=0.2)
+    return model
+
+
+def sentences(lengths: List[int], side: str) -> Tensor:
+    """Random sentences with EOS, padded on a side: (B, S)."""
+    batch = torch.full((len(lengths), max(lengths)), PAD)
+    for row, length in zip(batch, lengths):
+        words = torch.cat([torch.randint(4, 60, (length - 1,)), torch.tensor([EOS])])
+        start = max(lengths) - length if side == "left" else 0
+        row[start : start + length] = words
+    return batch
+
+
+def true_lengths(batch: Tensor) -> Tensor:
+    return batch.ne(PAD).sum(dim=1)
+
+
+def targets(count: int, length: int) -> Tensor:
+    """Decoder inputs: EOS first, as fairseq shifts them."""
+    words = torch.randint(4, 60, (count, length - 1))
+    return torch.cat([torch.full((count, 1), EOS), words], dim=1)
+
+
+def encode(model: nn.Module, source: Tensor) -> Dict[str, List[Tensor]]:
+    return model.encoder(source, true_lengths(source))
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_sentence_alone_equals_sentence_in_a_padded_batch(
+    make_model: Build, preset: str, variant: List[str], side: str
+) -> None:
+    model = small(make_model, preset, variant)
+    lengths = [9, 1, 5, 2]
+    source, target = sentences(lengths, side), targets(4, 6)
+    batched, _ = model(source, true_lengths(source), target)
+    out = encode(model, source)
+    for b, length in enumerate(lengths):
+        real = source[b][source[b].ne(PAD)].unsqueeze(0)
+        alone, _ = model(real, true_lengths(real), target[b : b + 1])
+        torch.testing.assert_close(batched[b], alone[0], rtol=1e-9, atol=1e-11)
+        if "recurrence_out" not in out:
+            continue
+        states = out["recurrence_out"][0][:, b]
+        for mask in out["recurrence_padding_mask"]:
+            states = states[~mask[b]]
+        expected = encode(model, real)["recurrence_out"][0][:, 0]
+        torch.testing.assert_close(states, expected, rtol=1e-9, atol=1e-11)
+
+
+def test_padding_side_changes_nothing(make_model: Build, preset: str, variant: List[str]) -> None:
+    model = small(make_model, preset, variant)
+    left, target = sentences([7, 3, 5], "left"), targets(3, 4)
+    right = torch.full_like(left, PAD)
+    for row, words in zip(right, left):
+        real = words[words.ne(PAD)]
+        row[: len(real)] = real
+    on_left, _ = model(left, true_lengths(left), target)
+    on_right, _ = model(right, true_lengths(right), target)
+    torch.testing.assert_close(on_left, on_right, rtol=1e-9, atol=1e-11)
+
+
+def beam_order(beams: int, keep: List[int], generator: torch.Generator) -> Tensor:
+    """A re-ordering as beam search makes it: within the sentences kept, in their order."""
+    return torch.cat(
+        [s * beams + torch.randint(beams, (beams,), generator=generator) for s in keep]
+    )
+
+
+@pytest.mark.parametrize("beamable", [False, True], ids=["plain", "beamable"])
+def test_incremental_decoding_equals_teacher_forcing(
+    make_model: Build, preset: str, variant: List[str], beamable: bool
+) -> None:
+    """Step by step, with beams re-ordered at every step and sentences that finish."""
+    model = small(make_model, preset, variant)
+    beams, steps = 3, 7
+    if beamable:
+        model.make_generation_fast_(beamable_mm_beam_size=beams)
+        model.decoder.set_beam_size(beams)
+    source = sentences([8, 3, 5], "left")
+    kept = torch.arange(3)
+    out = model.encoder.reorder_encoder_out(encode(model, source), kept.repeat_interleave(beams))
+    prefix, state = targets(3 * beams, 1), {}
+    generator = torch.Generator().manual_seed(1)
+    for step in range(steps):
+        logits, _ = model.decoder(prefix, encoder_out=out, incremental_state=state)
+        rows = source[kept].repeat_interleave(beams, dim=0)
+        forced, _ = model.decoder(prefix, encoder_out=encode(model, rows))
+        # float32's precision: fairseq's softmax of incremental steps is float32 in any dtype.
+        torch.testing.assert_close(logits[:, -1], forced[:, -1], rtol=1e-4, atol=2e-6)
+        survivors = list(range(len(kept)))
+        if step in (2, 4):
+            del survivors[step // 4]
+        order = beam_order(beams, survivors, generator)
+        kept = kept[survivors]
+        out = model.encoder.reorder_encoder_out(out, order)
+        model.decoder.reorder_incremental_state_scripting(state, order)
+        words = torch.randint(4, 60, (len(order), 1), generator=generator)
+        prefix = torch.cat([prefix[order], words], dim=1)
+    assert len(kept) == 1
+
+
+def test_reordering_carries_the_recurrence_encoder(
+    make_model: Build, preset: str, variant: List[str]
+) -> None:
+    model = small(make_model, preset, variant)
+    source = sentences([6, 4, 2], "left")
+    order = torch.tensor([2, 0, 0])
+    moved = model.encoder.reorder_encoder_out(encode(model, source), order)
+    direct = encode(model, source[order])
+    for key in ("encoder_out", "recurrence_out", "recurrence_padding_mask"):
+        assert (key in moved) == (key in direct)
+        for a, b in zip(moved.get(key, []), direct.get(key, [])):
+            torch.testing.assert_close(a, b)
+
+
+def test_every_parameter_has_a_gradient(
+    make_model: Build, preset: str, variant: List[str]
+) -> None:
+    model = make_model(preset, *SMALL, *variant, *EVAL)
+    source = sentences([6, 4, 5], "left")
+    logits, _ = model(source, true_lengths(source), targets(3, 5))
+    (logits * torch.randn_like(logits)).sum().backward()
+    without = [n for n, p in model.named_parameters() if p.grad is None or not p.grad.any()]
+    # A bias common to all keys moves no softmax: its gradient is zero, but it is there.
+    assert [n for n in without if not n.endswith(("k_proj.bias", "key.bias"))] == []
+    assert all(p.grad is not None for p in model.parameters())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["fp16", "bf16"])
+def test_half_precision_stays_finite(
+    make_model: Build, preset: str, variant: List[str], dtype: torch.dtype
+) -> None:
+    model = make_model(preset, *SMALL, *variant, *EVAL)
+    source, target = sentences([300, 4, 50], "left"), targets(3, 40)
+    exact, _ = model(source, true_lengths(source), target)
+    half = model.to(dtype)
+    logits, _ = half(source, true_lengths(source), target)
+    assert logits.dtype == dtype and torch.isfinite(logits).all()
+    logits.float().logsumexp(-1).sum().backward()
+    assert all(torch.isfinite(p.grad).all() for p in half.parameters())
+    # Eight or eleven bits of mantissa through a few layers: a tenth of the logits' spread.
+    assert (logits.float() - exact).abs().max() < 0.1 * exact.std()
+
+
+@pytest.mark.parametrize("preset_of_gated", PRESETS)
+@pytest.mark.parametrize("fused", ["top", "all"])
+def test_gate_at_one_is_the_stock_transformer(
+    make_model: Build, preset_of_gated: str, fused: str
+) -> None:
+    """Bit for bit: a closed part leaves no trace."""
+    flags = ["--recurrence-fusion", "gated_sum", "--recurrence-fused-layers", fused]
+    model = make_model(preset_of_gated, *SMALL, *flags).eval()
+    stock = make_model("transformer", *SMALL).eval()
+    model.load_state_dict(stock.state_dict())
+    for module in model.modules():
+        if hasattr(module, "gate_r"):
+            nn.init.constant_(module.gate_r.bias, float("inf"))
+    compare_to_stock(model, stock)
+
+
+@pytest.mark.parametrize("norm", [[], ["--encoder-normalize-before", "--decoder-normalize-before"]])
+def test_without_recurrence_is_the_stock_transformer(
+    make_model: Build, preset: str, norm: List[str]
+) -> None:
+    model = make_model(preset, *SMALL, *norm, "--recurrence", "none").eval()
+    stock = make_model("transformer", *SMALL, *norm).eval()
+    model.load_state_dict(stock.state_dict(), strict=True)
+    assert model.state_dict().keys() == stock.state_dict().keys()
+    compare_to_stock(model, stock)
+
+
+def compare_to_stock(model: nn.Module, stock: nn.Module) -> None:
+    """The same logits and attention weights to the last bit."""
+    source, target = sentences([6, 3, 5], "left"), targets(3, 5)
+    target[1, -2:] = PAD
+    ours, extra = model(source, true_lengths(source), target)
+    theirs, stock_extra = stock(source, true_lengths(source), target)
+    assert torch.equal(ours, theirs)
+    assert torch.equal(extra["attn"][0], stock_extra["attn"][0])
+    assert len(extra["inner_states"]) == len(stock_extra["inner_states"])
+
+
+def test_recurrence_reads_the_source(make_model: Build, preset: str, variant: List[str]) -> None:
+    """The second encoder reaches the logits: without it every test above could pass."""
+    if "none" in variant:
+        pytest.skip("no recurrence encoder")
+    model = small(make_model, preset, variant)
+    source, target = sentences([6, 6], "left"), targets(2, 4)
+    out = encode(model, source)
+    before, _ = model.decoder(target, encoder_out=out)
+    out["recurrence_out"] = [out["recurrence_out"][0] + 1.0]
+    after, _ = model.decoder(target, encoder_out=out)
+    assert (before - after).abs().max() > 1e-3
+
+
+def order_changes(model: nn.Module) -> Tuple[bool, Optional[Tensor]]:
+    """Whether swapping two words changes the recurrence encoder's output."""
+    source = torch.tensor([[5, 6, 7, EOS]])
+    swapped = torch.tensor([[6, 5, 7, EOS]])
+    a, b = (encode(model, s)["recurrence_out"][0] for s in (source, swapped))
+    return not torch.allclose(a, b), a
+
+
+@pytest.mark.parametrize(
+    "flags, seen",
+    [
+        ([], False),
+        (["--recurrence-positions"], True),
+        (["--recurrence", "birnn"], True),
+    ],
+    ids=["biarn", "biarn-positions", "birnn"],
+)
+def test_biarn_sees_order_only_through_positions(
+    make_model: Build, flags: List[str], seen: bool
+) -> None:
+    """Content attention over embeddings without positions is blind to their order."""
+    model = small(make_model, "transformer_biarn", flags)
+    assert order_changes(model)[0] is seen
