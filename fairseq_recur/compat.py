@@ -1,5 +1,727 @@
-"""What must be adapted in the installed fairseq and torch, and nowhere else."""
+"""The only file that knows which fairseq, torch and hydra are installed.
+
+`apply` runs every entry of `ADAPTATIONS` once: each mends one thing that the installed
+fairseq does wrong on today's machines, and says why and what will make it needless.
+What is replaced carries a mark, so that a second run (or a second copy of this module)
+finds it and leaves it alone. `environment_report` and `known_problems` describe the
+machine for ``fairseq-recur check``.
+"""
+
+import collections
+import functools
+import importlib.metadata
+import importlib.util
+import logging
+import os
+import platform
+import re
+import sys
+import typing
+import warnings
+from argparse import Namespace
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Callable
+
+import torch
+
+from fairseq_recur.errors import CheckpointError, ConfigError
+
+logger = logging.getLogger(__name__)
+
+PACKAGE = Path(__file__).resolve().parent
+UNSAFE_VARIABLE = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
+_MARK = "_fairseq_recur_adaptations"
+_removed_variables: set[str] = set()
+
+
+@dataclass(frozen=True)
+class Adaptation:
+    """One change to the installed libraries: what, why, and what makes it needless."""
+
+    name: str
+    reason: str
+    needless_from: str
+    apply: Callable[[], None]
+
+
+ADAPTATIONS: list[Adaptation] = []
+
+
+def _adaptation(name: str, reason: str, needless_from: str) -> Callable:
+    def register(function: Callable[[], None]) -> Callable[[], None]:
+        ADAPTATIONS.append(Adaptation(name, reason, needless_from, function))
+        return function
+
+    return register
 
 
 def apply() -> None:
-    """Adapt the installed fairseq and torch; calling it again changes nothing."""
+    """Adapt the installed fairseq and torch; calling it again changes nothing.
+
+    Raises:
+        ImportError: fairseq itself cannot be imported; the message has the remedies.
+    """
+    try:
+        import fairseq  # noqa: F401
+    except Exception as error:  # a wrong hydra or Python breaks it with many types
+        remedies = "".join(f"\n- {p.title}: {p.remedy}" for p in known_problems())
+        message = f"fairseq cannot be imported ({type(error).__name__}: {error})."
+        raise ImportError(message + (remedies or " Install it again with its pins.")) from error
+    for item in ADAPTATIONS:
+        item.apply()
+
+
+def _wrap(owner: Any, attribute: str, label: str, make: Callable) -> None:
+    """Put ``make(current)`` in the place of ``owner.attribute``, once for each label."""
+    current = getattr(owner, attribute)
+    done = getattr(current, _MARK, ())
+    if label not in done:
+        replacement = functools.wraps(current)(make(current))
+        setattr(replacement, _MARK, (*done, label))
+        setattr(owner, attribute, replacement)
+
+
+def _torch_version() -> tuple[int, ...]:
+    return tuple(int(n) for n in re.findall(r"\d+", torch.__version__)[:2])
+
+
+# Checkpoints ------------------------------------------------------------------------
+
+
+def _omegaconf_classes() -> list[Any]:
+    """What the configuration in a broadcast checkpoint is made of, in omegaconf 2.0 to 2.3."""
+    from omegaconf import DictConfig, ListConfig, base, nodes
+
+    named = "AnyNode StringNode IntegerNode FloatNode BooleanNode EnumNode BytesNode PathNode"
+    found = [getattr(nodes, name, None) for name in named.split()]
+    builtin = [dict, list, tuple, int, float, str, bool]
+    plain = [typing.Any, collections.defaultdict, *builtin]
+    return [DictConfig, ListConfig, base.ContainerMetadata, base.Metadata, *filter(None, found)] + plain
+
+
+def safe_globals() -> list[Any]:
+    """The classes that fairseq's own checkpoints and broadcasts name, for torch's allow-list."""
+    import numpy
+    from fairseq.distributed.utils import _TensorPlaceholder
+
+    # --eval-bleu keeps its counts as numpy arrays; numpy 1 and 2 write different paths.
+    rebuild = numpy.zeros(1).__reduce__()[0]
+    arrays = [numpy.ndarray, numpy.dtype, *(type(numpy.dtype(t)) for t in ("i4", "i8", "f4", "f8"))]
+    if _torch_version() >= (2, 6):
+        names = ("numpy.core.multiarray._reconstruct", "numpy._core.multiarray._reconstruct")
+        arrays += [(rebuild, name) for name in names]
+    else:
+        arrays.append(rebuild)
+    return [Namespace, _TensorPlaceholder, *arrays, *_omegaconf_classes()]
+
+
+@_adaptation(
+    "safe checkpoint classes",
+    "torch >= 2.6 loads no class that is not allow-listed; fairseq's checkpoints hold Namespace "
+    "and numpy arrays, and its broadcast at a multi-process resume holds omegaconf's classes",
+    "a fairseq that allow-lists or no longer stores them",
+)
+def _allow_list() -> None:
+    if hasattr(torch.serialization, "add_safe_globals"):  # torch >= 2.4
+        torch.serialization.add_safe_globals(safe_globals())
+
+
+@_adaptation(
+    "weights only",
+    "torch.load without weights_only=True runs code from the file; fairseq relies on the default",
+    "torch 2.6, but for the variable that turns it off",
+)
+def _load_weights_only() -> None:
+    if os.environ.pop(UNSAFE_VARIABLE, None) is not None:
+        _removed_variables.add(UNSAFE_VARIABLE)
+        logger.warning(
+            "%s is set, which lets every checkpoint run code; it was removed for this process: "
+            "fairseq's checkpoints load without it. Unset it in your shell.",
+            UNSAFE_VARIABLE,
+        )
+    if _torch_version() < (2, 6):
+        os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
+
+
+def checkpoint_problem(path: str) -> str | None:
+    """Why ``path`` is no checkpoint that fairseq can use, as one message, or None if it is."""
+    if not os.path.exists(path):
+        return f"{path}: no such file. fairseq-train writes its checkpoints into --save-dir."
+    if os.path.isdir(path):
+        return f"{path}: this is a folder. Name one file in it, such as checkpoint_best.pt."
+    nothing = "Nothing in it was executed and nothing was loaded."
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except PermissionError:
+        return f"{path}: cannot be read. Check the file's permissions."
+    except Exception as error:  # what damaged bytes raise is open-ended
+        refused = re.search(r"GLOBAL ([\w.]+)", str(error))
+        if refused:
+            return (
+                f"{path}: refused, because it asks for {refused[1]}, which no fairseq checkpoint "
+                f"needs: it would run code. {nothing} Do not use the file; get the weights from "
+                "a source that you trust."
+            )
+        size = os.path.getsize(path)
+        return (
+            f"{path}: {size} bytes that are no PyTorch checkpoint, or one cut short or damaged. "
+            f"{nothing} Copy or download it again, or go back to an earlier checkpoint."
+        )
+    return _content_problem(path, state)
+
+
+def _content_problem(path: str, state: Any) -> str | None:
+    """Why a loaded ``state`` is not what fairseq saves, or None."""
+    wanted = 'a dictionary with "model" and one of "cfg" and "args"'
+    advice = "Give a checkpoint that fairseq-train saved."
+    if not isinstance(state, dict):
+        return f"{path}: it holds a {type(state).__name__}, expected {wanted}. {advice}"
+    if "model" not in state or (state.get("cfg") is None and state.get("args") is None):
+        keys = ", ".join(sorted(map(str, state))[:8])
+        return f"{path}: no fairseq checkpoint: it holds [{keys}], expected {wanted}. {advice}"
+    cfg = state.get("cfg") or {}  # omegaconf 2.0 has no .get() for a key that is not there
+    model = cfg["model"] if "model" in cfg else None
+    settings = vars(model) if isinstance(model, Namespace) else model or {}
+    part = settings["recurrence"] if "recurrence" in settings else None
+    if part not in (None, "none") and not any("recurrence_encoder." in k for k in state["model"]):
+        return (
+            f"{path}: its configuration says recurrence={part}, but its weights have no recurrence "
+            "encoder: the file was changed after it was saved. Use the original checkpoint."
+        )
+    return None
+
+
+@_adaptation(
+    "checkpoint errors",
+    "torch's error for a refused file recommends weights_only=False, which would run its code",
+    "stays",
+)
+def _explain_checkpoint_errors() -> None:
+    from fairseq import checkpoint_utils
+    from fairseq.file_io import PathManager
+
+    def explaining(load: Callable) -> Callable:
+        def wrapper(path: str, *args: Any, **kwargs: Any) -> Any:
+            _load_weights_only()
+            try:
+                state = load(path, *args, **kwargs)
+            except Exception as error:
+                problem = checkpoint_problem(PathManager.get_local_path(path))
+                if problem is None and load.__name__ == "load_ema_from_checkpoint":
+                    problem = f"{path}: it holds no EMA weights; --store-ema saves them."
+                if problem is None:
+                    raise
+                raise CheckpointError(problem) from (error if isinstance(error, OSError) else None)
+            problem = None
+            if load.__name__ == "load_checkpoint_to_cpu":
+                problem = _content_problem(path, state)
+            if problem is not None:
+                raise CheckpointError(problem)
+            return state
+
+        return wrapper
+
+    def finding(load: Callable) -> Callable:
+        def wrapper(filenames: list[str], *args: Any, **kwargs: Any) -> Any:
+            try:
+                return load(filenames, *args, **kwargs)
+            except OSError as error:
+                if "Model file not found" not in str(error):
+                    raise
+                path = str(error).rpartition(": ")[2]
+                raise CheckpointError(checkpoint_problem(path) or str(error)) from None
+
+        return wrapper
+
+    for name in ("load_checkpoint_to_cpu", "load_ema_from_checkpoint"):
+        _wrap(checkpoint_utils, name, "checkpoint errors", explaining)
+    _wrap(checkpoint_utils, "load_model_ensemble_and_task", "checkpoint errors", finding)
+
+
+# Training ---------------------------------------------------------------------------
+
+
+def _refuse_fp16_without_cuda(common: Any) -> None:
+    if common.fp16 and not common.memory_efficient_fp16:
+        if common.cpu or not torch.cuda.is_available():
+            why = "--cpu is given" if common.cpu else "torch finds none"
+            raise ConfigError(
+                f"--fp16 trains on a CUDA device, and {why}. Leave --fp16 out, or use --bf16 or "
+                "--memory-efficient-fp16."
+            )
+
+
+@_adaptation(
+    "arguments",
+    "--bf16 sets tpu, which crashes without torch_xla; fairseq-validate without --task ends with "
+    "KeyError: None; --fp16 without a GPU ends with an AssertionError",
+    "a fairseq without `args.tpu = True` in options.parse_args_and_arch",
+)
+def _mend_arguments() -> None:
+    from fairseq import options
+    from fairseq.distributed import utils as distributed_utils
+
+    def mending(parse: Callable) -> Callable:
+        def parse_args_and_arch(parser: Any, input_args: Any = None, *args: Any, **kwargs: Any) -> Any:
+            if "--task" in parser._option_string_actions and parser.get_default("task") is None:
+                parser.set_defaults(task="translation")
+            result = parse(parser, input_args, *args, **kwargs)
+            parsed = result[0] if isinstance(result, tuple) else result
+            asked_for_tpu = "--tpu" in (sys.argv[1:] if input_args is None else input_args)
+            if getattr(parsed, "bf16", False) and not asked_for_tpu and distributed_utils.xm is None:
+                parsed.tpu = False
+            # Only training has --max-update; generation casts to fp16 on a CPU as well.
+            if hasattr(parsed, "max_update") and getattr(parsed, "fp16", None) is not None:
+                _refuse_fp16_without_cuda(parsed)
+            return result
+
+        return parse_args_and_arch
+
+    _wrap(options, "parse_args_and_arch", "arguments", mending)
+
+
+@_adaptation(
+    "training checks",
+    "fairseq-hydra-train imports the user-dir after its options are read and its processes are "
+    "started, so what can no longer be mended is refused here; hydra 1.0 gives base_layers=None",
+    "a fairseq that imports the user-dir first and drops hydra 1.0",
+)
+def _check_training() -> None:
+    from fairseq.trainer import Trainer
+    from omegaconf import DictConfig, open_dict
+
+    def checking(construct: Callable) -> Callable:
+        def __init__(self: Any, cfg: Any, *args: Any, **kwargs: Any) -> None:
+            if isinstance(cfg, DictConfig):
+                _refuse_fp16_without_cuda(cfg.common)
+                processes = _launched_processes()
+                if processes > 1 and cfg.distributed_training.distributed_world_size == 1:
+                    raise ConfigError(
+                        f"torchrun started {processes} processes, and each would train a model of "
+                        "its own. Start with `fairseq-recur hydra-train`, which joins them."
+                    )
+                if getattr(cfg.model, "base_layers", 0) is None:
+                    with open_dict(cfg.model):
+                        cfg.model.base_layers = 0
+            construct(self, cfg, *args, **kwargs)
+
+        return __init__
+
+    _wrap(Trainer, "__init__", "training checks", checking)
+
+
+@_adaptation(
+    "NaN detector",
+    "its backward hooks fail on encoder outputs with StopIteration, which hides the real error",
+    "a fairseq whose NanDetector uses no register_backward_hook",
+)
+def _mend_nan_detector() -> None:
+    from fairseq.nan_detector import NanDetector
+
+    def forward_only(_: Callable) -> Callable:
+        def add_hooks(self: Any, module: torch.nn.Module) -> None:
+            if self.forward:
+                self.fhooks.append(module.register_forward_hook(self.fhook_fn))
+
+        return add_hooks
+
+    _wrap(NanDetector, "add_hooks", "NaN detector", forward_only)
+
+
+@_adaptation(
+    "amp",
+    "without a GPU the disabled GradScaler has no backoff factor, which hides a NaN loss; "
+    "--amp-scale-window is read from the wrong option",
+    "a fairseq that checks scaler.is_enabled()",
+)
+def _mend_amp() -> None:
+    from fairseq.optim.amp_optimizer import AMPOptimizer
+
+    def with_window(construct: Callable) -> Callable:
+        def __init__(self: Any, cfg: Any, *args: Any, **kwargs: Any) -> None:
+            construct(self, cfg, *args, **kwargs)
+            if getattr(cfg.common, "amp_scale_window", None) is not None:
+                self.scaler.set_growth_interval(cfg.common.amp_scale_window)
+
+        return __init__
+
+    def unscaled(clip: Callable) -> Callable:
+        def clip_grad_norm(self: Any, max_norm: float, aggregate_norm_fn: Any = None) -> Any:
+            if self.scaler.is_enabled():
+                return clip(self, max_norm, aggregate_norm_fn)
+            norm = self.fp32_optimizer.clip_grad_norm(max_norm, aggregate_norm_fn)
+            if not torch.isfinite(norm).all():
+                raise FloatingPointError("gradients are Nan/Inf")
+            return norm
+
+        return clip_grad_norm
+
+    _wrap(AMPOptimizer, "__init__", "amp", with_window)
+    _wrap(AMPOptimizer, "clip_grad_norm", "amp", unscaled)
+
+
+@_adaptation(
+    "DistributedDataParallel on CPU",
+    "fairseq always passes device_ids, which torch refuses for a model on the CPU",
+    "a fairseq that passes device_ids for CUDA alone",
+)
+def _mend_ddp() -> None:
+    from fairseq.models import distributed_fairseq_model
+
+    base = distributed_fairseq_model.DistributedDataParallel
+    if hasattr(base, _MARK):
+        return
+
+    class CpuOrCudaDistributedDataParallel(base):
+        def __init__(self, module: torch.nn.Module, **kwargs: Any) -> None:
+            if all(p.device.type == "cpu" for p in module.parameters()):
+                kwargs.update(device_ids=None, output_device=None)
+            super().__init__(module, **kwargs)
+
+    setattr(CpuOrCudaDistributedDataParallel, _MARK, True)
+    distributed_fairseq_model.DistributedDataParallel = CpuOrCudaDistributedDataParallel
+
+
+def _launched_processes() -> int:
+    """How many processes a launcher such as torchrun started; 0 without a launcher."""
+    needed = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK")
+    return int(os.environ["WORLD_SIZE"]) if all(k in os.environ for k in needed) else 0
+
+
+def _join_launched(cfg: Any) -> None:
+    rank, devices = int(os.environ["RANK"]), torch.cuda.device_count()
+    cfg.distributed_init_method = "env://"
+    cfg.distributed_world_size = _launched_processes()
+    cfg.distributed_rank = rank
+    cfg.device_id = int(os.environ.get("LOCAL_RANK", rank)) % devices if devices else 0
+    cfg.distributed_no_spawn = True
+
+
+@_adaptation(
+    "torchrun",
+    "without a GPU, processes that torchrun started train one model each, or end with a "
+    "ZeroDivisionError; two processes without torchrun end with an obscure error",
+    "a fairseq that reads WORLD_SIZE before its own default and knows gloo",
+)
+def _mend_torchrun() -> None:
+    from fairseq.distributed import utils as distributed_utils
+
+    def inferring(infer: Callable) -> Callable:
+        def infer_init_method(cfg: Any, force_distributed: bool = False) -> None:
+            launched, wanted = _launched_processes(), cfg.distributed_world_size
+            given = cfg.distributed_init_method is not None or cfg.tpu or cfg.pipeline_model_parallel
+            if not given and launched > 1:
+                return _join_launched(cfg)
+            if not given and launched == 1 and wanted == 1:
+                return None  # fairseq 0.12.2 would start NCCL for one process
+            slurm = "SLURM_STEP_NODELIST" in os.environ or "SLURM_JOB_NODELIST" in os.environ
+            if not given and wanted > 1 and not torch.cuda.is_available() and not slurm:
+                raise ConfigError(
+                    f"--distributed-world-size {wanted} without a GPU: fairseq starts one process "
+                    f"for each GPU only. Use torchrun --nproc_per_node {wanted} --no-python "
+                    "fairseq-train ..., and leave --distributed-world-size out."
+                )
+            return infer(cfg, force_distributed)
+
+        return infer_init_method
+
+    def calling(call: Callable) -> Callable:
+        def call_main(cfg: Any, main: Callable, **kwargs: Any) -> Any:
+            distributed = getattr(cfg, "distributed_training", None)
+            if distributed is not None:
+                if cfg.common.cpu or not torch.cuda.is_available():
+                    distributed.distributed_backend = "gloo"  # NCCL has no CPU tensors
+                # With env:// every rank is 0 unless it is given, and they wait for ever.
+                if distributed.distributed_init_method == "env://" and _launched_processes() > 1:
+                    _join_launched(distributed)
+            return call(cfg, main, **kwargs)
+
+        return call_main
+
+    _wrap(distributed_utils, "infer_init_method", "torchrun", inferring)
+    _wrap(distributed_utils, "call_main", "torchrun", calling)
+
+
+# The rest of fairseq ----------------------------------------------------------------
+
+
+@_adaptation(
+    "interactive truncation",
+    "fairseq-interactive ignores --truncate-source and stops at a long line",
+    "a fairseq that closed its issue 4507",
+)
+def _truncate_in_interactive() -> None:
+    from fairseq.tasks.translation import TranslationTask
+
+    def noting(build: Callable) -> Callable:
+        def build_generator(self: Any, models: Any, *args: Any, **kwargs: Any) -> Any:
+            # The models of a checkpoint may read less than the task's option says.
+            limits = [m.max_positions() for m in models if m is not None]
+            self._recur_source_limits = [n[0] for n in limits if isinstance(n, tuple)]
+            return build(self, models, *args, **kwargs)
+
+        return build_generator
+
+    def truncating(build: Callable) -> Callable:
+        def build_dataset_for_inference(
+            self: Any, src_tokens: Any, src_lengths: Any, *args: Any, **kwargs: Any
+        ) -> Any:
+            if self.cfg.truncate_source:
+                known = getattr(self, "_recur_source_limits", [])
+                limit = min([self.cfg.max_source_positions, *known])
+                fits = [t if len(t) <= limit else torch.cat([t[: limit - 1], t[-1:]]) for t in src_tokens]
+                src_tokens, src_lengths = fits, [len(t) for t in fits]
+            return build(self, src_tokens, src_lengths, *args, **kwargs)
+
+        return build_dataset_for_inference
+
+    _wrap(TranslationTask, "build_generator", "interactive truncation", noting)
+    _wrap(TranslationTask, "build_dataset_for_inference", "interactive truncation", truncating)
+
+
+@_adaptation(
+    "user-dir",
+    "--user-dir after `import fairseq_recur` ends with 'not globally unique'",
+    "a fairseq that compares the real paths of user modules",
+)
+def _mend_user_dir() -> None:
+    from fairseq import utils
+
+    def importing(import_module: Callable) -> Callable:
+        def import_user_module(args: Any) -> None:
+            given = getattr(args, "user_dir", None)
+            path = Path(os.path.abspath(given)) if given is not None else None
+            if path is not None and path.resolve() == PACKAGE:
+                utils.import_user_module.memo.add(str(path))
+            elif path is not None and path.name == PACKAGE.name and path.is_dir():
+                raise ConfigError(
+                    f"--user-dir {given} is another copy of {PACKAGE.name}: the one in {PACKAGE} was "
+                    "imported first. Leave --user-dir out, or give that path, or uninstall it."
+                )
+            import_module(args)
+
+        return import_user_module
+
+    _wrap(utils, "import_user_module", "user-dir", importing)
+    memo = utils.import_user_module.__dict__.setdefault("memo", set())
+    memo.add(str(PACKAGE))
+
+
+_NOISE = (
+    (UserWarning, r"hydra\.experimental\.(initialize|compose)\(\) is no longer experimental"),
+    (UserWarning, r"\s*The version_base parameter is not specified"),
+    (UserWarning, r"\s*'\S*config' is validated against ConfigStore schema"),
+    (UserWarning, r"In '\S*config': Usage of deprecated keyword in package header"),
+    (UserWarning, r"\s*The strict flag in the compose API is deprecated"),
+    (UserWarning, r"'pin_memory' argument is set as true but no accelerator is found"),
+    (FutureWarning, r"`torch\.cuda\.amp\.(autocast|GradScaler)\(args\.\.\.\)` is deprecated"),
+    (UserWarning, r"Support for mismatched key_padding_mask and attn_mask is deprecated"),
+    (FutureWarning, r".*broadcast_buffers"),
+)
+
+
+@_adaptation(
+    "warnings",
+    "ten warnings a run about calls inside fairseq that a user cannot change",
+    "a fairseq written for the hydra and torch of today",
+)
+def _hush_warnings() -> None:
+    for category, message in _NOISE:
+        # hydra's own category is no UserWarning subclass in every release: match by message.
+        warnings.filterwarnings("ignore", message=message, category=Warning if category is UserWarning else category)
+
+
+@_adaptation(
+    "log level",
+    "fairseq's wav2vec2_classification sets the root logger to DEBUG when it is imported",
+    "a fairseq without logging.basicConfig in that file",
+)
+def _quiet_root_logger() -> None:
+    root = logging.getLogger()
+    formats = [getattr(h.formatter, "_fmt", None) for h in root.handlers]
+    if root.level == logging.DEBUG and formats == [logging.BASIC_FORMAT]:
+        root.setLevel(os.environ.get("LOGLEVEL", "INFO").upper())
+
+
+STALE_ENCODER_KEYS = {
+    "in_proj_weight": ("self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight"),
+    "in_proj_bias": ("self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias"),
+    **{
+        f"{stale}_{kind}": (f"{real}.{kind}",)
+        for stale, real in (("out_proj", "self_attn.out_proj"), ("fc1", "fc1"), ("fc2", "fc2"))
+        for kind in ("weight", "bias")
+    },
+}
+
+
+def drop_stale_encoder_keys(state_dict: dict[str, Any], prefix: str) -> None:
+    """Remove the copies of weights that fairseq 0.12.2 saved with its encoder layers.
+
+    Args:
+        state_dict: a model's state, changed in place.
+        prefix: the name of an encoder or of one of its layers ("encoder.layers.0").
+    """
+    prefix = prefix.rstrip(".") + "."
+    for key in [k for k in state_dict if k.startswith(prefix)]:
+        layer, _, name = key.rpartition(".")
+        real = STALE_ENCODER_KEYS.get(name)
+        if real and all(f"{layer}.{r}" in state_dict for r in real):
+            del state_dict[key]
+
+
+def disable_encoder_fastpath(layer: torch.nn.Module) -> None:
+    """Turn off the fused inference path of fairseq 0.12.2's encoder layer, and its copies.
+
+    The path fails on today's torch; its parameters are copies without a gradient, which
+    DistributedDataParallel does not accept. Does nothing where there is no such path.
+    """
+    if hasattr(layer, "can_use_fastpath"):
+        layer.can_use_fastpath = False
+        for name in STALE_ENCODER_KEYS:
+            layer._parameters.pop(name, None)
+
+
+@_adaptation(
+    "encoder fast path",
+    "fairseq 0.12.2's fused encoder layer ends with 'Mask Type should be defined' on torch >= 2, "
+    "and its checkpoints hold copies of weights that other releases refuse",
+    "a fairseq newer than 0.12.2 (its checkpoints stay)",
+)
+def _mend_encoder_layer() -> None:
+    from fairseq.modules.transformer_layer import TransformerEncoderLayerBase as Layer
+
+    def dropping(upgrade: Callable) -> Callable:
+        def upgrade_state_dict_named(self: Any, state_dict: Any, name: str) -> None:
+            if not hasattr(self, "in_proj_weight"):
+                drop_stale_encoder_keys(state_dict, name)
+            upgrade(self, state_dict, name)
+
+        return upgrade_state_dict_named
+
+    def slow(construct: Callable) -> Callable:
+        def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+            construct(self, *args, **kwargs)
+            self.can_use_fastpath = False
+
+        return __init__
+
+    def loading(load: Callable) -> Callable:
+        def _load_from_state_dict(self: Any, *args: Any) -> None:
+            plain = torch.nn.Module._load_from_state_dict
+            (load if hasattr(self, "in_proj_weight") else plain)(self, *args)
+
+        return _load_from_state_dict
+
+    _wrap(Layer, "upgrade_state_dict_named", "encoder fast path", dropping)
+    if "_load_from_state_dict" in vars(Layer):  # 0.12.2
+        _wrap(Layer, "__init__", "encoder fast path", slow)
+        _wrap(Layer, "_load_from_state_dict", "encoder fast path", loading)
+
+
+@_adaptation(
+    "hydra errors",
+    "hydra 1.0 cannot print an error on Python >= 3.10: a TypeError about 'etype' hides it",
+    "hydra-core 1.1",
+)
+def _show_hydra_errors() -> None:
+    if _version("hydra-core").startswith("1.0.") and sys.version_info >= (3, 10):
+        os.environ.setdefault("HYDRA_FULL_ERROR", "1")
+
+
+# What `fairseq-recur check` prints ----------------------------------------------------
+
+
+def _version(distribution: str) -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def fairseq_distribution() -> tuple[str, str]:
+    """The distribution that provides `fairseq` and its version, such as ("ve-fairseq", "0.12.3")."""
+    for name in ("ve-fairseq", "fairseq-fixed", "fairseq"):
+        if _version(name) != "not installed":
+            return name, _version(name)
+    return "fairseq", "not installed"
+
+
+def environment_report() -> list[tuple[str, str]]:
+    """Names and versions of all that a run depends on, in the order in which to print them."""
+    cuda = torch.cuda.is_available()
+    device = torch.cuda.get_device_name() if cuda else f"CPU, {torch.get_num_threads()} threads"
+    others = ("hydra-core", "omegaconf", "numpy", "sacrebleu", "sentencepiece", "subword-nmt")
+    return [
+        ("python", platform.python_version()),
+        ("platform", platform.platform()),
+        ("torch", torch.__version__),
+        ("CUDA", str(torch.version.cuda) if cuda else "not available"),
+        ("device", device),
+        ("fairseq", " ".join(fairseq_distribution())),
+        *((name, _version(name)) for name in others),
+    ]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something on this machine that goes wrong or misleads; severity: error, warning, note."""
+
+    title: str
+    remedy: str
+    severity: str
+
+
+def _apex_problem() -> Problem | None:
+    """A wrong or half-built apex, told without importing it; an absent one is no problem."""
+    spec = importlib.util.find_spec("apex")
+    if spec is None:
+        return None
+    folders = [Path(p) for p in spec.submodule_search_locations or ()]
+    if not any((f / "normalization").is_dir() for f in folders):
+        return Problem(
+            f"the installed apex ({_version('apex')}) is not NVIDIA's: PyPI's `apex` is a toolkit "
+            "for the Pyramid web framework",
+            "pip uninstall apex; fairseq and this plug-in need none",
+            "warning",
+        )
+    missing = [m for m in ("fused_layer_norm_cuda", "amp_C") if importlib.util.find_spec(m) is None]
+    if missing:
+        return Problem(
+            f"apex is half-built: its extensions {', '.join(missing)} are missing, and on a GPU "
+            "fairseq fails when it builds a LayerNorm",
+            "pip uninstall apex, or build it from NVIDIA's sources with its C++ and CUDA extensions",
+            "error" if torch.cuda.is_available() else "warning",
+        )
+    return None
+
+
+def known_problems() -> list[Problem]:
+    """What is wrong on this machine, each with its remedy; empty if nothing is known."""
+    found = [problem for problem in [_apex_problem()] if problem]
+    name, version = fairseq_distribution()
+    official = name == "fairseq" and version == "0.12.2"
+    hydra = tuple(int(n) for n in re.findall(r"\d+", _version("hydra-core"))[:3])
+    low, high = ((1, 0, 7), (1, 1)) if official else ((1, 3, 2), (1, 4))
+    if not low <= hydra < high:
+        wanted = "hydra-core>=1.0.7,<1.1" if official else "hydra-core>=1.3.2,<1.4"
+        title = f"hydra-core {_version('hydra-core')} does not go with {name} {version}"
+        found.append(Problem(title, f'pip install "{wanted}"', "error"))
+    if official and sys.version_info >= (3, 11):
+        remedy = "pip uninstall fairseq; pip install ve-fairseq==0.12.3 (3.11, 3.12) or fairseq-fixed==0.12.3.1"
+        title = f"fairseq 0.12.2 cannot be imported by Python {platform.python_version()}"
+        found.append(Problem(title, remedy, "error"))
+    if _torch_version() < (2, 6):
+        title = (
+            f"torch {torch.__version__}: below 2.6 even weights_only=True lets a crafted "
+            "checkpoint run code (CVE-2025-32434)"
+        )
+        remedy = "pip install --upgrade torch; until then load no checkpoint of a stranger"
+        found.append(Problem(title, remedy, "warning"))
+    if UNSAFE_VARIABLE in _removed_variables or UNSAFE_VARIABLE in os.environ:
+        title = f"{UNSAFE_VARIABLE} is set: every torch.load may run code from the file"
+        found.append(Problem(title, f"unset {UNSAFE_VARIABLE}", "warning"))
+    if importlib.util.find_spec("fairscale") is not None:
+        title = "fairscale is installed, but --ddp-backend fully_sharded and slowmo are not supported"
+        found.append(Problem(title, "use --ddp-backend pytorch_ddp or legacy_ddp", "note"))
+    return found

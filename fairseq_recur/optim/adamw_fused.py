@@ -1,0 +1,150 @@
+"""``--optimizer adamw_fused``: torch's fused AdamW, with the flags of fairseq's ``adam``.
+
+fairseq's own Adam is a Python loop over the parameters; torch's fused kernel computes the
+same update for all of them at once, on CPU and CUDA. The one difference: torch adds
+``--adam-eps`` after the bias correction, fairseq before it.
+"""
+
+import ast
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from fairseq.dataclass import FairseqDataclass
+from fairseq.optim import FairseqOptimizer, register_optimizer
+from omegaconf import II
+from torch.optim.adamw import adamw
+
+from fairseq_recur.errors import ConfigError
+
+LOW_PRECISION = (torch.float16, torch.bfloat16)
+
+
+@dataclass
+class FusedAdamWConfig(FairseqDataclass):
+    adam_betas: Any = field(
+        default=(0.9, 0.999),
+        metadata={"help": "decay of the two moving averages, as '(0.9, 0.98)' (default: (0.9, 0.999))"},
+    )
+    adam_eps: float = field(
+        default=1e-8,
+        metadata={"help": "added to the denominator after the bias correction (default: 1e-8)"},
+    )
+    weight_decay: float = field(
+        default=0.0, metadata={"help": "decoupled weight decay, as in AdamW (default: 0)"}
+    )
+    lr: list[float] = II("optimization.lr")
+
+
+class FusedAdamW(torch.optim.AdamW):
+    """torch's fused AdamW that keeps float32 averages for half-precision parameters.
+
+    torch alone would keep them in the parameters' type, and bfloat16 averages stop moving:
+    ``0.999 v + 0.001 g^2`` rounds back to v.
+    """
+
+    supports_memory_efficient_fp16 = True
+    supports_flat_params = True
+
+    def __init__(self, params: Iterable, **settings: Any) -> None:
+        super().__init__(params, fused=True, **settings)
+
+    @torch.no_grad()
+    def step(self, closure: Callable | None = None) -> Any:
+        """Update every parameter that has a gradient; returns what ``closure`` returns."""
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        if not any(p.dtype in LOW_PRECISION for p in parameters):
+            return super().step(closure)
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    self._step_in_float32(p, group)
+        return loss
+
+    def _step_in_float32(self, p: torch.nn.Parameter, group: dict[str, Any]) -> None:
+        weight, state = p.float(), self.state[p]
+        if not state:
+            state["step"] = torch.zeros((), device=p.device)
+            state["exp_avg"] = torch.zeros_like(weight)
+            state["exp_avg_sq"] = torch.zeros_like(weight)
+        for name, value in state.items():  # a resumed state arrives on the CPU
+            state[name] = value.to(device=p.device, dtype=torch.float32)
+        adamw(
+            [weight],
+            [p.grad.float()],
+            [state["exp_avg"]],
+            [state["exp_avg_sq"]],
+            [],
+            [state["step"]],
+            fused=True,
+            amsgrad=False,
+            maximize=False,
+            beta1=group["betas"][0],
+            beta2=group["betas"][1],
+            lr=group["lr"],
+            weight_decay=group["weight_decay"],
+            eps=group["eps"],
+        )
+        p.copy_(weight)
+
+
+def _require_kernel(dtype: torch.dtype, device: torch.device) -> None:
+    """Take one step of one value, as torch tells only then what its kernel can do."""
+    try:
+        probe = torch.nn.Parameter(torch.zeros(1, dtype=dtype, device=device))
+        probe.grad = torch.zeros_like(probe)
+        FusedAdamW([probe]).step()
+    except RuntimeError as error:
+        raise ConfigError(
+            f"--optimizer adamw_fused: torch {torch.__version__} has no fused kernel for {dtype} "
+            f"on {device.type} ({error}). Use --optimizer adam."
+        ) from error
+
+
+@register_optimizer("adamw_fused", dataclass=FusedAdamWConfig)
+class FairseqFusedAdamW(FairseqOptimizer):
+    """fairseq's side of `FusedAdamW`.
+
+    Raises:
+        ConfigError: torch has no fused kernel for the parameters' device or type, or
+            ``--adam-betas`` is no pair of numbers in [0, 1).
+    """
+
+    def __init__(self, cfg: FusedAdamWConfig, params: Iterable) -> None:
+        super().__init__(cfg)
+        params = list(params)
+        tensors = [p for g in params for p in (g["params"] if isinstance(g, dict) else [g])]
+        for dtype, device in dict.fromkeys((p.dtype, p.device) for p in tensors):
+            _require_kernel(dtype, device)
+        self._optimizer = FusedAdamW(params, **self.optimizer_config)
+
+    @property
+    def optimizer_config(self) -> dict[str, Any]:
+        """The settings that replace those of a checkpoint when training goes on."""
+        lr, betas = self.cfg.lr, self.cfg.adam_betas
+        if isinstance(betas, str):
+            try:
+                betas = ast.literal_eval(betas)
+            except (ValueError, SyntaxError):
+                betas = ()
+        betas = tuple(betas) if isinstance(betas, Collection) else ()
+        if len(betas) != 2 or not all(isinstance(b, (int, float)) and 0 <= b < 1 for b in betas):
+            raise ConfigError(
+                f"--adam-betas {self.cfg.adam_betas}: expected two numbers from 0 to below 1, "
+                'such as "(0.9, 0.98)".'
+            )
+        return {
+            "lr": lr[0] if isinstance(lr, Collection) else lr,
+            "betas": betas,
+            "eps": self.cfg.adam_eps,
+            "weight_decay": self.cfg.weight_decay,
+        }
+
+    def average_params(self) -> None:
+        """Refuse ``--use-bmuf``, which averages the optimizer's state between processes."""
+        raise ConfigError("--use-bmuf does not work with adamw_fused. Use --optimizer adam.")

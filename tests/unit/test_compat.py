@@ -1,0 +1,94 @@
+"""The list of adaptations, and that applying them twice changes nothing."""
+
+import importlib.util
+import logging
+import subprocess
+import sys
+import warnings
+
+import pytest
+
+from fairseq_recur import compat
+
+PLACES = [
+    ("fairseq.options", "parse_args_and_arch"),
+    ("fairseq.utils", "import_user_module"),
+    ("fairseq.checkpoint_utils", "load_checkpoint_to_cpu"),
+    ("fairseq.checkpoint_utils", "load_ema_from_checkpoint"),
+    ("fairseq.checkpoint_utils", "load_model_ensemble_and_task"),
+    ("fairseq.distributed.utils", "infer_init_method"),
+    ("fairseq.distributed.utils", "call_main"),
+    ("fairseq.models.distributed_fairseq_model", "DistributedDataParallel"),
+    ("fairseq.nan_detector.NanDetector", "add_hooks"),
+    ("fairseq.optim.amp_optimizer.AMPOptimizer", "clip_grad_norm"),
+    ("fairseq.tasks.translation.TranslationTask", "build_dataset_for_inference"),
+    ("fairseq.trainer.Trainer", "__init__"),
+]
+
+
+def current(place: str, attribute: str) -> object:
+    module, _, name = place.rpartition(".")
+    owner = importlib.import_module(place if name.islower() else module)
+    return getattr(owner if name.islower() else getattr(owner, name), attribute)
+
+
+def test_every_adaptation_says_why_and_until_when() -> None:
+    names = [a.name for a in compat.ADAPTATIONS]
+    assert len(names) == len(set(names)) > 10
+    for item in compat.ADAPTATIONS:
+        assert len(item.reason) > 20, item.name
+        assert item.needless_from, item.name
+
+
+def test_applying_again_changes_nothing() -> None:
+    compat.apply()  # pytest starts each test with its own warning filters
+    before = [current(*place) for place in PLACES]
+    filters = list(warnings.filters)
+    compat.apply()
+    assert [current(*place) for place in PLACES] == before
+    assert list(warnings.filters) == filters
+
+
+def test_a_second_copy_of_the_module_changes_nothing() -> None:
+    spec = importlib.util.spec_from_file_location("compat_under_another_name", compat.__file__)
+    copy = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = copy
+    before = [current(*place) for place in PLACES]
+    spec.loader.exec_module(copy)
+    copy.apply()
+    del sys.modules[spec.name]
+    assert len(copy.ADAPTATIONS) == len(compat.ADAPTATIONS)
+    assert [current(*place) for place in PLACES] == before
+
+
+def test_a_broken_fairseq_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = compat.Problem("hydra-core 1.4 does not go with it", "pip install hydra", "error")
+    monkeypatch.setitem(sys.modules, "fairseq", None)  # what `import fairseq` then finds
+    monkeypatch.setattr(compat, "known_problems", lambda: [problem])
+    with pytest.raises(ImportError, match="(?s)fairseq cannot be imported.*1.4 does.*pip install"):
+        compat.apply()
+
+
+def test_the_root_logger_is_lowered_only_where_fairseq_raised_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    root = logging.getLogger()
+    monkeypatch.delenv("LOGLEVEL", raising=False)
+    mine, theirs = logging.StreamHandler(), logging.StreamHandler()
+    mine.setFormatter(logging.Formatter("%(message)s"))
+    theirs.setFormatter(logging.Formatter(logging.BASIC_FORMAT))
+    level = root.level
+    try:
+        for handler, expected in ((mine, logging.DEBUG), (theirs, logging.INFO)):
+            monkeypatch.setattr(root, "handlers", [handler])
+            root.setLevel(logging.DEBUG)
+            compat._quiet_root_logger()
+            assert root.level == expected
+    finally:
+        root.setLevel(level)
+
+
+def test_the_import_leaves_the_root_logger_at_info() -> None:
+    code = "import logging, fairseq_recur; print(logging.getLogger().level)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout) >= logging.INFO

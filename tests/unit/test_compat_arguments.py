@@ -1,0 +1,88 @@
+"""Precision flags and a missing task, as each command reads them."""
+
+import sys
+from argparse import Namespace
+from typing import Any, Callable
+
+import pytest
+import torch
+from fairseq import options
+
+from fairseq_recur.errors import ConfigError
+
+PARSERS: dict[str, tuple[Callable, list[str]]] = {
+    "train": (options.get_training_parser, ["data", "--arch", "transformer"]),
+    "generate": (options.get_generation_parser, ["data", "--path", "m.pt"]),
+    "interactive": (options.get_interactive_generation_parser, ["data", "--path", "m.pt"]),
+    "validate": (options.get_validation_parser, ["data", "--path", "m.pt"]),
+    "eval_lm": (options.get_eval_lm_parser, ["data", "--path", "m.pt"]),
+}
+
+
+def parse(command: str, *flags: str, **settings: Any) -> Namespace:
+    make, needed = PARSERS[command]
+    return options.parse_args_and_arch(make(), [*needed, *flags], **settings)
+
+
+@pytest.mark.parametrize("command", PARSERS)
+@pytest.mark.parametrize("flag", ["--bf16", "--memory-efficient-bf16"])
+def test_bf16_is_not_tpu(command: str, flag: str) -> None:
+    args = parse(command, flag)
+    assert args.bf16 is True and args.tpu is False
+
+
+@pytest.mark.parametrize("command", PARSERS)
+def test_nothing_else_changes(command: str) -> None:
+    args = parse(command)
+    assert (args.bf16, args.tpu, args.fp16) == (False, False, False)
+    assert parse(command, "--bf16", "--tpu").tpu is True
+
+
+def test_the_command_line_is_read_where_none_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    for flags, tpu in ((["--bf16"], False), (["--bf16", "--tpu"], True)):
+        monkeypatch.setattr(sys, "argv", ["fairseq-generate", "data", "--path", "m", *flags])
+        args = options.parse_args_and_arch(options.get_generation_parser())
+        assert args.tpu is tpu
+
+
+def test_with_torch_xla_bf16_stays_as_fairseq_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fairseq.distributed import utils as distributed_utils
+
+    monkeypatch.setattr(distributed_utils, "xm", object())
+    assert parse("train", "--bf16").tpu is True
+
+
+def test_known_arguments_only() -> None:
+    args, rest = parse("train", "--bf16", "--unknown", parse_known=True)
+    assert args.tpu is False and rest == ["--unknown"]
+
+
+def test_validate_without_a_task() -> None:
+    assert parse("validate").task == "translation"
+    given = parse("validate", "--bf16", suppress_defaults=True)
+    assert not hasattr(given, "task")  # so the checkpoint's own task is used
+    assert parse("validate", "--task", "language_modeling").task == "language_modeling"
+
+
+def test_fp16_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match="torch finds none. Leave --fp16 out, or use --bf16"):
+        parse("train", "--fp16")
+    parse("train", "--memory-efficient-fp16")
+    parse("generate", "--fp16")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    parse("train", "--fp16")
+    with pytest.raises(ConfigError, match="--cpu is given"):
+        parse("train", "--fp16", "--cpu")
+
+
+def test_fp16_without_a_gpu_through_hydra(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fairseq.dataclass.configs import FairseqConfig
+    from fairseq.trainer import Trainer
+    from omegaconf import OmegaConf
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    cfg = OmegaConf.structured(FairseqConfig)
+    cfg.common.fp16 = True
+    with pytest.raises(ConfigError, match="--fp16 trains on a CUDA device"):
+        Trainer(cfg, None, None, None)
