@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# Make the project's environment: bash scripts/setup.sh [3.10|3.11|3.12|3.13]
+#
+# Without an argument it is .venv, with the first of the interpreters below that is there;
+# with a version it is .venv-VERSION. Everything is pinned in requirements/. An environment
+# that is up to date is left alone. PYTHON=/path/to/python chooses the interpreter itself.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+PREFERRED=(3.11 3.12 3.10 3.13)
+VERSION_OF='import sys; print("%d.%d" % sys.version_info[:2])'
+
+# Whether $1 runs, is Python $2, and can make environments (Debian packages that apart).
+usable() {
+    [ "$("$1" -c "import ensurepip, venv; $VERSION_OF" 2>/dev/null)" = "$2" ]
+}
+
+# Print an interpreter of version $1: from PATH, else from pyenv.
+find_python() {
+    local candidate
+    for candidate in "python$1" "$(pyenv root 2>/dev/null || true)"/versions/"$1".*/bin/python; do
+        if usable "$candidate" "$1"; then
+            echo "$candidate"
+            return
+        fi
+    done
+    return 1
+}
+
+choose_python() {
+    local version
+    if [ -n "${PYTHON:-}" ]; then
+        version="$("$PYTHON" -c "$VERSION_OF")"
+        if [[ ! " ${wanted[*]} " == *" $version "* ]]; then
+            echo "error: PYTHON=$PYTHON is Python $version; expected ${wanted[*]}" >&2
+            exit 1
+        fi
+        echo "$PYTHON"
+        return
+    fi
+    for version in "${wanted[@]}"; do
+        if find_python "$version"; then return; fi
+    done
+    echo "error: no Python ${wanted[*]} with the modules venv and ensurepip was found, on PATH" \
+        "or in pyenv. Install one (Debian, Ubuntu: apt install python3-venv), or name it:" \
+        "PYTHON=/path/to/python bash scripts/setup.sh" >&2
+    exit 1
+}
+
+wanted=("${PREFERRED[@]}")
+venv=.venv
+if [ $# -gt 0 ]; then
+    if [[ ! " ${PREFERRED[*]} " == *" $1 "* ]]; then
+        echo "error: Python $1 is not supported; expected one of ${PREFERRED[*]}" >&2
+        exit 1
+    fi
+    wanted=("$1")
+    venv=".venv-$1"
+fi
+
+# What an environment depends on: where it is, its interpreter, the pins.
+state_of() {
+    echo "$PWD/$venv $("$1" -VV)"
+    cat "requirements/py$2.txt"
+}
+
+# Whether the environment that is there is the one to make.
+up_to_date() {
+    [ -x "$venv/bin/python" ] && [ -f "$venv/state" ] || return 1
+    version="$("$venv/bin/python" -c "$VERSION_OF" 2>/dev/null || echo none)"
+    [[ " ${wanted[*]} " == *" $version "* ]] || return 1
+    if [ -n "${PYTHON:-}" ]; then [ "$("$PYTHON" -VV)" = "$("$venv/bin/python" -VV)" ] || return 1; fi
+    state_of "$venv/bin/python" "$version" | cmp -s - "$venv/state"
+}
+
+if ! up_to_date; then
+    python="$(choose_python)"
+    version="$("$python" -c "$VERSION_OF")"
+    echo "Setting up $venv with Python $version; this takes some minutes once"
+    "$python" -m venv --clear "$venv"
+    # fairseq 0.12.2, the one for Python 3.10, has metadata that later pips refuse.
+    if [ "$version" = 3.10 ]; then pip="pip<24.1"; else pip="pip"; fi
+    "$venv/bin/python" -m pip install --quiet --upgrade "$pip"
+    "$venv/bin/python" -m pip install --quiet --requirement "requirements/py$version.txt"
+    state_of "$venv/bin/python" "$version" > "$venv/state"
+fi
+
+# The project's own metadata changes more often, and installing it takes seconds.
+if ! cat setup.py pyproject.toml | cmp -s - "$venv/project"; then
+    "$venv/bin/python" -m pip install --quiet --no-deps --editable .
+    cat setup.py pyproject.toml > "$venv/project"
+    echo "$venv is ready: Python $version, $("$venv/bin/fairseq-recur" --version)"
+fi

@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Set up the environment and run the tests: bash scripts/test.sh [arguments of pytest]
+# Without arguments these are the fast ones; -m slow runs the others, -m "" all.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+bash scripts/setup.sh
+# One thread: tensors in tests are small, and two threads get into each other's way.
+export OMP_NUM_THREADS=1 HYDRA_FULL_ERROR=1
+PATH="$PWD/.venv/bin:$PATH"
+exec python -m pytest -m "not slow" "$@"
