@@ -3,10 +3,20 @@
 import importlib
 import io
 import logging
+import re
 import sys
 from contextlib import redirect_stdout
-from typing import Any, List
+from pathlib import Path
+from typing import Any, Dict, List, NamedTuple
 from unittest.mock import patch
+
+import fairseq_recur
+
+USER_DIR = str(Path(fairseq_recur.__file__).parent)
+"""What a user gives to ``--user-dir``."""
+
+SHORT = ["--max-len-b", "12"]
+"""Flags of generate and interactive for translations of at most 12 words."""
 
 
 def run_command(command: str, *arguments: Any, stdin: str = "") -> str:
@@ -38,6 +48,18 @@ def run_command(command: str, *arguments: Any, stdin: str = "") -> str:
     return output.getvalue()
 
 
+def generate(data: Any, checkpoint: Any, *flags: Any) -> str:
+    """Run ``fairseq-generate`` of a checkpoint, or of several joined with colons, on the CPU.
+
+    Without worker processes: the next command of this process would wait five seconds for
+    the end of each. And with short translations, which is enough for the tests' corpus.
+    """
+    return run_command(
+        "generate", data, "--user-dir", USER_DIR, "--path", checkpoint, "--cpu",
+        "--num-workers", 0, *SHORT, *flags,
+    )  # fmt: skip
+
+
 def reset_command_state() -> None:
     """Forget what fairseq keeps in its modules between two trainings of one process."""
     from fairseq import checkpoint_utils
@@ -52,3 +74,30 @@ def reset_command_state() -> None:
         for attribute in ("best", "num_runs"):
             if hasattr(function, attribute):
                 delattr(function, attribute)
+
+
+class Hypothesis(NamedTuple):
+    """One H- line: its score (log2 of the probability, by length) and its words."""
+
+    score: float
+    words: str
+
+
+def hypotheses(output: str) -> Dict[int, List[Hypothesis]]:
+    """The H- lines of generate and interactive, by the sentence's number, in their order."""
+    found: Dict[int, List[Hypothesis]] = {}
+    for number, score, words in re.findall(r"^H-(\d+)\t([^\t\n]+)\t(.*)$", output, re.M):
+        found.setdefault(int(number), []).append(Hypothesis(float(score), words))
+    return found
+
+
+def token_scores(output: str) -> Dict[int, List[float]]:
+    """The P- lines of generate: the score of each word of the best hypothesis."""
+    lines = re.findall(r"^P-(\d+)\t(.*)$", output, re.M)
+    return {int(number): [float(score) for score in scores.split()] for number, scores in lines}
+
+
+def update_losses(output: str) -> Dict[int, float]:
+    """The loss of each update, from a log of ``--log-format simple --log-interval 1``."""
+    lines = re.findall(r"^epoch \d+: .*\bloss=([-\w.]+),.*\bnum_updates=(\d+)", output, re.M)
+    return {int(update): float(loss) for loss, update in lines}

@@ -1,0 +1,36 @@
+"""A trained model of every preset, for the tests of what is done with one."""
+
+from pathlib import Path
+from typing import Callable, Dict, List
+
+import pytest
+
+from tests.conftest import SMALL, TRAIN
+from tests.running import USER_DIR
+
+# Enough updates that the model's hypotheses differ from sentence to sentence.
+TRAINED: List[str] = [*SMALL, *TRAIN, *"--lr 0.02 --dropout 0 --max-update 40".split()]
+
+
+@pytest.fixture(scope="session")
+def trained(
+    tmp_path_factory: pytest.TempPathFactory, cli: Callable[..., str], corpus: Path
+) -> Callable[[str], Path]:
+    """The folder of an architecture's checkpoints, trained when it is first asked for.
+
+    It holds ``checkpoint5.pt``, ``checkpoint10.pt``, ``checkpoint_last.pt`` and ``train.log``.
+    """
+    folders: Dict[str, Path] = {}
+
+    def train(arch: str) -> Path:
+        if arch not in folders:
+            folder = tmp_path_factory.mktemp(arch)
+            log = cli(
+                "train", corpus / "bin", "--user-dir", USER_DIR, "--arch", arch, *TRAINED,
+                "--save-interval", 5, "--validate-interval", 5, "--save-dir", folder,
+            )  # fmt: skip
+            (folder / "train.log").write_text(log)
+            folders[arch] = folder
+        return folders[arch]
+
+    return train

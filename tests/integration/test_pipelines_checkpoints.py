@@ -1,0 +1,220 @@
+"""What is done with checkpoints, with every preset: averages, ensembles, Python, fine-tuning."""
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Callable, Dict, List
+
+import pytest
+import torch
+from fairseq.models import ARCH_MODEL_REGISTRY
+from torch import Tensor
+
+from fairseq_recur.cli.average import average_checkpoints, save_atomically
+from fairseq_recur.errors import CheckpointError
+from tests.conftest import SMALL, TRAIN
+from tests.running import SHORT, USER_DIR, generate, hypotheses, token_scores, update_losses
+
+Cli = Callable[..., str]
+Trained = Callable[[str], Path]
+
+# Of a learning rate of zero: what is saved after the first update is what it started from.
+STANDING_STILL = "--lr 0 --lr-scheduler fixed --max-update 1 --no-epoch-checkpoints".split()
+
+
+def weights(checkpoint: Path) -> Dict[str, Tensor]:
+    return torch.load(checkpoint, weights_only=True)["model"]
+
+
+def start(cli: Cli, corpus: Path, arch: str, folder: Path, *flags: Any) -> str:
+    """Train one update that changes nothing; the log."""
+    return cli(
+        "train", corpus / "bin", "--user-dir", USER_DIR, "--arch", arch, *SMALL, *TRAIN,
+        *STANDING_STILL, "--save-dir", folder, *flags,
+    )  # fmt: skip
+
+
+def test_averaged_checkpoints_translate(
+    preset: str, corpus: Path, trained: Trained, tmp_path: Path
+) -> None:
+    folder = trained(preset)
+    files = [folder / "checkpoint5.pt", folder / "checkpoint10.pt"]
+    averaged = tmp_path / "averaged.pt"
+    save_atomically(average_checkpoints(files), averaged)
+    five, ten = map(weights, files)
+    assert weights(averaged).keys() == five.keys()
+    for name, value in weights(averaged).items():
+        torch.testing.assert_close(value, (five[name] + ten[name]) / 2)
+    assert any((five[name] != ten[name]).any() for name in five)
+    found = hypotheses(generate(corpus / "bin", averaged, "--batch-size", 8))
+    assert found and found != hypotheses(generate(corpus / "bin", files[1], "--batch-size", 8))
+
+
+def test_ensemble_averages_the_probabilities(preset: str, corpus: Path, trained: Trained) -> None:
+    folder = trained(preset)
+    one, other = str(folder / "checkpoint5.pt"), str(folder / "checkpoint10.pt")
+    flags = ["--score-reference", "--batch-size", 8]
+    of_one, of_other, of_both = (
+        token_scores(generate(corpus / "bin", path, *flags))
+        for path in (one, other, f"{one}:{other}")
+    )
+    assert of_one != of_other
+    for number, scores in of_both.items():
+        expected = [
+            math.log2((2**a + 2**b) / 2) for a, b in zip(of_one[number], of_other[number])
+        ]
+        assert scores == pytest.approx(expected, abs=3e-4)  # printed with four digits
+    for beam in (1, 5):
+        found = hypotheses(generate(corpus / "bin", f"{one}:{other}", "--beam", beam))
+        assert found.keys() >= of_both.keys()
+
+
+def test_ensemble_of_a_model_with_itself_is_the_model(
+    preset: str, corpus: Path, trained: Trained
+) -> None:
+    path = str(trained(preset) / "checkpoint_last.pt")
+    alone, twice = (
+        hypotheses(generate(corpus / "bin", paths, "--batch-size", 8))
+        for paths in (path, f"{path}:{path}")
+    )
+    assert alone
+    for number, (hypothesis,) in alone.items():
+        assert twice[number][0].words == hypothesis.words
+        assert twice[number][0].score == pytest.approx(hypothesis.score, abs=1e-5)
+
+
+@pytest.fixture(scope="session")
+def bpe_codes(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """BPE merges with which every word of the corpus is one unit."""
+    codes = tmp_path_factory.mktemp("bpe") / "codes"
+    subprocess.run(
+        [sys.executable, "-m", "subword_nmt.learn_bpe", "-s", "200", "--min-frequency", "1",
+         "-i", corpus / "train.src", "-o", codes],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    return codes
+
+
+@pytest.mark.parametrize("with_bpe", [False, True], ids=["words", "bpe"])
+def test_translate_in_python_equals_generate(
+    preset: str, with_bpe: bool, corpus: Path, trained: Trained, bpe_codes: Path
+) -> None:
+    folder = trained(preset)
+    expected = hypotheses(generate(corpus / "bin", folder / "checkpoint_last.pt", *WHOLE))
+    model = ARCH_MODEL_REGISTRY[preset].from_pretrained(
+        str(folder), "checkpoint_last.pt", str(corpus / "bin"),
+        **({"bpe": "subword_nmt", "bpe_codes": str(bpe_codes)} if with_bpe else {}),
+    )  # fmt: skip
+    sources = (corpus / "test.src").read_text().splitlines()
+    if with_bpe:
+        assert model.apply_bpe("w1 w9w9") == "w1 w@@ 9@@ w9"
+    found = model.translate(sources, beam=5, max_len_b=12)
+    assert found == [expected[i][0].words for i in range(len(sources))]
+    assert model.translate(sources[3], beam=5, max_len_b=12) == found[3]
+
+
+WHOLE = ["--required-batch-size-multiple", "1"]
+
+
+def fresh_parts(log: str) -> List[str]:
+    """The parts that the log names as initialised fresh."""
+    mark = "initialised fresh, as the checkpoint does not have it: "
+    return [line.split(mark)[1].split()[0] for line in log.splitlines() if mark in line]
+
+
+def test_finetune_starts_from_the_stock_transformer(
+    preset: str, cli: Cli, corpus: Path, trained: Trained, tmp_path: Path
+) -> None:
+    stock = trained("transformer") / "checkpoint_last.pt"
+    log = start(cli, corpus, preset, tmp_path, "--finetune-from-model", stock)
+    expected, found = weights(stock), weights(tmp_path / "checkpoint_last.pt")
+    for name, value in expected.items():
+        assert torch.equal(found[name], value), name
+    added = found.keys() - expected.keys()
+    parts = fresh_parts(log)
+    assert added == {n for n in added if n.startswith(tuple(part + "." for part in parts))}
+    for part in parts:
+        assert any(name.startswith(part + ".") for name in added)
+
+
+def test_finetune_starts_every_variant(
+    variant: List[str], cli: Cli, corpus: Path, trained: Trained, tmp_path: Path
+) -> None:
+    flags = [f for f in variant if f.endswith("normalize-before")]
+    stock = tmp_path / "stock" / "checkpoint_last.pt"
+    if flags:
+        start(cli, corpus, "transformer", stock.parent, *flags)
+    else:
+        stock = trained("transformer") / "checkpoint_last.pt"
+    log = start(cli, corpus, "transformer_biarn", tmp_path, "--finetune-from-model", stock, *variant)
+    expected, found = weights(stock), weights(tmp_path / "checkpoint_last.pt")
+    for name, value in expected.items():
+        assert torch.equal(found[name], value), name
+    assert (fresh_parts(log) == []) == (found.keys() == expected.keys())
+    assert (fresh_parts(log) == []) == ("none" in variant)
+
+
+def test_finetuned_model_goes_on_learning(
+    preset: str, cli: Cli, corpus: Path, trained: Trained, tmp_path: Path
+) -> None:
+    """The first loss is near the baseline's last one, far from that of a new model."""
+    log = cli(
+        "train", corpus / "bin", "--user-dir", USER_DIR, "--arch", preset, *SMALL, *TRAIN,
+        "--finetune-from-model", trained("transformer") / "checkpoint_last.pt",
+        "--max-update", 12, "--save-dir", tmp_path, "--no-epoch-checkpoints", "--dropout", 0,
+    )  # fmt: skip
+    losses = update_losses(log)
+    new = update_losses((trained(preset) / "train.log").read_text())
+    assert losses[1] < new[1] - 0.5
+    assert min(losses.values()) < losses[1]
+    again = start(
+        cli, corpus, preset, tmp_path / "again",
+        "--finetune-from-model", tmp_path / "checkpoint_last.pt",
+    )  # fmt: skip
+    assert fresh_parts(again) == []
+
+
+def test_restore_file_starts_from_another_training(
+    preset: str, cli: Cli, corpus: Path, trained: Trained, tmp_path: Path
+) -> None:
+    other = trained(preset) / "checkpoint5.pt"
+    log = start(
+        cli, corpus, preset, tmp_path, "--restore-file", other, "--reset-optimizer",
+        "--reset-dataloader", "--reset-meters", "--reset-lr-scheduler",
+    )  # fmt: skip
+    assert list(update_losses(log)) == [1]
+    expected, found = weights(other), weights(tmp_path / "checkpoint_last.pt")
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def damage(checkpoint: Path, where: Path, *missing: str) -> Path:
+    """A copy of a checkpoint without the weights whose names end so."""
+    state = torch.load(checkpoint, weights_only=True)
+    names = [n for n in state["model"] if n.endswith(missing)]
+    assert len(names) == len(missing), (names, missing)
+    for name in names:
+        del state["model"][name]
+    torch.save(state, where)
+    return where
+
+
+def test_stock_checkpoint_that_lacks_a_weight_is_refused(
+    preset: str, cli: Cli, corpus: Path, trained: Trained, tmp_path: Path
+) -> None:
+    name = "encoder.layers.1.fc1.weight"
+    bad = damage(trained("transformer") / "checkpoint_last.pt", tmp_path / "bad.pt", name)
+    with pytest.raises(CheckpointError, match=f"lacks.*{name}"):
+        start(cli, corpus, preset, tmp_path, "--finetune-from-model", bad)
+
+
+def test_checkpoint_with_half_of_a_part_is_refused(
+    cli: Cli, corpus: Path, trained: Trained, tmp_path: Path
+) -> None:
+    name = "fusion.layer_norm.weight"
+    bad = damage(trained("transformer_biarn") / "checkpoint_last.pt", tmp_path / "bad.pt", name)
+    with pytest.raises(CheckpointError, match=f"lacks.*{name}"):
+        start(cli, corpus, "transformer_biarn", tmp_path, "--finetune-from-model", bad)
+    with pytest.raises(CheckpointError, match=f"lacks.*{name}"):
+        generate(corpus / "bin", bad, *SHORT)
