@@ -1,1 +1,1 @@
-""""""
+"""Scoring translations; needs neither torch nor fairseq."""

@@ -1,0 +1,175 @@
+"""Reading the logs that fairseq writes while it trains."""
+
+import json
+import re
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Dict, List, Optional, Tuple, Union
+
+from fairseq_recur.errors import ConfigError
+
+# "2026-01-31 12:00:00 | INFO | valid | " in front of a line; --log-file writes none.
+PREFIX = re.compile(r"^.*? \| [A-Z]+ \| (?P<tag>[\w.]+) \| (?P<rest>.*)$")
+# --log-format simple, tqdm and none: the end of an epoch or of a validation ...
+SUMMARY = re.compile(r"^epoch (?P<epoch>\d+) \|(?: valid on '(?P<subset>[^']+)' subset \|)? (?P<stats>.+)$")
+# ... and a step within an epoch.
+STEP = re.compile(r"^epoch (?P<epoch>\d+):\s+(?P<done>\d+) / (?P<size>\d+) (?P<stats>.+)$")
+
+Stats = Dict[str, float]
+
+
+@dataclass
+class TrainingLog:
+    """One training run.
+
+    Attributes:
+        steps: the averages over each --log-interval updates; key: updates done.
+        epochs: the averages over each epoch; key: updates done.
+        valid: for each validation subset the results; key: updates done.
+        timeline: (updates, epochs, seconds) in the order of the updates, as far as the
+            log says; epochs are fractional, seconds are None where not logged.
+    """
+
+    steps: Dict[int, Stats] = field(default_factory=dict)
+    epochs: Dict[int, Stats] = field(default_factory=dict)
+    valid: Dict[str, Dict[int, Stats]] = field(default_factory=dict)
+    timeline: List[Tuple[int, float, Optional[float]]] = field(default_factory=list)
+
+    def metrics(self) -> List[str]:
+        """Return the names of the curves in the log, as --log-format json has them."""
+        train = {name for stats in (*self.steps.values(), *self.epochs.values()) for name in stats}
+        names = {f"train_{name}" for name in train}
+        for subset, results in self.valid.items():
+            names |= {f"{subset}_{name}" for stats in results.values() for name in stats}
+        return sorted(names)
+
+    def curve(self, metric: str) -> List[Tuple[int, float]]:
+        """Return (updates, value) of a metric such as train_loss or valid_bleu.
+
+        Training is shown step by step where the log has the metric for two steps or more,
+        else by epoch. A log that goes on after an interruption has some updates twice: the
+        later line counts, and this is what the model kept.
+        """
+        for subset, results in self.valid.items():
+            name = metric[len(subset) + 1 :]
+            if metric.startswith(subset + "_") and any(name in stats for stats in results.values()):
+                return _points(results, name)
+        if not metric.startswith("train_"):
+            return []
+        name = metric[len("train_") :]
+        by_step = _points(self.steps, name)
+        return by_step if len(by_step) > 1 else _points(self.epochs, name) or by_step
+
+    def position(self, updates: int, unit: str) -> Optional[float]:
+        """Say where in the training an update is, in "updates", "epoch" or "seconds".
+
+        Validation lines say the updates alone; what lies between two training lines is
+        interpolated. None if the log does not tell.
+        """
+        if unit == "updates":
+            return float(updates)
+        column = 1 if unit == "epoch" else 2
+        known = [(p[0], p[column]) for p in self.timeline if p[column] is not None]
+        if not known:
+            return None
+        place = bisect_left(known, (updates, float("-inf")))
+        if place == len(known):
+            return known[-1][1]
+        right_updates, right = known[place]
+        left_updates, left = known[place - 1] if place else (0, 0.0)
+        if right_updates == left_updates:
+            return right
+        share = (updates - left_updates) / (right_updates - left_updates)
+        return left + share * (right - left)
+
+
+def read_log(path: Union[str, Path]) -> TrainingLog:
+    """Read a log that fairseq's training wrote to stdout or to --log-file, in any --log-format.
+
+    Raises ConfigError if the file is absent or has no line of training or validation.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise ConfigError(f"no such log: {path}")
+    log = TrainingLog()
+    where: Dict[int, Tuple[float, Optional[float]]] = {}
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        _read_line(line, log, where)
+    if not (log.steps or log.epochs or log.valid):
+        raise ConfigError(
+            f"{path} has no line of training or validation; expected what fairseq's training "
+            "prints (`fairseq-recur train ... 2>&1 | tee FILE`, or --log-file FILE)"
+        )
+    log.timeline = [(updates, *where[updates]) for updates in sorted(where)]
+    return log
+
+
+def _read_line(
+    line: str, log: TrainingLog, where: Dict[int, Tuple[float, Optional[float]]]
+) -> None:
+    """Add what one line says, if it is one of those that carry results."""
+    match = PREFIX.match(line)
+    text = match["rest"] if match else line
+    parsed = _parse(text.strip())
+    if parsed is None:
+        return
+    subset, epoch, stats = parsed
+    updates = int(stats.pop("num_updates"))
+    if subset in ("train_inner", "train"):
+        (log.steps if subset == "train_inner" else log.epochs)[updates] = stats
+        # A step tells the fraction of the epoch; the end of an epoch adds nothing to it.
+        if subset == "train_inner" or updates not in where:
+            where[updates] = (epoch, stats.get("wall"))
+    else:
+        log.valid.setdefault(subset, {})[updates] = stats
+
+
+def _parse(text: str) -> Optional[Tuple[str, float, Stats]]:
+    """Split a line into (train_inner, train or the subset's name; epochs done; results)."""
+    if text.startswith("{"):
+        return _parse_json(text)
+    match = STEP.match(text)
+    if match:
+        stats = dict(item.split("=", 1) for item in match["stats"].split(", ") if "=" in item)
+        epoch = int(match["epoch"]) - 1 + int(match["done"]) / int(match["size"])
+        return _numbers("train_inner", epoch, stats)
+    match = SUMMARY.match(text)
+    if match:
+        pairs = (item.strip().rsplit(" ", 1) for item in match["stats"].split(" | "))
+        stats = dict(pair for pair in pairs if len(pair) == 2)
+        return _numbers(match["subset"] or "train", float(match["epoch"]), stats)
+    return None
+
+
+def _parse_json(text: str) -> Optional[Tuple[str, float, Stats]]:
+    """Split a line of --log-format json; its keys carry the subset in front."""
+    try:
+        values = json.loads(text)
+    except ValueError:
+        return None
+    if "num_updates" in values:
+        epoch = values.get("update", values.get("epoch", 0))
+        return _numbers("train_inner", float(epoch), values)
+    for key in values:
+        if key.endswith("_num_updates"):
+            subset = key[: -len("num_updates")]
+            stats = {k[len(subset) :]: v for k, v in values.items() if k.startswith(subset)}
+            return _numbers(subset[:-1], float(values.get("epoch", 0)), stats)
+    return None
+
+
+def _numbers(subset: str, epoch: float, values: Dict[str, object]) -> Optional[Tuple[str, float, Stats]]:
+    """Keep the values that are numbers; a line that does not say the updates is not one of ours."""
+    stats = {}
+    for name, value in values.items():
+        try:
+            stats[name] = float(value)  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            continue
+    return (subset, epoch, stats) if "num_updates" in stats else None
+
+
+def _points(lines: Dict[int, Stats], name: str) -> List[Tuple[int, float]]:
+    """Return (updates, value) where the metric is there, in the order of the updates."""
+    return [(updates, lines[updates][name]) for updates in sorted(lines) if name in lines[updates]]

@@ -1,0 +1,97 @@
+"""Corpus scores with sacrebleu's classes, each with the signature that makes it comparable."""
+
+from dataclasses import dataclass
+from typing import Dict, List, Sequence
+
+from sacrebleu.metrics import BLEU, CHRF, TER
+from sacrebleu.metrics.base import Metric
+
+from fairseq_recur.errors import ConfigError
+
+METRICS = ("bleu", "chrf", "chrf++", "ter")
+TOKENIZERS = tuple(BLEU.TOKENIZERS)
+
+
+@dataclass(frozen=True)
+class Score:
+    """One metric of one system: its name as sacrebleu prints it, the value, the signature."""
+
+    name: str
+    value: float
+    signature: str
+
+
+def build_metric(
+    name: str, tokenize: str = BLEU.TOKENIZER_DEFAULT, lowercase: bool = False
+) -> Metric:
+    """Make one of METRICS with the settings of sacrebleu's own command.
+
+    Args:
+        name: one of METRICS.
+        tokenize: BLEU's tokenizer, one of TOKENIZERS; the other metrics have their own.
+        lowercase: ignore case in BLEU and chrF. TER always does, as in sacrebleu's command.
+
+    Raises ConfigError for an unknown name or tokenizer, and for a tokenizer that needs
+    something which is not installed or cannot be downloaded.
+    """
+    if name not in METRICS:
+        raise ConfigError(f"unknown metric {name!r}; expected one of {', '.join(METRICS)}")
+    if name == "ter":
+        return TER()
+    if name != "bleu":
+        return CHRF(word_order=2 if name == "chrf++" else 0, lowercase=lowercase)
+    if tokenize not in TOKENIZERS:
+        raise ConfigError(f"unknown tokenizer {tokenize!r}; expected {', '.join(TOKENIZERS)}")
+    try:
+        return BLEU(tokenize=tokenize, lowercase=lowercase)
+    except (RuntimeError, ImportError, OSError) as error:
+        # The Japanese and Korean tokenizers need extras, the sentencepiece ones a download.
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"sacrebleu's tokenizer {tokenize!r} is not available: {reason}") from error
+
+
+def score_corpus(
+    hypotheses: Sequence[str], references: Sequence[Sequence[str]], metrics: Sequence[Metric]
+) -> List[Score]:
+    """Score one system against one or more references.
+
+    Args:
+        hypotheses: the system's sentences.
+        references: one sequence for each reference translation, each as long as `hypotheses`.
+        metrics: from build_metric.
+
+    Raises ConfigError if a reference has another number of sentences than the system.
+    """
+    for number, reference in enumerate(references, 1):
+        if len(reference) != len(hypotheses):
+            raise ConfigError(
+                f"{len(hypotheses)} hypotheses, but reference {number} has {len(reference)} lines"
+            )
+    scores = []
+    for metric in metrics:
+        result = metric.corpus_score(hypotheses, references)
+        # The signature knows the number of references only after scoring.
+        scores.append(Score(result.name, result.score, str(metric.get_signature())))
+    return scores
+
+
+def score_table(systems: Dict[str, Sequence[Score]]) -> str:
+    """Format scores for people: a row for each system, a column for each metric, and below
+    them what each column's name stands for (sacrebleu's signature).
+
+    Every system must have been scored with the same metrics.
+    """
+    first = next(iter(systems.values()))
+    rows = [["system", *(score.name for score in first)]]
+    rows += [[name, *(f"{s.value:.2f}" for s in scores)] for name, scores in systems.items()]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = [
+        "  ".join(
+            cell.ljust(width) if column == 0 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths))
+        )
+        for row in rows
+    ]
+    lines.insert(1, "-" * len(lines[0]))
+    lines += ["", *(f"{score.name}: {score.signature}" for score in first)]
+    return "\n".join(lines)

@@ -1,0 +1,165 @@
+"""Averaging: which checkpoints, what their mean is, what is refused."""
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any, Dict
+
+import numpy as np
+import pytest
+import torch
+
+from fairseq_recur.cli.average import average_checkpoints, choose_inputs, load, save_atomically
+from fairseq_recur.errors import CheckpointError, ConfigError
+
+
+def write(path: Path, model: Dict[str, torch.Tensor], **more: Any) -> Path:
+    torch.save({"args": None, "cfg": {"model": {}}, "model": model, **more}, path)
+    return path
+
+
+def parameters(seed: int, dtype: torch.dtype = torch.float32) -> Dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    # Of very different sizes, so that a sum in a short type shows.
+    weight = torch.randn(5, 7, generator=generator) * 10.0 ** torch.arange(-3, 4)
+    return {"weight": weight.to(dtype), "counter": torch.tensor([3, 4])}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
+def test_mean_is_numpys(tmp_path: Path, dtype: torch.dtype) -> None:
+    models = [parameters(seed, dtype) for seed in range(5)]
+    files = [write(tmp_path / f"{i}.pt", model) for i, model in enumerate(models)]
+    averaged = average_checkpoints(files)["model"]
+    mean = np.mean([model["weight"].double().numpy() for model in models], axis=0)
+    assert averaged["weight"].dtype == dtype
+    torch.testing.assert_close(
+        averaged["weight"], torch.from_numpy(mean).to(dtype), rtol=torch.finfo(dtype).eps, atol=0
+    )
+    assert averaged["counter"].tolist() == [3, 4]
+
+
+def test_the_rest_comes_from_the_first_without_its_optimizer(tmp_path: Path) -> None:
+    files = [
+        write(
+            tmp_path / f"{i}.pt",
+            parameters(i),
+            last_optimizer_state={"state": i},
+            optimizer_history=[{"num_updates": i}],
+            extra_state={"epoch": i, "ema": parameters(i)},
+        )
+        for i in (7, 8)
+    ]
+    state = average_checkpoints(files)
+    assert state["last_optimizer_state"] is None
+    assert state["extra_state"] == {"epoch": 7}
+    assert state["optimizer_history"] == [{"num_updates": 7}]
+    assert state["cfg"] == {"model": {}}
+
+
+def test_newest_checkpoints_of_a_folder(tmp_path: Path) -> None:
+    names = [f"checkpoint{e}.pt" for e in (1, 2, 9, 10, 11)]
+    names += [f"checkpoint_{e}_{u}.pt" for e, u in ((1, 100), (2, 900), (10, 1000))]
+    for name in [*names, "checkpoint_best.pt", "checkpoint_last.pt", "checkpoint12.pt.tmp"]:
+        (tmp_path / name).touch()
+
+    def chosen(*arguments: Any) -> list:
+        return [path.name for path in choose_inputs([str(tmp_path)], *arguments)]
+
+    assert chosen(3) == ["checkpoint11.pt", "checkpoint10.pt", "checkpoint9.pt"]
+    assert chosen(2, False, 10) == ["checkpoint10.pt", "checkpoint9.pt"]
+    assert chosen(2, True) == ["checkpoint_10_1000.pt", "checkpoint_2_900.pt"]
+    assert chosen(2, True, 999) == ["checkpoint_2_900.pt", "checkpoint_1_100.pt"]
+    with pytest.raises(ConfigError, match="has 2 of the form checkpointE.pt up to 3; it holds .*9"):
+        chosen(3, False, 3)
+    with pytest.raises(ConfigError, match="--last N"):
+        chosen(None)
+    with pytest.raises(ConfigError, match="--last N"):
+        chosen(0)
+
+
+def test_options_that_do_not_go_together(tmp_path: Path) -> None:
+    file = tmp_path / "a.pt"
+    file.touch()
+    with pytest.raises(ConfigError, match="choose from a folder"):
+        choose_inputs([str(file)], last=1)
+    with pytest.raises(ConfigError, match="give it alone"):
+        choose_inputs([str(file), str(tmp_path)], last=1)
+    with pytest.raises(ConfigError, match=f"no such checkpoint: {tmp_path / 'b.pt'}"):
+        choose_inputs([str(file), str(tmp_path / "b.pt")])
+    with pytest.raises(ConfigError, match="which does not exist"):
+        choose_inputs([str(tmp_path / "nowhere")], last=2)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (lambda model: model.pop("weight"), "b.pt does not go with .*a.pt: it lacks weight"),
+        (lambda model: model.update(gate=torch.zeros(1)), "has in addition gate"),
+        (
+            lambda model: model.update(weight=torch.zeros(7, 5)),
+            r"weight of shape \(7, 5\) instead of \(5, 7\)",
+        ),
+        (
+            lambda model: model.update(counter=torch.tensor([3.0, 4.0])),
+            "counter of type torch.float32 instead of torch.int64",
+        ),
+        (
+            lambda model: model.update(counter=torch.tensor([3, 5])),
+            "counter .* has other values than in .*a.pt",
+        ),
+    ],
+)
+def test_other_parameters_are_named(tmp_path: Path, change: Any, message: str) -> None:
+    other = parameters(2)
+    change(other)
+    files = [write(tmp_path / "a.pt", parameters(1)), write(tmp_path / "b.pt", other)]
+    with pytest.raises(CheckpointError, match=message):
+        average_checkpoints(files)
+
+
+class Hostile:
+    """Runs a command when it is unpickled."""
+
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self) -> tuple:
+        return os.mkdir, (str(self.trace),)
+
+
+def test_a_checkpoint_that_runs_code_is_refused(tmp_path: Path) -> None:
+    trace = tmp_path / "ran"
+    for name in ("zip.pt", "pickle.pt"):
+        file = tmp_path / name
+        if name == "zip.pt":
+            torch.save({"model": {}, "args": Hostile(trace)}, file)
+        else:
+            file.write_bytes(pickle.dumps(Hostile(trace)))
+        with pytest.raises(CheckpointError, match=str(file)):
+            load(file)
+        assert not trace.exists()
+
+
+@pytest.mark.parametrize("content", [{"weights": {}}, [1], {"model": 3, "cfg": {"model": {}}}])
+def test_what_is_no_checkpoint_is_refused(tmp_path: Path, content: Any) -> None:
+    file = tmp_path / "a.pt"
+    torch.save(content, file)
+    with pytest.raises(CheckpointError, match=str(file)):
+        load(file)
+
+
+def test_a_failed_write_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = tmp_path / "new" / "average.pt"
+    save_atomically({"model": {}, "n": 1}, output)
+
+    def fail(state: Any, file: Path) -> None:
+        Path(file).write_bytes(b"half")
+        raise OSError("disk full")
+
+    monkeypatch.setattr(torch, "save", fail)
+    with pytest.raises(OSError, match="disk full"):
+        save_atomically({"model": {}, "n": 2}, output)
+    assert torch.load(output, weights_only=True)["n"] == 1
+    assert [file.name for file in output.parent.iterdir()] == ["average.pt"]

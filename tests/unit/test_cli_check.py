@@ -1,0 +1,60 @@
+"""`check`: what it prints, as text and JSON, and its exit status."""
+
+import json
+
+import pytest
+
+from fairseq_recur import compat
+from fairseq_recur.cli import main
+from fairseq_recur.cli.check import registered
+from tests.conftest import PRESETS
+
+
+def test_everything_registered_is_listed(capsys: pytest.CaptureFixture) -> None:
+    found = registered()
+    assert found["architectures"] == PRESETS
+    assert {"birnn", "biarn"} <= set(found["recurrence parts"])
+    assert "dot" in found["self-attention parts"] and "dot" in found["cross-attention parts"]
+    assert "adamw_fused" in found["optimizers"]
+    main(["check"])
+    printed = capsys.readouterr().out
+    for name in (*PRESETS, "adamw_fused", *(name for name, _ in compat.environment_report())):
+        assert name in printed
+    assert max(map(len, printed.splitlines())) <= 100
+
+
+def test_reasons_of_the_adaptations(capsys: pytest.CaptureFixture) -> None:
+    def words(text: str) -> str:
+        return " ".join(text.split())
+
+    main(["check"])
+    short = words(capsys.readouterr().out)
+    main(["check", "--verbose"])
+    long = words(capsys.readouterr().out)
+    assert compat.ADAPTATIONS
+    for adaptation in compat.ADAPTATIONS:
+        assert adaptation.name in short and adaptation.name in long
+        assert words(adaptation.reason) in long and words(adaptation.reason) not in short
+
+
+@pytest.mark.parametrize("severity, status", [("note", 0), ("warning", 0), ("error", 1)])
+def test_problems_have_a_remedy(
+    severity: str, status: int, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = compat.Problem("the thing is broken", "mend the thing", severity)
+    monkeypatch.setattr(compat, "known_problems", lambda: [problem])
+    assert main(["check"]) == status
+    assert (
+        f"Known problems: 1\n  {severity}: the thing is broken\n      remedy: mend the thing\n"
+        in capsys.readouterr().out
+    )
+    assert main(["check", "--json"]) == status
+    assert json.loads(capsys.readouterr().out)["problems"] == [
+        {"title": "the thing is broken", "remedy": "mend the thing", "severity": severity}
+    ]
+
+
+def test_no_problem(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compat, "known_problems", lambda: [])
+    assert main(["check"]) == 0
+    assert "Known problems: none found" in capsys.readouterr().out

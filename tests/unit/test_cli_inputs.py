@@ -1,0 +1,182 @@
+"""What is missing is told before anything is loaded, in one message."""
+
+from pathlib import Path
+from typing import List
+
+import pytest
+
+from fairseq_recur.cli import inputs, main
+from fairseq_recur.errors import ConfigError
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A folder that looks like the output of preprocess."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in ("dict.en.txt", "dict.de.txt"):
+        (folder / name).touch()
+    for split in ("train", "valid", "test"):
+        for language in ("en", "de"):
+            for suffix in ("bin", "idx"):
+                (folder / f"{split}.en-de.{language}.{suffix}").touch()
+    return folder
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    file = tmp_path / "checkpoint_best.pt"
+    file.touch()
+    return file
+
+
+def error_of(arguments: List[object], capsys: pytest.CaptureFixture) -> str:
+    """Run a command that must stop before it loads anything; return its message."""
+    assert main([str(a) for a in arguments]) == 2
+    printed = capsys.readouterr().err.splitlines()
+    assert len(printed) == 1 and printed[0].startswith("fairseq-recur: error: ")
+    return printed[0]
+
+
+def passes(command: str, arguments: List[object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the check alone look at arguments that are all right."""
+    argv = [str(a) for a in arguments]
+    monkeypatch.setattr("sys.argv", [command, *argv])
+    inputs.check(command, argv)
+
+
+TRAIN = ["--arch", "transformer_tiny", "--max-tokens", "10"]
+
+
+def test_what_is_there_passes(
+    data: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passes("train", [data, *TRAIN], monkeypatch)
+    passes("train", [data, "-a", "transformer", "--batch-size=2", "-s", "de"], monkeypatch)
+    passes("validate", [data, "--path", checkpoint, "--batch-size", "1"], monkeypatch)
+    passes("generate", [data, "--path", f"{checkpoint}:{checkpoint}"], monkeypatch)
+    passes("interactive", [data, "--path", checkpoint], monkeypatch)
+    passes("interactive", [data, "--path", checkpoint, "--input", checkpoint], monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "flags", [["--arch", "transformer_tiy"], ["-a", "transformer_tiy"], ["--arch=transformer_tiy"]]
+)
+def test_unknown_architecture(flags: list, data: Path, capsys: pytest.CaptureFixture) -> None:
+    message = error_of(["train", data, *flags], capsys)
+    assert "unknown architecture 'transformer_tiy'; did you mean transformer_tiny" in message
+
+
+def test_misspelled_preset(preset: str, data: Path, capsys: pytest.CaptureFixture) -> None:
+    # Two letters exchanged, as fingers do.
+    wrong = preset[:-3] + preset[-2] + preset[-3] + preset[-1]
+    assert preset in error_of(["train", data, "--arch", wrong], capsys).split("; ")[1]
+
+
+def test_what_must_be_given(data: Path, capsys: pytest.CaptureFixture) -> None:
+    assert "train needs --arch NAME" in error_of(["train", data], capsys)
+    assert "needs the size of a batch" in error_of(["train", data, "-a", "transformer"], capsys)
+    assert "generate needs --path" in error_of(["generate", data], capsys)
+    with pytest.raises(SystemExit) as left:
+        main(["train", *TRAIN])
+    assert left.value.code == 2
+    printed = capsys.readouterr().err.splitlines()
+    assert len(printed) == 2 and "required: data" in printed[1]
+
+
+def test_data_folder(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    absent, empty = tmp_path / "absent", tmp_path / "empty"
+    empty.mkdir()
+    assert f"no data folder {absent}" in error_of(["train", absent, *TRAIN], capsys)
+    message = error_of(["train", empty, *TRAIN], capsys)
+    assert "the folder is empty" in message and "fairseq-recur preprocess" in message
+    # A second shard of the training data.
+    message = error_of(["train", f"{data}:{empty}", *TRAIN], capsys)
+    assert f"no train.en-de.en.bin and .idx in {empty}" in message
+
+
+@pytest.mark.parametrize(
+    "removed, arguments, wanted",
+    [
+        ("dict.de.txt", ["train", *TRAIN], "no dict.de.txt in"),
+        ("train.en-de.en.bin", ["train", *TRAIN], "no train.en-de.en.bin and .idx in"),
+        ("valid.en-de.en.idx", ["train", *TRAIN], "no valid.en-de.en.bin and .idx in"),
+        ("test.en-de.en.bin", ["generate", "--path", "CHECKPOINT"], "no test.en-de.en.bin"),
+    ],
+)
+def test_incomplete_data(
+    removed: str,
+    arguments: list,
+    wanted: str,
+    data: Path,
+    checkpoint: Path,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    (data / removed).unlink()
+    arguments = [str(checkpoint) if a == "CHECKPOINT" else a for a in arguments]
+    message = error_of([arguments[0], data, *arguments[1:]], capsys)
+    assert f"{wanted}" in message and "; there are dict." in message
+
+
+def test_languages_and_subsets_are_looked_for(
+    data: Path, checkpoint: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "no dict.fr.txt" in error_of(["train", data, *TRAIN, "-s", "fr", "-t", "de"], capsys)
+    for flags in (["--train-subset", "x"], ["--valid-subset", "valid,x"]):
+        assert "no x.en-de.en.bin" in error_of(["train", data, *TRAIN, *flags], capsys)
+    flags = ["--path", checkpoint, "--gen-subset", "x"]
+    assert "no x.en-de.en.bin" in error_of(["generate", data, *flags], capsys)
+    passes("train", [data, *TRAIN, "--valid-subset", "x", "--disable-validation"], monkeypatch)
+
+
+def test_checkpoints(data: Path, checkpoint: Path, capsys: pytest.CaptureFixture) -> None:
+    folder = checkpoint.parent
+    for path, wanted in (
+        (folder / "x.pt", f"x.pt: no such file; in {folder} there are checkpoint_best.pt"),
+        (f"{checkpoint}:{folder / 'x.pt'}", "x.pt: no such file"),
+        (folder, "it is a folder; there are checkpoint_best.pt"),
+        (folder / "none" / "x.pt", f"no folder {folder / 'none'}"),
+    ):
+        for command in ("generate", "interactive"):
+            assert wanted in error_of([command, data, "--path", path], capsys)
+    wanted = f"--finetune-from-model {folder / 'x.pt'}: no such file"
+    assert wanted in error_of(
+        ["train", data, *TRAIN, "--finetune-from-model", folder / "x.pt"], capsys
+    )
+
+
+def test_interactive_input(data: Path, checkpoint: Path, capsys: pytest.CaptureFixture) -> None:
+    arguments = ["interactive", data, "--path", checkpoint, "--input", data / "none"]
+    assert f"--input {data / 'none'}: no such file" in error_of(arguments, capsys)
+
+
+def test_text_for_preprocess(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("train.en", "train.de", "valid.en"):
+        (tmp_path / name).touch()
+    new = ["--destdir", tmp_path / "new"]
+    train, pair = ["--trainpref", tmp_path / "train"], ["-s", "en", "-t", "de"]
+    passes("preprocess", [*pair, *train, *new], monkeypatch)
+    passes("preprocess", ["-s", "en", "--only-source", *train, *new], monkeypatch)
+    for arguments, wanted in (
+        ([*train, *new], f"no file {tmp_path / 'train'} (name the languages with -s and -t)"),
+        ([*pair, *train, *new, "--validpref", tmp_path / "valid"], "no file"),
+        ([*pair, *new, "--trainpref", tmp_path / "x"], f"no file {tmp_path / 'x'}.en"),
+        ([*pair, *new], "no text to make dictionaries from"),
+        ([*pair, *train, *new, "--srcdict", "x.txt"], "--srcdict x.txt: no such file"),
+        ([*pair, *train, "--destdir", data], f"{data / 'dict.en.txt'} is there already"),
+    ):
+        assert wanted in error_of(["preprocess", *arguments], capsys)
+    assert not (tmp_path / "new").exists()
+
+
+def test_hydra_data_folder_becomes_absolute(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(data.parent)
+    given = ["task.data=bin", "model=bin", "task.data=${env:DATA}", "+task.data='bin'"]
+    expected = [f"task.data='{data}'", *given[1:3], f"+task.data='{data}'"]
+    assert inputs.absolute_overrides(given) == expected
+    with pytest.raises(ConfigError, match="task.data=none: no such data folder"):
+        inputs.absolute_overrides(["task.data=none"])

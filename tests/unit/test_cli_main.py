@@ -1,0 +1,97 @@
+"""Dispatch, help, exit status and the shape of errors."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fairseq_recur
+from fairseq_recur import cli
+from fairseq_recur.cli import OWN_COMMANDS, TRACEBACK, main, wrap
+from fairseq_recur.errors import CheckpointError, ConfigError
+
+OWN = str(Path(fairseq_recur.__file__).resolve().parent)
+
+
+def test_help_lists_every_command(capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["--help"])
+    printed = capsys.readouterr().out
+    assert left.value.code == 0
+    assert all(f"\n    {name}" in printed for name in [*wrap.COMMANDS, *OWN_COMMANDS])
+
+
+@pytest.mark.parametrize("command", OWN_COMMANDS)
+def test_help_of_own_commands(command: str, capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(SystemExit) as left:
+        main([command, "--help"])
+    assert left.value.code == 0
+    assert f"usage: fairseq-recur {command}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", [c for c in wrap.COMMANDS if c != "hydra-train"])
+def test_help_of_fairseqs_commands(command: str, capsys: pytest.CaptureFixture) -> None:
+    before = list(sys.argv)
+    with pytest.raises(SystemExit) as left:
+        main([command, "--help"])
+    assert left.value.code == 0
+    assert f"usage: fairseq-recur {command} " in capsys.readouterr().out
+    assert sys.argv == before
+
+
+@pytest.mark.parametrize("arguments", [[], ["trian"], ["score"], ["path", "--where"]])
+def test_wrong_usage_leaves_with_2(arguments: list, capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(arguments)
+    assert left.value.code == 2
+    assert "fairseq-recur" in capsys.readouterr().err
+
+
+def test_path_prints_the_package_alone(capsys: pytest.CaptureFixture) -> None:
+    assert main(["path"]) == 0
+    assert capsys.readouterr().out == OWN + "\n"
+
+
+def test_module_is_the_same_command(tmp_path: Path) -> None:
+    # From another folder; the package is found as in this process.
+    code = f"import sys; sys.path.insert(0, {str(Path(OWN).parent)!r}); sys.argv[1:] = ['path']; "
+    code += "import runpy; runpy.run_module('fairseq_recur', run_name='__main__', alter_sys=True)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, OWN + "\n"), done.stderr
+
+
+@pytest.mark.parametrize(
+    "error, message",
+    [
+        (ConfigError("two things"), "two things"),
+        (CheckpointError("a.pt is broken"), "a.pt is broken"),
+        (FileNotFoundError(2, "No such file or directory", "x.txt"), "No such file or directory: x"),
+        (FileNotFoundError("Dataset not found: valid"), "FileNotFoundError: Dataset not found: v"),
+        (PermissionError(13, "Permission denied", "x.txt"), "Permission denied: x.txt"),
+    ],
+)
+def test_input_errors_are_one_message(
+    error: Exception, message: str, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(argv: list) -> int:
+        raise error
+
+    monkeypatch.setattr(cli, "_dispatch", fail)
+    monkeypatch.delenv(TRACEBACK, raising=False)
+    assert main(["check"]) == 2
+    printed = capsys.readouterr().err
+    assert printed.startswith(f"fairseq-recur: error: {message}") and printed.count("\n") == 1
+    for arguments, variable in ((["--debug", "check"], "0"), (["check"], "1")):
+        monkeypatch.setenv(TRACEBACK, variable)
+        assert main(arguments) == 2
+        assert "Traceback" in capsys.readouterr().err
+
+
+def test_defects_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(argv: list) -> int:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(cli, "_dispatch", fail)
+    with pytest.raises(RuntimeError, match="a defect"):
+        main(["check"])
