@@ -8,6 +8,7 @@ from fairseq_recur import compat
 from fairseq_recur.cli import main
 from fairseq_recur.cli.check import registered
 from tests.conftest import PRESETS
+from tests.unit.test_cli_main import root_logger  # noqa: F401  (used by every test)
 
 
 def test_everything_registered_is_listed(capsys: pytest.CaptureFixture) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from fairseq_recur.cli import inputs, main
 from fairseq_recur.errors import ConfigError
+from tests.unit.test_cli_main import root_logger  # noqa: F401  (used by every test)
 
 
 @pytest.fixture

@@ -1,8 +1,10 @@
 """Dispatch, help, exit status and the shape of errors."""
 
+import logging
 import subprocess
 import sys
 from pathlib import Path
+from typing import Iterator
 
 import pytest
 
@@ -12,6 +14,15 @@ from fairseq_recur.cli import OWN_COMMANDS, TRACEBACK, main, wrap
 from fairseq_recur.errors import CheckpointError, ConfigError
 
 OWN = str(Path(fairseq_recur.__file__).resolve().parent)
+
+
+@pytest.fixture(autouse=True)
+def root_logger() -> Iterator[None]:
+    """Undo what a command does to logging: its handler writes to the test's captured stream."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers, root.level = handlers, level
 
 
 def test_help_lists_every_command(capsys: pytest.CaptureFixture) -> None:
@@ -95,3 +106,15 @@ def test_defects_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli, "_dispatch", fail)
     with pytest.raises(RuntimeError, match="a defect"):
         main(["check"])
+
+
+def test_log_format_is_fairseqs_and_foreign_handlers_stay(capsys: pytest.CaptureFixture) -> None:
+    root, other = logging.getLogger(), logging.NullHandler()
+    root.handlers = [logging.StreamHandler(), other]
+    for _ in range(2):
+        wrap.set_up_logging(sys.stdout)
+    logging.getLogger("valid").info("done")
+    printed = capsys.readouterr()
+    assert printed.err == "" and printed.out.count("\n") == 1
+    assert printed.out.endswith(" | INFO | valid | done\n")
+    assert other in root.handlers and len(root.handlers) == 2

@@ -1,0 +1,239 @@
+"""The command line from text to scores, as a user types it."""
+
+import io
+import json
+import os
+import socket
+import subprocess
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any, Dict, Tuple
+
+import numpy as np
+import pytest
+import torch
+from fairseq.models import ARCH_MODEL_REGISTRY
+
+import fairseq_recur
+from fairseq_recur.cli import main
+from fairseq_recur.cli.training_log import read_log
+from tests.conftest import SMALL, TRAIN
+from tests.running import reset_command_state
+from tests.unit.test_cli_main import root_logger  # noqa: F401  (used by every test)
+
+OWN = str(Path(fairseq_recur.__file__).resolve().parent)
+ARCH = "transformer_biarn_tiny"
+# All sentences in every fairseq, whatever their number.
+DECODE = ["--cpu", "--num-workers", "0", "--required-batch-size-multiple", "1"]
+
+
+def command(*arguments: Any) -> Tuple[int, str, str]:
+    """Run fairseq-recur in this process; return its exit status, stdout and stderr."""
+    out, err = io.StringIO(), io.StringIO()
+    reset_command_state()
+    with redirect_stdout(out), redirect_stderr(err):
+        status = main([str(argument) for argument in arguments])
+    return status, out.getvalue(), err.getvalue()
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, corpus: Path) -> Path:
+    """A folder with checkpoints of four epochs, and the logs in both formats, of one training."""
+    folder = tmp_path_factory.mktemp("run")
+    flags = [*SMALL, *TRAIN, "--max-epoch", "4", "--log-interval", "2"]
+    for form in ("json", "simple"):
+        status, out, _ = command(
+            "train", corpus / "bin", "--arch", ARCH, *flags, "--log-format", form,
+            "--save-dir", folder, "--log-file", folder / f"{form}.file", "--restore-file", "none",
+        )  # fmt: skip
+        assert status == 0
+        (folder / f"{form}.log").write_text(out)
+    return folder
+
+
+def test_real_logs_of_every_format_say_the_same(run: Path) -> None:
+    logs = [read_log(run / name) for name in ("json.log", "json.file", "simple.log", "simple.file")]
+    for metric in ("train_loss", "valid_loss", "valid_ppl"):
+        curves = [log.curve(metric) for log in logs]
+        assert len(curves[0]) >= 4 and curves.count(curves[0]) == 4, metric
+    assert logs[0].curve("valid_loss")[-1][1] < logs[0].curve("valid_loss")[0][1]
+    updates = logs[0].curve("valid_loss")[-1][0]
+    assert logs[0].position(updates, "epoch") == pytest.approx(4, abs=0.001)
+    assert logs[2].position(updates, "epoch") == 4
+
+
+def test_plot_of_real_logs(run: Path, tmp_path: Path) -> None:
+    output = tmp_path / "curves.png"
+    status, out, err = command("plot", run / "json.log", run / "simple.log", "--output", output)
+    assert (status, out, err) == (0, f"{output}\n", "")
+    image = pytest.importorskip("matplotlib.image").imread(output)
+    assert image.shape[0] > 500 and len(np.unique(image.reshape(-1, image.shape[2]), axis=0)) > 20
+
+
+def test_average_decode_score(run: Path, corpus: Path, tmp_path: Path) -> None:
+    average = tmp_path / "average.pt"
+    status, out, _ = command("average", "--inputs", run, "--last", 3, "--output", average)
+    assert status == 0 and "average of 3 checkpoints" in out
+    models = [torch.load(run / f"checkpoint{n}.pt", weights_only=True)["model"] for n in (2, 3, 4)]
+    state = torch.load(average, weights_only=True)
+    for name, tensor in state["model"].items():
+        mean = np.mean([model[name].double().numpy() for model in models], axis=0)
+        np.testing.assert_array_equal(tensor.numpy(), mean.astype(np.float32))
+
+    source, reference = corpus / "test.src", corpus / "test.tgt"
+    status, generated, log = command(
+        "generate", corpus / "bin", "--path", average, *DECODE, "--beam", 3, "--nbest", 2
+    )
+    assert status == 0 and "Translated 20 sentences" in log and " | INFO | " not in generated
+    status, typed, log = command(
+        "interactive", corpus / "bin", "--path", average, *DECODE, "--input", source,
+        "--buffer-size", 20, "--beam", 3,
+    )  # fmt: skip
+    assert status == 0 and "Type the input sentence" in log
+    for name, text in (("generated", generated), ("typed", typed)):
+        (tmp_path / name).write_text(text)
+    report = tmp_path / "scores.json"
+    status, table, _ = command(
+        "score", "--reference", reference, "--system", f"copy={source}",
+        "--system", f"typed={tmp_path / 'typed'}", "--system", tmp_path / "generated",
+        "--system", f"perfect={reference}", "--metrics", "bleu", "chrf", "--json", report,
+    )  # fmt: skip
+    assert status == 0 and "|tok:13a|" in table and "chrF2: nrefs:1|" in table
+    systems = json.loads(report.read_text())["systems"]
+    scores: Dict[str, list] = {n: [s["score"] for s in of["scores"]] for n, of in systems.items()}
+    assert list(systems) == ["copy", "typed", str(tmp_path / "generated"), "perfect"]
+    assert scores["perfect"] == pytest.approx([100, 100])
+    assert scores["typed"] == scores[str(tmp_path / "generated")]
+    assert 0 < scores["copy"][1] < 100
+    assert all(f"{score:.2f}" in table for of_one in scores.values() for score in of_one)
+
+
+def test_score_names_what_does_not_fit(corpus: Path, tmp_path: Path) -> None:
+    reference = corpus / "test.tgt"
+    short = tmp_path / "short"
+    short.write_text("one line\n")
+    for arguments, message in (
+        (["--reference", reference, "--system", f"a={short}"], f"{short} has 1 lines, expected 20"),
+        (["--reference", reference, short], None),
+        (["--reference", reference, "--reference", short, "--system", f"a={reference}"], "1 lines"),
+        (["--reference", reference, "--system", f"a={short}", "--system", "a=b"], "there twice"),
+        (["--reference", reference, "--system", "=x"], "expected NAME=FILE"),
+        (["--reference", tmp_path / "no", "--system", f"a={short}"], "there is no such file"),
+    ):
+        if message is None:
+            with pytest.raises(SystemExit):
+                command("score", *arguments)
+            continue
+        status, out, err = command("score", *arguments)
+        assert (status, out) == (2, "") and message in err
+
+
+def test_validate_has_the_loss_of_training(run: Path, corpus: Path) -> None:
+    status, out, _ = command(
+        "validate", corpus / "bin", "--path", run / "checkpoint4.pt", "--max-tokens", 400,
+        "--cpu", "--num-workers", 0, "--log-format", "json",
+    )  # fmt: skip
+    assert status == 0
+    printed = json.loads(out[out.rindex('{"valid_loss"') :].splitlines()[0])
+    assert float(printed["valid_loss"]) == read_log(run / "json.log").curve("valid_loss")[-1][1]
+
+
+def test_preprocess_is_fairseqs(corpus: Path, tmp_path: Path) -> None:
+    status, out, _ = command(
+        "preprocess", "-s", "src", "-t", "tgt", "--joined-dictionary", "--destdir", tmp_path / "bin",
+        "--trainpref", corpus / "train", "--validpref", corpus / "valid",
+    )  # fmt: skip
+    assert status == 0 and "Wrote preprocessed data" in out
+    for name in ("dict.src.txt", "train.src-tgt.tgt.bin", "valid.src-tgt.src.idx"):
+        assert (tmp_path / "bin" / name).read_bytes() == (corpus / "bin" / name).read_bytes()
+
+
+def test_another_plugin_is_loaded_beside_this_one(corpus: Path, tmp_path: Path) -> None:
+    plugin = tmp_path / "plugin_of_a_user"
+    plugin.mkdir()
+    (plugin / "__init__.py").write_text(
+        "from fairseq.models import register_model_architecture\n"
+        "register_model_architecture('transformer', 'arch_of_a_user')(lambda args: None)\n"
+    )
+    try:
+        status, out, err = command(
+            "train", corpus / "bin", "--arch", "arch_of_a_user", "--user-dir", plugin,
+            f"--user-dir={OWN}", *SMALL, *TRAIN, "--max-update", 1, "--no-save",
+        )  # fmt: skip
+        assert status == 0, err
+        assert f"--user-dir {plugin} is loaded beside fairseq_recur" in out
+        assert "num_updates 1 " in out
+    finally:
+        ARCH_MODEL_REGISTRY.pop("arch_of_a_user", None)
+
+
+HYDRA = [
+    "task=translation", "criterion=cross_entropy", "optimizer=adam", "lr_scheduler=fixed",
+    "optimization.lr=[0.002]", "optimization.max_update=2", "dataset.max_tokens=400",
+    "dataset.num_workers=0", "common.cpu=true", "checkpoint.no_save=true",
+]  # fmt: skip
+
+
+def test_hydra_train_takes_presets_and_files(corpus: Path, tmp_path: Path) -> None:
+    """Each in a process of its own: hydra keeps a global state that a second run trips over."""
+    (tmp_path / "mine.yaml").write_text(
+        "# @package _group_\ndefaults:\n  - model: null\n  - _self_\n"
+        "common: {cpu: true}\ntask: {_name: translation}\ncriterion: {_name: cross_entropy}\n"
+        "optimizer: {_name: adam}\nlr_scheduler: {_name: fixed}\ncheckpoint: {no_save: true}\n"
+        "optimization: {lr: [0.002], max_update: 2}\ndataset: {max_tokens: 400, num_workers: 0}\n"
+        f"model: {{_name: {ARCH}}}\n"
+    )
+    data = os.path.relpath(corpus / "bin", tmp_path)
+    for arguments in (
+        [f"model={ARCH}", f"task.data={data}", *HYDRA],
+        ["--config-dir", str(tmp_path), "--config-name", "mine", f"+task.data={data}"],
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "fairseq_recur", "hydra-train", *arguments],
+            cwd=tmp_path, env=environment(), capture_output=True, text=True,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "(recurrence_encoder): RecurrenceEncoder" in done.stdout
+        assert f"'user_dir': '{OWN}'" in done.stdout and "num_updates 2 " in done.stdout
+
+
+def environment() -> Dict[str, str]:
+    """The environment of a process that finds this package, and is alone in its training."""
+    path = os.pathsep.join(filter(None, [str(Path(OWN).parent), os.environ.get("PYTHONPATH")]))
+    return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+
+
+def test_two_processes_by_torchrun(corpus: Path, tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        port = probe.getsockname()[1]
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2",
+            "--master_port", str(port), "-m", "fairseq_recur", "train", str(corpus / "bin"),
+            "--arch", ARCH, *SMALL, *TRAIN, "--max-update", "2", "--save-dir", str(tmp_path / "out"),
+        ],
+        cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "distributed init (rank 1)" in done.stdout
+    assert "num_updates=2" in done.stdout
+    assert (tmp_path / "out" / "checkpoint_last.pt").is_file()
+
+
+def test_checkpoint_errors_are_one_message(corpus: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.pt"
+    broken.write_bytes(b"no checkpoint")
+    status, _, err = command("generate", corpus / "bin", "--path", broken, *DECODE)
+    assert status == 2 and "Traceback" not in err
+    assert f"fairseq-recur: error: {broken}: " in err.splitlines()[-1]
+
+
+def test_average_of_other_architectures_is_refused(run: Path, tmp_path: Path) -> None:
+    torch.save({"model": {"weight": torch.zeros(1)}, "cfg": {}, "args": None}, tmp_path / "a.pt")
+    status, _, err = command(
+        "average", "--inputs", run / "checkpoint4.pt", tmp_path / "a.pt", "--output", tmp_path / "b"
+    )
+    assert status == 2 and "a.pt does not go with" in err and "lacks decoder." in err
+    assert not (tmp_path / "b").exists()

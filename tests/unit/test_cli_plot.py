@@ -1,0 +1,159 @@
+"""Reading training logs, and what is drawn from them."""
+
+import sys
+from pathlib import Path
+from typing import Dict, List
+
+import pytest
+
+from fairseq_recur.cli import main
+from fairseq_recur.cli.plot import choose_panels, draw
+from fairseq_recur.cli.training_log import TrainingLog, read_log
+from fairseq_recur.errors import ConfigError
+from tests.unit.test_cli_main import root_logger  # noqa: F401  (used by every test)
+
+# The same training in fairseq's log formats: two epochs of four updates, a step logged
+# every two, validation after each epoch on two subsets.
+JSON = [
+    'train_inner | {"epoch": 1, "update": 0.5, "loss": "8", "num_updates": "2", "wall": "10"}',
+    'train_inner | {"epoch": 1, "update": 1.0, "loss": "6", "num_updates": "4", "wall": "20"}',
+    'valid | {"epoch": 1, "valid_loss": "5.5", "valid_bleu": "1.5", "valid_num_updates": "4"}',
+    'dev_2 | {"epoch": 1, "dev_2_loss": "5", "dev_2_num_updates": "4"}',
+    'train | {"epoch": 1, "train_loss": "7", "train_num_updates": "4", "train_wall": "24"}',
+    'train_inner | {"epoch": 2, "update": 1.5, "loss": "4", "num_updates": "6", "wall": "34"}',
+    'train_inner | {"epoch": 2, "update": 2.0, "loss": "3", "num_updates": "8", "wall": "44"}',
+    'valid | {"epoch": 2, "valid_loss": "2.5", "valid_bleu": "9", "valid_num_updates": "8"}',
+    'dev_2 | {"epoch": 2, "dev_2_loss": "2", "dev_2_num_updates": "8"}',
+    'train | {"epoch": 2, "train_loss": "3.5", "train_num_updates": "8", "train_wall": "48"}',
+]
+SIMPLE = [
+    "train_inner | epoch 001:      2 / 4 loss=8, num_updates=2, wall=10",
+    "train_inner | epoch 001:      4 / 4 loss=6, num_updates=4, wall=20",
+    "valid | epoch 001 | valid on 'valid' subset | loss 5.5 | bleu 1.5 | num_updates 4",
+    "dev_2 | epoch 001 | valid on 'dev_2' subset | loss 5 | num_updates 4",
+    "train | epoch 001 | loss 7 | num_updates 4 | wall 24",
+    "train_inner | epoch 002:      2 / 4 loss=4, num_updates=6, wall=34",
+    "train_inner | epoch 002:      4 / 4 loss=3, num_updates=8, wall=44",
+    "valid | epoch 002 | valid on 'valid' subset | loss 2.5 | bleu 9 | num_updates 8",
+    "dev_2 | epoch 002 | valid on 'dev_2' subset | loss 2 | num_updates 8",
+    "train | epoch 002 | loss 3.5 | num_updates 8 | wall 48",
+]
+OTHER = [
+    "INFO | fairseq_cli.train | end of epoch 1 (average epoch stats below)",
+    'INFO | fairseq_cli.train | {"_name": null, "common": {"seed": 1}}',
+    "Traceback (most recent call last):",
+    "{ not json",
+    "",
+]
+
+
+def write(path: Path, lines: List[str], prefix: str = "2026-01-31 12:00:00 | INFO | ") -> Path:
+    """A log as on stdout; without a prefix as --log-file writes it."""
+    if not prefix:
+        lines = [line.split(" | ", 1)[1] for line in lines]
+    path.write_text("".join(f"{line}\n" for line in OTHER + [prefix + line for line in lines]))
+    return path
+
+
+FORMS: Dict[str, tuple] = {
+    "json": (JSON, "2026-01-31 12:00:00 | INFO | "),
+    "simple": (SIMPLE, "2026-01-31 12:00:00 | INFO | "),
+    "json file": (JSON, ""),
+    "simple file": (SIMPLE, ""),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_a_log_gives_the_same_curves(tmp_path: Path, form: str) -> None:
+    log = read_log(write(tmp_path / "log", *FORMS[form]))
+    assert log.curve("train_loss") == [(2, 8.0), (4, 6.0), (6, 4.0), (8, 3.0)]
+    assert log.curve("valid_loss") == [(4, 5.5), (8, 2.5)]
+    assert log.curve("valid_bleu") == [(4, 1.5), (8, 9.0)]
+    assert log.curve("dev_2_loss") == [(4, 5.0), (8, 2.0)]
+    assert log.curve("valid_ppl") == log.curve("train_bleu") == log.curve("loss") == []
+    assert [log.position(n, "updates") for n in (0, 4)] == [0, 4]
+    # Between two lines of training, and past the last.
+    assert [log.position(n, "epoch") for n in (0, 2, 3, 4, 8, 9)] == [0, 0.5, 0.75, 1, 2, 2]
+    assert [log.position(n, "seconds") for n in (1, 4, 5)] == [5, 20, 27]
+
+
+def test_epochs_alone(tmp_path: Path) -> None:
+    lines = [line for line in SIMPLE if not line.startswith("train_inner")]
+    log = read_log(write(tmp_path / "log", lines))
+    assert log.curve("train_loss") == [(4, 7.0), (8, 3.5)]
+    assert [log.position(n, "epoch") for n in (4, 8)] == [1, 2]
+
+
+def test_what_was_done_again_after_an_interruption_counts(tmp_path: Path) -> None:
+    again = [line.replace("loss=4", "loss=4.5") for line in SIMPLE[5:]]
+    log = read_log(write(tmp_path / "log", SIMPLE[:6] + again))
+    assert log.curve("train_loss") == [(2, 8.0), (4, 6.0), (6, 4.5), (8, 3.0)]
+
+
+def test_a_log_without_results_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="has no line of training or validation; expected"):
+        read_log(write(tmp_path / "log", []))
+    with pytest.raises(ConfigError, match="no such log"):
+        read_log(tmp_path / "none")
+
+
+def test_panels() -> None:
+    log = TrainingLog(
+        steps={1: {"loss": 1.0, "ppl": 2.0}}, valid={"valid": {1: {"loss": 1.0, "bleu": 1.0}}}
+    )
+    assert choose_panels([log], ["loss"]) == {"loss": ["train_loss", "valid_loss"]}
+    assert choose_panels([log], ["valid_loss", "bleu", "loss"]) == {
+        "loss": ["valid_loss", "train_loss"],
+        "bleu": ["valid_bleu"],
+    }
+    with pytest.raises(ConfigError, match="no wer in the logs; they have train_loss, train_ppl"):
+        choose_panels([log], ["wer"])
+
+
+def test_curves_labels_and_units(tmp_path: Path) -> None:
+    runs = [(name, read_log(write(tmp_path / name, JSON))) for name in ("one", "two")]
+    figure = draw(runs, {"loss": ["train_loss", "valid_loss"], "bleu": ["valid_bleu"]}, "seconds")
+    loss, bleu = figure.axes
+    assert loss.get_xlabel() == bleu.get_xlabel() == "training time (seconds)"
+    assert (loss.get_ylabel(), bleu.get_ylabel()) == ("loss (bits per target token)", "BLEU")
+    labels = [text.get_text() for text in loss.get_legend().get_texts()]
+    assert labels == ["one, training", "one, validation", "two, training", "two, validation"]
+    training, validation, other, _ = loss.lines
+    assert training.get_xydata().tolist() == [[10, 8], [20, 6], [34, 4], [44, 3]]
+    assert validation.get_xydata().tolist() == [[20, 5.5], [44, 2.5]]
+    assert training.get_color() == validation.get_color() != other.get_color()
+    assert training.get_linestyle() != validation.get_linestyle()
+
+
+@pytest.mark.parametrize("suffix, magic", [(".png", b"\x89PNG"), (".pdf", b"%PDF"), (".svg", b"<?xml")])
+def test_figure_is_written(
+    tmp_path: Path, suffix: str, magic: bytes, capsys: pytest.CaptureFixture
+) -> None:
+    logs = [str(write(tmp_path / name, JSON)) for name in ("a", "b")]
+    output = tmp_path / "new" / f"figure{suffix}"
+    assert main(["plot", *logs, "--output", str(output), "--metric", "loss", "valid_bleu"]) == 0
+    assert output.read_bytes().startswith(magic)
+    assert capsys.readouterr().out == f"{output}\n"
+
+
+def test_wrong_use_is_one_message(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    log = str(write(tmp_path / "log", [line for line in JSON if line.startswith("valid")]))
+    output = ["--output", str(tmp_path / "a.png")]
+    for arguments, message in (
+        ([log, "--output", str(tmp_path / "a.gif")], "ends in .png, .pdf or .svg"),
+        ([log, log, "--label", "one", *output], "1 --label for 2 logs"),
+        ([log, "--x", "seconds", *output], "does not tell the seconds; use --x updates"),
+        ([str(tmp_path / "none"), *output], "no such log"),
+    ):
+        assert main(["plot", *arguments]) == 2
+        assert message in capsys.readouterr().err
+    assert not (tmp_path / "a.png").exists()
+
+
+def test_matplotlib_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    log = str(write(tmp_path / "log", JSON))
+    assert main(["plot", log, "--output", str(tmp_path / "a.png")]) == 2
+    assert 'pip install "fairseq-recur[plot]"' in capsys.readouterr().err
