@@ -1,0 +1,48 @@
+"""Learn byte-pair encoding (BPE) from both languages together, and encode the corpus with it.
+
+    python bpe.py DATA WORK SIZE
+
+Reads `DATA/{train,valid,test}.{en,de}`; writes `WORK/bpe.model` and `WORK/pieces/` with the
+same files in pieces. sentencepiece reads plain text, so no tokenizer is needed, and what is
+decoded is plain text again.
+"""
+
+import sys
+from pathlib import Path
+
+import sentencepiece
+
+
+def learn(data: Path, work: Path, size: int) -> sentencepiece.SentencePieceProcessor:
+    """Learn `size` pieces from both sides of the training set."""
+    sentencepiece.SentencePieceTrainer.train(
+        input=[str(data / "train.en"), str(data / "train.de")],
+        model_prefix=str(work / "bpe"),
+        model_type="bpe",
+        vocab_size=size,
+        character_coverage=0.9999,
+        minloglevel=1,
+    )
+    return sentencepiece.SentencePieceProcessor(model_file=str(work / "bpe.model"))
+
+
+def encode(processor: sentencepiece.SentencePieceProcessor, source: Path, target: Path) -> None:
+    """Write a file's lines in pieces, with blanks between them."""
+    lines = source.read_text(encoding="utf-8").splitlines()
+    pieces = processor.encode(lines, out_type=str)
+    target.write_text("".join(" ".join(line) + "\n" for line in pieces), encoding="utf-8")
+    words, count = sum(len(line.split()) for line in lines), sum(map(len, pieces))
+    print(f"{source.name}: {len(lines)} lines, {words} words, {count} pieces")
+
+
+def main(data: Path, work: Path, size: int) -> None:
+    """Learn, then encode every file of the corpus."""
+    (work / "pieces").mkdir(parents=True, exist_ok=True)
+    processor = learn(data, work, size)
+    for name in ("train", "valid", "test"):
+        for language in ("en", "de"):
+            encode(processor, data / f"{name}.{language}", work / "pieces" / f"{name}.{language}")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))

@@ -1,0 +1,45 @@
+# What the steps of the quick start share; each of them sources this file.
+# EPOCHS, WORK and OMP_NUM_THREADS can be set from outside.
+
+QUICKSTART="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+ROOT="$(cd "$QUICKSTART/../.." && pwd)"
+DATA="$QUICKSTART/data"
+WORK="${WORK:-$QUICKSTART/work}"
+EPOCHS="${EPOCHS:-8}"
+SYSTEMS=(transformer transformer_biarn_tiny)
+
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-2}"
+PATH="$ROOT/.venv/bin:$PATH"
+
+BPE_SIZE=2000
+BPE=(--bpe sentencepiece --sentencepiece-model "$WORK/bpe.model")
+
+# The size of the preset transformer_biarn_tiny, for the stock transformer beside it.
+TINY=(
+    --encoder-embed-dim 128 --encoder-ffn-embed-dim 512
+    --encoder-layers 2 --encoder-attention-heads 4
+    --decoder-embed-dim 128 --decoder-ffn-embed-dim 512
+    --decoder-layers 2 --decoder-attention-heads 4
+)
+
+# Both systems are trained with exactly these.
+TRAINING=(
+    --share-all-embeddings --dropout 0.1
+    --optimizer adamw_fused --adam-betas "(0.9, 0.98)" --clip-norm 1.0
+    --lr 3e-3 --lr-scheduler inverse_sqrt --warmup-updates 300
+    --criterion label_smoothed_cross_entropy --label-smoothing 0.1
+    --max-tokens 1000 --seed 1 --num-workers 0 --cpu
+)
+
+say() { printf '\n== %s\n' "$*"; }
+
+# Print a checksum of files and words: a step is done again when this changes.
+fingerprint() {
+    local item
+    for item in "$@"; do
+        if [ -f "$item" ]; then cat "$item"; else printf '%s\n' "$item"; fi
+    done | cksum
+}
+
+# same FILE TEXT: whether FILE holds TEXT.
+same() { [ -f "$1" ] && [ "$(cat "$1")" = "$2" ]; }

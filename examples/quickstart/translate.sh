@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Translate what is typed, a sentence a line: bash translate.sh [transformer]
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/settings.sh"
+
+system="${1:-transformer_biarn_tiny}"
+[ -f "$WORK/$system/average.pt" ] || { echo "no $system here yet: bash run.sh" >&2; exit 1; }
+# fairseq prints several lines a sentence; D- is the translation as plain text.
+PYTHONUNBUFFERED=1 fairseq-recur interactive "$WORK/data-bin" -s en -t de --cpu \
+    --path "$WORK/$system/average.pt" --beam 5 "${BPE[@]}" |
+    sed -u -n 's/^D-[0-9]*\t[^\t]*\t//p'
