@@ -48,7 +48,6 @@ class RecurrentTransformerDecoder(TransformerDecoderBase):
             positions = self.embed_positions(tokens, incremental_state=incremental_state)
         if incremental_state is not None:
             tokens = tokens[:, -1:]
-            positions = None if positions is None else positions[:, -1:]
         x = self.embed_scale * self.embed_tokens(tokens.contiguous())
         if self.quant_noise is not None:
             x = self.quant_noise(x)

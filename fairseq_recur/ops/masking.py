@@ -19,7 +19,7 @@ def masked_mean(x: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
         (B, C) in the dtype of *x*, summed in float32 under half precision
     """
     if padding_mask is None:
-        return at_least_float32(x).mean(dim=1).to(x.dtype)
+        return x.mean(dim=1)  # which torch sums in float32 whatever the dtype
     real = (~padding_mask).unsqueeze(-1)
     total = at_least_float32(x).masked_fill(~real, 0.0).sum(dim=1)
     return (total / real.sum(dim=1)).to(x.dtype)

@@ -116,3 +116,55 @@ def gated_sum(d: Tensor, r: Tensor, w_d: Tensor, w_r: Tensor, bias: Tensor) -> T
     """lam D + (1 - lam) R for one position (Hao et al., eqs. 15 and 17)."""
     lam = torch.sigmoid(w_d.mv(d) + w_r.mv(r) + bias)
     return lam * d + (1 - lam) * r
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> Tensor:
+    """Layer normalisation of one vector (Ba et al. 2016)."""
+    mean = x.sum() / x.numel()
+    variance = ((x - mean) ** 2).sum() / x.numel()
+    return (x - mean) / torch.sqrt(variance + eps) * weight + bias
+
+
+def sublayer(x: Tensor, output: Callable[[Tensor], Tensor], norm: Callable, before: bool) -> Tensor:
+    """LN(output(x) + x), or output(LN(x)) + x in a model that normalises *before*."""
+    return output(norm(x)) + x if before else norm(output(x) + x)
+
+
+def recurrence_layer(
+    tokens: List[Tensor],
+    recurrence: Callable[[List[Tensor]], List[Tensor]],
+    feed_forward: Callable[[Tensor], Tensor],
+    norms: Tuple[Callable, Callable],
+    first: bool,
+    before: bool,
+) -> List[Tensor]:
+    """One layer of the recurrence encoder (Hao et al., eqs. 7-8), REC being *recurrence*.
+
+    The first layer has no residual connection around REC.
+    """
+    norm_c, norm_h = norms
+    states = recurrence([norm_c(t) for t in tokens] if before else tokens)
+    if not first:
+        states = [state + token for state, token in zip(states, tokens)]
+    if not before:
+        states = [norm_c(state) for state in states]
+    return [sublayer(c, feed_forward, norm_h, before) for c in states]
+
+
+def stack(
+    c: Tensor, d: Tensor, attend: Callable[[Tensor], Tensor], norm: Callable, before: bool
+) -> Tensor:
+    """What the feed-forward network reads under stack fusion (Hao et al., eq. 18)."""
+    return sublayer(d, attend, norm, before)
+
+
+def gate(
+    c: Tensor,
+    d: Tensor,
+    attend: Callable[[Tensor], Tensor],
+    norm: Callable,
+    before: bool,
+    weights: Tuple[Tensor, Tensor, Tensor],
+) -> Tensor:
+    """What it reads under gated-sum fusion (Hao et al., eqs. 14, 15 and 17)."""
+    return gated_sum(d, sublayer(c, attend, norm, before), *weights)

@@ -1,0 +1,169 @@
+"""Layers and fusions equal the papers' equations written for one sentence and position."""
+
+from argparse import Namespace
+from typing import Callable, List, Tuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fairseq_recur.modules.decoder_layer import FusedDecoderLayer
+from fairseq_recur.modules.recurrence_encoder import RecurrenceEncoder
+from fairseq_recur.ops import naive
+from tests.conftest import SMALL
+
+Build = Callable[..., nn.Module]
+NORMS = {"post-norm": [], "pre-norm": ["--encoder-normalize-before", "--decoder-normalize-before"]}
+CLOSE = {"rtol": 1e-5, "atol": 1e-6}  # fairseq's softmax is float32 in any dtype
+
+
+@pytest.fixture(params=NORMS.values(), ids=NORMS.keys())
+def norm_flags(request: pytest.FixtureRequest) -> List[str]:
+    return request.param
+
+
+def randomised(model: nn.Module) -> nn.Module:
+    """In float64 and evaluation mode, no weight at a value that hides a mistake."""
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.4)
+    return model.double().eval()
+
+
+def norm_of(module: nn.Module) -> Callable[[Tensor], Tensor]:
+    return lambda x: naive.layer_norm(x, module.weight, module.bias, module.eps)
+
+
+def feed_forward(layer: nn.Module) -> Callable[[Tensor], Tensor]:
+    return lambda x: layer.fc2.weight.mv(
+        (layer.fc1.weight.mv(x) + layer.fc1.bias).clamp(min=0)
+    ) + layer.fc2.bias
+
+
+def same_with_gradients(fast: Tensor, slow: Tensor, inputs: List[Tensor]) -> None:
+    torch.testing.assert_close(fast, slow, **CLOSE)
+    weight = torch.randn_like(slow)
+    for a, b in zip(
+        torch.autograd.grad((fast * weight).sum(), inputs, retain_graph=True),
+        torch.autograd.grad((slow * weight).sum(), inputs),
+    ):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["biarn", "birnn"])
+@pytest.mark.parametrize("layers", [1, 3])
+def test_recurrence_encoder(
+    make_model: Build, norm_flags: List[str], kind: str, layers: int
+) -> None:
+    """Eqs. 7-8, layer by layer; REC itself is compared with its loops in test_ops."""
+    flags = ["--recurrence", kind, "--recurrence-layers", str(layers)]
+    model = randomised(make_model("transformer_biarn", *SMALL, *norm_flags, *flags))
+    encoder: RecurrenceEncoder = model.encoder.recurrence_encoder
+    x = torch.randn(2, 6, 16, dtype=torch.float64, requires_grad=True)
+    mask = torch.tensor([[False] * 6, [True, True, True, False, False, False]])
+    states, out_mask = encoder(x, mask)
+    assert (out_mask is None) == (kind == "biarn")
+    for b, real in enumerate([range(6), range(3, 6)]):
+        tokens = [x[b, j] for j in real]
+        for i, layer in enumerate(encoder.layers):
+            tokens = naive.recurrence_layer(
+                tokens,
+                lambda seq, layer=layer: list(layer.recurrence(torch.stack(seq)[None], None)[0]),
+                feed_forward(layer),
+                (norm_of(layer.recurrence_layer_norm), norm_of(layer.final_layer_norm)),
+                first=i == 0,
+                before=bool(norm_flags),
+            )
+        slow = torch.stack(tokens)
+        if norm_flags:
+            slow = torch.stack([norm_of(encoder.layer_norm)(t) for t in slow])
+        fast = states[:, b] if out_mask is None else states[~out_mask[b], b]
+        same_with_gradients(fast, slow, [x])
+
+
+def attend(module: nn.Module, memory: List[Tensor]) -> Callable[[Tensor], Tensor]:
+    """fairseq's multi-head attention over one sentence, head by head."""
+
+    def function(x: Tensor) -> Tensor:
+        queries = module.q_proj(x).chunk(module.num_heads)
+        keys = [module.k_proj(m).chunk(module.num_heads) for m in memory]
+        values = [module.v_proj(m).chunk(module.num_heads) for m in memory]
+        heads = [
+            naive.dot_product_attention(q, [k[h] for k in keys], [v[h] for v in values])
+            for h, q in enumerate(queries)
+        ]
+        return module.out_proj(torch.cat(heads))
+
+    return function
+
+
+def fusion_inputs() -> Tuple[Tensor, Tensor, Tensor, Tensor]:
+    """C_self, D (T, B, C), H_r (L, B, 2C) and its mask."""
+    c, d = torch.randn(2, 4, 2, 16, dtype=torch.float64).requires_grad_()
+    states = torch.randn(5, 2, 32, dtype=torch.float64, requires_grad=True)
+    return c, d, states, torch.tensor([[False] * 5, [False, False, False, True, True]])
+
+
+@pytest.mark.parametrize("gate", ["vector", "scalar", None])
+def test_fusion(make_model: Build, norm_flags: List[str], gate: str) -> None:
+    """Eqs. 14-18: what the feed-forward network of the fused layer reads."""
+    flags = ["--recurrence-fusion", "gated_sum", "--recurrence-gate", gate] if gate else []
+    model = randomised(make_model("transformer_biarn", *SMALL, *norm_flags, *flags))
+    fusion = model.decoder.layers[-1].fusion
+    c, d, states, mask = fusion_inputs()
+    fast = fusion(c, d, states, mask)
+    for b in range(2):
+        memory = [states[i, b] for i in range(5) if not mask[b, i]]
+        for t in range(4):
+            arguments = (
+                c[t, b], d[t, b], attend(fusion.attention, memory),
+                norm_of(fusion.layer_norm), bool(norm_flags),
+            )  # fmt: skip
+            if gate:
+                weights = fusion.gate_d.weight, fusion.gate_r.weight, fusion.gate_r.bias
+                slow = naive.gate(*arguments, weights)
+            else:
+                slow = naive.stack(*arguments)
+            same_with_gradients(fast[t, b], slow, [d, states] + ([c] if gate else []))
+
+
+def test_fused_decoder_layer(make_model: Build, norm_flags: List[str]) -> None:
+    """Eqs. 4, 5, 18 and 19: the sub-layers in their order, for one sentence, causal."""
+    model = randomised(make_model("transformer_biarn", *SMALL, *norm_flags))
+    layer: FusedDecoderLayer = model.decoder.layers[-1]
+    before = bool(norm_flags)
+    x = torch.randn(4, 1, 16, dtype=torch.float64, requires_grad=True)
+    source = torch.randn(3, 1, 16, dtype=torch.float64, requires_grad=True)
+    states = torch.randn(5, 1, 32, dtype=torch.float64, requires_grad=True)
+    mask = model.decoder.buffered_future_mask(x)
+    fast, _, _ = layer(x, source, None, None, self_attn_mask=mask, recurrence_out=states)
+    norms = [layer.self_attn_layer_norm, layer.encoder_attn_layer_norm, layer.final_layer_norm]
+    norm_c, norm_d, norm_h = map(norm_of, norms)
+    for t in range(4):
+        seen = [norm_c(x[s, 0]) if before else x[s, 0] for s in range(t + 1)]
+        c = naive.sublayer(x[t, 0], attend(layer.self_attn, seen), norm_c, before)
+        d = naive.sublayer(c, attend(layer.encoder_attn, list(source[:, 0])), norm_d, before)
+        reads = attend(layer.fusion.attention, list(states[:, 0]))
+        r = naive.stack(c, d, reads, norm_of(layer.fusion.layer_norm), before)
+        slow = naive.sublayer(r, feed_forward(layer), norm_h, before)
+        same_with_gradients(fast[t, 0], slow, [x, source, states])
+
+
+@pytest.mark.parametrize(
+    "flags, expected",
+    [([], [False, False, True]), (["all"], [True] * 3), (["2"], [False, True, True])],
+)
+def test_which_layers_are_fused(make_model: Build, flags: List[str], expected: List[bool]) -> None:
+    option = ["--recurrence-fused-layers", *flags] if flags else []
+    model = make_model("transformer_biarn", *SMALL, "--decoder-layers", "3", *option)
+    assert [layer.fuses_recurrence for layer in model.decoder.layers] == expected
+
+
+def test_new_weights_are_xavier_by_gate(make_model: Build) -> None:
+    """The paper starts new modules like its Transformer: each gate's matrix within its bound."""
+    model = make_model("transformer_biarn", *SMALL)
+    rec: Namespace = model.encoder.recurrence_encoder.layers[0].recurrence
+    for direction in rec.w_h:
+        for matrix in direction.chunk(3):
+            bound = (6 / (16 + 16)) ** 0.5
+            assert 0.8 * bound < matrix.abs().max() <= bound
+    assert not rec.bias.any()
