@@ -99,5 +99,5 @@ def token_scores(output: str) -> Dict[int, List[float]]:
 
 def update_losses(output: str) -> Dict[int, float]:
     """The loss of each update, from a log of ``--log-format simple --log-interval 1``."""
-    lines = re.findall(r"^epoch \d+: .*\bloss=([-\w.]+),.*\bnum_updates=(\d+)", output, re.M)
+    lines = re.findall(r"\bepoch \d+: .*\bloss=([-\w.]+),.*\bnum_updates=(\d+)", output, re.M)
     return {int(update): float(loss) for loss, update in lines}

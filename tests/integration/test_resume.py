@@ -1,0 +1,97 @@
+"""A training that was stopped and resumed is the training that was never stopped."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Callable, Dict, List
+
+import pytest
+import torch
+
+from tests.conftest import SMALL, TRAIN
+from tests.running import USER_DIR, update_losses
+
+Cli = Callable[..., str]
+
+# An epoch has four updates: six end in the middle of one.
+UPTO = {n: ["--max-update", str(n)] for n in (6, 12)}
+
+
+
+def train_flags(corpus: Path, arch: str, folder: Path, *flags: Any) -> List[str]:
+    return [
+        str(flag)
+        for flag in (
+            corpus / "bin", "--user-dir", USER_DIR, "--arch", arch, *SMALL, *TRAIN,
+            "--save-interval", 10, "--save-dir", folder, *flags,
+        )
+    ]  # fmt: skip
+
+
+def saved(folder: Path) -> Dict[str, Any]:
+    """The last checkpoint's weights and optimizer state."""
+    state = torch.load(folder / "checkpoint_last.pt", weights_only=True)
+    return {"model": state["model"], "optimizer": state["last_optimizer_state"]}
+
+
+def assert_identical(found: Any, expected: Any, where: str = "") -> None:
+    """Equal to the last bit, tensors in nested dictionaries and lists."""
+    assert type(found) is type(expected), where
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys(), where
+        for key in expected:
+            assert_identical(found[key], expected[key], f"{where}/{key}")
+    elif isinstance(expected, (list, tuple)):
+        assert len(found) == len(expected), where
+        for i, (one, other) in enumerate(zip(found, expected)):
+            assert_identical(one, other, f"{where}/{i}")
+    elif isinstance(expected, torch.Tensor):
+        assert torch.equal(found, expected), where
+    else:
+        assert found == expected, where
+
+
+@pytest.mark.parametrize("dropout", [0, 0.1])
+def test_resumed_equals_never_stopped(
+    preset: str, dropout: float, cli: Cli, corpus: Path, tmp_path: Path
+) -> None:
+    flags = ["--dropout", dropout, "--attention-dropout", dropout]
+    at_once, in_two = tmp_path / "once", tmp_path / "two"
+    expected = update_losses(cli("train", *train_flags(corpus, preset, at_once, *flags, *UPTO[12])))
+    assert list(expected) == list(range(1, 13)) and len(set(expected.values())) == 12
+    first = update_losses(cli("train", *train_flags(corpus, preset, in_two, *flags, *UPTO[6])))
+    second = update_losses(cli("train", *train_flags(corpus, preset, in_two, *flags, *UPTO[12])))
+    assert list(first) == list(range(1, 7)) and list(second) == list(range(7, 13))
+    assert {**first, **second} == expected
+    assert_identical(saved(in_two), saved(at_once))
+
+
+KILLED_AT_NINE = """
+import os, signal
+from fairseq.trainer import Trainer
+step = Trainer.train_step
+def train_step(self, *args, **kwargs):
+    if self.get_num_updates() == 9:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return step(self, *args, **kwargs)
+Trainer.train_step = train_step
+from fairseq_cli.train import cli_main
+cli_main()
+"""
+
+
+def test_killed_and_resumed_equals_never_stopped(cli: Cli, corpus: Path, tmp_path: Path) -> None:
+    """Killed by the system after nine updates, with a checkpoint of the sixth."""
+    at_once, killed = tmp_path / "once", tmp_path / "killed"
+    preset = "transformer_biarn_tiny"
+    cli("train", *train_flags(corpus, preset, at_once, *UPTO[12]))
+    flags = train_flags(corpus, preset, killed, *UPTO[12], "--save-interval-updates", 6)
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED_AT_NINE, *flags], capture_output=True, text=True
+    )
+    assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
+    assert 9 in update_losses(done.stdout) or 9 in update_losses(done.stderr)
+    resumed = update_losses(cli("train", *flags))
+    assert list(resumed) == list(range(7, 13))
+    assert_identical(saved(killed), saved(at_once))
