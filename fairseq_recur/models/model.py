@@ -69,14 +69,17 @@ class RecurrentTransformerModel(TransformerModelBase):
     def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> None:
         """Make a checkpoint of another fairseq, or of the stock Transformer, fit.
 
-        A part of which the checkpoint has no weight at all keeps its fresh weights, and is
-        named in the log; so a stock Transformer's checkpoint starts any preset.
+        Parts in a slot of which the checkpoint has no weight at all keep their fresh
+        weights, and are named in the log; so a stock Transformer's checkpoint starts any
+        preset.
         """
         super().upgrade_state_dict_named(state_dict, name)
         for i in range(self.encoder.num_layers):
             compat.drop_stale_encoder_keys(state_dict, f"encoder.layers.{i}.")
-        for part, weights in self.part_weights().items():
-            if weights and not weights.keys() & state_dict.keys():
+        for parts in self.part_weights().values():
+            if any(weights.keys() & state_dict.keys() for weights in parts.values()):
+                continue
+            for part, weights in parts.items():
                 state_dict.update(weights)
                 size = sum(w.numel() for w in weights.values())
                 logger.warning(
@@ -84,14 +87,12 @@ class RecurrentTransformerModel(TransformerModelBase):
                     f"({len(weights)} tensors, {size:,} values)"
                 )
 
-    def part_weights(self) -> Dict[str, Dict[str, Tensor]]:
-        """The weights of each part that a stock Transformer lacks, by the part's name."""
-        names = [name for name, module in self.named_modules() if isinstance(module, Part)]
-        weights: Dict[str, Dict[str, Tensor]] = {name: {} for name in names}
-        for key, value in self.state_dict().items():
-            for name in names:
-                if key.startswith(name + "."):
-                    weights[name][key] = value
+    def part_weights(self) -> Dict[str, Dict[str, Dict[str, Tensor]]]:
+        """The weights that a stock Transformer lacks: {slot: {part's name: {key: weight}}}."""
+        weights: Dict[str, Dict[str, Dict[str, Tensor]]] = defaultdict(dict)
+        for name, module in self.named_modules():
+            if isinstance(module, Part):
+                weights[module.slot][name] = module.state_dict(prefix=name + ".")
         return weights
 
     def load_state_dict(

@@ -19,6 +19,8 @@ class StackFusion(Part, nn.Module):
         cfg: the host's configuration
     """
 
+    slot = "recurrence"
+
     def __init__(self, cfg: TransformerConfig) -> None:
         super().__init__()
         width = cfg.decoder.embed_dim

@@ -74,6 +74,8 @@ class RecurrenceEncoder(Part, nn.Module):
         wrap: applied to each layer, for activation checkpointing
     """
 
+    slot = "recurrence"
+
     def __init__(
         self,
         cfg: TransformerConfig,

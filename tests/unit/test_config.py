@@ -1,0 +1,244 @@
+"""The configuration: flags, presets, parameter counts, and what it refuses."""
+
+from argparse import Namespace
+from dataclasses import fields
+from typing import Callable, Dict, List
+
+import pytest
+import torch
+from fairseq import options
+from fairseq.data import Dictionary
+from fairseq.dataclass import FairseqDataclass
+from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.models.transformer import TransformerConfig
+from torch import nn
+
+from fairseq_recur.errors import CheckpointError, ConfigError
+from fairseq_recur.models import PRESETS as DECLARED
+from fairseq_recur.models.check import OPTIONS
+from fairseq_recur.models.config import LEFT_OUT, RecurrentTransformerConfig
+from tests.conftest import PRESETS, SMALL
+
+Build = Callable[..., nn.Module]
+STOCK_SIZES: Dict[str, str] = {
+    "transformer_biarn": "transformer",
+    "transformer_biarn_iwslt_de_en": "transformer_iwslt_de_en",
+    "transformer_biarn_wmt_en_de": "transformer_wmt_en_de",
+    "transformer_biarn_wmt_zh_en": "transformer_wmt_en_de",
+    "transformer_biarn_wmt_en_de_big": "transformer_wmt_en_de_big",
+}
+"""fairseq's own architecture of the same size."""
+
+
+def parameters(model: nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters())
+
+
+def test_registered_presets_are_the_declared_ones() -> None:
+    assert PRESETS == sorted(DECLARED)
+    assert {"transformer_biarn", "transformer_biarn_tiny"} <= set(PRESETS)
+
+
+def test_every_option_has_help_and_default() -> None:
+    for option in fields(RecurrentTransformerConfig):
+        if option.name != "_name":
+            assert option.metadata.get("help"), option.name
+            assert option.default is not None or "Optional" in str(option.type), option.name
+
+
+def test_every_option_of_the_stock_transformer_is_there() -> None:
+    """A recipe for fairseq's Transformer keeps its meaning: the same flags, the same defaults."""
+    stock: Dict[str, object] = {}
+    for f in fields(TransformerConfig):
+        if isinstance(f.type, type) and issubclass(f.type, FairseqDataclass):
+            stock.update({f"{f.name}_{g.name}": g.default for g in fields(f.type)})
+        else:
+            stock[f.name] = f.default
+    names = {n for n in stock if not n.endswith("_name")} - LEFT_OUT
+    assert names <= OPTIONS.keys()
+    for name in names:
+        default = OPTIONS[name].default
+        assert default == stock[name] or str(default).startswith("${"), name
+
+
+@pytest.mark.parametrize("sized", STOCK_SIZES)
+def test_preset_is_the_stock_size_with_a_recurrence_encoder(make_model: Build, sized: str) -> None:
+    """Without its parts a preset is fairseq's architecture of that name, weight for weight."""
+    with torch.device("meta"):
+        stock = make_model(STOCK_SIZES[sized])
+        model = make_model(sized, "--recurrence", "none")
+    shapes = {name: p.shape for name, p in model.named_parameters()}
+    assert shapes == {name: p.shape for name, p in stock.named_parameters()}
+    for option in ("dropout", "attention_dropout", "activation_dropout", "activation_fn"):
+        assert getattr(model.decoder.cfg, option) == getattr(stock.decoder.cfg, option)
+
+
+@pytest.mark.parametrize(
+    "sized, added, printed",
+    [
+        ("transformer_biarn", 9_448_960, "9.4"),
+        ("transformer_biarn_wmt_en_de", 9_448_960, "9.4"),
+        ("transformer_biarn_wmt_zh_en", 9_448_960, "9.4"),
+        # The paper prints 69.4: no structure that gives 9.4 at half the width gives that.
+        ("transformer_biarn_wmt_en_de_big", 37_772_288, "37.8"),
+    ],
+)
+def test_parameters_added(make_model: Build, sized: str, added: int, printed: str) -> None:
+    """Hao et al. 2019, table 3, and where its structure comes from, matrix by matrix."""
+    with torch.device("meta"):
+        stock, model = make_model(STOCK_SIZES[sized]), make_model(sized)
+    width = model.encoder.embed_tokens.embedding_dim
+    inner = 4 * width
+    by_hand = (
+        (2 * width * width + width)  # additive attention: query, key, score
+        + 2 * (3 * width * 2 * width + width)  # two GRUs, a bias on the candidate
+        + (2 * width * inner + inner + inner * 2 * width + 2 * width)  # feed-forward
+        + 2 * 2 * 2 * width  # two layer norms of the recurrence encoder
+        + (2 * (width * width + width) + 2 * (2 * width * width + width))  # decoder attention
+        + 2 * width  # its layer norm
+    )
+    assert parameters(model) - parameters(stock) == by_hand == added
+    assert f"{added / 1e6:.1f}" == printed
+
+
+def test_flags_reach_the_model(make_model: Build) -> None:
+    """No option is parsed and ignored: each changes what is built."""
+    model = make_model(
+        "transformer_biarn", *SMALL, "--recurrence-steps", "3", "--recurrence-layers", "2",
+        "--recurrence-fused-layers", "all", "--recurrence-fusion", "gated_sum",
+        "--recurrence-gate", "scalar", "--recurrence-positions",
+        "--recurrence-attention", "multihead", "--attention-dropout", "0.3", "--dropout", "0.2",
+    )  # fmt: skip
+    encoder = model.encoder.recurrence_encoder
+    assert len(encoder.layers) == 2 and model.encoder.recurrence_positions
+    assert encoder.layers[0].recurrence.steps == 3
+    assert encoder.layers[0].recurrence.attention.heads == 2
+    assert encoder.layers[0].recurrence.attention.dropout == 0.3
+    assert encoder.layers[0].dropout_module.p == 0.2
+    assert [layer.fusion.gate_r.out_features for layer in model.decoder.layers] == [1, 1]
+
+
+def test_decoder_sizes_follow_the_encoder_as_in_fairseq(make_model: Build) -> None:
+    model = make_model("transformer_biarn", "--encoder-embed-dim", "24", "--encoder-ffn-embed-dim", "40")
+    assert model.decoder.embed_dim == 24
+    assert model.decoder.layers[0].fc1.out_features == 40
+
+
+CONFLICTS = {
+    "zero steps": (["--recurrence-steps", "0"], ["--recurrence-steps 0", "at least 1"]),
+    "zero layers": (["--recurrence-layers", "0"], ["--recurrence-layers 0"]),
+    "too many fused": (["--recurrence-fused-layers", "3"], ["decoder has 2 layers"]),
+    "no fused": (["--recurrence-fused-layers", "0"], ["choose 1 to 2"]),
+    "fused nonsense": (["--recurrence-fused-layers", "upper"], ["top, all or a number"]),
+    "steps without arn": (
+        ["--recurrence", "birnn", "--recurrence-steps", "4"],
+        ["--recurrence-steps 4 has no effect", "birnn"],
+    ),
+    "gate without gated sum": (["--recurrence-gate", "scalar"], ["gated_sum"]),
+    "layers without recurrence": (
+        ["--recurrence", "none", "--recurrence-layers", "2"],
+        ["--recurrence-layers 2 has no effect"],
+    ),
+    "nothing to fuse": (["--no-cross-attention"], ["--no-cross-attention"]),
+    "cross+self": (["--cross-self-attention"], ["--cross-self-attention"]),
+    "positions": (
+        ["--recurrence-positions", "--no-token-positional-embeddings"],
+        ["--recurrence-positions needs"],
+    ),
+    "heads": (["--encoder-attention-heads", "3"], ["--encoder-embed-dim 16", "3"]),
+    "dropout": (["--dropout", "1.5"], ["--dropout 1.5"]),
+    "all at once": (
+        ["--recurrence-steps", "0", "--recurrence-fused-layers", "7", "--recurrence-gate", "scalar"],
+        ["--recurrence-steps 0", "--recurrence-fused-layers 7", "--recurrence-gate scalar"],
+    ),
+}
+
+
+@pytest.mark.parametrize("flags, said", CONFLICTS.values(), ids=CONFLICTS.keys())
+def test_conflicts_are_refused(make_model: Build, flags: List[str], said: List[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_model("transformer_biarn", *SMALL, *flags)
+    for words in said:
+        assert words in str(caught.value)
+
+
+def test_differing_dictionaries_cannot_be_shared(dictionary: Dictionary) -> None:
+    other = Dictionary()
+    other.add_symbol("x")
+    parser = options.get_training_parser("translation")
+    args = options.parse_args_and_arch(
+        parser, ["data", "--arch", "transformer_biarn", *SMALL, "--share-all-embeddings"]
+    )
+    task = Namespace(source_dictionary=dictionary, target_dictionary=other)
+    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+    from fairseq.models import build_model
+
+    with pytest.raises(ConfigError, match="64 and 5 types.*--joined-dictionary"):
+        build_model(convert_namespace_to_omegaconf(args).model, task)
+
+
+def test_unknown_part_is_refused_by_the_parser(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = options.get_training_parser("translation")
+    with pytest.raises(SystemExit):
+        options.parse_args_and_arch(
+            parser, ["data", "--arch", "transformer_biarn", "--recurrence", "lstm"]
+        )
+    message = capsys.readouterr().err
+    assert "lstm" in message and "biarn" in message and "birnn" in message
+
+
+def test_stock_checkpoint_starts_every_preset(
+    make_model: Build, preset: str, variant: List[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    stock = make_model("transformer", *SMALL)
+    model = make_model(preset, *SMALL, *variant)
+    fresh = {k: v.clone() for k, v in model.state_dict().items()}
+    weights = {k: v.clone() for k, v in stock.state_dict().items()}
+    if "--encoder-normalize-before" in variant:
+        pytest.skip("the stock model here is post-norm")
+    model.load_state_dict(dict(weights), strict=True)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, weights.get(name, fresh[name])), name
+    named = [line for line in caplog.messages if "initialised fresh" in line]
+    parts = {line.split(": ")[1].split(" (")[0] for line in named}
+    assert parts == {part for slot in model.part_weights().values() for part in slot}
+    if "none" not in variant:
+        assert "encoder.recurrence_encoder" in parts and "decoder.layers.1.fusion" in parts
+
+
+def test_half_a_part_is_refused(make_model: Build, preset: str) -> None:
+    model = make_model(preset, *SMALL)
+    weights = dict(model.state_dict())
+    lost = next(k for k in weights if "recurrence_encoder" in k)
+    del weights[lost]
+    with pytest.raises(CheckpointError, match=f"lacks {lost}"):
+        model.load_state_dict(weights)
+
+
+@pytest.mark.parametrize(
+    "other, said",
+    [
+        (["--encoder-embed-dim", "32"], "another architecture"),
+        (["--decoder-layers", "3"], "lacks decoder.layers.2"),
+        (["--recurrence-layers", "2"], "lacks encoder.recurrence_encoder.layers.1"),
+        (["--recurrence-fused-layers", "all"], "decoder.layers.0.fusion"),
+        (["--recurrence", "none"], "the model has no decoder.layers.1.fusion"),
+    ],
+)
+def test_other_architectures_are_refused(make_model: Build, other: List[str], said: str) -> None:
+    """Also when all that is missing is a whole part of a model that has the plug-in's parts."""
+    checkpoint = make_model("transformer_biarn", *SMALL).state_dict()
+    model = make_model("transformer_biarn", *SMALL, *other)
+    with pytest.raises(CheckpointError) as caught:
+        model.load_state_dict(dict(checkpoint))
+    assert said in str(caught.value)
+
+
+def test_other_dictionary_is_refused(make_model: Build) -> None:
+    model = make_model("transformer_biarn", *SMALL)
+    weights = dict(model.state_dict())
+    for name in weights:
+        if "embed_tokens" in name or "output_projection" in name:
+            weights[name] = weights[name][:-3]
+    with pytest.raises(CheckpointError, match=r"vocabulary.*dict.*\.txt"):
+        model.load_state_dict(weights)

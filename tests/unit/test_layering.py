@@ -1,0 +1,119 @@
+"""Imports point one way: ops <- modules <- models <- tasks; nothing else does work."""
+
+import ast
+from pathlib import Path
+from typing import Iterator, Set, Tuple
+
+import fairseq_recur
+
+ROOT = Path(fairseq_recur.__file__).parent
+
+# Which layers of the package each layer may import, itself aside.
+MAY_IMPORT = {
+    "version": set(),
+    "errors": set(),
+    "compat": {"errors"},
+    "ops": set(),
+    "scoring": {"errors"},
+    "modules": {"ops", "compat", "errors"},
+    "models": {"modules", "ops", "compat", "errors"},
+    "optim": {"compat", "errors"},
+    "tasks": {"models", "modules", "ops", "compat", "errors"},
+    "criterions": {"models", "modules", "ops", "compat", "errors"},
+    "cli": {"models", "modules", "ops", "compat", "errors", "optim", "scoring", "version", "tasks"},
+    "__main__": {"cli"},
+    "__init__": {"compat", "models", "optim", "version", "tasks", "criterions"},
+}
+# Packages that a layer stays clear of.
+MAY_NOT_IMPORT = {"ops": {"fairseq"}, "scoring": {"fairseq", "torch"}}
+
+
+def layer_of(path: Path) -> str:
+    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+def imports(tree: ast.AST) -> Iterator[str]:
+    """The dotted names that a module imports, anywhere in it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def sources() -> Iterator[Tuple[Path, ast.Module]]:
+    for path in sorted(ROOT.rglob("*.py")):
+        yield path, ast.parse(path.read_text(encoding="utf-8"))
+
+
+def test_arrows_point_one_way() -> None:
+    turned, seen = [], set()
+    for path, tree in sources():
+        layer = layer_of(path)
+        seen.add(layer)
+        for name in imports(tree):
+            first, *rest = name.split(".")
+            if first == "fairseq_recur" and rest:
+                if rest[0] not in MAY_IMPORT[layer] | {layer}:
+                    turned.append(f"{path.relative_to(ROOT)} imports {name}")
+            elif first.replace("_cli", "") in MAY_NOT_IMPORT.get(layer, set()):
+                turned.append(f"{path.relative_to(ROOT)} imports {name}")
+    assert turned == []
+    assert {"ops", "modules", "models", "compat", "cli", "scoring"} <= seen
+
+
+def test_naive_is_imported_by_tests_only() -> None:
+    users = [
+        path
+        for path, tree in sources()
+        if any(n.startswith("fairseq_recur.ops") and "naive" in n for n in imports(tree))
+    ]
+    assert users == []
+
+
+def test_versions_are_known_to_compat_only() -> None:
+    """No other file asks which fairseq or torch is installed."""
+    asks: Set[str] = set()
+    for path, _ in sources():
+        text = path.read_text(encoding="utf-8")
+        if layer_of(path) not in {"compat", "cli"}:
+            if "torch.__version__" in text or "fairseq.__version__" in text:
+                asks.add(str(path))
+    assert asks == set()
+
+
+def test_modules_do_nothing_at_import_but_define_and_register() -> None:
+    """Top-level statements: definitions, constants, imports; calls only to register."""
+    allowed_calls = {"register_presets", "compat.apply"}
+    busy = []
+    for path, tree in sources():
+        if path.name == "__main__.py":
+            continue
+        for node in tree.body:
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+                if ast.unparse(node.value.func) not in allowed_calls:
+                    busy.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+            if isinstance(node, (ast.For, ast.While, ast.With)):
+                busy.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert busy == []
+
+
+def test_public_functions_are_typed_and_described() -> None:
+    lacking = []
+    for path, tree in sources():
+        for node in ast.walk(tree):
+            if not isinstance(node, (ast.FunctionDef, ast.ClassDef)) or node.name.startswith("_"):
+                continue
+            where = f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"
+            if isinstance(node, ast.ClassDef):
+                if not ast.get_docstring(node):
+                    lacking.append(f"{where} has no docstring")
+                continue
+            arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+            untyped = [a.arg for a in arguments if a.annotation is None]
+            if set(untyped) - {"self", "cls"} or node.returns is None:
+                lacking.append(f"{where} is not typed")
+            if not ast.get_docstring(node) and len(node.body) > 3:
+                lacking.append(f"{where} has no docstring")
+    assert lacking == []
