@@ -23,9 +23,11 @@ LOW_PRECISION = (torch.float16, torch.bfloat16)
 
 @dataclass
 class FusedAdamWConfig(FairseqDataclass):
+    """The flags of ``--optimizer adamw_fused``."""
+
     adam_betas: Any = field(
         default=(0.9, 0.999),
-        metadata={"help": "decay of the two moving averages, as '(0.9, 0.98)' (default: (0.9, 0.999))"},
+        metadata={"help": "decay of the two averages, as '(0.9, 0.98)' (default: (0.9, 0.999))"},
     )
     adam_eps: float = field(
         default=1e-8,
@@ -101,7 +103,7 @@ def _require_kernel(dtype: torch.dtype, device: torch.device) -> None:
         FusedAdamW([probe]).step()
     except RuntimeError as error:
         raise ConfigError(
-            f"--optimizer adamw_fused: torch {torch.__version__} has no fused kernel for {dtype} "
+            f"--optimizer adamw_fused: this torch has no fused kernel for {dtype} "
             f"on {device.type} ({error}). Use --optimizer adam."
         ) from error
 

@@ -2,7 +2,7 @@
 
 import ast
 from pathlib import Path
-from typing import Iterator, Set, Tuple
+from typing import Iterator, List, Set, Tuple
 
 import fairseq_recur
 
@@ -99,21 +99,25 @@ def test_modules_do_nothing_at_import_but_define_and_register() -> None:
     assert busy == []
 
 
+def public(body: List[ast.stmt]) -> Iterator[ast.stmt]:
+    """The public functions and classes of a module, and their public methods."""
+    for node in body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("_"):
+            yield node
+            if isinstance(node, ast.ClassDef):
+                yield from public(node.body)
+
+
 def test_public_functions_are_typed_and_described() -> None:
     lacking = []
     for path, tree in sources():
-        for node in ast.walk(tree):
-            if not isinstance(node, (ast.FunctionDef, ast.ClassDef)) or node.name.startswith("_"):
-                continue
+        for node in public(tree.body):
             where = f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"
-            if isinstance(node, ast.ClassDef):
-                if not ast.get_docstring(node):
-                    lacking.append(f"{where} has no docstring")
-                continue
-            arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
-            untyped = [a.arg for a in arguments if a.annotation is None]
-            if set(untyped) - {"self", "cls"} or node.returns is None:
-                lacking.append(f"{where} is not typed")
-            if not ast.get_docstring(node) and len(node.body) > 3:
+            if not ast.get_docstring(node) and (isinstance(node, ast.ClassDef) or len(node.body) > 3):
                 lacking.append(f"{where} has no docstring")
+            if isinstance(node, ast.FunctionDef):
+                arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+                untyped = {a.arg for a in arguments if a.annotation is None}
+                if untyped - {"self", "cls"} or node.returns is None:
+                    lacking.append(f"{where} is not typed")
     assert lacking == []

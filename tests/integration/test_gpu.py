@@ -1,0 +1,91 @@
+"""On a CUDA device: every precision, decoding, and the same numbers as on the CPU."""
+
+import re
+from pathlib import Path
+from typing import Callable, List
+
+import pytest
+import torch
+
+from tests.conftest import SMALL, TRAIN
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
+ON_GPU: List[str] = [flag for flag in TRAIN if flag != "--cpu"]
+PRECISIONS = {
+    "fp32": [],
+    "fp16": ["--fp16"],
+    "fp16-memory-efficient": ["--memory-efficient-fp16"],
+    "bf16": ["--bf16"],
+    "bf16-memory-efficient": ["--memory-efficient-bf16"],
+    "amp": ["--amp"],
+}
+
+
+def losses(log: str) -> List[float]:
+    """The training losses of a log, update by update."""
+    return [float(x) for x in re.findall(r"^epoch \d+:.* loss=([\d.]+|nan|inf)", log, re.M)]
+
+
+@pytest.mark.parametrize("precision", PRECISIONS.values(), ids=PRECISIONS.keys())
+def test_training_and_decoding(
+    corpus: Path, cli: Callable[..., str], tmp_path: Path, preset: str, precision: List[str]
+) -> None:
+    """Forty updates halve the excess loss of none; the checkpoint decodes in half precision."""
+    log = cli(
+        "train", corpus / "bin", "--arch", preset, *SMALL, *ON_GPU, *precision,
+        "--max-update", 40, "--save-dir", tmp_path, "--no-epoch-checkpoints",
+    )  # fmt: skip
+    seen = losses(log)
+    assert len(seen) >= 35 and all(0 < loss < 10 for loss in seen)
+    assert sum(seen[-5:]) < 0.9 * sum(seen[:5])
+    for flag in ([], ["--fp16"], ["--bf16"]):
+        out = cli(
+            "generate", corpus / "bin", "--path", tmp_path / "checkpoint_last.pt", *flag, "--beam", 5
+        )
+        assert len(re.findall(r"^H-\d+\t-?\d", out, re.M)) == 20
+
+
+def test_variants_train_in_half_precision(
+    corpus: Path, cli: Callable[..., str], tmp_path: Path, variant: List[str]
+) -> None:
+    for precision in ("--fp16", "--bf16"):
+        log = cli(
+            "train", corpus / "bin", "--arch", "transformer_biarn_tiny", *SMALL, *ON_GPU, *variant,
+            precision, "--max-update", 40, "--no-save", "--save-dir", tmp_path,
+        )  # fmt: skip
+        seen = losses(log)
+        assert len(seen) >= 35 and sum(seen[-5:]) < 0.9 * sum(seen[:5])
+
+
+def test_gpu_equals_cpu(make_model: Callable, preset: str, variant: List[str]) -> None:
+    """Outputs and gradients, in float64, with padding."""
+    model = make_model(preset, *SMALL, *variant, "--dropout", "0", "--attention-dropout", "0")
+    model = model.double()
+    source = torch.randint(4, 60, (3, 9))
+    source[1, :4], source[2, :7] = 1, 1
+    arguments = source, source.ne(1).sum(1), torch.randint(4, 60, (3, 5))
+    results = []
+    for device in ("cpu", "cuda"):
+        model.to(device).zero_grad()
+        logits, _ = model(*(a.to(device) for a in arguments))
+        (logits * torch.linspace(-1, 1, logits.numel(), device=device).view_as(logits)).sum().backward()
+        results.append([logits.cpu(), *(p.grad.cpu() for p in model.parameters())])
+    for on_cpu, on_gpu in zip(*results):
+        torch.testing.assert_close(on_cpu, on_gpu, rtol=1e-6, atol=1e-9)
+
+
+def test_fused_adamw_equals_adam(corpus: Path, cli: Callable[..., str], tmp_path: Path) -> None:
+    flags = list(ON_GPU)
+    seen = []
+    for optimizer in ("adam", "adamw_fused"):
+        flags[flags.index("--optimizer") + 1] = optimizer
+        log = cli(
+            "train", corpus / "bin", "--arch", "transformer_biarn_tiny", *SMALL, *flags,
+            "--weight-decay", 0.01, "--max-update", 20, "--no-save", "--save-dir", tmp_path,
+        )  # fmt: skip
+        seen.append(losses(log))
+    assert len(seen[0]) == 20
+    assert seen[0] == pytest.approx(seen[1], abs=2e-3)
