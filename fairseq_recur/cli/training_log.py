@@ -12,7 +12,9 @@ from fairseq_recur.errors import ConfigError
 # "2026-01-31 12:00:00 | INFO | valid | " in front of a line; --log-file writes none.
 PREFIX = re.compile(r"^.*? \| [A-Z]+ \| (?P<tag>[\w.]+) \| (?P<rest>.*)$")
 # --log-format simple, tqdm and none: the end of an epoch or of a validation ...
-SUMMARY = re.compile(r"^epoch (?P<epoch>\d+) \|(?: valid on '(?P<subset>[^']+)' subset \|)? (?P<stats>.+)$")
+SUMMARY = re.compile(
+    r"^epoch (?P<epoch>\d+) \|(?: valid on '(?P<subset>[^']+)' subset \|)? (?P<stats>.+)$"
+)
 # ... and a step within an epoch.
 STEP = re.compile(r"^epoch (?P<epoch>\d+):\s+(?P<done>\d+) / (?P<size>\d+) (?P<stats>.+)$")
 
@@ -159,7 +161,9 @@ def _parse_json(text: str) -> Optional[Tuple[str, float, Stats]]:
     return None
 
 
-def _numbers(subset: str, epoch: float, values: Dict[str, object]) -> Optional[Tuple[str, float, Stats]]:
+def _numbers(
+    subset: str, epoch: float, values: Dict[str, object]
+) -> Optional[Tuple[str, float, Stats]]:
     """Keep the values that are numbers; a line that does not say the updates is not one of ours."""
     stats = {}
     for name, value in values.items():

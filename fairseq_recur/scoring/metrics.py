@@ -47,7 +47,8 @@ def build_metric(
     except (RuntimeError, ImportError, OSError) as error:
         # The Japanese and Korean tokenizers need extras, the sentencepiece ones a download.
         reason = " ".join(str(error).split())
-        raise ConfigError(f"sacrebleu's tokenizer {tokenize!r} is not available: {reason}") from error
+        message = f"sacrebleu's tokenizer {tokenize!r} is not available: {reason}"
+        raise ConfigError(message) from error
 
 
 def score_corpus(

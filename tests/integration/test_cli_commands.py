@@ -141,8 +141,9 @@ def test_validate_has_the_loss_of_training(run: Path, corpus: Path) -> None:
 
 def test_preprocess_is_fairseqs(corpus: Path, tmp_path: Path) -> None:
     status, out, _ = command(
-        "preprocess", "-s", "src", "-t", "tgt", "--joined-dictionary", "--destdir", tmp_path / "bin",
+        "preprocess", "-s", "src", "-t", "tgt", "--joined-dictionary",
         "--trainpref", corpus / "train", "--validpref", corpus / "valid",
+        "--destdir", tmp_path / "bin",
     )  # fmt: skip
     assert status == 0 and "Wrote preprocessed data" in out
     for name in ("dict.src.txt", "train.src-tgt.tgt.bin", "valid.src-tgt.src.idx"):
@@ -212,7 +213,8 @@ def test_two_processes_by_torchrun(corpus: Path, tmp_path: Path) -> None:
         [
             sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2",
             "--master_port", str(port), "-m", "fairseq_recur", "train", str(corpus / "bin"),
-            "--arch", ARCH, *SMALL, *TRAIN, "--max-update", "2", "--save-dir", str(tmp_path / "out"),
+            "--arch", ARCH, *SMALL, *TRAIN, "--max-update", "2",
+            "--save-dir", str(tmp_path / "out"),
         ],
         cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=300,
     )  # fmt: skip

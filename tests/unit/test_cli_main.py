@@ -68,7 +68,8 @@ def test_module_is_the_same_command(tmp_path: Path) -> None:
     # From another folder; the package is found as in this process.
     code = f"import sys; sys.path.insert(0, {str(Path(OWN).parent)!r}); sys.argv[1:] = ['path']; "
     code += "import runpy; runpy.run_module('fairseq_recur', run_name='__main__', alter_sys=True)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    run = [sys.executable, "-c", code]
+    done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, OWN + "\n"), done.stderr
 
 
@@ -77,7 +78,7 @@ def test_module_is_the_same_command(tmp_path: Path) -> None:
     [
         (ConfigError("two things"), "two things"),
         (CheckpointError("a.pt is broken"), "a.pt is broken"),
-        (FileNotFoundError(2, "No such file or directory", "x.txt"), "No such file or directory: x"),
+        (FileNotFoundError(2, "No such file", "x.txt"), "No such file: x.txt"),
         (FileNotFoundError("Dataset not found: valid"), "FileNotFoundError: Dataset not found: v"),
         (PermissionError(13, "Permission denied", "x.txt"), "Permission denied: x.txt"),
     ],

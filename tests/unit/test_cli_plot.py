@@ -125,7 +125,9 @@ def test_curves_labels_and_units(tmp_path: Path) -> None:
     assert training.get_linestyle() != validation.get_linestyle()
 
 
-@pytest.mark.parametrize("suffix, magic", [(".png", b"\x89PNG"), (".pdf", b"%PDF"), (".svg", b"<?xml")])
+@pytest.mark.parametrize(
+    "suffix, magic", [(".png", b"\x89PNG"), (".pdf", b"%PDF"), (".svg", b"<?xml")]
+)
 def test_figure_is_written(
     tmp_path: Path, suffix: str, magic: bytes, capsys: pytest.CaptureFixture
 ) -> None:

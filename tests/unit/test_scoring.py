@@ -40,8 +40,8 @@ def write(path: Path, lines: List[str]) -> Path:
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 def test_only_a_newline_ends_a_line(tmp_path: Path, end: str) -> None:
     file = tmp_path / "text"
-    file.write_bytes(end.join(["a\u2028b\x0bc \t", "", "d"]).encode())
-    assert read_lines(file) == ["a\u2028b\x0bc", "", "d"]
+    file.write_bytes(end.join(["a\u2028b\x0bc \t", "", "d\re"]).encode())
+    assert read_lines(file) == ["a\u2028b\x0bc", "", "d\re"]
 
 
 @pytest.mark.parametrize(
