@@ -53,7 +53,8 @@ def test_what_is_there_passes(
     data: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passes("train", [data, *TRAIN], monkeypatch)
-    passes("train", [data, "-a", "transformer", "--batch-size=2", "-s", "de", "-t", "en"], monkeypatch)
+    other_way = ["-a", "transformer", "--batch-size=2", "-s", "de", "-t", "en"]
+    passes("train", [data, *other_way], monkeypatch)
     passes("validate", [data, "--path", checkpoint, "--batch-size", "1"], monkeypatch)
     passes("generate", [data, "--path", f"{checkpoint}:{checkpoint}"], monkeypatch)
     passes("interactive", [data, "--path", checkpoint], monkeypatch)
