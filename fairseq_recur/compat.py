@@ -97,7 +97,8 @@ def _omegaconf_classes() -> list[Any]:
     found = [getattr(nodes, name, None) for name in named.split()]
     builtin = [dict, list, tuple, int, float, str, bool]
     plain = [typing.Any, collections.defaultdict, *builtin]
-    return [DictConfig, ListConfig, base.ContainerMetadata, base.Metadata, *filter(None, found)] + plain
+    containers = [DictConfig, ListConfig, base.ContainerMetadata, base.Metadata]
+    return [*containers, *filter(None, found), *plain]
 
 
 def safe_globals() -> list[Any]:
@@ -186,8 +187,8 @@ def _content_problem(path: str, state: Any) -> str | None:
     part = settings["recurrence"] if "recurrence" in settings else None
     if part not in (None, "none") and not any("recurrence_encoder." in k for k in state["model"]):
         return (
-            f"{path}: its configuration says recurrence={part}, but its weights have no recurrence "
-            "encoder: the file was changed after it was saved. Use the original checkpoint."
+            f"{path}: its configuration says recurrence={part}, but its weights have no "
+            "recurrence encoder: it was changed after it was saved. Use the original checkpoint."
         )
     return None
 
@@ -263,14 +264,16 @@ def _mend_arguments() -> None:
     from fairseq.distributed import utils as distributed_utils
 
     def mending(parse: Callable) -> Callable:
-        def parse_args_and_arch(parser: Any, input_args: Any = None, *args: Any, **kwargs: Any) -> Any:
+        def parse_args_and_arch(
+            parser: Any, input_args: Any = None, *args: Any, **kwargs: Any
+        ) -> Any:
             if "--task" in parser._option_string_actions and parser.get_default("task") is None:
                 parser.set_defaults(task="translation")
             result = parse(parser, input_args, *args, **kwargs)
             parsed = result[0] if isinstance(result, tuple) else result
             asked_for_tpu = "--tpu" in (sys.argv[1:] if input_args is None else input_args)
-            if getattr(parsed, "bf16", False) and not asked_for_tpu and distributed_utils.xm is None:
-                parsed.tpu = False
+            if getattr(parsed, "bf16", False) and distributed_utils.xm is None:
+                parsed.tpu = asked_for_tpu
             # Only training has --max-update; generation casts to fp16 on a CPU as well.
             if hasattr(parsed, "max_update") and getattr(parsed, "fp16", None) is not None:
                 _refuse_fp16_without_cuda(parsed)
@@ -401,16 +404,19 @@ def _join_launched(cfg: Any) -> None:
 @_adaptation(
     "torchrun",
     "without a GPU, processes that torchrun started train one model each, or end with a "
-    "ZeroDivisionError; two processes without torchrun end with an obscure error",
+    "ZeroDivisionError; two processes without torchrun end with an obscure error; validation "
+    "gathers its results in CUDA memory, and fails where a rank has fewer batches",
     "a fairseq that reads WORLD_SIZE before its own default and knows gloo",
 )
 def _mend_torchrun() -> None:
     from fairseq.distributed import utils as distributed_utils
+    from fairseq.tasks.translation import TranslationTask
 
     def inferring(infer: Callable) -> Callable:
         def infer_init_method(cfg: Any, force_distributed: bool = False) -> None:
             launched, wanted = _launched_processes(), cfg.distributed_world_size
-            given = cfg.distributed_init_method is not None or cfg.tpu or cfg.pipeline_model_parallel
+            given = cfg.distributed_init_method is not None
+            given = given or cfg.tpu or cfg.pipeline_model_parallel
             if not given and launched > 1:
                 return _join_launched(cfg)
             if not given and launched == 1 and wanted == 1:
@@ -439,6 +445,28 @@ def _mend_torchrun() -> None:
 
         return call_main
 
+    def gathering(gather: Callable) -> Callable:
+        def all_gather_list(data: Any, group: Any = None, max_size: int = 16384) -> list[Any]:
+            group = group if group is not None else distributed_utils.get_global_group()
+            if torch.distributed.get_backend(group) == "gloo":
+                size = max_size * distributed_utils.get_world_size(group=group)
+                kept = distributed_utils.all_gather_list  # fairseq keeps its CUDA buffer here
+                if not hasattr(kept, "_buffer") or kept._buffer.numel() < size:
+                    kept._buffer = torch.ByteTensor(size)
+                    kept._cpu_buffer = torch.ByteTensor(max_size)
+            return gather(data, group, max_size)
+
+        return all_gather_list
+
+    def skipping(valid: Callable) -> Callable:
+        def valid_step(self: Any, sample: Any, model: Any, criterion: Any) -> Any:
+            # A rank with fewer batches than the others gets an empty one in fairseq-validate.
+            return valid(self, sample, model, criterion) if sample else (0.0, 0, {})
+
+        return valid_step
+
+    _wrap(TranslationTask, "valid_step", "torchrun", skipping)
+    _wrap(distributed_utils, "all_gather_list", "torchrun", gathering)
     _wrap(distributed_utils, "infer_init_method", "torchrun", inferring)
     _wrap(distributed_utils, "call_main", "torchrun", calling)
 
@@ -447,8 +475,34 @@ def _mend_torchrun() -> None:
 
 
 @_adaptation(
+    "last batch",
+    "fairseq newer than 0.12.2 leaves out a last batch whose size is no multiple of "
+    "--required-batch-size-multiple (8): up to 7 sentences are not translated, scored or trained",
+    "a fairseq whose batch_by_size returns every index, as its docstring says",
+)
+def _keep_last_batch() -> None:
+    import numpy
+    from fairseq.data import data_utils
+
+    def keeping(batch: Callable) -> Callable:
+        def batch_by_size(indices: Any, *args: Any, **kwargs: Any) -> Any:
+            if not isinstance(indices, numpy.ndarray):
+                indices = numpy.fromiter(indices, dtype=numpy.int64)
+            batches = batch(indices, *args, **kwargs)
+            fixed = kwargs.get("fixed_shapes", args[5] if len(args) > 5 else None)
+            # Batches follow the order of the indices, so what is missing is at their end.
+            rest = indices[sum(map(len, batches)) :] if fixed is None else []
+            return [*batches, rest] if len(rest) else batches
+
+        return batch_by_size
+
+    _wrap(data_utils, "batch_by_size", "last batch", keeping)
+
+
+@_adaptation(
     "interactive truncation",
-    "fairseq-interactive ignores --truncate-source and stops at a long line",
+    "fairseq-interactive ignores --truncate-source and stops at a long line; the error for a "
+    "line that is too long recommends dropping it and does not name --truncate-source",
     "a fairseq that closed its issue 4507",
 )
 def _truncate_in_interactive() -> None:
@@ -470,12 +524,30 @@ def _truncate_in_interactive() -> None:
             if self.cfg.truncate_source:
                 known = getattr(self, "_recur_source_limits", [])
                 limit = min([self.cfg.max_source_positions, *known])
-                fits = [t if len(t) <= limit else torch.cat([t[: limit - 1], t[-1:]]) for t in src_tokens]
-                src_tokens, src_lengths = fits, [len(t) for t in fits]
+                src_tokens = [
+                    t if len(t) <= limit else torch.cat([t[: limit - 1], t[-1:]])
+                    for t in src_tokens
+                ]
+                src_lengths = [len(t) for t in src_tokens]
             return build(self, src_tokens, src_lengths, *args, **kwargs)
 
         return build_dataset_for_inference
 
+    def advising(select: Callable) -> Callable:
+        def filter_indices_by_size(self: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return select(self, *args, **kwargs)
+            except Exception as error:  # fairseq raises this bare class
+                if not str(error).startswith("Size of sample"):
+                    raise
+                raise ConfigError(
+                    f"{error}. Those lines then have no output: --truncate-source with "
+                    "--max-source-positions N cuts long sources instead."
+                ) from None
+
+        return filter_indices_by_size
+
+    _wrap(TranslationTask, "filter_indices_by_size", "interactive truncation", advising)
     _wrap(TranslationTask, "build_generator", "interactive truncation", noting)
     _wrap(TranslationTask, "build_dataset_for_inference", "interactive truncation", truncating)
 
@@ -496,8 +568,8 @@ def _mend_user_dir() -> None:
                 utils.import_user_module.memo.add(str(path))
             elif path is not None and path.name == PACKAGE.name and path.is_dir():
                 raise ConfigError(
-                    f"--user-dir {given} is another copy of {PACKAGE.name}: the one in {PACKAGE} was "
-                    "imported first. Leave --user-dir out, or give that path, or uninstall it."
+                    f"--user-dir {given} is another copy of {PACKAGE.name}: the one in {PACKAGE} "
+                    "was imported first. Leave --user-dir out, or give that path, or uninstall it."
                 )
             import_module(args)
 
@@ -509,15 +581,16 @@ def _mend_user_dir() -> None:
 
 
 _NOISE = (
-    (UserWarning, r"hydra\.experimental\.(initialize|compose)\(\) is no longer experimental"),
-    (UserWarning, r"\s*The version_base parameter is not specified"),
-    (UserWarning, r"\s*'\S*config' is validated against ConfigStore schema"),
-    (UserWarning, r"In '\S*config': Usage of deprecated keyword in package header"),
-    (UserWarning, r"\s*The strict flag in the compose API is deprecated"),
-    (UserWarning, r"'pin_memory' argument is set as true but no accelerator is found"),
-    (FutureWarning, r"`torch\.cuda\.amp\.(autocast|GradScaler)\(args\.\.\.\)` is deprecated"),
-    (UserWarning, r"Support for mismatched key_padding_mask and attn_mask is deprecated"),
-    (FutureWarning, r".*broadcast_buffers"),
+    r"hydra\.experimental\.(initialize|compose)\(\) is no longer experimental",
+    r"\s*The version_base parameter is not specified",
+    r"\s*'\S*config' is validated against ConfigStore schema",
+    r"In '\S*config': Usage of deprecated keyword in package header",
+    r"\s*The strict flag in the compose API is deprecated",
+    r"'pin_memory' argument is set as true but no accelerator is found",
+    r"`torch\.cuda\.amp\.(autocast|GradScaler)\(args\.\.\.\)` is deprecated",
+    r"torch\.cuda\.amp\.GradScaler is enabled, but CUDA is not available",
+    r"Support for mismatched key_padding_mask and attn_mask is deprecated",
+    r".*`?broadcast_buffers",
 )
 
 
@@ -527,9 +600,8 @@ _NOISE = (
     "a fairseq written for the hydra and torch of today",
 )
 def _hush_warnings() -> None:
-    for category, message in _NOISE:
-        # hydra's own category is no UserWarning subclass in every release: match by message.
-        warnings.filterwarnings("ignore", message=message, category=Warning if category is UserWarning else category)
+    for message in _NOISE:
+        warnings.filterwarnings("ignore", message=message)
 
 
 @_adaptation(
@@ -545,8 +617,10 @@ def _quiet_root_logger() -> None:
 
 
 STALE_ENCODER_KEYS = {
-    "in_proj_weight": ("self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight"),
-    "in_proj_bias": ("self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias"),
+    **{
+        f"in_proj_{kind}": tuple(f"self_attn.{x}_proj.{kind}" for x in "qkv")
+        for kind in ("weight", "bias")
+    },
     **{
         f"{stale}_{kind}": (f"{real}.{kind}",)
         for stale, real in (("out_proj", "self_attn.out_proj"), ("fc1", "fc1"), ("fc2", "fc2"))
@@ -640,7 +714,7 @@ def _version(distribution: str) -> str:
 
 
 def fairseq_distribution() -> tuple[str, str]:
-    """The distribution that provides `fairseq` and its version, such as ("ve-fairseq", "0.12.3")."""
+    """The distribution that provides `fairseq`, and its version: ("ve-fairseq", "0.12.3")."""
     for name in ("ve-fairseq", "fairseq-fixed", "fairseq"):
         if _version(name) != "not installed":
             return name, _version(name)
@@ -690,7 +764,7 @@ def _apex_problem() -> Problem | None:
         return Problem(
             f"apex is half-built: its extensions {', '.join(missing)} are missing, and on a GPU "
             "fairseq fails when it builds a LayerNorm",
-            "pip uninstall apex, or build it from NVIDIA's sources with its C++ and CUDA extensions",
+            "pip uninstall apex, or build NVIDIA's sources with the C++ and CUDA extensions",
             "error" if torch.cuda.is_available() else "warning",
         )
     return None
@@ -708,7 +782,8 @@ def known_problems() -> list[Problem]:
         title = f"hydra-core {_version('hydra-core')} does not go with {name} {version}"
         found.append(Problem(title, f'pip install "{wanted}"', "error"))
     if official and sys.version_info >= (3, 11):
-        remedy = "pip uninstall fairseq; pip install ve-fairseq==0.12.3 (3.11, 3.12) or fairseq-fixed==0.12.3.1"
+        others = "ve-fairseq==0.12.3 (3.11, 3.12) or fairseq-fixed==0.12.3.1"
+        remedy = f"pip uninstall fairseq; pip install {others}"
         title = f"fairseq 0.12.2 cannot be imported by Python {platform.python_version()}"
         found.append(Problem(title, remedy, "error"))
     if _torch_version() < (2, 6):
@@ -722,6 +797,6 @@ def known_problems() -> list[Problem]:
         title = f"{UNSAFE_VARIABLE} is set: every torch.load may run code from the file"
         found.append(Problem(title, f"unset {UNSAFE_VARIABLE}", "warning"))
     if importlib.util.find_spec("fairscale") is not None:
-        title = "fairscale is installed, but --ddp-backend fully_sharded and slowmo are not supported"
+        title = "fairscale is installed, but fully_sharded and slowmo are not supported"
         found.append(Problem(title, "use --ddp-backend pytorch_ddp or legacy_ddp", "note"))
     return found

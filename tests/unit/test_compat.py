@@ -1,7 +1,9 @@
 """The list of adaptations, and that applying them twice changes nothing."""
 
+import importlib.metadata
 import importlib.util
 import logging
+import os
 import subprocess
 import sys
 import warnings
@@ -88,7 +90,26 @@ def test_the_root_logger_is_lowered_only_where_fairseq_raised_it(
         root.setLevel(level)
 
 
+def imported(code: str, **environment: str) -> subprocess.CompletedProcess:
+    """A new process that imports the package and then runs the code."""
+    kept = {k: v for k, v in os.environ.items() if k not in ("HYDRA_FULL_ERROR", "LOGLEVEL")}
+    call = [sys.executable, "-c", f"import fairseq_recur, logging, os; print({code})"]
+    return subprocess.run(
+        call, env={**kept, **environment}, capture_output=True, text=True, check=True
+    )
+
+
 def test_the_import_leaves_the_root_logger_at_info() -> None:
-    code = "import logging, fairseq_recur; print(logging.getLogger().level)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert int(done.stdout) >= logging.INFO
+    assert int(imported("logging.getLogger().level").stdout) >= logging.INFO
+
+
+def test_the_import_removes_the_variable_that_allows_code() -> None:
+    done = imported(f"{compat.UNSAFE_VARIABLE!r} in os.environ", **{compat.UNSAFE_VARIABLE: "1"})
+    assert done.stdout == "False\n"
+    assert "lets every checkpoint run code" in done.stderr
+
+
+def test_hydra_1_0_shows_its_errors() -> None:
+    old = importlib.metadata.version("hydra-core").startswith("1.0.")
+    done = imported("os.environ.get('HYDRA_FULL_ERROR')")
+    assert done.stdout == ("1\n" if old and sys.version_info >= (3, 10) else "None\n")

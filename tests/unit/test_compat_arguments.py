@@ -86,3 +86,20 @@ def test_fp16_without_a_gpu_through_hydra(monkeypatch: pytest.MonkeyPatch) -> No
     cfg.common.fp16 = True
     with pytest.raises(ConfigError, match="--fp16 trains on a CUDA device"):
         Trainer(cfg, None, None, None)
+
+
+def test_a_model_without_base_layers_through_hydra_1_0() -> None:
+    """omegaconf 2.0 gives None for a key that is not there, and fairseq compares it with 0."""
+    from fairseq.dataclass.configs import FairseqConfig
+    from fairseq.trainer import Trainer
+    from omegaconf import OmegaConf
+
+    cfg = OmegaConf.structured(FairseqConfig)
+    OmegaConf.set_struct(cfg, False)
+    cfg.model = OmegaConf.create({"_name": "any"})
+    OmegaConf.set_struct(cfg.model, False)
+    cfg.distributed_training.distributed_world_size = 1
+    with pytest.raises(AttributeError):  # the trainer goes on until it needs the model
+        Trainer(cfg, None, None, None)
+    assert not getattr(cfg.model, "base_layers", 0)
+    assert getattr(cfg.model, "base_layers", 0) is not None

@@ -106,7 +106,8 @@ def test_the_refused_name_is_in_the_message(tmp_path: Path) -> None:
     for name, expected in (("subprocess.Popen", "commands.Popen"), ("os.system", "posix.system")):
         path = tmp_path / f"{name}.pt"
         save(path, stock_state(extra_state=attacks(tmp_path / "t")[name]), "zip")
-        with pytest.raises(CheckpointError, match=f"{path}: refused, because it asks for {expected}"):
+        message = f"{path}: refused, because it asks for {expected}"
+        with pytest.raises(CheckpointError, match=message):
             checkpoint_utils.load_checkpoint_to_cpu(str(path))
 
 
@@ -193,7 +194,8 @@ def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
 def test_a_file_of_something_else(tmp_path: Path, state: Any, found: str) -> None:
     path = tmp_path / "model.pt"
     torch.save(state, path)
-    with pytest.raises(CheckpointError, match=f'{path}: .*{found}.*expected a dictionary with "model"'):
+    message = f'{path}: .*{found}.*expected a dictionary with "model"'
+    with pytest.raises(CheckpointError, match=message):
         checkpoint_utils.load_checkpoint_to_cpu(str(path))
 
 

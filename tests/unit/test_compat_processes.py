@@ -23,7 +23,9 @@ def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(name)
 
 
-def launch(monkeypatch: pytest.MonkeyPatch, world: int, rank: int, local: int | None = None) -> None:
+def launch(
+    monkeypatch: pytest.MonkeyPatch, world: int, rank: int, local: int | None = None
+) -> None:
     values = ["localhost", "29501", world, rank, rank if local is None else local]
     for name, value in zip(VARIABLES, values):
         monkeypatch.setenv(name, str(value))

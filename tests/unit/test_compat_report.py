@@ -101,7 +101,9 @@ def test_the_official_fairseq_wants_python_3_10(
     assert ("fairseq 0.12.2 cannot be imported by Python" in titles()) == wrong
 
 
-@pytest.mark.parametrize("version, old", [("2.5.1", True), ("2.6.0+cu124", False), ("2.10.0", False)])
+@pytest.mark.parametrize(
+    "version, old", [("2.5.1", True), ("2.6.0+cu124", False), ("2.10.0", False)]
+)
 def test_a_torch_with_the_hole(monkeypatch: pytest.MonkeyPatch, version: str, old: bool) -> None:
     monkeypatch.setattr(torch, "__version__", version)
     assert ("CVE-2025-32434" in titles()) == old

@@ -1,0 +1,107 @@
+"""Two processes that torchrun starts on a CPU train one model, and go on where it was."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Callable
+
+import pytest
+import torch
+
+from fairseq_recur.compat import PACKAGE
+from tests.conftest import SMALL, TRAIN
+
+# Plain gradient descent: it does not blow up the last bit of a gradient that should be zero,
+# as Adam does. Two ranks take the batches that --update-freq 2 puts together in one process.
+SGD = ["--optimizer", "sgd", "--lr", "0.05", "--lr-scheduler", "fixed", "--dropout", "0"]
+MODELS = {"legacy_ddp": "transformer", "pytorch_ddp": "transformer_biarn_tiny"}
+
+
+def flags(corpus: Path, arch: str, folder: Path, updates: int) -> list[str]:
+    return [
+        str(corpus / "bin"), "--arch", arch, *SMALL, *TRAIN, *SGD, "--save-dir", str(folder),
+        "--max-update", str(updates), "--max-tokens", "60", "--no-epoch-checkpoints",
+    ]  # fmt: skip
+
+
+def torchrun(command: str, *arguments: str, check: bool = True) -> str:
+    """Start ``fairseq-COMMAND`` twice, as a user does; what both print."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    for name in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK"):
+        environment.pop(name, None)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    program = ["--nproc_per_node", "2", "-m", f"fairseq_cli.{command}"]
+    call = [*launcher, *program, "--user-dir", str(PACKAGE), *arguments]
+    done = subprocess.run(call, env=environment, capture_output=True, text=True, timeout=300)
+    output = done.stdout + done.stderr
+    assert not check or done.returncode == 0, output[-3000:]
+    return output
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return torch.load(folder / "checkpoint_last.pt", weights_only=True)["model"]
+
+
+def assert_same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    assert found.keys() == expected.keys()
+    for key, value in expected.items():
+        if not key.endswith("_float_tensor"):  # fairseq 0.12.2 never fills this buffer
+            torch.testing.assert_close(found[key], value, rtol=0, atol=1e-6, msg=key)
+
+
+@pytest.mark.parametrize("backend", MODELS)
+def test_two_processes_train_one_model_and_resume(
+    corpus: Path, cli: Callable[..., str], tmp_path: Path, backend: str
+) -> None:
+    one, two, arch = tmp_path / "one", tmp_path / "two", MODELS[backend]
+    for updates in (3, 6):
+        cli("train", *flags(corpus, arch, one, updates), "--update-freq", 2)
+        output = torchrun("train", *flags(corpus, arch, two, updates), "--ddp-backend", backend)
+        assert "training on 2 devices" in output
+        if updates == 6:
+            assert "@ 3 updates" in output  # gone on, not begun again
+        assert_same(weights(two), weights(one))
+
+    if backend == "legacy_ddp":
+        return
+    validate = ["--path", str(two / "checkpoint_last.pt"), "--cpu", "--max-tokens", "60"]
+    alone = cli("validate", corpus / "bin", *validate)
+    together = torchrun("validate", str(corpus / "bin"), *validate)
+    found = [re.findall(r"valid \| .*?loss ([\d.]+)", text) for text in (alone, together)]
+    assert found[0] and set(found[1]) == set(found[0])
+
+
+def test_an_error_of_the_first_rank_ends_both(corpus: Path, tmp_path: Path) -> None:
+    (tmp_path / "checkpoint_last.pt").write_bytes(b"damaged")
+    output = torchrun("train", *flags(corpus, "transformer", tmp_path, 2), check=False)
+    assert "checkpoint_last.pt: 7 bytes that are no PyTorch checkpoint" in output
+
+
+def test_hydra_through_the_stock_command_refuses_to_train_two_models(
+    corpus: Path, tmp_path: Path
+) -> None:
+    settings = f"""
+common: {{cpu: true, user_dir: {PACKAGE}}}
+checkpoint: {{save_dir: {tmp_path}}}
+task: {{_name: translation, data: {corpus / "bin"}, source_lang: src, target_lang: tgt}}
+dataset: {{max_tokens: 400}}
+optimization: {{max_update: 2, lr: [0.01]}}
+optimizer: {{_name: adam}}
+lr_scheduler: {{_name: fixed}}
+criterion: {{_name: cross_entropy}}
+model: {{_name: transformer_biarn_tiny}}
+"""
+    (tmp_path / "run.yaml").write_text(settings)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node"]
+    program = ["2", "-m", "fairseq_cli.hydra_train", "--config-dir", str(tmp_path)]
+    call = [*launcher, *program, "--config-name", "run"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HYDRA_FULL_ERROR": "1"}
+    done = subprocess.run(
+        call, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+    )
+    output = done.stdout + done.stderr
+    assert done.returncode != 0
+    assert "torchrun started 2 processes, and each would train a model of its own" in output
+    assert not list(tmp_path.glob("checkpoint*.pt"))

@@ -1,0 +1,125 @@
+"""Precision, the NaN error and the fused optimizer, through fairseq-train."""
+
+import json
+import re
+from pathlib import Path
+from typing import Callable
+
+import pytest
+import torch
+from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
+
+from fairseq_recur.errors import ConfigError
+from tests.conftest import SMALL, TRAIN
+
+ADAM = [
+    *("--adam-betas", "(0.9, 0.98)", "--adam-eps", "1e-9"),
+    *("--weight-decay", "0.01", "--dropout", "0"),
+]
+
+
+@pytest.fixture(scope="module")
+def train(corpus: Path, cli: Callable[..., str]) -> Callable[..., str]:
+    def run(*flags: object, arch: str = "transformer_biarn_tiny") -> str:
+        return cli(
+            "train", corpus / "bin", "--arch", arch, *SMALL, *TRAIN, "--log-format", "json",
+            "--disable-validation", *flags,
+        )  # fmt: skip
+
+    return run
+
+
+def losses(output: str) -> list[float]:
+    """The loss of each update, from the log."""
+    lines = re.findall(r'^\{"epoch": .*"num_updates".*\}$', output, re.M)
+    return [float(json.loads(line)["loss"]) for line in lines]
+
+
+@pytest.mark.parametrize("arch", ["transformer", "transformer_biarn_tiny"])
+@pytest.mark.parametrize("flag", ["--bf16", "--memory-efficient-bf16", "--memory-efficient-fp16"])
+def test_half_precision_trains_on_a_cpu(train: Callable, arch: str, flag: str) -> None:
+    found = losses(train("--no-save", "--max-update", 8, flag, "--fp16-init-scale", 4, arch=arch))
+    assert len(found) == 8 and found[-1] < found[0]
+
+
+def test_fp16_without_a_gpu_is_refused_before_any_work(train: Callable, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--fp16 trains on a CUDA device"):
+        train("--save-dir", tmp_path / "none", "--max-update", 2, "--fp16")
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("precision", [[], ["--amp"]])
+@pytest.mark.parametrize("arch", ["transformer", "transformer_biarn_tiny"])
+def test_a_nan_loss_says_nan(
+    train: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: list, arch: str
+) -> None:
+    compute = LabelSmoothedCrossEntropyCriterion.compute_loss
+
+    def nan(self: object, *args: object, **kwargs: object) -> tuple:
+        loss, nll = compute(self, *args, **kwargs)
+        return loss * float("nan"), nll
+
+    monkeypatch.setattr(LabelSmoothedCrossEntropyCriterion, "compute_loss", nan)
+    monkeypatch.chdir(tmp_path)  # fairseq writes a dump here
+    with pytest.raises(FloatingPointError, match="(?i)nan"):
+        train("--save-dir", tmp_path, "--max-update", 2, *precision, arch=arch)
+
+
+def test_the_amp_scale_window_is_the_one_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fairseq.dataclass.configs import FairseqConfig
+    from fairseq.optim import amp_optimizer
+    from omegaconf import OmegaConf
+
+    cfg = OmegaConf.structured(FairseqConfig)
+    cfg.common.amp_scale_window = 77
+    optimizer = amp_optimizer.AMPOptimizer(cfg, [], None)
+    assert optimizer.scaler.get_growth_interval() == 77
+
+
+def test_fused_adamw_trains_as_adam_does(train: Callable, tmp_path: Path) -> None:
+    """torch adds eps after the bias correction; with 1e-9 that moves the loss by nothing."""
+    found, weights = {}, {}
+    for name in ("adam", "adamw_fused"):
+        folder = tmp_path / name
+        flags = ["--save-dir", folder, "--max-update", 20, "--optimizer", name, *ADAM]
+        found[name] = losses(train(*flags))
+        weights[name] = torch.load(folder / "checkpoint_last.pt", weights_only=True)["model"]
+    assert len(found["adam"]) == 20
+    assert found["adamw_fused"] == pytest.approx(found["adam"], abs=1.1e-3)  # 3 decimals logged
+    moved = [
+        (a - b).abs().max().item()
+        for a, b in zip(weights["adam"].values(), weights["adamw_fused"].values())
+    ]
+    assert sum(m < 1e-4 for m in moved) > 0.9 * len(moved)
+
+
+@pytest.mark.parametrize("precision", [[], ["--amp"], ["--memory-efficient-bf16"]])
+def test_fused_adamw_goes_on_as_if_never_stopped(
+    train: Callable, tmp_path: Path, precision: list
+) -> None:
+    flags = ["--optimizer", "adamw_fused", *ADAM, *precision]
+    # Not with --bf16: fairseq saves no float32 weights, so none of its optimizers resumes exactly.
+    train("--save-dir", tmp_path / "whole", "--max-update", 6, *flags)
+    train("--save-dir", tmp_path / "parts", "--max-update", 3, *flags)
+    output = train("--save-dir", tmp_path / "parts", "--max-update", 6, *flags)
+    assert "@ 3 updates" in output
+    whole, parts = (
+        torch.load(tmp_path / name / "checkpoint_last.pt", weights_only=True)
+        for name in ("whole", "parts")
+    )
+    assert losses(output)[-1] > 0
+    for key, value in whole["model"].items():
+        assert torch.equal(value, parts["model"][key]), key
+    states = [c["last_optimizer_state"]["state"] for c in (whole, parts)]
+    for key, state in states[0].items():
+        assert state["exp_avg_sq"].dtype == torch.float32
+        assert torch.equal(state["exp_avg_sq"], states[1][key]["exp_avg_sq"])
+
+
+def test_fused_adamw_learns_in_every_precision(train: Callable) -> None:
+    flags = ["--no-save", "--max-update", 20, "--optimizer", "adamw_fused", *ADAM]
+    reference = losses(train(*flags))
+    assert losses(train(*flags, "--amp")) == reference  # plain float32 on a CPU
+    for precision in ("--memory-efficient-bf16", "--bf16"):
+        found = losses(train(*flags, precision))
+        assert found == pytest.approx(reference, rel=0.02) and found[-1] < found[0]
