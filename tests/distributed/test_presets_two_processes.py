@@ -1,0 +1,104 @@
+"""Two processes with half the batch train what one process with the whole trains."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Callable, Dict, List
+
+import pytest
+import torch
+
+from tests.conftest import PRESETS, SMALL, TRAIN, VARIANTS, write_corpus
+from tests.running import USER_DIR
+
+ROOT = Path(__file__).parents[2]
+SENTENCES = 16  # the whole training set, and the batch of one update
+
+# Plain gradient descent: Adam makes a step of full size of a gradient that is zero but for
+# its last bit, like that of a bias that softmax cancels.
+TRAINING = [
+    *SMALL, *TRAIN, *"--optimizer sgd --lr 0.1 --lr-scheduler fixed --max-update 3".split(),
+    *"--disable-validation --no-epoch-checkpoints --dropout 0 --attention-dropout 0".split(),
+]  # fmt: skip
+
+BACKENDS: Dict[str, List[str]] = {
+    "pytorch_ddp": ["--ddp-backend", "pytorch_ddp"],
+    "legacy_ddp": ["--ddp-backend", "legacy_ddp"],
+    "pytorch_ddp-checkpointed": ["--ddp-backend", "pytorch_ddp", "--checkpoint-activations"],
+}
+MODELS: Dict[str, List[str]] = {
+    **{preset: ["--arch", preset] for preset in PRESETS},
+    **{variant: ["--arch", PRESETS[0], *flags] for variant, flags in VARIANTS.items()},
+}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory, cli: Callable[..., str]) -> Path:
+    """Sixteen sentences of different lengths."""
+    folder = tmp_path_factory.mktemp("sixteen")
+    for name in ("train", "valid"):
+        write_corpus(folder, name, SENTENCES, lambda words: words[::-1], 5)
+    cli(
+        "preprocess", "--source-lang", "src", "--target-lang", "tgt", "--joined-dictionary",
+        "--trainpref", folder / "train", "--validpref", folder / "valid",
+        "--destdir", folder / "bin",
+    )  # fmt: skip
+    return folder / "bin"
+
+
+def arguments(data: Path, model: str, folder: Path, batch: int, *flags: str) -> List[str]:
+    return [
+        str(data), "--user-dir", USER_DIR, *MODELS[model], *TRAINING, "--batch-size", str(batch),
+        "--save-dir", str(folder), *flags,
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def two_processes(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which each model trained by two processes is: MODEL/BACKEND."""
+    folder = tmp_path_factory.mktemp("two")
+    plan = [
+        arguments(data, model, folder / model / backend, SENTENCES // 2, *flags)
+        for model in MODELS
+        for backend, flags in BACKENDS.items()
+        if model in PRESETS or backend == "pytorch_ddp"
+    ]
+    (folder / "plan.json").write_text(json.dumps(plan))
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    for name in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK"):
+        environment.pop(name, None)
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2",
+         "-m", "tests.distributed.train_several", str(folder / "plan.json")],
+        env=environment, cwd=ROOT, capture_output=True, text=True, timeout=600,
+    )  # fmt: skip
+    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+    return folder
+
+
+def load(folder: Path) -> Dict[str, Any]:
+    return torch.load(folder / "checkpoint_last.pt", weights_only=True)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_two_processes_equal_one(
+    model: str, data: Path, two_processes: Path, cli: Callable[..., str], tmp_path: Path
+) -> None:
+    cli("train", *arguments(data, model, tmp_path / "one", SENTENCES))
+    one = load(tmp_path / "one")
+    cli("train", *arguments(data, model, tmp_path / "start", SENTENCES, "--max-update", "1"))
+    start = load(tmp_path / "start")["model"]
+    backends = list((two_processes / model).iterdir())
+    assert len(backends) == (3 if model in PRESETS else 1)
+    for backend in backends:
+        two = load(backend)
+        assert two["cfg"]["distributed_training"]["distributed_world_size"] == 2
+        assert two["optimizer_history"][-1]["num_updates"] == 3
+        assert two["model"].keys() == one["model"].keys()
+        for name, value in one["model"].items():
+            message = f"{backend.name}: {name}"
+            torch.testing.assert_close(two["model"][name], value, rtol=0, atol=1e-6, msg=message)
+    moved = [name for name in start if (start[name] - one["model"][name]).abs().max() > 1e-4]
+    assert len(moved) > len(start) / 2, "the updates must be larger than the tolerance"

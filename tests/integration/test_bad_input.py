@@ -1,0 +1,241 @@
+"""Wrong input gets one clear error, and strange lines what fairseq's users expect."""
+
+import shutil
+from pathlib import Path
+from typing import Any, Callable, List
+
+import pytest
+import torch
+
+from fairseq_recur.errors import CheckpointError, ConfigError
+from tests.conftest import SMALL, TRAIN, write_corpus
+from tests.running import SHORT, USER_DIR, generate, hypotheses
+
+Cli = Callable[..., str]
+Trained = Callable[[str], Path]
+
+
+@pytest.fixture
+def train(cli: Cli, corpus: Path, tmp_path: Path) -> Callable[..., str]:
+    """Train one update; nothing may have been saved when it fails."""
+
+    def run(*flags: Any, data: Any = corpus / "bin", arch: str = "transformer_biarn") -> str:
+        return cli(
+            "train", data, "--user-dir", USER_DIR, "--arch", arch, *SMALL, *TRAIN,
+            "--max-update", 1, "--save-dir", tmp_path / "save", *flags,
+        )  # fmt: skip
+
+    return run
+
+
+def nothing_saved(tmp_path: Path) -> bool:
+    return not list(tmp_path.rglob("save/*.pt"))
+
+
+@pytest.mark.parametrize(
+    "flags, problems",
+    [
+        ("--recurrence-steps 0", ["--recurrence-steps 0: at least 1"]),
+        ("--recurrence-layers 0", ["--recurrence-layers 0: at least 1"]),
+        ("--recurrence-fused-layers 3", ["--recurrence-fused-layers 3: the decoder has 2 layers"]),
+        ("--recurrence-fused-layers bottom", ["bottom: choose top, all or a number"]),
+        ("--recurrence birnn --recurrence-steps 4", ["--recurrence-steps 4 has no effect with"]),
+        ("--recurrence-gate scalar", ["--recurrence-gate scalar has no effect with"]),
+        ("--recurrence none --recurrence-layers 2", ["--recurrence-layers 2 has no effect with"]),
+        ("--no-cross-attention", ["--no-cross-attention leaves out"]),
+        ("--dropout 1.5", ["--dropout 1.5: a probability"]),
+        (
+            "--recurrence-steps 0 --recurrence-fused-layers 7 --encoder-attention-heads 3 "
+            "--recurrence-gate scalar --no-token-positional-embeddings --recurrence-positions",
+            [
+                "--recurrence-steps 0: at least 1",
+                "--recurrence-fused-layers 7: the decoder has 2 layers",
+                "--encoder-embed-dim 16 cannot be split evenly among --encoder-attention-heads 3",
+                "--recurrence-gate scalar has no effect with --recurrence-fusion stack",
+                "--recurrence-positions needs what --no-token-positional-embeddings removes",
+            ],
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) and len(value) < 50 else "",
+)
+def test_conflicting_options_are_listed_at_once(
+    flags: str, problems: List[str], train: Callable[..., str], tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError) as error:
+        train(*flags.split())
+    message = str(error.value)
+    assert all(problem in message for problem in problems), message
+    assert message.count("\n- ") == len(problems), message
+    assert nothing_saved(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "flag", ["--recurrence", "--recurrence-fusion", "--recurrence-attention", "--cross-attention"]
+)
+def test_unknown_part_is_named_with_those_there_are(
+    flag: str, train: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as error:
+        train(flag, "lstmm")
+    assert error.value.code == 2
+    said = capsys.readouterr().err
+    assert f"argument {flag}: invalid choice: 'lstmm' (choose from" in said
+
+
+def test_shared_embeddings_need_one_dictionary(
+    cli: Cli, corpus: Path, train: Callable[..., str], tmp_path: Path
+) -> None:
+    write_corpus(tmp_path, "train", 20, lambda words: words + ["other"], 1)
+    write_corpus(tmp_path, "valid", 20, lambda words: words, 1)
+    cli(
+        "preprocess", "--source-lang", "src", "--target-lang", "tgt", "--trainpref",
+        tmp_path / "train", "--validpref", tmp_path / "valid", "--destdir", tmp_path / "bin",
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match="preprocess with --joined-dictionary"):
+        train("--share-all-embeddings", data=tmp_path / "bin")
+
+
+def test_checkpoint_of_another_architecture(
+    train: Callable[..., str], corpus: Path, trained: Trained, tmp_path: Path
+) -> None:
+    """Other sizes, and a plug-in checkpoint for the stock model's structure: resume, finetune."""
+    checkpoint = trained("transformer_biarn") / "checkpoint_last.pt"
+    for how in ("--restore-file", "--finetune-from-model"):
+        with pytest.raises(CheckpointError, match="of another architecture.*--arch") as error:
+            train(how, checkpoint, "--encoder-embed-dim", 24, "--encoder-ffn-embed-dim", 32)
+        assert "is (16, 48)" in str(error.value) or "in the checkpoint and" in str(error.value)
+        with pytest.raises(CheckpointError, match="the model has no .*recurrence_encoder"):
+            train(how, checkpoint, "--recurrence", "none")
+    assert nothing_saved(tmp_path)
+
+
+@pytest.fixture
+def other_data(corpus: Path, tmp_path: Path) -> Path:
+    """The corpus with a dictionary that has three words fewer."""
+    folder = tmp_path / "other"
+    shutil.copytree(corpus / "bin", folder)
+    for side in ("src", "tgt"):
+        file = folder / f"dict.{side}.txt"
+        file.write_text("".join(file.read_text().splitlines(keepends=True)[:-3]))
+    return folder
+
+
+def test_dictionary_that_does_not_fit(
+    train: Callable[..., str], cli: Cli, other_data: Path, trained: Trained, tmp_path: Path
+) -> None:
+    checkpoint = trained("transformer_biarn") / "checkpoint_last.pt"
+    said = "its vocabulary is of another size.*--srcdict"
+    with pytest.raises(CheckpointError, match=said):
+        generate(other_data, checkpoint)
+    with pytest.raises(CheckpointError, match=said):
+        cli(
+            "interactive", other_data, "--user-dir", USER_DIR, "--path", checkpoint, "--cpu",
+            stdin="w1\n",
+        )  # fmt: skip
+    with pytest.raises(CheckpointError, match=said):
+        train("--restore-file", checkpoint, data=other_data)
+    assert nothing_saved(tmp_path)
+
+
+def test_missing_data_folder(train: Callable[..., str], trained: Trained, tmp_path: Path) -> None:
+    with pytest.raises((ConfigError, FileNotFoundError), match="no-such-folder"):
+        train(data=tmp_path / "no-such-folder")
+    checkpoint = trained("transformer_biarn") / "checkpoint_last.pt"
+    with pytest.raises((ConfigError, FileNotFoundError), match="no-such-folder"):
+        generate(tmp_path / "no-such-folder", checkpoint)
+    assert nothing_saved(tmp_path)
+
+
+def test_missing_checkpoint(
+    train: Callable[..., str], cli: Cli, corpus: Path, tmp_path: Path
+) -> None:
+    missing = tmp_path / "no-such.pt"
+    errors = (CheckpointError, FileNotFoundError)
+    with pytest.raises(errors, match="no-such.pt"):
+        generate(corpus / "bin", missing)
+    with pytest.raises(errors, match="no-such.pt"):
+        cli("interactive", corpus / "bin", "--user-dir", USER_DIR, "--path", missing, stdin="w1\n")
+    with pytest.raises(errors, match="no-such.pt"):
+        cli(
+            "validate", corpus / "bin", "--user-dir", USER_DIR, "--task", "translation", "--cpu",
+            "--path", missing, "--batch-size", 8,
+        )  # fmt: skip
+    with pytest.raises((*errors, ValueError), match="no-such.pt"):
+        train("--finetune-from-model", missing)
+    assert nothing_saved(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def strange(cli: Cli, corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Five lines: ordinary, empty, longer than any position table, unknown words, ordinary."""
+    folder = tmp_path_factory.mktemp("strange")
+    lines = ["w1 w2 w3", "", " ".join(["w4"] * 2000), "neverseen", "w5"]
+    (folder / "test.src").write_text("\n".join(lines) + "\n")
+    (folder / "test.tgt").write_text("\n".join(["w1"] * 5) + "\n")
+    cli(
+        "preprocess", "--source-lang", "src", "--target-lang", "tgt", "--testpref",
+        folder / "test", "--srcdict", corpus / "bin" / "dict.src.txt", "--tgtdict",
+        corpus / "bin" / "dict.tgt.txt", "--destdir", folder / "bin",
+    )  # fmt: skip
+    return folder
+
+
+def test_empty_line(preset: str, cli: Cli, corpus: Path, trained: Trained) -> None:
+    """It has a hypothesis, whose score is a number, and leaves its neighbours as they are."""
+    flags = [
+        "interactive", corpus / "bin", "--user-dir", USER_DIR, "--cpu", *SHORT,
+        "--path", trained(preset) / "checkpoint_last.pt",
+    ]  # fmt: skip
+    lines = "w1 w2 w3\n\nw5\n"
+    found = hypotheses(cli(*flags, "--buffer-size", 3, "--batch-size", 3, stdin=lines))
+    alone = hypotheses(cli(*flags, stdin=lines))
+    assert list(found) == list(alone) == [0, 1, 2]
+    for number in alone:
+        assert found[number][0].words == alone[number][0].words
+        assert found[number][0].score == pytest.approx(alone[number][0].score, abs=1e-5)
+
+
+LONG = "Size of sample .* is invalid|longer than|exceeds|max_positions"
+
+
+def test_too_long_line_is_an_error_that_says_what_to_do(
+    cli: Cli, corpus: Path, strange: Path, trained: Trained
+) -> None:
+    checkpoint = trained("transformer_biarn") / "checkpoint_last.pt"
+    with pytest.raises(Exception, match=LONG):
+        generate(strange / "bin", checkpoint)
+    with pytest.raises(Exception, match=LONG):
+        cli(
+            "interactive", corpus / "bin", "--user-dir", USER_DIR, "--cpu", "--path", checkpoint,
+            stdin=(strange / "test.src").read_text(),
+        )  # fmt: skip
+
+
+def test_too_long_line_is_truncated_or_skipped_on_demand(
+    preset: str, cli: Cli, corpus: Path, strange: Path, trained: Trained
+) -> None:
+    checkpoint = trained(preset) / "checkpoint_last.pt"
+    whole = ["--required-batch-size-multiple", 1]
+    skipped = generate(
+        strange / "bin", checkpoint, "--skip-invalid-size-inputs-valid-test", *whole
+    )
+    assert sorted(hypotheses(skipped)) == [0, 1, 3, 4]
+    truncated = hypotheses(generate(strange / "bin", checkpoint, "--truncate-source", *whole))
+    assert sorted(truncated) == [0, 1, 2, 3, 4]
+    interactive = cli(
+        "interactive", corpus / "bin", "--user-dir", USER_DIR, "--cpu", "--path", checkpoint,
+        *SHORT, "--truncate-source", "--buffer-size", 5, "--batch-size", 5,
+        stdin=(strange / "test.src").read_text(),
+    )  # fmt: skip
+    found = hypotheses(interactive)
+    assert list(found) == [0, 1, 2, 3, 4]
+    assert [h[0].words for h in found.values()] == [truncated[i][0].words for i in range(5)]
+
+
+def test_file_that_is_no_checkpoint(corpus: Path, tmp_path: Path) -> None:
+    text, other = tmp_path / "text.pt", tmp_path / "other.pt"
+    text.write_text("not a checkpoint\n")
+    torch.save({"weights": torch.zeros(2)}, other)
+    for file in (text, other):
+        with pytest.raises(CheckpointError, match=str(file)):
+            generate(corpus / "bin", file)

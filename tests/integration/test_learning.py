@@ -1,0 +1,90 @@
+"""Small models learn to copy and to reverse, through the command line."""
+
+from pathlib import Path
+from typing import Callable, Dict, List
+
+import pytest
+import sacrebleu
+
+from tests.conftest import PRESETS, write_corpus
+from tests.running import USER_DIR, generate, hypotheses
+
+Cli = Callable[..., str]
+
+TASKS: Dict[str, Callable[[List[str]], List[str]]] = {
+    "copy": lambda words: words,
+    "reverse": lambda words: words[::-1],
+}
+UPDATES = {"copy": 400, "reverse": 800}
+
+SIZES = (
+    "--encoder-embed-dim 64 --encoder-ffn-embed-dim 128 --encoder-layers 2 --decoder-layers 2 "
+    "--encoder-attention-heads 4 --decoder-attention-heads 4 --share-all-embeddings "
+    "--dropout 0 --attention-dropout 0"
+).split()
+LEARNING = (
+    "--optimizer adamw_fused --lr 0.003 --lr-scheduler inverse_sqrt --warmup-updates 150 "
+    "--clip-norm 1.0 --criterion label_smoothed_cross_entropy --label-smoothing 0.1 "
+    "--max-tokens 600 --cpu --seed 1 --num-workers 0 --log-format simple --disable-validation "
+    "--no-epoch-checkpoints --no-save-optimizer-state --save-interval 1000"
+).split()
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory: pytest.TempPathFactory, cli: Cli) -> Path:
+    """For each task 8000 sentence pairs to learn from and 200 others to be tested with."""
+    for task, change in TASKS.items():
+        folder = tmp_path_factory.getbasetemp() / "tasks" / task
+        folder.mkdir(parents=True)
+        for name, pairs, seed in (("train", 8000, 1), ("test", 200, 2)):
+            write_corpus(folder, name, pairs, change, seed)
+        seen = set((folder / "train.src").read_text().splitlines())
+        held_out = [s for s in (folder / "test.src").read_text().splitlines() if s not in seen]
+        (folder / "test.src").write_text("".join(s + "\n" for s in held_out))
+        (folder / "test.tgt").write_text(
+            "".join(" ".join(change(s.split())) + "\n" for s in held_out)
+        )
+        cli(
+            "preprocess", "--source-lang", "src", "--target-lang", "tgt", "--joined-dictionary",
+            "--trainpref", folder / "train", "--testpref", folder / "test",
+            "--destdir", folder / "bin",
+        )  # fmt: skip
+    return tmp_path_factory.getbasetemp() / "tasks"
+
+
+def learn(cli: Cli, folder: Path, save_dir: Path, updates: int, *flags: str) -> float:
+    """BLEU on the sentences that were not learnt."""
+    cli(
+        "train", folder / "bin", "--user-dir", USER_DIR, *SIZES, *LEARNING,
+        "--max-update", updates, "--save-dir", save_dir, *flags,
+    )  # fmt: skip
+    found = hypotheses(
+        generate(
+            folder / "bin", save_dir / "checkpoint_last.pt", "--beam", 1, "--max-tokens", 1000,
+            "--required-batch-size-multiple", 1,
+        )
+    )  # fmt: skip
+    references = (folder / "test.tgt").read_text().splitlines()
+    assert sorted(found) == list(range(len(references))) and len(references) > 150
+    translations = [found[i][0].words for i in range(len(references))]
+    return sacrebleu.corpus_bleu(translations, [references], tokenize="none", force=True).score
+
+
+def test_copying_is_learnt(cli: Cli, tasks: Path, tmp_path: Path) -> None:
+    bleu = learn(cli, tasks / "copy", tmp_path, UPDATES["copy"], "--arch", "transformer_biarn_tiny")
+    assert bleu >= 98
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", TASKS)
+def test_every_preset_learns(preset: str, task: str, cli: Cli, tasks: Path, tmp_path: Path) -> None:
+    assert learn(cli, tasks / task, tmp_path, UPDATES[task], "--arch", preset) >= 98
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", TASKS)
+def test_every_variant_learns(
+    variant: List[str], task: str, cli: Cli, tasks: Path, tmp_path: Path
+) -> None:
+    arch = ["--arch", PRESETS[0], *variant]
+    assert learn(cli, tasks / task, tmp_path, UPDATES[task], *arch) >= 98

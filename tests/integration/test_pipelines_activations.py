@@ -1,0 +1,75 @@
+"""Activation checkpointing trains the same model, with every preset and every variant."""
+
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Tuple
+from unittest.mock import patch
+
+import pytest
+import torch
+
+from tests.conftest import PRESETS, SMALL, TRAIN
+from tests.running import USER_DIR, generate, hypotheses, update_losses
+
+Cli = Callable[..., str]
+
+# Checkpointing adds the gradients of a tensor that several layers read in another order,
+# and Adam makes full steps of the last bit of a gradient that is zero.
+SGD = ["--optimizer", "sgd", "--lr", 0.1, "--lr-scheduler", "fixed"]
+
+CHECKPOINTED: Dict[str, List[str]] = {
+    "kept": ["--checkpoint-activations"],
+    "offloaded": ["--checkpoint-activations", "--offload-activations"],
+}
+
+
+def train(cli: Cli, corpus: Path, folder: Path, *flags: Any) -> Tuple[Dict[int, float], Any]:
+    """Losses of five updates, and the weights after them."""
+    log = cli(
+        "train", corpus / "bin", "--user-dir", USER_DIR, *SMALL, *TRAIN, "--max-update", 5,
+        "--disable-validation", "--no-epoch-checkpoints", "--save-dir", folder, *SGD,
+        *flags,
+    )  # fmt: skip
+    state = torch.load(folder / "checkpoint_last.pt", weights_only=True)
+    return update_losses(log), state["model"]
+
+
+def assert_trains_the_same(
+    cli: Cli, corpus: Path, folder: Path, arch: List[str], flags: List[str]
+) -> None:
+    """With dropout, which must fall on the same units in the second forward pass."""
+    dropout = ["--dropout", 0.1, "--attention-dropout", 0.1]
+    losses, expected = train(cli, corpus, folder / "all", *arch, *dropout)
+    losses_checkpointed, found = train(cli, corpus, folder / "some", *arch, *dropout, *flags)
+    assert losses_checkpointed == losses and len(losses) == 5
+    assert found.keys() == expected.keys()
+    for name in expected:
+        torch.testing.assert_close(found[name], expected[name], rtol=0, atol=1e-6, msg=name)
+
+
+@pytest.mark.parametrize("how", CHECKPOINTED)
+def test_every_preset_trains_the_same(
+    preset: str, how: str, cli: Cli, corpus: Path, tmp_path: Path
+) -> None:
+    assert_trains_the_same(cli, corpus, tmp_path, ["--arch", preset], CHECKPOINTED[how])
+    assert hypotheses(generate(corpus / "bin", tmp_path / "some" / "checkpoint_last.pt"))
+
+
+def test_every_variant_trains_the_same(
+    variant: List[str], cli: Cli, corpus: Path, tmp_path: Path
+) -> None:
+    arch = ["--arch", PRESETS[0], *variant]
+    assert_trains_the_same(cli, corpus, tmp_path, arch, CHECKPOINTED["kept"])
+
+
+def test_every_layer_is_checkpointed(variant: List[str], make_model: Callable[..., Any]) -> None:
+    """Those of the recurrence encoder as well: their activations grow with the steps."""
+    wrapped: List[torch.nn.Module] = []
+    with patch(
+        "fairseq_recur.models.layers.checkpoint_wrapper",
+        lambda layer, offload_to_cpu: wrapped.append(layer) or layer,
+    ):
+        model = make_model(PRESETS[0], *SMALL, *variant, "--checkpoint-activations")
+    layers = [*model.encoder.layers, *model.decoder.layers]
+    if model.encoder.recurrence_encoder is not None:
+        layers += model.encoder.recurrence_encoder.layers
+    assert set(wrapped) == set(layers) and len(wrapped) == len(layers)

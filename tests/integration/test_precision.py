@@ -1,0 +1,109 @@
+"""Half precision is finite where float32 is: in training, in decoding, with large activations."""
+
+import math
+from pathlib import Path
+from typing import Any, Callable, List
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.conftest import PRESETS, SMALL, TRAIN
+from tests.running import USER_DIR, generate, hypotheses, update_losses
+
+Cli = Callable[..., str]
+
+TRAINING_MODES = ["--bf16", "--memory-efficient-bf16", "--memory-efficient-fp16", "--amp"]
+
+
+def losses(cli: Cli, corpus: Path, *flags: Any) -> List[float]:
+    log = cli(
+        "train", corpus / "bin", "--user-dir", USER_DIR, *SMALL, *TRAIN, "--max-update", 5,
+        "--disable-validation", "--no-save", "--dropout", 0, "--attention-dropout", 0,
+        "--fp16-init-scale", 4, *flags,
+    )  # fmt: skip
+    found = update_losses(log)
+    assert list(found) == [1, 2, 3, 4, 5]
+    return list(found.values())
+
+
+def assert_trains_like_float32(found: List[float], expected: List[float], updates: int) -> None:
+    """Finite throughout, and near to float32 for so many updates.
+
+    The memory-efficient modes keep no float32 copy of the weights, and round every update
+    away that is small beside its weight: only their first loss is comparable.
+    """
+    assert all(math.isfinite(loss) for loss in found)
+    assert found[:updates] == pytest.approx(expected[:updates], abs=0.05)
+    assert expected[-1] < expected[0] - 0.05, "the training moves"
+
+
+@pytest.mark.parametrize("mode", TRAINING_MODES)
+def test_every_preset_trains(preset: str, mode: str, cli: Cli, corpus: Path) -> None:
+    arch = ["--arch", preset]
+    updates = 1 if "memory" in mode else 5
+    found, expected = losses(cli, corpus, *arch, mode), losses(cli, corpus, *arch)
+    assert_trains_like_float32(found, expected, updates)
+
+
+@pytest.mark.parametrize("mode", ["--memory-efficient-bf16", "--memory-efficient-fp16"])
+def test_every_variant_trains(variant: List[str], mode: str, cli: Cli, corpus: Path) -> None:
+    arch = ["--arch", PRESETS[0], *variant]
+    found, expected = losses(cli, corpus, *arch, mode), losses(cli, corpus, *arch)
+    assert_trains_like_float32(found, expected, updates=1)
+
+
+@pytest.mark.parametrize("flag", ["--fp16", "--bf16"])
+def test_every_preset_decodes(
+    preset: str, flag: str, corpus: Path, trained: Callable[[str], Path]
+) -> None:
+    checkpoint = trained(preset) / "checkpoint_last.pt"
+    flags = ["--batch-size", 8, "--required-batch-size-multiple", 1]
+    expected = hypotheses(generate(corpus / "bin", checkpoint, *flags))
+    found = hypotheses(generate(corpus / "bin", checkpoint, flag, *flags))
+    assert found.keys() == expected.keys()
+    scores = [(found[n][0].score, expected[n][0].score) for n in expected]
+    assert all(math.isfinite(score) for score, _ in scores)
+    mean = sum(abs(one - other) for one, other in scores) / len(scores)
+    assert 0 < mean < 0.1, "half precision is in use, and near to float32"
+
+
+def batch(sources: int, length: int, words: int) -> List[Tensor]:
+    """Source tokens (B, S) padded on the left, source lengths, and shifted target tokens."""
+    lengths = torch.linspace(length, max(1, length // 7), sources).long()
+    tokens = torch.randint(4, words, (sources, length))
+    tokens[torch.arange(length) < (length - lengths).unsqueeze(1)] = 1
+    return [tokens, lengths, torch.randint(4, words, (sources, 12))]
+
+
+def all_finite(model: nn.Module, inputs: List[Tensor]) -> bool:
+    """Whether loss and gradients of a training step, and the states in evaluation, are finite."""
+    model.train()
+    logits = model(*inputs)[0]
+    model.get_normalized_probs((logits, None), log_probs=True).float().mean().backward()
+    gradients = all(
+        p.grad is not None and p.grad.isfinite().all() for p in model.parameters()
+    )  # fmt: skip
+    model.zero_grad()
+    with torch.no_grad():
+        model.eval()
+        evaluated = model(*inputs)[0].isfinite().all()
+    return bool(logits.isfinite().all() and gradients and evaluated)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["fp16", "bf16"])
+@pytest.mark.parametrize("length, scale", [(1000, 1), (300, 30), (40, 200)])
+def test_finite_where_float32_is(
+    variant: List[str],
+    length: int,
+    scale: float,
+    dtype: torch.dtype,
+    make_model: Callable[..., nn.Module],
+) -> None:
+    """Long sources, and embeddings whose values are *scale* times larger than initialised."""
+    model = make_model(PRESETS[0], *SMALL, *variant, "--max-source-positions", "1024")
+    inputs = batch(3, length, 64)
+    with torch.no_grad():
+        model.encoder.embed_tokens.weight.mul_(scale)
+    assert all_finite(model, inputs), "the case must be one that float32 can do"
+    assert all_finite(model.to(dtype), inputs)
