@@ -5,10 +5,11 @@ QUICKSTART="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 ROOT="$(cd "$QUICKSTART/../.." && pwd)"
 DATA="$QUICKSTART/data"
 WORK="${WORK:-$QUICKSTART/work}"
-EPOCHS="${EPOCHS:-8}"
+EPOCHS="${EPOCHS:-5}"
 SYSTEMS=(transformer transformer_biarn_tiny)
 
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-2}"
+bash "$ROOT/scripts/setup.sh" # does nothing when the environment is there
 PATH="$ROOT/.venv/bin:$PATH"
 
 BPE_SIZE=2000
@@ -22,13 +23,14 @@ TINY=(
     --decoder-layers 2 --decoder-attention-heads 4
 )
 
-# Both systems are trained with exactly these.
+# Both systems are trained with exactly these. No dropout: in so few epochs it costs more than it
+# gives (validation loss of the stock system after two epochs: 4.74 without, 4.90 with 0.1).
 TRAINING=(
-    --share-all-embeddings --dropout 0.1
+    --share-all-embeddings --dropout 0.0
     --optimizer adamw_fused --adam-betas "(0.9, 0.98)" --clip-norm 1.0
     --lr 3e-3 --lr-scheduler inverse_sqrt --warmup-updates 300
     --criterion label_smoothed_cross_entropy --label-smoothing 0.1
-    --max-tokens 1000 --seed 1 --num-workers 0 --cpu
+    --max-tokens 1000 --max-tokens-valid 4000 --seed 1 --num-workers 0 --cpu
 )
 
 say() { printf '\n== %s\n' "$*"; }

@@ -5,7 +5,8 @@ source "$(dirname "${BASH_SOURCE[0]}")/settings.sh"
 
 system="${1:-transformer_biarn_tiny}"
 [ -f "$WORK/$system/average.pt" ] || { echo "no $system here yet: bash run.sh" >&2; exit 1; }
+if [ -t 0 ]; then echo "Type English sentences, one a line; Ctrl-D ends." >&2; fi
 # fairseq prints several lines a sentence; D- is the translation as plain text.
-PYTHONUNBUFFERED=1 fairseq-recur interactive "$WORK/data-bin" -s en -t de --cpu \
+LOGLEVEL=WARNING PYTHONUNBUFFERED=1 fairseq-recur interactive "$WORK/data-bin" -s en -t de --cpu \
     --path "$WORK/$system/average.pt" --beam 5 "${BPE[@]}" |
     sed -u -n 's/^D-[0-9]*\t[^\t]*\t//p'
