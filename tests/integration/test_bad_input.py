@@ -104,7 +104,7 @@ def test_checkpoint_of_another_architecture(
         with pytest.raises(CheckpointError, match="of another architecture.*--arch") as error:
             train(how, checkpoint, "--encoder-embed-dim", 24, "--encoder-ffn-embed-dim", 32)
         assert "is (16, 48)" in str(error.value) or "in the checkpoint and" in str(error.value)
-        with pytest.raises(CheckpointError, match="the model has no .*recurrence_encoder"):
+        with pytest.raises(CheckpointError, match="the model has no .*fusion"):
             train(how, checkpoint, "--recurrence", "none")
     assert nothing_saved(tmp_path)
 
