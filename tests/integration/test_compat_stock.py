@@ -112,7 +112,8 @@ def test_it_survives_the_broadcast_of_a_resume(
     monkeypatch.setattr(distributed_utils, "broadcast", lambda t, **_: t.copy_(next(received)))
     monkeypatch.setattr(distributed_utils, "get_rank", lambda group: 1)
     arrived = distributed_utils._broadcast_object_slow(None, 0, None, cpu)
-    assert arrived["cfg"] == light["cfg"] and arrived["model"] == light["model"]
+    # As text: omegaconf 2.0 cannot compare configurations that hold a Namespace.
+    assert str(arrived["cfg"]) == str(light["cfg"]) and arrived["model"] == light["model"]
     assert type(arrived["cfg"]) is type(light["cfg"])
 
 

@@ -109,7 +109,8 @@ def test_fused_adamw_goes_on_as_if_never_stopped(
     )
     assert losses(output)[-1] > 0
     for key, value in whole["model"].items():
-        assert torch.equal(value, parts["model"][key]), key
+        # fairseq 0.12.2 never fills the buffer of this name.
+        assert key.endswith("_float_tensor") or torch.equal(value, parts["model"][key]), key
     states = [c["last_optimizer_state"]["state"] for c in (whole, parts)]
     for key, state in states[0].items():
         assert state["exp_avg_sq"].dtype == torch.float32
