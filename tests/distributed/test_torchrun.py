@@ -83,7 +83,7 @@ def test_an_error_of_the_first_rank_ends_both(corpus: Path, tmp_path: Path) -> N
 
 @pytest.mark.skipif(
     "distributed_world_size == 1" not in inspect.getsource(distributed_utils.infer_init_method),
-    reason="fairseq 0.12.2 starts NCCL here, which says that it needs a GPU",
+    reason="fairseq 0.12.2 joins the processes here, and fails without a GPU",
 )
 def test_hydra_through_the_stock_command_refuses_to_train_two_models(
     corpus: Path, tmp_path: Path

@@ -86,11 +86,12 @@ def test_fused_adamw_trains_as_adam_does(train: Callable, tmp_path: Path) -> Non
         weights[name] = torch.load(folder / "checkpoint_last.pt", weights_only=True)["model"]
     assert len(found["adam"]) == 20
     assert found["adamw_fused"] == pytest.approx(found["adam"], abs=1.1e-3)  # 3 decimals logged
-    moved = [
-        (a - b).abs().max().item()
-        for a, b in zip(weights["adam"].values(), weights["adamw_fused"].values())
-    ]
-    assert sum(m < 1e-4 for m in moved) > 0.9 * len(moved)
+    for key, value in weights["adam"].items():
+        # A bias of the keys moves no softmax: its gradient is rounding noise, which Adam blows
+        # up. The least gradients feel where eps is added: 1% of one step of the learning rate.
+        if not key.endswith(("k_proj.bias", "_float_tensor")):
+            moved = (value - weights["adamw_fused"][key]).abs().max()
+            assert moved < 0.01 * 0.002, key
 
 
 @pytest.mark.parametrize("precision", [[], ["--amp"], ["--memory-efficient-bf16"]])
