@@ -247,3 +247,12 @@ def test_an_error_that_is_not_the_files_stays(tmp_path: Path) -> None:
     torch.save(stock_state(args=OPTIONS, cfg=None), path)
     with pytest.raises(AttributeError):
         checkpoint_utils.load_checkpoint_to_cpu(str(path), arg_overrides=5)
+
+
+def test_text_is_not_taken_for_an_attack(tmp_path: Path) -> None:
+    """The letter c is pickle's code for a global, so "cos ..." looks like one to torch."""
+    path = tmp_path / "notes.pt"
+    path.write_text("cos is a function\nof an angle\n")
+    problem = compat.checkpoint_problem(str(path))
+    assert problem is not None
+    assert "no PyTorch checkpoint" in problem and "run code" not in problem
