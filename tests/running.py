@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any, Dict, List, NamedTuple
 from unittest.mock import patch
 
+import torch
+from torch import Tensor
+
 import fairseq_recur
 
 USER_DIR = str(Path(fairseq_recur.__file__).parent)
@@ -95,6 +98,12 @@ def token_scores(output: str) -> Dict[int, List[float]]:
     """The P- lines of generate: the score of each word of the best hypothesis."""
     lines = re.findall(r"^P-(\d+)\t(.*)$", output, re.M)
     return {int(number): [float(score) for score in scores.split()] for number, scores in lines}
+
+
+def saved_weights(checkpoint: Any) -> Dict[str, Tensor]:
+    """A checkpoint's weights, without a buffer that fairseq 0.12.2 never fills."""
+    weights = torch.load(checkpoint, weights_only=True)["model"]
+    return {name: w for name, w in weights.items() if not name.endswith("._float_tensor")}
 
 
 def update_losses(output: str) -> Dict[int, float]:

@@ -5,13 +5,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Callable, Dict, List
+from typing import Callable, Dict, List
 
 import pytest
 import torch
 
 from tests.conftest import PRESETS, SMALL, TRAIN, VARIANTS, write_corpus
-from tests.running import USER_DIR
+from tests.running import USER_DIR, saved_weights
 
 ROOT = Path(__file__).parents[2]
 SENTENCES = 16  # the whole training set, and the batch of one update
@@ -78,8 +78,8 @@ def two_processes(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def load(folder: Path) -> Dict[str, Any]:
-    return torch.load(folder / "checkpoint_last.pt", weights_only=True)
+def weights(folder: Path) -> Dict[str, torch.Tensor]:
+    return saved_weights(folder / "checkpoint_last.pt")
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -87,18 +87,19 @@ def test_two_processes_equal_one(
     model: str, data: Path, two_processes: Path, cli: Callable[..., str], tmp_path: Path
 ) -> None:
     cli("train", *arguments(data, model, tmp_path / "one", SENTENCES))
-    one = load(tmp_path / "one")
+    one = weights(tmp_path / "one")
     cli("train", *arguments(data, model, tmp_path / "start", SENTENCES, "--max-update", "1"))
-    start = load(tmp_path / "start")["model"]
+    start = weights(tmp_path / "start")
     backends = list((two_processes / model).iterdir())
     assert len(backends) == (3 if model in PRESETS else 1)
     for backend in backends:
-        two = load(backend)
-        assert two["cfg"]["distributed_training"]["distributed_world_size"] == 2
-        assert two["optimizer_history"][-1]["num_updates"] == 3
-        assert two["model"].keys() == one["model"].keys()
-        for name, value in one["model"].items():
+        state = torch.load(backend / "checkpoint_last.pt", weights_only=True)
+        assert state["cfg"]["distributed_training"]["distributed_world_size"] == 2
+        assert state["optimizer_history"][-1]["num_updates"] == 3
+        two = weights(backend)
+        assert two.keys() == one.keys()
+        for name, value in one.items():
             message = f"{backend.name}: {name}"
-            torch.testing.assert_close(two["model"][name], value, rtol=0, atol=1e-6, msg=message)
-    moved = [name for name in start if (start[name] - one["model"][name]).abs().max() > 1e-4]
+            torch.testing.assert_close(two[name], value, rtol=0, atol=1e-6, msg=message)
+    moved = [name for name in start if (start[name] - one[name]).abs().max() > 1e-4]
     assert len(moved) > len(start) / 2, "the updates must be larger than the tolerance"

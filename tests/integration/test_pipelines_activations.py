@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.conftest import PRESETS, SMALL, TRAIN
-from tests.running import USER_DIR, generate, hypotheses, update_losses
+from tests.running import USER_DIR, generate, hypotheses, saved_weights, update_losses
 
 Cli = Callable[..., str]
 
@@ -29,8 +29,7 @@ def train(cli: Cli, corpus: Path, folder: Path, *flags: Any) -> Tuple[Dict[int, 
         "--disable-validation", "--no-epoch-checkpoints", "--save-dir", folder, *SGD,
         *flags,
     )  # fmt: skip
-    state = torch.load(folder / "checkpoint_last.pt", weights_only=True)
-    return update_losses(log), state["model"]
+    return update_losses(log), saved_weights(folder / "checkpoint_last.pt")
 
 
 def assert_trains_the_same(

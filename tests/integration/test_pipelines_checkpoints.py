@@ -4,27 +4,30 @@ import math
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, List
 
 import pytest
 import torch
 from fairseq.models import ARCH_MODEL_REGISTRY
-from torch import Tensor
 
 from fairseq_recur.cli.average import average_checkpoints, save_atomically
 from fairseq_recur.errors import CheckpointError
 from tests.conftest import SMALL, TRAIN
-from tests.running import SHORT, USER_DIR, generate, hypotheses, token_scores, update_losses
+from tests.running import (
+    SHORT,
+    USER_DIR,
+    generate,
+    hypotheses,
+    saved_weights,
+    token_scores,
+    update_losses,
+)
 
 Cli = Callable[..., str]
 Trained = Callable[[str], Path]
 
 # Of a learning rate of zero: what is saved after the first update is what it started from.
 STANDING_STILL = "--lr 0 --lr-scheduler fixed --max-update 1 --no-epoch-checkpoints".split()
-
-
-def weights(checkpoint: Path) -> Dict[str, Tensor]:
-    return torch.load(checkpoint, weights_only=True)["model"]
 
 
 def start(cli: Cli, corpus: Path, arch: str, folder: Path, *flags: Any) -> str:
@@ -42,9 +45,9 @@ def test_averaged_checkpoints_translate(
     files = [folder / "checkpoint5.pt", folder / "checkpoint10.pt"]
     averaged = tmp_path / "averaged.pt"
     save_atomically(average_checkpoints(files), averaged)
-    five, ten = map(weights, files)
-    assert weights(averaged).keys() == five.keys()
-    for name, value in weights(averaged).items():
+    five, ten = map(saved_weights, files)
+    assert saved_weights(averaged).keys() == five.keys()
+    for name, value in saved_weights(averaged).items():
         torch.testing.assert_close(value, (five[name] + ten[name]) / 2)
     assert any((five[name] != ten[name]).any() for name in five)
     found = hypotheses(generate(corpus / "bin", averaged, "--batch-size", 8))
@@ -101,7 +104,7 @@ def test_translate_in_python_equals_generate(
     preset: str, with_bpe: bool, corpus: Path, trained: Trained, bpe_codes: Path
 ) -> None:
     folder = trained(preset)
-    expected = hypotheses(generate(corpus / "bin", folder / "checkpoint_last.pt", *WHOLE))
+    expected = hypotheses(generate(corpus / "bin", folder / "checkpoint_last.pt"))
     model = ARCH_MODEL_REGISTRY[preset].from_pretrained(
         str(folder), "checkpoint_last.pt", str(corpus / "bin"),
         **({"bpe": "subword_nmt", "bpe_codes": str(bpe_codes)} if with_bpe else {}),
@@ -112,9 +115,6 @@ def test_translate_in_python_equals_generate(
     found = model.translate(sources, beam=5, max_len_b=12)
     assert found == [expected[i][0].words for i in range(len(sources))]
     assert model.translate(sources[3], beam=5, max_len_b=12) == found[3]
-
-
-WHOLE = ["--required-batch-size-multiple", "1"]
 
 
 def fresh_parts(log: str) -> List[str]:
@@ -128,7 +128,7 @@ def test_finetune_starts_from_the_stock_transformer(
 ) -> None:
     stock = trained("transformer") / "checkpoint_last.pt"
     log = start(cli, corpus, preset, tmp_path, "--finetune-from-model", stock)
-    expected, found = weights(stock), weights(tmp_path / "checkpoint_last.pt")
+    expected, found = saved_weights(stock), saved_weights(tmp_path / "checkpoint_last.pt")
     for name, value in expected.items():
         assert torch.equal(found[name], value), name
     added = found.keys() - expected.keys()
@@ -148,7 +148,7 @@ def test_finetune_starts_every_variant(
     else:
         stock = trained("transformer") / "checkpoint_last.pt"
     log = start(cli, corpus, "transformer_biarn", tmp_path, "--finetune-from-model", stock, *variant)
-    expected, found = weights(stock), weights(tmp_path / "checkpoint_last.pt")
+    expected, found = saved_weights(stock), saved_weights(tmp_path / "checkpoint_last.pt")
     for name, value in expected.items():
         assert torch.equal(found[name], value), name
     assert (fresh_parts(log) == []) == (found.keys() == expected.keys())
@@ -184,7 +184,7 @@ def test_restore_file_starts_from_another_training(
         "--reset-dataloader", "--reset-meters", "--reset-lr-scheduler",
     )  # fmt: skip
     assert list(update_losses(log)) == [1]
-    expected, found = weights(other), weights(tmp_path / "checkpoint_last.pt")
+    expected, found = saved_weights(other), saved_weights(tmp_path / "checkpoint_last.pt")
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], expected[name]) for name in expected)
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.conftest import SMALL, TRAIN
-from tests.running import USER_DIR, update_losses
+from tests.running import USER_DIR, saved_weights, update_losses
 
 Cli = Callable[..., str]
 
@@ -31,8 +31,9 @@ def train_flags(corpus: Path, arch: str, folder: Path, *flags: Any) -> List[str]
 
 def saved(folder: Path) -> Dict[str, Any]:
     """The last checkpoint's weights and optimizer state."""
-    state = torch.load(folder / "checkpoint_last.pt", weights_only=True)
-    return {"model": state["model"], "optimizer": state["last_optimizer_state"]}
+    checkpoint = folder / "checkpoint_last.pt"
+    optimizer = torch.load(checkpoint, weights_only=True)["last_optimizer_state"]
+    return {"model": saved_weights(checkpoint), "optimizer": optimizer}
 
 
 def assert_identical(found: Any, expected: Any, where: str = "") -> None:
