@@ -157,7 +157,7 @@ def checkpoint_problem(path: str) -> str | None:
     except PermissionError:
         return f"{path}: cannot be read. Check the file's permissions."
     except Exception as error:  # what damaged bytes raise is open-ended
-        refused = re.search(r"GLOBAL ([\w.]+) was not", str(error))
+        refused = re.search(r"GLOBAL ([\w.]+) (?:was not|whose)", str(error))
         if refused:
             return (
                 f"{path}: refused, because it asks for {refused[1]}, which no fairseq checkpoint "
