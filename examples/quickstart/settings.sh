@@ -8,7 +8,9 @@ WORK="${WORK:-$QUICKSTART/work}"
 EPOCHS="${EPOCHS:-5}"
 SYSTEMS=(transformer transformer_biarn_tiny)
 
-export OMP_NUM_THREADS="${OMP_NUM_THREADS:-2}"
+# Threads that wait sleep instead of spinning: on cores that others use too, spinning threads
+# make training many times slower.
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-2}" OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-PASSIVE}"
 bash "$ROOT/scripts/setup.sh" # does nothing when the environment is there
 PATH="$ROOT/.venv/bin:$PATH"
 
