@@ -5,7 +5,7 @@ QUICKSTART="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 ROOT="$(cd "$QUICKSTART/../.." && pwd)"
 DATA="$QUICKSTART/data"
 WORK="${WORK:-$QUICKSTART/work}"
-EPOCHS="${EPOCHS:-5}"
+EPOCHS="${EPOCHS:-4}"
 SYSTEMS=(transformer transformer_biarn_tiny)
 
 # Threads that wait sleep instead of spinning: on cores that others use too, spinning threads
