@@ -88,15 +88,14 @@ def test_batches_do_not_change_translations(
         assert_same(hypotheses(generate(corpus / "bin", checkpoint, *flags, *batches)), alone)
 
 
-@pytest.mark.parametrize("buffer", [1, 7])
 def test_interactive_equals_generate(
-    preset: str, buffer: int, cli: Cli, corpus: Path, trained: Trained
+    preset: str, cli: Cli, corpus: Path, trained: Trained
 ) -> None:
     checkpoint = trained(preset) / "checkpoint_last.pt"
     expected = hypotheses(generate(corpus / "bin", checkpoint, "--batch-size", 8, *WHOLE))
     output = cli(
-        "interactive", corpus / "bin", "--user-dir", USER_DIR, "--path", checkpoint, "--cpu", *SHORT,
-        "--buffer-size", buffer, "--batch-size", min(buffer, 4),
+        "interactive", corpus / "bin", "--user-dir", USER_DIR, "--path", checkpoint, "--cpu",
+        *SHORT, "--buffer-size", 7, "--batch-size", 4,
         stdin=(corpus / "test.src").read_text(),
     )  # fmt: skip
     found = hypotheses(output)
@@ -127,16 +126,16 @@ def test_eval_bleu_is_the_bleu_of_generate(
 ) -> None:
     log = cli(
         "train", corpus / "bin", "--user-dir", USER_DIR, "--arch", preset, *SMALL, *TRAIN,
-        "--lr", 0.02, "--max-update", 24, "--eval-bleu", "--eval-bleu-args", '{"beam": 2, "max_len_b": 12}',
+        "--lr", 0.02, "--max-update", 24, "--eval-bleu",
+        "--eval-bleu-args", '{"beam": 2, "max_len_b": 12}',
         "--eval-tokenized-bleu", "--best-checkpoint-metric", "bleu",
         "--maximize-best-checkpoint-metric", "--save-dir", tmp_path, "--no-epoch-checkpoints",
         *WHOLE,
     )  # fmt: skip
     found = [float(bleu) for bleu in re.findall(r"on 'valid' subset.* bleu ([\d.]+)", log)]
     assert len(found) == 6 and found[-1] > 0
-    output = generate(
-        corpus / "bin", tmp_path / "checkpoint_last.pt", "--gen-subset", "valid", "--beam", 2, *WHOLE
-    )
+    last = tmp_path / "checkpoint_last.pt"
+    output = generate(corpus / "bin", last, "--gen-subset", "valid", "--beam", 2, *WHOLE)
     translations = [hs[0].words for _, hs in sorted(hypotheses(output).items())]
     bleu = sacrebleu.corpus_bleu(
         translations, [lines(corpus / "valid.tgt")], tokenize="none", force=True

@@ -147,7 +147,8 @@ def test_finetune_starts_every_variant(
         start(cli, corpus, "transformer", stock.parent, *flags)
     else:
         stock = trained("transformer") / "checkpoint_last.pt"
-    log = start(cli, corpus, "transformer_biarn", tmp_path, "--finetune-from-model", stock, *variant)
+    how = ["--finetune-from-model", stock, *variant]
+    log = start(cli, corpus, "transformer_biarn", tmp_path, *how)
     expected, found = saved_weights(stock), saved_weights(tmp_path / "checkpoint_last.pt")
     for name, value in expected.items():
         assert torch.equal(found[name], value), name
