@@ -8,9 +8,11 @@ machine for ``fairseq-recur check``.
 """
 
 import collections
+import difflib
 import functools
 import importlib.metadata
 import importlib.util
+import inspect
 import logging
 import os
 import platform
@@ -497,6 +499,106 @@ def _keep_last_batch() -> None:
         return batch_by_size
 
     _wrap(data_utils, "batch_by_size", "last batch", keeping)
+
+
+@_adaptation(
+    "resumed batches",
+    "the batches of all epochs are made in the epoch in which a process starts, and drawn with "
+    "that epoch's number: a training resumed in a later epoch trains on others than it would have",
+    "a fairseq whose get_batch_iterator seeds ordered_indices without the epoch, as 0.12.2 does",
+)
+def _repeat_batches_after_resume() -> None:
+    from fairseq.tasks.fairseq_task import FairseqTask
+
+    def repeating(build: Callable) -> Callable:
+        signature = inspect.signature(build)
+
+        def get_batch_iterator(self: Any, *args: Any, **kwargs: Any) -> Any:
+            given = signature.bind(self, *args, **kwargs)
+            given.apply_defaults()
+            options = given.arguments
+            once_for_all_epochs = (
+                not options.get("disable_iterator_cache")
+                and not options.get("update_epoch_batch_itr")
+                and not getattr(self.cfg, "rebuild_batches", False)
+                and self.can_reuse_epoch_itr(options["dataset"])
+            )
+            if not once_for_all_epochs:
+                return build(*given.args, **given.kwargs)
+            # fairseq adds the epoch; the iterator's own seed orders the batches of each epoch.
+            seed, options["seed"] = options["seed"], options["seed"] + 1 - options["epoch"]
+            iterator = build(*given.args, **given.kwargs)
+            iterator.seed = seed
+            return iterator
+
+        return get_batch_iterator
+
+    if "seed + epoch" in inspect.getsource(FairseqTask.get_batch_iterator):
+        _wrap(FairseqTask, "get_batch_iterator", "resumed batches", repeating)
+
+
+@_adaptation(
+    "checkpoint that does not fit",
+    "the trainer replaces the error that says what does not fit with one that does not",
+    "a fairseq whose Trainer.load_checkpoint lets the error through",
+)
+def _let_checkpoint_errors_through() -> None:
+    from fairseq.trainer import Trainer
+
+    def explaining(load: Callable) -> Callable:
+        def load_checkpoint(self: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return load(self, *args, **kwargs)
+            except Exception as error:
+                if isinstance(error.__context__, CheckpointError):
+                    raise error.__context__ from None
+                raise
+
+        return load_checkpoint
+
+    _wrap(Trainer, "load_checkpoint", "checkpoint that does not fit", explaining)
+
+
+@_adaptation(
+    "hydra options",
+    "an option that a +group.key adds is refused without a hint at the right one; with omegaconf "
+    "2.0 the ??? of a configuration hides the default of the dataclass",
+    "nothing: a fairseq with hydra >= 1.1 needs the hint alone",
+)
+def _mend_hydra_options() -> None:
+    import fairseq.models
+    from fairseq.dataclass import FairseqDataclass
+    from fairseq.dataclass import utils as dataclass_utils
+    from omegaconf import OmegaConf, open_dict
+
+    def checking(merge: Callable) -> Callable:
+        def merge_with_parent(dc: Any, cfg: Any, *args: Any, **kwargs: Any) -> Any:
+            options = getattr(dc, "__dataclass_fields__", {})
+            kind = dc if isinstance(dc, type) else type(dc)
+            if OmegaConf.is_dict(cfg) and issubclass(kind, FairseqDataclass):
+                missing = [name for name in cfg if OmegaConf.is_missing(cfg, name)]
+                with open_dict(cfg):
+                    for name in missing:
+                        del cfg[name]
+                if not (args or kwargs.get("remove_missing")):
+                    _refuse_unknown(kind, sorted(cfg.keys() - options.keys()), list(options))
+            return merge(dc, cfg, *args, **kwargs)
+
+        return merge_with_parent
+
+    for module in (dataclass_utils, fairseq.models):
+        _wrap(module, "merge_with_parent", "hydra options", checking)
+
+
+def _refuse_unknown(kind: type, unknown: list[str], options: list[str]) -> None:
+    """Raise ConfigError if there are unknown options."""
+    if unknown:
+        close = (difflib.get_close_matches(name, options, n=1) for name in unknown)
+        lines = [
+            f"there is no option {name!r}" + "".join(f"; did you mean {match}?" for match in found)
+            for name, found in zip(unknown, close)
+        ]
+        raise ConfigError(f"options of {kind.__name__}:\n- " + "\n- ".join(lines))
 
 
 @_adaptation(

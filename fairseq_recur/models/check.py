@@ -2,7 +2,6 @@
 
 from argparse import Namespace
 from dataclasses import fields
-from difflib import get_close_matches
 from typing import Iterator, List
 
 from fairseq.data import Dictionary
@@ -39,19 +38,11 @@ def check_config(cfg: Namespace, source: Dictionary, target: Dictionary) -> None
     Raises:
         ConfigError: with everything that is wrong, one line each
     """
-    problems: List[str] = list(unknown_options(cfg)) + list(unknown_choices(cfg))
+    problems: List[str] = list(unknown_choices(cfg))
     if not problems:
         problems = [*sizes(cfg), *recurrence(cfg), *without_effect(cfg), *sharing(cfg, source, target)]
     if problems:
         raise ConfigError("the model's options cannot be used:\n- " + "\n- ".join(problems))
-
-
-def unknown_options(cfg: Namespace) -> Iterator[str]:
-    """Options that no part has: hydra adds any ``+model.key`` without asking."""
-    for name in vars(cfg).keys() - OPTIONS.keys() - {"_name"}:
-        close = get_close_matches(name, OPTIONS, n=1)
-        hint = f"; did you mean {close[0]}?" if close else ""
-        yield f"there is no option {name!r}{hint}"
 
 
 def unknown_choices(cfg: Namespace) -> Iterator[str]:
