@@ -89,18 +89,15 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         argv = argv[1:]
     try:
         return _dispatch(argv)
+    except INPUT_ERRORS as error:
+        if debug:
+            traceback.print_exc()
+        print(f"{PROG}: error: {_message(error)}", file=sys.stderr)
+        return 2
     except BrokenPipeError:
         # The reader of the output has gone (`| head`); Python would complain again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except Exception as error:
-        wrong_input = _input_error(error)
-        if wrong_input is None:
-            raise
-        if debug:
-            traceback.print_exc()
-        print(f"{PROG}: error: {_message(wrong_input)}", file=sys.stderr)
-        return 2
 
 
 def _dispatch(argv: List[str]) -> int:
@@ -110,16 +107,6 @@ def _dispatch(argv: List[str]) -> int:
     args = build_parser().parse_args(argv)
     wrap.set_up_logging(sys.stderr)
     return OWN_COMMANDS[args.command].run(args)
-
-
-def _input_error(error: BaseException) -> Optional[BaseException]:
-    """The user's mistake behind an exception: itself, or what fairseq raised it for."""
-    if isinstance(error, INPUT_ERRORS):
-        return error
-    behind = error.__cause__ or error.__context__
-    while behind is not None and not isinstance(behind, (ConfigError, CheckpointError)):
-        behind = behind.__cause__ or behind.__context__
-    return behind
 
 
 def _message(error: BaseException) -> str:

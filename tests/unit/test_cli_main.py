@@ -109,22 +109,6 @@ def test_defects_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
         main(["check"])
 
 
-def test_the_mistake_behind_fairseqs_exception_is_told(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
-    """fairseq's trainer catches whatever loading raises, and raises an Exception of its own."""
-
-    def fail(argv: list) -> int:
-        try:
-            raise CheckpointError("another dictionary")
-        except Exception:
-            raise Exception("Cannot load model parameters")
-
-    monkeypatch.setattr(cli, "_dispatch", fail)
-    assert main(["check"]) == 2
-    assert capsys.readouterr().err == "fairseq-recur: error: another dictionary\n"
-
-
 def test_log_format_is_fairseqs_and_foreign_handlers_stay(capsys: pytest.CaptureFixture) -> None:
     root, other = logging.getLogger(), logging.NullHandler()
     root.handlers = [logging.StreamHandler(), other]
