@@ -46,7 +46,7 @@ setup(
     ],
     extras_require={
         "plot": ["matplotlib>=3.7"],
-        "test": ["pytest>=7", "hypothesis>=6", "matplotlib>=3.7", "sacremoses>=0.1"],
+        "test": ["pytest>=7", "pytest-xdist>=3", "hypothesis>=6", "matplotlib>=3.7", "sacremoses>=0.1"],
     },
     entry_points={"console_scripts": ["fairseq-recur = fairseq_recur.cli:main"]},
 )

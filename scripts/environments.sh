@@ -25,7 +25,7 @@ for version in "$@"; do
         pins="$("$bin/python" -m pip freeze 2>/dev/null)"
         distribution="$(grep -E '^(ve-)?fairseq(-fixed)?==' <<< "$pins")"
         torch="$(grep '^torch==' <<< "$pins")"
-        PATH="$bin:$PATH" "$bin/python" -m pytest -m "not slow" >> "$log" 2>&1 || failed=1
+        PATH="$bin:$PATH" "$bin/python" -m pytest -n 2 --dist loadfile -m "not slow" >> "$log" 2>&1 || failed=1
         result="$(grep . "$log" | tail -n 1)"
     fi
     table+="$version|$distribution|$torch|$result"$'\n'
