@@ -1,0 +1,5 @@
+"""fairseq's criterions of this plug-in. Importing this package registers them."""
+
+from fairseq_recur.criterions.string_accuracy import StringAccuracyCriterion
+
+__all__ = ["StringAccuracyCriterion"]

@@ -1,0 +1,5 @@
+"""fairseq's tasks of this plug-in. Importing this package registers them."""
+
+from fairseq_recur.tasks.regular_languages import RegularLanguagesTask
+
+__all__ = ["RegularLanguagesTask"]

@@ -1,0 +1,146 @@
+"""Six regular languages as finite automata, and what a model is to predict on their strings.
+
+The languages and the targets are those of Bhattamishra et al. (EMNLP 2020), on which Huang et
+al. (ICLR 2023, section 4.2 and appendix E.2) trained. The automaton has read a prefix of the
+string; the target at that position depends on its state alone.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Callable
+
+from fairseq_recur.errors import ConfigError
+
+Target = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Language:
+    """A regular language over two letters.
+
+    Attributes:
+        name: as ``--language`` takes it.
+        letters: the alphabet, in the order of `moves`.
+        moves: ``moves[state][letter]`` is the next state; state 0 is the first.
+        accepting: the states in which a string is a member.
+        targets: a key of `TARGETS`: what is predicted after each letter.
+        longest: of the training set and bin 0; bin 1 goes to twice that.
+        train_size, bin_size: strings in the training set and in each bin.
+    """
+
+    name: str
+    letters: str
+    moves: tuple[tuple[int, int], ...]
+    accepting: frozenset[int]
+    targets: str
+    longest: int = 50
+    train_size: int = 10_000
+    bin_size: int = 2_000
+
+    def states(self, string: str) -> list[int]:
+        """Return the state after each letter of ``string``."""
+        state, visited = 0, []
+        for letter in string:
+            state = self.moves[state][self.letters.index(letter)]
+            visited.append(state)
+        return visited
+
+    def accepts(self, string: str) -> bool:
+        """Whether ``string`` is a member."""
+        return (self.states(string) or [0])[-1] in self.accepting
+
+    def live(self) -> frozenset[int]:
+        """Return the states from which some continuation, the empty one too, is a member."""
+        reached, before = set(self.accepting), -1
+        while len(reached) != before:
+            before = len(reached)
+            reached |= {s for s, nexts in enumerate(self.moves) if reached & set(nexts)}
+        return frozenset(reached)
+
+
+def member(language: Language, state: int) -> Target:
+    """One of (1, 0) and (0, 1): is the prefix no member of the language, or one?"""
+    inside = int(state in language.accepting)
+    return 1 - inside, inside
+
+
+def next_member(language: Language, state: int) -> Target:
+    """For each letter: is the prefix with this letter a member?"""
+    first, second = (int(s in language.accepting) for s in language.moves[state])
+    return first, second
+
+
+def next_legal(language: Language, state: int) -> Target:
+    """For each letter: is the prefix with this letter the beginning of a member?"""
+    alive = language.live()
+    first, second = (int(s in alive) for s in language.moves[state])
+    return first, second
+
+
+TARGETS: dict[str, Callable[[Language, int], Target]] = {
+    "member": member,
+    "next_member": next_member,
+    "next_legal": next_legal,
+}
+"""The kinds of targets; each says for a state what the two outputs should be."""
+
+
+def counting(name: str, modulus: tuple[int, int]) -> Language:
+    """Zeros counted modulo the first number and ones modulo the second; members have 0 of both."""
+    zeros, ones = modulus
+    moves = tuple(
+        ((z + 1) % zeros * ones + o, z * ones + (o + 1) % ones)
+        for z in range(zeros)
+        for o in range(ones)
+    )
+    return Language(name, "01", moves, frozenset({0}), "member")
+
+
+def parity() -> Language:
+    """An even number of ones."""
+    return counting("parity", (1, 2))
+
+
+def tomita_3() -> Language:
+    """No odd run of ones is followed by an odd run of zeros.
+
+    States: 0 nothing is owed; 1 in an odd run of ones; 2 and 3 after one, in an odd and an even
+    run of zeros; 4 an odd run of zeros has ended, which nothing repairs. A string may end in
+    state 2 only by going on, so 2 is live and no member: this is where ``next_member``, the
+    target of the published data, differs from ``next_legal``.
+    """
+    moves = ((0, 1), (2, 0), (3, 4), (2, 1), (4, 4))
+    return Language("tomita_3", "01", moves, frozenset({0, 1, 3}), "next_member")
+
+
+def tomita_5() -> Language:
+    """An even number of zeros and an even number of ones."""
+    return counting("tomita_5", (2, 2))
+
+
+def tomita_6() -> Language:
+    """The numbers of zeros and of ones differ by a multiple of three."""
+    moves = tuple(((state + 1) % 3, (state + 2) % 3) for state in range(3))
+    return Language("tomita_6", "01", moves, frozenset({0}), "member")
+
+
+def nested(depth: int) -> Language:
+    """D_n: ``(a D_{n-1} b)*``, brackets nested at most ``depth`` deep; state ``depth + 1`` is dead."""
+    dead = depth + 1
+    inside = ((min(d + 1, dead), d - 1 if d else dead) for d in range(depth + 1))
+    return Language(
+        f"d_{depth}", "ab", (*inside, (dead, dead)), frozenset({0}), "next_legal", 100, 5_000, 1_000
+    )
+
+
+NAMES = "parity, tomita_3, tomita_5, tomita_6, or d_N for a depth N from 1, such as d_2 and d_4"
+
+
+def language(name: str) -> Language:
+    """Return the language with a name from `NAMES`; raises ConfigError for others."""
+    named = {"parity": parity, "tomita_3": tomita_3, "tomita_5": tomita_5, "tomita_6": tomita_6}
+    if name in named:
+        return named[name]()
+    if re.fullmatch(r"d_[1-9]\d?", name):
+        return nested(int(name[2:]))
+    raise ConfigError(f"--language {name}: expected {NAMES}")

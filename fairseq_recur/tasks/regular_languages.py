@@ -1,0 +1,258 @@
+"""``--task regular_languages``: predicting, letter by letter, what a regular language allows.
+
+Section 4.2 and appendix E.2 of Huang et al. (ICLR 2023). The strings are drawn when the task is
+set up: there is no data folder, and the same ``--language-seed`` gives the same strings.
+"""
+
+import logging
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy
+import torch
+from fairseq.data import Dictionary, FairseqDataset
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.tasks import FairseqTask, register_task
+from omegaconf import II
+
+from fairseq_recur.errors import ConfigError
+from fairseq_recur.tasks.languages import NAMES, TARGETS, Language, language
+from fairseq_recur.tasks.strings import SAMPLING, SHORTEST, draw_splits
+
+logger = logging.getLogger(__name__)
+
+SPLITS = ("train", "bin0", "bin1")
+
+
+@dataclass
+class RegularLanguagesConfig(FairseqDataclass):
+    """The flags of ``--task regular_languages``."""
+
+    language: str = field(default="parity", metadata={"help": NAMES})
+    language_seed: int = field(
+        default=1, metadata={"help": "seed of the strings; --seed is that of the training"}
+    )
+    language_sampling: ChoiceEnum(list(SAMPLING)) = field(
+        default="published",
+        metadata={
+            "help": "how strings are drawn: published, as Bhattamishra et al. do; or uniform: "
+            "every length, and every string of a length, equally often"
+        },
+    )
+    language_targets: ChoiceEnum(["language", *TARGETS]) = field(
+        default="language",
+        metadata={
+            "help": "what the two outputs say of a prefix: that it is no member, or one (member); "
+            "whether it is one with each letter added (next_member); whether it can become one "
+            "with each letter added (next_legal); default: what is usual for the language"
+        },
+    )
+    train_size: int = field(
+        default=0, metadata={"help": "training strings (default: 10000; 5000 for d_N)"}
+    )
+    bin_size: int = field(
+        default=0, metadata={"help": "test strings in each bin (default: 2000; 1000 for d_N)"}
+    )
+    longest_string: int = field(
+        default=0,
+        metadata={
+            "help": "letters of the longest string in the training set and bin 0; bin 1 goes on "
+            "from there to twice as many (default: 50; 100 for d_N)"
+        },
+    )
+    max_target_positions: int = field(
+        default=1024, metadata={"help": "positions that the model provides for"}
+    )
+    add_bos_token: bool = field(
+        default=False,
+        metadata={"help": "put a symbol before each string, where the empty prefix is classified"},
+    )
+    # fairseq's language models read this from their task; without help it is no flag.
+    tokens_per_sample: int = II("task.max_target_positions")
+
+
+class OutputUnits:
+    """The place of a target dictionary: as long as the model has outputs."""
+
+    def __len__(self) -> int:
+        return 2
+
+    def pad(self) -> int:
+        """Return an index that no target has; positions without a target are masked instead."""
+        return -100
+
+
+class StringDataset(FairseqDataset):
+    """Strings as one table of tokens, made once: a batch is rows of it.
+
+    Args:
+        strings: members of ``language``.
+        language: the automaton that reads them.
+        dictionary: the letters' indices.
+        targets: a key of `TARGETS`.
+        training: draw the batches anew in each epoch, else sort them by length.
+        start: put the start symbol first, with the target of the empty prefix.
+    """
+
+    def __init__(
+        self,
+        strings: list[str],
+        language: Language,
+        dictionary: Dictionary,
+        targets: str,
+        training: bool,
+        start: bool = False,
+    ) -> None:
+        super().__init__()
+        self.training = training
+        self.sizes = numpy.array([len(string) + start for string in strings])
+        shape = (len(strings), int(self.sizes.max()))
+        self.tokens = torch.full(shape, dictionary.pad())
+        outputs = torch.tensor(
+            [TARGETS[targets](language, state) for state in range(len(language.moves))]
+        )
+        self.targets = torch.zeros(*shape, outputs.size(1))
+        first = [dictionary.bos()] if start else []
+        of_letter = {letter: dictionary.index(letter) for letter in language.letters}
+        for row, string in enumerate(strings):
+            tokens = first + [of_letter[letter] for letter in string]
+            states = [0] * start + language.states(string)
+            self.tokens[row, : len(tokens)] = torch.tensor(tokens)
+            self.targets[row, : len(states)] = outputs[states].float()
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __getitem__(self, index: int) -> int:
+        """The index itself: `collater` takes the rows all at once."""
+        return int(index)
+
+    def collater(self, samples: list[int]) -> dict[str, Any]:
+        """Make a batch.
+
+        Returns:
+            the usual entries of fairseq, with ``net_input.src_tokens`` (B, T), padded on the
+            right, and ``target`` (B, T, 2), zeros at the padding.
+        """
+        if not samples:
+            return {}
+        lengths = self.sizes[samples]
+        longest = int(lengths.max())
+        return {
+            "id": torch.tensor(samples),
+            "nsentences": len(samples),
+            "ntokens": int(lengths.sum()),
+            "net_input": {
+                "src_tokens": self.tokens[samples, :longest],
+                "src_lengths": torch.from_numpy(lengths),
+            },
+            "target": self.targets[samples, :longest],
+        }
+
+    def num_tokens(self, index: int) -> int:
+        """Return the symbols of a string."""
+        return int(self.sizes[index])
+
+    def num_tokens_vec(self, indices: numpy.ndarray) -> numpy.ndarray:
+        """Return the symbols of some strings."""
+        return self.sizes[indices]
+
+    def size(self, index: int) -> int:
+        """Return the symbols of a string."""
+        return int(self.sizes[index])
+
+    def ordered_indices(self) -> numpy.ndarray:
+        """Return all indices, in the order in which batches are cut: fairseq seeds numpy first."""
+        if self.training:
+            return numpy.random.permutation(len(self))
+        return numpy.argsort(self.sizes, kind="stable")
+
+    @property
+    def can_reuse_epoch_itr_across_epochs(self) -> bool:
+        """Training batches are cut anew in each epoch, by a seed that the epoch is part of."""
+        return not self.training
+
+
+@register_task("regular_languages", dataclass=RegularLanguagesConfig)
+class RegularLanguagesTask(FairseqTask):
+    """Read a member of a regular language and predict two bits after each letter.
+
+    The splits are ``train``, ``bin0`` (as long as in training) and ``bin1`` (longer).
+
+    Raises:
+        ConfigError: an unknown language, or sizes and lengths that it has no strings for.
+    """
+
+    def __init__(self, cfg: RegularLanguagesConfig) -> None:
+        super().__init__(cfg)
+        self.language = language(cfg.language)
+        self.longest = cfg.longest_string or self.language.longest
+        wrong = [
+            f"--{name.replace('_', '-')} {getattr(cfg, name)}: expected a positive number, or 0 "
+            "for what is usual for the language"
+            for name in ("train_size", "bin_size", "longest_string")
+            if getattr(cfg, name) < 0
+        ]
+        if self.longest < SHORTEST:
+            wrong.append(
+                f"--longest-string {cfg.longest_string}: the shortest have {SHORTEST} letters"
+            )
+        if self.max_positions() > cfg.max_target_positions:
+            wrong.append(
+                f"--max-target-positions {cfg.max_target_positions}: bin 1 has strings of up to "
+                f"{self.max_positions()} symbols"
+            )
+        if wrong:
+            raise ConfigError("; ".join(wrong))
+        self.letters = Dictionary()
+        for letter in self.language.letters:
+            self.letters.add_symbol(letter)
+        self.strings: dict[str, list[str]] = {}
+
+    @property
+    def source_dictionary(self) -> Dictionary:
+        """The letters, from which the model makes its embeddings."""
+        return self.letters
+
+    @property
+    def target_dictionary(self) -> OutputUnits:
+        """Two outputs, from which the model makes its output projection."""
+        return OutputUnits()
+
+    def max_positions(self) -> int:
+        """Return the symbols of the longest string."""
+        return 2 * self.longest + self.cfg.add_bos_token
+
+    def load_dataset(self, split: str, combine: bool = False, **kwargs: Any) -> None:
+        """Make the dataset of a split; the strings of all are drawn at the first call.
+
+        Raises ConfigError if the split is none of `SPLITS`.
+        """
+        if split not in SPLITS:
+            raise ConfigError(
+                f"the task regular_languages has the splits {', '.join(SPLITS)}, not {split!r}: "
+                "use --valid-subset bin0,bin1"
+            )
+        if not self.strings:
+            self.strings = draw_splits(
+                self.language,
+                self.cfg.train_size or self.language.train_size,
+                self.cfg.bin_size or self.language.bin_size,
+                self.longest,
+                str(self.cfg.language_sampling),
+                self.cfg.language_seed,
+            )
+        kind = str(self.cfg.language_targets)
+        self.datasets[split] = StringDataset(
+            self.strings[split],
+            self.language,
+            self.letters,
+            self.language.targets if kind == "language" else kind,
+            training=split == "train",
+            start=self.cfg.add_bos_token,
+        )
+        sizes = self.datasets[split].sizes
+        logger.info(
+            "%s, %s: %d strings of %d to %d symbols",
+            self.language.name, split, len(sizes), sizes.min(), sizes.max(),
+        )  # fmt: skip

@@ -1,0 +1,161 @@
+"""Drawing strings of a regular language: a training set and two bins of test strings."""
+
+import random
+from typing import Callable, Iterator
+
+from fairseq_recur.errors import ConfigError
+from fairseq_recur.tasks.languages import Language
+
+SHORTEST = 2
+PATIENCE = 10_000
+"""Draws in a row that give nothing new before giving up."""
+
+Draw = Callable[[random.Random], str | None]
+"""Draws a string, or None where what was drawn is no member of a fitting length."""
+
+
+def members_by_length(language: Language, longest: int) -> list[list[int]]:
+    """Return ``counts[n][state]``: how many strings of n letters lead from a state to a member."""
+    counts = [[int(s in language.accepting) for s in range(len(language.moves))]]
+    for _ in range(longest):
+        counts.append([sum(counts[-1][s] for s in nexts) for nexts in language.moves])
+    return counts
+
+
+def draw_uniform(language: Language, shortest: int, longest: int) -> Draw:
+    """Every length that has members equally often, and every member of a length equally often."""
+    counts = members_by_length(language, longest)
+    lengths = [n for n in range(shortest, longest + 1) if counts[n][0]]
+
+    def draw(rng: random.Random) -> str | None:
+        state, string = 0, []
+        for left in range(rng.choice(lengths) - 1, -1, -1):
+            first, second = language.moves[state]
+            letter = int(rng.randrange(counts[left + 1][state]) >= counts[left][first])
+            state = (first, second)[letter]
+            string.append(language.letters[letter])
+        return "".join(string)
+
+    return draw
+
+
+def draw_letters(language: Language, shortest: int, longest: int) -> Draw:
+    """Zeros and ones at equal chances, with a chance to stop after each.
+
+    The chance to stop is 1 in (1 + the middle of the lengths); a string that reaches
+    ``longest`` stops there. In bin 1 (51 to 100 letters) a third (Parity) to two thirds (Tomita
+    5) of the strings have 99 or 100.
+    Parity: one more 1 makes a member of what is none.
+    """
+    stop = 1 / (1 + (shortest + longest) // 2)
+
+    def draw(rng: random.Random) -> str | None:
+        string = ""
+        while len(string) < longest and rng.random() >= stop:
+            string += rng.choice(language.letters)
+        if language.name == "parity" and not language.accepts(string):
+            string += "1"
+        fits = shortest <= len(string) <= longest
+        return string if fits and language.accepts(string) else None
+
+    return draw
+
+
+def draw_runs(language: Language, shortest: int, longest: int) -> Draw:
+    """Tomita 3: a length, then runs of any length up to all that is left, zeros kept legal."""
+
+    def draw(rng: random.Random) -> str | None:
+        length, string, state = rng.randint(shortest, longest), "", 0
+        while len(string) < length:
+            left = length - len(string)
+            if rng.random() < 0.5:
+                string += "1" * rng.randint(0, left)
+            else:
+                owed = state in (1, 3)  # an odd run of ones is owed an even run of zeros
+                string += "0" * rng.randrange(0, left + 1, 2 if owed else 1)
+            state = (language.states(string) or [0])[-1]
+        return string
+
+    return draw
+
+
+def draw_published(language: Language, shortest: int, longest: int) -> Draw:
+    """As the published generator draws, where it can.
+
+    Its strings of D_n have one of a few shapes: 4,310 draws of D_2 up to 100 letters held 158
+    different ones, so 6,000 cannot be had; D_n is drawn uniformly.
+    """
+    if language.name == "tomita_3":
+        return draw_runs(language, shortest, longest)
+    if language.letters == "01":
+        return draw_letters(language, shortest, longest)
+    return draw_uniform(language, shortest, longest)
+
+
+SAMPLING: dict[str, Callable[[Language, int, int], Draw]] = {
+    "published": draw_published,
+    "uniform": draw_uniform,
+}
+
+
+def different(draw: Draw, rng: random.Random) -> Iterator[str]:
+    """Yield strings, each once, until none comes for `PATIENCE` draws."""
+    seen: set[str] = set()
+    missed = 0
+    while missed < PATIENCE:
+        string = draw(rng)
+        if string is None or string in seen:
+            missed += 1
+            continue
+        seen.add(string)
+        missed = 0
+        yield string
+
+
+def draw_corpus(
+    language: Language, size: int, lengths: tuple[int, int], sampling: str, seed: int
+) -> list[str]:
+    """Draw different members of a language, in random order.
+
+    Raises ConfigError if there are, or the sampling finds, fewer than ``size``.
+    """
+    shortest, longest = lengths
+    if not any(members[0] for members in members_by_length(language, longest)[shortest:]):
+        raise ConfigError(f"{language.name} has no strings of {shortest} to {longest} letters")
+    rng = random.Random(f"{language.name} {lengths} {seed}")
+    strings = []
+    for string in different(SAMPLING[sampling](language, shortest, longest), rng):
+        strings.append(string)
+        if len(strings) == size:
+            rng.shuffle(strings)  # short ones, of which there are few, come first
+            return strings
+    raise ConfigError(
+        f"only {len(strings)} different strings of {language.name} with {shortest} to {longest} "
+        f"letters were found, expected {size}: lower --train-size and --bin-size, or raise "
+        "--longest-string"
+    )
+
+
+def draw_splits(
+    language: Language,
+    train_size: int,
+    bin_size: int,
+    longest: int,
+    sampling: str = "published",
+    seed: int = 1,
+) -> dict[str, list[str]]:
+    """Draw the training set and the bins; no string is in two of them, or twice in one.
+
+    Args:
+        language: what the strings are members of.
+        train_size, bin_size: strings in ``train``, and in each of ``bin0`` and ``bin1``.
+        longest: ``train`` and ``bin0`` have 2 to ``longest`` letters, ``bin1`` has
+            ``longest + 1`` to ``2 * longest``.
+        sampling: a key of `SAMPLING`.
+        seed: the same seed gives the same strings.
+
+    Raises ConfigError if the language has not so many strings.
+    """
+    near = draw_corpus(language, train_size + bin_size, (SHORTEST, longest), sampling, seed)
+    far = draw_corpus(language, bin_size, (longest + 1, 2 * longest), sampling, seed)
+    return {"train": near[:train_size], "bin0": near[train_size:], "bin1": far}
