@@ -8,6 +8,7 @@ machine for ``fairseq-recur check``.
 """
 
 import collections
+import copy
 import difflib
 import functools
 import importlib.metadata
@@ -364,6 +365,57 @@ def _mend_amp() -> None:
 
     _wrap(AMPOptimizer, "__init__", "amp", with_window)
     _wrap(AMPOptimizer, "clip_grad_norm", "amp", unscaled)
+
+
+@_adaptation(
+    "weight decay",
+    "fairseq has one weight decay for all parameters, and reads the optim_overrides with which a "
+    "parameter asks for another one in its composite optimizer alone",
+    "a fairseq whose optimizers all read optim_overrides",
+)
+def _decay_as_parameters_ask() -> None:
+    from fairseq import optim
+    from fairseq.optim.fp16_optimizer import FP16Optimizer
+    from omegaconf import open_dict
+
+    def make(build: Callable) -> Callable:
+        def build_optimizer(cfg: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
+            optimizer = build(cfg, params, *args, **kwargs)
+            if getattr(cfg, "_name", None) != "composite":  # which reads them itself
+                _split_exempt(optimizer.optimizer)
+            return optimizer
+
+        return build_optimizer
+
+    def make_fp16(build: Callable) -> Callable:
+        def build_optimizer(cfg: Any, params: Any, **kwargs: Any) -> Any:
+            params = list(params)
+            if getattr(cfg.optimizer, "weight_decay", 0) and any(map(_asks_for_no_decay, params)):
+                # In one flat buffer they could not be told apart.
+                cfg = copy.deepcopy(cfg)
+                with open_dict(cfg):
+                    cfg.common.fp16_no_flatten_grads = True
+            return build(cfg, params, **kwargs)
+
+        return build_optimizer
+
+    _wrap(optim, "build_optimizer", "weight decay", make)
+    _wrap(FP16Optimizer, "build_optimizer", "weight decay", make_fp16)
+
+
+def _asks_for_no_decay(parameter: torch.nn.Parameter) -> bool:
+    overrides = getattr(parameter, "optim_overrides", None) or {}
+    return overrides.get("optimizer", {}).get("weight_decay") == 0
+
+
+def _split_exempt(optimizer: torch.optim.Optimizer) -> None:
+    """Move the parameters that ask for no weight decay into groups without it."""
+    for group in list(optimizer.param_groups):
+        exempt = [p for p in group["params"] if _asks_for_no_decay(p)]
+        if not group.get("weight_decay") or not exempt:
+            continue
+        group["params"] = [p for p in group["params"] if not _asks_for_no_decay(p)]
+        optimizer.add_param_group({**group, "params": exempt, "weight_decay": 0.0})
 
 
 @_adaptation(

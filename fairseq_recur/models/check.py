@@ -7,7 +7,9 @@ from typing import Iterator, List
 from fairseq.data import Dictionary
 
 from fairseq_recur.errors import ConfigError
+from fairseq_recur.models.check_attention import self_attention
 from fairseq_recur.models.config import RecurrentTransformerConfig, fused_layers
+from fairseq_recur.models.flags import flag, unknown_choices
 
 OPTIONS = {f.name: f for f in fields(RecurrentTransformerConfig) if f.name != "_name"}
 
@@ -23,11 +25,6 @@ ONLY_WITH = {
 }
 
 
-def flag(name: str) -> str:
-    """The command-line flag of an option."""
-    return "--" + name.replace("_", "-")
-
-
 def check_config(cfg: Namespace, source: Dictionary, target: Dictionary) -> None:
     """Refuse a configuration that cannot be built or would be obeyed only in part.
 
@@ -38,22 +35,22 @@ def check_config(cfg: Namespace, source: Dictionary, target: Dictionary) -> None
     Raises:
         ConfigError: with everything that is wrong, one line each
     """
-    problems: List[str] = list(unknown_choices(cfg))
+    problems: List[str] = list(unknown_values(cfg))
     if not problems:
-        problems = [*sizes(cfg), *recurrence(cfg), *without_effect(cfg), *sharing(cfg, source, target)]
+        problems = [
+            *sizes(cfg),
+            *self_attention(cfg, ("encoder", "decoder")),
+            *recurrence(cfg),
+            *without_effect(cfg),
+            *sharing(cfg, source, target),
+        ]
     if problems:
         raise ConfigError("the model's options cannot be used:\n- " + "\n- ".join(problems))
 
 
-def unknown_choices(cfg: Namespace) -> Iterator[str]:
+def unknown_values(cfg: Namespace) -> Iterator[str]:
     """Values that are none of an option's choices, and numbers out of range."""
-    for name, option in OPTIONS.items():
-        value = getattr(cfg, name)
-        choices = [e.value for e in option.type] if hasattr(option.type, "__members__") else None
-        if choices and value not in choices:
-            yield f"{flag(name)} {value}: choose one of {', '.join(choices)}"
-        if name.endswith("dropout") and not 0 <= float(value) < 1:
-            yield f"{flag(name)} {value}: a probability is at least 0 and less than 1"
+    yield from unknown_choices(cfg, OPTIONS)
     try:
         fused_layers(cfg)
     except ValueError:

@@ -12,6 +12,7 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models.transformer import TransformerConfig
 from omegaconf import II
 
+from fairseq_recur.models.attention_config import SelfAttentionConfig
 from fairseq_recur.modules.biarn import ATTENTION
 from fairseq_recur.modules.parts import CROSS_ATTENTION, FUSION, RECURRENCE, SELF_ATTENTION
 
@@ -54,14 +55,11 @@ HostConfig = make_dataclass("HostConfig", host_fields(), bases=(FairseqDataclass
 
 
 @dataclass
-class RecurrentTransformerConfig(HostConfig):
+class RecurrentTransformerConfig(SelfAttentionConfig, HostConfig):
     """Options of the parts, after those of fairseq's Transformer."""
 
     encoder_self_attention: ChoiceEnum(list(SELF_ATTENTION)) = field(
         default="dot", metadata={"help": "part for the encoder's self-attention"}
-    )
-    decoder_self_attention: ChoiceEnum(list(SELF_ATTENTION)) = field(
-        default="dot", metadata={"help": "part for the decoder's self-attention"}
     )
     cross_attention: ChoiceEnum(list(CROSS_ATTENTION)) = field(
         default="dot", metadata={"help": "part for the decoder's attention over the encoder"}

@@ -44,6 +44,8 @@ SIZES: Dict[str, Dict[str, Any]] = {
 SYSTEMS: Dict[str, Dict[str, Any]] = {
     # Hao et al. 2019, the paper's default: one layer of BiARN, stacked into the top layer.
     "transformer_biarn": dict(recurrence="biarn"),
+    # Huang et al. 2023: every head of every self-attention with a regular matrix, as CodeT5's.
+    "rsa_transformer": dict(encoder_self_attention="rsa", decoder_self_attention="rsa"),
 }
 
 PRESETS: Dict[str, Dict[str, Any]] = {

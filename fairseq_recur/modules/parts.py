@@ -6,13 +6,20 @@ the tables' keys are the choices of the command-line flags. A new part is one en
 
 from typing import Callable, Dict, Type
 
+import torch
 from fairseq.models.transformer import TransformerConfig
 from torch import nn
 
 from fairseq_recur.modules.biarn import BiARN
 from fairseq_recur.modules.birnn import BiRNN
 from fairseq_recur.modules.fusion import GatedSumFusion, StackFusion
+from fairseq_recur.modules.learned_matrices import FullMatrix, ToeplitzMatrix
+from fairseq_recur.modules.mixture import Mixture
 from fairseq_recur.modules.recurrence import Recurrence
+from fairseq_recur.modules.relative import RelativeSelfAttention
+from fairseq_recur.modules.rem import RecurrenceEncodingMatrices, RemOptions
+from fairseq_recur.modules.rem_heads import parse_range, parse_rem_heads
+from fairseq_recur.modules.rsa import MixedSelfAttention
 
 # Builds an attention module for a layer. It is given the host's configuration
 # (fairseq's TransformerConfig with this plug-in's options as attributes), the side,
@@ -25,7 +32,54 @@ def dot(cfg: TransformerConfig, side: str, stock: Callable[[], nn.Module]) -> nn
     return stock()
 
 
-SELF_ATTENTION: Dict[str, AttentionBuilder] = {"dot": dot}
+def rsa(cfg: TransformerConfig, side: str, stock: Callable[[], nn.Module]) -> nn.Module:
+    """Self-attention with recurrence (Huang et al. 2023)."""
+    heads = getattr(cfg, side).attention_heads
+    options = RemOptions(
+        heads=parse_rem_heads(cfg.rsa_heads, cfg.rsa_dilations, heads),
+        max_power=cfg.rsa_max_power,
+        share=cfg.rsa_share == "pairs",
+        gate=initial_gate(cfg),
+        eta=parse_range(cfg.rsa_eta_init),
+        nu=parse_range(cfg.rsa_nu_init),
+        theta=cfg.rsa_theta_init,
+    )
+    slot, causal = f"{side} self-attention", side == "decoder"
+    matrices = RecurrenceEncodingMatrices(slot, options, heads, causal)
+    return MixedSelfAttention(cfg, side, matrices)
+
+
+def learned_matrix(matrix: Callable[..., Mixture]) -> AttentionBuilder:
+    """Attention mixed with a matrix that is learned freely, in place of RSA's (section 4.4)."""
+
+    def build(cfg: TransformerConfig, side: str, stock: Callable[[], nn.Module]) -> nn.Module:
+        heads, causal = getattr(cfg, side).attention_heads, side == "decoder"
+        length = cfg.learned_matrix_length
+        mixture = matrix(f"{side} self-attention", heads, causal, initial_gate(cfg), length)
+        return MixedSelfAttention(cfg, side, mixture)
+
+    return build
+
+
+def relative(cfg: TransformerConfig, side: str, stock: Callable[[], nn.Module]) -> nn.Module:
+    """Relative positions (Shaw et al. 2018)."""
+    return RelativeSelfAttention(cfg, side)
+
+
+def initial_gate(cfg: TransformerConfig) -> float:
+    """mu: as given, or for each layer another value from [-3, 3] (section 3, "Initialization")."""
+    if cfg.rsa_gate_init == "random":
+        return float(torch.empty(()).uniform_(-3, 3))
+    return float(cfg.rsa_gate_init)
+
+
+SELF_ATTENTION: Dict[str, AttentionBuilder] = {
+    "dot": dot,
+    "rsa": rsa,
+    "relative": relative,
+    "toeplitz": learned_matrix(ToeplitzMatrix),
+    "full_matrix": learned_matrix(FullMatrix),
+}
 CROSS_ATTENTION: Dict[str, AttentionBuilder] = {"dot": dot}
 RECURRENCE: Dict[str, Type[Recurrence]] = {"birnn": BiRNN, "biarn": BiARN}
 FUSION: Dict[str, Type[StackFusion]] = {"stack": StackFusion, "gated_sum": GatedSumFusion}

@@ -168,3 +168,128 @@ def gate(
 ) -> Tensor:
     """What it reads under gated-sum fusion (Hao et al., eqs. 14, 15 and 17)."""
     return gated_sum(d, sublayer(c, attend, norm, before), *weights)
+
+
+def power(x: Tensor, n: int) -> Tensor:
+    """x^n by multiplication."""
+    result = torch.ones_like(x)
+    for _ in range(n):
+        result = result * x
+    return result
+
+
+def rem_entry(
+    decay: Tensor, angle: Tensor, sine: bool, dilation: int, lag: int, max_power: int
+) -> Tensor:
+    """f at one lag (Huang et al. 2023, eq. 2; dilated as P kron I_d)."""
+    n = lag // dilation
+    if lag <= 0 or lag % dilation or (max_power and n > max_power):
+        return torch.zeros_like(decay)
+    turn = torch.sin(n * angle) if sine else torch.cos(n * angle)
+    return power(decay, n) * turn
+
+
+def rem(
+    decay: Tensor,
+    angle: Tensor,
+    sine: bool,
+    dilation: int,
+    query_times: List[int],
+    key_times: List[int],
+    masked: bool,
+    max_power: int = 0,
+) -> Tensor:
+    """The recurrence encoding matrix of one head for any times of queries and keys: (T, S)."""
+    rows = []
+    for query in query_times:
+        row = []
+        for key in key_times:
+            lag = query - key if masked else abs(query - key)
+            row.append(rem_entry(decay, angle, sine, dilation, lag, max_power))
+        rows.append(torch.stack(row))
+    return torch.stack(rows)
+
+
+def regular_recurrence(decay: Tensor, values: List[Tensor]) -> List[Tensor]:
+    """h_t = lambda (h_{t-1} + v_{t-1}) (Huang et al. 2023, eq. 11 with its input scaled)."""
+    states, h = [], torch.zeros_like(values[0])
+    for t in range(len(values)):
+        if t > 0:
+            h = decay * (h + values[t - 1])
+        states.append(h)
+    return states
+
+
+def cyclical_recurrence(
+    decay: Tensor, angle: Tensor, values: List[Tensor]
+) -> Tuple[List[Tensor], List[Tensor]]:
+    """z_t = gamma e^{i theta} (z_{t-1} + v_{t-1}): its real and its imaginary parts (eq. 12)."""
+    real, imaginary = torch.zeros_like(values[0]), torch.zeros_like(values[0])
+    cosines, sines = [], []
+    for t in range(len(values)):
+        if t > 0:
+            a, b = real + values[t - 1], imaginary
+            c, s = decay * torch.cos(angle), decay * torch.sin(angle)
+            real, imaginary = c * a - s * b, s * a + c * b
+        cosines.append(real)
+        sines.append(imaginary)
+    return cosines, sines
+
+
+def rsa_head(
+    queries: List[Tensor],
+    keys: List[Tensor],
+    values: List[Tensor],
+    matrix: Tensor,
+    gate: Tensor,
+    masked: bool,
+) -> Tensor:
+    """(1 - g) softmax(Q K^T / sqrt(D)) V + g P V of one head (Huang et al. 2023, eq. 4): (T, D).
+
+    The last query stands at the last key.
+    """
+    outputs = []
+    for t, query in enumerate(queries):
+        seen = len(keys) - len(queries) + t + 1 if masked else len(keys)
+        attention = dot_product_attention(query, keys[:seen], values[:seen])
+        recurrent = torch.zeros_like(values[0])
+        for j, value in enumerate(values):
+            recurrent = recurrent + matrix[t, j] * value
+        outputs.append((1 - gate) * attention + gate * recurrent)
+    return torch.stack(outputs)
+
+
+def relative_head(
+    queries: List[Tensor],
+    keys: List[Tensor],
+    values: List[Tensor],
+    key_table: Tensor,
+    value_table: Tensor,
+    masked: bool,
+) -> Tensor:
+    """Attention with relative positions of one head (Shaw et al. 2018, eqs. 3 and 4): (T, D).
+
+    Row clip + r of a table (2 clip + 1, D) belongs to a key r positions after the query.
+    """
+    clip = key_table.size(0) // 2
+    outputs = []
+    for t, query in enumerate(queries):
+        time = len(keys) - len(queries) + t
+        seen = range(time + 1) if masked else range(len(keys))
+        rows = [clip + max(-clip, min(clip, j - time)) for j in seen]
+        energies = [
+            query.dot(keys[j] + key_table[row]) / query.numel() ** 0.5
+            for j, row in zip(seen, rows)
+        ]
+        outputs.append(
+            softmax_sum(energies, [values[j] + value_table[row] for j, row in zip(seen, rows)])
+        )
+    return torch.stack(outputs)
+
+
+def linear_rnn(w_h: Tensor, inputs: List[Tensor], dilation: int = 1) -> Tensor:
+    """h_t = W_h h_{t-d} + u_t from h = 0, u_t = W_x x_t (Huang et al. 2023, eqs. 1 and 10)."""
+    states: List[Tensor] = []
+    for t, u in enumerate(inputs):
+        states.append(u if t < dilation else w_h.mv(states[t - dilation]) + u)
+    return torch.stack(states)

@@ -1,0 +1,96 @@
+"""What is wrong with the options of the parts for self-attention."""
+
+from argparse import Namespace
+from dataclasses import fields
+from typing import Dict, Iterator, Sequence, Set
+
+from fairseq_recur.models.attention_config import SelfAttentionConfig
+from fairseq_recur.models.flags import flag
+from fairseq_recur.modules.rem_heads import parse_range, parse_rem_heads
+
+# The parts that read an option; all others would ignore it.
+MIXTURES = {"rsa", "toeplitz", "full_matrix"}
+READ_BY: Dict[str, Set[str]] = {
+    "rsa_heads": {"rsa"},
+    "rsa_dilations": {"rsa"},
+    "rsa_max_power": {"rsa"},
+    "rsa_share": {"rsa"},
+    "rsa_gate_init": MIXTURES,
+    "rsa_eta_init": {"rsa"},
+    "rsa_nu_init": {"rsa"},
+    "rsa_theta_init": {"rsa"},
+    "rsa_dropout": {"rsa", "toeplitz"},
+    "rsa_normalize": MIXTURES,
+    "rsa_form": MIXTURES,
+    "learned_matrix_length": {"toeplitz", "full_matrix"},
+    "relative_clip": {"relative"},
+}
+DEFAULTS = {f.name: f.default for f in fields(SelfAttentionConfig)}
+
+
+def self_attention(cfg: Namespace, sides: Sequence[str]) -> Iterator[str]:
+    """Everything that is wrong, one line each.
+
+    Args:
+        cfg: the model's options, flat
+        sides: "encoder", "decoder": the sides that the model has
+    """
+    parts = {side: getattr(cfg, f"{side}_self_attention") for side in sides}
+    for name, readers in READ_BY.items():
+        if getattr(cfg, name) != DEFAULTS[name] and not readers & set(parts.values()):
+            needed = " or ".join(f"{flag(side)}-self-attention" for side in sides)
+            yield (
+                f"{flag(name)} {getattr(cfg, name)} has no effect: it needs {needed} "
+                f"{' or '.join(sorted(readers))}"
+            )
+    for side, part in parts.items():
+        if part == "rsa":
+            yield from rem_heads(cfg, side)
+    if "rsa" in parts.values():
+        yield from rem_values(cfg)
+    if MIXTURES & set(parts.values()):
+        yield from mixtures(cfg, set(parts.values()))
+    for name in ("learned_matrix_length", "relative_clip"):
+        if getattr(cfg, name) < 1:
+            yield f"{flag(name)} {getattr(cfg, name)}: at least 1 is needed"
+    if parts["decoder"] != "dot" and getattr(cfg, "cross_self_attention", False):
+        yield (
+            f"--decoder-self-attention {parts['decoder']} needs a self-attention of its own, "
+            "which --cross-self-attention joins with the cross-attention"
+        )
+
+
+def rem_heads(cfg: Namespace, side: str) -> Iterator[str]:
+    """Numbers of heads and dilations that do not fit a side's layers."""
+    try:
+        parse_rem_heads(cfg.rsa_heads, cfg.rsa_dilations, getattr(cfg, f"{side}_attention_heads"))
+    except ValueError as error:
+        yield f"{error} ({side})"
+
+
+def rem_values(cfg: Namespace) -> Iterator[str]:
+    """Initial values and the highest power."""
+    if cfg.rsa_max_power < 0:
+        yield f"--rsa-max-power {cfg.rsa_max_power}: at least 1, or 0 for no limit"
+    for name in ("rsa_eta_init", "rsa_nu_init"):
+        try:
+            parse_range(getattr(cfg, name))
+        except ValueError as error:
+            yield f"{flag(name)} {error}"
+
+
+def mixtures(cfg: Namespace, parts: Set[str]) -> Iterator[str]:
+    """The gate and the form of the mixture."""
+    if cfg.rsa_gate_init != "random":
+        try:
+            float(cfg.rsa_gate_init)
+        except ValueError:
+            yield f"--rsa-gate-init {cfg.rsa_gate_init}: expected a number, or random"
+    if "full_matrix" in parts and cfg.rsa_form not in ("auto", "dense"):
+        yield f"--rsa-form {cfg.rsa_form}: full_matrix has the form dense alone"
+    if cfg.rsa_form == "chunked" and cfg.rsa_normalize:
+        yield "--rsa-form chunked has no rows that --rsa-normalize could divide; use dense"
+    if cfg.rsa_dropout == "mixed" and (
+        cfg.rsa_form not in ("auto", "mixed") or "full_matrix" in parts
+    ):
+        yield "--rsa-dropout mixed needs a mixed map: --rsa-form mixed, and no full_matrix"

@@ -1,0 +1,22 @@
+"""Options as their flags on the command line, and what is wrong with a single one."""
+
+from argparse import Namespace
+from dataclasses import Field
+from typing import Any, Dict, Iterator
+
+
+def flag(name: str) -> str:
+    """The command-line flag of an option."""
+    return "--" + name.replace("_", "-")
+
+
+def unknown_choices(cfg: Namespace, options: Dict[str, "Field[Any]"]) -> Iterator[str]:
+    """Values that are none of an option's choices, and probabilities that are none."""
+    for name, option in options.items():
+        value = getattr(cfg, name)
+        choices = [e.value for e in option.type] if hasattr(option.type, "__members__") else None
+        if choices and value not in choices:
+            yield f"{flag(name)} {value}: choose one of {', '.join(choices)}"
+        if name.endswith("_dropout") or name == "dropout":
+            if not choices and not 0 <= float(value) < 1:
+                yield f"{flag(name)} {value}: a probability is at least 0 and less than 1"

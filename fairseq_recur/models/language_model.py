@@ -1,0 +1,81 @@
+"""The decoder-only language model: fairseq's, with the self-attention parts in its slot."""
+
+from argparse import ArgumentParser, Namespace
+from dataclasses import dataclass, field, fields
+from typing import Iterator
+
+from fairseq.dataclass import ChoiceEnum
+from fairseq.dataclass.utils import gen_parser_from_dataclass
+from fairseq.models import register_model
+from fairseq.models.transformer import TransformerConfig
+from fairseq.models.transformer_lm import TransformerLanguageModel, TransformerLanguageModelConfig
+from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
+from fairseq.tasks import FairseqTask
+from omegaconf import DictConfig, OmegaConf
+
+from fairseq_recur.errors import ConfigError
+from fairseq_recur.models.attention_config import SelfAttentionConfig
+from fairseq_recur.models.base import RecurrentModel
+from fairseq_recur.models.check_attention import self_attention
+from fairseq_recur.models.flags import unknown_choices
+from fairseq_recur.modules.parts import SELF_ATTENTION
+
+
+@dataclass
+class RsaLanguageModelConfig(SelfAttentionConfig, TransformerLanguageModelConfig):
+    """The options of fairseq's ``transformer_lm`` and of the self-attention parts."""
+
+    decoder_self_attention: ChoiceEnum(list(SELF_ATTENTION)) = field(
+        default="rsa",
+        metadata=SelfAttentionConfig.__dataclass_fields__["decoder_self_attention"].metadata,
+    )
+
+
+class RsaLanguageModel(RecurrentModel, TransformerLanguageModel):
+    """A Transformer language model whose self-attention is a part of one's choice."""
+
+    @classmethod
+    def add_args(cls, parser: ArgumentParser) -> None:
+        """Add the model's flags, without defaults: those are the dataclass's."""
+        gen_parser_from_dataclass(parser, RsaLanguageModelConfig(), delete_default=True)
+
+    @classmethod
+    def build_model(cls, args: DictConfig, task: FairseqTask) -> "RsaLanguageModel":
+        """Build fairseq's model and fill the slots of its layers.
+
+        Raises:
+            ConfigError: listing every option that cannot be used
+        """
+        options = Namespace(**OmegaConf.to_container(args, resolve=True, enum_to_str=True))
+        problems = list(check_language_model(options))
+        if problems:
+            raise ConfigError("the model's options cannot be used:\n- " + "\n- ".join(problems))
+        model = super().build_model(args, task)
+        cfg = TransformerConfig.from_namespace(options)
+        build = SELF_ATTENTION[options.decoder_self_attention]
+        for index in range(len(model.decoder.layers)):  # iterating would drop layers (LayerDrop)
+            layer = model.decoder.layers[index]
+            if not isinstance(layer, TransformerDecoderLayerBase):
+                raise ConfigError(
+                    f"--decoder-self-attention {options.decoder_self_attention} does not go with "
+                    "--ddp-backend fully_sharded; choose another one"
+                )
+            layer.self_attn = build(cfg, "decoder", lambda: layer.self_attn)
+        return model
+
+
+def check_language_model(cfg: Namespace) -> Iterator[str]:
+    """Everything that is wrong with the options, one line each."""
+    options = {f.name: f for f in fields(SelfAttentionConfig) if f.name != "_name"}
+    problems = list(unknown_choices(cfg, options))
+    if cfg.decoder_attention_heads < 1 or cfg.decoder_embed_dim % cfg.decoder_attention_heads:
+        problems.append(
+            f"--decoder-embed-dim {cfg.decoder_embed_dim} cannot be split evenly among "
+            f"--decoder-attention-heads {cfg.decoder_attention_heads}"
+        )
+    yield from problems or self_attention(cfg, ("decoder",))
+
+
+def register_language_model() -> None:
+    """Register ``rsa_transformer_lm`` with fairseq."""
+    register_model("rsa_transformer_lm", dataclass=RsaLanguageModelConfig)(RsaLanguageModel)

@@ -1,0 +1,94 @@
+"""The matrices that the recurrence encoding matrix is compared with: less structure, more parameters."""
+
+from typing import Optional, Tuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fairseq_recur.modules.mixture import LagMixture, Mixture
+from fairseq_recur.modules.rem import CHUNK
+from fairseq_recur.ops.masking import real_tokens_first
+from fairseq_recur.ops.precision import at_least_float32
+from fairseq_recur.ops.toeplitz import banded_product
+
+
+class ToeplitzMatrix(LagMixture):
+    """P[i, j] = t_{i-j}, a learned value for each lag, head and direction ("TL" in figure 4).
+
+    Args:
+        slot: the slot of the attention that it belongs to
+        heads: H; all of them are mixed
+        causal: whether later keys have no values
+        gate: initial mu
+        length: lags that have a value; longer ones count nothing
+    """
+
+    def __init__(self, slot: str, heads: int, causal: bool, gate: float, length: int) -> None:
+        super().__init__(slot, heads, heads, causal, gate)
+        self.past = nn.Parameter(torch.zeros(heads, length))
+        self.future = None if causal else nn.Parameter(torch.zeros(heads, length))
+        self.exempt_from_decay()
+
+    def kernels(self, length: int) -> Tuple[Tensor, Optional[Tensor]]:
+        """Learned from lag 1 on; the diagonal is 0."""
+        return tuple(
+            None if side is None else F.pad(at_least_float32(side), (1, 0))[:, :length]
+            for side in (self.past, self.future)
+        )
+
+    def product(self, values: Tensor, padding: Optional[Tensor], form: str) -> Tensor:
+        """P V; the chunked form is a band, as far as there are learned lags."""
+        if form == "dense":
+            return super().product(values, padding, form)
+        past, future = self.kernels(values.size(2))
+        out = banded_product(past, values, CHUNK)
+        if future is None:
+            return out
+        return out + banded_product(future, values.flip(2), CHUNK).flip(2)
+
+
+class FullMatrix(Mixture):
+    """P[i, j] learned for every pair of positions and head ("FL" in figure 4).
+
+    A position is counted in real tokens, so that padding changes nothing.
+
+    Args:
+        slot, heads, causal, gate: as for `ToeplitzMatrix`
+        length: positions that have values; further ones count nothing
+    """
+
+    forms = ("dense",)
+
+    def __init__(self, slot: str, heads: int, causal: bool, gate: float, length: int) -> None:
+        super().__init__(slot, heads, heads, causal, gate)
+        self.weight = nn.Parameter(torch.zeros(heads, length, length))
+        self.exempt_from_decay()
+
+    def matrix(self, queries: int, keys: int) -> Tensor:
+        """The first *keys* rows and columns, or the last *queries* rows of them; the diagonal is 0."""
+        length = self.weight.size(-1)
+        square = at_least_float32(self.weight)[:, :keys, :keys]
+        square = square.tril(-1) if self.causal else square - torch.diag_embed(
+            square.diagonal(dim1=-2, dim2=-1)
+        )
+        if keys > length:
+            square = F.pad(square, (0, keys - length, 0, keys - length))
+        return square[:, keys - queries :]
+
+    def product(self, values: Tensor, padding: Optional[Tensor], form: str) -> Tensor:
+        """P V, with the real tokens moved to the front and the results moved back."""
+        if padding is None:
+            return super().product(values, padding, form)
+        order, _ = real_tokens_first(padding)
+        moved = order[:, None, :, None].expand_as(values)
+        out = super().product(values.gather(2, moved), padding, form)
+        return torch.zeros_like(out).scatter(2, moved, out)
+
+    def table(self, keys: int) -> Tensor:
+        """The matrix itself: its rows have nothing in common."""
+        return self.matrix(max(keys, self.weight.size(-1)), max(keys, self.weight.size(-1)))
+
+    def last_row(self, table: Tensor, keys: int) -> Tensor:
+        """Row *keys*."""
+        return table[:, keys - 1 : keys, :keys]

@@ -1,0 +1,89 @@
+"""Which recurrence encoding matrix each head has."""
+
+from dataclasses import dataclass
+from typing import Tuple
+
+KINDS = (
+    "regular", "cosine", "sine", "dilated regular", "dilated cosine", "dilated sine",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RemHeads:
+    """The numbers (k1, ..., k6) of heads of each kind, and the dilations of the dilated ones.
+
+    Heads come in the order of `KINDS`. Huang et al. 2023, section 3, "Hyperparameters".
+    """
+
+    counts: Tuple[int, ...]
+    dilations: Tuple[int, ...]
+
+    @property
+    def total(self) -> int:
+        """H', the number of heads that have a matrix."""
+        return sum(self.counts)
+
+    @property
+    def all_dilations(self) -> Tuple[int, ...]:
+        """The dilation of each head, 1 where there is none."""
+        return (1,) * sum(self.counts[:3]) + self.dilations
+
+
+def parse_rem_heads(heads: str, dilations: str, total: int) -> RemHeads:
+    """Read ``--rsa-heads`` and ``--rsa-dilations``.
+
+    Args:
+        heads: six numbers with commas between; "" for as many regular heads as there are
+        dilations: a number for each dilated head, with commas between
+        total: H, the heads of the layer
+
+    Raises:
+        ValueError: if they do not fit each other or *total*; the message says what to do
+    """
+    counts = numbers(heads, "--rsa-heads") if heads else (total, 0, 0, 0, 0, 0)
+    factors = numbers(dilations, "--rsa-dilations") if dilations else ()
+    if len(counts) != 6 or min(counts) < 0:
+        raise ValueError(
+            f"--rsa-heads {heads}: six numbers are needed, of {', '.join(KINDS)} heads"
+        )
+    if not 1 <= sum(counts) <= total:
+        raise ValueError(
+            f"--rsa-heads {heads}: {sum(counts)} heads, but the layer has {total}; "
+            f"choose 1 to {total}"
+        )
+    if len(factors) != sum(counts[3:]):
+        raise ValueError(
+            f"--rsa-dilations {dilations or '(none)'}: {len(factors)} numbers for "
+            f"{sum(counts[3:])} dilated heads (the last three of --rsa-heads {heads}); "
+            "give one for each"
+        )
+    if factors and min(factors) < 1:
+        raise ValueError(f"--rsa-dilations {dilations}: a dilation is at least 1")
+    return RemHeads(counts, factors)
+
+
+def numbers(text: str, flag: str) -> Tuple[int, ...]:
+    """Whole numbers with commas between.
+
+    Raises:
+        ValueError: if they are something else
+    """
+    try:
+        return tuple(int(word) for word in text.split(","))
+    except ValueError:
+        raise ValueError(f"{flag} {text}: expected whole numbers with commas between") from None
+
+
+def parse_range(text: str) -> Tuple[float, float]:
+    """Read "LOW,HIGH" of ``--rsa-eta-init`` and ``--rsa-nu-init``.
+
+    Raises:
+        ValueError: if it is not two numbers, the first not above the second
+    """
+    try:
+        low, high = (float(word) for word in text.split(","))
+    except ValueError:
+        raise ValueError(f"{text}: expected two numbers with a comma between") from None
+    if low > high:
+        raise ValueError(f"{text}: the first number is above the second")
+    return low, high

@@ -1,0 +1,154 @@
+"""Self-attention with fairseq's parameters and cache, and arithmetic of its own."""
+
+from typing import Dict, Optional, Tuple
+
+import torch
+from fairseq.models.transformer import TransformerConfig
+from fairseq.modules import MultiheadAttention
+from torch import Tensor
+
+from fairseq_recur.modules.fusion import IncrementalState
+
+
+class SelfAttention(MultiheadAttention):
+    """What the parts for the self-attention slots share; each says in `attend` what it computes.
+
+    The parameters are those of fairseq's module, under their names, so that a stock
+    checkpoint fits. fairseq's own `forward` cannot be extended: without incremental state
+    it hands everything to a torch function that a subclass does not see.
+
+    Args:
+        cfg: the host's configuration
+        side: "encoder" or "decoder"
+    """
+
+    def __init__(self, cfg: TransformerConfig, side: str) -> None:
+        options = getattr(cfg, side)
+        super().__init__(
+            options.embed_dim,
+            options.attention_heads,
+            dropout=cfg.attention_dropout,
+            self_attention=True,
+            q_noise=cfg.quant_noise.pq,
+            qn_block_size=cfg.quant_noise.pq_block_size,
+        )
+        self.causal = side == "decoder"
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Optional[Tensor],
+        padding: Optional[Tensor],
+        incremental_state: IncrementalState,
+        need_weights: bool,
+    ) -> Tuple[Tensor, Optional[Tensor]]:
+        """Each head's output.
+
+        Args:
+            query: (B, H, T, D), not scaled; the last query stands at the last key
+            key, value: (B, H, S, D), the values zero at padding
+            mask: additive, broadcastable to (B, H, T, S), finite; None if nothing is masked
+            padding: (B, S) bool, True at padding, or None
+            incremental_state: fairseq's; in incremental decoding the only query is the last
+            need_weights: return the attention map
+
+        Returns:
+            (B, H, T, D), and the map (B, H, T, S) or None
+        """
+        raise NotImplementedError(type(self).__name__)
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Optional[Tensor],
+        value: Optional[Tensor],
+        key_padding_mask: Optional[Tensor] = None,
+        incremental_state: IncrementalState = None,
+        need_weights: bool = True,
+        static_kv: bool = False,
+        attn_mask: Optional[Tensor] = None,
+        before_softmax: bool = False,
+        need_head_weights: bool = False,
+    ) -> Tuple[Tensor, Optional[Tensor]]:
+        """Attend from each position of *query* (T, B, C) to all; *key* and *value* are the same.
+
+        The arguments are fairseq's. In incremental decoding *query* is the newest position
+        and the earlier ones come from the state.
+
+        Returns:
+            (T, B, C), and attention weights: (B, T, S), averaged over the heads, or with
+            *need_head_weights* (H, B, T, S); None where they are not needed
+        """
+        length, batch, width = query.size()
+        q, k, v = (self.split(p(query)) for p in (self.q_proj, self.k_proj, self.v_proj))
+        if key_padding_mask is not None:
+            key_padding_mask = key_padding_mask.to(torch.bool)
+            v = v.masked_fill(key_padding_mask[:, None, :, None], 0.0)
+        if incremental_state is not None:
+            k, v, key_padding_mask = self.extend(incremental_state, k, v, key_padding_mask)
+        mask = additive_mask(attn_mask, key_padding_mask, q.dtype)
+        wanted = need_weights or need_head_weights
+        out, weights = self.attend(q, k, v, mask, key_padding_mask, incremental_state, wanted)
+        out = self.out_proj(out.permute(2, 0, 1, 3).reshape(length, batch, width))
+        if not wanted or weights is None:
+            return out, None
+        return out, weights.transpose(0, 1) if need_head_weights else weights.mean(dim=1)
+
+    def split(self, x: Tensor) -> Tensor:
+        """The heads side by side: (T, B, C) to (B, H, T, D)."""
+        length, batch, _ = x.size()
+        return x.view(length, batch, self.num_heads, self.head_dim).permute(1, 2, 0, 3)
+
+    def extend(
+        self,
+        incremental_state: Dict[str, Dict[str, Optional[Tensor]]],
+        key: Tensor,
+        value: Tensor,
+        padding: Optional[Tensor],
+    ) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
+        """Append to the keys, values and padding of the earlier positions, and keep them all."""
+        saved = self._get_input_buffer(incremental_state)
+        if "prev_key" in saved:
+            key = torch.cat([saved["prev_key"], key], dim=2)
+            value = torch.cat([saved["prev_value"], value], dim=2)
+            padding = self._append_prev_key_padding_mask(
+                padding, saved["prev_key_padding_mask"], key.size(0), key.size(2), False
+            )
+            padding = None if padding is None else padding.to(torch.bool)
+        saved = {"prev_key": key, "prev_value": value, "prev_key_padding_mask": padding}
+        self._set_input_buffer(incremental_state, saved)
+        return key, value, padding
+
+    @property
+    def dropout_probability(self) -> float:
+        """Of an attention weight: 0 outside training, unless dropout is kept on there."""
+        module = self.dropout_module
+        return module.p if module.training or module.apply_during_inference else 0.0
+
+
+def additive_mask(
+    attn_mask: Optional[Tensor], padding: Optional[Tensor], dtype: torch.dtype
+) -> Optional[Tensor]:
+    """Both masks as one that is added to the scores; finite, so that no row becomes NaN.
+
+    Args:
+        attn_mask: (T, S), bool with True at what is hidden, or additive; None if there is none
+        padding: (B, S) bool, True at padding; None if there is none
+        dtype: of the scores
+
+    Returns:
+        (T, S), (B, 1, 1, S) or (B, 1, T, S), or None
+    """
+    lowest = torch.finfo(dtype).min
+    if attn_mask is not None:
+        if attn_mask.dtype == torch.bool:
+            attn_mask = torch.zeros_like(attn_mask, dtype=dtype).masked_fill(attn_mask, lowest)
+        attn_mask = attn_mask.to(dtype).clamp(min=lowest)
+    if padding is None:
+        return attn_mask
+    hidden = padding[:, None, None, :]
+    if attn_mask is None:
+        return torch.zeros_like(hidden, dtype=dtype).masked_fill(hidden, lowest)
+    return attn_mask.expand(padding.size(0), 1, -1, -1).masked_fill(hidden, lowest)

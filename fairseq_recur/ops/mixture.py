@@ -1,0 +1,83 @@
+"""Self-attention mixed with a matrix that depends on positions alone: three forms of one sum.
+
+    O = (1 - g) softmax(Q K^T / sqrt(D) + mask) V + g P V        (Huang et al. 2023, eq. 4)
+
+V must be zero at padded keys: the softmax does not read them, and P would.
+"""
+
+from typing import Optional, Tuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fairseq_recur.ops.precision import at_least_float32, no_autocast
+
+
+def attention_map(query: Tensor, key: Tensor, mask: Optional[Tensor]) -> Tensor:
+    """softmax(Q K^T / sqrt(D) + mask) in float32 or more: (B, H, T, D), (B, H, S, D) to (B, H, T, S)."""
+    scores = torch.matmul(query * query.size(-1) ** -0.5, key.transpose(-1, -2))
+    with no_autocast(query):
+        scores = at_least_float32(scores)
+        return torch.softmax(scores if mask is None else scores + mask, dim=-1)
+
+
+def mixed_map(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    matrix: Tensor,
+    gate: Tensor,
+    mask: Optional[Tensor] = None,
+    dropout: float = 0.0,
+    drop_mixed: bool = False,
+) -> Tuple[Tensor, Tensor]:
+    """The sum as one map, then one product with V: the form for short sequences.
+
+    Args:
+        query: (B, H, T, D), not scaled
+        key, value: (B, H, S, D)
+        matrix: (H, T, S) or (B, H, T, S), P in float32 or more
+        gate: (H, 1, 1), 0 for ordinary heads
+        mask: additive, broadcastable to (B, H, T, S), or None
+        dropout: probability of dropping an entry of the softmax (0 outside training)
+        drop_mixed: drop entries of the mixed map instead of the softmax
+
+    Returns:
+        (B, H, T, D) in the dtype of *value*, and the map (B, H, T, S) before any dropout
+        of it
+    """
+    weights = attention_map(query, key, mask)
+    with no_autocast(value):
+        dropped = weights if drop_mixed else F.dropout(weights, dropout)
+        mixed = torch.addcmul(gate * matrix, dropped, 1 - gate)
+        used = F.dropout(mixed, dropout) if drop_mixed else mixed
+        return torch.matmul(used, at_least_float32(value)).to(value.dtype), mixed
+
+
+def mixed_outputs(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    recurrent: Tensor,
+    gate: Tensor,
+    mask: Optional[Tensor] = None,
+    dropout: float = 0.0,
+) -> Tensor:
+    """The sum of two outputs, the first by torch's fused attention: the form for long sequences.
+
+    Args:
+        query, key, value, gate, mask, dropout: as in `mixed_map`
+        recurrent: (B, H', T, D), P V of the first H' heads; the others are ordinary
+
+    Returns:
+        (B, H, T, D) in the dtype of *value*
+    """
+    mask = None if mask is None else mask.to(query.dtype)
+    attention = F.scaled_dot_product_attention(query, key, value, mask, dropout)
+    mixing = recurrent.size(1)
+    if mixing < value.size(1):
+        recurrent = F.pad(recurrent, (0, 0, 0, 0, 0, value.size(1) - mixing))
+    with no_autocast(value):
+        out = (1 - gate) * at_least_float32(attention) + gate * recurrent
+        return out.to(value.dtype)

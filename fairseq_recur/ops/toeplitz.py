@@ -1,0 +1,64 @@
+"""Matrices and products whose entries depend on the lag between two positions alone."""
+
+from typing import Optional
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def toeplitz_matrix(
+    past: Tensor, future: Optional[Tensor], queries: int, keys: int, offset: int = 0
+) -> Tensor:
+    """P[h, i, j] = past[h, lag] for lag = offset + i - j > 0, future[h, -lag] for lag < 0.
+
+    Query i stands at time offset + i and key j at time j. One rule serves the square map
+    (offset 0), the last rows of one as with Transformer-XL's memory or in incremental
+    decoding (offset keys - queries), and any other pair of sequences (Huang et al. 2023,
+    appendix D.2). The diagonal is past[h, 0]. Lags past the end of a kernel give 0.
+
+    Args:
+        past: (H, L) kernel over lags 0 ... L - 1
+        future: (H, L) kernel over the lags of later keys; None for a causal matrix
+        queries: T
+        keys: S
+        offset: time of the first query
+
+    Returns:
+        (H, T, S)
+    """
+    # band[m] is the entry of every (i, j) with j - i + queries - 1 = m; row i is a window.
+    lags = torch.arange(offset + queries - 1, offset - keys, -1, device=past.device)
+    band = at_lags(past, lags.clamp(min=-1))
+    if future is not None:
+        band = band + at_lags(future, (-lags).masked_fill(lags >= 0, -1))
+    return band.unfold(-1, keys, 1).flip(1)
+
+
+def at_lags(kernel: Tensor, lags: Tensor) -> Tensor:
+    """kernel[:, lags], 0 where a lag is negative or past the end: (H, L) and (N,) to (H, N)."""
+    length = kernel.size(1)
+    values = kernel[:, lags.clamp(0, length - 1)]
+    return values.masked_fill((lags < 0) | (lags >= length), 0.0)
+
+
+def banded_product(kernel: Tensor, values: Tensor, chunk: int) -> Tensor:
+    """y_t = sum_n kernel[n] v_{t-n}, in blocks: work and memory grow with T L, not with T^2.
+
+    Each block of *chunk* rows meets the window of values that its lags reach.
+
+    Args:
+        kernel: (H, L) over lags 0 ... L - 1; longer lags count nothing
+        values: (B, H, T, D)
+        chunk: rows of a block
+
+    Returns:
+        (B, H, T, D)
+    """
+    length, reach = values.size(2), kernel.size(1) - 1
+    blocks = -(-length // chunk)
+    padded = F.pad(values, (0, 0, reach, blocks * chunk - length))
+    windows = padded.unfold(2, reach + chunk, chunk)  # (B, H, blocks, D, reach + chunk)
+    band = toeplitz_matrix(kernel, None, chunk, reach + chunk, offset=reach)
+    out = torch.matmul(band.unsqueeze(1), windows.transpose(-1, -2))
+    return out.flatten(2, 3)[:, :, :length]
