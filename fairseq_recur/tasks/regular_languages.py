@@ -209,6 +209,11 @@ class RegularLanguagesTask(FairseqTask):
             self.letters.add_symbol(letter)
         self.strings: dict[str, list[str]] = {}
 
+    @classmethod
+    def setup_task(cls, cfg: RegularLanguagesConfig, **kwargs: Any) -> "RegularLanguagesTask":
+        """Make the task from the command line or, as fairseq says in kwargs, a checkpoint."""
+        return cls(cfg)
+
     @property
     def source_dictionary(self) -> Dictionary:
         """The letters, from which the model makes its embeddings."""

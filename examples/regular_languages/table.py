@@ -1,0 +1,111 @@
+"""Our accuracies beside those of the paper: text for a terminal, Markdown for a page."""
+
+import json
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+BINS = ("bin0", "bin1")
+NAMES = {
+    "d_2": "D_2",
+    "d_4": "D_4",
+    "parity": "Parity",
+    "tomita_3": "Tomita 3",
+    "tomita_5": "Tomita 5",
+    "tomita_6": "Tomita 6",
+}
+HEADER = ["language", "system", *("paper", "max", "last") * 2, "seeds"]
+TOLERANCE = 0.1
+"""How far under the paper a cell of RSA may be without being named."""
+
+Results = dict[str, dict[str, dict[str, dict[str, Any]]]]
+"""language -> system -> seed -> {"bin0": {"max": ..., "last": ...}, "bin1": ...}."""
+
+
+def read_expected() -> dict[str, Any]:
+    """Return the paper's table."""
+    return json.loads((HERE / "expected.json").read_text(encoding="utf-8"))
+
+
+def averages(of_seeds: dict[str, dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """Average over the seeds: for each bin the best epoch's accuracy and the last one's."""
+    return {
+        part: {kind: mean(run[part][kind] for run in of_seeds.values()) for kind in ("max", "last")}
+        for part in BINS
+    }
+
+
+def rows(results: Results, expected: dict[str, Any]) -> list[list[str]]:
+    """Return a row for each language and system that has a result, in the paper's order."""
+    table = []
+    for language, systems in expected["accuracy"].items():
+        for system, paper in systems.items():
+            of_seeds = results.get(language, {}).get(system)
+            if not of_seeds:
+                continue
+            ours = averages(of_seeds)
+            row = [NAMES[language], expected["systems"][system]]
+            for part, value in zip(BINS, paper):
+                row += [f"{x:.2f}" for x in (value, ours[part]["max"], ours[part]["last"])]
+            table.append([*row, str(len(of_seeds))])
+    return table
+
+
+def behind(results: Results, expected: dict[str, Any]) -> list[str]:
+    """Name the cells of RSA whose best epoch is more than `TOLERANCE` under the paper."""
+    found = []
+    for language, systems in expected["accuracy"].items():
+        for system, paper in systems.items():
+            of_seeds = results.get(language, {}).get(system)
+            if not of_seeds or not system.startswith("rsa_"):
+                continue
+            ours = averages(of_seeds)
+            for part, value in zip(BINS, paper):
+                best = ours[part]["max"]
+                if best < value - TOLERANCE:
+                    name = f"{NAMES[language]}, {expected['systems'][system]}, bin {part[-1]}"
+                    found.append(f"{name}: {best:.2f}, paper {value:.2f}")
+    return found
+
+
+def as_text(table: list[list[str]]) -> str:
+    """Lay the rows out in columns, under the names of the bins."""
+    widths = [max(map(len, column)) for column in zip(HEADER, *table)]
+
+    def line(cells: list[str]) -> str:
+        left = (cell.ljust(width) for cell, width in zip(cells[:2], widths))
+        right = (cell.rjust(width) for cell, width in zip(cells[2:], widths[2:]))
+        return "  ".join([*left, *right])
+
+    before, of_bin = sum(widths[:2]) + 4, sum(widths[2:5]) + 4
+    bins = " " * before + "bin 0".center(of_bin) + "  " + "bin 1".center(of_bin)
+    return "\n".join([bins.rstrip(), line(HEADER), *map(line, table)])
+
+
+def as_markdown(table: list[list[str]]) -> str:
+    """Write the rows as a Markdown table."""
+    header = HEADER[:2] + [f"bin {i // 3}: {name}" for i, name in enumerate(HEADER[2:8])] + ["seeds"]
+    rule = ["---"] * 2 + ["---:"] * 7
+    return "\n".join("| " + " | ".join(row) + " |" for row in [header, rule, *table])
+
+
+def summary(results: Results, markdown: bool = False) -> str:
+    """Return the table, and under it the cells that are behind the paper."""
+    expected = read_expected()
+    table = rows(results, expected)
+    if not table:
+        return "No training is finished yet."
+    late = behind(results, expected)
+    mark = "- " if markdown else "  "
+    lines = [as_markdown(table) if markdown else as_text(table), ""]
+    lines.append(
+        "Accuracy of whole strings; max: the best epoch, for each bin its own, as in the paper; "
+        "last: the last epoch; the mean over the seeds."
+    )
+    if late:
+        lines += ["", f"More than {TOLERANCE} under the paper's RSA:", ""]
+        lines += [mark + cell for cell in late]
+    else:
+        lines += ["", f"No cell of RSA is more than {TOLERANCE} under the paper's."]
+    return "\n".join(lines)
