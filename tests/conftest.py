@@ -17,17 +17,25 @@ import torch
 from fairseq import options
 from fairseq.data import Dictionary
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-from fairseq.models import ARCH_MODEL_REGISTRY, build_model
+from fairseq.models import ARCH_MODEL_REGISTRY, FairseqLanguageModel, build_model
 from omegaconf import DictConfig
 
 import fairseq_recur  # noqa: F401  (registers the presets)
 
-PRESETS: List[str] = sorted(
+OURS: List[str] = sorted(
     name
     for name, model in ARCH_MODEL_REGISTRY.items()
     if model.__module__.split(".")[0] == "fairseq_recur"
 )
 """Every architecture that the plug-in registers: a new one cannot escape the tests."""
+
+LANGUAGE_MODELS: List[str] = [
+    name for name in OURS if issubclass(ARCH_MODEL_REGISTRY[name], FairseqLanguageModel)
+]
+"""The decoder-only ones."""
+
+PRESETS: List[str] = [name for name in OURS if name not in LANGUAGE_MODELS]
+"""The encoder-decoders."""
 
 SMALL: List[str] = (
     "--encoder-embed-dim 16 --encoder-ffn-embed-dim 24 --encoder-layers 2 --decoder-layers 2 "
@@ -35,8 +43,13 @@ SMALL: List[str] = (
 ).split()
 """Flags that make any preset small and leave its structure."""
 
-VARIANTS: Dict[str, List[str]] = {
-    "default": [],
+PLAIN: List[str] = (
+    "--recurrence none --encoder-self-attention dot --decoder-self-attention dot "
+    "--cross-attention dot"
+).split()
+"""Flags that leave the standard part in every slot."""
+
+RECURRENCE_VARIANTS: Dict[str, List[str]] = {
     "all-layers": ["--recurrence-fused-layers", "all"],
     "gated-sum": ["--recurrence-fusion", "gated_sum"],
     "gated-sum-all-scalar": (
@@ -57,13 +70,75 @@ VARIANTS: Dict[str, List[str]] = {
 }
 """The options of the recurrence encoder, each value at least once."""
 
+DECODER_VARIANTS: Dict[str, List[str]] = {
+    "dilated": "--rsa-heads 1,0,0,1,0,0 --rsa-dilations 2".split(),
+    "dilated-pair": "--rsa-heads 0,0,0,0,1,1 --rsa-dilations 2,3".split(),
+    "dilated-chunked": (
+        "--rsa-heads 0,0,0,0,1,1 --rsa-dilations 3,2 --rsa-form chunked --rsa-max-power 0"
+    ).split(),
+    "own-angles": "--rsa-heads 0,1,1,0,0,0 --rsa-share none --rsa-max-power 0".split(),
+    "capped": ["--rsa-max-power", "2"],
+    "capped-chunked": "--rsa-max-power 2 --rsa-form chunked".split(),
+    "some-heads": "--rsa-heads 1,0,0,0,0,0 --rsa-dropout mixed".split(),
+    "dense": ["--rsa-form", "dense"],
+    "normalized": ["--rsa-normalize"],
+    "normalized-dense": "--rsa-normalize --rsa-form dense".split(),
+    "toeplitz": "--decoder-self-attention toeplitz --learned-matrix-length 4".split(),
+    "toeplitz-chunked": "--decoder-self-attention toeplitz --rsa-form chunked".split(),
+    "full-matrix": "--decoder-self-attention full_matrix --learned-matrix-length 6".split(),
+    "relative": "--decoder-self-attention relative --relative-clip 3".split(),
+}
+"""The options of the self-attention parts, each value at least once, for the decoder."""
+
+
+def on_both_sides(flags: List[str]) -> List[str]:
+    """Flags of the decoder, and the same ones of the encoder."""
+    both = list(flags)
+    for name, value in zip(flags, flags[1:]):
+        if name.startswith("--decoder-"):
+            both += [name.replace("--decoder-", "--encoder-"), value]
+    return both
+
+
+SELF_ATTENTION_VARIANTS: Dict[str, List[str]] = {
+    **{name: on_both_sides(flags) for name, flags in DECODER_VARIANTS.items()},
+    "encoder-alone": ["--decoder-self-attention", "dot"],
+    "decoder-alone-pre-norm": (
+        "--encoder-self-attention dot --encoder-normalize-before --decoder-normalize-before"
+    ).split(),
+    "with-biarn": "--recurrence biarn --recurrence-fused-layers all".split(),
+}
+"""The same for both sides, one side alone, and beside a recurrence encoder."""
+
+
+def variants_of(preset: str) -> Dict[str, List[str]]:
+    """The options to test a preset with: its size aside, which `SMALL` takes away."""
+    config = ARCH_MODEL_REGISTRY[preset].config_class()
+    twins = [p for p in PRESETS if preset.startswith(p)]
+    if twins[0] != preset:  # another size of a preset that has them all
+        return {"default": []}
+    variants: Dict[str, List[str]] = {"default": []}
+    if config.recurrence != "none":
+        variants.update(RECURRENCE_VARIANTS)
+    if config.encoder_self_attention != "dot":
+        variants.update(SELF_ATTENTION_VARIANTS)
+    return variants
+
+
+SYSTEMS: Dict[str, List[str]] = {
+    f"{preset}-{name}": ["--arch", preset, *flags]
+    for preset in PRESETS
+    for name, flags in variants_of(preset).items()
+}
+"""Every preset, and every set of options: the flags that choose them."""
+
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """`preset` takes every preset; `variant` every set of options of the recurrence encoder."""
+    """`preset` takes every preset; `system` every preset and every set of options."""
     if "preset" in metafunc.fixturenames:
         metafunc.parametrize("preset", PRESETS)
-    if "variant" in metafunc.fixturenames:
-        metafunc.parametrize("variant", VARIANTS.values(), ids=VARIANTS.keys())
+    if "system" in metafunc.fixturenames:
+        metafunc.parametrize("system", SYSTEMS.values(), ids=SYSTEMS.keys())
 
 
 @pytest.fixture(autouse=True)
@@ -87,13 +162,15 @@ def make_model(dictionary: Dictionary) -> Callable[..., torch.nn.Module]:
     task = Namespace(source_dictionary=dictionary, target_dictionary=dictionary)
 
     @cache
-    def configure(arch: str, *flags: str) -> DictConfig:
-        parser = options.get_training_parser("translation")
-        args = options.parse_args_and_arch(parser, ["data", "--arch", arch, *flags])
+    def configure(task_name: str, *flags: str) -> DictConfig:
+        parser = options.get_training_parser(task_name)
+        args = options.parse_args_and_arch(parser, ["data", *flags])
         return convert_namespace_to_omegaconf(args)
 
     def make(arch: str, *flags: str) -> torch.nn.Module:
-        return build_model(deepcopy(configure(arch, *flags)).model, task)
+        decoder_only = issubclass(ARCH_MODEL_REGISTRY[arch], FairseqLanguageModel)
+        name = "language_modeling" if decoder_only else "translation"
+        return build_model(deepcopy(configure(name, "--arch", arch, *flags)).model, task)
 
     return make
 

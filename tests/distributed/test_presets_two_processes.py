@@ -10,7 +10,7 @@ from typing import Callable, Dict, List
 import pytest
 import torch
 
-from tests.conftest import PRESETS, SMALL, TRAIN, VARIANTS, write_corpus
+from tests.conftest import PRESETS, SMALL, SYSTEMS, TRAIN, write_corpus
 from tests.running import USER_DIR, saved_weights
 
 ROOT = Path(__file__).parents[2]
@@ -28,10 +28,8 @@ BACKENDS: Dict[str, List[str]] = {
     "legacy_ddp": ["--ddp-backend", "legacy_ddp"],
     "pytorch_ddp-checkpointed": ["--ddp-backend", "pytorch_ddp", "--checkpoint-activations"],
 }
-MODELS: Dict[str, List[str]] = {
-    **{preset: ["--arch", preset] for preset in PRESETS},
-    **{variant: ["--arch", PRESETS[0], *flags] for variant, flags in VARIANTS.items()},
-}
+MODELS = SYSTEMS
+DEFAULTS = {f"{preset}-default" for preset in PRESETS}
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +61,7 @@ def two_processes(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         arguments(data, model, folder / model / backend, SENTENCES // 2, *flags)
         for model in MODELS
         for backend, flags in BACKENDS.items()
-        if model in PRESETS or backend == "pytorch_ddp"
+        if model in DEFAULTS or backend == "pytorch_ddp"
     ]
     (folder / "plan.json").write_text(json.dumps(plan))
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -91,7 +89,7 @@ def test_two_processes_equal_one(
     cli("train", *arguments(data, model, tmp_path / "start", SENTENCES, "--max-update", "1"))
     start = weights(tmp_path / "start")
     backends = list((two_processes / model).iterdir())
-    assert len(backends) == (3 if model in PRESETS else 1)
+    assert len(backends) == (3 if model in DEFAULTS else 1)
     for backend in backends:
         state = torch.load(backend / "checkpoint_last.pt", weights_only=True)
         assert state["cfg"]["distributed_training"]["distributed_world_size"] == 2

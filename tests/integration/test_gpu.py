@@ -48,21 +48,21 @@ def test_training_and_decoding(
         assert len(re.findall(r"^H-\d+\t-?\d", out, re.M)) == 20
 
 
-def test_variants_train_in_half_precision(
-    corpus: Path, cli: Callable[..., str], tmp_path: Path, variant: List[str]
+def test_systems_train_in_half_precision(
+    corpus: Path, cli: Callable[..., str], tmp_path: Path, system: List[str]
 ) -> None:
     for precision in ("--fp16", "--bf16"):
         log = cli(
-            "train", corpus / "bin", "--arch", "transformer_biarn_tiny", *SMALL, *ON_GPU, *variant,
+            "train", corpus / "bin", *system, *SMALL, *ON_GPU,
             precision, "--max-update", 40, "--no-save", "--save-dir", tmp_path,
         )  # fmt: skip
         seen = losses(log)
         assert len(seen) >= 35 and sum(seen[-5:]) < 0.9 * sum(seen[:5])
 
 
-def test_gpu_equals_cpu(make_model: Callable, preset: str, variant: List[str]) -> None:
+def test_gpu_equals_cpu(make_model: Callable, system: List[str]) -> None:
     """Outputs and gradients, in float64, with padding."""
-    model = make_model(preset, *SMALL, *variant, "--dropout", "0", "--attention-dropout", "0")
+    model = make_model(system[1], *SMALL, *system[2:], "--dropout", "0", "--attention-dropout", "0")
     model = model.double()
     source = torch.randint(4, 60, (3, 9))
     source[1, :4], source[2, :7] = 1, 1

@@ -1,4 +1,4 @@
-"""Activation checkpointing trains the same model, with every preset and every variant."""
+"""Activation checkpointing trains the same model, with every preset and every set of options."""
 
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Tuple
@@ -6,7 +6,7 @@ from unittest.mock import patch
 
 import torch
 
-from tests.conftest import PRESETS, SMALL, TRAIN
+from tests.conftest import SMALL, TRAIN
 from tests.running import USER_DIR, generate, hypotheses, saved_weights, update_losses
 
 Cli = Callable[..., str]
@@ -52,20 +52,20 @@ def test_every_preset_trains_the_same(preset: str, cli: Cli, corpus: Path, tmp_p
     assert hypotheses(generate(corpus / "bin", tmp_path / "kept" / "checkpoint_last.pt"))
 
 
-def test_every_variant_trains_the_same(
-    variant: List[str], cli: Cli, corpus: Path, tmp_path: Path
+def test_every_system_trains_the_same(
+    system: List[str], cli: Cli, corpus: Path, tmp_path: Path
 ) -> None:
-    assert_trains_the_same(cli, corpus, tmp_path, ["--arch", PRESETS[0], *variant], ["kept"])
+    assert_trains_the_same(cli, corpus, tmp_path, system, ["kept"])
 
 
-def test_every_layer_is_checkpointed(variant: List[str], make_model: Callable[..., Any]) -> None:
+def test_every_layer_is_checkpointed(system: List[str], make_model: Callable[..., Any]) -> None:
     """Those of the recurrence encoder as well: their activations grow with the steps."""
     wrapped: List[torch.nn.Module] = []
     with patch(
         "fairseq_recur.models.layers.checkpoint_wrapper",
         lambda layer, offload_to_cpu: wrapped.append(layer) or layer,
     ):
-        model = make_model(PRESETS[0], *SMALL, *variant, "--checkpoint-activations")
+        model = make_model(system[1], *SMALL, *system[2:], "--checkpoint-activations")
     layers = [*model.encoder.layers, *model.decoder.layers]
     if model.encoder.recurrence_encoder is not None:
         layers += model.encoder.recurrence_encoder.layers

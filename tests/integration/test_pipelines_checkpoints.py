@@ -138,22 +138,22 @@ def test_finetune_starts_from_the_stock_transformer(
         assert any(name.startswith(part + ".") for name in added)
 
 
-def test_finetune_starts_every_variant(
-    variant: List[str], cli: Cli, corpus: Path, trained: Trained, tmp_path: Path
+def test_finetune_starts_every_system(
+    system: List[str], cli: Cli, corpus: Path, trained: Trained, tmp_path: Path
 ) -> None:
-    flags = [f for f in variant if f.endswith("normalize-before")]
+    flags = [f for f in system if f.endswith("normalize-before")]
     stock = tmp_path / "stock" / "checkpoint_last.pt"
     if flags:
         start(cli, corpus, "transformer", stock.parent, *flags)
     else:
         stock = trained("transformer") / "checkpoint_last.pt"
-    how = ["--finetune-from-model", stock, *variant]
-    log = start(cli, corpus, "transformer_biarn", tmp_path, *how)
+    how = ["--finetune-from-model", stock, *system[2:]]
+    log = start(cli, corpus, system[1], tmp_path, *how)
     expected, found = saved_weights(stock), saved_weights(tmp_path / "checkpoint_last.pt")
     for name, value in expected.items():
         assert torch.equal(found[name], value), name
     assert (fresh_parts(log) == []) == (found.keys() == expected.keys())
-    assert (fresh_parts(log) == []) == ("none" in variant)
+    assert (fresh_parts(log) == []) == (system[-2:] == ["--recurrence", "none"])
 
 
 def test_finetuned_model_goes_on_learning(

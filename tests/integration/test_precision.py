@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.conftest import PRESETS, SMALL, TRAIN
+from tests.conftest import SMALL, TRAIN
 from tests.running import USER_DIR, generate, hypotheses, update_losses
 
 Cli = Callable[..., str]
@@ -56,11 +56,10 @@ def test_every_preset_trains(
 
 
 @pytest.mark.parametrize("mode", ["--memory-efficient-bf16", "--memory-efficient-fp16"])
-def test_every_variant_trains(
-    variant: List[str], mode: str, losses: Callable[..., List[float]]
+def test_every_system_trains(
+    system: List[str], mode: str, losses: Callable[..., List[float]]
 ) -> None:
-    arch = ["--arch", PRESETS[0], *variant]
-    found, expected = losses(*arch, mode), losses(*arch)
+    found, expected = losses(*system, mode), losses(*system)
     assert_trains_like_float32(found, expected, updates=1)
 
 
@@ -109,14 +108,14 @@ def all_finite(model: nn.Module, inputs: List[Tensor]) -> bool:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["fp16", "bf16"])
 @pytest.mark.parametrize("length, scale", [(1000, 1), (1000, 100), (40, 200)])
 def test_finite_where_float32_is(
-    variant: List[str],
+    system: List[str],
     length: int,
     scale: float,
     dtype: torch.dtype,
     make_model: Callable[..., nn.Module],
 ) -> None:
     """Long sources, and embeddings whose values are *scale* times larger than initialised."""
-    model = make_model(PRESETS[0], *SMALL, *variant, "--max-source-positions", "1024")
+    model = make_model(system[1], *SMALL, *system[2:], "--max-source-positions", "1024")
     inputs = batch(3, length, 64)
     with torch.no_grad():
         model.encoder.embed_tokens.weight.mul_(scale)

@@ -7,19 +7,19 @@ import pytest
 from fairseq_recur import compat
 from fairseq_recur.cli import main
 from fairseq_recur.cli.check import registered
-from tests.conftest import PRESETS
+from tests.conftest import OURS
 from tests.unit.test_cli_main import root_logger  # noqa: F401  (used by every test)
 
 
 def test_everything_registered_is_listed(capsys: pytest.CaptureFixture) -> None:
     found = registered()
-    assert found["architectures"] == PRESETS
+    assert found["architectures"] == OURS
     assert {"birnn", "biarn"} <= set(found["recurrence parts"])
     assert "dot" in found["self-attention parts"] and "dot" in found["cross-attention parts"]
     assert "adamw_fused" in found["optimizers"]
     main(["check"])
     printed = capsys.readouterr().out
-    for name in (*PRESETS, "adamw_fused", *(name for name, _ in compat.environment_report())):
+    for name in (*OURS, "adamw_fused", *(name for name, _ in compat.environment_report())):
         assert name in printed
     assert max(map(len, printed.splitlines())) <= 100
 

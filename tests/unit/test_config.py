@@ -17,15 +17,21 @@ from fairseq_recur.errors import CheckpointError, ConfigError
 from fairseq_recur.models import PRESETS as DECLARED
 from fairseq_recur.models.check import OPTIONS
 from fairseq_recur.models.config import LEFT_OUT, RecurrentTransformerConfig
-from tests.conftest import PRESETS, SMALL
+from tests.conftest import PLAIN, PRESETS, SMALL
 
 Build = Callable[..., nn.Module]
+STOCK_NAMES: Dict[str, str] = {
+    "": "transformer",
+    "_iwslt_de_en": "transformer_iwslt_de_en",
+    "_wmt_en_de": "transformer_wmt_en_de",
+    "_wmt_zh_en": "transformer_wmt_en_de",
+    "_wmt_en_de_big": "transformer_wmt_en_de_big",
+}
 STOCK_SIZES: Dict[str, str] = {
-    "transformer_biarn": "transformer",
-    "transformer_biarn_iwslt_de_en": "transformer_iwslt_de_en",
-    "transformer_biarn_wmt_en_de": "transformer_wmt_en_de",
-    "transformer_biarn_wmt_zh_en": "transformer_wmt_en_de",
-    "transformer_biarn_wmt_en_de_big": "transformer_wmt_en_de_big",
+    system + size: stock
+    for system in ("transformer_biarn", "rsa_transformer")
+    for size, stock in STOCK_NAMES.items()
+    if system + size in PRESETS
 }
 """fairseq's own architecture of the same size."""
 
@@ -36,7 +42,8 @@ def parameters(model: nn.Module) -> int:
 
 def test_registered_presets_are_the_declared_ones() -> None:
     assert PRESETS == sorted(DECLARED)
-    assert {"transformer_biarn", "transformer_biarn_tiny"} <= set(PRESETS)
+    assert {"transformer_biarn", "rsa_transformer_tiny"} <= set(PRESETS)
+    assert {p for p in PRESETS if not p.endswith("_tiny")} == set(STOCK_SIZES)
 
 
 def test_every_option_has_help_and_default() -> None:
@@ -62,11 +69,11 @@ def test_every_option_of_the_stock_transformer_is_there() -> None:
 
 
 @pytest.mark.parametrize("sized", STOCK_SIZES)
-def test_preset_is_the_stock_size_with_a_recurrence_encoder(make_model: Build, sized: str) -> None:
+def test_preset_is_the_stock_size_with_parts(make_model: Build, sized: str) -> None:
     """Without its parts a preset is fairseq's architecture of that name, weight for weight."""
     with torch.device("meta"):
         stock = make_model(STOCK_SIZES[sized])
-        model = make_model(sized, "--recurrence", "none")
+        model = make_model(sized, *PLAIN)
     shapes = {name: p.shape for name, p in model.named_parameters()}
     assert shapes == {name: p.shape for name, p in stock.named_parameters()}
     for option in ("dropout", "attention_dropout", "activation_dropout", "activation_fn"):
@@ -122,6 +129,58 @@ def test_decoder_sizes_follow_the_encoder_as_in_fairseq(make_model: Build) -> No
     model = make_model("transformer_biarn", "--encoder-embed-dim", "24", "--encoder-ffn-embed-dim", "40")
     assert model.decoder.embed_dim == 24
     assert model.decoder.layers[0].fc1.out_features == 40
+
+
+RSA_CONFLICTS = {
+    "counts": (["--rsa-heads", "1,2,3"], ["--rsa-heads 1,2,3: six numbers"]),
+    "no numbers": (["--rsa-heads", "a,b"], ["--rsa-heads a,b: expected whole numbers"]),
+    "too many": (["--rsa-heads", "3,0,0,0,0,0"], ["3 heads, but the layer has 2"]),
+    "none": (["--rsa-heads", "0,0,0,0,0,0"], ["choose 1 to 2"]),
+    "dilations": (
+        ["--rsa-heads", "0,0,0,1,1,0", "--rsa-dilations", "2"],
+        ["--rsa-dilations 2: 1 numbers for 2 dilated heads"],
+    ),
+    "dilation of zero": (
+        ["--rsa-heads", "1,0,0,1,0,0", "--rsa-dilations", "0"],
+        ["a dilation is at least 1"],
+    ),
+    "power": (["--rsa-max-power", "-1"], ["--rsa-max-power -1"]),
+    "range": (["--rsa-eta-init", "2,1"], ["--rsa-eta-init 2,1", "above the second"]),
+    "no range": (["--rsa-nu-init", "2"], ["--rsa-nu-init 2", "two numbers"]),
+    "gate": (["--rsa-gate-init", "open"], ["--rsa-gate-init open: expected a number, or random"]),
+    "unread": (["--relative-clip", "4"], ["--relative-clip 4 has no effect", "relative"]),
+    "length": (
+        ["--encoder-self-attention", "toeplitz", "--learned-matrix-length", "0"],
+        ["--learned-matrix-length 0: at least 1"],
+    ),
+    "full chunked": (
+        ["--encoder-self-attention", "full_matrix", "--rsa-form", "chunked"],
+        ["full_matrix has the form dense alone"],
+    ),
+    "chunked rows": (
+        ["--rsa-form", "chunked", "--rsa-normalize"],
+        ["--rsa-form chunked has no rows"],
+    ),
+    "dropped map": (
+        ["--rsa-form", "dense", "--rsa-dropout", "mixed"],
+        ["--rsa-dropout mixed needs a mixed map"],
+    ),
+    "cross+self": (["--cross-self-attention"], ["--cross-self-attention"]),
+    "all at once": (
+        ["--rsa-heads", "1,2", "--rsa-max-power", "-2", "--relative-clip", "0"],
+        ["--rsa-heads 1,2", "--rsa-max-power -2", "--relative-clip 0"],
+    ),
+}
+
+
+@pytest.mark.parametrize("flags, said", RSA_CONFLICTS.values(), ids=RSA_CONFLICTS.keys())
+def test_conflicts_of_self_attention_are_refused(
+    make_model: Build, flags: List[str], said: List[str]
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_model("rsa_transformer", *SMALL, *flags)
+    for words in said:
+        assert words in str(caught.value)
 
 
 CONFLICTS = {
@@ -187,58 +246,47 @@ def test_unknown_part_is_refused_by_the_parser(capsys: pytest.CaptureFixture[str
     assert "lstm" in message and "biarn" in message and "birnn" in message
 
 
-def test_stock_checkpoint_starts_every_preset(
-    make_model: Build, preset: str, variant: List[str], caplog: pytest.LogCaptureFixture
+def test_stock_checkpoint_starts_every_system(
+    make_model: Build, system: List[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    stock = make_model("transformer", *SMALL)
-    model = make_model(preset, *SMALL, *variant)
+    norm = [flag for flag in system if flag.endswith("normalize-before")]
+    stock = make_model("transformer", *SMALL, *norm)
+    model = make_model(system[1], *SMALL, *system[2:])
     fresh = {k: v.clone() for k, v in model.state_dict().items()}
     weights = {k: v.clone() for k, v in stock.state_dict().items()}
-    if "--encoder-normalize-before" in variant:
-        pytest.skip("the stock model here is post-norm")
     model.load_state_dict(dict(weights), strict=True)
     for name, value in model.state_dict().items():
         assert torch.equal(value, weights.get(name, fresh[name])), name
     named = [line for line in caplog.messages if "initialised fresh" in line]
     parts = {line.split(": ")[1].split(" (")[0] for line in named}
     assert parts == {part for slot in model.part_weights().values() for part in slot}
-    if "none" not in variant:
-        assert "encoder.recurrence_encoder" in parts and "decoder.layers.1.fusion" in parts
+    for slot, part in PLACES.items():
+        assert (part in parts) == uses(model, slot), slot
+
+
+PLACES = {
+    "recurrence": "encoder.recurrence_encoder",
+    "encoder": "encoder.layers.0.self_attn.mixture",
+    "decoder": "decoder.layers.1.self_attn.mixture",
+    "relative": "decoder.layers.0.self_attn.positions",
+}
+
+
+def uses(model: nn.Module, slot: str) -> bool:
+    """Whether a model's options fill a slot with a part that a stock Transformer lacks."""
+    cfg = model.encoder.cfg
+    if slot == "recurrence":
+        return cfg.recurrence != "none"
+    if slot == "relative":
+        return cfg.decoder_self_attention == "relative"
+    return getattr(cfg, f"{slot}_self_attention") in {"rsa", "toeplitz", "full_matrix"}
 
 
 def test_half_a_part_is_refused(make_model: Build, preset: str) -> None:
     model = make_model(preset, *SMALL)
     weights = dict(model.state_dict())
-    lost = next(k for k in weights if "recurrence_encoder" in k)
+    marks = ("recurrence_encoder", "mixture.eta")
+    lost = next(k for k in weights if any(mark in k for mark in marks))
     del weights[lost]
     with pytest.raises(CheckpointError, match=f"lacks {lost}"):
-        model.load_state_dict(weights)
-
-
-@pytest.mark.parametrize(
-    "other, said",
-    [
-        (["--encoder-embed-dim", "32"], "another architecture"),
-        (["--decoder-layers", "3"], "lacks decoder.layers.2"),
-        (["--recurrence-layers", "2"], "lacks encoder.recurrence_encoder.layers.1"),
-        (["--recurrence-fused-layers", "all"], "decoder.layers.0.fusion"),
-        (["--recurrence", "none"], "the model has no decoder.layers.1.fusion"),
-    ],
-)
-def test_other_architectures_are_refused(make_model: Build, other: List[str], said: str) -> None:
-    """Also when all that is missing is a whole part of a model that has the plug-in's parts."""
-    checkpoint = make_model("transformer_biarn", *SMALL).state_dict()
-    model = make_model("transformer_biarn", *SMALL, *other)
-    with pytest.raises(CheckpointError) as caught:
-        model.load_state_dict(dict(checkpoint))
-    assert said in str(caught.value)
-
-
-def test_other_dictionary_is_refused(make_model: Build) -> None:
-    model = make_model("transformer_biarn", *SMALL)
-    weights = dict(model.state_dict())
-    for name in weights:
-        if "embed_tokens" in name or "output_projection" in name:
-            weights[name] = weights[name][:-3]
-    with pytest.raises(CheckpointError, match=r"vocabulary.*dict.*\.txt"):
         model.load_state_dict(weights)

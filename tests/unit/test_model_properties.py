@@ -1,4 +1,4 @@
-"""What must hold for every preset and every option of the recurrence encoder, on models."""
+"""What must hold for every preset and every set of options, on models."""
 
 from typing import Callable, Dict, List, Optional, Tuple
 
@@ -6,18 +6,19 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.conftest import PRESETS, SMALL
+from fairseq_recur.modules.mixture import Mixture
+from tests.conftest import PLAIN, SMALL
 
 PAD, EOS = 1, 2
 EVAL = ["--dropout", "0", "--attention-dropout", "0"]
 Build = Callable[..., nn.Module]
 
 
-def small(make_model: Build, preset: str, variant: List[str]) -> nn.Module:
+def small(make_model: Build, system: List[str]) -> nn.Module:
     """A small float64 model in evaluation mode, its biases and gates not at zero."""
-    model = make_model(preset, *SMALL, *variant).double().eval()
+    model = make_model(system[1], *SMALL, *system[2:]).double().eval()
     for name, parameter in model.named_parameters():
-        if name.endswith("bias"):
+        if name.endswith("bias") or not parameter.any():
             nn.init.normal_(parameter, std=0.2)
     return model
 
@@ -48,9 +49,9 @@ def encode(model: nn.Module, source: Tensor) -> Dict[str, List[Tensor]]:
 
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_sentence_alone_equals_sentence_in_a_padded_batch(
-    make_model: Build, preset: str, variant: List[str], side: str
+    make_model: Build, system: List[str], side: str
 ) -> None:
-    model = small(make_model, preset, variant)
+    model = small(make_model, system)
     lengths = [9, 1, 5, 2]
     source, target = sentences(lengths, side), targets(4, 6)
     batched, _ = model(source, true_lengths(source), target)
@@ -68,8 +69,8 @@ def test_sentence_alone_equals_sentence_in_a_padded_batch(
         torch.testing.assert_close(states, expected, rtol=1e-9, atol=1e-11)
 
 
-def test_padding_side_changes_nothing(make_model: Build, preset: str, variant: List[str]) -> None:
-    model = small(make_model, preset, variant)
+def test_padding_side_changes_nothing(make_model: Build, system: List[str]) -> None:
+    model = small(make_model, system)
     left, target = sentences([7, 3, 5], "left"), targets(3, 4)
     right = torch.full_like(left, PAD)
     for row, words in zip(right, left):
@@ -89,10 +90,10 @@ def beam_order(beams: int, keep: List[int], generator: torch.Generator) -> Tenso
 
 @pytest.mark.parametrize("beamable", [False, True], ids=["plain", "beamable"])
 def test_incremental_decoding_equals_teacher_forcing(
-    make_model: Build, preset: str, variant: List[str], beamable: bool
+    make_model: Build, system: List[str], beamable: bool
 ) -> None:
     """Step by step, with beams re-ordered at every step and sentences that finish."""
-    model = small(make_model, preset, variant)
+    model = small(make_model, system)
     beams, steps = 3, 7
     if beamable:
         model.make_generation_fast_(beamable_mm_beam_size=beams)
@@ -121,9 +122,9 @@ def test_incremental_decoding_equals_teacher_forcing(
 
 
 def test_reordering_carries_the_recurrence_encoder(
-    make_model: Build, preset: str, variant: List[str]
+    make_model: Build, system: List[str]
 ) -> None:
-    model = small(make_model, preset, variant)
+    model = small(make_model, system)
     source = sentences([6, 4, 2], "left")
     order = torch.tensor([2, 0, 0])
     moved = model.encoder.reorder_encoder_out(encode(model, source), order)
@@ -135,9 +136,9 @@ def test_reordering_carries_the_recurrence_encoder(
 
 
 def test_every_parameter_has_a_gradient(
-    make_model: Build, preset: str, variant: List[str]
+    make_model: Build, system: List[str]
 ) -> None:
-    model = make_model(preset, *SMALL, *variant, *EVAL)
+    model = make_model(system[1], *SMALL, *system[2:], *EVAL)
     source = sentences([6, 4, 5], "left")
     logits, _ = model(source, true_lengths(source), targets(3, 5))
     (logits * torch.randn_like(logits)).sum().backward()
@@ -149,9 +150,9 @@ def test_every_parameter_has_a_gradient(
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["fp16", "bf16"])
 def test_half_precision_stays_finite(
-    make_model: Build, preset: str, variant: List[str], dtype: torch.dtype
+    make_model: Build, system: List[str], dtype: torch.dtype
 ) -> None:
-    model = make_model(preset, *SMALL, *variant, *EVAL)
+    model = make_model(system[1], *SMALL, *system[2:], *EVAL)
     source, target = sentences([300, 4, 50], "left"), targets(3, 40)
     exact, _ = model(source, true_lengths(source), target)
     half = model.to(dtype)
@@ -163,27 +164,40 @@ def test_half_precision_stays_finite(
     assert (logits.float() - exact).abs().max() < 0.1 * exact.std()
 
 
-@pytest.mark.parametrize("preset_of_gated", PRESETS)
-@pytest.mark.parametrize("fused", ["top", "all"])
-def test_gate_at_one_is_the_stock_transformer(
-    make_model: Build, preset_of_gated: str, fused: str
+CLOSABLE = {
+    "recurrence": "--recurrence-fusion gated_sum --recurrence-fused-layers".split(),
+    "mixture": ["--rsa-form"],
+}
+"""Flags with which a part can be closed so that the arithmetic is the stock model's."""
+WAYS = {"recurrence": ["top", "all"], "mixture": ["dense", "chunked"]}
+
+
+@pytest.mark.parametrize("way", [0, 1])
+def test_closed_parts_are_the_stock_transformer(
+    make_model: Build, preset: str, way: int
 ) -> None:
     """Bit for bit: a closed part leaves no trace."""
-    flags = ["--recurrence-fusion", "gated_sum", "--recurrence-fused-layers", fused]
-    model = make_model(preset_of_gated, *SMALL, *flags).eval()
+    open_model = make_model(preset, *SMALL)
+    used = {"recurrence": open_model.encoder.recurrence_encoder is not None}
+    used["mixture"] = any(isinstance(m, Mixture) for m in open_model.modules())
+    assert any(used.values())
+    flags = [f for part, is_used in used.items() if is_used for f in (*CLOSABLE[part], WAYS[part][way])]
+    model = make_model(preset, *SMALL, *flags).eval()
     stock = make_model("transformer", *SMALL).eval()
     model.load_state_dict(stock.state_dict())
     for module in model.modules():
         if hasattr(module, "gate_r"):
             nn.init.constant_(module.gate_r.bias, float("inf"))
+        if isinstance(module, Mixture):
+            nn.init.constant_(module.mu, float("-inf"))
     compare_to_stock(model, stock)
 
 
 @pytest.mark.parametrize("norm", [[], ["--encoder-normalize-before", "--decoder-normalize-before"]])
-def test_without_recurrence_is_the_stock_transformer(
+def test_without_parts_is_the_stock_transformer(
     make_model: Build, preset: str, norm: List[str]
 ) -> None:
-    model = make_model(preset, *SMALL, *norm, "--recurrence", "none").eval()
+    model = make_model(preset, *SMALL, *norm, *PLAIN).eval()
     stock = make_model("transformer", *SMALL, *norm).eval()
     model.load_state_dict(stock.state_dict(), strict=True)
     assert model.state_dict().keys() == stock.state_dict().keys()
@@ -199,13 +213,24 @@ def compare_to_stock(model: nn.Module, stock: nn.Module) -> None:
     assert torch.equal(ours, theirs)
     assert torch.equal(extra["attn"][0], stock_extra["attn"][0])
     assert len(extra["inner_states"]) == len(stock_extra["inner_states"])
+    with torch.no_grad():
+        steps = [decode(m, source, target) for m in (model, stock)]
+    assert torch.equal(*steps)
 
 
-def test_recurrence_reads_the_source(make_model: Build, preset: str, variant: List[str]) -> None:
+def decode(model: nn.Module, source: Tensor, target: Tensor) -> Tensor:
+    """The logits of incremental decoding, step by step."""
+    out, state = encode(model, source), {}
+    steps = range(1, target.size(1) + 1)
+    logits = [model.decoder(target[:, :t], out, incremental_state=state)[0] for t in steps]
+    return torch.cat(logits, dim=1)
+
+
+def test_recurrence_reads_the_source(make_model: Build, system: List[str]) -> None:
     """The second encoder reaches the logits: without it every test above could pass."""
-    if "none" in variant:
+    model = small(make_model, system)
+    if model.encoder.recurrence_encoder is None:
         pytest.skip("no recurrence encoder")
-    model = small(make_model, preset, variant)
     source, target = sentences([6, 6], "left"), targets(2, 4)
     out = encode(model, source)
     before, _ = model.decoder(target, encoder_out=out)
@@ -235,5 +260,5 @@ def test_biarn_sees_order_only_through_positions(
     make_model: Build, flags: List[str], seen: bool
 ) -> None:
     """Content attention over embeddings without positions is blind to their order."""
-    model = small(make_model, "transformer_biarn", flags)
+    model = small(make_model, ["--arch", "transformer_biarn", *flags])
     assert order_changes(model)[0] is seen
