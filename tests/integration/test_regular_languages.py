@@ -118,7 +118,8 @@ for epoch in range(first, int(words["--max-epoch"]) + 1):
         print(f"2026-01-01 00:00:00 | INFO | {{part}} | " + json.dumps(stats), flush=True)
     done.write_text(str(epoch))
     if str(epoch) == os.environ.get("STOPS_AFTER"):
-        (folder / "waiting").touch()
+        (folder / "new").write_text(str(os.getpid()))
+        (folder / "new").rename(folder / "waiting")
         time.sleep(60)
 """
 
@@ -246,6 +247,22 @@ def test_runner_waits_for_a_training_that_another_started(runner: Runner) -> Non
     assert process.wait(timeout=30) == 0
     assert (folder / "calls").exists()
     process.communicate()
+
+
+def test_runner_waits_for_a_training_that_outlived_its_runner(runner: Runner) -> None:
+    only = {"LANGUAGES": "parity", "SYSTEMS": "rsa_1"}
+    killed = runner.start(**only, STOPS_AFTER=2)
+    folder = runner.folder("parity", "rsa_1")
+    wait_for(folder / "waiting")
+    killed.kill()
+    killed.communicate()
+    process = runner.start(**only)
+    time.sleep(0.7)
+    assert len(runner.calls()) == 1 and process.poll() is None
+    os.kill(int((folder / "waiting").read_text()), signal.SIGKILL)
+    output, _ = process.communicate(timeout=30)
+    assert process.returncode == 0 and len(runner.calls()) == 2
+    assert "1 of 1 runs done" in output
 
 
 def test_runner_refuses_wrong_settings(runner: Runner) -> None:

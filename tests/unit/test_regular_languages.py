@@ -333,7 +333,9 @@ def test_two_batches_weigh_by_their_strings() -> None:
     assert log.get_smoothed_values()["accuracy"] == pytest.approx(10 / 11, abs=1e-4)
 
 
-def test_half_precision_loss_is_float32() -> None:
+def test_sigmoids_of_half_precision_logits_are_float32() -> None:
     task = make_task()
-    sample, logits = batch_and_right_logits(task)
-    assert StringAccuracyCriterion(task)(Fixed(logits.half()), sample)[0].dtype == torch.float32
+    sample, _ = batch_and_right_logits(task)
+    half = torch.randn_like(sample["target"]).half()
+    low, full = (StringAccuracyCriterion(task)(Fixed(x), sample)[0] for x in (half, half.float()))
+    assert low.dtype == torch.float32 and low == full
