@@ -50,7 +50,7 @@ def doubles(model, count: int, seed: int) -> Dict[str, Tensor]:
 
 @pytest.mark.parametrize("activation", SCALARS)
 def test_sequence_is_equation_nine(activation: str) -> None:
-    layers, inputs, errors = synthetic.draw(seed=3, length=12)
+    layers, inputs, errors = synthetic.draw(seed=3, length=12, input_scale=1.5)
     alpha, previous = 0.3, [[0.0, 0.0], [0.0, 0.0]]
     clean = []
     for x in inputs.tolist():
@@ -62,7 +62,7 @@ def test_sequence_is_equation_nine(activation: str) -> None:
             below = [alpha * SCALARS[activation](u) + (1 - alpha) * u for u in h]
             previous[i] = below
         clean.append(below)
-    sequence = synthetic.generate(activation, alpha, seed=3, length=12)
+    sequence = synthetic.generate(activation, alpha, seed=3, length=12, input_scale=1.5)
     expected = torch.tensor(clean, dtype=torch.float64)
     torch.testing.assert_close(sequence.clean, expected, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(sequence.targets, expected + errors)
@@ -71,11 +71,11 @@ def test_sequence_is_equation_nine(activation: str) -> None:
 
 def test_weights_keep_the_states_bounded_and_differ_between_seeds() -> None:
     for seed in range(5):
-        layers, _, _ = synthetic.draw(seed, 2)
+        layers, _, _ = synthetic.draw(seed, 2, 1.0)
         for layer in layers:
             norm = torch.linalg.matrix_norm(layer.recurrent, ord=2)
             torch.testing.assert_close(norm.item(), synthetic.RECURRENT_NORM)
-    other = synthetic.draw(6, 2)[0][0].recurrent
+    other = synthetic.draw(6, 2, 1.0)[0][0].recurrent
     assert not torch.equal(layers[0].recurrent, other)
 
 
@@ -174,7 +174,8 @@ def test_training_is_plain_adam_until_the_rule_stops_it() -> None:
     """One model, one weight: y = w x, against a loop over torch's Adam."""
     inputs = torch.randn(1, 20, 2, generator=torch.Generator().manual_seed(1))
     targets, training = 3 * inputs, Training(0.1, 0.02, 2, 500)
-    fitted = fit(lambda p, x: p["w"].view(-1, 1, 1) * x, {"w": torch.zeros(1)}, inputs, targets, training)
+    first = {"w": torch.zeros(1)}
+    fitted = fit(lambda p, x: p["w"].view(-1, 1, 1) * x, first, inputs, targets, training)
     weight = torch.zeros(1, requires_grad=True)
     adam = torch.optim.Adam([weight], lr=0.1)
     least, stale, epochs = float("inf"), 0, 0
@@ -200,6 +201,27 @@ def test_stopping_rule() -> None:
         [False, False, True],
         [False, True, True],
     ]
+
+
+def test_of_several_starts_the_one_of_least_training_loss_counts() -> None:
+    losses = torch.tensor([3.0, 1.0, float("nan"), 2.0, 4.0, 5.0])  # 2 starts of 3 models
+    fitted = Fit(torch.arange(12.0).view(6, 2), torch.arange(6), losses)
+    best = fitted.best_of(2)
+    assert best.epochs.tolist() == [3, 1, 5] and best.losses.tolist() == [2, 1, 5]
+    assert torch.equal(best.predictions, fitted.predictions[[3, 1, 5]])
+
+
+@pytest.mark.parametrize("starts", [1, 2])
+def test_cells_fitted_together_are_the_cells_fitted_alone(starts: int) -> None:
+    training = Training(max_epochs=20)
+    data = [
+        synthetic.segments(synthetic.generate("tanh", alpha, 1, 60), 20) for alpha in (0.0, 1.0)
+    ]
+    together = experiment.fit_cells(MODELS["linear"], data, starts, 1, training, "")
+    assert not torch.equal(together[0].predictions, together[1].predictions)
+    for one, cell in zip(data, together):
+        (alone,) = experiment.fit_cells(MODELS["linear"], [one], starts, 1, training, "")
+        torch.testing.assert_close(alone.predictions, cell.predictions, rtol=1e-4, atol=1e-5)
 
 
 def test_limit_of_epochs_is_reported() -> None:

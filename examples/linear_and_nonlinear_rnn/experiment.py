@@ -1,0 +1,248 @@
+"""Linear RNN, nonlinear RNN and RSA on data between linear and nonlinear (appendix B.2 of RSA).
+
+    python experiment.py --output FOLDER [--alpha-step 0.1] [--seeds 3] [--activations ...]
+
+A cell is an activation, an alpha and a seed. Finished cells are kept in FOLDER/results.json:
+start it again to go on, or with more seeds or a finer step to add cells.
+"""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+
+import torch
+from torch import Tensor
+
+import fairseq_recur
+from figure import draw, summarize
+from fitting import Fit, Training, fit
+from models import RNN, RSA, identity
+from synthetic import ACTIVATIONS, Sequence, generate, segments
+
+HERE = Path(__file__).resolve().parent
+# What makes a cell's numbers, and so must not change between cells of one file.
+SETTINGS = (
+    *("segments", "segment_length", "input_scale", "starts"),
+    *("lr", "tolerance", "patience", "max_epochs", "rems", "mu"),
+)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line; without options it is the experiment as in the README."""
+    formatter = argparse.ArgumentDefaultsHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0], formatter_class=formatter)
+    parser.add_argument("--output", type=Path, required=True, help="folder of the results")
+    parser.add_argument("--alpha-step", type=float, default=0.1, help="alpha is 0, STEP, ... 1")
+    parser.add_argument("--seeds", type=int, default=3, help="repeats, with seeds 1, 2, ...")
+    parser.add_argument(
+        "--activations", nargs="+", choices=list(ACTIVATIONS), default=list(ACTIVATIONS)
+    )
+    parser.add_argument("--segments", type=int, default=100, help="of one sequence")
+    parser.add_argument("--segment-length", type=int, default=100, help="the last one is predicted")
+    parser.add_argument(
+        "--input-scale", type=float, default=1.0, help="standard deviation of the data's W_z"
+    )
+    parser.add_argument(
+        "--starts", type=int, default=2, help="first parameters tried; the least loss counts"
+    )
+    parser.add_argument("--lr", type=float, default=Training().lr, help="Adam's learning rate")
+    parser.add_argument("--tolerance", type=float, default=Training().tolerance)
+    parser.add_argument(
+        "--patience",
+        type=int,
+        default=Training().patience,
+        help="a model is done after so many epochs in a row with a fall under the tolerance",
+    )
+    parser.add_argument("--max-epochs", type=int, default=Training().max_epochs)
+    parser.add_argument("--rems", choices=("regular", "cyclical"), default="regular")
+    parser.add_argument("--mu", type=float, default=0.0, help="RSA's gate starts at sigmoid(MU)")
+    return parser
+
+
+def check(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """Stop with one message where a number makes no sense."""
+    steps = round(1 / args.alpha_step) if 0 < args.alpha_step <= 1 else 0
+    if not steps or abs(steps * args.alpha_step - 1) > 1e-9:
+        parser.error(f"--alpha-step is {args.alpha_step}; expected 1 / N for a whole number N")
+    for name in ("seeds", "segments", "starts", "patience", "max_epochs"):
+        if getattr(args, name) < 1:
+            parser.error(f"--{name.replace('_', '-')} must be at least 1")
+    if args.segment_length < 2:
+        parser.error("--segment-length must be at least 2: one to train, one to predict")
+
+
+def load(file: Path, settings: Dict[str, Any]) -> Dict[str, Any]:
+    """The results so far, or empty ones; exits where they were made with other settings."""
+    if not file.exists():
+        return {"settings": settings, "runs": [], "cells": []}
+    results = json.loads(file.read_text(encoding="utf-8"))
+    if results["settings"] != settings:
+        sys.exit(
+            f"error: {file} has cells made with {results['settings']}, this run has {settings}. "
+            "Choose another --output, or remove the file."
+        )
+    return results
+
+
+def save(file: Path, results: Dict[str, Any]) -> None:
+    """Write through a second file, so that a stop at any time leaves a whole one."""
+    order = list(ACTIVATIONS)
+    results["cells"].sort(key=lambda c: (order.index(c["activation"]), c["alpha"], c["seed"]))
+    part = file.with_suffix(".part")
+    part.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    part.replace(file)
+
+
+def describe_run() -> Dict[str, Any]:
+    """Command, commit, versions and machine of this run."""
+
+    def git(*words: str) -> subprocess.CompletedProcess:
+        return subprocess.run(["git", *words], cwd=HERE, capture_output=True, text=True)
+
+    commit = git("rev-parse", "--short", "HEAD").stdout.strip() or "unknown"
+    if git("diff", "--quiet", "HEAD", "--", ".", "../../fairseq_recur/ops").returncode:
+        commit += ", with uncommitted changes"
+    # The output folder is left out: it says where files are on this machine, and nothing else.
+    words = iter(sys.argv[1:])
+    options = [w for w in words if not (w == "--output" and next(words))]
+    script = f"bash examples/{HERE.name}/run.sh"
+    return {
+        "command": " ".join([script, *options]),
+        "commit": commit,
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "fairseq_recur": fairseq_recur.__version__,
+        },
+        "machine": f"{os.cpu_count()} cores, {platform.machine()}, {torch.get_num_threads()} used",
+        "seconds": 0.0,
+    }
+
+
+def cells_to_do(
+    args: argparse.Namespace, results: Dict[str, Any]
+) -> Dict[Tuple[str, int], List[float]]:
+    """Alphas that are missing, for each activation and seed."""
+    there = {(c["activation"], c["seed"], c["alpha"]) for c in results["cells"]}
+    steps = round(1 / args.alpha_step)
+    todo = {}
+    for seed in range(1, args.seeds + 1):
+        for activation in args.activations:
+            alphas = [round(i / steps, 10) for i in range(steps + 1)]
+            missing = [a for a in alphas if (activation, seed, a) not in there]
+            if missing:
+                todo[activation, seed] = missing
+    return todo
+
+
+def measure(fitted: Fit, data: Sequence, training: Training) -> Dict[str, float]:
+    """MSPE over the segments, against the target and against the target without its error."""
+    targets, clean = data.targets[:, -1].float(), data.clean[:, -1].float()
+    return {
+        "mspe": (fitted.predictions - targets).square().mean().item(),
+        "mspe_without_error": (fitted.predictions - clean).square().mean().item(),
+        "training_loss": fitted.losses.mean().item(),
+        "epochs": fitted.epochs.float().mean().item(),
+        "stopped_by_limit": (fitted.epochs == training.max_epochs).float().mean().item(),
+    }
+
+
+def show(label: str) -> Optional[Callable[[int, int], None]]:
+    """A progress display on a terminal: epoch, and models that still train."""
+
+    def progress(epoch: int, active: int) -> None:
+        if epoch % 10 == 0:
+            print(f"\r{label}: epoch {epoch}, {active} models train  ", end="", file=sys.stderr)
+
+    return progress if sys.stderr.isatty() else None
+
+
+def fit_cells(
+    model: Any, data: List[Sequence], starts: int, seed: int, training: Training, label: str
+) -> List[Fit]:
+    """Fit one model to each segment of several cells at once, from the same first parameters."""
+    count = len(data[0].inputs) * starts
+    first = model.draw(count, torch.Generator().manual_seed(seed))
+    parameters = {n: torch.cat([values] * len(data)) for n, values in first.items()}
+
+    def joined(name: str) -> Tensor:
+        repeated = [getattr(part, name).repeat(starts, 1, 1) for part in data]
+        return torch.cat(repeated).float()
+
+    fitted = fit(
+        model.predict, parameters, joined("inputs"), joined("targets"), training, show(label)
+    )
+    cells = zip(*(values.split(count) for values in fitted))
+    return [Fit(*parts).best_of(starts) for parts in cells]
+
+
+def make_cells(
+    args: argparse.Namespace, activation: str, seed: int, alphas: List[float]
+) -> Iterator[Dict[str, Any]]:
+    """The cells of one activation and seed, one after the other."""
+    training = Training(args.lr, args.tolerance, args.patience, args.max_epochs)
+    length = args.segments * args.segment_length
+    data = [
+        segments(
+            generate(activation, alpha, seed, length, args.input_scale), args.segment_length
+        )
+        for alpha in alphas
+    ]
+
+    def fits(model: Any, chosen: List[Sequence], name: str) -> List[Fit]:
+        label = f"{activation}, seed {seed}, {name}"
+        return fit_cells(model, chosen, args.starts, seed, training, label)
+
+    # The small RNNs of all alphas go into one batch, RSA's larger maps do not.
+    linear = fits(RNN(identity), data, "linear")
+    nonlinear = fits(RNN(ACTIVATIONS[activation]), data, "nonlinear")
+    for i, alpha in enumerate(alphas):
+        (rsa,) = fits(RSA(args.rems, args.mu), [data[i]], f"alpha {alpha}, RSA")
+        fitted = {"linear": linear[i], "nonlinear": nonlinear[i], "rsa": rsa}
+        measured = {name: measure(f, data[i], training) for name, f in fitted.items()}
+        yield {"activation": activation, "alpha": alpha, "seed": seed, **measured}
+
+
+def run(args: argparse.Namespace, results: Dict[str, Any], file: Path) -> None:
+    """Do the cells that are missing, saving after each."""
+    todo = cells_to_do(args, results)
+    left = sum(map(len, todo.values()))
+    print(f"{left} cells to do, {len(results['cells'])} in {file}", flush=True)
+    if left:
+        results["runs"].append(describe_run())
+    start = time.monotonic()
+    for (activation, seed), alphas in todo.items():
+        for cell in make_cells(args, activation, seed, alphas):
+            results["cells"].append(cell)
+            results["runs"][-1]["seconds"] = round(time.monotonic() - start, 1)
+            save(file, results)
+            left -= 1
+            scores = ", ".join(
+                f"{name} {cell[name]['mspe']:.3f}" for name in ("linear", "nonlinear", "rsa")
+            )
+            label = f"{activation}, seed {seed}, alpha {cell['alpha']}"
+            print(f"{label}: MSPE {scores}; {left} cells left", flush=True)
+
+
+def main() -> None:
+    """Run, print the table, draw the figure."""
+    parser = build_parser()
+    args = parser.parse_args()
+    check(parser, args)
+    args.output.mkdir(parents=True, exist_ok=True)
+    file = args.output / "results.json"
+    results = load(file, {name: getattr(args, name) for name in SETTINGS})
+    run(args, results, file)
+    print(summarize(results))
+    draw(results, args.output / "mspe_ratios.png")
+    print(f"Written: {file} and {args.output / 'mspe_ratios.png'}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""The MSPE ratios over alpha, as a table and as the paper's figure 7.
+
+    python figure.py results.json mspe_ratios.png
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any, Dict, List, Tuple
+
+MODELS = {"linear": "linear RNN", "rsa": "RSA"}
+COLORS = {"linear": "tab:blue", "rsa": "tab:orange"}
+TITLES = {"tanh": "Tanh", "sigmoid": "Sigmoid", "relu": "ReLU"}
+
+
+def ratios(results: Dict[str, Any], activation: str, model: str) -> List[Tuple[float, List[float]]]:
+    """Each alpha with its seeds' ratios e(model) / e(nonlinear RNN), alphas in order."""
+    found: Dict[float, List[float]] = {}
+    for cell in results["cells"]:
+        if cell["activation"] == activation:
+            ratio = cell[model]["mspe"] / cell["nonlinear"]["mspe"]
+            found.setdefault(cell["alpha"], []).append(ratio)
+    return sorted(found.items())
+
+
+def activations(results: Dict[str, Any]) -> List[str]:
+    """Those that have cells, in the paper's order."""
+    there = {cell["activation"] for cell in results["cells"]}
+    return [name for name in TITLES if name in there]
+
+
+def mean(values: List[float]) -> float:
+    """Arithmetic mean."""
+    return sum(values) / len(values)
+
+
+def summarize(results: Dict[str, Any]) -> str:
+    """The ratios as text: mean over the seeds, and least to largest."""
+    lines = [f"{'':8} {'alpha':>5}" + "".join(f"  {MODELS[m]:^20}" for m in MODELS)]
+    for activation in activations(results):
+        columns = [ratios(results, activation, model) for model in MODELS]
+        for row in zip(*columns):
+            cells = "".join(f"  {mean(v):5.3f} ({min(v):5.3f}-{max(v):5.3f})" for _, v in row)
+            lines.append(f"{activation:8} {row[0][0]:5.2f}{cells}")
+    return "\n".join(lines)
+
+
+def draw(results: Dict[str, Any], file: Path) -> None:
+    """A panel for each activation: mean over the seeds as a line, range as a band."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    names = activations(results)
+    figure, panels = plt.subplots(
+        1, len(names), figsize=(4 * len(names), 3.6), squeeze=False, layout="constrained"
+    )
+    for panel, activation in zip(panels[0], names):
+        for model, label in MODELS.items():
+            alphas, values = zip(*ratios(results, activation, model))
+            color = COLORS[model]
+            panel.plot(alphas, list(map(mean, values)), "o-", ms=4, color=color, label=label)
+            low, high = list(map(min, values)), list(map(max, values))
+            panel.fill_between(alphas, low, high, alpha=0.2, color=color, lw=0)
+        panel.axhline(1, color="gray", lw=1, ls="--", label="nonlinear RNN")
+        panel.set(title=TITLES[activation], xlabel="alpha")
+    panels[0][0].set_ylabel("MSPE ratio to the nonlinear RNN")
+    panels[0][0].legend()
+    figure.savefig(file, dpi=110)
+    plt.close(figure)
+
+
+if __name__ == "__main__":
+    source, target = map(Path, sys.argv[1:])
+    draw(json.loads(source.read_text(encoding="utf-8")), target)

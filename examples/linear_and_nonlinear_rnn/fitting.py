@@ -1,0 +1,122 @@
+"""Training many small models at once, each until its own loss no longer falls."""
+
+from typing import Callable, Dict, NamedTuple, Optional
+
+import torch
+from torch import Tensor
+
+Parameters = Dict[str, Tensor]
+
+
+class Training(NamedTuple):
+    """Adam's learning rate, and when to stop."""
+
+    lr: float = 0.05
+    tolerance: float = 1e-5
+    patience: int = 10
+    max_epochs: int = 1000
+
+
+class Fit(NamedTuple):
+    """Of each of N models: prediction of the last position (N, 2), epochs and training loss (N)."""
+
+    predictions: Tensor
+    epochs: Tensor
+    losses: Tensor
+
+    def best_of(self, starts: int) -> "Fit":
+        """Of N models that were each started *starts* times, (starts * N): those of least loss.
+
+        The choice sees the training loss alone. A start that diverged counts as the worst.
+        """
+        losses = self.losses.view(starts, -1)
+        best = losses.nan_to_num(float("inf")).argmin(0)
+        models = best * losses.size(1) + torch.arange(losses.size(1))
+        return Fit(*(values[models] for values in self))
+
+
+class Stopping:
+    """Done after *patience* epochs in a row that lower the least loss by less than *tolerance*."""
+
+    def __init__(self, count: int, tolerance: float, patience: int) -> None:
+        self.tolerance, self.patience = tolerance, patience
+        self.least = torch.full((count,), float("inf"))
+        self.stale = torch.zeros(count, dtype=torch.int64)
+
+    def update(self, losses: Tensor) -> Tensor:
+        """Take the losses (N) of an epoch; say which models (N, bool) are done.
+
+        A loss that is not a number is no fall, so that a model that diverged ends as well.
+        """
+        fell = losses <= self.least - self.tolerance
+        self.stale = torch.where(fell, 0, self.stale + 1)
+        self.least = torch.fmin(self.least, losses)
+        return self.stale >= self.patience
+
+    def keep(self, models: Tensor) -> None:
+        """Go on with these models (N, bool) alone."""
+        self.least, self.stale = self.least[models], self.stale[models]
+
+
+def fit(
+    predict: Callable[[Parameters, Tensor], Tensor],
+    parameters: Parameters,
+    inputs: Tensor,
+    targets: Tensor,
+    training: Training,
+    progress: Optional[Callable[[int, int], None]] = None,
+) -> Fit:
+    """Fit N models by full-batch Adam to all positions but the last, and predict the last.
+
+    The sum of the N losses is differentiated; as no parameter belongs to two models and Adam
+    works on single numbers, each model takes the steps that it would take alone. A model that
+    is done leaves the batch.
+
+    Args:
+        predict: parameters and inputs (N, T, 2) to predictions (N, T, 2)
+        parameters: leading axis N; not changed
+        inputs, targets: (N, T, 2); the last target is not read
+        training: learning rate and stopping rule
+        progress: called with the epoch and the number of models still training
+    """
+    parameters = {name: values.clone().requires_grad_() for name, values in parameters.items()}
+    optimizer = torch.optim.Adam(parameters.values(), lr=training.lr)
+    stopping = Stopping(len(inputs), training.tolerance, training.patience)
+    active = torch.arange(len(inputs))
+    result = Fit(
+        targets.new_empty(len(inputs), targets.size(2)),
+        torch.zeros(len(inputs), dtype=torch.int64),
+        targets.new_empty(len(inputs)),
+    )
+    for epoch in range(1, training.max_epochs + 1):
+        predictions = predict(parameters, inputs)
+        losses = (predictions[:, :-1] - targets[:, :-1]).square().mean(dim=(1, 2))
+        done = stopping.update(losses.detach())
+        if epoch == training.max_epochs:
+            done = torch.ones_like(done)
+        result.predictions[active[done]] = predictions[done, -1].detach()
+        result.epochs[active[done]] = epoch
+        result.losses[active[done]] = losses[done].detach()
+        if done.all():
+            break
+        optimizer.zero_grad()
+        losses.sum().backward()
+        optimizer.step()
+        if done.any():
+            active, inputs, targets = active[~done], inputs[~done], targets[~done]
+            stopping.keep(~done)
+            parameters = keep(parameters, optimizer, ~done)
+        if progress is not None:
+            progress(epoch, len(active))
+    return result
+
+
+def keep(parameters: Parameters, optimizer: torch.optim.Adam, models: Tensor) -> Parameters:
+    """These models (N, bool) alone: their parameters, put into Adam with its averages of them."""
+    kept = {name: values.detach()[models].requires_grad_() for name, values in parameters.items()}
+    for old, new in zip(parameters.values(), kept.values()):
+        state = optimizer.state.pop(old)
+        averages = {name: state[name][models] for name in ("exp_avg", "exp_avg_sq")}
+        optimizer.state[new] = {**state, **averages}
+    optimizer.param_groups[0]["params"] = list(kept.values())
+    return kept
