@@ -50,8 +50,8 @@ def linear_rnn_heads(w_h: Tensor) -> LinearHeads:
     left = torch.linalg.inv(right)
     decay, angle, sine, mixing = [], [], [], []
     for k, value in enumerate(eigenvalues):
-        if value.abs() <= precision * largest or value.imag < 0:
-            continue  # a zero recurs nothing; a conjugate comes with its partner
+        if value.abs() <= 1e3 * precision * largest or value.imag < 0:
+            continue  # a zero, but for rounding, recurs nothing; a conjugate comes with its partner
         projection = torch.outer(right[:, k], left[k])
         if value.imag == 0:
             parts = [(value.real, torch.zeros_like(value.real), False, projection.real)]

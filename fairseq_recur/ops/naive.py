@@ -170,14 +170,6 @@ def gate(
     return gated_sum(d, sublayer(c, attend, norm, before), *weights)
 
 
-def power(x: Tensor, n: int) -> Tensor:
-    """x^n by multiplication."""
-    result = torch.ones_like(x)
-    for _ in range(n):
-        result = result * x
-    return result
-
-
 def rem_entry(
     decay: Tensor, angle: Tensor, sine: bool, dilation: int, lag: int, max_power: int
 ) -> Tensor:
@@ -186,7 +178,7 @@ def rem_entry(
     if lag <= 0 or lag % dilation or (max_power and n > max_power):
         return torch.zeros_like(decay)
     turn = torch.sin(n * angle) if sine else torch.cos(n * angle)
-    return power(decay, n) * turn
+    return decay**n * turn
 
 
 def rem(
