@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Callable, Dict, List
@@ -185,7 +186,7 @@ def test_runner_trains_everything_once(runner: Runner) -> None:
     assert re.search(r"D_2 +RSA I \(5,0,0,0,0,0\) +1.00 +0.89 +0.87 +1.00 +0.30 +0.30 +2", first.stdout)
     assert "D_2, RSA I (5,0,0,0,0,0), bin 1: 0.30, paper 1.00" in first.stdout
     assert "Parity, RSA I (5,0,0,0,0,0), bin 0: " not in first.stdout  # 0.89 is near 0.99
-    assert report["settings"]["SEEDS"] == "1 2" and report["versions"]["torch"] == torch.__version__
+    assert report["settings"]["SEEDS"] == "1 2" and report["versions"]["torch"] == version("torch")
     assert "SEEDS='1 2'" in report["command"]
     page = (runner.work / "results.md").read_text()
     assert "| Parity | rsa_1 | 2 | 0.8900 | 0.8700 | 0.3000 | 0.3000 |" in page
