@@ -35,18 +35,18 @@ def mean(values: List[float]) -> float:
 
 
 def summarize(results: Dict[str, Any]) -> str:
-    """The ratios as text: mean over the seeds, and least to largest."""
-    lines = [f"{'':8} {'alpha':>5}" + "".join(f"  {MODELS[m]:^20}" for m in MODELS)]
+    """The ratios as text: mean over the seeds of each alpha, and least to largest."""
+    lines = [f"{'':8} {'alpha':>5} seeds" + "".join(f"  {MODELS[m]:^20}" for m in MODELS)]
     for activation in activations(results):
         columns = [ratios(results, activation, model) for model in MODELS]
         for row in zip(*columns):
             cells = "".join(f"  {mean(v):5.3f} ({min(v):5.3f}-{max(v):5.3f})" for _, v in row)
-            lines.append(f"{activation:8} {row[0][0]:5.2f}{cells}")
+            lines.append(f"{activation:8} {row[0][0]:5.2f} {len(row[0][1]):5}{cells}")
     return "\n".join(lines)
 
 
 def draw(results: Dict[str, Any], file: Path) -> None:
-    """A panel for each activation: mean over the seeds as a line, range as a band."""
+    """A panel for each activation: mean over the seeds as a line, range as bars."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -59,10 +59,12 @@ def draw(results: Dict[str, Any], file: Path) -> None:
     for panel, activation in zip(panels[0], names):
         for model, label in MODELS.items():
             alphas, values = zip(*ratios(results, activation, model))
-            color = COLORS[model]
-            panel.plot(alphas, list(map(mean, values)), "o-", ms=4, color=color, label=label)
-            low, high = list(map(min, values)), list(map(max, values))
-            panel.fill_between(alphas, low, high, alpha=0.2, color=color, lw=0)
+            means = list(map(mean, values))
+            # Bars and no band: alphas may have different numbers of seeds.
+            below = [m - min(v) for m, v in zip(means, values)]
+            above = [max(v) - m for m, v in zip(means, values)]
+            style = {"fmt": "o-", "ms": 4, "capsize": 3, "color": COLORS[model]}
+            panel.errorbar(alphas, means, yerr=[below, above], label=label, **style)
         panel.axhline(1, color="gray", lw=1, ls="--", label="nonlinear RNN")
         panel.set(title=TITLES[activation], xlabel="alpha")
     panels[0][0].set_ylabel("MSPE ratio to the nonlinear RNN")
