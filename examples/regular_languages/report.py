@@ -74,8 +74,11 @@ def of_run(run: Run, work: Path) -> dict[str, Any]:
 
 def in_words(result: dict[str, Any]) -> str:
     """Say a run's result in a line."""
-    parts = (f"bin {p[-1]} {result[p]['max']:.3f}, last {result[p]['last']:.3f}" for p in table.BINS)
-    return "; ".join(parts) + f"; {result['seconds']} s"
+    parts = [
+        f"bin {part[-1]} {result[part]['max']:.3f}, last {result[part]['last']:.3f}"
+        for part in table.BINS
+    ]
+    return "; ".join([*parts, f"{result['seconds']} s"])
 
 
 def collect(everything: list[Run], work: Path) -> table.Results:
@@ -138,7 +141,8 @@ def as_page(report: dict[str, Any]) -> str:
             "",
             "## Every run",
             "",
-            "| language | system | seed | bin 0: max | last | bin 1: max | last | seconds | commit |",
+            "| language | system | seed "
+            "| bin 0: max | last | bin 1: max | last | seconds | commit |",
             "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | --- |",
             *single,
             "",

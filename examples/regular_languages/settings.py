@@ -12,7 +12,12 @@ LANGUAGES = "d_2 d_4 parity tomita_3 tomita_5 tomita_6"
 SYSTEMS = "transformer transformer_relative rsa_1 rsa_2 rsa_3 rsa_4"
 
 # Heads of each case: regular, cosine, sine, and the same dilated.
-CASES = {"rsa_1": "5,0,0,0,0,0", "rsa_2": "3,0,0,2,0,0", "rsa_3": "3,1,1,0,0,0", "rsa_4": "3,0,0,0,1,1"}
+CASES = {
+    "rsa_1": "5,0,0,0,0,0",
+    "rsa_2": "3,0,0,2,0,0",
+    "rsa_3": "3,1,1,0,0,0",
+    "rsa_4": "3,0,0,0,1,1",
+}
 
 # Appendix E.2 of the paper; the FFN and the sigmoid outputs are those of the published code.
 MODEL = (
@@ -22,7 +27,7 @@ MODEL = (
 TRAINING = (
     "--criterion string_accuracy --optimizer adamw_fused --lr-scheduler fixed --batch-size 32 "
     "--valid-subset bin0,bin1 --batch-size-valid 200 --required-batch-size-multiple 1 "
-    "--num-workers 0 --cpu --no-epoch-checkpoints --best-checkpoint-metric accuracy "
+    "--num-workers 0 --no-epoch-checkpoints --best-checkpoint-metric accuracy "
     "--maximize-best-checkpoint-metric --log-format json --log-interval 100"
 )
 LEARNING_RATE, HALVED_EVERY = 0.005, 5
@@ -51,6 +56,7 @@ class Settings:
     gate: str = _variable("GATE", "0")
     dilations: str = _variable("DILATIONS", "2,2")
     positions: str = _variable("POSITIONS", "0")
+    device: str = _variable("DEVICE", "cpu")
     options: str = _variable("OPTIONS", "")
 
     def __post_init__(self) -> None:
@@ -63,8 +69,11 @@ class Settings:
         for name, number in numbers:
             if not number.isdigit() or int(number) < 1:
                 raise SettingsError(f"{name}: {number!r} is no whole number from 1")
-        if self.positions not in ("0", "1"):
-            raise SettingsError(f"POSITIONS: {self.positions!r}; expected 0 or 1")
+        for name, choices in (("positions", ("0", "1")), ("device", ("cpu", "cuda"))):
+            if getattr(self, name) not in choices:
+                raise SettingsError(
+                    f"{name.upper()}: {getattr(self, name)!r}; expected {' or '.join(choices)}"
+                )
 
     def as_dict(self) -> dict[str, str]:
         """Return the variables and their values."""
@@ -127,5 +136,6 @@ def runs(settings: Settings) -> Iterator[Run]:
             for system in settings.systems.split():
                 flags = ["--task", "regular_languages", "--language", language]
                 flags += system_flags(system, settings) + MODEL.split() + TRAINING.split()
+                flags += ["--cpu"] if settings.device == "cpu" else []
                 flags += ["--seed", str(seed), *shlex.split(settings.options)]
                 yield Run(language, system, seed, tuple(flags), int(settings.epochs))

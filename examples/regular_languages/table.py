@@ -85,7 +85,8 @@ def as_text(table: list[list[str]]) -> str:
 
 def as_markdown(table: list[list[str]]) -> str:
     """Write the rows as a Markdown table."""
-    header = HEADER[:2] + [f"bin {i // 3}: {name}" for i, name in enumerate(HEADER[2:8])] + ["seeds"]
+    bins = [f"bin {i // 3}: {name}" for i, name in enumerate(HEADER[2:8])]
+    header = [*HEADER[:2], *bins, "seeds"]
     rule = ["---"] * 2 + ["---:"] * 7
     return "\n".join("| " + " | ".join(row) + " |" for row in [header, rule, *table])
 

@@ -36,7 +36,8 @@ def squared_error(logits: Tensor, target: Tensor, real: Tensor) -> Tensor:
     Returns:
         a scalar, float32 at least.
     """
-    errors = (torch.sigmoid(logits.to(torch.promote_types(logits.dtype, torch.float32))) - target) ** 2
+    precise = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    errors = (torch.sigmoid(precise) - target) ** 2
     return (errors.mean(dim=-1) * real).sum()
 
 

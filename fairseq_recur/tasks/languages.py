@@ -125,7 +125,7 @@ def tomita_6() -> Language:
 
 
 def nested(depth: int) -> Language:
-    """D_n: ``(a D_{n-1} b)*``, brackets nested at most ``depth`` deep; state ``depth + 1`` is dead."""
+    """D_n: ``(a D_{n-1} b)*``, brackets at most ``depth`` deep; state ``depth + 1`` is dead."""
     dead = depth + 1
     inside = ((min(d + 1, dead), d - 1 if d else dead) for d in range(depth + 1))
     return Language(

@@ -47,7 +47,8 @@ def results(output: str, part: str) -> Dict[int, Dict[str, float]]:
     """What validation on a bin logged, by epoch."""
     lines = re.findall(rf"^(\{{.*\"{part}_accuracy\".*\}})$", output, re.M)
     found = [json.loads(line) for line in lines]
-    return {line["epoch"]: {k: float(v) for k, v in line.items() if "wps" not in k} for line in found}
+    kept = ({k: float(v) for k, v in line.items() if "wps" not in k} for line in found)
+    return {int(line["epoch"]): line for line in kept}
 
 
 @pytest.mark.parametrize("arch", ARCHS)
@@ -115,7 +116,7 @@ done = folder / "epochs"
 first = int(done.read_text()) + 1 if done.exists() else 1
 for epoch in range(first, int(words["--max-epoch"]) + 1):
     for part, value in (("bin0", 0.9 - 0.01 * epoch), ("bin1", 0.1 * epoch)):
-        stats = {{"epoch": epoch, part + "_accuracy": str(value), part + "_num_updates": str(epoch)}}
+        stats = {{"epoch": epoch, part + "_accuracy": str(value)}}
         print(f"2026-01-01 00:00:00 | INFO | {{part}} | " + json.dumps(stats), flush=True)
     done.write_text(str(epoch))
     if str(epoch) == os.environ.get("STOPS_AFTER"):
@@ -135,12 +136,12 @@ class Runner:
         self.program.chmod(0o755)
 
     def start(self, *arguments: str, **variables: Any) -> subprocess.Popen:
-        settings = {"LANGUAGES": "d_2 parity", "SYSTEMS": "transformer rsa_1", "EPOCHS": 3, "JOBS": 2}
+        settings = {"LANGUAGES": "d_2 parity", "SYSTEMS": "transformer rsa_1", "EPOCHS": 3}
         clean = {k: v for k, v in os.environ.items() if k not in ("SEEDS", "OPTIONS", "POSITIONS")}
         environment = {
             **clean, "WORK": self.work, "POLL": "0.05",
             "PATH": f"{self.program.parent}:{os.environ['PATH']}",
-            "PYTHONPATH": Path(USER_DIR).parent, **settings, **variables,
+            "JOBS": 2, **settings, **variables,
         }  # fmt: skip
         return subprocess.Popen(
             [sys.executable, EXAMPLE / "run.py", *arguments], text=True,
@@ -183,7 +184,8 @@ def test_runner_trains_everything_once(runner: Runner) -> None:
     result = report["runs"]["d_2"]["rsa_1"]["2"]
     assert result["bin0"] == {"max": 0.89, "last": 0.87, "epochs": [0.89, 0.88, 0.87]}
     assert result["bin1"]["max"] == result["bin1"]["last"] == pytest.approx(0.3)
-    assert re.search(r"D_2 +RSA I \(5,0,0,0,0,0\) +1.00 +0.89 +0.87 +1.00 +0.30 +0.30 +2", first.stdout)
+    row = r"D_2 +RSA I \(5,0,0,0,0,0\) +1.00 +0.89 +0.87 +1.00 +0.30 +0.30 +2"
+    assert re.search(row, first.stdout)
     assert "D_2, RSA I (5,0,0,0,0,0), bin 1: 0.30, paper 1.00" in first.stdout
     assert "Parity, RSA I (5,0,0,0,0,0), bin 0: " not in first.stdout  # 0.89 is near 0.99
     assert report["settings"]["SEEDS"] == "1 2" and report["versions"]["torch"] == version("torch")
@@ -273,6 +275,7 @@ def test_runner_refuses_wrong_settings(runner: Runner) -> None:
         ("SEEDS", "one", "SEEDS: 'one' is no whole number"),
         ("EPOCHS", "0", "EPOCHS: '0'"),
         ("POSITIONS", "yes", "POSITIONS: 'yes'; expected 0 or 1"),
+        ("DEVICE", "gpu", "DEVICE: 'gpu'; expected cpu or cuda"),
         ("JOBS", "0", "JOBS is a number from 1"),
     ):
         result = runner.run(**{name: value})
@@ -301,6 +304,8 @@ def test_every_command_parses(settings: ModuleType) -> None:
         command = run.command(Path("work"))
         assert command[0] == "fairseq-recur"
         parse(command)
+    assert all("--cpu" in run.flags for run in everything)
+    assert not any("--cpu" in r.flags for r in settings.runs(settings.Settings(device="cuda")))
     rates = command[command.index("--lr") + 1].split(",")
     assert len(rates) == 25
     assert [float(r) for r in (rates[4], rates[5], rates[24])] == [0.005, 0.0025, 0.0003125]
