@@ -1,0 +1,270 @@
+"""The parts of the self-attention slots: parameters, initial values, forms, padding, decoding."""
+
+import math
+from argparse import Namespace
+from typing import Any, Callable, Dict, List
+
+import pytest
+import torch
+from fairseq.models.transformer import TransformerConfig
+from torch import Tensor, nn
+
+from fairseq_recur.models import monitoring
+from fairseq_recur.models.attention_config import SelfAttentionConfig
+from fairseq_recur.modules import rsa
+from fairseq_recur.modules.mixture import FORMS, Mixture, normalised
+from fairseq_recur.modules.parts import SELF_ATTENTION
+from fairseq_recur.modules.rem import two_sided
+from fairseq_recur.modules.rem_heads import parse_rem_heads
+from fairseq_recur.ops import naive
+from tests.conftest import SMALL
+from tests.unit.test_ops import LENGTHS
+
+ALL_KINDS = dict(rsa_heads="2,1,1,1,1,1", rsa_dilations="2,3,3")
+
+
+def attention(part: str, side: str, **options: Any) -> nn.Module:
+    """A part of eight heads of width two, in float64, what starts at zero made random."""
+    values = {f: d.default for f, d in SelfAttentionConfig.__dataclass_fields__.items()}
+    cfg = TransformerConfig.from_namespace(
+        Namespace(
+            **{**values, **options}, encoder_embed_dim=16, decoder_embed_dim=16,
+            encoder_attention_heads=8, decoder_attention_heads=8, attention_dropout=0.0,
+        )
+    )  # fmt: skip
+    module = SELF_ATTENTION[part](cfg, side, lambda: None).double().eval()
+    for parameter in module.parameters():
+        if not parameter.any():
+            nn.init.normal_(parameter, std=0.3)
+    return module
+
+
+def run(module: nn.Module, x: Tensor, padding: Tensor = None) -> Tensor:
+    """Teacher forcing: (T, B, C) to (T, B, C)."""
+    mask = torch.full((len(x), len(x)), -math.inf).triu(1).to(x) if module.causal else None
+    out, _ = module(x, x, x, key_padding_mask=padding, need_weights=False, attn_mask=mask)
+    return out
+
+
+OPTIONS: Dict[str, Dict[str, Any]] = {
+    "all kinds": ALL_KINDS,
+    "uncapped": dict(ALL_KINDS, rsa_max_power=0),
+    "capped": dict(ALL_KINDS, rsa_max_power=3),
+    "own": dict(ALL_KINDS, rsa_share="none"),
+    "some": dict(rsa_heads="1,1,1,0,0,0"),
+}
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("side", ["encoder", "decoder"])
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
+def test_forms_are_equal(options: Dict[str, Any], side: str, length: int) -> None:
+    """Outputs and the gradients of every parameter and of the input, with padding on both sides."""
+    module = attention("rsa", side, **options)
+    x = torch.randn(length, 3, 16, dtype=torch.float64, requires_grad=True)
+    padding = torch.zeros(3, length, dtype=torch.bool)
+    padding[1, length - length // 3 :] = True
+    padding[2, : length // 4] = side == "encoder"
+    real = (~padding).t().unsqueeze(-1)
+    results: List[List[Tensor]] = []
+    for form in FORMS:
+        module.form = form
+        out = run(module, x, padding) * real
+        weight = torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view_as(out)
+        gradients = torch.autograd.grad((out * weight).sum(), [x, *module.parameters()])
+        results.append([out, *gradients])
+    for other in results[1:]:
+        for a, b in zip(results[0], other):
+            torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("side", ["encoder", "decoder"])
+def test_module_equals_the_equations(side: str) -> None:
+    """Kinds, order, sharing and dilations of the heads, against eq. 4 written as loops."""
+    module = attention("rsa", side, **ALL_KINDS)
+    p = module.mixture
+    x = torch.randn(9, 1, 16, dtype=torch.float64)
+    lam, gamma = torch.tanh(p.eta), torch.sigmoid(p.nu)
+    zero = torch.zeros((), dtype=torch.float64)
+    heads = [
+        (lam[0], zero, False, 1), (lam[1], zero, False, 1),
+        (gamma[0], p.theta[0], False, 1), (gamma[0], p.theta[0], True, 1),
+        (lam[2], zero, False, 2),
+        (gamma[1], p.theta[1], False, 3), (gamma[1], p.theta[1], True, 3),
+    ]  # fmt: skip
+    q, k, v = (f(x).view(9, 8, 2) for f in (module.q_proj, module.k_proj, module.v_proj))
+    outputs = []
+    for h in range(8):
+        matrix, gate = torch.zeros(9, 9, dtype=torch.float64), zero
+        if h < 7:
+            decay, angle, sine, dilation = heads[h]
+            times = list(range(9))
+            matrix = naive.rem(decay, angle, sine, dilation, times, times, module.causal)
+            gate = torch.sigmoid(p.mu)
+        vectors = (list(m[:, h]) for m in (q, k, v))
+        outputs.append(naive.rsa_head(*vectors, matrix, gate, module.causal))
+    expected = module.out_proj(torch.cat(outputs, dim=1))
+    torch.testing.assert_close(run(module, x)[:, 0], expected, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("part", ["toeplitz", "full_matrix"])
+@pytest.mark.parametrize("side", ["encoder", "decoder"])
+def test_learned_matrices(part: str, side: str) -> None:
+    """A free value for each lag, or for each pair of positions; beyond the learned length none."""
+    module = attention(part, side, learned_matrix_length=5)
+    p, length = module.mixture, 8
+    x = torch.randn(length, 1, 16, dtype=torch.float64)
+    matrix = torch.zeros(8, length, length, dtype=torch.float64)
+    for i in range(length):
+        for j in range(length):
+            if part == "toeplitz" and 0 < i - j <= 5:
+                matrix[:, i, j] = p.past[:, i - j - 1]
+            if part == "toeplitz" and 0 < j - i <= 5 and side == "encoder":
+                matrix[:, i, j] = p.future[:, j - i - 1]
+            if part == "full_matrix" and max(i, j) < 5 and i != j:
+                if j < i or side == "encoder":
+                    matrix[:, i, j] = p.weight[:, i, j]
+    q, k, v = (f(x).view(length, 8, 2) for f in (module.q_proj, module.k_proj, module.v_proj))
+    outputs = [
+        naive.rsa_head(
+            *(list(m[:, h]) for m in (q, k, v)), matrix[h], torch.sigmoid(p.mu), module.causal
+        )
+        for h in range(8)
+    ]
+    expected = module.out_proj(torch.cat(outputs, dim=1))
+    for form in p.forms:
+        module.form = form
+        torch.testing.assert_close(run(module, x)[:, 0], expected, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize(
+    "counts, dilations, added",
+    [
+        ("8,0,0,0,0,0", "", 9),  # "a layer with 8 regular heads adds 9"
+        ("0,0,0,8,0,0", "64," * 7 + "64", 9),  # CodeT5: 12 layers, 108
+        ("0,0,0,0,2,2", "6,6,12,12", 5),  # Text8, Enwik8: 14 layers, 70; BRT: 13 layers, 65
+        ("0,0,0,2,2,2", "12,24,12,24,12,24", 7),  # WikiText-103: 16 layers, 112; BRT: 15, 105
+        ("0,2,2,0,2,2", "2,2,2,2", 9),
+    ],
+)
+def test_parameter_counts(counts: str, dilations: str, added: int) -> None:
+    """The differences in the paper's table 7, per layer."""
+    module = attention("rsa", "encoder", rsa_heads=counts, rsa_dilations=dilations)
+    assert sum(p.numel() for p in module.mixture.parameters()) == added
+    own = attention("rsa", "encoder", rsa_heads=counts, rsa_dilations=dilations, rsa_share="none")
+    cyclical = sum(int(n) for k, n in enumerate(counts.split(",")) if k in (1, 2, 4, 5))
+    assert sum(p.numel() for p in own.mixture.parameters()) == added + cyclical
+
+
+def test_initial_values() -> None:
+    module = attention(
+        "rsa", "encoder", rsa_heads="3,2,2,1,0,0", rsa_dilations="2", rsa_gate_init="0.5",
+        rsa_eta_init="1,3", rsa_nu_init="0,2", rsa_theta_init=0.3,
+    ).mixture  # fmt: skip
+    assert module.mu.item() == 0.5
+    assert module.eta.tolist() == [1.0, 3.0, -1.0, 1.0]
+    assert module.nu.tolist() == [0.0, 2.0]
+    assert module.theta.tolist() == pytest.approx([0.3, 0.3])
+    assert two_sided(4, 1.0, 2.0).tolist() == [1.0, 2.0, -1.0, -2.0]
+    gates = [
+        attention("rsa", "encoder", rsa_gate_init="random").mixture.mu.item() for _ in range(40)
+    ]
+    assert len(set(gates)) == 40 and -3 <= min(gates) < -1 < 1 < max(gates) <= 3
+
+
+def test_form_is_chosen_by_length() -> None:
+    module = attention("rsa", "encoder")
+    chosen = [module.form_for(n) for n in (1, rsa.LONGEST_MIXED, rsa.LONGEST_MIXED + 1)]
+    assert chosen == ["mixed", "mixed", "dense"]
+    assert module.form_for(rsa.LONGEST_DENSE + 1) == "chunked"
+    assert attention("rsa", "encoder", rsa_form="dense").form_for(1) == "dense"
+    assert attention("full_matrix", "encoder").form_for(1) == "dense"
+    assert attention("rsa", "encoder", rsa_normalize=True).form_for(9999) == "dense"
+    assert attention("rsa", "encoder", rsa_dropout="mixed").form_for(9999) == "mixed"
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_dropout(mixed: bool) -> None:
+    """Of the softmax alone, or of the mixture: then a recurrent output is zero now and then."""
+    module = attention("rsa", "encoder", rsa_dropout="mixed" if mixed else "softmax").train()
+    module.dropout_module.p = 0.999999
+    nn.init.constant_(module.mixture.mu, 0.0)
+    x = torch.randn(6, 2, 16, dtype=torch.float64)
+    recurrent = run(module, x) - module.out_proj.bias
+    assert recurrent.any() == (not mixed)
+
+
+def test_normalised_rows() -> None:
+    """Rows above one are divided by their sum over the real keys, the others stay."""
+    matrix = torch.tensor([[[0.0, 3.0, -1.0], [0.5, 0.0, 0.25], [2.0, 2.0, 0.0]]])
+    expected = torch.tensor([[[0.0, 0.75, -0.25], [0.5, 0.0, 0.25], [0.5, 0.5, 0.0]]])
+    torch.testing.assert_close(normalised(matrix, None), expected)
+    padding = torch.tensor([[False, False, True]])
+    found = normalised(matrix, padding)
+    torch.testing.assert_close(found[0, 0, 0], torch.tensor([0.0, 1.0, -1 / 3]))
+    torch.testing.assert_close(found[0, 0, 2], torch.tensor([0.5, 0.5, 0.0]))
+
+
+def test_fully_padded_rows_are_finite() -> None:
+    """A query that sees only padding, as with targets padded on the left."""
+    for part in ("rsa", "relative", "toeplitz", "full_matrix"):
+        module = attention(part, "decoder")
+        x = torch.randn(4, 1, 16, dtype=torch.float64)
+        padding = torch.tensor([[True, True, False, False]])
+        assert torch.isfinite(run(module, x, padding)).all()
+
+
+def test_a_step_reads_a_table_made_once() -> None:
+    """No kernel is computed at most steps: they cost a slice and a product."""
+    module = attention("rsa", "decoder", **ALL_KINDS)
+    calls: List[int] = []
+    kernels = module.mixture.kernels
+    module.mixture.kernels = lambda length: calls.append(length) or kernels(length)
+    state: Dict[str, Dict[str, Tensor]] = {}
+    x = torch.randn(150, 2, 16, dtype=torch.float64)
+    steps = [module(s, s, s, incremental_state=state, need_weights=False)[0] for s in x.split(1)]
+    assert calls == [64, 128, 256]
+    torch.testing.assert_close(torch.cat(steps), run(module, x), rtol=1e-4, atol=1e-6)
+
+
+def test_weights_on_demand() -> None:
+    for part in ("rsa", "relative", "toeplitz"):
+        module = attention(part, "encoder")
+        x = torch.randn(5, 2, 16, dtype=torch.float64)
+        out, mean = module(x, x, x, need_weights=True)
+        _, heads = module(x, x, x, need_weights=True, need_head_weights=True)
+        assert mean.shape == (2, 5, 5) and heads.shape == (8, 2, 5, 5)
+        torch.testing.assert_close(heads.mean(0), mean)
+        torch.testing.assert_close(out, run(module, x))
+
+
+def test_heads_that_do_not_fit_are_refused() -> None:
+    assert parse_rem_heads("", "", 4).counts == (4, 0, 0, 0, 0, 0)
+    assert parse_rem_heads("1,0,0,0,1,1", "4,5", 4).all_dilations == (1, 4, 5)
+    with pytest.raises(ValueError, match="whole numbers"):
+        parse_rem_heads("1,0,0,0,1,x", "", 4)
+
+
+def test_monitored_values(make_model: Callable[..., nn.Module]) -> None:
+    model = make_model("rsa_transformer", *SMALL, "--rsa-gate-init", "0")
+    found = monitoring.monitored(model)
+    assert set(found) == {f"{k}_{s}_{i}" for k in ("gate", "rem") for s in ("encoder", "decoder") for i in (0, 1)}
+    assert found["gate_encoder_0"] == 0.5
+    lam = math.tanh(1.0)
+    assert found["rem_decoder_1"] == pytest.approx(lam / (1 - lam), rel=1e-5)
+    assert found["rem_encoder_1"] == pytest.approx(2 * lam / (1 - lam), rel=1e-5)
+    assert monitoring.monitored(make_model("transformer_biarn", *SMALL)) == {}
+
+
+def test_exploding_matrix_is_told_once(
+    make_model: Callable[..., nn.Module], caplog: pytest.LogCaptureFixture
+) -> None:
+    model = make_model("rsa_transformer", *SMALL)
+    monitoring.log(model)
+    assert caplog.messages == []
+    mixtures = [m for m in model.modules() if isinstance(m, Mixture)]
+    nn.init.constant_(mixtures[0].eta, 4.0)
+    for _ in range(2):
+        monitoring.log(model)
+    (message,) = caplog.messages
+    assert "rem_encoder_0" in message and "--rsa-normalize" in message
