@@ -1,7 +1,7 @@
 """Recurrence for fairseq's sequence-to-sequence Transformer.
 
 Importing this package, by ``--user-dir`` or by name, first adapts the installed
-fairseq and torch (`compat`) and then registers the models and optimizers.
+fairseq and torch (`compat`) and then registers the models, optimizers, tasks and criterions.
 """
 
 from fairseq_recur import compat
@@ -9,6 +9,7 @@ from fairseq_recur.version import __version__
 
 compat.apply()
 
-from fairseq_recur import models, optim  # noqa: E402  (registration needs compat first)
+# Registration needs compat first.
+from fairseq_recur import criterions, models, optim, tasks  # noqa: E402
 
-__all__ = ["__version__", "compat", "models", "optim"]
+__all__ = ["__version__", "compat", "criterions", "models", "optim", "tasks"]
