@@ -75,8 +75,11 @@ def test_weights_keep_the_states_bounded_and_differ_between_seeds() -> None:
         for layer in layers:
             norm = torch.linalg.matrix_norm(layer.recurrent, ord=2)
             torch.testing.assert_close(norm.item(), synthetic.RECURRENT_NORM)
-    other = synthetic.draw(6, 2, 1.0)[0][0].recurrent
-    assert not torch.equal(layers[0].recurrent, other)
+    other = synthetic.draw(6, 2, 1.0)[0][0]
+    assert not torch.equal(layers[0].recurrent, other.recurrent)
+    scaled = synthetic.draw(6, 2, 3.0)[0][0]
+    assert torch.equal(scaled.input, 3 * other.input)
+    assert torch.equal(scaled.recurrent, other.recurrent)
 
 
 def test_segments_follow_each_other() -> None:
@@ -191,15 +194,20 @@ def test_training_is_plain_adam_until_the_rule_stops_it() -> None:
 
 
 def test_stopping_rule() -> None:
-    stopping = Stopping(3, tolerance=0.1, patience=2)
-    falls, stalls, breaks = [5, 4, 3, 2, 1], [5, 4.95, 4, 3.95, 4.5], [5, 4, *[float("nan")] * 3]
-    done = [stopping.update(torch.tensor(losses)).tolist() for losses in zip(falls, stalls, breaks)]
+    stopping = Stopping(4, tolerance=0.1, patience=2)
+    losses = {
+        "falls": [5, 4, 3, 2, 1],
+        "stalls once, then falls, then stalls": [5, 4.95, 4, 3.95, 4.5],
+        "rises, and falls to where it was": [5, 6, 5.5, 5.2, 4.95],
+        "diverges": [5, 4, *[float("nan")] * 3],
+    }
+    done = [stopping.update(torch.tensor(epoch)).tolist() for epoch in zip(*losses.values())]
     assert done == [
-        [False, False, False],
-        [False, False, False],  # the second stalls once, then falls again
-        [False, False, False],
-        [False, False, True],
-        [False, True, True],
+        [False, False, False, False],
+        [False, False, False, False],
+        [False, False, True, False],
+        [False, False, True, True],
+        [False, True, True, True],
     ]
 
 
@@ -209,6 +217,17 @@ def test_of_several_starts_the_one_of_least_training_loss_counts() -> None:
     best = fitted.best_of(2)
     assert best.epochs.tolist() == [3, 1, 5] and best.losses.tolist() == [2, 1, 5]
     assert torch.equal(best.predictions, fitted.predictions[[3, 1, 5]])
+
+
+def test_each_start_of_a_cell_has_the_segments_in_order(monkeypatch) -> None:
+    def knows_the_last(predict, first, inputs, targets, training, progress) -> Fit:
+        return Fit(targets[:, -1], torch.zeros(len(inputs)), torch.rand(len(inputs)))
+
+    monkeypatch.setattr(experiment, "fit", knows_the_last)
+    data = [synthetic.segments(synthetic.generate("tanh", a, 1, 40), 4) for a in (0.0, 1.0)]
+    fits = experiment.fit_cells(MODELS["linear"], data, 3, 1, Training(), "")
+    for one, fitted in zip(data, fits):
+        assert torch.equal(fitted.predictions, one.targets[:, -1].float())
 
 
 @pytest.mark.parametrize("starts", [1, 2])
