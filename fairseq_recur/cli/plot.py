@@ -1,16 +1,19 @@
-"""Draw learning curves from the logs of one or more trainings.
+"""Draw learning curves from training logs, or the recurrence of checkpoints.
 
-A LOG is what training printed, or what it wrote with --log-file, in any --log-format."""
+A log is what training printed, or what it wrote with --log-file, in any --log-format; gate
+and rem as a --metric are the curves of every layer. Of a checkpoint of rsa (or toeplitz),
+which ends in .pt, the gates, kernels, memory lengths and matrices are drawn."""
 
 import argparse
-import logging
 from pathlib import Path
 from typing import Any, Dict, List, Sequence, Tuple
 
+from fairseq_recur.cli import plot_checkpoint
+from fairseq_recur.cli.figures import COLOURS, new_figure, plain_axes
 from fairseq_recur.cli.training_log import TrainingLog, read_log
 from fairseq_recur.errors import ConfigError
 
-HELP = "draw learning curves from training logs"
+HELP = "draw learning curves from logs, or gates and kernels from checkpoints"
 
 # What is measured, with its unit; fairseq's losses are to base 2.
 QUANTITIES = {
@@ -21,15 +24,20 @@ QUANTITIES = {
     "wps": "speed (target tokens per second)",
     "lr": "learning rate",
     "gnorm": "norm of the gradient",
+    "gate": "gate, the share of the matrix in RSA",
+    "rem": "largest row sum of the recurrence encoding matrices",
 }
 X_LABELS = {"updates": "updates", "epoch": "epochs", "seconds": "training time (seconds)"}
-# Colours that people with colour blindness can tell apart (Okabe and Ito), a run each.
-COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
+# Metrics that every layer has: gate_encoder_0, gate_encoder_1, ...
+FAMILIES = ("gate", "rem")
+LINES = ("-", "--", ":", "-.")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `plot`."""
-    parser.add_argument("logs", nargs="+", metavar="LOG", help="training log, one for each run")
+    parser.add_argument(
+        "files", nargs="+", metavar="FILE", help="training log, one for each run; or checkpoints"
+    )
     parser.add_argument(
         "--output", required=True, metavar="FILE", help="figure to write: .png, .pdf or .svg"
     )
@@ -48,19 +56,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "valid_ stands for both; metrics of one kind share a panel",
     )
     parser.add_argument("--x", choices=list(X_LABELS), default="updates", help="horizontal axis")
+    plot_checkpoint.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read all logs, then draw."""
+    """Read all files, then draw."""
     output = Path(args.output)
     if output.suffix not in (".png", ".pdf", ".svg"):
         raise ConfigError(f"--output {output}: expected a name that ends in .png, .pdf or .svg")
-    labels = args.label or _names(args.logs)
-    if len(labels) != len(args.logs):
-        raise ConfigError(f"{len(labels)} --label for {len(args.logs)} logs; give each run one")
-    runs = [(label, read_log(path)) for label, path in zip(labels, args.logs)]
-    panels = choose_panels([log for _, log in runs], args.metric)
-    figure = draw(runs, panels, args.x)
+    labels = args.label or _names(args.files)
+    if len(labels) != len(args.files):
+        raise ConfigError(f"{len(labels)} --label for {len(args.files)} files; give each run one")
+    checkpoints = [path.endswith(".pt") for path in args.files]
+    if all(checkpoints):
+        figure = plot_checkpoint.draw(
+            list(zip(labels, args.files)), args.show, args.layer, args.lags
+        )
+    elif any(checkpoints):
+        raise ConfigError("checkpoints (.pt) and logs cannot be drawn in one figure")
+    else:
+        runs = [(label, read_log(path)) for label, path in zip(labels, args.files)]
+        panels = choose_panels([log for _, log in runs], args.metric)
+        figure = draw(runs, panels, args.x)
     output.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(output, dpi=150)
     print(output)
@@ -85,10 +102,12 @@ def choose_panels(logs: Sequence[TrainingLog], metrics: Sequence[str]) -> Dict[s
         # "loss" is every subset's loss; "valid_loss" is itself.
         wanted = [f"{subset}_{metric}" for subset in subsets] + [metric]
         found = [name for name in wanted if name in there]
+        if metric in FAMILIES:
+            found = [name for name in there if name.startswith(f"train_{metric}_")]
         if not found:
             raise ConfigError(f"no {metric} in the logs; they have {', '.join(there)}")
         for name in found:
-            quantity = _quantity(name, subsets)
+            quantity = metric if metric in FAMILIES else _quantity(name, subsets)
             if name not in panels.setdefault(quantity, []):
                 panels[quantity].append(name)
     return panels
@@ -113,23 +132,25 @@ def draw(runs: Sequence[Tuple[str, TrainingLog]], panels: Dict[str, List[str]], 
     Returns a matplotlib Figure.
     Raises ConfigError if matplotlib is not installed or the logs do not tell the x axis.
     """
-    figure = _new_figure(len(panels))
+    figure = new_figure(7.0 * len(panels), 4.5)
     row = figure.subplots(1, len(panels), squeeze=False)[0]
     for axes, (quantity, metrics) in zip(row, panels.items()):
         for index, (label, log) in enumerate(runs):
-            for metric in metrics:
-                _draw_curve(axes, label, log, metric, x, COLOURS[index % len(COLOURS)])
+            for number, metric in enumerate(metrics):
+                # Of a family each layer has a colour, and a run has a kind of line.
+                which = number if quantity in FAMILIES else index
+                _draw_curve(axes, label, log, metric, x, COLOURS[which % len(COLOURS)], index)
         axes.set_xlabel(X_LABELS[x])
         axes.set_ylabel(QUANTITIES.get(quantity, quantity))
-        axes.grid(True, color="#dddddd", linewidth=0.6)
-        axes.set_axisbelow(True)
-        axes.spines[["top", "right"]].set_visible(False)
+        plain_axes(axes)
         if axes.lines:
-            axes.legend(frameon=False, fontsize=9)
+            axes.legend(frameon=False, fontsize=9 if len(axes.lines) <= 8 else 6)
     return figure
 
 
-def _draw_curve(axes: Any, label: str, log: TrainingLog, metric: str, x: str, colour: str) -> None:
+def _draw_curve(
+    axes: Any, label: str, log: TrainingLog, metric: str, x: str, colour: str, run: int
+) -> None:
     """Draw one metric of one run, if the run has it."""
     points = log.curve(metric)
     if not points:
@@ -137,7 +158,8 @@ def _draw_curve(axes: Any, label: str, log: TrainingLog, metric: str, x: str, co
     places = [log.position(updates, x) for updates, _ in points]
     if None in places:
         raise ConfigError(f"the log of {label} does not tell the {x}; use --x updates")
-    training = metric.startswith("train_")
+    family = _layer(metric)
+    training = metric.startswith("train_") and not family
     # A curve of one point would be invisible without a mark; many marks hide the curve.
     marked = len(points) == 1 if training else len(points) <= 40
     axes.plot(
@@ -145,12 +167,20 @@ def _draw_curve(axes: Any, label: str, log: TrainingLog, metric: str, x: str, co
         [value for _, value in points],
         color=colour,
         linewidth=1.0 if training else 1.8,
-        linestyle="--" if training else "-",
+        linestyle="--" if training else LINES[run % len(LINES)] if family else "-",
         alpha=0.75 if training else 1.0,
         marker="o" if marked else None,
         markersize=4,
-        label=f"{label}, {_subset(metric)}",
+        label=f"{label}, {family or _subset(metric)}",
     )
+
+
+def _layer(metric: str) -> str:
+    """Name the layer of a metric that every layer has, as "encoder 0"; of others nothing."""
+    for family in FAMILIES:
+        if metric.startswith(f"train_{family}_"):
+            return metric[len(f"train_{family}_") :].replace("_", " ")
+    return ""
 
 
 def _subset(metric: str) -> str:
@@ -158,22 +188,3 @@ def _subset(metric: str) -> str:
     names = {"train": "training", "valid": "validation"}
     subset = metric.split("_", 1)[0]
     return names.get(subset, subset)
-
-
-def _new_figure(panels: int) -> Any:
-    """Make an empty figure that needs no display.
-
-    matplotlib is an extra of this package: it is imported here and nowhere else.
-    """
-    # It tells at level INFO that it looks for fonts.
-    logging.getLogger("matplotlib").setLevel(logging.WARNING)
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ConfigError(
-            f'plot needs matplotlib ({error}): pip install "fairseq-recur[plot]"'
-        ) from error
-    figure = Figure(figsize=(7.0 * panels, 4.5), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure

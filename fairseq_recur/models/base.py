@@ -21,10 +21,10 @@ class RecurrentModel(BaseFairseqModel):
     """Mixin of the models, before the fairseq model that they extend."""
 
     def set_num_updates(self, num_updates: int) -> None:
-        """Called before each update: now and then, show gates and kernels in the training log."""
+        """Called before each update: show gates and kernels in the training log."""
         super().set_num_updates(num_updates)
-        if self.training and num_updates % monitoring.EVERY == 0:
-            monitoring.log(self)
+        if self.training:
+            self.__dict__.setdefault("_monitor", monitoring.Monitor()).update(self, num_updates)
 
     def prepare_for_inference_(self, cfg: DictConfig) -> None:
         """Prepare for decoding; unlike fairseq's models, obey ``--bf16`` as well as ``--fp16``."""

@@ -2,7 +2,7 @@
 
 import logging
 import re
-from typing import Dict
+from typing import Dict, Set
 
 import torch
 from fairseq.logging import metrics
@@ -33,16 +33,29 @@ def monitored(model: nn.Module) -> Dict[str, float]:
         return dict(zip(values, torch.stack(list(values.values())).tolist()))
 
 
-def log(model: nn.Module) -> None:
-    """Add the scalars to fairseq's meters, and warn once of each matrix that explodes."""
-    warned = model.__dict__.setdefault("_warned_of", set())
-    for name, value in monitored(model).items():
-        metrics.log_scalar(name, value, weight=1, round=3)
-        if name.startswith("rem_") and value > LARGEST_ROW and name not in warned:
-            warned.add(name)
-            logger.warning(
-                f"{name}: the absolute values of a row of a recurrence encoding matrix add up "
-                f"to {value:.0f} (a decay close to 1), so that its product can outgrow the "
-                "attention beside it; --rsa-normalize bounds the rows, a smaller --rsa-max-power "
-                "or --lr helps as well"
-            )
+class Monitor:
+    """Adds a model's scalars to fairseq's meters, and warns once of each matrix that explodes."""
+
+    def __init__(self) -> None:
+        self.values: Dict[str, float] = {}
+        self.warned: Set[str] = set()
+
+    def update(self, model: nn.Module, num_updates: int) -> None:
+        """Called at each update: a line of the log has the values even if it covers one update."""
+        if num_updates % EVERY == 0 or not self.values:
+            self.values = monitored(model)
+            self.warn()
+        for name, value in self.values.items():
+            metrics.log_scalar(name, value, weight=1, priority=900, round=3)
+
+    def warn(self) -> None:
+        """Tell the user of matrices that have left the sane range."""
+        for name, value in self.values.items():
+            if name.startswith("rem_") and value > LARGEST_ROW and name not in self.warned:
+                self.warned.add(name)
+                logger.warning(
+                    f"{name}: the absolute values of a row of a recurrence encoding matrix add "
+                    f"up to {value:.0f} (a decay close to 1), so that its product can outgrow "
+                    "the attention beside it; --rsa-normalize bounds the rows, a smaller "
+                    "--rsa-max-power or --lr helps as well"
+                )

@@ -15,22 +15,23 @@ TRAINED: List[str] = [*SMALL, *TRAIN, *"--lr 0.02 --dropout 0 --max-update 40".s
 @pytest.fixture(scope="session")
 def trained(
     tmp_path_factory: pytest.TempPathFactory, cli: Callable[..., str], corpus: Path
-) -> Callable[[str], Path]:
+) -> Callable[..., Path]:
     """The folder of an architecture's checkpoints, trained when it is first asked for.
 
     It holds ``checkpoint5.pt``, ``checkpoint10.pt``, ``checkpoint_last.pt`` and ``train.log``.
     """
     folders: Dict[str, Path] = {}
 
-    def train(arch: str) -> Path:
-        if arch not in folders:
+    def train(arch: str, *flags: str) -> Path:
+        name = "".join((arch, *flags))
+        if name not in folders:
             folder = tmp_path_factory.mktemp(arch)
             log = cli(
-                "train", corpus / "bin", "--user-dir", USER_DIR, "--arch", arch, *TRAINED,
+                "train", corpus / "bin", "--user-dir", USER_DIR, "--arch", arch, *TRAINED, *flags,
                 "--save-interval", 5, "--validate-interval", 5, "--save-dir", folder,
             )  # fmt: skip
             (folder / "train.log").write_text(log)
-            folders[arch] = folder
-        return folders[arch]
+            folders[name] = folder
+        return folders[name]
 
     return train

@@ -143,7 +143,7 @@ def test_wrong_use_is_one_message(tmp_path: Path, capsys: pytest.CaptureFixture)
     output = ["--output", str(tmp_path / "a.png")]
     for arguments, message in (
         ([log, "--output", str(tmp_path / "a.gif")], "ends in .png, .pdf or .svg"),
-        ([log, log, "--label", "one", *output], "1 --label for 2 logs"),
+        ([log, log, "--label", "one", *output], "1 --label for 2 files"),
         ([log, "--x", "seconds", *output], "does not tell the seconds; use --x updates"),
         ([str(tmp_path / "none"), *output], "no such log"),
     ):

@@ -1,0 +1,88 @@
+"""Figures of checkpoints and of gates over a training."""
+
+from pathlib import Path
+from typing import Callable, List
+
+import pytest
+import torch
+
+from fairseq_recur.cli import main
+from fairseq_recur.cli.plot import choose_panels
+from fairseq_recur.cli.plot_checkpoint import draw, head_label, memory_lengths, read_layers
+from fairseq_recur.cli.training_log import read_log
+from fairseq_recur.errors import ConfigError
+
+Trained = Callable[..., Path]
+RSA = ["rsa_transformer_tiny", "--rsa-heads", "0,0,0,1,1,0", "--rsa-dilations", "2,3"]
+
+
+@pytest.fixture
+def checkpoint(trained: Trained) -> str:
+    return str(trained(*RSA) / "checkpoint_last.pt")
+
+
+def test_layers_are_those_of_the_checkpoint(checkpoint: str) -> None:
+    layers = read_layers(checkpoint)
+    assert list(layers) == ["encoder.0", "encoder.1", "decoder.0", "decoder.1"]
+    saved = torch.load(checkpoint, weights_only=True)["model"]
+    for name, mixture in layers.items():
+        side, index = name.split(".")
+        prefix = f"{side}.layers.{index}.self_attn.mixture."
+        assert torch.equal(mixture.mu, saved[prefix + "mu"])
+        assert torch.equal(mixture.eta, saved[prefix + "eta"])
+        assert mixture.causal == (side == "decoder")
+        assert mixture.dilation.tolist() == [2, 3]
+        assert head_label(mixture, 0).endswith("d=2") and "cos" in head_label(mixture, 1)
+
+
+def test_memory_length(checkpoint: str) -> None:
+    """lambda = 0.5, dilated by 2: 0.5 + 0.25 + ... reaches 95% of its sum with the fifth lag."""
+    mixture = read_layers(checkpoint)["decoder.0"]
+    torch.nn.init.constant_(mixture.eta, torch.atanh(torch.tensor(0.5)).item())
+    assert memory_lengths(mixture)[0] == 2 * 5
+
+
+def test_figures(checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    output = tmp_path / "parts.png"
+    show = ["--show", "gates", "memory", "kernels", "matrices", "--lags", "12"]
+    assert main(["plot", checkpoint, checkpoint, "--label", "a", "--label", "b",
+                 "--output", str(output), *show]) == 0  # fmt: skip
+    assert output.read_bytes().startswith(b"\x89PNG")
+    figure = draw([("a", checkpoint)], ["gates", "kernels"], "encoder.1", 12)
+    gates, kernels = (part.axes[0] for part in figure.subfigs)
+    mixture = read_layers(checkpoint)["encoder.1"]
+    assert gates.lines[0].get_ydata()[1] == pytest.approx(torch.sigmoid(mixture.mu).item())
+    expected: List[float] = mixture.kernels(13)[0][0, 1:].tolist()
+    assert list(kernels.lines[0].get_ydata()) == expected
+
+
+def test_gates_over_the_training(trained: Trained) -> None:
+    log = read_log(trained(*RSA) / "train.log")
+    panels = choose_panels([log], ["gate", "rem"])
+    layers = [f"{side}_{index}" for side in ("decoder", "encoder") for index in (0, 1)]
+    assert panels == {k: [f"train_{k}_{layer}" for layer in layers] for k in ("gate", "rem")}
+    curve = log.curve("train_gate_encoder_0")
+    assert [updates for updates, _ in curve] == list(range(1, 41)), "every line has them"
+    first = torch.sigmoid(torch.tensor(-1.0)).item()
+    assert curve[0][1] == pytest.approx(first, abs=6e-4) and curve[-1][1] != curve[0][1]
+
+
+def test_wrong_use(trained: Trained, checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    output = ["--output", str(tmp_path / "a.png")]
+    biarn = str(trained("transformer_biarn_tiny") / "checkpoint_last.pt")
+    broken = tmp_path / "broken.pt"
+    broken.write_bytes(Path(checkpoint).read_bytes()[:5000])
+    log = str(Path(checkpoint).parent / "train.log")
+    for arguments, message in (
+        ([biarn], "has no recurrence encoding matrices"),
+        ([checkpoint, log], "cannot be drawn in one figure"),
+        ([checkpoint, "--layer", "encoder.7"], "has encoder.0, encoder.1, decoder.0, decoder.1"),
+        ([checkpoint, "--lags", "1"], "--lags 1: at least 2"),
+        ([str(broken)], "broken.pt"),
+        ([str(tmp_path / "none.pt")], "no such checkpoint"),
+    ):
+        assert main(["plot", *arguments, *output]) == 2
+        assert message in capsys.readouterr().err
+    assert not (tmp_path / "a.png").exists()
+    with pytest.raises(ConfigError):
+        read_layers(biarn)
