@@ -19,6 +19,7 @@ import os
 import platform
 import re
 import sys
+import types
 import typing
 import warnings
 from argparse import Namespace
@@ -609,6 +610,19 @@ def _let_checkpoint_errors_through() -> None:
         return load_checkpoint
 
     _wrap(Trainer, "load_checkpoint", "checkpoint that does not fit", explaining)
+
+
+@_adaptation(
+    "numpy names",
+    "language modeling with --sample-break-mode eos, and batches by number of tokens in memory, use "
+    "numpy.compat.long, which numpy 2 no longer has",
+    "a fairseq that says numpy.int64",
+)
+def _numpy_names() -> None:
+    import numpy
+
+    if not hasattr(numpy, "compat"):
+        numpy.compat = types.SimpleNamespace(long=int)
 
 
 @_adaptation(
