@@ -22,6 +22,8 @@ PLACES = [
     ("fairseq.distributed.utils", "call_main"),
     ("fairseq.models.distributed_fairseq_model", "DistributedDataParallel"),
     ("fairseq.nan_detector.NanDetector", "add_hooks"),
+    ("fairseq.optim", "build_optimizer"),
+    ("fairseq.optim.fp16_optimizer.FP16Optimizer", "build_optimizer"),
     ("fairseq.optim.amp_optimizer.AMPOptimizer", "clip_grad_norm"),
     ("fairseq.tasks.translation.TranslationTask", "build_dataset_for_inference"),
     ("fairseq.trainer.Trainer", "__init__"),
