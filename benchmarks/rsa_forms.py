@@ -100,7 +100,9 @@ def main() -> None:
         for length in args.lengths:
             times = measure(side, length, args)
             rows.append({"side": side, "length": length, "ms": times})
-            cells = (f"{statistics.median(t):.1f} ({min(t):.1f}-{max(t):.1f})" for t in times.values())
+            cells = [
+                f"{statistics.median(t):.1f} ({min(t):.1f}-{max(t):.1f})" for t in times.values()
+            ]
             print(f"{side:8}{length:>7}" + "".join(f"{cell:>22}" for cell in cells), flush=True)
     if args.output:
         args.output.write_text(json.dumps({**provenance(args), "rows": rows}, indent=1) + "\n")

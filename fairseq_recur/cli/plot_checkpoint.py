@@ -19,7 +19,9 @@ from fairseq_recur.modules.parts import SELF_ATTENTION
 from fairseq_recur.modules.rem import RecurrenceEncodingMatrices
 
 SHOWN = ("gates", "memory", "kernels", "matrices")
-LAYER = re.compile(r"^(?P<prefix>(?P<side>encoder|decoder)\.layers\.(?P<index>\d+)\.self_attn\.mixture\.)mu$")
+LAYER = re.compile(
+    r"^(?P<prefix>(?P<side>encoder|decoder)\.layers\.(?P<index>\d+)\.self_attn\.mixture\.)mu$"
+)
 SHARE = 0.95
 """Share of a kernel's absolute values that its effective memory holds."""
 LONGEST = 4096
@@ -71,8 +73,10 @@ def read_layers(path: str) -> Layers:
             side, prefix = match["side"], match["prefix"]
             part = SELF_ATTENTION[options[f"{side}_self_attention"]]
             mixture = part(host, side, torch.nn.Identity).mixture
-            weights = {k[len(prefix) :]: v for k, v in state["model"].items() if k.startswith(prefix)}
-            mixture.load_state_dict(weights)
+            weights = state["model"].items()
+            mixture.load_state_dict(
+                {k[len(prefix) :]: v for k, v in weights if k.startswith(prefix)}
+            )
             if isinstance(mixture, LagMixture):
                 layers[f"{side}.{match['index']}"] = mixture.float()
     if not layers:
@@ -127,7 +131,8 @@ def draw(
         else:
             rows += [(name, label, layers) for label, layers in models]
     figure = new_figure(12.0, 3.4 * len(rows))
-    for part, (name, label, layers) in zip(figure.subfigures(len(rows), 1, squeeze=False)[:, 0], rows):
+    parts = figure.subfigures(len(rows), 1, squeeze=False)[:, 0]
+    for part, (name, label, layers) in zip(parts, rows):
         if name == "gates":
             draw_by_layer(part, models, "gate", gate_value)
         elif name == "memory":

@@ -1,4 +1,4 @@
-"""The matrices that the recurrence encoding matrix is compared with: less structure, more parameters."""
+"""Matrices that RSA's is compared with: less structure, more parameters."""
 
 from typing import Optional, Tuple
 
@@ -66,7 +66,7 @@ class FullMatrix(Mixture):
         self.exempt_from_decay()
 
     def matrix(self, queries: int, keys: int) -> Tensor:
-        """The first *keys* rows and columns, or the last *queries* rows of them; the diagonal is 0."""
+        """The first *keys* rows and columns, of them the last *queries* rows; diagonal 0."""
         length = self.weight.size(-1)
         square = at_least_float32(self.weight)[:, :keys, :keys]
         square = square.tril(-1) if self.causal else square - torch.diag_embed(

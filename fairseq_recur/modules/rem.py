@@ -117,7 +117,7 @@ class RecurrenceEncodingMatrices(LagMixture):
         return torch.cat(outputs, dim=1)[:, back]
 
     def chunked(self, decay: Tensor, angle: Tensor, sine: Tensor, values: Tensor) -> Tensor:
-        """The causal product at dilation 1: in a band where the highest power cuts, else recurrent."""
+        """The causal product at dilation 1: a band where the highest power cuts, else recurrent."""
         last = values.size(2) - 1
         if not self.max_power or last <= self.max_power:
             return recurrent_product(decay, angle, sine, values, CHUNK)

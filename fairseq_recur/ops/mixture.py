@@ -15,7 +15,7 @@ from fairseq_recur.ops.precision import at_least_float32, no_autocast
 
 
 def attention_map(query: Tensor, key: Tensor, mask: Optional[Tensor]) -> Tensor:
-    """softmax(Q K^T / sqrt(D) + mask) in float32 or more: (B, H, T, D), (B, H, S, D) to (B, H, T, S)."""
+    """softmax(Q K^T / sqrt(D) + mask), (B, H, T, S) in float32 or more, of (B, H, T or S, D)."""
     scores = torch.matmul(query * query.size(-1) ** -0.5, key.transpose(-1, -2))
     with no_autocast(query):
         scores = at_least_float32(scores)

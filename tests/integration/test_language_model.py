@@ -55,7 +55,8 @@ def perplexity(log: str) -> float:
 
 def test_eval_lm_is_the_validation(model: Path, text: Path, cli: Cli) -> None:
     """The same perplexity by two ways; better than guessing among 24 symbols."""
-    how = ["--user-dir", USER_DIR, "--path", model / "checkpoint_last.pt", "--batch-size", 7, "--cpu"]
+    checkpoint = model / "checkpoint_last.pt"
+    how = ["--user-dir", USER_DIR, "--path", checkpoint, "--batch-size", 7, "--cpu"]
     log = cli(
         "eval_lm", text, *how, "--gen-subset", "valid", "--sample-break-mode", "eos",
         "--num-workers", 0,
@@ -135,11 +136,13 @@ def test_no_weight_decay_on_the_matrices(
         folder = tmp_path / str(decay)
         train(
             cli, text, folder, "rsa_transformer_lm", "--weight-decay", decay, "--max-update", 1,
-            "--lr", 0.1, "--lr-scheduler", "fixed", "--warmup-updates", 0, "--clip-norm", 1e-20, *flags,
+            "--lr", 0.1, "--lr-scheduler", "fixed", "--warmup-updates", 0,
+            "--clip-norm", 1e-20, *flags,
         )  # fmt: skip
         results.append(saved_weights(folder / "checkpoint_last.pt"))
     plain, decayed = results
     assert torch.equal(decayed[f"{name}.eta"], plain[f"{name}.eta"])
     assert torch.equal(decayed[f"{name}.mu"], plain[f"{name}.mu"])
     other = "decoder.layers.0.self_attn.q_proj.weight"
-    torch.testing.assert_close(decayed[other].float(), 0.95 * plain[other].float(), rtol=1e-2, atol=1e-4)
+    found, expected = decayed[other].float(), 0.95 * plain[other].float()
+    torch.testing.assert_close(found, expected, rtol=1e-2, atol=1e-4)

@@ -67,7 +67,9 @@ def test_gates_over_the_training(trained: Trained) -> None:
     assert curve[0][1] == pytest.approx(first, abs=6e-4) and curve[-1][1] != curve[0][1]
 
 
-def test_wrong_use(trained: Trained, checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_wrong_use(
+    trained: Trained, checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     output = ["--output", str(tmp_path / "a.png")]
     biarn = str(trained("transformer_biarn_tiny") / "checkpoint_last.pt")
     broken = tmp_path / "broken.pt"

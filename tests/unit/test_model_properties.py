@@ -181,7 +181,8 @@ def test_closed_parts_are_the_stock_transformer(
     used = {"recurrence": open_model.encoder.recurrence_encoder is not None}
     used["mixture"] = any(isinstance(m, Mixture) for m in open_model.modules())
     assert any(used.values())
-    flags = [f for part, is_used in used.items() if is_used for f in (*CLOSABLE[part], WAYS[part][way])]
+    parts = [part for part, is_used in used.items() if is_used]
+    flags = [flag for part in parts for flag in (*CLOSABLE[part], WAYS[part][way])]
     model = make_model(preset, *SMALL, *flags).eval()
     stock = make_model("transformer", *SMALL).eval()
     model.load_state_dict(stock.state_dict())

@@ -127,7 +127,10 @@ def test_products_equal_the_linear_recurrence(length: int) -> None:
     regular = ANGLES.index(0.7)
     slow = torch.stack(slow)
     # The angle of a regular head is no parameter.
-    for heads, inputs in ((slice(regular), [decay, values]), (slice(regular, 5), [decay, angle, values])):
+    for heads, inputs in (
+        (slice(regular), [decay, values]),
+        (slice(regular, 5), [decay, angle, values]),
+    ):
         assert_same([dense[:, heads], chunked[:, heads]], slow[:, heads], inputs)
 
 

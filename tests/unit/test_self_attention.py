@@ -248,7 +248,8 @@ def test_heads_that_do_not_fit_are_refused() -> None:
 def test_monitored_values(make_model: Callable[..., nn.Module]) -> None:
     model = make_model("rsa_transformer", *SMALL, "--rsa-gate-init", "0")
     found = monitoring.monitored(model)
-    assert set(found) == {f"{k}_{s}_{i}" for k in ("gate", "rem") for s in ("encoder", "decoder") for i in (0, 1)}
+    places = [f"{side}_{index}" for side in ("encoder", "decoder") for index in (0, 1)]
+    assert set(found) == {f"{what}_{place}" for what in ("gate", "rem") for place in places}
     assert found["gate_encoder_0"] == 0.5
     lam = math.tanh(1.0)
     assert found["rem_decoder_1"] == pytest.approx(lam / (1 - lam), rel=1e-5)
