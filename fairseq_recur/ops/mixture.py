@@ -16,10 +16,8 @@ from fairseq_recur.ops.precision import at_least_float32, no_autocast
 
 def attention_map(query: Tensor, key: Tensor, mask: Optional[Tensor]) -> Tensor:
     """softmax(Q K^T / sqrt(D) + mask), (B, H, T, S) in float32 or more, of (B, H, T or S, D)."""
-    scores = torch.matmul(query * query.size(-1) ** -0.5, key.transpose(-1, -2))
-    with no_autocast(query):
-        scores = at_least_float32(scores)
-        return torch.softmax(scores if mask is None else scores + mask, dim=-1)
+    scores = at_least_float32(torch.matmul(query * query.size(-1) ** -0.5, key.transpose(-1, -2)))
+    return torch.softmax(scores if mask is None else scores + mask, dim=-1)
 
 
 def mixed_map(
@@ -47,8 +45,9 @@ def mixed_map(
         (B, H, T, D) in the dtype of *value*, and the map (B, H, T, S) before any dropout
         of it
     """
-    weights = attention_map(query, key, mask)
     with no_autocast(value):
+        # As torch's fused attention does: large scores would leave float16's range.
+        weights = attention_map(at_least_float32(query), at_least_float32(key), mask)
         dropped = weights if drop_mixed else F.dropout(weights, dropout)
         mixed = torch.addcmul(gate * matrix, dropped, 1 - gate)
         used = F.dropout(mixed, dropout) if drop_mixed else mixed

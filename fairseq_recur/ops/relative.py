@@ -38,11 +38,12 @@ def relative_attention(
     times = torch.arange(keys, device=query.device)
     row = (times - times[keys - queries :].unsqueeze(1)).clamp(-clip, clip) + clip  # (T, S)
     row = row.expand(*query.shape[:2], queries, keys)
-    query = query * query.size(-1) ** -0.5
-    scores = torch.matmul(query, key.transpose(-1, -2))
-    scores = scores + torch.matmul(query, key_table.transpose(-1, -2)).gather(-1, row)
     with no_autocast(value):
-        scores = at_least_float32(scores)
+        # In float32 throughout: large scores would leave float16's range.
+        query = at_least_float32(query) * query.size(-1) ** -0.5
+        scores = torch.matmul(query, at_least_float32(key).transpose(-1, -2))
+        of_rows = torch.matmul(query, at_least_float32(key_table).transpose(-1, -2))
+        scores = scores + of_rows.gather(-1, row)
         weights = torch.softmax(scores if mask is None else scores + mask, dim=-1)
         used = F.dropout(weights, dropout)
         per_row = used.new_zeros(*used.shape[:-1], rows).scatter_add(-1, row, used)
