@@ -15,7 +15,6 @@ TASKS: Dict[str, Callable[[List[str]], List[str]]] = {
     "copy": lambda words: words,
     "reverse": lambda words: words[::-1],
 }
-UPDATES = {"copy": 400, "reverse": 800}
 
 # What a variant needs to learn these tasks. A scalar gate in every layer, over states that do
 # not know the order of the words, was at BLEU 13 after 2500 updates of copying.
@@ -75,14 +74,8 @@ def learn(cli: Cli, folder: Path, save_dir: Path, updates: int, *flags: str) -> 
 
 
 def test_copying_is_learnt(cli: Cli, tasks: Path, tmp_path: Path) -> None:
-    bleu = learn(cli, tasks / "copy", tmp_path, UPDATES["copy"], "--arch", "transformer_biarn_tiny")
-    assert bleu >= 98
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("task", TASKS)
-def test_every_preset_learns(preset: str, task: str, cli: Cli, tasks: Path, tmp_path: Path) -> None:
-    assert learn(cli, tasks / task, tmp_path, UPDATES[task], "--arch", preset) >= 98
+    arch = ["--arch", "transformer_biarn_tiny"]
+    assert learn(cli, tasks / "copy", tmp_path, 400, *arch) >= 98
 
 
 @pytest.mark.slow
