@@ -4,9 +4,10 @@ import os
 import random
 from argparse import Namespace
 from copy import deepcopy
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
-from typing import Callable, Dict, List, Sequence
+from typing import Callable, Dict, List, Sequence, Tuple
 
 # One thread: tests that run side by side on two cores slow each other down otherwise.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -111,13 +112,25 @@ SELF_ATTENTION_VARIANTS: Dict[str, List[str]] = {
 """The same for both sides, one side alone, and beside a recurrence encoder."""
 
 
-def variants_of(preset: str) -> Dict[str, List[str]]:
-    """The options to test a preset with: its size aside, which `SMALL` takes away."""
+def structure(preset: str) -> Tuple[Tuple[str, str], ...]:
+    """The options of a preset with the flags of `SMALL`: equal ones make the same models."""
     config = ARCH_MODEL_REGISTRY[preset].config_class()
-    twins = [p for p in PRESETS if preset.startswith(p)]
-    if twins[0] != preset:  # another size of a preset that has them all
-        return {"default": []}
+    small = {name[2:].replace("-", "_"): value for name, value in zip(SMALL[::2], SMALL[1::2])}
+    options = {f.name: str(getattr(config, f.name)) for f in fields(config) if f.name != "_name"}
+    assert small.keys() <= options.keys()
+    return tuple(sorted({**options, **small}.items()))
+
+
+STRUCTURES: List[str] = list({structure(p): p for p in reversed(PRESETS)}.values())[::-1]
+"""Of the presets that differ in their sizes alone, one: so every structure is tested once."""
+
+
+def variants_of(preset: str) -> Dict[str, List[str]]:
+    """The options to test a structure with; one that is another's twin but for rates: none."""
+    config = ARCH_MODEL_REGISTRY[preset].config_class()
     variants: Dict[str, List[str]] = {"default": []}
+    if preset.endswith("_big"):
+        return variants
     if config.recurrence != "none":
         variants.update(RECURRENCE_VARIANTS)
     if config.encoder_self_attention != "dot":
@@ -127,16 +140,16 @@ def variants_of(preset: str) -> Dict[str, List[str]]:
 
 SYSTEMS: Dict[str, List[str]] = {
     f"{preset}-{name}": ["--arch", preset, *flags]
-    for preset in PRESETS
+    for preset in STRUCTURES
     for name, flags in variants_of(preset).items()
 }
-"""Every preset, and every set of options: the flags that choose them."""
+"""Every structure, and every set of options: the flags that choose them."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """`preset` takes every preset; `system` every preset and every set of options."""
+    """`preset` takes every structure; `system` every structure and every set of options."""
     if "preset" in metafunc.fixturenames:
-        metafunc.parametrize("preset", PRESETS)
+        metafunc.parametrize("preset", STRUCTURES)
     if "system" in metafunc.fixturenames:
         metafunc.parametrize("system", SYSTEMS.values(), ids=SYSTEMS.keys())
 

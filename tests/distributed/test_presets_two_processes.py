@@ -10,7 +10,7 @@ from typing import Callable, Dict, List
 import pytest
 import torch
 
-from tests.conftest import PRESETS, SMALL, SYSTEMS, TRAIN, write_corpus
+from tests.conftest import SMALL, STRUCTURES, SYSTEMS, TRAIN, write_corpus
 from tests.running import USER_DIR, saved_weights
 
 ROOT = Path(__file__).parents[2]
@@ -29,7 +29,7 @@ BACKENDS: Dict[str, List[str]] = {
     "pytorch_ddp-checkpointed": ["--ddp-backend", "pytorch_ddp", "--checkpoint-activations"],
 }
 MODELS = SYSTEMS
-DEFAULTS = {f"{preset}-default" for preset in PRESETS}
+DEFAULTS = {f"{preset}-default" for preset in STRUCTURES}
 
 
 @pytest.fixture(scope="module")

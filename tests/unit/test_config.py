@@ -17,7 +17,7 @@ from fairseq_recur.errors import CheckpointError, ConfigError
 from fairseq_recur.models import PRESETS as DECLARED
 from fairseq_recur.models.check import OPTIONS
 from fairseq_recur.models.config import LEFT_OUT, RecurrentTransformerConfig
-from tests.conftest import PLAIN, PRESETS, SMALL
+from tests.conftest import PLAIN, PRESETS, SMALL, STRUCTURES, structure
 
 Build = Callable[..., nn.Module]
 STOCK_NAMES: Dict[str, str] = {
@@ -44,6 +44,17 @@ def test_registered_presets_are_the_declared_ones() -> None:
     assert PRESETS == sorted(DECLARED)
     assert {"transformer_biarn", "rsa_transformer_tiny"} <= set(PRESETS)
     assert {p for p in PRESETS if not p.endswith("_tiny")} == set(STOCK_SIZES)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_is_tested_in_its_structure(make_model: Build, name: str) -> None:
+    """A preset that is no structure of its own makes, with small sizes, the same model as one."""
+    (twin,) = (s for s in STRUCTURES if structure(s) == structure(name))
+    shapes = [
+        {n: p.shape for n, p in make_model(arch, *SMALL).named_parameters()}
+        for arch in (name, twin)
+    ]
+    assert shapes[0] == shapes[1]
 
 
 def test_every_option_has_help_and_default() -> None:
