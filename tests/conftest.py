@@ -87,6 +87,9 @@ DECODER_VARIANTS: Dict[str, List[str]] = {
     "toeplitz": "--decoder-self-attention toeplitz --learned-matrix-length 4".split(),
     "toeplitz-chunked": "--decoder-self-attention toeplitz --rsa-form chunked".split(),
     "full-matrix": "--decoder-self-attention full_matrix --learned-matrix-length 6".split(),
+    "full-matrix-normalized": (
+        "--decoder-self-attention full_matrix --learned-matrix-length 30 --rsa-normalize"
+    ).split(),
     "relative": "--decoder-self-attention relative --relative-clip 3".split(),
 }
 """The options of the self-attention parts, each value at least once, for the decoder."""

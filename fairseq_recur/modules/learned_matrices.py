@@ -22,10 +22,13 @@ class ToeplitzMatrix(LagMixture):
         causal: whether later keys have no values
         gate: initial mu
         length: lags that have a value; longer ones count nothing
+        normalize: divide rows that add up to more than one
     """
 
-    def __init__(self, slot: str, heads: int, causal: bool, gate: float, length: int) -> None:
-        super().__init__(slot, heads, heads, causal, gate)
+    def __init__(
+        self, slot: str, heads: int, causal: bool, gate: float, length: int, normalize: bool
+    ) -> None:
+        super().__init__(slot, heads, heads, causal, gate, normalize)
         self.past = nn.Parameter(torch.zeros(heads, length))
         self.future = None if causal else nn.Parameter(torch.zeros(heads, length))
         self.exempt_from_decay()
@@ -54,14 +57,16 @@ class FullMatrix(Mixture):
     A position is counted in real tokens, so that padding changes nothing.
 
     Args:
-        slot, heads, causal, gate: as for `ToeplitzMatrix`
+        slot, heads, causal, gate, normalize: as for `ToeplitzMatrix`
         length: positions that have values; further ones count nothing
     """
 
     forms = ("dense",)
 
-    def __init__(self, slot: str, heads: int, causal: bool, gate: float, length: int) -> None:
-        super().__init__(slot, heads, heads, causal, gate)
+    def __init__(
+        self, slot: str, heads: int, causal: bool, gate: float, length: int, normalize: bool
+    ) -> None:
+        super().__init__(slot, heads, heads, causal, gate, normalize)
         self.weight = nn.Parameter(torch.zeros(heads, length, length))
         self.exempt_from_decay()
 
@@ -82,7 +87,7 @@ class FullMatrix(Mixture):
             return super().product(values, padding, form)
         order, _ = real_tokens_first(padding)
         moved = order[:, None, :, None].expand_as(values)
-        out = super().product(values.gather(2, moved), padding, form)
+        out = super().product(values.gather(2, moved), padding.gather(1, order), form)
         return torch.zeros_like(out).scatter(2, moved, out)
 
     def table(self, keys: int) -> Tensor:

@@ -23,14 +23,18 @@ class Mixture(Part, nn.Module):
         heads: all heads, H
         causal: whether P is zero for later keys
         gate: initial mu
+        normalize: divide rows that add up to more than one, see `normalised`
     """
 
     forms: Tuple[str, ...] = FORMS
     """The forms in which the product with this matrix can be computed."""
 
-    def __init__(self, slot: str, mixing: int, heads: int, causal: bool, gate: float) -> None:
+    def __init__(
+        self, slot: str, mixing: int, heads: int, causal: bool, gate: float, normalize: bool
+    ) -> None:
         super().__init__()
         self.slot, self.mixing, self.heads, self.causal = slot, mixing, heads, causal
+        self.normalize = normalize
         self.mu = nn.Parameter(torch.tensor(float(gate)))
 
     def exempt_from_decay(self) -> None:
@@ -58,7 +62,8 @@ class Mixture(Part, nn.Module):
         Returns:
             (B, H', T, D)
         """
-        return torch.matmul(self.matrix(values.size(2), values.size(2)), values)
+        matrix = self.matrix(values.size(2), values.size(2))
+        return torch.matmul(normalised(matrix, padding) if self.normalize else matrix, values)
 
     def table(self, keys: int) -> Tensor:
         """What `last_row` reads in incremental decoding, for at least *keys* keys."""

@@ -43,6 +43,7 @@ def rsa(cfg: TransformerConfig, side: str, stock: Callable[[], nn.Module]) -> nn
         eta=parse_range(cfg.rsa_eta_init),
         nu=parse_range(cfg.rsa_nu_init),
         theta=cfg.rsa_theta_init,
+        normalize=cfg.rsa_normalize,
     )
     slot, causal = f"{side} self-attention", side == "decoder"
     matrices = RecurrenceEncodingMatrices(slot, options, heads, causal)
@@ -54,9 +55,9 @@ def learned_matrix(matrix: Callable[..., Mixture]) -> AttentionBuilder:
 
     def build(cfg: TransformerConfig, side: str, stock: Callable[[], nn.Module]) -> nn.Module:
         heads, causal = getattr(cfg, side).attention_heads, side == "decoder"
-        length = cfg.learned_matrix_length
-        mixture = matrix(f"{side} self-attention", heads, causal, initial_gate(cfg), length)
-        return MixedSelfAttention(cfg, side, mixture)
+        slot, gate = f"{side} self-attention", initial_gate(cfg)
+        length, normalize = cfg.learned_matrix_length, cfg.rsa_normalize
+        return MixedSelfAttention(cfg, side, matrix(slot, heads, causal, gate, length, normalize))
 
     return build
 

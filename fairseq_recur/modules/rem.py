@@ -32,6 +32,7 @@ class RemOptions:
         eta: range of the initial eta (lambda = tanh(eta)) in absolute value
         nu: range of the initial nu (gamma = sigma(nu))
         theta: initial angle
+        normalize: divide rows that add up to more than one
     """
 
     heads: RemHeads
@@ -41,6 +42,7 @@ class RemOptions:
     eta: Tuple[float, float] = (1.0, 2.0)
     nu: Tuple[float, float] = (1.0, 2.0)
     theta: float = math.pi / 4
+    normalize: bool = False
 
 
 class RecurrenceEncodingMatrices(LagMixture):
@@ -55,7 +57,7 @@ class RecurrenceEncodingMatrices(LagMixture):
 
     def __init__(self, slot: str, options: RemOptions, heads: int, causal: bool) -> None:
         spec = options.heads
-        super().__init__(slot, spec.total, heads, causal, options.gate)
+        super().__init__(slot, spec.total, heads, causal, options.gate, options.normalize)
         self.max_power = options.max_power
         regular = spec.counts[0], spec.counts[3]
         self.pairs = [cyclical_pairs(*spec.counts[i : i + 2], options.share) for i in (1, 4)]

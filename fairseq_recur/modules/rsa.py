@@ -32,7 +32,6 @@ class MixedSelfAttention(SelfAttention):
         super().__init__(cfg, side)
         self.mixture = mixture
         self.form = cfg.rsa_form
-        self.normalize = cfg.rsa_normalize
         self.drop_mixed = cfg.rsa_dropout == "mixed"
 
     def form_for(self, length: int) -> str:
@@ -43,7 +42,7 @@ class MixedSelfAttention(SelfAttention):
             return "mixed"
         if length <= LONGEST_MIXED and "mixed" in self.mixture.forms:
             return "mixed"
-        if length <= LONGEST_DENSE or "chunked" not in self.mixture.forms or self.normalize:
+        if length <= LONGEST_DENSE or "chunked" not in self.mixture.forms or self.mixture.normalize:
             return "dense"
         return "chunked"
 
@@ -60,30 +59,20 @@ class MixedSelfAttention(SelfAttention):
         """As in `SelfAttention.attend`; the weights are the mixed map's."""
         if incremental_state is not None:
             return self.attend_last(query, key, value, mask, padding, incremental_state)
-        gate = self.mixture.gates().to(at_least_float32(value).dtype)
+        gate = self.mixture.gates()
         dropout = self.dropout_probability
         form = self.form_for(query.size(2))
         if form == "mixed" or need_weights and "mixed" in self.mixture.forms:
             with no_autocast(value):
-                matrix = self.mixture.matrix(query.size(2), key.size(2)).to(gate.dtype)
-                if self.normalize:
+                matrix = self.mixture.matrix(query.size(2), key.size(2))
+                if self.mixture.normalize:
                     matrix = normalised(matrix, padding)
                 matrix = F.pad(matrix, (0, 0, 0, 0, 0, self.num_heads - self.mixture.mixing))
-            out, weights = mixed_map(
-                query, key, value, matrix, gate, mask, dropout, self.drop_mixed
-            )
-            return out, weights
+            return mixed_map(query, key, value, matrix, gate, mask, dropout, self.drop_mixed)
         with no_autocast(value):
             mixing = at_least_float32(value[:, : self.mixture.mixing])
-            recurrent = self.recurrent_part(mixing, padding, form)
+            recurrent = self.mixture.product(mixing, padding, form)
         return mixed_outputs(query, key, value, recurrent, gate, mask, dropout), None
-
-    def recurrent_part(self, values: Tensor, padding: Optional[Tensor], form: str) -> Tensor:
-        """P V of the mixing heads, with the rows normalised on demand: (B, H', T, D)."""
-        if not self.normalize:
-            return self.mixture.product(values, padding, form).to(values.dtype)
-        matrix = self.mixture.matrix(values.size(2), values.size(2)).to(values.dtype)
-        return torch.matmul(normalised(matrix, padding), values)
 
     def attend_last(
         self,
@@ -117,10 +106,10 @@ class MixedSelfAttention(SelfAttention):
         if saved is None or saved["table"].size(-1) < keys:
             gate = torch.sigmoid(at_least_float32(self.mixture.mu))
             table = self.mixture.table(keys)
-            table = table if self.normalize else gate * table
+            table = table if self.mixture.normalize else gate * table
             saved = {"table": table, "gate": gate, "keep": 1 - gate}
             self.set_incremental_state(incremental_state, "mixture", saved)
         row = self.mixture.last_row(saved["table"], keys)
-        if self.normalize:
+        if self.mixture.normalize:
             row = saved["gate"] * normalised(row, padding)
         return row, saved["keep"]
