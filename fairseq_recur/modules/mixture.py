@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from fairseq_recur.modules.part import Part
 from fairseq_recur.ops.precision import at_least_float32
-from fairseq_recur.ops.toeplitz import toeplitz_matrix
+from fairseq_recur.ops.toeplitz import shared_product, toeplitz_matrix
 
 FORMS = ("mixed", "dense", "chunked")
 """Of the sum (1 - g) softmax(Q K^T) V + g P V: one map; two products; the second in chunks."""
@@ -63,7 +63,9 @@ class Mixture(Part, nn.Module):
             (B, H', T, D)
         """
         matrix = self.matrix(values.size(2), values.size(2))
-        return torch.matmul(normalised(matrix, padding) if self.normalize else matrix, values)
+        if self.normalize:
+            return torch.matmul(normalised(matrix, padding), values)
+        return shared_product(matrix, values)
 
     def table(self, keys: int) -> Tensor:
         """What `last_row` reads in incremental decoding, for at least *keys* keys."""

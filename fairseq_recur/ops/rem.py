@@ -12,9 +12,10 @@ eq. 3, and P V the output of the recurrences of eqs. 11 and 12 of the paper's ap
 from typing import Tuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_recur.ops.toeplitz import toeplitz_matrix
+from fairseq_recur.ops.toeplitz import shared_product, toeplitz_matrix
 
 
 def rem_kernel(
@@ -77,21 +78,22 @@ def recurrent_product(
     """
     batch, heads, length, width = values.shape
     chunks = -(-length // chunk)
-    padded = torch.nn.functional.pad(values, (0, 0, 0, chunks * chunk - length))
-    padded = padded.view(batch, heads, chunks, chunk, width)
-    ones = torch.ones_like(sine, dtype=torch.int64)
-    kernel = rem_kernel(decay, angle, sine, ones, chunk)
-    out = torch.matmul(toeplitz_matrix(kernel, None, chunk, chunk).unsqueeze(1), padded)
+    padded = F.pad(values, (0, 0, 0, chunks * chunk - length))
+    parts = padded.view(batch, heads, chunks, chunk, width).transpose(1, 2).flatten(0, 1)
+    once = torch.ones_like(sine, dtype=torch.int64)
+    kernel = rem_kernel(decay, angle, sine, once, chunk)
+    out = shared_product(toeplitz_matrix(kernel, None, chunk, chunk), parts)
     if chunks > 1:
         steps = torch.arange(chunk, device=values.device).unsqueeze(0)
         to_end = torch.stack(powers(decay, angle, chunk - steps), dim=1)  # (H, 2, C)
-        left = torch.matmul(to_end.unsqueeze(1), padded)  # (B, H, chunks, 2, D)
-        state = carry(decay, angle, left, chunk)
+        left = shared_product(to_end, parts).view(batch, chunks, heads, 2, width)
+        state = carry(decay, angle, left.transpose(1, 2), chunk).transpose(1, 2).flatten(0, 1)
         real, imaginary = powers(decay, angle, steps)  # position c reads z decayed by c
         cosine_part = torch.stack([real, -imaginary], dim=-1)
         sine_part = torch.stack([imaginary, real], dim=-1)
         reading = torch.where(sine.view(-1, 1, 1), sine_part, cosine_part)  # (H, C, 2)
-        out = out + torch.matmul(reading.unsqueeze(1), state)
+        out = out + shared_product(reading, state)
+    out = out.view(batch, chunks, heads, chunk, width).transpose(1, 2)
     return out.flatten(2, 3)[:, :, :length]
 
 
@@ -115,8 +117,8 @@ def carry(decay: Tensor, angle: Tensor, left: Tensor, chunk: int) -> Tensor:
     z_real, z_imaginary = left.unbind(dim=3)
     return torch.stack(
         [
-            torch.matmul(real, z_real) - torch.matmul(imaginary, z_imaginary),
-            torch.matmul(imaginary, z_real) + torch.matmul(real, z_imaginary),
+            shared_product(real, z_real) - shared_product(imaginary, z_imaginary),
+            shared_product(imaginary, z_real) + shared_product(real, z_imaginary),
         ],
         dim=3,
     )

@@ -42,6 +42,22 @@ def at_lags(kernel: Tensor, lags: Tensor) -> Tensor:
     return values.masked_fill((lags < 0) | (lags >= length), 0.0)
 
 
+def shared_product(matrix: Tensor, values: Tensor) -> Tensor:
+    """P V for a P that all sentences share: one product a head, with the batch in its columns.
+
+    Args:
+        matrix: (H, T, S)
+        values: (B, H, S, D)
+
+    Returns:
+        (B, H, T, D)
+    """
+    batch, heads, keys, width = values.shape
+    columns = values.permute(1, 2, 0, 3).reshape(heads, keys, batch * width)
+    out = torch.bmm(matrix, columns).view(heads, matrix.size(1), batch, width)
+    return out.permute(2, 0, 1, 3)
+
+
 def banded_product(kernel: Tensor, values: Tensor, chunk: int) -> Tensor:
     """y_t = sum_n kernel[n] v_{t-n}, in blocks: work and memory grow with T L, not with T^2.
 
@@ -55,10 +71,12 @@ def banded_product(kernel: Tensor, values: Tensor, chunk: int) -> Tensor:
     Returns:
         (B, H, T, D)
     """
-    length, reach = values.size(2), kernel.size(1) - 1
+    batch, heads, length, width = values.shape
+    reach = kernel.size(1) - 1
     blocks = -(-length // chunk)
     padded = F.pad(values, (0, 0, reach, blocks * chunk - length))
     windows = padded.unfold(2, reach + chunk, chunk)  # (B, H, blocks, D, reach + chunk)
+    windows = windows.permute(0, 2, 1, 4, 3).reshape(batch * blocks, heads, -1, width)
     band = toeplitz_matrix(kernel, None, chunk, reach + chunk, offset=reach)
-    out = torch.matmul(band.unsqueeze(1), windows.transpose(-1, -2))
-    return out.flatten(2, 3)[:, :, :length]
+    out = shared_product(band, windows).view(batch, blocks, heads, chunk, width)
+    return out.transpose(1, 2).flatten(2, 3)[:, :, :length]
