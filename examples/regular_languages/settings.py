@@ -122,6 +122,7 @@ def system_flags(system: str, settings: Settings) -> list[str]:
         return [*flags, "--decoder-self-attention", "relative", "--no-token-positional-embeddings"]
     flags += ["--decoder-self-attention", "rsa", "--rsa-heads", CASES[system]]
     flags += [f"--rsa-gate-init={settings.gate}"]  # with "=": the number may be negative
+    flags += ["--rsa-form", "dense"]  # the fastest for heads of width 4
     if any(map(int, CASES[system].split(",")[3:])):
         flags += ["--rsa-dilations", settings.dilations]
     if settings.positions == "0":

@@ -15,7 +15,7 @@ from fairseq_recur.ops.precision import at_least_float32, no_autocast
 
 # The longest sequences for which a form was the fastest, forward and backward; measured by
 # benchmarks/rsa_forms.py, whose results are beside it.
-LONGEST_MIXED = 128
+LONGEST_MIXED = 64
 LONGEST_DENSE = 512
 
 
