@@ -13,8 +13,8 @@ import yaml
 from omegaconf import OmegaConf
 
 from fairseq_recur.errors import ConfigError
-from fairseq_recur.models.config import RecurrentTransformerConfig
-from tests.conftest import SMALL
+from fairseq_recur.models.config import HostConfig, RecurrentTransformerConfig
+from tests.conftest import PRESETS, SMALL
 from tests.running import USER_DIR, generate, hypotheses, saved_weights, update_losses
 
 Cli = Callable[..., str]
@@ -49,16 +49,17 @@ def model_config(cli: Cli, program: str, *arguments: Any) -> Dict[str, Any]:
     return OmegaConf.to_container(seen[0], resolve=True, enum_to_str=True)["model"]
 
 
+@pytest.mark.parametrize("sized", PRESETS)
 @pytest.mark.parametrize("choice", ["model={}", "model._name={}"])
-def test_preset_has_its_own_defaults(preset: str, choice: str, here: Path, cli: Cli) -> None:
+def test_preset_has_its_own_defaults(sized: str, choice: str, here: Path, cli: Cli) -> None:
     """Of full size: what --arch gives, without training it."""
     expected = model_config(
-        cli, "train", "bin", "--user-dir", USER_DIR, "--arch", preset, "--max-tokens", 400
+        cli, "train", "bin", "--user-dir", USER_DIR, "--arch", sized, "--max-tokens", 400
     )
     found = model_config(
-        cli, "hydra_train", *SHIPPED, "task.data=bin", *FAST, choice.format(preset)
+        cli, "hydra_train", *SHIPPED, "task.data=bin", *FAST, choice.format(sized)
     )
-    assert found.pop("_name") == preset
+    assert found.pop("_name") == sized
     assert found == {name: expected[name] for name in found}
     assert found.keys() >= {"recurrence_steps", "encoder_embed_dim", "dropout"}
 
@@ -102,8 +103,9 @@ def test_options_are_overridden_by_name(here: Path, cli: Cli) -> None:
 
 def test_shipped_config_lists_every_option_of_the_parts() -> None:
     options = yaml.safe_load(CONFIG.read_text())["model"]
-    own = {name for name in RecurrentTransformerConfig.__dataclass_fields__ if "recurrence" in name}
-    assert own == {name for name in options if "recurrence" in name}
+    host = HostConfig.__dataclass_fields__.keys()
+    own = RecurrentTransformerConfig.__dataclass_fields__.keys() - host
+    assert "rsa_heads" in own and own == options.keys() - host
     assert all(value == "???" for name, value in options.items() if name != "_name")
 
 

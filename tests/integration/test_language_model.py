@@ -104,6 +104,24 @@ def test_resumed_equals_uninterrupted(model: Path, text: Path, cli: Cli, tmp_pat
         assert torch.equal(value, expected[name]), name
 
 
+def test_hydra_form(
+    text: Path, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    cli(
+        "hydra_train", "task=language_modeling", f"task.data={text}", "task.tokens_per_sample=32",
+        "model=rsa_transformer_lm", "model.decoder_embed_dim=16", "model.decoder_layers=1",
+        "model.decoder_attention_heads=2", 'model.rsa_heads="0,1,1,0,0,0"', "hydra.run.dir=.",
+        "criterion=cross_entropy", "optimizer=adam", "lr_scheduler=fixed", "common.cpu=true",
+        "optimization.lr=[0.01]", "optimization.max_update=2", "dataset.max_tokens=300",
+        "dataset.num_workers=0", "hydra.output_subdir=null",
+    )  # fmt: skip
+    weights = saved_weights(tmp_path / "checkpoints" / "checkpoint_last.pt")
+    mixture = "decoder.layers.0.self_attn.mixture."
+    parameters = {n.removeprefix(mixture) for n in weights if n.startswith(mixture)}
+    assert parameters == {"mu", "nu", "theta"}
+
+
 def test_stock_checkpoint_starts_it(text: Path, cli: Cli, tmp_path: Path) -> None:
     train(cli, text, tmp_path / "stock", "transformer_lm", "--max-update", 20)
     stock = tmp_path / "stock" / "checkpoint_last.pt"
