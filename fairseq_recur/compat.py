@@ -400,6 +400,17 @@ def _decay_as_parameters_ask() -> None:
 
         return build_optimizer
 
+    def make_fp32(build: Callable) -> Callable:
+        def build_fp32_params(args: Any, params: Any, flatten: bool = True) -> Any:
+            copies = build(args, params, flatten)
+            for parameter, own in zip(params, [] if flatten else copies):
+                if hasattr(parameter, "optim_overrides"):  # fairseq 0.12.2 leaves it behind
+                    own.optim_overrides = parameter.optim_overrides
+            return copies
+
+        return build_fp32_params
+
+    _wrap(FP16Optimizer, "build_fp32_params", "weight decay", make_fp32)
     _wrap(optim, "build_optimizer", "weight decay", make)
     _wrap(FP16Optimizer, "build_optimizer", "weight decay", make_fp16)
 

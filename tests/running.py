@@ -100,10 +100,18 @@ def token_scores(output: str) -> Dict[int, List[float]]:
     return {int(number): [float(score) for score in scores.split()] for number, scores in lines}
 
 
+UNUSED = re.compile(r"(^encoder\.layers\.\d+\.(in_proj|out_proj|fc[12])_(weight|bias)|\._float_tensor)$")
+"""What fairseq 0.12.2 has beside its weights: copies for a fast path, a buffer never filled."""
+
+
+def weights(state: Dict[str, Tensor]) -> Dict[str, Tensor]:
+    """A model's parameters or state without what only fairseq 0.12.2 has and none computes with."""
+    return {name: w for name, w in state.items() if not UNUSED.search(name)}
+
+
 def saved_weights(checkpoint: Any) -> Dict[str, Tensor]:
-    """A checkpoint's weights, without a buffer that fairseq 0.12.2 never fills."""
-    weights = torch.load(checkpoint, weights_only=True)["model"]
-    return {name: w for name, w in weights.items() if not name.endswith("._float_tensor")}
+    """A checkpoint's weights."""
+    return weights(torch.load(checkpoint, weights_only=True)["model"])
 
 
 def update_losses(output: str) -> Dict[int, float]:

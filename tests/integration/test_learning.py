@@ -49,8 +49,8 @@ def tasks(tmp_path_factory: pytest.TempPathFactory, cli: Cli) -> Path:
         )
         cli(
             "preprocess", "--source-lang", "src", "--target-lang", "tgt", "--joined-dictionary",
-            "--trainpref", folder / "train", "--testpref", folder / "test",
-            "--destdir", folder / "bin",
+            "--trainpref", folder / "train", "--validpref", folder / "test",
+            "--testpref", folder / "test", "--destdir", folder / "bin",
         )  # fmt: skip
     return tmp_path_factory.getbasetemp() / "tasks"
 

@@ -18,6 +18,7 @@ from fairseq_recur.models import PRESETS as DECLARED
 from fairseq_recur.models.check import OPTIONS
 from fairseq_recur.models.config import LEFT_OUT, RecurrentTransformerConfig
 from tests.conftest import PLAIN, PRESETS, SMALL, STRUCTURES, structure
+from tests.running import weights
 
 Build = Callable[..., nn.Module]
 STOCK_NAMES: Dict[str, str] = {
@@ -37,7 +38,7 @@ STOCK_SIZES: Dict[str, str] = {
 
 
 def parameters(model: nn.Module) -> int:
-    return sum(p.numel() for p in model.parameters())
+    return sum(p.numel() for p in weights(dict(model.named_parameters())).values())
 
 
 def test_registered_presets_are_the_declared_ones() -> None:
@@ -85,8 +86,8 @@ def test_preset_is_the_stock_size_with_parts(make_model: Build, sized: str) -> N
     with torch.device("meta"):
         stock = make_model(STOCK_SIZES[sized])
         model = make_model(sized, *PLAIN)
-    shapes = {name: p.shape for name, p in model.named_parameters()}
-    assert shapes == {name: p.shape for name, p in stock.named_parameters()}
+    ours, theirs = (weights(dict(m.named_parameters())) for m in (model, stock))
+    assert {n: p.shape for n, p in ours.items()} == {n: p.shape for n, p in theirs.items()}
     for option in ("dropout", "attention_dropout", "activation_dropout", "activation_fn"):
         assert getattr(model.decoder.cfg, option) == getattr(stock.decoder.cfg, option)
 
@@ -264,10 +265,10 @@ def test_stock_checkpoint_starts_every_system(
     stock = make_model("transformer", *SMALL, *norm)
     model = make_model(system[1], *SMALL, *system[2:])
     fresh = {k: v.clone() for k, v in model.state_dict().items()}
-    weights = {k: v.clone() for k, v in stock.state_dict().items()}
-    model.load_state_dict(dict(weights), strict=True)
-    for name, value in model.state_dict().items():
-        assert torch.equal(value, weights.get(name, fresh[name])), name
+    saved = {k: v.clone() for k, v in stock.state_dict().items()}
+    model.load_state_dict(dict(saved), strict=True)
+    for name, value in weights(model.state_dict()).items():
+        assert torch.equal(value, saved.get(name, fresh[name])), name
     named = [line for line in caplog.messages if "initialised fresh" in line]
     parts = {line.split(": ")[1].split(" (")[0] for line in named}
     assert parts == {part for slot in model.part_weights().values() for part in slot}
@@ -295,9 +296,9 @@ def uses(model: nn.Module, slot: str) -> bool:
 
 def test_half_a_part_is_refused(make_model: Build, preset: str) -> None:
     model = make_model(preset, *SMALL)
-    weights = dict(model.state_dict())
+    state = dict(model.state_dict())
     marks = ("recurrence_encoder", "mixture.eta")
-    lost = next(k for k in weights if any(mark in k for mark in marks))
-    del weights[lost]
+    lost = next(k for k in state if any(mark in k for mark in marks))
+    del state[lost]
     with pytest.raises(CheckpointError, match=f"lacks {lost}"):
-        model.load_state_dict(weights)
+        model.load_state_dict(state)
