@@ -1,6 +1,5 @@
 """The recurrence encoding matrices of a layer: parameters, initial values, products."""
 
-import math
 from dataclasses import dataclass
 from typing import Callable, Dict, List, Optional, Tuple
 
@@ -36,13 +35,13 @@ class RemOptions:
     """
 
     heads: RemHeads
-    max_power: int = 200
-    share: bool = True
-    gate: float = -1.0
-    eta: Tuple[float, float] = (1.0, 2.0)
-    nu: Tuple[float, float] = (1.0, 2.0)
-    theta: float = math.pi / 4
-    normalize: bool = False
+    max_power: int
+    share: bool
+    gate: float
+    eta: Tuple[float, float]
+    nu: Tuple[float, float]
+    theta: float
+    normalize: bool
 
 
 class RecurrenceEncodingMatrices(LagMixture):

@@ -9,7 +9,6 @@ import torch
 from fairseq import options
 from fairseq.data import Dictionary
 from fairseq.dataclass import FairseqDataclass
-from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.models.transformer import TransformerConfig
 from torch import nn
 
