@@ -41,6 +41,8 @@ setup(
         "hydra-core>=1.3.2,<1.4; python_version >= '3.11'",
         "torch>=2.1",
         "sacrebleu>=2.3",
+        "rouge-score>=0.1.2",
+        "pysbd>=0.3.4",
         "sentencepiece>=0.1.99",
         "subword-nmt>=0.3.8",
     ],

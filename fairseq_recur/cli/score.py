@@ -1,4 +1,5 @@
-"""Score translations with sacrebleu: one row for each system, with the signatures.
+"""Score translations with sacrebleu, and summaries with rouge-score: one row for each system,
+with the signatures.
 
 A system's FILE is plain text (one sentence a line) or the output of generate or
 interactive: of that the detokenized D- lines are read, or the H- lines where there are
@@ -19,8 +20,9 @@ from fairseq_recur.scoring.metrics import (
     score_corpus,
     score_table,
 )
+from fairseq_recur.scoring.sentences import SEPARATOR
 
-HELP = "score translations with BLEU, chrF and TER"
+HELP = "score translations with BLEU, chrF and TER, summaries with ROUGE"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         required=True,
         metavar="FILE",
-        help="reference translation, plain text; give it again for further references",
+        help="reference translation or summary, plain text; give it again for further references",
     )
     parser.add_argument(
         "--system",
@@ -52,7 +54,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--lowercase",
         action="store_true",
-        help="ignore case in BLEU and chrF (TER does so always, as in sacrebleu)",
+        help="ignore case in BLEU and chrF (TER does so always, as in sacrebleu, and ROUGE)",
+    )
+    parser.add_argument(
+        "--separator",
+        default=SEPARATOR,
+        metavar="TEXT",
+        help="ROUGE: what stands between the sentences of a summary, such as %(default)s or \\t; "
+        "where it does not occur, or is empty, sentences are found by rules for English",
     )
     parser.add_argument("--json", metavar="OUT", help="write the scores to this file as well")
 
@@ -62,7 +71,10 @@ def run(args: argparse.Namespace) -> int:
     files = _systems(args.system)
     references = _references(args.reference)
     systems = {name: read_hypotheses(file, len(references[0])) for name, file in files.items()}
-    metrics = [build_metric(m, args.tokenize, args.lowercase) for m in dict.fromkeys(args.metrics)]
+    metrics = [
+        build_metric(name, args.tokenize, args.lowercase, args.separator)
+        for name in dict.fromkeys(args.metrics)
+    ]
     scores = {name: score_corpus(text, references, metrics) for name, text in systems.items()}
     print(score_table(scores))
     if args.json:

@@ -1,20 +1,22 @@
-"""Corpus scores with sacrebleu's classes, each with the signature that makes it comparable."""
+"""Corpus scores by sacrebleu and rouge-score, with the signature that makes each comparable."""
 
 from dataclasses import dataclass
-from typing import Dict, List, Sequence
+from typing import Dict, List, Sequence, Union
 
 from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.metrics.base import Metric
 
 from fairseq_recur.errors import ConfigError
+from fairseq_recur.scoring.rouge import VARIANTS, RougeMetric
+from fairseq_recur.scoring.sentences import SEPARATOR
 
-METRICS = ("bleu", "chrf", "chrf++", "ter")
+METRICS = ("bleu", "chrf", "chrf++", "ter", *VARIANTS)
 TOKENIZERS = tuple(BLEU.TOKENIZERS)
 
 
 @dataclass(frozen=True)
 class Score:
-    """One metric of one system: its name as sacrebleu prints it, the value, the signature."""
+    """One metric of one system: its name as its library prints it, the value, the signature."""
 
     name: str
     value: float
@@ -22,20 +24,27 @@ class Score:
 
 
 def build_metric(
-    name: str, tokenize: str = BLEU.TOKENIZER_DEFAULT, lowercase: bool = False
-) -> Metric:
-    """Make one of METRICS with the settings of sacrebleu's own command.
+    name: str,
+    tokenize: str = BLEU.TOKENIZER_DEFAULT,
+    lowercase: bool = False,
+    separator: str = SEPARATOR,
+) -> Union[Metric, RougeMetric]:
+    """Make one of METRICS: with the settings of sacrebleu's own command, or ROUGE with stemming.
 
     Args:
         name: one of METRICS.
         tokenize: BLEU's tokenizer, one of TOKENIZERS; the other metrics have their own.
-        lowercase: ignore case in BLEU and chrF. TER always does, as in sacrebleu's command.
+        lowercase: ignore case in BLEU and chrF. TER always does, as in sacrebleu's command, and
+            so does ROUGE.
+        separator: what stands between the sentences of a summary, for ROUGE.
 
     Raises ConfigError for an unknown name or tokenizer, and for a tokenizer that needs
     something which is not installed or cannot be downloaded.
     """
     if name not in METRICS:
         raise ConfigError(f"unknown metric {name!r}; expected one of {', '.join(METRICS)}")
+    if name in VARIANTS:
+        return RougeMetric(name, separator)
     if name == "ter":
         return TER()
     if name != "bleu":
@@ -52,7 +61,9 @@ def build_metric(
 
 
 def score_corpus(
-    hypotheses: Sequence[str], references: Sequence[Sequence[str]], metrics: Sequence[Metric]
+    hypotheses: Sequence[str],
+    references: Sequence[Sequence[str]],
+    metrics: Sequence[Union[Metric, RougeMetric]],
 ) -> List[Score]:
     """Score one system against one or more references.
 
@@ -78,7 +89,7 @@ def score_corpus(
 
 def score_table(systems: Dict[str, Sequence[Score]]) -> str:
     """Format scores for people: a row for each system, a column for each metric, and below
-    them what each column's name stands for (sacrebleu's signature).
+    them what each column's name stands for (its signature).
 
     Every system must have been scored with the same metrics.
     """

@@ -1,5 +1,6 @@
 """fairseq's tasks of this plug-in. Importing this package registers them."""
 
 from fairseq_recur.tasks.regular_languages import RegularLanguagesTask
+from fairseq_recur.tasks.summarization import SummarizationTask
 
-__all__ = ["RegularLanguagesTask"]
+__all__ = ["RegularLanguagesTask", "SummarizationTask"]

@@ -18,11 +18,12 @@ MAY_IMPORT = {
     "modules": {"ops", "compat", "errors"},
     "models": {"modules", "ops", "compat", "errors"},
     "optim": {"compat", "errors"},
-    "tasks": {"models", "modules", "ops", "compat", "errors"},
+    "tasks": {"models", "modules", "ops", "scoring", "compat", "errors"},
+    "scorers": {"scoring", "errors"},
     "criterions": {"models", "modules", "ops", "compat", "errors"},
     "cli": {"models", "modules", "ops", "compat", "errors", "optim", "scoring", "version", "tasks"},
     "__main__": {"cli"},
-    "__init__": {"compat", "models", "optim", "version", "tasks", "criterions"},
+    "__init__": {"compat", "models", "optim", "version", "tasks", "criterions", "scorers"},
 }
 # Packages that a layer stays clear of.
 MAY_NOT_IMPORT = {"ops": {"fairseq"}, "scoring": {"fairseq", "torch"}}

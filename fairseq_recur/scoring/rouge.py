@@ -1,0 +1,126 @@
+"""ROUGE by the rouge-score library, with the texts brought into the form that it expects.
+
+Lin 2004, *ROUGE: A Package for Automatic Evaluation of Summaries*; rouge-score is Google's
+rewriting of its Perl program, which published figures for summaries come from.
+"""
+
+from importlib.metadata import version
+from typing import Dict, List, NamedTuple, Sequence, Tuple
+
+from fairseq_recur.errors import ConfigError
+from fairseq_recur.scoring.sentences import SEPARATOR, one_sentence_a_line
+
+VARIANTS = ("rouge1", "rouge2", "rougeL", "rougeLsum")
+"""Words, pairs of words, the longest common subsequence of the texts, and that of each
+sentence of the reference with all of the summary's."""
+
+# fairseq writes an unknown word as <unk>, and as <<unk>> in a reference so that it matches none;
+# to rouge-score, which reads letters and digits alone, both are the word "unk".
+UNKNOWN = ("<<unk>>", "unknownwordinreference"), ("<unk>", "unknownwordinhypothesis")
+
+
+def hide_unknown(reference: str, hypothesis: str) -> Tuple[str, str]:
+    """Replace fairseq's unknown words so that those of the two texts do not match."""
+    return reference.replace(*UNKNOWN[0]), hypothesis.replace(*UNKNOWN[1])
+
+
+class Rouge:
+    """F-measures of a summary, as ``rouge_score.rouge_scorer.RougeScorer`` computes them.
+
+    Args:
+        variants: some of VARIANTS.
+        stemmer: compare the words' stems, by Porter's algorithm, as is usual.
+        separator: what stands between sentences, see `one_sentence_a_line`.
+
+    Raises ConfigError for an unknown variant.
+    """
+
+    def __init__(
+        self,
+        variants: Sequence[str] = VARIANTS,
+        stemmer: bool = True,
+        separator: str = SEPARATOR,
+    ) -> None:
+        unknown = [name for name in variants if name not in VARIANTS]
+        if unknown or not variants:
+            found = ", ".join(unknown) or "nothing"
+            raise ConfigError(f"ROUGE: found {found}, expected some of {', '.join(VARIANTS)}")
+        # Half of the time of starting fairseq: imported where something is scored.
+        from rouge_score.rouge_scorer import RougeScorer
+        from rouge_score.tokenizers import DefaultTokenizer
+
+        self.variants = tuple(variants)
+        self.stemmer = stemmer
+        self.separator = separator
+        # Its own splitting would download a model; given a tokenizer, it writes no log.
+        self._scorer = RougeScorer(self.variants, tokenizer=DefaultTokenizer(stemmer))
+
+    def score(self, references: Sequence[str], hypothesis: str) -> Dict[str, float]:
+        """Score one summary.
+
+        Args:
+            references: one or more texts; of several the best counts, for each variant.
+            hypothesis: the summary.
+
+        Returns:
+            for each variant the F-measure, from 0 to 1.
+        """
+        lines = [one_sentence_a_line(text, self.separator) for text in (*references, hypothesis)]
+        scores = self._scorer.score_multi(lines[:-1], lines[-1])
+        return {name: scores[name].fmeasure for name in self.variants}
+
+    def signature(self, references: int = 1) -> str:
+        """Return what makes figures comparable, in the manner of sacrebleu's signatures."""
+        marks = f"newline or {self.separator!r}" if self.separator else "newline"
+        return "|".join(
+            (
+                f"nrefs:{references}",
+                f"stemmer:{'porter' if self.stemmer else 'no'}",
+                f"sentences:{marks}, else pysbd-{version('pysbd')}",
+                "average:F1",
+                f"rouge-score:{version('rouge-score')}",
+            )
+        )
+
+
+class CorpusRouge(NamedTuple):
+    """The result of a corpus: the variant and the mean F-measure, times 100."""
+
+    name: str
+    score: float
+
+
+class RougeMetric:
+    """One variant, with the methods of sacrebleu's metrics.
+
+    Args:
+        name: one of VARIANTS.
+        separator: what stands between sentences, see `one_sentence_a_line`.
+
+    Raises ConfigError for an unknown variant.
+    """
+
+    def __init__(self, name: str, separator: str = SEPARATOR) -> None:
+        self.name = name
+        self._rouge = Rouge([name], separator=separator)
+        self._references = 1
+
+    def corpus_score(
+        self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]
+    ) -> CorpusRouge:
+        """Average the F-measures of summaries.
+
+        Args:
+            hypotheses: the summaries.
+            references: one sequence for each set of references, each as long as `hypotheses`.
+        """
+        self._references = len(references)
+        scores: List[float] = [
+            self._rouge.score(of_one, hypothesis)[self.name]
+            for hypothesis, *of_one in zip(hypotheses, *references)
+        ]
+        return CorpusRouge(self.name, 100 * sum(scores) / len(scores))
+
+    def get_signature(self) -> str:
+        """Return the signature of what was scored last."""
+        return self._rouge.signature(self._references)

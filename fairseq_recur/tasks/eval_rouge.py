@@ -1,0 +1,97 @@
+"""ROUGE in validation: summaries are generated, and their figures summed over the batches."""
+
+import logging
+from argparse import Namespace
+from typing import Any, Dict, List
+
+import torch
+from fairseq import utils
+from fairseq.data import encoders
+from fairseq.logging import metrics
+from fairseq.tasks import FairseqTask
+from torch import Tensor
+
+from fairseq_recur.scoring.rouge import VARIANTS, Rouge, hide_unknown
+from fairseq_recur.tasks.summarization_config import chosen, read_json, whole_config
+
+logger = logging.getLogger(__name__)
+
+COUNT = "_rouge_count"
+
+
+class RougeEvaluation:
+    """Generates and scores, as ``fairseq-generate --scoring rouge`` does.
+
+    Args:
+        task: with the options of `SummarizationConfig`.
+        model: the one that is validated.
+    """
+
+    def __init__(self, task: FairseqTask, model: torch.nn.Module) -> None:
+        cfg, whole = task.cfg, whole_config(task.cfg)
+        self.task = task
+        self.rouge = Rouge(separator=cfg.eval_rouge_separator)
+        options = read_json("--eval-rouge-args", cfg.eval_rouge_args)
+        self.generator = task.build_generator([model], Namespace(**options))
+        detok = read_json("--eval-rouge-detok-args", cfg.eval_rouge_detok_args)
+        self.decoders = [
+            encoders.build_bpe(chosen(whole, "bpe")),
+            encoders.build_tokenizer(chosen(whole, "tokenizer")),
+            encoders.build_tokenizer(Namespace(tokenizer=cfg.eval_rouge_detok, **detok)),
+        ]
+
+    def score_batch(self, sample: Dict[str, Any], model: torch.nn.Module) -> Dict[str, float]:
+        """Return the number of summaries in a batch and the sum of each variant's F-measures.
+
+        Both can be added up over batches and processes.
+        """
+        found = self.task.inference_step(self.generator, [model], sample)
+        sums: Dict[str, float] = {COUNT: len(found), **{f"_{name}": 0.0 for name in VARIANTS}}
+        pairs = [
+            hide_unknown(self._text(target, escape_unk=True), self._text(of_one[0]["tokens"]))
+            for of_one, target in zip(found, self._references(sample))
+        ]
+        if self.task.cfg.eval_rouge_print_samples:
+            logger.info("example reference: %s\nexample hypothesis: %s", *pairs[0])
+        for reference, hypothesis in pairs:
+            for name, value in self.rouge.score([reference], hypothesis).items():
+                sums[f"_{name}"] += value
+        return sums
+
+    def _references(self, sample: Dict[str, Any]) -> List[Tensor]:
+        """Return the summaries of a batch, whole ones where those in ``target`` are cut."""
+        pad = self.task.target_dictionary.pad()
+        whole = sample.get("references")
+        return whole or [utils.strip_pad(target, pad) for target in sample["target"]]
+
+    def _text(self, tokens: Tensor, escape_unk: bool = False) -> str:
+        """Turn ids into the text that users read."""
+        text = self.task.target_dictionary.string(
+            tokens.int().cpu(), self.task.cfg.eval_rouge_remove_bpe, escape_unk=escape_unk
+        )
+        for decoder in self.decoders:
+            text = text if decoder is None else decoder.decode(text)
+        return text
+
+
+def log_rouge(logging_outputs: List[Dict[str, Any]]) -> None:
+    """Log ROUGE, times 100, from what `RougeEvaluation.score_batch` returned for some batches.
+
+    Args:
+        logging_outputs: of one or several processes; those without ROUGE are of training.
+    """
+    sums = {
+        key: float(sum(log.get(key, 0) for log in logging_outputs))
+        for key in (COUNT, *(f"_{name}" for name in VARIANTS))
+    }
+    if not sums[COUNT]:
+        return
+    for key, value in sums.items():
+        metrics.log_scalar(key, value)
+    for name in VARIANTS:
+        metrics.log_derived(name, _mean_of(f"_{name}"))
+
+
+def _mean_of(key: str) -> Any:
+    """Return what computes a figure from the sums over all batches."""
+    return lambda meters: 100 * meters[key].sum / meters[COUNT].sum

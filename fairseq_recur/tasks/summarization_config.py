@@ -1,0 +1,183 @@
+"""The flags of ``--task summarization``, and which of them do not go together."""
+
+import difflib
+import json
+import os
+from dataclasses import dataclass, field, fields
+from typing import Any, Dict, Iterator, List, Optional
+
+from fairseq import utils
+from fairseq.data import data_utils
+from fairseq.data.encoders import TOKENIZER_REGISTRY
+from fairseq.data.indexed_dataset import dataset_exists
+from fairseq.dataclass.configs import GenerationConfig
+from fairseq.tasks.translation import TranslationConfig
+from omegaconf import DictConfig
+
+from fairseq_recur.scoring.rouge import VARIANTS
+from fairseq_recur.scoring.sentences import SEPARATOR
+
+
+@dataclass
+class SummarizationConfig(TranslationConfig):
+    """Those of fairseq's task ``translation``, and these."""
+
+    source_prefix: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": "text put before every source, such as 'summarize: '; encoded with --tokenizer "
+            "and --bpe where they are given. Generation takes it over from the checkpoint"
+        },
+    )
+    truncate_target: bool = field(
+        default=False,
+        metadata={
+            "help": "cut the summaries that are trained on to max-target-positions; those that "
+            "ROUGE compares with stay whole"
+        },
+    )
+    eval_rouge: bool = field(
+        default=False, metadata={"help": "generate in validation and log ROUGE"}
+    )
+    eval_rouge_args: str = field(
+        default="{}",
+        metadata={
+            "help": "generation options for --eval-rouge as JSON, e.g. "
+            '\'{"beam": 4, "lenpen": 2, "min_len": 55, "max_len_b": 140}\''
+        },
+    )
+    eval_rouge_remove_bpe: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": "remove BPE before computing ROUGE: '@@ ', sentencepiece, ...",
+            "argparse_const": "@@ ",
+        },
+    )
+    eval_rouge_detok: str = field(
+        default="space",
+        metadata={
+            "help": "detokenizer for --eval-rouge, e.g. moses; space for none, or for that of "
+            "--tokenizer where it is given"
+        },
+    )
+    eval_rouge_detok_args: str = field(
+        default="{}", metadata={"help": "options of the detokenizer as JSON"}
+    )
+    eval_rouge_separator: str = field(
+        default=SEPARATOR,
+        metadata={"help": "what stands between sentences, see --rouge-separator of generate"},
+    )
+    eval_rouge_print_samples: bool = field(
+        default=False, metadata={"help": "log a summary and its reference in each batch"}
+    )
+
+
+def whole_config(cfg: Any) -> Optional[DictConfig]:
+    """Return the command's configuration, of which a task's is a part; None if it is alone."""
+    whole = cfg._get_parent() if isinstance(cfg, DictConfig) else None
+    return whole if isinstance(whole, DictConfig) else None
+
+
+def chosen(whole: Optional[DictConfig], group: str) -> Optional[DictConfig]:
+    """Return the options of what ``--bpe`` or ``--tokenizer`` (the group) chooses, or None."""
+    options = None if whole is None else whole.get(group)
+    return options if options is not None and options.get("_name") else None
+
+
+def read_json(flag: str, text: Optional[str]) -> Dict[str, Any]:
+    """Read the options in a flag; raises ValueError if it is no JSON object."""
+    try:
+        options = json.loads(text or "{}")
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{flag} {text}: not JSON ({error})") from error
+    if not isinstance(options, dict):
+        raise ValueError(f'{flag} {text}: expected a JSON object such as {{"beam": 4}}')
+    return options
+
+
+def training_problems(cfg: SummarizationConfig) -> List[str]:
+    """Return what is wrong with the options of a training, apart from the source prefix."""
+    whole = whole_config(cfg)
+    found = []
+    if cfg.load_alignments:
+        found.append("--load-alignments: summaries have no word alignments")
+    if whole is not None:
+        found += _checkpoint_metric_problems(cfg, whole)
+    if cfg.eval_rouge:
+        found += _generation_problems(cfg)
+        found += _decoding_problems(cfg, whole)
+        if whole is not None:
+            found += _validation_problems(cfg, whole)
+    return found
+
+
+def _checkpoint_metric_problems(cfg: SummarizationConfig, whole: DictConfig) -> Iterator[str]:
+    """Is the best checkpoint chosen by a ROUGE that is computed, and is more better?"""
+    metric = whole.checkpoint.best_checkpoint_metric
+    if not metric.lower().startswith("rouge"):
+        return
+    if metric not in VARIANTS:
+        yield f"--best-checkpoint-metric {metric}: expected one of {', '.join(VARIANTS)}"
+    if not cfg.eval_rouge:
+        yield f"--best-checkpoint-metric {metric} needs --eval-rouge"
+    if not whole.checkpoint.maximize_best_checkpoint_metric:
+        yield (
+            f"--best-checkpoint-metric {metric} needs --maximize-best-checkpoint-metric, "
+            "without which the checkpoint with the lowest is kept"
+        )
+
+
+def _generation_problems(cfg: SummarizationConfig) -> Iterator[str]:
+    """Does --eval-rouge-args say what fairseq can do?"""
+    try:
+        options = read_json("--eval-rouge-args", cfg.eval_rouge_args)
+    except ValueError as error:
+        yield str(error)
+        return
+    known = [option.name for option in fields(GenerationConfig) if option.name != "_name"]
+    for name in options.keys() - set(known):
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        yield f"--eval-rouge-args: there is no generation option {name!r}{hint}"
+    shortest, longest = options.get("min_len", 1), options.get("max_len_b", 200)
+    if not options.get("max_len_a") and shortest > longest:
+        yield f"--eval-rouge-args: min_len {shortest} is more than max_len_b {longest}"
+    if shortest > cfg.max_target_positions - 1:
+        yield (
+            f"--eval-rouge-args: min_len {shortest} and the end of the sentence do not fit in "
+            f"--max-target-positions {cfg.max_target_positions}"
+        )
+
+
+def _decoding_problems(cfg: SummarizationConfig, whole: Optional[DictConfig]) -> Iterator[str]:
+    """Are summaries turned into text once, and by what is there?"""
+    try:
+        read_json("--eval-rouge-detok-args", cfg.eval_rouge_detok_args)
+    except ValueError as error:
+        yield str(error)
+    if cfg.eval_rouge_detok not in TOKENIZER_REGISTRY:
+        yield (
+            f"--eval-rouge-detok {cfg.eval_rouge_detok}: expected one of "
+            f"{', '.join(sorted(TOKENIZER_REGISTRY))}"
+        )
+    elif cfg.eval_rouge_detok != "space" and chosen(whole, "tokenizer"):
+        yield "--tokenizer and --eval-rouge-detok: both would detokenize; give one"
+    if cfg.eval_rouge_remove_bpe and chosen(whole, "bpe"):
+        yield "--bpe and --eval-rouge-remove-bpe: both would join subwords; give one"
+
+
+def _validation_problems(cfg: SummarizationConfig, whole: DictConfig) -> Iterator[str]:
+    """Is there a validation, with summaries to compare with?"""
+    if whole.dataset.disable_validation:
+        yield "--eval-rouge needs the validation that --disable-validation leaves out"
+        return
+    folder = utils.split_paths(cfg.data)[0]
+    source, target = cfg.source_lang, cfg.target_lang
+    if source is None or target is None:
+        source, target = data_utils.infer_language_pair(folder)
+    for split in whole.dataset.valid_subset.split(","):
+        for pair in (f"{source}-{target}", f"{target}-{source}"):
+            name = os.path.join(folder, f"{split}.{pair}.")
+            if dataset_exists(f"{name}{source}", cfg.dataset_impl):
+                if not dataset_exists(f"{name}{target}", cfg.dataset_impl):
+                    yield f"--eval-rouge: the subset {split} has no summaries ({name}{target}.bin)"
