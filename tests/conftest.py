@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 from argparse import Namespace
 from copy import deepcopy
 from dataclasses import fields
@@ -115,6 +116,21 @@ SELF_ATTENTION_VARIANTS: Dict[str, List[str]] = {
 """The same for both sides, one side alone, and beside a recurrence encoder."""
 
 
+T5_VARIANTS: Dict[str, List[str]] = {
+    "gated-untied": "--t5-gated --activation-fn gelu_accurate --t5-untied-output".split(),
+    "own-head-width": ["--t5-head-dim", "5"],
+    "few-buckets": "--t5-relative-buckets 6 --t5-relative-max-distance 5".split(),
+    "rsa": "--encoder-self-attention rsa --decoder-self-attention rsa".split(),
+    "rsa-dense": (
+        "--encoder-self-attention rsa --decoder-self-attention rsa --rsa-form dense"
+    ).split(),
+    "relative": "--encoder-self-attention relative --decoder-self-attention relative".split(),
+    "biarn": "--recurrence biarn --recurrence-fused-layers all".split(),
+    "birnn-gated-sum": "--recurrence birnn --recurrence-fusion gated_sum".split(),
+}
+"""The options of a T5, each value at least once, and the parts that it takes."""
+
+
 def structure(preset: str) -> Tuple[Tuple[str, str], ...]:
     """The options of a preset with the flags of `SMALL`: equal ones make the same models."""
     config = ARCH_MODEL_REGISTRY[preset].config_class()
@@ -136,6 +152,8 @@ def variants_of(preset: str) -> Dict[str, List[str]]:
         return variants
     if config.recurrence != "none":
         variants.update(RECURRENCE_VARIANTS)
+    if config.host == "t5":
+        variants.update(T5_VARIANTS)
     if config.encoder_self_attention != "dot":
         variants.update(SELF_ATTENTION_VARIANTS)
     return variants
@@ -149,8 +167,32 @@ SYSTEMS: Dict[str, List[str]] = {
 """Every structure, and every set of options: the flags that choose them."""
 
 
+HOST_FLAGS = ("--t5-", "--activation-fn", "--encoder-normalize-", "--decoder-normalize-")
+
+
+def stock_of(system: List[str]) -> List[str]:
+    """The model around a system's parts: fairseq's Transformer, or the T5 without them."""
+    options = re.findall(r"(--\S+)((?: (?!--)\S+)*)", " ".join(system[2:]))
+    flags = [word for name, values in options if name.startswith(HOST_FLAGS)
+             for word in (name, *values.split())]  # fmt: skip
+    host = ARCH_MODEL_REGISTRY[system[1]].config_class().host
+    arch = {"transformer": "transformer", "t5": "t5_small"}[host]
+    return ["--arch", arch, *flags]
+
+
+TRANSFORMERS: List[str] = [
+    p for p in STRUCTURES if ARCH_MODEL_REGISTRY[p].config_class().host == "transformer"
+]
+"""The structures around fairseq's Transformer, to which they can be compared bit for bit.
+
+T5's counterpart is another library's, see tests/unit/test_t5.py.
+"""
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """`preset` takes every structure; `system` every structure and every set of options."""
+    if "transformer" in metafunc.fixturenames:
+        metafunc.parametrize("transformer", TRANSFORMERS)
     if "preset" in metafunc.fixturenames:
         metafunc.parametrize("preset", STRUCTURES)
     if "system" in metafunc.fixturenames:

@@ -8,6 +8,7 @@ from fairseq.data import Dictionary
 
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.models.check_attention import self_attention
+from fairseq_recur.models.check_t5 import t5
 from fairseq_recur.models.config import RecurrentTransformerConfig, fused_layers
 from fairseq_recur.models.flags import flag, unknown_choices
 
@@ -41,6 +42,7 @@ def check_config(cfg: Namespace, source: Dictionary, target: Dictionary) -> None
             *sizes(cfg),
             *self_attention(cfg, ("encoder", "decoder")),
             *recurrence(cfg),
+            *t5(cfg),
             *without_effect(cfg),
             *sharing(cfg, source, target),
         ]
@@ -58,13 +60,14 @@ def unknown_values(cfg: Namespace) -> Iterator[str]:
 
 
 def sizes(cfg: Namespace) -> Iterator[str]:
-    """Numbers of layers and heads."""
+    """Numbers of layers and heads; T5's heads need not add up to the width, fairseq's must."""
     for name in ("encoder_layers", "decoder_layers", "recurrence_layers", "recurrence_steps"):
         if getattr(cfg, name) < 1:
             yield f"{flag(name)} {getattr(cfg, name)}: at least 1 is needed"
     for side in ("encoder", "decoder"):
         width, heads = getattr(cfg, f"{side}_embed_dim"), getattr(cfg, f"{side}_attention_heads")
-        if heads < 1 or width % heads:
+        own_width = cfg.host == "t5" and cfg.t5_head_dim > 0 and cfg.recurrence == "none"
+        if heads < 1 or width % heads and not own_width:
             yield (
                 f"--{side}-embed-dim {width} cannot be split evenly among "
                 f"--{side}-attention-heads {heads}"
@@ -83,7 +86,7 @@ def recurrence(cfg: Namespace) -> Iterator[str]:
     for name in ("no_cross_attention", "cross_self_attention"):
         if getattr(cfg, name):
             yield f"{flag(name)} leaves out the sub-layer that --recurrence {cfg.recurrence} joins"
-    if cfg.recurrence_positions and cfg.no_token_positional_embeddings:
+    if cfg.recurrence_positions and cfg.no_token_positional_embeddings and cfg.host != "t5":
         yield "--recurrence-positions needs what --no-token-positional-embeddings removes"
 
 

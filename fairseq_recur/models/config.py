@@ -13,6 +13,7 @@ from fairseq.models.transformer import TransformerConfig
 from omegaconf import II
 
 from fairseq_recur.models.attention_config import SelfAttentionConfig
+from fairseq_recur.models.t5_config import T5Config
 from fairseq_recur.modules.biarn import ATTENTION
 from fairseq_recur.modules.parts import CROSS_ATTENTION, FUSION, RECURRENCE, SELF_ATTENTION
 
@@ -55,7 +56,7 @@ HostConfig = make_dataclass("HostConfig", host_fields(), bases=(FairseqDataclass
 
 
 @dataclass
-class RecurrentTransformerConfig(SelfAttentionConfig, HostConfig):
+class RecurrentTransformerConfig(SelfAttentionConfig, T5Config, HostConfig):
     """Options of the parts, after those of fairseq's Transformer."""
 
     encoder_self_attention: ChoiceEnum(list(SELF_ATTENTION)) = field(

@@ -12,6 +12,7 @@ from fairseq_recur.models.encoder import EncoderOut
 from fairseq_recur.models.layers import wrap_layer
 from fairseq_recur.modules.decoder_layer import DecoderLayer, FusedDecoderLayer
 from fairseq_recur.modules.fusion import IncrementalState
+from fairseq_recur.modules.t5_projections import is_t5
 
 
 class RecurrentTransformerDecoder(TransformerDecoderBase):
@@ -48,7 +49,7 @@ class RecurrentTransformerDecoder(TransformerDecoderBase):
             positions = self.embed_positions(tokens, incremental_state=incremental_state)
         if incremental_state is not None:
             tokens = tokens[:, -1:]
-        x = self.embed_scale * self.embed_tokens(tokens.contiguous())
+        x = self.embed_scale * self.look_up(tokens.contiguous())
         if self.quant_noise is not None:
             x = self.quant_noise(x)
         if self.project_in_dim is not None:
@@ -58,6 +59,14 @@ class RecurrentTransformerDecoder(TransformerDecoderBase):
         if self.layernorm_embedding is not None:
             x = self.layernorm_embedding(x)
         return self.dropout_module(x).transpose(0, 1)
+
+    def look_up(self, tokens: Tensor) -> Tensor:
+        """The tokens' rows of the embedding matrix: (B, T) to (B, T, C)."""
+        return self.embed_tokens(tokens)
+
+    def self_attention_mask(self, x: Tensor, keys: int, causal: bool) -> Optional[Tensor]:
+        """What is added to the scores of *x* (T, B, C) over *keys* positions: (T, S) or None."""
+        return self.buffered_future_mask(x) if causal else None
 
     def extract_features_scriptable(
         self,
@@ -71,9 +80,10 @@ class RecurrentTransformerDecoder(TransformerDecoderBase):
         """The decoder without its output layer; arguments and results are fairseq's.
 
         Without fusion it is fairseq's own method; fairseq's loop over the layers cannot
-        hand them a second encoder's output, so with fusion the loop is this one.
+        hand them a second encoder's output, nor a bias to be added to the scores, so with
+        fusion and in a T5 the loop is this one.
         """
-        if self._first_fused == self.num_layers:
+        if self._first_fused == self.num_layers and not is_t5(self.cfg):
             return super().extract_features_scriptable(
                 prev_output_tokens,
                 encoder_out,
@@ -89,12 +99,12 @@ class RecurrentTransformerDecoder(TransformerDecoderBase):
             "encoder_out": encoder_out["encoder_out"][0],
             "encoder_padding_mask": next(iter(encoder_out["encoder_padding_mask"]), None),
             "incremental_state": incremental_state,
-            "self_attn_mask": self.buffered_future_mask(x) if causal else None,
+            "self_attn_mask": self.self_attention_mask(x, prev_output_tokens.size(1), causal),
             "self_attn_padding_mask": target_padding if target_padding.any() else None,
         }
         recurrence = {
-            "recurrence_out": encoder_out["recurrence_out"][0],
-            "recurrence_padding_mask": next(iter(encoder_out["recurrence_padding_mask"]), None),
+            name: next(iter(encoder_out.get(name, [])), None)
+            for name in ("recurrence_out", "recurrence_padding_mask")
         }
         wanted = self.num_layers - 1 if alignment_layer is None else alignment_layer
         attention, inner_states = None, [x]

@@ -1,6 +1,7 @@
 """The one encoder-decoder whose parts are exchangeable."""
 
 from argparse import ArgumentParser, Namespace
+from typing import Optional
 
 from fairseq.data import Dictionary
 from fairseq.dataclass.utils import gen_parser_from_dataclass
@@ -14,6 +15,8 @@ from fairseq_recur.models.check import check_config
 from fairseq_recur.models.config import RecurrentTransformerConfig
 from fairseq_recur.models.decoder import RecurrentTransformerDecoder
 from fairseq_recur.models.encoder import RecurrentTransformerEncoder
+from fairseq_recur.models.t5 import T5Decoder, T5Encoder
+from fairseq_recur.modules.t5_projections import is_t5
 
 
 class RecurrentTransformerModel(RecurrentModel, TransformerModelBase):
@@ -38,17 +41,27 @@ class RecurrentTransformerModel(RecurrentModel, TransformerModelBase):
         return super().build_model(TransformerConfig.from_namespace(options), task)
 
     @classmethod
+    def build_embedding(
+        cls, cfg: TransformerConfig, dictionary: Dictionary, embed_dim: int, path: Optional[str] = None
+    ) -> nn.Embedding:
+        """The embedding matrix; T5's begins with deviation 1 in all of its rows."""
+        embedding = super().build_embedding(cfg, dictionary, embed_dim, path)
+        if is_t5(cfg) and not path:
+            nn.init.normal_(embedding.weight)
+        return embedding
+
+    @classmethod
     def build_encoder(
         cls, cfg: TransformerConfig, src_dict: Dictionary, embed_tokens: nn.Embedding
     ) -> RecurrentTransformerEncoder:
         """The encoder with its parts."""
-        return RecurrentTransformerEncoder(cfg, src_dict, embed_tokens)
+        encoder = T5Encoder if is_t5(cfg) else RecurrentTransformerEncoder
+        return encoder(cfg, src_dict, embed_tokens)
 
     @classmethod
     def build_decoder(
         cls, cfg: TransformerConfig, tgt_dict: Dictionary, embed_tokens: nn.Embedding
     ) -> RecurrentTransformerDecoder:
         """The decoder with its parts."""
-        return RecurrentTransformerDecoder(
-            cfg, tgt_dict, embed_tokens, no_encoder_attn=cfg.no_cross_attention
-        )
+        decoder = T5Decoder if is_t5(cfg) else RecurrentTransformerDecoder
+        return decoder(cfg, tgt_dict, embed_tokens, no_encoder_attn=cfg.no_cross_attention)

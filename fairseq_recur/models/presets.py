@@ -48,10 +48,27 @@ SYSTEMS: Dict[str, Dict[str, Any]] = {
     "rsa_transformer": dict(encoder_self_attention="rsa", decoder_self_attention="rsa"),
 }
 
+# T5 v1.0, whose small size is the base size of the Transformer (Raffel et al. 2020).
+T5: Dict[str, Any] = dict(
+    host="t5",
+    encoder_normalize_before=True,
+    decoder_normalize_before=True,
+    no_scale_embedding=True,
+    no_token_positional_embeddings=True,
+    share_all_embeddings=True,
+    share_decoder_input_output_embed=True,
+    dropout=0.1,
+    attention_dropout=0.1,
+    activation_dropout=0.1,
+)
+
 PRESETS: Dict[str, Dict[str, Any]] = {
-    system + size: {**sizes, **parts}
-    for system, parts in SYSTEMS.items()
-    for size, sizes in SIZES.items()
+    **{
+        system + size: {**sizes, **parts}
+        for system, parts in SYSTEMS.items()
+        for size, sizes in SIZES.items()
+    },
+    "t5_small": T5,
 }
 
 

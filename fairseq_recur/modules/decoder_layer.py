@@ -8,25 +8,39 @@ from torch import Tensor, nn
 
 from fairseq_recur.modules.fusion import IncrementalState
 from fairseq_recur.modules.parts import CROSS_ATTENTION, FUSION, SELF_ATTENTION
+from fairseq_recur.modules.t5_attention import T5CrossAttention, T5SelfAttention
+from fairseq_recur.modules.t5_projections import is_t5, use_t5_sublayers
 
 Output = Tuple[Tensor, Optional[Tensor]]
 
 
 class DecoderLayer(TransformerDecoderLayerBase):
-    """A layer whose attentions are the parts that the configuration names."""
+    """A layer whose attentions are the parts that the configuration names.
+
+    In a T5 its norms, its feed-forward network and the attentions named "dot" are T5's.
+    """
 
     fuses_recurrence = False
+
+    def __init__(self, cfg: TransformerConfig, no_encoder_attn: bool = False) -> None:
+        super().__init__(cfg, no_encoder_attn)
+        if is_t5(cfg):
+            use_t5_sublayers(self, cfg, "decoder")
 
     def build_self_attention(self, embed_dim: int, cfg: TransformerConfig, **options: bool) -> nn.Module:
         """The part named by ``decoder_self_attention``; "dot" is fairseq's own module."""
         stock = super().build_self_attention
         build = SELF_ATTENTION[cfg.decoder_self_attention]
+        if is_t5(cfg):
+            return build(cfg, "decoder", lambda: T5SelfAttention(cfg, "decoder"))
         return build(cfg, "decoder", lambda: stock(embed_dim, cfg, **options))
 
     def build_encoder_attention(self, embed_dim: int, cfg: TransformerConfig) -> nn.Module:
         """The part named by ``cross_attention``; "dot" is fairseq's own module."""
         stock = super().build_encoder_attention
         build = CROSS_ATTENTION[cfg.cross_attention]
+        if is_t5(cfg):
+            return build(cfg, "decoder", lambda: T5CrossAttention(cfg))
         return build(cfg, "decoder", lambda: stock(embed_dim, cfg))
 
 

@@ -8,13 +8,14 @@ from fairseq.modules import MultiheadAttention
 from torch import Tensor
 
 from fairseq_recur.modules.fusion import IncrementalState
+from fairseq_recur.modules.t5_projections import inner_width, is_t5, use_t5_projections
 
 
 class SelfAttention(MultiheadAttention):
     """What the parts for the self-attention slots share; each says in `attend` what it computes.
 
     The parameters are those of fairseq's module, under their names, so that a stock
-    checkpoint fits. fairseq's own `forward` cannot be extended: without incremental state
+    checkpoint fits; in a T5, those of T5's. fairseq's own `forward` cannot be extended: without incremental state
     it hands everything to a torch function that a subclass does not see.
 
     Args:
@@ -25,7 +26,7 @@ class SelfAttention(MultiheadAttention):
     def __init__(self, cfg: TransformerConfig, side: str) -> None:
         options = getattr(cfg, side)
         super().__init__(
-            options.embed_dim,
+            inner_width(cfg, side),
             options.attention_heads,
             dropout=cfg.attention_dropout,
             self_attention=True,
@@ -33,6 +34,11 @@ class SelfAttention(MultiheadAttention):
             qn_block_size=cfg.quant_noise.pq_block_size,
         )
         self.causal = side == "decoder"
+        self.query_factor = 1.0
+        if is_t5(cfg):
+            use_t5_projections(self, cfg, options.embed_dim, options.embed_dim)
+            # What `attend` divides the scores by, whichever part it is of.
+            self.query_factor = self.head_dim**0.5
 
     def attend(
         self,
@@ -47,9 +53,11 @@ class SelfAttention(MultiheadAttention):
         """Each head's output.
 
         Args:
-            query: (B, H, T, D), not scaled; the last query stands at the last key
+            query: (B, H, T, D), to be scaled by 1 / sqrt(D), in a T5 as well; the last query
+                stands at the last key
             key, value: (B, H, S, D), the values zero at padding
-            mask: additive, broadcastable to (B, H, T, S), finite; None if nothing is masked
+            mask: additive, broadcastable to (B, H, T, S), finite; in a T5 it holds the bias of
+                the relative positions; None if nothing is added
             padding: (B, S) bool, True at padding, or None
             incremental_state: fairseq's; in incremental decoding the only query is the last
             need_weights: return the attention map
@@ -81,8 +89,10 @@ class SelfAttention(MultiheadAttention):
             (T, B, C), and attention weights: (B, T, S), averaged over the heads, or with
             *need_head_weights* (H, B, T, S); None where they are not needed
         """
-        length, batch, width = query.size()
+        length, batch, _ = query.size()
         q, k, v = (self.split(p(query)) for p in (self.q_proj, self.k_proj, self.v_proj))
+        if self.query_factor != 1.0:
+            q = q * self.query_factor
         if key_padding_mask is not None:
             key_padding_mask = key_padding_mask.to(torch.bool)
             v = v.masked_fill(key_padding_mask[:, None, :, None], 0.0)
@@ -91,7 +101,7 @@ class SelfAttention(MultiheadAttention):
         mask = additive_mask(attn_mask, key_padding_mask, q.dtype)
         wanted = need_weights or need_head_weights
         out, weights = self.attend(q, k, v, mask, key_padding_mask, incremental_state, wanted)
-        out = self.out_proj(out.permute(2, 0, 1, 3).reshape(length, batch, width))
+        out = self.out_proj(out.permute(2, 0, 1, 3).reshape(length, batch, self.embed_dim))
         if not wanted or weights is None:
             return out, None
         return out, weights.transpose(0, 1) if need_head_weights else weights.mean(dim=1)
@@ -134,12 +144,13 @@ def additive_mask(
     """Both masks as one that is added to the scores; finite, so that no row becomes NaN.
 
     Args:
-        attn_mask: (T, S), bool with True at what is hidden, or additive; None if there is none
+        attn_mask: (T, S) or (H, T, S), bool with True at what is hidden, or additive; None if
+            there is none
         padding: (B, S) bool, True at padding; None if there is none
         dtype: of the scores
 
     Returns:
-        (T, S), (B, 1, 1, S) or (B, 1, T, S), or None
+        (T, S), (H, T, S), (B, 1, 1, S), (B, 1, T, S) or (B, H, T, S), or None
     """
     lowest = torch.finfo(dtype).min
     if attn_mask is not None:
@@ -151,4 +162,5 @@ def additive_mask(
     hidden = padding[:, None, None, :]
     if attn_mask is None:
         return torch.zeros_like(hidden, dtype=dtype).masked_fill(hidden, lowest)
-    return attn_mask.expand(padding.size(0), 1, -1, -1).masked_fill(hidden, lowest)
+    heads = attn_mask.size(0) if attn_mask.dim() == 3 else 1
+    return attn_mask.expand(padding.size(0), heads, -1, -1).masked_fill(hidden, lowest)

@@ -54,6 +54,28 @@ def dot_product_attention(query: Tensor, keys: List[Tensor], values: List[Tensor
     return softmax_sum(energies, values)
 
 
+def relative_bucket(lag: int, buckets: int, max_distance: int, bidirectional: bool) -> int:
+    """T5's bucket of a key *lag* positions after the query (Raffel et al. 2020, section 2.1).
+
+    Bucket e + k holds the distances n with e (max / e)^(k / L) <= n, for k < L = buckets - e.
+    """
+    first = 0
+    if bidirectional:
+        buckets //= 2
+        first = buckets if lag > 0 else 0
+    elif lag > 0:
+        lag = 0
+    distance, exact = abs(lag), buckets // 2
+    if distance < exact:
+        return first + distance
+    k, steps = 0, buckets - exact
+    while k + 1 < steps and distance**steps * exact ** (k + 1) >= exact**steps * max_distance ** (
+        k + 1
+    ):
+        k += 1
+    return first + exact + k
+
+
 def arn_chain(
     attend: Callable[[Tensor], Tensor],
     h0: Tensor,

@@ -21,6 +21,7 @@ SENTENCES = 16  # the whole training set, and the batch of one update
 TRAINING = [
     *SMALL, *TRAIN, *"--optimizer sgd --lr 0.1 --lr-scheduler fixed --max-update 3".split(),
     *"--disable-validation --no-epoch-checkpoints --dropout 0 --attention-dropout 0".split(),
+    *"--activation-dropout 0".split(),
 ]  # fmt: skip
 
 BACKENDS: Dict[str, List[str]] = {

@@ -62,7 +62,8 @@ def test_systems_train_in_half_precision(
 
 def test_gpu_equals_cpu(make_model: Callable, system: List[str]) -> None:
     """Outputs and gradients, in float64, with padding."""
-    model = make_model(system[1], *SMALL, *system[2:], "--dropout", "0", "--attention-dropout", "0")
+    still = "--dropout 0 --attention-dropout 0 --activation-dropout 0".split()
+    model = make_model(system[1], *SMALL, *system[2:], *still)
     model = model.double()
     source = torch.randint(4, 60, (3, 9))
     source[1, :4], source[2, :7] = 1, 1

@@ -27,6 +27,7 @@ def train(cli: Cli, corpus: Path, *flags: Any) -> List[float]:
     log = cli(
         "train", corpus / "bin", "--user-dir", USER_DIR, *SMALL, *TRAIN, "--max-update", 5,
         "--disable-validation", "--no-save", "--dropout", 0, "--attention-dropout", 0,
+        "--activation-dropout", 0,
         "--fp16-init-scale", 4, "--lr", 0.01, *flags,
     )  # fmt: skip
     found = update_losses(log)

@@ -16,7 +16,7 @@ from fairseq_recur.errors import CheckpointError, ConfigError
 from fairseq_recur.models import PRESETS as DECLARED
 from fairseq_recur.models.check import OPTIONS
 from fairseq_recur.models.config import LEFT_OUT, RecurrentTransformerConfig
-from tests.conftest import PLAIN, PRESETS, SMALL, STRUCTURES, structure
+from tests.conftest import PLAIN, PRESETS, SMALL, STRUCTURES, stock_of, structure
 from tests.running import weights
 
 Build = Callable[..., nn.Module]
@@ -43,7 +43,7 @@ def parameters(model: nn.Module) -> int:
 def test_registered_presets_are_the_declared_ones() -> None:
     assert PRESETS == sorted(DECLARED)
     assert {"transformer_biarn", "rsa_transformer_tiny"} <= set(PRESETS)
-    assert {p for p in PRESETS if not p.endswith("_tiny")} == set(STOCK_SIZES)
+    assert {p for p in PRESETS if not p.endswith("_tiny")} == {*STOCK_SIZES, "t5_small"}
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -260,8 +260,8 @@ def test_unknown_part_is_refused_by_the_parser(capsys: pytest.CaptureFixture[str
 def test_stock_checkpoint_starts_every_system(
     make_model: Build, system: List[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    norm = [flag for flag in system if flag.endswith("normalize-before")]
-    stock = make_model("transformer", *SMALL, *norm)
+    _, arch, *host = stock_of(system)
+    stock = make_model(arch, *SMALL, *host)
     model = make_model(system[1], *SMALL, *system[2:])
     fresh = {k: v.clone() for k, v in model.state_dict().items()}
     saved = {k: v.clone() for k, v in stock.state_dict().items()}
@@ -296,7 +296,7 @@ def uses(model: nn.Module, slot: str) -> bool:
 def test_half_a_part_is_refused(make_model: Build, preset: str) -> None:
     model = make_model(preset, *SMALL)
     state = dict(model.state_dict())
-    marks = ("recurrence_encoder", "mixture.eta")
+    marks = ("recurrence_encoder", "mixture.eta", "position_bias")
     lost = next(k for k in state if any(mark in k for mark in marks))
     del state[lost]
     with pytest.raises(CheckpointError, match=f"lacks {lost}"):

@@ -1,0 +1,182 @@
+"""T5 as a host: positions, the start of a sentence, and what its options refuse.
+
+That its arithmetic is T5's is shown in tests/integration/test_convert_t5.py, where models of
+another library are converted.
+"""
+
+from typing import Callable, List
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fairseq_recur.errors import CheckpointError, ConfigError
+from fairseq_recur.modules.t5_attention import RelativePositionBias
+from fairseq_recur.ops import naive
+from fairseq_recur.ops.t5_bias import bucket_starts, relative_buckets
+from tests.conftest import SMALL
+
+Build = Callable[..., nn.Module]
+PAD, EOS = 1, 2
+STILL = "--dropout 0 --attention-dropout 0 --activation-dropout 0".split()
+
+
+@pytest.mark.parametrize("bidirectional", [True, False])
+@pytest.mark.parametrize("buckets, furthest", [(32, 128), (32, 100), (4, 3), (6, 5), (10, 999)])
+def test_buckets_are_the_definition(buckets: int, furthest: int, bidirectional: bool) -> None:
+    lags = torch.arange(-furthest - 40, furthest + 41)
+    starts = torch.tensor(bucket_starts(buckets // 2 if bidirectional else buckets, furthest))
+    found = relative_buckets(lags, starts, bidirectional).tolist()
+    expected = [naive.relative_bucket(lag, buckets, furthest, bidirectional) for lag in lags.tolist()]
+    assert found == expected
+    assert 0 in found and max(found) == buckets - 1
+
+
+@pytest.mark.parametrize("side", ["encoder", "decoder"])
+@pytest.mark.parametrize("queries, keys", [(5, 5), (1, 7), (3, 8), (1, 1)])
+def test_bias_belongs_to_the_last_queries(
+    make_model: Build, side: str, queries: int, keys: int
+) -> None:
+    stack = getattr(make_model("t5_small", *SMALL, "--t5-relative-buckets", "6",
+                               "--t5-relative-max-distance", "5"), side)  # fmt: skip
+    bias: RelativePositionBias = stack.position_bias
+    found = bias(queries, keys)
+    assert found.shape == (2, queries, keys)
+    for i in range(queries):
+        for j in range(keys):
+            bucket = naive.relative_bucket(j - (keys - queries + i), 6, 5, side == "encoder")
+            assert torch.equal(found[:, i, j], bias.weight[bucket])
+
+
+def logits(model: nn.Module, source: Tensor, target: Tensor) -> Tensor:
+    return model(source, source.ne(PAD).sum(1), target)[0]
+
+
+def test_sentences_start_with_the_row_of_the_padding(make_model: Build) -> None:
+    """The decoder's first input is that row, which is learnt; the encoder's padding is not."""
+    model = make_model("t5_small", *SMALL, *STILL)
+    table = model.encoder.embed_tokens.weight
+    assert model.decoder.embed_tokens.weight is table and table[PAD].std() > 0.3
+    source, target = torch.tensor([[PAD, 5, 6, EOS]]), torch.tensor([[EOS, 7, 8]])
+    before = logits(model, source, target)
+    features = model.decoder(target, model.encoder(source, torch.tensor([3])), features_only=True)
+    features[0].sum().backward()
+    assert table.grad[PAD].any()
+    with torch.no_grad():
+        table[PAD] += 1.0
+    changed = logits(model, source, target)
+    assert not torch.allclose(changed[:, 0, :PAD], before[:, 0, :PAD])
+    states = model.encoder(source, torch.tensor([3]))["encoder_out"][0][1:]
+    with torch.no_grad():
+        table[PAD] -= 1.0
+    still = model.encoder(source, torch.tensor([3]))["encoder_out"][0][1:]
+    assert torch.equal(states, still)
+
+
+def test_end_of_sentence_is_itself_in_the_encoder(make_model: Build) -> None:
+    model = make_model("t5_small", *SMALL, *STILL)
+    source = torch.tensor([[5, 6, EOS]])
+    before = model.encoder(source, torch.tensor([3]))["encoder_out"][0]
+    with torch.no_grad():
+        model.encoder.embed_tokens.weight[EOS] += 1.0
+    after = model.encoder(source, torch.tensor([3]))["encoder_out"][0]
+    assert not torch.allclose(before, after)
+
+
+@pytest.mark.parametrize("flags, scale", [([], 16**-0.5), (["--t5-untied-output"], 1.0)])
+def test_tied_logits_are_scaled(make_model: Build, flags: List[str], scale: float) -> None:
+    model = make_model("t5_small", *SMALL, *STILL, *flags)
+    decoder = model.decoder
+    tied = decoder.output_projection.weight is decoder.embed_tokens.weight
+    assert tied is (not flags)
+    x = torch.randn(2, 3, 16)
+    expected = scale * x @ decoder.output_projection.weight.t()
+    torch.testing.assert_close(decoder.output_layer(x), expected)
+
+
+def test_norms_are_computed_in_float32(make_model: Build) -> None:
+    """The mean square of 1000 is beyond float16."""
+    norm = make_model("t5_small", *SMALL).encoder.layer_norm.half()
+    x = torch.full((1, 16), 1000.0, dtype=torch.float16)
+    assert torch.equal(norm(x), torch.ones_like(x))
+
+
+def test_nothing_has_a_bias_or_an_absolute_position(make_model: Build) -> None:
+    model = make_model("t5_small", *SMALL)
+    names = [name for name, _ in model.named_parameters()]
+    assert not [n for n in names if n.endswith(".bias") or "embed_positions" in n]
+    assert [n for n in names if "position" in n] == [
+        "encoder.position_bias.weight", "decoder.position_bias.weight",
+    ]  # fmt: skip
+
+
+def test_initial_weights_are_t5s(make_model: Build) -> None:
+    """Standard deviations of Mesh TensorFlow's T5, at a size where they can be measured."""
+    model = make_model("t5_small", "--encoder-layers", "1", "--decoder-layers", "1")
+    width, heads, head, inner = 512, 8, 64, 2048
+    layer = model.decoder.layers[0]
+    expected = {
+        model.encoder.embed_tokens: 1.0,
+        layer.self_attn.q_proj: (width * head) ** -0.5,
+        layer.encoder_attn.k_proj: width**-0.5,
+        model.encoder.layers[0].self_attn.v_proj: width**-0.5,
+        layer.encoder_attn.out_proj: (heads * head) ** -0.5,
+        layer.fc1: width**-0.5,
+        model.encoder.layers[0].fc2: inner**-0.5,
+    }
+    for module, std in expected.items():
+        assert module.weight.std().item() == pytest.approx(std, rel=0.02)
+    assert model.encoder.position_bias.weight.std().item() == pytest.approx(width**-0.5, rel=0.2)
+
+
+def test_checkpoint_of_a_transformer_is_refused(make_model: Build) -> None:
+    stock, model = make_model("transformer", *SMALL), make_model("t5_small", *SMALL)
+    with pytest.raises(CheckpointError, match="lacks .*decoder.position_bias.weight"):
+        model.load_state_dict(stock.state_dict())
+
+
+CONFLICTS = {
+    "not a t5": ("transformer_biarn", ["--t5-gated"], "--t5-gated True has no effect"),
+    "host alone": ("transformer_biarn", ["--host", "t5"], "needs --encoder-normalize-before"),
+    "odd buckets": ("t5_small", ["--t5-relative-buckets", "7"], "--t5-relative-buckets 7"),
+    "few buckets": ("t5_small", ["--t5-relative-buckets", "2"], "--t5-relative-buckets 2"),
+    "near": ("t5_small", ["--t5-relative-max-distance", "16"], "--t5-relative-max-distance 16"),
+    "head": ("t5_small", ["--t5-head-dim", "-1"], "--t5-head-dim -1"),
+    "norm": ("t5_small", ["--layernorm-embedding"], "--layernorm-embedding asks"),
+    "positions": ("t5_small", ["--encoder-learned-pos"], "--encoder-learned-pos asks"),
+    "joined": ("t5_small", ["--cross-self-attention"], "--cross-self-attention asks"),
+    "softmax": ("t5_small", ["--adaptive-softmax-cutoff", "4,8"], "--adaptive-softmax-cutoff"),
+    "recurrence": (
+        "t5_small",
+        ["--recurrence", "biarn", "--recurrence-positions"],
+        "--recurrence-positions needs position embeddings",
+    ),
+    "recurrence and heads": (
+        "t5_small",
+        ["--recurrence", "biarn", "--t5-head-dim", "4", "--decoder-attention-heads", "3"],
+        "cannot be split evenly",
+    ),
+    "heads": ("t5_small", ["--decoder-attention-heads", "3"], "cannot be split evenly"),
+}
+
+
+@pytest.mark.parametrize("arch, flags, said", CONFLICTS.values(), ids=CONFLICTS.keys())
+def test_conflicts_are_refused(make_model: Build, arch: str, flags: List[str], said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_model(arch, *SMALL, *flags)
+    assert said in str(caught.value)
+
+
+def test_heads_of_their_own_width_need_not_divide_the_models(make_model: Build) -> None:
+    model = make_model("t5_small", *SMALL, "--t5-head-dim", "4", "--decoder-attention-heads", "3")
+    assert model.decoder.layers[0].self_attn.q_proj.weight.shape == (12, 16)
+    assert model.decoder.layers[0].encoder_attn.out_proj.weight.shape == (16, 12)
+
+
+def test_activation_is_as_asked_for(make_model: Build) -> None:
+    gated = make_model("t5_small", *SMALL, "--t5-gated", "--activation-fn", "gelu_accurate")
+    x = torch.randn(4, 16)
+    for layer in (gated.encoder.layers[0], gated.decoder.layers[0]):
+        gate, value = layer.fc1.gate(x), layer.fc1.value(x)
+        expected = nn.functional.gelu(gate, approximate="tanh") * value
+        torch.testing.assert_close(layer.activation_fn(layer.fc1(x)), expected)
