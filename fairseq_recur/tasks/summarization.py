@@ -42,12 +42,15 @@ def encode_prefix(text: str, dictionary: Dictionary, whole: Optional[DictConfig]
 
     Raises ConfigError if some are not in the dictionary.
     """
-    encoded = text.strip()
+    text = text.strip()
+    if not text:
+        return []
+    encoded = text
     for encoder in (
         encoders.build_tokenizer(chosen(whole, "tokenizer")),
         encoders.build_bpe(chosen(whole, "bpe")),
     ):
-        encoded = encoder.encode(encoded) if encoder is not None and encoded else encoded
+        encoded = encoded if encoder is None else encoder.encode(encoded)
     symbols = encoded.split()
     unknown = [symbol for symbol in symbols if dictionary.index(symbol) == dictionary.unk()]
     if unknown:
