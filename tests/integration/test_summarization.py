@@ -1,7 +1,11 @@
 """The task summarization through fairseq's commands, from preprocessing to ROUGE."""
 
+import json
+import os
 import random
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Callable, Dict, List
 
@@ -16,6 +20,7 @@ from tests.conftest import SMALL, TRAIN
 from tests.running import USER_DIR, generate, hypotheses, saved_weights, weights
 
 Cli = Callable[..., str]
+ROOT = Path(__file__).parents[2]
 PREFIX = "summarize :"
 TASK = ["--task", "summarization"]
 # Sources of at most 12 tokens with prefix and end; summaries that are trained on of at most 8.
@@ -49,18 +54,22 @@ def articles(tmp_path_factory: pytest.TempPathFactory, cli: Cli) -> Path:
     return folder
 
 
+TRAINING = [
+    "--user-dir", USER_DIR, *TASK, "--arch", "transformer_biarn_tiny", *SMALL, *TRAIN, *LENGTHS,
+    "--truncate-target", "--source-prefix", PREFIX, "--max-tokens", "36",
+    "--eval-rouge", "--eval-rouge-args", '{"beam": 3, "max_len_b": 7, "min_len": 2}',
+    "--eval-rouge-remove-bpe", "--best-checkpoint-metric", "rougeLsum",
+    "--maximize-best-checkpoint-metric",
+]  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def summarizer(tmp_path_factory: pytest.TempPathFactory, cli: Cli, articles: Path) -> Path:
     """A folder with checkpoint1.pt to checkpoint4.pt, checkpoint_best.pt and train.log."""
     folder = tmp_path_factory.mktemp("summarizer")
     log = cli(
-        "train", articles / "bin", "--user-dir", USER_DIR, *TASK, "--arch", "transformer_biarn_tiny",
-        *SMALL, *TRAIN, *LENGTHS, "--truncate-target", "--source-prefix", PREFIX,
-        "--max-tokens", 36, "--lr", 0.02, "--dropout", 0, "--max-epoch", 4,
-        "--eval-rouge", "--eval-rouge-args", '{"beam": 3, "max_len_b": 7, "min_len": 2}',
-        "--eval-rouge-remove-bpe", "--eval-rouge-print-samples",
-        "--best-checkpoint-metric", "rougeLsum", "--maximize-best-checkpoint-metric",
-        "--save-dir", folder,
+        "train", articles / "bin", *TRAINING, "--lr", 0.02, "--dropout", 0, "--max-epoch", 4,
+        "--eval-rouge-print-samples", "--save-dir", folder,
     )  # fmt: skip
     (folder / "train.log").write_text(log)
     return folder
@@ -106,6 +115,31 @@ def test_the_best_checkpoint_is_that_with_the_highest_rouge(summarizer: Path) ->
     assert best["extra_state"]["best"] == pytest.approx(max(figures), rel=1e-5)
     expected = saved_weights(summarizer / f"checkpoint{highest}.pt")
     assert all(torch.equal(w, expected[name]) for name, w in weights(best["model"]).items())
+
+
+def test_two_processes_log_the_rouge_of_one(
+    articles: Path, summarizer: Path, tmp_path: Path
+) -> None:
+    """The validation of a model that does not move; the eleven texts are dealt out unevenly."""
+    plan = [
+        str(articles / "bin"), *TRAINING, "--finetune-from-model",
+        str(summarizer / "checkpoint_best.pt"), "--lr", "1e-12", "--max-update", "1",
+        "--ddp-backend", "legacy_ddp", "--save-dir", str(tmp_path / "two"),
+    ]  # fmt: skip
+    (tmp_path / "plan.json").write_text(json.dumps([plan]))
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    for name in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK"):
+        environment.pop(name, None)
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2",
+         "-m", "tests.distributed.train_several", str(tmp_path / "plan.json")],
+        env=environment, cwd=ROOT, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+    state = torch.load(tmp_path / "two" / "checkpoint_best.pt", weights_only=True)
+    assert state["cfg"]["distributed_training"]["distributed_world_size"] == 2
+    figures = [f["rougeLsum"] for f in validated((summarizer / "train.log").read_text())]
+    assert state["extra_state"]["best"] == pytest.approx(max(figures), rel=1e-5)
 
 
 def test_the_log_says_what_is_cut(articles: Path, summarizer: Path) -> None:
