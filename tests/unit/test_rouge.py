@@ -27,7 +27,7 @@ from fairseq_recur.scoring.sentences import one_sentence_a_line, split_sentences
 # One sentence a line, as rouge-score wants them.
 REFERENCES = [
     "Police arrested three men on Friday.\nThey were charged with burglary.",
-    "The U.S. economy grew 3.5 percent.\nMr. Smith of Acme Corp. was pleased.\nAnalysts expected less.",
+    "The U.S. economy grew 3.5 percent.\nMr. Smith of Acme was pleased.\nAnalysts expected less.",
     "one sentence without a point",
     "Nothing in common.",
     "",

@@ -225,7 +225,7 @@ def test_the_state_is_safe_to_load(
 def test_only_summaries_that_are_read_are_cut(
     make_task: Callable[..., SummarizationTask], corpus: Path, reads_target: bool
 ) -> None:
-    """Training cuts them and keeps the whole ones for ROUGE; generation compares with whole ones."""
+    """Training cuts them and keeps whole ones for ROUGE; generation compares with whole ones."""
     task = make_task(*ROUGE, "--truncate-target", "--max-target-positions", 5, data=corpus / "bin")
     task.reads_target = reads_target
     task.load_dataset("valid")
@@ -290,7 +290,7 @@ def test_rouge_is_averaged_over_batches_and_processes() -> None:
     second = [{COUNT: n, **{f"_{name}": x for name in VARIANTS}} for n, x in ((1, 1.0), (2, 0.1))]
     with metrics.aggregate(new_root=True) as found:
         log_rouge([first])
-        log_rouge([{key: torch.tensor(v, dtype=torch.double) for key, v in o.items()} for o in second])
+        log_rouge([{k: torch.tensor(v, dtype=torch.double) for k, v in o.items()} for o in second])
         log_rouge([{"loss": 1.0}])
     values = found.get_smoothed_values()
     for name in VARIANTS:
