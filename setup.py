@@ -39,7 +39,7 @@ setup(
         f"fairseq-fixed==0.12.3.1; {SOURCE}",
         # With hydra 1.4 pre-releases `import fairseq` fails; fairseq 0.12.2 pins < 1.1 itself.
         "hydra-core>=1.3.2,<1.4; python_version >= '3.11'",
-        "torch>=2.1",
+        "torch>=2.4",
         "sacrebleu>=2.3",
         "rouge-score>=0.1.2",
         "pysbd>=0.3.4",
@@ -48,6 +48,7 @@ setup(
     ],
     extras_require={
         "plot": ["matplotlib>=3.7"],
+        "convert": ["safetensors>=0.4"],
         "test": ["pytest>=7", "pytest-xdist>=3", "hypothesis>=6", "matplotlib>=3.7", "sacremoses>=0.1"],
     },
     entry_points={"console_scripts": ["fairseq-recur = fairseq_recur.cli:main"]},

@@ -12,6 +12,7 @@ from torch import Tensor
 from fairseq_recur import compat
 from fairseq_recur.errors import CheckpointError
 from fairseq_recur.models import monitoring
+from fairseq_recur.models.bart import leave_out_what_is_barts_alone
 from fairseq_recur.modules.part import Part
 
 logger = logging.getLogger(__name__)
@@ -33,13 +34,15 @@ class RecurrentModel(BaseFairseqModel):
         super().prepare_for_inference_(cfg)
 
     def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> None:
-        """Make a checkpoint of another fairseq, or of the stock Transformer, fit.
+        """Make a checkpoint of another fairseq, of the stock Transformer, or of BART, fit.
 
         Parts in a slot of which the checkpoint has no weight at all keep their fresh
         weights, and are named in the log; so a stock Transformer's checkpoint starts any
         preset.
         """
         super().upgrade_state_dict_named(state_dict, name)
+        if hasattr(self, "encoder"):
+            leave_out_what_is_barts_alone(state_dict, self)
         for i in range(self.encoder.num_layers if hasattr(self, "encoder") else 0):
             compat.drop_stale_encoder_keys(state_dict, f"encoder.layers.{i}.")
         for parts in self.part_weights().values():

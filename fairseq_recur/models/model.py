@@ -26,8 +26,13 @@ class RecurrentTransformerModel(RecurrentModel, TransformerModelBase):
 
     @classmethod
     def add_args(cls, parser: ArgumentParser) -> None:
-        """Add the model's flags, without defaults: those are the preset's dataclass's."""
-        gen_parser_from_dataclass(parser, cls.config_class(), delete_default=True)
+        """Add the model's flags, without defaults: those are the preset's dataclass's.
+
+        fairseq makes of an option that is true a flag that turns it off: a BART recipe's
+        ``--share-all-embeddings`` would turn off what the preset has. So the flags are
+        those of the dataclass without a preset, in which nothing is on.
+        """
+        gen_parser_from_dataclass(parser, RecurrentTransformerConfig(), delete_default=True)
 
     @classmethod
     def build_model(cls, cfg: DictConfig, task: FairseqTask) -> "RecurrentTransformerModel":

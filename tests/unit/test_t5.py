@@ -135,6 +135,13 @@ def test_checkpoint_of_a_transformer_is_refused(make_model: Build) -> None:
         model.load_state_dict(stock.state_dict())
 
 
+def test_flags_that_say_what_the_preset_has_change_nothing(make_model: Build) -> None:
+    on = "--share-all-embeddings --encoder-normalize-before --no-scale-embedding".split()
+    model = make_model("t5_small", *SMALL, *on)
+    assert model.decoder.embed_tokens is model.encoder.embed_tokens
+    assert model.cfg.encoder.normalize_before and model.encoder.embed_scale == 1.0
+
+
 CONFLICTS = {
     "not a t5": ("transformer_biarn", ["--t5-gated"], "--t5-gated True has no effect"),
     "host alone": ("transformer_biarn", ["--host", "t5"], "needs --encoder-normalize-before"),
