@@ -6,7 +6,7 @@ import sys
 import traceback
 from typing import List, Optional, Sequence
 
-from fairseq_recur.cli import average, check, path, plot, score, wrap
+from fairseq_recur.cli import average, check, convert, path, plot, score, wrap
 from fairseq_recur.errors import CheckpointError, ConfigError
 from fairseq_recur.version import __version__
 
@@ -28,6 +28,7 @@ OWN_COMMANDS = {
     "check": check,
     "path": path,
     "average": average,
+    "convert": convert,
     "score": score,
     "plot": plot,
 }

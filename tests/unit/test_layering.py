@@ -18,10 +18,11 @@ MAY_IMPORT = {
     "modules": {"ops", "compat", "errors"},
     "models": {"modules", "ops", "compat", "errors"},
     "optim": {"compat", "errors"},
+    "conversion": {"errors"},
     "tasks": {"models", "modules", "ops", "scoring", "compat", "errors"},
     "scorers": {"scoring", "errors"},
     "criterions": {"models", "modules", "ops", "compat", "errors"},
-    "cli": {"models", "modules", "ops", "compat", "errors", "optim", "scoring", "version", "tasks"},
+    "cli": {"models", "modules", "ops", "compat", "errors", "optim", "scoring", "version", "tasks", "conversion"},
     "__main__": {"cli"},
     "__init__": {"compat", "models", "optim", "version", "tasks", "criterions", "scorers"},
 }

@@ -1,0 +1,236 @@
+"""Convert a T5 or a BART: a folder of Hugging Face's format into a checkpoint and dictionaries
+for fairseq, or a checkpoint of fairseq into such a folder.
+
+Nothing is downloaded, and no code from the files is run. A folder becomes model.pt,
+dict.source.txt, dict.target.txt and the files for --bpe; a checkpoint becomes config.json and
+model.safetensors, and with --like the tokenizer of the model it came from."""
+
+import argparse
+import os
+import shutil
+from argparse import Namespace
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Dict, Iterator, List, Optional
+
+import torch
+from fairseq import options as fairseq_options
+from fairseq.data import Dictionary
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from omegaconf import DictConfig, OmegaConf
+from torch import Tensor
+
+from fairseq_recur.cli.average import load
+from fairseq_recur.conversion import bart, huggingface, t5
+from fairseq_recur.errors import CheckpointError, ConfigError
+
+HELP = "convert T5 and BART from Hugging Face's format to fairseq's, and back"
+
+KINDS: Dict[str, ModuleType] = {"t5": t5, "mt5": t5, "bart": bart}
+SLOTS = ("encoder_self_attention", "decoder_self_attention", "cross_attention")
+SHOWN = 5  # weights named in an error
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `convert`."""
+    parser.add_argument(
+        "--input",
+        required=True,
+        metavar="PATH",
+        help="a folder with config.json, weights and tokenizer; or a checkpoint of fairseq",
+    )
+    parser.add_argument(
+        "--output", required=True, metavar="FOLDER", help="where to write; must not be there yet"
+    )
+    parser.add_argument(
+        "--like",
+        metavar="FOLDER",
+        help="with a checkpoint: the folder of Hugging Face's format that it came from, for the "
+        "tokenizer, the order of its words, and settings that fairseq does not know",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Convert in the direction that the input asks for."""
+    source, target = Path(args.input), Path(args.output)
+    if target.exists() and not (target.is_dir() and not any(target.iterdir())):
+        raise ConfigError(f"--output {target} is there already; give another name")
+    if source.is_dir():
+        if args.like:
+            raise ConfigError("--like goes with a checkpoint, but --input is a folder")
+        to_fairseq(source, target)
+    elif source.is_file():
+        to_huggingface(source, target, Path(args.like) if args.like else None)
+    else:
+        raise ConfigError(f"--input {source}: no such file or folder")
+    return 0
+
+
+@contextmanager
+def whole_or_nothing(target: Path) -> Iterator[Path]:
+    """A folder to write into that gets its name at the end, and is removed after an error."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = target.with_name(f"{target.name}.{os.getpid()}.tmp")
+    unfinished.mkdir()
+    try:
+        yield unfinished
+        os.replace(unfinished, target)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def kind_of(config: Dict[str, Any], folder: Path) -> ModuleType:
+    """What a configuration is of.
+
+    Raises:
+        ConfigError: if it is of none that can be converted
+    """
+    name = config.get("model_type")
+    if name not in KINDS:
+        raise ConfigError(
+            f"{folder / 'config.json'}: model_type {name} is not supported; supported are "
+            f"{', '.join(KINDS)}"
+        )
+    return KINDS[name]
+
+
+def to_fairseq(source: Path, target: Path) -> None:
+    """Convert a folder of Hugging Face's format."""
+    config = huggingface.read_json(source / "config.json")
+    kind = kind_of(config, source)
+    arguments = kind.arguments(config)
+    vocabulary = kind.vocabulary(source, config)
+    weights = huggingface.read_weights(source)
+    try:
+        state = kind.to_fairseq(config, weights, vocabulary.rows)
+    except KeyError as error:
+        raise CheckpointError(f"{source} lacks the weight {error.args[0]}") from error
+    if weights:
+        raise ConfigError(
+            f"{source} has weights that fairseq's {kind.NAME} has no place for: {first(weights)}"
+        )
+    cfg = training_config(arguments)
+    must_fit(kind, cfg, state, len(vocabulary.rows))
+    with whole_or_nothing(target) as folder:
+        torch.save(checkpoint(cfg, state), folder / "model.pt")
+        vocabulary.write(folder)
+        flags = kind.tokenizer_files(source, folder)
+    print(f"{target}: {kind.NAME} with {len(vocabulary.rows):,} words as model.pt")
+    print(f"  arguments of its model: {' '.join(arguments)}")
+    print("  dictionaries: dict.source.txt, dict.target.txt (fairseq-preprocess --srcdict --tgtdict)")
+    if flags:
+        print(f"  text: {' '.join(flags)}, with these files' paths")
+    else:
+        print("  text: the folder has no spiece.model; encode with the tokenizer's own library")
+
+
+def training_config(arguments: List[str]) -> DictConfig:
+    """The configuration that fairseq-train would make of a model's flags."""
+    parser = fairseq_options.get_training_parser("translation")
+    words = [".", "--source-lang", "source", "--target-lang", "target", *arguments]
+    return convert_namespace_to_omegaconf(fairseq_options.parse_args_and_arch(parser, words))
+
+
+def must_fit(kind: ModuleType, cfg: DictConfig, state: Dict[str, Tensor], words: int) -> None:
+    """Raise CheckpointError, naming the weights, unless the model takes them as they are."""
+    dictionary = Dictionary()
+    for number in range(words - len(dictionary)):
+        dictionary.add_symbol(str(number))
+    task = Namespace(source_dictionary=dictionary, target_dictionary=dictionary)
+    with torch.device("meta"):
+        expected = kind.build(cfg.model, task).state_dict()
+    wrong = [
+        f"{name} is {tuple(state[name].shape) if name in state else 'missing'}, config.json asks "
+        f"for {tuple(weight.shape)}"
+        for name, weight in expected.items()
+        if name not in state or state[name].shape != weight.shape
+    ]
+    wrong += [f"{name} has no place" for name in state if name not in expected]
+    if wrong:
+        more = [f"and {len(wrong) - SHOWN} more"] if len(wrong) > SHOWN else []
+        raise CheckpointError("\n- ".join(["the weights do not fit", *wrong[:SHOWN], *more]))
+
+
+def checkpoint(cfg: DictConfig, state: Dict[str, Tensor]) -> Dict[str, Any]:
+    """What fairseq expects in a file: settings and weights, no training begun."""
+    start = {"epoch": 1, "iterations_in_epoch": 0, "shuffle": True, "version": 2}
+    history = {
+        "criterion_name": "none",
+        "optimizer_name": "none",
+        "lr_scheduler_state": {},
+        "num_updates": 0,
+    }
+    return {
+        "args": None,
+        "cfg": OmegaConf.to_container(cfg, resolve=True, enum_to_str=True),
+        "model": state,
+        "criterion": None,
+        "optimizer_history": [history],
+        "task_state": {},
+        "extra_state": {"train_iterator": start, "val_loss": None},
+        "last_optimizer_state": None,
+    }
+
+
+def to_huggingface(source: Path, target: Path, like: Optional[Path]) -> None:
+    """Convert a checkpoint of fairseq."""
+    huggingface.safetensors_torch()  # before any work
+    loaded = load(source)
+    options, state = model_options(loaded, source), dict(loaded["model"])
+    kind = t5 if options.get("host") == "t5" else bart
+    like_config = rows = None
+    if like is not None:
+        like_config = huggingface.read_json(like / "config.json")
+        if kind_of(like_config, like) is not kind:
+            raise ConfigError(f"--like {like} is a {like_config['model_type']}, {source} is not")
+        rows = kind.vocabulary(like, like_config).rows
+    must_be_plain(options, source, kind.NAME)
+    try:
+        config, weights = kind.to_huggingface(options, state, like_config, rows)
+    except KeyError as error:
+        raise CheckpointError(f"{source} lacks {error.args[0]}: no {kind.NAME}") from error
+    rest = {name for name in state if not name.endswith((".version", "._float_tensor"))}
+    if rest:
+        raise ConfigError(f"Hugging Face's {kind.NAME} has no place for {first(rest)}")
+    with whole_or_nothing(target) as folder:
+        huggingface.write_model(folder, config, weights)
+        copied = huggingface.copy_tokenizer(like, folder) if like else []
+    print(f"{target}: config.json and model.safetensors of a {kind.NAME}")
+    print(f"  tokenizer: {', '.join(copied)}" if copied else "  no tokenizer: --like gives one")
+
+
+def model_options(loaded: Dict[str, Any], source: Path) -> Dict[str, Any]:
+    """A checkpoint's options of its model, flat.
+
+    Raises:
+        CheckpointError: if it has none
+    """
+    options = loaded.get("args")
+    if options is None and isinstance(loaded.get("cfg"), dict):
+        options = loaded["cfg"].get("model")
+    options = vars(options) if isinstance(options, Namespace) else options
+    if not isinstance(options, dict) or "encoder_embed_dim" not in options:
+        raise CheckpointError(f"{source} does not say of which sizes its model is")
+    return options
+
+
+def must_be_plain(options: Dict[str, Any], source: Path, name: str) -> None:
+    """Raise ConfigError, naming them, if a model has parts that the other format lacks."""
+    plain = {**dict.fromkeys(SLOTS, "dot"), "recurrence": "none"}
+    parts = [
+        f"--{key.replace('_', '-')} {options[key]}"
+        for key, value in plain.items()
+        if options.get(key, value) != value
+    ]
+    if parts:
+        raise ConfigError(
+            f"{source} has what Hugging Face's {name} cannot represent: {', '.join(parts)}"
+        )
+
+
+def first(names: Any) -> str:
+    """Some names of weights."""
+    shown = sorted(names)
+    more = f" and {len(shown) - SHOWN} more" if len(shown) > SHOWN else ""
+    return ", ".join(shown[:SHOWN]) + more

@@ -1,0 +1,139 @@
+"""Small models and tokenizers of Hugging Face's format, made here: nothing is downloaded."""
+
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Dict, List
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+TEXT = [
+    "the quick brown fox jumps over the lazy dog",
+    "a model reads a sentence and writes a summary",
+    "recurrent networks remember what they have read",
+    "the decoder attends to every word of the source",
+]
+
+
+def transformers() -> ModuleType:
+    """The library, or a skip without it; a torchaudio of another torch would stop its import."""
+    if "transformers" not in sys.modules:
+        sys.modules.setdefault("torchaudio", None)  # type: ignore[arg-type]
+    return pytest.importorskip("transformers")
+
+
+def train_sentencepiece(folder: Path) -> int:
+    """Write a T5-like spiece.model; its number of pieces."""
+    import sentencepiece
+
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(TEXT * 20), model_prefix=str(folder / "spiece"), vocab_size=50,
+        pad_id=0, eos_id=1, unk_id=2, bos_id=-1, model_type="unigram", minloglevel=2,
+        hard_vocab_limit=False,
+    )  # fmt: skip
+    (folder / "spiece.vocab").unlink()
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(folder / "spiece.model"))
+    return processor.get_piece_size()
+
+
+def train_byte_bpe(folder: Path) -> int:
+    """Write a BART-like vocab.json and merges.txt; the number of tokens."""
+    from tokenizers import ByteLevelBPETokenizer
+
+    tokenizer = ByteLevelBPETokenizer()
+    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    tokenizer.train_from_iterator(TEXT * 20, vocab_size=320, special_tokens=special[:4])
+    tokenizer.save_model(str(folder))
+    vocabulary = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
+    vocabulary["<mask>"] = len(vocabulary)
+    (folder / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
+    return len(vocabulary)
+
+
+T5_KINDS: Dict[str, Dict[str, Any]] = {
+    "v1.0": dict(d_model=16, d_kv=8, num_heads=2, feed_forward_proj="relu"),
+    "v1.1": dict(
+        d_model=16, d_kv=5, num_heads=3, feed_forward_proj="gated-gelu", tie_word_embeddings=False,
+        relative_attention_num_buckets=8, relative_attention_max_distance=7,
+    ),
+    "mt5": dict(d_model=16, d_kv=4, num_heads=2, feed_forward_proj="gated-gelu"),
+    "uneven": dict(
+        d_model=16, d_kv=8, num_heads=2, feed_forward_proj="gelu_new", num_decoder_layers=3
+    ),
+}  # fmt: skip
+"""Shapes of T5: tied and not, with heads that add up to the width and not."""
+
+
+def save_t5(folder: Path, kind: str, spare: int = 8, **changes: Any) -> nn.Module:
+    """Write a T5 with random weights and its tokenizer; the model as the library reads it.
+
+    Its sentences end after some words, as those of trained models do.
+
+    Args:
+        spare: rows beyond the tokenizer's pieces and its ten sentinels
+    """
+    library = transformers()
+    folder.mkdir(parents=True, exist_ok=True)
+    size = train_sentencepiece(folder) + 10 + spare
+    (folder / "tokenizer_config.json").write_text(json.dumps({"extra_ids": 10}))
+    names = ("MT5Config", "MT5ForConditionalGeneration")
+    if kind != "mt5":
+        names = ("T5Config", "T5ForConditionalGeneration")
+    config_class, model_class = (getattr(library, name) for name in names)
+    config = config_class(
+        **{"vocab_size": size, "d_ff": 24, "num_layers": 2, **T5_KINDS[kind], **changes}
+    )
+    model = model_class(config)
+    randomise(model)
+    with torch.no_grad():  # a channel that is the same everywhere speaks for </s>
+        model.shared.weight[:, 0] = 4.0
+        model.decoder.final_layer_norm.weight[0] = 1.0
+        if kind in ("v1.1", "mt5"):
+            model.lm_head.weight = nn.Parameter(0.5 * torch.randn(size, config.d_model))
+            model.lm_head.weight[:, 0] = 0.0
+            model.lm_head.weight[1, 0] = 2.0
+        else:
+            model.shared.weight[1, 0] = 7.0
+    model.save_pretrained(folder)
+    return model_class.from_pretrained(folder).eval()
+
+
+def save_bart(folder: Path, **changes: Any) -> nn.Module:
+    """Write a BART as `save_t5` writes a T5."""
+    library = transformers()
+    folder.mkdir(parents=True, exist_ok=True)
+    size = train_byte_bpe(folder)
+    sizes = dict(
+        d_model=16, encoder_layers=2, decoder_layers=3, encoder_attention_heads=2,
+        decoder_attention_heads=4, encoder_ffn_dim=24, decoder_ffn_dim=20,
+        max_position_embeddings=80, init_std=0.4,
+    )  # fmt: skip
+    config = library.BartConfig(**{"vocab_size": size, **sizes, **changes})
+    model = library.BartForConditionalGeneration(config)
+    randomise(model)
+    with torch.no_grad():  # a bias for </s>
+        model.model.decoder.layers[-1].final_layer_norm.bias += 3 * model.model.shared.weight[2]
+    model.save_pretrained(folder)
+    return library.BartForConditionalGeneration.from_pretrained(folder).eval()
+
+
+def randomise(model: nn.Module) -> None:
+    """No norm or bias at its neutral value, so that one that is lost is seen."""
+    for name, parameter in model.named_parameters():
+        if "norm" in name or name.endswith("bias"):
+            nn.init.normal_(parameter, mean=float(name.endswith("weight")), std=0.2)
+
+
+def state_of(folder: Path) -> Dict[str, Tensor]:
+    """What is in a folder's model.safetensors."""
+    from safetensors.torch import load_file
+
+    return load_file(folder / "model.safetensors")
+
+
+def words_to_rows(tokens: Tensor, rows: List[int]) -> Tensor:
+    """fairseq's indices as rows of the other format."""
+    return torch.tensor(rows)[tokens]
