@@ -135,6 +135,7 @@ def to_fairseq(
     table = shared[rows]
     state = {name: table for name in (*SHARED, "decoder.output_projection.weight")}
     for side in ("encoder", "decoder"):
+        weights.pop(f"{side}.version", None)  # which old files have
         state[f"{side}.version"] = torch.tensor([3.0])
     own = names(config["encoder_layers"], config["decoder_layers"])
     return {**state, **{name: weights.pop(name) for name in own}}

@@ -85,7 +85,8 @@ def bart_vocabulary(bpe: ByteBPE, size: int, folder: Path) -> Vocabulary:
         raise ConfigError(
             f"the tokenizer in {folder} begins with {first}; BART's begins with {SPECIAL}"
         )
-    beyond = [token for row, token in names.items() if row >= size]
+    # Models fine-tuned by fairseq have no row for the mask, which their tokenizer still has.
+    beyond = [token for row, token in names.items() if row >= size and token != "<mask>"]
     if beyond:
         raise ConfigError(
             f"the tokenizer in {folder} has {len(beyond)} tokens ({', '.join(beyond[:3])}) beyond "

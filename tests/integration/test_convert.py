@@ -152,6 +152,28 @@ def test_other_files_of_weights(
         (folder / name.replace(".", "-1.")).unlink()
 
 
+def test_older_bart_files(folders: Callable[[str], Path], tmp_path: Path) -> None:
+    """Names without "model.", versions, no row for the mask that the tokenizer has."""
+    from safetensors.torch import save_file
+
+    folder = tmp_path / "old"
+    shutil.copytree(folders("bart"), folder)
+    weights = {n.removeprefix("model."): w for n, w in state_of(folder).items()}
+    rows = len(weights["shared.weight"]) - 1
+    weights["shared.weight"] = weights["shared.weight"][:rows].clone()
+    weights["encoder.version"] = torch.ones(1)
+    weights.pop("final_logits_bias", None)
+    save_file(weights, folder / "model.safetensors")
+    change_config(folder, vocab_size=rows, normalize_before=False, normalize_embedding=True)
+    convert(folder, tmp_path / "fairseq")
+    found = saved_weights(tmp_path / "fairseq" / "model.pt")
+    expected = saved_weights(converted(folders("bart")) / "model.pt")
+    for name, weight in expected.items():
+        assert torch.equal(found[name], weight[: len(found[name])]), name
+    assert len(found["encoder.embed_tokens.weight"]) == rows
+    assert "<mask>" not in (tmp_path / "fairseq" / "dict.source.txt").read_text()
+
+
 def test_text_becomes_the_same_rows_with_t5(folders: Callable[[str], Path]) -> None:
     """fairseq's SentencePiece and dictionary, against the tokenizer the folder came with."""
     folder = folders("v1.0")
