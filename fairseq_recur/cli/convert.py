@@ -21,6 +21,7 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
+from fairseq_recur import compat
 from fairseq_recur.cli.average import load
 from fairseq_recur.conversion import bart, huggingface, t5
 from fairseq_recur.errors import CheckpointError, ConfigError
@@ -139,7 +140,8 @@ def must_fit(kind: ModuleType, cfg: DictConfig, state: Dict[str, Tensor], words:
         dictionary.add_symbol(str(number))
     task = Namespace(source_dictionary=dictionary, target_dictionary=dictionary)
     with torch.device("meta"):
-        expected = kind.build(cfg.model, task).state_dict()
+        expected = dict(kind.build(cfg.model, task).state_dict())
+    compat.drop_stale_encoder_keys(expected, "encoder")
     wrong = [
         f"{name} is {tuple(state[name].shape) if name in state else 'missing'}, config.json asks "
         f"for {tuple(weight.shape)}"
@@ -178,6 +180,7 @@ def to_huggingface(source: Path, target: Path, like: Optional[Path]) -> None:
     huggingface.safetensors_torch()  # before any work
     loaded = load(source)
     options, state = model_options(loaded, source), dict(loaded["model"])
+    compat.drop_stale_encoder_keys(state, "encoder")
     kind = t5 if options.get("host") == "t5" else bart
     like_config = rows = None
     if like is not None:
@@ -190,7 +193,7 @@ def to_huggingface(source: Path, target: Path, like: Optional[Path]) -> None:
         config, weights = kind.to_huggingface(options, state, like_config, rows)
     except KeyError as error:
         raise CheckpointError(f"{source} lacks {error.args[0]}: no {kind.NAME}") from error
-    rest = {name for name in state if not name.endswith((".version", "._float_tensor"))}
+    rest = [name for name in state if not name.endswith(".version")]
     if rest:
         raise ConfigError(f"Hugging Face's {kind.NAME} has no place for {first(rest)}")
     with whole_or_nothing(target) as folder:

@@ -12,7 +12,7 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 
 from fairseq_recur.cli.average import average_checkpoints, save_atomically
 from fairseq_recur.errors import CheckpointError
-from tests.conftest import SMALL, TRAIN
+from tests.conftest import SMALL, TRAIN, stock_of
 from tests.running import (
     SHORT,
     USER_DIR,
@@ -126,7 +126,7 @@ def fresh_parts(log: str) -> List[str]:
 def test_finetune_starts_from_the_stock_transformer(
     preset: str, cli: Cli, corpus: Path, trained: Trained, tmp_path: Path
 ) -> None:
-    stock = trained("transformer") / "checkpoint_last.pt"
+    stock = trained(stock_of(["--arch", preset])[1]) / "checkpoint_last.pt"
     log = start(cli, corpus, preset, tmp_path, "--finetune-from-model", stock)
     expected, found = saved_weights(stock), saved_weights(tmp_path / "checkpoint_last.pt")
     for name, value in expected.items():
@@ -141,19 +141,20 @@ def test_finetune_starts_from_the_stock_transformer(
 def test_finetune_starts_every_system(
     system: List[str], cli: Cli, corpus: Path, trained: Trained, tmp_path: Path
 ) -> None:
-    flags = [f for f in system if f.endswith("normalize-before")]
+    _, arch, *flags = stock_of(system)
     stock = tmp_path / "stock" / "checkpoint_last.pt"
     if flags:
-        start(cli, corpus, "transformer", stock.parent, *flags)
+        start(cli, corpus, arch, stock.parent, *flags)
     else:
-        stock = trained("transformer") / "checkpoint_last.pt"
+        stock = trained(arch) / "checkpoint_last.pt"
     how = ["--finetune-from-model", stock, *system[2:]]
     log = start(cli, corpus, system[1], tmp_path, *how)
     expected, found = saved_weights(stock), saved_weights(tmp_path / "checkpoint_last.pt")
     for name, value in expected.items():
         assert torch.equal(found[name], value), name
     assert (fresh_parts(log) == []) == (found.keys() == expected.keys())
-    assert (fresh_parts(log) == []) == (system[-2:] == ["--recurrence", "none"])
+    plain = stock_of(system) == system or system[-2:] == ["--recurrence", "none"]
+    assert (fresh_parts(log) == []) == plain
 
 
 def test_finetuned_model_goes_on_learning(
@@ -162,7 +163,7 @@ def test_finetuned_model_goes_on_learning(
     """The first loss is near the baseline's last one, far from that of a new model."""
     log = cli(
         "train", corpus / "bin", "--user-dir", USER_DIR, "--arch", preset, *SMALL, *TRAIN,
-        "--finetune-from-model", trained("transformer") / "checkpoint_last.pt",
+        "--finetune-from-model", trained(stock_of(["--arch", preset])[1]) / "checkpoint_last.pt",
         "--max-update", 12, "--save-dir", tmp_path, "--no-epoch-checkpoints", "--dropout", 0,
     )  # fmt: skip
     losses = update_losses(log)
@@ -205,7 +206,8 @@ def test_stock_checkpoint_that_lacks_a_weight_is_refused(
     preset: str, cli: Cli, corpus: Path, trained: Trained, tmp_path: Path
 ) -> None:
     name = "encoder.layers.1.fc1.weight"
-    bad = damage(trained("transformer") / "checkpoint_last.pt", tmp_path / "bad.pt", name)
+    stock = trained(stock_of(["--arch", preset])[1]) / "checkpoint_last.pt"
+    bad = damage(stock, tmp_path / "bad.pt", name)
     with pytest.raises(CheckpointError, match=f"lacks.*{name}"):
         start(cli, corpus, preset, tmp_path, "--finetune-from-model", bad)
 

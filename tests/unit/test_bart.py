@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_recur.errors import CheckpointError
+from fairseq_recur.models.bart import TABLES
 from tests.conftest import PLAIN, SMALL
 
 Build = Callable[..., nn.Module]
@@ -79,7 +80,7 @@ def test_other_vocabularies_are_refused(make_model: Build, rows: int) -> None:
 def test_no_row_of_another_model_is_cut(make_model: Build) -> None:
     stock = make_model("transformer", *SMALL)
     state = {name: weight.clone() for name, weight in stock.state_dict().items()}
-    for name in ("encoder.embed_tokens.weight",):
+    for name in TABLES:
         state[name] = torch.cat([state[name], state[name][:1]])
     with pytest.raises(CheckpointError, match="vocabulary is of another size"):
         make_model("transformer_biarn", *SMALL, *PLAIN).load_state_dict(state)
