@@ -185,7 +185,7 @@ TRANSFORMERS: List[str] = [
 ]
 """The structures around fairseq's Transformer, to which they can be compared bit for bit.
 
-T5's counterpart is another library's, see tests/unit/test_t5.py.
+T5's counterpart is another library's, see tests/integration/test_convert_logits.py.
 """
 
 

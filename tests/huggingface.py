@@ -4,11 +4,13 @@ import json
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Dict, List
+from typing import Any, Dict
 
 import pytest
 import torch
 from torch import Tensor, nn
+
+from fairseq_recur.cli import main
 
 TEXT = [
     "the quick brown fox jumps over the lazy dog",
@@ -134,6 +136,27 @@ def state_of(folder: Path) -> Dict[str, Tensor]:
     return load_file(folder / "model.safetensors")
 
 
-def words_to_rows(tokens: Tensor, rows: List[int]) -> Tensor:
-    """fairseq's indices as rows of the other format."""
-    return torch.tensor(rows)[tokens]
+def converted(folder: Path) -> Path:
+    return folder.with_name(folder.name + "-fairseq")
+
+
+def convert(source: Path, target: Path, *flags: Any) -> None:
+    assert main(["convert", "--input", str(source), "--output", str(target), *map(str, flags)]) == 0
+
+
+def refused(
+    capsys: pytest.CaptureFixture[str], source: Path, target: Path, *flags: Any
+) -> str:
+    """The one message of a conversion that fails; nothing may be written."""
+    before = sorted(target.parent.iterdir())
+    capsys.readouterr()
+    code = main(["convert", "--input", str(source), "--output", str(target), *map(str, flags)])
+    message = capsys.readouterr().err
+    assert code == 2 and message.count("fairseq-recur: error:") == 1
+    assert sorted(target.parent.iterdir()) == before
+    return message
+
+
+def change_config(folder: Path, **changes: Any) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))

@@ -119,7 +119,7 @@ def to_fairseq(source: Path, target: Path) -> None:
         flags = kind.tokenizer_files(source, folder)
     print(f"{target}: {kind.NAME} with {len(vocabulary.rows):,} words as model.pt")
     print(f"  arguments of its model: {' '.join(arguments)}")
-    print("  dictionaries: dict.source.txt, dict.target.txt (fairseq-preprocess --srcdict --tgtdict)")
+    print("  dictionaries: dict.source.txt, dict.target.txt (for --srcdict and --tgtdict)")
     if flags:
         print(f"  text: {' '.join(flags)}, with these files' paths")
     else:

@@ -91,7 +91,7 @@ def read_shards(index: Path) -> Dict[str, Tensor]:
         weights.update(read_tensors(index.parent / shard))
     lost = sorted(places.keys() - weights.keys())
     if lost:
-        raise CheckpointError(f"{index} names {', '.join(lost[:5])}, which is in none of its shards")
+        raise CheckpointError(f"{index} names {', '.join(lost[:5])}, which no shard has")
     return weights
 
 

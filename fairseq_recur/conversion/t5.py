@@ -53,7 +53,8 @@ def build(cfg: Any, task: Any) -> BaseFairseqModel:
 
 def feed_forward(config: Dict[str, Any]) -> Dict[str, Any]:
     """fairseq's options for ``feed_forward_proj``."""
-    kind = config.get("feed_forward_proj", "gated-gelu" if config["model_type"] == "mt5" else "relu")
+    usual = "gated-gelu" if config["model_type"] == "mt5" else "relu"
+    kind = config.get("feed_forward_proj", usual)
     gated, name = kind.startswith("gated-"), kind.removeprefix("gated-")
     if kind == "gated-gelu":
         name = "gelu_new"  # that "gelu" was T5 v1.1's name for the approximation

@@ -47,7 +47,11 @@ class RecurrentTransformerModel(RecurrentModel, TransformerModelBase):
 
     @classmethod
     def build_embedding(
-        cls, cfg: TransformerConfig, dictionary: Dictionary, embed_dim: int, path: Optional[str] = None
+        cls,
+        cfg: TransformerConfig,
+        dictionary: Dictionary,
+        embed_dim: int,
+        path: Optional[str] = None,
     ) -> nn.Embedding:
         """The embedding matrix; T5's begins with deviation 1 in all of its rows."""
         embedding = super().build_embedding(cfg, dictionary, embed_dim, path)

@@ -4,8 +4,10 @@ from pathlib import Path
 from typing import Callable, Dict, List
 
 import pytest
+import torch
 
 from tests.conftest import SMALL, TRAIN
+from tests.huggingface import convert, converted, save_bart, save_t5
 from tests.running import USER_DIR
 
 # Enough updates that the model's hypotheses differ from sentence to sentence.
@@ -35,3 +37,19 @@ def trained(
         return folders[name]
 
     return train
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """A folder with a model of each kind, and beside it NAME-fairseq, what it became."""
+    root = tmp_path_factory.mktemp("convert")
+
+    def make(kind: str) -> Path:
+        folder = root / kind
+        if not folder.exists():
+            torch.manual_seed(2)
+            save_bart(folder) if kind == "bart" else save_t5(folder, kind)
+            convert(folder, converted(folder))
+        return folder
+
+    return make

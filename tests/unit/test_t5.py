@@ -1,13 +1,19 @@
 """T5 as a host: positions, the start of a sentence, and what its options refuse.
 
-That its arithmetic is T5's is shown in tests/integration/test_convert_t5.py, where models of
-another library are converted.
+That its arithmetic is T5's is shown in tests/integration/test_convert_logits.py, where
+models of another library are converted.
 """
 
+import functools
+from argparse import Namespace
 from typing import Callable, List
 
 import pytest
 import torch
+from fairseq import options
+from fairseq.data import Dictionary
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.models import build_model
 from torch import Tensor, nn
 
 from fairseq_recur.errors import CheckpointError, ConfigError
@@ -27,8 +33,10 @@ def test_buckets_are_the_definition(buckets: int, furthest: int, bidirectional: 
     lags = torch.arange(-furthest - 40, furthest + 41)
     starts = torch.tensor(bucket_starts(buckets // 2 if bidirectional else buckets, furthest))
     found = relative_buckets(lags, starts, bidirectional).tolist()
-    expected = [naive.relative_bucket(lag, buckets, furthest, bidirectional) for lag in lags.tolist()]
-    assert found == expected
+    slow = functools.partial(
+        naive.relative_bucket, buckets=buckets, max_distance=furthest, bidirectional=bidirectional
+    )
+    assert found == [slow(lag) for lag in lags.tolist()]
     assert 0 in found and max(found) == buckets - 1
 
 
@@ -127,6 +135,27 @@ def test_initial_weights_are_t5s(make_model: Build) -> None:
     for module, std in expected.items():
         assert module.weight.std().item() == pytest.approx(std, rel=0.02)
     assert model.encoder.position_bias.weight.std().item() == pytest.approx(width**-0.5, rel=0.2)
+
+
+def test_t5_small_has_its_size() -> None:
+    """T5-small with its 32,128 words has 60,506,624 parameters, matrix by matrix."""
+    words = Dictionary()
+    for number in range(32_128 - len(words)):
+        words.add_symbol(str(number))
+    parser = options.get_training_parser("translation")
+    args = options.parse_args_and_arch(parser, ["data", "--arch", "t5_small"])
+    task = Namespace(source_dictionary=words, target_dictionary=words)
+    with torch.device("meta"):
+        model = build_model(convert_namespace_to_omegaconf(args).model, task)
+    width, inner = 512, 2048
+    attention, network = 4 * width**2, 2 * width * inner
+    by_hand = (
+        32_128 * width
+        + 6 * (attention + network + 2 * width)  # encoder
+        + 6 * (2 * attention + network + 3 * width)  # decoder
+        + 2 * (width + 32 * 8)  # the last norm and the position bias of each
+    )
+    assert sum(p.numel() for p in model.parameters()) == by_hand == 60_506_624
 
 
 def test_checkpoint_of_a_transformer_is_refused(make_model: Build) -> None:
