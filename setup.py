@@ -49,7 +49,15 @@ setup(
     extras_require={
         "plot": ["matplotlib>=3.7"],
         "convert": ["safetensors>=0.4"],
-        "test": ["pytest>=7", "pytest-xdist>=3", "hypothesis>=6", "matplotlib>=3.7", "sacremoses>=0.1"],
+        "test": [
+            "pytest>=7",
+            "pytest-xdist>=3",
+            "hypothesis>=6",
+            "matplotlib>=3.7",
+            "sacremoses>=0.1",
+            "safetensors>=0.4",
+            "transformers>=4.40",
+        ],
     },
     entry_points={"console_scripts": ["fairseq-recur = fairseq_recur.cli:main"]},
 )

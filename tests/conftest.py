@@ -96,6 +96,36 @@ DECODER_VARIANTS: Dict[str, List[str]] = {
 """The options of the self-attention parts, each value at least once, for the decoder."""
 
 
+SEGMENTS: List[str] = "--segment-size 3 --target-length 7".split()
+"""Segments so short that the sources of the tests have several."""
+
+SRFORMER_VARIANTS: Dict[str, List[str]] = {
+    "default": SEGMENTS,
+    "long-targets": "--segment-size 2 --target-length 3".split(),
+    "ratio": "--segment-size 2 --target-length-mode ratio --target-ratio 0.7".split(),
+    "frobenius-sigma": [*SEGMENTS, *"--srformer-norm frobenius --srformer-sigma".split()],
+    "no-norm-stored": [*SEGMENTS, *"--srformer-norm none --srformer-form stored".split()],
+    "clamp-surrogate": [*SEGMENTS, *"--srformer-clamp 2 --srformer-surrogate piecewise".split()],
+    "no-segmented-term": [*SEGMENTS, "--srformer-no-segmented-term"],
+    "no-neuron": [*SEGMENTS, "--srformer-no-neuron"],
+    "current-segment": [*SEGMENTS, "--srformer-current-segment"],
+    "leaky": [*SEGMENTS, *"--srformer-leak-init 0.5 --srformer-threshold-init 0.3".split()],
+    "segmented": ["--cross-attention", "segmented", *SEGMENTS],
+    "xl": ["--cross-attention", "xl", *SEGMENTS],
+    "xl-rnn": ["--cross-attention", "xl", "--xl-memory", "rnn", *SEGMENTS],
+    "global": ["--cross-attention", "global", *SEGMENTS],
+    "global-transient": [
+        "--cross-attention", "global", "--global-tokens", "transient", *SEGMENTS
+    ],
+    "pre-norm": [*SEGMENTS, "--encoder-normalize-before", "--decoder-normalize-before"],
+    "all-three": [
+        *SEGMENTS, *"--recurrence biarn --recurrence-fused-layers all".split(),
+        *"--encoder-self-attention rsa --decoder-self-attention rsa".split(),
+    ],
+}
+"""The options of the cross-attention parts, each value at least once."""
+
+
 def on_both_sides(flags: List[str]) -> List[str]:
     """Flags of the decoder, and the same ones of the encoder."""
     both = list(flags)
@@ -147,13 +177,16 @@ STRUCTURES: List[str] = list({structure(p): p for p in reversed(PRESETS)}.values
 def variants_of(preset: str) -> Dict[str, List[str]]:
     """The options to test a structure with; one that is another's twin but for rates: none."""
     config = ARCH_MODEL_REGISTRY[preset].config_class()
-    variants: Dict[str, List[str]] = {"default": []}
+    segments = [] if config.cross_attention == "dot" else SEGMENTS
+    variants: Dict[str, List[str]] = {"default": segments}
     if preset.endswith("_big"):
         return variants
     if config.recurrence != "none":
         variants.update(RECURRENCE_VARIANTS)
-    if config.host == "t5":
+    if config.host == "t5" and not segments:
         variants.update(T5_VARIANTS)
+    if preset == "srformer":  # in the other hosts it is the same part
+        variants.update(SRFORMER_VARIANTS)
     if config.encoder_self_attention != "dot":
         variants.update(SELF_ATTENTION_VARIANTS)
     return variants
@@ -167,6 +200,12 @@ SYSTEMS: Dict[str, List[str]] = {
 """Every structure, and every set of options: the flags that choose them."""
 
 
+BART_FLAGS: List[str] = (
+    "--encoder-learned-pos --decoder-learned-pos --layernorm-embedding --no-scale-embedding "
+    "--share-all-embeddings --share-decoder-input-output-embed --activation-fn gelu"
+).split()
+"""What makes fairseq's Transformer a BART."""
+
 HOST_FLAGS = ("--t5-", "--activation-fn", "--encoder-normalize-", "--decoder-normalize-")
 
 
@@ -175,9 +214,9 @@ def stock_of(system: List[str]) -> List[str]:
     options = re.findall(r"(--\S+)((?: (?!--)\S+)*)", " ".join(system[2:]))
     flags = [word for name, values in options if name.startswith(HOST_FLAGS)
              for word in (name, *values.split())]  # fmt: skip
-    host = ARCH_MODEL_REGISTRY[system[1]].config_class().host
-    arch = {"transformer": "transformer", "t5": "t5_small"}[host]
-    return ["--arch", arch, *flags]
+    config = ARCH_MODEL_REGISTRY[system[1]].config_class()
+    arch = {"transformer": "transformer", "t5": "t5_small"}[config.host]
+    return ["--arch", arch, *flags, *(BART_FLAGS if config.layernorm_embedding else [])]
 
 
 TRANSFORMERS: List[str] = [

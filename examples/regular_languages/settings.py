@@ -53,7 +53,7 @@ class Settings:
     systems: str = _variable("SYSTEMS", SYSTEMS)
     seeds: str = _variable("SEEDS", "1")
     epochs: str = _variable("EPOCHS", "25")
-    gate: str = _variable("GATE", "0")
+    gate: str = _variable("GATE", "1")
     dilations: str = _variable("DILATIONS", "2,2")
     positions: str = _variable("POSITIONS", "0")
     device: str = _variable("DEVICE", "cpu")

@@ -8,6 +8,7 @@ from fairseq.data import Dictionary
 
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.models.check_attention import self_attention
+from fairseq_recur.models.check_cross import cross_attention
 from fairseq_recur.models.check_t5 import t5
 from fairseq_recur.models.config import RecurrentTransformerConfig, fused_layers
 from fairseq_recur.models.flags import flag, unknown_choices
@@ -41,6 +42,7 @@ def check_config(cfg: Namespace, source: Dictionary, target: Dictionary) -> None
         problems = [
             *sizes(cfg),
             *self_attention(cfg, ("encoder", "decoder")),
+            *cross_attention(cfg),
             *recurrence(cfg),
             *t5(cfg),
             *without_effect(cfg),

@@ -13,9 +13,10 @@ from fairseq.models.transformer import TransformerConfig
 from omegaconf import II
 
 from fairseq_recur.models.attention_config import SelfAttentionConfig
+from fairseq_recur.models.cross_config import CrossAttentionConfig
 from fairseq_recur.models.t5_config import T5Config
 from fairseq_recur.modules.biarn import ATTENTION
-from fairseq_recur.modules.parts import CROSS_ATTENTION, FUSION, RECURRENCE, SELF_ATTENTION
+from fairseq_recur.modules.parts import FUSION, RECURRENCE, SELF_ATTENTION
 
 # Deprecated or without effect on an encoder-decoder; `--relu-dropout` stays as an alias.
 LEFT_OUT = {"adaptive_input", "char_inputs", "decoder_input_dim", "relu_dropout"}
@@ -56,14 +57,13 @@ HostConfig = make_dataclass("HostConfig", host_fields(), bases=(FairseqDataclass
 
 
 @dataclass
-class RecurrentTransformerConfig(SelfAttentionConfig, T5Config, HostConfig):
+class RecurrentTransformerConfig(
+    SelfAttentionConfig, CrossAttentionConfig, T5Config, HostConfig
+):
     """Options of the parts, after those of fairseq's Transformer."""
 
     encoder_self_attention: ChoiceEnum(list(SELF_ATTENTION)) = field(
         default="dot", metadata={"help": "part for the encoder's self-attention"}
-    )
-    cross_attention: ChoiceEnum(list(CROSS_ATTENTION)) = field(
-        default="dot", metadata={"help": "part for the decoder's attention over the encoder"}
     )
     recurrence: ChoiceEnum(["none", *RECURRENCE]) = field(
         default="none",

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from fairseq_recur.models.config import fused_layers
 from fairseq_recur.models.encoder import EncoderOut
 from fairseq_recur.models.layers import wrap_layer
+from fairseq_recur.modules.decoding import note_step
 from fairseq_recur.modules.decoder_layer import DecoderLayer, FusedDecoderLayer
 from fairseq_recur.modules.fusion import IncrementalState
 from fairseq_recur.modules.t5_projections import is_t5
@@ -83,6 +84,9 @@ class RecurrentTransformerDecoder(TransformerDecoderBase):
         hand them a second encoder's output, nor a bias to be added to the scores, so with
         fusion and in a T5 the loop is this one.
         """
+        if incremental_state is not None:
+            position = prev_output_tokens.size(1) - 1
+            note_step(incremental_state, encoder_out["sentences"][0], position)
         if self._first_fused == self.num_layers and not is_t5(self.cfg):
             return super().extract_features_scriptable(
                 prev_output_tokens,

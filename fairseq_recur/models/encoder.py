@@ -2,6 +2,7 @@
 
 from typing import Dict, List, Optional
 
+import torch
 from fairseq.data import Dictionary
 from fairseq.models.transformer import TransformerConfig, TransformerEncoderBase
 from torch import Tensor, nn
@@ -18,7 +19,8 @@ class RecurrentTransformerEncoder(TransformerEncoderBase):
     """fairseq's encoder, its layers with slots, and optionally a recurrence encoder.
 
     To fairseq's output dictionary it adds ``recurrence_out``, [states (L', B, 2C)], and
-    ``recurrence_padding_mask``, [mask (B, L')] or [] if there is nothing to mask.
+    ``recurrence_padding_mask``, [mask (B, L')] or [] if there is nothing to mask; and
+    ``sentences``, [(B,) int64], which sentence each row is of, also once rows are beams.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class RecurrentTransformerEncoder(TransformerEncoderBase):
     ) -> EncoderOut:
         """Encode (B, S) source tokens; see fairseq's encoder, and the class for what is added."""
         out = super().forward(src_tokens, src_lengths, return_all_hiddens, token_embeddings)
+        out["sentences"] = [torch.arange(src_tokens.size(0), device=src_tokens.device)]
         if self.recurrence_encoder is None:
             return out
         mask = src_tokens.eq(self.padding_idx)
@@ -67,9 +70,15 @@ class RecurrentTransformerEncoder(TransformerEncoderBase):
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
         """The output for the sentences *new_order* (B',), for beams and finished sentences.
 
-        fairseq's method returns the keys it knows and no others.
+        fairseq's method returns the keys it knows and no others, and copies them at each step of
+        decoding. The rows of a sentence are equal, so mostly there is nothing to move.
         """
+        sentences = encoder_out["sentences"][0]
+        reordered = sentences.index_select(0, new_order)
+        if torch.equal(reordered, sentences):  # beams of a sentence changed places
+            return encoder_out
         out = super().reorder_encoder_out(encoder_out, new_order)
+        out["sentences"] = [reordered]
         if self.recurrence_encoder is not None:
             for key, batch_axis in (("recurrence_out", 1), ("recurrence_padding_mask", 0)):
                 out[key] = [x.index_select(batch_axis, new_order) for x in encoder_out[key]]

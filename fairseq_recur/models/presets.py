@@ -46,6 +46,8 @@ SYSTEMS: Dict[str, Dict[str, Any]] = {
     "transformer_biarn": dict(recurrence="biarn"),
     # Huang et al. 2023: every head of every self-attention with a regular matrix, as CodeT5's.
     "rsa_transformer": dict(encoder_self_attention="rsa", decoder_self_attention="rsa"),
+    # Long et al. 2023 around this host; s = 64 as in the paper.
+    "srformer": dict(cross_attention="srformer"),
 }
 
 # T5 v1.0, whose small size is the base size of the Transformer (Raffel et al. 2020).
@@ -62,13 +64,46 @@ T5: Dict[str, Any] = dict(
     activation_dropout=0.1,
 )
 
+# BART, as fairseq's architectures of that name have it (Lewis et al. 2020).
+BART: Dict[str, Any] = dict(
+    encoder_learned_pos=True,
+    decoder_learned_pos=True,
+    layernorm_embedding=True,
+    no_scale_embedding=True,
+    share_all_embeddings=True,
+    share_decoder_input_output_embed=True,
+    activation_fn="gelu",
+)
+BART_BASE_SHAPE: Dict[str, Any] = dict(
+    encoder_embed_dim=768,
+    encoder_ffn_embed_dim=3072,
+    encoder_attention_heads=12,
+    decoder_attention_heads=12,
+)
+BART_LARGE_SHAPE: Dict[str, Any] = dict(
+    encoder_embed_dim=1024,
+    encoder_ffn_embed_dim=4096,
+    encoder_layers=12,
+    decoder_layers=12,
+    encoder_attention_heads=16,
+    decoder_attention_heads=16,
+)
+
+# SRformer in a pretrained BART has the published code's clamp.
+SRFORMER: Dict[str, Any] = SYSTEMS["srformer"]
+SRFORMER_BART: Dict[str, Any] = dict(**BART, **SRFORMER, srformer_clamp=2.0)
+
 PRESETS: Dict[str, Dict[str, Any]] = {
     **{
         system + size: {**sizes, **parts}
         for system, parts in SYSTEMS.items()
         for size, sizes in SIZES.items()
     },
+    "srformer_base": {**BART_BASE_SHAPE, **SRFORMER},
+    "srformer_bart_base": {**BART_BASE_SHAPE, **SRFORMER_BART},
+    "srformer_bart_large": {**BART_LARGE_SHAPE, **SRFORMER_BART},
     "t5_small": T5,
+    "srformer_t5_small": {**T5, **SRFORMER},
 }
 
 

@@ -1,6 +1,6 @@
 """fairseq's Transformer decoder layer with slots for its attentions, and with fusion."""
 
-from typing import Callable, Optional, Tuple
+from typing import Any, Callable, Optional, Tuple
 
 from fairseq.models.transformer import TransformerConfig
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from fairseq_recur.modules.fusion import IncrementalState
 from fairseq_recur.modules.parts import CROSS_ATTENTION, FUSION, SELF_ATTENTION
+from fairseq_recur.modules.segmented_attention import SegmentedAttention
 from fairseq_recur.modules.t5_attention import T5CrossAttention, T5SelfAttention
 from fairseq_recur.modules.t5_projections import is_t5, use_t5_sublayers
 
@@ -43,6 +44,17 @@ class DecoderLayer(TransformerDecoderLayerBase):
             return build(cfg, "decoder", lambda: T5CrossAttention(cfg))
         return build(cfg, "decoder", lambda: stock(embed_dim, cfg))
 
+    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tuple[Any, ...]:
+        """One layer; arguments and results are those of fairseq's decoder layer."""
+        if not isinstance(self.encoder_attn, SegmentedAttention):
+            return self.sublayers(x, *args, **kwargs)
+        with self.encoder_attn.knowing_references(kwargs.get("self_attn_padding_mask")):
+            return self.sublayers(x, *args, **kwargs)
+
+    def sublayers(self, x: Tensor, *args: Any, **kwargs: Any) -> Tuple[Any, ...]:
+        """The layer itself: fairseq's."""
+        return super().forward(x, *args, **kwargs)
+
 
 class FusedDecoderLayer(DecoderLayer):
     """A decoder layer with a fourth sub-layer that reads the recurrence encoder.
@@ -70,7 +82,7 @@ class FusedDecoderLayer(DecoderLayer):
         """The position-wise network, without its residual connection."""
         return self.fc2(self.activation_dropout_module(self.activation_fn(self.fc1(x)))), None
 
-    def forward(
+    def sublayers(
         self,
         x: Tensor,
         encoder_out: Tensor,

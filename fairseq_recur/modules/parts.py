@@ -20,6 +20,9 @@ from fairseq_recur.modules.relative import RelativeSelfAttention
 from fairseq_recur.modules.rem import RecurrenceEncodingMatrices, RemOptions
 from fairseq_recur.modules.rem_heads import parse_range, parse_rem_heads
 from fairseq_recur.modules.rsa import MixedSelfAttention
+from fairseq_recur.modules.segment_memory import GlobalAttention, XLAttention
+from fairseq_recur.modules.segmented_attention import SegmentedAttention
+from fairseq_recur.modules.srformer import SRformerAttention
 
 # Builds an attention module for a layer. It is given the host's configuration
 # (fairseq's TransformerConfig with this plug-in's options as attributes), the side,
@@ -74,6 +77,11 @@ def initial_gate(cfg: TransformerConfig) -> float:
     return float(cfg.rsa_gate_init)
 
 
+def cross(part: Type[SegmentedAttention]) -> AttentionBuilder:
+    """Attention over segments of the source (Long et al. 2023), or a relative of it."""
+    return lambda cfg, side, stock: part(cfg)
+
+
 SELF_ATTENTION: Dict[str, AttentionBuilder] = {
     "dot": dot,
     "rsa": rsa,
@@ -81,6 +89,12 @@ SELF_ATTENTION: Dict[str, AttentionBuilder] = {
     "toeplitz": learned_matrix(ToeplitzMatrix),
     "full_matrix": learned_matrix(FullMatrix),
 }
-CROSS_ATTENTION: Dict[str, AttentionBuilder] = {"dot": dot}
+CROSS_ATTENTION: Dict[str, AttentionBuilder] = {
+    "dot": dot,
+    "srformer": cross(SRformerAttention),
+    "segmented": cross(SegmentedAttention),
+    "xl": cross(XLAttention),
+    "global": cross(GlobalAttention),
+}
 RECURRENCE: Dict[str, Type[Recurrence]] = {"birnn": BiRNN, "biarn": BiARN}
 FUSION: Dict[str, Type[StackFusion]] = {"stack": StackFusion, "gated_sum": GatedSumFusion}

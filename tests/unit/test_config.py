@@ -29,7 +29,7 @@ STOCK_NAMES: Dict[str, str] = {
 }
 STOCK_SIZES: Dict[str, str] = {
     system + size: stock
-    for system in ("transformer_biarn", "rsa_transformer")
+    for system in ("transformer_biarn", "rsa_transformer", "srformer")
     for size, stock in STOCK_NAMES.items()
     if system + size in PRESETS
 }
@@ -43,7 +43,8 @@ def parameters(model: nn.Module) -> int:
 def test_registered_presets_are_the_declared_ones() -> None:
     assert PRESETS == sorted(DECLARED)
     assert {"transformer_biarn", "rsa_transformer_tiny"} <= set(PRESETS)
-    assert {p for p in PRESETS if not p.endswith("_tiny")} == {*STOCK_SIZES, "t5_small"}
+    others = "t5_small srformer_t5_small srformer_base srformer_bart_base srformer_bart_large"
+    assert {p for p in PRESETS if not p.endswith("_tiny")} == {*STOCK_SIZES, *others.split()}
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -280,6 +281,7 @@ PLACES = {
     "encoder": "encoder.layers.0.self_attn.mixture",
     "decoder": "decoder.layers.1.self_attn.mixture",
     "relative": "decoder.layers.0.self_attn.positions",
+    "cross-attention": "decoder.layers.1.encoder_attn.neuron",
 }
 
 
@@ -288,6 +290,8 @@ def uses(model: nn.Module, slot: str) -> bool:
     cfg = model.encoder.cfg
     if slot == "recurrence":
         return cfg.recurrence != "none"
+    if slot == "cross-attention":
+        return cfg.cross_attention == "srformer"
     if slot == "relative":
         return cfg.decoder_self_attention == "relative"
     return getattr(cfg, f"{slot}_self_attention") in {"rsa", "toeplitz", "full_matrix"}
@@ -296,7 +300,7 @@ def uses(model: nn.Module, slot: str) -> bool:
 def test_half_a_part_is_refused(make_model: Build, preset: str) -> None:
     model = make_model(preset, *SMALL)
     state = dict(model.state_dict())
-    marks = ("recurrence_encoder", "mixture.eta", "position_bias")
+    marks = ("recurrence_encoder", "mixture.eta", "neuron.leak", "position_bias")
     lost = next(k for k in state if any(mark in k for mark in marks))
     del state[lost]
     with pytest.raises(CheckpointError, match=f"lacks {lost}"):

@@ -1,0 +1,82 @@
+"""What is wrong with the options of the parts for the cross-attention."""
+
+from argparse import Namespace
+from dataclasses import fields
+from typing import Dict, Iterator, Set
+
+from fairseq_recur.models.cross_config import CrossAttentionConfig
+from fairseq_recur.models.flags import flag
+
+SEGMENTED = {"srformer", "segmented", "xl", "global"}
+SRFORMER = {"srformer"}
+
+# The parts that read an option; all others would ignore it.
+READ_BY: Dict[str, Set[str]] = {
+    "segment_size": SEGMENTED,
+    "target_length": SEGMENTED,
+    "target_length_mode": SEGMENTED,
+    "target_ratio": SEGMENTED,
+    "srformer_leak_init": SRFORMER,
+    "srformer_threshold_init": SRFORMER,
+    "srformer_norm": SRFORMER,
+    "srformer_clamp": SRFORMER,
+    "srformer_sigma": SRFORMER,
+    "srformer_surrogate": SRFORMER,
+    "srformer_no_segmented_term": SRFORMER,
+    "srformer_no_neuron": SRFORMER,
+    "srformer_current_segment": SRFORMER,
+    "srformer_form": SRFORMER,
+    "xl_memory": {"xl"},
+    "global_tokens": {"global"},
+}
+DEFAULTS = {f.name: f.default for f in fields(CrossAttentionConfig)}
+
+# Options of the neuron, which --srformer-no-neuron removes.
+NEURON = ("srformer_leak_init", "srformer_threshold_init", "srformer_surrogate", "srformer_form")
+
+
+def cross_attention(cfg: Namespace) -> Iterator[str]:
+    """Everything that is wrong, one line each."""
+    part = cfg.cross_attention
+    for name, readers in READ_BY.items():
+        if getattr(cfg, name) != DEFAULTS[name] and part not in readers:
+            yield (
+                f"{flag(name)} {getattr(cfg, name)} has no effect: it needs --cross-attention "
+                f"{' or '.join(sorted(readers))}"
+            )
+    for name in ("segment_size", "target_length"):
+        if getattr(cfg, name) < 1:
+            yield f"{flag(name)} {getattr(cfg, name)}: at least 1 is needed"
+    if cfg.target_ratio <= 0:
+        yield f"--target-ratio {cfg.target_ratio}: a number above 0 is needed"
+    if cfg.target_ratio != DEFAULTS["target_ratio"] and cfg.target_length_mode != "ratio":
+        yield f"--target-ratio {cfg.target_ratio} has no effect without --target-length-mode ratio"
+    if cfg.target_length_mode == "ratio" and cfg.target_length != DEFAULTS["target_length"]:
+        yield f"--target-length {cfg.target_length} has no effect with --target-length-mode ratio"
+    if part == "srformer":
+        yield from srformer(cfg)
+    if part != "dot":
+        for name in ("no_cross_attention", "cross_self_attention"):
+            if getattr(cfg, name):
+                yield f"{flag(name)} leaves no place for --cross-attention {part}"
+
+
+def srformer(cfg: Namespace) -> Iterator[str]:
+    """Values of the neuron's options, and options that exclude each other."""
+    if cfg.srformer_threshold_init <= 0:
+        yield f"--srformer-threshold-init {cfg.srformer_threshold_init}: a number above 0 is needed"
+    if cfg.srformer_clamp < 0:
+        yield f"--srformer-clamp {cfg.srformer_clamp}: a bound above 0, or 0 for none"
+    if cfg.srformer_sigma and cfg.srformer_no_segmented_term:
+        yield "--srformer-sigma weighs a term that --srformer-no-segmented-term leaves out"
+    if cfg.srformer_no_neuron:
+        for name in NEURON:
+            if getattr(cfg, name) != DEFAULTS[name]:
+                yield f"{flag(name)} {getattr(cfg, name)} has no effect with --srformer-no-neuron"
+    elif cfg.srformer_form == "recomputed":
+        for name in ("srformer_clamp", "srformer_surrogate"):
+            if getattr(cfg, name) != DEFAULTS[name]:
+                yield (
+                    f"--srformer-form recomputed does not know {flag(name)} {getattr(cfg, name)}; "
+                    "use stored"
+                )

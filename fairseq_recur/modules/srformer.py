@@ -1,0 +1,138 @@
+"""SRformer: segmented recurrent cross-attention (Long et al. 2023)."""
+
+from typing import Optional, Tuple
+
+import torch
+from fairseq.models.transformer import TransformerConfig
+from torch import Tensor, nn
+
+from fairseq_recur.modules.part import Part
+from fairseq_recur.modules.segmented_attention import SegmentedAttention, Source
+from fairseq_recur.ops.accumulate_fire import SMALLEST_THRESHOLD
+from fairseq_recur.ops.key_norm import key_norm
+from fairseq_recur.ops.precision import at_least_float32, no_autocast
+from fairseq_recur.ops.segmented_attention import neurons, partial_products
+from fairseq_recur.ops.segmented_recurrent import segmented_recurrent
+from fairseq_recur.ops.segments import Visits
+
+FORMS = ("stored", "recomputed")
+"""Of the scan over the segments: its matrices kept for the backward pass, or computed again."""
+
+
+class AccumulateFire(Part, nn.Module):
+    """The neuron's parameters, shared by the heads of a layer (section 3.3, appendix A.2).
+
+    Args:
+        cfg: the host's configuration
+        width: of a head, D
+    """
+
+    slot = "cross-attention"
+
+    def __init__(self, cfg: TransformerConfig, width: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, width, bias=False)
+        self.leak = nn.Parameter(torch.tensor(float(cfg.srformer_leak_init)))
+        self.threshold = nn.Parameter(torch.tensor(float(cfg.srformer_threshold_init)))
+        for scalar in (self.leak, self.threshold):
+            # Weight decay would pull them to values that mean something.
+            scalar.optim_overrides = {"optimizer": {"weight_decay": 0.0}}
+
+    def values(self) -> Tuple[Tensor, Tensor, Tensor]:
+        """W, leak and threshold, the threshold positive, in float32 or more."""
+        weight, leak, threshold = (
+            at_least_float32(x) for x in (self.linear.weight, self.leak, self.threshold)
+        )
+        return weight, leak, threshold.clamp(min=SMALLEST_THRESHOLD)
+
+
+class Sigma(Part, nn.Module):
+    """sigma of eq. 10, learned: O = sigma O_S + (1 - sigma) O_R; it starts at a half."""
+
+    slot = "cross-attention"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.logit = nn.Parameter(torch.zeros(()))
+        self.logit.optim_overrides = {"optimizer": {"weight_decay": 0.0}}
+
+    def forward(self, local: Tensor, recurrent: Tensor) -> Tensor:
+        """O, of O_S and O_R of the same shape."""
+        sigma = torch.sigmoid(at_least_float32(self.logit))
+        return sigma * local + (1 - sigma) * recurrent
+
+
+class SRformerAttention(SegmentedAttention):
+    """O[t] = O_S[t] + Q_t RAF(P_i) / norm(K) (eqs. 11 and 13).
+
+    Args:
+        cfg: the host's configuration
+    """
+
+    def __init__(self, cfg: TransformerConfig) -> None:
+        super().__init__(cfg)
+        self.neuron = None if cfg.srformer_no_neuron else AccumulateFire(cfg, self.head_dim)
+        self.sigma = Sigma() if cfg.srformer_sigma else None
+        self.local = not cfg.srformer_no_segmented_term
+        self.rest = not cfg.srformer_current_segment
+        self.norm, self.clamp = cfg.srformer_norm, cfg.srformer_clamp
+        self.surrogate = cfg.srformer_surrogate == "piecewise"
+        self.form = cfg.srformer_form
+
+    def recomputes(self, visits: Visits) -> bool:
+        """Whether the faster form can be used: it knows the paper's neuron, in order."""
+        plain = self.neuron is not None and not self.clamp and not self.surrogate
+        return plain and visits.segments is None and self.form != "stored"
+
+    def read(
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        visits: Visits,
+        mask: Optional[Tensor],
+        hidden: Tensor,
+        need_weights: bool,
+    ) -> Tuple[Tensor, Optional[Tensor]]:
+        """As in `SegmentedAttention.read`."""
+        if need_weights or not self.recomputes(visits):
+            return super().read(queries, keys, values, visits, mask, hidden, need_weights)
+        with no_autocast(queries):
+            local, recurrent = segmented_recurrent(
+                *(at_least_float32(x) for x in (queries, keys, values)),
+                *self.neuron.values(),
+                self.norm,
+                self.rest,
+                None if mask is None else mask[:, :, : visits.steps],
+                self.dropout_probability,
+            )
+            return self.combine(local, recurrent).to(values.dtype), None
+
+    def prepare(
+        self, keys: Tensor, values: Tensor, visits: Visits, mask: Optional[Tensor], hidden: Tensor
+    ) -> Source:
+        """Beside the segments "fired", RAF(P_i) / norm(K) for each step: (B, H, N, D, D)."""
+        source = super().prepare(keys, values, visits, mask, hidden)
+        with no_autocast(keys):
+            keys, values = at_least_float32(keys), at_least_float32(values)
+            fired = partial_products(
+                keys, values, visits.segments, visits.steps, self.rest, self.clamp
+            )
+            if self.neuron is not None:
+                fired = neurons(fired, *self.neuron.values(), self.surrogate)
+            norm = key_norm(keys.flatten(2, 3), self.norm)
+            source["fired"] = fired if norm is None else fired / norm.unsqueeze(2)
+        return source
+
+    def attend(self, queries: Tensor, source: Source) -> Tuple[Tensor, Tensor]:
+        """As in `SegmentedAttention.attend`."""
+        local, weights = super().attend(queries, source)
+        with no_autocast(queries):
+            recurrent = torch.matmul(at_least_float32(queries), source["fired"])
+            return self.combine(local, recurrent).to(local.dtype), weights
+
+    def combine(self, local: Tensor, recurrent: Tensor) -> Tensor:
+        """O of O_S and O_R."""
+        if not self.local:
+            return recurrent
+        return local + recurrent if self.sigma is None else self.sigma(local, recurrent)

@@ -1,0 +1,28 @@
+"""norm(K), which stands for the softmax's divisor (Long et al. 2023, eq. 13)."""
+
+from typing import Optional
+
+import torch
+from torch import Tensor
+
+NORMS = ("key", "frobenius", "none")
+SMALLEST_NORM = 1e-6
+
+
+def key_norm(keys: Tensor, kind: str) -> Optional[Tensor]:
+    """The L2 norm of the keys.
+
+    Args:
+        keys: (..., S, D) in float32 or more, zero at padding
+        kind: "key": over the positions, for each key channel, as in the published code;
+            "frobenius": over positions and channels; "none": the ablation II of Table 3
+
+    Returns:
+        (..., 1, D), (..., 1, 1) or None; at least 1e-6
+    """
+    if kind == "none":
+        return None
+    squares = torch.linalg.vecdot(keys, keys, dim=-2).unsqueeze(-2)
+    if kind == "frobenius":
+        squares = squares.sum(-1, keepdim=True)
+    return squares.sqrt().clamp_min(SMALLEST_NORM)

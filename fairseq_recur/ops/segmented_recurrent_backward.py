@@ -1,0 +1,185 @@
+"""The backward pass of segmented recurrent attention.
+
+It scans again and needs two matrices D x D for each segment. They stand where the gradients of K
+and V are going to be, which hold s D numbers a segment each, until those are computed: so this
+takes no more memory than full attention does. Where s < D they do not fit; then W is folded into
+V, one matrix is enough, and groups of rows share a space of their own.
+
+With dP_i the gradient of P_i = sum_j K_j^T V_j - K_i^T V_i and E_i = sum_j dP_j - dP_i:
+
+    dK_i = V_i E_i^T        dV_i = K_i E_i        dW = sum_i dx_i^T P_i
+
+Letters as in `segmented_recurrent`.
+"""
+
+from typing import Optional, Tuple
+
+import torch
+from torch import Tensor
+
+from fairseq_recur.ops.accumulate_fire import scan_
+from fairseq_recur.ops.key_norm import SMALLEST_NORM
+from fairseq_recur.ops.segment_products import GROUPS, Neuron, SegmentSoftmax, Source, add_bmm, bmm
+
+where_fired = torch.ops.aten.threshold_backward.grad_input
+"""(x, fired, 0, grad_input=x): set x to 0 where *fired* is not positive; in one pass."""
+
+
+class Backward:
+    """The gradients of Q, K, V, W, leak and threshold.
+
+    Args:
+        source, neuron, softmax: of the forward pass
+        queries: (R, N, n, D)
+        norms: norm(K), (R, 1, D or 1), or None
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        neuron: Neuron,
+        softmax: SegmentSoftmax,
+        queries: Tensor,
+        norms: Optional[Tensor],
+    ) -> None:
+        self.source, self.neuron, self.softmax = source, neuron, softmax
+        self.queries, self.norms = queries, norms
+        self.grad_queries, self.grad_keys, self.grad_values, self.grad_weight = (
+            torch.empty_like(x) for x in (queries, source.keys, source.values, source.weight)
+        )
+        self.grad_leak = queries.new_zeros(())
+        self.grad_weight.zero_()
+
+    def run(self, grad_local: Tensor, grad_recurrent: Tensor) -> Tuple[Tensor, ...]:
+        """The six gradients, by those of O_S and O_R, (R, N, n, D) each."""
+        for part in self.source.groups():
+            group = self.source.of_rows(part)
+            spaces = self.spaces(group, part)
+            along = self.recurrence(group, part, grad_recurrent[part], *spaces)
+            self.products(group, part, *spaces, along)
+            self.softmaxes(part, grad_local[part])
+        # O_R stays as it is when W and thr grow by the same factor (Euler's theorem).
+        along_weight = (self.source.weight * self.grad_weight).sum()
+        self.grad_threshold = -along_weight / self.neuron.threshold
+        return (
+            self.grad_queries, self.grad_keys, self.grad_values, self.grad_weight,
+            self.grad_leak, self.grad_threshold,
+        )  # fmt: skip
+
+    def spaces(self, group: Source, part: slice) -> Tuple[Tensor, Tensor]:
+        """For P_i and for x_i, (R', M, D, D) each; the same where W is folded in."""
+        rows, segments, _, width = group.keys.size()
+        if group.folds:
+            space = group.keys.new_empty(rows, segments, width, width)
+            return space, space
+        used = rows * segments * width**2
+        return tuple(
+            grad[part].view(-1)[:used].view(rows, segments, width, width)
+            for grad in (self.grad_keys, self.grad_values)
+        )
+
+    def recurrence(
+        self, group: Source, part: slice, grad: Tensor, partial: Tensor, inputs: Tensor
+    ) -> Optional[Tensor]:
+        """Through the neurons: the gradients of Q, W, leak and threshold, and in *partial* dP_i.
+
+        Args:
+            group, part: the rows
+            grad: that of O_R (R', N, n, D)
+            partial, inputs: spaces for P_i and x_i
+
+        Returns:
+            what K is multiplied with in its gradient through norm(K): (R', 1, 1, D or 1)
+        """
+        steps, threshold = self.queries.size(1), self.neuron.threshold
+        group.inputs(partial, out=inputs)
+        states = inputs[:, :steps]
+        scan_(states, self.neuron.leak, threshold)
+        scale = torch.full((1, 1, 1), 1 / threshold, dtype=grad.dtype, device=grad.device)
+        if self.norms is not None:
+            scale = scale / self.norms[part]
+        along = self.scan_back(self.queries[part], grad, scale, states, self.grad_queries[part])
+        inputs[:, steps:] = 0
+        if not group.folds:
+            dx, p = inputs.flatten(1, 2), partial.flatten(1, 2)
+            self.grad_weight += torch.bmm(dx.transpose(1, 2), p).sum(0)
+            torch.mm(dx.flatten(0, 1), group.weight, out=p.flatten(0, 1))
+        if self.norms is None:
+            return None
+        norm = self.norms[part]
+        along = along if norm.size(-1) > 1 else along.sum(-1, keepdim=True)
+        return (-along / norm**2).masked_fill(norm <= SMALLEST_NORM, 0.0).unsqueeze(1)
+
+    def scan_back(
+        self, queries: Tensor, grad: Tensor, scale: Tensor, states: Tensor, grad_queries: Tensor
+    ) -> Tensor:
+        """Backpropagation through time; leaves dx_i in place of the memory.
+
+        Args:
+            queries: (R', N, n, D)
+            grad: that of O_R, (R', N, n, D)
+            scale: 1 / (thr norm(K)), (R', 1, D or 1), or (1, 1, 1)
+            states: the memory before its reset, (R', N, D, D)
+            grad_queries: where to put the gradient of Q
+
+        Returns:
+            sum_t grad[t] O_R[t], (R', 1, D)
+        """
+        leak, threshold = self.neuron.leak, self.neuron.threshold
+        fired, spare, along, decay = (torch.zeros_like(states[:, 0]) for _ in range(4))
+        carried = torch.zeros_like(fired)
+        for step in reversed(range(states.size(1))):
+            state, asked, of_step = states[:, step], queries[:, step], grad[:, step] * scale
+            torch.sub(state, threshold, out=fired).relu_()
+            if step < states.size(1) - 1:
+                reset = torch.sub(state, torch.sign(fired, out=spare), alpha=threshold, out=spare)
+                decay.addcmul_(reset, carried)
+            grad_queries[:, step] = torch.bmm(of_step, fired.transpose(1, 2))
+            fresh = torch.bmm(asked.transpose(1, 2), of_step, out=spare)
+            where_fired(fresh, fired, 0, grad_input=fresh)
+            along.addcmul_(fresh, fired)
+            carried = torch.add(fresh, carried, alpha=leak, out=state)
+        self.grad_leak += decay.sum()
+        return along.sum(1, keepdim=True)
+
+    def products(
+        self, group: Source, part: slice, partial: Tensor, product: Tensor, along: Optional[Tensor]
+    ) -> None:
+        """The gradients of K and V through O_R, and that of W where it is folded in.
+
+        Args:
+            group, part: the rows
+            partial: dP_i (R', M, D, D), perhaps where the gradients of K go
+            product: space for E_i, perhaps where the gradients of V go
+            along: see `recurrence`
+        """
+        if group.rest:
+            torch.sub(partial.sum(1, keepdim=True), partial, out=product)
+        elif product is not partial:
+            product.copy_(partial)
+        grad_keys = bmm(group.values, product.transpose(2, 3), out=self.grad_keys[part])
+        if along is not None:
+            grad_keys.addcmul_(group.keys, along)
+        # From the last rows to the first: what is written never covers what is still read.
+        rows, width = len(product), product.size(-1)
+        at_once = -(-rows // GROUPS)
+        for first in reversed(range(0, rows, at_once)):
+            some = slice(first, first + at_once)
+            grad_values = bmm(group.keys[some], product[some])
+            if group.folds:
+                unfolded = self.source.values[part][some].view(-1, width)
+                self.grad_weight.addmm_(grad_values.view(-1, width).t(), unfolded)
+                grad_values = torch.matmul(grad_values, group.weight)
+            self.grad_values[part][some] = grad_values.view_as(group.keys[some])
+
+    def softmaxes(self, some: slice, grad: Tensor) -> None:
+        """Add the gradients of Q, K and V through O_S by that of O_S, (R', N, n, D)."""
+        steps = self.queries.size(1)
+        queries, softmax = self.queries[some], self.softmax.of_rows(some)
+        keys, values = (x[some, :steps] for x in (self.source.keys, self.source.values))
+        weights = softmax.weights(queries, keys)
+        grad_weights = softmax.drop(torch.matmul(grad, values.transpose(2, 3)))
+        grad_scores = torch._softmax_backward_data(grad_weights, weights, -1, weights.dtype)
+        self.grad_queries[some] += torch.matmul(grad_scores, keys)
+        add_bmm(self.grad_keys[some, :steps], grad_scores.transpose(2, 3), queries)
+        add_bmm(self.grad_values[some, :steps], softmax.drop(weights).transpose(2, 3), grad)

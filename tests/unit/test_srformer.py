@@ -1,0 +1,323 @@
+"""SRformer's cross-attention and its comparison systems, against Algorithm 1 written as loops."""
+
+from itertools import product
+from typing import Callable, Dict, List, Tuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fairseq_recur.models.presets import PRESETS
+from fairseq_recur.modules.segmented_attention import SegmentedAttention
+from fairseq_recur.ops import naive
+from fairseq_recur.ops.accumulate_fire import accumulate_fire
+from fairseq_recur.ops.key_norm import NORMS, key_norm
+from fairseq_recur.ops.segmented_attention import (
+    attend_segments,
+    neurons,
+    partial_products,
+    segmented,
+    visited,
+)
+from fairseq_recur.ops.segmented_recurrent import segmented_recurrent
+from fairseq_recur.ops.segments import visits
+from tests.conftest import SMALL
+from tests.unit.test_model_properties import sentences, small, targets, true_lengths
+
+CPU = torch.device("cpu")
+Build = Callable[..., nn.Module]
+
+
+# ---- which segment a query reads
+
+LENGTHS = [1, 2, 17, 63, 64, 65]
+
+
+@pytest.mark.parametrize("size", [1, 3, 8, 64])
+@pytest.mark.parametrize("target", [1, 5, 16, 40])
+def test_queries_read_the_segments_of_algorithm_1(size: int, target: int) -> None:
+    queries = 23
+    plan = visits(tuple(LENGTHS), (target,) * len(LENGTHS), queries, size, CPU)
+    slots = plan.slots
+    if slots is None:
+        slots = torch.arange(queries).expand(len(LENGTHS), -1)
+    for row, length in enumerate(LENGTHS):
+        count = -(-length // size)
+        for t in range(queries):
+            step = int(slots[row, t]) // plan.room
+            read = step if plan.segments is None else int(plan.segments[row, step])
+            assert read == min(t * count // target, count - 1)
+        assert len(set(slots[row].tolist())) == queries, "two queries in one place"
+        steps = slots[row] // plan.room
+        assert (steps[1:] - steps[:-1]).ge(0).all() and steps[0] == 0
+
+
+def test_blocks_give_the_queries_back() -> None:
+    plan = visits((17, 3, 64), (5, 5, 5), 9, 4, CPU)
+    queries = torch.randn(3, 2, 9, 4)
+    blocks = plan.to_blocks(queries)
+    assert blocks.shape == (3, 2, plan.steps, plan.room, 4)
+    assert torch.equal(plan.from_blocks(blocks), queries)
+    assert blocks.abs().sum() == pytest.approx(float(queries.abs().sum()))
+
+
+# ---- the fast forms against the loops
+
+
+def parameters(width: int) -> List[Tensor]:
+    """W, leak and a threshold that some potentials exceed and some do not."""
+    values = [torch.randn(width, width) / 2, torch.tensor(0.9), torch.tensor(0.4)]
+    return [v.double().requires_grad_() for v in values]
+
+
+def heads(length: int, queries: int, count: int, width: int) -> List[Tensor]:
+    """Q, K and V of one sentence: (1, H, T or S, D)."""
+    return [
+        torch.randn(1, count, n, width, dtype=torch.float64, requires_grad=True)
+        for n in (queries, length, length)
+    ]
+
+
+def by_loops(inputs: List[Tensor], size: int, target: int, **options: object) -> Tuple[Tensor, Tensor]:
+    """O_S and O_R head by head: (1, H, T, D)."""
+    q, k, v, *scalars = inputs
+    both = [
+        naive.srformer_head(list(q[0, h]), list(k[0, h]), list(v[0, h]), size, target, *scalars, **options)
+        for h in range(q.size(1))
+    ]
+    return tuple(torch.stack(side).unsqueeze(0) for side in zip(*both))
+
+
+def last_mask(length: int, size: int, steps: int) -> Tensor:
+    """Hides what the last segment lacks: (1, 1, N, 1, s)."""
+    missing = torch.arange(-(-length // size) * size) >= length
+    mask = torch.zeros(missing.size(), dtype=torch.float64).masked_fill(missing, -1e300)
+    return mask.view(1, 1, -1, 1, size)[:, :, :steps]
+
+
+def stored(
+    inputs: List[Tensor], size: int, target: int, norm: str = "key", clamp: float = 0.0,
+    current: bool = False, neuron: bool = True, surrogate: bool = False,
+) -> Tuple[Tensor, Tensor]:  # fmt: skip
+    """The form that torch differentiates."""
+    q, k, v, weight, leak, threshold = inputs
+    plan = visits((k.size(2),), (target,), q.size(2), size, CPU)
+    blocks, k, v = plan.to_blocks(q), segmented(k, size), segmented(v, size)
+    mask = last_mask(inputs[1].size(2), size, k.size(2))
+    if plan.segments is not None:
+        mask = mask[:, :, plan.segments[0]]
+    steps = plan.segments, plan.steps
+    local, _ = attend_segments(blocks, visited(k, *steps), visited(v, *steps), mask[:, :, : plan.steps])
+    fired = partial_products(k, v, *steps, rest=not current, clamp=clamp)
+    if neuron:
+        fired = neurons(fired, weight, leak, threshold, surrogate)
+    divisor = key_norm(k.flatten(2, 3), norm)
+    recurrent = torch.matmul(blocks, fired)
+    recurrent = recurrent if divisor is None else recurrent / divisor.unsqueeze(2)
+    return plan.from_blocks(local), plan.from_blocks(recurrent)
+
+
+def recomputed(
+    inputs: List[Tensor], size: int, target: int, norm: str = "key", current: bool = False
+) -> Tuple[Tensor, Tensor]:
+    """The form with a backward pass of its own."""
+    q, k, v, *scalars = inputs
+    plan = visits((k.size(2),), (target,), q.size(2), size, CPU)
+    assert plan.segments is None
+    local, recurrent = segmented_recurrent(
+        plan.to_blocks(q), segmented(k, size), segmented(v, size), *scalars, norm=norm,
+        rest=not current, mask=last_mask(k.size(2), size, plan.steps),
+    )  # fmt: skip
+    return plan.from_blocks(local), plan.from_blocks(recurrent)
+
+
+def assert_same(
+    fast: Tuple[Tensor, Tensor], slow: Tuple[Tensor, Tensor], inputs: List[Tensor]
+) -> None:
+    """Outputs and all gradients; a gradient that one has and the other has not is a difference."""
+    for ours, theirs in zip(fast, slow):
+        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
+    weights = [torch.randn_like(x) for x in slow]
+    grads = [
+        torch.autograd.grad(
+            sum((x * w).sum() for x, w in zip(side, weights)), inputs, allow_unused=True
+        )
+        for side in (fast, slow)
+    ]
+    for ours, theirs in zip(*grads):
+        ours, theirs = (torch.zeros(()) if g is None else g for g in (ours, theirs))
+        torch.testing.assert_close(ours, theirs.expand_as(ours).to(ours), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("size,target", [(64, 5), (16, 5), (16, 2), (2, 70)])
+def test_forms_equal_the_loops(length: int, size: int, target: int) -> None:
+    inputs = [*heads(length, 7, 2, 4), *parameters(4)]
+    slow = by_loops(inputs, size, target)
+    assert_same(stored(inputs, size, target), slow, inputs)
+    if target >= -(-length // size):
+        assert_same(recomputed(inputs, size, target), slow, inputs)
+
+
+@pytest.mark.parametrize("size", [2, 4, 6], ids=lambda s: f"s{s}")
+@pytest.mark.parametrize("norm,current", product(NORMS, [False, True]))
+def test_both_forms_know_norms_and_the_current_segment(size: int, norm: str, current: bool) -> None:
+    """Segments smaller than, as large as, and larger than a head: W is folded in or not."""
+    inputs = [*heads(17, 12, 2, 4), *parameters(4)]
+    slow = by_loops(inputs, size, 12, norm=norm, current=current)
+    assert_same(stored(inputs, size, 12, norm=norm, current=current), slow, inputs)
+    assert_same(recomputed(inputs, size, 12, norm=norm, current=current), slow, inputs)
+
+
+@pytest.mark.parametrize(
+    "options", [dict(clamp=0.7), dict(neuron=False), dict(surrogate=True)], ids=str
+)
+def test_stored_form_knows_every_option(options: Dict[str, object]) -> None:
+    inputs = [*heads(17, 8, 2, 4), *parameters(4)]
+    assert_same(stored(inputs, 4, 8, **options), by_loops(inputs, 4, 8, **options), inputs)
+
+
+def test_neurons_fire_in_these_tests() -> None:
+    """Otherwise equality would say little: some outputs are zero and some are not."""
+    inputs = [*heads(17, 12, 2, 4), *parameters(4)]
+    k, v = segmented(inputs[1], 4), segmented(inputs[2], 4)
+    fired = neurons(partial_products(k, v, None, 5), *inputs[3:])
+    assert 0.1 < float((fired > 0).double().mean()) < 0.9
+
+
+def test_dropout_of_the_recomputed_form() -> None:
+    """The backward pass drops what the forward pass has dropped, and only O_S knows dropout."""
+    inputs = [*heads(12, 6, 2, 4), *parameters(4)]
+
+    def run(*tensors: Tensor) -> Tensor:
+        torch.manual_seed(3)
+        plan = visits((12,), (6,), 6, 4, CPU)
+        return sum(segmented_recurrent(
+            plan.to_blocks(tensors[0]), segmented(tensors[1], 4), segmented(tensors[2], 4),
+            *tensors[3:5], inputs[5].detach(), dropout=0.4,
+        ))  # fmt: skip
+
+    free = [x.detach().clone().requires_grad_() for x in inputs[:5]]
+    assert torch.autograd.gradcheck(run, free)
+    torch.manual_seed(3)
+    plan = visits((12,), (6,), 6, 4, CPU)
+    blocks, k, v = plan.to_blocks(inputs[0]), segmented(inputs[1], 4), segmented(inputs[2], 4)
+    local, recurrent = segmented_recurrent(blocks, k, v, *inputs[3:], dropout=0.4)
+    whole, same = segmented_recurrent(blocks, k, v, *inputs[3:])
+    assert not torch.allclose(local, whole) and torch.equal(recurrent, same)
+
+
+def test_neuron_against_the_pseudo_code() -> None:
+    """Appendix A.2, by hand: it fires at 0.5, keeps 0.1 after the reset, and fires again."""
+    leak, threshold = torch.tensor(0.5).double(), torch.tensor(0.4).double()
+    memory, outs = torch.zeros(()).double(), []
+    for x in (0.5, 0.3, 0.2):
+        out, memory = accumulate_fire(torch.tensor(x).double(), memory, leak, threshold)
+        outs.append(float(out))
+    assert outs == pytest.approx([0.25, 0.0, 0.0])
+    assert float(memory) == pytest.approx(0.5 * (0.5 * 0.1 + 0.3) + 0.2)
+
+
+# ---- the part in the model
+
+
+SEGMENTED = [n for n, options in PRESETS.items() if options.get("cross_attention", "dot") != "dot"]
+PARTS = ["srformer", "segmented"]
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_one_segment_is_the_stock_transformer(make_model: Build, part: str) -> None:
+    """With one segment nothing is left for the recurrent term: it is zero, exactly."""
+    model = make_model("srformer", *SMALL, "--cross-attention", part).double().eval()
+    stock = make_model("transformer", *SMALL).double().eval()
+    model.load_state_dict({**model.state_dict(), **stock.state_dict()})
+    source, target = sentences([6, 3, 5], "left"), targets(3, 5)
+    ours, extra = model(source, true_lengths(source), target)
+    theirs, stock_extra = stock(source, true_lengths(source), target)
+    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(extra["attn"][0], stock_extra["attn"][0], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("preset", SEGMENTED)
+def test_segments_change_the_model(make_model: Build, preset: str) -> None:
+    """The twin of the test above: with more segments it is another model."""
+    flags = ["--segment-size", "2", "--target-length", "5"]
+    model = small(make_model, ["--arch", preset, *flags])
+    source, target = sentences([6, 3, 5], "left"), targets(3, 5)
+    short, _ = model(source, true_lengths(source), target)
+    for module in model.modules():
+        if isinstance(module, SegmentedAttention):
+            module.size = 64
+    whole, _ = model(source, true_lengths(source), target)
+    assert (short - whole).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("size", [2, 3, 64])
+def test_weights_are_over_the_segment_that_is_read(make_model: Build, size: int) -> None:
+    flags = ["--segment-size", str(size), "--target-length", "4", "--encoder-layers", "1"]
+    model = small(make_model, ["--arch", "srformer", *flags])
+    source = sentences([7, 4], "left")
+    _, extra = model(source, true_lengths(source), targets(2, 4))
+    attention = extra["attn"][0]
+    torch.testing.assert_close(attention.sum(-1), torch.ones(2, 4).double())
+    for row, length in enumerate((7, 4)):
+        count, first = -(-length // size), 7 - length
+        for t in range(4):
+            i = min(t * count // 4, count - 1)
+            seen = attention[row, t].nonzero().flatten().tolist()
+            assert seen == list(range(first + i * size, min(first + (i + 1) * size, 7)))
+
+
+def test_what_depends_on_the_source_is_computed_once_a_sentence(make_model: Build) -> None:
+    """Not once a beam, not once a step; and re-ordering moves none of it."""
+    model = small(make_model, ["--arch", "srformer", "--segment-size", "2", "--target-length", "5"])
+    source, target = sentences([6, 3, 5], "left"), targets(3, 5)
+    attention, rows = model.decoder.layers[0].encoder_attn, []
+    attention.k_proj.register_forward_hook(lambda m, i, o: rows.append(o.size(1)))
+    with torch.no_grad():
+        out = model.encoder(source, true_lengths(source))
+        out = model.encoder.reorder_encoder_out(out, torch.arange(3).repeat_interleave(4))
+        state: Dict[str, Dict[str, Tensor]] = {}
+        beams = target.repeat_interleave(4, 0)
+        for t in range(1, 4):
+            model.decoder(beams[:, :t], out, incremental_state=state)
+            kept = attention.get_incremental_state(state, "source")["source"]
+            before = {name: x.data_ptr() for name, x in kept.items()}
+            order = torch.tensor([1, 0, 3, 3, 5, 4, 7, 6, 9, 9, 8, 11])
+            model.decoder.reorder_incremental_state_scripting(state, order)
+            assert model.encoder.reorder_encoder_out(out, order) is out
+            after = attention.get_incremental_state(state, "source")["source"]
+            assert {name: x.data_ptr() for name, x in after.items()} == before
+            assert kept["keys"].size(0) == 3
+    assert rows == [3]
+
+
+def test_reference_mode_reads_the_targets_true_lengths(make_model: Build) -> None:
+    flags = "--segment-size 2 --target-length-mode reference --target-length 9".split()
+    model = small(make_model, ["--arch", "srformer", *flags])
+    source, target = sentences([7, 7], "left"), targets(2, 6)
+    target[1, 4:] = 1
+    both, _ = model(source, true_lengths(source), target)
+    alone, _ = model(source[1:], true_lengths(source[1:]), target[1:, :4])
+    torch.testing.assert_close(both[1, :4], alone[0])
+
+
+@pytest.mark.parametrize("flags,message", [
+    (["--segment-size", "4"], "--segment-size 4 has no effect: it needs --cross-attention"),
+    (["--cross-attention", "xl", "--srformer-sigma"], "--srformer-sigma True has no effect"),
+    (["--cross-attention", "srformer", "--segment-size", "0"], "--segment-size 0: at least 1"),
+    (["--cross-attention", "srformer", "--target-ratio", "0.5"], "without --target-length-mode"),
+    (["--cross-attention", "srformer", "--srformer-threshold-init", "0"], "above 0 is needed"),
+    ("--cross-attention srformer --srformer-no-neuron --srformer-form stored".split(),
+     "no effect with --srformer-no-neuron"),
+    ("--cross-attention srformer --srformer-form recomputed --srformer-clamp 2".split(),
+     "recomputed does not know --srformer-clamp"),
+    ("--cross-attention srformer --srformer-sigma --srformer-no-segmented-term".split(),
+     "weighs a term"),
+    (["--cross-attention", "srformer", "--no-cross-attention"], "leaves no place"),
+])  # fmt: skip
+def test_bad_options_are_named(make_model: Build, flags: List[str], message: str) -> None:
+    from fairseq_recur.errors import ConfigError
+
+    with pytest.raises(ConfigError, match=message):
+        make_model("transformer_biarn", *SMALL, "--recurrence", "none", *flags)
