@@ -89,9 +89,7 @@ BART_LARGE_SHAPE: Dict[str, Any] = dict(
     decoder_attention_heads=16,
 )
 
-# SRformer in a pretrained BART has the published code's clamp.
 SRFORMER: Dict[str, Any] = SYSTEMS["srformer"]
-SRFORMER_BART: Dict[str, Any] = dict(**BART, **SRFORMER, srformer_clamp=2.0)
 
 PRESETS: Dict[str, Dict[str, Any]] = {
     **{
@@ -100,8 +98,8 @@ PRESETS: Dict[str, Dict[str, Any]] = {
         for size, sizes in SIZES.items()
     },
     "srformer_base": {**BART_BASE_SHAPE, **SRFORMER},
-    "srformer_bart_base": {**BART_BASE_SHAPE, **SRFORMER_BART},
-    "srformer_bart_large": {**BART_LARGE_SHAPE, **SRFORMER_BART},
+    "srformer_bart_base": {**BART_BASE_SHAPE, **BART, **SRFORMER},
+    "srformer_bart_large": {**BART_LARGE_SHAPE, **BART, **SRFORMER},
     "t5_small": T5,
     "srformer_t5_small": {**T5, **SRFORMER},
 }

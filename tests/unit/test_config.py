@@ -291,7 +291,7 @@ def uses(model: nn.Module, slot: str) -> bool:
     if slot == "recurrence":
         return cfg.recurrence != "none"
     if slot == "cross-attention":
-        return cfg.cross_attention == "srformer"
+        return cfg.cross_attention == "srformer" and not cfg.srformer_no_neuron
     if slot == "relative":
         return cfg.decoder_self_attention == "relative"
     return getattr(cfg, f"{slot}_self_attention") in {"rsa", "toeplitz", "full_matrix"}

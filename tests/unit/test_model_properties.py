@@ -180,9 +180,8 @@ def test_closed_parts_are_the_stock_transformer(
 ) -> None:
     """Bit for bit: a closed part leaves no trace, neither in fairseq's Transformer nor in a T5."""
     # Closing SRformer, with one segment, is in test_srformer.py: its arithmetic is another.
-    bare = ["--cross-attention", "dot", "--srformer-clamp", "0"]
     config = ARCH_MODEL_REGISTRY[preset].config_class()
-    added = [] if config.cross_attention == "dot" else bare
+    added = ["--cross-attention", "dot"]
     if config.recurrence == "none" and config.encoder_self_attention == "dot":
         added = [*added, *"--encoder-self-attention rsa --decoder-self-attention rsa".split()]
     open_model = make_model(preset, *SMALL, *added)

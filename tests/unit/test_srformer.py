@@ -140,8 +140,9 @@ def assert_same(
     weights = [torch.randn_like(x) for x in slow]
     grads = [
         torch.autograd.grad(
-            sum((x * w).sum() for x, w in zip(side, weights)), inputs, allow_unused=True
-        )
+            sum((x * w).sum() for x, w in zip(side, weights)), inputs,
+            allow_unused=True, retain_graph=True,
+        )  # fmt: skip
         for side in (fast, slow)
     ]
     for ours, theirs in zip(*grads):
@@ -227,22 +228,25 @@ PARTS = ["srformer", "segmented"]
 
 @pytest.mark.parametrize("part", PARTS)
 def test_one_segment_is_the_stock_transformer(make_model: Build, part: str) -> None:
-    """With one segment nothing is left for the recurrent term: it is zero, exactly."""
+    """With one segment nothing is left for the recurrent term: it is zero, exactly.
+
+    fairseq's softmax over the encoder is float32, also in float64.
+    """
     model = make_model("srformer", *SMALL, "--cross-attention", part).double().eval()
     stock = make_model("transformer", *SMALL).double().eval()
     model.load_state_dict({**model.state_dict(), **stock.state_dict()})
     source, target = sentences([6, 3, 5], "left"), targets(3, 5)
     ours, extra = model(source, true_lengths(source), target)
     theirs, stock_extra = stock(source, true_lengths(source), target)
-    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(extra["attn"][0], stock_extra["attn"][0], rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
+    torch.testing.assert_close(extra["attn"][0], stock_extra["attn"][0].double(), rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("preset", SEGMENTED)
-def test_segments_change_the_model(make_model: Build, preset: str) -> None:
+@pytest.mark.parametrize("arch", SEGMENTED)
+def test_segments_change_the_model(make_model: Build, arch: str) -> None:
     """The twin of the test above: with more segments it is another model."""
     flags = ["--segment-size", "2", "--target-length", "5"]
-    model = small(make_model, ["--arch", preset, *flags])
+    model = small(make_model, ["--arch", arch, *flags])
     source, target = sentences([6, 3, 5], "left"), targets(3, 5)
     short, _ = model(source, true_lengths(source), target)
     for module in model.modules():
