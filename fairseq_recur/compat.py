@@ -721,7 +721,8 @@ def _truncate_in_interactive() -> None:
                     raise
                 raise ConfigError(
                     f"{error}. Those lines then have no output: --truncate-source with "
-                    "--max-source-positions N cuts long sources instead."
+                    "--max-source-positions N cuts long sources instead, and in --task "
+                    "summarization --truncate-target long targets."
                 ) from None
 
         return filter_indices_by_size
@@ -729,6 +730,30 @@ def _truncate_in_interactive() -> None:
     _wrap(TranslationTask, "filter_indices_by_size", "interactive truncation", advising)
     _wrap(TranslationTask, "build_generator", "interactive truncation", noting)
     _wrap(TranslationTask, "build_dataset_for_inference", "interactive truncation", truncating)
+
+
+@_adaptation(
+    "summarization in other tasks",
+    "a command without --task takes translation, also for a model that was trained to read a "
+    "prefix before each source; it would be left out without a word",
+    "a fairseq that builds the task that a checkpoint was trained with",
+)
+def _keep_summarization() -> None:
+    from fairseq.tasks import FairseqTask
+
+    def asking(load: Callable) -> Callable:
+        def load_state_dict(self: Any, state_dict: dict[str, Any]) -> None:
+            # By name: this file imports no task.
+            if "summarization" in state_dict and "Summarization" not in type(self).__name__:
+                raise ConfigError(
+                    "this model was trained with --task summarization, which knows its source "
+                    "prefix and truncation; give --task summarization here, too"
+                )
+            load(self, state_dict)
+
+        return load_state_dict
+
+    _wrap(FairseqTask, "load_state_dict", "summarization in other tasks", asking)
 
 
 @_adaptation(

@@ -26,6 +26,7 @@ def registered() -> Dict[str, List[str]]:
     from fairseq.criterions import CRITERION_REGISTRY
     from fairseq.models import ARCH_MODEL_REGISTRY
     from fairseq.optim import OPTIMIZER_REGISTRY
+    from fairseq.scoring import SCORER_REGISTRY
     from fairseq.tasks import TASK_REGISTRY
 
     from fairseq_recur.modules import parts
@@ -40,6 +41,7 @@ def registered() -> Dict[str, List[str]]:
         "tasks": ours(TASK_REGISTRY),
         "criterions": ours(CRITERION_REGISTRY),
         "optimizers": ours(OPTIMIZER_REGISTRY),
+        "scorers": ours(SCORER_REGISTRY),
         "self-attention parts": list(parts.SELF_ATTENTION),
         "cross-attention parts": list(parts.CROSS_ATTENTION),
         "recurrence parts": list(parts.RECURRENCE),

@@ -190,6 +190,13 @@ def test_another_prefix_counts_and_is_warned_of(articles: Path, summarizer: Path
         generate(articles / "bin", checkpoint, *GENERATE, "--source-prefix", "digest")
 
 
+def test_another_task_is_refused(cli: Cli, articles: Path, summarizer: Path) -> None:
+    """Without --task fairseq takes translation, which would leave out the prefix silently."""
+    flags = [flag for flag in GENERATE if flag not in TASK]
+    with pytest.raises(ConfigError, match="trained with --task summarization"):
+        generate(articles / "bin", summarizer / "checkpoint_best.pt", *flags)
+
+
 def test_validate_repeats_rouge(cli: Cli, articles: Path, summarizer: Path) -> None:
     output = cli(
         "validate", articles / "bin", "--user-dir", USER_DIR, *TASK, "--cpu",
