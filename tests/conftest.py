@@ -101,15 +101,22 @@ SEGMENTS: List[str] = "--segment-size 3 --target-length 7".split()
 
 SRFORMER_VARIANTS: Dict[str, List[str]] = {
     "default": SEGMENTS,
-    "long-targets": "--segment-size 2 --target-length 3".split(),
-    "ratio": "--segment-size 2 --target-length-mode ratio --target-ratio 0.7".split(),
-    "frobenius-sigma": [*SEGMENTS, *"--srformer-norm frobenius --srformer-sigma".split()],
-    "no-norm-stored": [*SEGMENTS, *"--srformer-norm none --srformer-form stored".split()],
-    "clamp-surrogate": [*SEGMENTS, *"--srformer-clamp 2 --srformer-surrogate piecewise".split()],
-    "no-segmented-term": [*SEGMENTS, "--srformer-no-segmented-term"],
+    "long-targets-leaky": (
+        "--segment-size 2 --target-length 3 --srformer-leak-init 0.5 --srformer-threshold-init 0.3"
+    ).split(),
+    "ratio-sigma-pre-norm": (
+        "--segment-size 2 --target-length-mode ratio --target-ratio 0.7 --srformer-norm frobenius "
+        "--srformer-sigma --encoder-normalize-before --decoder-normalize-before"
+    ).split(),
+    "clamp-surrogate": [
+        *SEGMENTS,
+        *"--srformer-clamp 2 --srformer-surrogate piecewise --srformer-norm none".split(),
+    ],
+    "no-segmented-term-stored": [
+        *SEGMENTS, "--srformer-no-segmented-term", "--srformer-form", "stored"
+    ],
     "no-neuron": [*SEGMENTS, "--srformer-no-neuron"],
     "current-segment": [*SEGMENTS, "--srformer-current-segment"],
-    "leaky": [*SEGMENTS, *"--srformer-leak-init 0.5 --srformer-threshold-init 0.3".split()],
     "segmented": ["--cross-attention", "segmented", *SEGMENTS],
     "xl": ["--cross-attention", "xl", *SEGMENTS],
     "xl-rnn": ["--cross-attention", "xl", "--xl-memory", "rnn", *SEGMENTS],
@@ -117,7 +124,6 @@ SRFORMER_VARIANTS: Dict[str, List[str]] = {
     "global-transient": [
         "--cross-attention", "global", "--global-tokens", "transient", *SEGMENTS
     ],
-    "pre-norm": [*SEGMENTS, "--encoder-normalize-before", "--decoder-normalize-before"],
     "all-three": [
         *SEGMENTS, *"--recurrence biarn --recurrence-fused-layers all".split(),
         *"--encoder-self-attention rsa --decoder-self-attention rsa".split(),

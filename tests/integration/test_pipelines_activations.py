@@ -52,6 +52,7 @@ def test_every_preset_trains_the_same(preset: str, cli: Cli, corpus: Path, tmp_p
     assert hypotheses(generate(corpus / "bin", tmp_path / "kept" / "checkpoint_last.pt"))
 
 
+@pytest.mark.slow
 def test_every_system_trains_the_same(
     system: List[str], cli: Cli, corpus: Path, tmp_path: Path
 ) -> None:
