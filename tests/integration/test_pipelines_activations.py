@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Tuple
 from unittest.mock import patch
 
+import pytest
 import torch
 
 from tests.conftest import SMALL, TRAIN
