@@ -27,6 +27,10 @@ class DecoderLayer(TransformerDecoderLayerBase):
         super().__init__(cfg, no_encoder_attn)
         if is_t5(cfg):
             use_t5_sublayers(self, cfg, "decoder")
+        if isinstance(self.encoder_attn, SegmentedAttention):
+            # In evaluation fairseq asks every layer for weights that it throws away; a map over
+            # a long source is what this part saves. The layer that is asked for gives them.
+            self.need_attn = False
 
     def build_self_attention(self, embed_dim: int, cfg: TransformerConfig, **options: bool) -> nn.Module:
         """The part named by ``decoder_self_attention``; "dot" is fairseq's own module."""

@@ -18,6 +18,9 @@ from fairseq_recur.ops.segments import Visits
 FORMS = ("stored", "recomputed")
 """Of the scan over the segments: its matrices kept for the backward pass, or computed again."""
 
+LARGEST_HALF = 2048.0
+"""A head's output in float16; a row of the output projection has up to 1024 of them."""
+
 
 class AccumulateFire(Part, nn.Module):
     """The neuron's parameters, shared by the heads of a layer (section 3.3, appendix A.2).
@@ -95,8 +98,11 @@ class SRformerAttention(SegmentedAttention):
         need_weights: bool,
     ) -> Tuple[Tensor, Optional[Tensor]]:
         """As in `SegmentedAttention.read`."""
-        if need_weights or not self.recomputes(visits):
+        if not self.recomputes(visits):
             return super().read(queries, keys, values, visits, mask, hidden, need_weights)
+        weights = None
+        if need_weights:
+            _, weights = super().attend(queries, super().prepare(keys, values, visits, mask, hidden))
         with no_autocast(queries):
             local, recurrent = segmented_recurrent(
                 *(at_least_float32(x) for x in (queries, keys, values)),
@@ -106,7 +112,7 @@ class SRformerAttention(SegmentedAttention):
                 None if mask is None else mask[:, :, : visits.steps],
                 self.dropout_probability,
             )
-            return self.combine(local, recurrent).to(values.dtype), None
+            return saturated(self.combine(local, recurrent), values.dtype), weights
 
     def prepare(
         self, keys: Tensor, values: Tensor, visits: Visits, mask: Optional[Tensor], hidden: Tensor
@@ -129,10 +135,19 @@ class SRformerAttention(SegmentedAttention):
         local, weights = super().attend(queries, source)
         with no_autocast(queries):
             recurrent = torch.matmul(at_least_float32(queries), source["fired"])
-            return self.combine(local, recurrent).to(local.dtype), weights
+            return saturated(self.combine(local, recurrent), local.dtype), weights
 
     def combine(self, local: Tensor, recurrent: Tensor) -> Tensor:
         """O of O_S and O_R."""
         if not self.local:
             return recurrent
         return local + recurrent if self.sigma is None else self.sigma(local, recurrent)
+
+
+def saturated(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """*x* in a dtype; where that is float16, at most so large that the next layer's sums fit.
+
+    The recurrent term is a sum over the source and over the segments, and a potential over a
+    threshold of 0.1: before training it can be in the thousands for a source of a thousand tokens.
+    """
+    return (x.clamp(-LARGEST_HALF, LARGEST_HALF) if dtype == torch.float16 else x).to(dtype)

@@ -9,7 +9,8 @@ from typing import Iterator, Optional
 import torch
 from torch import Tensor
 
-GROUPS = 4
+GROUPS = 2
+"""Into how many groups the rows are divided that are computed one after the other."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fairseq_recur.ops.accumulate_fire import scan_
 from fairseq_recur.ops.key_norm import key_norm
-from fairseq_recur.ops.segment_products import Neuron, SegmentSoftmax, Source, bmm
+from fairseq_recur.ops.segment_products import Neuron, SegmentSoftmax, Source
 from fairseq_recur.ops.segmented_recurrent_backward import Backward
 
 

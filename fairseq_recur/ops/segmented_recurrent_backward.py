@@ -2,7 +2,7 @@
 
 It scans again and needs two matrices D x D for each segment. They stand where the gradients of K
 and V are going to be, which hold s D numbers a segment each, until those are computed: so this
-takes no more memory than full attention does. Where s < D they do not fit; then W is folded into
+takes little more memory than full attention. Where s < D they do not fit; then W is folded into
 V, one matrix is enough, and groups of rows share a space of their own.
 
 With dP_i the gradient of P_i = sum_j K_j^T V_j - K_i^T V_i and E_i = sum_j dP_j - dP_i:

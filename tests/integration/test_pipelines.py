@@ -126,7 +126,7 @@ def test_eval_bleu_is_the_bleu_of_generate(
 ) -> None:
     log = cli(
         "train", corpus / "bin", "--user-dir", USER_DIR, "--arch", preset, *SMALL, *TRAIN,
-        "--lr", 0.02, "--dropout", 0, "--max-update", 24, "--eval-bleu",
+        "--lr", 0.01, "--dropout", 0, "--max-update", 24, "--eval-bleu",
         "--eval-bleu-args", '{"beam": 2, "max_len_b": 12}',
         "--eval-tokenized-bleu", "--best-checkpoint-metric", "bleu",
         "--maximize-best-checkpoint-metric", "--save-dir", tmp_path, "--no-epoch-checkpoints",

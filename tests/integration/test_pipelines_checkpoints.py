@@ -24,7 +24,7 @@ from tests.running import (
 )
 
 Cli = Callable[..., str]
-Trained = Callable[[str], Path]
+Trained = Callable[..., Path]
 
 # Of a learning rate of zero: what is saved after the first update is what it started from.
 STANDING_STILL = "--lr 0 --lr-scheduler fixed --max-update 1 --no-epoch-checkpoints".split()
@@ -123,10 +123,23 @@ def fresh_parts(log: str) -> List[str]:
     return [line.split(mark)[1].split()[0] for line in log.splitlines() if mark in line]
 
 
+Stock = Callable[[List[str]], Path]
+
+
+@pytest.fixture
+def stock_checkpoint(trained: Trained) -> Stock:
+    """A checkpoint of the model around a system's parts."""
+
+    def make(system: List[str]) -> Path:
+        return trained(*stock_of(system)[1:]) / "checkpoint_last.pt"
+
+    return make
+
+
 def test_finetune_starts_from_the_stock_transformer(
-    preset: str, cli: Cli, corpus: Path, trained: Trained, tmp_path: Path
+    preset: str, cli: Cli, corpus: Path, stock_checkpoint: Stock, tmp_path: Path
 ) -> None:
-    stock = trained(stock_of(["--arch", preset])[1]) / "checkpoint_last.pt"
+    stock = stock_checkpoint(["--arch", preset])
     log = start(cli, corpus, preset, tmp_path, "--finetune-from-model", stock)
     expected, found = saved_weights(stock), saved_weights(tmp_path / "checkpoint_last.pt")
     for name, value in expected.items():
@@ -138,32 +151,37 @@ def test_finetune_starts_from_the_stock_transformer(
         assert any(name.startswith(part + ".") for name in added)
 
 
+# What leaves the standard parts, or puts parts into the slots that have no weights of their own.
+WITHOUT_WEIGHTS = {"segmented", "xl", "global", "--srformer-no-neuron"}
+
+
 def test_finetune_starts_every_system(
-    system: List[str], cli: Cli, corpus: Path, trained: Trained, tmp_path: Path
+    system: List[str], cli: Cli, corpus: Path, stock_checkpoint: Stock, tmp_path: Path
 ) -> None:
-    _, arch, *flags = stock_of(system)
-    stock = tmp_path / "stock" / "checkpoint_last.pt"
-    if flags:
-        start(cli, corpus, arch, stock.parent, *flags)
-    else:
-        stock = trained(arch) / "checkpoint_last.pt"
+    stock = stock_checkpoint(system)
     how = ["--finetune-from-model", stock, *system[2:]]
     log = start(cli, corpus, system[1], tmp_path, *how)
     expected, found = saved_weights(stock), saved_weights(tmp_path / "checkpoint_last.pt")
     for name, value in expected.items():
         assert torch.equal(found[name], value), name
     assert (fresh_parts(log) == []) == (found.keys() == expected.keys())
-    plain = stock_of(system) == system or system[-2:] == ["--recurrence", "none"]
+    bare = WITHOUT_WEIGHTS & set(system) and not {"rnn", "transient"} & set(system)
+    plain = stock_of(system) == system or system[-2:] == ["--recurrence", "none"] or bool(bare)
     assert (fresh_parts(log) == []) == plain
 
 
 def test_finetuned_model_goes_on_learning(
-    preset: str, cli: Cli, corpus: Path, trained: Trained, tmp_path: Path
+    preset: str,
+    cli: Cli,
+    corpus: Path,
+    trained: Trained,
+    stock_checkpoint: Stock,
+    tmp_path: Path,
 ) -> None:
     """The first loss is near the baseline's last one, far from that of a new model."""
     log = cli(
         "train", corpus / "bin", "--user-dir", USER_DIR, "--arch", preset, *SMALL, *TRAIN,
-        "--finetune-from-model", trained(stock_of(["--arch", preset])[1]) / "checkpoint_last.pt",
+        "--finetune-from-model", stock_checkpoint(["--arch", preset]),
         "--max-update", 12, "--save-dir", tmp_path, "--no-epoch-checkpoints", "--dropout", 0,
     )  # fmt: skip
     losses = update_losses(log)
