@@ -27,6 +27,9 @@ WORK = Path(os.environ.get("WORK", HERE / "work")).resolve()
 POLL = float(os.environ.get("POLL", "2"))
 """Seconds between two looks at the trainings."""
 
+STOPPING: list[bool] = []
+"""Not empty once a signal has asked for the end."""
+
 
 @dataclass
 class Training:
@@ -172,6 +175,8 @@ def train(everything: list[Run], jobs: int) -> list[Run]:
     progress.say(f"{len(everything)} runs, {kept} of them done before; {jobs} at a time in {WORK}")
     try:
         while waiting or active:
+            if STOPPING:
+                raise KeyboardInterrupt
             for run in waiting[:]:
                 if len(active) == jobs:
                     break
@@ -206,9 +211,12 @@ def end_early(training: Training) -> None:
     write_state(training.run, state)
 
 
-def stop(signum: int, frame: Any) -> None:
-    """End like Ctrl-C when asked to by a signal."""
-    raise KeyboardInterrupt
+def stop(*_: Any) -> None:
+    """Note that a signal asks for the end; `train` stops between two of its steps.
+
+    An exception raised here could come up while an object is deleted, where Python drops it.
+    """
+    STOPPING.append(True)
 
 
 def main(arguments: list[str]) -> int:
@@ -222,7 +230,8 @@ def main(arguments: list[str]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     everything, failed = list(runs(settings)), []
-    signal.signal(signal.SIGTERM, stop)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
     if not arguments:
         try:
             failed = train(everything, jobs)
