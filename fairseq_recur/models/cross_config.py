@@ -82,7 +82,8 @@ class CrossAttentionConfig(FairseqDataclass):
         default="auto",
         metadata={
             "help": "how to differentiate the scan over the segments: keep its matrices (stored) "
-            "or compute them again (recomputed); auto: recomputed where it applies"
+            "or compute them again where no segment is skipped (auto); recomputed: as auto, and "
+            "options that only stored knows are an error"
         },
     )
     xl_memory: ChoiceEnum(list(XL_MEMORIES)) = field(

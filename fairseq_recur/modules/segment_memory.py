@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from fairseq_recur.modules.part import Part
 from fairseq_recur.modules.segmented_attention import SegmentedAttention, Source
-from fairseq_recur.ops.segmented_attention import visited
 from fairseq_recur.ops.segments import Visits
 
 XL_MEMORIES = ("raw", "rnn")

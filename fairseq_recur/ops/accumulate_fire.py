@@ -2,7 +2,7 @@
 
     mem = leak mem + x;   y = mem / thr - 1;   out = relu(y);   mem = mem - thr [y > 0]
 
-It is written here for out thr = relu(mem - thr), as the division by thr can be done at the end.
+`scan_` leaves the division by thr to its caller: it gives thr out = relu(mem - thr).
 """
 
 from typing import Optional, Tuple
