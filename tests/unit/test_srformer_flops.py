@@ -1,0 +1,228 @@
+"""The formulas of benchmarks/srformer_counts.py beside torch's own counter of FLOPs."""
+
+import importlib.util
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Callable, List, Tuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import (
+    FlopCounterMode,
+    sdpa_backward_flop_count,
+    sdpa_flop_count,
+)
+
+from fairseq_recur.ops.segments import visits
+from tests.conftest import SMALL
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+# Not by its name: another distribution has a package "benchmarks".
+spec = importlib.util.spec_from_file_location("counts", BENCHMARKS / "srformer_counts.py")
+counts = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(counts)
+
+Make = Callable[..., nn.Module]
+Shape = Tuple[int, ...]
+BATCH, HEADS, WIDTH, MODEL = 3, 2, 8, 16  # the last three are those of SMALL
+
+# q, k, s: segments shorter than a head is wide, of its width, and longer. No place stays empty.
+SETTINGS = [(12, 24, 4), (20, 20, 2), (6, 24, 8), (6, 48, 16)]
+# The second of these has a last segment that is filled up.
+WITH_A_REST = [*SETTINGS, (12, 22, 4)]
+
+
+def added_product(_: Shape, left: Shape, right: Shape, **__: Any) -> int:
+    """FLOPs of adding a product of (..., X, Y) and (..., Y, Z) in place."""
+    return 2 * math.prod(left) * right[-1]
+
+
+NOT_IN_TORCHS_LIST = {
+    torch.ops.aten.baddbmm_: added_product,
+    torch.ops.aten.addmm_: added_product,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: (
+        lambda q, k, v, *_, out_shape=None, **__: sdpa_flop_count(q, k, v)
+    ),
+}
+"""Operations that FlopCounterMode takes for free."""
+
+
+def flops(run: Callable[[], Any]) -> int:
+    """What torch counts."""
+    with FlopCounterMode(display=False, custom_mapping=NOT_IN_TORCHS_LIST) as counter:
+        run()
+    return counter.get_total_flops()
+
+
+def of_a_head(run: Callable[[], Any]) -> float:
+    """Multiply-adds of one head of one sentence."""
+    return flops(run) / 2 / BATCH / HEADS
+
+
+def inputs(q: int, k: int) -> Tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values, (B, H, T or S, D)."""
+    return tuple(torch.randn(BATCH, HEADS, n, WIDTH, requires_grad=True) for n in (q, k, k))
+
+
+def lengths(q: int, size: int) -> List[str]:
+    """The flags of SRformer's lengths."""
+    return ["--target-length", str(q), "--segment-size", str(size)]
+
+
+@pytest.fixture
+def attention(make_model: Make) -> Callable[..., nn.Module]:
+    """The cross-attention of a small model."""
+
+    def make(q: int, size: int, form: str) -> nn.Module:
+        model = make_model("srformer", *SMALL, *lengths(q, size), "--srformer-form", form)
+        return model.decoder.layers[0].encoder_attn
+
+    return make
+
+
+def test_full_attention() -> None:
+    q, k = 5, 13
+    queries, keys, values = inputs(q, k)
+
+    def forward() -> Tensor:
+        return torch.softmax(queries @ keys.transpose(2, 3), -1) @ values
+
+    def both() -> None:
+        forward().sum().backward()
+
+    assert of_a_head(forward) == counts.full(q, k, WIDTH)
+    assert of_a_head(both) == counts.full_training(q, k, WIDTH, fused=False)
+    shapes = [x.size() for x in (queries, queries, keys, values)]
+    fused = sdpa_backward_flop_count(*shapes) / 2 / BATCH / HEADS + counts.full(q, k, WIDTH)
+    assert fused == counts.full_training(q, k, WIDTH, fused=True)
+
+
+@pytest.mark.parametrize("cross", ["dot", "srformer"])
+def test_a_module_with_its_projections(make_model: Make, cross: str) -> None:
+    q, k, s = SETTINGS[0]
+    flags = [] if cross == "dot" else [*lengths(q, s), "--srformer-form", "stored"]
+    model = make_model("srformer", *SMALL, "--cross-attention", cross, *flags)
+    query, key = torch.randn(q, BATCH, MODEL), torch.randn(k, BATCH, MODEL)
+    module = model.decoder.layers[0].encoder_attn
+    # With weights, so that fairseq's own takes plain products.
+    found = of_a_head(lambda: module(query, key, key, need_weights=True))
+    head = counts.full(q, k, WIDTH) if cross == "dot" else counts.srformer(q, k, s, WIDTH)
+    assert found == head + counts.projections(q, k, WIDTH, MODEL)
+
+
+@pytest.mark.parametrize("form", ["stored", "recomputed"])
+@pytest.mark.parametrize("setting", WITH_A_REST)
+def test_training(
+    attention: Callable[..., nn.Module], setting: Tuple[int, int, int], form: str
+) -> None:
+    """Forward, and forward and backward, of the module between its projections."""
+    (q, k, s), (queries, keys, values) = setting, inputs(*setting[:2])
+    module = attention(q, s, form)
+    plan = visits((k,) * BATCH, (q,) * BATCH, q, s, queries.device)
+    assert plan.steps * plan.room == q, "no place may be empty"
+    missing = -k % s
+    keys, values = (
+        nn.functional.pad(x, (0, 0, 0, missing)).unflatten(2, (-1, s)) for x in (keys, values)
+    )
+
+    def forward() -> Tensor:
+        return module.read(plan.to_blocks(queries), keys, values, plan, None, keys, False)[0]
+
+    folded = form == "recomputed" and s < WIDTH
+    assert of_a_head(forward) == counts.srformer(q, k, s, WIDTH, folded)
+    formula = {"stored": counts.stored_training, "recomputed": counts.recomputed_training}[form]
+    assert of_a_head(lambda: forward().sum().backward()) == formula(q, k, s, WIDTH)
+
+
+@pytest.mark.parametrize("setting", WITH_A_REST)
+def test_decoding(attention: Callable[..., nn.Module], setting: Tuple[int, int, int]) -> None:
+    (q, k, s), beam = setting, 3
+    module = attention(q, s, "auto")
+    plan = visits((k,) * BATCH, (q,) * BATCH, q, s, torch.device("cpu"))
+    keys = torch.randn(BATCH, HEADS, plan.steps, s, WIDTH)
+    kept = {}
+    once = of_a_head(lambda: kept.update(module.prepare(keys, keys, plan, None, keys)))
+    assert once == counts.source_once(k, s, WIDTH, folded=False)
+    read = {name: x[:, :, :1] for name, x in kept.items()}
+    step = of_a_head(lambda: module.attend(torch.randn(BATCH, HEADS, 1, beam, WIDTH), read))
+    assert step == beam * counts.srformer_step(s, WIDTH)
+    assert counts.srformer_decoding(q, beam, k, s, WIDTH) == q * step + once
+    assert counts.srformer_decoding(q, beam, k, s, WIDTH, shared=False) == q * step + beam * once
+
+
+def test_a_decoding_step_of_full_attention() -> None:
+    beam, k = 3, 13
+    queries, keys, values = inputs(beam, k)
+    step = of_a_head(lambda: torch.softmax(queries @ keys.transpose(2, 3), -1) @ values)
+    assert step == counts.full_decoding(1, beam, k, WIDTH) == beam * counts.full_step(k, WIDTH)
+
+
+@pytest.mark.parametrize("cross", ["dot", "srformer"])
+def test_a_whole_model(make_model: Make, cross: str) -> None:
+    q, k, s = SETTINGS[0]
+    flags = [] if cross == "dot" else lengths(q, s)
+    model = make_model("srformer", *SMALL, "--cross-attention", cross, *flags)
+    words = model.decoder.output_projection.out_features
+    sizes = counts.Model(width=MODEL, heads=HEADS, layers=2, inner=24, words=words)  # as in SMALL
+    source, target = torch.randint(4, 60, (BATCH, k)), torch.randint(4, 60, (BATCH, q))
+    head = counts.full(q, k, WIDTH) if cross == "dot" else counts.srformer(q, k, s, WIDTH, True)
+    expected = (
+        counts.encoder(k, sizes)
+        + counts.decoder_without_cross(q, sizes)
+        + counts.cross_attention(head + counts.projections(q, k, WIDTH, MODEL), sizes)
+    )
+    found = flops(lambda: model(source, torch.full((BATCH,), k), target))
+    assert found / 2 / BATCH == expected
+
+
+def test_the_papers_figures() -> None:
+    """Table 1, and the reductions that sections 3.5 and 4.4.1 draw from it."""
+    q, k, d, s = 128, 1024, 64, 64
+    figures = [
+        counts.paper_full(q, k, d),
+        counts.paper_segmented(q, s, d),
+        counts.paper_srformer(q, k, s, d),
+        counts.paper_full_memory(q, k, d),
+        counts.paper_srformer_memory(q, k, s, d),
+    ]
+    printed = [8389, 524, 4718, 197, 139]
+    assert all(abs(a / 1000 - b) < 1 for a, b in zip(figures, printed))
+    assert int(100 * (1 - figures[2] / figures[0])) == 43
+    assert round(100 * (1 - figures[4] / figures[3])) == 29
+    longest = counts.paper_srformer(1024, 8192, s, d) / counts.paper_full(1024, 8192, d)
+    assert round(100 * (1 - longest)) == 93
+
+
+@pytest.mark.parametrize("folded", [False, True])
+@pytest.mark.parametrize("s", [8, 16, 64, 128])
+def test_break_even(s: int, folded: bool) -> None:
+    """Below the length full attention takes fewer, above it more."""
+    k, d = 2048, 64
+    even = counts.break_even(k, s, d, folded)
+    for q in (math.floor(even), math.floor(even) + 1):
+        cheaper = counts.srformer(q, k, s, d, folded) < counts.full(q, k, d)
+        assert cheaper == (q > even)
+    paper = math.floor(counts.paper_break_even(k, s, d))
+    assert counts.paper_srformer(paper, k, s, d) >= counts.paper_full(paper, k, d)
+    assert counts.paper_srformer(paper + 1, k, s, d) < counts.paper_full(paper + 1, k, d)
+    length = counts.break_even_source(128, s, d, folded)
+    if length is None:
+        for n in (1, 10**6):
+            assert counts.srformer(128, s * n, s, d, folded) > counts.full(128, s * n, d)
+        return
+    for n in (math.floor(length / s), math.floor(length / s) + 1):
+        cheaper = counts.srformer(128, n * s, s, d, folded) < counts.full(128, n * s, d)
+        assert cheaper == (n * s > length)
+
+
+def test_the_recorded_figures_are_those_of_the_program(tmp_path: Path) -> None:
+    written = tmp_path / "out.json"
+    command = [sys.executable, "srformer_flops.py", "--output", str(written)]
+    done = subprocess.run(command, cwd=BENCHMARKS, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    recorded = json.loads((BENCHMARKS / "results" / "srformer_flops.json").read_text())
+    assert json.loads(written.read_text()) == recorded
