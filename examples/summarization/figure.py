@@ -1,0 +1,63 @@
+"""Draw ROUGE and the time of a training step against the segment size, as the paper's figure 4.
+
+    python figure.py RESULTS.json FIGURE.png
+
+RESULTS.json is what table.py wrote. With several seeds curves are their means, bars their range.
+"""
+
+import json
+import sys
+from pathlib import Path
+from statistics import mean, median
+from typing import Any, Callable, Dict, List, Tuple
+
+from fairseq_recur.cli.figures import COLOURS, new_figure, plain_axes
+
+Summary = Callable[[List[float]], float]
+PANELS: Dict[str, Tuple[str, Summary]] = {
+    "rouge1": ("ROUGE-1", mean),
+    "rougeL": ("ROUGE-L", mean),
+    "step_ms": ("time of a training step (ms)", median),
+}
+
+
+def curves(systems: Dict[str, Any], quantity: str) -> Dict[str, Dict[int, List[float]]]:
+    """Each kind of system with its sizes in order, and what was measured at each."""
+    found: Dict[str, Dict[int, List[float]]] = {}
+    for system, row in systems.items():
+        kind, _, size = system.partition("_")
+        if size.isdigit():
+            found.setdefault(kind, {})[int(size)] = row[quantity]
+    return {kind: dict(sorted(points.items())) for kind, points in found.items()}
+
+
+def draw(systems: Dict[str, Any], file: Path) -> None:
+    """Draw a panel for each quantity; full attention is a level line."""
+    figure = new_figure(4.2 * len(PANELS), 3.6)
+    for axes, (quantity, (label, summary)) in zip(figure.subplots(1, len(PANELS)), PANELS.items()):
+        axes.axhline(
+            summary(systems["full"][quantity]), color=COLOURS[-1], ls="--", lw=1.2, label="full"
+        )
+        sizes = set()
+        for colour, (kind, points) in zip(COLOURS, curves(systems, quantity).items()):
+            middles = [summary(values) for values in points.values()]
+            below = [m - min(values) for m, values in zip(middles, points.values())]
+            above = [max(values) - m for m, values in zip(middles, points.values())]
+            axes.errorbar(
+                list(points), middles, yerr=[below, above], fmt="o-", ms=4, capsize=3,
+                color=colour, label=kind,
+            )  # fmt: skip
+            sizes |= set(points)
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(sorted(sizes), [str(size) for size in sorted(sizes)])
+        axes.set_xlabel("segment size (pieces)")
+        axes.set_ylabel(label)
+        plain_axes(axes)
+        axes.legend(frameon=False)
+    figure.savefig(file, dpi=100)
+
+
+if __name__ == "__main__":
+    results, output = map(Path, sys.argv[1:])
+    draw(json.loads(results.read_text(encoding="utf-8"))["systems"], output)
+    print(output)

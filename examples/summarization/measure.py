@@ -1,0 +1,170 @@
+"""Measure what systems cost: time of training steps and of decoding, peak memory, parameters.
+
+    python measure.py speed|memory NAME=CHECKPOINT [NAME=CHECKPOINT ...] --output FILE
+
+`speed` has all systems in one process and lets them take turns, in each repeat in another order;
+`memory` starts a process for each of them. A training step is a call of fairseq's trainer:
+forward, backward, update; the batches are the same for all. In decoding every summary is made
+equally long, so that all systems take the same number of steps.
+"""
+
+import argparse
+import json
+import logging
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterator, List
+
+import torch
+from fairseq import checkpoint_utils
+from fairseq.trainer import Trainer
+
+import fairseq_recur  # noqa: F401  (registers the models and the task)
+
+BATCHES = 12
+BEAM = 4
+PIECES = 16
+
+
+class System:
+    """A trained model with what it needs to go on training and to summarize.
+
+    Args:
+        checkpoint: as fairseq-train wrote it.
+    """
+
+    def __init__(self, checkpoint: str) -> None:
+        models, self.cfg, self.task = checkpoint_utils.load_model_ensemble_and_task(
+            [checkpoint], arg_overrides={"eval_rouge": False}
+        )
+        self.model = models[0]
+        criterion = self.task.build_criterion(self.cfg.criterion)
+        self.trainer = Trainer(self.cfg, self.task, self.model, criterion)
+        self.batches = self._batches("train", self.cfg.dataset.max_tokens)[:BATCHES]
+
+    def _batches(self, split: str, tokens: int) -> List[Dict[str, Any]]:
+        self.task.load_dataset(split)
+        iterator = self.task.get_batch_iterator(
+            self.task.dataset(split),
+            max_tokens=tokens,
+            required_batch_size_multiple=self.cfg.dataset.required_batch_size_multiple,
+            seed=1,
+        )
+        return list(iterator.next_epoch_itr(shuffle=True))
+
+    def train(self) -> None:
+        """Do a training step for each of the batches."""
+        for batch in self.batches:
+            self.trainer.train_step([batch])
+
+    def prepare_decoding(self) -> None:
+        """Build what `decode` needs. The model's attention is put into its form for inference."""
+        self.texts = self._batches("test", self.cfg.dataset.max_tokens_valid)
+        self.cfg.generation.beam = BEAM
+        # Without the token that ends a summary.
+        self.cfg.generation.min_len = self.cfg.generation.max_len_b = PIECES - 1
+        self.model.prepare_for_inference_(self.cfg)
+        self.generator = self.task.build_generator([self.model], self.cfg.generation)
+        self.model.eval()
+
+    @torch.no_grad()
+    def decode(self) -> None:
+        """Summarize the whole test set with the same number of steps for each batch."""
+        for batch in self.texts:
+            found = self.task.inference_step(self.generator, [self.model], batch)
+            assert all(len(beams[0]["tokens"]) == PIECES for beams in found)
+
+
+def turns(repeats: int, names: List[str]) -> Iterator[str]:
+    """Every name in every repeat, each time beginning with another one."""
+    for repeat in range(repeats):
+        shift = repeat % len(names)
+        yield from names[shift:] + names[:shift]
+
+
+def seconds(run: Callable[[], None]) -> float:
+    """Time one call."""
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+def speed(checkpoints: Dict[str, str], repeats: int) -> Dict[str, Dict[str, Any]]:
+    """Milliseconds of training steps and texts a second in decoding, all repeats of both.
+
+    Args:
+        checkpoints: name -> file.
+        repeats: measured ones; one before them is not.
+    """
+    systems = {name: System(file) for name, file in checkpoints.items()}
+    found: Dict[str, Dict[str, Any]] = {
+        name: {
+            "parameters": sum(p.numel() for p in system.model.parameters()),
+            "step_ms": [],
+            "texts_per_second": [],
+        }
+        for name, system in systems.items()
+    }
+    for system in systems.values():
+        system.train()
+    for name in turns(repeats, list(systems)):
+        found[name]["step_ms"].append(seconds(systems[name].train) / BATCHES * 1e3)
+    for system in systems.values():
+        system.prepare_decoding()
+        system.decode()
+    texts = {name: sum(b["nsentences"] for b in s.texts) for name, s in systems.items()}
+    for name in turns(repeats, list(systems)):
+        found[name]["texts_per_second"].append(texts[name] / seconds(systems[name].decode))
+    return found
+
+
+def peak() -> float:
+    """The largest resident memory that this process has had, in MB (10^6 bytes)."""
+    # In KiB on Linux, in bytes on macOS.
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
+
+
+def memory_here(checkpoint: str) -> Dict[str, float]:
+    """Peak memory of this process before training (libraries, data, model) and in it, in MB."""
+    system = System(checkpoint)
+    before = peak()
+    system.train()
+    return {"before_mb": before, "peak_mb": peak()}
+
+
+def memory(checkpoints: Dict[str, str], repeats: int) -> Dict[str, Dict[str, List[float]]]:
+    """The same for each system in processes of its own."""
+    found: Dict[str, Dict[str, List[float]]] = {
+        name: {"before_mb": [], "peak_mb": []} for name in checkpoints
+    }
+    for name in turns(repeats, list(checkpoints)):
+        command = [sys.executable, __file__, "memory-here", f"{name}={checkpoints[name]}"]
+        output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+        for key, value in json.loads(output.splitlines()[-1]).items():
+            found[name][key].append(value)
+    return found
+
+
+def main() -> None:
+    """Measure, write."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=["speed", "memory", "memory-here"])
+    parser.add_argument("checkpoints", nargs="+", metavar="NAME=CHECKPOINT")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--output", type=Path)
+    args = parser.parse_args()
+    logging.disable(logging.INFO)
+    checkpoints = dict(item.split("=", 1) for item in args.checkpoints)
+    if args.what == "memory-here":
+        print(json.dumps(memory_here(*checkpoints.values())))
+        return
+    found = {"speed": speed, "memory": memory}[args.what](checkpoints, args.repeats)
+    args.output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

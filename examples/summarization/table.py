@@ -1,0 +1,102 @@
+"""Put scores and measurements together: a table in Markdown, and everything as JSON.
+
+    python table.py WORK NAME --seeds SEED [SEED ...] [--settings NAME=VALUE ...]
+
+Reads `WORK/seedN/NAME.json` (ROUGE), `WORK/NAME-speed.json` and `WORK/NAME-memory.json`; writes
+`WORK/NAME.md` and `WORK/NAME.json`, and prints the table.
+"""
+
+import argparse
+import json
+import platform
+from importlib.metadata import version
+from pathlib import Path
+from statistics import mean, median
+from typing import Any, Dict, List
+
+METRICS = {"rouge1": "R-1", "rouge2": "R-2", "rougeL": "R-L", "rougeLsum": "R-Lsum"}
+COLUMNS = [
+    "system", "segment size", *METRICS.values(), "step (ms)", "texts/s", "memory (MB)", "parameters"
+]  # fmt: skip
+
+
+def read(file: Path) -> Any:
+    """Read a JSON file."""
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+def collect(work: Path, name: str, seeds: List[str]) -> Dict[str, Any]:
+    """Gather the scores of every seed and all measurements, by system."""
+    scores = [read(work / f"seed{seed}" / f"{name}.json") for seed in seeds]
+    systems: Dict[str, Dict[str, Any]] = {system: {} for system in scores[0]["systems"]}
+    signatures = set()
+    for system, row in systems.items():
+        for metric in METRICS:
+            of_seeds = [
+                score
+                for report in scores
+                for score in report["systems"][system]["scores"]
+                if score["metric"] == metric
+            ]
+            row[metric] = [round(score["score"], 2) for score in of_seeds]
+            signatures |= {score["signature"] for score in of_seeds}
+    for what in ("speed", "memory"):
+        for system, measured in read(work / f"{name}-{what}.json").items():
+            systems[system].update(measured)
+    return {"texts": scores[0]["sentences"], "rouge": sorted(signatures), "systems": systems}
+
+
+def spread(values: List[float], digits: int) -> str:
+    """Median and range of repeats."""
+    low, high = min(values), max(values)
+    return f"{median(values):.{digits}f} ({low:.{digits}f}–{high:.{digits}f})"
+
+
+def cells(system: str, row: Dict[str, Any]) -> List[str]:
+    """One line of the table; what is not measured of a line is left empty."""
+    kind, _, size = system.partition("_")
+    scores = [f"{mean(row[metric]):.2f}" for metric in METRICS]
+    if "step_ms" not in row:
+        return [system, "", *scores, "", "", "", ""]
+    return [
+        kind,
+        size or "whole",
+        *scores,
+        spread(row["step_ms"], 1),
+        spread(row["texts_per_second"], 1),
+        f"{median(row['peak_mb']):.0f}",
+        f"{row['parameters']:,}",
+    ]
+
+
+def table(systems: Dict[str, Dict[str, Any]]) -> str:
+    """Return the table in Markdown."""
+    rule = ["---"] + ["---:"] * (len(COLUMNS) - 1)
+    lines = [COLUMNS, rule, *(cells(system, row) for system, row in systems.items())]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def main() -> None:
+    """Read, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("work", type=Path)
+    parser.add_argument("name")
+    parser.add_argument("--seeds", nargs="+", required=True)
+    parser.add_argument("--settings", nargs="*", default=[], metavar="NAME=VALUE")
+    args = parser.parse_args()
+    found = collect(args.work, args.name, args.seeds)
+    report = {
+        "seeds": args.seeds,
+        "settings": dict(setting.split("=", 1) for setting in args.settings),
+        "machine": f"{platform.machine()}, Python {platform.python_version()}",
+        "versions": {name: version(name) for name in ("torch", "rouge-score")},
+        **found,
+    }
+    text = table(found["systems"])
+    (args.work / f"{args.name}.md").write_text(text, encoding="utf-8")
+    (args.work / f"{args.name}.json").write_text(json.dumps(report, indent=1) + "\n")
+    print(text, end="")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Train one system: bash train.sh full|segmented_SIZE|srformer_SIZE [SEED]
+# A training that was stopped goes on with the epoch in which it stopped.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/settings.sh"
+
+[ $# -gt 0 ] || { echo "usage: bash train.sh full|segmented_SIZE|srformer_SIZE [SEED]" >&2; exit 2; }
+system="$1" seed="${2:-1}"
+part="$(cross_attention "$system")"
+read -ra part <<< "$part"
+
+folder="$WORK/seed$seed/$system"
+inputs="$(fingerprint "$WORK/prepared" "${part[@]}" "${TRAINING[@]}")"
+if [ -d "$folder" ] && ! same "$folder/inputs" "$inputs"; then
+    say "The data or the settings have changed: $system is trained anew"
+    rm -rf "$folder"
+fi
+if [ -f "$folder/epochs" ] && [ "$(cat "$folder/epochs")" -ge "$EPOCHS" ]; then
+    say "$system, seed $seed, is trained already ($(cat "$folder/epochs") epochs)"
+    exit
+fi
+
+say "$system, seed $seed: training up to epoch $EPOCHS"
+mkdir -p "$folder"
+echo "$inputs" > "$folder/inputs"
+fairseq-recur train "$WORK/data-bin" -s source -t target "${part[@]}" "${TRAINING[@]}" \
+    --seed "$seed" --max-epoch "$EPOCHS" --save-dir "$folder" --no-epoch-checkpoints \
+    --log-interval 50 --log-file "$folder/train.log"
+echo "$EPOCHS" > "$folder/epochs"
