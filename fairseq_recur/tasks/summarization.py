@@ -165,12 +165,23 @@ class SummarizationTask(TranslationTask):
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> torch.nn.Module:
         """Build the model, whose positions limit the texts as well."""
         model = super().build_model(cfg, from_checkpoint)
+        if not self.training:
+            self._read_all_that_is_read_by(model)
         self.limits = utils.resolve_max_positions(self.limits, model.max_positions())
         if self.prefix is None:
             self._encode_given_prefix()
         if self.cfg.eval_rouge and self.training:
             self.evaluation = RougeEvaluation(self, model)
         return model
+
+    def _read_all_that_is_read_by(self, model: torch.nn.Module) -> None:
+        """Raise the default length of sources, 1024, to that of a model for longer ones."""
+        default = SummarizationConfig.__dataclass_fields__["max_source_positions"].default
+        longest = model.max_positions()[0]
+        if self.cfg.max_source_positions == default < longest:
+            self.cfg.max_source_positions = longest
+            self.limits = self.max_positions()
+            logger.info("sources of up to %d tokens are read, as in training", longest)
 
     def build_criterion(self, cfg: Any, *args: Any, **kwargs: Any) -> torch.nn.Module:
         """Build the criterion: from here on the model reads summaries."""
