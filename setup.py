@@ -32,7 +32,7 @@ setup(
     license="MIT",
     python_requires=">=3.10,<3.14",
     packages=find_packages(include=["fairseq_recur", "fairseq_recur.*"]),
-    package_data={"fairseq_recur": ["py.typed", "config/*.yaml"]},
+    package_data={"fairseq_recur": ["py.typed", "config/*.yaml", "ops/native/*.c"]},
     install_requires=[
         "fairseq==0.12.2; python_version < '3.11'",
         f"ve-fairseq==0.12.3; {WHEELS}",

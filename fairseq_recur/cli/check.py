@@ -7,7 +7,10 @@ import json
 import textwrap
 from typing import Any, Dict, List
 
+import torch
+
 from fairseq_recur import compat
+from fairseq_recur.ops.native import build, segmented_recurrent
 
 HELP = "versions, what is registered, known problems and their remedies"
 
@@ -48,10 +51,19 @@ def registered() -> Dict[str, List[str]]:
     }
 
 
+def compiled_code() -> str:
+    """Whether what this package has in C runs on this machine."""
+    try:
+        build.load(segmented_recurrent.NAME, torch.float32)
+    except build.BuildError as error:
+        return f"none, srformer is slower on a CPU: {error}"
+    return f"srformer on a CPU, in {build.cache_folder()}"
+
+
 def report() -> Dict[str, Any]:
     """Return all that `check` knows, as JSON has it."""
     return {
-        "environment": dict(compat.environment_report()),
+        "environment": {**dict(compat.environment_report()), "compiled code": compiled_code()},
         "registered": registered(),
         "adaptations": [
             {"name": a.name, "reason": a.reason, "needless_from": a.needless_from}

@@ -82,8 +82,9 @@ class CrossAttentionConfig(FairseqDataclass):
         default="auto",
         metadata={
             "help": "how to differentiate the scan over the segments: keep its matrices (stored) "
-            "or compute them again where no segment is skipped (auto); recomputed: as auto, and "
-            "options that only stored knows are an error"
+            "or compute them again where no segment is skipped (auto), on a CPU by compiled code; "
+            "recomputed: as auto, by torch's operations, and options that only stored knows are "
+            "an error"
         },
     )
     xl_memory: ChoiceEnum(list(XL_MEMORIES)) = field(

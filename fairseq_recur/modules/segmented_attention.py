@@ -91,8 +91,12 @@ class SegmentedAttention(MultiheadAttention):
         hidden: Tensor,
         need_weights: bool,
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        """All steps at once; arguments and results as for `prepare` and `attend`."""
-        return self.attend(queries, self.prepare(keys, values, visits, mask, hidden))
+        """All steps at once; arguments and results as for `prepare` and `attend`.
+
+        The queries are not scaled yet.
+        """
+        source = self.prepare(keys, values, visits, mask, hidden)
+        return self.attend(queries * self.scaling, source)
 
     def forward(
         self,
@@ -115,7 +119,7 @@ class SegmentedAttention(MultiheadAttention):
             (T, B, C), and attention weights: (B, T, S), averaged over the heads, or with
             *need_head_weights* (H, B, T, S); None in training. Zero outside the segments.
         """
-        queries = self.split(self.q_proj(query) * self.scaling)
+        queries = self.split(self.q_proj(query))
         wanted = (need_weights or need_head_weights) and not self.training
         if incremental_state is None:
             out, weights = self.all_steps(queries, key, key_padding_mask, wanted)
@@ -178,7 +182,7 @@ class SegmentedAttention(MultiheadAttention):
         }
         # The beams of a sentence are queries that read the same.
         together = queries.unflatten(0, (-1, beams.size)).squeeze(3).transpose(1, 2).unsqueeze(2)
-        out, weights = self.attend(together, source)
+        out, weights = self.attend(together * self.scaling, source)
         out = out.squeeze(2).transpose(1, 2).reshape(queries.size())
         if not wanted:
             return out, None

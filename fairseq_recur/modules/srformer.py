@@ -102,7 +102,8 @@ class SRformerAttention(SegmentedAttention):
             return super().read(queries, keys, values, visits, mask, hidden, need_weights)
         weights = None
         if need_weights:
-            _, weights = super().attend(queries, super().prepare(keys, values, visits, mask, hidden))
+            source = super().prepare(keys, values, visits, mask, hidden)
+            _, weights = super().attend(queries * self.scaling, source)
         with no_autocast(queries):
             local, recurrent = segmented_recurrent(
                 *(at_least_float32(x) for x in (queries, keys, values)),
@@ -111,6 +112,8 @@ class SRformerAttention(SegmentedAttention):
                 self.rest,
                 None if mask is None else mask[:, :, : visits.steps],
                 self.dropout_probability,
+                self.scaling,
+                self.form == "auto",
             )
             return saturated(self.combine(local, recurrent), values.dtype), weights
 

@@ -22,7 +22,13 @@ def key_norm(keys: Tensor, kind: str) -> Optional[Tensor]:
     """
     if kind == "none":
         return None
-    squares = torch.linalg.vecdot(keys, keys, dim=-2).unsqueeze(-2)
+    return norm_of_squares(torch.linalg.vecdot(keys, keys, dim=-2).unsqueeze(-2), kind)
+
+
+def norm_of_squares(squares: Tensor, kind: str) -> Optional[Tensor]:
+    """As `key_norm`, from the sums of K^2 over the positions, (..., D)."""
+    if kind == "none":
+        return None
     if kind == "frobenius":
         squares = squares.sum(-1, keepdim=True)
     return squares.sqrt().clamp_min(SMALLEST_NORM)

@@ -18,7 +18,8 @@ from fairseq_recur.ops.precision import at_least_float32
 
 def segmented(x: Tensor, size: int) -> Tensor:
     """(..., S, D) cut into segments, the last one filled up with zeros: (..., M, s, D)."""
-    x = F.pad(x, (0, 0, 0, -x.size(-2) % size))
+    missing = -x.size(-2) % size
+    x = F.pad(x, (0, 0, 0, missing)) if missing else x  # pad copies in any case
     return x.unflatten(-2, (-1, size))
 
 

@@ -4,7 +4,8 @@
     O_R[t] = Q_t RAF(x_i) / norm(K)
 
 Nothing with a matrix for each segment stays from the forward to the backward pass, which scans
-again, see `segmented_recurrent_backward`.
+again, see `segmented_recurrent_backward`. On a CPU the same is done by code in C where it can be
+compiled, see `native/segmented_recurrent.c`.
 
 Letters: R = B H rows, one for each head of a sentence; M segments, of which N are steps of the
 scan; n queries at each step.
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from fairseq_recur.ops.accumulate_fire import scan_
 from fairseq_recur.ops.key_norm import key_norm
+from fairseq_recur.ops.native.segmented_recurrent import CompiledSegmentedRecurrent, runs_on
 from fairseq_recur.ops.segment_products import Neuron, SegmentSoftmax, Source
 from fairseq_recur.ops.segmented_recurrent_backward import Backward
 
@@ -83,12 +85,14 @@ def segmented_recurrent(
     rest: bool = True,
     mask: Optional[Tensor] = None,
     dropout: float = 0.0,
+    scale: float = 1.0,
+    compiled: bool = True,
 ) -> Tuple[Tensor, Tensor]:
     """O_S and O_R for queries in blocks, of which block i reads segment i.
 
     Args:
-        queries: (B, H, N, n, D), scaled; keys, values: (B, H, M, s, D), zero at padding, with
-            M >= N; all in float32 or more
+        queries: (B, H, N, n, D); keys, values: (B, H, M, s, D), zero at padding, with M >= N;
+            all in float32 or more
         weight: W (D, D)
         leak, threshold: scalars, the threshold positive
         norm: one of `key_norm.NORMS`
@@ -96,19 +100,26 @@ def segmented_recurrent(
             itself (the ablation IV of Table 3)
         mask: (B, 1, N, 1, s), added to the scores of O_S, or None
         dropout: probability of dropping a weight of O_S (0 outside training)
+        scale: what the queries are multiplied with
+        compiled: use the code in C where there is any for these queries
 
     Returns:
         (B, H, N, n, D) each
     """
     shape, size = queries.size(), keys.size(3)
     queries, keys, values = (x.flatten(0, 1).contiguous() for x in (queries, keys, values))
-    if mask is not None:
-        mask = mask.expand(-1, shape[1], -1, -1, -1).flatten(0, 1)
     kept = None
     if dropout > 0:
         kept = torch.rand(*queries.size()[:3], size, device=queries.device) >= dropout
-    local, recurrent = SegmentedRecurrent.apply(
-        queries, keys, values, weight, leak, threshold, norm, rest,
+    if compiled and runs_on(queries):
+        mask = None if mask is None else mask.flatten(0, 1).to(queries.dtype).contiguous()
+        form, options = CompiledSegmentedRecurrent, [scale]
+    else:
+        queries, form, options = queries * scale, SegmentedRecurrent, []
+        if mask is not None:
+            mask = mask.expand(-1, shape[1], -1, -1, -1).flatten(0, 1)
+    local, recurrent = form.apply(
+        queries, keys, values, weight, leak, threshold, *options, norm, rest,
         SegmentSoftmax(mask, kept, dropout),
     )  # fmt: skip
     return local.view(shape), recurrent.view(shape)

@@ -1,0 +1,148 @@
+"""Segmented recurrent attention in C: `segmented_recurrent.c` as an operation of torch.
+
+Letters as in `ops/segmented_recurrent.py`.
+"""
+
+import ctypes
+from typing import Any, Optional, Tuple
+
+import torch
+from torch import Tensor
+
+from fairseq_recur.ops.key_norm import SMALLEST_NORM, norm_of_squares
+from fairseq_recur.ops.native.build import library
+from fairseq_recur.ops.segment_products import SegmentSoftmax
+
+NAME = "segmented_recurrent"
+LANES = 16
+"""What the width of a head is a multiple of."""
+
+_INTEGERS = "rows heads segments steps size room width rest"
+_NUMBERS = "scale leak threshold kept_scale"
+_FORWARD = "queries keys values weight mask kept scratch"
+_SIZES = "threads scratch_size"
+_REST = (
+    "local recurrent squares grad_local grad_recurrent unit along_keys grad_queries grad_keys "
+    "grad_values grad_weight grad_leak"
+)
+
+
+class Job(ctypes.Structure):
+    """What the functions are given; the comments are in the C file."""
+
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in _INTEGERS.split()),
+        *((name, ctypes.c_double) for name in _NUMBERS.split()),
+        *((name, ctypes.c_void_p) for name in _FORWARD.split()),
+        *((name, ctypes.c_int64) for name in _SIZES.split()),
+        *((name, ctypes.c_void_p) for name in _REST.split()),
+        ("sum_along", ctypes.c_int64),
+    ]
+
+    def put(self, **tensors: Optional[Tensor]) -> None:
+        """Point to contiguous tensors, which must live until the work is done."""
+        for name, tensor in tensors.items():
+            if tensor is not None:
+                assert tensor.is_contiguous() and tensor.device.type == "cpu"
+                setattr(self, name, tensor.data_ptr())
+
+    def run(self, name: str, example: Tensor) -> None:
+        """Call a function with the scratch that it needs."""
+        functions = library(NAME, example.dtype)
+        functions.scratch_size.restype = ctypes.c_int64
+        backward = ctypes.c_int64(name == "backward")
+        self.scratch_size = functions.scratch_size(ctypes.byref(self), backward)
+        scratch = example.new_empty(self.threads, self.scratch_size)
+        self.put(scratch=scratch)
+        getattr(functions, name)(ctypes.byref(self))
+
+
+def runs_on(queries: Tensor) -> bool:
+    """Whether the compiled code knows such queries, and there is any on this machine."""
+    known = queries.device.type == "cpu" and queries.dtype in (torch.float32, torch.float64)
+    known = known and queries.size(-1) % LANES == 0 and queries.numel() > 0
+    return known and library(NAME, queries.dtype) is not None
+
+
+class CompiledSegmentedRecurrent(torch.autograd.Function):
+    """Arguments and results as of `ops.segmented_recurrent.SegmentedRecurrent`."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        weight: Tensor,
+        leak: Tensor,
+        threshold: Tensor,
+        scale: float,
+        norm: str,
+        rest: bool,
+        softmax: SegmentSoftmax,
+    ) -> Tuple[Tensor, Tensor]:
+        """O_S and O_R, (R, N, n, D) each."""
+        weight = weight.contiguous()
+        local, recurrent = torch.empty_like(queries), torch.empty_like(queries)
+        squares = keys.new_empty(keys.size(0), keys.size(3))
+        ctx.options = (scale, float(leak), float(threshold), rest, softmax, norm)
+        job = new_job(queries, keys, values, weight, *ctx.options[:-1])
+        job.put(local=local, recurrent=recurrent, squares=squares)
+        job.run("forward", queries)
+        norms = norm_of_squares(squares, norm)
+        unit = torch.full_like(squares, scale / ctx.options[2])
+        if norms is not None:
+            unit /= norms
+        recurrent *= unit[:, None, None]
+        ctx.save_for_backward(queries, keys, values, weight, unit, norms)
+        return local, recurrent
+
+    @staticmethod
+    def backward(ctx: Any, grad_local: Tensor, grad_recurrent: Tensor) -> Tuple[Any, ...]:
+        """The gradients of the first six arguments."""
+        queries, keys, values, weight, unit, norms = ctx.saved_tensors
+        *options, norm = ctx.options
+        grads = [torch.empty_like(x) for x in (queries, keys, values)]
+        job = new_job(queries, keys, values, weight, *options)
+        along = None
+        if norms is not None:
+            along = (-(norms**-2)).masked_fill(norms <= SMALLEST_NORM, 0.0)
+            along = along.expand_as(unit).contiguous()
+        job.sum_along = norm == "frobenius"
+        grad_weight = weight.new_zeros(job.threads, *weight.size())
+        grad_leak = weight.new_zeros(job.threads)
+        grad_local, grad_recurrent = grad_local.contiguous(), grad_recurrent.contiguous()
+        job.put(
+            grad_local=grad_local, grad_recurrent=grad_recurrent, unit=unit, along_keys=along,
+            grad_queries=grads[0], grad_keys=grads[1], grad_values=grads[2],
+            grad_weight=grad_weight, grad_leak=grad_leak,
+        )  # fmt: skip
+        job.run("backward", queries)
+        grad_weight = grad_weight.sum(0)
+        # O_R stays as it is when W and thr grow by the same factor (Euler's theorem).
+        grad_threshold = -(weight * grad_weight).sum() / options[2]
+        return (*grads, grad_weight, grad_leak.sum(), grad_threshold, None, None, None, None)
+
+
+def new_job(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    weight: Tensor,
+    scale: float,
+    leak: float,
+    threshold: float,
+    rest: bool,
+    softmax: SegmentSoftmax,
+) -> Job:
+    """What forward and backward pass have in common."""
+    (rows, steps, room, width), (_, segments, size, _) = queries.size(), keys.size()
+    mask, kept = softmax.mask, softmax.kept
+    job = Job(
+        rows=rows, heads=1 if mask is None else rows // mask.size(0), segments=segments,
+        steps=steps, size=size, room=room, width=width, rest=rest, scale=scale, leak=leak,
+        threshold=threshold, kept_scale=1 / (1 - softmax.dropout),
+        threads=min(rows, torch.get_num_threads()),
+    )  # fmt: skip
+    job.put(queries=queries, keys=keys, values=values, weight=weight, mask=mask, kept=kept)
+    return job

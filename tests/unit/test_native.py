@@ -1,0 +1,245 @@
+"""The code in C: equal to Algorithm 1 as loops, and never required."""
+
+import os
+import stat
+from itertools import product
+from pathlib import Path
+from typing import Callable, List, Optional, Tuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fairseq_recur.cli import check
+from fairseq_recur.ops.key_norm import NORMS
+from fairseq_recur.ops.native import build
+from fairseq_recur.ops.native.segmented_recurrent import NAME, CompiledSegmentedRecurrent, runs_on
+from fairseq_recur.ops.segmented_attention import segmented
+from fairseq_recur.ops.segmented_recurrent import segmented_recurrent
+from fairseq_recur.ops.segments import visits
+from tests.unit.test_model_properties import sentences, small, targets, true_lengths
+from tests.unit.test_srformer import LENGTHS, assert_same, by_loops, heads, last_mask, parameters
+
+WIDTH = 16
+ARGUMENTS = (NAME, torch.float32)
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> List[bool]:
+    """Grows with each forward pass of the compiled code."""
+    made, forward = [], CompiledSegmentedRecurrent.forward
+    counting = staticmethod(lambda *args: (made.append(True), forward(*args))[1])
+    monkeypatch.setattr(CompiledSegmentedRecurrent, "forward", counting)
+    return made
+
+
+def small_parameters(width: int = WIDTH) -> List[Tensor]:
+    weight, leak, threshold = parameters(width)
+    return [(weight.detach() / width**0.5).requires_grad_(), leak, threshold]
+
+
+def run(
+    inputs: List[Tensor], size: int, target: int, compiled: bool = True, scale: float = 1.0,
+    norm: str = "key", current: bool = False, dropout: float = 0.0, masked: bool = True,
+) -> Tuple[Tensor, Tensor]:  # fmt: skip
+    """O_S and O_R of (B, H, T, D)."""
+    q, k, v, *scalars = inputs
+    plan = visits((k.size(2),) * len(q), (target,) * len(q), q.size(2), size, q.device)
+    mask: Optional[Tensor] = None
+    if masked:
+        mask = last_mask(k.size(2), size, plan.steps).expand(len(q), -1, -1, -1, -1)
+    outputs = segmented_recurrent(
+        plan.to_blocks(q), segmented(k, size), segmented(v, size), *scalars, norm=norm,
+        rest=not current, mask=mask, dropout=dropout, scale=scale, compiled=compiled,
+    )  # fmt: skip
+    return tuple(plan.from_blocks(x) for x in outputs)
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("size,target", [(64, 5), (16, 5), (24, 9), (3, 70)])
+def test_it_equals_the_loops(length: int, size: int, target: int, calls: List[bool]) -> None:
+    """Segments smaller than, as large as, and larger than a head; some without a query."""
+    inputs = [*heads(length, 7, 2, WIDTH), *small_parameters()]
+    if target >= -(-length // size):
+        assert_same(run(inputs, size, target), by_loops(inputs, size, target), inputs)
+        assert calls
+
+
+@pytest.mark.parametrize("size", [8, 16, 20])
+@pytest.mark.parametrize("norm,current", list(product(NORMS, [False, True])))
+def test_it_knows_norms_and_the_current_segment(size: int, norm: str, current: bool) -> None:
+    inputs = [*heads(50, 9, 2, WIDTH), *small_parameters()]
+    options = dict(norm=norm, current=current)
+    slow = by_loops(inputs, size, 9, **options)
+    assert_same(run(inputs, size, 9, **options), slow, inputs)
+
+
+@pytest.mark.parametrize("queries", [70, 200], ids=lambda n: f"{n} queries")
+@pytest.mark.parametrize("size,width", [(8, 16), (40, 32), (64, 64), (100, 48)])
+def test_it_equals_torchs_operations(queries: int, size: int, width: int) -> None:
+    """Several sentences, dropout, a scale, more queries than are looked at together."""
+    shapes = ((2, 3, n, width) for n in (queries, 100, 100))
+    inputs = [torch.randn(*s, dtype=torch.float64, requires_grad=True) for s in shapes]
+    inputs += small_parameters(width)
+
+    def both(compiled: bool) -> Tuple[Tensor, Tensor]:
+        torch.manual_seed(3)
+        return run(inputs, size, queries, compiled, scale=0.3, dropout=0.3, masked=size != 100)
+
+    assert_same(both(True), both(False), inputs)
+
+
+def test_single_precision_is_that_of_torchs_operations() -> None:
+    """Both are compared with double precision: the compiled code is not the worse one."""
+    double = [*heads(700, 300, 4, 64), *small_parameters(64)]
+    single = [x.detach().float().requires_grad_() for x in double]
+
+    def results(inputs: List[Tensor], compiled: bool) -> List[Tensor]:
+        outputs = run(inputs, 64, 300, compiled, scale=0.125, masked=False)
+        grads = torch.autograd.grad(sum(x.square().sum() for x in outputs), inputs)
+        return [x.double().detach() for x in (*outputs, *grads)]
+
+    exact = results(double, False)
+    errors = [
+        [float((a - b).abs().max() / b.abs().max()) for a, b in zip(results(single, c), exact)]
+        for c in (True, False)
+    ]
+    for ours, theirs in zip(*errors):
+        assert ours < max(4 * theirs, 1e-5)
+
+
+def test_threads_do_not_change_the_results() -> None:
+    inputs = [*heads(100, 20, 5, WIDTH), *small_parameters()]
+    threads = torch.get_num_threads()
+    try:
+        found = []
+        for count in (1, 2, 7):
+            torch.set_num_threads(count)
+            found.append(run(inputs, 16, 20))
+        for other in found[1:]:
+            assert_same(other, found[0], inputs)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_hidden_scores_give_zero_weights() -> None:
+    """The smallest float32 added to a score, as the part has it: no weight at all."""
+    q, k, v = (torch.randn(1, 1, 1, n, WIDTH) for n in (3, 8, 8))
+    mask = torch.zeros(1, 1, 1, 1, 8)
+    mask[..., 5:] = torch.finfo(torch.float32).min
+    arguments = (torch.eye(WIDTH), torch.tensor(1.0), torch.tensor(0.1))
+    whole, _ = segmented_recurrent(q, k, v, *arguments, mask=mask)
+    other = v.clone()
+    other[..., 5:, :] = 1e30
+    again, _ = segmented_recurrent(q, k, other, *arguments, mask=mask)
+    assert torch.equal(whole, again) and whole.isfinite().all()
+
+
+WIDE = "--encoder-embed-dim 32 --encoder-attention-heads 2 --decoder-attention-heads 2".split()
+
+
+@pytest.mark.parametrize("form,expected", [("auto", True), ("recomputed", False), ("stored", False)])
+def test_model_is_the_same_with_and_without(
+    make_model: Callable[..., nn.Module], calls: List[bool], form: str, expected: bool
+) -> None:
+    """Padding on both sides, in float64; the flag decides which code runs."""
+    flags = ["--arch", "srformer", *WIDE, "--segment-size", "2", "--target-length", "5"]
+    source, target = sentences([6, 3, 5], "left"), targets(3, 5)
+
+    def results(form: str) -> List[Tensor]:
+        torch.manual_seed(1)
+        model = small(make_model, [*flags, "--srformer-form", form])
+        logits, _ = model(source, true_lengths(source), target)
+        grads = torch.autograd.grad(logits.square().sum(), list(model.parameters()), allow_unused=True)
+        return [logits, *(g for g in grads if g is not None)]
+
+    ours = results(form)
+    assert bool(calls) == expected
+    for a, b in zip(ours, results("stored"), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-8)
+
+
+def test_what_it_does_not_know_is_torchs() -> None:
+    known = torch.zeros(1, 1, 1, WIDTH)
+    assert runs_on(known) and runs_on(known.double())
+    assert not runs_on(known.half()) and not runs_on(known[..., :8]) and not runs_on(known[:0])
+
+
+# ---- building
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty place for compiled code, from which nothing is loaded yet."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    build.library.cache_clear()
+    yield tmp_path / "fairseq_recur"
+    build.library.cache_clear()
+
+
+def test_it_is_compiled_once(cache: Path) -> None:
+    assert build.library(*ARGUMENTS) is not None
+    (made,) = cache.iterdir()
+    before = made.stat().st_mtime_ns
+    build.library.cache_clear()
+    build.load(*ARGUMENTS)
+    assert [p.stat().st_mtime_ns for p in cache.iterdir()] == [before]
+    assert stat.S_IMODE(cache.stat().st_mode) == 0o700
+    build.load(NAME, torch.float64)
+    assert len(list(cache.iterdir())) == 2
+
+
+def test_another_source_is_compiled_anew(cache: Path, tmp_path: Path) -> None:
+    source = tmp_path / "some.c"
+    source.write_text("int one(void) { return 1; }\n")
+    first = build.build(source, [])
+    source.write_text("int one(void) { return 2; }\n")
+    assert build.build(source, []) != first
+
+
+COMPILERS = {
+    "missing": (None, "there is no C compiler"),
+    "failing": ("echo broken >&2; exit 3", "broken"),
+    "nonsense": (
+        'while [ $# -gt 0 ]; do if [ "$1" = -o ]; then echo x > "$2"; fi; shift; done',
+        "cannot be loaded",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", COMPILERS)
+def test_without_a_compiler_torch_does_it(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+    kind: str,
+) -> None:  # fmt: skip
+    lines, reason = COMPILERS[kind]
+    compiler = tmp_path / "compiler"
+    if lines:
+        compiler.write_text(f"#!/bin/sh\n{lines}\n")
+        compiler.chmod(0o755)
+    monkeypatch.setenv("CC", str(compiler))
+    caplog.set_level("INFO")
+    inputs = [x.detach().float() for x in (*heads(20, 5, 1, WIDTH), *small_parameters())]
+    assert not runs_on(inputs[0])
+    local, _ = run(inputs, 16, 5, masked=False)
+    assert local.isfinite().all()
+    assert reason in caplog.text and caplog.text.count("slower") == 1
+    assert "none, srformer is slower on a CPU" in check.compiled_code()
+    assert reason in check.compiled_code()
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root writes everywhere")
+def test_a_folder_without_write_permission_is_named(cache: Path) -> None:
+    cache.parent.chmod(0o500)
+    with pytest.raises(build.BuildError, match="cannot be written to"):
+        build.load(*ARGUMENTS)
+
+
+def test_a_file_in_the_place_of_the_folder_is_named(cache: Path) -> None:
+    cache.write_text("")
+    with pytest.raises(build.BuildError, match="cannot be written to"):
+        build.load(*ARGUMENTS)
+
+
+def test_check_says_that_there_is_compiled_code() -> None:
+    assert check.compiled_code().startswith("srformer on a CPU")
