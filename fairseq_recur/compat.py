@@ -7,21 +7,28 @@ finds it and leaves it alone. `environment_report` and `known_problems` describe
 machine for ``fairseq-recur check``.
 """
 
+import atexit
 import collections
+import contextlib
 import copy
 import difflib
 import functools
 import importlib.metadata
 import importlib.util
 import inspect
+import itertools
 import logging
 import os
 import platform
+import queue
 import re
 import sys
+import threading
+import time
 import types
 import typing
 import warnings
+import weakref
 from argparse import Namespace
 from dataclasses import dataclass
 from pathlib import Path
@@ -599,6 +606,44 @@ def _repeat_batches_after_resume() -> None:
 
     if "seed + epoch" in inspect.getsource(FairseqTask.get_batch_iterator):
         _wrap(FairseqTask, "get_batch_iterator", "resumed batches", repeating)
+
+
+@_adaptation(
+    "threads at the end",
+    "a thread that makes batches ahead of a training that has ended is inside torch when Python "
+    "ends: the process aborts (terminate called without an active exception), and torchrun with it",
+    "Python 3.14, which lets such threads sleep, or a fairseq that ends its BackgroundConsumer",
+)
+def _end_background_threads() -> None:
+    from fairseq.data.iterators import BackgroundConsumer
+
+    def ending(run: Callable) -> Callable:
+        def until_the_end(self: Any) -> None:
+            self._source = itertools.takewhile(lambda _: not _ending.is_set(), self._source)
+            _consumers.add(self)
+            run(self)
+
+        return until_the_end
+
+    _wrap(BackgroundConsumer, "run", "threads at the end", ending)
+    atexit.unregister(_end_consumers)
+    atexit.register(_end_consumers)
+
+
+_consumers: "weakref.WeakSet[Any]" = weakref.WeakSet()
+_ending = threading.Event()
+
+
+def _end_consumers() -> None:
+    """Let each thread finish its batch and wait for it, at most ten seconds in all."""
+    _ending.set()
+    last = time.monotonic() + 10
+    for consumer in list(_consumers):
+        while consumer.is_alive() and time.monotonic() < last:
+            with contextlib.suppress(queue.Empty):
+                while True:  # it may wait for room
+                    consumer._queue.get_nowait()
+            consumer.join(0.05)
 
 
 @_adaptation(
