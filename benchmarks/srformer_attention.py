@@ -33,7 +33,7 @@ LENGTHS = ((128, 1024), (512, 4096), (2048, 16384))
 Run = Callable[[], object]
 
 
-def attention_steps(queries: int, length: int, size: int) -> Dict[str, Run]:
+def attention_steps(queries: int, length: int, size: int, compiled: bool) -> Dict[str, Run]:
     """Forward and backward of both attentions on the same inputs."""
     q, k, v = (
         torch.randn(BATCH, HEADS, n, WIDTH, requires_grad=True) for n in (queries, length, length)
@@ -50,8 +50,8 @@ def attention_steps(queries: int, length: int, size: int) -> Dict[str, Run]:
         lengths, targets = (length,) * BATCH, (queries,) * BATCH
         plan = visits(lengths, targets, queries, size, q.device)
         local, recurrent = segmented_recurrent(
-            plan.to_blocks(q * WIDTH**-0.5), segmented(k, size), segmented(v, size),
-            weight, leak, threshold,
+            plan.to_blocks(q), segmented(k, size), segmented(v, size), weight, leak, threshold,
+            scale=WIDTH**-0.5, compiled=compiled,
         )  # fmt: skip
         out = plan.from_blocks(local + recurrent)
         del local, recurrent
@@ -137,7 +137,7 @@ def rows(args: argparse.Namespace) -> List[Tuple[str, Dict[str, object]]]:
     print(f"{'':24}{'full ms':>12}{'srformer ms':>12}{'ratio':>8}")
     for queries, length in LENGTHS[: args.sizes]:
         name = f"train q {queries} k {length}"
-        steps = attention_steps(queries, length, args.segment_size)
+        steps = attention_steps(queries, length, args.segment_size, not args.torch)
         found.append((name, measure(steps, args.repeats, args.inner, memory=True)))
         show(*found[-1])
     for _, length in LENGTHS[: args.sizes]:
@@ -156,6 +156,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--inner", type=int, default=3, help="runs of which a repeat is the best")
     parser.add_argument("--sizes", type=int, default=3, help="how many of the three sizes")
+    parser.add_argument("--torch", action="store_true", help="torch's operations, not ours in C")
     parser.add_argument("--output", type=Path)
     args = parser.parse_args()
     found = dict(rows(args))

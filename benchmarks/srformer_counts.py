@@ -200,6 +200,15 @@ def decoder_without_cross(q: int, model: Model) -> int:
     return model.layers * layer + q * model.width * model.words
 
 
+def decoder_step(position: int, model: Model) -> int:
+    """One position of one beam but for the attention over the source, earlier ones being kept.
+
+    Of the cross-attention's projections those of keys and values are kept, too.
+    """
+    layer = 6 * model.width**2 + 2 * position * model.width + 2 * model.width * model.inner
+    return model.layers * layer + model.width * model.words
+
+
 def cross_attention(attention: int, model: Model) -> int:
     """All layers and heads of it, by one head's count."""
     return model.layers * model.heads * attention

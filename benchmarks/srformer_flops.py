@@ -104,6 +104,16 @@ def model_row(model: Model, q: int, k: int, s: int) -> Dict[str, int]:
     }
 
 
+def step_row(model: Model, q: int, k: int, s: int) -> Dict[str, int]:
+    """One setting, a whole decoder, the last step of one beam."""
+    d = model.width // model.heads
+    return {
+        "but attention over the source": counts.decoder_step(q, model),
+        "full": counts.cross_attention(counts.full_step(k, d), model),
+        "srformer": counts.cross_attention(counts.srformer_step(s, d), model),
+    }
+
+
 def thousands(number: float) -> str:
     """In thousands, as Table 1 has it."""
     return f"{number / 1e3:,.0f}"
@@ -142,8 +152,8 @@ def show_attention() -> None:
 
 
 def show_rest(beam: int) -> None:
-    """Memory, training, decoding, and whole models."""
-    memory, training, decoding, models = [], [], [], []
+    """Memory, training, and decoding."""
+    memory, training, decoding = [], [], []
     for name, setting in SETTINGS.items():
         row = attention_row(*setting)["paper_memory"]
         memory.append([name, *map(thousands, row.values()), share(row["srformer"], row["full"])])
@@ -151,8 +161,16 @@ def show_rest(beam: int) -> None:
         training.append([name, *map(thousands, found.values())])
         found = decoding_row(*setting, beam)
         decoding.append([name, *map(thousands, found.values())])
+    show("Thousands of numbers, Table 1's memory", ["", "full", "SRformer", ""], memory)
+    show("Thousands of multiply-adds, forward and backward", ["", *training_row(1, 1, 1)], training)
+    show(f"Thousands, decoding q words, beam {beam}", ["", *decoding_row(1, 1, 1, 1)], decoding)
+
+
+def show_models() -> None:
+    """Whole models: the forward pass of a source, and a step of decoding."""
+    models, steps = [], []
     for name, model in MODELS.items():
-        for setting in list(SETTINGS.values())[:1] + list(SETTINGS.values())[4:5]:
+        for setting in (SETTINGS["Table 1"], SETTINGS["Fig. 5, longest"]):
             found = model_row(model, *setting)
             both = [found["projections"] + found[x] for x in ("full", "srformer")]
             rest = found["encoder"] + found["decoder but cross-attention"]
@@ -161,12 +179,17 @@ def show_rest(beam: int) -> None:
                 share(both[1], both[0]), share(found["full"], rest + both[0]),
                 share(rest + both[1], rest + both[0]),
             ])  # fmt: skip
-    show("Thousands of numbers, Table 1's memory", ["", "full", "SRformer", ""], memory)
-    show("Thousands of multiply-adds, forward and backward", ["", *training_row(1, 1, 1)], training)
-    show(f"Thousands, decoding q words, beam {beam}", ["", *decoding_row(1, 1, 1, 1)], decoding)
+            found = step_row(model, *setting)
+            rest = found["but attention over the source"]
+            steps.append([
+                f"{name}, {setting}", *(f"{x / 1e6:.2f}" for x in found.values()),
+                share(rest + found["srformer"], rest + found["full"]),
+            ])  # fmt: skip
     head = ["model, (q, k, s)", *model_row(MODELS["T5-small"], 1, 1, 1), "cross-attention with its "
             "projections", "full attention's products in the model", "model"]  # fmt: skip
     show("Thousands of millions of multiply-adds, a source, forward", head, models)
+    head = ["model, (q, k, s)", *step_row(MODELS["T5-small"], 1, 1, 1), "step"]
+    show("Millions of multiply-adds, the last step of one beam", head, steps)
 
 
 def record(beam: int) -> Dict[str, object]:
@@ -183,6 +206,10 @@ def record(beam: int) -> Dict[str, object]:
             model: {name: model_row(sizes, *x) for name, x in SETTINGS.items()}
             for model, sizes in MODELS.items()
         },
+        "last_step": {
+            model: {name: step_row(sizes, *x) for name, x in SETTINGS.items()}
+            for model, sizes in MODELS.items()
+        },
     }
 
 
@@ -194,6 +221,7 @@ def main() -> None:
     args = parser.parse_args()
     show_attention()
     show_rest(args.beam)
+    show_models()
     if args.output:
         args.output.write_text(json.dumps(record(args.beam), indent=1) + "\n")
 
