@@ -1,11 +1,11 @@
 """Measure what systems cost: time of training steps and of decoding, peak memory, parameters.
 
-    python measure.py speed|memory NAME=CHECKPOINT [NAME=CHECKPOINT ...] --output FILE
+    python measure.py NAME=CHECKPOINT [NAME=CHECKPOINT ...] [--repeats N] --output FILE
 
-`speed` has all systems in one process and lets them take turns, in each repeat in another order;
-`memory` starts a process for each of them. A training step is a call of fairseq's trainer:
-forward, backward, update; the batches are the same for all. In decoding every summary is made
-equally long, so that all systems take the same number of steps.
+For memory each system trains in a process of its own. For time all are in one process and take
+turns, in each repeat in another order. A training step is a call of fairseq's trainer: forward,
+backward, update; the batches are the same for all. In decoding every summary is made equally long,
+so that all systems take the same number of steps.
 """
 
 import argparse
@@ -136,33 +136,29 @@ def memory_here(checkpoint: str) -> Dict[str, float]:
     return {"before_mb": before, "peak_mb": peak()}
 
 
-def memory(checkpoints: Dict[str, str], repeats: int) -> Dict[str, Dict[str, List[float]]]:
-    """The same for each system in processes of its own."""
-    found: Dict[str, Dict[str, List[float]]] = {
-        name: {"before_mb": [], "peak_mb": []} for name in checkpoints
-    }
-    for name in turns(repeats, list(checkpoints)):
-        command = [sys.executable, __file__, "memory-here", f"{name}={checkpoints[name]}"]
-        output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-        for key, value in json.loads(output.splitlines()[-1]).items():
-            found[name][key].append(value)
-    return found
+def memory(checkpoint: str) -> Dict[str, float]:
+    """The same, measured in a new process."""
+    command = [sys.executable, __file__, "--memory-here", f"system={checkpoint}"]
+    output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    return json.loads(output.splitlines()[-1])
 
 
 def main() -> None:
     """Measure, write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=["speed", "memory", "memory-here"])
     parser.add_argument("checkpoints", nargs="+", metavar="NAME=CHECKPOINT")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--output", type=Path)
+    parser.add_argument("--memory-here", action="store_true", help="of one system, in this process")
     args = parser.parse_args()
     logging.disable(logging.INFO)
     checkpoints = dict(item.split("=", 1) for item in args.checkpoints)
-    if args.what == "memory-here":
+    if args.memory_here:
         print(json.dumps(memory_here(*checkpoints.values())))
         return
-    found = {"speed": speed, "memory": memory}[args.what](checkpoints, args.repeats)
+    found = {name: memory(file) for name, file in checkpoints.items()}
+    for name, row in speed(checkpoints, args.repeats).items():
+        found[name].update(row)
     args.output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 

@@ -12,14 +12,12 @@ for system in "${systems[@]}"; do
 done
 inputs="$(fingerprint "$SUMMARIZATION/measure.py" "$REPEATS" "$OMP_NUM_THREADS" \
     "${checkpoints[@]}" "${trained[@]}")"
-if same "$WORK/$NAME-measured" "$inputs"; then
+if same "$WORK/$NAME-inputs" "$inputs"; then
     say "Time and memory are measured already"
     exit
 fi
 
 say "Time and memory of training and decoding: $REPEATS repeats, the systems in turns"
-for what in speed memory; do
-    python "$SUMMARIZATION/measure.py" "$what" "${checkpoints[@]}" \
-        --repeats "$REPEATS" --output "$WORK/$NAME-$what.json"
-done
-echo "$inputs" > "$WORK/$NAME-measured"
+python "$SUMMARIZATION/measure.py" "${checkpoints[@]}" --repeats "$REPEATS" \
+    --output "$WORK/$NAME-measured.json"
+echo "$inputs" > "$WORK/$NAME-inputs"

@@ -3,7 +3,8 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/settings.sh"
 
-inputs="$(fingerprint "$DATA"/{train,valid,test}.{source,target} "$SUMMARIZATION/bpe.py" "$BPE_SIZE")"
+inputs="$(fingerprint "$DATA"/{train,valid,test}.{source,target} "$SUMMARIZATION/bpe.py" \
+    "$BPE_SIZE")"
 if same "$WORK/prepared" "$inputs"; then
     say "The data is prepared already"
     exit

@@ -2,8 +2,8 @@
 
     python table.py WORK NAME --seeds SEED [SEED ...] [--settings NAME=VALUE ...]
 
-Reads `WORK/seedN/NAME.json` (ROUGE), `WORK/NAME-speed.json` and `WORK/NAME-memory.json`; writes
-`WORK/NAME.md` and `WORK/NAME.json`, and prints the table.
+Reads `WORK/seedN/NAME.json` (ROUGE) and `WORK/NAME-measured.json`; writes `WORK/NAME.md` and
+`WORK/NAME.json`, and prints the table.
 """
 
 import argparse
@@ -40,9 +40,8 @@ def collect(work: Path, name: str, seeds: List[str]) -> Dict[str, Any]:
             ]
             row[metric] = [round(score["score"], 2) for score in of_seeds]
             signatures |= {score["signature"] for score in of_seeds}
-    for what in ("speed", "memory"):
-        for system, measured in read(work / f"{name}-{what}.json").items():
-            systems[system].update(measured)
+    for system, measured in read(work / f"{name}-measured.json").items():
+        systems[system].update(measured)
     return {"texts": scores[0]["sentences"], "rouge": sorted(signatures), "systems": systems}
 
 
@@ -64,7 +63,7 @@ def cells(system: str, row: Dict[str, Any]) -> List[str]:
         *scores,
         spread(row["step_ms"], 1),
         spread(row["texts_per_second"], 1),
-        f"{median(row['peak_mb']):.0f}",
+        f"{row['peak_mb']:.0f}",
         f"{row['parameters']:,}",
     ]
 

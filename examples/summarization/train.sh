@@ -4,8 +4,7 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/settings.sh"
 
-[ $# -gt 0 ] || { echo "usage: bash train.sh full|segmented_SIZE|srformer_SIZE [SEED]" >&2; exit 2; }
-system="$1" seed="${2:-1}"
+system="${1:?usage: bash train.sh full|segmented_SIZE|srformer_SIZE [SEED]}" seed="${2:-1}"
 part="$(cross_attention "$system")"
 read -ra part <<< "$part"
 
