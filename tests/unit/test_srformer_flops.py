@@ -177,6 +177,9 @@ def test_a_whole_model(make_model: Make, cross: str) -> None:
     )
     found = flops(lambda: model(source, torch.full((BATCH,), k), target))
     assert found / 2 / BATCH == expected
+    # A step has the projections of the query and of the cross-attention's output, too.
+    steps = counts.decoder_without_cross(q, sizes) + 2 * 2 * q * MODEL**2
+    assert q * counts.decoder_step(q, sizes) == steps
 
 
 def test_the_papers_figures() -> None:
