@@ -350,14 +350,13 @@ static real neuron_backward(const Job *job, int64_t step, const Space *x)
     int64_t d = job->width;
     real leak = (real)job->leak, threshold = (real)job->threshold, decay = 0;
     real *state = x->states + step * x->stride, *carried = x->memory;
-    real last = step == job->steps - 1 ? 0 : 1;
     for (int64_t i = 0; i < d; i++) {
         real of_row = 0;
         _Pragma("omp simd reduction(+ : of_row)") for (int64_t j = 0; j < d; j++) {
             int64_t at = i * d + j;
             real over = x->fired[at], fresh = over > 0 ? x->fresh[at] : 0;
             real reset = state[at] - (over > 0 ? threshold : 0);
-            of_row += last * reset * carried[at];
+            of_row += reset * carried[at]; /* zero at the last step */
             x->along[j] += fresh * over;
             carried[at] = fresh + leak * carried[at];
             state[at] = carried[at];
@@ -373,10 +372,9 @@ static void input_backward(const Job *job, int64_t row, int64_t i, const Space *
                            const real *coefficient, real *grad_weight)
 {
     int64_t d = job->width, s = job->size, at = (row * job->segments + i) * s * d;
-    real *e = x->fired, *e_t = x->fresh, own = i < job->steps ? 1 : 0;
+    real *e = x->fired, *e_t = x->fresh, own = i < job->steps ? 1 : 0; /* 0: no step reads it */
     real *grad_keys = job->grad_keys + at, *grad_values = job->grad_values + at;
     const real *dx = x->states + i * x->stride, *keys = job->keys + at;
-    if (!own) dx = x->whole; /* not read: any finite numbers */
     real all = job->rest ? 1 : 0;
     own *= job->rest ? -1 : 1;
     SIMD for (int64_t j = 0; j < d * d; j++) e[j] = all * x->whole[j] + own * dx[j];
