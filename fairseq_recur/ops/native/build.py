@@ -9,6 +9,7 @@ import ctypes
 import hashlib
 import logging
 import os
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -63,11 +64,11 @@ def build(source: Path, defines: List[str]) -> Path:
     Raises:
         BuildError: there is no compiler, it fails, or the folder cannot be written to
     """
-    compiler = os.environ.get("CC") or "cc"
-    if shutil.which(compiler) is None:
-        raise BuildError(f"there is no C compiler {compiler} (set CC to yours)")
+    compiler = shlex.split(os.environ.get("CC") or "cc")
+    if shutil.which(compiler[0]) is None:
+        raise BuildError(f"there is no C compiler {compiler[0]} (set CC to yours)")
     options = [*OPTIONS, *defines]
-    target = call([compiler, *options, "-E", "-dM", "-x", "c", os.devnull])
+    target = call([*compiler, *options, "-E", "-dM", "-x", "c", os.devnull])
     key = hashlib.sha256("\0".join([source.read_text(), *options, target]).encode()).hexdigest()
     folder = cache_folder()
     library = folder / f"{source.stem}-{key[:32]}.so"
@@ -77,7 +78,7 @@ def build(source: Path, defines: List[str]) -> Path:
             return library
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             made = Path(scratch) / "made.so"
-            call([compiler, *options, "-o", str(made), str(source), *openmp_of_torch(), "-lm"])
+            call([*compiler, *options, "-o", str(made), str(source), *openmp_of_torch(), "-lm"])
             os.replace(made, library)  # whole or not at all, whoever else compiles it now
     except OSError as error:
         raise BuildError(f"{folder} cannot be written to ({error})") from error
