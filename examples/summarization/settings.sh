@@ -31,15 +31,19 @@ TRAINING=(
     --best-checkpoint-metric rougeL --maximize-best-checkpoint-metric
 )
 
-# Print the flags of a system: full, or a part's name and its segment size. Nine of ten summaries
-# have at most 17 pieces, so the queries of 16 go through the whole source.
+# Print the flags of a system: full, or a part's name and its segment size; of srformer a third
+# number is the neurons' initial threshold. Nine of ten summaries have at most 17 pieces, so the
+# queries of 16 go through the whole source.
 cross_attention() {
-    case "$1" in
-        full) echo --cross-attention dot ;;
-        segmented_[1-9]* | srformer_[1-9]*)
-            echo --cross-attention "${1%_*}" --segment-size "${1#*_}" --target-length 16 ;;
-        *)
-            echo "system $1: expected full, segmented_SIZE or srformer_SIZE" >&2
-            return 2 ;;
-    esac
+    if [ "$1" = full ]; then
+        echo --cross-attention dot
+    elif [[ "$1" =~ ^(segmented|srformer)_([1-9][0-9]*)$ ||
+        "$1" =~ ^(srformer)_([1-9][0-9]*)_([0-9.]+)$ ]]; then
+        local part="${BASH_REMATCH[1]}" threshold="${BASH_REMATCH[3]:-10}"
+        echo --cross-attention "$part" --segment-size "${BASH_REMATCH[2]}" --target-length 16
+        if [ "$part" = srformer ]; then echo --srformer-threshold-init "$threshold"; fi
+    else
+        echo "system $1: expected full, segmented_SIZE, srformer_SIZE or srformer_SIZE_THRESHOLD" >&2
+        return 2
+    fi
 }

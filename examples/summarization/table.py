@@ -53,7 +53,9 @@ def spread(values: List[float], digits: int) -> str:
 
 def cells(system: str, row: Dict[str, Any]) -> List[str]:
     """One line of the table; what is not measured of a line is left empty."""
-    kind, _, size = system.partition("_")
+    kind, size, threshold = (system.split("_") + ["", ""])[:3]
+    if threshold:
+        kind += f", threshold {threshold}"
     scores = [f"{mean(row[metric]):.2f}" for metric in METRICS]
     if "step_ms" not in row:
         return [system, "", *scores, "", "", "", ""]

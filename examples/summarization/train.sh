@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Train one system: bash train.sh full|segmented_SIZE|srformer_SIZE [SEED]
+# Train one system: bash train.sh full|segmented_SIZE|srformer_SIZE[_THRESHOLD] [SEED]
 # A training that was stopped goes on with the epoch in which it stopped.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/settings.sh"
 
-system="${1:?usage: bash train.sh full|segmented_SIZE|srformer_SIZE [SEED]}" seed="${2:-1}"
+system="${1:?usage: bash train.sh SYSTEM [SEED]}" seed="${2:-1}"
 part="$(cross_attention "$system")"
-read -ra part <<< "$part"
+read -ra part <<< "${part//$'\n'/ }"
 
 folder="$WORK/seed$seed/$system"
 inputs="$(fingerprint "$WORK/prepared" "${part[@]}" "${TRAINING[@]}")"

@@ -119,12 +119,12 @@ def test_the_example_fills_its_table_and_does_nothing_twice(project: Path) -> No
 
 
 def test_an_unknown_system_is_refused_before_anything_is_done(project: Path) -> None:
-    for name in ("srformer", "segmented_0", "dot"):
+    for name in ("srformer", "segmented_0", "dot", "segmented_8_1"):
         for script in ("run.sh", "train.sh"):
             work = project / "refused"
             refused = run(project, script, name, SYSTEMS=f"full {name}", WORK=str(work))
             assert refused.returncode == 2 and not work.exists()
-            expected = "expected full, segmented_SIZE or srformer_SIZE"
+            expected = "expected full, segmented_SIZE, srformer_SIZE or srformer_SIZE_THRESHOLD"
             assert f"system {name}: {expected}" in refused.stderr
 
 
@@ -152,7 +152,8 @@ def test_systems_differ_in_the_cross_attention_alone(project: Path) -> None:
             others.add(re.sub(r"/\S+/seed\S+", "", words.replace(part, "")))
             parts.add(part)
     size = "--segment-size 8 --target-length 16"
-    assert parts == {"dot", f"segmented {size}", f"srformer {size}"} and len(others) == 1
+    srformer = f"srformer {size} --srformer-threshold-init 10"
+    assert parts == {"dot", f"segmented {size}", srformer} and len(others) == 1
 
 
 def test_the_figure_has_a_point_for_each_size() -> None:
