@@ -31,19 +31,21 @@ TRAINING=(
     --best-checkpoint-metric rougeL --maximize-best-checkpoint-metric
 )
 
-# Print the flags of a system: full, or a part's name and its segment size; of srformer a third
-# number is the neurons' initial threshold. Nine of ten summaries have at most 17 pieces, so the
-# queries of 16 go through the whole source.
+# Print the flags of a system: full, or a part's name and its segment size. A third number, of
+# srformer alone, is its neurons' initial threshold, otherwise 10: see README.md. Nine of ten
+# summaries have at most 17 pieces, so the queries of 16 go through the whole source.
 cross_attention() {
+    local part size threshold
+    IFS=_ read -r part size threshold <<< "$1"
     if [ "$1" = full ]; then
-        echo --cross-attention dot
-    elif [[ "$1" =~ ^(segmented|srformer)_([1-9][0-9]*)$ ||
-        "$1" =~ ^(srformer)_([1-9][0-9]*)_([0-9.]+)$ ]]; then
-        local part="${BASH_REMATCH[1]}" threshold="${BASH_REMATCH[3]:-10}"
-        echo --cross-attention "$part" --segment-size "${BASH_REMATCH[2]}" --target-length 16
-        if [ "$part" = srformer ]; then echo --srformer-threshold-init "$threshold"; fi
-    else
-        echo "system $1: expected full, segmented_SIZE, srformer_SIZE or srformer_SIZE_THRESHOLD" >&2
+        echo "--cross-attention dot"
+        return
+    elif [[ ! "$1" =~ ^(segmented_[1-9][0-9]*|srformer_[1-9][0-9]*(_[0-9.]+)?)$ ]]; then
+        echo "system $1: expected full, segmented_SIZE, srformer_SIZE or" \
+            "srformer_SIZE_THRESHOLD" >&2
         return 2
     fi
+    local flags="--cross-attention $part --segment-size $size --target-length 16"
+    if [ "$part" = srformer ]; then flags+=" --srformer-threshold-init ${threshold:-10}"; fi
+    echo "$flags"
 }

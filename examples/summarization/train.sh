@@ -6,7 +6,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/settings.sh"
 
 system="${1:?usage: bash train.sh SYSTEM [SEED]}" seed="${2:-1}"
 part="$(cross_attention "$system")"
-read -ra part <<< "${part//$'\n'/ }"
+read -ra part <<< "$part"
 
 folder="$WORK/seed$seed/$system"
 inputs="$(fingerprint "$WORK/prepared" "${part[@]}" "${TRAINING[@]}")"
