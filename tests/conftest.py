@@ -13,6 +13,8 @@ from typing import Callable, Dict, List, Sequence, Tuple
 # One thread: tests that run side by side on two cores slow each other down otherwise.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HYDRA_FULL_ERROR", "1")
+# Compiled code stays in the checkout: the home folder may not be writable.
+os.environ.setdefault("XDG_CACHE_HOME", str(Path(__file__).resolve().parent.parent / ".cache"))
 
 import pytest
 import torch

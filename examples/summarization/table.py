@@ -54,19 +54,17 @@ def spread(values: List[float], digits: int) -> str:
 def cells(system: str, row: Dict[str, Any]) -> List[str]:
     """One line of the table; what is not measured of a line is left empty."""
     kind, size, threshold = (system.split("_") + ["", ""])[:3]
+    measured = "step_ms" in row
     if threshold:
         kind += f", threshold {threshold}"
-    scores = [f"{mean(row[metric]):.2f}" for metric in METRICS]
-    if "step_ms" not in row:
-        return [system, "", *scores, "", "", "", ""]
     return [
         kind,
-        size or "whole",
-        *scores,
-        spread(row["step_ms"], 1),
-        spread(row["texts_per_second"], 1),
-        f"{row['peak_mb']:.0f}",
-        f"{row['parameters']:,}",
+        size or ("whole" if measured else ""),
+        *(f"{mean(row[metric]):.2f}" for metric in METRICS),
+        spread(row["step_ms"], 1) if measured else "",
+        spread(row["texts_per_second"], 1) if measured else "",
+        f"{row['peak_mb']:.0f}" if measured else "",
+        f"{row['parameters']:,}" if measured else "",
     ]
 
 
