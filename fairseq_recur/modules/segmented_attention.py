@@ -6,11 +6,11 @@ from typing import Any, Dict, Iterator, Optional, Tuple
 
 import torch
 from fairseq.models.transformer import TransformerConfig
-from fairseq.modules import MultiheadAttention
 from torch import Tensor
 
 from fairseq_recur.modules.decoding import Beams, current_step
 from fairseq_recur.modules.fusion import IncrementalState
+from fairseq_recur.modules.heads import Heads
 from fairseq_recur.modules.t5_projections import inner_width, is_t5, use_t5_projections
 from fairseq_recur.ops.masking import real_tokens_first
 from fairseq_recur.ops.segmented_attention import attend_segments, segmented, visited
@@ -22,7 +22,7 @@ Source = Dict[str, Tensor]
 TARGET_LENGTHS = ("fixed", "ratio", "reference")
 
 
-class SegmentedAttention(MultiheadAttention):
+class SegmentedAttention(Heads):
     """O_S[t] = softmax(Q_t K_i^T) V_i: SRformer without recurrence (Long et al. 2023, eq. 6).
 
     The parameters are those of fairseq's module, under their names, so that a stock checkpoint
@@ -125,15 +125,7 @@ class SegmentedAttention(MultiheadAttention):
             out, weights = self.all_steps(queries, key, key_padding_mask, wanted)
         else:
             out, weights = self.one_step(queries, key, key_padding_mask, incremental_state, wanted)
-        length, batch = query.size()[:2]
-        out = self.out_proj(out.permute(2, 0, 1, 3).reshape(length, batch, self.embed_dim))
-        if weights is None:
-            return out, None
-        return out, weights.transpose(0, 1) if need_head_weights else weights.mean(dim=1)
-
-    def split(self, x: Tensor) -> Tensor:
-        """The heads side by side: (T, B, H D) to (B, H, T, D)."""
-        return x.unflatten(2, (self.num_heads, self.head_dim)).permute(1, 2, 0, 3)
+        return self.output(out, weights, need_head_weights)
 
     def all_steps(
         self, queries: Tensor, hidden: Tensor, padding: Optional[Tensor], wanted: bool
@@ -257,12 +249,6 @@ class SegmentedAttention(MultiheadAttention):
             yield
         finally:
             self._references = None
-
-    @property
-    def dropout_probability(self) -> float:
-        """Of an attention weight: 0 outside training, unless dropout is kept on there."""
-        module = self.dropout_module
-        return module.p if module.training or module.apply_during_inference else 0.0
 
     def reorder_incremental_state(
         self, incremental_state: Dict[str, Dict[str, Any]], new_order: Tensor

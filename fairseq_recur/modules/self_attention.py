@@ -4,19 +4,19 @@ from typing import Dict, Optional, Tuple
 
 import torch
 from fairseq.models.transformer import TransformerConfig
-from fairseq.modules import MultiheadAttention
 from torch import Tensor
 
 from fairseq_recur.modules.fusion import IncrementalState
+from fairseq_recur.modules.heads import Heads
 from fairseq_recur.modules.t5_projections import inner_width, is_t5, use_t5_projections
 
 
-class SelfAttention(MultiheadAttention):
+class SelfAttention(Heads):
     """What the parts for the self-attention slots share; each says in `attend` what it computes.
 
     The parameters are those of fairseq's module, under their names, so that a stock
-    checkpoint fits; in a T5, those of T5's. fairseq's own `forward` cannot be extended: without incremental state
-    it hands everything to a torch function that a subclass does not see.
+    checkpoint fits; in a T5, those of T5's. fairseq's own `forward` cannot be extended: without
+    incremental state it hands everything to a torch function that a subclass does not see.
 
     Args:
         cfg: the host's configuration
@@ -89,7 +89,6 @@ class SelfAttention(MultiheadAttention):
             (T, B, C), and attention weights: (B, T, S), averaged over the heads, or with
             *need_head_weights* (H, B, T, S); None where they are not needed
         """
-        length, batch, _ = query.size()
         q, k, v = (self.split(p(query)) for p in (self.q_proj, self.k_proj, self.v_proj))
         if self.query_factor != 1.0:
             q = q * self.query_factor
@@ -101,15 +100,7 @@ class SelfAttention(MultiheadAttention):
         mask = additive_mask(attn_mask, key_padding_mask, q.dtype)
         wanted = need_weights or need_head_weights
         out, weights = self.attend(q, k, v, mask, key_padding_mask, incremental_state, wanted)
-        out = self.out_proj(out.permute(2, 0, 1, 3).reshape(length, batch, self.embed_dim))
-        if not wanted or weights is None:
-            return out, None
-        return out, weights.transpose(0, 1) if need_head_weights else weights.mean(dim=1)
-
-    def split(self, x: Tensor) -> Tensor:
-        """The heads side by side: (T, B, C) to (B, H, T, D)."""
-        length, batch, _ = x.size()
-        return x.view(length, batch, self.num_heads, self.head_dim).permute(1, 2, 0, 3)
+        return self.output(out, weights if wanted else None, need_head_weights)
 
     def extend(
         self,
@@ -130,12 +121,6 @@ class SelfAttention(MultiheadAttention):
         saved = {"prev_key": key, "prev_value": value, "prev_key_padding_mask": padding}
         self._set_input_buffer(incremental_state, saved)
         return key, value, padding
-
-    @property
-    def dropout_probability(self) -> float:
-        """Of an attention weight: 0 outside training, unless dropout is kept on there."""
-        module = self.dropout_module
-        return module.p if module.training or module.apply_during_inference else 0.0
 
 
 def additive_mask(
