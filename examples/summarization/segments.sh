@@ -7,7 +7,7 @@ set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 
 SYSTEMS="full"
-for size in ${SIZES:-4 8 16 32 64 128}; do SYSTEMS+=" segmented_$size srformer_$size"; done
+for size in ${SIZES:-8 16 32 64 128}; do SYSTEMS+=" segmented_$size srformer_$size"; done
 export SYSTEMS NAME="${NAME:-segments}"
 bash "$here/run.sh"
 
