@@ -1,22 +1,26 @@
-"""Learn byte-pair encoding (BPE) from both languages together, and encode the corpus with it.
+"""Learn byte-pair encoding (BPE) from both sides together, and encode the corpus with it.
 
-    python bpe.py DATA WORK SIZE
+    python bpe.py DATA WORK SIZE SOURCE TARGET
 
-Reads `DATA/{train,valid,test}.{en,de}`; writes `WORK/bpe.model` and `WORK/pieces/` with the
-same files in pieces. sentencepiece reads plain text, so no tokenizer is needed, and what is
+SOURCE and TARGET are the endings of the files, such as en and de. Reads
+`DATA/{train,valid,test}.{SOURCE,TARGET}`; writes `WORK/bpe.model` and `WORK/pieces/` with the same
+files in pieces. sentencepiece reads plain text, so no tokenizer is needed, and what is
 decoded is plain text again.
 """
 
 import sys
 from pathlib import Path
+from typing import List
 
 import sentencepiece
 
 
-def learn(data: Path, work: Path, size: int) -> sentencepiece.SentencePieceProcessor:
+def learn(
+    data: Path, work: Path, size: int, sides: List[str]
+) -> sentencepiece.SentencePieceProcessor:
     """Learn `size` pieces from both sides of the training set."""
     sentencepiece.SentencePieceTrainer.train(
-        input=[str(data / "train.en"), str(data / "train.de")],
+        input=[str(data / f"train.{side}") for side in sides],
         model_prefix=str(work / "bpe"),
         model_type="bpe",
         vocab_size=size,
@@ -35,14 +39,14 @@ def encode(processor: sentencepiece.SentencePieceProcessor, source: Path, target
     print(f"{source.name}: {len(lines)} lines, {words} words, {count} pieces")
 
 
-def main(data: Path, work: Path, size: int) -> None:
+def main(data: Path, work: Path, size: int, sides: List[str]) -> None:
     """Learn, then encode every file of the corpus."""
     (work / "pieces").mkdir(parents=True, exist_ok=True)
-    processor = learn(data, work, size)
+    processor = learn(data, work, size, sides)
     for name in ("train", "valid", "test"):
-        for language in ("en", "de"):
-            encode(processor, data / f"{name}.{language}", work / "pieces" / f"{name}.{language}")
+        for side in sides:
+            encode(processor, data / f"{name}.{side}", work / "pieces" / f"{name}.{side}")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])

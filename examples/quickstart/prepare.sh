@@ -12,7 +12,7 @@ fi
 say "Preparing the data: $BPE_SIZE BPE pieces for both languages, then fairseq's binary format"
 mkdir -p "$WORK"
 rm -rf "$WORK/prepared" "$WORK/data-bin"
-python "$QUICKSTART/bpe.py" "$DATA" "$WORK" "$BPE_SIZE"
+python "$QUICKSTART/bpe.py" "$DATA" "$WORK" "$BPE_SIZE" en de
 fairseq-recur preprocess -s en -t de --joined-dictionary --destdir "$WORK/data-bin" \
     --trainpref "$WORK/pieces/train" --validpref "$WORK/pieces/valid" \
     --testpref "$WORK/pieces/test"
