@@ -15,6 +15,7 @@ from typing import Any, Optional, Tuple
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from fairseq_recur.ops.accumulate_fire import scan_
 from fairseq_recur.ops.key_norm import key_norm
@@ -55,6 +56,7 @@ class SegmentedRecurrent(torch.autograd.Function):
         return local, recurrent
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad_local: Tensor, grad_recurrent: Tensor) -> Tuple[Any, ...]:
         """The gradients of the first six arguments."""
         queries, keys, values, weight, norms = ctx.saved_tensors

@@ -122,6 +122,16 @@ def test_threads_do_not_change_the_results() -> None:
         torch.set_num_threads(threads)
 
 
+@pytest.mark.parametrize("compiled", [True, False])
+def test_second_derivatives_are_refused(compiled: bool) -> None:
+    """Rather than wrong."""
+    inputs = [*heads(20, 5, 1, WIDTH), *small_parameters()]
+    local, recurrent = run(inputs, 16, 5, compiled)
+    grads = torch.autograd.grad((local + recurrent).sum(), inputs, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        torch.autograd.grad(sum(g.sum() for g in grads), inputs)
+
+
 def test_hidden_scores_give_zero_weights() -> None:
     """The smallest float32 added to a score, as the part has it: no weight at all."""
     q, k, v = (torch.randn(1, 1, 1, n, WIDTH) for n in (3, 8, 8))

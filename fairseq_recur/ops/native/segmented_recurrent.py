@@ -8,6 +8,7 @@ from typing import Any, Optional, Tuple
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from fairseq_recur.ops.key_norm import SMALLEST_NORM, norm_of_squares
 from fairseq_recur.ops.native.build import library
@@ -98,6 +99,7 @@ class CompiledSegmentedRecurrent(torch.autograd.Function):
         return local, recurrent
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad_local: Tensor, grad_recurrent: Tensor) -> Tuple[Any, ...]:
         """The gradients of the first six arguments."""
         queries, keys, values, weight, unit, norms = ctx.saved_tensors
