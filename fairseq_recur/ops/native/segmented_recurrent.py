@@ -66,7 +66,10 @@ def runs_on(queries: Tensor) -> bool:
 
 
 class CompiledSegmentedRecurrent(torch.autograd.Function):
-    """Arguments and results as of `ops.segmented_recurrent.SegmentedRecurrent`."""
+    """As `ops.segmented_recurrent.SegmentedRecurrent`, for queries that *scale* is still to scale.
+
+    Its mask is (B, N, 1, s), one for all heads of a sentence.
+    """
 
     @staticmethod
     def forward(
