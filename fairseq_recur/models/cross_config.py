@@ -45,7 +45,11 @@ class CrossAttentionConfig(FairseqDataclass):
         default=1.0, metadata={"help": "initial leak of the accumulate-and-fire neuron"}
     )
     srformer_threshold_init: float = field(
-        default=0.1, metadata={"help": "initial threshold of the accumulate-and-fire neuron"}
+        default=10.0,
+        metadata={
+            "help": "initial threshold of the accumulate-and-fire neuron; 0.1 in the paper, which "
+            "starts from pretrained models"
+        },
     )
     srformer_norm: ChoiceEnum(list(NORMS)) = field(
         default="key",

@@ -151,6 +151,6 @@ def saturated(x: Tensor, dtype: torch.dtype) -> Tensor:
     """*x* in a dtype; where that is float16, at most so large that the next layer's sums fit.
 
     The recurrent term is a sum over the source and over the segments, and a potential over a
-    threshold of 0.1: before training it can be in the thousands for a source of a thousand tokens.
+    threshold. At 0.1 it can be in the thousands for a source of a thousand tokens, before training.
     """
     return (x.clamp(-LARGEST_HALF, LARGEST_HALF) if dtype == torch.float16 else x).to(dtype)
