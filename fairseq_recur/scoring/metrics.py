@@ -7,6 +7,7 @@ from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.metrics.base import Metric
 
 from fairseq_recur.errors import ConfigError
+from fairseq_recur.scoring.mean import MeanMetric
 from fairseq_recur.scoring.rouge import VARIANTS, RougeMetric
 from fairseq_recur.scoring.sentences import SEPARATOR
 
@@ -21,6 +22,7 @@ class Score:
     name: str
     value: float
     signature: str
+    decimals: int = 2
 
 
 def build_metric(
@@ -28,7 +30,7 @@ def build_metric(
     tokenize: str = BLEU.TOKENIZER_DEFAULT,
     lowercase: bool = False,
     separator: str = SEPARATOR,
-) -> Union[Metric, RougeMetric]:
+) -> Union[Metric, MeanMetric]:
     """Make one of METRICS: with the settings of sacrebleu's own command, or ROUGE with stemming.
 
     Args:
@@ -63,7 +65,7 @@ def build_metric(
 def score_corpus(
     hypotheses: Sequence[str],
     references: Sequence[Sequence[str]],
-    metrics: Sequence[Union[Metric, RougeMetric]],
+    metrics: Sequence[Union[Metric, MeanMetric]],
 ) -> List[Score]:
     """Score one system against one or more references.
 
@@ -83,8 +85,14 @@ def score_corpus(
     for metric in metrics:
         result = metric.corpus_score(hypotheses, references)
         # The signature knows the number of references only after scoring.
-        scores.append(Score(result.name, result.score, str(metric.get_signature())))
+        signature = str(metric.get_signature())
+        scores.append(Score(result.name, result.score, signature, decimals_of(metric)))
     return scores
+
+
+def decimals_of(metric: Union[Metric, MeanMetric]) -> int:
+    """Return how many decimals of a metric's scores are shown."""
+    return metric.decimals if isinstance(metric, MeanMetric) else 2
 
 
 def score_table(systems: Dict[str, Sequence[Score]]) -> str:
@@ -95,7 +103,7 @@ def score_table(systems: Dict[str, Sequence[Score]]) -> str:
     """
     first = next(iter(systems.values()))
     rows = [["system", *(score.name for score in first)]]
-    rows += [[name, *(f"{s.value:.2f}" for s in scores)] for name, scores in systems.items()]
+    rows += [[name, *(f"{s.value:.{s.decimals}f}" for s in scores)] for name, scores in systems.items()]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = [
         "  ".join(

@@ -5,9 +5,10 @@ rewriting of its Perl program, which published figures for summaries come from.
 """
 
 from importlib.metadata import version
-from typing import Dict, List, NamedTuple, Sequence, Tuple
+from typing import Dict, List, Sequence, Tuple
 
 from fairseq_recur.errors import ConfigError
+from fairseq_recur.scoring.mean import MeanMetric
 from fairseq_recur.scoring.sentences import SEPARATOR, one_sentence_a_line
 
 VARIANTS = ("rouge1", "rouge2", "rougeL", "rougeLsum")
@@ -83,15 +84,8 @@ class Rouge:
         )
 
 
-class CorpusRouge(NamedTuple):
-    """The result of a corpus: the variant and the mean F-measure, times 100."""
-
-    name: str
-    score: float
-
-
-class RougeMetric:
-    """One variant, with the methods of sacrebleu's metrics.
+class RougeMetric(MeanMetric):
+    """One variant as a metric of a corpus: the mean F-measure, times 100.
 
     Args:
         name: one of VARIANTS.
@@ -100,26 +94,22 @@ class RougeMetric:
     Raises ConfigError for an unknown variant.
     """
 
+    scale = 100.0
+
     def __init__(self, name: str, separator: str = SEPARATOR) -> None:
         self.name = name
         self._rouge = Rouge([name], separator=separator)
         self._references = 1
 
-    def corpus_score(
+    def text_scores(
         self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]
-    ) -> CorpusRouge:
-        """Average the F-measures of summaries.
-
-        Args:
-            hypotheses: the summaries.
-            references: one sequence for each set of references, each as long as `hypotheses`.
-        """
+    ) -> List[float]:
+        """Return the F-measure of each summary, from 0 to 1."""
         self._references = len(references)
-        scores: List[float] = [
+        return [
             self._rouge.score(of_one, hypothesis)[self.name]
             for hypothesis, *of_one in zip(hypotheses, *references)
         ]
-        return CorpusRouge(self.name, 100 * sum(scores) / len(scores))
 
     def get_signature(self) -> str:
         """Return the signature of what was scored last."""

@@ -1,0 +1,366 @@
+"""Is a difference between two systems more than chance? Paired tests of several systems
+against a baseline, over the texts of one test set.
+
+Paired bootstrap resampling is of Koehn 2004, *Statistical Significance Tests for Machine
+Translation Evaluation*; approximate randomization is in Riezler & Maxwell 2005, *On Some
+Pitfalls in Automatic Evaluation and Significance Testing for MT*. For BLEU, chrF and TER both
+are done by sacrebleu's ``PairedTest``. Where the score is a mean over texts (ROUGE, COMET),
+which sacrebleu does not have, the same formulas are applied here to the texts' scores, with the
+same draws: one seed gives the same resamples of the texts for every metric.
+"""
+
+import os
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+
+import numpy as np
+from sacrebleu.metrics import TER
+from sacrebleu.metrics.base import Metric
+from sacrebleu.significance import PairedTest, Result, estimate_ci
+
+from fairseq_recur.scoring.mean import MeanMetric
+from fairseq_recur.scoring.metrics import build_metric, decimals_of
+from fairseq_recur.scoring.problems import Problems
+
+BOOTSTRAP, RANDOMIZATION, BOTH = "bootstrap", "randomization", "both"
+TESTS = (BOOTSTRAP, RANDOMIZATION, BOTH)
+SACREBLEUS_NAMES = {BOOTSTRAP: "bs", RANDOMIZATION: "ar"}
+DEFAULT_SAMPLES = {BOOTSTRAP: 1000, RANDOMIZATION: 10000}  # sacrebleu's
+DEFAULT_SEED = 12345  # sacrebleu's
+SEED_VARIABLE = "SACREBLEU_SEED"
+LEVEL = 0.05
+
+# Sums of the same numbers in another order differ in their last digits; relative to the mean
+# absolute difference between two systems, what is below this is a tie.
+TIE = 1e-10
+
+
+@dataclass(frozen=True)
+class SystemResult:
+    """One system by one metric.
+
+    Attributes:
+        system: its name.
+        score: of the whole test set, as `fairseq-recur score` prints it.
+        difference: score minus the baseline's; 0 for the baseline.
+        mean, interval: of the scores of the bootstrap samples the mean, and half the width of
+            the range that holds 95 % of them; None where there was no bootstrap.
+        p: the p-value of each test that was done, by the test's name; empty for the baseline.
+        different: how many texts are not, letter for letter, those of the baseline.
+    """
+
+    system: str
+    score: float
+    difference: float
+    mean: Optional[float]
+    interval: Optional[float]
+    p: Dict[str, float]
+    different: int
+
+    def is_significant(self, test: str, level: float = LEVEL) -> bool:
+        """Say whether the difference from the baseline is significant by `test`.
+
+        Two systems that differ in k texts can be told apart by 2^(1-k) at best: no more
+        exchanges than 2^k are possible, and two of them give the difference itself. The
+        formula of sacrebleu does not know that; it gives its smallest p-value for a system
+        that is compared with itself. So a p-value counts here only if `level` can be reached.
+        """
+        reachable = 2.0 ** (1 - self.different) < level
+        return reachable and self.p.get(test, 1.0) < level
+
+
+@dataclass(frozen=True)
+class MetricResult:
+    """All systems by one metric.
+
+    Attributes:
+        metric: its name, as its library prints it: "BLEU", "chrF2", "TER", "rougeL", ...
+        signatures: for each test done the signature, with the number of samples and the seed.
+        higher_is_better: False for TER.
+        decimals: how many of the score are worth showing.
+        systems: the baseline first, then the others as they were given.
+    """
+
+    metric: str
+    signatures: Dict[str, str]
+    higher_is_better: bool
+    decimals: int
+    systems: Tuple[SystemResult, ...]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What `compare_systems` found; ``dataclasses.asdict`` makes it ready for JSON.
+
+    Attributes:
+        baseline: the name of the system that the others are compared with.
+        texts: how many texts the test set has.
+        samples: for each test done, how many times it drew.
+        seed: of the draws, or None if they were not seeded.
+        metrics: one result for each metric.
+    """
+
+    baseline: str
+    texts: int
+    samples: Dict[str, int]
+    seed: Optional[int]
+    metrics: Tuple[MetricResult, ...]
+
+    def of(self, metric: str, system: str) -> SystemResult:
+        """Return one system's result by one metric (its name as in `MetricResult.metric`)."""
+        for result in self.metrics:
+            for found in result.systems:
+                if (result.metric, found.system) == (metric, system):
+                    return found
+        raise KeyError(f"no result of {system!r} by {metric!r}")
+
+
+def compare_systems(
+    systems: Mapping[str, Sequence[str]],
+    references: Sequence[Sequence[str]],
+    metrics: Sequence[Union[str, Metric, MeanMetric]],
+    baseline: str,
+    test: str = BOOTSTRAP,
+    samples: Optional[int] = None,
+    seed: Optional[int] = DEFAULT_SEED,
+) -> Comparison:
+    """Score systems and test each one's difference from the baseline.
+
+    Args:
+        systems: for each name its texts, detokenized; the baseline's are among them.
+        references: one sequence for each set of references, as long as each system's texts.
+        metrics: names (see ``scoring.metrics.METRICS``), or what ``build_metric`` made of them
+            where a setting is needed; COMET is always of the second kind.
+        baseline: a key of `systems`.
+        test: "bootstrap" (p, mean and confidence interval), "randomization" (p) or "both".
+        samples: how many bootstrap samples or random exchanges; None: 1000 and 10000, as in
+            sacrebleu.
+        seed: a number from 1, or None to draw anew each time. The environment variable
+            SACREBLEU_SEED is not looked at.
+
+    Returns:
+        a Comparison, whose scores, intervals and p-values are for BLEU, chrF and TER those of
+        sacrebleu's own command to the last digit.
+
+    Raises ConfigError, with everything that is wrong, before anything is scored.
+    """
+    problems = Problems("the systems cannot be compared")
+    check_texts(systems, references, baseline, problems)
+    check_draws(test, samples, seed, problems)
+    built = build_metrics(metrics, problems)
+    problems.raise_all()
+    tests = (BOOTSTRAP, RANDOMIZATION) if test == BOTH else (test,)
+    counts = {name: samples or DEFAULT_SAMPLES[name] for name in tests}
+    names = [baseline, *(name for name in systems if name != baseline)]
+    named = [(name, systems[name]) for name in names]
+    results = []
+    for metric in built:
+        run = _test_means if isinstance(metric, MeanMetric) else _test_by_sacrebleu
+        results.append(_collect(metric, named, run(metric, named, references, counts, seed)))
+    return Comparison(baseline, len(systems[baseline]), counts, seed, tuple(results))
+
+
+def check_texts(
+    systems: Mapping[str, Sequence[str]],
+    references: Sequence[Sequence[str]],
+    baseline: str,
+    problems: Problems,
+) -> None:
+    """Note what `compare_systems` cannot work with among the texts."""
+    if baseline not in systems:
+        problems.add(f"the baseline {baseline!r} is not among {', '.join(systems) or 'nothing'}")
+    elif len(systems) < 2:
+        problems.add(f"there is nothing to compare with {baseline!r}; give another system")
+    if not references:
+        problems.add("there are no references; give at least one")
+    lengths = {f"system {name!r}": len(texts) for name, texts in systems.items()}
+    lengths.update({f"reference {n}": len(texts) for n, texts in enumerate(references, 1)})
+    if len(set(lengths.values())) > 1:
+        found = ", ".join(f"{name}: {length}" for name, length in lengths.items())
+        problems.add(f"expected as many texts in each system and reference, found {found}")
+    elif 0 in lengths.values():
+        problems.add("there are no texts; expected at least one")
+
+
+def check_draws(
+    test: str, samples: Optional[int], seed: Optional[int], problems: Problems
+) -> None:
+    """Note what is wrong with the settings of the tests."""
+    if test not in TESTS:
+        problems.add(f"unknown test {test!r}; expected one of {', '.join(TESTS)}")
+    if samples is not None and samples < 1:
+        problems.add(f"found {samples} samples, expected at least 1")
+    if seed is not None and seed < 1:
+        # sacrebleu would seed the baseline's draws with 0, and not those of the others.
+        problems.add(f"found seed {seed}, expected at least 1 (to sacrebleu 0 is no seed)")
+
+
+def build_metrics(
+    metrics: Sequence[Union[str, Metric, MeanMetric]], problems: Problems
+) -> List[Union[Metric, MeanMetric]]:
+    """Make the metrics that are given by name, and note those that cannot be made."""
+    if not metrics:
+        problems.add("there are no metrics; give at least one")
+    built: List[Union[Metric, MeanMetric]] = []
+    for metric in metrics:
+        with problems.gathered():
+            built.append(build_metric(metric) if isinstance(metric, str) else metric)
+    return built
+
+
+Named = Sequence[Tuple[str, Sequence[str]]]
+
+
+class Outcome(NamedTuple):
+    """One test by one metric: its name, the signature, and a result for each system."""
+
+    name: str
+    signature: str
+    results: List[Result]
+
+
+def _test_by_sacrebleu(
+    metric: Metric,
+    named: Named,
+    references: Sequence[Sequence[str]],
+    counts: Mapping[str, int],
+    seed: Optional[int],
+) -> Dict[str, Outcome]:
+    """Let sacrebleu do each test; the first of `named` is the baseline."""
+    outcomes = {}
+    for test, samples in counts.items():
+        with _sacrebleu_seed(seed):
+            kind = SACREBLEUS_NAMES[test]
+            paired = PairedTest(
+                named, {type(metric).__name__: metric}, references, kind, n_samples=samples
+            )
+            signatures, columns = paired()
+        (name,) = signatures
+        outcomes[test] = Outcome(name, str(signatures[name]), columns[name])
+    return outcomes
+
+
+@contextmanager
+def _sacrebleu_seed(seed: Optional[int]) -> Iterator[None]:
+    """Set the seed of sacrebleu's draws, which it reads from the environment alone."""
+    before = os.environ.get(SEED_VARIABLE)
+    os.environ[SEED_VARIABLE] = str(seed).lower()
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[SEED_VARIABLE]
+        else:
+            os.environ[SEED_VARIABLE] = before
+
+
+def _test_means(
+    metric: MeanMetric,
+    named: Named,
+    references: Sequence[Sequence[str]],
+    counts: Mapping[str, int],
+    seed: Optional[int],
+) -> Dict[str, Outcome]:
+    """Do each test on the scores of the texts; the first of `named` is the baseline."""
+    of_texts = [metric.text_scores(texts, references) for _, texts in named]
+    scores = [metric.mean(of_one) for of_one in of_texts]
+    arrays = [metric.scale * np.array(of_one, dtype=np.float64) for of_one in of_texts]
+    outcomes = {}
+    for test, samples in counts.items():
+        results = [Result(score) for score in scores]
+        for result, array in zip(results, arrays):
+            if test == BOOTSTRAP:
+                means = resampled_means(array, samples, seed)
+                result.mean, result.ci = estimate_ci(means)
+            if array is not arrays[0]:
+                p_value = bootstrap_p if test == BOOTSTRAP else randomization_p
+                result.p_value = p_value(arrays[0], array, samples, seed)
+        drawn = f"|{SACREBLEUS_NAMES[test]}:{samples}|seed:{str(seed).lower()}|"
+        signature = metric.get_signature().replace("|", drawn, 1)
+        outcomes[test] = Outcome(metric.name, signature, results)
+    return outcomes
+
+
+def resampled_means(scores: np.ndarray, samples: int, seed: Optional[int]) -> np.ndarray:
+    """Return the means of `samples` draws of as many texts as there are, with replacement.
+
+    Args:
+        scores: one for each text.
+    """
+    texts = len(scores)
+    drawn = np.random.default_rng(seed).choice(texts, size=(samples, texts), replace=True)
+    return scores[drawn].mean(axis=1)
+
+
+def bootstrap_p(
+    baseline: np.ndarray, system: np.ndarray, samples: int, seed: Optional[int]
+) -> float:
+    """Test by paired bootstrap resampling (Koehn 2004), with sacrebleu's formula.
+
+    The absolute differences of the resampled means vary around their own mean as they would
+    around zero if the systems were equal: how often do they exceed the observed difference?
+    Where the differences have one sign this counts one of the two tails.
+
+    Args:
+        baseline, system: the scores of the texts.
+    """
+    differences = system - baseline
+    drawn = np.abs(resampled_means(differences, samples, seed))
+    return _p_value(drawn - drawn.mean(), differences)
+
+
+def randomization_p(
+    baseline: np.ndarray, system: np.ndarray, samples: int, seed: Optional[int]
+) -> float:
+    """Test by approximate randomization (Riezler & Maxwell 2005; two-sided).
+
+    If the systems were equal, it would not matter which of the two wrote which text: texts are
+    exchanged by the toss of a coin. How often does the difference exceed the observed one?
+
+    Args:
+        baseline, system: the scores of the texts.
+    """
+    differences = system - baseline
+    texts = len(differences)
+    kept = np.random.default_rng(seed).integers(2, size=(samples, texts), dtype=bool)
+    # The difference of the exchanged systems is sum(kept) - sum(exchanged); some rows at a time,
+    # because numpy needs the coins as floats.
+    rows = max(1, 2**22 // texts)
+    sums = [kept[i : i + rows] @ differences for i in range(0, samples, rows)]
+    return _p_value(np.abs(2 * np.concatenate(sums) - differences.sum()) / texts, differences)
+
+
+def _p_value(drawn: np.ndarray, differences: np.ndarray) -> float:
+    """Return how often `drawn` exceeds the observed difference, which is counted as one draw."""
+    observed = abs(differences.mean()) + TIE * np.abs(differences).mean()
+    return (int(np.sum(drawn > observed)) + 1) / (len(drawn) + 1)
+
+
+def _collect(
+    metric: Union[Metric, MeanMetric], named: Named, outcomes: Mapping[str, Outcome]
+) -> MetricResult:
+    """Bring the outcomes of all tests of one metric together."""
+    name, _, first = next(iter(outcomes.values()))
+    systems = []
+    for i, (system, texts) in enumerate(named):
+        of_tests = {test: outcome.results[i] for test, outcome in outcomes.items()}
+        boot = of_tests.get(BOOTSTRAP, Result(first[i].score))
+        systems.append(
+            SystemResult(
+                system=system,
+                score=float(first[i].score),
+                difference=float(first[i].score - first[0].score),
+                mean=None if boot.mean is None else float(boot.mean),
+                interval=None if boot.ci is None else float(boot.ci),
+                p={t: float(r.p_value) for t, r in of_tests.items() if r.p_value is not None},
+                different=sum(a != b for a, b in zip(texts, named[0][1])),
+            )
+        )
+    return MetricResult(
+        metric=name,
+        signatures={test: outcome.signature for test, outcome in outcomes.items()},
+        higher_is_better=not isinstance(metric, TER),
+        decimals=decimals_of(metric),
+        systems=tuple(systems),
+    )
