@@ -38,6 +38,24 @@ class BiARN(Recurrence):
         attend = self.attention.over(x, padding_mask)
         return attentive_recurrence(attend, h0, self.w_x, self.w_h, self.bias, self.steps)
 
+    def weights(self, x: Tensor, padding_mask: Optional[Tensor], out: Tensor) -> Tensor:
+        """The attention of every step, for those who want to see it.
+
+        Args:
+            x, padding_mask: as in `forward`
+            out: (B, R, 2C), what `forward` made of them; its states are the queries
+
+        Returns:
+            (B, 2, H, R, S), both directions in the order of their steps; H is 1 for additive
+            attention
+        """
+        h0 = self.initial_states(x, padding_mask)
+        forward, backward = out.chunk(2, dim=-1)
+        states = torch.stack([forward, backward.flip(1)])  # (2, B, R, C)
+        before = torch.cat([h0.unsqueeze(2), states[:, :, :-1]], dim=2)
+        weights = self.attention.weights(before.transpose(0, 1).flatten(1, 2), x, padding_mask)
+        return weights.unflatten(2, (2, -1)).transpose(1, 2)
+
 
 class SharedAdditiveAttention(nn.Module):
     """Additive attention over the raw source; the values are not projected."""
@@ -61,6 +79,14 @@ class SharedAdditiveAttention(nn.Module):
             return additive_attention(self.query(states), keys, score, x, padding_mask, dropout)
 
         return attend
+
+    def weights(self, states: Tensor, x: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
+        """Of (B, N, C) states over *x*, without dropout: (B, 1, N, S)."""
+        keys, score = self.key(x), self.score.weight.squeeze(0)
+        # What attention reads from unit vectors is its weights.
+        return additive_attention(
+            self.query(states), keys, score, unit_vectors(x), padding_mask
+        ).unsqueeze(1)
 
 
 class SharedMultiheadAttention(nn.Module):
@@ -94,6 +120,17 @@ class SharedMultiheadAttention(nn.Module):
             return self.out(context.transpose(1, 2).flatten(2))
 
         return attend
+
+    def weights(self, states: Tensor, x: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
+        """Of (B, N, C) states over *x*, without dropout: (B, H, N, S)."""
+        query, keys = self.split_heads(self.query(states)), self.split_heads(self.key(x))
+        values = unit_vectors(x).unsqueeze(1).expand(-1, self.heads, -1, -1)
+        return dot_product_attention(query, keys, values, padding_mask)
+
+
+def unit_vectors(x: Tensor) -> Tensor:
+    """For each of the S positions of *x* (B, S, I) another one: (B, S, S)."""
+    return torch.eye(x.size(1), dtype=x.dtype, device=x.device).expand(x.size(0), -1, -1)
 
 
 ATTENTION = {"additive": SharedAdditiveAttention, "multihead": SharedMultiheadAttention}

@@ -7,7 +7,7 @@ from fairseq.modules import FairseqDropout, LayerNorm, MultiheadAttention
 from torch import Tensor, nn
 
 from fairseq_recur.modules.part import Part
-from fairseq_recur.ops.fusion import gated_sum
+from fairseq_recur.ops.fusion import gate, gated_sum
 
 IncrementalState = Optional[Dict[str, Dict[str, Optional[Tensor]]]]
 
@@ -112,3 +112,15 @@ class GatedSumFusion(StackFusion):
         """As in `StackFusion.forward`, which says the shapes."""
         r = self.attend(c, states, padding_mask, incremental_state)
         return gated_sum(d, r, self.gate_d.weight, self.gate_r.weight, self.gate_r.bias)
+
+    def gate(
+        self,
+        c: Tensor,
+        d: Tensor,
+        states: Tensor,
+        padding_mask: Optional[Tensor] = None,
+        incremental_state: IncrementalState = None,
+    ) -> Tensor:
+        """lam for the arguments of `forward`, which does not keep it: (T, B, C), or (T, B, 1)."""
+        r = self.attend(c, states, padding_mask, incremental_state)
+        return gate(d, r, self.gate_d.weight, self.gate_r.weight, self.gate_r.bias)

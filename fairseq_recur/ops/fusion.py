@@ -1,11 +1,16 @@
-"""The gated sum of two attention outputs."""
+"""The gated sum of two attention outputs, and its gate."""
 
 import torch
 from torch import Tensor
 
 
+def gate(d: Tensor, r: Tensor, w_d: Tensor, w_r: Tensor, bias: Tensor) -> Tensor:
+    """lam = sigma(W_d D + W_r R + b) (Hao et al., eqs. 15 and 17): (..., G); as in `gated_sum`."""
+    return torch.sigmoid(d @ w_d.t() + r @ w_r.t() + bias)
+
+
 def gated_sum(d: Tensor, r: Tensor, w_d: Tensor, w_r: Tensor, bias: Tensor) -> Tensor:
-    """lam * D + (1 - lam) * R with lam = sigma(W_d D + W_r R + b) (Hao et al., eqs. 15 and 17).
+    """lam * D + (1 - lam) * R with the gate's lam.
 
     A gate of exactly one gives D to the last bit.
 
@@ -18,5 +23,5 @@ def gated_sum(d: Tensor, r: Tensor, w_d: Tensor, w_r: Tensor, bias: Tensor) -> T
     Returns:
         (..., C)
     """
-    gate = torch.sigmoid(d @ w_d.t() + r @ w_r.t() + bias)
-    return gate * d + (1 - gate) * r
+    lam = gate(d, r, w_d, w_r, bias)
+    return lam * d + (1 - lam) * r

@@ -19,10 +19,11 @@ MAY_IMPORT = {
     "models": {"modules", "ops", "compat", "errors"},
     "optim": {"compat", "errors"},
     "conversion": {"errors"},
+    "inspection": {"modules", "errors"},
     "tasks": {"models", "modules", "ops", "scoring", "compat", "errors"},
     "scorers": {"scoring", "errors"},
     "criterions": {"models", "modules", "ops", "compat", "errors"},
-    "cli": {"models", "modules", "ops", "compat", "errors", "optim", "scoring", "version", "tasks", "conversion"},
+    "cli": {"models", "modules", "ops", "compat", "errors", "optim", "scoring", "version", "tasks", "conversion", "inspection"},
     "__main__": {"cli"},
     "__init__": {"compat", "models", "optim", "version", "tasks", "criterions", "scorers"},
 }

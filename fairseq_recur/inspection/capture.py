@@ -1,0 +1,139 @@
+"""Taking the attention weights and gates out of a forward pass, without changing the model.
+
+Hooks ask each attention for the weights of its heads and keep them; the modules compute what they
+always do. They are gone when the block is left.
+"""
+
+from contextlib import contextmanager
+from typing import Any, Callable, Dict, Iterator, List, Tuple
+
+from fairseq.modules import MultiheadAttention
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from fairseq_recur.modules.biarn import BiARN
+from fairseq_recur.modules.fusion import GatedSumFusion, StackFusion
+from fairseq_recur.modules.rsa import MixedSelfAttention
+from fairseq_recur.modules.srformer import SRformerAttention
+
+KINDS = ("encoder", "decoder", "cross", "steps", "fusion", "gate")
+"""Self-attention of the encoder and of the decoder, attention over the encoder, the steps of an
+attentive recurrence encoder, attention over the recurrence encoder, and the gated sum's lambda."""
+
+Place = Tuple[str, int]
+"""One of KINDS, and the layer."""
+
+Maps = Dict[Place, Tensor]
+"""Attention: (H, T, S). Steps: (2, H, R, S). Gate: (T, C), or (T, 1) for a scalar gate."""
+
+
+def places(model: nn.Module) -> Dict[Place, nn.Module]:
+    """The modules of an encoder-decoder that have something to show, in the order of KINDS."""
+    found: Dict[Place, nn.Module] = {}
+    attentions = (
+        ("encoder", model.encoder, "self_attn"),
+        ("decoder", model.decoder, "self_attn"),
+        ("cross", model.decoder, "encoder_attn"),
+    )
+    for kind, side, name in attentions:
+        for index, layer in enumerate(layers_of(side)):
+            module = getattr(layer, name, None)
+            if isinstance(module, MultiheadAttention) and has_weights(module):
+                found[kind, index] = module
+    for index, layer in enumerate(layers_of(getattr(model.encoder, "recurrence_encoder", None))):
+        if isinstance(layer.recurrence, BiARN):
+            found["steps", index] = layer.recurrence
+    fusions = {i: getattr(layer, "fusion", None) for i, layer in enumerate(layers_of(model.decoder))}
+    for index, fusion in fusions.items():
+        if isinstance(fusion, StackFusion):
+            found["fusion", index] = fusion.attention
+    for index, fusion in fusions.items():
+        if isinstance(fusion, GatedSumFusion):
+            found["gate", index] = fusion
+    return found
+
+
+def layers_of(stack: Any) -> List[nn.Module]:
+    """The layers of an encoder or a decoder, from the bottom; none of something else."""
+    layers = getattr(stack, "layers", [])
+    return [layers[index] for index in range(len(layers))]  # iterating may drop some (LayerDrop)
+
+
+def has_weights(attention: MultiheadAttention) -> bool:
+    """Whether anything that it computes is weighted by attention weights."""
+    return not isinstance(attention, SRformerAttention) or attention.local
+
+
+@contextmanager
+def captured(model: nn.Module) -> Iterator[Maps]:
+    """While the block runs, keep what the model's modules computed last.
+
+    Args:
+        model: an encoder-decoder in evaluation mode, given one sentence without padding
+
+    Yields:
+        the maps, filled by each forward pass anew
+    """
+    maps: Maps = {}
+    handles: List[RemovableHandle] = []
+    forms: Dict[MixedSelfAttention, str] = {}
+    for place, module in places(model).items():
+        if place[0] == "steps":
+            keep = keep_steps(maps, place)
+        elif place[0] == "gate":
+            keep = keep_gate(maps, place)
+        else:
+            handles.append(module.register_forward_pre_hook(want_weights, with_kwargs=True))
+            keep = keep_weights(maps, place)
+        handles.append(module.register_forward_hook(keep, with_kwargs=True))
+        if isinstance(module, MixedSelfAttention):
+            # The form that has the map; without padding every matrix can be in it.
+            forms[module] = module.form
+            module.form = "mixed"
+    try:
+        yield maps
+    finally:
+        for handle in handles:
+            handle.remove()
+        for module, form in forms.items():
+            module.form = form
+
+
+def want_weights(module: nn.Module, args: Any, kwargs: Dict[str, Any]) -> Tuple[Any, Dict]:
+    """Ask an attention for the weights of each head."""
+    wanted = {"need_weights": True, "need_head_weights": True}
+    if kwargs.get("incremental_state") is None:
+        # Else fairseq hands self-attention to torch's function, which averages over the heads.
+        wanted["static_kv"] = True
+    return args, {**kwargs, **wanted}
+
+
+Hook = Callable[[nn.Module, Any, Dict[str, Any], Any], None]
+
+
+def keep_weights(maps: Maps, place: Place) -> Hook:
+    """Keep an attention's weights."""
+
+    def keep(module: nn.Module, args: Any, kwargs: Dict[str, Any], output: Any) -> None:
+        if output[1] is not None:
+            maps[place] = output[1][:, 0].detach().float()
+
+    return keep
+
+
+def keep_steps(maps: Maps, place: Place) -> Hook:
+    """Keep the weights of an attentive recurrent network's steps."""
+
+    def keep(module: nn.Module, args: Any, kwargs: Dict[str, Any], output: Any) -> None:
+        maps[place] = module.weights(*args, **kwargs, out=output)[0].detach().float()
+
+    return keep
+
+
+def keep_gate(maps: Maps, place: Place) -> Hook:
+    """Keep a gated sum's lambda."""
+
+    def keep(module: nn.Module, args: Any, kwargs: Dict[str, Any], output: Any) -> None:
+        maps[place] = module.gate(*args, **kwargs)[:, 0].detach().float()
+
+    return keep
