@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 
 from fairseq_recur.cli import plot_checkpoint
 from fairseq_recur.cli.figures import COLOURS, new_figure, plain_axes
-from fairseq_recur.cli.training_log import TrainingLog, read_log
+from fairseq_recur.experiments.training_log import TrainingLog, read_log
 from fairseq_recur.errors import ConfigError
 
 HELP = "draw learning curves from logs, or gates and kernels from checkpoints"

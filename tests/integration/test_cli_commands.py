@@ -17,7 +17,7 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 
 import fairseq_recur
 from fairseq_recur.cli import main
-from fairseq_recur.cli.training_log import read_log
+from fairseq_recur.experiments.training_log import read_log
 from tests.conftest import SMALL, TRAIN
 from tests.running import reset_command_state
 from tests.unit.test_cli_main import root_logger  # noqa: F401  (used by every test)

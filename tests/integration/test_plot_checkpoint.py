@@ -9,7 +9,7 @@ import torch
 from fairseq_recur.cli import main
 from fairseq_recur.cli.plot import choose_panels
 from fairseq_recur.cli.plot_checkpoint import draw, head_label, memory_lengths, read_layers
-from fairseq_recur.cli.training_log import read_log
+from fairseq_recur.experiments.training_log import read_log
 from fairseq_recur.errors import ConfigError
 
 Trained = Callable[..., Path]

@@ -8,7 +8,7 @@ import pytest
 
 from fairseq_recur.cli import main
 from fairseq_recur.cli.plot import choose_panels, draw
-from fairseq_recur.cli.training_log import TrainingLog, read_log
+from fairseq_recur.experiments.training_log import TrainingLog, read_log
 from fairseq_recur.errors import ConfigError
 from tests.unit.test_cli_main import root_logger  # noqa: F401  (used by every test)
 
