@@ -4,9 +4,9 @@ import argparse
 import os
 import sys
 import traceback
-from typing import List, Optional, Sequence
+from typing import Any, List, Optional, Sequence
 
-from fairseq_recur.cli import average, check, convert, path, plot, score, wrap
+from fairseq_recur.cli import average, check, compare, convert, path, plot, plot_attention, probe, score, wrap
 from fairseq_recur.errors import CheckpointError, ConfigError
 from fairseq_recur.version import __version__
 
@@ -30,8 +30,22 @@ OWN_COMMANDS = {
     "average": average,
     "convert": convert,
     "score": score,
+    "compare": compare,
     "plot": plot,
+    "probe": probe,
+    "plot attention": plot_attention,
 }
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser to which a command of two words is one word."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse's; the first two words joined where they are a command."""
+        args = list(sys.argv[1:] if args is None else args)
+        if " ".join(args[:2]) in OWN_COMMANDS:
+            args[:2] = [" ".join(args[:2])]
+        return super().parse_known_args(args, namespace)
 
 
 class _Help(argparse.ArgumentDefaultsHelpFormatter):
@@ -45,7 +59,7 @@ class _Help(argparse.ArgumentDefaultsHelpFormatter):
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of everything that is not passed on to fairseq."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog=PROG,
         description="Recurrence for fairseq's Transformer: fairseq's commands with the plug-in "
         "loaded, and tools around them.",
@@ -58,7 +72,12 @@ def build_parser() -> argparse.ArgumentParser:
         action="store_true",
         help=f"show the traceback of an error in the input (also: {TRACEBACK}=1)",
     )
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(
+        dest="command",
+        metavar="COMMAND",
+        required=True,
+        parser_class=argparse.ArgumentParser,
+    )
     for name, help_text in wrap.COMMANDS.items():
         commands.add_parser(name, add_help=False, help=help_text)
     for name, module in OWN_COMMANDS.items():

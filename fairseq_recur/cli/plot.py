@@ -2,14 +2,16 @@
 
 A log is what training printed, or what it wrote with --log-file, in any --log-format; gate
 and rem as a --metric are the curves of every layer. Of a checkpoint of rsa (or toeplitz),
-which ends in .pt, the gates, kernels, memory lengths and matrices are drawn."""
+which ends in .pt, the gates, kernels, memory lengths and matrices are drawn. What a model looks
+at in a sentence is another command, `fairseq-recur plot attention`; a log of that name is given
+as ./attention."""
 
 import argparse
 from pathlib import Path
 from typing import Any, Dict, List, Sequence, Tuple
 
 from fairseq_recur.cli import plot_checkpoint
-from fairseq_recur.cli.figures import COLOURS, new_figure, plain_axes
+from fairseq_recur.cli.figures import COLOURS, check_output, new_figure, plain_axes, save
 from fairseq_recur.experiments.training_log import TrainingLog, read_log
 from fairseq_recur.errors import ConfigError
 
@@ -61,9 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Read all files, then draw."""
-    output = Path(args.output)
-    if output.suffix not in (".png", ".pdf", ".svg"):
-        raise ConfigError(f"--output {output}: expected a name that ends in .png, .pdf or .svg")
+    output = check_output(args.output)
     labels = args.label or _names(args.files)
     if len(labels) != len(args.files):
         raise ConfigError(f"{len(labels)} --label for {len(args.files)} files; give each run one")
@@ -78,9 +78,7 @@ def run(args: argparse.Namespace) -> int:
         runs = [(label, read_log(path)) for label, path in zip(labels, args.files)]
         panels = choose_panels([log for _, log in runs], args.metric)
         figure = draw(runs, panels, args.x)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(output, dpi=150)
-    print(output)
+    save(figure, output)
     return 0
 
 

@@ -1,0 +1,225 @@
+"""Captured maps as labelled matrices: which are wanted, and what their rows and columns are."""
+
+from dataclasses import dataclass
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_recur.errors import ConfigError
+from fairseq_recur.inspection.capture import KINDS, Maps, places
+from fairseq_recur.modules.biarn import BiARN
+from fairseq_recur.modules.rsa import MixedSelfAttention
+from fairseq_recur.modules.segment_memory import MemoryAttention
+from fairseq_recur.modules.segmented_attention import SegmentedAttention
+from fairseq_recur.modules.srformer import SRformerAttention
+
+NAMES = {
+    "encoder": "self-attention of the encoder",
+    "decoder": "self-attention of the decoder",
+    "cross": "attention over the encoder",
+    "steps": "steps of the recurrence encoder",
+    "fusion": "attention over the recurrence encoder",
+    "gate": "gate of the sum",
+}
+
+ABSENT = {
+    "encoder": "its encoder has no self-attention",
+    "decoder": "its decoder has no self-attention",
+    "cross": "its decoder weights no source tokens",
+    "steps": "no recurrence encoder that reads the source by attention (--recurrence biarn)",
+    "fusion": "its decoder layers attend to no recurrence encoder (--recurrence biarn or birnn)",
+    "gate": "nothing in it is summed by a gate (--recurrence-fusion gated_sum)",
+}
+
+QUANTILES = (0.1, 0.9)
+"""Of a gate's channels, beside their mean."""
+
+
+@dataclass(frozen=True)
+class Labels:
+    """What stands at the positions of a sentence.
+
+    Attributes:
+        source: the tokens that the encoder reads
+        read: those that the decoder reads
+        target: those that it predicts from them
+    """
+
+    source: List[str]
+    read: List[str]
+    target: List[str]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One matrix.
+
+    Attributes:
+        kind: one of `KINDS`
+        layer: of the encoder, the decoder or the recurrence encoder, from 0
+        head: from 0, "mean", or None for what has no heads
+        title: what it is
+        row_title, column_title: what the rows and columns are
+        rows, columns: a label for each
+        values: (rows, columns). Of a gate the columns are the mean over the channels and two
+            quantiles, or its value if it is a scalar
+    """
+
+    kind: str
+    layer: int
+    head: Any
+    title: str
+    row_title: str
+    column_title: str
+    rows: List[str]
+    columns: List[str]
+    values: Tensor
+
+    def as_json(self) -> Dict[str, Any]:
+        """The fields, with the values as lists of rows."""
+        return {**vars(self), "values": self.values.tolist()}
+
+
+def panels(
+    model: nn.Module,
+    maps: Maps,
+    labels: Labels,
+    show: Optional[Sequence[str]] = None,
+    layer: str = "top",
+    head: str = "mean",
+) -> List[Panel]:
+    """The matrices that are wanted, in the order of `KINDS`.
+
+    Args:
+        model: whose maps they are
+        maps: from `look`
+        labels: of their positions
+        show: some of `KINDS`; None for all that the model has
+        layer: "top" for the uppermost of each kind, "all", or a number
+        head: "mean", "all", or a number
+
+    Raises:
+        ConfigError: something that the model does not have, saying what it has
+    """
+    modules = {place: module for place, module in places(model).items() if place in maps}
+    there = {kind: [i for k, i in modules if k == kind] for kind in KINDS}
+    chosen: List[Panel] = []
+    for kind in KINDS if show is None else sorted(set(show), key=KINDS.index):
+        if not there[kind] and show is not None:
+            has = ", ".join(k for k in KINDS if there[k]) or "nothing to show"
+            raise ConfigError(f"--show {kind}: {ABSENT[kind]}; this model has {has}")
+        for index in choose_layers(kind, there[kind], layer, required=show is not None):
+            context = Context(model, modules[kind, index], kind, index, labels)
+            chosen += context.panels(maps[kind, index], head)
+    if not chosen:
+        has = "; ".join(f"{k} has {span(there[k])}" for k in KINDS if there[k])
+        raise ConfigError(f"--layer {layer}: {has or 'the model is no Transformer'}")
+    return chosen
+
+
+def choose_layers(kind: str, there: List[int], layer: str, required: bool) -> List[int]:
+    """Of the layers that a kind has those that are wanted; ConfigError if a required one lacks."""
+    if layer == "all":
+        return there
+    if layer == "top":
+        return there if kind == "gate" else there[-1:]
+    if int(layer) in there:
+        return [int(layer)]
+    if required:
+        raise ConfigError(f"--layer {layer}: {kind} has {span(there)}")
+    return []
+
+
+def span(numbers: List[int]) -> str:
+    """Layers in words: "layer 5" or "layers 0 to 5"."""
+    if len(numbers) == 1:
+        return f"layer {numbers[0]}"
+    return f"layers {numbers[0]} to {numbers[-1]}"
+
+
+@dataclass(frozen=True)
+class Context:
+    """One place of a model and a sentence."""
+
+    model: nn.Module
+    module: nn.Module
+    kind: str
+    layer: int
+    labels: Labels
+
+    def panels(self, values: Tensor, head: str) -> Iterator[Panel]:
+        """The panels of this place's map."""
+        if self.kind == "gate":
+            yield self.gate(values)
+        elif self.kind == "steps":
+            for name, chain in zip(("forward", "backward"), values):
+                yield from self.heads(chain, head, f", {name}")
+        else:
+            yield from self.heads(values, head, "")
+
+    def heads(self, values: Tensor, head: str, more: str) -> Iterator[Panel]:
+        """The wanted heads of (H, T, S)."""
+        heads = len(values)
+        if isinstance(self.module, BiARN) and heads == 1:  # additive attention has none
+            yield self.panel(values[0], None, more)
+        elif head == "mean":
+            yield self.panel(values.mean(0), "mean", f"{more}, mean of {heads} heads")
+        else:
+            if head != "all" and not 0 <= int(head) < heads:
+                raise ConfigError(f"--head {head}: {self.kind} has heads 0 to {heads - 1}")
+            for number in range(heads) if head == "all" else [int(head)]:
+                yield self.panel(values[number], number, f"{more}, head {number}")
+
+    def panel(self, values: Tensor, head: Any, more: str) -> Panel:
+        """One matrix with its labels."""
+        title = f"{NAMES[self.kind]}\nlayer {self.layer}{more}{note(self.module)}"
+        row_title, rows = self.rows(len(values))
+        column_title, columns = self.columns(values.size(1))
+        return Panel(
+            self.kind, self.layer, head, title, row_title, column_title, rows, columns, values
+        )
+
+    def gate(self, values: Tensor) -> Panel:
+        """Lambda by target position, (T, C) or (T, 1)."""
+        if values.size(1) == 1:
+            columns = ["lambda"]
+        else:
+            columns = ["mean", *(f"{q:.0%} of the channels are below" for q in QUANTILES)]
+            ends = torch.quantile(values, torch.tensor(QUANTILES), dim=1)
+            values = torch.stack([values.mean(1), *ends], dim=1)
+        return Panel(
+            self.kind, self.layer, None, NAMES[self.kind], "predicts", "lambda",
+            self.labels.target, columns, values,
+        )  # fmt: skip
+
+    def rows(self, number: int) -> Tuple[str, List[str]]:
+        """What a row is."""
+        if self.kind == "encoder":
+            return "source", self.labels.source
+        if self.kind == "steps":
+            return "step", [str(step) for step in range(1, number + 1)]
+        return "predicts", self.labels.target
+
+    def columns(self, number: int) -> Tuple[str, List[str]]:
+        """What a column is."""
+        positions = [str(position) for position in range(1, number + 1)]
+        if self.kind == "decoder":
+            return "has read", self.labels.read
+        if self.kind == "steps" and self.layer > 0:
+            return f"state of the recurrence layer {self.layer - 1} below", positions
+        if self.kind == "fusion" and not self.model.encoder.recurrence_encoder.keeps_length:
+            last = number + 1
+            return f"state n: forward step n, backward step {last} \u2212 n", positions
+        return "source", self.labels.source
+
+
+def note(module: nn.Module) -> str:
+    """What an attention's weights are, where they are not all that it computes."""
+    if isinstance(module, MixedSelfAttention):
+        return "\n(1 \u2212 g) softmax + g P"
+    if isinstance(module, MemoryAttention):
+        return "\na segment of the source, without its memory"
+    if isinstance(module, SRformerAttention):
+        return "\na segment of the source; the recurrent term has no weights"
+    return "\na segment of the source" if isinstance(module, SegmentedAttention) else ""
