@@ -49,6 +49,7 @@ setup(
     extras_require={
         "plot": ["matplotlib>=3.7"],
         "convert": ["safetensors>=0.4"],
+        "comet": ["unbabel-comet>=2.0"],
         "test": [
             "pytest>=7",
             "pytest-xdist>=3",

@@ -3,6 +3,8 @@
 from abc import ABC, abstractmethod
 from typing import List, NamedTuple, Sequence
 
+from fairseq_recur.scoring.problems import Problems
+
 
 class CorpusMean(NamedTuple):
     """The result of a corpus, with the fields of sacrebleu's scores that are used here."""
@@ -36,6 +38,16 @@ class MeanMetric(ABC):
 
         Returns:
             one number for each text, before `scale`.
+        """
+
+    def check(
+        self, texts: int, references: Sequence[Sequence[str]], problems: Problems
+    ) -> None:
+        """Note what this metric cannot work with; most take any texts.
+
+        Args:
+            texts: how many texts each system has.
+            references: as for `text_scores`.
         """
 
     @abstractmethod

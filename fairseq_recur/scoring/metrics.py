@@ -1,17 +1,19 @@
-"""Corpus scores by sacrebleu and rouge-score, with the signature that makes each comparable."""
+"""Corpus scores by sacrebleu, rouge-score and COMET, each with the signature that it needs."""
 
 from dataclasses import dataclass
-from typing import Dict, List, Sequence, Union
+from typing import Dict, List, Optional, Sequence, Union
 
 from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.metrics.base import Metric
 
 from fairseq_recur.errors import ConfigError
+from fairseq_recur.scoring.comet import DEFAULT_MODEL, CometMetric
 from fairseq_recur.scoring.mean import MeanMetric
+from fairseq_recur.scoring.problems import Problems
 from fairseq_recur.scoring.rouge import VARIANTS, RougeMetric
 from fairseq_recur.scoring.sentences import SEPARATOR
 
-METRICS = ("bleu", "chrf", "chrf++", "ter", *VARIANTS)
+METRICS = ("bleu", "chrf", "chrf++", "ter", *VARIANTS, "comet")
 TOKENIZERS = tuple(BLEU.TOKENIZERS)
 
 
@@ -30,6 +32,9 @@ def build_metric(
     tokenize: str = BLEU.TOKENIZER_DEFAULT,
     lowercase: bool = False,
     separator: str = SEPARATOR,
+    source: Optional[Sequence[str]] = None,
+    comet_model: str = DEFAULT_MODEL,
+    gpus: int = 0,
 ) -> Union[Metric, MeanMetric]:
     """Make one of METRICS: with the settings of sacrebleu's own command, or ROUGE with stemming.
 
@@ -39,14 +44,21 @@ def build_metric(
         lowercase: ignore case in BLEU and chrF. TER always does, as in sacrebleu's command, and
             so does ROUGE.
         separator: what stands between the sentences of a summary, for ROUGE.
+        source: the texts that were translated, for COMET.
+        comet_model: a name on the Hugging Face hub or a checkpoint file, for COMET.
+        gpus: how many COMET uses.
 
-    Raises ConfigError for an unknown name or tokenizer, and for a tokenizer that needs
-    something which is not installed or cannot be downloaded.
+    Raises ConfigError for an unknown name or tokenizer, for a tokenizer that needs something
+    which is not installed or cannot be downloaded, for COMET also if it has no source.
     """
     if name not in METRICS:
         raise ConfigError(f"unknown metric {name!r}; expected one of {', '.join(METRICS)}")
     if name in VARIANTS:
         return RougeMetric(name, separator)
+    if name == "comet":
+        if source is None:
+            raise ConfigError("COMET needs the source texts")
+        return CometMetric(source, comet_model, gpus)
     if name == "ter":
         return TER()
     if name != "bleu":
@@ -74,13 +86,19 @@ def score_corpus(
         references: one sequence for each reference translation, each as long as `hypotheses`.
         metrics: from build_metric.
 
-    Raises ConfigError if a reference has another number of sentences than the system.
+    Raises ConfigError if a reference has another number of sentences than the system, or a
+    metric cannot work with them.
     """
     for number, reference in enumerate(references, 1):
         if len(reference) != len(hypotheses):
             raise ConfigError(
                 f"{len(hypotheses)} hypotheses, but reference {number} has {len(reference)} lines"
             )
+    problems = Problems("the system cannot be scored")
+    for metric in metrics:
+        if isinstance(metric, MeanMetric):
+            metric.check(len(hypotheses), references, problems)
+    problems.raise_all()
     scores = []
     for metric in metrics:
         result = metric.corpus_score(hypotheses, references)

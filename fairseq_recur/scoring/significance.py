@@ -11,7 +11,6 @@ same draws: one seed gives the same resamples of the texts for every metric.
 
 import os
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
@@ -19,101 +18,27 @@ from sacrebleu.metrics import TER
 from sacrebleu.metrics.base import Metric
 from sacrebleu.significance import PairedTest, Result, estimate_ci
 
+from fairseq_recur.scoring.comparison import (
+    BOOTSTRAP,
+    BOTH,
+    RANDOMIZATION,
+    Comparison,
+    MetricResult,
+    SystemResult,
+)
 from fairseq_recur.scoring.mean import MeanMetric
 from fairseq_recur.scoring.metrics import build_metric, decimals_of
 from fairseq_recur.scoring.problems import Problems
 
-BOOTSTRAP, RANDOMIZATION, BOTH = "bootstrap", "randomization", "both"
 TESTS = (BOOTSTRAP, RANDOMIZATION, BOTH)
 SACREBLEUS_NAMES = {BOOTSTRAP: "bs", RANDOMIZATION: "ar"}
 DEFAULT_SAMPLES = {BOOTSTRAP: 1000, RANDOMIZATION: 10000}  # sacrebleu's
 DEFAULT_SEED = 12345  # sacrebleu's
 SEED_VARIABLE = "SACREBLEU_SEED"
-LEVEL = 0.05
 
 # Sums of the same numbers in another order differ in their last digits; relative to the mean
 # absolute difference between two systems, what is below this is a tie.
 TIE = 1e-10
-
-
-@dataclass(frozen=True)
-class SystemResult:
-    """One system by one metric.
-
-    Attributes:
-        system: its name.
-        score: of the whole test set, as `fairseq-recur score` prints it.
-        difference: score minus the baseline's; 0 for the baseline.
-        mean, interval: of the scores of the bootstrap samples the mean, and half the width of
-            the range that holds 95 % of them; None where there was no bootstrap.
-        p: the p-value of each test that was done, by the test's name; empty for the baseline.
-        different: how many texts are not, letter for letter, those of the baseline.
-    """
-
-    system: str
-    score: float
-    difference: float
-    mean: Optional[float]
-    interval: Optional[float]
-    p: Dict[str, float]
-    different: int
-
-    def is_significant(self, test: str, level: float = LEVEL) -> bool:
-        """Say whether the difference from the baseline is significant by `test`.
-
-        Two systems that differ in k texts can be told apart by 2^(1-k) at best: no more
-        exchanges than 2^k are possible, and two of them give the difference itself. The
-        formula of sacrebleu does not know that; it gives its smallest p-value for a system
-        that is compared with itself. So a p-value counts here only if `level` can be reached.
-        """
-        reachable = 2.0 ** (1 - self.different) < level
-        return reachable and self.p.get(test, 1.0) < level
-
-
-@dataclass(frozen=True)
-class MetricResult:
-    """All systems by one metric.
-
-    Attributes:
-        metric: its name, as its library prints it: "BLEU", "chrF2", "TER", "rougeL", ...
-        signatures: for each test done the signature, with the number of samples and the seed.
-        higher_is_better: False for TER.
-        decimals: how many of the score are worth showing.
-        systems: the baseline first, then the others as they were given.
-    """
-
-    metric: str
-    signatures: Dict[str, str]
-    higher_is_better: bool
-    decimals: int
-    systems: Tuple[SystemResult, ...]
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """What `compare_systems` found; ``dataclasses.asdict`` makes it ready for JSON.
-
-    Attributes:
-        baseline: the name of the system that the others are compared with.
-        texts: how many texts the test set has.
-        samples: for each test done, how many times it drew.
-        seed: of the draws, or None if they were not seeded.
-        metrics: one result for each metric.
-    """
-
-    baseline: str
-    texts: int
-    samples: Dict[str, int]
-    seed: Optional[int]
-    metrics: Tuple[MetricResult, ...]
-
-    def of(self, metric: str, system: str) -> SystemResult:
-        """Return one system's result by one metric (its name as in `MetricResult.metric`)."""
-        for result in self.metrics:
-            for found in result.systems:
-                if (result.metric, found.system) == (metric, system):
-                    return found
-        raise KeyError(f"no result of {system!r} by {metric!r}")
 
 
 def compare_systems(
@@ -149,6 +74,9 @@ def compare_systems(
     check_texts(systems, references, baseline, problems)
     check_draws(test, samples, seed, problems)
     built = build_metrics(metrics, problems)
+    for metric in built:
+        if isinstance(metric, MeanMetric) and baseline in systems:
+            metric.check(len(systems[baseline]), references, problems)
     problems.raise_all()
     tests = (BOOTSTRAP, RANDOMIZATION) if test == BOTH else (test,)
     counts = {name: samples or DEFAULT_SAMPLES[name] for name in tests}

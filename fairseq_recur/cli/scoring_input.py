@@ -1,0 +1,149 @@
+"""What `score` and `compare` share: the options of texts and metrics, and reading them."""
+
+import argparse
+from dataclasses import dataclass
+from typing import Dict, List, Optional, Sequence, Union
+
+import torch
+from sacrebleu.metrics.base import Metric
+
+from fairseq_recur.errors import ConfigError
+from fairseq_recur.scoring import comet
+from fairseq_recur.scoring.generation import read_hypotheses, read_lines
+from fairseq_recur.scoring.mean import MeanMetric
+from fairseq_recur.scoring.metrics import METRICS, TOKENIZERS, build_metric
+from fairseq_recur.scoring.problems import Problems
+from fairseq_recur.scoring.sentences import SEPARATOR
+
+
+@dataclass
+class Texts:
+    """What is scored: each system's file and texts, the references, and COMET's source."""
+
+    files: Dict[str, str]
+    systems: Dict[str, List[str]]
+    references: List[List[str]]
+    source: Optional[List[str]]
+
+
+def add_text_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options that say what is scored, all but the systems."""
+    parser.add_argument(
+        "--reference",
+        action="append",
+        required=True,
+        metavar="FILE",
+        help="reference translation or summary, plain text; give it again for further references",
+    )
+    parser.add_argument("--source", metavar="FILE", help="COMET: what was translated, plain text")
+
+
+def add_metric_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of the metrics."""
+    parser.add_argument(
+        "--metrics", nargs="+", choices=METRICS, default=["bleu", "chrf"], help="what to compute"
+    )
+    parser.add_argument(
+        "--tokenize",
+        choices=TOKENIZERS,
+        default="13a",
+        metavar="NAME",
+        help=f"BLEU's tokenizer: {', '.join(TOKENIZERS)}",
+    )
+    parser.add_argument(
+        "--lowercase",
+        action="store_true",
+        help="ignore case in BLEU and chrF (TER does so always, as in sacrebleu, and ROUGE)",
+    )
+    parser.add_argument(
+        "--separator",
+        default=SEPARATOR,
+        metavar="TEXT",
+        help="ROUGE: what stands between the sentences of a summary, such as %(default)s or \\t; "
+        "where it does not occur, or is empty, sentences are found by rules for English",
+    )
+    parser.add_argument(
+        "--comet-model",
+        default=comet.DEFAULT_MODEL,
+        metavar="MODEL",
+        help="COMET: a name on the Hugging Face hub, or a checkpoint file",
+    )
+
+
+def split_names(given: Sequence[str], problems: Problems) -> Dict[str, str]:
+    """Split each NAME=FILE; a bare FILE is its own name."""
+    files: Dict[str, str] = {}
+    for item in given:
+        name, equals, file = item.partition("=")
+        if not equals:
+            name = file = item
+        if not name or not file:
+            problems.add(f"the system {item!r}: expected NAME=FILE")
+        elif name in files:
+            problems.add(f"the system {name!r} is there twice; give each one its own name")
+        else:
+            files[name] = file
+    return files
+
+
+def read_texts(args: argparse.Namespace, files: Dict[str, str], problems: Problems) -> Texts:
+    """Read all files, and note those that cannot be read or do not fit the first reference."""
+    texts = Texts(files, {}, [], None)
+    count: Optional[int] = None
+    for file in args.reference:
+        with problems.gathered():
+            lines = read_lines(file)
+            count = len(lines) if count is None else count
+            texts.references.append(lines)
+            if len(lines) != count:
+                raise ConfigError(
+                    f"{file} has {len(lines)} lines, but the first reference has {count}; "
+                    "references of one test set have one line for each of its sentences"
+                )
+    for name, file in files.items():
+        with problems.gathered():
+            texts.systems[name] = read_hypotheses(file, count)
+    if "comet" in args.metrics:
+        _check_comet(args, texts, count, problems)
+    return texts
+
+
+def _check_comet(
+    args: argparse.Namespace, texts: Texts, count: Optional[int], problems: Problems
+) -> None:
+    """Read COMET's source, and note what it lacks."""
+    with problems.gathered():
+        comet.comet_package()
+    if args.source is not None:
+        with problems.gathered():
+            texts.source = read_lines(args.source)
+    if count is not None and (args.source is None or texts.source is not None):
+        comet.check_inputs(texts.source, count, texts.references, problems)
+
+
+def build_metrics(
+    args: argparse.Namespace, texts: Texts, problems: Problems
+) -> List[Union[Metric, MeanMetric]]:
+    """Make each metric once.
+
+    Raises ConfigError with all that was noted before, because COMET's model may have to be
+    fetched, or else with what is wrong with the metrics.
+    """
+    problems.raise_all()
+    gpus = 1 if torch.cuda.is_available() else 0
+    metrics: List[Union[Metric, MeanMetric]] = []
+    for name in dict.fromkeys(args.metrics):
+        with problems.gathered():
+            metrics.append(
+                build_metric(
+                    name,
+                    args.tokenize,
+                    args.lowercase,
+                    args.separator,
+                    source=texts.source,
+                    comet_model=args.comet_model,
+                    gpus=gpus,
+                )
+            )
+    problems.raise_all()
+    return metrics

@@ -1,0 +1,97 @@
+"""COMET (Rei et al. 2020, *COMET: A Neural Framework for MT Evaluation*), if it is installed."""
+
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Callable, List, Optional, Sequence, Tuple
+
+from fairseq_recur.errors import ConfigError
+from fairseq_recur.scoring.mean import MeanMetric
+from fairseq_recur.scoring.problems import Problems
+
+DEFAULT_MODEL = "Unbabel/wmt22-comet-da"
+BATCH_SIZE = 8  # that of the package's examples; it does not change the scores
+
+Loaders = Tuple[Callable[[str], str], Callable[[str], Any]]
+
+
+def comet_package() -> Loaders:
+    """Return the functions of the package comet that find and that load a model.
+
+    Raises ConfigError if the package is not installed.
+    """
+    try:
+        from comet import download_model, load_from_checkpoint
+    except ImportError as error:
+        raise ConfigError(
+            f"COMET is not installed ({error}); pip install unbabel-comet (the package named "
+            "comet is another program)"
+        ) from error
+    return download_model, load_from_checkpoint
+
+
+def check_inputs(
+    source: Optional[Sequence[str]],
+    texts: int,
+    references: Sequence[Sequence[str]],
+    problems: Problems,
+) -> None:
+    """Note what COMET cannot work with; `texts` is the number of each system's texts."""
+    if source is None:
+        problems.add("COMET needs the source texts; give them with --source")
+    elif len(source) != texts:
+        problems.add(f"the source has {len(source)} lines, expected {texts}")
+    if len(references) > 1:
+        problems.add(f"COMET takes one reference, found {len(references)}; score it by itself")
+
+
+class CometMetric(MeanMetric):
+    """The mean of what a COMET model gives the texts, as its own command prints it.
+
+    Args:
+        source: the texts that were translated.
+        model: a name on the Hugging Face hub, or a checkpoint file.
+        gpus: how many GPUs to use, 0 for the CPU.
+
+    Raises ConfigError if the package is not installed or the model cannot be loaded.
+    """
+
+    name = "COMET"
+    decimals = 4
+
+    def __init__(self, source: Sequence[str], model: str = DEFAULT_MODEL, gpus: int = 0) -> None:
+        self.source = source
+        self.model = model
+        self.gpus = gpus
+        download_model, load_from_checkpoint = comet_package()
+        try:
+            file = model if Path(model).is_file() else download_model(model)
+            self._model = load_from_checkpoint(file)
+        except Exception as error:
+            # The package raises Exception itself, and whatever its libraries do.
+            raise ConfigError(
+                f"COMET's model {model!r} cannot be loaded ({type(error).__name__}: {error}); "
+                "expected a checkpoint file, or a name on the Hugging Face hub and a connection"
+            ) from error
+
+    def check(self, texts: int, references: Sequence[Sequence[str]], problems: Problems) -> None:
+        """Note a second reference, or another number of sources than of texts."""
+        check_inputs(self.source, texts, references, problems)
+
+    def text_scores(
+        self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]
+    ) -> List[float]:
+        """Return the model's score of each text."""
+        data = [
+            {"src": source, "mt": hypothesis, "ref": reference}
+            for source, hypothesis, reference in zip(self.source, hypotheses, references[0])
+        ]
+        output = self._model.predict(data, batch_size=BATCH_SIZE, gpus=self.gpus)
+        return [float(score) for score in output.scores]
+
+    def get_signature(self) -> str:
+        """Return the signature: the model and the package's version."""
+        try:
+            installed = version("unbabel-comet")
+        except PackageNotFoundError:  # a checkout on the path
+            installed = "unknown"
+        return f"nrefs:1|model:{self.model}|unbabel-comet:{installed}"
