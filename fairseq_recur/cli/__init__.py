@@ -6,7 +6,19 @@ import sys
 import traceback
 from typing import Any, List, Optional, Sequence
 
-from fairseq_recur.cli import average, check, compare, convert, path, plot, plot_attention, probe, score, wrap
+from fairseq_recur.cli import (
+    average,
+    check,
+    compare,
+    convert,
+    experiment,
+    path,
+    plot,
+    plot_attention,
+    probe,
+    score,
+    wrap,
+)
 from fairseq_recur.errors import CheckpointError, ConfigError
 from fairseq_recur.version import __version__
 
@@ -34,6 +46,7 @@ OWN_COMMANDS = {
     "plot": plot,
     "probe": probe,
     "plot attention": plot_attention,
+    "experiment": experiment,
 }
 
 

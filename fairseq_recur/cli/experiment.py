@@ -1,0 +1,206 @@
+"""A table of a paper from one file: train, decode and score several systems alike.
+
+What is done is kept in a folder and not done again; what was stopped or killed goes on from its
+last checkpoint when the same command is given again. results.json and table.md in the folder are
+written anew whenever a run is finished. docs/experiments.md explains the file."""
+
+import argparse
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import IO, List
+
+import torch
+
+from fairseq_recur.cli import experiment_check
+from fairseq_recur.errors import ConfigError
+from fairseq_recur.experiments.progress import trained_share, where
+from fairseq_recur.experiments.results import write_results
+from fairseq_recur.experiments.runner import Runner, Stopped, hold
+from fairseq_recur.experiments.settings import read_experiment
+from fairseq_recur.experiments.speed import measure_speed
+from fairseq_recur.experiments.steps import Run, runs_of, write_json
+
+HELP = "train, decode and score the systems of a table alike"
+
+ABOUT = "command.json"
+LOCK = "lock"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `experiment`."""
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    run_ = actions.add_parser(
+        "run", help="do what is left of an experiment, then measure speed and write the table"
+    )
+    run_.add_argument("file", metavar="TABLE.yaml", help="the experiment")
+    run_.add_argument("--work", required=True, metavar="DIR", help="folder for everything")
+    run_.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="instead of what the file has, such as data=DATA_BIN or train.max-update=500; the "
+        "value is YAML; give it again for further keys",
+    )
+    run_.add_argument("--only", nargs="+", default=[], metavar="SYSTEM", help="these rows alone")
+    run_.add_argument("--seeds", nargs="+", type=int, default=[], metavar="N", help="not the file's")
+    run_.add_argument(
+        "--jobs",
+        type=int,
+        metavar="N",
+        help="runs at a time, spread over the GPUs (otherwise one for each GPU, or one)",
+    )
+    run_.add_argument(
+        "--background", action="store_true", help="go on without this terminal; log in DIR/run.log"
+    )
+    run_.add_argument("--dry-run", action="store_true", help="check all, print the commands")
+    for name, text in (("status", "what is done and what runs"), ("stop", "end a run")):
+        actions.add_parser(name, help=text).add_argument("work", metavar="DIR")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run one of the actions."""
+    return {"run": run_all, "status": status, "stop": stop}[args.action](args)
+
+
+def run_all(args: argparse.Namespace) -> int:
+    """Check everything, do everything, write the table."""
+    runs = runs_from(args)
+    jobs, devices = places(args.jobs, runs[0])
+    parameters = experiment_check.check(runs)
+    if args.dry_run:
+        for run_ in runs:
+            for step in ("train", "generate"):
+                print(shlex.join(["fairseq-recur", *run_.argv(step)]))
+        return 0
+    work = Path(args.work)
+    lock = alone(work)
+    write_json(
+        work / ABOUT,
+        {
+            "file": str(Path(args.file).resolve()),
+            "set": args.set, "only": args.only, "seeds": args.seeds, "parameters": parameters,
+        },
+    )  # fmt: skip
+    if args.background:
+        lock.close()
+        return in_background(work)
+    lock.seek(0)
+    lock.truncate()
+    lock.write(str(os.getpid()))
+    lock.flush()
+    with lock:
+        return work_on(runs, work, jobs, devices)
+
+
+def runs_from(args: argparse.Namespace) -> List[Run]:
+    """The runs that the arguments ask for."""
+    experiment = read_experiment(args.file, args.set)
+    work = Path(args.work).resolve()
+    return runs_of(experiment, work, tuple(args.only), tuple(dict.fromkeys(args.seeds)))
+
+
+def places(jobs: int, run_: Run) -> tuple:
+    """How many runs at a time, and the GPUs to put them on."""
+    if jobs is not None and jobs < 1:
+        raise ConfigError(f"--jobs {jobs}: at least 1 is needed")
+    if run_.train_flags().get("cpu"):
+        return jobs or 1, []
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    count = torch.cuda.device_count()
+    devices = visible.split(",")[:count] if visible else [str(i) for i in range(count)]
+    return jobs or max(1, count), devices
+
+
+def alone(work: Path) -> IO[str]:
+    """The lock of the experiment's folder."""
+    lock = hold(work / LOCK)
+    if lock is None:
+        raise ConfigError(
+            f"an experiment runs in {work} (process {process_of(work)}); "
+            f"`fairseq-recur experiment stop {work}` ends it"
+        )
+    return lock
+
+
+def process_of(work: Path) -> str:
+    """The process that holds the folder's lock."""
+    return (work / LOCK).read_text(encoding="utf-8").strip() or "unknown"
+
+
+def work_on(runs: List[Run], work: Path, jobs: int, devices: List[str]) -> int:
+    """Do what is left; 0, or 1 if a run failed."""
+    about = experiment_check.read_about(work / ABOUT)
+
+    def update(_: object = None) -> None:
+        write_results(runs[0].experiment, work, about)
+
+    runner = Runner(runs, jobs, devices, update)
+    try:
+        failed = runner()
+        update()
+        if runs[0].experiment.speed is not None and not failed:
+            measure_speed(runs, runner.environment(0))
+            update()
+    except Stopped as stopped:
+        print(f"\nstopped by {stopped}; the same command goes on", file=sys.stderr)
+        return 130
+    print((work / "table.md").read_text(encoding="utf-8"))
+    for name in failed:
+        print(f"{name} failed; see its folder", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def in_background(work: Path) -> int:
+    """Start the same command again, detached from this terminal."""
+    argv = [word for word in sys.argv[1:] if word != "--background"]
+    with open(work / "run.log", "ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "fairseq_recur", *argv], stdin=subprocess.DEVNULL,
+            stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+    print(f"process {process.pid} works on it; log: {work / 'run.log'}")
+    print(f"fairseq-recur experiment status {work}\nfairseq-recur experiment stop {work}")
+    return 0
+
+
+def status(args: argparse.Namespace) -> int:
+    """Print each run's state, and the table as far as it goes."""
+    work = Path(args.work)
+    about = experiment_check.read_about(work / ABOUT)
+    experiment = read_experiment(about["file"], about["set"])
+    runs = runs_of(experiment, work.resolve(), tuple(about["only"]), tuple(about["seeds"]))
+    lock = hold(work / LOCK)
+    print("nothing runs" if lock else f"process {process_of(work)} works on it")
+    for run_ in runs:
+        if run_.finished():
+            said = "done"
+        else:
+            step = next(s for s in run_.steps if not run_.done(s))
+            said = f"{where(run_, step).split(': ', 1)[1]} ({trained_share(run_):.0%} trained)"
+        print(f"  {run_.name}: {said}")
+    table = work / "table.md"
+    if table.is_file():
+        print("\n" + table.read_text(encoding="utf-8"))
+    return 0
+
+
+def stop(args: argparse.Namespace) -> int:
+    """End the process that works in a folder, and wait for its end."""
+    work = Path(args.work)
+    experiment_check.read_about(work / ABOUT)
+    if hold(work / LOCK):
+        print("nothing runs")
+        return 0
+    os.kill(int(process_of(work)), signal.SIGTERM)
+    for _ in range(600):
+        if hold(work / LOCK):
+            print("stopped; what was trained up to the last checkpoints is kept")
+            return 0
+        time.sleep(0.1)
+    raise ConfigError(f"process {process_of(work)} has not ended after a minute")

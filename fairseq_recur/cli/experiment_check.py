@@ -1,0 +1,120 @@
+"""Looking at an experiment before anything is trained: its files, flags, models, folders."""
+
+import io
+import json
+import logging
+from contextlib import redirect_stderr
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Sequence
+
+from fairseq import options, tasks
+from fairseq.data import data_utils
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+
+from fairseq_recur.cli import inputs, user_dir, wrap
+from fairseq_recur.errors import ConfigError
+from fairseq_recur.experiments.steps import Run
+from fairseq_recur.scoring.generation import read_lines
+
+
+def check(runs: Sequence[Run]) -> Dict[str, int]:
+    """Parse every command, build every model once.
+
+    Args:
+        runs: of one experiment
+
+    Returns:
+        each system's number of parameters
+
+    Raises:
+        ConfigError: with everything that is wrong, one line each
+    """
+    problems: List[str] = []
+    parameters: Dict[str, int] = {}
+    logging.disable(logging.INFO)
+    try:
+        for run in {run.system.name: run for run in runs}.values():
+            _gather(problems, run.system.name, lambda: parameters.update(_model_of(run)))
+        if not problems:
+            _gather(problems, "generate", lambda: _check_generate(runs[0]))
+            _gather(problems, "score", lambda: _check_references(runs[0]))
+    finally:
+        logging.disable(logging.NOTSET)
+    changed = [line for run in runs for line in run.check_unchanged()]
+    if changed:
+        changed.append("a training that has begun keeps its settings: use another --work")
+    problems += changed
+    if problems:
+        raise ConfigError("the experiment cannot be run:\n- " + "\n- ".join(problems))
+    return parameters
+
+
+def _gather(problems: List[str], where: str, look: Callable[[], Any]) -> None:
+    """Add what *look* complains about, also where it is argparse that ends the program."""
+    said = io.StringIO()
+    try:
+        with redirect_stderr(said):
+            look()
+    except ConfigError as error:
+        problems.append(f"{where}: {error}")
+    except SystemExit:
+        problems.append(f"{where}: {said.getvalue().strip().splitlines()[-1]}")
+
+
+def _model_of(run: Run) -> Dict[str, int]:
+    """Parse a training's flags, and build its model; its name and number of parameters."""
+    flags = run.train_flags()
+    if not (flags.get("max-update") or flags.get("max-epoch")):
+        raise ConfigError("expected --max-update or --max-epoch, or training would never end")
+    argv, _ = user_dir.add_option(_without_start(run))
+    with wrap.program("fairseq-recur train", argv):
+        inputs.check("train", argv)
+        parser = options.get_training_parser()
+        parser.usage = "fairseq-recur train"
+        cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(parser))
+    model = tasks.setup_task(cfg.task).build_model(cfg.model)
+    return {run.system.name: sum(p.numel() for p in model.parameters())}
+
+
+def _without_start(run: Run) -> List[str]:
+    """A training's arguments without the model that it starts from, which may be yet to come."""
+    argv = run.train_argv()[1:]
+    if "--finetune-from-model" in argv:
+        place = argv.index("--finetune-from-model")
+        del argv[place : place + 2]
+    return argv
+
+
+def _check_generate(run: Run) -> None:
+    """Parse the flags of decoding."""
+    argv, _ = user_dir.add_option(run.generate_argv()[1:])
+    with wrap.program("fairseq-recur generate", argv):
+        parser = options.get_generation_parser()
+        parser.usage = "fairseq-recur generate"
+        options.parse_args_and_arch(parser)
+
+
+def _check_references(run: Run) -> None:
+    """Compare the numbers of lines with the test set's."""
+    experiment = run.experiment
+    subset = str(experiment.generate.get("gen-subset", "test"))
+    pair = f"{subset}.{experiment.source}-{experiment.target}.{experiment.target}"
+    data = data_utils.load_indexed_dataset(str(Path(experiment.data) / pair), None)
+    if data is None:
+        raise ConfigError(f"{experiment.data} has no set {subset} ({pair}.bin, .idx)")
+    for file in experiment.scoring.references:
+        lines = len(read_lines(file))
+        if lines != len(data):
+            raise ConfigError(f"{file} has {lines} lines, but the set {subset} {len(data)}")
+
+
+def read_about(path: Path) -> Dict[str, Any]:
+    """What a folder's experiment was started with.
+
+    Raises:
+        ConfigError: there is none
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ConfigError(f"no experiment in {path.parent}: it has no {path.name}") from error

@@ -1,0 +1,1 @@
+"""A table of a paper: several systems, trained, decoded and scored alike."""

@@ -1,0 +1,100 @@
+"""What is said while an experiment runs."""
+
+import shutil
+import sys
+import time
+from typing import List, Sequence, Tuple
+
+from fairseq_recur.errors import ConfigError
+from fairseq_recur.experiments.steps import Run
+from fairseq_recur.experiments.training_log import TrainingLog, read_log
+
+EVERY = {True: 5.0, False: 120.0}
+"""Seconds between two reports: on a terminal, and elsewhere."""
+
+
+class Progress:
+    """A line that changes on a terminal, and now and then a line elsewhere.
+
+    Args:
+        runs: all that are to be done
+    """
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self.runs, self.began = list(runs), time.monotonic()
+        self.last = self.began
+        self.before = self.share()
+
+    def share(self) -> float:
+        """The part of all trainings that is done, 0 to 1."""
+        return sum(1.0 if run.trained() else trained_share(run) for run in self.runs) / max(
+            1, len(self.runs)
+        )
+
+    def line(self, active: Sequence[Tuple[Run, str]]) -> str:
+        """How much is done, how long the rest will take at the same rate, and what is at work."""
+        share, now = self.share(), time.monotonic() - self.began
+        new = share - self.before
+        left = f"about {clock(now / new * (1 - share))} left" if new > 0 else "time left unknown"
+        finished = sum(run.finished() for run in self.runs)
+        at = "; ".join(where(run, step) for run, step in active)
+        return (
+            f"{finished} of {len(self.runs)} runs done, {share:.0%} of the training, "
+            f"{clock(now)} gone, {left} | {at}"
+        )
+
+    def show(self, active: Sequence[Tuple[Run, str]]) -> None:
+        """Report, if it is time."""
+        terminal = sys.stdout.isatty()
+        if not active or time.monotonic() - self.last < EVERY[terminal]:
+            return
+        self.last = time.monotonic()
+        if terminal:
+            width = shutil.get_terminal_size().columns - 1
+            print("\r" + self.line(active)[:width].ljust(width), end="", flush=True)
+        else:
+            print(self.line(active), flush=True)
+
+    def say(self, text: str) -> None:
+        """Print something that stays."""
+        print(("\r" if sys.stdout.isatty() else "") + text, flush=True)
+
+
+def where(run: Run, step: str) -> str:
+    """What a run is doing, in words."""
+    log = training_log(run)
+    if step != "train" or not log.timeline:
+        return f"{run.name}: {step}"
+    updates, epochs, _ = log.timeline[-1]
+    losses = log.curve("train_loss")
+    loss = f", loss {losses[-1][1]:.2f}" if losses else ""
+    return f"{run.name}: update {updates}, epoch {epochs:.1f}{loss}"
+
+
+def trained_share(run: Run) -> float:
+    """The part of a run's training that is in its log, 0 to 1."""
+    log = training_log(run)
+    if not log.timeline:
+        return 0.0
+    updates, epochs, _ = log.timeline[-1]
+    flags = run.train_flags()
+    parts: List[float] = [
+        done / float(flags[name])
+        for name, done in (("max-update", updates), ("max-epoch", epochs))
+        if float(flags.get(name) or 0) > 0
+    ]
+    return min(1.0, max(parts, default=0.0))
+
+
+def training_log(run: Run) -> TrainingLog:
+    """A run's log, empty if there is none yet."""
+    try:
+        return read_log(run.folder / "train.log")
+    except ConfigError:
+        return TrainingLog()
+
+
+def clock(seconds: float) -> str:
+    """A time as hours:minutes:seconds."""
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"

@@ -1,0 +1,93 @@
+"""How fast systems train and decode, measured in turns."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Dict, List, Sequence
+
+from fairseq_recur.errors import ConfigError
+from fairseq_recur.experiments import machine
+from fairseq_recur.experiments.settings import arguments
+from fairseq_recur.experiments.steps import Run, write_json
+from fairseq_recur.experiments.training_log import read_log
+
+DECODED = re.compile(r"Translated [\d,]+ sentences .* \((?P<speed>[\d.]+) sentences/s")
+INTERVAL = 5
+"""Updates from one line of the log to the next."""
+
+
+def measure_speed(runs: Sequence[Run], environment: Dict[str, str]) -> None:
+    """Measure every system of the first seed, one after the other, and again; write speed.json.
+
+    In each round every system trains for a few updates from scratch and decodes the test set
+    once, so that what slows the machine for a while slows them all.
+
+    Args:
+        runs: of one experiment, finished
+        environment: variables of the processes
+
+    Raises:
+        ConfigError: a command failed
+    """
+    speed, work = runs[0].experiment.speed, runs[0].work
+    assert speed is not None
+    systems = [run for run in runs if run.seed == runs[0].seed]
+    found: Dict[str, Dict[str, List[float]]] = {
+        run.system.name: {"updates_per_second": [], "sentences_per_second": []} for run in systems
+    }
+    for turn in range(speed.repeats):
+        for run in systems:
+            print(f"speed, round {turn + 1} of {speed.repeats}: {run.system.name}", flush=True)
+            values = found[run.system.name]
+            values["updates_per_second"].append(training_speed(run, environment))
+            values["sentences_per_second"].append(decoding_speed(run, environment))
+    content = {
+        "threads": environment["OMP_NUM_THREADS"],
+        "machine": machine.machine(),
+        "commit": machine.commit(),
+        "updates": speed.updates,
+        "warmup": speed.warmup,
+        "systems": found,
+    }
+    write_json(work / "speed.json", content)
+
+
+def training_speed(run: Run, environment: Dict[str, str]) -> float:
+    """Updates a second of a training from scratch, after the first ones."""
+    speed = run.experiment.speed
+    assert speed is not None
+    log = run.work / "speed.log"
+    log.unlink(missing_ok=True)
+    flags = {
+        **run.train_flags(), "max-update": speed.warmup + speed.updates, "max-epoch": None,
+        "no-save": True, "disable-validation": True, "log-format": "json",
+        "log-interval": INTERVAL, "log-file": str(log),
+    }  # fmt: skip
+    words = ["train", run.experiment.data, *run.languages(), *arguments(flags)]
+    _call(words, environment, run.work / "speed.out")
+    steps = read_log(log).steps
+    rates = [stats["ups"] for updates, stats in sorted(steps.items()) if updates > speed.warmup]
+    return len(rates) / sum(1 / rate for rate in rates)
+
+
+def decoding_speed(run: Run, environment: Dict[str, str]) -> float:
+    """Sentences a second of decoding the test set; loading is not counted."""
+    out = run.work / "speed.out"
+    _call(run.generate_argv(), environment, out)
+    match = DECODED.search(out.read_text(encoding="utf-8", errors="replace"))
+    if match is None:
+        raise ConfigError(f"{out} does not say how fast the sentences were translated")
+    return float(match["speed"])
+
+
+def _call(words: List[str], environment: Dict[str, str], out: Path) -> None:
+    """Run a command with its output in a file."""
+    command = [sys.executable, "-m", "fairseq_recur", *words]
+    with open(out, "wb") as stream:
+        code = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT,
+            env=environment, check=False,
+        ).returncode  # fmt: skip
+    if code:
+        raise ConfigError(f"{' '.join(words[:2])} ended with {code}; see {out}")

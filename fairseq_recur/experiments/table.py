@@ -1,0 +1,130 @@
+"""The results of an experiment as a Markdown table."""
+
+from statistics import mean, median, stdev
+from typing import Any, Dict, List, Optional
+
+Results = Dict[str, Any]
+
+
+def table(results: Results) -> str:
+    """Rows in the order of the file, with what is there of each.
+
+    Args:
+        results: what results.json has
+
+    Returns:
+        Markdown: the title, the table, and what its numbers are
+    """
+    systems = [s["name"] for s in results["experiment"]["systems"]]
+    rows = [row(results, name) for name in systems]
+    columns = [c for c in rows[0] if any(r[c] for r in rows)]
+    lines = [f"# {results['title']}", "", "| " + " | ".join(columns) + " |"]
+    lines.append("| " + " | ".join(["---", *["---:"] * (len(columns) - 1)]) + " |")
+    lines += ["| " + " | ".join(r[c] for c in columns) + " |" for r in rows]
+    return "\n".join([*lines, "", *notes(results)]) + "\n"
+
+
+def row(results: Results, name: str) -> Dict[str, str]:
+    """One system's cells by column; empty where there is nothing yet."""
+    experiment = results["experiment"]
+    baseline = experiment["baseline"]
+    runs = [run for run in results["runs"] if run["system"] == name]
+    metrics = list(results["runs"][0]["scores"]) if results["runs"] else []
+    cells = {"system": name, "runs": str(len(runs)) if runs else ""}
+    for number, metric in enumerate(metrics):
+        cells[metric] = spread([run["scores"][metric] for run in runs])
+        if number == 0:
+            cells["difference"] = "" if name == baseline else difference(results, name, metric)
+            cells["p"] = "" if name == baseline else p_values(results, name, metric)
+    published = next(s for s in experiment["systems"] if s["name"] == name)["published"]
+    cells["published"] = ", ".join(f"{value} {key}" for key, value in published.items())
+    count = results["parameters"].get(name)
+    cells["parameters"] = f"{count:,}" if count else ""
+    cells["training"] = relative(results, name, "updates_per_second")
+    cells["decoding"] = relative(results, name, "sentences_per_second")
+    return cells
+
+
+def spread(values: List[float]) -> str:
+    """Mean and standard deviation over the seeds; of one seed the value."""
+    if not values:
+        return ""
+    if len(values) == 1:
+        return f"{values[0]:.2f}"
+    return f"{mean(values):.2f} ± {stdev(values):.2f}"
+
+
+def difference(results: Results, name: str, metric: str) -> str:
+    """Mean difference from the baseline over the seeds that both have."""
+    found = [
+        s["difference"] for c in results["comparisons"] for s in of_metric(c, name, metric)
+    ]
+    return f"{mean(found):+.2f}" if found else ""
+
+
+def p_values(results: Results, name: str, metric: str) -> str:
+    """The paired bootstrap's p of each seed."""
+    found = [
+        s["p"]["bootstrap"] for c in results["comparisons"] for s in of_metric(c, name, metric)
+    ]
+    return ", ".join(f"{p:.3f}" for p in found)
+
+
+def of_metric(comparison: Dict[str, Any], name: str, metric: str) -> List[Dict[str, Any]]:
+    """A system's result in one seed's comparison, or nothing."""
+    return [
+        s
+        for m in comparison["metrics"]
+        if m["metric"] == metric
+        for s in m["systems"]
+        if s["system"] == name
+    ]
+
+
+def relative(results: Results, name: str, quantity: str) -> str:
+    """Speed as a multiple of the baseline's of the same round: median and range."""
+    speed: Optional[Dict[str, Any]] = results["speed"]
+    baseline = results["experiment"]["baseline"]
+    if speed is None or not {name, baseline} <= {*speed["systems"]}:
+        return ""
+    pairs = zip(speed["systems"][name][quantity], speed["systems"][baseline][quantity])
+    ratios = sorted(own / other for own, other in pairs)
+    if name == baseline:
+        unit = {"updates_per_second": "updates/s", "sentences_per_second": "sentences/s"}[quantity]
+        return f"{median(speed['systems'][name][quantity]):.2f} {unit}"
+    return f"{median(ratios):.2f} ({ratios[0]:.2f}–{ratios[-1]:.2f})"
+
+
+def notes(results: Results) -> List[str]:
+    """What the numbers are, below the table."""
+    runs, baseline = results["runs"], results["experiment"]["baseline"]
+    if not runs:
+        return ["Nothing is finished yet."]
+    signatures = {f"{m} `{s}`" for run in runs for m, s in run["signatures"].items()}
+    seeds = sorted({run["seed"] for run in runs})
+    updates = sorted({run["updates"] for run in runs})
+    said = [
+        f"- {', '.join(sorted(signatures))}",
+        f"- seeds {', '.join(map(str, seeds))}: mean ± standard deviation over them; updates: "
+        f"{', '.join(map(str, updates))}",
+        f"- difference and p (paired bootstrap, one for each seed): against {baseline}",
+        f"- {results['machine']}; torch {results['versions'].get('torch')}; trained at commit "
+        f"{', '.join(sorted({run['commit'] for run in runs}))}",
+    ]
+    if results["speed"] is not None:
+        said.append(
+            f"- training and decoding: speed as a multiple of {baseline}'s, measured in turns, "
+            f"median and range of {rounds(results)} rounds, {results['speed']['threads']} threads, "
+            f"commit {results['speed']['commit']}"
+        )
+    starts = [s for s in results["experiment"]["systems"] if s["start_from"]]
+    said += [
+        f"- {s['name']} starts from the trained {s['start_from']}, whose updates come on top"
+        for s in starts
+    ]
+    return said
+
+
+def rounds(results: Results) -> int:
+    """How often speed was measured."""
+    return len(next(iter(results["speed"]["systems"].values()))["updates_per_second"])
