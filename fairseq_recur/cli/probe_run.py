@@ -1,0 +1,212 @@
+"""`probe run`: from the options to the table."""
+
+import argparse
+import json
+import logging
+from pathlib import Path
+from typing import Any, Dict, List
+
+import torch
+
+from fairseq_recur import compat
+from fairseq_recur.cli.probe_table import markdown_table, text_table
+from fairseq_recur.errors import CheckpointError, ConfigError
+from fairseq_recur.probing.classifier import COMBINATIONS
+from fairseq_recur.probing.protocol import Protocol
+from fairseq_recur.probing.report import Row, Settings, probe_model, reference_rows
+from fairseq_recur.probing.representations import (
+    BPE_FILES,
+    SentenceEncoder,
+    load_encoder,
+    subwords,
+)
+from fairseq_recur.probing.tasks import TASKS, TaskData, choose_tasks, read_task
+
+logger = logging.getLogger(__name__)
+
+MANY_UNKNOWN = 0.1
+"""Share of unknown subwords from which on a warning asks whether --bpe is right."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `probe run`."""
+    parser.add_argument("folder", metavar="TASKS", help="folder with files in SentEval's format")
+    parser.add_argument(
+        "--path",
+        nargs="+",
+        required=True,
+        metavar="NAME=CHECKPOINT",
+        help="the models, of this plug-in or fairseq's transformer",
+    )
+    parser.add_argument(
+        "--data", required=True, metavar="DATA", help="data-bin with the models' dictionaries"
+    )
+    parser.add_argument("--bpe", choices=BPE_FILES, help="subwords, as for interactive")
+    parser.add_argument("--sentencepiece-model", metavar="FILE", help="of --bpe sentencepiece")
+    parser.add_argument("--bpe-codes", metavar="FILE", help="of --bpe subword_nmt")
+    parser.add_argument(
+        "--tasks", nargs="+", choices=TASKS, default=[], help="some of the folder's tasks, not all"
+    )
+    parser.add_argument(
+        "--combine",
+        choices=COMBINATIONS,
+        default="gate",
+        help="how the representations of Transformer encoder and recurrence encoder become one; "
+        "a model without the latter is probed by the former alone",
+    )
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the first run")
+    parser.add_argument("--runs", type=int, default=3, metavar="N", help="classifiers, a seed each")
+    parser.add_argument(
+        "--max-tokens", type=int, default=4000, metavar="N", help="subwords of an encoder's batch"
+    )
+    parser.add_argument("--cpu", action="store_true", help="do not use a GPU")
+    parser.add_argument("--json", metavar="OUT", help="write every run's accuracies as well")
+    parser.add_argument("--markdown", metavar="OUT", help="write the table as well")
+    _add_classifier_arguments(parser)
+
+
+def _add_classifier_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of the classifier."""
+    group = parser.add_argument_group("classifier (the defaults are SentEval's protocol)")
+    standard = Protocol()
+    group.add_argument(
+        "--hidden",
+        type=int,
+        default=200,
+        metavar="N",
+        help="units of the hidden layer, 0 for none; WordContent has none in any case",
+    )
+    for name, text in (("l2", "weight decays"), ("dropout", "rates of dropout")):
+        group.add_argument(
+            f"--{name}",
+            nargs="+",
+            type=float,
+            default=list(getattr(standard, name)),
+            metavar="X",
+            help=f"{text}, of which the valid split chooses",
+        )
+    group.add_argument("--learning-rate", type=float, default=standard.learning_rate, metavar="X")
+    for name, text in (
+        ("batch_size", "sentences of an update"),
+        ("epochs_per_check", "epochs between two looks at the valid split"),
+        ("patience", "looks that may bring nothing better; training stops at the next"),
+        ("max_epochs", "epochs at which training stops"),
+    ):
+        flag = "--" + name.replace("_", "-")
+        default = getattr(standard, name)
+        group.add_argument(flag, type=int, default=default, metavar="N", help=text)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check everything, then probe task by task."""
+    settings = _settings(args)
+    paths = _checkpoints(args.path)
+    folder = Path(args.folder)
+    segment = subwords(args.bpe, args.sentencepiece_model, args.bpe_codes)
+    tasks = [read_task(folder, task) for task in choose_tasks(folder, args.tasks)]
+    device = torch.device("cuda" if torch.cuda.is_available() and not args.cpu else "cpu")
+    encoders = {}
+    for name, path in paths.items():
+        encoders[name] = load_encoder(path, args.data, segment, device)
+        encoders[name].max_tokens = args.max_tokens
+        _check_encoder(name, encoders[name], args.combine)
+        _check_sentences(name, encoders[name], tasks)
+    rows: List[Row] = []
+    for task in tasks:
+        rows += reference_rows(task, settings, device)
+        for name, encoder in encoders.items():
+            rows.append(probe_model(name, encoder, task, settings))
+            logger.info(f"{task.task.name}, {name}: {rows[-1].mean:.2f}% right")
+        # After every task: a run over all of SentEval takes long.
+        _write(args, rows, tasks, paths)
+    print(text_table(rows, args.runs))
+    return 0
+
+
+def _settings(args: argparse.Namespace) -> Settings:
+    """Check the numbers."""
+    least = {"hidden": 0, "runs": 1, "max_tokens": 1, "batch_size": 1, "epochs_per_check": 1,
+             "patience": 0, "max_epochs": 1, "learning_rate": 1e-12}  # fmt: skip
+    problems = [
+        f"--{name.replace('_', '-')} {getattr(args, name)}: expected {low} or more"
+        for name, low in least.items()
+        if getattr(args, name) < low
+    ]
+    problems += [f"--l2 {x}: expected 0 or more" for x in args.l2 if x < 0]
+    problems += [f"--dropout {x}: expected 0 to 1, less than 1" for x in args.dropout
+                 if not 0 <= x < 1]  # fmt: skip
+    for flag in ("json", "markdown"):
+        path = getattr(args, flag)
+        if path and (Path(path).is_dir() or not Path(path).absolute().parent.is_dir()):
+            problems.append(f"--{flag} {path}: expected the name of a file in a folder there is")
+    if problems:
+        raise ConfigError("\n- ".join(["probe run:", *problems]) if problems[1:] else problems[0])
+    values = {name: getattr(args, name) for name in Protocol._fields}
+    protocol = Protocol(**{**values, "l2": tuple(args.l2), "dropout": tuple(args.dropout)})
+    seeds = tuple(range(args.seed, args.seed + args.runs))
+    return Settings(args.combine, args.hidden, protocol, seeds)
+
+
+def _checkpoints(given: List[str]) -> Dict[str, str]:
+    """Split NAME=CHECKPOINT, and see that each is a checkpoint; a bare one is its own name."""
+    paths: Dict[str, str] = {}
+    for item in given:
+        name, equals, path = item.partition("=")
+        path = path if equals else name
+        if not name or not path:
+            raise ConfigError(f"--path {item!r}: expected NAME=CHECKPOINT")
+        if name in paths:
+            raise ConfigError(f"--path: {name!r} is there twice; give each model its own name")
+        paths[name] = path
+    for path in paths.values():
+        problem = compat.checkpoint_problem(path)
+        if problem:
+            raise CheckpointError(problem)
+    return paths
+
+
+def _check_encoder(name: str, encoder: SentenceEncoder, combine: str) -> None:
+    """Refuse --combine recurrence for a model without a recurrence encoder."""
+    if combine == "recurrence" and not encoder.has_recurrence:
+        raise ConfigError(
+            f"--combine recurrence: {name} has no recurrence encoder; leave it out, or take "
+            "--combine gate, which probes it by its Transformer encoder"
+        )
+
+
+def _check_sentences(name: str, encoder: SentenceEncoder, tasks: List[TaskData]) -> None:
+    """Refuse sentences that are too long for a model; warn of unknown subwords."""
+    for task in tasks:
+        try:
+            unknown = encoder.check(task.sentences())
+        except ConfigError as error:
+            raise ConfigError(f"{task.task.name}, {name}: {error}") from None
+        if unknown > MANY_UNKNOWN:
+            logger.warning(
+                f"{task.task.name}: {unknown:.1%} of the subwords are unknown to {name}; are --bpe "
+                "and its file those that it was trained with?"
+            )
+
+
+def _write(
+    args: argparse.Namespace, rows: List[Row], tasks: List[TaskData], paths: Dict[str, str]
+) -> None:
+    """Write what is known so far to the files that were asked for."""
+    if args.markdown:
+        text = markdown_table(rows, args.runs) + "\n"
+        Path(args.markdown).write_text(text, encoding="utf-8")
+    if args.json:
+        report: Dict[str, Any] = {
+            "settings": {k: v for k, v in vars(args).items() if k not in ("command", "action")},
+            "checkpoints": paths,
+            "tasks": {
+                t.task.name: {
+                    "file": t.task.file,
+                    "labels": len(t.labels),
+                    **{name: len(split.labels) for name, split in t.splits.items()},
+                }
+                for t in tasks
+            },
+            "rows": [row.as_dict() for row in rows],
+        }
+        Path(args.json).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")

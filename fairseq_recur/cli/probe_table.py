@@ -1,0 +1,51 @@
+"""Accuracies as a table: a row for each system, a column for each task, as Hao et al.'s table 5."""
+
+from typing import List, Sequence
+
+from fairseq_recur.probing.report import Row
+from fairseq_recur.probing.tasks import TASKS
+
+
+def text_table(rows: Sequence[Row], runs: int) -> str:
+    """Format accuracies for a terminal."""
+    cells = table_cells(rows)
+    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
+    lines = [
+        "  ".join(
+            cell.ljust(width) if column < 2 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths))
+        ).rstrip()
+        for row in cells
+    ]
+    lines.insert(1, "-" * max(map(len, lines)))
+    return "\n".join([*lines, "", caption(runs)])
+
+
+def markdown_table(rows: Sequence[Row], runs: int) -> str:
+    """Format accuracies as Markdown."""
+    cells = table_cells(rows)
+    cells.insert(1, ["---", "---", *["---:"] * (len(cells[0]) - 2)])
+    return "\n".join(["| " + " | ".join(row) + " |" for row in cells] + ["", caption(runs)])
+
+
+def caption(runs: int) -> str:
+    """Say what the numbers are."""
+    spread = f", mean ± standard deviation over {runs} seeds of the classifier" if runs > 1 else ""
+    return f"accuracy on the test split in %{spread}"
+
+
+def table_cells(rows: Sequence[Row]) -> List[List[str]]:
+    """Arrange the table: a headline, then a row for each system."""
+    tasks = [name for name in TASKS if any(row.task == name for row in rows)]
+    found = {(row.system, row.task): row for row in rows}
+    cells = [["system", "encoders", *(TASKS[name].short for name in tasks)]]
+    for system in dict.fromkeys(row.system for row in rows):
+        of_system = [found.get((system, name)) for name in tasks]
+        combine = next(row.combine for row in of_system if row is not None)
+        cells.append([system, combine, *(cell(row) for row in of_system if row is not None)])
+    return cells
+
+
+def cell(row: Row) -> str:
+    """Write mean and spread."""
+    return f"{row.mean:.2f}" + ("" if row.spread is None else f" ± {row.spread:.2f}")

@@ -1,0 +1,1 @@
+"""What an encoder's sentence representations tell: probing tasks (Conneau et al. 2018)."""

@@ -1,0 +1,183 @@
+"""The sentence representations of trained encoders (Hao et al. 2019, "Linguistic Analyses").
+
+e is the mean of the Transformer encoder's top layer over a sentence's tokens, r that of the
+recurrence encoder's top layer, over its tokens or, for an attentive network, over its R steps.
+The end-of-sentence token counts as a token, since the encoders write to it and the decoder reads
+it, padding does not. Where the encoders' outputs are joined before the decoder reads them (the
+multi-column encoder), e is the mean of what is joined, and there is no r. Nothing is trained here.
+"""
+
+from argparse import Namespace
+from pathlib import Path
+from typing import Callable, List, Optional, Sequence, Tuple
+
+import numpy as np
+import torch
+from fairseq import checkpoint_utils
+from fairseq.data.data_utils import batch_by_size
+from fairseq.data.encoders import build_bpe
+from fairseq.models.transformer import TransformerEncoderBase
+from fairseq.tasks import FairseqTask
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from fairseq_recur import compat
+from fairseq_recur.errors import CheckpointError, ConfigError
+from fairseq_recur.ops.masking import masked_mean
+
+# What each subword encoder of fairseq reads.
+BPE_FILES = {"sentencepiece": "sentencepiece_model", "subword_nmt": "bpe_codes"}
+
+Segment = Callable[[str], str]
+
+
+def subwords(
+    bpe: Optional[str], sentencepiece_model: Optional[str], bpe_codes: Optional[str]
+) -> Segment:
+    """Build fairseq's subword encoder; without a name, words stay whole.
+
+    Raises:
+        ConfigError: its file is missing or of another kind, or belongs to another encoder
+    """
+    given = {"sentencepiece_model": sentencepiece_model, "bpe_codes": bpe_codes}
+    wanted = BPE_FILES[bpe] if bpe else None
+    for name, path in given.items():
+        flag = "--" + name.replace("_", "-")
+        if path is not None and name != wanted:
+            owner = next(key for key, of_key in BPE_FILES.items() if of_key == name)
+            raise ConfigError(f"{flag} is of --bpe {owner}; " + (f"--bpe is {bpe}" if bpe else
+                              "--bpe is not given"))  # fmt: skip
+        if path is None and name == wanted:
+            raise ConfigError(f"--bpe {bpe} needs {flag} FILE")
+        if path is not None and not Path(path).is_file():
+            raise ConfigError(f"{flag} {path}: no such file")
+    if bpe is None:
+        return lambda sentence: sentence
+    try:
+        return build_bpe(Namespace(bpe=bpe, **given)).encode
+    # What the libraries raise at a foreign file; subword-nmt leaves the program.
+    except (OSError, RuntimeError, ValueError, IndexError, SystemExit) as error:
+        raise ConfigError(f"{given[wanted]} cannot be read by {bpe}: {error}") from None
+
+
+class SentenceEncoder:
+    """The encoders of one model, frozen.
+
+    Args:
+        model: with a Transformer encoder, and perhaps a recurrence encoder beside it
+        task: the task that the model was trained in, with its source dictionary
+        segment: from a sentence to its subwords, with spaces between
+        device: where to compute
+        max_tokens: subwords of a batch, padding included
+
+    Attributes:
+        has_recurrence: whether a recurrence encoder's output stands by itself, hence is an r
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        task: FairseqTask,
+        segment: Segment,
+        device: torch.device,
+        max_tokens: int = 4000,
+    ) -> None:
+        self.encoder = model.encoder.to(device).float().eval().requires_grad_(False)
+        self.task, self.segment, self.device = task, segment, device
+        self.max_tokens = max_tokens
+        self.max_positions = int(self.encoder.max_positions())
+        end = torch.tensor([[task.source_dictionary.eos()]], device=device)
+        self.has_recurrence = len(self.means(end)) > 1
+
+    def tokens(self, sentence: str) -> Tensor:
+        """Return the numbers of a sentence's subwords and of its end: (S,) int64."""
+        dictionary = self.task.source_dictionary
+        return dictionary.encode_line(self.segment(sentence), add_if_not_exist=False).long()
+
+    def check(self, sentences: Sequence[str]) -> float:
+        """Say which share of the subwords the dictionary does not know.
+
+        Raises:
+            ConfigError: a sentence that is too long for the model
+        """
+        unknown = total = 0
+        for sentence in sentences:
+            tokens = self.tokens(sentence)
+            if len(tokens) > self.max_positions:
+                raise ConfigError(
+                    f"a sentence has {len(tokens)} subwords, and the model reads at most "
+                    f"{self.max_positions}: {sentence[:60]} ..."
+                )
+            unknown += int(tokens.eq(self.task.source_dictionary.unk()).sum())
+            total += len(tokens)
+        return unknown / max(total, 1)
+
+    @torch.no_grad()
+    def represent(self, sentences: Sequence[str], progress: str = "") -> Tuple[Tensor, ...]:
+        """Compute (e,), or (e, r) where there is an r, in the order of the sentences.
+
+        Args:
+            sentences: N of them, words with spaces between
+            progress: what the progress bar says
+
+        Returns:
+            e (N, C) and r (N, 2C), float32, on the device
+        """
+        tokens = [self.tokens(sentence) for sentence in sentences]
+        lengths = np.array([len(t) for t in tokens], dtype=np.int64)
+        dataset = self.task.build_dataset_for_inference(tokens, lengths)
+        order = np.argsort(lengths, kind="stable")  # alike lengths: little padding
+        limit = max(self.max_tokens, int(lengths.max()))
+        batches = batch_by_size(order, lambda i: lengths[i], max_tokens=limit)
+        results: List[Tensor] = []
+        with tqdm(total=len(tokens), desc=progress, unit=" sentences", disable=None) as bar:
+            for batch in batches:
+                sample = dataset.collater([dataset[int(i)] for i in batch])
+                means = self.means(sample["net_input"]["src_tokens"].to(self.device))
+                if not results:
+                    results = [m.new_empty(len(tokens), m.size(1)) for m in means]
+                for result, mean in zip(results, means):
+                    result[sample["id"].to(self.device)] = mean
+                bar.update(len(batch))
+        return tuple(results)
+
+    @torch.no_grad()
+    def means(self, src_tokens: Tensor) -> Tuple[Tensor, ...]:
+        """Compute e (B, C), and r (B, 2C) if there is one, of (B, S) tokens, padded on any side."""
+        mask = src_tokens.eq(self.encoder.padding_idx)
+        out = self.encoder(src_tokens, src_lengths=(~mask).sum(dim=1))
+        means = [masked_mean(out["encoder_out"][0].transpose(0, 1), mask)]
+        if "recurrence_out" in out:
+            states = out["recurrence_out"][0].transpose(0, 1)
+            masks = out["recurrence_padding_mask"]  # none where the states are steps
+            means.append(masked_mean(states, masks[0] if masks else None))
+        return tuple(means)
+
+
+def load_encoder(path: str, data: str, segment: Segment, device: torch.device) -> SentenceEncoder:
+    """Load the encoders of a checkpoint with the task that it was trained in.
+
+    Args:
+        path: of the checkpoint
+        data: folder with the dictionaries
+        segment: see `subwords`
+        device: where to compute
+
+    Raises:
+        CheckpointError: not a checkpoint, or one that does not fit the dictionaries
+        ConfigError: a folder without dictionaries, or a model without a Transformer encoder
+    """
+    if not any(Path(data).glob("dict.*")):
+        raise ConfigError(f"--data {data}: no dict.*.txt there; expected what preprocess wrote")
+    problem = compat.checkpoint_problem(path)
+    if problem:
+        raise CheckpointError(problem)
+    models, _, task = checkpoint_utils.load_model_ensemble_and_task(
+        [path], arg_overrides={"data": data}
+    )
+    if not isinstance(getattr(models[0], "encoder", None), TransformerEncoderBase):
+        raise ConfigError(
+            f"{path}: a {type(models[0]).__name__} has no Transformer encoder; expected an "
+            "encoder-decoder of this plug-in or fairseq's transformer"
+        )
+    return SentenceEncoder(models[0], task, segment, device)
