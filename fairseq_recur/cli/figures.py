@@ -26,8 +26,8 @@ def check_output(output: str) -> Path:
     return path
 
 
-def new_figure(width: float, height: float) -> Any:
-    """Make an empty matplotlib Figure, its size in inches.
+def new_figure(width: float, height: float, layout: str = "constrained") -> Any:
+    """Make an empty matplotlib Figure, its size in inches; layout "none" leaves it to the caller.
 
     Raises ConfigError if matplotlib is not installed.
     """
@@ -40,7 +40,7 @@ def new_figure(width: float, height: float) -> Any:
         raise ConfigError(
             f'plot needs matplotlib ({error}): pip install "fairseq-recur[plot]"'
         ) from error
-    figure = Figure(figsize=(width, height), layout="constrained")
+    figure = Figure(figsize=(width, height), layout=layout)
     FigureCanvasAgg(figure)
     return figure
 
@@ -76,7 +76,8 @@ def fonts_for(texts: Sequence[str]) -> Tuple[List[str], str]:
     for font in sorted(font_manager.fontManager.ttflist, key=lambda font: font.name):
         if not missing:
             break
-        if font.name not in families and font.style == "normal":
+        # matplotlib brings a font that has a box for everything.
+        if font.name not in families and not font.name.startswith("Last Resort"):
             has = characters(font.fname) & missing
             if has:
                 families.append(font.name)

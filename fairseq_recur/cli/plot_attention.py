@@ -20,7 +20,7 @@ from fairseq.tokenizer import tokenize_line
 from torch import Tensor
 
 from fairseq_recur.cli import inputs
-from fairseq_recur.cli.attention_figure import draw
+from fairseq_recur.cli.attention_figure import SCALES, draw
 from fairseq_recur.cli.figures import check_output, save
 from fairseq_recur.errors import CheckpointError, ConfigError
 from fairseq_recur.inspection.capture import KINDS
@@ -69,6 +69,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--head", type=_number_or("mean", "all"), default="mean", metavar="N", help="from 0, or all"
+    )
+    parser.add_argument(
+        "--scale",
+        choices=SCALES,
+        default="one",
+        help="colours from 0 to 1, or to the largest value of each panel, for long texts",
     )
     parser.add_argument("--beam", type=int, default=5, metavar="N", help="of the translation")
     parser.add_argument("--lenpen", type=float, default=1.0, metavar="X", help="of the beam search")
@@ -127,7 +133,7 @@ def run(args: argparse.Namespace) -> int:
     # A translation is looked at as it was made, a given one as in training.
     maps = look(model, source, target, eos, step_by_step=args.target is None)
     wanted = panels(model, maps, labels, args.show, args.layer, args.head)
-    save(draw(wanted), output)
+    save(draw(wanted, args.scale), output)
     if args.json:
         write_json(Path(args.json), args.checkpoint, labels, wanted)
     return 0
@@ -166,8 +172,9 @@ def load(
         "target_lang": target or saved["target_lang"],
         "eval_bleu": False,
     }
+    wanted = Namespace(task="translation", dataset_impl=None, **changes)
     try:
-        inputs.check_data("plot attention", Namespace(**{**changes, "task": "translation", "dataset_impl": None}))
+        inputs.check_data("plot attention", wanted)
     except ConfigError as error:
         hint = "" if data else ". Name the folder with the dictionaries with --data"
         raise ConfigError(f"{error}{hint}") from error
