@@ -16,6 +16,7 @@ from fairseq_recur.cli.scoring_input import (
     add_metric_arguments,
     add_text_arguments,
     build_metrics,
+    check_output,
     read_texts,
     split_names,
 )
@@ -72,6 +73,7 @@ def run(args: argparse.Namespace) -> int:
     problems = Problems("the systems cannot be compared")
     seed = _seed(args.seed, problems)
     check_draws(args.test, args.samples, seed, problems)
+    check_output(args.json, problems)
     texts = read_texts(args, split_names([args.baseline, *args.system], problems), problems)
     metrics = build_metrics(args, texts, problems)
     baseline = next(iter(texts.systems))

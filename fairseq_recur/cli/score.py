@@ -15,6 +15,7 @@ from fairseq_recur.cli.scoring_input import (
     add_metric_arguments,
     add_text_arguments,
     build_metrics,
+    check_output,
     read_texts,
     split_names,
 )
@@ -41,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Read everything, score every system, print the table."""
     problems = Problems("the systems cannot be scored")
+    check_output(args.json, problems)
     texts = read_texts(args, split_names(args.system, problems), problems)
     metrics = build_metrics(args, texts, problems)
     scores = {

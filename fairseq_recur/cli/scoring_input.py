@@ -2,6 +2,7 @@
 
 import argparse
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Dict, List, Optional, Sequence, Union
 
 import torch
@@ -68,6 +69,16 @@ def add_metric_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MODEL",
         help="COMET: a name on the Hugging Face hub, or a checkpoint file",
     )
+
+
+def check_output(file: Optional[str], problems: Problems) -> None:
+    """Note that a report cannot be written where it is wanted."""
+    if file is None:
+        return
+    if Path(file).is_dir():
+        problems.add(f"cannot write {file}: it is a folder; expected a file's name")
+    elif not Path(file).parent.is_dir():
+        problems.add(f"cannot write {file}: there is no folder {Path(file).parent}; make it first")
 
 
 def split_names(given: Sequence[str], problems: Problems) -> Dict[str, str]:

@@ -112,8 +112,9 @@ def comparison_table(comparison: Comparison, markdown: bool = False) -> str:
     if not markdown:
         return "\n".join([*_aligned(rows), "", *notes])
     rule = ["---", "---", *["---:"] * (len(rows[0]) - 2)]
-    lines = ["| " + " | ".join(cell.strip() for cell in row) + " |" for row in rows]
-    lines.insert(1, "| " + " | ".join(rule) + " |")
+    cells = [[cell.strip().replace("|", "\\|") for cell in row] for row in rows]
+    cells.insert(1, rule)
+    lines = ["| " + " | ".join(row) + " |" for row in cells]
     return "\n".join([*lines, "", *(f"- {note}" for note in notes)])
 
 
@@ -136,7 +137,9 @@ def _notes(comparison: Comparison, quote: str) -> List[str]:
     notes = [f"difference: from the baseline {comparison.baseline}, over {comparison.texts} texts"]
     if BOOTSTRAP in comparison.samples:
         notes.append("mean, 95 %: of the scores of the bootstrap samples")
-    notes.append(f"{quote}*{quote}: p < {LEVEL}, between these outputs; training anew may change more than that")
+    notes.append(
+        f"{quote}*{quote}: p < {LEVEL}, between these outputs; training anew may change more"
+    )
     notes += [f"{m.metric}: lower is better" for m in comparison.metrics if not m.higher_is_better]
     for metric in comparison.metrics:
         notes += [f"{metric.metric}: {quote}{s}{quote}" for s in metric.signatures.values()]

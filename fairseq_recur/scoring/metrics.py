@@ -121,7 +121,8 @@ def score_table(systems: Dict[str, Sequence[Score]]) -> str:
     """
     first = next(iter(systems.values()))
     rows = [["system", *(score.name for score in first)]]
-    rows += [[name, *(f"{s.value:.{s.decimals}f}" for s in scores)] for name, scores in systems.items()]
+    for name, scores in systems.items():
+        rows.append([name, *(f"{score.value:.{score.decimals}f}" for score in scores)])
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = [
         "  ".join(
