@@ -4,13 +4,17 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import List
+from types import ModuleType, SimpleNamespace
+from typing import Any, Dict, List
 
+import numpy as np
 import pytest
 
+from fairseq_recur import cli
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.scoring.generation import read_hypotheses, read_lines
 from fairseq_recur.scoring.metrics import Score, build_metric, score_corpus, score_table
+from fairseq_recur.scoring.significance import bootstrap_p, compare_systems, randomization_p
 
 REFERENCE = [
     "The cat sat on the mat.",
@@ -183,6 +187,152 @@ def test_table_is_aligned_and_has_the_signatures() -> None:
         "BLEU: tok:13a",
         "chrF2: nc:6",
     ]
+
+
+class StandInModel:
+    """Has the interface of a COMET model, and knows what it was asked."""
+
+    def __init__(self, checkpoint: str) -> None:
+        self.checkpoint = checkpoint
+        self.asked: List[Dict[str, Any]] = []
+
+    def predict(self, samples: List[dict], batch_size: int, gpus: int) -> SimpleNamespace:
+        self.asked.append({"samples": samples, "batch_size": batch_size, "gpus": gpus})
+        scores = [
+            len(set(s["mt"].split()) & set(s["ref"].split())) / (1 + len(s["src"].split()))
+            for s in samples
+        ]
+        return SimpleNamespace(scores=scores, system_score=sum(scores) / len(scores))
+
+
+@pytest.fixture
+def comet(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A stand-in for unbabel-comet, in place of whatever is installed."""
+    package = ModuleType("comet")
+    package.models = []
+
+    def download_model(model: str) -> str:
+        if model != "Unbabel/wmt22-comet-da":
+            raise KeyError(f"Model '{model}' not supported by COMET.")
+        return "cache/model.ckpt"
+
+    def load_from_checkpoint(checkpoint_path: str) -> StandInModel:
+        package.models.append(StandInModel(checkpoint_path))
+        return package.models[-1]
+
+    package.download_model, package.load_from_checkpoint = download_model, load_from_checkpoint
+    monkeypatch.setitem(sys.modules, "comet", package)
+    return package
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Dict[str, str]:
+    lines = {"one": REFERENCE, "two": SECOND, "system": SYSTEM, "copy": SECOND, "source": SYSTEM}
+    return {name: str(write(tmp_path / name, of_one)) for name, of_one in lines.items()}
+
+
+def options(texts: Dict[str, str], **more: str) -> List[str]:
+    """Options of `score` with COMET; `more` replaces some, and None leaves one out."""
+    given = {"reference": texts["one"], "source": texts["source"], "metrics": "comet", **more}
+    return [w for name, value in given.items() if value for w in (f"--{name}", value)]
+
+
+def test_comet_is_the_models_score(
+    comet: ModuleType, texts: Dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    report = tmp_path / "scores.json"
+    systems = ["--system", f"a={texts['system']}", "--system", f"b={texts['copy']}"]
+    assert cli.main(["score", *options(texts), *systems, "--json", str(report)]) == 0
+    (model,) = comet.models
+    assert model.checkpoint == "cache/model.ckpt"
+    assert model.asked[0]["samples"] == [
+        {"src": s, "mt": h, "ref": r} for s, h, r in zip(SYSTEM, SYSTEM, REFERENCE)
+    ]
+    expected = {
+        name: StandInModel("").predict(asked["samples"], 1, 0).system_score
+        for name, asked in zip("ab", model.asked)
+    }
+    found = json.loads(report.read_text())["systems"]
+    table = capsys.readouterr().out
+    for name, value in expected.items():
+        (score,) = found[name]["scores"]
+        assert score["metric"] == "COMET" and score["score"] == pytest.approx(value)
+        assert score["signature"].startswith("nrefs:1|model:Unbabel/wmt22-comet-da|unbabel-comet:")
+        assert f"{name}       {value:.4f}" in table
+
+
+def test_comet_takes_a_checkpoint_file(comet: ModuleType, texts: Dict[str, str]) -> None:
+    (metric,) = [build_metric("comet", source=SYSTEM, comet_model=texts["copy"], gpus=1)]
+    score_corpus(SYSTEM, [REFERENCE], [metric])
+    assert comet.models[0].checkpoint == texts["copy"] and comet.models[0].asked[0]["gpus"] == 1
+
+
+def test_comet_is_compared_on_the_texts_scores(comet: ModuleType, texts: Dict[str, str]) -> None:
+    metric = build_metric("comet", source=SYSTEM)
+    systems = {"a": SYSTEM, "b": SECOND}
+    found = compare_systems(systems, [REFERENCE], [metric], "a", "both", samples=30, seed=3)
+    asked = comet.models[0].asked
+    assert len(asked) == 2  # each system once for both tests
+    scores = [np.array(StandInModel("").predict(a["samples"], 1, 0).scores) for a in asked]
+    result = found.of("COMET", "b")
+    assert result.p == {
+        "bootstrap": bootstrap_p(*scores, 30, 3), "randomization": randomization_p(*scores, 30, 3)
+    }  # fmt: skip
+    assert found.metrics[0].decimals == 4
+    assert found.metrics[0].signatures["bootstrap"].startswith("nrefs:1|bs:30|seed:3|model:")
+
+
+def test_comet_that_is_not_installed_is_told_before_scoring(
+    texts: Dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setattr("fairseq_recur.cli.score.score_corpus", None)  # nothing is scored
+    arguments = ["score", "--system", texts["system"]]
+    for module in (None, ModuleType("comet")):  # absent, and the other program of that name
+        monkeypatch.setitem(sys.modules, "comet", module)
+        assert cli.main([*arguments, *options(texts)]) == 2
+        assert "COMET is not installed" in (told := capsys.readouterr().err)
+        assert "pip install unbabel-comet" in told and len(told.splitlines()) == 1
+    wrong = [*arguments, *options(texts, source=None), "--system", "gone", "--reference"]
+    assert cli.main([*wrong, texts["two"], "--json", "no/x"]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("fairseq-recur: error: the systems cannot be scored:\n- ")
+    for part in ("COMET is not", "cannot read gone", "--source", "one reference, found 2", "no/x"):
+        assert told.count(part) == 1, part
+
+
+def test_what_comet_cannot_work_with_is_told_before_a_model_is_loaded(
+    comet: ModuleType, texts: Dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    short = str(write(tmp_path / "short", ["a"]))
+    arguments = ["score", "--system", texts["system"]]
+    for changed, message in (
+        ({"source": short}, "the source has 1 lines, expected 4"),
+        ({"source": "gone"}, "cannot read gone"),
+        ({"source": None}, "COMET needs the source texts; give them with --source"),
+    ):
+        assert cli.main([*arguments, *options(texts, **changed)]) == 2
+        assert message in (told := capsys.readouterr().err) and len(told.splitlines()) == 1
+    assert comet.models == []
+    metric = build_metric("comet", source=SYSTEM[:2])
+    for call in (
+        lambda: score_corpus(SYSTEM, [REFERENCE, SECOND], [metric]),
+        lambda: compare_systems({"a": SYSTEM, "b": SECOND}, [REFERENCE, SECOND], [metric], "a"),
+    ):
+        with pytest.raises(ConfigError, match="source has 2 lines.*\n.*one reference, found 2"):
+            call()
+    assert comet.models[0].asked == []
+
+
+def test_a_comet_model_that_cannot_be_had_is_named(
+    comet: ModuleType, texts: Dict[str, str], monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("fairseq_recur.cli.score.score_corpus", None)
+    arguments = ["score", "--system", texts["system"], *options(texts)]
+    assert cli.main([*arguments, "--comet-model", "Nobody/none"]) == 2
+    told = capsys.readouterr().err
+    assert "COMET's model 'Nobody/none' cannot be loaded (KeyError" in told
+    assert "a name on the Hugging Face hub and a connection" in told
 
 
 def test_scoring_needs_neither_torch_nor_fairseq() -> None:
