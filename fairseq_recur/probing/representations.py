@@ -172,12 +172,30 @@ def load_encoder(path: str, data: str, segment: Segment, device: torch.device) -
     problem = compat.checkpoint_problem(path)
     if problem:
         raise CheckpointError(problem)
-    models, _, task = checkpoint_utils.load_model_ensemble_and_task(
-        [path], arg_overrides={"data": data}
-    )
+    try:
+        models, _, task = checkpoint_utils.load_model_ensemble_and_task(
+            [path], arg_overrides={"data": data}
+        )
+    except Exception as error:  # fairseq raises this bare class
+        _explain(error, path, data)
+        raise
     if not isinstance(getattr(models[0], "encoder", None), TransformerEncoderBase):
         raise ConfigError(
             f"{path}: a {type(models[0]).__name__} has no Transformer encoder; expected an "
             "encoder-decoder of this plug-in or fairseq's transformer"
         )
     return SentenceEncoder(models[0], task, segment, device)
+
+
+def _explain(error: Exception, path: str, data: str) -> None:
+    """Say in words what a checkpoint and dictionaries that do not go together cause."""
+    if "Could not infer language pair" in str(error):
+        raise ConfigError(
+            f"{path} was trained without --source-lang and --target-lang, and {data} does not "
+            "tell them; expected the folder that preprocess wrote, with train.SOURCE-TARGET.*"
+        ) from None
+    # The models of this plug-in explain it themselves.
+    if "size mismatch" in str(error) and not isinstance(error, CheckpointError):
+        raise CheckpointError(
+            f"{path} does not fit the dictionaries in {data}: it was trained with others"
+        ) from None

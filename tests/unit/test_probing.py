@@ -1,0 +1,269 @@
+"""Probing: sentence representations, and the classifiers that are trained on them."""
+
+from pathlib import Path
+from typing import Callable, Dict, List, Tuple
+
+import pytest
+import torch
+from fairseq.data import Dictionary
+from fairseq.tasks.translation import TranslationConfig, TranslationTask
+from torch import Tensor, nn
+
+from fairseq_recur.errors import ConfigError
+from fairseq_recur.probing.classifier import COMBINATIONS, BagOfWords, Classifier, Gate
+from fairseq_recur.probing.protocol import Outcome, Protocol, Split, accuracy, fit, probe
+from fairseq_recur.probing.report import Settings, probe_model, reference_rows, word_numbers
+from fairseq_recur.probing.representations import SentenceEncoder, subwords
+from fairseq_recur.probing.tasks import TASKS, Examples, TaskData
+from tests.conftest import SMALL
+
+Build = Callable[..., nn.Module]
+QUICK = Protocol(l2=(1e-5,), batch_size=16, epochs_per_check=2, max_epochs=20, learning_rate=0.02)
+
+# Representations ----------------------------------------------------------------------
+
+MODELS: Dict[str, List[str]] = {
+    "transformer": ["transformer"],
+    "biarn": ["transformer_biarn"],
+    "birnn": ["transformer_biarn", "--recurrence", "birnn", "--recurrence-layers", "2"],
+    "pre-norm-biarn": ["transformer_biarn", "--encoder-normalize-before", "--recurrence-positions"],
+}
+SENTENCES = ["w1", "w5 w6 w7 w8 w9 w10 w11", "w2 w3", "w9 w9 w9 w4", "w20 unheard w22"]
+
+
+@pytest.fixture
+def encoder_of(make_model: Build, dictionary: Dictionary) -> Callable[..., SentenceEncoder]:
+    """A random model's encoder: ``encoder_of("biarn")``."""
+    task = TranslationTask(TranslationConfig(), dictionary, dictionary)
+
+    def make(name: str, max_tokens: int = 20) -> SentenceEncoder:
+        model = make_model(*MODELS[name], *SMALL, "--dropout", "0.5").train()
+        device = torch.device("cpu")
+        return SentenceEncoder(model, task, lambda s: s, device, max_tokens)
+
+    return make
+
+
+def alone(encoder: SentenceEncoder, sentence: str) -> List[Tensor]:
+    """The means of one sentence, without a batch: word by word, then the end."""
+    words = [encoder.task.source_dictionary.index(word) for word in sentence.split()]
+    tokens = torch.tensor([[*words, encoder.task.source_dictionary.eos()]])
+    out = encoder.encoder(tokens, torch.tensor([tokens.size(1)]))
+    kinds = ["encoder_out", "recurrence_out"]
+    return [sum(state[0] for state in out[k][0]) / len(out[k][0]) for k in kinds if k in out]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_representations_are_those_of_each_sentence_alone(
+    encoder_of: Callable[..., SentenceEncoder], name: str
+) -> None:
+    encoder = encoder_of(name)
+    expected = [torch.stack(r) for r in zip(*(alone(encoder, s) for s in SENTENCES))]
+    assert [x.shape for x in expected] == [(5, 16), (5, 32)][: 1 + (name != "transformer")]
+    assert encoder.has_recurrence == (name != "transformer")
+    found = encoder.represent(SENTENCES)
+    tokens = [encoder.tokens(s) for s in SENTENCES]
+    pad = encoder.task.source_dictionary.pad()
+    right = nn.utils.rnn.pad_sequence(tokens, batch_first=True, padding_value=pad)
+    left = nn.utils.rnn.pad_sequence([t.flip(0) for t in tokens], True, pad).flip(1)
+    for batch in (found, encoder.means(right), encoder.means(left)):
+        assert len(batch) == len(expected)
+        for means, of_alone in zip(batch, expected):
+            assert means.dtype == torch.float32
+            torch.testing.assert_close(means, of_alone, rtol=1e-5, atol=1e-6)
+
+
+def test_sentences_are_checked(encoder_of: Callable[..., SentenceEncoder]) -> None:
+    encoder = encoder_of("biarn")
+    assert encoder.check(SENTENCES) == pytest.approx(1 / (17 + 5)), "of the words and the ends"
+    encoder.max_positions = 7
+    with pytest.raises(ConfigError, match="8 subwords, .* at most 7: w5 w6"):
+        encoder.check(SENTENCES)
+
+
+def task_data(sentences: List[str], labels: List[int]) -> TaskData:
+    """A task whose three splits are the same."""
+    split = Examples(sentences, labels)
+    names = [str(i) for i in range(max(labels) + 1)]
+    return TaskData(TASKS["Length"], names, {s: split for s in ("train", "valid", "test")})
+
+
+def test_encoders_stay_frozen_and_seeds_repeat(
+    encoder_of: Callable[..., SentenceEncoder],
+) -> None:
+    encoder = encoder_of("biarn")
+    before = {k: v.clone() for k, v in encoder.encoder.state_dict().items()}
+    data = task_data(SENTENCES * 4, [i % 2 for i in range(20)])
+    settings = Settings("gate", 4, QUICK._replace(dropout=(0.0, 0.5)), (1, 2))
+    torch.manual_seed(11)
+    first = probe_model("m", encoder, data, settings)
+    torch.manual_seed(12)
+    assert probe_model("m", encoder, data, settings) == first, "whatever the caller's seed"
+    assert [o.seed for o in first.outcomes] == [1, 2] and first.combine == "gate"
+    after = encoder.encoder.state_dict()
+    assert before.keys() == after.keys() and all(torch.equal(before[k], after[k]) for k in before)
+    assert all(p.grad is None and not p.requires_grad for p in encoder.encoder.parameters())
+
+
+def test_subwords(tmp_path: Path) -> None:
+    codes = tmp_path / "codes"
+    codes.write_text("#version: 0.2\nt h\nth e</w>\n")
+    assert subwords(None, None, None)("the cat") == "the cat"
+    assert subwords("subword_nmt", None, str(codes))("the cat") == "the c@@ a@@ t"
+    for arguments, message in (
+        (("subword_nmt", None, None), "needs --bpe-codes"),
+        (("sentencepiece", None, None), "needs --sentencepiece-model"),
+        ((None, None, str(codes)), "--bpe-codes is of --bpe subword_nmt; --bpe is not given"),
+        (("subword_nmt", str(codes), str(codes)), "--sentencepiece-model is of --bpe sentence"),
+        (("subword_nmt", None, str(tmp_path / "no")), "no: no such file"),
+        (("sentencepiece", str(codes), None), "cannot be read by sentencepiece"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            subwords(*arguments)
+
+
+# Classifiers --------------------------------------------------------------------------
+
+
+def test_gate_is_the_papers() -> None:
+    gate, e, r = Gate(3, 6), torch.randn(4, 3), torch.randn(4, 6)
+    combined = gate(e, r)
+    for row in range(4):
+        both = torch.cat([e[row], r[row]])
+        for i in range(3):
+            g = 1 / (1 + torch.exp(-(gate.gate.weight[i] @ both + gate.gate.bias[i])))
+            narrow = gate.project.weight[i] @ r[row]
+            torch.testing.assert_close(combined[row, i], g * e[row, i] + (1 - g) * narrow)
+    same = Gate(3, 3)
+    nn.init.constant_(same.gate.weight, 0.0)
+    nn.init.constant_(same.gate.bias, 0.0)
+    torch.testing.assert_close(same(e, r[:, :3]), (e + r[:, :3]) / 2)
+
+
+def test_gate_has_the_gradient_of_its_formula() -> None:
+    gate = Gate(3, 6).double()
+    inputs = [torch.randn(2, n, dtype=torch.float64, requires_grad=True) for n in (3, 6)]
+    assert torch.autograd.gradcheck(gate, inputs)
+    gate(*inputs).pow(2).sum().backward()
+    assert all(p.grad.abs().max() > 0 for p in gate.parameters())
+
+
+@pytest.mark.parametrize("combine", COMBINATIONS)
+def test_what_each_combination_reads(combine: str) -> None:
+    """And SentEval's head behind it: a sigmoid between two linear maps, or one linear map."""
+    model = Classifier(combine, (4, 8), classes=3, hidden=5, dropout=0.5).eval()
+    e, r = torch.randn(2, 4, requires_grad=True), torch.randn(2, 8, requires_grad=True)
+    combined = {"gate": model.combine(e, r), "concat": torch.cat([e, r], 1),
+                "transformer": e, "recurrence": r}[combine]  # fmt: skip
+    first, last = model.head[0], model.head[-1]
+    expected = last(torch.sigmoid(first(combined)))
+    torch.testing.assert_close(model(e, r), expected)
+    model(e, r).sum().backward()
+    assert (e.grad is not None) == (combine != "recurrence")
+    assert (r.grad is not None) == (combine != "transformer")
+    flat = Classifier(combine, (4, 8), classes=3, hidden=0, dropout=0.5)
+    assert [type(layer) for layer in flat.head] == [nn.Linear]
+
+
+def two_inputs(count: int, informative: bool) -> Split:
+    """e is noise; the sign of r's first value is the label, or the label is a coin's."""
+    e, r = torch.randn(count, 4), torch.randn(count, 8)
+    r[:, 0] += 2.0 * r[:, 0].sign()
+    labels = r[:, 0].gt(0).long() if informative else torch.randint(2, (count,))
+    return Split((e, r), labels)
+
+
+@pytest.mark.parametrize("informative", [True, False])
+def test_classifier_learns_what_is_there_and_nothing_else(informative: bool) -> None:
+    splits = {name: two_inputs(400, informative) for name in ("train", "valid", "test")}
+    outcomes = {}
+    for combine in COMBINATIONS:
+        outcomes[combine] = probe(
+            lambda dropout: Classifier(combine, (4, 8), 2, 8, dropout), splits, QUICK, seed=1
+        )
+    for combine, outcome in outcomes.items():
+        if informative and combine != "transformer":
+            assert outcome.test > 0.99
+        else:  # five standard deviations of 400 coins
+            assert abs(outcome.test - 0.5) < 0.125
+
+
+def test_training_stops_and_keeps_the_best() -> None:
+    train, valid = two_inputs(64, False), two_inputs(64, False)
+    protocol = QUICK._replace(patience=3, max_epochs=1000, epochs_per_check=2)
+    constant = Classifier("transformer", (4, 8), 2, 0, 0.0)
+    _, epochs = fit(constant, train, valid, protocol._replace(learning_rate=1e-12), 0.0)
+    assert epochs == 2 * (1 + 3 + 1), "the first look is the best; three may miss, the next ends"
+    model = Classifier("concat", (4, 8), 2, 8, 0.0)
+    best, _ = fit(model, train, valid, protocol, 0.0)
+    assert accuracy(model, valid) == best
+    _, epochs = fit(model, train, valid, protocol._replace(max_epochs=5), 0.0)
+    assert epochs == 5
+
+
+class Constant(nn.Module):
+    """Gives every sentence one label."""
+
+    label = 0
+
+    def forward(self, e: Tensor, r: Tensor) -> Tensor:
+        return nn.functional.one_hot(torch.full((len(e),), self.label), 3).float()
+
+
+def test_the_valid_split_chooses_and_the_test_split_tells(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of l2 and dropout, the pair that is best on the valid split, though not on the test split."""
+    valid = {(0.0, 0.1): 0.4, (0.0, 0.2): 0.6, (0.5, 0.1): 0.7, (0.5, 0.2): 0.7}
+    dropouts = []
+
+    def build(dropout: float) -> nn.Module:
+        dropouts.append(dropout)
+        return Constant()
+
+    def fake_fit(model: Constant, train: Split, *rest: object) -> Tuple[float, int]:
+        model.label = len(dropouts) - 1
+        return valid[dropouts[-1], rest[-1]], 4
+
+    monkeypatch.setattr("fairseq_recur.probing.protocol.fit", fake_fit)
+    split = two_inputs(10, True)._replace(labels=torch.tensor([0] * 5 + [1] * 3 + [2] * 2))
+    chosen = probe(
+        build, {name: split for name in ("train", "valid", "test")},
+        QUICK._replace(l2=(0.1, 0.2), dropout=(0.0, 0.5)), seed=7,
+    )  # fmt: skip
+    assert chosen == Outcome(seed=7, valid=0.7, test=0.2, l2=0.1, dropout=0.5, epochs=4)
+
+
+def test_each_candidate_begins_with_the_seed() -> None:
+    splits = {name: two_inputs(50, False) for name in ("train", "valid", "test")}
+
+    def outcome(l2: Tuple[float, ...], seed: int) -> Outcome:
+        protocol = QUICK._replace(l2=l2, max_epochs=3)
+        return probe(lambda d: Classifier("gate", (4, 8), 2, 8, d), splits, protocol, seed)
+
+    assert outcome((1e-3, 1e-3), 1) == outcome((1e-3,), 1)
+    assert len({(o.valid, o.test) for o in (outcome((1e-3,), s) for s in range(5))}) > 1
+
+
+# References ---------------------------------------------------------------------------
+
+
+def test_bag_of_words_counts_words() -> None:
+    data = task_data(["b a b", "a", "c"], [0, 1, 1])
+    data.splits["test"] = Examples(["d b"], [0])
+    words, size = word_numbers(data)
+    assert size == 5  # padding, unknown, a, b, c
+    assert words.tolist()[:3] == [[3, 2, 3], [2, 0, 0], [4, 0, 0]] and words.tolist()[-1] == [1, 3, 0]
+    model = BagOfWords(size, 2)
+    nn.init.normal_(model.weight.weight)
+    nn.init.normal_(model.bias)
+    w = model.weight.weight
+    torch.testing.assert_close(model(words)[0], w[2] + 2 * w[3] + model.bias)
+    torch.testing.assert_close(model(words)[1], w[2] + model.bias)
+
+
+def test_references() -> None:
+    data = task_data(["x a", "x b", "x c", "y a", "y b"] * 8, [0, 0, 0, 1, 1] * 8)
+    majority, bag = reference_rows(data, Settings("gate", 4, QUICK, (1, 2)), torch.device("cpu"))
+    assert majority.accuracies == [60.0] and majority.spread is None
+    assert bag.accuracies == [100.0, 100.0] and (bag.mean, bag.spread) == (100.0, 0.0)
