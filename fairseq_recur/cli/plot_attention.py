@@ -160,6 +160,7 @@ def load(
         ConfigError: another kind of model, or dictionaries that are not there
     """
     state = checkpoint_utils.load_checkpoint_to_cpu(checkpoint)
+    state["args"] = None  # of an old checkpoint; they are in cfg as well
     saved = state["cfg"]["task"]
     if "source_lang" not in saved:
         raise ConfigError(
