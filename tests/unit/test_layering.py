@@ -20,10 +20,11 @@ MAY_IMPORT = {
     "optim": {"compat", "errors"},
     "conversion": {"errors"},
     "inspection": {"modules", "errors"},
+    "probing": {"models", "modules", "ops", "compat", "errors"},
     "tasks": {"models", "modules", "ops", "scoring", "compat", "errors"},
     "scorers": {"scoring", "errors"},
     "criterions": {"models", "modules", "ops", "compat", "errors"},
-    "cli": {"models", "modules", "ops", "compat", "errors", "optim", "scoring", "version", "tasks", "conversion", "inspection"},
+    "cli": {"models", "modules", "ops", "compat", "errors", "optim", "scoring", "version", "tasks", "conversion", "inspection", "probing"},
     "__main__": {"cli"},
     "__init__": {"compat", "models", "optim", "version", "tasks", "criterions", "scorers"},
 }
