@@ -20,7 +20,7 @@ from fairseq_recur.cli import experiment_check
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.progress import trained_share, where
 from fairseq_recur.experiments.results import write_results
-from fairseq_recur.experiments.runner import Runner, Stopped, hold
+from fairseq_recur.experiments.runner import LOCK, Runner, Stopped, hold
 from fairseq_recur.experiments.settings import read_experiment
 from fairseq_recur.experiments.speed import measure_speed
 from fairseq_recur.experiments.steps import Run, runs_of, write_json
@@ -28,7 +28,6 @@ from fairseq_recur.experiments.steps import Run, runs_of, write_json
 HELP = "train, decode and score the systems of a table alike"
 
 ABOUT = "command.json"
-LOCK = "lock"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -178,16 +177,21 @@ def status(args: argparse.Namespace) -> int:
     lock = hold(work / LOCK)
     print("nothing runs" if lock else f"process {process_of(work)} works on it")
     for run_ in runs:
-        if run_.finished():
-            said = "done"
-        else:
-            step = next(s for s in run_.steps if not run_.done(s))
-            said = f"{where(run_, step).split(': ', 1)[1]} ({trained_share(run_):.0%} trained)"
-        print(f"  {run_.name}: {said}")
+        print(f"  {run_.name}: {said_of(run_)}")
     table = work / "table.md"
     if table.is_file():
         print("\n" + table.read_text(encoding="utf-8"))
     return 0
+
+
+def said_of(run_: Run) -> str:
+    """What a run's state is, in words."""
+    if run_.finished():
+        return "done"
+    step = next(s for s in run_.steps if not run_.done(s))
+    runs = run_.folder.is_dir() and hold(run_.folder / LOCK) is None
+    share = 1.0 if run_.trained() else trained_share(run_)
+    return f"{where(run_, step) if runs else 'waits'} ({share:.0%} trained)"
 
 
 def stop(args: argparse.Namespace) -> int:

@@ -37,7 +37,7 @@ class Progress:
         new = share - self.before
         left = f"about {clock(now / new * (1 - share))} left" if new > 0 else "time left unknown"
         finished = sum(run.finished() for run in self.runs)
-        at = "; ".join(where(run, step) for run, step in active)
+        at = "; ".join(f"{run.name}: {where(run, step)}" for run, step in active)
         return (
             f"{finished} of {len(self.runs)} runs done, {share:.0%} of the training, "
             f"{clock(now)} gone, {left} | {at}"
@@ -64,11 +64,11 @@ def where(run: Run, step: str) -> str:
     """What a run is doing, in words."""
     log = training_log(run)
     if step != "train" or not log.timeline:
-        return f"{run.name}: {step}"
+        return step
     updates, epochs, _ = log.timeline[-1]
     losses = log.curve("train_loss")
     loss = f", loss {losses[-1][1]:.2f}" if losses else ""
-    return f"{run.name}: update {updates}, epoch {epochs:.1f}{loss}"
+    return f"update {updates}, epoch {epochs:.1f}{loss}"
 
 
 def trained_share(run: Run) -> float:

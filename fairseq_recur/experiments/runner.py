@@ -18,6 +18,9 @@ from fairseq_recur.experiments.steps import Run
 POLL = 0.5
 """Seconds between two looks at the processes."""
 
+LOCK = "lock"
+"""File that is locked while something works in its folder."""
+
 TAIL = 12
 """Lines of a log that are shown when a command has failed."""
 
@@ -105,7 +108,7 @@ class Runner:
     def start(self, run: Run) -> None:
         """Start the next step of a run, unless a process of an earlier start still does it."""
         run.folder.mkdir(parents=True, exist_ok=True)
-        lock = hold(run.folder / "lock")
+        lock = hold(run.folder / LOCK)
         if lock is None:
             if run.name not in self.elsewhere:
                 self.elsewhere.add(run.name)

@@ -1,0 +1,268 @@
+"""The file of an experiment, its runs, and its table."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any, Dict, List
+
+import pytest
+import yaml
+
+from fairseq_recur.errors import ConfigError
+from fairseq_recur.experiments.progress import trained_share
+from fairseq_recur.experiments.runner import Runner, hold
+from fairseq_recur.experiments.settings import arguments, read_experiment
+from fairseq_recur.experiments.steps import Run, runs_of
+from fairseq_recur.experiments.table import table
+
+
+def content() -> Dict[str, Any]:
+    return {
+        "title": "A table",
+        "data": "bin",
+        "source": "en",
+        "target": "de",
+        "baseline": "a",
+        "seeds": [1, 2],
+        "train": {"arch": "transformer", "lr": 0.1, "max-epoch": 4, "cpu": True},
+        "generate": {"beam": 2},
+        "score": {"reference": "test.de"},
+        "checkpoint": 3,
+        "systems": {
+            "a": {"flags": {}, "published": {"BLEU": 27.3}},
+            "b": {"flags": {"arch": "transformer_biarn", "lr": None}, "start_from": "a"},
+        },
+    }
+
+
+def read(folder: Path, changed: Dict[str, Any] = {}, *changes: str) -> Any:
+    (folder / "t.yaml").write_text(yaml.safe_dump({**content(), **changed}, sort_keys=False))
+    return read_experiment(folder / "t.yaml", changes)
+
+
+def test_flags_become_words() -> None:
+    flags = {
+        "max_tokens": 5, "cpu": True, "fp16": False, "lr": None, "lrs": [1, 2], "args": {"b": 1},
+    }  # fmt: skip
+    assert arguments(flags) == [
+        "--max-tokens", "5", "--cpu", "--lrs", "1", "2", "--args", '{"b": 1}'
+    ]  # fmt: skip
+
+
+def test_paths_are_relative_to_the_file_and_changes_to_here(tmp_path: Path) -> None:
+    found = read(tmp_path, {}, "train.max-epoch=9", "systems.a.flags.arch=x", "seeds=[7]")
+    assert found.data == str(tmp_path / "bin")
+    assert found.scoring.references == (str(tmp_path / "test.de"),)
+    assert found.train["max-epoch"] == 9 and found.seeds == (7,)
+    assert found.system("a").flags == {"arch": "x"}
+    assert read(tmp_path, {}, "data=elsewhere").data == "elsewhere"
+    assert read(tmp_path, {"data": "/abs"}).data == "/abs"
+
+
+WRONG = [
+    ({"title": 3}, "title: 3 is not a text"),
+    ({"train": None}, "train: None is not flags"),
+    ({"sedes": [1]}, "unknown key sedes"),
+    ({"baseline": "c"}, "baseline: there is no system c; there are a, b"),
+    ({"seeds": [1, 1]}, "seeds: [1, 1] is not a list of different whole numbers"),
+    ({"checkpoint": 0}, "checkpoint: 0 is not a number above 0, best or last"),
+    ({"checkpoint": "newest"}, "checkpoint: 'newest' is not"),
+    ({"speed": {"rounds": 2}}, "speed has no rounds; expected updates, warmup, repeats"),
+    ({"speed": {"repeats": 0}}, "speed.repeats: 0"),
+    ({"score": {"reference": "r", "metrics": ["blue"]}}, "score.metrics: ['blue']"),
+    ({"score": {"metrics": ["bleu"]}}, "score.reference is missing"),
+    ({"score": {"reference": "r", "tokenize": "x"}}, "score.tokenize: 'x'"),
+    ({"score": {"reference": "r", "samples": 0}}, "score.samples: 0"),
+    ({"score": {"reference": "r", "metric": 1}}, "score has no metric"),
+    ({"train": {"save_dir": "x"}}, "train.save_dir is set by the experiment itself"),
+    ({"generate": {"path": "x"}}, "generate.path is set by the experiment itself"),
+    ({"systems": {"a": {"flags": {"seed": 3}}}}, "systems.a.flags.seed is set by the"),
+    ({"systems": {"a": {}}}, "systems.a: expected `flags:`"),
+    ({"systems": {"a": {"flags": {}, "x": 1}}}, "systems.a has no x"),
+    ({"systems": {"a": {"flags": {}}, "b/c": {"flags": {}}}}, "'b/c' cannot be the name"),
+    (
+        {"systems": {"a": {"flags": {}, "start_from": "b"}, "b": {"flags": {}, "start_from": "a"}}},
+        "systems.a.start_from leads to a, which is itself",
+    ),
+    ({"systems": {"a": {"flags": {}, "start_from": "z"}}}, "z, which is no system"),
+]
+
+
+@pytest.mark.parametrize("changed, message", WRONG)
+def test_a_wrong_file_is_refused(changed: Dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is not an experiment") as error:
+        read(tmp_path, changed)
+    assert message in str(error.value)
+
+
+def test_everything_wrong_is_said_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as error:
+        read(tmp_path, {"seeds": [], "checkpoint": -1, "baseline": "c"})
+    assert str(error.value).count("\n- ") == 3
+
+
+def test_what_is_no_experiment(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such file"):
+        read_experiment(tmp_path / "none.yaml")
+    (tmp_path / "bad.yaml").write_text("a: [")
+    with pytest.raises(ConfigError, match="is not YAML"):
+        read_experiment(tmp_path / "bad.yaml")
+    (tmp_path / "list.yaml").write_text("- a")
+    with pytest.raises(ConfigError, match="expected keys and values"):
+        read_experiment(tmp_path / "list.yaml")
+    for change in ("x", "=3", "title.deep=3", "a=["):
+        with pytest.raises(ConfigError, match="--set"):
+            read(tmp_path, {}, change)
+
+
+def runs(folder: Path, changed: Dict[str, Any] = {}, *changes: str) -> List[Run]:
+    return runs_of(read(folder, changed, *changes), folder / "work")
+
+
+def test_a_run_is_fairseqs_commands(tmp_path: Path) -> None:
+    a1, b1, a2, b2 = runs(tmp_path)
+    assert [r.name for r in (a1, b1, a2, b2)] == ["a seed 1", "b seed 1", "a seed 2", "b seed 2"]
+    folder = tmp_path / "work/b/seed2"
+    assert b2.train_argv() == [
+        "train", str(tmp_path / "bin"), "-s", "en", "-t", "de", "--arch", "transformer_biarn",
+        "--max-epoch", "4", "--cpu", "--keep-last-epochs", "3", "--seed", "2",
+        "--finetune-from-model", str(tmp_path / "work/a/seed2/average.pt"),
+        "--save-dir", str(folder), "--log-file", str(folder / "train.log"),
+    ]  # fmt: skip
+    assert b2.generate_argv() == [
+        "generate", str(tmp_path / "bin"), "-s", "en", "-t", "de",
+        "--path", str(folder / "average.pt"), "--beam", "2",
+    ]  # fmt: skip
+    assert runs_of(a1.experiment, a1.work, ("b",), (2, 3))[1].name == "b seed 3"
+    with pytest.raises(ConfigError, match="no system c in the table; it has a, b"):
+        runs_of(a1.experiment, a1.work, ("c",))
+
+
+def test_what_is_averaged(tmp_path: Path) -> None:
+    run = runs(tmp_path)[0]
+    run.folder.mkdir(parents=True)
+    for name in ("checkpoint1.pt", "checkpoint2.pt", "checkpoint_best.pt", "checkpoint_1_50.pt"):
+        (run.folder / name).touch()
+    assert run.average_argv()[3:5] == ["--last", "2"] and "--updates" not in run.average_argv()
+    run = runs(tmp_path, {}, "train.save_interval_updates=50")[0]
+    assert run.average_argv()[3:6] == ["--last", "1", "--updates"]
+    assert run.train_flags()["keep-interval-updates"] == 3
+    best = runs(tmp_path, {"checkpoint": "best"})[0]
+    assert best.steps == ["train", "generate"] and best.model.name == "checkpoint_best.pt"
+
+
+def test_a_step_is_done_again_when_its_settings_change(tmp_path: Path) -> None:
+    run = runs(tmp_path)[0]
+    run.write_state({step: {"key": run.key(step), "done": True} for step in run.steps})
+    assert run.finished()
+    other = runs(tmp_path, {"generate": {"beam": 3}})[0]
+    assert other.trained() and not other.finished()
+    longer = runs(tmp_path, {}, "train.max-epoch=5")[0]
+    assert not longer.trained() and longer.check_unchanged() == []
+    assert runs(tmp_path, {}, "train.lr=0.2")[0].check_unchanged() == [
+        "a seed 1: --lr was 0.1, is 0.2"
+    ]
+    assert runs(tmp_path, {}, "train.clip-norm=0.2")[0].check_unchanged() == [
+        "a seed 1: --clip-norm was not given, is 0.2"
+    ]
+    assert runs(tmp_path, {"data": "bin2"})[0].check_unchanged() == [
+        f"a seed 1: --argument 1 was {tmp_path / 'bin'}, is {tmp_path / 'bin2'}"
+    ]
+
+
+def test_progress_is_read_from_the_log(tmp_path: Path) -> None:
+    run = runs(tmp_path)[0]
+    assert trained_share(run) == 0.0
+    run.folder.mkdir(parents=True)
+    line = "epoch 003:     50 / 100 loss=5.0, ppl=32, wps=1, ups=1, num_updates=250, wall=9"
+    (run.folder / "train.log").write_text(f"2026-01-01 00:00:00 | INFO | train_inner | {line}\n")
+    assert trained_share(run) == pytest.approx(2.5 / 4)
+    assert trained_share(runs(tmp_path, {}, "train.max-update=300")[0]) == pytest.approx(250 / 300)
+
+
+def test_jobs_are_spread_over_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    runner = Runner(runs(tmp_path), jobs=4, devices=["3", "5"])
+    assert [runner.environment(i)["CUDA_VISIBLE_DEVICES"] for i in range(4)] == ["3", "5"] * 2
+    cores = os.cpu_count() or 1
+    assert runner.environment(0)["OMP_NUM_THREADS"] == str(max(1, cores // 4))
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    assert Runner([], jobs=1, devices=[]).environment(0)["OMP_NUM_THREADS"] == "7"
+
+
+def test_a_folder_is_held_by_one(tmp_path: Path) -> None:
+    lock = hold(tmp_path / "lock")
+    assert lock is not None and hold(tmp_path / "lock") is None
+    lock.close()
+    assert hold(tmp_path / "lock") is not None
+
+
+def result(tmp_path: Path) -> Dict[str, Any]:
+    """Two systems with two seeds, the second system better."""
+    experiment = json.loads(json.dumps(content()))
+    systems = [
+        {"name": "a", "published": {"BLEU": 27.3}, "start_from": None},
+        {"name": "b", "published": {}, "start_from": "a"},
+        {"name": "c", "published": {}, "start_from": None},
+    ]
+    scores = {("a", 1): 20.0, ("a", 2): 21.0, ("b", 1): 22.0, ("b", 2): 24.0}
+    run = {"signatures": {"BLEU": "sig", "chrF2": "sig2"}, "updates": 100, "commit": "abc"}
+
+    def compared(seed: int) -> Dict[str, Any]:
+        found = [
+            {"system": s, "difference": scores[s, seed] - scores["a", seed],
+             "p": {} if s == "a" else {"bootstrap": 0.01 * seed}}
+            for s in "ab"
+        ]  # fmt: skip
+        return {"seed": seed, "metrics": [{"metric": "BLEU", "systems": found}]}
+
+    return {
+        "title": "A table",
+        "experiment": {**experiment, "systems": systems},
+        "parameters": {"a": 1000, "b": 1234},
+        "machine": "1 core",
+        "versions": {"torch": "2"},
+        "runs": [
+            {"system": s, "seed": seed, "scores": {"BLEU": v, "chrF2": v + 20}, **run}
+            for (s, seed), v in scores.items()
+        ],
+        "comparisons": [compared(1), compared(2)],
+        "speed": {
+            "threads": "2", "commit": "abc",
+            "systems": {
+                "a": {"updates_per_second": [10.0, 8.0, 4.0], "sentences_per_second": [50.0] * 3},
+                "b": {"updates_per_second": [9.0, 6.0, 2.0], "sentences_per_second": [60.0] * 3},
+            },
+        },
+    }  # fmt: skip
+
+
+def test_the_table(tmp_path: Path) -> None:
+    lines = table(result(tmp_path)).splitlines()
+    assert lines[0] == "# A table"
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:7]]
+    head, _, a, b, c = (dict(zip(cells[0], row)) for row in cells)
+    assert list(head) == [
+        "system", "runs", "BLEU", "difference", "p", "chrF2", "published", "parameters",
+        "training", "decoding",
+    ]  # fmt: skip
+    assert a["BLEU"] == "20.50 ± 0.71" and b["BLEU"] == "23.00 ± 1.41"
+    assert (a["difference"], b["difference"]) == ("", "+2.50")
+    assert (a["p"], b["p"]) == ("", "0.010, 0.020")
+    assert (a["published"], a["parameters"], b["parameters"]) == ("27.3 BLEU", "1,000", "1,234")
+    assert (a["training"], b["training"]) == ("8.00 updates/s", "0.75 (0.50–0.90)")
+    assert b["decoding"] == "1.20 (1.20–1.20)"
+    assert {*c.values()} == {"c", ""}
+    notes = "\n".join(lines[7:])
+    assert "BLEU `sig`" in notes and "b starts from the trained a" in notes
+
+
+def test_the_table_of_one_run_or_none(tmp_path: Path) -> None:
+    results = result(tmp_path)
+    results["runs"], results["comparisons"] = results["runs"][:1], []
+    results["speed"] = None
+    text = table(results)
+    assert "| a | 1 | 20.00 |" in text and "±" not in text.splitlines()[4]
+    assert "difference |" not in text and "training |" not in text
+    results["runs"] = []
+    assert "Nothing is finished yet." in table(results)
