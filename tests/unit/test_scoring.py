@@ -1,6 +1,7 @@
 """Reading hypotheses, and scores that agree with sacrebleu's own command."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from fairseq_recur.errors import ConfigError
 from fairseq_recur.scoring.generation import read_hypotheses, read_lines
 from fairseq_recur.scoring.metrics import Score, build_metric, score_corpus, score_table
 from fairseq_recur.scoring.significance import bootstrap_p, compare_systems, randomization_p
+from tests.docs.commands import commands
 
 REFERENCE = [
     "The cat sat on the mat.",
@@ -333,6 +335,36 @@ def test_a_comet_model_that_cannot_be_had_is_named(
     told = capsys.readouterr().err
     assert "COMET's model 'Nobody/none' cannot be loaded (KeyError" in told
     assert "a name on the Hugging Face hub and a connection" in told
+
+
+PAGE = Path(cli.__file__).parents[2] / "docs" / "scoring.md"
+
+
+def test_the_pages_commands_run(
+    comet: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SACREBLEU_SEED", raising=False)
+    files = {"test.en": REFERENCE, "test.de": SYSTEM, "baseline.out": SECOND, "biarn.out": SYSTEM}
+    for name, lines in files.items():
+        write(tmp_path / name, lines)
+    printed = {}
+    for words in commands(PAGE.read_text(encoding="utf-8")):
+        assert cli.main(words[1:]) == 0, words
+        printed[" ".join(words)] = capsys.readouterr().out
+    scored, with_comet, compared, markdown = printed.values()
+    assert "COMET" in with_comet and "biarn  " in scored and "TER: nrefs:1|" in scored
+    assert "nrefs:1|bs:1000|seed:12345|" in compared and "|ar:10000|seed:12345|" in compared
+    assert set(json.loads((tmp_path / "compare.json").read_text())) > {"metrics", "baseline"}
+    assert markdown.startswith("| metric | system | score | difference | p (randomization) |")
+
+
+def test_the_pages_program_runs(capsys: pytest.CaptureFixture) -> None:
+    (program,) = re.findall("```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    exec(compile(program, str(PAGE), "exec"), {})
+    score, difference, p, significant = capsys.readouterr().out.split()
+    assert float(score) > float(difference) > 0 and 0 < float(p) <= 1 and significant == "False"
 
 
 def test_scoring_needs_neither_torch_nor_fairseq() -> None:
