@@ -48,8 +48,8 @@ SMALL: List[str] = (
 """Flags that make any preset small and leave its structure."""
 
 PLAIN: List[str] = (
-    "--recurrence none --encoder-self-attention dot --decoder-self-attention dot "
-    "--cross-attention dot"
+    "--recurrence none --recurrence-layers 1 --recurrence-fusion stack --cross-attention dot "
+    "--encoder-self-attention dot --decoder-self-attention dot"
 ).split()
 """Flags that leave the standard part in every slot."""
 
@@ -73,6 +73,24 @@ RECURRENCE_VARIANTS: Dict[str, List[str]] = {
     "no-recurrence": ["--recurrence", "none"],
 }
 """The options of the recurrence encoder, each value at least once."""
+
+COMPARISON_VARIANTS: Dict[str, Dict[str, List[str]]] = {
+    "transformer_relpos": {
+        "pre-norm": "--relative-clip 3 --encoder-normalize-before --decoder-normalize-before".split(),
+    },
+    "transformer_disan": {
+        "pre-norm-biarn": (
+            "--encoder-normalize-before --decoder-normalize-before --recurrence biarn"
+        ).split(),
+    },
+    "transformer_rnn_multicolumn": {
+        "pre-norm-segmented": (
+            "--encoder-normalize-before --decoder-normalize-before --recurrence-layers 2 "
+            "--recurrence-positions --cross-attention segmented --segment-size 3 --target-length 7"
+        ).split(),
+    },
+}
+"""The systems that Hao et al. compare with, in other hosts and beside other parts."""
 
 DECODER_VARIANTS: Dict[str, List[str]] = {
     "dilated": "--rsa-heads 1,0,0,1,0,0 --rsa-dilations 2".split(),
@@ -165,15 +183,23 @@ T5_VARIANTS: Dict[str, List[str]] = {
     "relative": "--encoder-self-attention relative --decoder-self-attention relative".split(),
     "biarn": "--recurrence biarn --recurrence-fused-layers all".split(),
     "birnn-gated-sum": "--recurrence birnn --recurrence-fusion gated_sum".split(),
+    "directional-multicolumn": (
+        "--encoder-self-attention directional --recurrence birnn --recurrence-fusion multicolumn"
+    ).split(),
 }
 """The options of a T5, each value at least once, and the parts that it takes."""
+
+
+RATES = {"dropout", "attention_dropout", "activation_dropout"}
+"""Options that leave a structure as it is."""
 
 
 def structure(preset: str) -> Tuple[Tuple[str, str], ...]:
     """The options of a preset with the flags of `SMALL`: equal ones make the same models."""
     config = ARCH_MODEL_REGISTRY[preset].config_class()
     small = {name[2:].replace("-", "_"): value for name, value in zip(SMALL[::2], SMALL[1::2])}
-    options = {f.name: str(getattr(config, f.name)) for f in fields(config) if f.name != "_name"}
+    names = {f.name for f in fields(config)} - RATES - {"_name"}
+    options = {name: str(getattr(config, name)) for name in names}
     assert small.keys() <= options.keys()
     return tuple(sorted({**options, **small}.items()))
 
@@ -187,15 +213,15 @@ def variants_of(preset: str) -> Dict[str, List[str]]:
     config = ARCH_MODEL_REGISTRY[preset].config_class()
     segments = [] if config.cross_attention == "dot" else SEGMENTS
     variants: Dict[str, List[str]] = {"default": segments}
-    if preset.endswith("_big"):
-        return variants
+    if preset in COMPARISON_VARIANTS:
+        return {**variants, **COMPARISON_VARIANTS[preset]}
     if config.recurrence != "none":
         variants.update(RECURRENCE_VARIANTS)
     if config.host == "t5" and not segments:
         variants.update(T5_VARIANTS)
     if preset == "srformer":  # in the other hosts it is the same part
         variants.update(SRFORMER_VARIANTS)
-    if config.encoder_self_attention != "dot":
+    if config.encoder_self_attention == "rsa":
         variants.update(SELF_ATTENTION_VARIANTS)
     return variants
 
@@ -224,6 +250,8 @@ def stock_of(system: List[str]) -> List[str]:
              for word in (name, *values.split())]  # fmt: skip
     config = ARCH_MODEL_REGISTRY[system[1]].config_class()
     arch = {"transformer": "transformer", "t5": "t5_small"}[config.host]
+    if config.host == "transformer" and config.no_token_positional_embeddings:
+        flags.append("--no-token-positional-embeddings")
     return ["--arch", arch, *flags, *(BART_FLAGS if config.layernorm_embedding else [])]
 
 

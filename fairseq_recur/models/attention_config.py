@@ -17,7 +17,8 @@ class SelfAttentionConfig(FairseqDataclass):
         default="dot",
         metadata={
             "help": "part for the decoder's self-attention: dot (standard), rsa (Huang et al. "
-            "2023), and to compare with relative (Shaw et al. 2018), toeplitz, full_matrix"
+            "2023), and to compare with relative (Shaw et al. 2018), toeplitz, full_matrix; "
+            "directional is for the encoder alone"
         },
     )
     rsa_heads: str = field(

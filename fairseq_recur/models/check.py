@@ -12,19 +12,22 @@ from fairseq_recur.models.check_cross import cross_attention
 from fairseq_recur.models.check_t5 import t5
 from fairseq_recur.models.config import RecurrentTransformerConfig, fused_layers
 from fairseq_recur.models.flags import flag, unknown_choices
+from fairseq_recur.modules.parts import FUSION, MULTICOLUMN, RECURRENCE
 
 OPTIONS = {f.name: f for f in fields(RecurrentTransformerConfig) if f.name != "_name"}
 
 # Options that act only under another one, with the values of the other that need them.
-ONLY_WITH = {
-    "recurrence_steps": ("recurrence", {"biarn"}),
-    "recurrence_attention": ("recurrence", {"biarn"}),
-    "recurrence_layers": ("recurrence", {"birnn", "biarn"}),
-    "recurrence_fusion": ("recurrence", {"birnn", "biarn"}),
-    "recurrence_fused_layers": ("recurrence", {"birnn", "biarn"}),
-    "recurrence_positions": ("recurrence", {"birnn", "biarn"}),
-    "recurrence_gate": ("recurrence_fusion", {"gated_sum"}),
-}
+RECURRENT, FUSED = {*RECURRENCE}, {*FUSION}
+ONLY_WITH = (
+    ("recurrence_steps", "recurrence", {"biarn"}),
+    ("recurrence_attention", "recurrence", {"biarn"}),
+    ("recurrence_layers", "recurrence", RECURRENT),
+    ("recurrence_fusion", "recurrence", RECURRENT),
+    ("recurrence_fused_layers", "recurrence", RECURRENT),
+    ("recurrence_fused_layers", "recurrence_fusion", FUSED),
+    ("recurrence_positions", "recurrence", RECURRENT),
+    ("recurrence_gate", "recurrence_fusion", {"gated_sum"}),
+)
 
 
 def check_config(cfg: Namespace, source: Dictionary, target: Dictionary) -> None:
@@ -80,7 +83,14 @@ def recurrence(cfg: Namespace) -> Iterator[str]:
     """What the recurrence encoder does not go with."""
     if cfg.recurrence == "none":
         return
-    if not 1 <= fused_layers(cfg) <= cfg.decoder_layers:
+    if cfg.recurrence_fusion == MULTICOLUMN:
+        if not RECURRENCE[cfg.recurrence].keeps_length:
+            yield (
+                f"--recurrence-fusion {MULTICOLUMN} puts the outputs of two encoders side by side, "
+                f"token by token, and --recurrence {cfg.recurrence} has an output for each of its "
+                "steps instead; use --recurrence birnn or another --recurrence-fusion"
+            )
+    elif not 1 <= fused_layers(cfg) <= cfg.decoder_layers:
         yield (
             f"--recurrence-fused-layers {cfg.recurrence_fused_layers}: the decoder has "
             f"{cfg.decoder_layers} layers (--decoder-layers); choose 1 to {cfg.decoder_layers}"
@@ -94,7 +104,7 @@ def recurrence(cfg: Namespace) -> Iterator[str]:
 
 def without_effect(cfg: Namespace) -> Iterator[str]:
     """Options that were set but would change nothing."""
-    for name, (other, values) in ONLY_WITH.items():
+    for name, other, values in ONLY_WITH:
         if getattr(cfg, name) != OPTIONS[name].default and getattr(cfg, other) not in values:
             yield (
                 f"{flag(name)} {getattr(cfg, name)} has no effect with {flag(other)} "

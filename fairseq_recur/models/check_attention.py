@@ -53,10 +53,25 @@ def self_attention(cfg: Namespace, sides: Sequence[str]) -> Iterator[str]:
     for name in ("learned_matrix_length", "relative_clip"):
         if getattr(cfg, name) < 1:
             yield f"{flag(name)} {getattr(cfg, name)}: at least 1 is needed"
+    yield from directional(cfg, parts)
     if parts["decoder"] != "dot" and getattr(cfg, "cross_self_attention", False):
         yield (
             f"--decoder-self-attention {parts['decoder']} needs a self-attention of its own, "
             "which --cross-self-attention joins with the cross-attention"
+        )
+
+
+def directional(cfg: Namespace, parts: Dict[str, str]) -> Iterator[str]:
+    """Where directional cannot be, and the heads that it cannot halve."""
+    if parts["decoder"] == "directional":
+        yield (
+            "--decoder-self-attention directional: no position of a decoder sees later ones, so "
+            "half of the heads would have nothing to look at; an encoder can have it"
+        )
+    if parts.get("encoder") == "directional" and cfg.encoder_attention_heads % 2:
+        yield (
+            f"--encoder-self-attention directional needs an even number of heads, one half for "
+            f"each direction: --encoder-attention-heads {cfg.encoder_attention_heads} is odd"
         )
 
 

@@ -16,7 +16,7 @@ from fairseq_recur.models.attention_config import SelfAttentionConfig
 from fairseq_recur.models.cross_config import CrossAttentionConfig
 from fairseq_recur.models.t5_config import T5Config
 from fairseq_recur.modules.biarn import ATTENTION
-from fairseq_recur.modules.parts import FUSION, RECURRENCE, SELF_ATTENTION
+from fairseq_recur.modules.parts import FUSION, MULTICOLUMN, RECURRENCE, SELF_ATTENTION
 
 # Deprecated or without effect on an encoder-decoder; `--relu-dropout` stays as an alias.
 LEFT_OUT = {"adaptive_input", "char_inputs", "decoder_input_dim", "relu_dropout"}
@@ -63,7 +63,11 @@ class RecurrentTransformerConfig(
     """Options of the parts, after those of fairseq's Transformer."""
 
     encoder_self_attention: ChoiceEnum(list(SELF_ATTENTION)) = field(
-        default="dot", metadata={"help": "part for the encoder's self-attention"}
+        default="dot",
+        metadata={
+            "help": "part for the encoder's self-attention: as for the decoder, and to compare "
+            "with directional, half of whose heads look back and half ahead (Shen et al. 2018)"
+        },
     )
     recurrence: ChoiceEnum(["none", *RECURRENCE]) = field(
         default="none",
@@ -82,11 +86,12 @@ class RecurrentTransformerConfig(
         default="additive",
         metadata={"help": "attention with which biarn reads the source at every step"},
     )
-    recurrence_fusion: ChoiceEnum(list(FUSION)) = field(
+    recurrence_fusion: ChoiceEnum([*FUSION, MULTICOLUMN]) = field(
         default="stack",
         metadata={
             "help": "how a decoder layer joins its attention over the recurrence encoder with "
-            "that over the Transformer encoder"
+            "that over the Transformer encoder (stack, gated_sum); to compare with, multicolumn: "
+            "the encoders' outputs are joined, for all layers (Chen et al. 2018; birnn alone)"
         },
     )
     recurrence_fused_layers: str = field(
@@ -110,12 +115,13 @@ def fused_layers(cfg: Any) -> int:
     """How many decoder layers, counted from the top, read the recurrence encoder.
 
     Args:
-        cfg: anything with ``recurrence``, ``recurrence_fused_layers``, ``decoder_layers``
+        cfg: anything with ``recurrence``, ``recurrence_fusion``, ``recurrence_fused_layers``
+            and ``decoder_layers``
 
     Raises:
         ValueError: if ``recurrence_fused_layers`` is neither "top", "all" nor a number
     """
-    if cfg.recurrence == "none":
+    if cfg.recurrence == "none" or cfg.recurrence_fusion == MULTICOLUMN:
         return 0
     names = {"top": 1, "all": cfg.decoder_layers}
     wanted = cfg.recurrence_fused_layers

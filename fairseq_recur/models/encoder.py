@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from fairseq_recur.models.layers import wrap_layer
 from fairseq_recur.modules.encoder_layer import EncoderLayer
-from fairseq_recur.modules.parts import RECURRENCE
+from fairseq_recur.modules.multicolumn import MultiColumn
+from fairseq_recur.modules.parts import MULTICOLUMN, RECURRENCE
 from fairseq_recur.modules.recurrence_encoder import RecurrenceEncoder
 
 EncoderOut = Dict[str, List[Tensor]]
@@ -19,8 +20,9 @@ class RecurrentTransformerEncoder(TransformerEncoderBase):
     """fairseq's encoder, its layers with slots, and optionally a recurrence encoder.
 
     To fairseq's output dictionary it adds ``recurrence_out``, [states (L', B, 2C)], and
-    ``recurrence_padding_mask``, [mask (B, L')] or [] if there is nothing to mask; and
-    ``sentences``, [(B,) int64], which sentence each row is of, also once rows are beams.
+    ``recurrence_padding_mask``, [mask (B, L')] or [] if there is nothing to mask, unless the
+    two encoders' outputs are joined as the columns of ``encoder_out``; and ``sentences``,
+    [(B,) int64], which sentence each row is of, also once rows are beams.
     """
 
     def __init__(
@@ -35,6 +37,8 @@ class RecurrentTransformerEncoder(TransformerEncoderBase):
                 cfg, RECURRENCE[cfg.recurrence], lambda layer: wrap_layer(layer, cfg)
             )
         )
+        joined = cfg.recurrence != "none" and cfg.recurrence_fusion == MULTICOLUMN
+        self.columns = MultiColumn(cfg) if joined else None
 
     def build_encoder_layer(self, cfg: TransformerConfig) -> nn.Module:
         """A layer whose self-attention is the part named by the configuration."""
@@ -63,6 +67,9 @@ class RecurrentTransformerEncoder(TransformerEncoderBase):
             self.recurrence_input(src_tokens, out["encoder_embedding"][0]),
             mask if mask.any() else None,
         )
+        if self.columns is not None:
+            out["encoder_out"] = [self.columns(out["encoder_out"][0], states)]
+            return out
         out["recurrence_out"] = [states]
         out["recurrence_padding_mask"] = [] if mask is None else [mask]
         return out
@@ -79,7 +86,7 @@ class RecurrentTransformerEncoder(TransformerEncoderBase):
             return encoder_out
         out = super().reorder_encoder_out(encoder_out, new_order)
         out["sentences"] = [reordered]
-        if self.recurrence_encoder is not None:
-            for key, batch_axis in (("recurrence_out", 1), ("recurrence_padding_mask", 0)):
+        for key, batch_axis in (("recurrence_out", 1), ("recurrence_padding_mask", 0)):
+            if key in encoder_out:
                 out[key] = [x.index_select(batch_axis, new_order) for x in encoder_out[key]]
         return out

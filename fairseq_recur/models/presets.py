@@ -48,6 +48,18 @@ SYSTEMS: Dict[str, Dict[str, Any]] = {
     "rsa_transformer": dict(encoder_self_attention="rsa", decoder_self_attention="rsa"),
     # Long et al. 2023 around this host; s = 64 as in the paper.
     "srformer": dict(cross_attention="srformer"),
+    # What Hao et al. 2019 compare with in table 4. Shaw et al. 2018: k = 16, in place of the
+    # absolute positions; Shen et al. 2018, in the encoder; Chen et al. 2018, six layers of RNN.
+    "transformer_relpos": dict(
+        encoder_self_attention="relative",
+        decoder_self_attention="relative",
+        relative_clip=16,
+        no_token_positional_embeddings=True,
+    ),
+    "transformer_disan": dict(encoder_self_attention="directional"),
+    "transformer_rnn_multicolumn": dict(
+        recurrence="birnn", recurrence_layers=6, recurrence_fusion="multicolumn"
+    ),
 }
 
 # T5 v1.0, whose small size is the base size of the Transformer (Raffel et al. 2020).

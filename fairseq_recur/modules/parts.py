@@ -12,6 +12,7 @@ from torch import nn
 
 from fairseq_recur.modules.biarn import BiARN
 from fairseq_recur.modules.birnn import BiRNN
+from fairseq_recur.modules.directional import DirectionalSelfAttention
 from fairseq_recur.modules.fusion import GatedSumFusion, StackFusion
 from fairseq_recur.modules.learned_matrices import FullMatrix, ToeplitzMatrix
 from fairseq_recur.modules.mixture import Mixture
@@ -70,6 +71,11 @@ def relative(cfg: TransformerConfig, side: str, stock: Callable[[], nn.Module]) 
     return RelativeSelfAttention(cfg, side)
 
 
+def directional(cfg: TransformerConfig, side: str, stock: Callable[[], nn.Module]) -> nn.Module:
+    """Half of the heads look back, half of them ahead (DiSAN, Shen et al. 2018)."""
+    return DirectionalSelfAttention(cfg, side)
+
+
 def initial_gate(cfg: TransformerConfig) -> float:
     """mu: as given, or for each layer another value from [-3, 3] (section 3, "Initialization")."""
     if cfg.rsa_gate_init == "random":
@@ -86,6 +92,7 @@ SELF_ATTENTION: Dict[str, AttentionBuilder] = {
     "dot": dot,
     "rsa": rsa,
     "relative": relative,
+    "directional": directional,
     "toeplitz": learned_matrix(ToeplitzMatrix),
     "full_matrix": learned_matrix(FullMatrix),
 }
@@ -97,4 +104,6 @@ CROSS_ATTENTION: Dict[str, AttentionBuilder] = {
     "global": cross(GlobalAttention),
 }
 RECURRENCE: Dict[str, Type[Recurrence]] = {"birnn": BiRNN, "biarn": BiARN}
+# In the decoder's layers; "multicolumn" joins the two encoders before them.
 FUSION: Dict[str, Type[StackFusion]] = {"stack": StackFusion, "gated_sum": GatedSumFusion}
+MULTICOLUMN = "multicolumn"

@@ -140,6 +140,14 @@ def gated_sum(d: Tensor, r: Tensor, w_d: Tensor, w_r: Tensor, bias: Tensor) -> T
     return lam * d + (1 - lam) * r
 
 
+def multi_column(e: Tensor, r: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """The two encoders' outputs at one position as one vector (Chen et al. 2018)."""
+    total = bias
+    for column, value in zip(weight.t(), [*e, *r]):
+        total = total + column * value
+    return total
+
+
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> Tensor:
     """Layer normalisation of one vector (Ba et al. 2016)."""
     mean = x.sum() / x.numel()
@@ -297,6 +305,19 @@ def relative_head(
         ]
         outputs.append(
             softmax_sum(energies, [values[j] + value_table[row] for j, row in zip(seen, rows)])
+        )
+    return torch.stack(outputs)
+
+
+def directional_head(
+    queries: List[Tensor], keys: List[Tensor], values: List[Tensor], ahead: bool
+) -> Tensor:
+    """A head that looks *ahead*, or back, and at its own position (Shen et al. 2018): (T, D)."""
+    outputs = []
+    for t, query in enumerate(queries):
+        seen = range(t, len(keys)) if ahead else range(t + 1)
+        outputs.append(
+            dot_product_attention(query, [keys[j] for j in seen], [values[j] for j in seen])
         )
     return torch.stack(outputs)
 

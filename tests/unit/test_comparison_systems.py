@@ -1,0 +1,337 @@
+"""What Hao et al. 2019 compare with in table 4: relative positions, DiSAN, the multi-column encoder."""
+
+from argparse import Namespace
+from typing import Any, Callable, List, Tuple
+from unittest.mock import patch
+
+import pytest
+import torch
+from fairseq import options
+from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.models.transformer import TransformerConfig
+from torch import Tensor, nn
+
+from fairseq_recur.errors import ConfigError
+from fairseq_recur.models.config import fused_layers
+from fairseq_recur.modules.directional import DirectionalSelfAttention
+from fairseq_recur.modules.multicolumn import MultiColumn
+from fairseq_recur.ops import directional, naive
+from fairseq_recur.ops.relative import relative_attention
+from tests.conftest import SMALL
+from tests.running import weights
+from tests.unit.test_model_properties import compare_to_stock, encode, sentences, small
+from tests.unit.test_ops import LENGTHS, PADDING, assert_same, random
+
+Build = Callable[..., nn.Module]
+HEADS, WIDTH = 4, 3
+
+
+def real_positions(length: int, side: str) -> List[range]:
+    """Where the real tokens of two sentences are: all of them, or there is padding in both."""
+    lengths = [(length + 1) // 2, 1] if side != "none" else [length] * 2
+    starts = [length - n if side == "left" else 0 for n in lengths]
+    return [range(start, start + n) for start, n in zip(starts, lengths)]
+
+
+def padding_mask(real: List[range], length: int) -> Tensor:
+    """(B, S) bool, True at padding."""
+    return torch.tensor([[j not in r for j in range(length)] for r in real])
+
+
+def attention_inputs(length: int, side: str) -> Tuple[List[Tensor], List[range], Any]:
+    """Queries, keys and values (B, H, T, D), where the real ones are, and the additive mask."""
+    inputs = [random(2, HEADS, length, WIDTH) for _ in range(3)]
+    real = real_positions(length, side)
+    if side == "none":
+        return inputs, real, None
+    hidden = padding_mask(real, length)[:, None, None]
+    return inputs, real, torch.zeros(hidden.shape).double().masked_fill(hidden, -1e300)
+
+
+def rows(x: Tensor, real: List[range]) -> Tensor:
+    """The real positions of (B, H, T, D), one after the other."""
+    return torch.cat([x[b, :, r.start : r.stop].flatten(0, 1) for b, r in enumerate(real)])
+
+
+@pytest.mark.parametrize("side", PADDING)
+@pytest.mark.parametrize("length", LENGTHS)
+def test_directional_attention_equals_the_loops(length: int, side: str) -> None:
+    """The first half of the heads looks back, the second ahead; each sees its own position."""
+    inputs, real, mask = attention_inputs(length, side)
+    fast = directional.directional_attention(*inputs, mask)
+    slow = [
+        naive.directional_head(*([x[b, h, j] for j in r] for x in inputs), h >= HEADS // 2)
+        for b, r in enumerate(real)
+        for h in range(HEADS)
+    ]
+    assert_same(rows(fast, real), torch.cat(slow), inputs)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("length", LENGTHS)
+def test_relative_attention_with_padding_equals_the_loops(length: int, side: str) -> None:
+    """Of an encoder, with the preset's k = 16; without padding it is in test_rem.py."""
+    inputs, real, mask = attention_inputs(length, side)
+    tables = [random(HEADS, 33, WIDTH) for _ in range(2)]
+    fast, _ = relative_attention(*inputs, *tables, mask)
+    slow = [
+        naive.relative_head(
+            *([x[b, h, j] for j in r] for x in inputs), tables[0][h], tables[1][h], masked=False
+        )
+        for b, r in enumerate(real)
+        for h in range(HEADS)
+    ]
+    assert_same(rows(fast, real), torch.cat(slow), [*inputs, *tables])
+
+
+@pytest.mark.parametrize("side", PADDING)
+@pytest.mark.parametrize("length", LENGTHS)
+def test_multi_column_equals_the_loops(make_model: Build, length: int, side: str) -> None:
+    """The encoder's output is the merged one: both columns of one token, in their order."""
+    model = make_model("transformer_rnn_multicolumn", *SMALL, "--recurrence-layers", "2")
+    model = model.double().eval()
+    nn.init.normal_(model.encoder.columns.merge.bias)
+    lengths = [length, length, length] if side == "none" else [length, (length + 1) // 2, 1]
+    source = sentences(lengths, side)
+    columns: List[Tensor] = []
+    with patch.object(
+        MultiColumn, "forward", lambda self, *states: columns.extend(states) or states[0]
+    ):
+        encode(model, source)
+    assert [c.shape for c in columns] == [(length, 3, 16), (length, 3, 32)]
+    out = encode(model, source)
+    assert "recurrence_out" not in out and torch.equal(out["encoder_padding_mask"][0], source.eq(1))
+    merge = model.encoder.columns.merge
+    inputs = [c.detach().requires_grad_() for c in columns]
+    fast = model.encoder.columns(*inputs)
+    torch.testing.assert_close(out["encoder_out"][0], fast, rtol=1e-10, atol=1e-12)
+    slow = [
+        torch.stack([naive.multi_column(e, r, merge.weight, merge.bias) for e, r in zip(*at)])
+        for at in zip(*inputs)
+    ]
+    assert_same(fast, torch.stack(slow), [*inputs, merge.weight, merge.bias])
+
+
+def directional_module(**changed: Any) -> DirectionalSelfAttention:
+    options = dict(
+        encoder_embed_dim=12, encoder_attention_heads=HEADS, attention_dropout=0.0, **changed
+    )
+    cfg = TransformerConfig.from_namespace(Namespace(**options))
+    return DirectionalSelfAttention(cfg, "encoder").double().eval()
+
+
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("side", PADDING)
+def test_directional_weights_on_demand(side: str, biased: bool) -> None:
+    """The maps give the fused form's output, and see what they may: also with a T5's bias."""
+    module, x = directional_module(), torch.randn(7, 2, 12, dtype=torch.float64)
+    hidden = padding_mask(real_positions(7, side), 7)
+    arguments = dict(
+        key_padding_mask=None if side == "none" else hidden,
+        attn_mask=torch.randn(HEADS, 7, 7, dtype=torch.float64) if biased else None,
+    )
+    fused, none = module(x, x, x, need_weights=False, **arguments)
+    out, maps = module(x, x, x, need_head_weights=True, **arguments)
+    assert none is None and maps.shape == (HEADS, 2, 7, 7)
+    real = ~hidden.t()
+    torch.testing.assert_close(out[real], fused[real], rtol=1e-10, atol=1e-12)
+    for b, r in enumerate(real_positions(7, side)):
+        for i in r:
+            for j in range(7):
+                seen = [j in r and j <= i] * 2 + [j in r and j >= i] * 2
+                assert (maps[:, b, i, j] > 0).tolist() == seen
+
+
+def test_directional_reads_the_bias_of_its_heads() -> None:
+    """A bias that lets each head see one key alone, another key for each head."""
+    values = random(1, HEADS, 4, WIDTH)
+    wanted = [0, 1, 3, 2]  # for position 1 in the first half, for position 2 in the second
+    bias = torch.full((HEADS, 4, 4), -1e9, dtype=torch.float64)
+    for head, key in enumerate(wanted):
+        bias[head, :, key] = 0.0
+    out = directional.directional_attention(values, values, values, bias)
+    for head, key in enumerate(wanted):
+        position = 1 if head < HEADS // 2 else 2
+        torch.testing.assert_close(out[0, head, position], values[0, head, key])
+
+
+def test_directional_dropout() -> None:
+    module = directional_module().train()
+    module.dropout_module.p = 0.999999
+    x = torch.randn(5, 2, 12, dtype=torch.float64)
+    for wanted in (False, True):
+        out, _ = module(x, x, x, need_weights=wanted)
+        assert torch.equal(out, module.out_proj.bias.expand_as(out))
+
+
+def test_changes_reach_the_heads_that_see_them(make_model: Build) -> None:
+    """In a one-layer encoder the first word moves through the backward-looking heads alone."""
+    flags = ["--encoder-layers", "1", "--encoder-attention-heads", "2"]
+    model = small(make_model, ["--arch", "transformer_disan", *flags])
+    attention = model.encoder.layers[0].self_attn
+    out_of_heads: List[Tensor] = []
+    attention.out_proj.register_forward_pre_hook(lambda m, x: out_of_heads.append(x[0]))
+    for first in (5, 6):
+        encode(model, torch.tensor([[first, 7, 8, 2]]))
+    moved = (out_of_heads[0] - out_of_heads[1]).abs().view(4, 2, 8).amax(-1) > 1e-9
+    assert moved.tolist() == [[True, True], [True, False], [True, False], [True, False]]
+
+
+def test_presets_are_what_their_papers_say(make_model: Build) -> None:
+    relpos = make_model("transformer_relpos", *SMALL)
+    assert relpos.encoder.embed_positions is None and relpos.decoder.embed_positions is None
+    for layer in relpos.encoder.layers:
+        assert layer.self_attn.positions.key.shape == (2, 2 * 16 + 1, 8)
+    for layer in relpos.decoder.layers:
+        assert layer.self_attn.positions.value.shape == (2, 16 + 1, 8)
+    disan = make_model("transformer_disan", *SMALL)
+    assert all(isinstance(x.self_attn, DirectionalSelfAttention) for x in disan.encoder.layers)
+    assert type(disan.decoder.layers[0].self_attn).__module__.startswith("fairseq.")
+    assert disan.encoder.embed_positions is not None
+    columns = make_model("transformer_rnn_multicolumn", *SMALL)
+    assert len(columns.encoder.recurrence_encoder.layers) == 6
+    assert not any(layer.fuses_recurrence for layer in columns.decoder.layers)
+    for name in ("transformer_relpos", "transformer_disan", "transformer_rnn_multicolumn"):
+        sizes = ["", "_tiny", "_iwslt_de_en", "_wmt_en_de", "_wmt_en_de_big", "_wmt_zh_en"]
+        assert {name + size for size in sizes} <= ARCH_MODEL_REGISTRY.keys()
+
+
+@pytest.mark.parametrize(
+    "arch, added",
+    [
+        # 6 layers, 8 heads of width 64, keys and values: 33 rows in the encoder, 17 in the decoder
+        ("transformer_relpos", 6 * 2 * 8 * 64 * (33 + 17)),
+        ("transformer_disan", 0),
+        (
+            "transformer_rnn_multicolumn",
+            # two GRUs, six layers: the first reads C, those above 2C; two biases a gate
+            2 * (6 * 3 * 512 * 512 + 3 * 512 * 512 + 5 * 3 * 1024 * 512 + 6 * 2 * 3 * 512)
+            + 6 * (2 * 1024 * 2048 + 2048 + 1024 + 2 * 2 * 1024)  # networks 2C, F, 2C, and norms
+            + 3 * 512 * 512 + 512,  # the merge
+        ),
+    ],
+)  # fmt: skip
+def test_parameters_added(make_model: Build, arch: str, added: int) -> None:
+    with torch.device("meta"):
+        sizes = [
+            sum(p.numel() for p in weights(dict(make_model(a).named_parameters())).values())
+            for a in ("transformer", arch)
+        ]
+    assert sizes[1] - sizes[0] == added
+
+
+def test_closed_column_is_the_stock_transformer(make_model: Build) -> None:
+    """Bit for bit, with a stock checkpoint and nothing of the recurrence encoder let through."""
+    model = make_model("transformer_rnn_multicolumn", *SMALL).eval()
+    stock = make_model("transformer", *SMALL).eval()
+    model.load_state_dict(stock.state_dict())
+    with pytest.raises(AssertionError):
+        compare_to_stock(model, stock)
+    nn.init.zeros_(model.encoder.columns.merge.weight[:, 16:])
+    compare_to_stock(model, stock)
+
+
+def test_merge_begins_as_identity_and_xavier(make_model: Build) -> None:
+    merge = make_model("transformer_rnn_multicolumn", *SMALL).encoder.columns.merge
+    assert torch.equal(merge.weight[:, :16], torch.eye(16)) and not merge.bias.any()
+    bound = (6 / (16 + 32)) ** 0.5
+    assert 0.9 * bound < merge.weight[:, 16:].abs().max() <= bound
+
+
+@pytest.mark.parametrize("cross", ["dot", "srformer", "segmented", "xl", "global"])
+def test_every_cross_attention_reads_the_columns(make_model: Build, cross: str) -> None:
+    flags = [] if cross == "dot" else "--segment-size 2 --target-length 4".split()
+    system = ["--arch", "transformer_rnn_multicolumn", "--cross-attention", cross, *flags]
+    model = small(make_model, [*system, *"--recurrence-layers 1".split()])
+    source, target = sentences([5, 2], "left"), torch.tensor([[2, 5, 6], [2, 7, 8]])
+    out = encode(model, source)
+    before, _ = model.decoder(target, encoder_out=out)
+    alone = encode(model, source[1:, 3:])
+    apart, _ = model.decoder(target[1:], encoder_out=alone)
+    torch.testing.assert_close(before[1:], apart, rtol=1e-9, atol=1e-11)
+    state, steps = {}, []
+    for t in (1, 2, 3):
+        steps.append(model.decoder(target[:, :t], encoder_out=out, incremental_state=state)[0])
+    torch.testing.assert_close(torch.cat(steps, dim=1), before, rtol=1e-4, atol=2e-6)
+    nn.init.zeros_(model.encoder.columns.merge.weight[:, 16:])
+    after, _ = model.decoder(target, encoder_out=encode(model, source))
+    assert (before - after).abs().max() > 1e-3
+
+
+REFUSED = {
+    "decoder": (
+        "transformer_disan",
+        "--decoder-self-attention directional",
+        "--decoder-self-attention directional: no position of a decoder sees later ones",
+    ),
+    "odd heads": (
+        "transformer_disan",
+        "--encoder-attention-heads 1",
+        "even number of heads, one half for each direction: --encoder-attention-heads 1 is odd",
+    ),
+    "odd heads of a T5": (
+        "t5_small",
+        "--encoder-self-attention directional --encoder-attention-heads 1",
+        "--encoder-attention-heads 1 is odd",
+    ),
+    "biarn": (
+        "transformer_rnn_multicolumn",
+        "--recurrence biarn",
+        "--recurrence-fusion multicolumn puts the outputs of two encoders side by side",
+    ),
+    "layers": (
+        "transformer_rnn_multicolumn",
+        "--recurrence-fused-layers all",
+        "--recurrence-fused-layers all has no effect with --recurrence-fusion multicolumn; it "
+        "needs gated_sum or stack",
+    ),
+    "gate": (
+        "transformer_rnn_multicolumn",
+        "--recurrence-gate scalar",
+        "--recurrence-gate scalar has no effect with --recurrence-fusion multicolumn",
+    ),
+    "no column": (
+        "transformer_biarn",
+        "--recurrence none --recurrence-fusion multicolumn",
+        "--recurrence-fusion multicolumn has no effect with --recurrence none",
+    ),
+    "positions": (
+        "transformer_relpos",
+        "--recurrence birnn --recurrence-positions",
+        "--recurrence-positions needs what --no-token-positional-embeddings removes",
+    ),
+    "clip": ("transformer_relpos", "--relative-clip 0", "--relative-clip 0: at least 1"),
+    "language model": (
+        "rsa_transformer_lm",
+        "--decoder-self-attention directional",
+        "--decoder-self-attention directional: no position of a decoder sees later ones",
+    ),
+}
+
+
+@pytest.mark.parametrize("arch, flags, said", REFUSED.values(), ids=REFUSED.keys())
+def test_what_cannot_be_is_refused(make_model: Build, arch: str, flags: str, said: str) -> None:
+    sizes = [] if arch.endswith("_lm") else SMALL
+    with pytest.raises(ConfigError) as caught:
+        make_model(arch, *sizes, *flags.split())
+    assert said in str(caught.value)
+
+
+def test_columns_leave_no_layer_fused() -> None:
+    cfg = Namespace(recurrence="birnn", recurrence_fused_layers="all", decoder_layers=6)
+    assert fused_layers(Namespace(**vars(cfg), recurrence_fusion="multicolumn")) == 0
+    assert fused_layers(Namespace(**vars(cfg), recurrence_fusion="stack")) == 6
+
+
+def test_help_names_the_choices(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = options.get_training_parser("translation")
+    with pytest.raises(SystemExit):
+        options.parse_args_and_arch(
+            parser, ["data", "--arch", "transformer_disan", "--encoder-self-attention", "ahead"]
+        )
+    assert "directional" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        options.parse_args_and_arch(
+            parser, ["data", "--arch", "transformer_disan", "--recurrence-fusion", "sum"]
+        )
+    assert "multicolumn" in capsys.readouterr().err
