@@ -128,8 +128,8 @@ def word_pools(sentences: List[List[str]], plan: Plan, rng: random.Random) -> Po
         targets -= lacking
         targets.update(islice(waiting, len(lacking)))
     raise ConfigError(
-        f"{plan.words} words are needed, each alone of its kind in {need} sentences; there are "
-        f"{len(targets)}"
+        f"{plan.words} words are needed, each in {need} sentences without the others; "
+        f"{len(candidates)} words are in so many sentences at all"
     )
 
 
