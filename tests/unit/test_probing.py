@@ -27,7 +27,9 @@ MODELS: Dict[str, List[str]] = {
     "biarn": ["transformer_biarn"],
     "birnn": ["transformer_biarn", "--recurrence", "birnn", "--recurrence-layers", "2"],
     "pre-norm-biarn": ["transformer_biarn", "--encoder-normalize-before", "--recurrence-positions"],
+    "multicolumn": ["transformer_rnn_multicolumn"],
 }
+WITHOUT_R = ("transformer", "multicolumn")
 SENTENCES = ["w1", "w5 w6 w7 w8 w9 w10 w11", "w2 w3", "w9 w9 w9 w4", "w20 unheard w22"]
 
 
@@ -59,8 +61,8 @@ def test_representations_are_those_of_each_sentence_alone(
 ) -> None:
     encoder = encoder_of(name)
     expected = [torch.stack(r) for r in zip(*(alone(encoder, s) for s in SENTENCES))]
-    assert [x.shape for x in expected] == [(5, 16), (5, 32)][: 1 + (name != "transformer")]
-    assert encoder.has_recurrence == (name != "transformer")
+    assert [x.shape for x in expected] == [(5, 16), (5, 32)][: 1 + (name not in WITHOUT_R)]
+    assert encoder.has_recurrence == (name not in WITHOUT_R)
     found = encoder.represent(SENTENCES)
     tokens = [encoder.tokens(s) for s in SENTENCES]
     pad = encoder.task.source_dictionary.pad()

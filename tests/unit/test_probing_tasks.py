@@ -180,6 +180,10 @@ def test_what_bigram_shift_leaves_out() -> None:
     small = Corpus([s.split() for s in fixed], len(fixed))
     with pytest.raises(ConfigError, match="BigramShift: 6 sentences .* there are 0"):
         build_tasks(small, ["BigramShift"], plan)
+    twins = [f"{word} {pair}".split() for word in ("We", "You", "They") for pair in ("a b", "b a")]
+    plan = plan._replace(bins=[(3, 3), (4, 4)])
+    with pytest.raises(ConfigError, match="3 for label I; there are 0"):
+        build_tasks(Corpus(twins, len(twins)), ["BigramShift"], plan)
 
 
 def test_a_small_corpus_says_what_there_is(corpus: Corpus) -> None:
