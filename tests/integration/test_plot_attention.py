@@ -1,0 +1,188 @@
+"""The command `fairseq-recur plot attention`, on models of every kind with random weights."""
+
+import json
+from pathlib import Path
+from typing import Any, Callable, Dict, List
+
+import pytest
+import torch
+from fairseq import options, tasks
+from fairseq.data import Dictionary
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from PIL import Image
+
+from fairseq_recur.cli import main
+from tests.conftest import BART_FLAGS, PLAIN, SMALL
+from tests.unit.test_cli_main import root_logger  # noqa: F401  (used by every test)
+
+Save = Callable[..., str]
+GATED = "--recurrence-fusion gated_sum --recurrence-fused-layers all --recurrence-steps 3".split()
+
+MODELS: Dict[str, List[str]] = {
+    "stock": ["transformer"],
+    "biarn": ["transformer_biarn"],
+    "gated": ["transformer_biarn", *GATED],
+    "birnn": ["transformer_biarn", "--recurrence", "birnn"],
+    "srformer": ["srformer", "--segment-size", "2", "--target-length", "6"],
+    "rsa": ["rsa_transformer"],
+    "t5": ["t5_small"],
+}
+KINDS: Dict[str, List[str]] = {
+    "biarn": ["encoder", "decoder", "cross", "steps", "fusion"],
+    "gated": ["encoder", "decoder", "cross", "steps", "fusion", "gate"],
+    "birnn": ["encoder", "decoder", "cross", "fusion"],
+}
+"""What there is to see; of the others the first three."""
+
+
+@pytest.fixture(scope="module")
+def save(tmp_path_factory: pytest.TempPathFactory, dictionary: Dictionary) -> Save:
+    """Save a model with random weights, as fairseq does, beside its dictionaries."""
+    root = tmp_path_factory.mktemp("models")
+    saved: Dict[str, str] = {}
+
+    def make(name: str, *flags: str, task: str = "translation") -> str:
+        if name not in saved:
+            folder = root / name
+            folder.mkdir()
+            for language in ("src", "tgt"):
+                dictionary.save(str(folder / f"dict.{language}.txt"))
+            dictionary.save(str(folder / "dict.txt"))
+            words = [str(folder), "--task", task, "--arch", *(flags or MODELS[name])]
+            if task == "translation":
+                words += ["-s", "src", "-t", "tgt", *SMALL]
+            args = options.parse_args_and_arch(options.get_training_parser(task), words)
+            cfg = convert_namespace_to_omegaconf(args)
+            torch.manual_seed(1)
+            model = tasks.setup_task(cfg.task).build_model(cfg.model)
+            history = {"criterion_name": "", "optimizer_name": "", "lr_scheduler_state": {}}
+            state = {
+                "args": None, "cfg": cfg, "model": model.state_dict(), "task_state": {},
+                "optimizer_history": [{**history, "num_updates": 0}],
+                "extra_state": {"train_iterator": None},
+            }  # fmt: skip
+            saved[name] = str(folder / "model.pt")
+            torch.save(state, saved[name])
+        return saved[name]
+
+    return make
+
+
+@pytest.fixture
+def draw(save: Save, tmp_path: Path) -> Callable[..., Dict[str, Any]]:
+    """Run the command on a model and read what it wrote."""
+
+    def run(name: str, *words: str) -> Dict[str, Any]:
+        image, matrices = tmp_path / "out" / "a.png", tmp_path / "out" / "a.json"
+        source = [] if "--source" in words else ["--source", "w1 w2 w3"]
+        command = ["plot", "attention", save(name), *source, *words]
+        command += ["--max-len-b", "4", "--output", str(image), "--json", str(matrices)]
+        assert main(command) == 0
+        with Image.open(image) as picture:
+            assert picture.format == "PNG" and min(picture.size) > 100
+        return json.loads(matrices.read_text(encoding="utf-8"))
+
+    return run
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_structure(name: str, draw: Callable[..., Dict[str, Any]]) -> None:
+    found = draw(name)
+    assert list(dict.fromkeys(p["kind"] for p in found["panels"])) == KINDS.get(
+        name, ["encoder", "decoder", "cross"]
+    )
+    assert found["source"] == ["w1", "w2", "w3", "</s>"]
+    for panel in found["panels"]:
+        assert len(panel["values"]) == len(panel["rows"])
+        assert {len(row) for row in panel["values"]} == {len(panel["columns"])}
+        if panel["kind"] not in ("gate",) and name != "rsa":
+            assert [sum(row) for row in panel["values"]] == pytest.approx([1.0] * len(panel["rows"]))
+        if panel["kind"] in ("decoder", "cross", "fusion", "gate"):
+            assert panel["rows"] == found["target"]
+
+
+def test_translation_is_fairseqs(save: Save, draw: Callable[..., Dict[str, Any]], cli: Callable) -> None:
+    """With beams, as fairseq-interactive finds it; a given target is taken as it is."""
+    checkpoint = save("gated")
+    out = cli("interactive", str(Path(checkpoint).parent), "--path", checkpoint, "-s", "src", "-t", "tgt",
+              "--beam", 3, "--lenpen", 0.5, "--max-len-b", 4, "--cpu", stdin="w1 w2 w3\n")  # fmt: skip
+    (line,) = [line for line in out.splitlines() if line.startswith("H-0")]
+    own = draw("gated", "--beam", "3", "--lenpen", "0.5")
+    # fairseq leaves the other symbols of the sentence's limits out of its lines.
+    words = [word for word in own["target"] if word not in ("<s>", "</s>")]
+    assert words == line.split("\t")[2].split() and own["target"][-1] == "</s>"
+    forced = draw("gated", "--target", " ".join(own["target"][:-1]))
+    for ours, theirs in zip(own["panels"], forced["panels"]):
+        assert torch.allclose(torch.tensor(ours["values"]), torch.tensor(theirs["values"]), atol=1e-5)
+    other = draw("gated", "--target", "w7 w8", "--show", "cross", "gate", "--layer", "0")
+    assert other["target"] == ["w7", "w8", "</s>"]
+    assert [(p["kind"], p["layer"]) for p in other["panels"]] == [("cross", 0), ("gate", 0)]
+
+
+def test_words(draw: Callable[..., Dict[str, Any]], tmp_path: Path) -> None:
+    """Unknown words stand beside their symbol; one word is enough; BPE is fairseq's."""
+    found = draw("biarn", "--source", "w1 Haus $x$", "--target", "w2 \u4f60\u597d", "--show", "decoder")
+    assert found["source"] == ["w1", "<unk> Haus", "<unk> $x$", "</s>"]
+    assert found["target"] == ["w2", "<unk> \u4f60\u597d", "</s>"]
+    (decoder,) = found["panels"]
+    assert decoder["columns"] == ["</s>", "w2", "<unk> \u4f60\u597d"]
+    assert draw("biarn", "--source", "w1", "--show", "steps")["source"] == ["w1", "</s>"]
+    codes = tmp_path / "codes"
+    codes.write_text("#version: 0.2\nw 1</w>\n", encoding="utf-8")
+    bpe = ["--bpe", "subword_nmt", "--bpe-codes", str(codes)]
+    found = draw("biarn", "--source", "w1 w2", "--target", "w1", "--show", "cross", *bpe)
+    assert found["source"] == ["w1", "<unk> w@@", "<unk> 2", "</s>"]
+
+
+def test_other_formats(save: Save, tmp_path: Path) -> None:
+    for suffix, start in (("pdf", b"%PDF"), ("svg", b"<?xml")):
+        output = tmp_path / f"a.{suffix}"
+        command = ["plot", "attention", save("gated"), "--source", "w1", "--target", "w2"]
+        command += ["--show", "cross", "gate"]
+        assert main([*command, "--output", str(output)]) == 0
+        assert output.read_bytes().startswith(start)
+
+
+def test_wrong_use(save: Save, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    biarn = save("biarn")
+    alone = tmp_path / "alone" / "model.pt"
+    alone.parent.mkdir()
+    alone.write_bytes(Path(biarn).read_bytes())
+    cut = tmp_path / "cut.pt"
+    cut.write_bytes(Path(biarn).read_bytes()[:3000])
+    small = tmp_path / "small"
+    small.mkdir()
+    for language in ("src", "tgt"):
+        (small / f"dict.{language}.txt").write_text("w1 1\nw2 1\n")
+    lm = save("lm", "transformer_lm", "--decoder-embed-dim", "16", task="language_modeling")
+    for arguments, message in (
+        ([str(tmp_path / "none.pt")], "none.pt: no such file"),
+        ([str(cut)], "cut short or damaged"),
+        ([str(alone)], "no dict.src.txt in"),
+        ([str(alone), "--data", str(tmp_path / "data")], "no data folder"),
+        ([biarn, "-s", "en"], "no dict.en.txt"),
+        ([biarn, "--data", str(small)], "its vocabulary is of another size"),
+        ([save("stock"), "--data", str(small)], "its weights do not fit"),
+        ([lm], "expected a model that translates"),
+        ([save("birnn"), "--show", "steps"], "--show steps: no recurrence encoder that reads"),
+        ([biarn, "--layer", "2"], "--layer 2: encoder has layers 0 to 1"),
+        ([biarn, "--head", "2"], "--head 2: encoder has heads 0 to 1"),
+        ([biarn, "--source", " "], "--source has no words"),
+        ([biarn, "--source", "w1 " * 1024], "--source has 1025 tokens; the model takes at most 1024"),
+        ([biarn, "--beam", "0"], "--beam 0: at least 1"),
+    ):
+        output = ["--source", "w1", "--max-len-b", "5", "--output", str(tmp_path / "a.png")]
+        assert main(["plot", "attention", arguments[0], *output, *arguments[1:]]) == 2, message
+        assert message in capsys.readouterr().err
+    assert main(["plot", "attention", biarn, "--source", "w1", "--output", "a.jpg"]) == 2
+    assert "ends in .png, .pdf or .svg" in capsys.readouterr().err
+    assert not (tmp_path / "a.png").exists()
+
+
+def test_other_shapes_of_the_host(draw: Callable[..., Dict[str, Any]], save: Save) -> None:
+    """A BART's learned positions, norms before the sub-layers."""
+    save("bart", "transformer_biarn", *PLAIN, *BART_FLAGS)
+    assert [p["kind"] for p in draw("bart", "--target", "w1")["panels"]] == ["encoder", "decoder", "cross"]
+    save("pre", "transformer_biarn", "--encoder-normalize-before", "--decoder-normalize-before", *GATED)
+    shown = draw("pre", "--show", "cross", "gate", "--layer", "all", "--head", "all")["panels"]
+    assert [p["kind"] for p in shown] == ["cross"] * 4 + ["gate"] * 2
