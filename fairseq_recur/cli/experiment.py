@@ -1,8 +1,8 @@
-"""A table of a paper from one file: train, decode and score several systems alike.
+"""A table of a paper with one command: train, decode and score several systems alike.
 
 What is done is kept in a folder and not done again; what was stopped or killed goes on from its
 last checkpoint when the same command is given again. results.json and table.md in the folder are
-written anew whenever a run is finished. docs/experiments.md explains the file."""
+written anew whenever a run is finished. docs/experiments.md explains the files."""
 
 import argparse
 import os
@@ -36,18 +36,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run_ = actions.add_parser(
         "run", help="do what is left of an experiment, then measure speed and write the table"
     )
-    run_.add_argument("file", metavar="TABLE.yaml", help="the experiment")
+    run_.add_argument(
+        "files",
+        nargs="+",
+        metavar="FILE.yaml",
+        help="the experiment; several files are read as one, such as a table and a corpus",
+    )
     run_.add_argument("--work", required=True, metavar="DIR", help="folder for everything")
     run_.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="instead of what the file has, such as data=DATA_BIN or train.max-update=500; the "
+        help="instead of what the files have, such as data=DATA_BIN or train.max-update=500; the "
         "value is YAML; give it again for further keys",
     )
     run_.add_argument("--only", nargs="+", default=[], metavar="SYSTEM", help="these rows alone")
-    run_.add_argument("--seeds", nargs="+", type=int, default=[], metavar="N", help="not the file's")
+    run_.add_argument("--seeds", nargs="+", type=int, default=[], metavar="N", help="not the files'")
     run_.add_argument(
         "--jobs",
         type=int,
@@ -82,7 +87,7 @@ def run_all(args: argparse.Namespace) -> int:
     write_json(
         work / ABOUT,
         {
-            "file": str(Path(args.file).resolve()),
+            "files": [str(Path(file).resolve()) for file in args.files],
             "set": args.set, "only": args.only, "seeds": args.seeds, "parameters": parameters,
         },
     )  # fmt: skip
@@ -99,7 +104,7 @@ def run_all(args: argparse.Namespace) -> int:
 
 def runs_from(args: argparse.Namespace) -> List[Run]:
     """The runs that the arguments ask for."""
-    experiment = read_experiment(args.file, args.set)
+    experiment = read_experiment(args.files, args.set)
     work = Path(args.work).resolve()
     return runs_of(experiment, work, tuple(args.only), tuple(dict.fromkeys(args.seeds)))
 
@@ -172,7 +177,7 @@ def status(args: argparse.Namespace) -> int:
     """Print each run's state, and the table as far as it goes."""
     work = Path(args.work)
     about = experiment_check.read_about(work / ABOUT)
-    experiment = read_experiment(about["file"], about["set"])
+    experiment = read_experiment(about["files"], about["set"])
     runs = runs_of(experiment, work.resolve(), tuple(about["only"]), tuple(about["seeds"]))
     lock = hold(work / LOCK)
     print("nothing runs" if lock else f"process {process_of(work)} works on it")

@@ -57,6 +57,8 @@ def _gather(problems: List[str], where: str, look: Callable[[], Any]) -> None:
             look()
     except ConfigError as error:
         problems.append(f"{where}: {error}")
+    except (ValueError, AssertionError, RuntimeError) as error:  # fairseq's own checks
+        problems.append(f"{where}: {error or type(error).__name__}")
     except SystemExit:
         problems.append(f"{where}: {said.getvalue().strip().splitlines()[-1]}")
 

@@ -1,4 +1,4 @@
-"""What an experiment is: a YAML file, read and checked as a whole."""
+"""What an experiment is: YAML files, read and checked as a whole."""
 
 import json
 from dataclasses import dataclass, field
@@ -112,20 +112,28 @@ def arguments(flags: Flags) -> List[str]:
     return words
 
 
-def read_experiment(path: Union[str, Path], changes: Sequence[str] = ()) -> Experiment:
-    """Read a YAML file.
+def read_experiment(
+    paths: Sequence[Union[str, Path]], changes: Sequence[str] = ()
+) -> Experiment:
+    """Read YAML files that make one experiment together, such as a table and a corpus.
 
     Args:
-        path: of the file; paths in it are relative to its folder
-        changes: "train.max-update=500", ... instead of what the file has; the value is YAML
+        paths: of the files; paths in a file are relative to its folder, and where two have the
+            same key the later counts
+        changes: "train.max-update=500", ... instead of what the files have; the value is YAML
 
     Raises:
         ConfigError: with everything that is wrong, one line each
     """
-    content = _load(Path(path), changes)
+    content: Dict[str, Any] = {}
+    for path in paths:
+        content = _merged(content, _load(Path(path)))
+    for change in changes:
+        _change(content, change)
     problems = list(_problems(content))
     if problems:
-        raise ConfigError(f"{path} is not an experiment:\n- " + "\n- ".join(problems))
+        named = " and ".join(map(str, paths))
+        raise ConfigError(f"{named}: not an experiment:\n- " + "\n- ".join(problems))
     scoring = content["score"]
     references = scoring["reference"]
     return Experiment(
@@ -160,8 +168,17 @@ def _frozen(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _load(path: Path, changes: Sequence[str]) -> Dict[str, Any]:
-    """The file's content, changed, with paths as from here."""
+def _merged(first: Dict[str, Any], second: Dict[str, Any]) -> Dict[str, Any]:
+    """Both, the second's values where both have one; dictionaries are merged inside."""
+    both = {**first, **second}
+    for key in {*first} & {*second}:
+        if isinstance(first[key], dict) and isinstance(second[key], dict):
+            both[key] = _merged(first[key], second[key])
+    return both
+
+
+def _load(path: Path) -> Dict[str, Any]:
+    """The file's content, with paths as from here."""
     if not path.is_file():
         raise ConfigError(f"no such file: {path}; expected an experiment in YAML")
     try:
@@ -171,8 +188,6 @@ def _load(path: Path, changes: Sequence[str]) -> Dict[str, Any]:
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: expected keys and values such as `title: ...`")
     _apply(content, lambda value: str(path.parent / value))
-    for change in changes:
-        _change(content, change)
     return content
 
 

@@ -37,7 +37,7 @@ def content() -> Dict[str, Any]:
 
 def read(folder: Path, changed: Dict[str, Any] = {}, *changes: str) -> Any:
     (folder / "t.yaml").write_text(yaml.safe_dump({**content(), **changed}, sort_keys=False))
-    return read_experiment(folder / "t.yaml", changes)
+    return read_experiment([folder / "t.yaml"], changes)
 
 
 def test_flags_become_words() -> None:
@@ -57,6 +57,20 @@ def test_paths_are_relative_to_the_file_and_changes_to_here(tmp_path: Path) -> N
     assert found.system("a").flags == {"arch": "x"}
     assert read(tmp_path, {}, "data=elsewhere").data == "elsewhere"
     assert read(tmp_path, {"data": "/abs"}).data == "/abs"
+
+
+def test_files_are_read_as_one(tmp_path: Path) -> None:
+    whole = content()
+    (tmp_path / "corpus").mkdir()
+    table = {k: whole.pop(k) for k in ("title", "baseline", "systems")}
+    table["train"] = {"lr": 0.5, "clip-norm": 1}
+    (tmp_path / "table.yaml").write_text(yaml.safe_dump(table))
+    (tmp_path / "corpus/c.yaml").write_text(yaml.safe_dump(whole))
+    found = read_experiment([tmp_path / "table.yaml", tmp_path / "corpus/c.yaml"])
+    assert found.train == {**whole["train"], "clip-norm": 1}, "the later file counts"
+    assert found.data == str(tmp_path / "corpus/bin") and found.baseline == "a"
+    with pytest.raises(ConfigError, match="systems is missing"):
+        read_experiment([tmp_path / "corpus/c.yaml"])
 
 
 WRONG = [
@@ -90,7 +104,7 @@ WRONG = [
 
 @pytest.mark.parametrize("changed, message", WRONG)
 def test_a_wrong_file_is_refused(changed: Dict[str, Any], message: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="is not an experiment") as error:
+    with pytest.raises(ConfigError, match="not an experiment") as error:
         read(tmp_path, changed)
     assert message in str(error.value)
 
@@ -103,13 +117,13 @@ def test_everything_wrong_is_said_at_once(tmp_path: Path) -> None:
 
 def test_what_is_no_experiment(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no such file"):
-        read_experiment(tmp_path / "none.yaml")
+        read_experiment([tmp_path / "none.yaml"])
     (tmp_path / "bad.yaml").write_text("a: [")
     with pytest.raises(ConfigError, match="is not YAML"):
-        read_experiment(tmp_path / "bad.yaml")
+        read_experiment([tmp_path / "bad.yaml"])
     (tmp_path / "list.yaml").write_text("- a")
     with pytest.raises(ConfigError, match="expected keys and values"):
-        read_experiment(tmp_path / "list.yaml")
+        read_experiment([tmp_path / "list.yaml"])
     for change in ("x", "=3", "title.deep=3", "a=["):
         with pytest.raises(ConfigError, match="--set"):
             read(tmp_path, {}, change)

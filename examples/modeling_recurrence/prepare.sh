@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# Make a parallel corpus ready for the experiments here:
+#     bash prepare.sh FOLDER SRC TGT OUTPUT [MERGES]
+#
+# FOLDER has train, valid (or val) and test, each as .SRC and .TGT, tokenised text, a sentence a
+# line. OUTPUT gets the BPE codes, the corpus in pieces, data-bin and a copy of the test set.
+set -euo pipefail
+
+if [ $# -lt 4 ] || [ $# -gt 5 ]; then
+    echo "usage: bash prepare.sh FOLDER SRC TGT OUTPUT [MERGES]" >&2
+    exit 2
+fi
+folder="$1" source="$2" target="$3" output="$4" merges="${5:-10000}"
+here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+root="$(cd "$here/../.." && pwd)"
+
+if ! [[ "$merges" =~ ^[1-9][0-9]*$ ]]; then
+    echo "MERGES $merges: expected a number above 0" >&2
+    exit 2
+fi
+valid=valid
+[ -f "$folder/valid.$source" ] || valid=val
+for set in train "$valid" test; do
+    for language in "$source" "$target"; do
+        [ -s "$folder/$set.$language" ] && continue
+        echo "$folder/$set.$language is not there, or empty; expected train, valid (or val) and" \
+            "test, each as .$source and .$target" >&2
+        exit 2
+    done
+    lines="$(wc -l < "$folder/$set.$source")"
+    if [ "$lines" -ne "$(wc -l < "$folder/$set.$target")" ]; then
+        echo "$folder/$set.$source has $lines lines, .$target has another number" >&2
+        exit 2
+    fi
+done
+
+bash "$root/scripts/setup.sh" # does nothing when the environment is there
+PATH="$root/.venv/bin:$PATH"
+
+if [ -f "$output/done" ] && [ "$(cat "$output/done")" = "$merges" ]; then
+    echo "$output is prepared already"
+    exit
+fi
+mkdir -p "$output/pieces"
+rm -rf "$output/done" "$output/data-bin"
+echo "learning $merges BPE merges for both languages"
+cat "$folder/train.$source" "$folder/train.$target" |
+    subword-nmt learn-bpe --symbols "$merges" > "$output/codes"
+for set in train "$valid" test; do
+    for language in "$source" "$target"; do
+        subword-nmt apply-bpe --codes "$output/codes" < "$folder/$set.$language" \
+            > "$output/pieces/$set.$language"
+    done
+done
+fairseq-recur preprocess -s "$source" -t "$target" --joined-dictionary \
+    --destdir "$output/data-bin" --trainpref "$output/pieces/train" \
+    --validpref "$output/pieces/$valid" --testpref "$output/pieces/test"
+cp "$folder/test.$target" "$folder/test.$source" "$output/"
+echo "$merges" > "$output/done"
+echo "$output/data-bin is ready"

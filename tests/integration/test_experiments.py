@@ -1,0 +1,268 @@
+"""An experiment through the command line: killed, resumed, in the background, wrong."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Callable, Dict, List
+
+import pytest
+import torch
+import yaml
+
+from fairseq_recur.cli import main
+from fairseq_recur.experiments.runner import LOCK, hold
+from fairseq_recur.scoring.generation import read_hypotheses
+from tests.conftest import SMALL, TRAIN
+from tests.running import USER_DIR
+
+ROOT = Path(USER_DIR).parent
+
+
+def flags_of(words: List[str]) -> Dict[str, Any]:
+    """Flags as an experiment's file has them."""
+    found: Dict[str, Any] = {}
+    name = ""
+    for word in words:
+        if word.startswith("--"):
+            name = word[2:]
+            found[name] = True
+        else:
+            found[name] = word
+    return {k: v for k, v in found.items() if k != "seed"}
+
+
+def content(corpus: Path) -> Dict[str, Any]:
+    train = {**flags_of([*SMALL, *TRAIN]), "max-epoch": 6, "dropout": 0.1, "lr": 0.02}
+    return {
+        "title": "Reversing",
+        "data": str(corpus / "bin"),
+        "source": "src",
+        "target": "tgt",
+        "baseline": "plain",
+        "train": train,
+        "checkpoint": 2,
+        "generate": {"cpu": True, "max-len-b": 12, "num-workers": 0},
+        "score": {"reference": str(corpus / "test.tgt"), "tokenize": "none", "samples": 50},
+        "speed": {"updates": 5, "warmup": 5, "repeats": 2},
+        "systems": {
+            "plain": {"flags": {"arch": "transformer"}},
+            "biarn": {"flags": {"arch": "transformer_biarn"}, "start_from": "plain"},
+        },
+    }
+
+
+def write(folder: Path, experiment: Dict[str, Any]) -> str:
+    (folder / "t.yaml").write_text(yaml.safe_dump(experiment, sort_keys=False))
+    return str(folder / "t.yaml")
+
+
+def start(*argv: str, log: Path) -> "subprocess.Popen[bytes]":
+    """The command as a process of its own."""
+    with open(log, "wb") as stream:
+        return subprocess.Popen(
+            [sys.executable, "-m", "fairseq_recur", "experiment", *argv], cwd=ROOT,
+            stdout=stream, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+
+
+def wait_for(what: Callable[[], Any], seconds: float = 120) -> None:
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory, corpus: Path) -> Path:
+    """A finished experiment, which was killed in its first training and started again."""
+    folder = tmp_path_factory.mktemp("experiment")
+    file, work = write(folder, content(corpus)), folder / "work"
+    process = start("run", file, "--work", str(work), log=folder / "first.log")
+    log = work / "plain/seed1/train.log"
+    wait_for(lambda: log.is_file() and "num_updates=8" in log.read_text())
+    process.kill()
+    process.wait()
+    # The training itself may outlive it, and the second start waits for it.
+    assert not (work / "plain/seed1/test.txt").exists()
+    assert main(["experiment", "run", file, "--work", str(work)]) == 0
+    return folder
+
+
+def test_killed_and_resumed_is_as_never_stopped(
+    done: Path, corpus: Path, cli: Callable[..., str], tmp_path: Path
+) -> None:
+    state = json.loads((done / "work/plain/seed1/state.json").read_text())
+    words = state["train"]["key"][1:]
+    words[words.index("--save-dir") + 1] = str(tmp_path)
+    words[words.index("--log-file") + 1] = str(tmp_path / "log")
+    cli("train", *words, "--user-dir", USER_DIR)
+    own, other = (
+        torch.load(folder / "checkpoint_last.pt", weights_only=False)["model"]
+        for folder in (done / "work/plain/seed1", tmp_path)
+    )
+    assert own.keys() == other.keys() and all(torch.equal(own[k], other[k]) for k in own)
+
+
+def test_the_results(done: Path, corpus: Path) -> None:
+    results = json.loads((done / "work/results.json").read_text())
+    runs = {run["system"]: run for run in results["runs"]}
+    assert {*runs} == {"plain", "biarn"}
+    for name, run in runs.items():
+        texts = read_hypotheses(done / "work" / name / "seed1/test.txt", 20)
+        (done / "texts").write_text("".join(t + "\n" for t in texts))
+        call = [
+            sys.executable, "-m", "sacrebleu", str(corpus / "test.tgt"), "-i", str(done / "texts"),
+            "--tokenize", "none", "--force", "--score-only", "--width", "6",
+        ]  # fmt: skip
+        printed = subprocess.run(call, capture_output=True, text=True, check=True).stdout
+        assert float(printed) == pytest.approx(run["scores"]["BLEU"], abs=1e-6)
+        assert run["epochs"] == 6 and run["updates"] > 6 and len(run["valid_loss"]) == 6
+    compared = results["comparisons"][0]["metrics"][0]
+    assert [s["system"] for s in compared["systems"]] == ["plain", "biarn"]
+    assert 0 < compared["systems"][1]["p"]["bootstrap"] <= 1
+    weights = torch.load(done / "work/biarn/seed1/average.pt", weights_only=False)["model"]
+    buffers = [k for k in weights if k.endswith("version") or "_float_tensor" in k]
+    count = sum(w.numel() for k, w in weights.items() if k not in buffers)
+    tied = weights["decoder.output_projection.weight"].numel()
+    assert results["parameters"]["biarn"] in (count, count - tied)
+    speeds = results["speed"]["systems"]["biarn"]
+    assert len(speeds["updates_per_second"]) == len(speeds["sentences_per_second"]) == 2
+    assert min(*speeds["updates_per_second"], *speeds["sentences_per_second"]) > 0
+
+
+def test_a_system_starts_from_another(done: Path) -> None:
+    results = json.loads((done / "work/results.json").read_text())
+    runs = {run["system"]: run for run in results["runs"]}
+    start_from = str(done / "work/plain/seed1/average.pt")
+    command = runs["biarn"]["command"]
+    assert command[command.index("--finetune-from-model") + 1] == start_from
+    said = (done / "work/biarn/seed1/train.err").read_text()
+    said += (done / "work/biarn/seed1/train.out").read_text()
+    assert "fresh" in said, "the parts that the baseline lacks are named"
+    first = {name: run["valid_loss"][0][1] for name, run in runs.items()}
+    assert first["biarn"] < first["plain"]
+
+
+def test_what_is_done_is_not_done_again(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    work = done / "work"
+    before = {p: p.stat().st_mtime_ns for p in work.glob("*/seed1/*")}
+    file = str(done / "t.yaml")
+    assert main(["experiment", "run", file, "--work", str(work), "--set", "speed=null"]) == 0
+    assert {p: p.stat().st_mtime_ns for p in work.glob("*/seed1/*")} == before
+    capsys.readouterr()
+    assert main(["experiment", "status", str(work)]) == 0
+    said = capsys.readouterr().out
+    assert "nothing runs" in said and "biarn seed 1: done" in said and "# Reversing" in said
+
+
+def test_other_settings_are_refused(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["experiment", "run", str(done / "t.yaml"), "--work", str(done / "work")]
+    assert main([*argv, "--set", "train.lr=0.5"]) == 2
+    said = capsys.readouterr().err
+    assert "plain seed 1: --lr was 0.02, is 0.5" in said and "use another --work" in said
+
+
+def test_everything_wrong_is_said_before_anything_is_done(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    experiment = content(corpus)
+    experiment["systems"]["plain"]["flags"]["no-such-flag"] = 1
+    experiment["systems"]["biarn"]["flags"]["recurrence-fused-layers"] = 7
+    argv = ["experiment", "run", write(tmp_path, experiment), "--work", str(tmp_path / "work")]
+    assert main(argv) == 2
+    said = capsys.readouterr().err
+    assert "plain: " in said and "unrecognized arguments: --no-such-flag" in said
+    assert "biarn: " in said and "--recurrence-fused-layers 7: the decoder has 2 layers" in said
+    experiment = content(corpus)
+    del experiment["train"]["max-epoch"]
+    write(tmp_path, experiment)
+    assert main(argv) == 2 and "training would never end" in capsys.readouterr().err
+    experiment = content(corpus)
+    experiment["score"]["reference"] = str(corpus / "train.tgt")
+    experiment["generate"]["beams"] = "many"
+    write(tmp_path, experiment)
+    assert main(argv) == 2
+    said = capsys.readouterr().err
+    assert "train.tgt has 200 lines, but the set test 20" in said and "--beams" in said
+    assert not (tmp_path / "work").exists()
+
+
+def test_a_failure_is_reported_and_the_others_go_on(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    experiment = {**content(corpus), "checkpoint": "last", "speed": None, "baseline": "fine"}
+    experiment["train"]["max-epoch"] = 1
+    broken = {"arch": "transformer", "optimizer": "adam", "adam-betas": "(0.9, nonsense)"}
+    experiment["systems"] = {
+        "broken": {"flags": broken},
+        "after": {"flags": {"arch": "transformer"}, "start_from": "broken"},
+        "fine": {"flags": {"arch": "transformer"}},
+    }
+    argv = ["experiment", "run", write(tmp_path, experiment), "--work", str(tmp_path / "work")]
+    assert main(argv) == 1
+    said = capsys.readouterr()
+    assert "broken seed 1: train failed (1)" in said.out and "nonsense" in said.out
+    assert "after seed 1 cannot be trained without broken seed 1" in said.out
+    assert "broken seed 1 failed" in said.err and "after seed 1 failed" in said.err
+    results = json.loads((tmp_path / "work/results.json").read_text())
+    assert [run["system"] for run in results["runs"]] == ["fine"]
+
+
+def test_in_the_background_and_stopped(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    experiment = {**content(corpus), "speed": None}
+    experiment["train"]["max-epoch"] = 5000
+    file, work = write(tmp_path, experiment), tmp_path / "work"
+    argv = ["run", file, "--work", str(work)]
+    assert start(*argv, "--background", log=tmp_path / "log").wait(120) == 0
+    assert "experiment stop" in (tmp_path / "log").read_text()
+    log = work / "plain/seed1/train.log"
+    wait_for(lambda: log.is_file() and "num_updates=3" in log.read_text())
+    assert hold(work / LOCK) is None
+    assert main(["experiment", *argv]) == 2
+    assert "an experiment runs in" in capsys.readouterr().err
+    assert main(["experiment", "status", str(work)]) == 0
+    said = capsys.readouterr().out
+    assert "works on it" in said and "plain seed 1: update " in said
+    assert "biarn seed 1: waits" in said
+    assert main(["experiment", "stop", str(work)]) == 0
+    assert hold(work / "plain/seed1" / LOCK) is not None, "the training has ended as well"
+    assert main(["experiment", "stop", str(work)]) == 0
+    assert "nothing runs" in capsys.readouterr().out
+    assert "stopped by SIGTERM" in (work / "run.log").read_text()
+
+
+def test_no_experiment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for action in ("status", "stop"):
+        assert main(["experiment", action, str(tmp_path)]) == 2
+        assert "no experiment in" in capsys.readouterr().err
+
+
+EXAMPLE = ROOT / "examples/modeling_recurrence"
+TABLES = sorted(path.stem for path in (EXAMPLE / "tables").iterdir())
+CORPORA = sorted(path.stem for path in (EXAMPLE / "corpora").iterdir())
+PAIRS = [(table, "multi30k") for table in TABLES]
+PAIRS += [("overview", name) for name in CORPORA if name != "multi30k"]
+
+
+@pytest.mark.parametrize("table, corpora", PAIRS)
+def test_the_examples_can_be_run(
+    table: str, corpora: str, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here = {"data": corpus / "bin", "source": "src", "target": "tgt"}
+    here["score.reference"] = corpus / "test.tgt"
+    sizes = [*SMALL, "--decoder-embed-dim", "16", "--decoder-ffn-embed-dim", "24"]
+    small = {f"train.{name}": value for name, value in flags_of(sizes).items()}
+    changes = [f"--set={key}={value}" for key, value in {**here, **small}.items()]
+    files = [str(EXAMPLE / f"tables/{table}.yaml"), str(EXAMPLE / f"corpora/{corpora}.yaml")]
+    argv = ["experiment", "run", *files, "--work", str(tmp_path / "work"), "--seeds", "4"]
+    # What needs a GPU is not built here.
+    argv += ["--dry-run", "--set", "train.cpu=true", "--set", "train.fp16=null"]
+    assert main([*argv, *changes]) == 0
+    said = capsys.readouterr().out.splitlines()
+    systems = yaml.safe_load((EXAMPLE / f"tables/{table}.yaml").read_text())["systems"]
+    assert len({line for line in said if " train " in line}) == len(systems)
+    assert not (tmp_path / "work").exists()
