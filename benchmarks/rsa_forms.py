@@ -9,7 +9,6 @@ import argparse
 import json
 import platform
 import statistics
-import subprocess
 import time
 from argparse import Namespace
 from pathlib import Path
@@ -21,6 +20,7 @@ from fairseq.modules import MultiheadAttention
 from torch import nn
 
 import fairseq_recur  # noqa: F401  (adapts fairseq)
+from fairseq_recur.experiments import machine
 from fairseq_recur.models.attention_config import SelfAttentionConfig
 from fairseq_recur.modules.mixture import FORMS
 from fairseq_recur.modules.parts import SELF_ATTENTION
@@ -110,16 +110,15 @@ def main() -> None:
 
 def provenance(args: argparse.Namespace) -> Dict[str, object]:
     """Where the figures come from."""
-    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
     options = {k: v for k, v in vars(args).items() if k != "output"}
     return {
         "command": "python benchmarks/rsa_forms.py",
         "options": options,
-        "commit": subprocess.run(git, capture_output=True, text=True).stdout.strip(),
+        "commit": machine.commit(),
         "torch": torch.__version__,
         "python": platform.python_version(),
         "threads": torch.get_num_threads(),
-        "device": torch.cuda.get_device_name() if args.device == "cuda" else platform.machine(),
+        "machine": machine.machine(),
     }
 
 

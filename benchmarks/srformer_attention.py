@@ -13,7 +13,6 @@ import json
 import os
 import platform
 import statistics
-import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -24,6 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.profiler import profile
 
+from fairseq_recur.experiments import machine
 from fairseq_recur.ops.segmented_attention import attend_segments, segmented
 from fairseq_recur.ops.segmented_recurrent import segmented_recurrent
 from fairseq_recur.ops.segments import visits
@@ -160,16 +160,15 @@ def main() -> None:
     parser.add_argument("--output", type=Path)
     args = parser.parse_args()
     found = dict(rows(args))
-    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
     if args.output:
         record = {
             "command": "python benchmarks/srformer_attention.py",
             "options": {k: v for k, v in vars(args).items() if k != "output"},
-            "commit": subprocess.run(git, capture_output=True, text=True).stdout.strip(),
+            "commit": machine.commit(),
             "torch": torch.__version__,
             "python": platform.python_version(),
             "threads": torch.get_num_threads(),
-            "device": platform.machine(),
+            "machine": machine.machine(),
             "rows": found,
         }
         args.output.write_text(json.dumps(record, indent=1) + "\n")

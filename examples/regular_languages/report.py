@@ -2,48 +2,13 @@
 
 import json
 import os
-import platform
 import re
-import subprocess
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import table
+from fairseq_recur.experiments.machine import commit, machine, versions
 from settings import HERE, Run, Settings
-
-FAIRSEQ = ("fairseq", "ve-fairseq", "fairseq-fixed")
-"""The distributions that `import fairseq` may come from."""
-
-
-def commit() -> str:
-    """Return the project's commit, with a plus where files differ from it."""
-    try:
-        call = ["git", "-C", str(HERE), "describe", "--always", "--abbrev=7", "--dirty=+"]
-        return subprocess.run(call, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-
-
-def machine() -> str:
-    """Describe the processor."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-        names = re.findall(r"^model name\s*: (.*)$", text, re.M) or [platform.processor()]
-    except OSError:
-        names = [platform.processor()]
-    return f"{os.cpu_count()} cores, {names[0]}, {platform.system()}"
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of Python, torch and fairseq."""
-    found = {"python": platform.python_version()}
-    for name in ("torch", *FAIRSEQ, "fairseq-recur"):
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
 
 
 def accuracies(log: str, part: str) -> list[float]:

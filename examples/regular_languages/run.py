@@ -21,6 +21,7 @@ from typing import IO, Any
 
 import report
 import table
+from fairseq_recur.experiments.machine import commit
 from settings import HERE, Run, Settings, SettingsError, runs
 
 WORK = Path(os.environ.get("WORK", HERE / "work")).resolve()
@@ -91,7 +92,7 @@ def start(run: Run) -> Training | None:
                 if path.name != "lock":
                     path.unlink() if path.is_file() else shutil.rmtree(path)
             state = {"flags": list(run.flags), "seconds": 0.0}
-        write_state(run, {**state, "epochs": 0, "commit": report.commit()})
+        write_state(run, {**state, "epochs": 0, "commit": commit()})
         with open(folder / "train.log", "ab") as log:
             process = subprocess.Popen(
                 run.command(WORK), stdout=log, stderr=subprocess.STDOUT,

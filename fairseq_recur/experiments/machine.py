@@ -10,7 +10,7 @@ from typing import Dict
 
 import torch
 
-PACKAGES = ("torch", "fairseq", "ve-fairseq", "fairseq-fixed", "sacrebleu")
+PACKAGES = ("torch", "fairseq", "ve-fairseq", "fairseq-fixed", "sacrebleu", "fairseq-recur")
 
 
 def commit() -> str:
@@ -35,7 +35,7 @@ def machine() -> str:
 
 
 def versions() -> Dict[str, str]:
-    """Versions of Python, torch, fairseq and sacrebleu."""
+    """Versions of Python, torch, fairseq, sacrebleu and this plug-in, as far as installed."""
     found = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
