@@ -10,7 +10,14 @@ from typing import List, Tuple
 
 from fairseq_recur.cli import probe_run
 from fairseq_recur.errors import ConfigError
-from fairseq_recur.probing.building import BUILDERS, LENGTH_BINS, Bins, Plan, build_tasks, read_corpus
+from fairseq_recur.probing.building import (
+    BUILDERS,
+    LENGTH_BINS,
+    Bins,
+    Plan,
+    build_tasks,
+    read_corpus,
+)
 from fairseq_recur.probing.tasks import SPLITS, TASKS, write_task
 
 HELP = "classify frozen encoders' sentence representations (probing tasks)"
@@ -61,13 +68,10 @@ def _add_make_arguments(parser: argparse.ArgumentParser) -> None:
         "--bins",
         nargs="+",
         type=_parse_bin,
-        default=list(LENGTH_BINS),
         metavar="LOW-HIGH",
         help="length: words of a sentence, a label each (default: SentEval's 5-8 9-12 13-16 "
         "17-20 21-25 26-28); no task has sentences of other lengths",
     )
-    # The default's form is not the one that is typed.
-    parser.set_defaults(bins=None)
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="of all that is drawn")
 
 
@@ -86,7 +90,8 @@ def make_tasks(args: argparse.Namespace) -> int:
     output = Path(args.output)
     for name in names:
         if (output / TASKS[name].file).exists():
-            raise ConfigError(f"{output / TASKS[name].file} is there already; give another --output")
+            file = output / TASKS[name].file
+            raise ConfigError(f"{file} is there already; give another --output")
     corpus = read_corpus(Path(args.corpus), plan.bins)
     built = build_tasks(corpus, names, plan)
     output.mkdir(parents=True, exist_ok=True)

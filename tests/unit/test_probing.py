@@ -255,7 +255,8 @@ def test_bag_of_words_counts_words() -> None:
     data.splits["test"] = Examples(["d b"], [0])
     words, size = word_numbers(data)
     assert size == 5  # padding, unknown, a, b, c
-    assert words.tolist()[:3] == [[3, 2, 3], [2, 0, 0], [4, 0, 0]] and words.tolist()[-1] == [1, 3, 0]
+    assert words.tolist()[:3] == [[3, 2, 3], [2, 0, 0], [4, 0, 0]]
+    assert words.tolist()[-1] == [1, 3, 0]
     model = BagOfWords(size, 2)
     nn.init.normal_(model.weight.weight)
     nn.init.normal_(model.bias)

@@ -175,7 +175,8 @@ def test_bigram_shift(corpus: Corpus) -> None:
 
 def test_what_bigram_shift_leaves_out() -> None:
     """First words, punctuation, equal words and sentences with quotes stay as they are."""
-    fixed = ["One two , three .", 'He " said it " so', "A b b b b", "It 's , \u201ewell\u201c so on"]
+    quoted = ['He " said it " so', "It 's , \u201ewell\u201c so on"]
+    fixed = ["One two , three .", "A b b b b", *quoted]
     plan = Plan((2, 2, 2), 2, [(5, 9), (10, 11)], 1)
     small = Corpus([s.split() for s in fixed], len(fixed))
     with pytest.raises(ConfigError, match="BigramShift: 6 sentences .* there are 0"):
