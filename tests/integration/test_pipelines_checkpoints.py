@@ -152,7 +152,8 @@ def test_finetune_starts_from_the_stock_transformer(
 
 
 # What leaves the standard parts, or puts parts into the slots that have no weights of their own.
-WITHOUT_WEIGHTS = {"segmented", "xl", "global", "--srformer-no-neuron"}
+WITHOUT_WEIGHTS = {"segmented", "xl", "global", "--srformer-no-neuron", "transformer_disan"}
+WITH_WEIGHTS = {"rnn", "transient", "biarn", "transformer_rnn_multicolumn"}
 
 
 def test_finetune_starts_every_system(
@@ -165,7 +166,7 @@ def test_finetune_starts_every_system(
     for name, value in expected.items():
         assert torch.equal(found[name], value), name
     assert (fresh_parts(log) == []) == (found.keys() == expected.keys())
-    bare = WITHOUT_WEIGHTS & set(system) and not {"rnn", "transient"} & set(system)
+    bare = WITHOUT_WEIGHTS & set(system) and not WITH_WEIGHTS & set(system)
     plain = stock_of(system) == system or system[-2:] == ["--recurrence", "none"] or bool(bare)
     assert (fresh_parts(log) == []) == plain
 
