@@ -72,7 +72,7 @@ def draw(panels: Sequence[Panel], scale: str = "one") -> Any:
     texts = [text for panel in panels for text in (*panel.rows, *panel.columns)]
     fonts, missing = fonts_for(texts)
     if missing:
-        logger.warning("no font on this machine has the characters %s; boxes stand for them", missing)
+        logger.warning("no font here has the characters %s; boxes stand for them", missing)
     shelves = arrange(boxes(panels))
     width = max(sum(box.whole[0] for box in shelf) for shelf in shelves)
     heights = [max(box.whole[1] for box in shelf) for shelf in shelves]
@@ -120,7 +120,8 @@ def matrix_box(panel: Panel) -> Box:
 def gate_box(panels: List[Panel]) -> Box:
     """The box of all gates."""
     scalar = panels[0].values.size(1) == 1
-    spread = "one for all channels" if scalar else "mean over the channels, and where 80% of them are"
+    vector = "mean over the channels, and where 80% of them are"
+    spread = "one for all channels" if scalar else vector
     title = f"{panels[0].title}\n{spread}"
     width = max(side(len(panels[0].rows)), 1.5 * SMALLEST)
     return Box(

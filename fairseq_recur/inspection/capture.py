@@ -43,11 +43,11 @@ def places(model: nn.Module) -> Dict[Place, nn.Module]:
     for index, layer in enumerate(layers_of(getattr(model.encoder, "recurrence_encoder", None))):
         if isinstance(layer.recurrence, BiARN):
             found["steps", index] = layer.recurrence
-    fusions = {i: getattr(layer, "fusion", None) for i, layer in enumerate(layers_of(model.decoder))}
-    for index, fusion in fusions.items():
+    fusions = [getattr(layer, "fusion", None) for layer in layers_of(model.decoder)]
+    for index, fusion in enumerate(fusions):
         if isinstance(fusion, StackFusion):
             found["fusion", index] = fusion.attention
-    for index, fusion in fusions.items():
+    for index, fusion in enumerate(fusions):
         if isinstance(fusion, GatedSumFusion):
             found["gate", index] = fusion
     return found

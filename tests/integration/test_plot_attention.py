@@ -96,16 +96,21 @@ def test_every_structure(name: str, draw: Callable[..., Dict[str, Any]]) -> None
         assert len(panel["values"]) == len(panel["rows"])
         assert {len(row) for row in panel["values"]} == {len(panel["columns"])}
         if panel["kind"] not in ("gate",) and name != "rsa":
-            assert [sum(row) for row in panel["values"]] == pytest.approx([1.0] * len(panel["rows"]))
+            sums = [sum(row) for row in panel["values"]]
+            assert sums == pytest.approx([1.0] * len(panel["rows"]))
         if panel["kind"] in ("decoder", "cross", "fusion", "gate"):
             assert panel["rows"] == found["target"]
 
 
-def test_translation_is_fairseqs(save: Save, draw: Callable[..., Dict[str, Any]], cli: Callable) -> None:
+def test_translation_is_fairseqs(
+    save: Save, draw: Callable[..., Dict[str, Any]], cli: Callable[..., str]
+) -> None:
     """With beams, as fairseq-interactive finds it; a given target is taken as it is."""
     checkpoint = save("gated")
-    out = cli("interactive", str(Path(checkpoint).parent), "--path", checkpoint, "-s", "src", "-t", "tgt",
-              "--beam", 3, "--lenpen", 0.5, "--max-len-b", 4, "--cpu", stdin="w1 w2 w3\n")  # fmt: skip
+    out = cli(
+        "interactive", Path(checkpoint).parent, "--path", checkpoint, "-s", "src", "-t", "tgt",
+        "--beam", 3, "--lenpen", 0.5, "--max-len-b", 4, "--cpu", stdin="w1 w2 w3\n",
+    )  # fmt: skip
     (line,) = [line for line in out.splitlines() if line.startswith("H-0")]
     own = draw("gated", "--beam", "3", "--lenpen", "0.5")
     # fairseq leaves the other symbols of the sentence's limits out of its lines.
@@ -113,7 +118,8 @@ def test_translation_is_fairseqs(save: Save, draw: Callable[..., Dict[str, Any]]
     assert words == line.split("\t")[2].split() and own["target"][-1] == "</s>"
     forced = draw("gated", "--target", " ".join(own["target"][:-1]))
     for ours, theirs in zip(own["panels"], forced["panels"]):
-        assert torch.allclose(torch.tensor(ours["values"]), torch.tensor(theirs["values"]), atol=1e-5)
+        values = (torch.tensor(panel["values"]) for panel in (ours, theirs))
+        assert torch.allclose(*values, atol=1e-5)
     other = draw("gated", "--target", "w7 w8", "--show", "cross", "gate", "--layer", "0")
     assert other["target"] == ["w7", "w8", "</s>"]
     assert [(p["kind"], p["layer"]) for p in other["panels"]] == [("cross", 0), ("gate", 0)]
@@ -121,7 +127,8 @@ def test_translation_is_fairseqs(save: Save, draw: Callable[..., Dict[str, Any]]
 
 def test_words(draw: Callable[..., Dict[str, Any]], tmp_path: Path) -> None:
     """Unknown words stand beside their symbol; one word is enough; BPE is fairseq's."""
-    found = draw("biarn", "--source", "w1 Haus $x$", "--target", "w2 \u4f60\u597d", "--show", "decoder")
+    target = ["--target", "w2 \u4f60\u597d"]
+    found = draw("biarn", "--source", "w1 Haus $x$", *target, "--show", "decoder")
     assert found["source"] == ["w1", "<unk> Haus", "<unk> $x$", "</s>"]
     assert found["target"] == ["w2", "<unk> \u4f60\u597d", "</s>"]
     (decoder,) = found["panels"]
@@ -168,7 +175,7 @@ def test_wrong_use(save: Save, tmp_path: Path, capsys: pytest.CaptureFixture) ->
         ([biarn, "--layer", "2"], "--layer 2: encoder has layers 0 to 1"),
         ([biarn, "--head", "2"], "--head 2: encoder has heads 0 to 1"),
         ([biarn, "--source", " "], "--source has no words"),
-        ([biarn, "--source", "w1 " * 1024], "--source has 1025 tokens; the model takes at most 1024"),
+        ([biarn, "--source", "w1 " * 1024], "1025 tokens; the model takes at most 1024"),
         ([biarn, "--beam", "0"], "--beam 0: at least 1"),
     ):
         output = ["--source", "w1", "--max-len-b", "5", "--output", str(tmp_path / "a.png")]
@@ -182,7 +189,9 @@ def test_wrong_use(save: Save, tmp_path: Path, capsys: pytest.CaptureFixture) ->
 def test_other_shapes_of_the_host(draw: Callable[..., Dict[str, Any]], save: Save) -> None:
     """A BART's learned positions, norms before the sub-layers."""
     save("bart", "transformer_biarn", *PLAIN, *BART_FLAGS)
-    assert [p["kind"] for p in draw("bart", "--target", "w1")["panels"]] == ["encoder", "decoder", "cross"]
-    save("pre", "transformer_biarn", "--encoder-normalize-before", "--decoder-normalize-before", *GATED)
+    shown = draw("bart", "--target", "w1")["panels"]
+    assert [p["kind"] for p in shown] == ["encoder", "decoder", "cross"]
+    norms = ["--encoder-normalize-before", "--decoder-normalize-before"]
+    save("pre", "transformer_biarn", *norms, *GATED)
     shown = draw("pre", "--show", "cross", "gate", "--layer", "all", "--head", "all")["panels"]
     assert [p["kind"] for p in shown] == ["cross"] * 4 + ["gate"] * 2

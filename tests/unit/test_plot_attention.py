@@ -15,16 +15,21 @@ from fairseq_recur.inspection.capture import captured, places
 from fairseq_recur.inspection.panels import Labels, panels
 from fairseq_recur.inspection.passes import look
 from fairseq_recur.modules.fusion import GatedSumFusion
+from fairseq_recur.modules.rsa import MixedSelfAttention
+from fairseq_recur.modules.segment_memory import MemoryAttention
 from fairseq_recur.ops import naive
 from tests.conftest import SMALL, SYSTEMS
 
 Make = Callable[..., nn.Module]
+NOT_ONE = (MixedSelfAttention, MemoryAttention)
+"""Attentions whose shown weights need not sum to one."""
+
 SOURCE, TARGET, EOS = torch.tensor([9, 4, 30, 11, 17, 2]), torch.tensor([8, 20, 7, 5, 2]), 2
 BIARN_GATED = (
     "--recurrence-fusion gated_sum --recurrence-fused-layers all --recurrence-layers 2 "
     "--recurrence-steps 3"
 ).split()
-LABELS = Labels([f"s{i}" for i in range(6)], [f"r{i}" for i in range(5)], [f"t{i}" for i in range(5)])
+LABELS = Labels("s0 s1 s2 s3 s4 s5".split(), "r0 r1 r2 r3 r4".split(), "t0 t1 t2 t3 t4".split())
 
 
 def small(make_model: Make, arch: str, *flags: str) -> nn.Module:
@@ -54,7 +59,9 @@ def arguments_of(model: nn.Module, modules: Dict[Any, nn.Module]) -> Dict[Any, T
     return seen
 
 
-def naive_weights(query: Tensor, key: Tensor, visible: Callable[[int], range], scale: float) -> Tensor:
+def naive_weights(
+    query: Tensor, key: Tensor, visible: Callable[[int], range], scale: float
+) -> Tensor:
     """(T, D) and (S, D): softmax over the keys that each query sees, 0 elsewhere."""
     out = torch.zeros(len(query), len(key), dtype=query.dtype)
     for t, q in enumerate(query):
@@ -64,7 +71,9 @@ def naive_weights(query: Tensor, key: Tensor, visible: Callable[[int], range], s
     return out
 
 
-def heads_of(attention: nn.Module, arguments: Tuple[tuple, dict]) -> Tuple[List[Tensor], List[Tensor]]:
+def heads_of(
+    attention: nn.Module, arguments: Tuple[tuple, dict]
+) -> Tuple[List[Tensor], List[Tensor]]:
     """Each head's projected queries (T, D) and keys (S, D)."""
     query, key = arguments[1]["query"][:, 0], arguments[1]["key"][:, 0]
     with torch.no_grad():
@@ -77,20 +86,23 @@ def test_attention_is_the_softmax(make_model: Make) -> None:
     model = small(make_model, "transformer_biarn", "--recurrence-fused-layers", "all")
     maps, modules = look(model, SOURCE, TARGET, EOS), places(model)
     attentions = {place: m for place, m in modules.items() if place[0] != "steps"}
-    assert [k for k, _ in attentions] == 2 * ["encoder"] + 2 * ["decoder"] + 2 * ["cross"] + 2 * ["fusion"]
+    kinds = ["encoder", "decoder", "cross", "fusion"]
+    assert list(attentions) == [(kind, layer) for kind in kinds for layer in (0, 1)]
     called = arguments_of(model, attentions)
     for (kind, layer), attention in attentions.items():
         queries, keys = heads_of(attention, called[kind, layer])
         for head, (q, k) in enumerate(zip(queries, keys)):
             visible = (lambda t: range(t + 1)) if kind == "decoder" else (lambda t: range(len(k)))
             expected = naive_weights(q, k, visible, q.size(1) ** -0.5)
-            assert torch.allclose(maps[kind, layer][head].double(), expected, atol=1e-6), (kind, layer)
+            found = maps[kind, layer][head].double()
+            assert torch.allclose(found, expected, atol=1e-6), (kind, layer)
         assert maps[kind, layer].max() > 0.5, "a uniform map would test little"
 
 
 @pytest.mark.parametrize("attention", ["additive", "multihead"])
 def test_steps_are_those_of_the_loops(make_model: Make, attention: str) -> None:
-    model = small(make_model, "transformer_biarn", *BIARN_GATED, "--recurrence-attention", attention)
+    flags = [*BIARN_GATED, "--recurrence-attention", attention]
+    model = small(make_model, "transformer_biarn", *flags)
     maps = look(model, SOURCE, TARGET, EOS)
     modules = {place: m for place, m in places(model).items() if place[0] == "steps"}
     assert list(modules) == [("steps", 0), ("steps", 1)]
@@ -117,7 +129,8 @@ def naive_chain(biarn: nn.Module, tokens: List[Tensor], units: List[Tensor], way
 
     def multihead(state: Tensor) -> Tensor:
         query = attention.query(state).chunk(heads)
-        keys, values = ([p(x).chunk(heads) for x in tokens] for p in (attention.key, attention.value))
+        keys = [attention.key(x).chunk(heads) for x in tokens]
+        values = [attention.value(x).chunk(heads) for x in tokens]
         step, context = [], []
         for h in range(heads):
             of_head = [k[h] for k in keys]
@@ -146,12 +159,14 @@ def test_gate_is_its_formula(make_model: Make, gate: str) -> None:
         with torch.no_grad():
             read, _ = fusion.attention(c, states, states, mask, static_kv=True)
             r = fusion.layer_norm(read + c)
-        w_d, w_r, bias = fusion.gate_d.weight, fusion.gate_r.weight, fusion.gate_r.bias
+        weights = (fusion.gate_d.weight, fusion.gate_r.weight, fusion.gate_r.bias)
+        w_d, w_r, bias = (weight.detach() for weight in weights)
         assert maps[place].shape == (len(TARGET), 16 if gate == "vector" else 1)
         for t in range(len(TARGET)):
             for g in range(len(bias)):
                 energy = float(w_d[g].dot(d[t, 0]) + w_r[g].dot(r[t, 0]) + bias[g])
-                assert maps[place][t, g].item() == pytest.approx(1 / (1 + math.exp(-energy)), abs=1e-6)
+                lam = 1 / (1 + math.exp(-energy))
+                assert maps[place][t, g].item() == pytest.approx(lam, abs=1e-6)
 
 
 def test_rsa_is_the_mixed_map(make_model: Make) -> None:
@@ -169,7 +184,8 @@ def test_rsa_is_the_mixed_map(make_model: Make) -> None:
         g = torch.sigmoid(mixture.mu.detach())
         for head, share in ((0, g), (1, 0 * g)):  # the second is an ordinary head
             visible = (lambda t: range(t + 1)) if masked else (lambda t: times)
-            softmax = naive_weights(queries[head], keys[head], visible, queries[head].size(1) ** -0.5)
+            scale = queries[head].size(1) ** -0.5
+            softmax = naive_weights(queries[head], keys[head], visible, scale)
             expected = (1 - share) * softmax + share * p
             assert torch.allclose(maps[kind, layer][head].double(), expected, atol=1e-6)
         assert module.form == "chunked", "the capture leaves the form as it was"
@@ -183,9 +199,8 @@ def test_srformer_is_the_softmax_of_the_segment(make_model: Make) -> None:
     for place, arguments in arguments_of(model, modules).items():
         queries, keys = heads_of(modules[place], arguments)
         for head, (q, k) in enumerate(zip(queries, keys)):
-            expected = naive_weights(
-                q, k, lambda t: range(2 * min(t * 3 // 4, 2), 2 * min(t * 3 // 4, 2) + 2), q.size(1) ** -0.5
-            )
+            segments = [range(2 * i, 2 * i + 2) for i in (min(t * 3 // 4, 2) for t in range(5))]
+            expected = naive_weights(q, k, segments.__getitem__, q.size(1) ** -0.5)
             assert torch.allclose(maps[place][head].double(), expected, atol=1e-6)
     without = small(make_model, "srformer", "--segment-size", "2", "--srformer-no-segmented-term")
     assert not [kind for kind, _ in places(without) if kind == "cross"]
@@ -225,8 +240,7 @@ def test_decoding_looks_at_what_teacher_forcing_does(make_model: Make, name: str
     modules = places(model)
     for place, values in at_once.items():
         assert torch.allclose(values, step_by_step[place], atol=1e-5), place
-        mixed = type(modules[place]).__name__ in ("MixedSelfAttention", "XLAttention", "GlobalAttention")
-        if place[0] != "gate" and not mixed:
+        if place[0] != "gate" and not isinstance(modules[place], NOT_ONE):
             assert torch.allclose(values.sum(-1), torch.ones(()), atol=1e-5), place
     with torch.no_grad():
         assert torch.equal(model(SOURCE[None], **run)[0], before)
@@ -272,7 +286,7 @@ def test_panels_refuse_what_is_not_there(make_model: Make) -> None:
     (fusion,) = panels(model, maps, LABELS, ["fusion"])
     assert fusion.columns == LABELS.source
     for options, message in (
-        ({"show": ["steps"]}, "--show steps: no recurrence encoder that reads the source by attention"),
+        ({"show": ["steps"]}, "--show steps: no recurrence encoder that reads"),
         ({"show": ["gate"]}, "this model has encoder, decoder, cross, fusion"),
         ({"show": ["fusion"], "layer": "1"}, "--layer 1: fusion has layer 2"),
         ({"show": ["encoder"], "layer": "2"}, "--layer 2: encoder has layers 0 to 1"),
@@ -281,7 +295,8 @@ def test_panels_refuse_what_is_not_there(make_model: Make) -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             panels(model, maps, LABELS, **options)
-    assert {p.kind for p in panels(model, maps, LABELS, layer="2")} == {"decoder", "cross", "fusion"}
+    uppermost = panels(model, maps, LABELS, layer="2")
+    assert [p.kind for p in uppermost] == ["decoder", "cross", "fusion"]
 
 
 def test_figure_shows_the_panels(make_model: Make) -> None:
@@ -308,7 +323,8 @@ def test_figure_shows_the_panels(make_model: Make) -> None:
 
 
 def test_negative_entries_have_their_own_colours(make_model: Make) -> None:
-    model = small(make_model, "rsa_transformer", *"--rsa-heads 0,1,0,0,0,0 --rsa-gate-init 3".split())
+    flags = "--rsa-heads 0,1,0,0,0,0 --rsa-gate-init 3".split()
+    model = small(make_model, "rsa_transformer", *flags)
     (panel,) = panels(model, look(model, SOURCE, TARGET, EOS), LABELS, ["encoder"], head="0")
     assert panel.values.min() < -0.1 and panel.title.endswith("(1 \u2212 g) softmax + g P")
     low, high = draw([panel]).axes[0].images[0].get_clim()
