@@ -12,7 +12,13 @@ from torch import Tensor, nn
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.probing.classifier import COMBINATIONS, BagOfWords, Classifier, Gate
 from fairseq_recur.probing.protocol import Outcome, Protocol, Split, accuracy, fit, probe
-from fairseq_recur.probing.report import Settings, probe_model, reference_rows, word_numbers
+from fairseq_recur.probing.report import (
+    Settings,
+    probe_model,
+    reference_rows,
+    split_inputs,
+    word_numbers,
+)
 from fairseq_recur.probing.representations import SentenceEncoder, subwords
 from fairseq_recur.probing.tasks import TASKS, Examples, TaskData
 from tests.conftest import SMALL
@@ -88,6 +94,15 @@ def task_data(sentences: List[str], labels: List[int]) -> TaskData:
     split = Examples(sentences, labels)
     names = [str(i) for i in range(max(labels) + 1)]
     return TaskData(TASKS["Length"], names, {s: split for s in ("train", "valid", "test")})
+
+
+def test_splits_get_their_own_rows_and_labels() -> None:
+    names = {"train": [1, 0, 1], "valid": [0], "test": [1, 1]}
+    splits = {name: Examples(["x"] * len(labels), labels) for name, labels in names.items()}
+    cut = split_inputs((torch.arange(6),), TaskData(TASKS["Length"], ["a", "b"], splits))
+    rows = {name: split.inputs[0].tolist() for name, split in cut.items()}
+    assert rows == {"train": [0, 1, 2], "valid": [3], "test": [4, 5]}
+    assert {name: split.labels.tolist() for name, split in cut.items()} == names
 
 
 def test_encoders_stay_frozen_and_seeds_repeat(
