@@ -30,6 +30,12 @@ SECOND = [
     "A famous, modern method: 20 % better.",
     "Die Stra\u00dfen und die H\u00e4user bleiben.",
 ]
+SOURCE = [
+    "Die Katze sa\u00df auf der Matte.",
+    "Es war nicht da, oder?",
+    "Ein bekanntes Verfahren \u2013 20 % besser!",
+    "Streets and houses remain standing.",
+]
 SYSTEM = [
     "the cat sat on a mat.",
     "It wasn't here, was it?",
@@ -229,7 +235,7 @@ def comet(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 @pytest.fixture
 def texts(tmp_path: Path) -> Dict[str, str]:
-    lines = {"one": REFERENCE, "two": SECOND, "system": SYSTEM, "copy": SECOND, "source": SYSTEM}
+    lines = {"one": REFERENCE, "two": SECOND, "system": SYSTEM, "copy": SECOND, "source": SOURCE}
     return {name: str(write(tmp_path / name, of_one)) for name, of_one in lines.items()}
 
 
@@ -248,7 +254,7 @@ def test_comet_is_the_models_score(
     (model,) = comet.models
     assert model.checkpoint == "cache/model.ckpt"
     assert model.asked[0]["samples"] == [
-        {"src": s, "mt": h, "ref": r} for s, h, r in zip(SYSTEM, SYSTEM, REFERENCE)
+        {"src": s, "mt": h, "ref": r} for s, h, r in zip(SOURCE, SYSTEM, REFERENCE)
     ]
     expected = {
         name: StandInModel("").predict(asked["samples"], 1, 0).system_score
@@ -346,7 +352,7 @@ def test_the_pages_commands_run(
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("SACREBLEU_SEED", raising=False)
-    files = {"test.en": REFERENCE, "test.de": SYSTEM, "baseline.out": SECOND, "biarn.out": SYSTEM}
+    files = {"test.en": REFERENCE, "test.de": SOURCE, "baseline.out": SECOND, "biarn.out": SYSTEM}
     for name, lines in files.items():
         write(tmp_path / name, lines)
     printed = {}
