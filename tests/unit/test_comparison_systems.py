@@ -1,6 +1,8 @@
 """What Hao et al. 2019 compare with in table 4: relative positions, DiSAN, the multi-column encoder."""
 
+import re
 from argparse import Namespace
+from pathlib import Path
 from typing import Any, Callable, List, Tuple
 from unittest.mock import patch
 
@@ -24,6 +26,7 @@ from tests.unit.test_ops import LENGTHS, PADDING, assert_same, random
 
 Build = Callable[..., nn.Module]
 HEADS, WIDTH = 4, 3
+ROOT = Path(__file__).parents[2]
 
 
 def real_positions(length: int, side: str) -> List[range]:
@@ -196,6 +199,16 @@ def test_presets_are_what_their_papers_say(make_model: Build) -> None:
         assert {name + size for size in sizes} <= ARCH_MODEL_REGISTRY.keys()
 
 
+def parameters_beside_the_stock(make_model: Build, *system: str) -> int:
+    """How many more a system has than fairseq's `transformer`."""
+    with torch.device("meta"):
+        sizes = [
+            sum(p.numel() for p in weights(dict(make_model(*a).named_parameters())).values())
+            for a in (("transformer",), system)
+        ]
+    return sizes[1] - sizes[0]
+
+
 @pytest.mark.parametrize(
     "arch, added",
     [
@@ -212,12 +225,20 @@ def test_presets_are_what_their_papers_say(make_model: Build) -> None:
     ],
 )  # fmt: skip
 def test_parameters_added(make_model: Build, arch: str, added: int) -> None:
-    with torch.device("meta"):
-        sizes = [
-            sum(p.numel() for p in weights(dict(make_model(a).named_parameters())).values())
-            for a in ("transformer", arch)
-        ]
-    assert sizes[1] - sizes[0] == added
+    assert parameters_beside_the_stock(make_model, arch) == added
+
+
+def test_page_says_what_the_flags_add(make_model: Build) -> None:
+    """The rows of tables 1 and 2 in docs/comparison_systems.md, all of them flags of the parser."""
+    page = (ROOT / "docs" / "comparison_systems.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\|[^|]*-layer[^|]*\|([^|]*)\| ([\d,]+) \|", page, re.M)
+    rows += re.findall(r"^\| (?:gated sum|stack), [^|]*\|([^|]*)\| ([\d,]+) \|", page, re.M)
+    assert len(rows) == 8
+    for flags, added in rows:
+        found = parameters_beside_the_stock(
+            make_model, "transformer_biarn_wmt_en_de", *flags.strip(" `").split()
+        )
+        assert f"{found:,}" == added, flags
 
 
 def test_closed_column_is_the_stock_transformer(make_model: Build) -> None:
