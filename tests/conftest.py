@@ -48,8 +48,7 @@ SMALL: List[str] = (
 """Flags that make any preset small and leave its structure."""
 
 PLAIN: List[str] = (
-    "--recurrence none --recurrence-layers 1 --recurrence-fusion stack --cross-attention dot "
-    "--encoder-self-attention dot --decoder-self-attention dot"
+    "--recurrence none --cross-attention dot --encoder-self-attention dot --decoder-self-attention dot"
 ).split()
 """Flags that leave the standard part in every slot."""
 

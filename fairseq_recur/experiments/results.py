@@ -12,7 +12,7 @@ from fairseq_recur.experiments.table import table
 from fairseq_recur.experiments.training_log import read_log
 from fairseq_recur.scoring.generation import read_hypotheses, read_lines
 from fairseq_recur.scoring.metrics import build_metric, score_corpus
-from fairseq_recur.scoring.significance import compare_systems
+from fairseq_recur.scoring.significance import BOTH, compare_systems
 
 
 def write_results(experiment: Experiment, work: Path, about: Dict[str, Any]) -> None:
@@ -85,14 +85,14 @@ def of_run(run: Run, texts: List[str], references: List[List[str]]) -> Dict[str,
 def _compare(
     experiment: Experiment, texts: Dict[str, List[str]], references: List[List[str]]
 ) -> Optional[Dict[str, Any]]:
-    """Paired bootstrap of one seed's systems against the baseline of that seed."""
+    """Paired tests of one seed's systems against the baseline of that seed."""
     if experiment.baseline not in texts or len(texts) < 2:
         return None
     scoring = experiment.scoring
     metrics = [build_metric(m, scoring.tokenize, scoring.lowercase) for m in scoring.metrics]
     return asdict(
         compare_systems(
-            texts, references, metrics, experiment.baseline, samples=scoring.samples
+            texts, references, metrics, experiment.baseline, test=BOTH, samples=scoring.samples
         )
     )
 

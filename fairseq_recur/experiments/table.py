@@ -4,6 +4,7 @@ from statistics import mean, median, stdev
 from typing import Any, Dict, List, Optional
 
 Results = Dict[str, Any]
+TESTS = {"bootstrap": "p bootstrap", "randomization": "p randomization"}
 
 
 def table(results: Results) -> str:
@@ -35,7 +36,8 @@ def row(results: Results, name: str) -> Dict[str, str]:
         cells[metric] = spread([run["scores"][metric] for run in runs])
         if number == 0:
             cells["difference"] = "" if name == baseline else difference(results, name, metric)
-            cells["p"] = "" if name == baseline else p_values(results, name, metric)
+            for test, column in TESTS.items():
+                cells[column] = "" if name == baseline else p_values(results, name, metric, test)
     published = next(s for s in experiment["systems"] if s["name"] == name)["published"]
     cells["published"] = ", ".join(f"{value} {key}" for key, value in published.items())
     count = results["parameters"].get(name)
@@ -62,11 +64,9 @@ def difference(results: Results, name: str, metric: str) -> str:
     return f"{mean(found):+.2f}" if found else ""
 
 
-def p_values(results: Results, name: str, metric: str) -> str:
-    """The paired bootstrap's p of each seed."""
-    found = [
-        s["p"]["bootstrap"] for c in results["comparisons"] for s in of_metric(c, name, metric)
-    ]
+def p_values(results: Results, name: str, metric: str, test: str) -> str:
+    """A test's p of each seed."""
+    found = [s["p"][test] for c in results["comparisons"] for s in of_metric(c, name, metric)]
     return ", ".join(f"{p:.3f}" for p in found)
 
 
@@ -107,7 +107,8 @@ def notes(results: Results) -> List[str]:
         f"- {', '.join(sorted(signatures))}",
         f"- seeds {', '.join(map(str, seeds))}: mean ± standard deviation over them; updates: "
         f"{', '.join(map(str, updates))}",
-        f"- difference and p (paired bootstrap, one for each seed): against {baseline}",
+        f"- difference and p (one for each seed): against {baseline}; sacreBLEU's paired bootstrap "
+        "counts one tail, so twice its p is the two-sided one; randomization is two-sided",
         f"- {results['machine']}; torch {results['versions'].get('torch')}; trained at commit "
         f"{', '.join(sorted({run['commit'] for run in runs}))}",
     ]

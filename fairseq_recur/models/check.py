@@ -2,7 +2,7 @@
 
 from argparse import Namespace
 from dataclasses import fields
-from typing import Iterator, List
+from typing import Iterator, List, Set
 
 from fairseq.data import Dictionary
 
@@ -11,7 +11,7 @@ from fairseq_recur.models.check_attention import self_attention
 from fairseq_recur.models.check_cross import cross_attention
 from fairseq_recur.models.check_t5 import t5
 from fairseq_recur.models.config import RecurrentTransformerConfig, fused_layers
-from fairseq_recur.models.flags import flag, unknown_choices
+from fairseq_recur.models.flags import flag, given, unknown_choices
 from fairseq_recur.modules.parts import FUSION, MULTICOLUMN, RECURRENCE
 
 OPTIONS = {f.name: f for f in fields(RecurrentTransformerConfig) if f.name != "_name"}
@@ -30,11 +30,17 @@ ONLY_WITH = (
 )
 
 
-def check_config(cfg: Namespace, source: Dictionary, target: Dictionary) -> None:
+def check_config(
+    cfg: Namespace,
+    preset: RecurrentTransformerConfig,
+    source: Dictionary,
+    target: Dictionary,
+) -> None:
     """Refuse a configuration that cannot be built or would be obeyed only in part.
 
     Args:
         cfg: the model's options, flat
+        preset: the defaults of the architecture
         source, target: the task's dictionaries
 
     Raises:
@@ -42,13 +48,14 @@ def check_config(cfg: Namespace, source: Dictionary, target: Dictionary) -> None
     """
     problems: List[str] = list(unknown_values(cfg))
     if not problems:
+        chosen = given(cfg, RecurrentTransformerConfig(), preset)
         problems = [
             *sizes(cfg),
-            *self_attention(cfg, ("encoder", "decoder")),
-            *cross_attention(cfg),
+            *self_attention(cfg, ("encoder", "decoder"), chosen),
+            *cross_attention(cfg, chosen),
             *recurrence(cfg),
-            *t5(cfg),
-            *without_effect(cfg),
+            *t5(cfg, chosen),
+            *without_effect(cfg, chosen),
             *sharing(cfg, source, target),
         ]
     if problems:
@@ -102,10 +109,10 @@ def recurrence(cfg: Namespace) -> Iterator[str]:
         yield "--recurrence-positions needs what --no-token-positional-embeddings removes"
 
 
-def without_effect(cfg: Namespace) -> Iterator[str]:
+def without_effect(cfg: Namespace, chosen: Set[str]) -> Iterator[str]:
     """Options that were set but would change nothing."""
     for name, other, values in ONLY_WITH:
-        if getattr(cfg, name) != OPTIONS[name].default and getattr(cfg, other) not in values:
+        if name in chosen and getattr(cfg, other) not in values:
             yield (
                 f"{flag(name)} {getattr(cfg, name)} has no effect with {flag(other)} "
                 f"{getattr(cfg, other)}; it needs {' or '.join(sorted(values))}"

@@ -1,10 +1,8 @@
 """What is wrong with the options of the parts for self-attention."""
 
 from argparse import Namespace
-from dataclasses import fields
 from typing import Dict, Iterator, Sequence, Set
 
-from fairseq_recur.models.attention_config import SelfAttentionConfig
 from fairseq_recur.models.flags import flag
 from fairseq_recur.modules.rem_heads import parse_range, parse_rem_heads
 
@@ -25,19 +23,19 @@ READ_BY: Dict[str, Set[str]] = {
     "learned_matrix_length": {"toeplitz", "full_matrix"},
     "relative_clip": {"relative"},
 }
-DEFAULTS = {f.name: f.default for f in fields(SelfAttentionConfig)}
 
 
-def self_attention(cfg: Namespace, sides: Sequence[str]) -> Iterator[str]:
+def self_attention(cfg: Namespace, sides: Sequence[str], given: Set[str]) -> Iterator[str]:
     """Everything that is wrong, one line each.
 
     Args:
         cfg: the model's options, flat
         sides: "encoder", "decoder": the sides that the model has
+        given: names of the options that were set
     """
     parts = {side: getattr(cfg, f"{side}_self_attention") for side in sides}
     for name, readers in READ_BY.items():
-        if getattr(cfg, name) != DEFAULTS[name] and not readers & set(parts.values()):
+        if name in given and not readers & set(parts.values()):
             needed = " or ".join(f"{flag(side)}-self-attention" for side in sides)
             yield (
                 f"{flag(name)} {getattr(cfg, name)} has no effect: it needs {needed} "

@@ -1,10 +1,8 @@
 """What is wrong with the options of the parts for the cross-attention."""
 
 from argparse import Namespace
-from dataclasses import fields
 from typing import Dict, Iterator, Set
 
-from fairseq_recur.models.cross_config import CrossAttentionConfig
 from fairseq_recur.models.flags import flag
 
 SEGMENTED = {"srformer", "segmented", "xl", "global"}
@@ -29,17 +27,21 @@ READ_BY: Dict[str, Set[str]] = {
     "xl_memory": {"xl"},
     "global_tokens": {"global"},
 }
-DEFAULTS = {f.name: f.default for f in fields(CrossAttentionConfig)}
 
 # Options of the neuron, which --srformer-no-neuron removes.
 NEURON = ("srformer_leak_init", "srformer_threshold_init", "srformer_surrogate", "srformer_form")
 
 
-def cross_attention(cfg: Namespace) -> Iterator[str]:
-    """Everything that is wrong, one line each."""
+def cross_attention(cfg: Namespace, given: Set[str]) -> Iterator[str]:
+    """Everything that is wrong, one line each.
+
+    Args:
+        cfg: the model's options, flat
+        given: names of those that were set
+    """
     part = cfg.cross_attention
     for name, readers in READ_BY.items():
-        if getattr(cfg, name) != DEFAULTS[name] and part not in readers:
+        if name in given and part not in readers:
             yield (
                 f"{flag(name)} {getattr(cfg, name)} has no effect: it needs --cross-attention "
                 f"{' or '.join(sorted(readers))}"
@@ -49,19 +51,19 @@ def cross_attention(cfg: Namespace) -> Iterator[str]:
             yield f"{flag(name)} {getattr(cfg, name)}: at least 1 is needed"
     if cfg.target_ratio <= 0:
         yield f"--target-ratio {cfg.target_ratio}: a number above 0 is needed"
-    if cfg.target_ratio != DEFAULTS["target_ratio"] and cfg.target_length_mode != "ratio":
+    if "target_ratio" in given and cfg.target_length_mode != "ratio":
         yield f"--target-ratio {cfg.target_ratio} has no effect without --target-length-mode ratio"
-    if cfg.target_length_mode == "ratio" and cfg.target_length != DEFAULTS["target_length"]:
+    if cfg.target_length_mode == "ratio" and "target_length" in given:
         yield f"--target-length {cfg.target_length} has no effect with --target-length-mode ratio"
     if part == "srformer":
-        yield from srformer(cfg)
+        yield from srformer(cfg, given)
     if part != "dot":
         for name in ("no_cross_attention", "cross_self_attention"):
             if getattr(cfg, name):
                 yield f"{flag(name)} leaves no place for --cross-attention {part}"
 
 
-def srformer(cfg: Namespace) -> Iterator[str]:
+def srformer(cfg: Namespace, given: Set[str]) -> Iterator[str]:
     """Values of the neuron's options, and options that exclude each other."""
     if cfg.srformer_threshold_init <= 0:
         yield f"--srformer-threshold-init {cfg.srformer_threshold_init}: a number above 0 is needed"
@@ -71,11 +73,11 @@ def srformer(cfg: Namespace) -> Iterator[str]:
         yield "--srformer-sigma weighs a term that --srformer-no-segmented-term leaves out"
     if cfg.srformer_no_neuron:
         for name in NEURON:
-            if getattr(cfg, name) != DEFAULTS[name]:
+            if name in given:
                 yield f"{flag(name)} {getattr(cfg, name)} has no effect with --srformer-no-neuron"
     elif cfg.srformer_form == "recomputed":
         for name in ("srformer_clamp", "srformer_surrogate"):
-            if getattr(cfg, name) != DEFAULTS[name]:
+            if name in given:
                 yield (
                     f"--srformer-form recomputed does not know {flag(name)} {getattr(cfg, name)}; "
                     "use stored"

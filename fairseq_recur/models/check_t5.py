@@ -2,7 +2,7 @@
 
 from argparse import Namespace
 from dataclasses import fields
-from typing import Iterator
+from typing import Iterator, Set
 
 from fairseq_recur.models.flags import flag
 from fairseq_recur.models.t5_config import T5Config
@@ -26,18 +26,19 @@ NOT_IN_T5 = (
     "layernorm_embedding",
     "no_decoder_final_norm",
 )
-DEFAULTS = {f.name: f.default for f in fields(T5Config) if f.name != "_name"}
+OPTIONS = [f.name for f in fields(T5Config) if f.name not in ("_name", "host")]
 
 
-def t5(cfg: Namespace) -> Iterator[str]:
+def t5(cfg: Namespace, given: Set[str]) -> Iterator[str]:
     """Everything that is wrong, one line each.
 
     Args:
         cfg: the model's options, flat
+        given: names of those that were set
     """
     if cfg.host != "t5":
-        for name, default in DEFAULTS.items():
-            if name != "host" and getattr(cfg, name) != default:
+        for name in OPTIONS:
+            if name in given:
                 yield f"{flag(name)} {getattr(cfg, name)} has no effect: it needs --host t5"
         return
     lacking = [flag(name) for name in TRUE_OF_T5 if not getattr(cfg, name)]

@@ -45,10 +45,10 @@ class CrossAttentionConfig(FairseqDataclass):
         default=1.0, metadata={"help": "initial leak of the accumulate-and-fire neuron"}
     )
     srformer_threshold_init: float = field(
-        default=10.0,
+        default=0.1,
         metadata={
-            "help": "initial threshold of the accumulate-and-fire neuron; 0.1 in the paper, which "
-            "starts from pretrained models"
+            "help": "initial threshold of the accumulate-and-fire neuron; 0.1 is the paper's, for "
+            "pretrained models, from scratch 10 is better"
         },
     )
     srformer_norm: ChoiceEnum(list(NORMS)) = field(

@@ -1,13 +1,30 @@
 """Options as their flags on the command line, and what is wrong with a single one."""
 
 from argparse import Namespace
-from dataclasses import Field
-from typing import Any, Dict, Iterator
+from dataclasses import Field, fields
+from typing import Any, Dict, Iterator, Set
+
+from fairseq.dataclass import FairseqDataclass
 
 
 def flag(name: str) -> str:
     """The command-line flag of an option."""
     return "--" + name.replace("_", "-")
+
+
+def given(cfg: Namespace, *defaults: FairseqDataclass) -> Set[str]:
+    """The options that somebody has set: those with a value that is the default of none.
+
+    Args:
+        cfg: the model's options, flat
+        defaults: the model's configuration without a preset, and the preset's
+    """
+    return {
+        f.name
+        for f in fields(defaults[0])
+        if f.name != "_name"
+        and all(getattr(cfg, f.name) != getattr(values, f.name) for values in defaults)
+    }
 
 
 def unknown_choices(cfg: Namespace, options: Dict[str, "Field[Any]"]) -> Iterator[str]:

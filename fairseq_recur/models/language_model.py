@@ -17,7 +17,7 @@ from fairseq_recur.errors import ConfigError
 from fairseq_recur.models.attention_config import SelfAttentionConfig
 from fairseq_recur.models.base import RecurrentModel
 from fairseq_recur.models.check_attention import self_attention
-from fairseq_recur.models.flags import unknown_choices
+from fairseq_recur.models.flags import given, unknown_choices
 from fairseq_recur.modules.parts import SELF_ATTENTION
 
 
@@ -73,7 +73,8 @@ def check_language_model(cfg: Namespace) -> Iterator[str]:
             f"--decoder-embed-dim {cfg.decoder_embed_dim} cannot be split evenly among "
             f"--decoder-attention-heads {cfg.decoder_attention_heads}"
         )
-    yield from problems or self_attention(cfg, ("decoder",))
+    chosen = given(cfg, SelfAttentionConfig())
+    yield from problems or self_attention(cfg, ("decoder",), chosen)
 
 
 def register_language_model() -> None:

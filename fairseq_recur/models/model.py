@@ -42,7 +42,8 @@ class RecurrentTransformerModel(RecurrentModel, TransformerModelBase):
             ConfigError: listing every option that cannot be used
         """
         options = Namespace(**OmegaConf.to_container(cfg, resolve=True, enum_to_str=True))
-        check_config(options, task.source_dictionary, task.target_dictionary)
+        preset = cls.config_class()
+        check_config(options, preset, task.source_dictionary, task.target_dictionary)
         return super().build_model(TransformerConfig.from_namespace(options), task)
 
     @classmethod

@@ -121,7 +121,8 @@ def test_the_results(done: Path, corpus: Path) -> None:
         assert run["epochs"] == 6 and run["updates"] > 6 and len(run["valid_loss"]) == 6
     compared = results["comparisons"][0]["metrics"][0]
     assert [s["system"] for s in compared["systems"]] == ["plain", "biarn"]
-    assert 0 < compared["systems"][1]["p"]["bootstrap"] <= 1
+    assert {*compared["systems"][1]["p"]} == {"bootstrap", "randomization"}
+    assert all(0 < p <= 1 for p in compared["systems"][1]["p"].values())
     weights = torch.load(done / "work/biarn/seed1/average.pt", weights_only=False)["model"]
     buffers = [k for k in weights if k.endswith("version") or "_float_tensor" in k]
     count = sum(w.numel() for k, w in weights.items() if k not in buffers)

@@ -225,7 +225,7 @@ def result(tmp_path: Path) -> Dict[str, Any]:
     def compared(seed: int) -> Dict[str, Any]:
         found = [
             {"system": s, "difference": scores[s, seed] - scores["a", seed],
-             "p": {} if s == "a" else {"bootstrap": 0.01 * seed}}
+             "p": {} if s == "a" else {"bootstrap": 0.01 * seed, "randomization": 0.03 * seed}}
             for s in "ab"
         ]  # fmt: skip
         return {"seed": seed, "metrics": [{"metric": "BLEU", "systems": found}]}
@@ -257,12 +257,13 @@ def test_the_table(tmp_path: Path) -> None:
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:7]]
     head, _, a, b, c = (dict(zip(cells[0], row)) for row in cells)
     assert list(head) == [
-        "system", "runs", "BLEU", "difference", "p", "chrF2", "published", "parameters",
-        "training", "decoding",
+        "system", "runs", "BLEU", "difference", "p bootstrap", "p randomization", "chrF2",
+        "published", "parameters", "training", "decoding",
     ]  # fmt: skip
     assert a["BLEU"] == "20.50 ± 0.71" and b["BLEU"] == "23.00 ± 1.41"
     assert (a["difference"], b["difference"]) == ("", "+2.50")
-    assert (a["p"], b["p"]) == ("", "0.010, 0.020")
+    assert (a["p bootstrap"], b["p bootstrap"]) == ("", "0.010, 0.020")
+    assert (a["p randomization"], b["p randomization"]) == ("", "0.030, 0.060")
     assert (a["published"], a["parameters"], b["parameters"]) == ("27.3 BLEU", "1,000", "1,234")
     assert (a["training"], b["training"]) == ("8.00 updates/s", "0.75 (0.50–0.90)")
     assert b["decoding"] == "1.20 (1.20–1.20)"
