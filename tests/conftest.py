@@ -58,6 +58,7 @@ RECURRENCE_VARIANTS: Dict[str, List[str]] = {
     "gated-sum-all-scalar": (
         "--recurrence-fusion gated_sum --recurrence-fused-layers all --recurrence-gate scalar"
     ).split(),
+    "a-step-a-token": "--recurrence-steps -1 --recurrence-layers 2".split(),
     "deep-positions": "--recurrence-layers 3 --recurrence-positions --recurrence-steps 5".split(),
     "multihead": ["--recurrence-attention", "multihead"],
     "birnn": ["--recurrence", "birnn"],

@@ -15,14 +15,15 @@ matplotlib.use("Agg")
 from matplotlib import pyplot  # noqa: E402
 
 
-def points(results: dict[str, Any], metric: str) -> dict[int, list[float]]:
-    """Return the scores of all seeds by number of steps."""
-    found: dict[int, list[float]] = {}
-    for run in results["runs"]:
-        match = re.fullmatch(r"steps_(\d+)", run["system"])
-        if match:
-            found.setdefault(int(match[1]), []).append(run["scores"][metric])
-    return dict(sorted(found.items()))
+def points(results: dict[str, Any], metric: str) -> dict[str, list[float]]:
+    """Return the scores of all seeds by number of steps, in the order of the table."""
+    found: dict[str, list[float]] = {}
+    for system in results["experiment"]["systems"]:
+        match = re.fullmatch(r"steps_(\d+|J)", system["name"])
+        runs = [run for run in results["runs"] if run["system"] == system["name"]]
+        if match and runs:
+            found[match[1]] = [run["scores"][metric] for run in runs]
+    return found
 
 
 def lines(results: dict[str, Any], metric: str) -> dict[str, float]:
@@ -41,12 +42,13 @@ def main(file: str, output: str) -> None:
     metric = next(iter(results["runs"][0]["scores"]))
     found = points(results, metric)
     figure, axes = pyplot.subplots(figsize=(6, 4), layout="constrained")
-    axes.plot([*found], [mean(scores) for scores in found.values()], "o-", label="biarn")
-    for steps, scores in found.items():
-        axes.plot([steps] * len(scores), scores, ".", color="grey")
+    names = [*found]
+    axes.plot(names, [mean(scores) for scores in found.values()], "o-", label="biarn")
+    for name, scores in found.items():
+        axes.plot([name] * len(scores), scores, ".", color="grey")
     for style, (name, score) in zip(("--", ":", "-."), lines(results, metric).items()):
         axes.axhline(score, linestyle=style, color="black", label=name)
-    axes.set(xlabel="recurrent steps", ylabel=metric, xticks=[*found])
+    axes.set(xlabel="recurrent steps", ylabel=metric)
     axes.legend(frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(output, dpi=150)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_recur.errors import ConfigError
-from fairseq_recur.inspection.capture import KINDS, Maps, places
+from fairseq_recur.inspection.capture import KINDS, Maps, layers_of, places
 from fairseq_recur.modules.biarn import BiARN
 from fairseq_recur.modules.rsa import MixedSelfAttention
 from fairseq_recur.modules.segment_memory import MemoryAttention
@@ -208,10 +208,15 @@ class Context:
             return "has read", self.labels.read
         if self.kind == "steps" and self.layer > 0:
             return f"state of the recurrence layer {self.layer - 1} below", positions
-        if self.kind == "fusion" and not self.model.encoder.recurrence_encoder.keeps_length:
+        if self.kind == "fusion" and self.reads_steps():
             last = number + 1
             return f"state n: forward step n, backward step {last} \u2212 n", positions
         return "source", self.labels.source
+
+    def reads_steps(self) -> bool:
+        """Whether what the recurrence encoder gives are steps, not tokens."""
+        layers = layers_of(self.model.encoder.recurrence_encoder)
+        return isinstance(layers[-1].recurrence, BiARN)
 
 
 def note(module: nn.Module) -> str:

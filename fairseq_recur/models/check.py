@@ -73,9 +73,14 @@ def unknown_values(cfg: Namespace) -> Iterator[str]:
 
 def sizes(cfg: Namespace) -> Iterator[str]:
     """Numbers of layers and heads; T5's heads need not add up to the width, fairseq's must."""
-    for name in ("encoder_layers", "decoder_layers", "recurrence_layers", "recurrence_steps"):
+    for name in ("encoder_layers", "decoder_layers", "recurrence_layers"):
         if getattr(cfg, name) < 1:
             yield f"{flag(name)} {getattr(cfg, name)}: at least 1 is needed"
+    if cfg.recurrence_steps < 1 and cfg.recurrence_steps != -1:
+        yield (
+            f"--recurrence-steps {cfg.recurrence_steps}: at least 1 is needed, or -1 for one step "
+            "for each token of the source"
+        )
     for side in ("encoder", "decoder"):
         width, heads = getattr(cfg, f"{side}_embed_dim"), getattr(cfg, f"{side}_attention_heads")
         own_width = cfg.host == "t5" and cfg.t5_head_dim > 0 and cfg.recurrence == "none"

@@ -80,7 +80,10 @@ class RecurrentTransformerConfig(
         default=1, metadata={"help": "layers of the recurrence encoder; the paper tries 1, 3 and 6"}
     )
     recurrence_steps: int = field(
-        default=8, metadata={"help": "recurrence steps R of biarn; birnn takes one step a token"}
+        default=8,
+        metadata={
+            "help": "recurrence steps R of biarn; -1: one for each token of the source, as birnn has"
+        },
     )
     recurrence_attention: ChoiceEnum(list(ATTENTION)) = field(
         default="additive",

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from fairseq_recur.modules.recurrence import Recurrence, RecurrenceOptions, init_gru_
 from fairseq_recur.ops.attention import additive_attention, dot_product_attention
 from fairseq_recur.ops.attentive_recurrence import attentive_recurrence
+from fairseq_recur.ops.masking import real_tokens_first, to_their_places
 
 Attend = Callable[[Tensor], Tensor]
 
@@ -17,7 +18,8 @@ class BiARN(Recurrence):
 
     Hao et al. 2019, eqs. 12-13 with 9: ``c_t = ATT(h_{t-1}, H)``, ``h_t = f(h_{t-1}, c_t)``.
     The two directions share the attention and have a GRU each. Without positions in its
-    input the network does not see the source's order, only its words.
+    input the network does not see the source's order, only its words. R is a number, or for each
+    sentence the number of its tokens (J in figure 5; ``steps`` -1).
     """
 
     keeps_length = False
@@ -25,6 +27,7 @@ class BiARN(Recurrence):
     def __init__(self, input_dim: int, state_dim: int, options: RecurrenceOptions) -> None:
         super().__init__(input_dim, state_dim, options)
         self.steps = options.steps
+        self.keeps_length = options.steps < 0
         self.attention = ATTENTION[options.attention](input_dim, state_dim, options)
         context_dim = self.attention.context_dim
         self.w_x = nn.Parameter(torch.empty(2, 3 * state_dim, context_dim))
@@ -33,10 +36,18 @@ class BiARN(Recurrence):
         init_gru_((self.w_x, self.w_h), (self.bias,))
 
     def forward(self, x: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
-        """(B, S, I) and (B, S) bool or None to (B, R, 2C)."""
+        """(B, S, I) and (B, S) bool or None to (B, R, 2C).
+
+        With a step a token, state t stands where the sentence's token t does.
+        """
         h0 = self.initial_states(x, padding_mask)
-        attend = self.attention.over(x, padding_mask)
-        return attentive_recurrence(attend, h0, self.w_x, self.w_h, self.bias, self.steps)
+        chains = self.attention.over(x, padding_mask), h0, self.w_x, self.w_h, self.bias
+        if not self.keeps_length:
+            return attentive_recurrence(*chains, self.steps)
+        if padding_mask is None:
+            return attentive_recurrence(*chains, x.size(1))
+        order, lengths = real_tokens_first(padding_mask)
+        return to_their_places(attentive_recurrence(*chains, x.size(1), lengths), order)
 
     def weights(self, x: Tensor, padding_mask: Optional[Tensor], out: Tensor) -> Tensor:
         """The attention of every step, for those who want to see it.

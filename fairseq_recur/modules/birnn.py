@@ -2,12 +2,11 @@
 
 from typing import Optional
 
-import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from fairseq_recur.modules.recurrence import Recurrence, RecurrenceOptions, init_gru_
-from fairseq_recur.ops.masking import real_tokens_first
+from fairseq_recur.ops.masking import real_tokens_first, to_their_places
 
 
 class BiRNN(Recurrence):
@@ -41,4 +40,4 @@ class BiRNN(Recurrence):
         states, _ = pad_packed_sequence(
             self.gru(packed, h0)[0], batch_first=True, total_length=x.size(1)
         )
-        return torch.zeros_like(states).scatter(1, order.unsqueeze(-1).expand_as(states), states)
+        return to_their_places(states, order)

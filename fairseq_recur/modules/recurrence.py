@@ -14,7 +14,8 @@ class RecurrenceOptions:
     """The options of the recurrent networks.
 
     Attributes:
-        steps: R, of networks whose number of steps is not the length of their input
+        steps: R, of networks whose number of steps need not be the length of their input; -1
+            for that length
         attention: "additive" or "multihead", of networks that read by attention
         heads: H of the multi-head attention
         attention_dropout: probability of dropping an attention weight

@@ -90,16 +90,14 @@ class RecurrenceEncoder(Part, nn.Module):
             heads=cfg.encoder.attention_heads,
             attention_dropout=cfg.attention_dropout,
         )
-        self.keeps_length = recurrence.keeps_length
+        networks = [
+            recurrence(width if layer == 0 else 2 * width, width, options)
+            for layer in range(cfg.recurrence_layers)
+        ]
+        self.keeps_length = networks[0].keeps_length
         self.layers = nn.ModuleList(
-            wrap(
-                RecurrenceLayer(
-                    cfg,
-                    recurrence(width if first else 2 * width, width, options),
-                    first,
-                )
-            )
-            for first in [True] + [False] * (cfg.recurrence_layers - 1)
+            wrap(RecurrenceLayer(cfg, network, first=layer == 0))
+            for layer, network in enumerate(networks)
         )
         self.layer_norm = (
             LayerNorm(2 * width, export=cfg.export) if cfg.encoder.normalize_before else None

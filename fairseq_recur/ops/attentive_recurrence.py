@@ -1,6 +1,6 @@
 """The attentive recurrent network: a recurrence over what attention reads from a source."""
 
-from typing import Callable
+from typing import Callable, Optional
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ def attentive_recurrence(
     w_h: Tensor,
     bias: Tensor,
     steps: int,
+    lengths: Optional[Tensor] = None,
 ) -> Tensor:
     """Bidirectional ARN: h_t = GRU(c_t, h_{t-1}), c_t = ATT(h_{t-1}, H) (Hao et al., eqs. 12-13).
 
@@ -27,9 +28,10 @@ def attentive_recurrence(
         h0: (2, B, C) initial states
         w_x, w_h, bias: the two GRUs, as in `gru_step` with N = 2
         steps: R
+        lengths: (B,) int64, the steps of each sentence, at most R; None if all have R
 
     Returns:
-        (B, R, 2C)
+        (B, R, 2C), zero after a sentence's last step
     """
     states, h = [], h0
     for _ in range(steps):
@@ -37,4 +39,9 @@ def attentive_recurrence(
         h = gru_step(context, h, w_x, w_h, bias)
         states.append(h)
     forward, backward = torch.stack(states, dim=2)  # (B, R, C) each
-    return torch.cat([forward, backward.flip(1)], dim=-1)
+    if lengths is None:
+        return torch.cat([forward, backward.flip(1)], dim=-1)
+    place = torch.arange(steps, device=h0.device)
+    mirrored = (lengths.unsqueeze(1) - 1 - place).clamp(min=0).unsqueeze(-1)
+    both = torch.cat([forward, backward.gather(1, mirrored.expand_as(backward))], dim=-1)
+    return both.masked_fill((place >= lengths.unsqueeze(1)).unsqueeze(-1), 0.0)

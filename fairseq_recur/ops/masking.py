@@ -40,3 +40,9 @@ def real_tokens_first(padding_mask: Tensor) -> Tuple[Tensor, Tensor]:
     """
     order = padding_mask.to(torch.uint8).argsort(dim=1, stable=True)
     return order, (~padding_mask).sum(dim=1)
+
+
+def to_their_places(states: Tensor, order: Tensor) -> Tensor:
+    """Undo `real_tokens_first`: state j (B, S, C) to where the sentence's j-th token stands."""
+    index = order.unsqueeze(-1).expand_as(states)
+    return torch.zeros_like(states).scatter(1, index, states)
