@@ -37,7 +37,7 @@ def check(runs: Sequence[Run]) -> Dict[str, int]:
             _gather(problems, run.system.name, lambda: parameters.update(_model_of(run)))
         if not problems:
             _gather(problems, "generate", lambda: _check_generate(runs[0]))
-            _gather(problems, "score", lambda: _check_references(runs[0]))
+            _gather(problems, "score", lambda: _check_scoring(runs[0]))
     finally:
         logging.disable(logging.NOTSET)
     changed = [line for run in runs for line in run.check_unchanged()]
@@ -96,15 +96,17 @@ def _check_generate(run: Run) -> None:
         options.parse_args_and_arch(parser)
 
 
-def _check_references(run: Run) -> None:
-    """Compare the numbers of lines with the test set's."""
+def _check_scoring(run: Run) -> None:
+    """Make the metrics, and compare the files' numbers of lines with the test set's."""
     experiment = run.experiment
+    experiment.scoring.build()
     subset = str(experiment.generate.get("gen-subset", "test"))
     pair = f"{subset}.{experiment.source}-{experiment.target}.{experiment.target}"
     data = data_utils.load_indexed_dataset(str(Path(experiment.data) / pair), None)
     if data is None:
         raise ConfigError(f"{experiment.data} has no set {subset} ({pair}.bin, .idx)")
-    for file in experiment.scoring.references:
+    source = experiment.scoring.source
+    for file in [*experiment.scoring.references, *([] if source is None else [source])]:
         lines = len(read_lines(file))
         if lines != len(data):
             raise ConfigError(f"{file} has {lines} lines, but the set {subset} {len(data)}")

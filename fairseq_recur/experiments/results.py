@@ -11,7 +11,7 @@ from fairseq_recur.experiments.steps import Run, write_json
 from fairseq_recur.experiments.table import table
 from fairseq_recur.experiments.training_log import read_log
 from fairseq_recur.scoring.generation import read_hypotheses, read_lines
-from fairseq_recur.scoring.metrics import build_metric, score_corpus
+from fairseq_recur.scoring.metrics import score_corpus
 from fairseq_recur.scoring.significance import BOTH, compare_systems
 
 
@@ -62,9 +62,7 @@ def collect(experiment: Experiment, work: Path, about: Dict[str, Any]) -> Dict[s
 
 def of_run(run: Run, texts: List[str], references: List[List[str]]) -> Dict[str, Any]:
     """One run: its scores, and how its training went."""
-    scoring = run.experiment.scoring
-    metrics = [build_metric(m, scoring.tokenize, scoring.lowercase) for m in scoring.metrics]
-    scores = score_corpus(texts, references, metrics)
+    scores = score_corpus(texts, references, run.experiment.scoring.build())
     log, state = read_log(run.folder / "train.log"), run.state()
     updates, epochs, _ = log.timeline[-1]
     valid = log.curve("valid_loss")
@@ -73,6 +71,7 @@ def of_run(run: Run, texts: List[str], references: List[List[str]]) -> Dict[str,
         "seed": run.seed,
         "scores": {s.name: s.value for s in scores},
         "signatures": {s.name: s.signature for s in scores},
+        "decimals": {s.name: s.decimals for s in scores},
         "updates": updates,
         "epochs": round(epochs, 2),
         "valid_loss": [[u, round(loss, 4)] for u, loss in valid],
@@ -89,12 +88,10 @@ def _compare(
     if experiment.baseline not in texts or len(texts) < 2:
         return None
     scoring = experiment.scoring
-    metrics = [build_metric(m, scoring.tokenize, scoring.lowercase) for m in scoring.metrics]
-    return asdict(
-        compare_systems(
-            texts, references, metrics, experiment.baseline, test=BOTH, samples=scoring.samples
-        )
+    found = compare_systems(
+        texts, references, scoring.build(), experiment.baseline, BOTH, scoring.samples
     )
+    return asdict(found)
 
 
 def _speed(work: Path) -> Optional[Dict[str, Any]]:

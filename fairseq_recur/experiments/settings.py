@@ -6,9 +6,13 @@ from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
 import yaml
+from sacrebleu.metrics.base import Metric
 
 from fairseq_recur.errors import ConfigError
-from fairseq_recur.scoring.metrics import METRICS, TOKENIZERS
+from fairseq_recur.scoring.comet import DEFAULT_MODEL
+from fairseq_recur.scoring.generation import read_lines
+from fairseq_recur.scoring.mean import MeanMetric
+from fairseq_recur.scoring.metrics import METRICS, TOKENIZERS, build_metric
 
 Flags = Dict[str, Any]
 
@@ -39,13 +43,38 @@ class System:
 
 @dataclass(frozen=True)
 class Scoring:
-    """How translations are scored: see ``fairseq-recur score`` and ``compare``."""
+    """How translations are scored: see ``fairseq-recur score`` and ``compare``.
+
+    Attributes:
+        references: files
+        metrics: names of them
+        tokenize, lowercase: of BLEU and chrF
+        samples: of the paired tests
+        source: file that was translated, which COMET reads, or None
+        comet_model: for COMET
+    """
 
     references: Tuple[str, ...]
     metrics: Tuple[str, ...] = ("bleu", "chrf")
     tokenize: str = "13a"
     lowercase: bool = False
     samples: int = 1000
+    source: Optional[str] = None
+    comet_model: str = DEFAULT_MODEL
+
+    def build(self) -> List[Union[Metric, MeanMetric]]:
+        """The metrics.
+
+        Raises:
+            ConfigError: one that cannot be had here
+        """
+        source = read_lines(self.source) if self.source is not None else None
+        return [
+            build_metric(
+                name, self.tokenize, self.lowercase, source=source, comet_model=self.comet_model
+            )
+            for name in self.metrics
+        ]
 
 
 @dataclass(frozen=True)
@@ -196,10 +225,11 @@ def _apply(content: Dict[str, Any], to_path: Callable[[str], str]) -> None:
     if isinstance(content.get("data"), str):
         content["data"] = to_path(content["data"])
     score = content.get("score")
-    if isinstance(score, dict) and isinstance(score.get("reference"), str):
-        score["reference"] = to_path(score["reference"])
-    elif isinstance(score, dict) and isinstance(score.get("reference"), list):
-        score["reference"] = [to_path(str(item)) for item in score["reference"]]
+    for key in ("reference", "source") if isinstance(score, dict) else ():
+        if isinstance(score.get(key), str):
+            score[key] = to_path(score[key])
+        elif isinstance(score.get(key), list):
+            score[key] = [to_path(str(item)) for item in score[key]]
 
 
 def _change(content: Dict[str, Any], change: str) -> None:
@@ -282,6 +312,8 @@ def _scoring_problems(score: Dict[str, Any]) -> Iterator[str]:
         yield f"score.metrics: {metrics!r}; expected a list of {', '.join(METRICS)}"
     if score.get("tokenize", "13a") not in TOKENIZERS:
         yield f"score.tokenize: {score['tokenize']!r}; expected one of {', '.join(TOKENIZERS)}"
+    if "comet" in metrics and not isinstance(score.get("source"), str):
+        yield "score.source is missing: expected the file that is translated, which comet reads"
     samples = score.get("samples", 1000)
     if type(samples) is not int or samples < 1:
         yield f"score.samples: {samples!r} is not a number above 0"

@@ -33,9 +33,10 @@ def row(results: Results, name: str) -> Dict[str, str]:
     metrics = list(results["runs"][0]["scores"]) if results["runs"] else []
     cells = {"system": name, "runs": str(len(runs)) if runs else ""}
     for number, metric in enumerate(metrics):
-        cells[metric] = spread([run["scores"][metric] for run in runs])
+        digits = results["runs"][0]["decimals"][metric]
+        cells[metric] = spread([run["scores"][metric] for run in runs], digits)
         if number == 0:
-            cells["difference"] = "" if name == baseline else difference(results, name, metric)
+            cells["difference"] = difference(results, name, metric, digits)
             for test, column in TESTS.items():
                 cells[column] = "" if name == baseline else p_values(results, name, metric, test)
     published = next(s for s in experiment["systems"] if s["name"] == name)["published"]
@@ -47,21 +48,23 @@ def row(results: Results, name: str) -> Dict[str, str]:
     return cells
 
 
-def spread(values: List[float]) -> str:
+def spread(values: List[float], digits: int) -> str:
     """Mean and standard deviation over the seeds; of one seed the value."""
     if not values:
         return ""
     if len(values) == 1:
-        return f"{values[0]:.2f}"
-    return f"{mean(values):.2f} ± {stdev(values):.2f}"
+        return f"{values[0]:.{digits}f}"
+    return f"{mean(values):.{digits}f} ± {stdev(values):.{digits}f}"
 
 
-def difference(results: Results, name: str, metric: str) -> str:
-    """Mean difference from the baseline over the seeds that both have."""
+def difference(results: Results, name: str, metric: str, digits: int) -> str:
+    """Mean difference from the baseline over the seeds that both have; of itself nothing."""
+    if name == results["experiment"]["baseline"]:
+        return ""
     found = [
         s["difference"] for c in results["comparisons"] for s in of_metric(c, name, metric)
     ]
-    return f"{mean(found):+.2f}" if found else ""
+    return f"{mean(found):+.{digits}f}" if found else ""
 
 
 def p_values(results: Results, name: str, metric: str, test: str) -> str:

@@ -187,6 +187,10 @@ def test_everything_wrong_is_said_before_anything_is_done(
     assert main(argv) == 2
     said = capsys.readouterr().err
     assert "train.tgt has 200 lines, but the set test 20" in said and "--beams" in said
+    experiment = content(corpus)
+    experiment["score"] |= {"metrics": ["bleu", "comet"], "source": str(corpus / "test.src")}
+    write(tmp_path, experiment)
+    assert main(argv) == 2 and "unbabel-comet" in capsys.readouterr().err
     assert not (tmp_path / "work").exists()
 
 

@@ -88,6 +88,7 @@ WRONG = [
     ({"score": {"reference": "r", "tokenize": "x"}}, "score.tokenize: 'x'"),
     ({"score": {"reference": "r", "samples": 0}}, "score.samples: 0"),
     ({"score": {"reference": "r", "metric": 1}}, "score has no metric"),
+    ({"score": {"reference": "r", "metrics": ["comet"]}}, "score.source is missing"),
     ({"train": {"save_dir": "x"}}, "train.save_dir is set by the experiment itself"),
     ({"generate": {"path": "x"}}, "generate.path is set by the experiment itself"),
     ({"systems": {"a": {"flags": {"seed": 3}}}}, "systems.a.flags.seed is set by the"),
@@ -220,7 +221,10 @@ def result(tmp_path: Path) -> Dict[str, Any]:
         {"name": "c", "published": {}, "start_from": None},
     ]
     scores = {("a", 1): 20.0, ("a", 2): 21.0, ("b", 1): 22.0, ("b", 2): 24.0}
-    run = {"signatures": {"BLEU": "sig", "chrF2": "sig2"}, "updates": 100, "commit": "abc"}
+    run = {
+        "signatures": {"BLEU": "sig", "chrF2": "sig2"}, "decimals": {"BLEU": 2, "chrF2": 2},
+        "updates": 100, "commit": "abc",
+    }  # fmt: skip
 
     def compared(seed: int) -> Dict[str, Any]:
         found = [
