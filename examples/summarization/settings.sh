@@ -32,8 +32,8 @@ TRAINING=(
 )
 
 # Print the flags of a system: full, or a part's name and its segment size. A third number, of
-# srformer alone, is its neurons' initial threshold, otherwise the preset's: see README.md. Nine of
-# ten summaries have at most 17 pieces, so the queries of 16 go through the whole source.
+# srformer alone, is its neurons' initial threshold, otherwise 10: see README.md. Nine of ten
+# summaries have at most 17 pieces, so the queries of 16 go through the whole source.
 cross_attention() {
     local part size threshold
     IFS=_ read -r part size threshold <<< "$1"
@@ -46,6 +46,6 @@ cross_attention() {
         return 2
     fi
     local flags="--cross-attention $part --segment-size $size --target-length 16"
-    if [ -n "$threshold" ]; then flags+=" --srformer-threshold-init $threshold"; fi
+    if [ "$part" = srformer ]; then flags+=" --srformer-threshold-init ${threshold:-10}"; fi
     echo "$flags"
 }

@@ -48,7 +48,7 @@ class CrossAttentionConfig(FairseqDataclass):
         default=0.1,
         metadata={
             "help": "initial threshold of the accumulate-and-fire neuron; 0.1 is the paper's, for "
-            "pretrained models, from scratch 10 is better"
+            "pretrained models; from scratch a larger one, such as 10, learns sooner"
         },
     )
     srformer_norm: ChoiceEnum(list(NORMS)) = field(

@@ -46,10 +46,8 @@ SYSTEMS: Dict[str, Dict[str, Any]] = {
     "transformer_biarn": dict(recurrence="biarn"),
     # Huang et al. 2023: every head of every self-attention with a regular matrix, as CodeT5's.
     "rsa_transformer": dict(encoder_self_attention="rsa", decoder_self_attention="rsa"),
-    # Long et al. 2023 around this host; s = 64 as in the paper. Its threshold of 0.1 is for
-    # pretrained models: from scratch the neurons' outputs, sums over the whole source divided by
-    # it, drown the rest (examples/summarization has the figures).
-    "srformer": dict(cross_attention="srformer", srformer_threshold_init=10.0),
+    # Long et al. 2023 around this host; s = 64 as in the paper.
+    "srformer": dict(cross_attention="srformer"),
     # What Hao et al. 2019 compare with in table 4. Shaw et al. 2018: k = 16, in place of the
     # absolute positions; Shen et al. 2018, in the encoder; Chen et al. 2018, six layers of RNN.
     "transformer_relpos": dict(
@@ -103,7 +101,7 @@ BART_LARGE_SHAPE: Dict[str, Any] = dict(
     decoder_attention_heads=16,
 )
 
-PRETRAINED_SRFORMER: Dict[str, Any] = dict(cross_attention="srformer")
+SRFORMER: Dict[str, Any] = SYSTEMS["srformer"]
 
 PRESETS: Dict[str, Dict[str, Any]] = {
     **{
@@ -111,11 +109,11 @@ PRESETS: Dict[str, Dict[str, Any]] = {
         for system, parts in SYSTEMS.items()
         for size, sizes in SIZES.items()
     },
-    "srformer_base": {**BART_BASE_SHAPE, **SYSTEMS["srformer"]},
-    "srformer_bart_base": {**BART_BASE_SHAPE, **BART, **PRETRAINED_SRFORMER},
-    "srformer_bart_large": {**BART_LARGE_SHAPE, **BART, **PRETRAINED_SRFORMER},
+    "srformer_base": {**BART_BASE_SHAPE, **SRFORMER},
+    "srformer_bart_base": {**BART_BASE_SHAPE, **BART, **SRFORMER},
+    "srformer_bart_large": {**BART_LARGE_SHAPE, **BART, **SRFORMER},
     "t5_small": T5,
-    "srformer_t5_small": {**T5, **PRETRAINED_SRFORMER},
+    "srformer_t5_small": {**T5, **SRFORMER},
 }
 
 
