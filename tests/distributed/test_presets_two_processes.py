@@ -29,8 +29,8 @@ BACKENDS: Dict[str, List[str]] = {
     "legacy_ddp": ["--ddp-backend", "legacy_ddp"],
     "pytorch_ddp-checkpointed": ["--ddp-backend", "pytorch_ddp", "--checkpoint-activations"],
 }
-MODELS = SYSTEMS
-DEFAULTS = {f"{preset}-default" for preset in STRUCTURES}
+DEFAULTS = [f"{preset}-default" for preset in STRUCTURES]
+OPTIONS = [model for model in SYSTEMS if model not in DEFAULTS]
 
 
 @pytest.fixture(scope="module")
@@ -49,20 +49,17 @@ def data(tmp_path_factory: pytest.TempPathFactory, cli: Callable[..., str]) -> P
 
 def arguments(data: Path, model: str, folder: Path, batch: int, *flags: str) -> List[str]:
     return [
-        str(data), "--user-dir", USER_DIR, *MODELS[model], *TRAINING, "--batch-size", str(batch),
+        str(data), "--user-dir", USER_DIR, *SYSTEMS[model], *TRAINING, "--batch-size", str(batch),
         "--save-dir", str(folder), *flags,
     ]  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def two_processes(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder in which each model trained by two processes is: MODEL/BACKEND."""
-    folder = tmp_path_factory.mktemp("two")
+def train_by_two(data: Path, folder: Path, models: List[str], backends: List[str]) -> Path:
+    """Train all in two processes, and return the folder in which they are: MODEL/BACKEND."""
     plan = [
-        arguments(data, model, folder / model / backend, SENTENCES // 2, *flags)
-        for model in MODELS
-        for backend, flags in BACKENDS.items()
-        if model in DEFAULTS or backend == "pytorch_ddp"
+        arguments(data, model, folder / model / backend, SENTENCES // 2, *BACKENDS[backend])
+        for model in models
+        for backend in backends
     ]
     (folder / "plan.json").write_text(json.dumps(plan))
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -81,24 +78,51 @@ def weights(folder: Path) -> Dict[str, torch.Tensor]:
     return saved_weights(folder / "checkpoint_last.pt")
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.fixture(scope="module")
+def presets(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The presets, by every back end."""
+    return train_by_two(data, tmp_path_factory.mktemp("presets"), DEFAULTS, [*BACKENDS])
+
+
+@pytest.fixture(scope="module")
+def options(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Their options, by one back end."""
+    return train_by_two(data, tmp_path_factory.mktemp("options"), OPTIONS, ["pytorch_ddp"])
+
+
+@pytest.mark.parametrize("model", DEFAULTS)
 def test_two_processes_equal_one(
-    model: str, data: Path, two_processes: Path, cli: Callable[..., str], tmp_path: Path
+    model: str, data: Path, presets: Path, cli: Callable[..., str], tmp_path: Path
 ) -> None:
+    assert_equal_one(data, presets / model, model, len(BACKENDS), cli, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", OPTIONS)
+def test_two_processes_equal_one_with_options(
+    model: str, data: Path, options: Path, cli: Callable[..., str], tmp_path: Path
+) -> None:
+    assert_equal_one(data, options / model, model, 1, cli, tmp_path)
+
+
+def assert_equal_one(
+    data: Path, two: Path, model: str, count: int, cli: Callable[..., str], tmp_path: Path
+) -> None:
+    """Train in one process, and compare with what two have trained by *count* back ends."""
     cli("train", *arguments(data, model, tmp_path / "one", SENTENCES))
     one = weights(tmp_path / "one")
     cli("train", *arguments(data, model, tmp_path / "start", SENTENCES, "--max-update", "1"))
     start = weights(tmp_path / "start")
-    backends = list((two_processes / model).iterdir())
-    assert len(backends) == (3 if model in DEFAULTS else 1)
+    backends = list(two.iterdir())
+    assert len(backends) == count
     for backend in backends:
         state = torch.load(backend / "checkpoint_last.pt", weights_only=True)
         assert state["cfg"]["distributed_training"]["distributed_world_size"] == 2
         assert state["optimizer_history"][-1]["num_updates"] == 3
-        two = weights(backend)
-        assert two.keys() == one.keys()
+        found = weights(backend)
+        assert found.keys() == one.keys()
         for name, value in one.items():
             message = f"{backend.name}: {name}"
-            torch.testing.assert_close(two[name], value, rtol=0, atol=1e-6, msg=message)
+            torch.testing.assert_close(found[name], value, rtol=0, atol=1e-6, msg=message)
     moved = [name for name in start if (start[name] - one[name]).abs().max() > 1e-4]
     assert len(moved) > len(start) / 2, "the updates must be larger than the tolerance"
