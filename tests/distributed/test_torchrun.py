@@ -53,7 +53,9 @@ def assert_same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor
             torch.testing.assert_close(found[key], value, rtol=0, atol=1e-6, msg=key)
 
 
-@pytest.mark.parametrize("backend", MODELS)
+@pytest.mark.parametrize(
+    "backend", [pytest.param("legacy_ddp", marks=pytest.mark.slow), "pytorch_ddp"]
+)
 def test_two_processes_train_one_model_and_resume(
     corpus: Path, cli: Callable[..., str], tmp_path: Path, backend: str
 ) -> None:

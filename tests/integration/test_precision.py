@@ -62,7 +62,8 @@ def test_every_preset_trains(
     assert expected[-1] < expected[0] - 0.05, "the training moves"
 
 
-@pytest.mark.parametrize("mode", ["--memory-efficient-fp16", slow("--memory-efficient-bf16")])
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["--memory-efficient-fp16", "--memory-efficient-bf16"])
 def test_every_system_trains(
     system: List[str], mode: str, losses: Callable[..., List[float]]
 ) -> None:
@@ -114,7 +115,7 @@ def all_finite(model: nn.Module, inputs: List[Tensor]) -> bool:
 
 # float16 has the narrower range, bfloat16 that of float32.
 @pytest.mark.parametrize("dtype", [torch.float16, slow(torch.bfloat16)], ids=["fp16", "bf16"])
-@pytest.mark.parametrize("length, scale", [slow((1000, 1)), (1000, 100), (40, 200)])
+@pytest.mark.parametrize("length, scale", [slow((1000, 1)), slow((1000, 100)), (40, 200)])
 def test_finite_where_float32_is(
     system: List[str],
     length: int,

@@ -213,6 +213,7 @@ def test_runner_goes_on_after_it_was_stopped(runner: Runner) -> None:
     assert re.findall(r'bin1 \| {"epoch": (\d)', log) == ["1", "2", "3"]
 
 
+@pytest.mark.slow
 def test_runner_continues_with_more_epochs_and_starts_anew_with_other_flags(runner: Runner) -> None:
     only = {"LANGUAGES": "parity", "SYSTEMS": "rsa_1"}
     runner.run(**only)
@@ -268,6 +269,7 @@ def test_runner_waits_for_a_training_that_outlived_its_runner(runner: Runner) ->
     assert "1 of 1 runs done" in output
 
 
+@pytest.mark.slow
 def test_runner_refuses_wrong_settings(runner: Runner) -> None:
     for name, value, message in (
         ("LANGUAGES", "tomita_4", "LANGUAGES: tomita_4; expected some of: d_2 d_4"),
