@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import IO, List
+from typing import IO, List, Optional, Tuple
 
 import torch
 
@@ -23,7 +23,7 @@ from fairseq_recur.experiments.results import write_results
 from fairseq_recur.experiments.runner import LOCK, Runner, Stopped, hold
 from fairseq_recur.experiments.settings import read_experiment
 from fairseq_recur.experiments.speed import measure_speed
-from fairseq_recur.experiments.steps import Run, runs_of, write_json
+from fairseq_recur.experiments.steps import Run, read_json, runs_of, write_json
 
 HELP = "train, decode and score the systems of a table alike"
 
@@ -84,6 +84,9 @@ def run_all(args: argparse.Namespace) -> int:
         return 0
     work = Path(args.work)
     lock = alone(work)
+    # Rows that are not asked for now may have been done before, and stay in the table.
+    before = read_json(work / ABOUT) or {"parameters": {}}
+    parameters = {**before["parameters"], **parameters}
     write_json(
         work / ABOUT,
         {
@@ -109,7 +112,7 @@ def runs_from(args: argparse.Namespace) -> List[Run]:
     return runs_of(experiment, work, tuple(args.only), tuple(dict.fromkeys(args.seeds)))
 
 
-def places(jobs: int, run_: Run) -> tuple:
+def places(jobs: Optional[int], run_: Run) -> Tuple[int, List[str]]:
     """How many runs at a time, and the GPUs to put them on."""
     if jobs is not None and jobs < 1:
         raise ConfigError(f"--jobs {jobs}: at least 1 is needed")
@@ -149,7 +152,7 @@ def work_on(runs: List[Run], work: Path, jobs: int, devices: List[str]) -> int:
         failed = runner()
         update()
         if runs[0].experiment.speed is not None and not failed:
-            measure_speed(runs, runner.environment(0))
+            measure_speed(one_of_each(runs), runner.environment(0))
             update()
     except Stopped as stopped:
         print(f"\nstopped by {stopped}; the same command goes on", file=sys.stderr)
@@ -158,6 +161,13 @@ def work_on(runs: List[Run], work: Path, jobs: int, devices: List[str]) -> int:
     for name in failed:
         print(f"{name} failed; see its folder", file=sys.stderr)
     return 1 if failed else 0
+
+
+def one_of_each(runs: List[Run]) -> List[Run]:
+    """A finished run of each system of the table, also of those that were not asked for now."""
+    every = [*runs_of(runs[0].experiment, runs[0].work), *runs]
+    finished = {run_.system.name: run_ for run_ in reversed(every) if run_.finished()}
+    return [finished[s.name] for s in runs[0].experiment.systems if s.name in finished]
 
 
 def in_background(work: Path) -> int:
@@ -206,10 +216,13 @@ def stop(args: argparse.Namespace) -> int:
     if hold(work / LOCK):
         print("nothing runs")
         return 0
-    os.kill(int(process_of(work)), signal.SIGTERM)
+    process = process_of(work)
+    if not process.isdigit():
+        raise ConfigError(f"what runs in {work} has not said its process yet; try again")
+    os.kill(int(process), signal.SIGTERM)
     for _ in range(600):
         if hold(work / LOCK):
             print("stopped; what was trained up to the last checkpoints is kept")
             return 0
         time.sleep(0.1)
-    raise ConfigError(f"process {process_of(work)} has not ended after a minute")
+    raise ConfigError(f"process {process} has not ended after a minute")

@@ -1,7 +1,6 @@
 """Looking at an experiment before anything is trained: its files, flags, models, folders."""
 
 import io
-import json
 import logging
 from contextlib import redirect_stderr
 from pathlib import Path
@@ -13,7 +12,7 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
 from fairseq_recur.cli import inputs, user_dir, wrap
 from fairseq_recur.errors import ConfigError
-from fairseq_recur.experiments.steps import Run
+from fairseq_recur.experiments.steps import Run, read_json
 from fairseq_recur.scoring.generation import read_lines
 
 
@@ -118,7 +117,7 @@ def read_about(path: Path) -> Dict[str, Any]:
     Raises:
         ConfigError: there is none
     """
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise ConfigError(f"no experiment in {path.parent}: it has no {path.name}") from error
+    about = read_json(path)
+    if about is None:
+        raise ConfigError(f"no experiment in {path.parent}: it has no {path.name}")
+    return about

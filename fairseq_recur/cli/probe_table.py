@@ -4,21 +4,12 @@ from typing import List, Sequence
 
 from fairseq_recur.probing.report import Row
 from fairseq_recur.probing.tasks import TASKS
+from fairseq_recur.scoring.aligned import aligned
 
 
 def text_table(rows: Sequence[Row], runs: int) -> str:
     """Format accuracies for a terminal."""
-    cells = table_cells(rows)
-    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
-    lines = [
-        "  ".join(
-            cell.ljust(width) if column < 2 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths))
-        ).rstrip()
-        for row in cells
-    ]
-    lines.insert(1, "-" * max(map(len, lines)))
-    return "\n".join([*lines, "", caption(runs)])
+    return "\n".join([*aligned(table_cells(rows), names=2), "", caption(runs)])
 
 
 def markdown_table(rows: Sequence[Row], runs: int) -> str:

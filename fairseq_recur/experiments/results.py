@@ -1,13 +1,12 @@
 """What came out of an experiment: one file with everything, one table."""
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
 from fairseq_recur.experiments import machine
 from fairseq_recur.experiments.settings import Experiment
-from fairseq_recur.experiments.steps import Run, write_json
+from fairseq_recur.experiments.steps import Run, read_json, write_json
 from fairseq_recur.experiments.table import table
 from fairseq_recur.experiments.training_log import read_log
 from fairseq_recur.scoring.generation import read_hypotheses, read_lines
@@ -56,7 +55,7 @@ def collect(experiment: Experiment, work: Path, about: Dict[str, Any]) -> Dict[s
         "parameters": about["parameters"],
         "runs": runs,
         "comparisons": comparisons,
-        "speed": _speed(work),
+        "speed": read_json(work / "speed.json"),
     }
 
 
@@ -92,9 +91,3 @@ def _compare(
         texts, references, scoring.build(), experiment.baseline, BOTH, scoring.samples
     )
     return asdict(found)
-
-
-def _speed(work: Path) -> Optional[Dict[str, Any]]:
-    """What `measure_speed` has written, if it has."""
-    file = work / "speed.json"
-    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None

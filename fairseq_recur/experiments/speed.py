@@ -3,13 +3,14 @@
 import re
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Dict, List, Sequence
 
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments import machine
 from fairseq_recur.experiments.settings import arguments
-from fairseq_recur.experiments.steps import Run, write_json
+from fairseq_recur.experiments.steps import Run, read_json, write_json
 from fairseq_recur.experiments.training_log import read_log
 
 DECODED = re.compile(r"Translated [\d,]+ sentences .* \((?P<speed>[\d.]+) sentences/s")
@@ -18,13 +19,15 @@ INTERVAL = 5
 
 
 def measure_speed(runs: Sequence[Run], environment: Dict[str, str]) -> None:
-    """Measure every system of the first seed, one after the other, and again; write speed.json.
+    """Measure the systems one after the other, and again; write speed.json.
+
+    What has been measured with the same commands is not measured again.
 
     In each round every system trains for a few updates from scratch and decodes the test set
     once, so that what slows the machine for a while slows them all.
 
     Args:
-        runs: of one experiment, finished
+        runs: of one experiment, finished, one for each system
         environment: variables of the processes
 
     Raises:
@@ -32,12 +35,14 @@ def measure_speed(runs: Sequence[Run], environment: Dict[str, str]) -> None:
     """
     speed, work = runs[0].experiment.speed, runs[0].work
     assert speed is not None
-    systems = [run for run in runs if run.seed == runs[0].seed]
+    key = [asdict(speed), *([*run.train_argv(), *run.generate_argv()] for run in runs)]
+    if (read_json(work / "speed.json") or {}).get("key") == key:
+        return
     found: Dict[str, Dict[str, List[float]]] = {
-        run.system.name: {"updates_per_second": [], "sentences_per_second": []} for run in systems
+        run.system.name: {"updates_per_second": [], "sentences_per_second": []} for run in runs
     }
     for turn in range(speed.repeats):
-        for run in systems:
+        for run in runs:
             print(f"speed, round {turn + 1} of {speed.repeats}: {run.system.name}", flush=True)
             values = found[run.system.name]
             values["updates_per_second"].append(training_speed(run, environment))
@@ -46,8 +51,7 @@ def measure_speed(runs: Sequence[Run], environment: Dict[str, str]) -> None:
         "threads": environment["OMP_NUM_THREADS"],
         "machine": machine.machine(),
         "commit": machine.commit(),
-        "updates": speed.updates,
-        "warmup": speed.warmup,
+        "key": key,
         "systems": found,
     }
     write_json(work / "speed.json", content)

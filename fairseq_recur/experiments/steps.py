@@ -107,10 +107,7 @@ class Run:
 
     def state(self) -> Dict[str, Any]:
         """What is known of its steps: {"train": {"key": [...], "seconds": 12.3, ...}, ...}."""
-        try:
-            return json.loads((self.folder / "state.json").read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            return {}
+        return read_json(self.folder / "state.json") or {}
 
     def write_state(self, state: Dict[str, Any]) -> None:
         """Keep what is known; never half a file."""
@@ -188,6 +185,11 @@ def runs_of(
         raise ConfigError(f"no system {', '.join(unknown)} in the table; it has {there}")
     systems = [s for s in experiment.systems if not only or s.name in only]
     return [Run(experiment, s, seed, work) for seed in seeds or experiment.seeds for s in systems]
+
+
+def read_json(path: Path) -> Any:
+    """What `write_json` has written; None if there is no file."""
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
 
 def write_json(path: Path, content: Any) -> None:

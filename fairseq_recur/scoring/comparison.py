@@ -1,7 +1,9 @@
 """What a comparison of systems found, and how it is shown."""
 
 from dataclasses import asdict, dataclass
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Tuple
+
+from fairseq_recur.scoring.aligned import aligned
 
 BOOTSTRAP, RANDOMIZATION, BOTH = "bootstrap", "randomization", "both"
 LEVEL = 0.05
@@ -110,7 +112,7 @@ def comparison_table(comparison: Comparison, markdown: bool = False) -> str:
         rows += [_row(metric, system, comparison.samples) for system in metric.systems]
     notes = _notes(comparison, "`" if markdown else "")
     if not markdown:
-        return "\n".join([*_aligned(rows), "", *notes])
+        return "\n".join([*aligned(rows, names=2), "", *notes])
     rule = ["---", "---", *["---:"] * (len(rows[0]) - 2)]
     cells = [[cell.strip().replace("|", "\\|") for cell in row] for row in rows]
     cells.insert(1, rule)
@@ -144,17 +146,3 @@ def _notes(comparison: Comparison, quote: str) -> List[str]:
     for metric in comparison.metrics:
         notes += [f"{metric.metric}: {quote}{s}{quote}" for s in metric.signatures.values()]
     return notes
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> List[str]:
-    """Pad the cells: names to the left, numbers to the right, with a rule below the head."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = [
-        "  ".join(
-            cell.ljust(width) if column < 2 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths))
-        ).rstrip()
-        for row in rows
-    ]
-    lines.insert(1, "-" * max(map(len, lines)))
-    return lines

@@ -7,6 +7,7 @@ from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.metrics.base import Metric
 
 from fairseq_recur.errors import ConfigError
+from fairseq_recur.scoring.aligned import aligned
 from fairseq_recur.scoring.comet import DEFAULT_MODEL, CometMetric
 from fairseq_recur.scoring.mean import MeanMetric
 from fairseq_recur.scoring.problems import Problems
@@ -124,14 +125,6 @@ def score_table(systems: Dict[str, Sequence[Score]]) -> str:
     rows = [["system", *(score.name for score in first)]]
     for name, scores in systems.items():
         rows.append([name, *(f"{score.value:.{score.decimals}f}" for score in scores)])
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = [
-        "  ".join(
-            cell.ljust(width) if column == 0 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths))
-        )
-        for row in rows
-    ]
-    lines.insert(1, "-" * len(lines[0]))
+    lines = aligned(rows, names=1)
     lines += ["", *(f"{score.name}: {score.signature}" for score in first)]
     return "\n".join(lines)

@@ -148,14 +148,17 @@ def test_a_system_starts_from_another(done: Path) -> None:
 
 def test_what_is_done_is_not_done_again(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
     work = done / "work"
-    before = {p: p.stat().st_mtime_ns for p in work.glob("*/seed1/*")}
-    file = str(done / "t.yaml")
-    assert main(["experiment", "run", file, "--work", str(work), "--set", "speed=null"]) == 0
-    assert {p: p.stat().st_mtime_ns for p in work.glob("*/seed1/*")} == before
+    made = [work / "speed.json", *work.glob("*/seed1/*")]
+    before = {p: p.stat().st_mtime_ns for p in made}
+    argv = ["experiment", "run", str(done / "t.yaml"), "--work", str(work), "--only", "plain"]
+    assert main(argv) == 0
+    assert {p: p.stat().st_mtime_ns for p in made} == before
+    results = json.loads((work / "results.json").read_text())
+    assert {*results["parameters"]} == {"plain", "biarn"} and len(results["runs"]) == 2
     capsys.readouterr()
     assert main(["experiment", "status", str(work)]) == 0
     said = capsys.readouterr().out
-    assert "nothing runs" in said and "biarn seed 1: done" in said and "# Reversing" in said
+    assert "nothing runs" in said and "plain seed 1: done" in said and "# Reversing" in said
 
 
 def test_other_settings_are_refused(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
