@@ -92,6 +92,13 @@ def test_a_download_that_was_whole_when_it_was_killed(
     assert fetch(archive(f"{address}/a.tgz", **known), tmp_path / "downloads").is_file()
 
 
+def test_a_part_that_is_too_long_is_begun_again(address: str, tmp_path: Path) -> None:
+    (tmp_path / "downloads").mkdir()
+    (tmp_path / "downloads/a.tgz.part").write_bytes(CONTENT + b"more")
+    file = fetch(archive(f"{address}/a.tgz", size=len(CONTENT)), tmp_path / "downloads")
+    assert file.read_bytes() == CONTENT
+
+
 def test_dead_addresses_are_all_named_and_the_next_is_tried(address: str, tmp_path: Path) -> None:
     dead = [f"{address}/gone/b.tgz", "http://127.0.0.1:9/a.tgz"]
     with pytest.raises(ConfigError) as error:
