@@ -22,6 +22,7 @@ import os
 import platform
 import queue
 import re
+import shutil
 import sys
 import threading
 import time
@@ -37,6 +38,7 @@ from typing import Any, Callable
 import torch
 
 from fairseq_recur.errors import CheckpointError, ConfigError
+from fairseq_recur.files import whole_file
 
 logger = logging.getLogger(__name__)
 
@@ -249,6 +251,57 @@ def _explain_checkpoint_errors() -> None:
     for name in ("load_checkpoint_to_cpu", "load_ema_from_checkpoint"):
         _wrap(checkpoint_utils, name, "checkpoint errors", explaining)
     _wrap(checkpoint_utils, "load_model_ensemble_and_task", "checkpoint errors", finding)
+
+
+@contextlib.contextmanager
+def _whole_checkpoint(path: str) -> typing.Iterator[typing.BinaryIO]:
+    """`whole_file`, with an error that says what is left and what to do."""
+    try:
+        with whole_file(Path(path)) as file:
+            yield file
+    except Exception as error:  # torch's writer turns a full disk into errors of its own
+        folder = Path(path).parent
+        free = shutil.disk_usage(folder if folder.is_dir() else ".").free
+        raise CheckpointError(
+            f"{path} could not be written ({type(error).__name__}: {error}); the disk of {folder} "
+            f"has {free / 1e9:.2f} GB left. The checkpoints that were there are whole: make room, "
+            "and the same command goes on from the last of them."
+        ) from error
+
+
+@_adaptation(
+    "whole checkpoints",
+    "checkpoint_last.pt is written by copying over it, so that a kill leaves half of one; and "
+    "after a failed write fairseq tries again in the same file, behind what it has written",
+    "stays",
+)
+def _write_checkpoints_whole() -> None:
+    from fairseq import checkpoint_utils
+    from fairseq.file_io import PathManager
+
+    remote = PathManager.path_requires_pathmanager
+
+    def saving(save: Callable) -> Callable:
+        def wrapper(obj: Any, filename: str, async_write: bool = False) -> None:
+            if async_write or remote(filename):
+                return save(obj, filename, async_write=async_write)
+            with _whole_checkpoint(filename) as file:
+                torch.save(obj, file)
+
+        return wrapper
+
+    def copying(copy: Callable) -> Callable:
+        def wrapper(src_path: str, dst_path: str, overwrite: bool = False) -> bool:
+            if not overwrite or remote(src_path) or remote(dst_path):
+                return copy(src_path, dst_path, overwrite=overwrite)
+            with open(src_path, "rb") as source, _whole_checkpoint(dst_path) as file:
+                shutil.copyfileobj(source, file)
+            return True
+
+        return wrapper
+
+    _wrap(checkpoint_utils, "torch_persistent_save", "whole checkpoints", saving)
+    _wrap(PathManager, "copy", "whole checkpoints", copying)
 
 
 # Training ---------------------------------------------------------------------------

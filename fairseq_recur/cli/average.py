@@ -4,7 +4,6 @@ The output takes its settings from the first input, holds no optimizer state, an
 wherever a checkpoint is decoded, validated or fine-tuned."""
 
 import argparse
-import os
 import re
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence
@@ -13,6 +12,7 @@ import torch
 
 from fairseq_recur import compat
 from fairseq_recur.errors import CheckpointError, ConfigError
+from fairseq_recur.files import whole_file
 
 HELP = "average the parameters of checkpoints"
 
@@ -58,7 +58,8 @@ def run(args: argparse.Namespace) -> int:
     if output.is_dir():
         raise ConfigError(f"--output {output} is a folder; expected the name of a file")
     state = average_checkpoints(files)
-    save_atomically(state, output)
+    with whole_file(output) as file:
+        torch.save(state, file)
     print(f"{output}: average of {len(files)} checkpoints")
     for file in files:
         print(f"  {file}")
@@ -196,17 +197,3 @@ def _must_match(
             f"{file} does not go with {first_file}: it {'; '.join(found[:SHOWN])}. "
             "Average checkpoints of one training"
         )
-
-
-def save_atomically(state: Dict[str, Any], output: Path) -> None:
-    """Write a checkpoint so that a reader sees the old file or the whole new one.
-
-    Raises OSError if it cannot be written; the unfinished file is removed then.
-    """
-    output.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = output.with_name(f"{output.name}.{os.getpid()}.tmp")
-    try:
-        torch.save(state, unfinished)
-        os.replace(unfinished, output)
-    finally:
-        unfinished.unlink(missing_ok=True)

@@ -9,6 +9,7 @@ from typing import Any, Dict, List, Tuple
 
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.settings import Experiment, Flags, System, arguments
+from fairseq_recur.files import whole_file
 
 LAST = "checkpoint_last.pt"
 # What may be changed in the settings of a training that has begun.
@@ -194,7 +195,5 @@ def read_json(path: Path) -> Any:
 
 def write_json(path: Path, content: Any) -> None:
     """Write a file as a whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(path.name + ".new")
-    new.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    new.replace(path)
+    with whole_file(path) as file:
+        file.write((json.dumps(content, indent=2) + "\n").encode())

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from fairseq_recur.cli.average import average_checkpoints, choose_inputs, load, save_atomically
+from fairseq_recur.cli.average import average_checkpoints, choose_inputs, load
 from fairseq_recur.errors import CheckpointError, ConfigError
 
 
@@ -146,20 +146,3 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path, content: Any) -> None:
     torch.save(content, file)
     with pytest.raises(CheckpointError, match=str(file)):
         load(file)
-
-
-def test_a_failed_write_leaves_the_old_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    output = tmp_path / "new" / "average.pt"
-    save_atomically({"model": {}, "n": 1}, output)
-
-    def fail(state: Any, file: Path) -> None:
-        Path(file).write_bytes(b"half")
-        raise OSError("disk full")
-
-    monkeypatch.setattr(torch, "save", fail)
-    with pytest.raises(OSError, match="disk full"):
-        save_atomically({"model": {}, "n": 2}, output)
-    assert torch.load(output, weights_only=True)["n"] == 1
-    assert [file.name for file in output.parent.iterdir()] == ["average.pt"]

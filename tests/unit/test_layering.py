@@ -12,7 +12,8 @@ ROOT = Path(fairseq_recur.__file__).parent
 MAY_IMPORT = {
     "version": set(),
     "errors": set(),
-    "compat": {"errors"},
+    "files": set(),
+    "compat": {"errors", "files"},
     "ops": set(),
     "scoring": {"errors"},
     "modules": {"ops", "compat", "errors"},
@@ -24,8 +25,8 @@ MAY_IMPORT = {
     "tasks": {"models", "modules", "ops", "scoring", "compat", "errors"},
     "scorers": {"scoring", "errors"},
     "criterions": {"models", "modules", "ops", "compat", "errors"},
-    "experiments": {"scoring", "errors"},
-    "cli": {"experiments", "models", "modules", "ops", "compat", "errors", "optim", "scoring", "version", "tasks", "conversion", "inspection", "probing"},
+    "experiments": {"scoring", "errors", "files"},
+    "cli": {"experiments", "files", "models", "modules", "ops", "compat", "errors", "optim", "scoring", "version", "tasks", "conversion", "inspection", "probing"},
     "__main__": {"cli"},
     "__init__": {"compat", "models", "optim", "version", "tasks", "criterions", "scorers"},
 }

@@ -1,0 +1,182 @@
+"""Killed at random moments, again and again, nothing is lost and nothing is half."""
+
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterator
+
+import pytest
+import torch
+
+from tests.integration.test_resume import UPTO, assert_identical, saved, train_flags
+from tests.killing import Commands
+from tests.running import SHORT, USER_DIR, hypotheses, saved_weights
+
+PRESET = "transformer_biarn_tiny"
+EVERY = ["--save-interval-updates", 1]
+"""Checkpoints after each update: much of the time is saving, so many kills hit it."""
+
+
+@pytest.fixture(scope="module")
+def commands() -> Iterator[Commands]:
+    with Commands() as started:
+        yield started
+
+
+KILLS = [5, pytest.param(60, marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("kills", KILLS)
+def test_training(kills: int, commands: Commands, corpus: Path, tmp_path: Path) -> None:
+    whole, folder, log = tmp_path / "whole", tmp_path / "killed", tmp_path / "log"
+    started = time.monotonic()
+    assert commands.run("train", *train_flags(corpus, PRESET, whole, *UPTO[12], *EVERY), output=log) == 0
+    seconds, expected = time.monotonic() - started, saved(whole)
+    flags = train_flags(corpus, PRESET, folder, *UPTO[12], *EVERY)
+    moments, done, finished = random.Random(kills), 0, 0
+    while done < kills or not finished:
+        # From time to time none, so that the training gets to its end however slow it is.
+        patience = moments.uniform(0, seconds) if done < kills else None
+        ended = commands.run("train", *flags, output=log, kill_after=patience)
+        assert ended in (0, -signal.SIGKILL), log.read_text()
+        done += ended != 0
+        for file in folder.glob("*.pt"):  # each that has its name is whole
+            torch.load(file, weights_only=True)
+        if ended == 0:
+            finished += 1
+            assert_identical(saved(folder), expected)
+            shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("kills", KILLS)
+def test_averaging(
+    kills: int, commands: Commands, trained: Callable[..., Path], tmp_path: Path
+) -> None:
+    inputs = [trained(PRESET) / f"checkpoint{n}.pt" for n in (5, 10)]
+    output, log = tmp_path / "average.pt", tmp_path / "log"
+    argv = ["--inputs", *inputs, "--output", output]
+    started = time.monotonic()
+    assert commands.run("average", *argv, output=log) == 0, log.read_text()
+    seconds, expected = time.monotonic() - started, saved_weights(output)
+    output.unlink()
+    moments, done = random.Random(kills), 0
+    while done < kills:
+        ended = commands.run(
+            "average", *argv, output=log, kill_after=moments.uniform(0, seconds)
+        )
+        assert ended in (0, -signal.SIGKILL), log.read_text()
+        done += ended != 0
+        if output.exists():
+            assert_identical(saved_weights(output), expected)
+            output.unlink()
+    assert commands.run("average", *argv, output=log) == 0
+    assert_identical(saved_weights(output), expected)
+    assert [file.name for file in tmp_path.iterdir() if file != log] == ["average.pt"]
+
+
+@pytest.mark.parametrize("kills", [2, pytest.param(10, marks=pytest.mark.slow)])
+def test_generating(
+    kills: int, commands: Commands, corpus: Path, trained: Callable[..., Path], tmp_path: Path
+) -> None:
+    checkpoint = trained(PRESET) / "checkpoint10.pt"
+    before = checkpoint.read_bytes()
+    argv = [
+        corpus / "bin", "--user-dir", USER_DIR, "--path", checkpoint, "--cpu", "--batch-size", 1,
+        "--num-workers", 0, *SHORT,
+    ]  # fmt: skip
+    log = tmp_path / "log"
+    started = time.monotonic()
+    assert commands.run("generate", *argv, output=log) == 0
+    seconds, expected = time.monotonic() - started, hypotheses(log.read_text())
+    assert len(expected) == 20
+    moments, done = random.Random(kills), 0
+    while done < kills:
+        patience = moments.uniform(0, seconds)
+        done += commands.run("generate", *argv, output=log, kill_after=patience) != 0
+        found = hypotheses(log.read_text().rpartition("\n")[0])  # the last line may be half
+        assert all(found[n] == expected[n] for n in found)
+    assert commands.run("generate", *argv, output=log) == 0
+    assert hypotheses(log.read_text()) == expected and checkpoint.read_bytes() == before
+
+
+HALF_A_COPY = """
+import os, shutil, signal
+def copyfileobj(source, target, length=0):
+    content = source.read()
+    target.write(content[:len(content) // 2])
+    target.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+def copyfile(source, target, **_):
+    with open(source, "rb") as one, open(target, "wb") as other:
+        copyfileobj(one, other)
+shutil.copyfileobj, shutil.copyfile = copyfileobj, copyfile
+"""
+
+TRAINING = "from fairseq_cli.train import cli_main; cli_main()"
+
+
+def train_apart(code: str, *flags: Any, **settings: Any) -> "subprocess.CompletedProcess[str]":
+    """Train in a process of its own, after some code."""
+    argv = [sys.executable, "-c", code + TRAINING, *map(str, flags)]
+    return subprocess.run(argv, capture_output=True, text=True, **settings)
+
+
+def six_updates(cli: Callable[..., str], corpus: Path, folder: Path) -> Dict[str, bytes]:
+    cli("train", *train_flags(corpus, PRESET, folder, *UPTO[6]))
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+def goes_on(cli: Callable[..., str], corpus: Path, folder: Path) -> None:
+    """What is there is resumed, and becomes what a training that was never stopped becomes."""
+    cli("train", *train_flags(corpus, PRESET, folder, *UPTO[12]))
+    whole = folder.with_name("whole")
+    cli("train", *train_flags(corpus, PRESET, whole, *UPTO[12]))
+    assert_identical(saved(folder), saved(whole))
+
+
+def test_killed_while_the_last_checkpoint_is_copied(
+    cli: Callable[..., str], corpus: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "train"
+    before = six_updates(cli, corpus, folder)
+    flags = train_flags(corpus, PRESET, folder, *UPTO[12], "--save-interval-updates", 2)
+    done = train_apart(HALF_A_COPY, *flags)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    left = (folder / "checkpoint_last.pt.tmp").stat().st_size + 1
+    assert 0 < left < len(before["checkpoint_last.pt"])
+    assert (folder / "checkpoint_last.pt").read_bytes() == before["checkpoint_last.pt"]
+    goes_on(cli, corpus, folder)
+
+
+def test_a_disk_that_fills_up(cli: Callable[..., str], corpus: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "train"
+    before = six_updates(cli, corpus, folder)
+    half = len(before["checkpoint_last.pt"]) // 2
+
+    def small_files() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (half, half))
+
+    flags = train_flags(corpus, PRESET, folder, *UPTO[12])
+    done = train_apart("", *flags, preexec_fn=small_files)
+    assert done.returncode not in (0, -signal.SIGKILL)
+    last = done.stderr.strip().splitlines()[-1]
+    assert "could not be written" in last and "GB left" in last and "make room" in last
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
+    goes_on(cli, corpus, folder)
+
+
+def test_a_write_that_fails_once_leaves_no_mixture(tmp_path: Path) -> None:
+    """fairseq tried again in the same file; now there is one error, and the file of before."""
+    from fairseq import checkpoint_utils
+
+    path = tmp_path / "checkpoint1.pt"
+    checkpoint_utils.torch_persistent_save({"n": torch.ones(3)}, str(path))
+    before = path.read_bytes()
+    with pytest.raises(RuntimeError, match="could not be written"):
+        checkpoint_utils.torch_persistent_save({"n": lambda: None}, str(path))
+    assert path.read_bytes() == before and [p.name for p in tmp_path.iterdir()] == [path.name]

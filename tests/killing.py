@@ -1,0 +1,78 @@
+"""Commands in processes of their own that can be killed, without an import of fairseq for each."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, List, Optional, Type
+
+FORK = """
+import importlib, json, os, sys
+import fairseq_cli.generate, fairseq_cli.train
+import fairseq_recur.cli
+print("ready", flush=True)
+for line in sys.stdin:
+    name, argv, output = json.loads(line)
+    child = os.fork()
+    if child == 0:
+        out = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(out, 1), os.dup2(out, 2)
+        sys.argv = [name, *argv]
+        if name == "average":
+            code = fairseq_recur.cli.main(sys.argv)
+        else:
+            code = importlib.import_module(f"fairseq_cli.{name}").cli_main() or 0
+        sys.stdout.flush()
+        os._exit(code)
+    print(child, flush=True)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+"""Reads commands, runs each in a fork, prints its process and then how it ended."""
+
+
+class Commands:
+    """Runs train, generate and average, each in a fork of one process that has imported them."""
+
+    def __enter__(self) -> "Commands":
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", FORK], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            cwd=Path(__file__).parents[1],
+        )  # fmt: skip
+        assert self._read() == "ready"
+        return self
+
+    def __exit__(
+        self,
+        kind: Optional[Type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def run(self, name: str, *argv: Any, output: Path, kill_after: Optional[float] = None) -> int:
+        """Run a command, and kill it after some seconds if it has not ended by then.
+
+        Returns:
+            its exit status; -9 when the kill hit it
+        """
+        assert self.process.stdin is not None
+        line: List[Any] = [name, [str(a) for a in argv], str(output)]
+        print(json.dumps(line), file=self.process.stdin, flush=True)
+        child = int(self._read())
+        if kill_after is not None:
+            time.sleep(kill_after)
+            # One that has ended is gone, or waits for `_read`: then nothing happens.
+            try:
+                os.kill(child, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        return int(self._read())
+
+    def _read(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
