@@ -30,6 +30,7 @@ import types
 import typing
 import warnings
 import weakref
+import zipfile
 from argparse import Namespace
 from dataclasses import dataclass
 from pathlib import Path
@@ -158,31 +159,79 @@ def _load_weights_only() -> None:
         os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
 
 
+NOTHING = "Nothing in it was executed and nothing was loaded."
+AGAIN = "Copy or download it again, or go back to an earlier checkpoint."
+
+
+def read_checkpoint(path: str) -> dict[str, Any]:
+    """Load a checkpoint of fairseq without running code from it.
+
+    Raises:
+        CheckpointError: it is none, or damaged, or refused
+    """
+    if not os.path.exists(path):
+        problem = "no such file. fairseq-train writes its checkpoints into --save-dir."
+    elif os.path.isdir(path):
+        problem = "this is a folder. Name one file in it, such as checkpoint_best.pt."
+    else:
+        refuse_damaged(path)
+        try:
+            state = torch.load(path, map_location="cpu", weights_only=True)
+        except PermissionError:
+            problem = "cannot be read. Check the file's permissions."
+        except Exception as error:  # what damaged bytes raise is open-ended
+            problem = _loading_problem(path, error)
+        else:
+            wrong = _content_problem(path, state)
+            if wrong is None:
+                return state
+            raise CheckpointError(wrong)
+    raise CheckpointError(f"{path}: {problem}")
+
+
 def checkpoint_problem(path: str) -> str | None:
     """Why ``path`` is no checkpoint that fairseq can use, as one message, or None if it is."""
-    if not os.path.exists(path):
-        return f"{path}: no such file. fairseq-train writes its checkpoints into --save-dir."
-    if os.path.isdir(path):
-        return f"{path}: this is a folder. Name one file in it, such as checkpoint_best.pt."
-    nothing = "Nothing in it was executed and nothing was loaded."
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        read_checkpoint(path)
+    except CheckpointError as error:
+        return str(error)
+    return None
+
+
+def refuse_damaged(path: str) -> None:
+    """Compare the checksums in a checkpoint's zip file, at which torch does not look.
+
+    Raises:
+        CheckpointError: one is wrong
+    """
+    damaged = None
+    try:
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                damaged = archive.testzip()
     except PermissionError:
-        return f"{path}: cannot be read. Check the file's permissions."
-    except Exception as error:  # what damaged bytes raise is open-ended
-        refused = re.search(r"GLOBAL ([\w.]+) (?:was not|whose)", str(error))
-        if refused:
-            return (
-                f"{path}: refused, because it asks for {refused[1]}, which no fairseq checkpoint "
-                f"needs: it would run code. {nothing} Do not use the file; get the weights from "
-                "a source that you trust."
-            )
-        size = os.path.getsize(path)
-        return (
-            f"{path}: {size} bytes that are no PyTorch checkpoint, or one cut short or damaged. "
-            f"{nothing} Copy or download it again, or go back to an earlier checkpoint."
+        return  # which loading it explains
+    except Exception:  # what damaged bytes raise is open-ended
+        damaged = "its index"
+    if damaged is not None:
+        raise CheckpointError(
+            f"{path}: damaged: {damaged} is not what was saved. {NOTHING} {AGAIN}"
         )
-    return _content_problem(path, state)
+
+
+def _loading_problem(path: str, error: Exception) -> str:
+    """Why torch could not load what is in a file."""
+    refused = re.search(r"GLOBAL ([\w.]+) (?:was not|whose)", str(error))
+    if refused:
+        return (
+            f"refused, because it asks for {refused[1]}, which no fairseq checkpoint needs: it "
+            f"would run code. {NOTHING} Do not use the file; get the weights from a source that "
+            "you trust."
+        )
+    size = os.path.getsize(path)
+    return (
+        f"{size} bytes that are no PyTorch checkpoint, or one cut short or damaged. {NOTHING} {AGAIN}"
+    )
 
 
 def _content_problem(path: str, state: Any) -> str | None:
@@ -218,6 +267,7 @@ def _explain_checkpoint_errors() -> None:
     def explaining(load: Callable) -> Callable:
         def wrapper(path: str, *args: Any, **kwargs: Any) -> Any:
             _load_weights_only()
+            refuse_damaged(PathManager.get_local_path(path))
             try:
                 state = load(path, *args, **kwargs)
             except Exception as error:

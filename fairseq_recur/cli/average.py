@@ -159,13 +159,9 @@ def load(file: Path) -> Dict[str, Any]:
 
     Raises CheckpointError if it is not a checkpoint of fairseq, damaged, or unsafe.
     """
-    try:
-        state = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # damaged bytes raise whatever they lead to
-        raise CheckpointError(compat.checkpoint_problem(str(file)) or str(error)) from error
-    if not isinstance(state, dict) or not isinstance(state.get("model"), dict):
-        problem = compat.checkpoint_problem(str(file))
-        raise CheckpointError(problem or f"{file}: no fairseq checkpoint: it has no parameters")
+    state = compat.read_checkpoint(str(file))
+    if not isinstance(state["model"], dict):
+        raise CheckpointError(f"{file}: no fairseq checkpoint: it has no parameters")
     return state
 
 

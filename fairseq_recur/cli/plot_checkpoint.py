@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fairseq_recur import compat
 from fairseq_recur.cli.figures import COLOURS, new_figure, plain_axes
-from fairseq_recur.errors import CheckpointError, ConfigError
+from fairseq_recur.errors import ConfigError
 from fairseq_recur.modules.mixture import LagMixture
 from fairseq_recur.modules.parts import SELF_ATTENTION
 from fairseq_recur.modules.rem import RecurrenceEncodingMatrices
@@ -59,10 +59,7 @@ def read_layers(path: str) -> Layers:
     """
     if not Path(path).is_file():
         raise ConfigError(f"no such checkpoint: {path}")
-    problem = compat.checkpoint_problem(path)
-    if problem:
-        raise CheckpointError(problem)
-    state = torch.load(path, map_location="cpu", weights_only=True)
+    state = compat.read_checkpoint(path)
     cfg = OmegaConf.to_container(OmegaConf.create(state["cfg"]), resolve=True)["model"]
     options = cfg if isinstance(cfg, dict) else vars(cfg)
     host = TransformerConfig.from_namespace(Namespace(**options))

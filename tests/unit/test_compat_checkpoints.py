@@ -158,14 +158,41 @@ def test_bytes_that_are_no_checkpoint(tmp_path: Path, content: bytes) -> None:
         checkpoint_utils.load_checkpoint_to_cpu(str(path))
 
 
-def test_a_file_cut_short_or_changed(tmp_path: Path) -> None:
+def test_a_file_cut_short(tmp_path: Path) -> None:
     whole, path = tmp_path / "whole.pt", tmp_path / "model.pt"
     torch.save(stock_state(model={"w": torch.randn(100, 100)}), whole)
     content = whole.read_bytes()
-    for part in (content[: len(content) // 2], content[:-20]):
-        path.write_bytes(part)
-        with pytest.raises(CheckpointError, match=f"{path}: {len(part)} bytes .* cut short"):
+    for length in (*(len(content) * tenth // 10 for tenth in range(1, 10)), len(content) - 20):
+        path.write_bytes(content[:length])
+        with pytest.raises(CheckpointError, match=f"{path}: {length} bytes .* cut short"):
             checkpoint_utils.load_checkpoint_to_cpu(str(path))
+
+
+def test_one_flipped_bit(tmp_path: Path) -> None:
+    """In a weight it is always found; elsewhere it is, or it changes nothing that is loaded."""
+    path = tmp_path / "model.pt"
+    weight = torch.randn(40, 40)
+    torch.save(stock_state(model={"w": weight}), path)
+    content = path.read_bytes()
+    begin = content.index(weight.numpy().tobytes())
+    end, step = begin + weight.nbytes, 41
+    refused = {"before": 0, "weight": 0, "after": 0}
+    for position in range(0, len(content), step):
+        where = "before" if position < begin else "weight" if position < end else "after"
+        changed = bytearray(content)
+        changed[position] ^= 1 << (position % 8)
+        path.write_bytes(changed)
+        try:
+            state = checkpoint_utils.load_checkpoint_to_cpu(str(path))
+        except CheckpointError as error:
+            assert str(path) in str(error) and "nothing was loaded" in str(error)
+            refused[where] += 1
+        else:
+            assert where != "weight"
+            assert torch.equal(state["model"]["w"], weight)
+            assert {k: v for k, v in state.items() if k != "model"}.keys() >= {"cfg", "args"}
+    assert refused["weight"] == len(range(-(-begin // step) * step, end, step))
+    assert refused["before"] and refused["after"], refused  # the pickled part, and the index
 
 
 def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
