@@ -1,0 +1,95 @@
+"""The summarization recipes: `python -m recipes.summarization COMMAND`; their scripts call it."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import List, Optional
+
+from fairseq_recur.errors import CheckpointError, ConfigError
+from recipes import summary_flags
+from recipes.summary_lock import alone
+from recipes.summary_choices import AUTO, Choices, choose
+from recipes.summary_data import DataSet, read_data_set
+from recipes.summary_prepare import Preparation
+from recipes.summary_report import write_results
+
+COMMANDS = {
+    "prepare": "get and prepare the data",
+    "train": "print the data's folder, the training's, the batch, and fairseq-train's flags",
+    "generate": "print the data's folder, the training's, and fairseq-generate's flags",
+    "results": "decode and score what was generated",
+}
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser; the scripts give every option to every command."""
+    parser = argparse.ArgumentParser(
+        prog="recipes.summarization", description=__doc__,
+        epilog="; ".join(f"{name}: {what}" for name, what in COMMANDS.items()),
+    )  # fmt: skip
+    parser.add_argument("command", choices=list(COMMANDS))
+    parser.add_argument("--recipe", type=Path, required=True, help="folder with data.yaml")
+    parser.add_argument("--work", type=Path, required=True, help="where everything is written")
+    parser.add_argument("--mirror", help="folder or address with the archives")
+    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes")
+    parser.add_argument("--arch", default="srformer_bart_base")
+    parser.add_argument("--pieces", default=AUTO)
+    parser.add_argument("--start", default=AUTO)
+    parser.add_argument("--max-source", type=int, default=1024)
+    parser.add_argument("--max-target", type=int, default=128)
+    parser.add_argument("--vocabulary", type=int, default=32000)
+    parser.add_argument("--settings", default=AUTO)
+    parser.add_argument("--generation", default="usual")
+    parser.add_argument("--prefix", default=AUTO)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--average", type=int, default=0, help="checkpoints of so many epochs")
+    parser.add_argument("--checkpoint", help="that was evaluated")
+    parser.add_argument("--baseline", type=Path, help="folder of a training to compare with")
+    parser.add_argument("--search", default="", help="further flags of the search")
+    return parser
+
+
+def run(args: argparse.Namespace, data: DataSet, choices: Choices) -> None:
+    """Do what the command says; words for the scripts are printed one a line."""
+    work: Path = args.work
+    folder = summary_flags.run_folder(choices, work, args.seed)
+    if args.command == "prepare":
+        models = args.recipe.parent / "models.yaml"
+        with alone(work):
+            Preparation(data, choices, work, models, args.mirror, max(1, args.workers)).run()
+    elif args.command == "results":
+        file = write_results(
+            data, choices, work, folder, args.checkpoint, args.search.split(), args.baseline
+        )
+        print(f"Results: {file}")
+    else:
+        words = [str(work / choices.folder / "data-bin"), str(folder)]
+        if args.command == "train":
+            words += map(str, summary_flags.batch(data, choices))
+            words += summary_flags.training(
+                data, choices, work, args.prefix, args.seed, max(1, args.average)
+            )
+        else:
+            words += summary_flags.generation(data, choices)
+        print("\n".join(words))
+
+
+def main(words: Optional[List[str]] = None) -> int:
+    """Run a command; its exit status, 2 for wrong settings and unusable files."""
+    args = build_parser().parse_args(words)
+    try:
+        data = read_data_set(args.recipe / "data.yaml")
+        wanted = Choices(
+            args.arch, args.pieces, args.start, args.max_source, args.max_target,
+            args.vocabulary, args.settings, args.generation,
+        )  # fmt: skip
+        run(args, data, choose(wanted))
+    except (ConfigError, CheckpointError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,148 @@
+"""The flags with which fairseq trains and searches in the summarization recipes."""
+
+import json
+from pathlib import Path
+from typing import Any, Dict, List, Tuple
+
+from fairseq_recur.errors import ConfigError
+from recipes.summary_texts import COUNTS
+from recipes.summary_choices import AUTO, POSITIONS, Choices, start_file
+from recipes.summary_data import DataSet
+from recipes.summary_pieces import load_pieces
+
+PREFIX = "summarize: "
+EPOCHS = 25
+"""Of the SRformer paper."""
+
+STOCK_BART = (
+    "--layernorm-embedding", "--share-all-embeddings", "--share-decoder-input-output-embed",
+)  # fmt: skip
+PARAMETERS: Dict[str, List[str]] = {
+    # The SRformer paper and its published code: AdamW as Hugging Face's defaults have it, linear
+    # decay, no warm-up, no clipping, no label smoothing.
+    "paper": (
+        "--optimizer adam --adam-betas (0.9,0.999) --adam-eps 1e-8 --weight-decay 0 --lr 5e-5"
+        " --lr-scheduler polynomial_decay --warmup-updates 0 --clip-norm 0"
+        " --criterion cross_entropy --dropout 0.1"
+    ).split(),
+    # fairseq's README for BART on CNN/DailyMail and XSum.
+    "fairseq": (
+        "--optimizer adam --adam-betas (0.9,0.999) --adam-eps 1e-8 --weight-decay 0.01 --lr 3e-5"
+        " --lr-scheduler polynomial_decay --warmup-updates 500 --clip-norm 0.1"
+        " --criterion label_smoothed_cross_entropy --label-smoothing 0.1"
+        " --dropout 0.1 --attention-dropout 0.1"
+    ).split(),
+    # As Transformers are usually trained without a pretrained model.
+    "scratch": (
+        "--optimizer adam --adam-betas (0.9,0.98) --lr 5e-4"
+        " --lr-scheduler inverse_sqrt --warmup-updates 4000 --max-update 100000"
+        " --criterion label_smoothed_cross_entropy --label-smoothing 0.1 --dropout 0.1"
+    ).split(),
+}
+
+
+def documents_a_batch(choices: Choices) -> int:
+    """Of the paper's settings: 16 for T5, 8 for BART."""
+    return 16 if choices.pieces == "t5" else 8
+
+
+def batch(data: DataSet, choices: Choices) -> Tuple[str, int]:
+    """How large the batch of all GPUs together is: documents of the paper, tokens otherwise."""
+    if choices.settings == "paper":
+        return "documents", documents_a_batch(choices)
+    return "tokens", int(data.training["batch_tokens"])
+
+
+def updates(data: DataSet, choices: Choices, texts: Path) -> int:
+    """Of the schedule: fairseq's number, or the paper's epochs over this training set.
+
+    Args:
+        texts: the prepared texts with their counts
+    """
+    if choices.settings == "fairseq":
+        return int(data.training["updates"])
+    lines = json.loads((texts / COUNTS).read_text())["train"]["lines"]
+    return EPOCHS * -(-lines // documents_a_batch(choices))
+
+
+def reading(choices: Choices) -> List[str]:
+    """The task, and how long texts may be."""
+    learned = "bart" in choices.arch  # positions, of which the pretrained models have 1024
+    source, target = choices.max_source, max(POSITIONS, choices.max_target)
+    return [
+        "--task", "summarization", "-s", "source", "-t", "target",
+        "--truncate-source", "--max-source-positions", str(max(source, POSITIONS if learned else 0)),
+        "--truncate-target", "--max-target-positions", str(target),
+    ]  # fmt: skip
+
+
+def run_folder(choices: Choices, work: Path, seed: int) -> Path:
+    """Where a training and its results are."""
+    return work / choices.folder / "runs" / f"{choices.arch}-{choices.settings}-seed{seed}"
+
+
+def training(
+    data: DataSet, choices: Choices, work: Path, prefix: str, seed: int, keep: int
+) -> List[str]:
+    """Flags of fairseq-train, all but the size of the batch and what depends on the machine.
+
+    Args:
+        prefix: text before every source; "auto" is "summarize: " for T5 and in the paper's settings
+        seed: of the training
+        keep: checkpoints of how many epochs are kept
+
+    Raises:
+        ConfigError: nothing is prepared for these choices
+    """
+    check_prepared(choices, work)
+    settings = choices.settings
+    words = ["--arch", choices.arch, *reading(choices), *PARAMETERS[settings]]
+    if settings != "scratch":
+        total = str(updates(data, choices, work / "text"))
+        words += ["--total-num-update", total, "--max-update", total]
+    if choices.start != "none":
+        words += ["--finetune-from-model", str(start_file(choices, work))]
+    if choices.arch in ("bart_base", "bart_large"):
+        words += STOCK_BART
+    elif choices.pieces == "sentencepiece":
+        words += ["--share-all-embeddings"]
+    if settings == "paper" and choices.arch.startswith("srformer"):
+        words += ["--target-length-mode", "reference", "--target-length", str(choices.max_target)]
+        if "bart" in choices.arch:
+            words += ["--srformer-clamp", "2"]
+    if prefix == AUTO:
+        prefix = PREFIX if choices.pieces == "t5" or settings == "paper" else ""
+    if prefix:
+        pieces = load_pieces(choices.pieces, work / choices.folder / "model").encode(prefix)
+        words += ["--source-prefix", " ".join(pieces)]
+    folder = run_folder(choices, work, seed)
+    return [
+        *words, "--seed", str(seed), "--keep-last-epochs", str(keep), "--save-dir", str(folder),
+    ]  # fmt: skip
+
+
+def generation(data: DataSet, choices: Choices) -> List[str]:
+    """Flags of fairseq-generate: the data set's usual ones, or the SRformer paper's.
+
+    The paper takes the likeliest next piece, 128 times at most.
+    """
+    paper = {"beam": 1, "max-len-b": 128}
+    chosen: Dict[str, Any] = paper if choices.generation == "paper" else data.generation
+    words = [word for flag, value in chosen.items() for word in (f"--{flag}", str(value))]
+    return ["--task", "summarization", "-s", "source", "-t", "target", *words]
+
+
+def check_prepared(choices: Choices, work: Path) -> None:
+    """Look whether the data is there.
+
+    Raises:
+        ConfigError: it is not
+    """
+    wanted = [work / choices.folder / "data-bin"]
+    if choices.start != "none":
+        wanted.append(start_file(choices, work))
+    missing = [str(path) for path in wanted if not path.exists()]
+    if missing:
+        raise ConfigError(
+            f"there is no {' and no '.join(missing)}; run prepare.sh with the same settings first"
+        )

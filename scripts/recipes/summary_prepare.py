@@ -1,0 +1,222 @@
+"""Preparing a summarization data set: archives, texts, pieces, fairseq's binary format."""
+
+import shutil
+from pathlib import Path
+from typing import Any, Dict, Optional, Sequence
+
+import yaml
+from fairseq import options
+from fairseq_cli import preprocess
+
+from fairseq_recur import cli
+from fairseq_recur.errors import ConfigError
+from recipes.archives import extract
+from recipes.fetch import SUMS, Archive, fetch, sha256
+from recipes.steps import Made, need_space, step
+from recipes.summary_texts import READERS, write_texts
+from recipes.summary_choices import Choices
+from recipes.summary_data import SPLITS, DataSet, Source, archive
+from recipes.summary_pieces import SPIECE, encode_all, learn, load_pieces
+
+TEXT_TO_ALL = 3.5
+"""Bytes of texts, pieces and binary data together, for each byte of text."""
+
+PACKED = 5
+"""Bytes of text for each byte of an archive whose text's size is not known."""
+
+
+class Preparation:
+    """The preparation of one data set.
+
+    Args:
+        data: the data set
+        choices: the user's settings
+        work: where everything is written
+        models: the file models.yaml
+        mirror: a folder or an address with the archives; None for their own addresses
+        workers: processes for what can be divided
+    """
+
+    def __init__(
+        self, data: DataSet, choices: Choices, work: Path, models: Path,
+        mirror: Optional[str], workers: int,
+    ) -> None:  # fmt: skip
+        self.data, self.choices, self.work, self.workers = data, choices, work, workers
+        self.mirror = mirror
+        self.models: Dict[str, Any] = yaml.safe_load(models.read_text(encoding="utf-8"))
+
+    def run(self) -> None:
+        """Do all steps that are not done.
+
+        Raises:
+            ConfigError: an archive cannot be got, is damaged or another one, or no room is left
+        """
+        self.check_sources()
+        self.check_space()
+        start = self.start()
+        texts = self.texts()
+        prepared = self.work / self.choices.folder
+        model = self.pieces_model(prepared, texts, start)
+        pieces = self.pieces(prepared, texts, model)
+        self.binary(prepared, pieces, model)
+        print(f"Prepared: {prepared / 'data-bin'}")
+
+    def own_sums(self) -> bool:
+        """Whether the mirror says that it has other versions of the files."""
+        mirror = self.mirror
+        return mirror is not None and "://" not in mirror and (Path(mirror) / SUMS).is_file()
+
+    def check_sources(self) -> None:
+        """Look whether there is a way to every file.
+
+        Raises:
+            ConfigError: there is none; the message says what a person has to do
+        """
+        if self.mirror is not None and "://" not in self.mirror and not Path(self.mirror).is_dir():
+            raise ConfigError(f"SUMMARIZATION_MIRROR={self.mirror}: there is no such folder")
+        lacking = [
+            f"{source.archive.name}: {source.how or 'no address is known'}"
+            for source in self.data.sources.values()
+            if self.mirror is None and not source.archive.urls
+            and not (self.work / "downloads" / source.archive.name).is_file()
+        ]  # fmt: skip
+        if lacking:
+            raise ConfigError(
+                "some files have no address that a program could use:\n- "
+                + "\n- ".join(lacking) + "\nthen say SUMMARIZATION_MIRROR=FOLDER; it needs all files"
+            )  # fmt: skip
+
+    def check_space(self) -> None:
+        """Look for room on the disk before anything is got.
+
+        Raises:
+            ConfigError: there is not enough
+        """
+        files = [s.archive for s in self.data.sources.values()]
+        local = self.mirror is not None and "://" not in self.mirror
+        text = float(self.data.text_bytes)
+        if self.own_sums():
+            found = (Path(self.mirror or "") / a.name for a in files)
+            text = PACKED * sum(f.stat().st_size for f in found if f.is_file())
+        size = 0.0
+        if not (self.work / self.choices.folder / "data-bin").is_dir():
+            size += TEXT_TO_ALL * text
+        if not local:
+            downloads = self.work / "downloads"
+            size += sum(a.size or 0 for a in files if not (downloads / a.name).is_file())
+        need_space(self.work, int(size), f"the data set {self.data.name}")
+
+    def fetch(self, wanted: Archive, folder: str = "") -> Path:
+        """Get a file; those of a folder are in a folder of that name here and on mirrors."""
+        mirror = f"{self.mirror}/{folder}" if self.mirror and folder else self.mirror
+        return fetch(wanted, self.work / "downloads" / folder, mirror)
+
+    def fetch_source(self, source: Source) -> Path:
+        """Get a file of the data set.
+
+        Raises:
+            ConfigError: as `fetch`; the message says what else a person can do
+        """
+        try:
+            return self.fetch(source.archive)
+        except ConfigError as error:
+            raise ConfigError(f"{error}\n{source.how}") from error if source.how else error
+
+    def texts(self) -> Made:
+        """Write texts and summaries, one a line."""
+        files = {role: self.fetch_source(source) for role, source in self.data.sources.items()}
+        expected = None if self.own_sums() else self.data.documents
+        sums = {role: sha256(file) for role, file in files.items()}
+
+        def make(folder: Path) -> None:
+            documents = READERS[self.data.format](files, self.data.options)
+            write_texts(documents, folder, expected)
+
+        return step(self.work, "text", [self.data.format, self.data.options, sums, expected], make)
+
+    def start(self) -> Optional[Made]:
+        """Get the model to start from, in fairseq's format; None if there is none."""
+        name = "t5-small" if self.choices.pieces == "t5" else self.choices.start
+        if name == "none":
+            return None
+        folder = name if name == "t5-small" else ""
+        files = [self.fetch(archive(fields), folder) for fields in self.models[name]["files"]]
+
+        def make(target: Path) -> None:
+            if name == "t5-small":
+                convert(files[0].parent, target)
+            else:
+                extract(files[0], {f"{name}/model.pt": target / "model.pt"})
+
+        return step(self.work, name, [sha256(file) for file in files], make)
+
+    def pieces_model(self, prepared: Path, texts: Made, start: Optional[Made]) -> Made:
+        """Make the folder with what text is encoded by: pieces, and their dictionary if it is given."""
+        kind = self.choices.pieces
+        if kind == "gpt2":
+            files = [self.fetch(archive(fields)) for fields in self.models["gpt2"]["files"]]
+
+            def copy(folder: Path) -> None:
+                for file in files:
+                    shutil.copyfile(file, folder / file.name)
+                load_pieces(kind, folder)
+
+            return step(prepared, "model", [kind, *(sha256(file) for file in files)], copy)
+        if kind == "t5":
+            assert start is not None
+
+            def take(folder: Path) -> None:
+                shutil.copyfile(start.folder / SPIECE, folder / SPIECE)
+                shutil.copyfile(start.folder / "dict.source.txt", folder / "dict.txt")
+
+            return step(prepared, "model", [kind, start], take)
+        size = self.choices.vocabulary
+        return step(
+            prepared, "model", [kind, texts, size], lambda f: learn(texts.folder, f, size)
+        )
+
+    def pieces(self, prepared: Path, texts: Made, model: Made) -> Made:
+        """Write all texts in pieces."""
+        choices = self.choices
+        limits = {"source": choices.max_source - 1, "target": choices.max_target - 1}
+
+        def make(folder: Path) -> None:
+            encode_all(
+                choices.pieces, model.folder, texts.folder, folder, limits, self.workers
+            )
+
+        return step(prepared, "pieces", [texts, model, limits], make)
+
+    def binary(self, prepared: Path, pieces: Made, model: Made) -> Made:
+        """Write fairseq's binary format."""
+        given = model.folder / "dict.txt"
+        words = ["--joined-dictionary"]
+        if given.is_file():
+            words = ["--srcdict", str(given), "--tgtdict", str(given)]
+        return step(prepared, "data-bin", [pieces, model], lambda f: self.binarize(pieces, f, words))
+
+    def binarize(self, pieces: Made, folder: Path, words: Sequence[str]) -> None:
+        """Run fairseq-preprocess in this process, which a kill then ends with it."""
+        for split in SPLITS:
+            words = [*words, f"--{split}pref", str(pieces.folder / split)]
+        parser = options.get_preprocessing_parser()
+        args = parser.parse_args(
+            ["-s", "source", "-t", "target", "--destdir", str(folder), *words,
+             "--workers", str(self.workers)]
+        )  # fmt: skip
+        preprocess.main(args)
+        (folder / "preprocess.log").unlink()  # it has times and this folder's first name
+
+
+def convert(source: Path, target: Path) -> None:
+    """Convert a model of Hugging Face's format.
+
+    Raises:
+        ConfigError: it cannot be converted
+    """
+    inner = target / "converted"
+    if cli.main(["convert", "--input", str(source), "--output", str(inner)]):
+        raise ConfigError(f"{source} cannot be converted, see above")
+    for file in inner.iterdir():
+        file.rename(target / file.name)
+    inner.rmdir()

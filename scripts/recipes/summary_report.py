@@ -1,0 +1,105 @@
+"""The summaries as text, their scores, and all results of a recipe in one file."""
+
+import json
+from pathlib import Path
+from typing import List, Optional
+
+from fairseq_recur import cli
+from fairseq_recur.errors import ConfigError
+from fairseq_recur.scoring.generation import read_hypotheses
+from recipes.summary_texts import COUNTS, one_line
+from recipes.summary_choices import Choices
+from recipes.summary_data import DataSet
+from recipes.summary_flags import generation
+from recipes.summary_pieces import load_pieces
+
+GENERATED, TEXT, SCORES, COMPARED, RESULTS = (
+    "generate-test.txt", "test.txt", "scores.json", "compared.json", "results.json",
+)  # fmt: skip
+METRICS = ("rouge1", "rouge2", "rougeL", "rougeLsum")
+
+
+def write_summaries(choices: Choices, model: Path, run: Path, references: Path) -> None:
+    """Write the text of what fairseq-generate has found, one summary a line, in the set's order.
+
+    Args:
+        choices: they say which pieces
+        model: the folder with the pieces' files
+        run: with fairseq-generate's output, in pieces
+        references: a line for each
+
+    Raises:
+        ConfigError: a summary is missing
+    """
+    pieces = load_pieces(choices.pieces, model)
+    with open(references, encoding="utf-8", newline="\n") as lines:
+        count = sum(1 for _ in lines)
+    found = read_hypotheses(run / GENERATED, count)
+    with open(run / TEXT, "w", encoding="utf-8", newline="\n") as out:
+        out.writelines(one_line(pieces.decode(line.split())) + "\n" for line in found)
+
+
+def score(references: Path, run: Path, name: str, baseline: Optional[Path]) -> None:
+    """Score the summaries, and compare them with a baseline's.
+
+    Args:
+        references: one a line
+        run: with test.txt
+        name: of the system
+        baseline: the run of another system, which has been evaluated before; None for none
+
+    Raises:
+        ConfigError: one cannot be read
+    """
+    words = ["--reference", str(references), "--system", f"{name}={run / TEXT}"]
+    words += ["--metrics", *METRICS]
+    commands = [["score", *words, "--json", str(run / SCORES)]]
+    if baseline is not None:
+        if not (baseline / TEXT).is_file():
+            raise ConfigError(f"BASELINE={baseline}: no {TEXT} there; evaluate that training first")
+        other = f"baseline={baseline / TEXT}"
+        commands.append(
+            ["compare", *words, "--baseline", other, "--test", "both", "--json", str(run / COMPARED)]
+        )
+    for command in commands:
+        if cli.main(command):
+            raise ConfigError(f"{run / TEXT} cannot be scored, see above")
+
+
+def write_results(
+    data: DataSet, choices: Choices, work: Path, run: Path, checkpoint: str, extra: List[str],
+    baseline: Optional[Path],
+) -> Path:  # fmt: skip
+    """Decode, score and compare what was generated, and write down everything about it.
+
+    Args:
+        work: the recipe's folder
+        run: the folder of the training, with fairseq-generate's output
+        checkpoint: that was evaluated
+        extra: further flags of the search
+        baseline: as for `score`
+
+    Returns:
+        the file with the results
+    """
+    references = work / "text" / "test.target"
+    write_summaries(choices, work / choices.folder / "model", run, references)
+    score(references, run, choices.arch, baseline)
+    (system,) = json.loads((run / SCORES).read_text())["systems"].values()
+    report = {
+        "data": data.name,
+        "documents": json.loads((work / "text" / COUNTS).read_text()),
+        "arch": choices.arch,
+        "settings": choices.settings,
+        "pieces": choices.pieces,
+        "start": choices.start,
+        "max_source": choices.max_source,
+        "max_target": choices.max_target,
+        "checkpoint": checkpoint,
+        "search": [*generation(data, choices), *extra],
+        "scores": system["scores"],
+        "baseline": str(baseline) if baseline else None,
+        "compared": json.loads((run / COMPARED).read_text()) if baseline else None,
+    }
+    (run / RESULTS).write_text(json.dumps(report, indent=1) + "\n")
+    return run / RESULTS
