@@ -430,11 +430,29 @@ def _check_training() -> None:
 
 @_adaptation(
     "NaN detector",
-    "its backward hooks fail on encoder outputs with StopIteration, which hides the real error",
-    "a fairseq whose NanDetector uses no register_backward_hook",
+    "its backward hooks fail on encoder outputs with StopIteration, which hides the real error; "
+    "it prints all gradients, and the error at the end does not say where they come from",
+    "a fairseq whose NanDetector uses no register_backward_hook and raises what it found",
 )
 def _mend_nan_detector() -> None:
     from fairseq.nan_detector import NanDetector
+
+    def remembering(detect: Callable) -> Callable:
+        def _detect(self: Any, *args: Any) -> str | None:
+            found = detect(self, *args)
+            self.first = getattr(self, "first", None) or found
+            return found
+
+        return _detect
+
+    def raising(_: Callable) -> Callable:
+        def __exit__(self: Any, kind: Any, *_: Any) -> None:
+            self.close()
+            message = _not_finite(getattr(self, "first", None), self.named_parameters)
+            if kind is None and message is not None:
+                raise FloatingPointError(message)
+
+        return __exit__
 
     def forward_only(_: Callable) -> Callable:
         def add_hooks(self: Any, module: torch.nn.Module) -> None:
@@ -444,6 +462,24 @@ def _mend_nan_detector() -> None:
         return add_hooks
 
     _wrap(NanDetector, "add_hooks", "NaN detector", forward_only)
+    _wrap(NanDetector, "_detect", "NaN detector", remembering)
+    _wrap(NanDetector, "__exit__", "NaN detector", raising)
+
+
+def _not_finite(first: str | None, parameters: list[tuple[str, torch.nn.Parameter]]) -> str | None:
+    """Where a pass with NaN or Inf went wrong, and what to do; None if all is finite."""
+    wrong = [n for n, p in parameters if p.grad is not None and not p.grad.isfinite().all()]
+    if first is None and not wrong:
+        return None
+    names = ", ".join(wrong[:3]) + (f" and {len(wrong) - 3} more" if len(wrong) > 3 else "")
+    return (
+        "the gradients are NaN or Inf. "
+        + (f"First in the forward pass: {first}. " if first else "The forward pass is finite. ")
+        + (f"Gradients that are not finite: {names}. " if wrong else "")
+        + "The update was not made. Train on from the last checkpoint with a lower --lr, a "
+        "--clip-norm, a longer --warmup-updates or without half precision; gnorm in the log shows "
+        "how the gradients grew."
+    )
 
 
 @_adaptation(

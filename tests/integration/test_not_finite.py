@@ -1,0 +1,64 @@
+"""A NaN is reported with the module in which it first appears, and the update is not made."""
+
+import re
+from pathlib import Path
+from typing import Any, Callable
+
+import pytest
+import torch
+from fairseq.tasks.translation import TranslationTask
+
+from tests.integration.test_resume import train_flags
+
+Cli = Callable[..., str]
+
+
+def poison(monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Any], None]) -> None:
+    """Have a model changed when it is built."""
+    build = TranslationTask.build_model
+
+    def build_model(self: Any, *args: Any, **kwargs: Any) -> Any:
+        model = build(self, *args, **kwargs)
+        spoil(model)
+        return model
+
+    monkeypatch.setattr(TranslationTask, "build_model", build_model)
+
+
+# torch's attention computes with the weights of its projections, and does not call them.
+@pytest.mark.parametrize(
+    "module, named",
+    [
+        ("encoder.layers.1.fc1", r"encoder\.layers\.1\.fc1"),
+        ("decoder.layers.0.self_attn.v_proj", r"decoder\.layers\.0\.self_attn(\.v_proj)?"),
+    ],
+)
+def test_the_module_of_the_first_nan_is_named(
+    module: str, named: str, preset: str, cli: Cli, corpus: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    poison(monkeypatch, lambda model: model.get_submodule(module).weight.data.fill_(torch.nan))
+    with pytest.raises(FloatingPointError) as error:
+        cli("train", *train_flags(corpus, preset, tmp_path, "--max-update", 2))
+    said = str(error.value)
+    assert re.search(rf"NaN detected in output of {named}, ", said), said
+    assert "The update was not made" in said and len(said) < 1000
+    assert not (tmp_path / "checkpoint_last.pt").exists()
+
+
+def test_a_gradient_that_is_infinite(
+    cli: Cli, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The forward pass is finite, and the gradient of one layer is not."""
+
+    def spoil(model: Any) -> None:
+        layer = model.encoder.layers[0].fc2
+        layer.weight.register_hook(lambda gradient: gradient * torch.inf)
+
+    poison(monkeypatch, spoil)
+    with pytest.raises(FloatingPointError) as error:
+        flags = train_flags(corpus, "transformer_biarn_tiny", tmp_path, "--max-update", 2)
+        cli("train", *flags)
+    said = str(error.value)
+    assert "The forward pass is finite" in said
+    assert "Gradients that are not finite: encoder.layers.0.fc2.weight. " in said
