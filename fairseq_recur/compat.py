@@ -917,6 +917,35 @@ def _truncate_in_interactive() -> None:
 
 
 @_adaptation(
+    "interactive input",
+    "a carriage return within a line makes two sentences of it, which shifts all outputs behind "
+    "it, and one byte that is not UTF-8 ends the program and loses the lines in its buffer",
+    "stays",
+)
+def _read_any_line() -> None:
+    from fairseq_cli import interactive
+
+    def reading(_: Callable) -> Callable:
+        def buffered_read(input: str, buffer_size: int) -> typing.Iterator[list[str]]:
+            # In notebooks and tests standard input may be text already.
+            typed = getattr(sys.stdin, "buffer", sys.stdin)
+            with contextlib.nullcontext(typed) if input == "-" else open(input, "rb") as lines:
+                texts = map(_sentence, lines)
+                while buffer := list(itertools.islice(texts, buffer_size)):
+                    yield buffer
+
+        return buffered_read
+
+    _wrap(interactive, "buffered_read", "interactive input", reading)
+
+
+def _sentence(line: bytes | str) -> str:
+    """A line of input as one sentence; what is not UTF-8 becomes U+FFFD."""
+    text = line if isinstance(line, str) else line.decode("utf-8", errors="replace")
+    return text.replace("\r", " ").strip()
+
+
+@_adaptation(
     "summarization in other tasks",
     "a command without --task takes translation, also for a model that was trained to read a "
     "prefix before each source; it would be left out without a word",

@@ -7,7 +7,7 @@ import re
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple
+from typing import Any, Dict, List, NamedTuple, Union
 from unittest.mock import patch
 
 import torch
@@ -22,7 +22,7 @@ SHORT = ["--max-len-b", "12"]
 """Flags of generate and interactive for translations of at most 12 words."""
 
 
-def run_command(command: str, *arguments: Any, stdin: str = "") -> str:
+def run_command(command: str, *arguments: Any, stdin: Union[str, bytes] = "") -> str:
     """Run ``fairseq-COMMAND`` with the arguments; its standard output and log as one text.
 
     Args:
@@ -36,13 +36,14 @@ def run_command(command: str, *arguments: Any, stdin: str = "") -> str:
     module = importlib.import_module(f"fairseq_cli.{command}")
     argv: List[str] = [f"fairseq-{command}", *map(str, arguments)]
     output = io.StringIO()
+    typed = io.TextIOWrapper(io.BytesIO(stdin if isinstance(stdin, bytes) else stdin.encode()))
     handler = logging.StreamHandler(output)
     root = logging.getLogger()
     level, handlers = root.level, root.handlers[:]
     root.handlers, root.level = [handler], logging.INFO
     reset_command_state()
     try:
-        with patch.object(sys, "argv", argv), patch.object(sys, "stdin", io.StringIO(stdin)):
+        with patch.object(sys, "argv", argv), patch.object(sys, "stdin", typed):
             with redirect_stdout(output):
                 module.cli_main()
     finally:

@@ -17,6 +17,7 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.tasks import TASK_REGISTRY
 from fairseq.tasks.translation import TranslationTask
 
+from fairseq_recur.cli.text import check_parallel
 from fairseq_recur.errors import ConfigError
 
 PARSERS = {
@@ -181,6 +182,8 @@ def check_text(args: argparse.Namespace) -> None:
                         f"--{option} {prefix}: no file {name}{hint}; expected "
                         f"{' and '.join(names)}, one sentence a line"
                     )
+            if prefix:
+                check_parallel(names)
     for option in ("srcdict", "tgtdict", "alignfile"):
         name = getattr(args, option)
         if name and not os.path.isfile(name):

@@ -26,12 +26,14 @@ class Archive:
         urls: addresses, tried one after the other
         size: in bytes, if it is known
         sha256: of its content, if it is known
+        md5: the same, where nobody has published more
     """
 
     name: str
     urls: Tuple[str, ...]
     size: Optional[int] = None
     sha256: Optional[str] = None
+    md5: Optional[str] = None
 
 
 def fetch(archive: Archive, downloads: Path, mirror: Optional[str] = None) -> Path:
@@ -123,7 +125,11 @@ def _download(url: str, partial: Path, size: Optional[int]) -> None:
 
 def sha256(file: Path) -> str:
     """The checksum of a file."""
-    digest = hashlib.sha256()
+    return _digest(file, "sha256")
+
+
+def _digest(file: Path, kind: str) -> str:
+    digest = hashlib.new(kind)
     with file.open("rb") as content:
         while block := content.read(BLOCK):
             digest.update(block)
@@ -136,10 +142,11 @@ def _check(file: Path, archive: Archive) -> None:
     problem = None
     if archive.size is not None and size != archive.size:
         problem = f"{size:,} bytes, expected {archive.size:,}"
-    elif archive.sha256 is not None:
-        found = sha256(file)
-        if found != archive.sha256:
-            problem = f"SHA-256 {found}, expected {archive.sha256}"
+    else:
+        for kind, expected in (("sha256", archive.sha256), ("md5", archive.md5)):
+            found = _digest(file, kind) if expected is not None else None
+            if found != expected:
+                problem = f"{kind} {found}, expected {expected}"
     if problem is None:
         return
     if file.suffix == ".part":

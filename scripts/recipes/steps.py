@@ -26,7 +26,7 @@ def step(
 ) -> Made:
     """Make a folder, unless it is there and was made from the same inputs.
 
-    A step that was killed leaves nothing but a folder with the suffix .partial, which the next
+    A step that was killed leaves nothing but a folder that ends in .partial, which the next
     start removes. When inputs change, this step and those that were made from it are made anew.
 
     Args:
@@ -37,12 +37,13 @@ def step(
     """
     content = [name, *(i.key if isinstance(i, Made) else i for i in inputs)]
     key = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-    folder, partial = work / name, work / f"{name}.partial"
+    # With the process's number: what a killed one started may still write into its own folder.
+    folder, partial = work / name, work / f"{name}.{os.getpid()}.partial"
     if (folder / KEY).is_file() and (folder / KEY).read_text() == key:
         print(f"== {name}: there already", flush=True)
         return Made(folder, key)
     print(f"== {name}", flush=True)
-    for old in (partial, folder):
+    for old in (folder, *work.glob(f"{name}.*.partial")):
         shutil.rmtree(old, ignore_errors=True)
     partial.mkdir(parents=True)
     make(partial)

@@ -1,0 +1,133 @@
+"""The translation recipes: `python -m recipes.translation prepare RECIPE.yaml` and what follows.
+
+The options of `prepare` are environment variables: see recipes/options.py.
+"""
+
+import argparse
+import fcntl
+import os
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Dict, Iterator, Optional, Sequence
+
+from fairseq_recur.errors import ConfigError
+from recipes.corpora import text_step, tokens_step
+from recipes.fetch import fetch
+from recipes.options import Options, read_options
+from recipes.pieces import binary_step, cut_step, model_step
+from recipes.recipe import Recipe, read_recipe
+from recipes.steps import Made, need_space
+from recipes.translations import extra_scores, write_translations
+
+MADE = ("text", "tokens", "pieces")  # and data-bin.DIRECTION
+
+
+def prepare(recipe: Recipe, options: Options) -> None:
+    """Prepare a direction of a recipe, from its archives to fairseq's binary data.
+
+    Raises:
+        ConfigError: no room, no archive, or a wrong one; or a preparation runs already
+    """
+    work = options.work
+    with alone(work):
+        need_space(work, space(recipe, options), f"preparing {options.direction}")
+        corpora = {corpus.name: corpus for corpus in recipe.used(options.direction)}
+        text = {}
+        for name, corpus in corpora.items():
+            archive = fetch(corpus.archive, work / "downloads", options.wmt_mirror)
+            text[name] = text_step(work, corpus, archive)
+        languages = recipe.languages
+        tokens = [tokens_step(work, text[c.name], languages, options) for c in recipe.train]
+        model = model_step(work, tokens, languages, options)
+        pieces = {"train": cut_step(work, "train", tokens, model, languages, options)}
+        for name in ("valid", "test"):
+            part = f"{name}.{options.direction}"
+            pieces[name] = cut_step(work, part, [text[part]], model, languages, options)
+        write_settings(options, model, binary_step(work, pieces, options))
+    print(f"{work / f'data-bin.{options.direction}'} is ready", flush=True)
+
+
+@contextmanager
+def alone(work: Path) -> Iterator[None]:
+    """Let no second preparation into a folder. A lock of lockf ends with its process."""
+    work.mkdir(parents=True, exist_ok=True)
+    with (work / ".lock").open("w") as lock:
+        try:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise ConfigError(f"another preparation works in {work}; wait for its end") from error
+        yield
+
+
+def space(recipe: Recipe, options: Options) -> int:
+    """The bytes that a preparation still has to write."""
+    downloads, mirror = options.work / "downloads", options.wmt_mirror
+    local = downloads if mirror is None or "://" in mirror else Path(mirror)
+    sizes: Dict[str, int] = {}
+    missing = 0
+    for corpus in recipe.used(options.direction):
+        archive = corpus.archive
+        file = local / archive.name
+        there = file.stat().st_size if file.is_file() else None
+        sizes[archive.name] = (archive.size or 0) if there is None else there
+        if there is None and local == downloads:
+            missing += sizes[archive.name]
+    train = sum(sizes[name] for name in {corpus.archive.name for corpus in recipe.train})
+    folders = [options.work / name for name in (*MADE, f"data-bin.{options.direction}")]
+    made = sum(p.stat().st_size for f in folders for p in f.rglob("*") if p.is_file())
+    return missing + max(0, int(recipe.disk * train) - made)
+
+
+def write_settings(options: Options, model: Made, data: Made) -> None:
+    """Write what training and evaluation must know: `prepared.SRC-TGT.sh`, which they source.
+
+    The keys say whether what it is about is still there: another preparation may have replaced it.
+    """
+    if options.tokenizer == "moses":
+        decoding = f'--bpe subword_nmt --bpe-codes "$WORK/pieces/model/codes.{options.target}"'
+        decoding += f" --tokenizer moses --source-lang {options.source}"
+        decoding += f" --target-lang {options.target}"
+    else:
+        model = f"$WORK/pieces/model/model.{options.target}"
+        decoding = f'--bpe sentencepiece --sentencepiece-model "{model}"'
+    file = options.work / f"prepared.{options.direction}.sh"
+    partial = file.with_suffix(".partial")
+    partial.write_text(
+        f"# Written by prepare.sh.\nMODEL_KEY={model.key}\nDATA_KEY={data.key}\n"
+        f"DICTIONARY={options.dictionary}\nDECODING=({decoding})\n"
+    )
+    partial.replace(file)
+
+
+def main(words: Optional[Sequence[str]] = None) -> int:
+    """The command; 1 if something is wrong, which it then says."""
+    parser = argparse.ArgumentParser("recipes.translation", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    one = commands.add_parser("prepare", help="from archives to binary data")
+    one.add_argument("recipe", type=Path)
+    two = commands.add_parser("translations", help="the text out of what generate prints")
+    two.add_argument("generated", type=Path)
+    two.add_argument("output", type=Path)
+    two.add_argument("--language", required=True)
+    three = commands.add_parser("extras", help="BLEU of tokens, with and without split compounds")
+    three.add_argument("--reference", type=Path, required=True)
+    three.add_argument("--language", required=True)
+    three.add_argument("translations", type=Path)
+    arguments = parser.parse_args(words)
+    try:
+        if arguments.command == "prepare":
+            recipe = read_recipe(arguments.recipe)
+            prepare(recipe, read_options(recipe, os.environ))
+        elif arguments.command == "translations":
+            write_translations(arguments.generated, arguments.output, arguments.language)
+        else:
+            print(extra_scores(arguments.reference, arguments.translations, arguments.language))
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

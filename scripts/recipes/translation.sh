@@ -1,0 +1,136 @@
+# What the steps of the translation recipes share. A script of examples/wmt14_en_de or
+# examples/wmt17_zh_en sets RECIPE, its folder, sources this file and calls one of
+# prepare, train and evaluate. The READMEs there say which variables can be set from outside.
+
+ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
+export WORK="${WORK:-$RECIPE/work}"
+mkdir -p "$WORK"
+WORK="$(cd "$WORK" && pwd)"
+
+if [ -x "$ROOT/.venv/bin/fairseq-recur" ]; then
+    PATH="$ROOT/.venv/bin:$PATH"
+elif ! command -v fairseq-recur > /dev/null; then
+    echo "error: fairseq-recur is neither in $ROOT/.venv nor on PATH. In $ROOT either" \
+        "'bash scripts/setup.sh', which makes .venv, or, in an environment with the torch that" \
+        "fits your GPU driver, pip install '.[recipes]'" >&2
+    exit 1
+fi
+# The Python that fairseq-recur belongs to.
+PYTHON="$(dirname "$(command -v fairseq-recur)")/python"
+[ -x "$PYTHON" ] || PYTHON=python3
+
+recipes() { PYTHONPATH="$ROOT/scripts${PYTHONPATH:+:$PYTHONPATH}" "$PYTHON" -m recipes.translation "$@"; }
+say() { printf '\n== %s\n' "$*"; }
+fail() { echo "error: $*" >&2; exit 1; }
+
+# A number from 1 on: number NAME
+number() { [[ "${!1}" =~ ^[1-9][0-9]*$ ]] || fail "$1=${!1}: expected a whole number from 1 on"; }
+
+prepare() {
+    [ $# -eq 0 ] || fail "prepare.sh takes no arguments, but variables: see $RECIPE/README.md"
+    recipes prepare "$RECIPE/recipe.yaml"
+}
+
+# Read what prepare.sh has written, and check that it is still about the data that is there.
+read_prepared() {
+    local default
+    default="$(sed -n 's/^  source: //p' "$RECIPE/recipe.yaml")"
+    SOURCE="${SOURCE:-$default}"
+    default="$(sed -n 's/^  target: //p' "$RECIPE/recipe.yaml")"
+    TARGET="${TARGET:-$default}"
+    local pair="$SOURCE-$TARGET" MODEL_KEY=''
+    local prepared="$WORK/prepared.$pair.sh"
+    DATA="$WORK/data-bin.$pair" TEST="$WORK/text/test.$pair" RUNS="$WORK/runs/$pair"
+    DICTIONARY='' DATA_KEY='' DECODING=()
+    [ -f "$prepared" ] || fail "$pair is not prepared in $WORK: bash $RECIPE/prepare.sh"
+    source "$prepared"
+    if [ "$MODEL_KEY" != "$(cat "$WORK/pieces/model/.key")" ] ||
+        [ "$DATA_KEY" != "$(cat "$DATA/.key")" ]; then
+        fail "$pair was prepared with other options than what is in $WORK now: run prepare.sh again"
+    fi
+}
+
+# Which model: ARCH, RUN, SEED, and what depends on the size.
+choose_model() {
+    ARCH="${ARCH:-transformer_wmt_en_de}" SEED="${SEED:-1}"
+    RUN="${RUN:-$ARCH}"
+    FOLDER="$RUNS/$RUN/seed$SEED"
+    case "$ARCH" in
+        *_big) LR="${LR:-0.0005}" DROPOUT="${DROPOUT:-0.3}" AVERAGE="${AVERAGE:-20}"
+            MAX_UPDATES="${MAX_UPDATES:-300000}" ;;
+        *) LR="${LR:-0.0007}" DROPOUT="${DROPOUT:-0.1}" AVERAGE="${AVERAGE:-5}"
+            MAX_UPDATES="${MAX_UPDATES:-100000}" ;;
+    esac
+    SAVE_EVERY="${SAVE_EVERY:-2000}"
+    local name
+    for name in SEED AVERAGE MAX_UPDATES SAVE_EVERY; do number "$name"; done
+}
+
+# Hao et al. follow Vaswani et al. 2017: Adam with 0.9, 0.98 and 1e-9, 4000 updates of warm-up to
+# width^-0.5 4000^-0.5, label smoothing 0.1, 25,000 words of source and of target an update.
+train() {
+    read_prepared
+    choose_model
+    export BATCH_TOKENS="${BATCH_TOKENS:-25000}"
+    local settings=(
+        --arch "$ARCH" --dropout "$DROPOUT" --seed "$SEED"
+        --optimizer adam --adam-betas "(0.9, 0.98)" --adam-eps 1e-9 --clip-norm 0.0
+        --lr "$LR" --lr-scheduler inverse_sqrt --warmup-updates 4000 --warmup-init-lr 1e-7
+        --criterion label_smoothed_cross_entropy --label-smoothing 0.1
+    )
+    if [ "$DICTIONARY" = joined ]; then settings+=(--share-all-embeddings); fi
+    if [ -n "${START_FROM:-}" ]; then
+        local start="$START_FROM"
+        if [ ! -f "$start" ]; then start="$RUNS/$START_FROM/seed$SEED/checkpoint_best.pt"; fi
+        [ -f "$start" ] || fail "START_FROM=$START_FROM: no checkpoint, and no run with $start"
+        settings+=(--finetune-from-model "$start")
+    fi
+    local chosen
+    chosen="$(printf '%q ' "$DATA_KEY" "$BATCH_TOKENS" "${settings[@]}" "$@")"
+    if [ -f "$FOLDER/checkpoint_last.pt" ] && [ "$(cat "$FOLDER/settings")" != "$chosen" ]; then
+        fail "$FOLDER was trained with other data or settings ($FOLDER/settings); give this" \
+            "training another name with RUN=NAME, or remove that folder"
+    fi
+    mkdir -p "$FOLDER"
+    echo "$chosen" > "$FOLDER/settings"
+    say "$RUN, $SOURCE-$TARGET, seed $SEED: up to update $MAX_UPDATES, in $FOLDER"
+    # A training that was stopped goes on with its last checkpoint.
+    bash "${LAUNCH:-$ROOT/scripts/launch/node.sh}" "$DATA" -s "$SOURCE" -t "$TARGET" \
+        "${settings[@]}" --max-update "$MAX_UPDATES" --save-dir "$FOLDER" \
+        --save-interval-updates "$SAVE_EVERY" --keep-interval-updates "$AVERAGE" \
+        --no-epoch-checkpoints --log-interval 100 --log-file "$FOLDER/train.log" "$@"
+}
+
+# Average, translate, score, compare. Flags are added to those of generate.
+evaluate() {
+    read_prepared
+    choose_model
+    [ -d "$FOLDER" ] || fail "$FOLDER is not there: RUN=$RUN is not trained"
+    local base=()
+    if [ -n "${BASELINE:-}" ]; then
+        base=(--baseline "$BASELINE=$RUNS/$BASELINE/seed$SEED/test.txt")
+        [ -f "$RUNS/$BASELINE/seed$SEED/test.txt" ] ||
+            fail "BASELINE=$BASELINE is not evaluated: RUN=$BASELINE bash $RECIPE/evaluate.sh"
+    fi
+    local tokenize=13a reference="$TEST/text.$TARGET"
+    if [ "$TARGET" = zh ]; then tokenize=zh; fi
+
+    say "$RUN: averaging the last $AVERAGE checkpoints, translating the test set"
+    fairseq-recur average --inputs "$FOLDER" --last "$AVERAGE" --updates \
+        --output "$FOLDER/average.pt"
+    fairseq-recur generate "$DATA" -s "$SOURCE" -t "$TARGET" --path "$FOLDER/average.pt" \
+        --gen-subset test --beam 4 --lenpen 0.6 --max-len-a 1 --max-len-b 50 --max-tokens 4000 \
+        "${DECODING[@]}" "$@" > "$FOLDER/test.out"
+    recipes translations "$FOLDER/test.out" "$FOLDER/test.txt" --language "$TARGET"
+
+    say "Scores of detokenised text, by sacreBLEU"
+    fairseq-recur score --reference "$reference" --system "$RUN=$FOLDER/test.txt" \
+        --metrics bleu chrf --tokenize "$tokenize" --json "$FOLDER/scores.json"
+    recipes extras --reference "$reference" --language "$TARGET" "$FOLDER/test.txt"
+    if [ -n "${BASELINE:-}" ]; then
+        say "Against $BASELINE: paired bootstrap resampling"
+        fairseq-recur compare --reference "$reference" "${base[@]}" \
+            --system "$RUN=$FOLDER/test.txt" --metrics bleu chrf --tokenize "$tokenize" \
+            --test bootstrap --json "$FOLDER/against.$BASELINE.json"
+    fi
+}
