@@ -166,7 +166,11 @@ def bart(folder: Path) -> None:
     task = argparse.Namespace(source_dictionary=words, target_dictionary=words)
     torch.manual_seed(1)
     model = build_model(convert_namespace_to_omegaconf(args).model, task)
-    state = {"args": argparse.Namespace(arch="bart_base"), "model": model.state_dict()}
+    state = {
+        "args": argparse.Namespace(arch="bart_base"), "model": model.state_dict(),
+        "optimizer_history": [{"num_updates": 0, "lr_scheduler_state": {}}],
+        "extra_state": {"train_iterator": {"epoch": 1}}, "last_optimizer_state": None,
+    }  # fmt: skip
     content = io.BytesIO()
     torch.save(state, content)
     members = [("bart.base/model.pt", content.getvalue()), ("bart.base/NOTE", b"")]

@@ -1,74 +1,109 @@
 # What the steps of cnn_dm, xsum, arxiv and mediasum share; each of them sources this file.
-# The settings below can be set from outside; examples/summarization/recipes.md explains them.
+# recipes.md beside this file explains the variables, docs/launching.md those of a training's GPUs.
 
 RECIPE="$(cd "$(dirname "${BASH_SOURCE[1]}")" && pwd)"
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
 WORK="${WORK:-$ROOT/examples/summarization/work/$(basename "$RECIPE")}"
-ARCH="${ARCH:-srformer_bart_base}"
-SEED="${SEED:-1}"
-AVERAGE="${AVERAGE:-0}"
+mkdir -p "$WORK"
+WORK="$(cd "$WORK" && pwd)"
 
-if [ -x "$ROOT/.venv/bin/fairseq-recur" ]; then PATH="$ROOT/.venv/bin:$PATH"; fi
-if ! command -v fairseq-recur > /dev/null; then
-    echo "there is no fairseq-recur: bash scripts/setup.sh makes an environment in .venv;" \
-        "or install the package, and put its programs on PATH" >&2
-    exit 2
+say() { printf '\n== %s\n' "$*"; }
+fail() { echo "error: $*" >&2; exit 2; }
+
+if [ -x "$ROOT/.venv/bin/fairseq-recur" ]; then
+    PATH="$ROOT/.venv/bin:$PATH"
+elif ! command -v fairseq-recur > /dev/null; then
+    fail "fairseq-recur is neither in $ROOT/.venv nor on PATH. In $ROOT, 'bash scripts/setup.sh'" \
+        "makes .venv; or install the package in an environment with the torch that fits your GPU"
 fi
 PYTHON="$(dirname "$(command -v fairseq-recur)")/python"
+[ -x "$PYTHON" ] || PYTHON=python3
+export PYTHON
 
-say() { printf '\n== %s\n' "$*" >&2; }
-
-# recipe COMMAND [OPTION...]: run scripts/recipes/summarization.py with the settings.
+# recipe COMMAND [OPTION...]: run scripts/recipes/summarization.py with the variables that are set.
 recipe() {
-    local words=(--recipe "$RECIPE" --work "$WORK" --arch "$ARCH" --seed "$SEED" --average "$AVERAGE")
-    local name
-    for name in PIECES START MAX_SOURCE MAX_TARGET VOCABULARY SETTINGS GENERATION PREFIX WORKERS; do
+    local options=(--recipe "$RECIPE" --work "$WORK") name option
+    for name in ARCH RUN SEED AVERAGE PIECES START MAX_SOURCE MAX_TARGET VOCABULARY SETTINGS \
+        GENERATION PREFIX WORKERS BASELINE; do
         if [ -n "${!name+set}" ]; then
-            local option="${name,,}"
-            words+=("--${option//_/-}=${!name}")
+            option="${name,,}"
+            options+=("--${option//_/-}=${!name}")
         fi
     done
-    if [ -n "${SUMMARIZATION_MIRROR:-}" ]; then words+=(--mirror "$SUMMARIZATION_MIRROR"); fi
+    if [ -n "${SUMMARIZATION_MIRROR:-}" ]; then options+=("--mirror=$SUMMARIZATION_MIRROR"); fi
     PYTHONPATH="$ROOT/scripts${PYTHONPATH:+:$PYTHONPATH}" "$PYTHON" -m recipes.summarization \
-        "$@" "${words[@]}"
+        "$@" "${options[@]}"
 }
 
-# words NAME COMMAND...: put what recipe prints, a word a line, into the array NAME.
-words() {
-    local -n into="$1"
+# read_plan COMMAND: put what recipe prints, a word a line, into the array plan.
+read_plan() {
     local text
-    text="$(recipe "${@:2}")"
-    mapfile -t into <<< "$text"
+    text="$(recipe "$1")"
+    mapfile -t plan <<< "$text"
 }
 
-# train [FLAG...]: train, or go on. The first four words are the data's folder, the training's, and
-# the unit and the size of a batch of all GPUs together.
+# processes: how many train together, as scripts/launch counts them.
+processes() {
+    local gpus="${GPUS:-}"
+    if [ -z "$gpus" ]; then gpus="$(nvidia-smi --list-gpus 2> /dev/null | grep -c '^GPU' || true)"; fi
+    echo $(((gpus > 0 ? gpus : ${PROCESSES:-1}) * ${NODES:-1}))
+}
+
+# set_batch UNIT SIZE: the variables of scripts/launch, and the flag in the array documents, for a
+# batch of SIZE tokens or documents on all GPUs together.
+set_batch() {
+    documents=()
+    if [ "$1" = tokens ]; then
+        export BATCH_TOKENS="${BATCH_TOKENS:-$2}" MAX_TOKENS="${MAX_TOKENS:-2048}"
+        return
+    fi
+    local count
+    count="$(processes)"
+    if [ $(($2 % count)) -ne 0 ]; then
+        fail "a batch of $2 documents cannot be divided among $count processes; set GPUS (or PROCESSES)"
+    fi
+    # As many tokens as those documents can have, so that their number alone is the limit.
+    local tokens=$(($2 * (${MAX_SOURCE:-1024} > 1024 ? MAX_SOURCE : 1024)))
+    documents=(--max-sentences $(($2 / count)))
+    export BATCH_TOKENS="${BATCH_TOKENS:-$tokens}" MAX_TOKENS="${MAX_TOKENS:-$((tokens / count))}"
+}
+
+# train [FLAG...]: train, or go on. The plan begins with the data's folder, the training's, and the
+# unit and the size of the batch.
 train() {
-    local plan size
-    words plan train
-    size="${plan[3]}"
-    if [ "${plan[2]}" = documents ]; then
-        export BATCH_SENTENCES="${BATCH_SENTENCES:-$size}"
-    else
-        export BATCH_TOKENS="${BATCH_TOKENS:-$size}" MAX_TOKENS="${MAX_TOKENS:-2048}"
+    local plan documents chosen launcher
+    read_plan train
+    local folder="${plan[1]}"
+    set_batch "${plan[2]}" "${plan[3]}"
+    chosen="$(printf '%q ' "$(cat "${plan[0]}/.key")" "${plan[@]:2}" "$BATCH_TOKENS" "$@")"
+    if [ -f "$folder/settings" ] && [ "$(cat "$folder/settings")" != "$chosen" ]; then
+        fail "$folder was trained with other data or settings ($folder/settings); give this" \
+            "training another name with RUN=NAME, or remove that folder"
     fi
-    mkdir -p "${plan[1]}"
-    bash "$ROOT/scripts/launch/node.sh" "${plan[0]}" "${plan[@]:4}" \
-        --log-file "${plan[1]}/train.log" "$@"
+    mkdir -p "$folder"
+    echo "$chosen" > "$folder/settings"
+    launcher=(bash "$ROOT/scripts/launch/node.sh")
+    if [ -n "${LAUNCHER:-}" ]; then read -ra launcher <<< "$LAUNCHER"; fi
+    say "Training in $folder"
+    "${launcher[@]}" "${plan[0]}" "${plan[@]:4}" ${documents[@]+"${documents[@]}"} \
+        --log-file "$folder/train.log" "$@"
 }
 
-# evaluate [FLAG...]: summaries of the test set and their scores. The first two words are the data's
-# folder and the training's.
+# evaluate [FLAG...]: summaries of the test set and their scores. The plan begins with the data's
+# folder, the training's, and the checkpoint.
 evaluate() {
-    local plan run checkpoint
-    words plan generate
-    run="${plan[1]}" checkpoint="${plan[1]}/checkpoint_best.pt"
-    if [ "$AVERAGE" -gt 0 ]; then
-        checkpoint="$run/average$AVERAGE.pt"
-        fairseq-recur average --inputs "$run" --last "$AVERAGE" --output "$checkpoint"
+    local plan device=()
+    read_plan generate
+    local folder="${plan[1]}" checkpoint="${plan[2]}"
+    [ -d "$folder" ] || fail "$folder is not there: this model is not trained"
+    if [ "${AVERAGE:-0}" -gt 0 ]; then
+        say "Averaging the last $AVERAGE epochs' checkpoints"
+        fairseq-recur average --inputs "$folder" --last "$AVERAGE" --output "$checkpoint"
     fi
-    say "Summaries of the test set: $run/generate-test.txt"
+    if [ "${GPUS:-}" = 0 ]; then device=(--cpu); fi
+    if [ "${PRECISION:-}" = fp16 ]; then device+=(--fp16); fi
+    say "Summaries of the test set: $folder/generate-test.txt"
     fairseq-recur generate "${plan[0]}" --path "$checkpoint" --gen-subset test \
-        "${plan[@]:2}" --max-tokens 16384 --results-path "$run" "$@"
-    recipe results --checkpoint "$checkpoint" ${BASELINE:+--baseline "$BASELINE"} --search="$*"
+        "${plan[@]:3}" --max-tokens 16384 ${device[@]+"${device[@]}"} --results-path "$folder" "$@"
+    recipe results "--search=$*"
 }

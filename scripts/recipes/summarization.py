@@ -17,7 +17,7 @@ from recipes.summary_report import write_results
 COMMANDS = {
     "prepare": "get and prepare the data",
     "train": "print the data's folder, the training's, the batch, and fairseq-train's flags",
-    "generate": "print the data's folder, the training's, and fairseq-generate's flags",
+    "generate": "print the data's folder, the training's, the checkpoint, and fairseq-generate's flags",
     "results": "decode and score what was generated",
 }
 
@@ -32,7 +32,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--recipe", type=Path, required=True, help="folder with data.yaml")
     parser.add_argument("--work", type=Path, required=True, help="where everything is written")
     parser.add_argument("--mirror", help="folder or address with the archives")
-    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--arch", default="srformer_bart_base")
     parser.add_argument("--pieces", default=AUTO)
     parser.add_argument("--start", default=AUTO)
@@ -44,8 +44,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--prefix", default=AUTO)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--average", type=int, default=0, help="checkpoints of so many epochs")
-    parser.add_argument("--checkpoint", help="that was evaluated")
-    parser.add_argument("--baseline", type=Path, help="folder of a training to compare with")
+    parser.add_argument("--run", help="a training's name; by default from the settings")
+    parser.add_argument("--baseline", help="a training to compare with: its name, or its folder")
     parser.add_argument("--search", default="", help="further flags of the search")
     return parser
 
@@ -53,26 +53,31 @@ def build_parser() -> argparse.ArgumentParser:
 def run(args: argparse.Namespace, data: DataSet, choices: Choices) -> None:
     """Do what the command says; words for the scripts are printed one a line."""
     work: Path = args.work
-    folder = summary_flags.run_folder(choices, work, args.seed)
+    runs = summary_flags.runs(choices, work)
+    name = args.run or f"{choices.arch}-{choices.settings}-seed{args.seed}"
+    checkpoint = f"average{args.average}.pt" if args.average else "checkpoint_best.pt"
+    words = [str(work / choices.folder / "data-bin"), str(runs / name)]
     if args.command == "prepare":
         models = args.recipe.parent / "models.yaml"
         with alone(work):
-            Preparation(data, choices, work, models, args.mirror, max(1, args.workers)).run()
-    elif args.command == "results":
+            Preparation(data, choices, work, models, args.mirror).run()
+    elif args.command == "train":
+        flags = summary_flags.training(
+            data, choices, work, runs / name, args.prefix, args.seed
+        )
+        print("\n".join([*words, *map(str, summary_flags.batch(data, choices)), *flags]))
+    elif args.command == "generate":
+        flags = summary_flags.generation(data, choices)
+        print("\n".join([*words, str(runs / name / checkpoint), *flags]))
+    else:
+        baseline = None
+        if args.baseline is not None:
+            named = runs / args.baseline
+            baseline = named if named.is_dir() else Path(args.baseline)
         file = write_results(
-            data, choices, work, folder, args.checkpoint, args.search.split(), args.baseline
+            data, choices, work, runs / name, checkpoint, args.search.split(), baseline
         )
         print(f"Results: {file}")
-    else:
-        words = [str(work / choices.folder / "data-bin"), str(folder)]
-        if args.command == "train":
-            words += map(str, summary_flags.batch(data, choices))
-            words += summary_flags.training(
-                data, choices, work, args.prefix, args.seed, max(1, args.average)
-            )
-        else:
-            words += summary_flags.generation(data, choices)
-        print("\n".join(words))
 
 
 def main(words: Optional[List[str]] = None) -> int:
@@ -82,7 +87,7 @@ def main(words: Optional[List[str]] = None) -> int:
         data = read_data_set(args.recipe / "data.yaml")
         wanted = Choices(
             args.arch, args.pieces, args.start, args.max_source, args.max_target,
-            args.vocabulary, args.settings, args.generation,
+            args.vocabulary, args.settings, args.generation, args.workers, args.average,
         )  # fmt: skip
         run(args, data, choose(wanted))
     except (ConfigError, CheckpointError, OSError) as error:

@@ -34,6 +34,8 @@ class Choices:
         vocabulary: how many pieces SentencePiece learns
         settings: of training, one of SETTINGS
         generation: settings of the search, one of GENERATIONS
+        workers: processes of the preparation
+        average: of how many epochs the checkpoints are averaged; 0 for none
     """
 
     arch: str
@@ -44,6 +46,8 @@ class Choices:
     vocabulary: int
     settings: str
     generation: str
+    workers: int
+    average: int
 
     @property
     def folder(self) -> str:
@@ -98,6 +102,8 @@ def _problems(choices: Choices) -> Iterator[str]:
         ("MAX_SOURCE", choices.max_source, 2),
         ("MAX_TARGET", choices.max_target, 2),
         ("VOCABULARY", choices.vocabulary, 10),
+        ("WORKERS", choices.workers, 1),
+        ("AVERAGE", choices.average, 0),
     ):
         if value < least:
             yield f"{name}={value}: expected at least {least}"

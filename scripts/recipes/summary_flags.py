@@ -16,25 +16,27 @@ EPOCHS = 25
 
 STOCK_BART = (
     "--layernorm-embedding", "--share-all-embeddings", "--share-decoder-input-output-embed",
+    "--find-unused-parameters",
 )  # fmt: skip
+# Which Adam there is, scripts/launch finds out; weight decay is AdamW's in all of them.
 PARAMETERS: Dict[str, List[str]] = {
     # The SRformer paper and its published code: AdamW as Hugging Face's defaults have it, linear
     # decay, no warm-up, no clipping, no label smoothing.
     "paper": (
-        "--optimizer adam --adam-betas (0.9,0.999) --adam-eps 1e-8 --weight-decay 0 --lr 5e-5"
+        "--adam-betas (0.9,0.999) --adam-eps 1e-8 --weight-decay 0 --lr 5e-5"
         " --lr-scheduler polynomial_decay --warmup-updates 0 --clip-norm 0"
-        " --criterion cross_entropy --dropout 0.1"
+        " --criterion cross_entropy --dropout 0.1 --required-batch-size-multiple 1"
     ).split(),
     # fairseq's README for BART on CNN/DailyMail and XSum.
     "fairseq": (
-        "--optimizer adam --adam-betas (0.9,0.999) --adam-eps 1e-8 --weight-decay 0.01 --lr 3e-5"
+        "--adam-betas (0.9,0.999) --adam-eps 1e-8 --weight-decay 0.01 --lr 3e-5"
         " --lr-scheduler polynomial_decay --warmup-updates 500 --clip-norm 0.1"
         " --criterion label_smoothed_cross_entropy --label-smoothing 0.1"
-        " --dropout 0.1 --attention-dropout 0.1"
+        " --dropout 0.1 --attention-dropout 0.1 --required-batch-size-multiple 1"
     ).split(),
     # As Transformers are usually trained without a pretrained model.
     "scratch": (
-        "--optimizer adam --adam-betas (0.9,0.98) --lr 5e-4"
+        "--adam-betas (0.9,0.98) --lr 5e-4"
         " --lr-scheduler inverse_sqrt --warmup-updates 4000 --max-update 100000"
         " --criterion label_smoothed_cross_entropy --label-smoothing 0.1 --dropout 0.1"
     ).split(),
@@ -76,20 +78,20 @@ def reading(choices: Choices) -> List[str]:
     ]  # fmt: skip
 
 
-def run_folder(choices: Choices, work: Path, seed: int) -> Path:
-    """Where a training and its results are."""
-    return work / choices.folder / "runs" / f"{choices.arch}-{choices.settings}-seed{seed}"
+def runs(choices: Choices, work: Path) -> Path:
+    """Where the trainings on the same data are."""
+    return work / choices.folder / "runs"
 
 
 def training(
-    data: DataSet, choices: Choices, work: Path, prefix: str, seed: int, keep: int
+    data: DataSet, choices: Choices, work: Path, folder: Path, prefix: str, seed: int
 ) -> List[str]:
     """Flags of fairseq-train, all but the size of the batch and what depends on the machine.
 
     Args:
+        folder: of the training
         prefix: text before every source; "auto" is "summarize: " for T5 and in the paper's settings
         seed: of the training
-        keep: checkpoints of how many epochs are kept
 
     Raises:
         ConfigError: nothing is prepared for these choices
@@ -115,9 +117,9 @@ def training(
     if prefix:
         pieces = load_pieces(choices.pieces, work / choices.folder / "model").encode(prefix)
         words += ["--source-prefix", " ".join(pieces)]
-    folder = run_folder(choices, work, seed)
     return [
-        *words, "--seed", str(seed), "--keep-last-epochs", str(keep), "--save-dir", str(folder),
+        *words, "--seed", str(seed), "--save-dir", str(folder),
+        "--keep-last-epochs", str(max(1, choices.average)),
     ]  # fmt: skip
 
 

@@ -34,14 +34,13 @@ class Preparation:
         work: where everything is written
         models: the file models.yaml
         mirror: a folder or an address with the archives; None for their own addresses
-        workers: processes for what can be divided
     """
 
     def __init__(
         self, data: DataSet, choices: Choices, work: Path, models: Path,
-        mirror: Optional[str], workers: int,
+        mirror: Optional[str],
     ) -> None:  # fmt: skip
-        self.data, self.choices, self.work, self.workers = data, choices, work, workers
+        self.data, self.choices, self.work = data, choices, work
         self.mirror = mirror
         self.models: Dict[str, Any] = yaml.safe_load(models.read_text(encoding="utf-8"))
 
@@ -182,7 +181,7 @@ class Preparation:
 
         def make(folder: Path) -> None:
             encode_all(
-                choices.pieces, model.folder, texts.folder, folder, limits, self.workers
+                choices.pieces, model.folder, texts.folder, folder, limits, self.choices.workers
             )
 
         return step(prepared, "pieces", [texts, model, limits], make)
@@ -202,7 +201,7 @@ class Preparation:
         parser = options.get_preprocessing_parser()
         args = parser.parse_args(
             ["-s", "source", "-t", "target", "--destdir", str(folder), *words,
-             "--workers", str(self.workers)]
+             "--workers", str(self.choices.workers)]
         )  # fmt: skip
         preprocess.main(args)
         (folder / "preprocess.log").unlink()  # it has times and this folder's first name
