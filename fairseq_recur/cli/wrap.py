@@ -7,7 +7,7 @@ import sys
 from contextlib import contextmanager
 from typing import Iterator, List, Sequence, TextIO
 
-from fairseq_recur.cli import inputs, user_dir
+from fairseq_recur.cli import inputs, stopping, user_dir
 
 COMMANDS = {
     "preprocess": "fairseq-preprocess: text to binary data and dictionaries",
@@ -22,11 +22,15 @@ COMMANDS = {
 # What these write to stdout is their result, so their log goes to stderr.
 LOG_TO_STDERR = ("generate", "interactive")
 
+TRAINING = ("train", "hydra-train")
+
 logger = logging.getLogger(__name__)
 
 
 def run(command: str, argv: Sequence[str]) -> int:
-    """Run one of COMMANDS as fairseq's program of that name would, and return 0.
+    """Run one of COMMANDS as fairseq's program of that name would, and return its exit status.
+
+    That is 0, or `stopping.STOPPED` if a signal ended a training, which is saved.
 
     Args:
         command: a key of COMMANDS.
@@ -48,8 +52,12 @@ def run(command: str, argv: Sequence[str]) -> int:
         if command != "hydra-train" and not {"-h", "--help"} & set(argv):
             inputs.check(command, argv)
         module = importlib.import_module("fairseq_cli." + command.replace("-", "_"))
-        module.cli_main()
-    return 0
+        if command not in TRAINING:
+            module.cli_main()
+            return 0
+        with stopping.on_signals(importlib.import_module("fairseq_cli.train")) as stop:
+            module.cli_main()
+        return stop.status
 
 
 @contextmanager

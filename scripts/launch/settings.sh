@@ -1,0 +1,180 @@
+# What the launchers share; each of them sources this file. docs/launching.md explains the variables.
+#
+# read_settings ARGUMENT... reads and checks all of them and leaves the command in the array
+# `command`: nothing is started before everything has been checked.
+
+GPUS="${GPUS-}"                             # of a node; 0: CPU processes; empty: all there are
+PROCESSES="${PROCESSES:-1}"                 # of a node, where GPUS=0
+NODES="${NODES:-1}"
+RENDEZVOUS="${RENDEZVOUS:-}"                # host:port of one node, for several
+JOB="${JOB:-fairseq-recur}"                 # a name that the nodes of one training share
+BATCH_TOKENS="${BATCH_TOKENS:-32768}"       # words an update, on all GPUs of all nodes
+MAX_TOKENS="${MAX_TOKENS:-4096}"            # words at a time on one GPU
+PRECISION="${PRECISION:-fp32}"              # fp32, fp16, bf16
+MEMORY_EFFICIENT="${MEMORY_EFFICIENT:-0}"   # 1: no fp32 copies of the weights
+DDP="${DDP:-pytorch_ddp}"                   # pytorch_ddp, c10d, legacy_ddp, no_c10d
+ADAM="${ADAM:-auto}"                        # auto, torch, apex, fairseq, none
+CHECKPOINT_ACTIVATIONS="${CHECKPOINT_ACTIVATIONS:-0}"
+PRINT="${PRINT:-0}"                         # 1: print the command and do nothing
+PYTHON="${PYTHON:-python}"
+
+problems=()
+
+# problem WORD...: remember what is wrong, to tell everything at once.
+problem() { problems+=("$*"); }
+
+# whole NAME LEAST: whether the variable NAME is a whole number from LEAST on.
+whole() {
+    if [[ "${!1}" =~ ^[0-9]{1,12}$ ]] && [ "$((10#${!1}))" -ge "$2" ]; then return; fi
+    problem "$1=${!1}: expected a whole number from $2 on"
+    return 1
+}
+
+# one_of NAME VALUE...: whether the variable NAME has one of the values.
+one_of() {
+    local name="$1" value
+    shift
+    for value in "$@"; do
+        if [ "${!name}" = "$value" ]; then return; fi
+    done
+    problem "$name=${!name}: expected $(printf '%s\n' "$@" | paste -sd ' ' | sed 's/ /, /g')"
+    return 1
+}
+
+count_gpus() { { nvidia-smi --list-gpus 2>/dev/null || true; } | grep -c '^GPU' || true; }
+
+# The flags that come from variables, so that one thing is not said twice.
+OWN_FLAGS=(
+    --max-tokens --update-freq --fp16 --bf16 --amp --memory-efficient-fp16 --memory-efficient-bf16
+    --ddp-backend --cpu --distributed-world-size --checkpoint-activations
+)
+
+check_arguments() {
+    local word flag
+    if [ $# -eq 0 ]; then
+        problem "no arguments: expected DATA --arch NAME and flags of fairseq-train"
+    fi
+    for word in "$@"; do
+        for flag in "${OWN_FLAGS[@]}"; do
+            if [ "${word%%=*}" = "$flag" ]; then
+                problem "$flag is set by a variable (docs/launching.md); leave it out"
+            fi
+        done
+        if [ "${word%%=*}" = --optimizer ] && [ "$ADAM" != auto ] && [ "$ADAM" != none ]; then
+            problem "ADAM=$ADAM and --optimizer: give one of them"
+        fi
+    done
+}
+
+# divide: set update_freq so that processes x MAX_TOKENS x update_freq is BATCH_TOKENS.
+divide() {
+    local workers share steps
+    workers=$((processes * NODES))
+    if [ $((BATCH_TOKENS % workers)) -ne 0 ]; then
+        problem "BATCH_TOKENS=$BATCH_TOKENS is no multiple of the $workers processes:" \
+            "$((BATCH_TOKENS / workers * workers)) or $(((BATCH_TOKENS / workers + 1) * workers))" \
+            "would be"
+        return
+    fi
+    share=$((BATCH_TOKENS / workers))
+    if [ $((share % MAX_TOKENS)) -ne 0 ]; then
+        steps=$(((share + MAX_TOKENS - 1) / MAX_TOKENS))
+        while [ $((share % steps)) -ne 0 ]; do steps=$((steps + 1)); done
+        problem "BATCH_TOKENS=$BATCH_TOKENS is no whole multiple of $workers processes x" \
+            "MAX_TOKENS=$MAX_TOKENS: MAX_TOKENS=$((share / steps)) fits (--update-freq $steps)"
+        return
+    fi
+    update_freq=$((share / MAX_TOKENS))
+}
+
+set_precision() {
+    if [ "$PRECISION" = fp32 ]; then
+        if [ "$MEMORY_EFFICIENT" = 1 ]; then
+            problem "MEMORY_EFFICIENT=1 goes with PRECISION=fp16 or bf16, not with fp32"
+        fi
+    elif [ "$MEMORY_EFFICIENT" = 1 ]; then
+        flags+=("--memory-efficient-$PRECISION")
+    elif [ "$PRECISION" = fp16 ] && [ "$GPUS" = 0 ]; then
+        problem "PRECISION=fp16 needs a GPU; without one, MEMORY_EFFICIENT=1 or bf16"
+    else
+        flags+=("--$PRECISION")
+    fi
+}
+
+# Whether an apex with its extensions is there; the package of that name on PyPI is another.
+has_apex() {
+    "$PYTHON" -c 'import sys; from importlib.util import find_spec
+sys.exit(not (find_spec("apex") and find_spec("amp_C")))'
+}
+
+# fairseq's adam uses apex where it is, and its own loop over the parameters elsewhere.
+set_adam() {
+    local word
+    for word in "$@"; do
+        if [ "${word%%=*}" = --optimizer ]; then return; fi
+    done
+    case "$ADAM" in
+        auto) if [ "$GPUS" != 0 ] && has_apex; then flags+=(--optimizer adam); else
+            flags+=(--optimizer adamw_fused); fi ;;
+        torch) flags+=(--optimizer adamw_fused) ;;
+        apex) flags+=(--optimizer adam)
+            if [ "$GPUS" = 0 ] || ! has_apex; then
+                problem "ADAM=apex: no GPU, or no apex with its extensions for $PYTHON; expected auto or torch"
+            fi ;;
+        fairseq) flags+=(--optimizer adam --use-old-adam) ;;
+    esac
+}
+
+check_nodes() {
+    if [ "$NODES" -eq 1 ]; then return; fi
+    if ! [[ "$RENDEZVOUS" =~ ^[^:[:space:]]+:[0-9]+$ ]]; then
+        problem "RENDEZVOUS=$RENDEZVOUS: expected host:port of one of the $NODES nodes, the same on all"
+    fi
+}
+
+# torchrun's part of the command: nothing for one process.
+set_launcher() {
+    launcher=()
+    if [ "$NODES" -gt 1 ]; then
+        launcher=(-m torch.distributed.run --nnodes "$NODES" --nproc_per_node "$processes"
+            --rdzv_backend c10d --rdzv_endpoint "$RENDEZVOUS" --rdzv_id "$JOB")
+    elif [ "$processes" -gt 1 ]; then
+        launcher=(-m torch.distributed.run --standalone --nproc_per_node "$processes")
+    fi
+}
+
+read_settings() {
+    local arguments=() word numbers=1
+    for word in "$@"; do
+        if [ "$word" = --print ]; then PRINT=1; else arguments+=("$word"); fi
+    done
+    flags=() update_freq=1
+    if [ -z "$GPUS" ]; then GPUS="$(count_gpus)"; fi
+    for word in GPUS:0 PROCESSES:1 NODES:1 BATCH_TOKENS:1 MAX_TOKENS:1; do
+        whole "${word%:*}" "${word#*:}" || numbers=0
+    done
+    for word in MEMORY_EFFICIENT CHECKPOINT_ACTIVATIONS PRINT; do one_of "$word" 0 1 || true; done
+    one_of DDP pytorch_ddp c10d legacy_ddp no_c10d || true
+    if one_of PRECISION fp32 fp16 bf16; then set_precision; fi
+    check_arguments ${arguments[@]+"${arguments[@]}"}
+    if one_of ADAM auto torch apex fairseq none; then
+        set_adam ${arguments[@]+"${arguments[@]}"}
+    fi
+    if [ "$numbers" = 1 ]; then
+        processes=$((GPUS > 0 ? GPUS : PROCESSES))
+        divide
+        check_nodes
+        set_launcher
+    fi
+    if [ ${#problems[@]} -gt 0 ]; then
+        printf 'error: the settings cannot be used (docs/launching.md)\n' >&2
+        printf -- '- %s\n' "${problems[@]}" >&2
+        exit 2
+    fi
+    flags+=(--max-tokens "$MAX_TOKENS" --update-freq "$update_freq" --ddp-backend "$DDP")
+    if [ "$CHECKPOINT_ACTIVATIONS" = 1 ]; then flags+=(--checkpoint-activations); fi
+    if [ "$GPUS" = 0 ]; then flags+=(--cpu); fi
+    # Otherwise one process would start one for each GPU that it sees.
+    if [ $((processes * NODES)) -eq 1 ]; then flags+=(--distributed-world-size 1); fi
+    command=("$PYTHON" ${launcher[@]+"${launcher[@]}"} -m fairseq_recur train "${arguments[@]}" "${flags[@]}")
+}
