@@ -1,0 +1,473 @@
+"""The summarization recipes' parts: reading archives, settings, flags."""
+
+import gzip
+import io
+import json
+import shutil
+import tarfile
+import zipfile
+from collections import namedtuple
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Dict, List
+
+import pytest
+
+from fairseq_recur.errors import ConfigError
+from recipes import summarization, summary_flags, summary_json
+from recipes.summary_archives import tar_members, zip_lines
+from recipes.summary_choices import AUTO, Choices, choose
+from recipes.summary_data import SPLITS, read_data_set
+from recipes.summary_document import Document
+from recipes.summary_json import objects
+from recipes.summary_lock import alone
+from recipes.summary_papers import arxiv, mediasum
+from recipes.summary_pieces import KINDS, Encode, Gpt2, encode_all, learn
+from recipes.summary_stories import split_story, xsum
+from recipes.summary_texts import READERS, one_line, write_texts
+from tests.docs.commands import parse
+from tests.summarization_mirror import gpt2, tar_gz
+
+ROOT = Path(__file__).resolve().parents[2]
+RECIPES = ROOT / "examples" / "summarization"
+NAMES = ("cnn_dm", "xsum", "arxiv", "mediasum")
+PLAIN = Choices("srformer_bart_base", AUTO, AUTO, 1024, 128, 32000, AUTO, "usual", 1, 0)
+
+
+def chosen(**changes: Any) -> Choices:
+    return choose(replace(PLAIN, **changes))
+
+
+def test_a_text_is_one_line_whatever_is_in_it() -> None:
+    separators = "\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
+    assert one_line(f" a{separators}b\t\u00a0c ") == "a b c"
+    assert one_line("a\ud800b") == "a?b"  # JSON can have half a surrogate, UTF-8 cannot
+    assert len(one_line("x".join(separators)).splitlines()) == 1
+
+
+def test_a_story() -> None:
+    text = (
+        "(CNN) -- One.\n\nA caption\n\nHe said \u201cno\u201d\n\n@highlight\n\nFirst\n\n"
+        "@highlight\n\nSecond!\nand more\n\n@highlight\n"
+    )
+    article, highlights = split_story(text)
+    assert article == "(CNN) -- One. A caption . He said \u201cno\u201d"
+    assert highlights == "First . Second! and more ."
+    assert split_story("text") == ("text .", "")
+
+
+def members(count: int = 40) -> List[Any]:
+    return [(f"d/{i}.story", f"{i} is {i * i} {'x' * i}\n".encode() * 20) for i in range(count)]
+
+
+def test_members_of_an_archive(tmp_path: Path) -> None:
+    file = tmp_path / "a.tgz"
+    tar_gz(file, [*members(3), ("d/._1.story", b"\xff"), ("d/1.other", b"x")])
+    assert [name for name, _ in tar_members(file, ".story")] == ["0", "1", "2"]
+    assert dict(tar_members(file, ".story"))["2"] == members(3)[2][1].decode()
+    tar_gz(file, [("d/1.story", b"\xff")])
+    with pytest.raises(ConfigError, match=r"a.tgz, d/1.story: not UTF-8"):
+        list(tar_members(file, ".story"))
+
+
+def test_an_archive_that_is_truncated_anywhere_is_named(tmp_path: Path) -> None:
+    whole, cut = tmp_path / "whole.tgz", tmp_path / "cut.tgz"
+    tar_gz(whole, members())
+    content = whole.read_bytes()
+    for size in [0, 1, 9, 20, *range(50, len(content), 97), len(content) - 9, len(content) - 1]:
+        cut.write_bytes(content[:size])
+        with pytest.raises(ConfigError, match="cut.tgz is truncated or damaged"):
+            list(tar_members(cut, ".story"))
+
+
+def test_an_archive_that_is_damaged_or_another_kind_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "a.tgz"
+    tar_gz(file, members())
+    content = bytearray(file.read_bytes())
+    content[-6] ^= 1  # in the checksum
+    file.write_bytes(content)
+    with pytest.raises(ConfigError, match="CRC"):
+        list(tar_members(file, ".story"))
+    for other in (b"<html>not found</html>", gzip.compress(b"no tar" * 500)):
+        file.write_bytes(other)
+        with pytest.raises(ConfigError, match="a.tgz is truncated or damaged, or another kind"):
+            list(tar_members(file, ".story"))
+
+
+def zipped(file: Path, **content: str) -> Path:
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, text in content.items():
+            archive.writestr(f"d/{name}.txt", text)
+    return file
+
+
+def test_lines_of_a_zip(tmp_path: Path) -> None:
+    file = zipped(tmp_path / "a.zip", train="a\u2028b\r\n\nc", val="x")
+    assert [line for _, line in zip_lines(file, "train.txt")] == ["a\u2028b\r\n", "c"]
+    with pytest.raises(ConfigError, match="expected one test.txt in it, found 0"):
+        list(zip_lines(file, "test.txt"))
+    content = zipped(tmp_path / "b.zip", train="".join(map(str, range(9999)))).read_bytes()
+    for size in (0, 100, len(content) // 2, len(content) - 1):
+        file.write_bytes(content[:size])
+        with pytest.raises(ConfigError, match="a.zip is truncated or damaged"):
+            list(zip_lines(file, "train.txt"))
+    damaged = bytearray(content)
+    damaged[len(content) // 2] ^= 255
+    file.write_bytes(damaged)
+    with pytest.raises(ConfigError, match="a.zip is truncated or damaged"):
+        list(zip_lines(file, "train.txt"))
+
+
+def test_a_wrong_line_of_a_paper_is_named(tmp_path: Path) -> None:
+    good = json.dumps({"article_id": "1", "article_text": ["a", "b ."], "abstract_text": ["<S> c </S>"]})
+    file = zipped(tmp_path / "a.zip", train=f"{good}\n", val=f"{good}\n{good[:-9]}\n", test="")
+    papers = arxiv({"papers": file}, {})
+    first = next(papers)
+    assert (first.split, first.source, one_line(first.summary)) == ("train", "a b .", "c")
+    with pytest.raises(ConfigError, match=r"a.zip, d/val.txt, line 2: not JSON"):
+        list(papers)
+    file = zipped(tmp_path / "b.zip", train='{"article_text": "x"}', val="", test="")
+    with pytest.raises(ConfigError, match="train.txt, line 1: expected a list of texts as article_text"):
+        list(arxiv({"papers": file}, {}))
+
+
+ITEMS: List[Dict[str, Any]] = [
+    {"id": "a", "utt": ["x]", "\u2028,{"], "n": 12.5},
+    {"id": "b", "deep": {"l": [[{}, {"}": "]"}]]}, "t": 'quote " \\ back'},
+    {"id": "c" * 50},
+]
+
+
+@pytest.mark.parametrize("block", [1, 7, 1 << 20])
+@pytest.mark.parametrize("indent", [None, 2])
+def test_objects_of_an_array(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int, indent: Any
+) -> None:
+    monkeypatch.setattr(summary_json, "BLOCK", block)
+    file = tmp_path / "a.json"
+    text = json.dumps(ITEMS, indent=indent, ensure_ascii=False)
+    file.write_text(f" \n{text}\n\n", encoding="utf-8")
+    found = list(objects(file))
+    assert [item for _, item in found] == ITEMS
+    lines = text.split("\n")
+    begins = [i + 2 for i, line in enumerate(lines) if line == "  {"] if indent else [2, 2, 2]
+    assert [where for where, _ in found] == [f"{file}, line {begin}" for begin in begins]
+
+
+def test_an_array_that_is_truncated_anywhere_is_named(tmp_path: Path) -> None:
+    file, text = tmp_path / "a.json", json.dumps(ITEMS, indent=1)
+    for size in range(len(text)):
+        file.write_text(text[:size])
+        with pytest.raises(ConfigError, match="a.json, line"):
+            list(objects(file))
+    for wrong in (text + "]", text + text, text[1:], text.replace("},", "}", 1), "[1]", "[[]]"):
+        file.write_text(wrong)
+        with pytest.raises(ConfigError, match="a.json, line"):
+            list(objects(file))
+    file.write_bytes(b'[{"a": "\xff"}]')
+    with pytest.raises(ConfigError, match="a.json: not UTF-8"):
+        list(objects(file))
+
+
+def test_an_object_without_an_end_is_not_looked_for_in_gigabytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(summary_json, "BLOCK", 10)
+    monkeypatch.setattr(summary_json, "LARGEST", 100)
+    text = io.StringIO('{"a" 1}' + " " * 10_000)
+    with pytest.raises(ConfigError, match="no whole object begins here"):
+        summary_json._parse(json.JSONDecoder(), text, "", "here")
+    assert text.tell() < 500
+
+
+def interviews(tmp_path: Path, items: List[Dict[str, Any]], **splits: List[str]) -> Dict[str, Path]:
+    files = {"interviews": tmp_path / "i.json", "splits": tmp_path / "s.json"}
+    files["interviews"].write_text(json.dumps(items))
+    files["splits"].write_text(json.dumps({"train": [], "val": [], "test": [], **splits}))
+    return files
+
+
+def test_interviews(tmp_path: Path) -> None:
+    item = {"id": "1", "utt": ["Hi.", "Yes."], "speaker": ["A, host", "B"], "summary": "s"}
+    files = interviews(tmp_path, [item, {"id": "2"}], val=["1"])
+    (found,) = mediasum(files, {"speakers": True})
+    assert found == Document("valid", "1", "A, host: Hi. B: Yes.", "s")
+    (found,) = mediasum(files, {"speakers": False})
+    assert found.source == "Hi. Yes."
+    with pytest.raises(ConfigError, match="1 of 2 listed interviews are not there, the first is 3"):
+        list(mediasum(interviews(tmp_path, [item], val=["1"], test=["3"]), {"speakers": True}))
+    with pytest.raises(ConfigError, match="an interview is in it twice"):
+        list(mediasum(interviews(tmp_path, [item], val=["1"], test=["1"]), {"speakers": True}))
+    with pytest.raises(ConfigError, match="line 1: 2 utterances and 1 speakers"):
+        list(mediasum(interviews(tmp_path, [{**item, "speaker": ["A"]}], val=["1"]), {"speakers": True}))
+
+
+def articles(tmp_path: Path, found: List[Any], **splits: List[str]) -> Dict[str, Path]:
+    files = {"articles": tmp_path / "a.tar.gz", "splits": tmp_path / "s.json"}
+    tar_gz(files["articles"], [(f"bbc-summary-data/{n}.summary", t.encode()) for n, t in found])
+    files["splits"].write_text(json.dumps({"train": [], "validation": [], "test": [], **splits}))
+    return files
+
+
+def test_articles(tmp_path: Path) -> None:
+    options = read_data_set(RECIPES / "xsum" / "data.yaml").options
+    text = (
+        "[SN]URL[SN]\nu\n[SN]TITLE[SN]\nt\n[SN]FIRST-SENTENCE[SN]\nfirst\n"
+        "[SN]RESTBODY[SN]\nShare this with\nEmail\nShare this with us.\n\nrest\n"
+    )
+    (found,) = xsum(articles(tmp_path, [("7", text), ("8", "")], test=["7"]), options)
+    assert (found.split, one_line(found.source)) == ("test", "Share this with us. rest")
+    assert one_line(found.summary) == "first"
+    for found_, splits, message in (
+        ([("7", text)], {"test": ["7", "9"]}, "1 of 2 listed documents are not there, the first is 9"),
+        ([("7", text)] * 2, {"test": ["7"]}, "7 is there twice"),
+        ([("7", "[SN]URL[SN]")], {"test": ["7"]}, "expected the sections .* found URL"),
+        ([("7", text)], {"test": ["7"], "train": ["7"]}, "7 is in train and in test"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            list(xsum(articles(tmp_path, found_, **splits), options))
+
+
+def documents(*splits: str) -> List[Document]:
+    return [Document(s, str(i), f"text\n{i}", f"summary {i}") for i, s in enumerate(splits)]
+
+
+def test_incomplete_documents_leave_training_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = documents("train", "valid", "test", "train")
+    given += [Document("train", "x", "\u2028", "a"), Document("train", "y", "a", ""), Document("test", "z", "", "b")]
+    write_texts(given, tmp_path, {"train": 4, "valid": 1, "test": 2})
+    assert (tmp_path / "train.source").read_text() == "text 0\ntext 3\n"
+    assert (tmp_path / "test.source").read_text() == "text 2\n\n"
+    assert (tmp_path / "test.target").read_text() == "summary 2\nb\n"
+    counts = json.loads((tmp_path / "counts.json").read_text())
+    assert counts["train"] == {"documents": 4, "without_text": 1, "without_summary": 1, "lines": 2}
+    assert "1 without text, left out" in (out := capsys.readouterr().out)
+    assert "1 without text, kept" in out
+
+
+def test_a_set_of_another_size_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="train has 1 documents, expected 2\n- test is empty"):
+        write_texts(documents("train", "valid"), tmp_path, {"train": 2, "valid": 1, "test": 0})
+    with pytest.raises(ConfigError, match="- valid is empty\n- test is empty"):
+        write_texts(documents("train"), tmp_path)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_data_sets_are_described(name: str) -> None:
+    data = read_data_set(RECIPES / name / "data.yaml")
+    assert data.format in READERS and set(data.documents) == set(SPLITS)
+    archives = [source.archive for source in data.sources.values()]
+    assert len({a.name for a in archives}) == len(archives)
+    assert all(source.archive.urls or source.how for source in data.sources.values())
+    assert all(a.sha256 is None or len(a.sha256) == 64 for a in archives)
+    for script in ("prepare.sh", "train.sh", "evaluate.sh"):
+        assert f"{name}/{script}" in (RECIPES / name / script).read_text()
+
+
+@pytest.mark.parametrize(
+    "arch, pieces, start, settings",
+    [
+        ("srformer_bart_base", "gpt2", "bart.base", "paper"),
+        ("bart_base", "gpt2", "bart.base", "paper"),
+        ("srformer_bart_large", "gpt2", "bart.large", "paper"),
+        ("srformer_t5_small", "t5", "t5-small", "paper"),
+        ("transformer_biarn_wmt_en_de", "sentencepiece", "none", "scratch"),
+    ],
+)
+def test_what_follows_from_the_architecture(
+    arch: str, pieces: str, start: str, settings: str
+) -> None:
+    found = chosen(arch=arch)
+    assert (found.pieces, found.start, found.settings) == (pieces, start, settings)
+
+
+def test_other_pieces_or_no_start() -> None:
+    assert chosen(pieces="sentencepiece").start == "none"
+    assert chosen(start="none").pieces == "sentencepiece"
+    assert chosen(start="none", pieces="gpt2").settings == "scratch"
+    assert chosen(arch="transformer", start="bart.base").pieces == "gpt2"
+
+
+def test_all_wrong_settings_are_told_at_once() -> None:
+    with pytest.raises(ConfigError) as error:
+        chosen(
+            arch="srformer_bart_bass", pieces="bpe", start="bart", max_source=1, max_target=0,
+            vocabulary=1, settings="best", generation="x", workers=0, average=-1,
+        )  # fmt: skip
+    lines = str(error.value).split("\n")[1:]
+    names = "ARCH PIECES START SETTINGS GENERATION MAX_SOURCE MAX_TARGET VOCABULARY WORKERS AVERAGE"
+    assert [line[2:].split("=")[0] for line in lines] == names.split()
+    assert "did you mean srformer_bart_base?" in lines[0]
+    for wrong, message in (
+        (dict(start="bart.base", pieces="t5"), "START=bart.base needs PIECES=gpt2, not t5"),
+        (dict(max_source=2048), "START=bart.base has 1024 positions"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            chosen(**wrong)
+
+
+def prepared(work: Path, choices: Choices, lines: int = 1001) -> Path:
+    """The folders that train.sh looks at, without the data."""
+    (work / "text").mkdir(parents=True, exist_ok=True)
+    (work / "text" / "counts.json").write_text(json.dumps({"train": {"lines": lines}}))
+    folder = work / choices.folder
+    (folder / "data-bin").mkdir(parents=True, exist_ok=True)
+    (folder / "model").mkdir(exist_ok=True)
+    gpt2(folder / "model")
+    if choices.start != "none":
+        (work / choices.start).mkdir(exist_ok=True)
+        (work / choices.start / "model.pt").touch()
+    return folder
+
+
+@pytest.mark.parametrize(
+    "arch, settings",
+    [("bart_base", "paper"), ("srformer_bart_large", "fairseq"), ("transformer", "scratch")],
+)
+def test_fairseq_trains_with_the_flags(tmp_path: Path, arch: str, settings: str) -> None:
+    data = read_data_set(RECIPES / "cnn_dm" / "data.yaml")
+    choices = chosen(arch=arch, settings=settings)
+    folder = prepared(tmp_path, choices)
+    prefix = "" if choices.pieces == "sentencepiece" else AUTO
+    words = summary_flags.training(data, choices, tmp_path, tmp_path / "run", prefix, 1)
+    parse(["fairseq-recur", "train", str(folder / "data-bin"), *words, "--optimizer", "adam"])
+
+
+@pytest.mark.parametrize("name, generation", [*((name, "usual") for name in NAMES), ("xsum", "paper")])
+def test_fairseq_searches_with_the_flags(name: str, generation: str) -> None:
+    data = read_data_set(RECIPES / name / "data.yaml")
+    words = summary_flags.generation(data, chosen(generation=generation))
+    parse(["fairseq-recur", "generate", "data", "--path", "x", *words])
+
+
+def flag(words: List[str], name: str) -> str:
+    return words[words.index(name) + 1]
+
+
+def test_the_papers_settings(tmp_path: Path) -> None:
+    data = read_data_set(RECIPES / "cnn_dm" / "data.yaml")
+    choices = chosen()
+    prepared(tmp_path, choices)
+    words = summary_flags.training(data, choices, tmp_path, tmp_path / "run", AUTO, 3)
+    assert flag(words, "--max-update") == flag(words, "--total-num-update") == str(25 * 126)
+    assert flag(words, "--lr") == "5e-5" and flag(words, "--clip-norm") == "0"
+    assert flag(words, "--finetune-from-model") == str(tmp_path / "bart.base" / "model.pt")
+    assert summary_flags.batch(data, choices) == ("documents", 8)
+    assert summary_flags.batch(data, chosen(arch="srformer_t5_small")) == ("documents", 16)
+    prefix = flag(words, "--source-prefix").split()
+    assert Gpt2(tmp_path / choices.folder / "model").decode(prefix) == "summarize: "
+    words = summary_flags.training(data, choices, tmp_path, tmp_path / "run", "", 3)
+    assert "--source-prefix" not in words
+
+
+def test_fairseqs_settings(tmp_path: Path) -> None:
+    for name, updates, tokens in (("cnn_dm", "20000", 65536), ("xsum", "15000", 32768)):
+        data = read_data_set(RECIPES / name / "data.yaml")
+        choices = chosen(settings="fairseq", average=3)
+        prepared(tmp_path, choices)
+        words = summary_flags.training(data, choices, tmp_path, tmp_path / "run", AUTO, 1)
+        assert flag(words, "--total-num-update") == updates and "--source-prefix" not in words
+        assert flag(words, "--keep-last-epochs") == "3"
+        assert summary_flags.batch(data, choices) == ("tokens", tokens)
+
+
+def test_training_without_data_is_refused(tmp_path: Path) -> None:
+    data = read_data_set(RECIPES / "cnn_dm" / "data.yaml")
+    with pytest.raises(ConfigError, match="no .*/data-bin and no .*/model.pt; run prepare.sh"):
+        summary_flags.training(data, chosen(), tmp_path, tmp_path / "run", AUTO, 1)
+
+
+def test_gpt2_pieces_are_the_text_again(tmp_path: Path) -> None:
+    gpt2(tmp_path)
+    pieces, text = Gpt2(tmp_path), "the other héron \u4f60 in\u00a0a then"
+    encoded = pieces.encode(text)
+    assert pieces.decode(encoded) == text and len(encoded) < len(text.encode())
+    assert pieces.decode([*encoded, "<unk>", "madeupword0001", "99999"]) == text
+    (tmp_path / "encoder.json").write_text("{")
+    with pytest.raises(ConfigError, match="no GPT-2 pieces"):
+        Gpt2(tmp_path)
+
+
+def texts_in(folder: Path) -> None:
+    for split in SPLITS:
+        for side in ("source", "target"):
+            lines = [f"{side} {split} {i}" + " in the other" * i for i in range(9)]
+            (folder / f"{split}.{side}").write_text("\n".join(["", *lines]) + "\n")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_texts_are_cut_where_a_model_reads_them(tmp_path: Path, workers: int) -> None:
+    gpt2(tmp_path)
+    texts_in(tmp_path)
+    (out := tmp_path / "out").mkdir()
+    encode_all("gpt2", tmp_path, tmp_path, out, {"source": 40, "target": 30}, workers)
+    pieces = Gpt2(tmp_path)
+    for split in SPLITS:
+        for side, limit in (("source", 40), ("target", 30 if split == "train" else None)):
+            lines = (tmp_path / f"{split}.{side}").read_text().split("\n")[:-1]
+            expected = [" ".join(pieces.encode(line)[:limit]) for line in lines]
+            assert (out / f"{split}.{side}").read_text().split("\n")[:-1] == expected
+
+
+def test_words_beyond_the_limit_are_not_encoded(tmp_path: Path) -> None:
+    gpt2(tmp_path)
+    encode = Encode("gpt2", tmp_path, 5)
+    assert encode(["in the", "a b c d e f g"]) == [
+        (" ".join(Gpt2(tmp_path).encode("in the")), False),
+        (" ".join(Gpt2(tmp_path).encode("a b c d e f g")[:5]), True),
+    ]
+
+
+def test_sentencepiece_learns_from_long_texts(tmp_path: Path) -> None:
+    """Lines longer than its limit of 4192 bytes would be left out."""
+    for side in ("source", "target"):
+        (tmp_path / f"train.{side}").write_text(" ".join(["lorem ipsum dolor sit amet"] * 900))
+    learn(tmp_path, tmp_path, 30)
+    assert (tmp_path / "spiece.model").is_file()
+    with pytest.raises(ConfigError, match="9,999 pieces cannot be learnt"):
+        learn(tmp_path, tmp_path, 9999)
+
+
+def prepare(work: Path, name: str, *words: Any) -> int:
+    return summarization.main(
+        ["prepare", "--recipe", str(RECIPES / name), "--work", str(work), *map(str, words)]
+    )
+
+
+def test_no_room_is_told_before_anything_is_got(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(9, 0, int(25e9)))
+
+    def never(*args: Any) -> None:
+        raise AssertionError("nothing may be got")
+
+    monkeypatch.setattr("recipes.summary_prepare.fetch", never)
+    assert prepare(tmp_path, "arxiv", "--arch", "transformer") == 2
+    # 7.6 GB of text 3.5 times, and the archive
+    assert "the data set arxiv needs 30.2 GB and the disk of" in capsys.readouterr().err
+    assert [file.name for file in tmp_path.iterdir()] == [".lock"]
+
+
+def test_a_file_without_an_address(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert prepare(tmp_path, "mediasum") == 2
+    error = capsys.readouterr().err
+    assert "news_dialogue.json: download the zip that" in error and "SUMMARIZATION_MIRROR" in error
+    assert prepare(tmp_path, "mediasum", "--mirror", tmp_path / "none") == 2
+    assert "there is no such folder" in capsys.readouterr().err
+
+
+def test_one_preparation_at_a_time(tmp_path: Path) -> None:
+    with alone(tmp_path):
+        with pytest.raises(ConfigError, match="another preparation works in"):
+            with alone(tmp_path, patience=0.3):
+                raise AssertionError
+    with alone(tmp_path):
+        pass
+
+
+def test_kinds_of_pieces_are_known() -> None:
+    assert set(KINDS) == {"gpt2", "t5", "sentencepiece"}
