@@ -47,7 +47,7 @@ def chinese(begin: int, count: int) -> Pairs:
         (f"{who}{when}{do}{what}，{other}也{do}。", f"{a} {b} {c} {d}, and so do {e}.".capitalize())
         for (who, a), (do, b), (what, c), (when, d), (other, e) in product(WHO, DO, WHAT, WHEN, WHO)
     ]
-    return [made[(begin + i * 7) % len(made)] for i in range(count)]
+    return [made[(begin + i * 131) % len(made)] for i in range(count)]
 
 
 def text(lines: Sequence[str]) -> bytes:

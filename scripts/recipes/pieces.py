@@ -1,10 +1,10 @@
 """The later steps of a translation recipe: tokens to pieces, to fairseq's binary data."""
 
-import subprocess
-import sys
+import logging
 from pathlib import Path
 from typing import Callable, Dict, Iterator, List, Sequence
 
+from fairseq_recur.cli.wrap import run
 from fairseq_recur.errors import ConfigError
 from recipes import bpe, sentencepieces
 from recipes.clean import tidy
@@ -144,21 +144,24 @@ def binary_step(work: Path, pieces: Dict[str, Made], options: Options) -> Made:
     """
 
     def make(folder: Path) -> None:
-        prefixes = [
-            word
-            for name, made in pieces.items()
-            for word in (f"--{name}pref", made.folder / made.folder.name)
-        ]
-        joined = ["--joined-dictionary"] if options.dictionary == "joined" else []
-        subprocess.run(
-            [
-                sys.executable, "-m", "fairseq_recur", "preprocess", "-s", options.source,
-                "-t", options.target, "--destdir", folder, "--workers", str(options.workers),
-                *prefixes, *joined,
-            ],
-            check=True,
-        )  # fmt: skip
-        (folder / "preprocess.log").unlink(missing_ok=True)  # times and paths
+        arguments = ["-s", options.source, "-t", options.target, "--destdir", str(folder)]
+        arguments += ["--workers", str(options.workers)]
+        for name, made in pieces.items():
+            arguments += [f"--{name}pref", str(made.folder / made.folder.name)]
+        if options.dictionary == "joined":
+            arguments.append("--joined-dictionary")
+        run("preprocess", arguments)
+        _close_log(folder / "preprocess.log")
 
     inputs = [*pieces.values(), options.source, options.target, options.dictionary]
     return step(work, f"data-bin.{options.direction}", inputs, make)
+
+
+def _close_log(file: Path) -> None:
+    """Remove the log that preprocess leaves open, with times and paths: no two are the same."""
+    logger = logging.getLogger("fairseq_cli.preprocess")
+    for handler in list(logger.handlers):
+        if isinstance(handler, logging.FileHandler):
+            logger.removeHandler(handler)
+            handler.close()
+    file.unlink()

@@ -1,6 +1,7 @@
 """Tokenisers for the recipes: Moses's for languages with blanks, two for Chinese."""
 
 import re
+from functools import lru_cache
 from typing import Callable, List
 
 from fairseq_recur.errors import ConfigError
@@ -13,6 +14,7 @@ Tokeniser = Callable[[str], str]
 _CHARACTERS = re.compile(rf"{CHINESE.pattern}|[^\W\u2e80-\uffff]+(?:[.,'-][^\W\u2e80-\uffff]+)*|\S")
 
 
+@lru_cache(maxsize=None)  # building one takes a second
 def tokeniser(language: str, normalise: bool, dashes: bool, chinese: str) -> Tokeniser:
     """The tokeniser of a language.
 

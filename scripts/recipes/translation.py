@@ -44,7 +44,8 @@ def prepare(recipe: Recipe, options: Options) -> None:
         for name in ("valid", "test"):
             part = f"{name}.{options.direction}"
             pieces[name] = cut_step(work, part, [text[part]], model, languages, options)
-        write_settings(options, model, binary_step(work, pieces, options))
+        data = binary_step(work, pieces, options)
+        write_settings(options, model, data)
     print(f"{work / f'data-bin.{options.direction}'} is ready", flush=True)
 
 
@@ -89,8 +90,8 @@ def write_settings(options: Options, model: Made, data: Made) -> None:
         decoding += f" --tokenizer moses --source-lang {options.source}"
         decoding += f" --target-lang {options.target}"
     else:
-        model = f"$WORK/pieces/model/model.{options.target}"
-        decoding = f'--bpe sentencepiece --sentencepiece-model "{model}"'
+        decoding = "--bpe sentencepiece"
+        decoding += f' --sentencepiece-model "$WORK/pieces/model/model.{options.target}"'
     file = options.work / f"prepared.{options.direction}.sh"
     partial = file.with_suffix(".partial")
     partial.write_text(
@@ -106,23 +107,20 @@ def main(words: Optional[Sequence[str]] = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     one = commands.add_parser("prepare", help="from archives to binary data")
     one.add_argument("recipe", type=Path)
-    two = commands.add_parser("translations", help="the text out of what generate prints")
-    two.add_argument("generated", type=Path)
-    two.add_argument("output", type=Path)
+    two = commands.add_parser("translations", help="test.txt and extras.txt of test.out")
+    two.add_argument("folder", type=Path)
     two.add_argument("--language", required=True)
-    three = commands.add_parser("extras", help="BLEU of tokens, with and without split compounds")
-    three.add_argument("--reference", type=Path, required=True)
-    three.add_argument("--language", required=True)
-    three.add_argument("translations", type=Path)
+    two.add_argument("--reference", type=Path, required=True)
     arguments = parser.parse_args(words)
     try:
         if arguments.command == "prepare":
             recipe = read_recipe(arguments.recipe)
             prepare(recipe, read_options(recipe, os.environ))
-        elif arguments.command == "translations":
-            write_translations(arguments.generated, arguments.output, arguments.language)
         else:
-            print(extra_scores(arguments.reference, arguments.translations, arguments.language))
+            folder, language = arguments.folder, arguments.language
+            write_translations(folder / "test.out", folder / "test.txt", language)
+            extras = extra_scores(arguments.reference, folder / "test.txt", language)
+            (folder / "extras.txt").write_text(f"{extras}\n", encoding="utf-8")
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -18,6 +18,7 @@ fi
 # The Python that fairseq-recur belongs to.
 PYTHON="$(dirname "$(command -v fairseq-recur)")/python"
 [ -x "$PYTHON" ] || PYTHON=python3
+export PYTHON
 
 recipes() { PYTHONPATH="$ROOT/scripts${PYTHONPATH:+:$PYTHONPATH}" "$PYTHON" -m recipes.translation "$@"; }
 say() { printf '\n== %s\n' "$*"; }
@@ -71,10 +72,11 @@ choose_model() {
 train() {
     read_prepared
     choose_model
-    export BATCH_TOKENS="${BATCH_TOKENS:-25000}"
+    # 25,000 words are 3125 on each of 8 GPUs, or 8 times 3125 on one.
+    export BATCH_TOKENS="${BATCH_TOKENS:-25000}" MAX_TOKENS="${MAX_TOKENS:-3125}"
     local settings=(
         --arch "$ARCH" --dropout "$DROPOUT" --seed "$SEED"
-        --optimizer adam --adam-betas "(0.9, 0.98)" --adam-eps 1e-9 --clip-norm 0.0
+        --adam-betas "(0.9, 0.98)" --adam-eps 1e-9 --clip-norm 0.0
         --lr "$LR" --lr-scheduler inverse_sqrt --warmup-updates 4000 --warmup-init-lr 1e-7
         --criterion label_smoothed_cross_entropy --label-smoothing 0.1
     )
@@ -94,8 +96,12 @@ train() {
     mkdir -p "$FOLDER"
     echo "$chosen" > "$FOLDER/settings"
     say "$RUN, $SOURCE-$TARGET, seed $SEED: up to update $MAX_UPDATES, in $FOLDER"
-    # A training that was stopped goes on with its last checkpoint.
-    bash "${LAUNCH:-$ROOT/scripts/launch/node.sh}" "$DATA" -s "$SOURCE" -t "$TARGET" \
+    # A training that was stopped goes on with its last checkpoint. The launcher takes this
+    # process's place, so that a signal reaches it.
+    local launcher
+    read -ra launcher <<< "${LAUNCHER:-bash}"
+    if [ -z "${LAUNCHER:-}" ]; then launcher+=("$ROOT/scripts/launch/node.sh"); fi
+    exec "${launcher[@]}" "$DATA" -s "$SOURCE" -t "$TARGET" \
         "${settings[@]}" --max-update "$MAX_UPDATES" --save-dir "$FOLDER" \
         --save-interval-updates "$SAVE_EVERY" --keep-interval-updates "$AVERAGE" \
         --no-epoch-checkpoints --log-interval 100 --log-file "$FOLDER/train.log" "$@"
@@ -121,12 +127,12 @@ evaluate() {
     fairseq-recur generate "$DATA" -s "$SOURCE" -t "$TARGET" --path "$FOLDER/average.pt" \
         --gen-subset test --beam 4 --lenpen 0.6 --max-len-a 1 --max-len-b 50 --max-tokens 4000 \
         "${DECODING[@]}" "$@" > "$FOLDER/test.out"
-    recipes translations "$FOLDER/test.out" "$FOLDER/test.txt" --language "$TARGET"
+    recipes translations "$FOLDER" --language "$TARGET" --reference "$reference"
 
     say "Scores of detokenised text, by sacreBLEU"
     fairseq-recur score --reference "$reference" --system "$RUN=$FOLDER/test.txt" \
         --metrics bleu chrf --tokenize "$tokenize" --json "$FOLDER/scores.json"
-    recipes extras --reference "$reference" --language "$TARGET" "$FOLDER/test.txt"
+    cat "$FOLDER/extras.txt"
     if [ -n "${BASELINE:-}" ]; then
         say "Against $BASELINE: paired bootstrap resampling"
         fairseq-recur compare --reference "$reference" "${base[@]}" \

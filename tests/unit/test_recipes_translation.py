@@ -205,6 +205,7 @@ def test_characters_of_chinese() -> None:
 
 def test_without_jieba(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jieba", None)
+    tokeniser.cache_clear()
     with pytest.raises(ConfigError, match="pip install jieba.*SEGMENTATION=characters"):
         tokeniser("zh", True, True, "jieba")
 
@@ -436,7 +437,7 @@ def test_extra_scores(tmp_path: Path) -> None:
     expected = BLEU(tokenize="none", smooth_method="none").corpus_score(plain[0], [plain[1]]).score
     assert float(shown[0].rsplit(" ", 1)[1]) == pytest.approx(expected, abs=0.005)
     assert 0 < expected < 100
-    (tmp_path / "hyp").write_text("x-y z a b c d\n" * 2)
-    (tmp_path / "ref").write_text("x-q z a b c d\n" * 2)
+    (tmp_path / "hyp").write_text("good-bye z a b c\n" * 2)
+    (tmp_path / "ref").write_text("bad-bye z a b c\n" * 2)
     shown = extra_scores(tmp_path / "ref", tmp_path / "hyp", "de").splitlines()
     assert float(shown[1].rsplit(" ", 1)[1]) > float(shown[0].rsplit(" ", 1)[1])
