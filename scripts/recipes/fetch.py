@@ -1,4 +1,4 @@
-"""Getting archives: from their addresses, resumed after a kill, or from a mirror; always checked."""
+"""Getting archives, checked: from their addresses, resumed after a kill, or from a mirror."""
 
 import hashlib
 import urllib.error

@@ -129,7 +129,9 @@ def _together(recipe: Recipe, options: Options) -> List[str]:
     if options.bpe_threshold and options.tokenizer == "sentencepiece":
         problems.append("BPE_THRESHOLD is of TOKENIZER=moses; expected 0 with sentencepiece")
     if options.min_length > options.max_length:
-        problems.append(f"MIN_LENGTH={options.min_length} is above {options.max_length}, MAX_LENGTH")
+        problems.append(
+            f"MIN_LENGTH={options.min_length} is above MAX_LENGTH={options.max_length}"
+        )
     for package in _packages(options):
         if importlib.util.find_spec(package) is None:
             problems.append(

@@ -20,7 +20,9 @@ PYTHON="$(dirname "$(command -v fairseq-recur)")/python"
 [ -x "$PYTHON" ] || PYTHON=python3
 export PYTHON
 
-recipes() { PYTHONPATH="$ROOT/scripts${PYTHONPATH:+:$PYTHONPATH}" "$PYTHON" -m recipes.translation "$@"; }
+recipes() {
+    PYTHONPATH="$ROOT/scripts${PYTHONPATH:+:$PYTHONPATH}" "$PYTHON" -m recipes.translation "$@"
+}
 say() { printf '\n== %s\n' "$*"; }
 fail() { echo "error: $*" >&2; exit 1; }
 

@@ -1,4 +1,4 @@
-"""The translation recipes on archives with the real names, layouts and formats, cut to a few lines."""
+"""The translation recipes on archives with the real names, layouts and formats, but few lines."""
 
 import hashlib
 import json
@@ -135,7 +135,8 @@ def test_other_direction_reuses_what_is_trained_on(prepared: Callable[..., Path]
     assert {name: after[name] for name in before} == before
     new = {name.split("/")[0] + "/" + name.split("/")[1] for name in set(after) - set(before)
            if "/" in name and not name.startswith("data-bin")}  # fmt: skip
-    assert new == {f"{kind}/{part}.de-en" for kind in ("text", "pieces") for part in ("valid", "test")}
+    parts = ("valid.de-en", "test.de-en")
+    assert new == {f"{kind}/{part}" for kind in ("text", "pieces") for part in parts}
     assert lines(work / "text/test.de-en/text.en") == [one for one, _ in german("test", 12)]
     assert (work / "data-bin.de-en/train.de-en.de.bin").is_file()
 
@@ -149,7 +150,9 @@ def test_chinese_english(prepared: Callable[..., Path]) -> None:
     assert len(lines(work / "pieces/train/train.zh")) == len(lines(work / "pieces/train/train.en"))
     test = [one for one, _ in chinese(5, 10)]
     cut = lines(work / "pieces/test.zh-en/test.zh-en.zh")
-    assert [detokenise_chinese(text_of(line)) for line in cut] == [detokenise_chinese(t) for t in test]
+    assert [detokenise_chinese(text_of(line)) for line in cut] == list(
+        map(detokenise_chinese, test)
+    )
     assert lines(work / "text/test.zh-en/text.en") == [other for _, other in chinese(5, 10)]
     codes = [(work / f"pieces/model/codes.{language}").read_text() for language in ("zh", "en")]
     assert codes[0] != codes[1]
@@ -407,34 +410,35 @@ def test_calls_of_training_and_evaluation_parse(
     write_program(
         programs / "fairseq-recur", STUB.format(python=sys.executable, log=str(log), count=12)
     )
-    given = {"WORK": str(work), "ARCH": "srformer_wmt_en_de_big", "LAUNCHER": "fairseq-recur train --optimizer adam"}
-    done = run(programs, "wmt14_en_de", "train", "--weight-decay", "0.1", **given)
-    assert done.returncode == 0, done.stderr
     given = {"WORK": str(work), "LAUNCHER": "fairseq-recur train --optimizer adam"}
+    big = {**given, "ARCH": "srformer_wmt_en_de_big"}
+    done = run(programs, "wmt14_en_de", "train", "--weight-decay", "0.1", **big)
+    assert done.returncode == 0, done.stderr
     folder = work / "runs/en-de/transformer_wmt_en_de/seed1"
     done = run(programs, "wmt14_en_de", "train", **given, START_FROM="srformer_wmt_en_de_big")
     assert done.returncode == 1 and "START_FROM=srformer_wmt_en_de_big" in done.stderr
-    big = work / "runs/en-de/srformer_wmt_en_de_big/seed1/checkpoint_best.pt"
-    big.touch()
+    best = work / "runs/en-de/srformer_wmt_en_de_big/seed1/checkpoint_best.pt"
+    best.touch()
     done = run(programs, "wmt14_en_de", "train", **given, START_FROM="srformer_wmt_en_de_big")
     assert done.returncode == 0, done.stderr
     done = run(programs, "wmt14_en_de", "evaluate", **given, BASELINE="srformer_wmt_en_de_big")
     assert done.returncode == 1 and "is not evaluated" in done.stderr
-    (big.parent / "test.txt").write_text("ein Satz\n" * 12)
+    (best.parent / "test.txt").write_text("ein Satz\n" * 12)
     done = run(programs, "wmt14_en_de", "evaluate", **given, BASELINE="srformer_wmt_en_de_big")
     assert done.returncode == 0, done.stderr
     assert "(not comparable with the scores above) BLEU of Moses's tokens" in done.stdout
     assert lines(folder / "test.txt") == ["ein Satz"] * 12
 
     calls = [json.loads(line) for line in log.read_text().splitlines()]
-    assert [call[0] for call in calls] == ["train"] * 2 + ["average", "generate", "score", "compare"]
+    evaluation = ["average", "generate", "score", "compare"]
+    assert [call[0] for call in calls] == ["train", "train", *evaluation]
     for call in calls:
         parse(["fairseq-recur", *call])
     settings = [dict(zip(call, call[1:])) for call in calls]
     assert [s.get("--lr") for s in settings[:2]] == ["0.0005", "0.0007"]
     assert [s.get("--dropout") for s in settings[:2]] == ["0.3", "0.1"]
     assert settings[0]["--weight-decay"] == "0.1" and "--finetune-from-model" not in calls[0]
-    assert settings[1]["--finetune-from-model"] == str(big)
+    assert settings[1]["--finetune-from-model"] == str(best)
     assert settings[2]["--last"] == "5" and "--updates" in calls[2]
     assert (settings[3]["--beam"], settings[3]["--lenpen"]) == ("4", "0.6")
     assert settings[3]["--tokenizer"] == "moses" and settings[3]["--bpe"] == "subword_nmt"

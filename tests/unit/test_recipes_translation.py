@@ -30,7 +30,9 @@ from recipes.translation import space
 from recipes.translations import extra_scores, write_translations
 from tests.translation_archives import ROOT, german, pack, sgm, tar
 
-RECIPES = {name: ROOT / "examples" / name / "recipe.yaml" for name in ("wmt14_en_de", "wmt17_zh_en")}
+RECIPES = {
+    name: ROOT / "examples" / name / "recipe.yaml" for name in ("wmt14_en_de", "wmt17_zh_en")
+}
 MEMBERS = {"a/one.txt": b"one\n" * 5000, "a/two.txt": bytes(range(256)) * 400}
 
 
@@ -139,8 +141,8 @@ def test_lengths() -> None:
 
 @pytest.mark.parametrize(
     "one, other, fault",
-    [("a", "", "empty"), ("", "b", "empty"), ("a b", "a b", "identical"), ("a\ufffd", "b", "not UTF-8"),
-     ("a", "b", None)],
+    [("a", "", "empty"), ("", "b", "empty"), ("a b", "a b", "identical"),
+     ("a\ufffd", "b", "not UTF-8"), ("a", "b", None)],
 )  # fmt: skip
 def test_faults(one: str, other: str, fault: str) -> None:
     assert Rules(1, 9, 2).fault(one, other) == fault
@@ -284,7 +286,8 @@ def test_bpe_of_counts_is_bpe_of_text(tmp_path: Path) -> None:
 
 def test_a_joint_bpe_makes_no_piece_that_the_language_lacks(tmp_path: Path) -> None:
     bpe.learn({"haus": 10, "house": 10}, 9, tmp_path / "codes.en")
-    bpe.write_counts(bpe.pieces_of({"house": 10}, tmp_path / "codes.en"), tmp_path / "vocabulary.en")
+    english = bpe.pieces_of({"house": 10}, tmp_path / "codes.en")
+    bpe.write_counts(english, tmp_path / "vocabulary.en")
     free = Cut(tmp_path, "en", options(bpe_threshold=0), raw=False)
     bound = Cut(tmp_path, "en", options(bpe_threshold=5), raw=False)
     assert free(["haus house"]) == ["haus house"]
@@ -366,11 +369,14 @@ def test_options_come_from_variables() -> None:
 
 def test_all_wrong_options_are_named_at_once() -> None:
     recipe = read_recipe(RECIPES["wmt14_en_de"])
-    given = {"TOKENIZER": "spacy", "WORKERS": "0", "BPE_SIZE": "many", "RATIO": "nan", "DASHES": "no"}
+    given = {"TOKENIZER": "spacy", "WORKERS": "0", "BPE_SIZE": "many", "RATIO": "nan",
+             "DASHES": "no"}  # fmt: skip
     with pytest.raises(ConfigError) as error:
         read_options(recipe, given)
-    for text in ("TOKENIZER=spacy: expected moses or sentencepiece", "WORKERS=0: expected a whole",
-                 "BPE_SIZE=many", "RATIO=nan", "DASHES=no: expected 0 or 1", "WORK is not set"):  # fmt: skip
+    for text in (
+        "TOKENIZER=spacy: expected moses or sentencepiece", "WORKERS=0: expected a whole",
+        "BPE_SIZE=many", "RATIO=nan", "DASHES=no: expected 0 or 1", "WORK is not set",
+    ):  # fmt: skip
         assert text in str(error.value)
     with pytest.raises(ConfigError) as error:
         read_options(recipe, {
