@@ -13,6 +13,7 @@ from fairseq_recur.cli import (
     convert,
     experiment,
     path,
+    plan,
     plot,
     plot_attention,
     probe,
@@ -47,6 +48,7 @@ OWN_COMMANDS = {
     "probe": probe,
     "plot attention": plot_attention,
     "experiment": experiment,
+    "plan": plan,
 }
 
 
@@ -77,7 +79,7 @@ def build_parser() -> argparse.ArgumentParser:
         description="Recurrence for fairseq's Transformer: fairseq's commands with the plug-in "
         "loaded, and tools around them.",
         epilog=f"{PROG} COMMAND --help explains a command. Exit status: 0 done, "
-        "1 check found a problem, 2 wrong input.",
+        "1 check found a problem, 2 wrong input, 75 a signal stopped a training, which is saved.",
     )
     parser.add_argument("--version", action="version", version=f"{PROG} {__version__}")
     parser.add_argument(
@@ -112,8 +114,9 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     Args:
         argv: the arguments after the program's name; those of this process if None.
 
-    Returns the exit status: 0, 1 (`check` found a problem) or 2 (wrong input, explained
-    in one message on stderr). argparse leaves by SystemExit, also with 2.
+    Returns the exit status: 0, 1 (`check` found a problem), 2 (wrong input, explained
+    in one message on stderr) or 75 (a training was stopped by a signal, and saved).
+    argparse leaves by SystemExit, also with 2.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     debug = os.environ.get(TRACEBACK, "") not in ("", "0")

@@ -1,6 +1,6 @@
 """Which arithmetic sums over the source: float32, also in half precision."""
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
@@ -13,4 +13,6 @@ def at_least_float32(x: Tensor) -> Tensor:
 
 def no_autocast(x: Tensor) -> AbstractContextManager:
     """A context in which autocast leaves the arithmetic on *x*'s device alone."""
+    if x.is_meta:  # shapes without numbers, as `fairseq-recur plan` computes: torch refuses them
+        return nullcontext()
     return torch.autocast(device_type=x.device.type, enabled=False)

@@ -26,7 +26,8 @@ MAY_IMPORT = {
     "scorers": {"scoring", "errors"},
     "criterions": {"models", "modules", "ops", "compat", "errors"},
     "experiments": {"scoring", "errors", "files"},
-    "cli": {"experiments", "files", "models", "modules", "ops", "compat", "errors", "optim", "scoring", "version", "tasks", "conversion", "inspection", "probing"},
+    "planning": {"errors"},
+    "cli": {"experiments", "files", "models", "modules", "ops", "compat", "errors", "optim", "scoring", "version", "tasks", "conversion", "inspection", "probing", "planning"},
     "__main__": {"cli"},
     "__init__": {"compat", "models", "optim", "version", "tasks", "criterions", "scorers"},
 }

@@ -1,0 +1,236 @@
+"""The plan's predictions beside what was measured or published: python benchmarks/planning.py WHAT
+
+``papers`` prints the plans of the papers' setups, ``published`` those of trainings whose speed is
+public, and ``measure`` trains small models on this CPU and predicts their speed from the peak of
+a matrix product, the bandwidth of a copy and the time of a small operation, measured beside them.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from pathlib import Path
+from typing import Any, Callable, Dict, List, NamedTuple, Sequence
+
+import torch
+from rsa_forms import provenance
+
+import fairseq_recur  # noqa: F401  (registers the presets)
+from fairseq_recur.cli import build_parser
+from fairseq_recur.cli.plan import setup_of
+from fairseq_recur.optim.adamw_fused import FusedAdamW
+from fairseq_recur.planning.building import build, sample
+from fairseq_recur.planning.plan import Plan, Setup, make_plan
+
+WMT14 = "--vocabulary 32768 --lengths 30 30 --batch-tokens 25000 --precision fp16"
+SHARED = "-- --share-all-embeddings"
+LONG = "--vocabulary 50264 --lengths 800 70 --longest 1024 --batch-tokens 65536 --precision fp16"
+A100 = "--gpu a100-80 --gpus 8"
+SYSTEMS = ("transformer", "transformer_biarn", "transformer_rnn_multicolumn", "srformer",
+           "rsa_transformer")  # fmt: skip
+
+PAPERS: List[str] = [
+    *(f"--arch {a}_wmt_en_de {A100} --updates 100000 {WMT14} {SHARED}" for a in SYSTEMS),
+    *(
+        f"--arch transformer_biarn_wmt_en_de --gpu {gpu} --updates 100000 {WMT14} {SHARED}"
+        for gpu in ("v100-32 --gpus 8", "h100 --gpus 8", "rtx4090 --gpus 1")
+    ),
+    *(
+        f"--arch {a}_wmt_en_de_big {A100} --updates 300000 {WMT14} {SHARED}"
+        for a in ("transformer", "transformer_biarn")
+    ),
+    f"--arch transformer_biarn_wmt_zh_en {A100} --updates 100000 {WMT14}",
+    *(
+        f"--arch {a} {A100} --updates 20000 {LONG}"
+        for a in ("bart_base", "srformer_bart_base", "srformer_bart_large")
+    ),
+]
+
+
+class Published(NamedTuple):
+    """A training of which somebody wrote how fast it was.
+
+    Attributes:
+        source: where
+        words: target words a second
+        options: of the plan
+    """
+
+    source: str
+    words: float
+    options: str
+
+
+PUBLISHED = [
+    Published(
+        "base, fp32, 4 V100 (fairseq#940, 'more than ~73k')", 73e3,
+        "--arch transformer_wmt_en_de --gpu v100-16 --gpus 4 --precision fp32 --batch-tokens 14000 "
+        f"--max-tokens 3500 --vocabulary 30000 {SHARED}",
+    ),
+    Published(
+        "base, fp16, 4 V100 (fairseq#940, 'at least 160k')", 160e3,
+        "--arch transformer_wmt_en_de --gpu v100-16 --gpus 4 --precision fp16 --batch-tokens 14000 "
+        f"--max-tokens 3500 --vocabulary 30000 {SHARED}",
+    ),
+    Published(
+        "big, fp16, 128 V100 (fairseq#361: 80k updates of 617k words in 30,878 s)",
+        80e3 * 617e3 / 30878,
+        "--arch transformer_vaswani_wmt_en_de_big --gpu v100-16 --gpus 8 --nodes 16 --precision fp16 "
+        f"--batch-tokens 655360 --max-tokens 5120 --vocabulary 44512 {SHARED}",
+    ),
+]  # fmt: skip
+
+
+def plan_of(options: str) -> "tuple[Setup, Plan]":
+    """What `fairseq-recur plan` computes."""
+    setup = setup_of(build_parser().parse_args(["plan", *options.split()]))
+    return setup, make_plan(setup)
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Markdown."""
+    lines = [header, ["---"] + ["---:"] * (len(header) - 1), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def papers() -> str:
+    """The plans of the papers' setups."""
+    rows = []
+    for options in PAPERS:
+        setup, plan = plan_of(options)
+        used = plan.memory.static + plan.memory.activations(plan.max_tokens)
+        hours = setup.updates * plan.seconds.total / 3600
+        rows.append([
+            f"`{setup.arch}`", f"{setup.gpus} x {setup.device.name}", f"{setup.batch:,}",
+            f"{plan.parameters / 1e6:.1f}", f"{sum(plan.flops.values()) / 1e6:,.0f}",
+            f"{used / 1e9:.1f}", f"{plan.fits:,}", f"{plan.max_tokens} x {plan.update_freq}",
+            f"{plan.updates_a_second:.1f}", f"{plan.mfu:.0%}",
+            f"{setup.updates // 1000}k", f"{hours:.1f}",
+        ])  # fmt: skip
+    return table(
+        ["model", "GPUs", "words an update", "parameters, M", "MFLOPs a token", "GB",
+         "tokens that fit", "max-tokens x update-freq", "updates/s", "MFU", "updates", "hours"],
+        rows,
+    )  # fmt: skip
+
+
+def published() -> str:
+    """Predicted words a second beside those that were published."""
+    rows = []
+    for known in PUBLISHED:
+        setup, plan = plan_of(known.options)
+        words = setup.batch * plan.updates_a_second
+        rows.append([known.source, f"{known.words:,.0f}", f"{words:,.0f}",
+                     f"{words / known.words:.2f}"])  # fmt: skip
+    return table(["training", "published words/s", "predicted", "predicted/published"], rows)
+
+
+def median_seconds(function: Callable[[], Any], repeats: int) -> float:
+    """Of a call, after one that does not count."""
+    function()
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        function()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def machine(repeats: int) -> Dict[str, float]:
+    """This CPU's peak in TFLOP/s, bandwidth in GB/s, and microseconds of a small operation."""
+    a, b = torch.randn(512, 512), torch.randn(512, 2048)
+    peak = 2 * 512 * 512 * 2048 / median_seconds(lambda: a @ b, repeats)
+    x = torch.randn(32 * 2**20 // 4)
+    y = torch.empty_like(x)
+    copied = 2 * x.numel() * 4 / median_seconds(lambda: y.copy_(x), repeats)
+    small = torch.randn(8, 8, requires_grad=True)
+
+    def operations() -> None:
+        z = small
+        for _ in range(100):
+            z = z * 1.5
+        z.sum().backward()
+
+    # Each multiplication has one more in the backward pass.
+    overhead = median_seconds(operations, repeats) / 200
+    return {"flops": peak / 1e12, "bandwidth": copied / 1e9, "overhead": overhead * 1e6}
+
+
+MODELS = ("transformer", "transformer_biarn_tiny", "transformer_rnn_multicolumn_tiny")
+TINY = ("--encoder-embed-dim 128 --encoder-ffn-embed-dim 512 --encoder-layers 2 --decoder-layers 2 "
+        "--encoder-attention-heads 4 --decoder-attention-heads 4").split()  # fmt: skip
+
+
+def updates_a_second(arch: str, flags: List[str], sentences: int, repeats: int) -> float:
+    """Of a real training, the data aside: forward, backward, gradient norm, fused AdamW."""
+    torch.manual_seed(1)
+    built = build(arch, flags, 2000, 2000, "fp32", "cpu")
+    batch = sample(built, sentences, 25, 25)
+    optimizer = FusedAdamW(built.model.parameters(), lr=1e-4)
+
+    def update() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        built.criterion(built.model, batch)[0].backward()
+        torch.nn.utils.clip_grad_norm_(built.model.parameters(), 1.0)
+        optimizer.step()
+
+    return 1 / median_seconds(update, repeats)
+
+
+def measure(repeats: int) -> List[Dict[str, Any]]:
+    """Predicted and measured updates a second, the machine measured before each model."""
+    rows = []
+    for arch in MODELS:
+        flags = [] if arch.endswith("_tiny") else TINY
+        for sentences in (4, 40):
+            can = machine(repeats)
+            measured = updates_a_second(arch, flags, sentences, repeats)
+            options = (
+                f"--arch {arch} --gpu custom --flops {can['flops']} --memory 8 --bandwidth "
+                f"{can['bandwidth']} --overhead {can['overhead']} --matmul-efficiency 1 "
+                f"--bandwidth-efficiency 1 --precision fp32 --vocabulary 2000 --lengths 25 25 "
+                f"--longest 32 --batch-tokens {25 * sentences}"
+            )
+            _, plan = plan_of(f"{options} -- {' '.join(flags)}")
+            rows.append({
+                "arch": arch, "sentences": sentences, "machine": can, "measured": measured,
+                "predicted": plan.updates_a_second, "seconds": plan.seconds._asdict(),
+            })  # fmt: skip
+    return rows
+
+
+def measured_table(rows: List[Dict[str, Any]]) -> str:
+    """The rows of `measure`."""
+    return table(
+        ["model", "words an update", "GFLOP/s", "GB/s", "us", "measured", "predicted",
+         "predicted/measured"],
+        [
+            [f"`{r['arch']}`", str(25 * r["sentences"]), f"{r['machine']['flops'] * 1e3:.1f}",
+             f"{r['machine']['bandwidth']:.1f}", f"{r['machine']['overhead']:.1f}",
+             f"{r['measured']:.2f}", f"{r['predicted']:.2f}",
+             f"{r['predicted'] / r['measured']:.2f}"]
+            for r in rows
+        ],
+    )  # fmt: skip
+
+
+def main() -> None:
+    """Print a table of Markdown; with --output also write the measurement."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=["papers", "published", "measure"])
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--output", type=Path)
+    args = parser.parse_args()
+    if args.what != "measure":
+        print(papers() if args.what == "papers" else published())
+        return
+    torch.set_num_threads(1)
+    rows = measure(args.repeats)
+    print(measured_table(rows))
+    if args.output:
+        about = {**provenance(args), "command": "python benchmarks/planning.py measure"}
+        args.output.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

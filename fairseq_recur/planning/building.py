@@ -1,0 +1,137 @@
+"""The real model of an architecture, without memory for its numbers, and a batch for it."""
+
+from argparse import Namespace
+from typing import Any, Dict, List, NamedTuple, Sequence
+
+import torch
+from fairseq import options
+from fairseq.criterions import build_criterion
+from fairseq.data import Dictionary
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.models import ARCH_MODEL_REGISTRY, FairseqLanguageModel, build_model
+from torch import nn
+
+from fairseq_recur.errors import ConfigError
+
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+# What the plan has options of its own for, or finds out.
+NOT_HERE = (
+    "--arch", "-a", "--max-tokens", "--batch-size", "--update-freq", "--max-update", "--fp16",
+    "--bf16", "--memory-efficient-fp16", "--memory-efficient-bf16", "--amp", "--user-dir",
+)  # fmt: skip
+
+CRITERION = ["--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.1"]
+
+Sample = Dict[str, Any]
+
+
+class Built(NamedTuple):
+    """A model and what is needed to compute its loss.
+
+    Attributes:
+        model: in training mode, on torch's meta device
+        criterion: fairseq's, of the flags
+        decoder_only: whether it is a language model
+        source, target: sizes of the dictionaries
+        positions: the longest source and target that the model takes
+    """
+
+    model: nn.Module
+    criterion: nn.Module
+    decoder_only: bool
+    source: int
+    target: int
+    positions: int
+
+
+def words(size: int) -> Dictionary:
+    """A dictionary of *size* entries, fairseq's special ones among them."""
+    dictionary = Dictionary()
+    for i in range(size - len(dictionary)):
+        dictionary.add_symbol(f"w{i}")
+    return dictionary
+
+
+def configure(arch: str, flags: Sequence[str]) -> Any:
+    """fairseq-train's configuration of an architecture with flags.
+
+    Raises:
+        ConfigError: the architecture is unknown, or a flag is the plan's own
+        SystemExit: 2, with fairseq's message, if a flag is wrong
+    """
+    if arch not in ARCH_MODEL_REGISTRY:
+        raise ConfigError(f"unknown architecture {arch!r}; `fairseq-recur check` lists them")
+    foreign = [flag for flag in flags if flag.split("=")[0] in NOT_HERE]
+    if foreign:
+        raise ConfigError(
+            f"after -- come flags of the model; the plan has its own options for "
+            f"{', '.join(foreign)}, or finds them out"
+        )
+    decoder_only = issubclass(ARCH_MODEL_REGISTRY[arch], FairseqLanguageModel)
+    parser = options.get_training_parser("language_modeling" if decoder_only else "translation")
+    parser.prog, parser.usage = "fairseq-recur plan", "%(prog)s OPTION ... -- FLAG ..."
+    argv: List[str] = ["data", "--arch", arch, *CRITERION, *flags]
+    return convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, argv))
+
+
+def build(
+    arch: str, flags: Sequence[str], source: int, target: int, precision: str, device: str = "meta"
+) -> Built:
+    """Build an architecture as fairseq-train does.
+
+    Args:
+        arch: a name of fairseq's registry
+        flags: of fairseq-train, for the model and the criterion
+        source, target: sizes of the dictionaries; equal ones are one dictionary
+        precision: "fp32", "fp16" or "bf16", of its parameters
+        device: "meta" computes shapes alone; the tests compare with "cpu"
+
+    Raises:
+        ConfigError: the architecture or its flags cannot be used
+    """
+    config = configure(arch, flags)
+    dictionary = words(source)
+    task = Namespace(
+        source_dictionary=dictionary,
+        target_dictionary=dictionary if source == target else words(target),
+    )
+    with torch.device(device):
+        model = build_model(config.model, task)
+        criterion = build_criterion(config.criterion, task)
+    for module in (model, criterion):
+        module.to(DTYPES[precision]).train()
+    decoder_only = isinstance(model, FairseqLanguageModel)
+    limits = model.max_positions()
+    positions = min(limits) if isinstance(limits, tuple) else limits
+    return Built(model, criterion, decoder_only, source, target, positions)
+
+
+def sample(built: Built, sentences: int, source: int, target: int) -> Sample:
+    """A batch of full sentences: the integers are real, whatever the model's device.
+
+    Args:
+        built: a model
+        sentences: B
+        source, target: S and T, in tokens; a language model reads T
+    """
+    generator = torch.Generator().manual_seed(1)
+
+    def tokens(vocabulary: int, length: int) -> torch.Tensor:
+        low = min(4, vocabulary - 1)  # after the special symbols
+        return torch.randint(low, vocabulary, (sentences, length), generator=generator)
+
+    output = tokens(built.target, target)
+    inputs = {
+        "src_tokens": tokens(built.source, source),
+        "src_lengths": torch.full((sentences,), source),
+        "prev_output_tokens": output.roll(1, 1),
+    }
+    if built.decoder_only:
+        inputs = {"src_tokens": output.roll(1, 1), "src_lengths": torch.full((sentences,), target)}
+    return {
+        "net_input": inputs,
+        "target": output,
+        "ntokens": output.numel(),
+        "nsentences": sentences,
+    }

@@ -1,0 +1,98 @@
+"""What accelerators can do, from their makers' data sheets."""
+
+from dataclasses import dataclass
+from typing import Dict, Mapping, Optional
+
+from fairseq_recur.errors import ConfigError
+
+GIGA = 1e9
+
+PRECISIONS = ("fp32", "fp16", "bf16")
+
+
+@dataclass(frozen=True)
+class Device:
+    """One accelerator.
+
+    Attributes:
+        name: as in the data sheet
+        memory: bytes
+        bandwidth: of its memory, bytes a second
+        peak: FLOP/s by precision, dense, with sums in float32; a precision it lacks is absent
+        link: to the others of its node, bytes a second in one direction
+        source: where the figures come from
+    """
+
+    name: str
+    memory: float
+    bandwidth: float
+    peak: Mapping[str, float]
+    link: float
+    source: str
+
+
+def _gpu(
+    name: str,
+    memory: float,
+    bandwidth: float,
+    fp32: float,
+    half: float,
+    link: float,
+    source: str,
+    bf16: bool = True,
+) -> Device:
+    """A row of the table: GB, GB/s, TFLOP/s."""
+    peak = {"fp32": fp32 * 1e12, "fp16": half * 1e12}
+    if bf16:
+        peak["bf16"] = half * 1e12
+    return Device(name, memory * GIGA, bandwidth * GIGA, peak, link * GIGA, source)
+
+
+GPUS: Dict[str, Device] = {
+    "p100-16": _gpu("Tesla P100 SXM2 16 GB", 16, 732, 10.6, 21.2, 80, "P100 data sheet", False),
+    "v100-16": _gpu("Tesla V100 SXM2 16 GB", 16, 900, 15.7, 125, 150, "V100 data sheet", False),
+    "v100-32": _gpu("Tesla V100 SXM2 32 GB", 32, 900, 15.7, 125, 150, "V100 data sheet", False),
+    "t4": _gpu("T4", 16, 320, 8.1, 65, 16, "T4 data sheet", False),
+    "a10": _gpu("A10", 24, 600, 31.2, 125, 32, "A10 data sheet"),
+    "a100-40": _gpu("A100 SXM4 40 GB", 40, 1555, 19.5, 312, 300, "A100 data sheet"),
+    "a100-80": _gpu("A100 SXM4 80 GB", 80, 2039, 19.5, 312, 300, "A100 data sheet"),
+    "l4": _gpu("L4", 24, 300, 30.3, 121, 32, "L4 data sheet, without sparsity"),
+    "h100": _gpu("H100 SXM5 80 GB", 80, 3350, 67, 989, 450, "H100 data sheet, without sparsity"),
+    "h200": _gpu("H200 SXM5 141 GB", 141, 4800, 67, 989, 450, "H200 data sheet, without sparsity"),
+    "rtx3090": _gpu("GeForce RTX 3090", 24, 936, 35.6, 71, 32, "Ampere GA102 whitepaper"),
+    "rtx4090": _gpu("GeForce RTX 4090", 24, 1008, 82.6, 165.2, 32, "Ada whitepaper"),
+}
+"""fp32 without TF32, which torch leaves off; half precision by tensor cores that add in float32."""
+
+
+def own_device(
+    name: str, flops: Optional[float], memory: Optional[float], bandwidth: Optional[float]
+) -> Device:
+    """A device of the table, or one that is described in TFLOP/s, GB and GB/s.
+
+    Values replace those of the table; with ``custom`` all three must be given.
+
+    Raises:
+        ConfigError: the name is unknown, a value is lacking or is not positive
+    """
+    given = {"--flops": flops, "--memory": memory, "--bandwidth": bandwidth}
+    wrong = [f"{flag} {value}" for flag, value in given.items() if value is not None and value <= 0]
+    if wrong:
+        raise ConfigError(f"{', '.join(wrong)}: expected more than 0")
+    if name != "custom" and name not in GPUS:
+        raise ConfigError(f"--gpu {name} is not known; expected one of {', '.join(GPUS)}, custom")
+    missing = [flag for flag, value in given.items() if value is None]
+    if name == "custom" and missing:
+        raise ConfigError(f"--gpu custom needs {', '.join(missing)} as well")
+    known = GPUS.get(name)
+    if known is not None and len(missing) == len(given):
+        return known
+    peak = dict.fromkeys(PRECISIONS, flops * 1e12) if flops is not None else known.peak
+    return Device(
+        "custom" if known is None else f"{known.name}, changed",
+        known.memory if memory is None else memory * GIGA,
+        known.bandwidth if bandwidth is None else bandwidth * GIGA,
+        peak,
+        known.link if known is not None else 10 * GIGA,
+        "given by options",
+    )

@@ -1,0 +1,202 @@
+"""A plan: everything that follows from a model, a device and a batch."""
+
+from collections import Counter
+from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+
+from fairseq_recur.errors import ConfigError
+from fairseq_recur.planning.building import Built, build, sample
+from fairseq_recur.planning.hardware import Device
+from fairseq_recur.planning.memory import Memory, bytes_a_parameter, divided, measure
+from fairseq_recur.planning.parts import OTHER, PARTS
+from fairseq_recur.planning.timing import Assumptions, Seconds, exchange_seconds, step_seconds
+from fairseq_recur.planning.tracing import Trace, trace
+
+
+class Setup(NamedTuple):
+    """What is planned.
+
+    Attributes:
+        arch, flags: the model
+        vocabulary: sizes of the source and the target dictionary
+        lengths: mean source and target length, in tokens
+        longest: length of the longest sentences of either side, for which memory must suffice
+        precision: "fp32", "fp16" or "bf16"
+        memory_efficient: fairseq's --memory-efficient-fp16 or -bf16
+        device, gpus, nodes, network: what it runs on; network in bytes a second a node
+        batch: words an update, of the longer side, padding counted
+        max_tokens: words a step of a process; 0 for the most that fit
+        updates: of the whole training
+        reserve: share of the memory that is left free
+        assumed: what the device reaches
+    """
+
+    arch: str
+    flags: Sequence[str]
+    vocabulary: Sequence[int]
+    lengths: Sequence[int]
+    longest: int
+    precision: str
+    memory_efficient: bool
+    device: Device
+    gpus: int
+    nodes: int
+    network: float
+    batch: int
+    max_tokens: int
+    updates: int
+    reserve: float
+    assumed: Assumptions
+
+
+class Plan(NamedTuple):
+    """What follows.
+
+    Attributes:
+        parameters: their number
+        flops: FLOPs a token of the longer side, forward and backward, by part
+        operations: kernels of a step
+        kept: bytes that the forward pass keeps for the backward pass, a token
+        memory: of one accelerator
+        fits: the largest --max-tokens
+        max_tokens, update_freq: the choice
+        seconds: of an update
+        mfu: FLOPs of the model over what the accelerators' peak would do in that time
+    """
+
+    parameters: int
+    flops: Dict[str, float]
+    operations: int
+    kept: float
+    memory: Memory
+    fits: int
+    max_tokens: int
+    update_freq: int
+    seconds: Seconds
+    mfu: float
+
+    @property
+    def updates_a_second(self) -> float:
+        """Updates a second."""
+        return 1 / self.seconds.total
+
+
+def count_parameters(built: Built) -> int:
+    """The number of parameters, shared ones once."""
+    return sum(p.numel() for p in built.model.parameters())
+
+
+def make_plan(setup: Setup) -> Plan:
+    """Build the model, trace it at three batches, and do the arithmetic.
+
+    Raises:
+        ConfigError: the model, the lengths or the batch cannot be used
+    """
+    if setup.precision not in setup.device.peak:
+        raise ConfigError(
+            f"--precision {setup.precision}: {setup.device.name} has no such matrix products; "
+            f"expected one of {', '.join(setup.device.peak)}"
+        )
+    built = build(setup.arch, setup.flags, *setup.vocabulary, setup.precision)
+    if setup.longest > built.positions:
+        raise ConfigError(
+            f"--longest {setup.longest}: {setup.arch} has positions for {built.positions}; give "
+            "less, or --max-source-positions and --max-target-positions after --"
+        )
+    processes = setup.gpus * setup.nodes
+    parameters = count_parameters(built)
+    each = bytes_a_parameter(setup.precision, setup.memory_efficient)
+    memory = measure(
+        built, parameters, each, processes, setup.device.memory, setup.reserve, setup.longest
+    )
+    max_tokens, update_freq = choose(setup, memory, processes)
+    longer = max(setup.lengths) if not built.decoder_only else setup.lengths[1]
+    sentences = max(1, round(max_tokens / longer))
+    step = trace(built, sample(built, sentences, *setup.lengths))
+    tokens = sentences * longer
+    # Sentences are whole, so that a step may have some more or fewer tokens than planned.
+    parts = step_seconds(step.operations, setup.device, setup.precision, setup.assumed)
+    seconds = Seconds(
+        **{limit: time * update_freq * max_tokens / tokens for limit, time in parts.items()},
+        optimizer=parameters * each.traffic / (setup.device.bandwidth * setup.assumed.bandwidth),
+        exchange=exchange_seconds(
+            memory.gradients, setup.gpus, setup.nodes, setup.device.link, setup.network,
+            setup.assumed,
+        ),
+    )  # fmt: skip
+    useful = step.flops / tokens * max_tokens * update_freq
+    return Plan(
+        parameters=parameters,
+        flops=by_part(step, tokens),
+        operations=len(step.operations),
+        kept=step.saved / tokens,
+        memory=memory,
+        fits=memory.largest,
+        max_tokens=max_tokens,
+        update_freq=update_freq,
+        seconds=seconds,
+        mfu=useful / seconds.total / setup.device.peak[setup.precision],
+    )
+
+
+def by_part(step: Trace, tokens: int) -> Dict[str, float]:
+    """FLOPs a token of each part that has any, in both passes."""
+    sums: Counter = Counter()
+    for operation in step.operations:
+        sums[operation.part] += operation.flops
+    return {part: sums[part] / tokens for part in (*PARTS, OTHER) if sums[part]}
+
+
+def choose(setup: Setup, memory: Memory, processes: int) -> Tuple[int, int]:
+    """--max-tokens and --update-freq.
+
+    Raises:
+        ConfigError: nothing fits, or the batch has no equal parts
+    """
+    largest = memory.largest
+    if largest < setup.longest:
+        raise ConfigError(
+            f"one sentence of --longest {setup.longest} tokens does not fit into "
+            f"{setup.device.name}: {gigabytes(memory.static)} GB for the parameters and "
+            f"{gigabytes(memory.activations(setup.longest))} GB for activations, with "
+            f"{gigabytes(memory.reserve)} GB in reserve, of {gigabytes(memory.capacity)} GB. "
+            "Shorter sentences, --memory-efficient, or --checkpoint-activations after --"
+        )
+    if setup.batch % processes:
+        below = setup.batch - setup.batch % processes
+        raise ConfigError(
+            f"--batch-tokens {setup.batch} is no multiple of {processes} processes; "
+            f"{below or processes} or {below + processes} would be"
+        )
+    limit = setup.max_tokens or largest
+    max_tokens, update_freq = divided(setup.batch, processes, limit)
+    if not max_tokens:
+        raise ConfigError(
+            f"--batch-tokens {setup.batch} on {processes} processes has no equal parts near "
+            f"{limit} words, the {'--max-tokens' if setup.max_tokens else 'most that fit'}"
+        )
+    if setup.max_tokens not in (0, max_tokens):
+        raise ConfigError(
+            f"--batch-tokens {setup.batch} is no whole multiple of {processes} processes x "
+            f"--max-tokens {setup.max_tokens}: --max-tokens {max_tokens} fits "
+            f"(--update-freq {update_freq})"
+        )
+    return max_tokens, update_freq
+
+
+def gigabytes(size: float) -> str:
+    """Bytes in GB, two places."""
+    return f"{size / 1e9:.2f}"
+
+
+def as_json(setup: Setup, plan: Plan) -> Dict[str, Any]:
+    """Setup and plan as numbers and words."""
+    flags: List[str] = list(setup.flags)
+    given = setup._asdict() | {"flags": flags, "assumed": setup.assumed._asdict()}
+    given["device"] = {**vars(setup.device), "peak": dict(setup.device.peak)}
+    found = plan._asdict() | {
+        "seconds": plan.seconds._asdict() | {"total": plan.seconds.total},
+        "memory": plan.memory._asdict() | {"activations": plan.memory.activations(plan.max_tokens)},
+        "updates_a_second": plan.updates_a_second,
+        "hours": setup.updates * plan.seconds.total / 3600,
+    }
+    return {"prediction": True, "setup": given, "plan": found}

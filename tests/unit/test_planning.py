@@ -1,0 +1,207 @@
+"""The plan's counts beside the real models, and its arithmetic beside sums by hand."""
+
+import math
+from contextlib import contextmanager
+from typing import Any, Dict, Iterator, List
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from fairseq_recur.errors import ConfigError
+from fairseq_recur.ops import segmented_recurrent
+from fairseq_recur.planning.building import Built, build, sample
+from fairseq_recur.planning.hardware import GPUS, Device, own_device
+from fairseq_recur.planning.memory import bytes_a_parameter, divided, measure
+from fairseq_recur.planning.plan import count_parameters
+from fairseq_recur.planning.timing import Assumptions, exchange_seconds, step_seconds
+from fairseq_recur.planning.tracing import Operation, saved_bytes, trace
+from tests.conftest import LANGUAGE_MODELS, SMALL, STRUCTURES
+
+WORDS = 64
+ARCHITECTURES = ["transformer", *STRUCTURES, *LANGUAGE_MODELS]
+DECODER: List[str] = "--decoder-embed-dim 16 --decoder-ffn-embed-dim 24".split()
+"""The sizes of a language model, which has no encoder to take them from."""
+
+
+def flags_of(arch: str) -> List[str]:
+    """A small model, with several segments and without dropout's random masks."""
+    sizes = [*SMALL, *DECODER]
+    if arch in LANGUAGE_MODELS:
+        pairs = list(zip(sizes[::2], sizes[1::2]))
+        sizes = [word for pair in pairs if "decoder" in pair[0] for word in pair]
+    if arch.startswith("srformer"):
+        sizes += "--segment-size 3 --target-length 7".split()
+    return sizes
+
+
+def make(arch: str, device: str, precision: str = "fp32") -> Built:
+    return build(arch, flags_of(arch), WORDS, WORDS, precision, device)
+
+
+@contextmanager
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Attention in torch's plain form, and SRformer's scan in torch instead of C."""
+    monkeypatch.setattr(segmented_recurrent, "runs_on", lambda _: False)
+    with sdpa_kernel(SDPBackend.MATH):
+        yield
+
+
+def added_product(_: Any, left: Any, right: Any, **__: Any) -> int:
+    return 2 * math.prod(left) * right[-1]
+
+
+IN_PLACE = {torch.ops.aten.baddbmm_: added_product, torch.ops.aten.addmm_: added_product}
+"""Products that torch's counter takes for free."""
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_what_is_counted_is_what_the_real_model_does(
+    arch: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parameters, FLOPs and saved bytes, at two lengths: equal, but for the bytes of a GRU."""
+    shapes, real = make(arch, "meta"), make(arch, "cpu")
+    assert count_parameters(shapes) == count_parameters(real)
+    assert all(p.is_meta for p in shapes.model.parameters())
+    for source, target in ((7, 5), (19, 23)):
+        batch = sample(real, 3, source, target)
+        found = trace(shapes, sample(shapes, 3, source, target))
+        with as_on_a_gpu(monkeypatch):
+            with FlopCounterMode(display=False, custom_mapping=IN_PLACE) as counter:
+                loss = real.criterion(real.model, batch)[0]
+                loss.backward()
+            kept = saved_bytes(real, batch)
+        assert found.flops == counter.get_total_flops() > 0
+        # torch's GRU multiplies all inputs at once on a CPU, and step by step elsewhere.
+        has_gru = any(isinstance(module, nn.GRU) for module in real.model.modules())
+        assert found.saved == pytest.approx(kept, rel=0.05 if has_gru else 0) and kept > 0
+        assert found.peak > found.saved
+
+
+@pytest.mark.parametrize("arch", ["transformer", "transformer_biarn_tiny", "rsa_transformer_tiny"])
+def test_the_backward_pass_belongs_to_the_same_parts(arch: str) -> None:
+    """Each product of the forward pass has two in the backward pass, all parts being inside."""
+    built = make(arch, "meta")
+    step = trace(built, sample(built, 3, 7, 5))
+    sums: Dict[str, List[int]] = {}
+    for i, operation in enumerate(step.operations):
+        sums.setdefault(operation.part, [0, 0])[i >= step.forward] += operation.flops
+    counted = {part: flops for part, flops in sums.items() if sum(flops)}
+    expected = {"self-attention", "cross-attention", "feed-forward", "output"}
+    expected |= {"recurrence encoder"} if "biarn" in arch else set()
+    assert counted.keys() == expected
+    assert all(backward == 2 * forward for forward, backward in counted.values())
+
+
+def test_checkpointed_activations_are_computed_twice_and_not_kept() -> None:
+    plain = make("transformer", "meta")
+    flags = [*flags_of("transformer"), "--checkpoint-activations"]
+    checkpointed = build("transformer", flags, WORDS, WORDS, "fp32")
+    one, other = (trace(b, sample(b, 3, 19, 23)) for b in (plain, checkpointed))
+    assert other.flops > 1.2 * one.flops
+    assert other.saved < 0.5 * one.saved and other.peak < one.peak
+
+
+class Line(nn.Module):
+    """One product, and a sum: everything about it is known."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(6, 4, bias=False, device="meta")
+
+
+def test_a_product_by_hand() -> None:
+    """(5, 6) times (6, 4): forward 2 x 120 FLOPs, backward as much for the weight alone."""
+
+    def criterion(model: Line, x: torch.Tensor) -> tuple:
+        return (model.fc1(x).square().sum(),)
+
+    built = Built(Line(), criterion, False, WORDS, WORDS, 10)
+    step = trace(built, torch.empty(5, 6, device="meta"))
+    assert step.flops == 2 * 2 * 5 * 6 * 4
+    assert {o.part for o in step.operations if o.flops} == {"feed-forward"}
+    assert step.saved == 4 * (5 * 6 + 5 * 4)  # the input, and the square's
+    first = next(o for o in step.operations if o.flops)
+    assert first.bytes == 4 * (5 * 6 + 6 * 4 + 5 * 4)
+    # The product, its square, the sum, and of the backward pass at most two of the product's size.
+    assert 4 * 3 * 20 <= step.peak <= 4 * (4 * 20 + 4)
+
+
+def test_memory_is_a_line() -> None:
+    built = make("transformer_biarn_tiny", "meta", "bf16")
+    number, each = count_parameters(built), bytes_a_parameter("bf16", False)
+    memory = measure(built, number, each, 8, 1e9, 0.1, 32)
+    assert memory.weights == 2 * number and memory.masters == memory.optimizer == 8 * number
+    assert memory.buckets == memory.gradients == 2 * number
+    assert measure(built, number, each, 1, 1e9, 0.1, 32).buckets == 0
+    for sentences in (100, 900):
+        peak = trace(built, sample(built, sentences, 32, 32)).peak
+        assert memory.activations(sentences * 32) == pytest.approx(peak, rel=0.02)
+    most = memory.largest
+    room = memory.capacity - memory.reserve - memory.static
+    assert memory.activations(most) <= room + 1 < memory.activations(most + 2)
+
+
+@given(st.integers(1, 500), st.integers(1, 16), st.integers(1, 5000), st.integers(0, 3))
+def test_a_batch_is_divided_exactly(
+    parts: int, processes: int, limit: int, rest: int
+) -> None:
+    batch = 64 * parts * processes + rest
+    tokens, steps = divided(batch, processes, limit)
+    if tokens:
+        assert tokens * steps * processes == batch and tokens <= limit
+        # No smaller number of steps would do.
+        share = batch // processes
+        assert all(share % n or share // n > limit for n in range(1, steps))
+    else:
+        least = -(-(batch // processes) // limit)
+        share = batch // processes
+        assert batch % processes or all(share % n for n in range(least, 4 * least + 1))
+
+
+def test_an_operation_takes_what_its_slowest_limit_asks() -> None:
+    device = Device("toy", 1e9, 100.0, {"fp32": 1000.0}, 50.0, "this test")
+    assumed = Assumptions(matmul=0.5, bandwidth=0.1, overhead=2.0)
+    operations = [Operation("a", 5000, 10), Operation("a", 0, 90), Operation("b", 100, 10)]
+    assert step_seconds(operations, device, "fp32", assumed) == {
+        "products": 10.0, "traffic": 9.0, "latency": 2.0
+    }  # fmt: skip
+    by_flops = step_seconds(operations, device, "fp32", assumed._replace(mfu=0.1))
+    assert by_flops == {"products": pytest.approx(51.0), "traffic": 0.0, "latency": 0.0}
+
+
+def test_the_sum_of_the_gradients_over_a_ring() -> None:
+    assumed = Assumptions(0.5, 0.5, 0.0)
+    assert exchange_seconds(1000, 1, 1, 100.0, 10.0, assumed) == 0
+    # Each of four sends three quarters of the bytes twice.
+    assert exchange_seconds(1000, 4, 1, 100.0, 10.0, assumed) == pytest.approx(1500 / 50)
+    assert exchange_seconds(1000, 2, 2, 100.0, 10.0, assumed) == pytest.approx(1500 / 5)
+
+
+def test_devices() -> None:
+    assert own_device("h100", None, None, None) is GPUS["h100"]
+    cpu = own_device("custom", 0.05, 8.0, 10.0)
+    assert cpu.peak["bf16"] == 5e10 and cpu.memory == 8e9 and cpu.bandwidth == 1e10
+    assert own_device("v100-16", None, 12.0, None).peak == GPUS["v100-16"].peak
+    for arguments, message in (
+        (("v101", None, None, None), "expected one of p100-16, v100-16"),
+        (("custom", 1.0, None, None), "needs --memory, --bandwidth"),
+        (("h100", -1.0, None, 0.0), "--flops -1.0, --bandwidth 0.0"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            own_device(*arguments)
+    for name, device in GPUS.items():
+        assert device.source and device.memory > 1e9 and device.link > 1e9, name
+        assert set(device.peak) in ({"fp32", "fp16"}, {"fp32", "fp16", "bf16"})
+        assert device.peak["fp16"] > device.peak["fp32"]
+
+
+def test_flags_that_the_plan_knows_itself_are_refused() -> None:
+    with pytest.raises(ConfigError, match="own options for --max-tokens, --fp16"):
+        build("transformer", ["--max-tokens", "5", "--fp16"], WORDS, WORDS, "fp32")
+    with pytest.raises(ConfigError, match="unknown architecture 'transfomer'"):
+        build("transfomer", [], WORDS, WORDS, "fp32")
