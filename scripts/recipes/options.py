@@ -86,6 +86,10 @@ def read_options(recipe: Recipe, given: Mapping[str, str]) -> Options:
         if given.get(field.name.upper()):
             texts[field.name] = given[field.name.upper()]
     problems: List[str] = []
+    if (texts["bpe"], texts.get("tokenizer", "moses")) != ("joint", "moses"):
+        texts["bpe_threshold"] = "0"
+        if given.get("BPE_THRESHOLD", "0") not in ("", "0"):
+            problems.append("BPE_THRESHOLD is of BPE=joint with TOKENIZER=moses; leave it out")
     values: Dict[str, Any] = {}
     for name, text in texts.items():
         values[name] = _value(name, text, problems)
@@ -93,7 +97,7 @@ def read_options(recipe: Recipe, given: Mapping[str, str]) -> Options:
         problems.append("WORK is not set: expected the folder for everything")
     if not problems:
         options = Options(**values)
-        problems = _together(recipe, options)
+        problems += _together(recipe, options)
     if problems:
         raise ConfigError("\n".join(problems))
     return options
@@ -126,8 +130,6 @@ def _together(recipe: Recipe, options: Options) -> List[str]:
         )
     if options.dictionary == "joined" and options.bpe == "separate":
         problems.append("DICTIONARY=joined has a use with BPE=joint only; expected separate")
-    if options.bpe_threshold and options.tokenizer == "sentencepiece":
-        problems.append("BPE_THRESHOLD is of TOKENIZER=moses; expected 0 with sentencepiece")
     if options.min_length > options.max_length:
         problems.append(
             f"MIN_LENGTH={options.min_length} is above MAX_LENGTH={options.max_length}"

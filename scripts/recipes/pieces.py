@@ -91,7 +91,7 @@ class Cut:
             self._cut: Callable[[str], str] = bpe.Apply(
                 model / f"codes.{language}",
                 model / f"vocabulary.{language}",
-                options.bpe_threshold if options.bpe == "joint" else 0,
+                options.bpe_threshold,
             )
         else:
             self._cut = sentencepieces.Apply(model / f"model.{language}")

@@ -381,11 +381,19 @@ def test_all_wrong_options_are_named_at_once() -> None:
     with pytest.raises(ConfigError) as error:
         read_options(recipe, {
             "WORK": "w", "SOURCE": "fr", "DICTIONARY": "joined", "BPE": "separate",
-            "MIN_LENGTH": "300", "TOKENIZER": "sentencepiece", "BPE_THRESHOLD": "5",
+            "MIN_LENGTH": "300",
         })  # fmt: skip
-    for text in ("SOURCE=fr TARGET=de: expected en and de", "DICTIONARY=joined", "MIN_LENGTH=300",
-                 "BPE_THRESHOLD"):  # fmt: skip
+    for text in ("SOURCE=fr TARGET=de: expected en and de", "DICTIONARY=joined", "MIN_LENGTH=300"):
         assert text in str(error.value)
+
+
+@pytest.mark.parametrize("other", [{"TOKENIZER": "sentencepiece"}, {"BPE": "separate"}])
+def test_threshold_is_of_joint_bpe(other: Dict[str, str]) -> None:
+    recipe = read_recipe(RECIPES["wmt14_en_de"])
+    assert read_options(recipe, {"WORK": "w"}).bpe_threshold == 50
+    assert read_options(recipe, {"WORK": "w", **other}).bpe_threshold == 0
+    with pytest.raises(ConfigError, match="BPE_THRESHOLD is of BPE=joint"):
+        read_options(recipe, {"WORK": "w", "BPE_THRESHOLD": "5", **other})
 
 
 def test_packages_that_options_need(monkeypatch: pytest.MonkeyPatch) -> None:
