@@ -1,5 +1,5 @@
 # What the steps of cnn_dm, xsum, arxiv and mediasum share; each of them sources this file.
-# recipes.md beside this file explains the variables, docs/launching.md those of a training's GPUs.
+# docs/summarization_recipes.md explains the variables, docs/launching.md those of a training's GPUs.
 
 RECIPE="$(cd "$(dirname "${BASH_SOURCE[1]}")" && pwd)"
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
@@ -80,8 +80,10 @@ train() {
         fail "$folder was trained with other data or settings ($folder/settings); give this" \
             "training another name with RUN=NAME, or remove that folder"
     fi
-    mkdir -p "$folder"
-    echo "$chosen" > "$folder/settings"
+    if [ "${PRINT:-0}" != 1 ]; then
+        mkdir -p "$folder"
+        echo "$chosen" > "$folder/settings"
+    fi
     launcher=(bash "$ROOT/scripts/launch/node.sh")
     if [ -n "${LAUNCHER:-}" ]; then read -ra launcher <<< "$LAUNCHER"; fi
     say "Training in $folder"

@@ -1,5 +1,6 @@
 """Texts in pieces, as BART, T5 or a SentencePiece model of one's own has them."""
 
+import io
 from itertools import islice
 from pathlib import Path
 from typing import Any, Dict, Iterable, Iterator, List, Tuple
@@ -97,10 +98,11 @@ def learn(texts: Path, folder: Path, size: int) -> None:
     """
     words = sum(len(line.split()) for line in _training_lines(texts))
     distance = max(1, -(-words // LEARNT_FROM))
+    model = io.BytesIO()  # and no file: its name would be part of the model
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=islice(_chunks(texts), 0, None, distance),
-            model_prefix=str(folder / "spiece"),
+            model_writer=model,
             model_type="bpe",
             vocab_size=size,
             character_coverage=0.9999,
@@ -109,7 +111,7 @@ def learn(texts: Path, folder: Path, size: int) -> None:
         )
     except RuntimeError as error:
         raise ConfigError(f"{size:,} pieces cannot be learnt from {texts}: {error}") from error
-    (folder / "spiece.vocab").unlink()
+    (folder / SPIECE).write_bytes(model.getvalue())
 
 
 def _training_lines(texts: Path) -> Iterator[str]:

@@ -1,0 +1,401 @@
+"""The summarization recipes from archives to results, on mirrors with little text."""
+
+import hashlib
+import json
+import multiprocessing
+import os
+import random
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Optional
+
+import pytest
+
+from recipes import summarization
+from recipes.summary_pieces import SentencePieces
+from recipes.summary_texts import one_line
+from tests import huggingface
+from tests.running import USER_DIR, run_command
+from tests.summarization_mirror import COUNTS, MAKERS, SHAPE, Pairs, add_sums, make_mirror
+
+ROOT = Path(__file__).resolve().parents[2]
+RECIPES = ROOT / "examples" / "summarization"
+NAMES = list(MAKERS)
+BART, SCRATCH = "srformer_bart_base", "transformer_biarn"
+
+
+class Mirror:
+    """A mirror's folder, and what is in it."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.folder, self.name = folder, name
+        self.pairs: Pairs = make_mirror(folder, name)
+
+
+@pytest.fixture(scope="session")
+def mirror(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Mirror]:
+    """Make a data set's mirror, once."""
+    made: Dict[str, Mirror] = {}
+
+    def make(name: str) -> Mirror:
+        if name not in made:
+            made[name] = Mirror(tmp_path_factory.mktemp("mirror") / name, name)
+        return made[name]
+
+    return make
+
+
+def words(of: Mirror, work: Path, arch: str = SCRATCH, folder: Optional[Path] = None) -> List[str]:
+    options = dict(
+        recipe=RECIPES / of.name, work=work, mirror=folder or of.folder, arch=arch, vocabulary=300,
+        workers=2,
+    )  # fmt: skip
+    return ["prepare", *(f"--{name}={value}" for name, value in options.items())]
+
+
+def prepare(of: Mirror, work: Path, arch: str = SCRATCH, folder: Optional[Path] = None) -> int:
+    return summarization.main(words(of, work, arch, folder))
+
+
+def expected_source(name: str, text: str) -> str:
+    """What becomes of a text, from the formats' definitions."""
+    if name == "mediasum":
+        utterances = text.split(". ")
+        return one_line(" ".join(f"SPEAKER {i % 2}, host: {u}" for i, u in enumerate(utterances)))
+    if name == "arxiv":
+        return one_line(" ".join(text.split(". ")))
+    if name == "cnn_dm":
+        paragraphs = text.replace(". ", ".\n\n").split("\n")
+        lines = [one_line(line) for line in paragraphs if line.strip()]
+        ends = tuple(".!?'`\")\u2019\u201d")
+        return " ".join(line if line.endswith(ends) else f"{line} ." for line in lines)
+    return one_line(text)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_archives_become_lines(
+    mirror: Callable[[str], Mirror], tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Every text stands on the line of its summary, and fairseq counts as many of them."""
+    of = mirror(name)
+    caplog.set_level("INFO")
+    assert prepare(of, tmp_path) == 0
+    for split, pairs in of.pairs.items():
+        complete = [pair for pair in pairs if split != "train" or all(pair)]
+        assert len(complete) == COUNTS[split] - 2 * (split == "train")
+        found = [
+            (tmp_path / "text" / f"{split}.{side}").read_text("utf-8").split("\n")[:-1]
+            for side in ("source", "target")
+        ]
+        by_source = dict(zip(*found, strict=True))
+        assert len(by_source) == len(complete)
+        for text, summary in complete:
+            line = by_source[expected_source(name, text)]
+            assert line.startswith(one_line(summary))
+        pieces = tmp_path / "sentencepiece-300-1024-128" / "pieces"
+        model = SentencePieces(pieces.parent / "model")
+        encoded = (pieces / f"{split}.target").read_text("utf-8").split("\n")[:-1]
+        decoded = [model.decode(line.split()) for line in encoded]
+        assert len(decoded) == len(complete)
+        if split != "train":  # not cut
+            assert sum(a == b for a, b in zip(decoded, found[1])) >= len(complete) - 1
+    assert f"train.source: {COUNTS['train'] - 2} sents" in caplog.text
+
+
+def tree(work: Path) -> Dict[str, str]:
+    """Every file with the checksum of its content."""
+    return {
+        str(file.relative_to(work)): hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in sorted(work.rglob("*"))
+        if file.is_file() and file.name != ".lock"
+    }
+
+
+def killed_after(seconds: float, of: Mirror, work: Path, arch: str) -> Optional[int]:
+    """Prepare in another process and kill it; its exit code, if it was done before."""
+    process = multiprocessing.get_context("fork").Process(
+        target=lambda: os._exit(prepare(of, work, arch))
+    )
+    process.start()
+    process.join(seconds)
+    process.kill()
+    process.join()
+    return process.exitcode
+
+
+def check_kills(of: Mirror, folder: Path, arch: str, kills: int) -> None:
+    begin = time.monotonic()
+    assert prepare(of, folder / "whole", arch) == 0
+    duration, rng, done = time.monotonic() - begin, random.Random(1), 0
+    work = folder / "killed"
+    for i in range(kills):
+        if killed_after(rng.random() * duration, of, work, arch) == 0:
+            done += 1
+            shutil.rmtree(work)
+    assert done < kills  # else nothing was killed
+    assert prepare(of, work, arch) == 0
+    assert tree(work) == tree(folder / "whole")
+
+
+def test_a_killed_preparation_goes_on(mirror: Callable[[str], Mirror], tmp_path: Path) -> None:
+    check_kills(mirror("xsum"), tmp_path, SCRATCH, kills=3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", [SCRATCH, BART])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_preparation_that_is_killed_often_goes_on(
+    mirror: Callable[[str], Mirror], tmp_path: Path, name: str, arch: str
+) -> None:
+    check_kills(mirror(name), tmp_path, arch, kills=20)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_wrong_archive_is_named(
+    mirror: Callable[[str], Mirror], tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By its checksum; where nobody knows that, by what is in it. Then nothing is left behind."""
+    of, folder, work = mirror(name), tmp_path / "mirror", tmp_path / "work"
+    shutil.copytree(of.folder, folder)
+    file = max(
+        (f for f in folder.iterdir() if f.name not in ("bart.base.tar.gz", "SHA256SUMS")),
+        key=lambda f: f.stat().st_size,
+    )
+    content = file.read_bytes()
+    file.write_bytes(content[: len(content) * 2 // 3])
+    assert prepare(of, work, SCRATCH, folder) == 2
+    assert f"{file} is truncated or another file: sha256" in capsys.readouterr().err
+    add_sums(folder)
+    assert prepare(of, work, SCRATCH, folder) == 2
+    error = capsys.readouterr().err
+    assert str(file) in error and "truncated" in error
+    assert not (work / "text").exists()
+    file.write_bytes(content)
+    add_sums(folder)
+    assert prepare(of, work, SCRATCH, folder) == 0
+    assert prepare(of, tmp_path / "other") == 0
+    assert tree(work) == tree(tmp_path / "other")
+
+
+def test_other_numbers_than_the_real_ones_are_refused(
+    mirror: Callable[[str], Mirror], tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Without SHA256SUMS a mirror has what is described: the whole set."""
+    of, folder = mirror("mediasum"), tmp_path / "mirror"
+    shutil.copytree(of.folder, folder)
+    (folder / "SHA256SUMS").unlink()
+    monkeypatch.setattr("recipes.summary_prepare.need_space", lambda *args: None)
+    assert prepare(of, tmp_path / "work", SCRATCH, folder) == 2
+    assert "train has 60 documents, expected 443,596" in capsys.readouterr().err
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Path:
+    """A folder with the programs that an environment has, for PATH."""
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    for name, words_ in (("python", ""), ("fairseq-recur", "-m fairseq_recur ")):
+        (folder / name).write_text(f'#!/bin/sh\nexec {sys.executable} {words_}"$@"\n')
+        (folder / name).chmod(0o755)
+    return folder
+
+
+def copy_of_the_project(root: Path) -> Path:
+    """The scripts and recipes without an environment of their own."""
+    (root / "examples").mkdir(parents=True)
+    ignored = shutil.ignore_patterns("work", "data", "results")
+    shutil.copytree(RECIPES, root / "examples" / "summarization", ignore=ignored)
+    shutil.copytree(ROOT / "scripts", root / "scripts")
+    return root
+
+
+def run(root: Path, programs: Optional[Path], script: str, *flags: str, **variables: Any) -> str:
+    """Run a script of a recipe; its output, the status in the last line."""
+    path = os.pathsep.join([*([str(programs)] if programs else []), "/usr/bin", "/bin"])
+    environment = {
+        "PATH": path, "HOME": str(root), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1",
+        "GPUS": "0", "WORKERS": "1", "VOCABULARY": "300",
+        **{name: str(value) for name, value in variables.items()},
+    }  # fmt: skip
+    done = subprocess.run(
+        ["bash", str(root / "examples" / "summarization" / script), *flags], env=environment,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600, cwd=root,
+    )  # fmt: skip
+    return f"{done.stdout}\nstatus {done.returncode}"
+
+
+TRAINING = (
+    *SHAPE, "--max-update", "4", "--num-workers", "0", "--log-interval", "1",
+    "--log-format", "simple",
+)  # fmt: skip
+SEARCH = ("--max-len-b", "8", "--min-len", "1", "--num-workers", "0")
+
+
+def end_to_end(root: Path, programs: Path, of: Mirror, **variables: Any) -> Dict[str, Any]:
+    """Prepare, train and evaluate; what is in results.json."""
+    work = root / "w o r k"
+    common = {"SUMMARIZATION_MIRROR": of.folder, "WORK": work, **variables}
+    outputs = {}
+    for script, flags in (("prepare", ()), ("train", TRAINING), ("evaluate", SEARCH)):
+        output = run(root, programs, f"{of.name}/{script}.sh", *flags, **common)
+        assert output.endswith("status 0"), output[-5000:]
+        outputs[script] = output
+    (file,) = work.glob("*/runs/*/results.json")
+    return {**json.loads(file.read_text()), "folder": file.parent, "outputs": outputs}
+
+
+def check_results(results: Dict[str, Any], of: Mirror, arch: str) -> None:
+    assert (results["data"], results["arch"]) == (of.name, arch)
+    assert [score["metric"] for score in results["scores"]] == [
+        "rouge1", "rouge2", "rougeL", "rougeLsum",
+    ]  # fmt: skip
+    assert all(0 <= score["score"] <= 100 for score in results["scores"])
+    lines = (results["folder"] / "test.txt").read_text("utf-8").split("\n")
+    assert len(lines) == COUNTS["test"] + 1
+    log = (results["folder"] / "train.log").read_text()
+    assert "num_updates 4 |" in log
+
+
+def plan(of: Mirror, work: Path, command: str, capsys: pytest.CaptureFixture[str]) -> List[str]:
+    """What a script is told: words, one a line."""
+    capsys.readouterr()
+    assert summarization.main([command, *words(of, work, BART)[1:]]) == 0
+    return capsys.readouterr().out.split("\n")[:-1]
+
+
+def test_from_archives_to_results(
+    mirror: Callable[[str], Mirror], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """SRformer from BART's weights on CNN/DailyMail, with the paper's settings, in this process."""
+    of = mirror("cnn_dm")
+    assert prepare(of, tmp_path, BART) == 0
+    data, folder, unit, size, *flags = plan(of, tmp_path, "train", capsys)
+    assert (unit, size) == ("documents", "8")
+    flags += ["--user-dir", USER_DIR, "--optimizer", "adam", "--max-sentences", size, "--cpu"]
+    Path(folder).mkdir(parents=True)
+    log = run_command("train", data, *flags, *TRAINING, "--log-file", f"{folder}/train.log")
+    assert "lr=4.975e-05" in log and "embedding of <mask>" in log
+    data, folder, checkpoint, *flags = plan(of, tmp_path, "generate", capsys)
+    flags += ["--user-dir", USER_DIR, "--path", checkpoint, "--cpu", "--results-path", folder]
+    run_command("generate", data, *flags, *SEARCH, "--gen-subset", "test", "--max-tokens", 9999)
+    options = [*words(of, tmp_path, BART)[1:], f"--search={' '.join(SEARCH)}"]
+    assert summarization.main(["results", *options]) == 0
+    results = json.loads((Path(folder) / "results.json").read_text())
+    check_results({**results, "folder": Path(folder)}, of, BART)
+    assert summarization.main(["results", *options, "--baseline", "other"]) == 2
+    assert "BASELINE=other: no test.txt there" in capsys.readouterr().err
+
+
+def test_the_script_starts_the_launcher(
+    mirror: Callable[[str], Mirror], tmp_path: Path, programs: Path
+) -> None:
+    """With the paper's 8 documents divided among the processes; printing leaves nothing behind."""
+    of, root = mirror("cnn_dm"), copy_of_the_project(tmp_path / "project")
+    work = root / "w o r k"
+    assert prepare(of, work, BART) == 0
+    common: Dict[str, Any] = {"WORK": work, "PRINT": 1}
+    output = run(root, programs, "cnn_dm/train.sh", "--dropout", "0.2", PROCESSES=2, **common)
+    assert output.endswith("status 0"), output
+    (command,) = [line for line in output.split("\n") if " -m fairseq_recur train " in line]
+    words_ = shlex.split(command)
+    for flag, value in (("--max-sentences", "4"), ("--max-tokens", "4096"), ("--update-freq", "1"),
+                        ("--nproc_per_node", "2"), ("--arch", BART)):  # fmt: skip
+        assert words_[words_.index(flag) + 1] == value
+    assert str(work / "gpt2-1024-128" / "data-bin") in words_ and words_.count("0.2") == 1
+    assert not (work / "gpt2-1024-128" / "runs").exists()
+
+
+@pytest.mark.slow
+def test_a_training_has_one_name_and_its_processes_divide_the_batch(
+    mirror: Callable[[str], Mirror], tmp_path: Path, programs: Path
+) -> None:
+    of, root = mirror("cnn_dm"), copy_of_the_project(tmp_path / "project")
+    work = root / "work"
+    assert prepare(of, work, BART) == 0
+    flags = ["cnn_dm/train.sh", *TRAINING]
+    first = run(root, programs, *flags, WORK=work)
+    again = run(root, programs, *flags, WORK=work)
+    assert first.endswith("status 0") and again.endswith("status 0")
+    assert "num_updates=4" in first and "num_updates=1," not in again
+    other = run(root, programs, *flags, "--dropout", "0.2", WORK=work)
+    assert "was trained with other data or settings" in other and other.endswith("status 2")
+    odd = run(root, programs, *flags, PROCESSES=3, RUN="other", WORK=work)
+    assert "8 documents cannot be divided among 3 processes" in odd and odd.endswith("status 2")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("arch", ["bart_base", BART, SCRATCH])
+def test_each_data_set_on_two_processes(
+    mirror: Callable[[str], Mirror], tmp_path: Path, programs: Path, name: str, arch: str
+) -> None:
+    root = copy_of_the_project(tmp_path / "project")
+    variables = {} if arch != SCRATCH else {"BATCH_TOKENS": 4096, "MAX_TOKENS": 2048}
+    results = end_to_end(root, programs, mirror(name), ARCH=arch, PROCESSES=2, **variables)
+    check_results(results, mirror(name), arch)
+    if arch == BART:  # the batch of both processes together has 8 documents
+        log = results["outputs"]["train"]
+        assert re.findall(r"bsz=(\d+), num_updates=(\d+), lr", log) == [
+            ("8", str(i)) for i in range(1, 5)
+        ]
+
+
+@pytest.mark.slow
+def test_t5(mirror: Callable[[str], Mirror], tmp_path: Path, programs: Path) -> None:
+    of = Mirror(tmp_path / "mirror", "xsum")
+    source = tmp_path / "t5"
+    huggingface.save_t5(source, "v1.0")
+    (of.folder / "t5-small").mkdir()
+    for name in ("config.json", "model.safetensors", "spiece.model"):
+        shutil.copyfile(source / name, of.folder / "t5-small" / name)
+    add_sums(of.folder / "t5-small")
+    root = copy_of_the_project(tmp_path / "project")
+    work = root / "work"
+    common = {"SUMMARIZATION_MIRROR": of.folder, "WORK": work, "ARCH": "srformer_t5_small"}
+    shape = [*SHAPE, "--encoder-layers", "2", "--decoder-layers", "2", "--encoder-ffn-embed-dim", "24"]
+    flags = [*TRAINING[len(SHAPE):], *shape, "--t5-head-dim", "8", "--decoder-ffn-embed-dim", "24"]
+    for script, words_ in (("prepare", ()), ("train", flags), ("evaluate", SEARCH)):
+        output = run(root, programs, f"xsum/{script}.sh", *words_, **common)
+        assert output.endswith("status 0"), output[-5000:]
+    (file,) = work.glob("t5-1024-128/runs/*/results.json")
+    assert json.loads(file.read_text())["start"] == "t5-small"
+
+
+@pytest.mark.slow
+def test_a_baseline_and_averaged_checkpoints(
+    mirror: Callable[[str], Mirror], tmp_path: Path, programs: Path
+) -> None:
+    of, root = mirror("xsum"), copy_of_the_project(tmp_path / "project")
+    common = {"ARCH": SCRATCH, "AVERAGE": 2, "BATCH_TOKENS": 2048}
+    flags = (*TRAINING, "--max-epoch", "2", "--max-update", "99")
+    common.update(SUMMARIZATION_MIRROR=of.folder, WORK=root / "work")
+    for seed, more in ((1, {}), (2, {"BASELINE": f"{SCRATCH}-scratch-seed1"})):
+        for script, words_ in (("prepare", ()), ("train", flags), ("evaluate", SEARCH)):
+            output = run(root, programs, f"xsum/{script}.sh", *words_, **common, SEED=seed, **more)
+            assert output.endswith("status 0"), output[-5000:]
+    (file,) = (root / "work").glob("*/runs/*seed2/results.json")
+    results = json.loads(file.read_text())
+    assert results["checkpoint"] == "average2.pt" and results["compared"]
+    assert results["baseline"].endswith("seed1")
+
+
+def test_without_an_environment_it_says_what_to_do(tmp_path: Path) -> None:
+    root = copy_of_the_project(tmp_path / "project")
+    output = run(root, None, "xsum/prepare.sh")
+    assert "bash scripts/setup.sh" in output and output.endswith("status 2")
+
+
+def test_wrong_settings_are_refused_before_anything_is_done(
+    mirror: Callable[[str], Mirror], tmp_path: Path, programs: Path
+) -> None:
+    root = copy_of_the_project(tmp_path / "project")
+    output = run(root, programs, "xsum/prepare.sh", ARCH="srformer_bart", PIECES="bpe",
+                 SUMMARIZATION_MIRROR=mirror("xsum").folder, WORK=root / "work")  # fmt: skip
+    assert "- ARCH=srformer_bart: there is no such" in output and "- PIECES=bpe" in output
+    assert output.endswith("status 2") and not list((root / "work").iterdir())
