@@ -6,10 +6,13 @@ import threading
 import time
 from collections import deque
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
 from typing import Any, Callable, Deque, Iterable, Iterator, List, Tuple, TypeVar
 
 from tqdm import tqdm
+
+from fairseq_recur.errors import ConfigError
 
 T = TypeVar("T")
 Work = Callable[[Any], Any]
@@ -38,15 +41,24 @@ def in_order(
         items: what the work is done on; few are read before they are needed
         workers: the number of processes; 1 is this one
         what: the name of the progress bar
+
+    Raises:
+        ConfigError: a process was killed; and what the work raises
     """
     tqdm.monitor_interval = 0  # its thread would be forked
     with tqdm(desc=what, unit="k lines", unit_scale=CHUNK / 1000, mininterval=5) as bar:
         results = _here(make, arguments, items) if workers == 1 else _beside(
             make, arguments, items, workers
         )  # fmt: skip
-        for result in results:
-            bar.update()
-            yield result
+        try:
+            for result in results:
+                bar.update()
+                yield result
+        except BrokenProcessPool as error:
+            raise ConfigError(
+                f"{what}: one of the {workers} processes was killed, as happens where memory runs"
+                " out; the same command with fewer WORKERS goes on with this step"
+            ) from error
 
 
 def _here(make: Callable[..., Work], arguments: Tuple, items: Iterable[Any]) -> Iterator[Any]:

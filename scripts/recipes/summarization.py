@@ -17,7 +17,7 @@ from recipes.summary_report import write_results
 COMMANDS = {
     "prepare": "get and prepare the data",
     "train": "print the data's folder, the training's, the batch, and fairseq-train's flags",
-    "generate": "print the data's folder, the training's, the checkpoint, and fairseq-generate's flags",
+    "generate": "print the data's folder, the training's, the checkpoint, and the search's flags",
     "results": "decode and score what was generated",
 }
 

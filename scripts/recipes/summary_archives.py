@@ -57,6 +57,15 @@ def json_of(text: str, where: str) -> Any:
         raise ConfigError(f"{where}: not JSON ({error})") from error
 
 
+def read_json(file: Path) -> Any:
+    """Read a JSON file.
+
+    Raises:
+        ConfigError: it is none
+    """
+    return json_of(text_of(file.read_bytes(), str(file)), str(file))
+
+
 def tar_members(file: Path, ending: str) -> Iterator[Tuple[str, str]]:
     """The texts in a .tar.gz, one after the other; nothing is unpacked on the disk.
 

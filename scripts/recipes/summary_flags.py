@@ -70,10 +70,11 @@ def updates(data: DataSet, choices: Choices, texts: Path) -> int:
 def reading(choices: Choices) -> List[str]:
     """The task, and how long texts may be."""
     learned = "bart" in choices.arch  # positions, of which the pretrained models have 1024
-    source, target = choices.max_source, max(POSITIONS, choices.max_target)
+    source = max(choices.max_source, POSITIONS if learned else 0)
+    target = max(POSITIONS, choices.max_target)
     return [
         "--task", "summarization", "-s", "source", "-t", "target",
-        "--truncate-source", "--max-source-positions", str(max(source, POSITIONS if learned else 0)),
+        "--truncate-source", "--max-source-positions", str(source),
         "--truncate-target", "--max-target-positions", str(target),
     ]  # fmt: skip
 

@@ -6,7 +6,9 @@ from typing import Any, Dict, Iterator, TextIO, Tuple
 
 from fairseq_recur.errors import ConfigError
 
-BLOCK = 1 << 22
+BLOCK = 1 << 17
+"""Characters that are read at once. What is left of them is copied for each object."""
+
 LARGEST = 1 << 27
 """Characters without the end of an object after which there is taken to be none."""
 
@@ -18,7 +20,7 @@ def objects(file: Path) -> Iterator[Tuple[str, Dict[str, Any]]]:
         where an object is, for messages, and the object
 
     Raises:
-        ConfigError: the file is not such an array, ends early or is not UTF-8; it says in which line
+        ConfigError: the file is not such an array, ends early or is not UTF-8; with the line
     """
     with open(file, encoding="utf-8", newline="\n") as stream:
         try:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, List
 
 from fairseq_recur.errors import ConfigError
-from recipes.summary_archives import json_of, text_of, zip_lines
+from recipes.summary_archives import json_of, read_json, zip_lines
 from recipes.summary_document import Document
 from recipes.summary_json import objects
 
@@ -43,7 +43,7 @@ def mediasum(files: Dict[str, Path], options: Dict[str, Any]) -> Iterator[Docume
     Raises:
         ConfigError: a file is damaged, an interview is missing, there twice or not as expected
     """
-    listed = json_of(text_of(files["splits"].read_bytes(), str(files["splits"])), str(files["splits"]))
+    listed = read_json(files["splits"])
     names = {"train": "train", "valid": "val", "test": "test"}
     if not isinstance(listed, dict) or not set(names.values()) <= set(listed):
         raise ConfigError(f"{files['splits']}: expected lists train, val and test")

@@ -62,8 +62,11 @@ class Preparation:
 
     def own_sums(self) -> bool:
         """Whether the mirror says that it has other versions of the files."""
-        mirror = self.mirror
-        return mirror is not None and "://" not in mirror and (Path(mirror) / SUMS).is_file()
+        return self.local_mirror() and (Path(self.mirror or "") / SUMS).is_file()
+
+    def local_mirror(self) -> bool:
+        """Whether the mirror is a folder."""
+        return self.mirror is not None and "://" not in self.mirror
 
     def check_sources(self) -> None:
         """Look whether there is a way to every file.
@@ -71,7 +74,7 @@ class Preparation:
         Raises:
             ConfigError: there is none; the message says what a person has to do
         """
-        if self.mirror is not None and "://" not in self.mirror and not Path(self.mirror).is_dir():
+        if self.local_mirror() and not Path(self.mirror or "").is_dir():
             raise ConfigError(f"SUMMARIZATION_MIRROR={self.mirror}: there is no such folder")
         lacking = [
             f"{source.archive.name}: {source.how or 'no address is known'}"
@@ -82,7 +85,7 @@ class Preparation:
         if lacking:
             raise ConfigError(
                 "some files have no address that a program could use:\n- "
-                + "\n- ".join(lacking) + "\nthen say SUMMARIZATION_MIRROR=FOLDER; it needs all files"
+                + "\n- ".join(lacking) + "\nthen say SUMMARIZATION_MIRROR=FOLDER, where all are"
             )  # fmt: skip
 
     def check_space(self) -> None:
@@ -92,7 +95,6 @@ class Preparation:
             ConfigError: there is not enough
         """
         files = [s.archive for s in self.data.sources.values()]
-        local = self.mirror is not None and "://" not in self.mirror
         text = float(self.data.text_bytes)
         if self.own_sums():
             found = (Path(self.mirror or "") / a.name for a in files)
@@ -100,7 +102,7 @@ class Preparation:
         size = 0.0
         if not (self.work / self.choices.folder / "data-bin").is_dir():
             size += TEXT_TO_ALL * text
-        if not local:
+        if not self.local_mirror():
             downloads = self.work / "downloads"
             size += sum(a.size or 0 for a in files if not (downloads / a.name).is_file())
         need_space(self.work, int(size), f"the data set {self.data.name}")
@@ -150,7 +152,7 @@ class Preparation:
         return step(self.work, name, [sha256(file) for file in files], make)
 
     def pieces_model(self, prepared: Path, texts: Made, start: Optional[Made]) -> Made:
-        """Make the folder with what text is encoded by: pieces, and their dictionary if it is given."""
+        """Make the folder with what encodes text: pieces, and their dictionary if it is given."""
         kind = self.choices.pieces
         if kind == "gpt2":
             files = [self.fetch(archive(fields)) for fields in self.models["gpt2"]["files"]]
@@ -192,7 +194,9 @@ class Preparation:
         words = ["--joined-dictionary"]
         if given.is_file():
             words = ["--srcdict", str(given), "--tgtdict", str(given)]
-        return step(prepared, "data-bin", [pieces, model], lambda f: self.binarize(pieces, f, words))
+        return step(
+            prepared, "data-bin", [pieces, model], lambda f: self.binarize(pieces, f, words)
+        )
 
     def binarize(self, pieces: Made, folder: Path, words: Sequence[str]) -> None:
         """Run fairseq-preprocess in this process, which a kill then ends with it."""

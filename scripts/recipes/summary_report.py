@@ -58,9 +58,8 @@ def score(references: Path, run: Path, name: str, baseline: Optional[Path]) -> N
         if not (baseline / TEXT).is_file():
             raise ConfigError(f"BASELINE={baseline}: no {TEXT} there; evaluate that training first")
         other = f"baseline={baseline / TEXT}"
-        commands.append(
-            ["compare", *words, "--baseline", other, "--test", "both", "--json", str(run / COMPARED)]
-        )
+        words += ["--baseline", other, "--test", "both", "--json", str(run / COMPARED)]
+        commands.append(["compare", *words])
     for command in commands:
         if cli.main(command):
             raise ConfigError(f"{run / TEXT} cannot be scored, see above")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Dict, Iterable, Iterator, List, Tuple
 
 from fairseq_recur.errors import ConfigError
-from recipes.summary_archives import json_of, tar_members, text_of
+from recipes.summary_archives import read_json, tar_members, text_of
 from recipes.summary_document import Document
 
 HIGHLIGHT = "@highlight"
@@ -67,7 +67,7 @@ def xsum(files: Dict[str, Path], options: Dict[str, Any]) -> Iterator[Document]:
     Raises:
         ConfigError: an archive is damaged, an article is missing, there twice or without a section
     """
-    listed = json_of(text_of(files["splits"].read_bytes(), str(files["splits"])), str(files["splits"]))
+    listed = read_json(files["splits"])
     names = {"train": "train", "valid": "validation", "test": "test"}
     if not isinstance(listed, dict) or not set(names.values()) <= set(listed):
         raise ConfigError(f"{files['splits']}: expected lists train, validation and test")
@@ -120,6 +120,6 @@ def _chosen(
     missing = [name for name in wanted if name not in found]
     if missing:
         raise ConfigError(
-            f"{where}: {len(missing):,} of {len(wanted):,} listed documents are not there, the first"
-            f" is {missing[0]}; the archive is incomplete or another one"
+            f"{where}: {len(missing):,} of {len(wanted):,} listed documents are not there, the"
+            f" first is {missing[0]}; the archive is incomplete or another one"
         )

@@ -121,7 +121,7 @@ def main(words: Optional[Sequence[str]] = None) -> int:
             write_translations(folder / "test.out", folder / "test.txt", language)
             extras = extra_scores(arguments.reference, folder / "test.txt", language)
             (folder / "extras.txt").write_text(f"{extras}\n", encoding="utf-8")
-    except ConfigError as error:
+    except (ConfigError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0

@@ -2,6 +2,8 @@
 
 import io
 import itertools
+import os
+import signal
 import sys
 import tarfile
 import zipfile
@@ -265,6 +267,16 @@ def test_order_is_kept_and_little_is_read_ahead(workers: int) -> None:
 def test_errors_come_out_of_the_processes(workers: int) -> None:
     with pytest.raises(ConfigError, match="found -1"):
         list(in_order(shifted, (1,), [[1], [-1], [2]], workers, "test"))
+
+
+def killing() -> Any:
+    """What a process does for which there is no memory."""
+    return lambda item: os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_process_that_is_killed_is_said() -> None:
+    with pytest.raises(ConfigError, match="one of the 2 processes was killed.*fewer WORKERS"):
+        list(in_order(killing, (), [1, 2], 2, "test"))
 
 
 # --- pieces -----------------------------------------------------------------------------------
