@@ -119,7 +119,8 @@ def test_lines_of_a_zip(tmp_path: Path) -> None:
 
 
 def test_a_wrong_line_of_a_paper_is_named(tmp_path: Path) -> None:
-    good = json.dumps({"article_id": "1", "article_text": ["a", "b ."], "abstract_text": ["<S> c </S>"]})
+    texts = {"article_text": ["a", "b ."], "abstract_text": ["<S> c </S>"]}
+    good = json.dumps({"article_id": "1", **texts})
     file = zipped(tmp_path / "a.zip", train=f"{good}\n", val=f"{good}\n{good[:-9]}\n", test="")
     papers = arxiv({"papers": file}, {})
     first = next(papers)
@@ -127,7 +128,7 @@ def test_a_wrong_line_of_a_paper_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"a.zip, d/val.txt, line 2: not JSON"):
         list(papers)
     file = zipped(tmp_path / "b.zip", train='{"article_text": "x"}', val="", test="")
-    with pytest.raises(ConfigError, match="train.txt, line 1: expected a list of texts as article_text"):
+    with pytest.raises(ConfigError, match="train.txt, line 1: expected a list of texts as artic"):
         list(arxiv({"papers": file}, {}))
 
 
@@ -198,8 +199,9 @@ def test_interviews(tmp_path: Path) -> None:
         list(mediasum(interviews(tmp_path, [item], val=["1"], test=["3"]), {"speakers": True}))
     with pytest.raises(ConfigError, match="an interview is in it twice"):
         list(mediasum(interviews(tmp_path, [item], val=["1"], test=["1"]), {"speakers": True}))
+    files = interviews(tmp_path, [{**item, "speaker": ["A"]}], val=["1"])
     with pytest.raises(ConfigError, match="line 1: 2 utterances and 1 speakers"):
-        list(mediasum(interviews(tmp_path, [{**item, "speaker": ["A"]}], val=["1"]), {"speakers": True}))
+        list(mediasum(files, {"speakers": True}))
 
 
 def articles(tmp_path: Path, found: List[Any], **splits: List[str]) -> Dict[str, Path]:
@@ -219,7 +221,7 @@ def test_articles(tmp_path: Path) -> None:
     assert (found.split, one_line(found.source)) == ("test", "Share this with us. rest")
     assert one_line(found.summary) == "first"
     for found_, splits, message in (
-        ([("7", text)], {"test": ["7", "9"]}, "1 of 2 listed documents are not there, the first is 9"),
+        ([("7", text)], {"test": ["7", "9"]}, "1 of 2 listed documents are not there, .* is 9"),
         ([("7", text)] * 2, {"test": ["7"]}, "7 is there twice"),
         ([("7", "[SN]URL[SN]")], {"test": ["7"]}, "expected the sections .* found URL"),
         ([("7", text)], {"test": ["7"], "train": ["7"]}, "7 is in train and in test"),
@@ -236,7 +238,8 @@ def test_incomplete_documents_leave_training_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = documents("train", "valid", "test", "train")
-    given += [Document("train", "x", "\u2028", "a"), Document("train", "y", "a", ""), Document("test", "z", "", "b")]
+    given += [Document("train", "x", "\u2028", "a"), Document("train", "y", "a", "")]
+    given += [Document("test", "z", "", "b")]
     write_texts(given, tmp_path, {"train": 4, "valid": 1, "test": 2})
     assert (tmp_path / "train.source").read_text() == "text 0\ntext 3\n"
     assert (tmp_path / "test.source").read_text() == "text 2\n\n"
@@ -335,7 +338,9 @@ def test_fairseq_trains_with_the_flags(tmp_path: Path, arch: str, settings: str)
     parse(["fairseq-recur", "train", str(folder / "data-bin"), *words, "--optimizer", "adam"])
 
 
-@pytest.mark.parametrize("name, generation", [*((name, "usual") for name in NAMES), ("xsum", "paper")])
+@pytest.mark.parametrize(
+    "name, generation", [*((name, "usual") for name in NAMES), ("xsum", "paper")]
+)
 def test_fairseq_searches_with_the_flags(name: str, generation: str) -> None:
     data = read_data_set(RECIPES / name / "data.yaml")
     words = summary_flags.generation(data, chosen(generation=generation))
