@@ -364,9 +364,13 @@ def test_killed_and_resumed_often(
 
 @pytest.fixture
 def programs(tmp_path: Path) -> Path:
-    """A folder for PATH with fairseq-recur and the Python of this process."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
+    """The programs of a project with the recipes' scripts: this process's Python."""
+    project = tmp_path / "project"
+    for name in ("scripts", *(f"examples/{recipe}" for recipe in RECIPES)):
+        ignored = shutil.ignore_patterns("work", "__pycache__")
+        shutil.copytree(ROOT / name, project / name, ignore=ignored)
+    folder = project / ".venv" / "bin"
+    folder.mkdir(parents=True)
     write_program(folder / "python", f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     write_program(
         folder / "fairseq-recur", f'#!/bin/sh\nexec {sys.executable} -m fairseq_recur "$@"\n'
@@ -385,12 +389,12 @@ def run(
     """Run a script of a recipe."""
     clean = {name: value for name, value in os.environ.items() if name not in OURS}
     environment = {
-        **clean, "PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT),
-        "OMP_NUM_THREADS": "1", **variables,
+        **clean, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **variables,
     }  # fmt: skip
+    project = programs.parents[1]
     return subprocess.run(
-        ["bash", EXAMPLES / recipe / f"{script}.sh", *words], env=environment, cwd=programs,
-        capture_output=True, text=True, timeout=600,
+        ["bash", project / "examples" / recipe / f"{script}.sh", *words], env=environment,
+        cwd=project, capture_output=True, text=True, timeout=600,
     )  # fmt: skip
 
 
@@ -465,6 +469,12 @@ def test_scripts_say_what_is_missing(
     nothing = {"WORK": str(tmp_path / "nothing")}
     done = run(programs, "wmt17_zh_en", "train", **nothing)
     assert done.returncode == 1 and "zh-en is not prepared" in done.stderr
+    done = run(programs, "wmt17_zh_en", "prepare", "--workers", "2", **nothing)
+    assert done.returncode == 1 and "takes no arguments" in done.stderr
+    (programs / "fairseq-recur").rename(programs / "elsewhere")
+    done = run(programs, "wmt17_zh_en", "prepare", **nothing, PATH="/usr/bin:/bin")
+    assert done.returncode == 1 and "pip install '.[recipes]'" in done.stderr
+    (programs / "elsewhere").rename(programs / "fairseq-recur")
     work = prepared("wmt14_en_de", **SMALL)
     done = run(programs, "wmt14_en_de", "evaluate", WORK=str(work), RUN="none")
     assert done.returncode == 1 and "RUN=none is not trained" in done.stderr

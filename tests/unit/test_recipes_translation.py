@@ -168,9 +168,9 @@ def corpus(folder: Path, english: bytes, deutsch: bytes, pairs: Any = None) -> L
 def test_text_of_a_corpus_keeps_its_lines(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    english = "one\u2028line\x0b\r\n\ntwo\x85\nlast".encode()
+    english = "one\u2028long\rline\x0b\r\n\ntwo\x85\nlast".encode()
     made = text_step(*corpus(tmp_path, english, b"eins\n\xffzwei\n\nende\n", pairs=9))
-    assert (made.folder / "text.en").read_bytes() == b"one line\n\ntwo\nlast\n"
+    assert (made.folder / "text.en").read_bytes() == b"one long line\n\ntwo\nlast\n"
     assert (made.folder / "text.de").read_text() == "eins\n\ufffdzwei\n\nende\n"
     assert sorted(p.name for p in made.folder.iterdir()) == [".key", "text.de", "text.en"]
     assert "warning: c has 4 pairs, expected 9" in capsys.readouterr().err
