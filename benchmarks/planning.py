@@ -10,24 +10,27 @@ import json
 import statistics
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, List, NamedTuple, Sequence
+from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Sequence, Tuple
 
 import torch
 from rsa_forms import provenance
 
 import fairseq_recur  # noqa: F401  (registers the presets)
 from fairseq_recur.cli import build_parser
-from fairseq_recur.cli.plan import setup_of
+from fairseq_recur.cli.plan import BANDWIDTH, MATMUL, setup_of
 from fairseq_recur.optim.adamw_fused import FusedAdamW
 from fairseq_recur.planning.building import build, sample
-from fairseq_recur.planning.plan import Plan, Setup, make_plan
+from fairseq_recur.planning.hardware import own_device
+from fairseq_recur.planning.memory import bytes_a_parameter
+from fairseq_recur.planning.plan import Plan, Setup, count_parameters, make_plan
+from fairseq_recur.planning.timing import Assumptions, step_seconds
+from fairseq_recur.planning.tracing import trace
 
 WMT14 = "--vocabulary 32768 --lengths 30 30 --batch-tokens 25000 --precision fp16"
 SHARED = "-- --share-all-embeddings"
 LONG = "--vocabulary 50264 --lengths 800 70 --longest 1024 --batch-tokens 65536 --precision fp16"
 A100 = "--gpu a100-80 --gpus 8"
-SYSTEMS = ("transformer", "transformer_biarn", "transformer_rnn_multicolumn", "srformer",
-           "rsa_transformer")  # fmt: skip
+SYSTEMS = ("transformer", "transformer_biarn", "srformer", "rsa_transformer")
 
 PAPERS: List[str] = [
     *(f"--arch {a}_wmt_en_de {A100} --updates 100000 {WMT14} {SHARED}" for a in SYSTEMS),
@@ -75,64 +78,61 @@ PUBLISHED = [
     Published(
         "big, fp16, 128 V100 (fairseq#361: 80k updates of 617k words in 30,878 s)",
         80e3 * 617e3 / 30878,
-        "--arch transformer_vaswani_wmt_en_de_big --gpu v100-16 --gpus 8 --nodes 16 --precision fp16 "
-        f"--batch-tokens 655360 --max-tokens 5120 --vocabulary 44512 {SHARED}",
+        "--arch transformer_vaswani_wmt_en_de_big --gpu v100-16 --gpus 8 --nodes 16 "
+        f"--precision fp16 --batch-tokens 655360 --max-tokens 5120 --vocabulary 44512 {SHARED}",
     ),
 ]  # fmt: skip
 
 
-def plan_of(options: str) -> "tuple[Setup, Plan]":
+def plan_of(options: str) -> Tuple[Setup, Plan]:
     """What `fairseq-recur plan` computes."""
     setup = setup_of(build_parser().parse_args(["plan", *options.split()]))
     return setup, make_plan(setup)
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Markdown."""
-    lines = [header, ["---"] + ["---:"] * (len(header) - 1), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+def print_table(rows: Iterable[Sequence[str]]) -> None:
+    """As Markdown, each row when it is known; the first is the header."""
+    for number, row in enumerate(rows):
+        print("| " + " | ".join(row) + " |", flush=True)
+        if number == 0:
+            print("| --- |" + " ---: |" * (len(row) - 1))
 
 
-def papers() -> str:
-    """The plans of the papers' setups."""
-    rows = []
+def papers() -> Iterator[List[str]]:
+    """The plans of the papers' setups, row by row."""
+    yield ["model", "GPUs", "words an update", "parameters, M", "MFLOPs a token", "GB",
+           "tokens that fit", "max-tokens x update-freq", "updates/s", "MFU", "updates",
+           "hours"]  # fmt: skip
     for options in PAPERS:
         setup, plan = plan_of(options)
         used = plan.memory.static + plan.memory.activations(plan.max_tokens)
         hours = setup.updates * plan.seconds.total / 3600
-        rows.append([
+        yield [
             f"`{setup.arch}`", f"{setup.gpus} x {setup.device.name}", f"{setup.batch:,}",
             f"{plan.parameters / 1e6:.1f}", f"{sum(plan.flops.values()) / 1e6:,.0f}",
             f"{used / 1e9:.1f}", f"{plan.fits:,}", f"{plan.max_tokens} x {plan.update_freq}",
             f"{plan.updates_a_second:.1f}", f"{plan.mfu:.0%}",
             f"{setup.updates // 1000}k", f"{hours:.1f}",
-        ])  # fmt: skip
-    return table(
-        ["model", "GPUs", "words an update", "parameters, M", "MFLOPs a token", "GB",
-         "tokens that fit", "max-tokens x update-freq", "updates/s", "MFU", "updates", "hours"],
-        rows,
-    )  # fmt: skip
+        ]  # fmt: skip
 
 
-def published() -> str:
+def published() -> Iterator[List[str]]:
     """Predicted words a second beside those that were published."""
-    rows = []
+    yield ["training", "published words/s", "predicted", "predicted/published"]
     for known in PUBLISHED:
         setup, plan = plan_of(known.options)
         words = setup.batch * plan.updates_a_second
-        rows.append([known.source, f"{known.words:,.0f}", f"{words:,.0f}",
-                     f"{words / known.words:.2f}"])  # fmt: skip
-    return table(["training", "published words/s", "predicted", "predicted/published"], rows)
+        yield [known.source, f"{known.words:,.0f}", f"{words:,.0f}", f"{words / known.words:.2f}"]
 
 
 def median_seconds(function: Callable[[], Any], repeats: int) -> float:
-    """Of a call, after one that does not count."""
-    function()
+    """Processor time of a call on one thread, which other programs disturb less than the clock."""
+    function()  # does not count
     times = []
     for _ in range(repeats):
-        start = time.perf_counter()
+        start = time.process_time()
         function()
-        times.append(time.perf_counter() - start)
+        times.append(time.process_time() - start)
     return statistics.median(times)
 
 
@@ -157,6 +157,7 @@ def machine(repeats: int) -> Dict[str, float]:
 
 
 MODELS = ("transformer", "transformer_biarn_tiny", "transformer_rnn_multicolumn_tiny")
+SHARES = {"all of it": (1.0, 1.0), "the defaults": (MATMUL, BANDWIDTH)}
 TINY = ("--encoder-embed-dim 128 --encoder-ffn-embed-dim 512 --encoder-layers 2 --decoder-layers 2 "
         "--encoder-attention-heads 4 --decoder-attention-heads 4").split()  # fmt: skip
 
@@ -177,41 +178,46 @@ def updates_a_second(arch: str, flags: List[str], sentences: int, repeats: int) 
     return 1 / median_seconds(update, repeats)
 
 
+def predicted_seconds(
+    arch: str, flags: List[str], sentences: int, can: Dict[str, float], shares: Sequence[float]
+) -> Dict[str, float]:
+    """Of an update on a machine that reaches *shares* of its peak and of its bandwidth."""
+    device = own_device("custom", can["flops"], 8.0, can["bandwidth"])
+    built = build(arch, flags, 2000, 2000, "fp32")
+    operations = trace(built, sample(built, sentences, 25, 25)).operations
+    assumed = Assumptions(*shares, can["overhead"] / 1e6)
+    traffic = count_parameters(built) * bytes_a_parameter("fp32", False).traffic
+    step = step_seconds(operations, device, "fp32", assumed)
+    return {**step, "optimizer": traffic / (device.bandwidth * assumed.bandwidth)}
+
+
 def measure(repeats: int) -> List[Dict[str, Any]]:
     """Predicted and measured updates a second, the machine measured before each model."""
     rows = []
     for arch in MODELS:
         flags = [] if arch.endswith("_tiny") else TINY
-        for sentences in (4, 40):
+        for sentences in (4, 32):
             can = machine(repeats)
             measured = updates_a_second(arch, flags, sentences, repeats)
-            options = (
-                f"--arch {arch} --gpu custom --flops {can['flops']} --memory 8 --bandwidth "
-                f"{can['bandwidth']} --overhead {can['overhead']} --matmul-efficiency 1 "
-                f"--bandwidth-efficiency 1 --precision fp32 --vocabulary 2000 --lengths 25 25 "
-                f"--longest 32 --batch-tokens {25 * sentences}"
-            )
-            _, plan = plan_of(f"{options} -- {' '.join(flags)}")
-            rows.append({
-                "arch": arch, "sentences": sentences, "machine": can, "measured": measured,
-                "predicted": plan.updates_a_second, "seconds": plan.seconds._asdict(),
-            })  # fmt: skip
+            row = {"arch": arch, "sentences": sentences, "machine": can, "measured": measured}
+            for name, shares in SHARES.items():
+                seconds = predicted_seconds(arch, flags, sentences, can, shares)
+                row[name] = {"updates_a_second": 1 / sum(seconds.values()), "seconds": seconds}
+            rows.append(row)
     return rows
 
 
-def measured_table(rows: List[Dict[str, Any]]) -> str:
+def measured(rows: List[Dict[str, Any]]) -> Iterator[List[str]]:
     """The rows of `measure`."""
-    return table(
-        ["model", "words an update", "GFLOP/s", "GB/s", "us", "measured", "predicted",
-         "predicted/measured"],
-        [
-            [f"`{r['arch']}`", str(25 * r["sentences"]), f"{r['machine']['flops'] * 1e3:.1f}",
-             f"{r['machine']['bandwidth']:.1f}", f"{r['machine']['overhead']:.1f}",
-             f"{r['measured']:.2f}", f"{r['predicted']:.2f}",
-             f"{r['predicted'] / r['measured']:.2f}"]
-            for r in rows
-        ],
-    )  # fmt: skip
+    yield ["model", "words an update", "GFLOP/s", "GB/s", "us", "measured updates/s",
+           *(f"predicted with {name}" for name in SHARES)]  # fmt: skip
+    for r in rows:
+        can, predicted = r["machine"], [r[name]["updates_a_second"] for name in SHARES]
+        yield [
+            f"`{r['arch']}`", str(25 * r["sentences"]), f"{can['flops'] * 1e3:.1f}",
+            f"{can['bandwidth']:.1f}", f"{can['overhead']:.1f}", f"{r['measured']:.2f}",
+            *(f"{value:.2f} (x {value / r['measured']:.2f})" for value in predicted),
+        ]  # fmt: skip
 
 
 def main() -> None:
@@ -222,11 +228,11 @@ def main() -> None:
     parser.add_argument("--output", type=Path)
     args = parser.parse_args()
     if args.what != "measure":
-        print(papers() if args.what == "papers" else published())
+        print_table(papers() if args.what == "papers" else published())
         return
     torch.set_num_threads(1)
     rows = measure(args.repeats)
-    print(measured_table(rows))
+    print_table(measured(rows))
     if args.output:
         about = {**provenance(args), "command": "python benchmarks/planning.py measure"}
         args.output.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")

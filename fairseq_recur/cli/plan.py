@@ -162,14 +162,15 @@ def check(args: argparse.Namespace) -> None:
         "--overhead": args.overhead,
         "--lengths": min(args.lengths),
     }
-    found += [f"{flag} {value}: expected more than 0" for flag, value in positive.items() if value <= 0]
+    found += [f"{flag} {x}: expected more than 0" for flag, x in positive.items() if x <= 0]
     if args.max_tokens < 0:
         found.append(f"--max-tokens {args.max_tokens}: expected 0 or more")
     shares = {
-        "--matmul-efficiency": (args.matmul_efficiency, "more than 0 and at most 1"),
-        "--bandwidth-efficiency": (args.bandwidth_efficiency, "more than 0 and at most 1"),
+        "--matmul-efficiency": args.matmul_efficiency,
+        "--bandwidth-efficiency": args.bandwidth_efficiency,
     }
-    found += [f"{flag} {x}: expected {rule}" for flag, (x, rule) in shares.items() if not 0 < x <= 1]
+    rule = "expected more than 0 and at most 1"
+    found += [f"{flag} {x}: {rule}" for flag, x in shares.items() if not 0 < x <= 1]
     if not 0 <= args.mfu <= 1:
         found.append(f"--mfu {args.mfu}: expected 0 to 1")
     if not 0 <= args.reserve < 1:

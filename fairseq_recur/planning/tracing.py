@@ -144,7 +144,8 @@ def _on_one_device(
         if dtype is None and func._overloadpacket is aten.arange:
             numbers = all(isinstance(x, int) for x in args)
             dtype = torch.int64 if numbers else torch.float32
-        if dtype is not None and not dtype.is_floating_point and not any(x.is_meta for x in tensors):
+        whole = dtype is not None and not dtype.is_floating_point
+        if whole and not any(x.is_meta for x in tensors):
             kwargs["device"] = torch.device("cpu")
     elif any(x.is_meta for x in tensors):
         args, kwargs = tree_map(_to_meta, (args, kwargs))

@@ -6,5 +6,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/settings.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/run.sh"
 
-if [ "$NODES" = 1 ]; then problem "NODES=1: expected 2 or more; for one machine there is node.sh"; fi
+if [ "$NODES" = 1 ]; then
+    problem "NODES=1: expected 2 or more; for one machine there is node.sh"
+fi
 start "$@"

@@ -1,4 +1,4 @@
-# What the launchers share; each of them sources this file. docs/launching.md explains the variables.
+# What the launchers share; each of them sources this file. docs/launching.md has the variables.
 #
 # read_settings ARGUMENT... reads and checks all of them and leaves the command in the array
 # `command`: nothing is started before everything has been checked.
@@ -119,7 +119,8 @@ set_adam() {
         torch) flags+=(--optimizer adamw_fused) ;;
         apex) flags+=(--optimizer adam)
             if [ "$GPUS" = 0 ] || ! has_apex; then
-                problem "ADAM=apex: no GPU, or no apex with its extensions for $PYTHON; expected auto or torch"
+                problem "ADAM=apex: no GPU, or no apex with its extensions for $PYTHON;" \
+                    "expected auto or torch"
             fi ;;
         fairseq) flags+=(--optimizer adam --use-old-adam) ;;
     esac
@@ -128,7 +129,8 @@ set_adam() {
 check_nodes() {
     if [ "$NODES" -eq 1 ]; then return; fi
     if ! [[ "$RENDEZVOUS" =~ ^[^:[:space:]]+:[0-9]+$ ]]; then
-        problem "RENDEZVOUS=$RENDEZVOUS: expected host:port of one of the $NODES nodes, the same on all"
+        problem "RENDEZVOUS=$RENDEZVOUS: expected host:port of one of the $NODES nodes," \
+            "the same on all"
     fi
 }
 
@@ -176,5 +178,6 @@ read_settings() {
     if [ "$GPUS" = 0 ]; then flags+=(--cpu); fi
     # Otherwise one process would start one for each GPU that it sees.
     if [ $((processes * NODES)) -eq 1 ]; then flags+=(--distributed-world-size 1); fi
-    command=("$PYTHON" ${launcher[@]+"${launcher[@]}"} -m fairseq_recur train "${arguments[@]}" "${flags[@]}")
+    command=("$PYTHON" ${launcher[@]+"${launcher[@]}"})
+    command+=(-m fairseq_recur train "${arguments[@]}" "${flags[@]}")
 }

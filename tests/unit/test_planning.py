@@ -115,20 +115,20 @@ class Line(nn.Module):
 
 
 def test_a_product_by_hand() -> None:
-    """(5, 6) times (6, 4): forward 2 x 120 FLOPs, backward as much for the weight alone."""
+    """(5, 6) times (6, 4): forward 2 x 120 FLOPs, backward as much for each of the factors."""
 
     def criterion(model: Line, x: torch.Tensor) -> tuple:
         return (model.fc1(x).square().sum(),)
 
     built = Built(Line(), criterion, False, WORDS, WORDS, 10)
-    step = trace(built, torch.empty(5, 6, device="meta"))
-    assert step.flops == 2 * 2 * 5 * 6 * 4
+    step = trace(built, torch.empty(5, 6, device="meta", requires_grad=True))
+    assert step.flops == 3 * 2 * 5 * 6 * 4
     assert {o.part for o in step.operations if o.flops} == {"feed-forward"}
-    assert step.saved == 4 * (5 * 6 + 5 * 4)  # the input, and the square's
+    assert step.saved == 4 * (5 * 6 + 5 * 4)  # the input, and the square's; not the weight
     first = next(o for o in step.operations if o.flops)
     assert first.bytes == 4 * (5 * 6 + 6 * 4 + 5 * 4)
-    # The product, its square, the sum, and of the backward pass at most two of the product's size.
-    assert 4 * 3 * 20 <= step.peak <= 4 * (4 * 20 + 4)
+    # The product and its square and the square's gradient; at most two more, and the input's.
+    assert 4 * 3 * 20 <= step.peak <= 4 * (5 * 20 + 30 + 4)
 
 
 def test_memory_is_a_line() -> None:
