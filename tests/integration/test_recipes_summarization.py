@@ -8,9 +8,9 @@ import random
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional
 
@@ -116,30 +116,47 @@ def tree(work: Path) -> Dict[str, str]:
     }
 
 
-def killed_after(seconds: float, of: Mirror, work: Path, arch: str) -> Optional[int]:
-    """Prepare in another process and kill it; its exit code, if it was done before."""
-    process = multiprocessing.get_context("fork").Process(
-        target=lambda: os._exit(prepare(of, work, arch))
-    )
-    process.start()
-    process.join(seconds)
-    process.kill()
-    process.join()
-    return process.exitcode
+def prepare_until(opened: int, of: Mirror, work: Path, arch: str, count: Path) -> None:
+    """Prepare, and be killed when so many files below the work folder have been opened; ends."""
+    seen, pid = 0, os.getpid()  # not of the processes that it starts
+
+    def watch(event: str, arguments: Any) -> None:
+        nonlocal seen
+        ours = os.getpid() == pid and event == "open"
+        if ours and str(arguments[0]).startswith(str(work)):
+            seen += 1
+            if seen > opened:
+                os.kill(pid, signal.SIGKILL)
+
+    sys.addaudithook(watch)
+    status = prepare(of, work, arch)
+    count.write_text(str(seen))
+    os._exit(status)
 
 
 def check_kills(of: Mirror, folder: Path, arch: str, kills: int) -> None:
-    begin = time.monotonic()
-    assert prepare(of, folder / "whole", arch) == 0
-    duration, rng, done = time.monotonic() - begin, random.Random(1), 0
-    work = folder / "killed"
-    for i in range(kills):
-        if killed_after(rng.random() * duration, of, work, arch) == 0:
-            done += 1
-            shutil.rmtree(work)
-    assert done < kills  # else nothing was killed
+    """What was killed again and again ends with the same files as what never was."""
+
+    def start(work: Path, opened: int) -> int:
+        fork = multiprocessing.get_context("fork")
+        process = fork.Process(
+            target=prepare_until, args=(opened, of, work, arch, folder / "count")
+        )
+        process.start()
+        process.join()
+        assert process.exitcode is not None
+        return process.exitcode
+
+    whole, work, rng = folder / "whole", folder / "killed", random.Random(1)
+    assert start(whole, 10**9) == 0
+    files = int((folder / "count").read_text())
+    for i in range(kills):  # each from where the last one came to
+        found = start(work, rng.randrange(files // (2 if i % 2 else 5)))
+        assert found in (0, -signal.SIGKILL)
+        if i == 0:
+            assert found == -signal.SIGKILL
     assert prepare(of, work, arch) == 0
-    assert tree(work) == tree(folder / "whole")
+    assert tree(work) == tree(whole)
 
 
 def test_a_killed_preparation_goes_on(mirror: Callable[[str], Mirror], tmp_path: Path) -> None:
