@@ -1,6 +1,7 @@
 """The real model of an architecture, without memory for its numbers, and a batch for it."""
 
 from argparse import Namespace
+from contextlib import ExitStack
 from typing import Any, Dict, List, NamedTuple, Sequence
 
 import torch
@@ -12,6 +13,7 @@ from fairseq.models import ARCH_MODEL_REGISTRY, FairseqLanguageModel, build_mode
 from torch import nn
 
 from fairseq_recur.errors import ConfigError
+from fairseq_recur.planning.devices import RealIntegers, RealNumbers
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -96,7 +98,10 @@ def build(
         source_dictionary=dictionary,
         target_dictionary=dictionary if source == target else words(target),
     )
-    with torch.device(device):
+    with ExitStack() as modes:
+        modes.enter_context(torch.device(device))
+        for mode in (RealIntegers, RealNumbers) if device == "meta" else ():
+            modes.enter_context(mode())
         model = build_model(config.model, task)
         criterion = build_criterion(config.criterion, task)
     for module in (model, criterion):

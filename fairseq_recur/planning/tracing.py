@@ -1,8 +1,7 @@
 """Running a training step without its numbers, and writing down what it would cost.
 
 Floating-point tensors are on torch's meta device: they have shapes and no memory, so that a
-step of any model at any length takes a second. Integers and masks are real, because models ask
-them for lengths. What is counted is what the model really calls: no formula knows any part.
+step of any model at any length takes a second. What is counted is what the model really calls: no formula knows any part.
 """
 
 import math
@@ -12,10 +11,11 @@ from typing import Any, Callable, Dict, List, NamedTuple, Set, Tuple
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_map
+from torch.utils._pytree import tree_flatten
 from torch.utils.flop_counter import flop_registry
 
 from fairseq_recur.planning.building import Built, Sample
+from fairseq_recur.planning.devices import on_one_device
 from fairseq_recur.planning.parts import PartTracker
 
 aten = torch.ops.aten
@@ -83,7 +83,7 @@ class _Recorder(TorchDispatchMode):
         tensors = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, Tensor)]
         if func is aten._local_scalar_dense.default and tensors[0].is_meta:
             return 1.0  # a learned scalar that is read as a number
-        args, kwargs = _on_one_device(func, args, kwargs, tensors)
+        args, kwargs = on_one_device(func, args, kwargs, tensors)
         out = func(*args, **kwargs)
         results = [x for x in tree_flatten(out)[0] if isinstance(x, Tensor)]
         if any(x.is_meta for x in results):
@@ -132,30 +132,6 @@ class _Recorder(TorchDispatchMode):
 def _bytes(x: Tensor) -> int:
     """What an operation reads or writes of a tensor; of an expanded one its storage."""
     return min(x.numel() * x.element_size(), x.untyped_storage().nbytes())
-
-
-def _on_one_device(
-    func: Any, args: Tuple, kwargs: Dict[str, Any], tensors: List[Tensor]
-) -> Tuple[Tuple, Dict[str, Any]]:
-    """Make new integers real, and move real tensors to meta where they meet floats there."""
-    device = kwargs.get("device")
-    if device is not None and torch.device(device).type == "meta":
-        dtype = kwargs.get("dtype") or (tensors[0].dtype if tensors else None)
-        if dtype is None and func._overloadpacket is aten.arange:
-            numbers = all(isinstance(x, int) for x in args)
-            dtype = torch.int64 if numbers else torch.float32
-        whole = dtype is not None and not dtype.is_floating_point
-        if whole and not any(x.is_meta for x in tensors):
-            kwargs["device"] = torch.device("cpu")
-    elif any(x.is_meta for x in tensors):
-        args, kwargs = tree_map(_to_meta, (args, kwargs))
-    return args, kwargs
-
-
-def _to_meta(x: Any) -> Any:
-    if isinstance(x, Tensor) and not x.is_meta:
-        return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
-    return x
 
 
 class _Saved:

@@ -23,7 +23,7 @@ from fairseq_recur.planning.tracing import Operation, saved_bytes, trace
 from tests.conftest import LANGUAGE_MODELS, SMALL, STRUCTURES
 
 WORDS = 64
-ARCHITECTURES = ["transformer", *STRUCTURES, *LANGUAGE_MODELS]
+ARCHITECTURES = ["transformer", "bart_base", *STRUCTURES, *LANGUAGE_MODELS]
 DECODER: List[str] = "--decoder-embed-dim 16 --decoder-ffn-embed-dim 24".split()
 """The sizes of a language model, which has no encoder to take them from."""
 
@@ -34,6 +34,9 @@ def flags_of(arch: str) -> List[str]:
     if arch in LANGUAGE_MODELS:
         pairs = list(zip(sizes[::2], sizes[1::2]))
         sizes = [word for pair in pairs if "decoder" in pair[0] for word in pair]
+    if arch == "rsa_transformer":  # integers that the model itself asks for
+        sizes += "--rsa-heads 0,0,0,0,1,1 --rsa-dilations 2,3 --rsa-form chunked".split()
+        sizes += "--encoder-self-attention rsa --decoder-self-attention rsa".split()
     if arch.startswith("srformer"):
         sizes += "--segment-size 3 --target-length 7".split()
     return sizes
