@@ -375,6 +375,7 @@ def test_t5(mirror: Callable[[str], Mirror], tmp_path: Path, programs: Path) -> 
     root = copy_of_the_project(tmp_path / "project")
     work = root / "work"
     common = {"SUMMARIZATION_MIRROR": of.folder, "WORK": work, "ARCH": "srformer_t5_small"}
+    common["PREFIX"] = "summarize"  # the small model has no colon
     more = "--encoder-layers 2 --decoder-layers 2 --encoder-ffn-embed-dim 24 --t5-head-dim 8"
     flags = [*TRAINING, *more.split(), "--decoder-ffn-embed-dim", "24"]
     for script, words_ in (("prepare", ()), ("train", flags), ("evaluate", SEARCH)):
