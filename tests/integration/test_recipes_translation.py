@@ -1,98 +1,26 @@
 """The translation recipes on archives with the real names, layouts and formats, but few lines."""
 
-import hashlib
 import json
 import os
 import random
 import re
-import shlex
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections import namedtuple
 from pathlib import Path
-from typing import Callable, Dict, List, Sequence
+from typing import Callable, Dict
 
 import pytest
 
 from recipes.clean import detokenise_chinese
-from recipes.translation import alone, main
-from tests.docs.commands import parse
-from tests.translation_archives import ROOT, archives, chinese, german, wmt14, wmt17, write_sums
-
-EXAMPLES = ROOT / "examples"
-RECIPES = {"wmt14_en_de": wmt14, "wmt17_zh_en": wmt17}
-SMALL = {"BPE_SIZE": "150", "BPE_THRESHOLD": "2", "WORKERS": "1"}
-SEPARATE = {"BPE_SIZE": "60", "WORKERS": "1"}
-TINY = (
-    "--encoder-embed-dim 16 --encoder-ffn-embed-dim 24 --encoder-layers 1 --decoder-layers 1 "
-    "--encoder-attention-heads 2 --decoder-attention-heads 2 --num-workers 0 --log-interval 2"
-).split()
-OURS = (
-    "SOURCE TARGET TOKENIZER SEGMENTATION NORMALISE DASHES BPE BPE_SIZE BPE_THRESHOLD DICTIONARY "
-    "MIN_LENGTH MAX_LENGTH RATIO WORKERS WORK WMT_MIRROR ARCH RUN SEED LR DROPOUT AVERAGE "
-    "MAX_UPDATES SAVE_EVERY START_FROM BASELINE LAUNCHER BATCH_TOKENS MAX_TOKENS GPUS PROCESSES "
-    "PRECISION PYTHON PRINT"
-).split()
-"""Variables of the recipes, which must not come into a test from outside."""
-
-SECONDS: Dict[Path, float] = {}
-"""What a preparation took."""
-
-
-@pytest.fixture(scope="session")
-def mirrors(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A mirror of each recipe's archives."""
-    folder = tmp_path_factory.mktemp("mirrors")
-    wmt14(folder / "wmt14_en_de", 150)
-    wmt17(folder / "wmt17_zh_en", 20)
-    return folder
-
-
-def prepare(recipe: str, mirror: Path, work: Path, **variables: str) -> int:
-    """Prepare in this process; the command's status."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in OURS:
-            patch.delenv(name, raising=False)
-        for name, value in {**variables, "WORK": str(work), "WMT_MIRROR": str(mirror)}.items():
-            patch.setenv(name, value)
-        patch.setenv("PYTHONPATH", f"{ROOT}:{ROOT / 'scripts'}")
-        return main(["prepare", str(EXAMPLES / recipe / "recipe.yaml")])
-
-
-@pytest.fixture(scope="session")
-def prepared(mirrors: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """The folder of a preparation with these options, made when it is first asked for."""
-    folders: Dict[str, Path] = {}
-
-    def make(recipe: str, **variables: str) -> Path:
-        name = f"{recipe} {sorted(variables.items())}"
-        if name not in folders:
-            folders[name], begin = tmp_path_factory.mktemp(recipe), time.monotonic()
-            assert prepare(recipe, mirrors / recipe, folders[name], **variables) == 0
-            SECONDS[folders[name]] = time.monotonic() - begin
-        return folders[name]
-
-    return make
-
-
-def tree(work: Path) -> Dict[str, str]:
-    """Every file of a preparation, with a checksum."""
-    return {
-        str(file.relative_to(work)): hashlib.sha256(file.read_bytes()).hexdigest()
-        for file in sorted(work.rglob("*"))
-        if file.is_file()
-    }
-
-
-def lines(file: Path) -> List[str]:
-    return file.read_text(encoding="utf-8").split("\n")[:-1]
-
-
-def text_of(pieces: str) -> str:
-    return pieces.replace("@@ ", "")
+from recipes.recipe import read_recipe
+from recipes.tokenise import tokeniser
+from recipes.translation import alone
+from tests.translation_archives import archives, chinese, german, wmt14, write_sums
+from tests.translation_preparing import (  # noqa: F401  (fixtures)
+    EXAMPLES, RECIPES, SECONDS, SEPARATE, SMALL, lines, mirrors, prepare, prepared, text_of, tree
+)  # fmt: skip
 
 
 # --- what is prepared -------------------------------------------------------------------------
@@ -110,7 +38,9 @@ def test_english_german(prepared: Callable[..., Path]) -> None:
     assert "Hyphen and zero width ." in map(text_of, sides[0])
     # The reference is the raw text; the source is cut as the training data is.
     assert lines(work / "text/test.en-de/text.de") == [other for _, other in german("test", 12)]
-    assert len(lines(work / "pieces/test.en-de/test.en-de.en")) == 12
+    tokenise = tokeniser("en", normalise=True, dashes=True, chinese="")
+    cut = lines(work / "pieces/test.en-de/test.en-de.en")
+    assert [text_of(line) for line in cut] == [tokenise(one) for one, _ in german("test", 12)]
     data = work / "data-bin.en-de"
     names = {f"{part}.en-de.{end}" for part in ("train", "valid", "test")
              for end in ("en.bin", "en.idx", "de.bin", "de.idx")}  # fmt: skip
@@ -281,10 +211,10 @@ def test_two_preparations_do_not_share_a_folder(
             os.read(end[0], 1)
         os._exit(0)
     os.read(locked[0], 1)
-    assert prepare("wmt14_en_de", mirrors / "wmt14_en_de", work, **SMALL) == 1
-    assert "another preparation works in" in capsys.readouterr().err
+    status = prepare("wmt14_en_de", mirrors / "wmt14_en_de", work, **SMALL)
     os.write(end[1], b"x")
     assert os.waitpid(child, 0)[1] == 0
+    assert status == 1 and "another preparation works in" in capsys.readouterr().err
     with alone(work):
         pass
 
@@ -307,46 +237,41 @@ def start(work: Path, mirror: Path, recipe: str, variables: Dict[str, str]) -> i
         os._exit(70)
 
 
-def kill_and_resume(
-    work: Path, mirror: Path, recipe: str, variables: Dict[str, str], waits: Sequence[float]
-) -> int:
-    """Kill a preparation after each of these seconds, then let it end; how often it was killed."""
-    killed = 0
-    for number, wait in enumerate([*waits, 600.0]):
-        child, end = start(work, mirror, recipe, variables), time.monotonic() + wait
-        status = None
-        while status is None and time.monotonic() < end:
-            found, result = os.waitpid(child, os.WNOHANG)
-            status = result if found else None
-            time.sleep(0.01)
-        if status is None:
-            # Every second time the processes that it started are left to themselves.
-            (os.killpg if number % 2 == 0 else os.kill)(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-            killed += 1
-        else:
+def ended(child: int, seconds: float) -> bool:
+    """Whether a process ends, and well, within so many seconds."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        found, status = os.waitpid(child, os.WNOHANG)
+        if found:
             assert status == 0
-    return killed
+            return True
+        time.sleep(0.01)
+    return False
 
 
 def check_killed(
     prepared: Callable[..., Path], mirrors: Path, work: Path, recipe: str, kills: int, seed: int,
     variables: Dict[str, str],
 ) -> None:  # fmt: skip
+    """Kill and resume so many times; one that ends before is compared, and another one begun."""
     whole = prepared(recipe, **variables)
-    expected = tree(whole)
-    # What was done is not done again, so that waits of this length reach every step.
-    draw = random.Random(seed)
-    waits = [draw.uniform(0, 2 * SECONDS[whole] / kills) for _ in range(kills)]
-    killed = kill_and_resume(work / "killed", mirrors / recipe, recipe, variables, waits)
-    assert killed >= kills // 2
-    found = tree(work / "killed")
-    left = [name for name in found if ".partial" in name]
-    assert not left and found == expected
+    expected, draw, killed = tree(whole), random.Random(seed), 0
+    while killed < kills:
+        child = start(work, mirrors / recipe, recipe, variables)
+        if ended(child, draw.uniform(0, SECONDS[whole])):
+            assert tree(work) == expected
+            shutil.rmtree(work)
+            continue
+        # Every second time the processes that it started are left to themselves.
+        (os.killpg if killed % 2 == 0 else os.kill)(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        killed += 1
+    assert ended(start(work, mirrors / recipe, recipe, variables), 600)
+    assert tree(work) == expected
 
 
 def test_killed_and_resumed(prepared: Callable[..., Path], mirrors: Path, tmp_path: Path) -> None:
-    check_killed(prepared, mirrors, tmp_path, "wmt14_en_de", 8, 1, SMALL)
+    check_killed(prepared, mirrors, tmp_path / "work", "wmt14_en_de", 8, 1, SMALL)
 
 
 @pytest.mark.slow
@@ -356,197 +281,10 @@ def test_killed_and_resumed_often(
     recipe: str, seed: int, prepared: Callable[..., Path], mirrors: Path, tmp_path: Path
 ) -> None:
     small = {**(SMALL if recipe == "wmt14_en_de" else SEPARATE), "WORKERS": "2"}
-    check_killed(prepared, mirrors, tmp_path, recipe, 12, seed, small)
-
-
-# --- the scripts ------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def programs(tmp_path: Path) -> Path:
-    """The programs of a project with the recipes' scripts: this process's Python."""
-    project = tmp_path / "project"
-    for name in ("scripts", *(f"examples/{recipe}" for recipe in RECIPES)):
-        ignored = shutil.ignore_patterns("work", "__pycache__")
-        shutil.copytree(ROOT / name, project / name, ignore=ignored)
-    folder = project / ".venv" / "bin"
-    folder.mkdir(parents=True)
-    write_program(folder / "python", f'#!/bin/sh\nexec {sys.executable} "$@"\n')
-    write_program(
-        folder / "fairseq-recur", f'#!/bin/sh\nexec {sys.executable} -m fairseq_recur "$@"\n'
-    )
-    return folder
-
-
-def write_program(file: Path, text: str) -> None:
-    file.write_text(text)
-    file.chmod(0o755)
-
-
-def run(
-    programs: Path, recipe: str, script: str, *words: str, **variables: str
-) -> subprocess.CompletedProcess:
-    """Run a script of a recipe."""
-    clean = {name: value for name, value in os.environ.items() if name not in OURS}
-    environment = {
-        **clean, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **variables,
-    }  # fmt: skip
-    project = programs.parents[1]
-    return subprocess.run(
-        ["bash", project / "examples" / recipe / f"{script}.sh", *words], env=environment,
-        cwd=project, capture_output=True, text=True, timeout=600,
-    )  # fmt: skip
-
-
-STUB = """#!{python}
-import json, sys
-open({log!r}, "a").write(json.dumps(sys.argv[1:]) + chr(10))
-if sys.argv[1] == "generate":
-    for number in range({count}):
-        print(f"H-{{number}}\\t-0.5\\ta\\nD-{{number}}\\t-0.5\\tein Satz")
-"""
-
-
-def test_calls_of_training_and_evaluation_parse(
-    prepared: Callable[..., Path], programs: Path
-) -> None:
-    work, log = prepared("wmt14_en_de", **SMALL), programs / "calls"
-    write_program(
-        programs / "fairseq-recur", STUB.format(python=sys.executable, log=str(log), count=12)
-    )
-    given = {"WORK": str(work), "LAUNCHER": "fairseq-recur train --optimizer adam"}
-    big = {**given, "ARCH": "srformer_wmt_en_de_big"}
-    done = run(programs, "wmt14_en_de", "train", "--weight-decay", "0.1", **big)
-    assert done.returncode == 0, done.stderr
-    folder = work / "runs/en-de/transformer_wmt_en_de/seed1"
-    done = run(programs, "wmt14_en_de", "train", **given, START_FROM="srformer_wmt_en_de_big")
-    assert done.returncode == 1 and "START_FROM=srformer_wmt_en_de_big" in done.stderr
-    best = work / "runs/en-de/srformer_wmt_en_de_big/seed1/checkpoint_best.pt"
-    best.touch()
-    done = run(programs, "wmt14_en_de", "train", **given, START_FROM="srformer_wmt_en_de_big")
-    assert done.returncode == 0, done.stderr
-    done = run(programs, "wmt14_en_de", "evaluate", **given, BASELINE="srformer_wmt_en_de_big")
-    assert done.returncode == 1 and "is not evaluated" in done.stderr
-    (best.parent / "test.txt").write_text("ein Satz\n" * 12)
-    done = run(programs, "wmt14_en_de", "evaluate", **given, BASELINE="srformer_wmt_en_de_big")
-    assert done.returncode == 0, done.stderr
-    assert "(not comparable with the scores above) BLEU of Moses's tokens" in done.stdout
-    assert lines(folder / "test.txt") == ["ein Satz"] * 12
-
-    calls = [json.loads(line) for line in log.read_text().splitlines()]
-    evaluation = ["average", "generate", "score", "compare"]
-    assert [call[0] for call in calls] == ["train", "train", *evaluation]
-    for call in calls:
-        parse(["fairseq-recur", *call])
-    settings = [dict(zip(call, call[1:])) for call in calls]
-    assert [s.get("--lr") for s in settings[:2]] == ["0.0005", "0.0007"]
-    assert [s.get("--dropout") for s in settings[:2]] == ["0.3", "0.1"]
-    assert settings[0]["--weight-decay"] == "0.1" and "--finetune-from-model" not in calls[0]
-    assert settings[1]["--finetune-from-model"] == str(best)
-    assert settings[2]["--last"] == "5" and "--updates" in calls[2]
-    assert (settings[3]["--beam"], settings[3]["--lenpen"]) == ("4", "0.6")
-    assert settings[3]["--tokenizer"] == "moses" and settings[3]["--bpe"] == "subword_nmt"
-    for call in settings[4:]:
-        assert call["--reference"] == str(work / "text/test.en-de/text.de")
-        assert call["--tokenize"] == "13a"
-
-
-def test_the_launcher_takes_the_flags(prepared: Callable[..., Path], programs: Path) -> None:
-    given = {"WORK": str(prepared("wmt14_en_de", **SMALL)), "PRINT": "1", "GPUS": "0"}
-    for processes, frequency in (("1", "8"), ("2", "4"), ("8", "1")):
-        done = run(programs, "wmt14_en_de", "train", **given, PROCESSES=processes)
-        assert done.returncode == 0, done.stderr
-        words = shlex.split(done.stdout.splitlines()[-1])
-        assert words[0] == str(programs / "python")
-        words = words[words.index("fairseq_recur") + 1 :]
-        assert words[words.index("--update-freq") + 1] == frequency
-        parse(["fairseq-recur", *words])
-
-
-def test_scripts_say_what_is_missing(
-    prepared: Callable[..., Path], programs: Path, tmp_path: Path
-) -> None:
-    nothing = {"WORK": str(tmp_path / "nothing")}
-    done = run(programs, "wmt17_zh_en", "train", **nothing)
-    assert done.returncode == 1 and "zh-en is not prepared" in done.stderr
-    done = run(programs, "wmt17_zh_en", "prepare", "--workers", "2", **nothing)
-    assert done.returncode == 1 and "takes no arguments" in done.stderr
-    (programs / "fairseq-recur").rename(programs / "elsewhere")
-    done = run(programs, "wmt17_zh_en", "prepare", **nothing, PATH="/usr/bin:/bin")
-    assert done.returncode == 1 and "pip install '.[recipes]'" in done.stderr
-    (programs / "elsewhere").rename(programs / "fairseq-recur")
-    work = prepared("wmt14_en_de", **SMALL)
-    done = run(programs, "wmt14_en_de", "evaluate", WORK=str(work), RUN="none")
-    assert done.returncode == 1 and "RUN=none is not trained" in done.stderr
-    done = run(programs, "wmt14_en_de", "train", WORK=str(work), MAX_UPDATES="many")
-    assert done.returncode == 1 and "MAX_UPDATES=many" in done.stderr
-    other = tmp_path / "other"
-    shutil.copytree(work, other)
-    (other / "pieces/model/.key").write_text("another")
-    done = run(programs, "wmt14_en_de", "train", WORK=str(other))
-    assert done.returncode == 1 and "prepared with other options" in done.stderr
-    folder = work / "runs/en-de/mine/seed1"
-    folder.mkdir(parents=True)
-    (folder / "checkpoint_last.pt").touch()
-    (folder / "settings").write_text("others")
-    done = run(programs, "wmt14_en_de", "train", WORK=str(work), RUN="mine")
-    assert done.returncode == 1 and "RUN=NAME" in done.stderr
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("recipe, direction, preparation", [
-    ("wmt14_en_de", "en-de", SMALL),
-    ("wmt14_en_de", "de-en", {"BPE_SIZE": "200", "BPE_THRESHOLD": "0", "TOKENIZER": "sentencepiece",
-                              "DICTIONARY": "joined"}),
-    ("wmt17_zh_en", "zh-en", SEPARATE),
-    ("wmt17_zh_en", "en-zh", {**SEPARATE, "SEGMENTATION": "characters"}),
-])  # fmt: skip
-def test_from_archives_to_scores(
-    recipe: str, direction: str, preparation: Dict[str, str], mirrors: Path, programs: Path,
-    tmp_path: Path,
-) -> None:  # fmt: skip
-    """prepare.sh, train.sh for a baseline and a preset on two processes, evaluate.sh for both."""
-    source, target = direction.split("-")
-    given = {
-        "WORK": str(tmp_path / "work"), "WMT_MIRROR": str(mirrors / recipe), "SOURCE": source,
-        "TARGET": target, "MAX_UPDATES": "6", "SAVE_EVERY": "2", "AVERAGE": "2", "GPUS": "0",
-        "PROCESSES": "2", "MAX_TOKENS": "500", "BATCH_TOKENS": "1000", **preparation,
-    }  # fmt: skip
-    done = run(programs, recipe, "prepare", **given)
-    assert done.returncode == 0, done.stderr
-    runs = tmp_path / "work/runs" / direction
-    for arch, more in (
-        ("transformer_wmt_en_de", {}),
-        ("transformer_biarn_wmt_en_de", {"START_FROM": "transformer_wmt_en_de"}),
-    ):
-        for updates in ("3", "6"):  # stopped, and gone on with
-            done = run(programs, recipe, "train", *TINY, **{
-                **given, **more, "ARCH": arch, "MAX_UPDATES": updates,
-            })  # fmt: skip
-            assert done.returncode == 0, done.stderr
-        log = (runs / arch / "seed1/train.log").read_text()
-        assert "num_updates 6" in log or '"num_updates": "6"' in log
-        assert "'distributed_world_size': 2" in log
-    for arch, more in (
-        ("transformer_wmt_en_de", {}),
-        ("transformer_biarn_wmt_en_de", {"BASELINE": "transformer_wmt_en_de"}),
-    ):
-        done = run(programs, recipe, "evaluate", **given, **more, ARCH=arch)
-        assert done.returncode == 0, done.stderr
-        folder = runs / arch / "seed1"
-        scores = json.loads((folder / "scores.json").read_text())
-        signature = "tok:zh" if target == "zh" else "tok:13a"
-        assert signature in json.dumps(scores)
-        assert len(lines(folder / "test.txt")) == (12 if recipe == "wmt14_en_de" else 10)
-        text = (folder / "test.txt").read_text()
-        assert "@@" not in text and "▁" not in text
-    assert (folder / "against.transformer_wmt_en_de.json").is_file()
-    assert "paired bootstrap" in done.stdout
+    check_killed(prepared, mirrors, tmp_path / "work", recipe, 12, seed, small)
 
 
 def test_archives_of_the_mirrors_are_those_of_the_recipes(mirrors: Path) -> None:
-    from recipes.recipe import read_recipe
-
     for name in RECIPES:
         recipe = read_recipe(EXAMPLES / name / "recipe.yaml")
         assert sorted(archive.name for archive in recipe.archives) == [
