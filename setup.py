@@ -43,6 +43,7 @@ setup(
         "sacrebleu>=2.3",
         "rouge-score>=0.1.2",
         "pysbd>=0.3.4",
+        "PyYAML>=5.1",
         "sentencepiece>=0.1.99",
         "subword-nmt>=0.3.8",
     ],
