@@ -271,7 +271,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "preset" in metafunc.fixturenames:
         metafunc.parametrize("preset", STRUCTURES)
     if "system" in metafunc.fixturenames:
-        metafunc.parametrize("system", SYSTEMS.values(), ids=SYSTEMS.keys())
+        long = metafunc.definition.get_closest_marker("slow_options")
+        metafunc.parametrize("system", [
+            pytest.param(
+                flags, id=name,
+                marks=pytest.mark.slow if long and not name.endswith("-default") else (),
+            )
+            for name, flags in SYSTEMS.items()
+        ])  # fmt: skip
 
 
 @pytest.fixture(autouse=True)

@@ -29,6 +29,7 @@ BACKENDS: Dict[str, List[str]] = {
     "legacy_ddp": ["--ddp-backend", "legacy_ddp"],
     "pytorch_ddp-checkpointed": ["--ddp-backend", "pytorch_ddp", "--checkpoint-activations"],
 }
+DEFAULT_BACKENDS = [name for name in BACKENDS if name != "legacy_ddp"]
 DEFAULTS = [f"{preset}-default" for preset in STRUCTURES]
 OPTIONS = [model for model in SYSTEMS if model not in DEFAULTS]
 
@@ -80,8 +81,14 @@ def weights(folder: Path) -> Dict[str, torch.Tensor]:
 
 @pytest.fixture(scope="module")
 def presets(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The presets, by every back end."""
-    return train_by_two(data, tmp_path_factory.mktemp("presets"), DEFAULTS, [*BACKENDS])
+    """The presets, by fairseq's default back end, also with activation checkpointing."""
+    return train_by_two(data, tmp_path_factory.mktemp("presets"), DEFAULTS, DEFAULT_BACKENDS)
+
+
+@pytest.fixture(scope="module")
+def legacy(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The presets, by the other one."""
+    return train_by_two(data, tmp_path_factory.mktemp("legacy"), DEFAULTS, ["legacy_ddp"])
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +101,15 @@ def options(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_two_processes_equal_one(
     model: str, data: Path, presets: Path, cli: Callable[..., str], tmp_path: Path
 ) -> None:
-    assert_equal_one(data, presets / model, model, len(BACKENDS), cli, tmp_path)
+    assert_equal_one(data, presets / model, model, len(DEFAULT_BACKENDS), cli, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", DEFAULTS)
+def test_two_processes_equal_one_with_legacy_ddp(
+    model: str, data: Path, legacy: Path, cli: Callable[..., str], tmp_path: Path
+) -> None:
+    assert_equal_one(data, legacy / model, model, 1, cli, tmp_path)
 
 
 @pytest.mark.slow

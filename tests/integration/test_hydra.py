@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.models.config import HostConfig, RecurrentTransformerConfig
-from tests.conftest import PRESETS, SMALL
+from tests.conftest import PRESETS, SMALL, STRUCTURES
 from tests.running import USER_DIR, generate, hypotheses, saved_weights, update_losses
 
 Cli = Callable[..., str]
@@ -49,7 +49,9 @@ def model_config(cli: Cli, program: str, *arguments: Any) -> Dict[str, Any]:
     return OmegaConf.to_container(seen[0], resolve=True, enum_to_str=True)["model"]
 
 
-@pytest.mark.parametrize("sized", PRESETS)
+@pytest.mark.parametrize(
+    "sized", [pytest.param(p, marks=() if p in STRUCTURES else pytest.mark.slow) for p in PRESETS]
+)
 @pytest.mark.parametrize("choice", ["model={}", "model._name={}"])
 def test_preset_has_its_own_defaults(sized: str, choice: str, here: Path, cli: Cli) -> None:
     """Of full size: what --arch gives, without training it."""

@@ -247,6 +247,7 @@ def test_stopped_equals_never_stopped(
     assert_same(training.save, never_stopped("1"))
 
 
+@pytest.mark.slow
 def test_two_processes_stop_after_the_same_update(
     corpus: Path, tmp_path: Path, never_stopped: Callable[[str], Path]
 ) -> None:

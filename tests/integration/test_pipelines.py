@@ -71,7 +71,7 @@ def test_generate_translates_every_sentence(
     assert sorted(hypotheses(output)) == list(range(20))
 
 
-@pytest.mark.parametrize("beam", [1, 5])
+@pytest.mark.parametrize("beam", [pytest.param(1, marks=pytest.mark.slow), 5])
 def test_batches_do_not_change_translations(
     preset: str, beam: int, cli: Cli, corpus: Path, trained: Trained
 ) -> None:

@@ -61,6 +61,7 @@ def test_every_system_trains_the_same(
     assert_trains_the_same(cli, corpus, tmp_path, system, ["kept"])
 
 
+@pytest.mark.slow_options
 def test_every_layer_is_checkpointed(system: List[str], make_model: Callable[..., Any]) -> None:
     """Those of the recurrence encoder as well: their activations grow with the steps."""
     wrapped: List[torch.nn.Module] = []

@@ -54,8 +54,8 @@ def test_averaged_checkpoints_translate(
     assert found and found != hypotheses(generate(corpus / "bin", files[1], "--batch-size", 8))
 
 
-def test_ensemble_averages_the_probabilities(preset: str, corpus: Path, trained: Trained) -> None:
-    folder = trained(preset)
+def test_ensemble_averages_the_probabilities(corpus: Path, trained: Trained) -> None:
+    folder = trained("transformer_biarn")
     one, other = str(folder / "checkpoint5.pt"), str(folder / "checkpoint10.pt")
     flags = ["--score-reference", "--batch-size", 8]
     of_one, of_other, of_both = (
@@ -156,6 +156,7 @@ WITHOUT_WEIGHTS = {"segmented", "xl", "global", "--srformer-no-neuron", "transfo
 WITH_WEIGHTS = {"rnn", "transient", "biarn", "transformer_rnn_multicolumn"}
 
 
+@pytest.mark.slow_options
 def test_finetune_starts_every_system(
     system: List[str], cli: Cli, corpus: Path, stock_checkpoint: Stock, tmp_path: Path
 ) -> None:

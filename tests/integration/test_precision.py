@@ -51,7 +51,9 @@ def assert_trains_like_float32(found: List[float], expected: List[float], update
     assert found[:updates] == pytest.approx(expected[:updates], abs=0.05)
 
 
-@pytest.mark.parametrize("mode", TRAINING_MODES)
+@pytest.mark.parametrize(
+    "mode", [mode if mode in ("--bf16", "--amp") else slow(mode) for mode in TRAINING_MODES]
+)
 def test_every_preset_trains(
     preset: str, mode: str, losses: Callable[..., List[float]]
 ) -> None:
@@ -71,7 +73,7 @@ def test_every_system_trains(
     assert_trains_like_float32(found, expected, updates=1)
 
 
-@pytest.mark.parametrize("flag", ["--fp16", "--bf16"])
+@pytest.mark.parametrize("flag", [slow("--fp16"), "--bf16"])
 def test_every_preset_decodes(
     preset: str, flag: str, corpus: Path, trained: Callable[[str], Path]
 ) -> None:
@@ -113,6 +115,7 @@ def all_finite(model: nn.Module, inputs: List[Tensor]) -> bool:
     return bool(logits.isfinite().all() and gradients and evaluated)
 
 
+@pytest.mark.slow_options
 # float16 has the narrower range, bfloat16 that of float32.
 @pytest.mark.parametrize("dtype", [torch.float16, slow(torch.bfloat16)], ids=["fp16", "bf16"])
 @pytest.mark.parametrize("length, scale", [slow((1000, 1)), slow((1000, 100)), (40, 200)])

@@ -91,6 +91,7 @@ def check_measured(cells: Dict[str, str], row: Dict[str, Any]) -> None:
     assert cells["parameters"] == f"{row['parameters']:,}"
 
 
+@pytest.mark.slow
 def test_the_example_fills_its_table_and_does_nothing_twice(project: Path) -> None:
     settings = dict(SYSTEMS="srformer_8", EPOCHS="1", REPEATS="1")
     done = run(project, "run.sh", **settings)

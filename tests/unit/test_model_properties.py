@@ -138,6 +138,7 @@ def test_reordering_carries_the_recurrence_encoder(
             torch.testing.assert_close(a, b)
 
 
+@pytest.mark.slow_options
 def test_every_parameter_has_a_gradient(
     make_model: Build, system: List[str]
 ) -> None:
