@@ -8,7 +8,7 @@ from typing import List, Optional
 
 from fairseq_recur.errors import CheckpointError, ConfigError
 from recipes import summary_flags
-from recipes.summary_lock import alone
+from recipes.lock import alone
 from recipes.summary_choices import AUTO, Choices, choose
 from recipes.summary_data import DataSet, read_data_set
 from recipes.summary_prepare import Preparation

@@ -4,16 +4,15 @@ The options of `prepare` are environment variables: see recipes/options.py.
 """
 
 import argparse
-import fcntl
 import os
 import sys
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Dict, Iterator, Optional, Sequence
+from typing import Dict, Optional, Sequence
 
 from fairseq_recur.errors import ConfigError
 from recipes.corpora import text_step, tokens_step
 from recipes.fetch import fetch
+from recipes.lock import alone
 from recipes.options import Options, read_options
 from recipes.pieces import binary_step, cut_step, model_step
 from recipes.recipe import Recipe, read_recipe
@@ -47,18 +46,6 @@ def prepare(recipe: Recipe, options: Options) -> None:
         data = binary_step(work, pieces, options)
         write_settings(options, model, data)
     print(f"{work / f'data-bin.{options.direction}'} is ready", flush=True)
-
-
-@contextmanager
-def alone(work: Path) -> Iterator[None]:
-    """Let no second preparation into a folder. A lock of lockf ends with its process."""
-    work.mkdir(parents=True, exist_ok=True)
-    with (work / ".lock").open("w") as lock:
-        try:
-            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise ConfigError(f"another preparation works in {work}; wait for its end") from error
-        yield
 
 
 def space(recipe: Recipe, options: Options) -> int:

@@ -16,7 +16,7 @@ import pytest
 from recipes.clean import detokenise_chinese
 from recipes.recipe import read_recipe
 from recipes.tokenise import tokeniser
-from recipes.translation import alone
+from recipes.lock import alone
 from tests.translation_archives import archives, chinese, german, wmt14, write_sums
 from tests.translation_preparing import (  # noqa: F401  (fixtures)
     EXAMPLES, RECIPES, SECONDS, SEPARATE, SMALL, lines, mirrors, prepare, prepared, text_of, tree

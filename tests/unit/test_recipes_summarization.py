@@ -20,7 +20,6 @@ from recipes.summary_choices import AUTO, Choices, choose
 from recipes.summary_data import SPLITS, read_data_set
 from recipes.summary_document import Document
 from recipes.summary_json import objects
-from recipes.summary_lock import alone
 from recipes.summary_papers import arxiv, mediasum
 from recipes.summary_pieces import KINDS, Encode, Gpt2, encode_all, learn
 from recipes.summary_stories import split_story, xsum
@@ -463,15 +462,6 @@ def test_a_file_without_an_address(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "news_dialogue.json: download the zip that" in error and "SUMMARIZATION_MIRROR" in error
     assert prepare(tmp_path, "mediasum", "--mirror", tmp_path / "none") == 2
     assert "there is no such folder" in capsys.readouterr().err
-
-
-def test_one_preparation_at_a_time(tmp_path: Path) -> None:
-    with alone(tmp_path):
-        with pytest.raises(ConfigError, match="another preparation works in"):
-            with alone(tmp_path, patience=0.3):
-                raise AssertionError
-    with alone(tmp_path):
-        pass
 
 
 def test_kinds_of_pieces_are_known() -> None:
