@@ -45,7 +45,7 @@ SYSTEMS: Dict[str, Dict[str, Any]] = {
     # Hao et al. 2019, the paper's default: one layer of BiARN, stacked into the top layer.
     "transformer_biarn": dict(recurrence="biarn"),
     # Huang et al. 2023: every head of every self-attention with a regular matrix, and mu = -3, as
-    # CodeT5's. With -1, as for language models, it learns to translate much later: rows of the
+    # CodeT5's. With -1, as for its language model, it learns to translate much later: rows of the
     # encoder's matrices add up to as much as 54 (examples/modeling_recurrence/README.md).
     "rsa_transformer": dict(
         encoder_self_attention="rsa", decoder_self_attention="rsa", rsa_gate_init="-3"
