@@ -269,7 +269,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "transformer" in metafunc.fixturenames:
         metafunc.parametrize("transformer", TRANSFORMERS)
     if "preset" in metafunc.fixturenames:
-        metafunc.parametrize("preset", STRUCTURES)
+        long = metafunc.definition.get_closest_marker("slow_presets")
+        metafunc.parametrize("preset", [
+            pytest.param(p, marks=pytest.mark.slow if long and p != "transformer_biarn" else ())
+            for p in STRUCTURES
+        ])  # fmt: skip
     if "system" in metafunc.fixturenames:
         long = metafunc.definition.get_closest_marker("slow_options")
         metafunc.parametrize("system", [

@@ -121,6 +121,7 @@ def test_score_repeats_the_score_of_generate(
     assert float(re.search(r"BLEU1 = ([\d.]+)", bleu1)[1]) == pytest.approx(value, abs=0.006)
 
 
+@pytest.mark.slow_presets
 def test_eval_bleu_is_the_bleu_of_generate(
     preset: str, cli: Cli, corpus: Path, tmp_path: Path
 ) -> None:

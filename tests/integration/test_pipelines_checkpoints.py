@@ -172,6 +172,7 @@ def test_finetune_starts_every_system(
     assert (fresh_parts(log) == []) == plain
 
 
+@pytest.mark.slow_presets
 def test_finetuned_model_goes_on_learning(
     preset: str,
     cli: Cli,

@@ -199,6 +199,7 @@ def test_runner_trains_everything_once(runner: Runner) -> None:
     assert re.search(r"D_2 +RSA I .* 1$", table.stdout, re.M) and len(runner.calls()) == 8
 
 
+@pytest.mark.slow
 def test_runner_goes_on_after_it_was_stopped(runner: Runner) -> None:
     process = runner.start(STOPS_AFTER=2)
     for system in ("transformer", "rsa_1"):
