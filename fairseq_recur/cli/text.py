@@ -37,7 +37,7 @@ def count_lines(name: str) -> int:
                     f"{name}, line {number}: byte {line[error.start]:#04x} at {error.start + 1} is "
                     "not UTF-8; convert the file (iconv -f ENCODING -t UTF-8), or mend the line"
                 ) from None
-            if b"\r" in line.rstrip(b"\r\n"):
+            if b"\r" in line.removesuffix(b"\n").removesuffix(b"\r"):
                 raise ConfigError(
                     f"{name}, line {number}: a carriage return within the line, at which fairseq "
                     "begins a new one, so that the lines behind it no longer belong together; "

@@ -5,6 +5,7 @@ import shutil
 import tarfile
 import zipfile
 import zlib
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Iterator, List, Mapping, Tuple
 
@@ -14,6 +15,24 @@ DAMAGED = (EOFError, zlib.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZi
 """What reading a truncated archive, or another file, raises (gzip.BadGzipFile is an OSError)."""
 
 NAMED = 20  # members that an error names
+
+
+@contextmanager
+def named(archive: Path) -> Iterator[None]:
+    """Turn what reading a damaged archive raises into an error that names it.
+
+    Raises:
+        ConfigError: the archive is truncated, or is none
+    """
+    try:
+        yield
+    except DAMAGED as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # no room, no permission: nothing that the archive is guilty of
+        raise ConfigError(
+            f"{archive} is truncated or damaged, or another kind of file"
+            f" ({error or type(error).__name__}); remove it and get it again"
+        ) from error
 
 
 def extract(archive: Path, wanted: Mapping[str, Path]) -> None:
@@ -28,7 +47,7 @@ def extract(archive: Path, wanted: Mapping[str, Path]) -> None:
     """
     left = dict(wanted)
     there: List[str] = []
-    try:
+    with named(archive):
         for name, content in _members(archive):
             there.append(name)
             if name not in left:
@@ -37,13 +56,6 @@ def extract(archive: Path, wanted: Mapping[str, Path]) -> None:
                 shutil.copyfileobj(content, file, 1 << 20)
             if not left:
                 return
-    except DAMAGED as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise  # no room, no permission: nothing that the archive is guilty of
-        raise ConfigError(
-            f"{archive} is truncated or not an archive ({error or type(error).__name__}); remove"
-            " it and get it again"
-        ) from error
     shown = ", ".join(there[:NAMED]) + (" ..." if len(there) > NAMED else "")
     raise ConfigError(f"{archive} has no {', '.join(left)}; it has: {shown or 'nothing'}")
 

@@ -4,33 +4,13 @@ import gzip
 import json
 import tarfile
 import zipfile
-import zlib
-from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any, Iterator, Tuple
 
 from fairseq_recur.errors import ConfigError
-
-DAMAGED = (EOFError, tarfile.ReadError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error)
-"""What Python's readers raise when an archive ends early or is none."""
+from recipes.archives import named
 
 BLOCK = 1 << 20
-
-
-@contextmanager
-def named(file: Path) -> Iterator[None]:
-    """Turn what a damaged archive raises into an error that names it.
-
-    Raises:
-        ConfigError: the archive is damaged
-    """
-    try:
-        yield
-    except DAMAGED as error:
-        raise ConfigError(
-            f"{file} is truncated or damaged, or another kind of file"
-            f" ({error or type(error).__name__}); remove it and get it again"
-        ) from error
 
 
 def text_of(content: bytes, where: str) -> str:
