@@ -1,0 +1,99 @@
+"""What mkdocs needs to make a site of this repository's Markdown files where they are.
+
+It is a hook of mkdocs, see mkdocs.yml. Three things are done:
+
+- pages keep their path in the repository, also those outside of docs/, so that their links
+  to each other need no change; files to which they link come along;
+- the pages of the Python reference list the modules of the folders named in API;
+- equations, ``$...$`` or a fence ``math``, become MathML, which browsers draw without a script.
+"""
+
+import re
+from html import unescape
+from pathlib import Path
+from typing import Dict, Iterator, List, Match
+
+import latex2mathml.converter
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+PACKAGE = "fairseq_recur"
+
+# Page of the reference: its title, and the folders whose modules it has.
+API: Dict[str, List[str]] = {
+    "models": ["models"],
+    "modules": ["modules"],
+    "ops": ["ops"],
+    "fairseq": ["tasks", "criterions", "optim", "scorers"],
+    "scoring": ["scoring"],
+    "inspection": ["inspection"],
+}
+TITLES = {
+    "models": "Models",
+    "modules": "Modules",
+    "ops": "Operations on tensors",
+    "fairseq": "Tasks, criterions, optimizers, scorers",
+    "scoring": "Scoring",
+    "inspection": "Looking into models",
+}
+LINK = re.compile(r"\]\(([^)#\s]+)")
+MATHS = re.compile(r'<(div|span) class="arithmatex">\\[\[(](.*?)\\[\])]</\1>', re.DOTALL)
+
+
+def markdown_files(root: Path) -> Iterator[Path]:
+    """The Markdown files of the project, not of its environments and results."""
+    for path in sorted(root.rglob("*.md")):
+        parts = path.relative_to(root).parts
+        if not any(part.startswith(".") or part in ("work", "site", "tests") for part in parts):
+            yield path
+
+
+def linked_files(root: Path, pages: List[Path]) -> Iterator[Path]:
+    """The files other than pages to which the pages link: figures, results, programs."""
+    found = set()
+    for page in pages:
+        for target in LINK.findall(page.read_text(encoding="utf-8")):
+            path = (page.parent / target).resolve()
+            if path.is_file() and path.suffix != ".md" and root in path.parents:
+                found.add(path)
+    yield from sorted(found)
+
+
+def api_page(root: Path, name: str) -> str:
+    """The reference's page of this name, for mkdocstrings."""
+    lines = [f"# {TITLES[name]}", ""]
+    for folder in API[name]:
+        for path in sorted((root / PACKAGE / folder).glob("*.py")):
+            module = ".".join(path.relative_to(root).with_suffix("").parts)
+            lines += [f"::: {module.removesuffix('.__init__')}", ""]
+    return "\n".join(lines)
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Called by mkdocs: the files of the site, by their paths in the repository."""
+    root = Path(config.config_file_path).resolve().parent
+    theme = [file for file in files if not file.abs_src_path.startswith(str(root / "docs"))]
+    pages = list(markdown_files(root))
+    paths = [*pages, *linked_files(root, pages), root / "docs" / "site.css"]
+    made = {path.relative_to(root).as_posix(): path for path in paths}
+    return Files(
+        [
+            *theme,
+            *(File.generated(config, uri, abs_src_path=str(path)) for uri, path in made.items()),
+            *(
+                File.generated(config, f"docs/api/{name}.md", content=api_page(root, name))
+                for name in API
+            ),
+        ]
+    )
+
+
+def as_mathml(found: Match[str]) -> str:
+    """One equation of LaTeX in arithmatex's element, as MathML."""
+    display = "block" if found[1] == "div" else "inline"
+    return latex2mathml.converter.convert(unescape(found[2]).strip(), display=display)
+
+
+def on_page_content(html: str, **_: object) -> str:
+    """Called by mkdocs with the HTML of a page."""
+    return MATHS.sub(as_mathml, html)
