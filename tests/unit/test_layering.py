@@ -21,6 +21,7 @@ MAY_IMPORT = {
     "optim": {"compat", "errors"},
     "conversion": {"errors"},
     "inspection": {"modules", "errors"},
+    "pretrained": {"inspection", "errors"},
     "probing": {"models", "modules", "ops", "compat", "errors"},
     "tasks": {"models", "modules", "ops", "scoring", "compat", "errors"},
     "scorers": {"scoring", "errors"},
@@ -29,7 +30,7 @@ MAY_IMPORT = {
     "planning": {"errors"},
     "cli": {"experiments", "files", "models", "modules", "ops", "compat", "errors", "optim", "scoring", "version", "tasks", "conversion", "inspection", "probing", "planning"},
     "__main__": {"cli"},
-    "__init__": {"compat", "models", "optim", "version", "tasks", "criterions", "scorers"},
+    "__init__": {"pretrained", "compat", "models", "optim", "version", "tasks", "criterions", "scorers"},
 }
 # Packages that a layer stays clear of.
 MAY_NOT_IMPORT = {"ops": {"fairseq"}, "scoring": {"fairseq", "torch"}}

@@ -1,0 +1,7 @@
+"""Trained models from Python: text in, text, scores and attention out."""
+
+from fairseq_recur.pretrained.hypothesis import Hypothesis
+from fairseq_recur.pretrained.loading import from_pretrained
+from fairseq_recur.pretrained.model import Pretrained
+
+__all__ = ["Hypothesis", "Pretrained", "from_pretrained"]

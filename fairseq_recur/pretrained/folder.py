@@ -1,0 +1,135 @@
+"""What a folder of checkpoints holds: which checkpoint to load, and where the dictionaries are."""
+
+import logging
+from pathlib import Path
+from typing import Any, List, Optional, Sequence, Tuple, Union
+
+from fairseq import utils
+from fairseq.data.data_utils import infer_language_pair
+
+from fairseq_recur.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+PathLike = Union[str, Path]
+
+PREFERRED = ("average.pt", "checkpoint_best.pt", "checkpoint_last.pt")
+"""Of several checkpoints in a folder the first of these is taken."""
+
+SHOWN = 12  # files listed in an error
+
+
+def listing(folder: Path, pattern: str = "*") -> str:
+    """The files of a folder in words, for errors."""
+    names = sorted(path.name for path in folder.glob(pattern))
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more if names else f"no {pattern}"
+
+
+def find_checkpoints(
+    folder: PathLike, checkpoint: Union[PathLike, Sequence[PathLike], None]
+) -> Tuple[Path, List[Path]]:
+    """Choose the checkpoints to load.
+
+    Args:
+        folder: of the checkpoints; or one checkpoint file
+        checkpoint: a file in the folder or anywhere, several for an ensemble, or None
+
+    Returns the folder and the files.
+
+    Raises:
+        ConfigError: no such folder or file, none in the folder, or several to choose from
+    """
+    home = Path(folder).expanduser()
+    if home.is_file() and checkpoint is None:
+        return home.parent, [home]
+    if not home.is_dir():
+        raise ConfigError(
+            f"from_pretrained: no folder {folder} ({home.absolute()}); expected the --save-dir of "
+            "a training, or a folder with a checkpoint and its dictionaries"
+        )
+    if checkpoint is None:
+        return home, [choose_checkpoint(home)]
+    given = [checkpoint] if isinstance(checkpoint, (str, Path)) else list(checkpoint)
+    if not given:
+        raise ConfigError("from_pretrained: checkpoint is an empty list; name at least one file")
+    return home, [named_checkpoint(home, Path(name).expanduser()) for name in given]
+
+
+def named_checkpoint(home: Path, name: Path) -> Path:
+    """A checkpoint that was named; ConfigError if it is not there."""
+    for path in (home / name, name):
+        if path.is_file():
+            return path
+    raise ConfigError(
+        f"from_pretrained: no checkpoint {name} in {home}; it holds {listing(home, '*.pt')}"
+    )
+
+
+def choose_checkpoint(home: Path) -> Path:
+    """The checkpoint of a folder that is meant without saying so; ConfigError if it is not clear."""
+    found = sorted(home.glob("*.pt"))
+    preferred = [home / name for name in PREFERRED if (home / name).is_file()]
+    if not found:
+        raise ConfigError(
+            f"from_pretrained: no checkpoint (*.pt) in {home}; it holds {listing(home)}. Give the "
+            "--save-dir of a training, or checkpoint=FILE"
+        )
+    if len(found) > 1 and not preferred:
+        raise ConfigError(
+            f"from_pretrained: {home} has several checkpoints, {listing(home, '*.pt')}, and none "
+            f"is called {', '.join(PREFERRED)}; choose with checkpoint=NAME"
+        )
+    chosen = (preferred or found)[0]
+    if len(found) > 1:
+        logger.info("of %d checkpoints in %s: %s", len(found), home, chosen.name)
+    return chosen
+
+
+def find_dictionaries(
+    home: Path, data: Optional[PathLike], saved: Optional[str], languages: Sequence[Optional[str]]
+) -> Tuple[Path, List[str]]:
+    """Find the folder with the dictionaries.
+
+    Args:
+        home: folder of the checkpoint
+        data: the folder, if it was given
+        saved: the data of the training, as the checkpoint has it
+        languages: source and target, None where it is not known; empty for a language model
+
+    Returns the folder and the languages.
+
+    Raises:
+        ConfigError: no folder has them; it says which files were looked for, and where
+    """
+    if data is not None:
+        places = [Path(data).expanduser()]
+    else:
+        places = [home, *(Path(path) for path in utils.split_paths(saved or "")[:1])]
+    looked = []
+    for place in places:
+        found = known_languages(place, languages)
+        names = [f"dict.{name}.txt" for name in found] if languages else ["dict.txt"]
+        lacking = [name for name in names if not (place / name).is_file()]
+        if not lacking and (found or not languages):
+            return place, found
+        what = listing(place, "dict*.txt") if place.is_dir() else "no such folder"
+        looked.append(f"{place} ({what})")
+    if languages:
+        wanted = " and ".join(f"dict.{name or 'LANGUAGE'}.txt" for name in languages)
+    else:
+        wanted = "dict.txt"
+    raise ConfigError(
+        f"from_pretrained: no {wanted} in {' or '.join(looked)}; give data=FOLDER, the --destdir "
+        "of fairseq-preprocess, or copy the dictionaries to the checkpoint"
+        + ("" if all(languages) else ", and source_lang= and target_lang=")
+    )
+
+
+def known_languages(place: Path, languages: Sequence[Optional[str]]) -> List[str]:
+    """Both languages, inferred from the data where they are not known; none if they cannot be."""
+    found: List[Any] = list(languages)
+    if None in found and place.is_dir():
+        inferred = infer_language_pair(str(place))
+        found = [name or other for name, other in zip(found, inferred)]
+    return [] if None in found else found

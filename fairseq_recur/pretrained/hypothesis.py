@@ -1,0 +1,79 @@
+"""What a model says, with its figures: a translation, a continuation, or a scored target."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Optional
+
+from fairseq.data import Dictionary
+from torch import Tensor
+
+from fairseq_recur.pretrained.text import Text
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """A text with the model's figures, which are those that fairseq's commands print.
+
+    Attributes:
+        text: as users read it
+        score: logarithm to base 2 of its probability, divided by its length to the power of
+            ``lenpen``: what stands in fairseq-generate's H- lines
+        tokens: T symbols of the dictionary, the end of the sentence included
+        token_scores: logarithm to base 2 of the probability of each token: the P- lines
+        source: S symbols that the encoder reads, with a prefix and the end of the sentence;
+            none for a language model
+        attention: (T, S), the mean over the heads of the decoder's top layer; None where the
+            model has no such weights
+    """
+
+    text: str
+    score: float
+    tokens: List[str] = field(repr=False)
+    token_scores: List[float] = field(repr=False)
+    source: List[str] = field(repr=False, default_factory=list)
+    attention: Optional[Tensor] = field(repr=False, default=None, compare=False)
+
+    @property
+    def log_probability(self) -> float:
+        """The natural logarithm of the probability of the whole text."""
+        return sum(self.token_scores) * math.log(2)
+
+
+def symbols(tokens: Tensor, dictionary: Dictionary) -> List[str]:
+    """Ids (T,) as the dictionary's symbols."""
+    return [dictionary[token] for token in tokens.tolist()]
+
+
+def to_hypothesis(
+    found: Dict[str, Any], text: Text, source: Optional[Tensor], read: Text, scored: bool
+) -> Hypothesis:
+    """Make a hypothesis of what a generator or a scorer of fairseq gives.
+
+    Args:
+        found: with ``tokens`` (T,), ``score``, ``positional_scores`` (T or more,) and
+            ``attention``, which may be None or empty
+        text: of the target side
+        source: (S,) ids with padding, or None
+        read: of the source side
+        scored: by a scorer, whose attention is (T or more, S); a generator's is (S, T)
+    """
+    tokens = found["tokens"].cpu()
+    attention = found["attention"] if source is not None else None
+    words: List[str] = []
+    if source is not None:
+        real = source.ne(read.dictionary.pad()).cpu()
+        words = symbols(source.cpu()[real], read.dictionary)
+    if attention is not None and attention.numel():
+        attention = attention.detach().float().cpu()
+        attention = (attention if scored else attention.t())[: len(tokens), real]
+    else:
+        attention = None
+    scores = found["positional_scores"][: len(tokens)].float().cpu() / math.log(2)
+    return Hypothesis(
+        text=text.decode(tokens),
+        score=float(found["score"]) / math.log(2),
+        tokens=symbols(tokens, text.dictionary),
+        token_scores=scores.tolist(),
+        source=words,
+        attention=attention,
+    )

@@ -1,0 +1,211 @@
+"""Loading trained models with their task, dictionaries and subwords, from what is in a folder."""
+
+import logging
+from argparse import Namespace
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Type, Union
+
+import torch
+from fairseq import checkpoint_utils
+from fairseq.dataclass.configs import GenerationConfig
+from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
+from fairseq.tasks import TASK_REGISTRY, FairseqTask
+from fairseq.tasks.language_modeling import LanguageModelingTask
+from fairseq.tasks.translation import TranslationTask
+from torch import nn
+
+from fairseq_recur.errors import CheckpointError, ConfigError
+from fairseq_recur.pretrained.folder import PathLike, find_checkpoints, find_dictionaries
+from fairseq_recur.pretrained.model import Pretrained
+from fairseq_recur.pretrained.text import Settings, build_text, check_options
+
+logger = logging.getLogger(__name__)
+
+PRECISIONS = ("fp32", "fp16", "bf16")
+
+SIDES = ("source_lang", "target_lang")
+
+NOT_TO_DO: Dict[str, Any] = {"eval_bleu": False, "eval_rouge": False, "load_alignments": False}
+"""What tasks do in training alone, and need files for."""
+
+
+def from_pretrained(
+    folder: PathLike,
+    checkpoint: Union[PathLike, Sequence[PathLike], None] = None,
+    data: Optional[PathLike] = None,
+    *,
+    source_lang: Optional[str] = None,
+    target_lang: Optional[str] = None,
+    tokenizer: Optional[str] = None,
+    bpe: Optional[str] = None,
+    device: Union[str, torch.device, None] = None,
+    precision: str = "fp32",
+    **options: Any,
+) -> Pretrained:
+    """Load a trained model, or an ensemble, to translate, summarize and score text.
+
+    Checkpoints are read without running code from them.
+
+    Args:
+        folder: the ``--save-dir`` of a training, or one checkpoint
+        checkpoint: a file in it, several for an ensemble; otherwise ``average.pt``,
+            ``checkpoint_best.pt``, ``checkpoint_last.pt``, or the only one that is there
+        data: folder with the dictionaries; otherwise ``folder``, or the training's
+        source_lang, target_lang: otherwise as in training
+        tokenizer: such as "moses"; "none"; otherwise as the training was told, if it was
+        bpe: such as "sentencepiece" or "subword_nmt"; "none" for text in subwords; otherwise
+            as the training was told, or what the dictionary's symbols show
+        device: otherwise "cuda" if there is one
+        precision: "fp32", "fp16" or "bf16"
+        options: of the tokenizer and BPE, by fairseq's names, such as ``sentencepiece_model``
+            and ``bpe_codes``; otherwise such files are looked for in ``folder``, in the folder
+            of the dictionaries, and in the one above that
+
+    Raises:
+        ConfigError: something is not there, or does not go together
+        CheckpointError: a checkpoint that is none, is damaged, or does not fit
+    """
+    if precision not in PRECISIONS:
+        raise ConfigError(f"from_pretrained: precision={precision!r}: one of {PRECISIONS}")
+    home, files = find_checkpoints(folder, checkpoint)
+    models: List[nn.Module] = []
+    task: Optional[FairseqTask] = None
+    for file in files:
+        state = read(file)
+        if task is None:
+            asked = state["cfg"]
+            place, languages = set_task(state, home, data, (source_lang, target_lang))
+        model, task = build(file, state, task, place)
+        models.append(model)
+    settings = text_settings(asked, tokenizer, bpe, options, (home, place, place.parent))
+    dictionaries = [task.source_dictionary, task.target_dictionary]
+    check_options(settings, dictionaries)
+    # A language model has one side.
+    sides = [
+        build_text(words, settings, language, [x for x in languages if x != language])
+        for words, language in zip(dictionaries, languages or ["", ""])
+    ]
+    for model in models:
+        prepare(model, device, precision)
+    return Pretrained(models, task, sides[0], sides[1])
+
+
+def read(file: Path) -> Dict[str, Any]:
+    """Read a checkpoint whose model and task can be built here.
+
+    Raises:
+        CheckpointError: no checkpoint, or refused
+        ConfigError: a task or model that is not known, or of another kind
+    """
+    state = checkpoint_utils.load_checkpoint_to_cpu(str(file))
+    state["args"] = None  # of an old checkpoint; they are in cfg as well
+    task, model = state["cfg"]["task"], state["cfg"]["model"]
+    if not issubclass(kind_of_task(task), (TranslationTask, LanguageModelingTask)):
+        raise ConfigError(
+            f"{file}: it was trained with --task {option(task, '_name')}; expected translation, "
+            "summarization, language_modeling or a task derived from one of them. If it is "
+            "another plug-in's, import that first"
+        )
+    name = option(model, "_name") or option(model, "arch")
+    if name not in MODEL_REGISTRY and name not in ARCH_MODEL_REGISTRY:
+        raise ConfigError(
+            f"{file}: its architecture {name!r} is not known; import the plug-in that has it, "
+            "or a newer fairseq_recur"
+        )
+    return state
+
+
+def kind_of_task(cfg: Any) -> Type[FairseqTask]:
+    """The class of a checkpoint's task; fairseq's base for one that is not registered."""
+    return TASK_REGISTRY.get(option(cfg, "_name") or option(cfg, "task"), FairseqTask)
+
+
+def option(cfg: Any, name: str) -> Any:
+    """A value of a part of a checkpoint's configuration; None if it has none."""
+    if isinstance(cfg, Namespace):
+        return getattr(cfg, name, None)
+    return cfg[name] if cfg is not None and name in cfg else None
+
+
+def set_task(
+    state: Dict[str, Any],
+    home: Path,
+    data: Optional[PathLike],
+    languages: Tuple[Optional[str], Optional[str]],
+) -> Tuple[Path, List[str]]:
+    """Set in a checkpoint's configuration where the dictionaries are, and switch off validation.
+
+    Returns the folder of the dictionaries, and both languages; none for a language model.
+
+    Raises:
+        ConfigError: the dictionaries are not there
+    """
+    saved = state["cfg"]["task"]
+    wanted: List[Optional[str]] = []
+    if issubclass(kind_of_task(saved), TranslationTask):
+        wanted = [given or option(saved, side) for given, side in zip(languages, SIDES)]
+    elif any(languages):
+        raise ConfigError("from_pretrained: a language model has no source_lang or target_lang")
+    place, found = find_dictionaries(home, data, option(saved, "data"), wanted)
+    for name, value in {**NOT_TO_DO, "data": str(place), **dict(zip(SIDES, found))}.items():
+        if name in saved:
+            setattr(saved, name, value)
+    return place, found
+
+
+def build(
+    file: Path, state: Dict[str, Any], task: Optional[FairseqTask], place: Path
+) -> Tuple[nn.Module, FairseqTask]:
+    """Build a checkpoint's model, and its task if there is none yet.
+
+    Raises:
+        CheckpointError: the weights do not fit
+    """
+    try:
+        models, _, task = checkpoint_utils.load_model_ensemble_and_task(
+            [str(file)], state=state, task=task
+        )
+    except (RuntimeError, CheckpointError) as error:
+        if "size mismatch" not in str(error) and not isinstance(error, CheckpointError):
+            raise
+        raise CheckpointError(
+            f"{file} does not fit, maybe as the dictionaries in {place} are not those that it was "
+            f"trained with (give data=FOLDER): {error}"
+        ) from error
+    return models[0], task
+
+
+def text_settings(
+    cfg: Any,
+    tokenizer: Optional[str],
+    bpe: Optional[str],
+    options: Dict[str, Any],
+    places: Sequence[Path],
+) -> Settings:
+    """What makes tokens of text: what the user says, else what the training was told."""
+    names, kept = {"tokenizer": tokenizer, "bpe": bpe}, {}
+    for group, given in names.items():
+        saved = option(cfg, group)
+        if saved is not None and given in (None, option(saved, "_name")):
+            names[group] = option(saved, "_name")
+            kept.update({name: saved[name] for name in saved if name in saved})  # not missing
+    return Settings(
+        tokenizer=names["tokenizer"],
+        bpe=names["bpe"],
+        options={**kept, **options},
+        given=tuple(options),
+        places=tuple(dict.fromkeys(path.absolute() for path in places)),
+    )
+
+
+def prepare(model: nn.Module, device: Union[str, torch.device, None], precision: str) -> None:
+    """Make a model ready for decoding, as fairseq-generate does, and move it."""
+    if precision == "fp16":
+        model.half()
+    elif precision == "bf16":
+        model.bfloat16()
+    model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    # The precision of the training does not matter here.
+    common = Namespace(fp16=False, bf16=False)
+    model.prepare_for_inference_(Namespace(common=common, generation=GenerationConfig()))
+    model.eval()

@@ -1,0 +1,334 @@
+"""A trained model, or an ensemble, with text in and text out."""
+
+import json
+import logging
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union, overload
+
+import torch
+from fairseq import utils
+from fairseq.data import FairseqDataset
+from fairseq.dataclass.configs import GenerationConfig
+from fairseq.models import FairseqLanguageModel
+from fairseq.tasks import FairseqTask
+from torch import Tensor, nn
+
+from fairseq_recur.errors import ConfigError
+from fairseq_recur.inspection.capture import Maps
+from fairseq_recur.inspection.panels import Labels
+from fairseq_recur.inspection.passes import look, translate
+from fairseq_recur.pretrained.batches import batches, fit, limits, pairs, whole_texts
+from fairseq_recur.pretrained.hypothesis import Hypothesis, symbols, to_hypothesis
+from fairseq_recur.pretrained.search import OPTIONS, search_options
+from fairseq_recur.pretrained.text import Text
+
+logger = logging.getLogger(__name__)
+
+SUMMARIES: Dict[str, Any] = {"beam": 4, "no_repeat_ngram_size": 3}
+"""The search for summaries, where the training did not say with which it validates."""
+
+MANY = 0.3
+"""The share of unknown tokens from which on a text was hardly made into tokens as in training."""
+
+
+class Pretrained:
+    """What `fairseq_recur.from_pretrained` returns.
+
+    Outputs and scores are those of fairseq-generate and fairseq-interactive with the same
+    options, in the order of the input.
+
+    Attributes:
+        models: in evaluation mode; several are an ensemble
+        task: fairseq's
+        source, target: dictionary, tokenizer and subwords of each side; of a language model
+            both are its one side
+    """
+
+    def __init__(
+        self, models: List[nn.Module], task: FairseqTask, source: Text, target: Text
+    ) -> None:
+        self.models = models
+        self.task = task
+        self.source = source
+        self.target = target
+        self._limits = limits(task, models)
+
+    @property
+    def model(self) -> nn.Module:
+        """The model; of an ensemble the first."""
+        return self.models[0]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next(self.model.parameters()).device
+
+    @property
+    def is_language_model(self) -> bool:
+        """Whether it has no source."""
+        return isinstance(self.model, FairseqLanguageModel)
+
+    def __repr__(self) -> str:
+        size = sum(parameter.numel() for parameter in self.model.parameters())
+        number = f"{len(self.models)} of " if len(self.models) > 1 else ""
+        return f"<{number}{type(self.model).__name__}, {size:,} parameters, on {self.device}>"
+
+    @overload
+    def translate(self, texts: str, **options: Any) -> str: ...
+
+    @overload
+    def translate(self, texts: Sequence[str], **options: Any) -> List[str]: ...
+
+    def translate(
+        self,
+        texts: Union[str, Sequence[str]],
+        *,
+        beam: int = 5,
+        lenpen: float = 1.0,
+        max_len_a: float = 0.0,
+        max_len_b: int = 200,
+        batch_size: Optional[int] = None,
+        max_tokens: Optional[int] = None,
+        truncate: bool = False,
+        progress: Optional[bool] = None,
+        **search: Any,
+    ) -> Union[str, List[str]]:
+        """The best translation of a text, or of each of several.
+
+        Args:
+            texts: a text is one sentence (or what was one line in training); the translation
+                of an empty one is empty
+            beam, lenpen, max_len_a, max_len_b: as in fairseq-generate
+            batch_size, max_tokens: the most texts, and tokens of the source with padding, in a
+                batch; 4,000 tokens if neither is given
+            truncate: cut long sources to what the model reads, as is always done by a model
+                that was trained so
+            progress: show a bar; if there are several batches where it is None
+            search: further options of fairseq-generate's search, such as ``min_len``,
+                ``no_repeat_ngram_size``, ``sampling``, ``sampling_topp``, ``temperature``
+
+        Raises:
+            ConfigError: options that cannot be used, texts that are too long, or a model
+                without a source
+        """
+        if self.is_language_model:
+            raise ConfigError("translate: expected a model with a source; this one has complete()")
+        search.update(beam=beam, lenpen=lenpen, max_len_a=max_len_a, max_len_b=max_len_b)
+        found = self.hypotheses(
+            as_list("texts", texts), batch_size=batch_size, max_tokens=max_tokens,
+            truncate=truncate, progress=progress, **search,
+        )  # fmt: skip
+        best = [of_one[0].text for of_one in found]
+        return best[0] if isinstance(texts, str) else best
+
+    @overload
+    def summarize(self, texts: str, **options: Any) -> str: ...
+
+    @overload
+    def summarize(self, texts: Sequence[str], **options: Any) -> List[str]: ...
+
+    def summarize(
+        self, texts: Union[str, Sequence[str]], *, truncate: bool = True, **options: Any
+    ) -> Union[str, List[str]]:
+        """The summary of a text, or of each of several, by a model of ``--task summarization``.
+
+        Args:
+            texts: whole documents; line breaks in them count as spaces
+            truncate: cut long documents to what the model reads
+            options: as in `translate`; those of the search are otherwise as in the validation
+                of the training (``--eval-rouge-args``), or ``beam=4, no_repeat_ngram_size=3``
+
+        Raises:
+            ConfigError: a model of another task, or as `translate`
+        """
+        saved = getattr(self.task.cfg, "eval_rouge_args", None)
+        if saved is None:
+            raise ConfigError(
+                f"summarize: expected a model of --task summarization, found one of "
+                f"{type(self.task).__name__}, which says nothing of a prefix or how long summaries "
+                "are; use translate(texts, truncate=True, min_len=..., max_len_b=...)"
+            )
+        validated = {k: v for k, v in json.loads(saved).items() if k in OPTIONS}
+        return self.translate(texts, truncate=truncate, **{**(validated or SUMMARIES), **options})
+
+    def complete(self, texts: Union[str, Sequence[str]], **options: Any) -> Union[str, List[str]]:
+        """Continue texts with a language model.
+
+        Args:
+            texts: beginnings, which may be empty
+            options: as in `translate`; the lengths are those of the continued text
+
+        Returns the continued texts, their beginnings included.
+
+        Raises:
+            ConfigError: another model, or as `translate`
+        """
+        if not self.is_language_model:
+            raise ConfigError("complete: expected a language model; this one has translate()")
+        best = [of_one[0].text for of_one in self.hypotheses(as_list("texts", texts), **options)]
+        return best[0] if isinstance(texts, str) else best
+
+    def hypotheses(
+        self,
+        texts: Sequence[str],
+        *,
+        nbest: int = 1,
+        batch_size: Optional[int] = None,
+        max_tokens: Optional[int] = None,
+        truncate: bool = False,
+        progress: Optional[bool] = None,
+        **search: Any,
+    ) -> List[List[Hypothesis]]:
+        """The best outputs for each text with tokens, scores and attention, the best first.
+
+        Args:
+            texts: sources; of a language model, beginnings
+            nbest: hypotheses of a text, at most ``beam``
+            others: as in `translate`
+
+        Raises:
+            ConfigError: as `translate`
+        """
+        sources = self._encode(as_list("texts", texts), self.source)
+        sources = fit("texts", sources, self._limits[0], truncate or self._truncates)
+        shortest = min(map(len, sources), default=1)
+        options = search_options(search, nbest, shortest, self._limits[1])
+        # Nothing is said about nothing; a language model may begin with it.
+        empty = Hypothesis("", 0.0, [], [])
+        found = [[] if len(s) > 1 or self.is_language_model else [empty] for s in sources]
+        asked = [index for index, of_one in enumerate(found) if not of_one]
+        if asked:
+            data = pairs(self.task, [sources[index] for index in asked])
+            how = {"batch_size": batch_size, "max_tokens": max_tokens, "progress": progress}
+            for number, of_one in self._run(data, options, nbest, **how):
+                found[asked[number]] = of_one
+        return found
+
+    def score(
+        self,
+        sources: Union[str, Sequence[str]],
+        targets: Union[str, Sequence[str], None] = None,
+        *,
+        batch_size: Optional[int] = None,
+        max_tokens: Optional[int] = None,
+        truncate: bool = False,
+        progress: Optional[bool] = None,
+    ) -> Union[Hypothesis, List[Hypothesis]]:
+        """How probable the model finds given targets: fairseq-generate's ``--score-reference``.
+
+        Args:
+            sources: of a language model the texts to score, without targets
+            targets: one for each source
+            others: as in `translate`; targets are never cut
+
+        Returns one hypothesis for a text, a list for a list.
+
+        Raises:
+            ConfigError: no targets, or another number of them; or as `translate`
+        """
+        given = as_list("sources", sources)
+        if self.is_language_model != (targets is None):
+            found = "without targets" if targets is None else "with targets"
+            wanted = "a language model" if targets is None else "a model with a source"
+            raise ConfigError(f"score {found}: expected {wanted}, found {self!r}")
+        encoded = self._encode(given, self.source)
+        if targets is None:
+            data = whole_texts(self.task, fit("texts", encoded, self._limits[1], None))
+        else:
+            references = as_list("targets", targets)
+            if len(references) != len(given) or isinstance(sources, str) != isinstance(targets, str):
+                raise ConfigError(
+                    f"score: {len(given)} sources and {len(references)} targets; expected one text "
+                    "each, or two lists of the same length"
+                )
+            aims = fit("targets", self._encode(references, self.target), self._limits[1], None)
+            read = fit("sources", encoded, self._limits[0], truncate or self._truncates)
+            data = pairs(self.task, read, aims)
+        result: List[Any] = [None] * len(given)
+        how = {"batch_size": batch_size, "max_tokens": max_tokens, "progress": progress}
+        options = GenerationConfig(score_reference=True)
+        for number, of_one in self._run(data, options, 1, **how) if given else ():
+            result[number] = of_one[0]
+        return result[0] if isinstance(sources, str) else result
+
+    def look(
+        self, source: str, target: Optional[str] = None, **search: Any
+    ) -> Tuple[Maps, Labels]:
+        """What the model, or an ensemble's first, looks at in one sentence.
+
+        Args:
+            source: the sentence
+            target: a translation; otherwise the model's own, found with the options ``search``
+
+        Returns all maps of all heads, and the tokens that label them: what
+        `fairseq_recur.inspection.panels.panels` makes labelled matrices of.
+
+        Raises:
+            ConfigError: as `translate`
+        """
+        if self.is_language_model:
+            raise ConfigError("look: expected a model with a source, found a language model")
+        tokens = fit("texts", self._encode([source], self.source), self._limits[0], self._truncates)
+        data = pairs(self.task, tokens)
+        read = data.collater([data[0]])["net_input"]["src_tokens"][0].to(self.device)
+        words = self.target.dictionary
+        if target is None:
+            search_options(search, 1, len(read), self._limits[1])
+            aim = translate(self.task, self.model, read, **search)
+        else:
+            (aim,) = fit("targets", self._encode([target], self.target), self._limits[1], None)
+            aim = aim.to(self.device)
+        maps = look(self.model, read, aim, words.eos(), step_by_step=target is None)
+        predicted = symbols(aim, words)
+        labels = Labels(
+            source=symbols(read, self.source.dictionary),
+            read=[words[words.eos()], *predicted[:-1]],
+            target=predicted,
+        )
+        return {place: values.cpu() for place, values in maps.items()}, labels
+
+    @property
+    def _truncates(self) -> bool:
+        """Whether the model was trained with long sources cut."""
+        task = self.task
+        return bool(getattr(task, "truncate_source", getattr(task.cfg, "truncate_source", False)))
+
+    def _encode(self, texts: List[str], side: Text) -> List[Tensor]:
+        """Texts as ids; a warning if the model knows few of them."""
+        found = [side.encode(text) for text in texts]
+        tokens = sum(len(ids) - 1 for ids in found)
+        unknown = sum(int(ids.eq(side.dictionary.unk()).sum()) for ids in found)
+        if unknown > MANY * tokens:
+            logger.warning(
+                "%d of %d tokens are not in the dictionary: is the text made into tokens as it was "
+                "for the training (tokenizer=, bpe=)? The first one: %s",
+                unknown, tokens, side.pieces(texts[0]),
+            )  # fmt: skip
+        return found
+
+    def _run(
+        self, data: FairseqDataset, options: GenerationConfig, nbest: int, **how: Any
+    ) -> Iterator[Tuple[int, List[Hypothesis]]]:
+        """Search, or score, batch by batch: each text's number and its hypotheses."""
+        generator = self.task.build_generator(self.models, options)
+        for batch in batches(self.task, data, **how):
+            batch = utils.apply_to_sample(lambda tensor: tensor.to(self.device), batch)
+            found = self.task.inference_step(generator, self.models, batch)
+            sources = batch["net_input"]["src_tokens"]
+            for number, source, of_one in zip(batch["id"].tolist(), sources, found):
+                read = None if self.is_language_model else source
+                yield number, [
+                    to_hypothesis(each, self.target, read, self.source, options.score_reference)
+                    for each in of_one[:nbest]
+                ]
+
+
+def as_list(name: str, texts: Union[str, Sequence[str]]) -> List[str]:
+    """One text as a list of one; ConfigError for what is neither text nor texts."""
+    found = [texts] if isinstance(texts, str) else list(texts)
+    for number, text in enumerate(found):
+        if not isinstance(text, str):
+            raise ConfigError(
+                f"{name}: expected a str, or a list of them; number {number} is a "
+                f"{type(text).__name__}"
+            )
+    return found

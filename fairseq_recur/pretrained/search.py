@@ -1,0 +1,69 @@
+"""The options of fairseq's search for the best output, checked before it begins."""
+
+import difflib
+from typing import Any, Dict
+
+from fairseq.dataclass.configs import GenerationConfig
+
+from fairseq_recur.errors import ConfigError
+
+OPTIONS = (
+    "beam lenpen min_len max_len_a max_len_b no_repeat_ngram_size unkpen unnormalized temperature "
+    "match_source_len sampling sampling_topk sampling_topp diverse_beam_groups "
+    "diverse_beam_strength diversity_rate"
+).split()
+"""What fairseq-generate has that a search obeys, with the same defaults."""
+
+
+def search_options(options: Dict[str, Any], nbest: int, shortest: int, longest: int) -> Any:
+    """Make fairseq's configuration of a search.
+
+    Args:
+        options: some of `OPTIONS`
+        nbest: hypotheses that are wanted
+        shortest: tokens of the shortest source, on which ``max_len_a`` depends
+        longest: tokens of the longest output that the model can make
+
+    Raises:
+        ConfigError: an unknown option, or values that do not go together
+    """
+    for name in options:
+        if name not in OPTIONS:
+            close = difflib.get_close_matches(name, OPTIONS, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(OPTIONS)}"
+            raise ConfigError(f"there is no search option {name!r}; {hint}")
+    found = GenerationConfig(**options)
+    if found.beam < 1 or not 1 <= nbest <= found.beam:
+        raise ConfigError(
+            f"nbest={nbest} of beam={found.beam}: expected a beam of at least 1, and nbest from 1 "
+            "to the beam"
+        )
+    # As fairseq counts: the end of the sentence comes on top.
+    most = min(int(found.max_len_a * shortest + found.max_len_b), longest - 1)
+    if found.match_source_len:
+        most = shortest
+    if found.min_len > most:
+        raise ConfigError(
+            f"min_len={found.min_len} is more than the longest output for the shortest text, "
+            f"{most} tokens (max_len_a={found.max_len_a}, max_len_b={found.max_len_b}, the model's "
+            f"{longest} positions)"
+        )
+    kinds = [
+        name
+        for name, on in (
+            ("sampling", found.sampling),
+            ("diverse_beam_groups", found.diverse_beam_groups > 0),
+            ("match_source_len", found.match_source_len),
+            ("diversity_rate", found.diversity_rate > 0),
+        )
+        if on
+    ]
+    if len(kinds) > 1:
+        raise ConfigError(f"{' and '.join(kinds)} are different searches; choose one")
+    if not found.sampling and (found.sampling_topk > 0 or found.sampling_topp > 0):
+        raise ConfigError("sampling_topk and sampling_topp need sampling=True")
+    if found.diverse_beam_groups > 0 and found.beam % found.diverse_beam_groups:
+        raise ConfigError(
+            f"beam={found.beam} cannot be split into diverse_beam_groups={found.diverse_beam_groups}"
+        )
+    return found

@@ -1,0 +1,221 @@
+"""Between text and a model's tokens, with fairseq's tokenizers and subwords.
+
+What a training does not say is read off the dictionary: its symbols tell the kind of subwords,
+and the file that makes them is looked for beside the checkpoint and the data.
+"""
+
+import difflib
+import logging
+from argparse import Namespace
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
+
+from fairseq.data import Dictionary, encoders
+from fairseq.registry import REGISTRIES
+from torch import Tensor
+
+from fairseq_recur.errors import ConfigError
+from fairseq_recur.pretrained.folder import listing
+
+logger = logging.getLogger(__name__)
+
+NONE = "none"
+"""In the place of a tokenizer or BPE: the text is in tokens already."""
+
+FILES: Dict[str, Dict[str, str]] = {
+    "sentencepiece": {"sentencepiece_model": "*.model"},
+    "subword_nmt": {"bpe_codes": "*code*"},
+    "fastbpe": {"bpe_codes": "*code*"},
+    "gpt2": {"gpt2_encoder_json": "encoder.json", "gpt2_vocab_bpe": "vocab.bpe"},
+    "hf_byte_bpe": {"bpe_vocab": "vocab.json", "bpe_merges": "merges.txt"},
+    "byte_bpe": {"sentencepiece_model_path": "*.model"},
+}
+"""The files that a kind of subwords needs: option of fairseq -> name."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What makes tokens of text.
+
+    Attributes:
+        tokenizer, bpe: names in fairseq's registries, `NONE`, or None where nobody said
+        options: of both, by their names in fairseq, as the user and the checkpoint gave them
+        given: names of the options that the user gave
+        places: folders in which files are looked for, in this order
+    """
+
+    tokenizer: Optional[str]
+    bpe: Optional[str]
+    options: Mapping[str, Any]
+    given: Sequence[str]
+    places: Sequence[Path]
+
+
+class Text:
+    """One side of a model: its dictionary, and how text becomes its tokens.
+
+    Args:
+        dictionary: of this side
+        tokenizer, bpe: of fairseq, or None
+    """
+
+    def __init__(self, dictionary: Dictionary, tokenizer: Any, bpe: Any) -> None:
+        self.dictionary = dictionary
+        self.tokenizer = tokenizer
+        self.bpe = bpe
+
+    def pieces(self, text: str) -> str:
+        """A text as the symbols of the dictionary with spaces between; line breaks are spaces."""
+        text = " ".join(text.splitlines()).strip()
+        for encoder in (self.tokenizer, self.bpe):
+            text = text if encoder is None else encoder.encode(text)
+        return text
+
+    def encode(self, text: str) -> Tensor:
+        """A text as (L,) int64 with the end of the sentence."""
+        return self.dictionary.encode_line(self.pieces(text), add_if_not_exist=False).long()
+
+    def decode(self, tokens: Tensor) -> str:
+        """Ids (L,) as the text that users read."""
+        text = self.dictionary.string(tokens.int())
+        for decoder in (self.bpe, self.tokenizer):
+            text = text if decoder is None else decoder.decode(text)
+        return text
+
+
+def build_text(
+    dictionary: Dictionary, settings: Settings, language: str, others: Sequence[str]
+) -> Text:
+    """Build one side's encoders.
+
+    Args:
+        dictionary: of this side
+        settings: of both sides
+        language: of this side, which chooses among files as ``codes.en`` and ``codes.de``
+        others: the other side's language, or none
+
+    Raises:
+        ConfigError: an unknown name, or a file that is not there
+    """
+    tokenizer, bpe = chosen(dictionary, settings)
+    options = dict(settings.options)
+    for option, pattern in FILES.get(bpe, {}).items():
+        options[option] = find_file(bpe, option, pattern, settings, language, others)
+    if bpe == "subword_nmt" and columns(Path(options["bpe_codes"])) == 3:
+        bpe = "fastbpe"  # has its codes in another form, at which subword-nmt exits
+    # Moses' rules for this side's language in both directions.
+    options["source_lang"] = options["target_lang"] = language
+    namespace = Namespace(**options)
+    namespace.tokenizer = None if tokenizer == NONE else tokenizer
+    namespace.bpe = None if bpe == NONE else bpe
+    return Text(dictionary, encoders.build_tokenizer(namespace), encoders.build_bpe(namespace))
+
+
+def chosen(dictionary: Dictionary, settings: Settings) -> Tuple[str, str]:
+    """The names of a side's tokenizer and BPE; ConfigError for unknown ones."""
+    names = (settings.tokenizer or NONE, settings.bpe or kind_of(dictionary))
+    for registry, name in zip(("tokenizer", "bpe"), names):
+        known = [NONE, *REGISTRIES[registry]["registry"]]
+        if name not in known:
+            raise ConfigError(
+                f"from_pretrained: {registry}={name!r}: expected one of {', '.join(known)}"
+            )
+    return names
+
+
+def check_options(settings: Settings, dictionaries: Sequence[Dictionary]) -> None:
+    """Refuse options that the user gave and no chosen tokenizer or BPE has.
+
+    Raises:
+        ConfigError: naming the one that was probably meant
+    """
+    sides = [chosen(dictionary, settings) for dictionary in dictionaries]
+    there: Set[str] = set()
+    for registry, names in zip(("tokenizer", "bpe"), zip(*sides)):
+        kinds = REGISTRIES[registry]["dataclass_registry"]
+        there.update(*(kinds[n].__dataclass_fields__ for n in names if n in kinds))
+    there -= {"_name", "source_lang", "target_lang"}
+    for option in settings.given:
+        if option not in there:
+            close = difflib.get_close_matches(option, there, n=1)
+            raise ConfigError(
+                f"from_pretrained: there is no option {option!r} with tokenizer={sides[0][0]!r} "
+                f"and bpe={sides[0][1]!r}; "
+                + (f"did you mean {close[0]}?" if close else f"there is {sorted(there) or 'none'}")
+            )
+
+
+def kind_of(dictionary: Dictionary) -> str:
+    """The kind of subwords that a dictionary's symbols are."""
+    words = [symbol for symbol in dictionary.symbols[dictionary.nspecial :]]
+    words = [word for word in words if not word.startswith("madeupword")]
+    if any(word.endswith("@@") for word in words):
+        return "subword_nmt"
+    if any(word.startswith("\u2581") for word in words):
+        return "sentencepiece" if any(len(word) > 1 for word in words) else "characters"
+    if len(words) > 100 and sum(map(str.isdecimal, words)) > 0.9 * len(words):
+        return "gpt2"
+    return NONE
+
+
+def find_file(
+    bpe: str, option: str, pattern: str, settings: Settings, language: str, others: Sequence[str]
+) -> str:
+    """Find a file that makes subwords.
+
+    One that the user gave is looked for as it is named and in the places; one of the training
+    where it was and, by its name, in the places; else the pattern is.
+
+    Raises:
+        ConfigError: it is not there, or there are several
+    """
+    named = settings.options.get(option)
+    if named:
+        name = Path(str(named)).expanduser()
+        in_places = [place / part for place in settings.places for part in (name, name.name)]
+        for path in (name, *in_places):
+            if path.is_file():
+                return str(path)
+        if option in settings.given:
+            raise ConfigError(f"from_pretrained: {option}={named}: no such file")
+    for place in settings.places:
+        found = of_language(candidates(place, pattern, bpe), language, others)
+        if len(found) > 1:
+            raise ConfigError(
+                f"from_pretrained: {place} has {', '.join(path.name for path in found)}; choose "
+                f"with {option}=FILE"
+            )
+        if found:
+            logger.info("%s: %s", option, found[0])
+            return str(found[0])
+    looked = "; ".join(f"{place} has {listing(place)}" for place in settings.places)
+    why = "" if settings.bpe else f" (the dictionary of {language} has such subwords)"
+    raise ConfigError(
+        f"from_pretrained: no {pattern} for bpe={bpe!r}{why}: {looked}. Give {option}=FILE, or "
+        f"bpe={NONE!r} for text that is in subwords already"
+    )
+
+
+def candidates(place: Path, pattern: str, bpe: str) -> List[Path]:
+    """The files of a folder that could be meant."""
+    found = sorted(path for path in place.glob(pattern) if path.is_file())
+    if "bpe_codes" in FILES[bpe]:
+        found = [path for path in found if columns(path)]
+    return found
+
+
+def of_language(files: List[Path], language: str, others: Sequence[str]) -> List[Path]:
+    """Of files with languages in their names those of one language, else those without any."""
+    own = [path for path in files if language in path.name.split(".")]
+    return own or [path for path in files if not set(others) & set(path.name.split("."))]
+
+
+def columns(path: Path) -> int:
+    """2 for codes of subword-nmt, 3 for those of fastBPE, 0 for other files."""
+    with open(path, encoding="utf-8", errors="replace") as file:
+        lines = [line for line in (file.readline(1000) for _ in range(2)) if line]
+    if lines and lines[0].startswith("#version"):
+        return 2
+    found = {len(line.split()) for line in lines}
+    return found.pop() if found in ({2}, {3}) else 0
