@@ -2,10 +2,12 @@
 
 import os
 import re
+from argparse import Namespace
 from pathlib import Path
 from typing import List, Optional, Sequence, Tuple
 
 import fairseq
+from fairseq.utils import import_user_module
 from omegaconf import OmegaConf
 
 from fairseq_recur.errors import ConfigError
@@ -57,6 +59,15 @@ def add_override(argv: Sequence[str]) -> Tuple[List[str], Optional[str]]:
     folder = os.path.abspath(foreign) if foreign else OWN  # hydra changes the folder
     quoted = folder.replace("\\", "\\\\").replace("'", "\\'")
     return rest + [f"common.user_dir='{quoted}'"], foreign
+
+
+def load_before_hydra(folder: Optional[str]) -> None:
+    """Import the user's folder now: hydra asks what options take before fairseq imports it.
+
+    A folder that only hydra can resolve, with ${...} in it, is left to fairseq.
+    """
+    if folder is not None and "${" not in folder:
+        import_user_module(Namespace(user_dir=folder))
 
 
 def choose(given: Sequence[str]) -> Optional[str]:

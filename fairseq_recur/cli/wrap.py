@@ -44,6 +44,7 @@ def run(command: str, argv: Sequence[str]) -> int:
     if command == "hydra-train":
         argv, foreign = user_dir.add_override(argv)
         argv = inputs.absolute_overrides(argv)
+        user_dir.load_before_hydra(foreign)
     else:
         argv, foreign = user_dir.add_option(argv)
     if foreign is not None:

@@ -17,7 +17,7 @@ from fairseq_recur.modules.parts import FUSION, MULTICOLUMN, RECURRENCE
 OPTIONS = {f.name: f for f in fields(RecurrentTransformerConfig) if f.name != "_name"}
 
 # Options that act only under another one, with the values of the other that need them.
-RECURRENT, FUSED = {*RECURRENCE}, {*FUSION}
+RECURRENT, FUSED = RECURRENCE, FUSION
 ONLY_WITH = (
     ("recurrence_steps", "recurrence", {"biarn"}),
     ("recurrence_attention", "recurrence", {"biarn"}),

@@ -1,0 +1,51 @@
+"""A further recurrent network for the recurrence encoder: the minGRU, in both directions.
+
+Feng et al. 2024, "Were RNNs All We Needed?": a GRU whose gate and candidate read the input alone,
+
+    z_t = sigma(W_z x_t),   c_t = W_c x_t,   h_t = (1 - z_t) h_{t-1} + z_t c_t
+
+so that nothing but a weighted sum passes from token to token.
+"""
+
+from typing import Optional
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_recur.models.extending import add_part
+from fairseq_recur.modules.recurrence import Recurrence, RecurrenceOptions
+
+
+class MinGRU(Recurrence):
+    """REC(H) with an output for each token: (B, S, I) to (B, S, 2C)."""
+
+    keeps_length = True
+
+    def __init__(self, input_dim: int, state_dim: int, options: RecurrenceOptions) -> None:
+        super().__init__(input_dim, state_dim, options)
+        # One row of matrices a direction: gate and candidate, forward and backward.
+        self.input_proj = nn.Linear(input_dim, 4 * state_dim)
+
+    def forward(self, x: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
+        """(B, S, I) and (B, S) bool or None to (B, S, 2C), zero at padding."""
+        gates, candidates = self.input_proj(x).view(*x.shape[:2], 2, 2, -1).unbind(2)
+        z = torch.sigmoid(gates)  # (B, S, 2, C), the directions side by side
+        if padding_mask is not None:  # the state goes through padding as it is
+            z = z.masked_fill(padding_mask[:, :, None, None], 0.0)
+        states = self.initial_states(x, padding_mask)
+        forward = self.scan(z[:, :, 0], candidates[:, :, 0], states[0])
+        backward = self.scan(z[:, :, 1].flip(1), candidates[:, :, 1].flip(1), states[1]).flip(1)
+        out = torch.cat([forward, backward], dim=-1)
+        return out if padding_mask is None else out.masked_fill(padding_mask.unsqueeze(-1), 0.0)
+
+    @staticmethod
+    def scan(z: Tensor, candidates: Tensor, state: Tensor) -> Tensor:
+        """h_1 ... h_S from gates and candidates (B, S, C) and h_0 (B, C): (B, S, C)."""
+        states = []
+        for gate, candidate in zip(z.unbind(1), candidates.unbind(1)):
+            state = torch.lerp(state, candidate, gate)
+            states.append(state)
+        return torch.stack(states, dim=1)
+
+
+add_part("recurrence", "min_gru", MinGRU)
