@@ -7,3 +7,7 @@ class ConfigError(ValueError):
 
 class CheckpointError(RuntimeError):
     """A checkpoint that cannot be used: damaged, foreign, or refused as unsafe."""
+
+
+class ProcessError(RuntimeError):
+    """Another process of the same training has gone, so this one cannot go on."""

@@ -1,11 +1,11 @@
-"""Two processes with half the batch train what one process with the whole trains."""
+"""Two and four processes train what one process trains, also where batches are uneven."""
 
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Callable, Dict, List
+from typing import Callable, Dict, List, NamedTuple
 
 import pytest
 import torch
@@ -14,15 +14,31 @@ from tests.conftest import SMALL, STRUCTURES, SYSTEMS, TRAIN, write_corpus
 from tests.running import USER_DIR, saved_weights
 
 ROOT = Path(__file__).parents[2]
-SENTENCES = 16  # the whole training set, and the batch of one update
+SENTENCES = 16  # the whole training set
+UPDATES = 20
 
 # Plain gradient descent: Adam makes a step of full size of a gradient that is zero but for
 # its last bit, like that of a bias that softmax cancels.
 TRAINING = [
-    *SMALL, *TRAIN, *"--optimizer sgd --lr 0.1 --lr-scheduler fixed --max-update 3".split(),
-    *"--disable-validation --no-epoch-checkpoints --dropout 0 --attention-dropout 0".split(),
-    *"--activation-dropout 0".split(),
+    *SMALL, *TRAIN, *"--optimizer sgd --lr 0.1 --lr-scheduler fixed".split(),
+    *f"--max-update {UPDATES} --disable-validation --no-epoch-checkpoints".split(),
+    *"--dropout 0 --attention-dropout 0 --activation-dropout 0".split(),
+    *"--required-batch-size-multiple 1".split(),
 ]  # fmt: skip
+
+
+class Shares(NamedTuple):
+    """How the sentences of an update are shared, and what one process does that does the same."""
+
+    processes: int
+    each: int  # sentences of a batch of each process
+    alone: List[str]
+
+
+EVEN = Shares(2, SENTENCES // 2, ["--batch-size", str(SENTENCES)])
+# Five batches of three and one of one: four for one update, two for the next, in which two
+# processes have none.
+UNEVEN = Shares(4, 3, ["--batch-size", "3", "--update-freq", "4"])
 
 BACKENDS: Dict[str, List[str]] = {
     "pytorch_ddp": ["--ddp-backend", "pytorch_ddp"],
@@ -48,17 +64,20 @@ def data(tmp_path_factory: pytest.TempPathFactory, cli: Callable[..., str]) -> P
     return folder / "bin"
 
 
-def arguments(data: Path, model: str, folder: Path, batch: int, *flags: str) -> List[str]:
+def arguments(data: Path, model: str, folder: Path, *flags: str) -> List[str]:
     return [
-        str(data), "--user-dir", USER_DIR, *SYSTEMS[model], *TRAINING, "--batch-size", str(batch),
-        "--save-dir", str(folder), *flags,
+        str(data), "--user-dir", USER_DIR, *SYSTEMS[model], *TRAINING, "--save-dir", str(folder),
+        *flags,
     ]  # fmt: skip
 
 
-def train_by_two(data: Path, folder: Path, models: List[str], backends: List[str]) -> Path:
-    """Train all in two processes, and return the folder in which they are: MODEL/BACKEND."""
+def train_by(
+    shares: Shares, data: Path, folder: Path, models: List[str], backends: List[str]
+) -> Path:
+    """Train all in several processes, and return the folder in which they are: MODEL/BACKEND."""
+    batch = ["--batch-size", str(shares.each)]
     plan = [
-        arguments(data, model, folder / model / backend, SENTENCES // 2, *BACKENDS[backend])
+        arguments(data, model, folder / model / backend, *batch, *BACKENDS[backend])
         for model in models
         for backend in backends
     ]
@@ -67,9 +86,9 @@ def train_by_two(data: Path, folder: Path, models: List[str], backends: List[str
     for name in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK"):
         environment.pop(name, None)
     done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2",
-         "-m", "tests.distributed.train_several", str(folder / "plan.json")],
-        env=environment, cwd=ROOT, capture_output=True, text=True, timeout=600,
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node",
+         str(shares.processes), "-m", "tests.distributed.train_several", str(folder / "plan.json")],
+        env=environment, cwd=ROOT, capture_output=True, text=True, timeout=1200,
     )  # fmt: skip
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
     return folder
@@ -80,64 +99,78 @@ def weights(folder: Path) -> Dict[str, torch.Tensor]:
 
 
 @pytest.fixture(scope="module")
-def presets(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def two(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The presets, by fairseq's default back end, also with activation checkpointing."""
-    return train_by_two(data, tmp_path_factory.mktemp("presets"), DEFAULTS, DEFAULT_BACKENDS)
+    return train_by(EVEN, data, tmp_path_factory.mktemp("two"), DEFAULTS, DEFAULT_BACKENDS)
+
+
+@pytest.fixture(scope="module")
+def four(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train_by(UNEVEN, data, tmp_path_factory.mktemp("four"), DEFAULTS, ["pytorch_ddp"])
 
 
 @pytest.fixture(scope="module")
 def legacy(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The presets, by the other one."""
-    return train_by_two(data, tmp_path_factory.mktemp("legacy"), DEFAULTS, ["legacy_ddp"])
+    """The presets, by the other back end."""
+    return train_by(EVEN, data, tmp_path_factory.mktemp("legacy"), DEFAULTS, ["legacy_ddp"])
 
 
 @pytest.fixture(scope="module")
 def options(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Their options, by one back end."""
-    return train_by_two(data, tmp_path_factory.mktemp("options"), OPTIONS, ["pytorch_ddp"])
+    return train_by(EVEN, data, tmp_path_factory.mktemp("options"), OPTIONS, ["pytorch_ddp"])
 
 
 @pytest.mark.parametrize("model", DEFAULTS)
-def test_two_processes_equal_one(
-    model: str, data: Path, presets: Path, cli: Callable[..., str], tmp_path: Path
+def test_two_processes(
+    model: str, data: Path, two: Path, cli: Callable[..., str], tmp_path: Path
 ) -> None:
-    assert_equal_one(data, presets / model, model, len(DEFAULT_BACKENDS), cli, tmp_path)
+    assert_equal_one(EVEN, data, two / model, model, DEFAULT_BACKENDS, cli, tmp_path)
+
+
+@pytest.mark.parametrize("model", DEFAULTS)
+def test_four_processes(
+    model: str, data: Path, four: Path, cli: Callable[..., str], tmp_path: Path
+) -> None:
+    assert_equal_one(UNEVEN, data, four / model, model, ["pytorch_ddp"], cli, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", DEFAULTS)
-def test_two_processes_equal_one_with_legacy_ddp(
+def test_two_processes_with_legacy_ddp(
     model: str, data: Path, legacy: Path, cli: Callable[..., str], tmp_path: Path
 ) -> None:
-    assert_equal_one(data, legacy / model, model, 1, cli, tmp_path)
+    assert_equal_one(EVEN, data, legacy / model, model, ["legacy_ddp"], cli, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", OPTIONS)
-def test_two_processes_equal_one_with_options(
+def test_two_processes_with_options(
     model: str, data: Path, options: Path, cli: Callable[..., str], tmp_path: Path
 ) -> None:
-    assert_equal_one(data, options / model, model, 1, cli, tmp_path)
+    assert_equal_one(EVEN, data, options / model, model, ["pytorch_ddp"], cli, tmp_path)
 
 
 def assert_equal_one(
-    data: Path, two: Path, model: str, count: int, cli: Callable[..., str], tmp_path: Path
-) -> None:
-    """Train in one process, and compare with what two have trained by *count* back ends."""
-    cli("train", *arguments(data, model, tmp_path / "one", SENTENCES))
-    one = weights(tmp_path / "one")
-    cli("train", *arguments(data, model, tmp_path / "start", SENTENCES, "--max-update", "1"))
-    start = weights(tmp_path / "start")
-    backends = list(two.iterdir())
-    assert len(backends) == count
-    for backend in backends:
+    shares: Shares, data: Path, several: Path, model: str, backends: List[str],
+    cli: Callable[..., str], tmp_path: Path,
+) -> None:  # fmt: skip
+    """Train in one process, and compare with what several have trained by all *backends*."""
+    flags = arguments(data, model, tmp_path, *shares.alone)
+    cli("train", *flags, "--max-update", UPDATES // 2)
+    before = weights(tmp_path)
+    cli("train", *flags)
+    one = weights(tmp_path)
+    assert {backend.name for backend in several.iterdir()} == {*backends}
+    for backend in several.iterdir():
         state = torch.load(backend / "checkpoint_last.pt", weights_only=True)
-        assert state["cfg"]["distributed_training"]["distributed_world_size"] == 2
-        assert state["optimizer_history"][-1]["num_updates"] == 3
+        world = state["cfg"]["distributed_training"]["distributed_world_size"]
+        assert world == shares.processes
+        assert state["optimizer_history"][-1]["num_updates"] == UPDATES
         found = weights(backend)
         assert found.keys() == one.keys()
         for name, value in one.items():
             message = f"{backend.name}: {name}"
             torch.testing.assert_close(found[name], value, rtol=0, atol=1e-6, msg=message)
-    moved = [name for name in start if (start[name] - one[name]).abs().max() > 1e-4]
-    assert len(moved) > len(start) / 2, "the updates must be larger than the tolerance"
+    moved = [name for name in one if (one[name] - before[name]).abs().max() > 1e-4]
+    assert len(moved) > len(one) / 2, "the updates must be larger than the tolerance"

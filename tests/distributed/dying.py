@@ -1,0 +1,27 @@
+"""A training of which one process is killed when it has made three updates.
+
+``python -m tests.distributed.dying RANK FLAGS...``, started as often as a launcher wants.
+"""
+
+import os
+import signal
+import sys
+from typing import Any
+
+from fairseq.trainer import Trainer
+
+from fairseq_recur.cli import main
+
+UPDATES = 3
+
+if __name__ == "__main__":
+    victim, train_step = sys.argv[1], Trainer.train_step
+
+    def train_or_die(trainer: Trainer, *args: Any, **kwargs: Any) -> Any:
+        """fairseq's, until it is time."""
+        if os.environ["RANK"] == victim and trainer.get_num_updates() == UPDATES:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return train_step(trainer, *args, **kwargs)
+
+    Trainer.train_step = train_or_die
+    sys.exit(main(["train", *sys.argv[2:]]))
