@@ -7,6 +7,7 @@ finds it and leaves it alone. `environment_report` and `known_problems` describe
 machine for ``fairseq-recur check``.
 """
 
+import ast
 import atexit
 import collections
 import contextlib
@@ -38,7 +39,7 @@ from typing import Any, Callable
 
 import torch
 
-from fairseq_recur.errors import CheckpointError, ConfigError
+from fairseq_recur.errors import CheckpointError, ConfigError, ProcessError
 from fairseq_recur.files import whole_file
 
 logger = logging.getLogger(__name__)
@@ -159,6 +160,7 @@ def _load_weights_only() -> None:
         os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
 
 
+NOTHING_RUN = "Nothing in it was executed."
 NOTHING = "Nothing in it was executed and nothing was loaded."
 AGAIN = "Copy or download it again, or go back to an earlier checkpoint."
 
@@ -253,6 +255,42 @@ def _content_problem(path: str, state: Any) -> str | None:
             "recurrence encoder: it was changed after it was saved. Use the original checkpoint."
         )
     return None
+
+
+@_adaptation(
+    "evaluated options",
+    "fairseq passes options that hold lists or numbers as text to eval(), also those of the "
+    "configuration in a checkpoint: --encoder-xformers-att-config, fconv's --encoder-layers",
+    "a fairseq that reads them without eval()",
+)
+def _evaluate_values_alone() -> None:
+    for name, module in list(sys.modules.items()):
+        if name.split(".")[0] in ("fairseq", "fairseq_cli") and isinstance(module, types.ModuleType):
+            vars(module).setdefault("eval", evaluate)
+
+
+def evaluate(text: Any) -> Any:
+    """What a text of numbers, texts, lists and their sums and products stands for.
+
+    It takes the place of eval() in fairseq, whose options are such as "[(512, 3)] * 20".
+
+    Raises:
+        ConfigError: the text asks for anything else
+    """
+    allowed = (
+        ast.Expression, ast.Constant, ast.Tuple, ast.List, ast.Set, ast.Dict, ast.Load,
+        ast.UnaryOp, ast.USub, ast.UAdd, ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.Div,
+    )  # fmt: skip
+    try:
+        tree = ast.parse(text.strip(), mode="eval")
+        if all(isinstance(node, allowed) for node in ast.walk(tree)):
+            return eval(compile(tree, "<option>", "eval"), {"__builtins__": {}})
+    except Exception as error:  # also what a sum of a text and a number raises
+        raise ConfigError(f"the value {text!r} of an option cannot be read ({error})") from None
+    raise ConfigError(
+        f"the value {text!r} of an option is no list, number or text. {NOTHING_RUN} Correct it, or "
+        "use no checkpoint whose configuration has it."
+    )
 
 
 @_adaptation(
@@ -396,6 +434,63 @@ def _mend_arguments() -> None:
         return parse_args_and_arch
 
     _wrap(options, "parse_args_and_arch", "arguments", mending)
+
+
+@_adaptation(
+    "option values",
+    "a list such as --adaptive-softmax-cutoff '(1' ends in a SyntaxError; a text with a backslash "
+    "before its end, or with ${...}, in an error of hydra's parser",
+    "a fairseq that hands its options to hydra as values and not as text",
+)
+def _refuse_unreadable_values() -> None:
+    from fairseq.dataclass import utils as dataclass_utils
+
+    def reading(evaluate: Callable) -> Callable:
+        def eval_str_list(x: Any, x_type: Callable = float) -> Any:
+            try:
+                return evaluate(x, x_type)
+            except (SyntaxError, TypeError, OverflowError, MemoryError, RecursionError) as error:
+                raise ValueError(str(error)) from error  # argparse knows this one
+
+        return eval_str_list
+
+    def checking(override: Callable) -> Callable:
+        def override_module_args(args: Any) -> Any:
+            overrides, deletes = override(args)
+            keys = {word.split("=", 1)[0] for word in overrides}
+            wrong = [p for p in (_unreadable(word, keys) for word in overrides) if p]
+            if wrong:
+                raise ConfigError("options that cannot be read:\n- " + "\n- ".join(wrong))
+            return overrides, deletes
+
+        return override_module_args
+
+    _wrap(dataclass_utils, "eval_str_list", "option values", reading)
+    _wrap(dataclass_utils, "override_module_args", "option values", checking)
+
+
+def _unreadable(override: str, keys: set[str]) -> str | None:
+    """Why hydra would stop at an option, "group.name=value", or None.
+
+    Args:
+        override: as fairseq gives it to hydra.
+        keys: "group.name" of all options, to which ${...} may refer.
+    """
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    key, _, value = override.partition("=")
+    name = "--" + key.rpartition(".")[2].replace("_", "-")
+    if "${" in value:
+        unknown = [k for k in re.findall(r"\$\{([^}]*)\}?", value) if k not in keys]
+        if unknown or key in value:
+            return f"{name} {value}: ${{...}} would stand for another option, and there is none"
+    if "\\" in value:
+        try:
+            OverridesParser.create().parse_overrides([override])
+        except HydraException:
+            return f"{name} {value}: a backslash cannot stand there; use / in paths"
+    return None
 
 
 @_adaptation(
@@ -681,6 +776,41 @@ def _mend_torchrun() -> None:
     _wrap(distributed_utils, "all_gather_list", "torchrun", gathering)
     _wrap(distributed_utils, "infer_init_method", "torchrun", inferring)
     _wrap(distributed_utils, "call_main", "torchrun", calling)
+
+
+@_adaptation(
+    "a process that dies",
+    "the others of the training end with an error from the depths of gloo or NCCL, in the middle "
+    "of whatever they computed",
+    "a fairseq that catches the errors of torch.distributed",
+)
+def _explain_lost_process() -> None:
+    from fairseq.distributed import utils as distributed_utils
+
+    def explaining(call: Callable) -> Callable:
+        def call_main(cfg: Any, main: Callable, **kwargs: Any) -> Any:
+            return call(cfg, functools.partial(_or_process_error, main), **kwargs)
+
+        return call_main
+
+    _wrap(distributed_utils, "call_main", "a process that dies", explaining)
+
+
+def _or_process_error(main: Callable, *args: Any, **kwargs: Any) -> Any:
+    try:
+        return main(*args, **kwargs)
+    except RuntimeError as error:
+        if not (isinstance(error, torch.distributed.DistError) or "gloo/transport" in str(error)):
+            raise
+        said = re.sub(r"^\[\S+\] ", "", str(error).strip()).split(". This is typically")[0]
+        joined = torch.distributed.is_initialized()
+        who = f"rank {torch.distributed.get_rank()}" if joined else "this one, before it joined,"
+        raise ProcessError(
+            "another process of this training has gone, or could not be reached for too long. "
+            f"{who} was told: {said}\nLook for the first error of the "
+            "others, or for what killed one (too little memory?); the same command goes on from "
+            "the last checkpoint"
+        ) from None
 
 
 # The rest of fairseq ----------------------------------------------------------------

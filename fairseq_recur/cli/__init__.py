@@ -20,7 +20,7 @@ from fairseq_recur.cli import (
     score,
     wrap,
 )
-from fairseq_recur.errors import CheckpointError, ConfigError
+from fairseq_recur.errors import CheckpointError, ConfigError, ProcessError
 from fairseq_recur.version import __version__
 
 PROG = "fairseq-recur"
@@ -79,7 +79,8 @@ def build_parser() -> argparse.ArgumentParser:
         description="Recurrence for fairseq's Transformer: fairseq's commands with the plug-in "
         "loaded, and tools around them.",
         epilog=f"{PROG} COMMAND --help explains a command. Exit status: 0 done, "
-        "1 check found a problem, 2 wrong input, 75 a signal stopped a training, which is saved.",
+        "1 check found a problem, or another process of a training has gone, 2 wrong input, "
+        "75 a signal stopped a training, which is saved.",
     )
     parser.add_argument("--version", action="version", version=f"{PROG} {__version__}")
     parser.add_argument(
@@ -114,7 +115,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     Args:
         argv: the arguments after the program's name; those of this process if None.
 
-    Returns the exit status: 0, 1 (`check` found a problem), 2 (wrong input, explained
+    Returns the exit status: 0, 1 (`check` found a problem, or a process of a training died), 2 (wrong input, explained
     in one message on stderr) or 75 (a training was stopped by a signal, and saved).
     argparse leaves by SystemExit, also with 2.
     """
@@ -130,6 +131,9 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
             traceback.print_exc()
         print(f"{PROG}: error: {_message(error)}", file=sys.stderr)
         return 2
+    except ProcessError as error:
+        print(f"{PROG}: error: {error}", file=sys.stderr)
+        return 1
     except BrokenPipeError:
         # The reader of the output has gone (`| head`); Python would complain again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
