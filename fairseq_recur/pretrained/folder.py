@@ -102,13 +102,11 @@ def find_dictionaries(
     Raises:
         ConfigError: no folder has them; it says which files were looked for, and where
     """
-    if data is not None:
-        places = [Path(data).expanduser()]
-    else:
-        places = [home, *(Path(path) for path in utils.split_paths(saved or "")[:1])]
+    of_training = [Path(path) for path in utils.split_paths(saved or "")[:1]]
+    places = [home, *of_training] if data is None else [Path(data).expanduser()]
     looked = []
     for place in places:
-        found = known_languages(place, languages)
+        found = known_languages([place, *of_training], languages)
         names = [f"dict.{name}.txt" for name in found] if languages else ["dict.txt"]
         lacking = [name for name in names if not (place / name).is_file()]
         if not lacking and (found or not languages):
@@ -126,10 +124,11 @@ def find_dictionaries(
     )
 
 
-def known_languages(place: Path, languages: Sequence[Optional[str]]) -> List[str]:
-    """Both languages, inferred from the data where they are not known; none if they cannot be."""
+def known_languages(places: Sequence[Path], languages: Sequence[Optional[str]]) -> List[str]:
+    """Both languages, where they are not known from the first binary data; none without any."""
     found: List[Any] = list(languages)
-    if None in found and place.is_dir():
-        inferred = infer_language_pair(str(place))
-        found = [name or other for name, other in zip(found, inferred)]
+    for place in places:
+        if None in found and place.is_dir():
+            inferred = infer_language_pair(str(place))
+            found = [name or other for name, other in zip(found, inferred)]
     return [] if None in found else found

@@ -201,7 +201,7 @@ def candidates(place: Path, pattern: str, bpe: str) -> List[Path]:
     """The files of a folder that could be meant."""
     found = sorted(path for path in place.glob(pattern) if path.is_file())
     if "bpe_codes" in FILES[bpe]:
-        found = [path for path in found if columns(path)]
+        found = [p for p in found if p.suffix not in (".json", ".pt", ".py") and columns(p)]
     return found
 
 

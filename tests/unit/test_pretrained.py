@@ -1,0 +1,222 @@
+"""What `from_pretrained` finds in folders and reads off dictionaries, without a model."""
+
+from pathlib import Path
+from typing import Any, Dict, List
+
+import pytest
+import sentencepiece
+from fairseq.data import Dictionary
+
+import fairseq_recur
+from fairseq_recur import from_pretrained
+from fairseq_recur.errors import ConfigError
+from fairseq_recur.pretrained.folder import choose_checkpoint, find_checkpoints, find_dictionaries
+from fairseq_recur.pretrained.text import Settings, Text, build_text, check_options, columns, kind_of
+
+CODES = "#version: 0.2\nt h\nth e</w>\n"
+LINES = ["the house is small .", "the bank 's door is open ."]
+
+
+def make(folder: Path, *names: str) -> Path:
+    """A folder with empty files."""
+    folder.mkdir(exist_ok=True)
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("files", "chosen"),
+    [
+        (["model.pt"], "model.pt"),
+        (["checkpoint1.pt", "checkpoint_last.pt"], "checkpoint_last.pt"),
+        (["checkpoint_best.pt", "checkpoint_last.pt"], "checkpoint_best.pt"),
+        (["checkpoint_best.pt", "average.pt"], "average.pt"),
+    ],
+)
+def test_checkpoint_that_is_meant(tmp_path: Path, files: List[str], chosen: str) -> None:
+    assert choose_checkpoint(make(tmp_path, *files)).name == chosen
+
+
+def test_checkpoints_that_are_named(tmp_path: Path) -> None:
+    home = make(tmp_path / "home", "a.pt", "b.pt")
+    other = make(tmp_path / "other", "c.pt") / "c.pt"
+    assert find_checkpoints(home / "a.pt", None) == (home, [home / "a.pt"])
+    assert find_checkpoints(str(home), ["b.pt", other]) == (home, [home / "b.pt", other])
+
+
+@pytest.mark.parametrize(
+    ("files", "arguments", "message"),
+    [
+        ([], ["absent"], "no folder .*absent"),
+        (["dict.en.txt"], ["."], r"no checkpoint \(\*.pt\) in .*holds dict.en.txt"),
+        (["a.pt", "b.pt"], ["."], "several checkpoints, a.pt, b.pt"),
+        (["a.pt"], [".", "c.pt"], "no checkpoint c.pt in .*holds a.pt"),
+        (["a.pt"], [".", []], "an empty list"),
+    ],
+)
+def test_checkpoints_that_are_not_clear(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: List[str], arguments: List[Any],
+    message: str,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(make(tmp_path, *files))
+    with pytest.raises(ConfigError, match=message):
+        from_pretrained(*arguments)
+    with pytest.raises(ConfigError, match="precision='int8'"):
+        from_pretrained(".", precision="int8")
+
+
+def test_dictionaries(tmp_path: Path) -> None:
+    """In the folder, else in the training's data; a given folder counts alone."""
+    home = make(tmp_path / "home", "model.pt")
+    data = make(tmp_path / "data", "dict.en.txt", "dict.de.txt", "train.en-de.en.bin")
+    assert find_dictionaries(home, None, f"{data}:x", ["en", "de"]) == (data, ["en", "de"])
+    assert find_dictionaries(home, None, str(data), [None, None]) == (data, ["en", "de"])
+    assert find_dictionaries(home, data, None, ["de", "en"]) == (data, ["de", "en"])
+    make(home, "dict.en.txt", "dict.de.txt", "dict.txt")
+    assert find_dictionaries(home, None, str(data), ["en", "de"])[0] == home
+    assert find_dictionaries(home, None, None, []) == (home, [])
+    for given, languages, message in (
+        (data, ["en", "fr"], r"no dict.en.txt and dict.fr.txt in .*data \(dict.de.txt, dict.en"),
+        (data, [], "no dict.txt in"),
+        (tmp_path / "none", ["en", "de"], r"none \(no such folder\); give data="),
+        (home, [None, None], "dict.LANGUAGE.txt .*source_lang="),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            find_dictionaries(home, given, None, languages)
+
+
+def words(*symbols: str) -> Dictionary:
+    dictionary = Dictionary()
+    for symbol in symbols:
+        dictionary.add_symbol(symbol)
+    return dictionary
+
+
+@pytest.mark.parametrize(
+    ("symbols", "kind"),
+    [
+        (["the", "house", "@"], "none"),
+        (["the", "hou@@", "se"], "subword_nmt"),
+        (["\u2581the", "hou", "se"], "sentencepiece"),
+        (["a", "b", "\u2581", "c"], "characters"),
+        ([*map(str, range(500)), "madeupword0000"], "gpt2"),
+        (["1", "2"], "none"),
+        ([], "none"),
+    ],
+)
+def test_kind_of_subwords(symbols: List[str], kind: str) -> None:
+    assert kind_of(words(*symbols)) == kind
+
+
+def settings(*places: Path, **options: Any) -> Settings:
+    names = {name: options.pop(name, None) for name in ("tokenizer", "bpe")}
+    return Settings(**names, options=options, given=tuple(options), places=places)
+
+
+SUBWORDS = words("th@@", "the", "e@@", "h@@", "o@@", "u@@", "s@@", "e", "i@@", "s")
+
+
+def test_codes_are_found(tmp_path: Path) -> None:
+    """In the order of the places; of the side's language; told by their form."""
+    near, far = make(tmp_path / "near"), make(tmp_path / "far")
+    (far / "codes").write_text(CODES)
+    (near / "encoder.json").write_text('{"a": 1}')
+    text = build_text(SUBWORDS, settings(near, far), "en", ["de"])
+    assert text.pieces("the house") == "the h@@ o@@ u@@ s@@ e"
+    assert text.decode(text.encode("the house is")) == "the house is"
+    (near / "codes.en").write_text("#version: 0.2\no u\n")
+    (near / "codes.de").write_text("#version: 0.2\nh o\n")
+    for language, other, expected in (("en", "de", "h@@ ou@@ s@@ e"), ("de", "en", "ho@@ u@@ s@@ e")):
+        found = build_text(SUBWORDS, settings(near, far), language, [other])
+        assert found.pieces("house") == expected
+    given = settings(near, far, bpe_codes=str(far / "codes"))
+    assert build_text(SUBWORDS, given, "en", ["de"]).pieces("the") == "the"
+    moved = Settings(None, "subword_nmt", {"bpe_codes": "/gone/codes"}, (), (far,))
+    assert build_text(SUBWORDS, moved, "en", []).pieces("the") == "the"
+
+
+def test_forms_of_codes(tmp_path: Path) -> None:
+    for text, number in ((CODES, 2), ("t h\n", 2), ("t h 312\nth e 200\n", 3), ("", 0),
+                         ("a b c d\n", 0)):  # fmt: skip
+        (tmp_path / "codes").write_text(text)
+        assert columns(tmp_path / "codes") == number
+
+
+@pytest.mark.parametrize(
+    ("files", "options", "message"),
+    [
+        ([], {}, r"no \*code\* for bpe='subword_nmt' \(the dictionary of en .*bpe='none'"),
+        (["a.codes", "b.codes"], {}, "has a.codes, b.codes; choose with bpe_codes"),
+        (["codes"], {"bpe_codes": "other"}, "bpe_codes=other: no such file"),
+        (["codes"], {"bpe": "sentencepiece"}, r"no \*.model for bpe='sentencepiece'"),
+        (["codes"], {"bpe": "sentencepice"}, "bpe='sentencepice': expected one of none"),
+        (["codes"], {"tokenizer": "mosses"}, "tokenizer='mosses'"),
+    ],
+)
+def test_codes_that_are_not_there(
+    tmp_path: Path, files: List[str], options: Dict[str, Any], message: str
+) -> None:
+    for name in files:
+        (tmp_path / name).write_text(CODES)
+    with pytest.raises(ConfigError, match=message):
+        build_text(SUBWORDS, settings(tmp_path, **options), "en", ["de"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"bpe_code": "codes"}, "did you mean bpe_codes"),
+        ({"moses_no_escape": True}, "no option 'moses_no_escape' with tokenizer='none'"),
+        ({"bpe": "none", "bpe_codes": "codes"}, "no option 'bpe_codes' .*there is none"),
+    ],
+)
+def test_options_without_effect(options: Dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check_options(settings(**options), [SUBWORDS, SUBWORDS])
+    check_options(settings(tokenizer="moses", moses_no_escape=True), [SUBWORDS, words("a")])
+
+
+def side(tmp_path: Path, symbols: List[str], **options: Any) -> Text:
+    return build_text(words(*symbols), settings(tmp_path, **options), "en", [])
+
+
+def test_each_kind_there_and_back(tmp_path: Path) -> None:
+    """Sentencepiece, characters and Moses with subwords: the text comes back."""
+    (tmp_path / "text").write_text("".join(f"{line}\n" for line in LINES * 20))
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(tmp_path / "text"), model_prefix=str(tmp_path / "spm"), vocab_size=40,
+        minloglevel=2, hard_vocab_limit=False,
+    )  # fmt: skip
+    spm = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "spm.model"))
+    (tmp_path / "codes").write_text(CODES)
+    raw = "The bank's door & the house."
+    sides = {
+        LINES[0]: side(tmp_path, [spm.id_to_piece(i) for i in range(3, spm.get_piece_size())]),
+        LINES[1]: side(tmp_path, [*"thebouskdrinpaml.'", "\u2581"]),
+        raw: side(
+            tmp_path,
+            "T@@ h@@ e b@@ a@@ n@@ k &apos;@@ s d@@ o@@ o@@ r &amp; the u@@ s@@ . h@@ & ; "
+            "p@@ m@@ ;@@ a@@ &@@".split() + ["&apos;s", "&amp;", ".", "e", "r", "k"],
+            tokenizer="moses",
+        ),
+    }
+    for text, encoder in sides.items():
+        pieces = encoder.pieces(text).split()
+        assert len(pieces) > len(text.split())
+        back = encoder.decode(encoder.dictionary.encode_line(" ".join(pieces), add_if_not_exist=True))
+        assert back == text
+        broken = text.replace(" ", "\n", 1)
+        assert encoder.pieces(broken) == encoder.pieces(text)
+
+
+def test_plugin_stays_light() -> None:
+    """Only `from_pretrained` imports the interface; a wrong name is an AttributeError."""
+    source = Path(fairseq_recur.__file__).read_text()
+    before, after = source.split("def __getattr__")
+    assert "pretrained" not in before.split("if TYPE_CHECKING")[0].split('"""')[2]
+    assert "from fairseq_recur.pretrained import from_pretrained" in after
+    with pytest.raises(AttributeError, match="from_pretraind"):
+        fairseq_recur.from_pretraind
