@@ -1,0 +1,273 @@
+"""Write docs/flags.md and docs/commands.md from the dataclasses and the parsers.
+
+    python scripts/documentation/flags.py
+
+A test says when they are out of date.
+"""
+
+import argparse
+import logging
+import re
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Dict, Iterable, Iterator, List, Tuple
+
+from fairseq.models import ARCH_MODEL_REGISTRY, FairseqLanguageModel
+from fairseq.registry import REGISTRIES
+
+from fairseq_recur import cli
+from fairseq_recur.models import PRESETS
+from fairseq_recur.models.attention_config import SelfAttentionConfig
+from fairseq_recur.models.config import HostConfig, RecurrentTransformerConfig
+from fairseq_recur.models.cross_config import CrossAttentionConfig
+from fairseq_recur.models.flags import flag
+from fairseq_recur.models.presets import SIZES
+from fairseq_recur.models.t5_config import T5Config
+from fairseq_recur.optim.adamw_fused import FusedAdamWConfig
+from fairseq_recur.planning import building
+from fairseq_recur.scorers.rouge import RougeScorerConfig
+from fairseq_recur.tasks.regular_languages import RegularLanguagesConfig
+from fairseq_recur.tasks.summarization_config import SummarizationConfig
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+MADE = "<!-- made by scripts/documentation/flags.py from the program's own definitions -->\n"
+VOCABULARY = 32768
+SLOTS = [
+    "encoder_self_attention", "decoder_self_attention", "cross_attention", "recurrence",
+    "recurrence_fusion", "host",
+]  # fmt: skip
+
+# Heading, where more is said, and the dataclasses that define the flags. The flag for the
+# encoder's self-attention is defined with those of the recurrence encoder.
+MODEL_GROUPS: List[Tuple[str, str, type]] = [
+    ("Recurrence encoder, and the encoder's self-attention", "recurrence_encoder.md",
+     RecurrentTransformerConfig),
+    ("Self-attention of the decoder, and options for both", "rsa.md", SelfAttentionConfig),
+    ("Cross-attention", "srformer.md", CrossAttentionConfig),
+    ("Host, and T5", "t5_and_bart.md", T5Config),
+]  # fmt: skip
+OTHER_GROUPS: List[Tuple[str, str, type]] = [
+    ("`--task summarization`", "summarization.md", SummarizationConfig),
+    ("`--scoring rouge`", "summarization.md", RougeScorerConfig),
+    ("`--optimizer adamw_fused`", "launching.md", FusedAdamWConfig),
+    (
+        "`--task regular_languages`",
+        "../examples/regular_languages/README.md",
+        RegularLanguagesConfig,
+    ),
+]
+
+# What fairseq says of the options of its tokenizers and subword encoders, which some commands take.
+FAIRSEQS = {
+    option.metadata.get("help")
+    for kind in ("tokenizer", "bpe")
+    for config in REGISTRIES[kind]["dataclass_registry"].values()
+    for option in fields(config)
+    if config is not None and option.metadata.get("help")
+}
+
+
+
+def cell(text: Any) -> str:
+    """Text that does not end a table's cell or become an HTML element."""
+    return str(text).replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
+
+
+def literal(text: Any) -> str:
+    """Text in backquotes, within a table's cell; nothing for none."""
+    return f"`{text}`".replace("|", "\\|") if text != "" else ""
+
+
+def code(value: Any) -> str:
+    """A value as it is written on the command line; nothing for none."""
+    text = getattr(value, "value", value)
+    if text is None or text == "" or isinstance(text, bool):
+        return {True: "on", False: "off"}.get(text, "") if isinstance(text, bool) else ""
+    if isinstance(text, float):
+        text = f"{text:.6g}"
+    follows = re.fullmatch(r"\$\{(?:model|task)\.(\w+)\}", str(text))
+    return f"as `{flag(follows[1])}`" if follows else literal(text)
+
+
+def values_of(option: Any) -> str:
+    """The choices of an option, or the type of its value."""
+    if hasattr(option.type, "__members__"):
+        return ", ".join(f"`{choice.value}`" for choice in option.type)
+    if isinstance(option.default, bool):
+        return "a flag without a value"
+    named = getattr(option.type, "__name__", "") or str(option.type)
+    for part, text in (("str", "text"), ("float", "number"), ("int", "whole number")):
+        if part in (named if named != "Optional" else str(option.type)):
+            return text
+    return "text"
+
+
+def set_by(name: str) -> str:
+    """The systems whose presets have another default, and which."""
+    default = next(f.default for f in fields(RecurrentTransformerConfig) if f.name == name)
+    found: Dict[str, List[str]] = {}
+    for preset, values in PRESETS.items():
+        sized = max((s for s in SIZES if preset.endswith(s)), key=len)
+        if name in values and values[name] != default:
+            systems = found.setdefault(code(values[name]), [])
+            system = preset.removesuffix(sized)
+            if f"`{system}`" not in systems:
+                systems.append(f"`{system}`")
+    return "; ".join(f"{value}: {', '.join(names)}" for value, names in found.items())
+
+
+def own_fields(config: type) -> Iterator[Any]:
+    """The options that this dataclass itself defines."""
+    for option in fields(config):
+        if option.name in vars(config).get("__annotations__", {}) and option.metadata.get("help"):
+            yield option
+
+
+def table(options: Iterable[Any], presets: bool) -> Iterator[str]:
+    """Rows of Markdown for options."""
+    yield "| flag | values | default |" + (" in presets |" if presets else "") + " meaning |"
+    yield "| --- | --- | --- |" + (" --- |" if presets else "") + " --- |"
+    for option in options:
+        row = [f"`{flag(option.name)}`", values_of(option), code(option.default)]
+        row += [set_by(option.name)] if presets else []
+        yield f"| {' | '.join(row)} | {cell(option.metadata['help'])} |"
+
+
+def parameters(arch: str) -> Tuple[int, int]:
+    """Numbers of parameters: the embeddings with the output matrix, and all others."""
+    model = building.build(arch, [], VOCABULARY, VOCABULARY, "fp32").model
+    words = sum(p.numel() for p in model.parameters() if VOCABULARY in p.shape)
+    return words, sum(p.numel() for p in model.parameters()) - words
+
+
+def preset_rows() -> Iterator[str]:
+    """A row for each architecture; sizes that are the same under another name share one."""
+    names: Dict[str, List[str]] = {}
+    for arch, model in ARCH_MODEL_REGISTRY.items():
+        if model.__module__.split(".")[0] == "fairseq_recur":
+            defaults = repr(sorted(PRESETS.get(arch, {arch: 0}).items()))
+            names.setdefault(defaults, []).append(arch)
+    for same in names.values():
+        words, others = parameters(same[0])
+        kind = ARCH_MODEL_REGISTRY[same[0]]
+        parts = [
+            f"`{flag(slot)} {PRESETS[same[0]][slot]}`"
+            for slot in SLOTS
+            if slot in PRESETS.get(same[0], {})
+        ] or ["`--decoder-self-attention rsa`" if issubclass(kind, FairseqLanguageModel) else ""]
+        listed = ", ".join(f"`{name}`" for name in same)
+        yield f"| {listed} | {', '.join(parts)} | {others:,} | {words:,} |"
+
+
+def flags_page() -> str:
+    """docs/flags.md."""
+    lines = [
+        MADE,
+        "# Flags and presets\n",
+        "Every flag of `fairseq-train` that this project adds. In hydra's form an option has the",
+        "same name with underscores: `--recurrence-steps 4` is `model.recurrence_steps=4`. A value",
+        "that cannot be used is an error before the model is built, and so is an option that would",
+        "change nothing; all of them are said at once.\n",
+        "## Presets\n",
+        "`--arch NAME`. A preset sets the flags of its parts and sizes; what is given on the command",
+        "line counts instead. The last column is what depends on the dictionaries, here of",
+        f"{VOCABULARY:,} entries each, and the one before it all other parameters.\n",
+        "| `--arch` | its parts | parameters | embeddings and output |",
+        "| --- | --- | ---: | ---: |",
+        *preset_rows(),
+    ]
+    for title, page, config in MODEL_GROUPS:
+        lines += [f"\n## {title}\n", f"More: [{page}]({page}).\n", *table(own_fields(config), True)]
+    for title, page, config in OTHER_GROUPS:
+        lines += [f"\n## {title}\n", f"More: [{page}]({page}).\n", *table(own_fields(config), False)]
+    lines += [
+        "\n## fairseq's Transformer\n",
+        "The options of fairseq's Transformer, with its names and meanings; `fairseq-recur train",
+        "--arch transformer_biarn --help` explains them. These are the defaults without a preset's",
+        "sizes.\n",
+        "| flag | values | default | in presets |",
+        "| --- | --- | --- | --- |",
+        *(
+            f"| `{flag(f.name)}` | {values_of(f)} | {code(f.default)} | {set_by(f.name)} |"
+            for f in fields(HostConfig)
+            if f.name != "_name"
+        ),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def arguments(parser: argparse.ArgumentParser) -> Iterator[str]:
+    """Rows of Markdown for a command's arguments."""
+    if len(parser._actions) == 1:
+        yield "Without arguments."
+        return
+    yield "| argument | default | meaning |"
+    yield "| --- | --- | --- |"
+    for action in parser._actions:
+        if isinstance(action, argparse._HelpAction) or action.help in FAIRSEQS:
+            continue
+        names = ", ".join(f"`{name}`" for name in action.option_strings)
+        metavar = action.metavar or ("" if action.nargs == 0 else action.dest.upper())
+        if action.choices:
+            metavar = "{" + ",".join(map(str, action.choices)) + "}"
+        metavar = " ".join(metavar) if isinstance(metavar, tuple) else metavar
+        named = f"{names} {literal(metavar)}".strip()
+        default = action.default
+        if default in (None, False, argparse.SUPPRESS) or action.required:
+            default = ""
+        elif isinstance(default, (list, tuple)):
+            default = " ".join(map(str, default))
+        text = re.sub(r"%\(default\)s", str(default), action.help or "").replace("%%", "%")
+        yield f"| {named} | {literal(default)} | {cell(text)} |"
+    if any(action.help in FAIRSEQS for action in parser._actions):
+        yield "\nBeside these, the options of `--tokenizer` and `--bpe` of `fairseq-interactive`."
+
+
+def subparsers(parser: argparse.ArgumentParser) -> Dict[str, argparse.ArgumentParser]:
+    """The commands of a parser, by name."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            return dict(action.choices)
+    return {}
+
+
+def command_sections(name: str, parser: argparse.ArgumentParser, level: int) -> Iterator[str]:
+    """A section for a command, and one for each of those within it."""
+    yield f"\n{'#' * level} fairseq-recur {name}\n"
+    inner = subparsers(parser)
+    if not inner:
+        yield from arguments(parser)
+    for word, command in inner.items():
+        yield from command_sections(f"{name} {word}", command, level + 1)
+
+
+def commands_page() -> str:
+    """docs/commands.md."""
+    passed_on = ", ".join(f"`{name}`" for name in cli.wrap.COMMANDS)
+    lines = [
+        MADE,
+        "# Commands\n",
+        f"`fairseq-recur` passes {passed_on} on to fairseq's command of that name, with this plug-in",
+        "loaded; their arguments are fairseq's and those of [the flags' page](flags.md). The others",
+        "are its own. The exit status is 0 when it is done, 1 when `check` found a problem, 2 for",
+        "wrong input, which one message explains, and 75 when a signal stopped a training, which is",
+        "saved.",
+    ]
+    own = subparsers(cli.build_parser())
+    for name in cli.OWN_COMMANDS:
+        lines += command_sections(name, own[name], 2)
+    return "\n".join(lines) + "\n"
+
+
+PAGES = {"flags.md": flags_page, "commands.md": commands_page}
+
+
+def main() -> None:
+    """Write the pages."""
+    logging.disable(logging.WARNING)
+    for name, page in PAGES.items():
+        (DOCS / name).write_text(page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

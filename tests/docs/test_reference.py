@@ -1,0 +1,61 @@
+"""The generated pages are those of the program as it is."""
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from fairseq_recur.models.config import RecurrentTransformerConfig
+from fairseq_recur.models.flags import flag
+from tests.docs.commands import ROOT
+
+PAGES = ["flags.md", "commands.md"]
+OUT_OF_DATE = "out of date: run python scripts/documentation/flags.py"
+# In a process of its own: a plug-in that another test loads adds choices to this one.
+WRITE = """
+import re, sys
+from pathlib import Path
+from documentation import flags
+if "--counted" not in sys.argv:  # the numbers of parameters as the page has them
+    rows = re.findall(r"^\\| `(\\w+)`.*\\| ([\\d,]+) \\| ([\\d,]+) \\|$", (flags.DOCS / "flags.md").read_text(), re.M)
+    known = {name: (words, others) for name, others, words in rows}
+    flags.parameters = lambda arch: tuple(int(n.replace(",", "")) for n in known[arch])
+for name, page in flags.PAGES.items():
+    (Path(sys.argv[1]) / name).write_text(page(), encoding="utf-8")
+"""
+
+
+def written(folder: Path, *arguments: str) -> None:
+    path = os.pathsep.join([str(ROOT), str(ROOT / "scripts")])
+    subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", WRITE, folder, *arguments],
+        env={**os.environ, "PYTHONPATH": path}, check=True,
+    )  # fmt: skip
+
+
+# fairseq 0.12.2 has no --merge-src-tgt-embed, and its Transformer's flags are listed as well.
+current_fairseq = pytest.mark.skipif(
+    "merge_src_tgt_embed" not in {f.name for f in fields(RecurrentTransformerConfig)},
+    reason="the pages list the flags of a later fairseq",
+)
+
+
+@current_fairseq
+@pytest.mark.parametrize(
+    "arguments", [[], pytest.param(["--counted"], marks=pytest.mark.slow)], ids=["", "counted"]
+)
+def test_pages_are_up_to_date(tmp_path: Path, arguments: list) -> None:
+    written(tmp_path, *arguments)
+    for name in PAGES:
+        assert (tmp_path / name).read_text() == (ROOT / "docs" / name).read_text(), OUT_OF_DATE
+
+
+@current_fairseq
+def test_every_flag_of_the_model_is_there() -> None:
+    listed = re.findall(r"^\| `(--[\w-]+)` \|", (ROOT / "docs" / "flags.md").read_text(), re.M)
+    options = {flag(f.name) for f in fields(RecurrentTransformerConfig) if f.name != "_name"}
+    assert not options - set(listed)
