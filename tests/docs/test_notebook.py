@@ -1,0 +1,82 @@
+"""The notebook runs from its first cell to its last, and shows what it says."""
+
+import base64
+import io
+import re
+from pathlib import Path
+from typing import Any, Dict, List
+
+import pytest
+from PIL import Image
+
+from tests.docs.commands import ROOT
+
+nbformat = pytest.importorskip("nbformat", reason="the notebook needs nbclient and ipykernel")
+nbclient = pytest.importorskip("nbclient", reason="the notebook needs nbclient and ipykernel")
+pytest.importorskip("ipykernel", reason="the notebook needs nbclient and ipykernel")
+
+NOTEBOOK = ROOT / "examples" / "notebook" / "first_steps.ipynb"
+
+
+def test_stored_without_outputs() -> None:
+    """So that it changes when it is written, and not whenever it is run."""
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    nbformat.validate(notebook)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert len(code) > 8
+    assert all(not cell.outputs and cell.execution_count is None for cell in code)
+
+
+def test_links_lead_somewhere() -> None:
+    for cell in nbformat.read(NOTEBOOK, as_version=4).cells:
+        for target in re.findall(r"\]\(([^)#]+)\)", cell.source):
+            assert (NOTEBOOK.parent / target).exists(), target
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> List[Dict[str, Any]]:
+    """What each cell shows: {"text": printed, "images": [...]}."""
+    folder = tmp_path_factory.mktemp("notebook")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(ROOT))
+        patch.setenv("JUPYTER_PLATFORM_DIRS", "1")
+        notebook = nbformat.read(NOTEBOOK, as_version=4)
+        nbclient.NotebookClient(
+            notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": folder}}
+        ).execute()
+    found = []
+    for cell in notebook.cells:
+        shown = cell.get("outputs", [])
+        text = "".join(output.get("text", "") for output in shown)
+        images = [o["data"]["image/png"] for o in shown if "image/png" in o.get("data", {})]
+        found.append({"source": cell.source, "text": text, "images": images})
+    assert (folder / "work" / "model" / "checkpoint_best.pt").is_file()
+    return found
+
+
+def of(outputs: List[Dict[str, Any]], words: str) -> Dict[str, Any]:
+    """The one cell that has these words."""
+    (found,) = [output for output in outputs if words in output["source"]]
+    return found
+
+
+def test_model_learns(outputs: List[Dict[str, Any]]) -> None:
+    losses = re.findall(r"\bloss ([\d.]+)", of(outputs, '"train", work')["text"])
+    assert len(losses) > 5 and float(losses[-1]) < float(losses[0]) / 2
+    printed = of(outputs, "test sentences are right")["text"]
+    right = re.search(r"(\d+) of 40 test sentences are right", printed)
+    assert right and int(right[1]) >= 30
+    assert "40/40" in printed  # the bar
+    assert of(outputs, "print(model)")["text"].endswith("red old small\n")
+    scores = of(outputs, "log_probability")["text"]
+    backwards, forwards = (float(x) for x in re.findall(r"given:\s+(\S+)", scores))
+    assert backwards > forwards + 5
+
+
+def test_figures_are_shown(outputs: List[Dict[str, Any]]) -> None:
+    for words in ('"loss", "gate")', '"matrices"', 'figure("attention"'):
+        (image,) = of(outputs, words)["images"]
+        with Image.open(io.BytesIO(base64.b64decode(image))) as picture:
+            assert picture.format == "PNG" and min(picture.size) > 300
+            assert len(set(picture.convert("RGB").getdata())) > 50
+    assert "gate 1" in of(outputs, "model.look")["text"]
