@@ -61,6 +61,8 @@ setup(
             "jieba>=0.42",
             "safetensors>=0.4",
             "transformers>=4.40",
+            "nbclient>=0.10",
+            "ipykernel>=6",
         ],
     },
     entry_points={"console_scripts": ["fairseq-recur = fairseq_recur.cli:main"]},
