@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_recur.ops.accumulate_fire import accumulate_fire
-from fairseq_recur.ops.precision import at_least_float32
+from fairseq_recur.ops.precision import at_least_float32, no_autocast
 
 
 def segmented(x: Tensor, size: int) -> Tensor:
@@ -54,8 +54,11 @@ def attend_segments(
     Returns:
         (B, H, N, n, D) in the dtype of *values*, and the weights (B, H, N, n, s)
     """
-    scores = at_least_float32(torch.matmul(queries, keys.transpose(-1, -2)))
-    weights = torch.softmax(scores if mask is None else scores + mask, dim=-1)
+    with no_autocast(values):
+        # As torch's fused attention does: large scores would leave float16's range.
+        long_queries, long_keys = at_least_float32(queries), at_least_float32(keys)
+        scores = torch.matmul(long_queries, long_keys.transpose(-1, -2))
+        weights = torch.softmax(scores if mask is None else scores + mask, dim=-1)
     return torch.matmul(F.dropout(weights, dropout).to(values.dtype), values), weights
 
 

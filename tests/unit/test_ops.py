@@ -17,7 +17,7 @@ PADDING = ["none", "left", "right"]
 
 
 def random(*shape: int) -> Tensor:
-    return torch.randn(*shape, dtype=torch.float64, requires_grad=True)
+    return torch.randn(shape, dtype=torch.float64, requires_grad=True)
 
 
 def padded_batch(length: int, width: int, side: str) -> Tuple[Tensor, Tensor, List[List[Tensor]]]:

@@ -1,0 +1,230 @@
+"""The gradient of every op against finite differences, in float64; and half precision at its edge.
+
+The ops are found in the package: one without a case here fails.
+"""
+
+import inspect
+import pkgutil
+from importlib import import_module
+from typing import Any, Callable, Dict, List, NamedTuple, Set
+
+import pytest
+import torch
+from torch import Tensor
+
+from fairseq_recur import ops
+from fairseq_recur.ops import (
+    accumulate_fire,
+    attention,
+    attentive_recurrence,
+    directional,
+    fusion,
+    gru,
+    key_norm,
+    masking,
+    mixture,
+    relative,
+    rem,
+    segmented_attention,
+    segmented_recurrent,
+    toeplitz,
+)
+
+B, H, T, S, D = 2, 2, 3, 4, 3
+
+
+class Case(NamedTuple):
+    """A call of an op on tensors of some shapes.
+
+    Attributes:
+        run: the op with all else that it takes
+        shapes: of the tensors that have a gradient
+        positive: numbers of those that must be positive, such as a threshold
+        half: whether the op runs in half precision; the others are called in float32 at least
+    """
+
+    run: Callable[..., Any]
+    shapes: List[tuple]
+    positive: tuple = ()
+    half: bool = True
+
+
+PADDING = torch.tensor([[False] * S, [True, False, False, True]])
+ORDER, _ = masking.real_tokens_first(PADDING)
+ADDITIVE = torch.tensor([[0.0, -1.0, 0.5, float(torch.finfo(torch.float16).min)]])
+SINE = torch.tensor([False, True])
+QUERY, KEY, HEADS = (B, H, T, D), (B, H, S, D), (H, 1, 1)
+
+
+def heads_of(x: Tensor) -> Tensor:
+    """Decays, angles and gates between 0 and 1."""
+    return torch.sigmoid(x)
+
+
+CASES: Dict[str, Case] = {
+    "additive_attention": Case(
+        lambda q, k, w, v: attention.additive_attention(q, k, w, v, PADDING),
+        [(B, T, D), (B, S, D), (D,), (B, S, 5)],
+    ),
+    "dot_product_attention": Case(
+        lambda q, k, v: attention.dot_product_attention(q, k, v, PADDING), [QUERY, KEY, KEY]
+    ),
+    "gru_step": Case(gru.gru_step, [(2, B, 4), (2, B, D), (2, 3 * D, 4), (2, 3 * D, D), (2, D)]),
+    "attentive_recurrence": Case(
+        lambda h, x, u, b: attentive_recurrence.attentive_recurrence(
+            torch.tanh, h, x, u, b, steps=3, lengths=torch.tensor([3, 2])
+        ),
+        [(2, B, D), (2, 3 * D, D), (2, 3 * D, D), (2, D)],
+    ),
+    "gate": Case(fusion.gate, [(B, T, D), (B, T, D), (D, D), (D, D), (D,)]),
+    "gated_sum": Case(fusion.gated_sum, [(B, T, D), (B, T, D), (D, D), (D, D), (D,)]),
+    "masked_mean": Case(lambda x: masking.masked_mean(x, PADDING), [(B, S, D)]),
+    "to_their_places": Case(lambda x: masking.to_their_places(x, ORDER), [(B, S, D)]),
+    "accumulate_fire": Case(
+        accumulate_fire.accumulate_fire, [(D, D), (D, D), (), ()], (2, 3), half=False
+    ),
+    "key_norm": Case(lambda k: key_norm.key_norm(k, "key"), [KEY], half=False),
+    "norm_of_squares": Case(
+        lambda s: key_norm.norm_of_squares(s, "frobenius"), [(B, H, D)], (0,), half=False
+    ),
+    "attention_map": Case(
+        lambda q, k: mixture.attention_map(q, k, ADDITIVE.to(q.dtype)), [QUERY, KEY], half=False
+    ),
+    "mixed_map": Case(
+        lambda q, k, v, p, g: mixture.mixed_map(q, k, v, p, heads_of(g), ADDITIVE.to(p.dtype)),
+        [QUERY, KEY, KEY, (H, T, S), HEADS],
+    ),
+    "mixed_outputs": Case(
+        lambda q, k, v, r, g: mixture.mixed_outputs(q, k, v, r, heads_of(g), ADDITIVE.to(q.dtype)),
+        [QUERY, KEY, KEY, (B, 1, T, D), HEADS],
+    ),
+    "relative_attention": Case(
+        lambda q, k, v, a, b: relative.relative_attention(q, k, v, a, b, ADDITIVE.to(q.dtype)),
+        [QUERY, KEY, KEY, (H, 5, D), (H, 5, D)],
+    ),
+    "directional_attention": Case(directional.directional_attention, [QUERY, QUERY, QUERY]),
+    "one_way_masks": Case(
+        lambda m: torch.cat([torch.softmax(x, -1) for x in
+                             directional.one_way_masks(m.new_empty(B, H, T, D), m)], 1),
+        [(B, H, T, T)], half=False,
+    ),
+    "rem_kernel": Case(
+        lambda d, a: rem.rem_kernel(heads_of(d), a, SINE, torch.tensor([1, 2]), 5, 3),
+        [(H,), (H,)], half=False,
+    ),
+    "powers": Case(
+        lambda d, a: rem.powers(heads_of(d), a, torch.arange(4).unsqueeze(0)), [(H,), (H,)],
+        half=False,
+    ),
+    "recurrent_product": Case(
+        lambda d, a, v: rem.recurrent_product(heads_of(d), a, SINE, v, 2),
+        [(H,), (H,), (B, H, 5, D)], half=False,
+    ),
+    "carry": Case(
+        lambda d, a, x: rem.carry(heads_of(d), a, x, 2), [(H,), (H,), (B, H, 3, 2, D)], half=False
+    ),
+    "toeplitz_matrix": Case(
+        lambda p, f: toeplitz.toeplitz_matrix(p, f, T, S, 1), [(H, 3), (H, 4)], half=False
+    ),
+    "at_lags": Case(
+        lambda k: toeplitz.at_lags(k, torch.tensor([-1, 0, 2, 5])), [(H, 4)], half=False
+    ),
+    "shared_product": Case(toeplitz.shared_product, [(H, T, S), KEY], half=False),
+    "banded_product": Case(
+        lambda k, v: toeplitz.banded_product(k, v, 2), [(H, 3), (B, H, 5, D)], half=False
+    ),
+    "segmented": Case(lambda x: segmented_attention.segmented(x, 3), [KEY]),
+    "visited": Case(
+        lambda x: segmented_attention.visited(x, torch.tensor([[0, 2], [1, 1]]), 2),
+        [(B, H, 3, 2, D)],
+    ),
+    "attend_segments": Case(
+        segmented_attention.attend_segments, [(B, H, 2, T, D), (B, H, 2, S, D), (B, H, 2, S, D)]
+    ),
+    "partial_products": Case(
+        lambda k, v: segmented_attention.partial_products(k, v, None, 2),
+        [(B, H, 3, 2, D), (B, H, 3, 2, D)], half=False,
+    ),
+    "neurons": Case(segmented_attention.neurons, [(B, H, 2, D, D), (D, D), (), ()], (2, 3), half=False),
+    "segmented_recurrent": Case(
+        lambda q, k, v, w, leak, thr: segmented_recurrent.segmented_recurrent(
+            q, k, v, w, leak, thr, compiled=False
+        ),
+        [(1, H, 2, 1, D), (1, H, 3, 2, D), (1, H, 3, 2, D), (D, D), (), ()], (4, 5), half=False,
+    ),
+    "segmented_recurrent in C": Case(
+        segmented_recurrent.segmented_recurrent,
+        [(1, 1, 2, 1, 16), (1, 1, 2, 2, 16), (1, 1, 2, 2, 16), (16, 16), (), ()], (4, 5), half=False,
+    ),
+}  # fmt: skip
+
+NO_GRADIENT: Dict[str, str] = {
+    "at_least_float32": "a cast",
+    "real_tokens_first": "whole numbers",
+    "hidden_keys": "booleans",
+    "relative_buckets": "whole numbers",
+    "segment_counts": "whole numbers",
+    "step_of": "whole numbers",
+    "segment_of": "whole numbers",
+    "scan_": "in place, without gradients: the forward pass of segmented_recurrent",
+    "bmm": "the same",
+}
+
+
+def differentiable() -> Set[str]:
+    """The public functions of the ops that return tensors."""
+    found = set()
+    for info in pkgutil.iter_modules(ops.__path__):
+        module = import_module(f"{ops.__name__}.{info.name}")
+        if info.name == "naive":
+            continue
+        for name, function in inspect.getmembers(module, inspect.isfunction):
+            returned = str(inspect.signature(function).return_annotation)
+            if function.__module__ == module.__name__ and "Tensor" in returned:
+                found.add(name)
+    return found
+
+
+def inputs(case: Case, dtype: torch.dtype, scale: float = 1.0) -> List[Tensor]:
+    """Random tensors, the positive ones between 0.5 and 1.5."""
+    made = [scale * torch.randn(shape, dtype=torch.float64) for shape in case.shapes]
+    for number in case.positive:
+        made[number] = 0.5 + torch.rand_like(made[number])
+    return [x.to(dtype).requires_grad_() for x in made]
+
+
+def test_every_op_has_a_case() -> None:
+    named = {name.split(" ")[0] for name in CASES}
+    assert named | {*NO_GRADIENT} == differentiable()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_gradients(name: str) -> None:
+    assert torch.autograd.gradcheck(CASES[name].run, inputs(CASES[name], torch.float64))
+
+
+def whole(outputs: Any) -> List[Tensor]:
+    return list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
+
+
+OVERFLOWS = {("gru_step", torch.float16)}
+"""Where it is left to the loss scaler, which takes the update back: a matrix product over the whole
+width, in every layer of the model. `test_precision.py` has such updates."""
+
+FLOAT32_TOO = {"mixed_map": [3, 4], "mixed_outputs": [3, 4]}
+"""Inputs that come in float32 whatever the others are: P, P V and the gate."""
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.half])
+def test_half_precision_at_its_edge(name: str, dtype: torch.dtype) -> None:
+    """Products of the inputs leave float16's range; what float32 makes finite stays finite."""
+    case = CASES[name]
+    short = inputs(case, dtype, scale=150.0)
+    long = [x.detach().float().requires_grad_() for x in short]
+    if name in FLOAT32_TOO:
+        short = [x if n not in FLOAT32_TOO[name] else long[n] for n, x in enumerate(short)]
+    for found, expected in zip(whole(case.run(*short)), whole(case.run(*long))):
+        fits = expected.isfinite() & (expected.abs() <= torch.finfo(dtype).max)
+        assert fits.any()
+        assert found[fits].isfinite().all() != ((name, dtype) in OVERFLOWS)
