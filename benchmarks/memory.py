@@ -1,0 +1,168 @@
+"""Whether memory stays flat over hours: python benchmarks/memory.py --output benchmarks/results/memory_cpu
+
+A small model decodes thousands of sentences in one `fairseq-recur interactive`, and trains over thousands
+of epochs, with validation and checkpoints, in one `fairseq-recur train`. The resident memory of the
+process is read after each so many sentences and epochs; its slope is that of a straight line
+through the second half, when everything has been allocated once.
+"""
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Dict, Iterator, List, NamedTuple
+
+import numpy as np
+from rsa_forms import provenance
+
+from fairseq_recur.cli import main as fairseq_recur
+
+ARCHITECTURES = ["transformer", "transformer_biarn", "rsa_transformer", "srformer"]
+SIZES = (
+    "--encoder-embed-dim 32 --encoder-ffn-embed-dim 64 --encoder-layers 2 --decoder-layers 2 "
+    "--encoder-attention-heads 4 --decoder-attention-heads 4"
+).split()
+TRAINING = (
+    "--optimizer adam --lr 0.002 --criterion label_smoothed_cross_entropy --max-tokens 400 --cpu "
+    "--seed 1 --num-workers 0 --keep-last-epochs 2 --log-format simple --log-interval 1000"
+).split()
+WORDS = [f"w{n}" for n in range(200)]
+
+
+class Curve(NamedTuple):
+    """Resident memory in MiB after so many sentences or epochs."""
+
+    done: List[int]
+    mib: List[float]
+
+    @property
+    def slope(self) -> float:
+        """KiB a sentence or an epoch, over the second half."""
+        half = len(self.done) // 2
+        return float(np.polyfit(self.done[half:], self.mib[half:], 1)[0] * 1024)
+
+
+def resident(process: "subprocess.Popen[str]") -> float:
+    """MiB, as Linux counts them."""
+    pages = int(Path(f"/proc/{process.pid}/statm").read_text().split()[1])
+    return pages * 4096 / 2**20
+
+
+def line(chance: random.Random) -> str:
+    """A sentence of 1 to 40 words."""
+    return " ".join(chance.choices(WORDS, k=chance.randint(1, 40)))
+
+
+def prepare(folder: Path) -> Path:
+    """Make a corpus of 64 sentences and its binary data."""
+    chance = random.Random(1)
+    for name in ("train", "valid"):
+        lines = [line(chance) for _ in range(64)]
+        for side in ("a", "b"):
+            (folder / f"{name}.{side}").write_text("\n".join(lines) + "\n")
+    fairseq_recur([
+        "preprocess", "-s", "a", "-t", "b", "--joined-dictionary", "--destdir", str(folder / "bin"),
+        "--trainpref", str(folder / "train"), "--validpref", str(folder / "valid"),
+    ])  # fmt: skip
+    return folder / "bin"
+
+
+def watch(process: "subprocess.Popen[str]", mark: str, every: int) -> Curve:
+    """Read the process's memory at every so many lines with a mark, until it ends."""
+    curve, seen = Curve([], []), 0
+    assert process.stdout is not None
+    last = ""
+    for last in process.stdout:
+        if mark in last:
+            seen += 1
+            if seen % every == 0:
+                curve.done.append(seen)
+                curve.mib.append(round(resident(process), 3))
+    if process.wait() != 0:
+        raise RuntimeError(f"the command ended with {process.returncode}: {last}")
+    return curve
+
+
+def command(*argv: object) -> List[str]:
+    return [sys.executable, "-m", "fairseq_recur", *map(str, argv)]
+
+
+def train(data: Path, arch: str, folder: Path, epochs: int) -> Curve:
+    """Many small epochs, each validated and saved."""
+    argv = command("train", data, "--arch", arch, *SIZES, *TRAINING, "--save-dir", folder)
+    with subprocess.Popen(
+        [*argv, "--max-epoch", str(epochs)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        return watch(process, "end of epoch", max(1, epochs // 400))
+
+
+def decode(data: Path, checkpoint: Path, sentences: int) -> Curve:
+    """Many sentences, eight at a time."""
+    chance = random.Random(2)
+    lines: Iterator[str] = (line(chance) for _ in range(sentences))
+    source = checkpoint.with_name("sentences")
+    source.write_text("\n".join(lines) + "\n")
+    argv = command(
+        "interactive", data, "--path", checkpoint, "--cpu", "--input", source, "--buffer-size", 8,
+        "--batch-size", 8, "--max-len-b", 20, "--max-len-a", 0,
+    )  # fmt: skip
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        return watch(process, "H-", max(1, sentences // 400))
+
+
+def measure(arch: str, sentences: int, epochs: int) -> Dict[str, Curve]:
+    """Both curves of an architecture."""
+    with tempfile.TemporaryDirectory() as name:
+        data = prepare(Path(name))
+        folder = Path(name) / arch
+        return {
+            "training": train(data, arch, folder, epochs),
+            "decoding": decode(data, folder / "checkpoint_last.pt", sentences),
+        }
+
+
+def draw(curves: Dict[str, Dict[str, Curve]], path: Path) -> None:
+    """Memory beside the first reading of the second half, one panel for each kind of work."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 3.5), layout="constrained")
+    for axes, kind in zip(figure.subplots(1, 2), ("training", "decoding")):
+        for arch, of_arch in curves.items():
+            axes.plot(of_arch[kind].done, of_arch[kind].mib, label=arch)
+        axes.set_xlabel("epochs" if kind == "training" else "sentences")
+        axes.set_ylabel("resident memory (MiB)")
+        axes.set_ylim(bottom=0)
+        axes.set_title(kind)
+        axes.legend()
+    figure.savefig(path, dpi=120)
+
+
+def main() -> None:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--arch", nargs="+", default=ARCHITECTURES)
+    parser.add_argument("--sentences", type=int, default=10_000)
+    parser.add_argument("--epochs", type=int, default=1_000)
+    parser.add_argument("--output", type=Path, help="where to write .json and .png")
+    args = parser.parse_args()
+    curves: Dict[str, Dict[str, Curve]] = {}
+    for arch in args.arch:
+        curves[arch] = measure(arch, args.sentences, args.epochs)
+        for kind, curve in curves[arch].items():
+            print(f"{arch:20} {kind}: {curve.mib[-1]:.0f} MiB at the end, {curve.slope:+.3f} KiB for "
+                  f"each of {curve.done[-1]}", flush=True)  # fmt: skip
+    if args.output:
+        rows = {
+            arch: {k: {**c._asdict(), "slope_kib": c.slope} for k, c in kinds.items()}
+            for arch, kinds in curves.items()
+        }
+        record = {**provenance(args), "command": "python benchmarks/memory.py", "rows": rows}
+        args.output.with_suffix(".json").write_text(json.dumps(record) + "\n")
+        draw(curves, args.output.with_suffix(".png"))
+
+
+if __name__ == "__main__":
+    main()
