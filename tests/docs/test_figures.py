@@ -1,0 +1,27 @@
+"""The figures of the documentation are drawn by their script, and each is shown somewhere."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+from tests.docs.commands import ROOT, markdown_files
+
+SCRIPT = ROOT / "scripts" / "documentation" / "figures.py"
+
+
+def test_the_script_draws_the_figures_that_are_there(tmp_path: Path) -> None:
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-W", "ignore", SCRIPT, tmp_path], env=env, check=True)
+    there = {path.name for path in (ROOT / "docs" / "figures").glob("*.svg")}
+    assert {path.name for path in tmp_path.iterdir()} == there
+    for path in tmp_path.iterdir():
+        shapes = ElementTree.parse(path).findall(".//{http://www.w3.org/2000/svg}path")
+        assert len(shapes) > 50, path.name
+
+
+def test_every_figure_is_shown() -> None:
+    pages = "".join(path.read_text(encoding="utf-8") for path in markdown_files())
+    for path in (ROOT / "docs" / "figures").glob("*.svg"):
+        assert f"figures/{path.name})" in pages, path.name
