@@ -129,6 +129,7 @@ def test_codes_are_found(tmp_path: Path) -> None:
     assert text.decode(text.encode("the house is")) == "the house is"
     (near / "codes.en").write_text("#version: 0.2\no u\n")
     (near / "codes.de").write_text("#version: 0.2\nh o\n")
+    (near / "codes").write_text(CODES)  # of both sides, where there is none of a side
     for language, other, expected in (("en", "de", "h@@ ou@@ s@@ e"), ("de", "en", "ho@@ u@@ s@@ e")):
         found = build_text(SUBWORDS, settings(near, far), language, [other])
         assert found.pieces("house") == expected
@@ -143,6 +144,13 @@ def test_forms_of_codes(tmp_path: Path) -> None:
                          ("a b c d\n", 0)):  # fmt: skip
         (tmp_path / "codes").write_text(text)
         assert columns(tmp_path / "codes") == number
+
+
+def test_codes_of_fastbpe_are_not_given_to_subword_nmt(tmp_path: Path) -> None:
+    """At which it would end the process."""
+    (tmp_path / "codes").write_text("t h 312\nth e 200\n")
+    with pytest.raises(ImportError, match="pip install fastBPE"):
+        build_text(SUBWORDS, settings(tmp_path), "en", [])
 
 
 @pytest.mark.parametrize(
