@@ -1,0 +1,133 @@
+"""The documentation's site builds, with every warning an error, and needs nothing from elsewhere."""
+
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Dict, List, Set
+from urllib.parse import unquote, urlsplit
+
+import pytest
+import yaml
+
+from tests.docs.commands import ROOT, markdown_files
+
+PACKAGE = ROOT / "fairseq_recur"
+
+
+class Page(HTMLParser):
+    """What a page has: names of places in it, links, and what a browser fetches for it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.places: Set[str] = set()
+        self.links: List[str] = []
+        self.fetched: List[str] = []
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attributes: list) -> None:
+        found = dict(attributes)
+        self.places |= {found[name] for name in ("id", "name") if found.get(name)}
+        if tag == "a" and found.get("href"):
+            self.links.append(found["href"])
+        if tag == "link" and found.get("rel") in ("stylesheet", "icon", "preconnect", "preload"):
+            self.fetched.append(found["href"])
+        if tag in ("script", "img", "iframe") and found.get("src"):
+            self.fetched.append(found["src"])
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    done = subprocess.run(
+        ["bash", ROOT / "scripts" / "docs.sh", folder],
+        env={**os.environ, "PYTHON": sys.executable}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pages(site: Path) -> Dict[Path, Page]:
+    return {path: Page(path) for path in site.rglob("*.html") if path.name != "404.html"}
+
+
+def test_every_markdown_file_has_a_page(site: Path) -> None:
+    for path in markdown_files():
+        place = path.relative_to(ROOT)
+        if place.parts[0] not in ("tests", "site"):
+            named = place.parent if path.name == "README.md" else place.with_suffix("")
+            assert (site / named / "index.html").is_file(), place
+
+
+def test_links_and_anchors_lead_somewhere(site: Path, pages: Dict[Path, Page]) -> None:
+    """mkdocs looks at those of the Markdown; this looks at all that came out."""
+    seen = 0
+    for path, page in pages.items():
+        for link in page.links:
+            parts = urlsplit(link)
+            if parts.scheme or parts.netloc:
+                continue
+            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            target = target / "index.html" if target.is_dir() else target
+            assert target.is_file(), f"{path.relative_to(site)}: {link}"
+            if parts.fragment and target in pages:
+                there = pages[target].places
+                assert unquote(parts.fragment) in there, f"{path.relative_to(site)}: {link}"
+            seen += 1
+    assert seen > 1000
+
+
+def test_a_browser_fetches_nothing_from_elsewhere(pages: Dict[Path, Page]) -> None:
+    for path, page in pages.items():
+        for address in page.fetched:
+            assert not urlsplit(address).netloc, f"{path}: {address}"
+
+
+def test_equations_are_drawn(site: Path) -> None:
+    drawn = 0
+    for path in site.rglob("*.html"):
+        text = path.read_text(encoding="utf-8")
+        assert "arithmatex" not in text, path
+        found = re.findall(r"<math .*?</math>", text, re.DOTALL)
+        assert not any("\\" in equation for equation in found), path
+        drawn += len(found)
+    fences = sum(p.read_text(encoding="utf-8").count("```math\n") for p in markdown_files())
+    assert drawn >= fences > 5
+
+
+def test_the_reference_has_every_module_of_its_folders(site: Path) -> None:
+    text = "".join(p.read_text(encoding="utf-8") for p in (site / "docs" / "api").rglob("*.html"))
+    for folder in ("models", "modules", "ops", "tasks", "criterions", "optim", "scorers",
+                   "scoring", "inspection"):  # fmt: skip
+        for path in (PACKAGE / folder).glob("*.py"):
+            name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+            assert f'id="{name}"' in text, name
+
+
+def test_the_navigation_names_no_page_twice() -> None:
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    nav = yaml.safe_load(text[text.index("\nnav:") :])["nav"]
+
+    def leaves(entry: object) -> List[str]:
+        if isinstance(entry, str):
+            return [entry]
+        children = entry if isinstance(entry, list) else entry.values()
+        return [leaf for child in children for leaf in leaves(child)]
+
+    found = leaves(nav)
+    assert len(found) == len(set(found)) > 30
+
+
+def test_results_are_those_of_the_pages_behind_them() -> None:
+    """Every figure with two decimals, or with a comma, that docs/results.md gathers."""
+    results = ROOT / "docs" / "results.md"
+    others = "".join(p.read_text(encoding="utf-8") for p in markdown_files() if p != results)
+    others = re.sub(r"\s+", " ", others)
+    found = re.findall(r"(?<![\d.,])[-+]?\d+\.\d{2}(?!\d)|\d{1,3}(?:,\d{3})+", results.read_text())
+    assert len(found) > 30
+    for figure in found:
+        plain = figure.replace(",", "")
+        assert re.search(rf"(?<![\d.])({re.escape(figure)}|{re.escape(plain)})(?!\d)", others), figure
