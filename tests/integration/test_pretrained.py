@@ -182,8 +182,8 @@ def german(tmp_path_factory: pytest.TempPathFactory, cli: Cli) -> Path:
         encoded = "".join(f"{pieces.process_line(line)}\n" for line in tokens)
         (folder / f"bpe.{language}").write_text(encoded, encoding="utf-8")
     cli(
-        "preprocess", "-s", "en", "-t", "de", "--trainpref", folder / "bpe", "--destdir",
-        folder / "bin",
+        "preprocess", "-s", "en", "-t", "de", "--trainpref", folder / "bpe",
+        "--validpref", folder / "bpe", "--destdir", folder / "bin",
     )  # fmt: skip
     cli(
         "train", folder / "bin", "--user-dir", USER_DIR, "--arch", "transformer_biarn_tiny",
