@@ -524,6 +524,32 @@ def _check_training() -> None:
 
 
 @_adaptation(
+    "overflow on a CPU",
+    "when gradients overflow, the trainer puts a zero into CUDA memory before it takes the update "
+    "back, and ends without a GPU",
+    "a trainer that puts the norm of an overflow on its own device",
+)
+def _mend_overflow() -> None:
+    from fairseq.logging import metrics
+    from fairseq.trainer import Trainer
+
+    def taking_back(step: Callable) -> Callable:
+        def train_step(self: Any, samples: Any, raise_oom: bool = False) -> Any:
+            try:
+                return step(self, samples, raise_oom)
+            except (AssertionError, RuntimeError) as error:
+                if self.cuda or not isinstance(error.__context__, OverflowError):
+                    raise
+            self.zero_grad()  # what the trainer was about to do
+            metrics.log_stop_time("train_wall")
+            return None
+
+        return train_step
+
+    _wrap(Trainer, "train_step", "overflow on a CPU", taking_back)
+
+
+@_adaptation(
     "NaN detector",
     "its backward hooks fail on encoder outputs with StopIteration, which hides the real error; "
     "it prints all gradients, and the error at the end does not say where they come from",

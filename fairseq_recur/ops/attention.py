@@ -31,11 +31,12 @@ def additive_attention(
         dropout: probability of dropping a weight (0 outside training)
 
     Returns:
-        (B, N, C) in the dtype of *values*; softmax and sum in float32 under half precision
+        (B, N, C) in the dtype of *values*; softmax and sum in float32 under half precision. Of a
+        sentence of padding alone, the mean of its values
     """
     energy = torch.tanh(query.unsqueeze(2) + keys.unsqueeze(1)) @ score  # (B, N, S)
     if padding_mask is not None:
-        energy = energy.masked_fill(padding_mask.unsqueeze(1), float("-inf"))
+        energy = energy.masked_fill(padding_mask.unsqueeze(1), torch.finfo(energy.dtype).min)
     with no_autocast(values):
         weights = F.dropout(torch.softmax(at_least_float32(energy), dim=-1), dropout)
         return torch.bmm(weights, at_least_float32(values)).to(values.dtype)
@@ -57,7 +58,7 @@ def dot_product_attention(
         dropout: probability of dropping a weight (0 outside training)
 
     Returns:
-        (B, H, N, D)
+        (B, H, N, D); zero for a sentence of padding alone
     """
     visible = None if padding_mask is None else ~padding_mask[:, None, None, :]
     return F.scaled_dot_product_attention(query, keys, values, visible, dropout)

@@ -16,13 +16,14 @@ def masked_mean(x: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
         padding_mask: (B, S) bool, True at padding; None if there is none
 
     Returns:
-        (B, C) in the dtype of *x*, summed in float32 under half precision
+        (B, C) in the dtype of *x*, summed in float32 under half precision; zero for a sentence of
+        padding alone
     """
     if padding_mask is None:
         return x.mean(dim=1)  # which torch sums in float32 whatever the dtype
     real = (~padding_mask).unsqueeze(-1)
     total = at_least_float32(x).masked_fill(~real, 0.0).sum(dim=1)
-    return (total / real.sum(dim=1)).to(x.dtype)
+    return (total / real.sum(dim=1).clamp(min=1)).to(x.dtype)
 
 
 def real_tokens_first(padding_mask: Tensor) -> Tuple[Tensor, Tensor]:

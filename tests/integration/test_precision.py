@@ -133,3 +133,16 @@ def test_finite_where_float32_is(
         model.encoder.embed_tokens.weight.mul_(scale)
     assert all_finite(model, inputs), "the case must be one that float32 can do"
     assert all_finite(model.to(dtype), inputs)
+
+
+@pytest.mark.slow_presets
+def test_the_loss_scaler_takes_back_what_overflows(preset: str, cli: Cli, corpus: Path) -> None:
+    """A scale that no gradient fits in is halved until they do; nothing is lost by it."""
+    log = cli(
+        "train", corpus / "bin", "--user-dir", USER_DIR, "--arch", preset, *SMALL, *TRAIN,
+        "--max-update", 3, "--disable-validation", "--no-save", "--memory-efficient-fp16",
+        "--fp16-init-scale", 2**26, "--threshold-loss-scale", 1,
+    )  # fmt: skip
+    assert log.count("gradient overflow detected, ignoring gradient") >= 3
+    found = update_losses(log)
+    assert list(found) == [1, 2, 3] and all(math.isfinite(loss) for loss in found.values())

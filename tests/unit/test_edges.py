@@ -1,0 +1,130 @@
+"""Shapes at the edge: padding alone, one token, more tokens than positions, one word in a tail."""
+
+from typing import Callable, List
+
+import pytest
+import torch
+from fairseq.criterions.adaptive_loss import AdaptiveLoss
+from fairseq.data import Dictionary
+from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.sequence_generator import SequenceGenerator
+from torch import Tensor, nn
+
+from fairseq_recur.errors import ConfigError
+from fairseq_recur.ops import attention, masking
+from tests.conftest import SMALL
+
+Build = Callable[..., nn.Module]
+
+ALONE = torch.tensor([[False, False, True], [True, True, True]])
+"""A sentence of two tokens, and one that is padding alone."""
+
+POOLS = {
+    "masked_mean": lambda x: masking.masked_mean(x, ALONE),
+    "additive_attention": lambda x: attention.additive_attention(
+        x[:, :1], x, x.new_ones(4), x, ALONE
+    ),
+    "dot_product_attention": lambda x: attention.dot_product_attention(
+        x[:, None, :1], x[:, None], x[:, None], ALONE
+    ),
+}
+
+
+@pytest.mark.parametrize("name", POOLS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_padding_alone(name: str, dtype: torch.dtype) -> None:
+    """Finite numbers for it, finite gradients for all, and its neighbour does not notice."""
+    x = torch.randn(2, 3, 4).to(dtype).requires_grad_()
+    both = POOLS[name](x)
+    both.float().sum().backward()
+    assert both.isfinite().all() and x.grad.isfinite().all()
+    twice = POOLS[name](x.detach()[:1].expand(2, -1, -1).contiguous())
+    torch.testing.assert_close(both[0], twice[0])
+
+
+def batch(source: List[List[int]], target: List[List[int]], pad: int = 1) -> List[Tensor]:
+    """Source, its lengths, and the target, padded on the right."""
+    width, length = max(map(len, source)), max(map(len, target))
+    return [
+        torch.tensor([s + [pad] * (width - len(s)) for s in source]),
+        torch.tensor([len(s) for s in source]),
+        torch.tensor([t + [pad] * (length - len(t)) for t in target]),
+    ]
+
+
+def translator(make_model: Build, system: List[str], *flags: str) -> nn.Module:
+    return make_model(system[1], *SMALL, "--dropout", "0", *system[2:], *flags)
+
+
+@pytest.mark.slow_options
+def test_sentences_of_one_token(make_model: Build, system: List[str]) -> None:
+    """Nothing but the end of the sentence, alone and beside a longer one."""
+    torch.manual_seed(1)
+    model = translator(make_model, system).double()
+    out, _ = model(*batch([[2]], [[2]]))
+    assert out.shape[:2] == (1, 1) and out.isfinite().all()
+    out.square().sum().backward()
+    assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
+    model.eval()
+    alone, _ = model(*batch([[2]], [[2]]))
+    beside, _ = model(*batch([[2], [5, 6, 7, 2]], [[2], [2, 8, 9]]))
+    torch.testing.assert_close(beside[0, 0], alone[0, 0], rtol=0, atol=1e-6)
+
+
+def test_decoding_ends_where_positions_end(
+    make_model: Build, preset: str, dictionary: Dictionary
+) -> None:
+    """A beam may ask for more words than the model has positions."""
+    model = translator(make_model, ["--arch", preset], "--max-target-positions", "9").eval()
+    source, lengths, _ = batch([[5, 6, 7, 2]], [[2]])
+    generator = SequenceGenerator([model], dictionary, beam_size=2, max_len_b=200, min_len=8)
+    sample = {"net_input": {"src_tokens": source, "src_lengths": lengths}}
+    (hypotheses,) = generator.generate([model], sample)
+    assert {len(h["tokens"]) for h in hypotheses} == {9}
+    assert all(h["positional_scores"].isfinite().all() for h in hypotheses)
+
+
+def test_a_tail_of_one_word(make_model: Build, preset: str, dictionary: Dictionary) -> None:
+    """The adaptive softmax may have one word in its last band; or the preset refuses it."""
+    flags = ["--adaptive-softmax-cutoff", f"20,{len(dictionary) - 1}"]
+    config = ARCH_MODEL_REGISTRY[preset].config_class()
+    if config.share_all_embeddings or config.share_decoder_input_output_embed:
+        flags += ["--adaptive-softmax-factor", "1"]
+    torch.manual_seed(1)
+    try:
+        model = translator(make_model, ["--arch", preset], *flags)
+    except ConfigError as error:
+        assert "--adaptive-softmax-cutoff" in str(error)
+        return
+    source, lengths, previous = batch([[5, 6, 2], [7, 2]], [[2, 5, 63], [2, 9]])
+    target = torch.tensor([[5, 63, 2], [9, 2, 1]])
+    task = type("Task", (), {"target_dictionary": dictionary})
+    sample = {
+        "net_input": {"src_tokens": source, "src_lengths": lengths, "prev_output_tokens": previous},
+        "target": target, "ntokens": 5, "nsentences": 2,
+    }  # fmt: skip
+    loss, _, _ = AdaptiveLoss(task, sentence_avg=False)(model, sample)
+    loss.backward()
+    assert loss.isfinite()
+    tail = model.decoder.adaptive_softmax.tail[-1][-1].weight
+    assert tail.size(0) == 1
+    assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
+    model.eval()
+    probabilities = model.get_normalized_probs(
+        model(source, lengths, previous, features_only=False), log_probs=False
+    )
+    torch.testing.assert_close(probabilities.sum(-1), torch.ones(2, 3))
+
+
+@pytest.mark.slow
+def test_twenty_thousand_tokens(make_model: Build, preset: str) -> None:
+    length = 20_000
+    flags = ["--max-source-positions", str(length + 1), "--no-token-positional-embeddings"]
+    config = ARCH_MODEL_REGISTRY[preset].config_class()
+    if getattr(config, "encoder_learned_pos", False) or config.host == "t5":
+        flags = flags[:2]
+    model = translator(make_model, ["--arch", preset], *flags).eval()
+    source = torch.randint(4, 64, (1, length))
+    with torch.no_grad():
+        out, _ = model(source, torch.tensor([length]), torch.tensor([[2, 5, 6]]))
+    assert out.isfinite().all()
