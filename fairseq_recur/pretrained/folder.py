@@ -67,7 +67,7 @@ def named_checkpoint(home: Path, name: Path) -> Path:
 
 
 def choose_checkpoint(home: Path) -> Path:
-    """The checkpoint of a folder that is meant without saying so; ConfigError if it is not clear."""
+    """The checkpoint of a folder that is meant if none is named; ConfigError if it is not clear."""
     found = sorted(home.glob("*.pt"))
     preferred = [home / name for name in PREFERRED if (home / name).is_file()]
     if not found:

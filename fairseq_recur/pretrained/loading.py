@@ -1,6 +1,5 @@
 """Loading trained models with their task, dictionaries and subwords, from what is in a folder."""
 
-import logging
 from argparse import Namespace
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Type, Union
@@ -18,8 +17,6 @@ from fairseq_recur.errors import CheckpointError, ConfigError
 from fairseq_recur.pretrained.folder import PathLike, find_checkpoints, find_dictionaries
 from fairseq_recur.pretrained.model import Pretrained
 from fairseq_recur.pretrained.text import Settings, build_text, check_options
-
-logger = logging.getLogger(__name__)
 
 PRECISIONS = ("fp32", "fp16", "bf16")
 

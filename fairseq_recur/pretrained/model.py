@@ -183,7 +183,8 @@ class Pretrained:
         Args:
             texts: sources; of a language model, beginnings
             nbest: hypotheses of a text, at most ``beam``
-            others: as in `translate`
+
+        The other arguments are those of `translate`.
 
         Raises:
             ConfigError: as `translate`
@@ -218,7 +219,8 @@ class Pretrained:
         Args:
             sources: of a language model the texts to score, without targets
             targets: one for each source
-            others: as in `translate`; targets are never cut
+
+        The other arguments are those of `translate`; targets are never cut.
 
         Returns one hypothesis for a text, a list for a list.
 
@@ -235,7 +237,8 @@ class Pretrained:
             data = whole_texts(self.task, fit("texts", encoded, self._limits[1], None))
         else:
             references = as_list("targets", targets)
-            if len(references) != len(given) or isinstance(sources, str) != isinstance(targets, str):
+            one = [isinstance(texts, str) for texts in (sources, targets)]
+            if len(references) != len(given) or one[0] != one[1]:
                 raise ConfigError(
                     f"score: {len(given)} sources and {len(references)} targets; expected one text "
                     "each, or two lists of the same length"

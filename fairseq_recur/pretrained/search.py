@@ -64,6 +64,7 @@ def search_options(options: Dict[str, Any], nbest: int, shortest: int, longest: 
         raise ConfigError("sampling_topk and sampling_topp need sampling=True")
     if found.diverse_beam_groups > 0 and found.beam % found.diverse_beam_groups:
         raise ConfigError(
-            f"beam={found.beam} cannot be split into diverse_beam_groups={found.diverse_beam_groups}"
+            f"beam={found.beam} cannot be split into diverse_beam_groups="
+            f"{found.diverse_beam_groups}; the beam is a multiple of them"
         )
     return found

@@ -23,7 +23,9 @@ PAIR = ["-s", "en", "-t", "de", *SMALL]
 MODELS: Dict[str, List[str]] = {
     "checkpoints": ["translation", "transformer_biarn", *PAIR],
     "summarizer": ["summarization", "t5_small", *PAIR],
-    "language-model": ["language_modeling", "rsa_transformer_lm", *SMALL_LM, "--tokens-per-sample", "64"],
+    "language-model": [
+        "language_modeling", "rsa_transformer_lm", *SMALL_LM, "--tokens-per-sample", "64",
+    ],
 }  # fmt: skip
 
 

@@ -11,7 +11,14 @@ import fairseq_recur
 from fairseq_recur import from_pretrained
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.pretrained.folder import choose_checkpoint, find_checkpoints, find_dictionaries
-from fairseq_recur.pretrained.text import Settings, Text, build_text, check_options, columns, kind_of
+from fairseq_recur.pretrained.text import (
+    Settings,
+    Text,
+    build_text,
+    check_options,
+    columns,
+    kind_of,
+)
 
 CODES = "#version: 0.2\nt h\nth e</w>\n"
 LINES = ["the house is small .", "the bank 's door is open ."]
@@ -130,7 +137,10 @@ def test_codes_are_found(tmp_path: Path) -> None:
     (near / "codes.en").write_text("#version: 0.2\no u\n")
     (near / "codes.de").write_text("#version: 0.2\nh o\n")
     (near / "codes").write_text(CODES)  # of both sides, where there is none of a side
-    for language, other, expected in (("en", "de", "h@@ ou@@ s@@ e"), ("de", "en", "ho@@ u@@ s@@ e")):
+    for language, other, expected in (
+        ("en", "de", "h@@ ou@@ s@@ e"),
+        ("de", "en", "ho@@ u@@ s@@ e"),
+    ):
         found = build_text(SUBWORDS, settings(near, far), language, [other])
         assert found.pieces("house") == expected
     given = settings(near, far, bpe_codes=str(far / "codes"))
@@ -214,8 +224,8 @@ def test_each_kind_there_and_back(tmp_path: Path) -> None:
     for text, encoder in sides.items():
         pieces = encoder.pieces(text).split()
         assert len(pieces) > len(text.split())
-        back = encoder.decode(encoder.dictionary.encode_line(" ".join(pieces), add_if_not_exist=True))
-        assert back == text
+        ids = encoder.dictionary.encode_line(" ".join(pieces), add_if_not_exist=True)
+        assert encoder.decode(ids) == text
         broken = text.replace(" ", "\n", 1)
         assert encoder.pieces(broken) == encoder.pieces(text)
 
