@@ -15,7 +15,9 @@ HOST, SLOT, RECURRENT = "#e8eaed", "#c9dcf5", "#fbdcb8"
 """Colours: fairseq's Transformer; a slot with exchangeable parts; what is recurrent."""
 
 # The same file each time: no date, no random names.
-plt.rcParams.update({"svg.hashsalt": "fairseq_recur", "font.size": 9, "mathtext.fontset": "dejavusans"})
+plt.rcParams.update(
+    {"svg.hashsalt": "fairseq_recur", "font.size": 9, "mathtext.fontset": "dejavusans"}
+)
 
 
 def canvas(width: float, height: float) -> Tuple[Figure, Axes]:
@@ -27,7 +29,9 @@ def canvas(width: float, height: float) -> Tuple[Figure, Axes]:
     return figure, ax
 
 
-def box(ax: Axes, x: float, y: float, text: str, colour: str = HOST, w: float = 1.7, h: float = 0.42) -> None:
+def box(
+    ax: Axes, x: float, y: float, text: str, colour: str = HOST, w: float = 1.7, h: float = 0.42
+) -> None:
     """A box around its middle (x, y), with text in it."""
     shape = FancyBboxPatch(
         (x - w / 2, y - h / 2), w, h, boxstyle="round,pad=0,rounding_size=0.06",
@@ -43,11 +47,15 @@ def arrow(ax: Axes, *points: Tuple[float, float]) -> None:
         ax.plot(*zip(start, end), color="#3c4043", linewidth=1)
     ax.annotate(
         "", xy=points[-1], xytext=points[-2],
-        arrowprops={"arrowstyle": "-|>", "color": "#3c4043", "linewidth": 1, "shrinkA": 0, "shrinkB": 0},
+        arrowprops={
+            "arrowstyle": "-|>", "color": "#3c4043", "linewidth": 1, "shrinkA": 0, "shrinkB": 0
+        },
     )  # fmt: skip
 
 
-def column(ax: Axes, x: float, y: float, boxes: Sequence[Tuple[str, str]], step: float = 0.72) -> None:
+def column(
+    ax: Axes, x: float, y: float, boxes: Sequence[Tuple[str, str]], step: float = 0.72
+) -> None:
     """Boxes one above the other, from the bottom, joined by arrows."""
     for i, (text, colour) in enumerate(boxes):
         box(ax, x, y + i * step, text, colour)

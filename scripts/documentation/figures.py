@@ -40,7 +40,12 @@ def overview() -> Figure:
     """The one model: what is exchangeable, and what is recurrent."""
     figure, ax = canvas(8.4, 4.5)
     column(ax, 1.2, 0.6, [("source words", HOST), ("self-attention", SLOT), ("feed-forward", HOST)])
-    column(ax, 3.9, 0.6, [("the same words", HOST), ("BiRNN or BiARN", RECURRENT), ("feed-forward", HOST)])
+    column(
+        ax,
+        3.9,
+        0.6,
+        [("the same words", HOST), ("BiRNN or BiARN", RECURRENT), ("feed-forward", HOST)],
+    )
     column(ax, 6.9, 0.6, [
         ("target words", HOST), ("self-attention", SLOT), ("cross-attention", SLOT),
         ("fusion", RECURRENT), ("feed-forward", HOST),
@@ -74,8 +79,18 @@ def recurrence_encoder() -> Figure:
             arrow(ax, (0.2 + 0.85 * i, 2.75), (0.45 + 0.85 * i, 2.75))
     box(ax, 2.02, 1.6, "attention over all words, one a step", SLOT, w=3.2)
     ax.text(2.02, 3.2, "and a second chain, numbered from the end", ha="center")
-    ax.text(2.02, 3.85, "BiARN: $c_t = ATT(h_{t-1}, H)$, $h_t = GRU(c_t, h_{t-1})$", ha="center", weight="bold")
-    stack = [("self-attention", HOST), ("cross-attention  D", HOST), ("attention over $H_r$", RECURRENT)]
+    ax.text(
+        2.02,
+        3.85,
+        "BiARN: $c_t = ATT(h_{t-1}, H)$, $h_t = GRU(c_t, h_{t-1})$",
+        ha="center",
+        weight="bold",
+    )
+    stack = [
+        ("self-attention", HOST),
+        ("cross-attention  D", HOST),
+        ("attention over $H_r$", RECURRENT),
+    ]
     column(ax, 5.0, 0.5, [*stack, ("feed-forward", HOST)])
     ax.text(5.0, 3.85, "stack", ha="center", weight="bold")
     box(ax, 7.2, 0.5, "self-attention")
@@ -91,7 +106,9 @@ def recurrence_encoder() -> Figure:
     return figure
 
 
-def rem(ax: Axes, title: str, decay: float, angle: float, sine: bool, dilation: int, causal: bool) -> None:
+def rem(
+    ax: Axes, title: str, decay: float, angle: float, sine: bool, dilation: int, causal: bool
+) -> None:
     """One recurrence encoding matrix."""
     kernel = rem_kernel(
         torch.tensor([decay]), torch.tensor([angle]), torch.tensor([sine]),
@@ -167,8 +184,8 @@ def comparison_systems() -> Figure:
     figure = plt.figure(figsize=(8.4, 2.9))
     lags = (torch.arange(12)[None] - torch.arange(12)[:, None]).clamp(-4, 4)
     bare_map(
-        figure.add_axes((0.02, 0.06, 0.24, 0.72)), lags, "relative positions:\na vector for each lag",
-        cmap="RdBu_r",
+        figure.add_axes((0.02, 0.06, 0.24, 0.72)), lags,
+        "relative positions:\na vector for each lag", cmap="RdBu_r",
     )  # fmt: skip
     backward, forward = one_way_masks(torch.zeros(1, 2, 12, 4), None)
     for i, (mask, title) in enumerate(((backward, "earlier"), (forward, "later"))):
@@ -184,7 +201,11 @@ def comparison_systems() -> Figure:
     box(ax, 2.5, 0.5, "BiRNN, 6 layers", RECURRENT, w=1.5)
     box(ax, 1.68, 1.3, "$H = W\\,[H_e; H_r] + b$", SLOT, w=2.2)
     box(ax, 1.68, 2.05, "all decoder layers", w=2.2)
-    for start, end in (((0.85, 0.71), (0.85, 1.09)), ((2.5, 0.71), (2.5, 1.09)), ((1.68, 1.51), (1.68, 1.84))):
+    for start, end in (
+        ((0.85, 0.71), (0.85, 1.09)),
+        ((2.5, 0.71), (2.5, 1.09)),
+        ((1.68, 1.51), (1.68, 1.84)),
+    ):
         arrow(ax, start, end)
     ax.text(1.68, 2.5, "multi-column encoder", ha="center")
     return figure

@@ -67,7 +67,6 @@ FAIRSEQS = {
 }
 
 
-
 def cell(text: Any) -> str:
     """Text that does not end a table's cell or become an HTML element."""
     return str(text).replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
@@ -169,8 +168,8 @@ def flags_page() -> str:
         "that cannot be used is an error before the model is built, and so is an option that would",
         "change nothing; all of them are said at once.\n",
         "## Presets\n",
-        "`--arch NAME`. A preset sets the flags of its parts and sizes; what is given on the command",
-        "line counts instead. The last column is what depends on the dictionaries, here of",
+        "`--arch NAME`. A preset sets the flags of its parts and sizes; what is given on the",
+        "command line counts instead. The last column is what depends on the dictionaries, here of",
         f"{VOCABULARY:,} entries each, and the one before it all other parameters.\n",
         "| `--arch` | its parts | parameters | embeddings and output |",
         "| --- | --- | ---: | ---: |",
@@ -179,7 +178,11 @@ def flags_page() -> str:
     for title, page, config in MODEL_GROUPS:
         lines += [f"\n## {title}\n", f"More: [{page}]({page}).\n", *table(own_fields(config), True)]
     for title, page, config in OTHER_GROUPS:
-        lines += [f"\n## {title}\n", f"More: [{page}]({page}).\n", *table(own_fields(config), False)]
+        lines += [
+            f"\n## {title}\n",
+            f"More: [{page}]({page}).\n",
+            *table(own_fields(config), False),
+        ]
     lines += [
         "\n## fairseq's Transformer\n",
         "The options of fairseq's Transformer, with its names and meanings; `fairseq-recur train",
@@ -247,11 +250,11 @@ def commands_page() -> str:
     lines = [
         MADE,
         "# Commands\n",
-        f"`fairseq-recur` passes {passed_on} on to fairseq's command of that name, with this plug-in",
-        "loaded; their arguments are fairseq's and those of [the flags' page](flags.md). The others",
-        "are its own. The exit status is 0 when it is done, 1 when `check` found a problem, 2 for",
-        "wrong input, which one message explains, and 75 when a signal stopped a training, which is",
-        "saved.",
+        f"`fairseq-recur` passes {passed_on} on to fairseq's command of that name, with this",
+        "plug-in loaded; their arguments are fairseq's and those of [the flags' page](flags.md).",
+        "The others are its own. The exit status is 0 when it is done, 1 when `check` found a",
+        "problem, 2 for wrong input, which one message explains, and 75 when a signal stopped a",
+        "training, which is saved.",
     ]
     own = subparsers(cli.build_parser())
     for name in cli.OWN_COMMANDS:

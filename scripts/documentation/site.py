@@ -21,6 +21,7 @@ PACKAGE = "fairseq_recur"
 
 # Page of the reference: its title, and the folders whose modules it has.
 API: Dict[str, List[str]] = {
+    "pretrained": ["pretrained"],
     "models": ["models"],
     "modules": ["modules"],
     "ops": ["ops"],
@@ -29,6 +30,7 @@ API: Dict[str, List[str]] = {
     "inspection": ["inspection"],
 }
 TITLES = {
+    "pretrained": "Trained models",
     "models": "Models",
     "modules": "Modules",
     "ops": "Operations on tensors",

@@ -21,7 +21,8 @@ import re, sys
 from pathlib import Path
 from documentation import flags
 if "--counted" not in sys.argv:  # the numbers of parameters as the page has them
-    rows = re.findall(r"^\\| `(\\w+)`.*\\| ([\\d,]+) \\| ([\\d,]+) \\|$", (flags.DOCS / "flags.md").read_text(), re.M)
+    page = (flags.DOCS / "flags.md").read_text()
+    rows = re.findall(r"^\\| `(\\w+)`.*\\| ([\\d,]+) \\| ([\\d,]+) \\|$", page, re.M)
     known = {name: (words, others) for name, others, words in rows}
     flags.parameters = lambda arch: tuple(int(n.replace(",", "")) for n in known[arch])
 for name, page in flags.PAGES.items():
