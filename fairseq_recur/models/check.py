@@ -9,6 +9,8 @@ from fairseq.data import Dictionary
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.models.check_attention import self_attention
 from fairseq_recur.models.check_cross import cross_attention
+from fairseq_recur.models.check_host import host
+from fairseq_recur.models.check_sizes import memory, numbers
 from fairseq_recur.models.check_t5 import t5
 from fairseq_recur.models.config import RecurrentTransformerConfig, fused_layers
 from fairseq_recur.models.flags import flag, given, unknown_choices
@@ -50,6 +52,7 @@ def check_config(
     if not problems:
         chosen = given(cfg, RecurrentTransformerConfig(), preset)
         problems = [
+            *numbers(cfg, OPTIONS),
             *sizes(cfg),
             *self_attention(cfg, ("encoder", "decoder"), chosen),
             *cross_attention(cfg, chosen),
@@ -57,13 +60,15 @@ def check_config(
             *t5(cfg, chosen),
             *without_effect(cfg, chosen),
             *sharing(cfg, source, target),
+            *host(cfg, ("encoder", "decoder"), target),
         ]
+    problems = problems or list(memory(cfg, source, target))
     if problems:
         raise ConfigError("the model's options cannot be used:\n- " + "\n- ".join(problems))
 
 
 def unknown_values(cfg: Namespace) -> Iterator[str]:
-    """Values that are none of an option's choices, and numbers out of range."""
+    """Values that are none of an option's choices, and no number of layers."""
     yield from unknown_choices(cfg, OPTIONS)
     try:
         fused_layers(cfg)
@@ -72,11 +77,8 @@ def unknown_values(cfg: Namespace) -> Iterator[str]:
 
 
 def sizes(cfg: Namespace) -> Iterator[str]:
-    """Numbers of layers and heads; T5's heads need not add up to the width, fairseq's must."""
-    for name in ("encoder_layers", "decoder_layers", "recurrence_layers"):
-        if getattr(cfg, name) < 1:
-            yield f"{flag(name)} {getattr(cfg, name)}: at least 1 is needed"
-    if cfg.recurrence_steps < 1 and cfg.recurrence_steps != -1:
+    """Steps and heads; T5's heads need not add up to the width, fairseq's must."""
+    if cfg.recurrence_steps == 0:
         yield (
             f"--recurrence-steps {cfg.recurrence_steps}: at least 1 is needed, or -1 for one step "
             "for each token of the source"
@@ -84,7 +86,7 @@ def sizes(cfg: Namespace) -> Iterator[str]:
     for side in ("encoder", "decoder"):
         width, heads = getattr(cfg, f"{side}_embed_dim"), getattr(cfg, f"{side}_attention_heads")
         own_width = cfg.host == "t5" and cfg.t5_head_dim > 0 and cfg.recurrence == "none"
-        if heads < 1 or width % heads and not own_width:
+        if heads > 0 and width % heads and not own_width:
             yield (
                 f"--{side}-embed-dim {width} cannot be split evenly among "
                 f"--{side}-attention-heads {heads}"

@@ -1,5 +1,6 @@
 """What is wrong with the options of the parts for self-attention."""
 
+import math
 from argparse import Namespace
 from typing import Dict, Iterator, Sequence, Set
 
@@ -48,9 +49,6 @@ def self_attention(cfg: Namespace, sides: Sequence[str], given: Set[str]) -> Ite
         yield from rem_values(cfg)
     if MIXTURES & set(parts.values()):
         yield from mixtures(cfg, set(parts.values()))
-    for name in ("learned_matrix_length", "relative_clip"):
-        if getattr(cfg, name) < 1:
-            yield f"{flag(name)} {getattr(cfg, name)}: at least 1 is needed"
     yield from directional(cfg, parts)
     if parts["decoder"] != "dot" and getattr(cfg, "cross_self_attention", False):
         yield (
@@ -82,9 +80,7 @@ def rem_heads(cfg: Namespace, side: str) -> Iterator[str]:
 
 
 def rem_values(cfg: Namespace) -> Iterator[str]:
-    """Initial values and the highest power."""
-    if cfg.rsa_max_power < 0:
-        yield f"--rsa-max-power {cfg.rsa_max_power}: at least 1, or 0 for no limit"
+    """Initial values."""
     for name in ("rsa_eta_init", "rsa_nu_init"):
         try:
             parse_range(getattr(cfg, name))
@@ -96,8 +92,10 @@ def mixtures(cfg: Namespace, parts: Set[str]) -> Iterator[str]:
     """The gate and the form of the mixture."""
     if cfg.rsa_gate_init != "random":
         try:
-            float(cfg.rsa_gate_init)
+            wrong = math.isnan(float(cfg.rsa_gate_init))  # infinite ones close the gate
         except ValueError:
+            wrong = True
+        if wrong:
             yield f"--rsa-gate-init {cfg.rsa_gate_init}: expected a number, or random"
     if "full_matrix" in parts and cfg.rsa_form not in ("auto", "dense"):
         yield f"--rsa-form {cfg.rsa_form}: full_matrix has the form dense alone"

@@ -46,11 +46,6 @@ def cross_attention(cfg: Namespace, given: Set[str]) -> Iterator[str]:
                 f"{flag(name)} {getattr(cfg, name)} has no effect: it needs --cross-attention "
                 f"{' or '.join(sorted(readers))}"
             )
-    for name in ("segment_size", "target_length"):
-        if getattr(cfg, name) < 1:
-            yield f"{flag(name)} {getattr(cfg, name)}: at least 1 is needed"
-    if cfg.target_ratio <= 0:
-        yield f"--target-ratio {cfg.target_ratio}: a number above 0 is needed"
     if "target_ratio" in given and cfg.target_length_mode != "ratio":
         yield f"--target-ratio {cfg.target_ratio} has no effect without --target-length-mode ratio"
     if cfg.target_length_mode == "ratio" and "target_length" in given:
@@ -64,11 +59,7 @@ def cross_attention(cfg: Namespace, given: Set[str]) -> Iterator[str]:
 
 
 def srformer(cfg: Namespace, given: Set[str]) -> Iterator[str]:
-    """Values of the neuron's options, and options that exclude each other."""
-    if cfg.srformer_threshold_init <= 0:
-        yield f"--srformer-threshold-init {cfg.srformer_threshold_init}: a number above 0 is needed"
-    if cfg.srformer_clamp < 0:
-        yield f"--srformer-clamp {cfg.srformer_clamp}: a bound above 0, or 0 for none"
+    """Options that exclude each other."""
     if cfg.srformer_sigma and cfg.srformer_no_segmented_term:
         yield "--srformer-sigma weighs a term that --srformer-no-segmented-term leaves out"
     if cfg.srformer_no_neuron:

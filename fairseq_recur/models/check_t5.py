@@ -58,7 +58,7 @@ def t5(cfg: Namespace, given: Set[str]) -> Iterator[str]:
 
 
 def numbers(cfg: Namespace) -> Iterator[str]:
-    """Buckets and widths out of range."""
+    """Buckets and distances that do not go together."""
     buckets, distance = cfg.t5_relative_buckets, cfg.t5_relative_max_distance
     if buckets < 4 or buckets % 2:
         yield f"--t5-relative-buckets {buckets}: an even number, at least 4, is needed"
@@ -67,5 +67,3 @@ def numbers(cfg: Namespace) -> Iterator[str]:
             f"--t5-relative-max-distance {distance}: more than half of "
             f"--t5-relative-buckets {buckets} is needed"
         )
-    if cfg.t5_head_dim < 0:
-        yield f"--t5-head-dim {cfg.t5_head_dim}: at least 1, or 0 for the width by the heads"

@@ -1,8 +1,8 @@
 """Options as their flags on the command line, and what is wrong with a single one."""
 
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from dataclasses import Field, fields
-from typing import Any, Dict, Iterator, Set
+from typing import Any, Container, Dict, Iterator, Set
 
 from fairseq.dataclass import FairseqDataclass
 
@@ -10,6 +10,20 @@ from fairseq.dataclass import FairseqDataclass
 def flag(name: str) -> str:
     """The command-line flag of an option."""
     return "--" + name.replace("_", "-")
+
+
+def read_numbers(parser: ArgumentParser, names: Container[str]) -> None:
+    """Let the parser refuse what is no whole number in options that follow another one.
+
+    Their default is a text, ``${...}``, and fairseq reads what is given as a text, too.
+
+    Args:
+        parser: with the flags of these options
+        names: the options
+    """
+    for action in parser._actions:
+        if action.dest in names:
+            action.type = int
 
 
 def given(cfg: Namespace, *defaults: FairseqDataclass) -> Set[str]:

@@ -4,6 +4,7 @@ from argparse import ArgumentParser, Namespace
 from dataclasses import dataclass, field, fields
 from typing import Iterator
 
+from fairseq.data import Dictionary
 from fairseq.dataclass import ChoiceEnum
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import register_model
@@ -17,6 +18,8 @@ from fairseq_recur.errors import ConfigError
 from fairseq_recur.models.attention_config import SelfAttentionConfig
 from fairseq_recur.models.base import RecurrentModel
 from fairseq_recur.models.check_attention import self_attention
+from fairseq_recur.models.check_host import adaptive_softmax, host
+from fairseq_recur.models.check_sizes import memory, numbers
 from fairseq_recur.models.flags import given, unknown_choices
 from fairseq_recur.modules.parts import SELF_ATTENTION
 
@@ -47,7 +50,8 @@ class RsaLanguageModel(RecurrentModel, TransformerLanguageModel):
             ConfigError: listing every option that cannot be used
         """
         options = Namespace(**OmegaConf.to_container(args, resolve=True, enum_to_str=True))
-        problems = list(check_language_model(options))
+        words = task.source_dictionary, task.target_dictionary
+        problems = list(check_language_model(options, words[1])) or list(memory(options, *words))
         if problems:
             raise ConfigError("the model's options cannot be used:\n- " + "\n- ".join(problems))
         model = super().build_model(args, task)
@@ -64,17 +68,47 @@ class RsaLanguageModel(RecurrentModel, TransformerLanguageModel):
         return model
 
 
-def check_language_model(cfg: Namespace) -> Iterator[str]:
+def check_language_model(cfg: Namespace, target: Dictionary) -> Iterator[str]:
     """Everything that is wrong with the options, one line each."""
-    options = {f.name: f for f in fields(SelfAttentionConfig) if f.name != "_name"}
-    problems = list(unknown_choices(cfg, options))
-    if cfg.decoder_attention_heads < 1 or cfg.decoder_embed_dim % cfg.decoder_attention_heads:
+    options = {f.name: f for f in fields(RsaLanguageModelConfig) if f.name != "_name"}
+    problems = [*unknown_choices(cfg, options), *numbers(cfg, options)]
+    if not problems and cfg.decoder_embed_dim % cfg.decoder_attention_heads:
         problems.append(
             f"--decoder-embed-dim {cfg.decoder_embed_dim} cannot be split evenly among "
             f"--decoder-attention-heads {cfg.decoder_attention_heads}"
         )
     chosen = given(cfg, SelfAttentionConfig())
-    yield from problems or self_attention(cfg, ("decoder",), chosen)
+    if problems:
+        yield from problems
+        return
+    yield from self_attention(cfg, ("decoder",), chosen)
+    yield from host(cfg, ("decoder",), target)
+    yield from adaptive_input(cfg, target)
+
+
+def adaptive_input(cfg: Namespace, target: Dictionary) -> Iterator[str]:
+    """What fairseq's language model asserts of its adaptive and its character embeddings."""
+    if cfg.adaptive_input and not cfg.character_embeddings:
+        cuts = Namespace(
+            adaptive_softmax_cutoff=cfg.adaptive_input_cutoff or "",
+            adaptive_softmax_factor=cfg.adaptive_input_factor,
+        )
+        for problem in adaptive_softmax(cuts, target):
+            yield "--adaptive-input: " + problem.replace("-softmax-", "-input-")
+    if cfg.tie_adaptive_weights:
+        same = all(
+            getattr(cfg, one) == getattr(cfg, other)
+            for one, other in (
+                ("adaptive_softmax_factor", "adaptive_input_factor"),
+                ("adaptive_softmax_cutoff", "adaptive_input_cutoff"),
+                ("decoder_output_dim", "decoder_input_dim"),
+            )
+        )
+        if not (cfg.adaptive_input and same):
+            yield (
+                "--tie-adaptive-weights needs --adaptive-input, with the same cutoff and factor "
+                "as the adaptive softmax, and the same --decoder-input-dim and --decoder-output-dim"
+            )
 
 
 def register_language_model() -> None:

@@ -12,9 +12,10 @@ from torch import nn
 
 from fairseq_recur.models.base import RecurrentModel
 from fairseq_recur.models.check import check_config
-from fairseq_recur.models.config import RecurrentTransformerConfig
+from fairseq_recur.models.config import FOLLOWS, RecurrentTransformerConfig
 from fairseq_recur.models.decoder import RecurrentTransformerDecoder
 from fairseq_recur.models.encoder import RecurrentTransformerEncoder
+from fairseq_recur.models.flags import read_numbers
 from fairseq_recur.models.t5 import T5Decoder, T5Encoder
 from fairseq_recur.modules.t5_projections import is_t5
 
@@ -33,6 +34,7 @@ class RecurrentTransformerModel(RecurrentModel, TransformerModelBase):
         those of the dataclass without a preset, in which nothing is on.
         """
         gen_parser_from_dataclass(parser, RecurrentTransformerConfig(), delete_default=True)
+        read_numbers(parser, FOLLOWS)
 
     @classmethod
     def build_model(cls, cfg: DictConfig, task: FairseqTask) -> "RecurrentTransformerModel":

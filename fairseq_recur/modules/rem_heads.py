@@ -8,6 +8,10 @@ KINDS = (
 )  # fmt: skip
 
 
+LARGEST = 10**6
+"""A dilation, and an initial value of a curve that is flat long before."""
+
+
 @dataclass(frozen=True)
 class RemHeads:
     """The numbers (k1, ..., k6) of heads of each kind, and the dilations of the dilated ones.
@@ -57,8 +61,10 @@ def parse_rem_heads(heads: str, dilations: str, total: int) -> RemHeads:
             f"{sum(counts[3:])} dilated heads (the last three of --rsa-heads {heads}); "
             "give one for each"
         )
-    if factors and min(factors) < 1:
-        raise ValueError(f"--rsa-dilations {dilations}: a dilation is at least 1")
+    if factors and not 1 <= min(factors) <= max(factors) <= LARGEST:
+        raise ValueError(
+            f"--rsa-dilations {dilations}: a dilation is at least 1 and at most {LARGEST}"
+        )
     return RemHeads(counts, factors)
 
 
@@ -82,8 +88,12 @@ def parse_range(text: str) -> Tuple[float, float]:
     """
     try:
         low, high = (float(word) for word in text.split(","))
+        if not (abs(low) <= LARGEST and abs(high) <= LARGEST):  # also where they are nan
+            raise ValueError(text)
     except ValueError:
-        raise ValueError(f"{text}: expected two numbers with a comma between") from None
+        raise ValueError(
+            f"{text}: expected two numbers with a comma between, from {-LARGEST:g} to {LARGEST:g}"
+        ) from None
     if low > high:
         raise ValueError(f"{text}: the first number is above the second")
     return low, high
