@@ -203,6 +203,7 @@ def test_raw_text_in_and_out(german: Path, cli: Cli) -> None:
         "--bpe", "subword_nmt", "--bpe-codes", german / "codes", stdin="\n".join(texts) + "\n",
     )  # fmt: skip
     expected = re.findall(r"^D-(\d+)\t(\S+)\t(.*)$", output, re.M)
+    (german / "codes.de").write_bytes((german / "codes").read_bytes())  # of one side alone
     model = from_pretrained(german / "model", tokenizer="moses", device="cpu")
     for (number, score, text), (best,) in zip(expected, model.hypotheses(texts, **search)):
         assert best.text == text
