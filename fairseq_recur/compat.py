@@ -524,6 +524,33 @@ def _check_training() -> None:
 
 
 @_adaptation(
+    "finished trainings",
+    "a training that has reached --max-update makes one update more each time it is started again",
+    "a fairseq that looks at --max-update before the first update",
+)
+def _leave_finished_trainings() -> None:
+    from fairseq import checkpoint_utils
+    from omegaconf import open_dict
+
+    def looking(load: Callable) -> Callable:
+        def load_checkpoint(cfg: Any, trainer: Any, **kwargs: Any) -> Any:
+            found = load(cfg, trainer, **kwargs)
+            optimization = trainer.cfg.optimization
+            if 0 < optimization.max_update <= trainer.get_num_updates():
+                logger.info(
+                    f"Nothing is left to train: {trainer.get_num_updates()} updates are made, "
+                    f"--max-update is {optimization.max_update}"
+                )
+                with open_dict(trainer.cfg):
+                    optimization.max_epoch = -1  # no epoch is in the loop of fairseq_cli.train
+            return found
+
+        return load_checkpoint
+
+    _wrap(checkpoint_utils, "load_checkpoint", "finished trainings", looking)
+
+
+@_adaptation(
     "overflow on a CPU",
     "when gradients overflow, the trainer puts a zero into CUDA memory before it takes the update "
     "back, and ends without a GPU",

@@ -66,6 +66,17 @@ def test_resumed_equals_never_stopped(
     assert_identical(saved(in_two), saved(at_once))
 
 
+def test_a_finished_training_is_left_alone(cli: Cli, corpus: Path, tmp_path: Path) -> None:
+    """Started again it ends at once: fairseq made another update, each time."""
+    flags = train_flags(corpus, "transformer_biarn_tiny", tmp_path, *UPTO[6])
+    cli("train", *flags)
+    before = (tmp_path / "checkpoint_last.pt").read_bytes()
+    output = cli("train", *flags)
+    assert "Nothing is left to train: 6 updates are made, --max-update is 6" in output
+    assert not update_losses(output)
+    assert (tmp_path / "checkpoint_last.pt").read_bytes() == before
+
+
 KILLED_AT_NINE = """
 import os, signal
 from fairseq.trainer import Trainer
