@@ -1,6 +1,7 @@
 """The command ``fairseq-recur``: one file a command, chosen here."""
 
 import argparse
+import errno
 import os
 import sys
 import traceback
@@ -138,6 +139,11 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         # The reader of the output has gone (`| head`); Python would complain again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        print(f"{PROG}: error: {_message(error)}", file=sys.stderr)
+        return 2
 
 
 def _dispatch(argv: List[str]) -> int:

@@ -55,6 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Convert in the direction that the input asks for."""
     source, target = Path(args.input), Path(args.output)
+    if not target.name:
+        raise ConfigError(f"--output {args.output!r}: expected the name of a new folder")
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
         raise ConfigError(f"--output {target} is there already; give another name")
     if source.is_dir():
@@ -187,7 +189,10 @@ def to_huggingface(source: Path, target: Path, like: Optional[Path]) -> None:
         like_config = huggingface.read_json(like / "config.json")
         if kind_of(like_config, like) is not kind:
             raise ConfigError(f"--like {like} is a {like_config['model_type']}, {source} is not")
-        rows = kind.vocabulary(like, like_config).rows
+        try:
+            rows = kind.vocabulary(like, like_config).rows
+        except KeyError as error:
+            raise ConfigError(f"--like {like}: config.json lacks {error.args[0]}") from error
     must_be_plain(options, source, kind.NAME)
     try:
         config, weights = kind.to_huggingface(options, state, like_config, rows)

@@ -35,6 +35,7 @@ SACREBLEUS_NAMES = {BOOTSTRAP: "bs", RANDOMIZATION: "ar"}
 DEFAULT_SAMPLES = {BOOTSTRAP: 1000, RANDOMIZATION: 10000}  # sacrebleu's
 DEFAULT_SEED = 12345  # sacrebleu's
 SEED_VARIABLE = "SACREBLEU_SEED"
+MOST_SAMPLES = 1_000_000  # their draws are in memory at a time: as many numbers as texts for each
 
 # Sums of the same numbers in another order differ in their last digits; relative to the mean
 # absolute difference between two systems, what is below this is a tie.
@@ -117,8 +118,8 @@ def check_draws(
     """Note what is wrong with the settings of the tests."""
     if test not in TESTS:
         problems.add(f"unknown test {test!r}; expected one of {', '.join(TESTS)}")
-    if samples is not None and samples < 1:
-        problems.add(f"found {samples} samples, expected at least 1")
+    if samples is not None and not 1 <= samples <= MOST_SAMPLES:
+        problems.add(f"found {samples} samples, expected at least 1 and at most {MOST_SAMPLES}")
     if seed is not None and seed < 1:
         # sacrebleu would seed the baseline's draws with 0, and not those of the others.
         problems.add(f"found seed {seed}, expected at least 1 (to sacrebleu 0 is no seed)")
