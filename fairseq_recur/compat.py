@@ -11,6 +11,7 @@ import ast
 import atexit
 import collections
 import contextlib
+import contextvars
 import copy
 import difflib
 import functools
@@ -339,6 +340,36 @@ def _explain_checkpoint_errors() -> None:
     for name in ("load_checkpoint_to_cpu", "load_ema_from_checkpoint"):
         _wrap(checkpoint_utils, name, "checkpoint errors", explaining)
     _wrap(checkpoint_utils, "load_model_ensemble_and_task", "checkpoint errors", finding)
+
+
+_loading = contextvars.ContextVar("loading", default=False)
+
+
+def from_checkpoint() -> bool:
+    """Whether the model that is being built is one of a checkpoint."""
+    return _loading.get()
+
+
+@_adaptation(
+    "defaults of earlier versions",
+    "a checkpoint names every option with the default of its time, and fairseq builds its model as "
+    "if somebody had asked for all of them",
+    "a fairseq that tells build_model where the options come from",
+)
+def _tell_what_is_loaded() -> None:
+    from fairseq import checkpoint_utils
+
+    def telling(load: Callable) -> Callable:
+        def load_model_ensemble_and_task(*args: Any, **kwargs: Any) -> Any:
+            before = _loading.set(True)
+            try:
+                return load(*args, **kwargs)
+            finally:
+                _loading.reset(before)
+
+        return load_model_ensemble_and_task
+
+    _wrap(checkpoint_utils, "load_model_ensemble_and_task", "defaults of earlier versions", telling)
 
 
 @contextlib.contextmanager

@@ -6,6 +6,8 @@ from typing import Any, Container, Dict, Iterator, Set
 
 from fairseq.dataclass import FairseqDataclass
 
+from fairseq_recur import compat
+
 
 def flag(name: str) -> str:
     """The command-line flag of an option."""
@@ -32,7 +34,12 @@ def given(cfg: Namespace, *defaults: FairseqDataclass) -> Set[str]:
     Args:
         cfg: the model's options, flat
         defaults: the model's configuration without a preset, and the preset's
+
+    Returns:
+        their names; none where a checkpoint is loaded, in which the defaults of its time stand
     """
+    if compat.from_checkpoint():
+        return set()
     return {
         f.name
         for f in fields(defaults[0])
