@@ -352,9 +352,9 @@ def from_checkpoint() -> bool:
 
 @_adaptation(
     "defaults of earlier versions",
-    "a checkpoint names every option with the default of its time, and fairseq builds its model as "
-    "if somebody had asked for all of them",
-    "a fairseq that tells build_model where the options come from",
+    "a checkpoint names every option with the default of its time, and a model's build_model is not "
+    "told, as the task's is, that nobody has asked for them",
+    "a fairseq that hands from_checkpoint on to the model",
 )
 def _tell_what_is_loaded() -> None:
     from fairseq import checkpoint_utils

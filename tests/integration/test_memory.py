@@ -1,0 +1,36 @@
+"""Memory over time: it grows while everything is allocated once, and then no more."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def memory(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The benchmark as a module."""
+    if not Path("/proc/self/statm").is_file():
+        pytest.skip("memory is read as Linux tells it")
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import memory
+
+    yield memory
+    sys.modules.pop("memory")
+
+
+@pytest.mark.slow
+def test_hours_of_work(preset: str, memory: Any) -> None:
+    """The second 500 epochs, and the second 5,000 sentences, need no more than a few MiB."""
+    for kind, curve in memory.measure(preset, sentences=10_000, epochs=1_000).items():
+        growth = curve.slope * curve.done[-1] / 2 / 1024
+        assert growth < 8, f"{kind}: {growth:.1f} MiB more, {curve.slope:.2f} KiB each time"
+
+
+def test_growth_is_seen(memory: Any) -> None:
+    """A leak of 10 KiB a sentence is a slope of 10; memory that is kept from the start is none."""
+    done = [*range(0, 1000, 10)]
+    assert memory.Curve(done, [300 + n * 10 / 1024 for n in done]).slope == pytest.approx(10)
+    assert memory.Curve(done, [min(n, 400) for n in done]).slope == pytest.approx(0)
