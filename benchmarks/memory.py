@@ -12,6 +12,7 @@ import random
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Dict, Iterator, List, NamedTuple
 
@@ -113,15 +114,22 @@ def decode(data: Path, checkpoint: Path, sentences: int) -> Curve:
         return watch(process, "H-", max(1, sentences // 400))
 
 
-def measure(arch: str, sentences: int, epochs: int) -> Dict[str, Curve]:
-    """Both curves of an architecture."""
-    with tempfile.TemporaryDirectory() as name:
+def measure(
+    architectures: List[str], sentences: int, epochs: int, jobs: int = 1
+) -> Dict[str, Dict[str, Curve]]:
+    """Both curves of each architecture, so many architectures at a time."""
+    with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(jobs) as pool:
         data = prepare(Path(name))
-        folder = Path(name) / arch
-        return {
-            "training": train(data, arch, folder, epochs),
-            "decoding": decode(data, folder / "checkpoint_last.pt", sentences),
-        }
+
+        def both(arch: str) -> Dict[str, Curve]:
+            folder = Path(name) / arch
+            trained = train(data, arch, folder, epochs)
+            return {
+                "training": trained,
+                "decoding": decode(data, folder / "checkpoint_last.pt", sentences),
+            }
+
+        return dict(zip(architectures, pool.map(both, architectures)))
 
 
 def draw(curves: Dict[str, Dict[str, Curve]], path: Path) -> None:
@@ -146,12 +154,12 @@ def main() -> None:
     parser.add_argument("--arch", nargs="+", default=ARCHITECTURES)
     parser.add_argument("--sentences", type=int, default=10_000)
     parser.add_argument("--epochs", type=int, default=1_000)
+    parser.add_argument("--jobs", type=int, default=1, help="architectures at a time")
     parser.add_argument("--output", type=Path, help="where to write .json and .png")
     args = parser.parse_args()
-    curves: Dict[str, Dict[str, Curve]] = {}
-    for arch in args.arch:
-        curves[arch] = measure(arch, args.sentences, args.epochs)
-        for kind, curve in curves[arch].items():
+    curves = measure(args.arch, args.sentences, args.epochs, args.jobs)
+    for arch, of_arch in curves.items():
+        for kind, curve in of_arch.items():
             print(f"{arch:20} {kind}: {curve.mib[-1]:.0f} MiB at the end, {curve.slope:+.3f} KiB for "
                   f"each of {curve.done[-1]}", flush=True)  # fmt: skip
     if args.output:

@@ -24,7 +24,8 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.mark.slow
 def test_hours_of_work(preset: str, memory: Any) -> None:
     """The second 500 epochs, and the second 5,000 sentences, need no more than a few MiB."""
-    for kind, curve in memory.measure(preset, sentences=10_000, epochs=1_000).items():
+    curves = memory.measure([preset], sentences=10_000, epochs=1_000)
+    for kind, curve in curves[preset].items():
         growth = curve.slope * curve.done[-1] / 2 / 1024
         assert growth < 8, f"{kind}: {growth:.1f} MiB more, {curve.slope:.2f} KiB each time"
 
