@@ -7,7 +7,7 @@ docs/planning.md says what the prediction is made of, how it was checked, and it
 import argparse
 import json
 from pathlib import Path
-from typing import Dict, List
+from typing import Dict, Iterator, List
 
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.planning.hardware import GIGA, GPUS, PRECISIONS, own_device
@@ -20,6 +20,19 @@ HELP = "predict memory, tokens a GPU and hours of a training"
 MATMUL = 0.4
 BANDWIDTH = 0.6
 OVERHEAD = 8.0
+
+LARGEST: Dict[str, float] = {
+    "vocabulary": 2_000_000,
+    "lengths": 1_000_000,
+    "longest": 1_000_000,
+    "batch_tokens": 1_000_000_000,
+    "max_tokens": 1_000_000_000,
+    "updates": 1_000_000_000,
+    "gpus": 100_000,
+    "nodes": 100_000,
+    **dict.fromkeys(("flops", "memory", "bandwidth", "network", "overhead"), 1e9),
+}
+"""The largest numbers that are taken."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -150,6 +163,18 @@ def setup_of(args: argparse.Namespace) -> Setup:
     )
 
 
+def _too_large(args: argparse.Namespace) -> Iterator[str]:
+    """Numbers for which nothing could be computed in seconds, or that are none."""
+    for name, most in LARGEST.items():
+        given = getattr(args, name)
+        numbers = given if isinstance(given, list) else [given]
+        for number in numbers:
+            if number is not None and not number <= most:  # also where it is nan
+                flag = "--" + name.replace("_", "-")
+                yield f"{flag} {number}: expected at most {most:.12g}"
+                break
+
+
 def check(args: argparse.Namespace) -> None:
     """Raise ConfigError, naming everything that is wrong with the numbers."""
     found: List[str] = []
@@ -162,7 +187,8 @@ def check(args: argparse.Namespace) -> None:
         "--overhead": args.overhead,
         "--lengths": min(args.lengths),
     }
-    found += [f"{flag} {x}: expected more than 0" for flag, x in positive.items() if x <= 0]
+    found += [f"{flag} {x}: expected more than 0" for flag, x in positive.items() if not x > 0]
+    found += _too_large(args)
     if args.max_tokens < 0:
         found.append(f"--max-tokens {args.max_tokens}: expected 0 or more")
     shares = {

@@ -112,6 +112,8 @@ def run(args: argparse.Namespace) -> int:
     for name in ("beam", "max_len_b"):
         if getattr(args, name) < 1:
             raise ConfigError(f"--{name.replace('_', '-')} {getattr(args, name)}: at least 1")
+    if not abs(args.lenpen) <= 100:
+        raise ConfigError(f"--lenpen {args.lenpen}: expected -100 to 100")
     task, model = load(args.checkpoint, args.data, args.source_lang, args.target_lang)
     text = Text(args)
     source, source_words = text.source(task, args.source)
@@ -204,8 +206,13 @@ class Text:
     """
 
     def __init__(self, args: argparse.Namespace) -> None:
-        self.tokenizer = encoders.build_tokenizer(args)
-        self.bpe = encoders.build_bpe(args)
+        try:
+            self.tokenizer = encoders.build_tokenizer(args)
+            self.bpe = encoders.build_bpe(args)
+        except (ImportError, LookupError) as error:
+            raise ConfigError(
+                f"--tokenizer {args.tokenizer} or --bpe {args.bpe} lacks something: {error}"
+            ) from error
         # Its symbols are numbers; those of the others can be read.
         self.decodes_symbols = args.bpe == "gpt2"
 

@@ -6,6 +6,7 @@ same update for all of them at once, on CPU and CUDA. The one difference: torch 
 """
 
 import ast
+import math
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -113,8 +114,9 @@ class FairseqFusedAdamW(FairseqOptimizer):
     """fairseq's side of `FusedAdamW`.
 
     Raises:
-        ConfigError: torch has no fused kernel for the parameters' device or type, or
-            ``--adam-betas`` is no pair of numbers in [0, 1).
+        ConfigError: torch has no fused kernel for the parameters' device or type,
+            ``--adam-betas`` is no pair of numbers in [0, 1), or another number is negative or
+            not finite.
     """
 
     def __init__(self, cfg: FusedAdamWConfig, params: Iterable) -> None:
@@ -128,7 +130,12 @@ class FairseqFusedAdamW(FairseqOptimizer):
     @property
     def optimizer_config(self) -> dict[str, Any]:
         """The settings that replace those of a checkpoint when training goes on."""
-        lr, betas = self.cfg.lr, self.cfg.adam_betas
+        betas = self.cfg.adam_betas
+        numbers = {"--lr": self.learning_rate(), "--adam-eps": self.cfg.adam_eps}
+        numbers["--weight-decay"] = self.cfg.weight_decay
+        wrong = [f"{flag} {x}" for flag, x in numbers.items() if not 0 <= x < math.inf]
+        if wrong:
+            raise ConfigError(f"{', '.join(wrong)}: expected 0 or more, and finite")
         if isinstance(betas, str):
             try:
                 betas = ast.literal_eval(betas)
@@ -141,11 +148,18 @@ class FairseqFusedAdamW(FairseqOptimizer):
                 'such as "(0.9, 0.98)".'
             )
         return {
-            "lr": lr[0] if isinstance(lr, Collection) else lr,
+            "lr": numbers["--lr"],
             "betas": betas,
             "eps": self.cfg.adam_eps,
             "weight_decay": self.cfg.weight_decay,
         }
+
+    def learning_rate(self) -> float:
+        """The first one; the scheduler sets those of later epochs."""
+        lr = self.cfg.lr
+        if isinstance(lr, Collection) and not lr:
+            raise ConfigError("--lr: expected a number, or numbers with commas between")
+        return lr[0] if isinstance(lr, Collection) else lr
 
     def average_params(self) -> None:
         """Refuse ``--use-bmuf``, which averages the optimizer's state between processes."""

@@ -76,7 +76,7 @@ def own_device(
         ConfigError: the name is unknown, a value is lacking or is not positive
     """
     given = {"--flops": flops, "--memory": memory, "--bandwidth": bandwidth}
-    wrong = [f"{flag} {value}" for flag, value in given.items() if value is not None and value <= 0]
+    wrong = [f"{flag} {x}" for flag, x in given.items() if x is not None and not x > 0]
     if wrong:
         raise ConfigError(f"{', '.join(wrong)}: expected more than 0")
     if name != "custom" and name not in GPUS:

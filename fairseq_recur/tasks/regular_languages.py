@@ -200,7 +200,7 @@ class RegularLanguagesTask(FairseqTask):
         if self.max_positions() > cfg.max_target_positions:
             wrong.append(
                 f"--max-target-positions {cfg.max_target_positions}: bin 1 has strings of up to "
-                f"{self.max_positions()} symbols"
+                f"{self.max_positions()} symbols, twice --longest-string {self.longest}"
             )
         if wrong:
             raise ConfigError("; ".join(wrong))

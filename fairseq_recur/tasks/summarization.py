@@ -92,8 +92,17 @@ class SummarizationTask(TranslationTask):
 
     @classmethod
     def setup_task(cls, cfg: SummarizationConfig, **kwargs: Any) -> "SummarizationTask":
-        """Make the task from the command line or, as fairseq says in kwargs, a checkpoint."""
-        task = super().setup_task(cfg, **kwargs)
+        """Make the task from the command line or, as fairseq says in kwargs, a checkpoint.
+
+        Raises ConfigError for options that cannot be used, and dictionaries that are not there.
+        """
+        try:
+            task = super().setup_task(cfg, **kwargs)
+        except OSError as error:
+            raise ConfigError(
+                f"no dictionary {error.filename} ({error.strerror}): DATA must have dict.LANG.txt of "
+                f"--source-lang {cfg.source_lang} and --target-lang {cfg.target_lang}"
+            ) from error
         task.training = task.training and not kwargs.get("from_checkpoint", False)
         if task.training:
             task.check_training()

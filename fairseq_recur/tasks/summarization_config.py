@@ -88,7 +88,7 @@ def read_json(flag: str, text: Optional[str]) -> Dict[str, Any]:
     """Read the options in a flag; raises ValueError if it is no JSON object."""
     try:
         options = json.loads(text or "{}")
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{flag} {text}: not JSON ({error})") from error
     if not isinstance(options, dict):
         raise ValueError(f'{flag} {text}: expected a JSON object such as {{"beam": 4}}')

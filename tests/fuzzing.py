@@ -1,0 +1,227 @@
+"""Command lines of hostile values for every flag that there is, and what may come of them."""
+
+import argparse
+import signal
+from argparse import Namespace
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import fields
+from functools import cache
+from types import FrameType
+from typing import Any, Dict, Iterator, List, Optional, Sequence
+
+import torch
+from fairseq import options
+from fairseq.data import Dictionary
+from fairseq.dataclass import utils as dataclass_utils
+from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.tasks import TASK_DATACLASS_REGISTRY
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import DictConfig, OmegaConf
+
+from fairseq_recur.errors import ConfigError
+from tests.conftest import LANGUAGE_MODELS, SEGMENTS, SMALL
+
+SECONDS = 20
+"""What a refusal may take; a machine that does other things as well needs most of it."""
+
+HOSTILE: List[str] = [
+    *("x", "", " ", "é\u202e漢", "none", "True", "[1,2]", "1,2", "(1", "{}", "a'b", "a=b"),
+    *("x\\", "${nope}", "${model.dropout}", "__import__('os')", "../x/y", "\n", "-"),
+    *("0", "-1", "-7", "1", "2", "3", "7", "64", "1_0", "-0.0", "0.5", "1.5", "1e-30", "1e30"),
+    *("nan", "inf", "-inf", "1e400", "nan,nan", "1,nan", "-1,1", "1,0,0,1,0,0", "2147483648"),
+    *("1000000000", "9223372036854775808", "1" + "0" * 30, "-1" + "0" * 30, "1" * 5000),
+]
+"""Other types, the ends of ranges and what is beyond them, and what parsers stumble at."""
+
+SMALL_LM: List[str] = (
+    "--decoder-embed-dim 16 --decoder-ffn-embed-dim 24 --decoder-layers 2 "
+    "--decoder-attention-heads 2 --tokens-per-sample 64"
+).split()
+
+
+class TooLong(BaseException):
+    """Not an `Exception`, so that nothing takes it for one of its own."""
+
+
+@contextmanager
+def within(seconds: int = SECONDS) -> Iterator[None]:
+    """Raise `TooLong` in the block after so many seconds."""
+
+    def stop(number: int, frame: Optional[FrameType]) -> None:
+        raise TooLong(f"{seconds} seconds have passed")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def flag(action: argparse.Action) -> str:
+    """The longest name of a flag; "" for what has none."""
+    return max(action.option_strings, key=len, default="")
+
+
+def lines_of(action: argparse.Action, values: Sequence[str] = HOSTILE) -> Iterator[List[str]]:
+    """The flag alone, if it takes no value; else with each value and each of its choices.
+
+    A flag of several values gets them once, then twice with another one.
+    """
+    name = flag(action)
+    if action.nargs == 0:
+        yield [name]
+        return
+    for value in [*values, *(action.choices or ())]:
+        yield [f"{name}={value}"]
+    if isinstance(action.nargs, int) or action.nargs == "+":
+        count = action.nargs if isinstance(action.nargs, int) else 2
+        for value in values:
+            if not value.startswith("-"):
+                yield [name, *[value] * count]
+
+
+def overrides(group: str, options: type, args: Namespace) -> Dict[str, str]:
+    """The options of a group as fairseq gives them to hydra: {"group.name": text}."""
+    words = dataclass_utils._override_attr(group, options, args)
+    return dict(word.split("=", 1) for word in words)
+
+
+def config_of(group: str, options: type, args: Namespace, others: Dict[str, Any]) -> DictConfig:
+    """A group's part of fairseq's `convert_namespace_to_omegaconf`, in milliseconds.
+
+    That composes the configuration of everything, which takes a second; what it refuses is
+    refused here, but with the error of hydra or omegaconf.
+
+    Args:
+        group: "model", "task", ...
+        options: the dataclass of what is chosen of the group
+        args: the parsed command line
+        others: of other groups, to which options may refer
+    """
+    usual = overrides(group, options, Namespace())
+    found = overrides(group, options, args)
+    changed = [f"{key}={text}" for key, text in found.items() if usual[key] != text]
+    cfg = OmegaConf.create({**others, group: OmegaConf.structured(options)})
+    for override in OverridesParser.create().parse_overrides(changed):
+        OmegaConf.update(cfg, override.key_or_group, override.value(), merge=True)
+    return OmegaConf.create(OmegaConf.to_container(cfg, resolve=True, enum_to_str=True))[group]
+
+
+class System:
+    """An architecture with options, small: its flags, and what a command line makes of it."""
+
+    def __init__(self, arch: str, *given: str) -> None:
+        self.arch = arch
+        decoder_only = arch in LANGUAGE_MODELS
+        self.task = "language_modeling" if decoder_only else "translation"
+        self.given = ["data", "--arch", arch, *(SMALL_LM if decoder_only else SMALL), *given]
+        self.parser = options.get_training_parser(self.task)
+        options.parse_args_and_arch(self.parser, self.given)
+        self.dataclass = getattr(ARCH_MODEL_REGISTRY[arch], "__dataclass")
+        names = {f.name for f in fields(self.dataclass)}
+        self.flags = [a for a in self.parser._actions if a.dest in names]
+        self.unparsed = names - {a.dest for a in self.flags} - {"_name"}
+
+    def config(self, args: Namespace) -> DictConfig:
+        """The model's part of the configuration."""
+        task = TASK_DATACLASS_REGISTRY[self.task]()
+        lengths = ("max_source_positions", "max_target_positions", "tokens_per_sample")
+        known = {name: getattr(task, name) for name in lengths if hasattr(task, name)}
+        known.update((name, getattr(args, name)) for name in known if hasattr(args, name))
+        cfg = config_of("model", self.dataclass, args, {"task": known})
+        cfg._name = self.arch
+        return cfg
+
+    def attempt(self, words: Sequence[str], whole: bool = False) -> str:
+        """Parse, check, build and compute; what came of it: "built" or the refusal's message.
+
+        Args:
+            words: the flags
+            whole: let fairseq compose the whole configuration
+
+        Raises:
+            AssertionError: the model computes what is not finite
+            anything but ConfigError and SystemExit: a defect
+        """
+        line = [*self.given, *words]
+        try:
+            args = self.parser.parse_args(line)
+        except SystemExit as error:
+            assert error.code == 2
+            return f"parser: {words}"
+        try:
+            return self.build(args, line, whole)
+        except ConfigError as error:
+            return str(error)
+
+    def build(self, args: Namespace, line: List[str], whole: bool) -> str:
+        """From the parsed arguments of a command line to numbers."""
+        try:
+            assert not whole
+            cfg = self.config(args)
+        except Exception:  # so fairseq's own function must refuse it in words
+            args = options.parse_args_and_arch(options.get_training_parser(self.task), line)
+            cfg = dataclass_utils.convert_namespace_to_omegaconf(args).model
+        task = Namespace(source_dictionary=words_of_the_tests())
+        task.target_dictionary = task.source_dictionary
+        torch.manual_seed(1)
+        model = ARCH_MODEL_REGISTRY[self.arch].build_model(cfg, task).eval()
+        source = torch.tensor([[1, 1, 9, 5, 2], [8, 7, 6, 5, 2]])
+        previous = torch.tensor([[2, 5, 9], [2, 7, 8]])
+        lengths = torch.tensor([3, 5])
+        inputs = (previous,) if self.arch in LANGUAGE_MODELS else (source, lengths, previous)
+        with torch.no_grad():
+            logits = model(*inputs)[0]
+        assert logits.isfinite().all(), "the logits are not finite"
+        return "built"
+
+
+@cache
+def _words() -> Dictionary:
+    words = Dictionary()
+    for i in range(60):
+        words.add_symbol(f"w{i}")
+    return words
+
+
+def words_of_the_tests() -> Dictionary:
+    """A dictionary of 64 entries; --merge-src-tgt-embed changes it."""
+    return deepcopy(_words())
+
+
+SYSTEMS: Dict[str, List[str]] = {
+    "biarn": ["transformer_biarn"],
+    "gated": ["transformer_biarn", "--recurrence-fusion", "gated_sum"],
+    "birnn": ["transformer_biarn", "--recurrence", "birnn"],
+    "multicolumn": ["transformer_rnn_multicolumn", "--recurrence-layers", "1"],
+    "srformer": ["srformer", *SEGMENTS],
+    "ratio": ["srformer", "--target-length-mode", "ratio"],
+    "xl": ["srformer", "--cross-attention", "xl"],
+    "global": ["srformer", "--cross-attention", "global"],
+    "rsa": ["rsa_transformer"],
+    "dilated": ["rsa_transformer", *"--rsa-heads 0,0,0,1,0,1 --rsa-dilations 2,3".split()],
+    "toeplitz": [
+        "rsa_transformer",
+        *"--encoder-self-attention toeplitz --decoder-self-attention full_matrix".split(),
+    ],
+    "relative": ["transformer_relpos"],
+    "directional": ["transformer_disan"],
+    "bart": ["srformer_bart_base"],
+    "t5": ["t5_small"],
+    "language model": ["rsa_transformer_lm"],
+}
+"""One for each part, so that each option acts in one of them."""
+
+
+@cache
+def system(name: str) -> System:
+    """One of `SYSTEMS`."""
+    return System(*SYSTEMS[name])
+
+
+def reads(name: str, words: Sequence[str]) -> Any:
+    """Whether a system does not say of flags that they have no effect with its parts."""
+    return "has no effect" not in system(name).attempt(words)

@@ -1,0 +1,235 @@
+"""Every flag of every model with hostile values: a model that computes, or one clear error.
+
+The flags are found in the parsers, so a new one is tested without a line here; so are those of
+new tasks, criterions, optimizers, scorers (`test_fuzz_commands.py`).
+"""
+
+import random
+import re
+from argparse import Action
+from pathlib import Path
+from typing import Dict, List, Sequence
+
+import pytest
+from fairseq.models import ARCH_MODEL_REGISTRY
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from fairseq_recur.errors import ConfigError
+from fairseq_recur.models import check_sizes
+from tests.conftest import OURS, SMALL
+from tests.fuzzing import HOSTILE, SYSTEMS, flag, lines_of, system, within
+
+NAMES = sorted({flag(action) for name in SYSTEMS for action in system(name).flags})
+"""The flags of all models."""
+
+FEW = 3
+"""Lines of each flag in the fast form."""
+
+
+@pytest.fixture(autouse=True)
+def small_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with so little memory that a test allocates next to nothing on any machine."""
+    monkeypatch.setattr(check_sizes, "installed_memory", lambda: 10**9)
+
+
+def hosts(name: str) -> List[str]:
+    """The systems that have a flag."""
+    return [s for s in SYSTEMS if name in map(flag, system(s).flags)]
+
+
+def of_flag(name: str, host: str) -> Action:
+    """The flag as a system's parser has it."""
+    return next(action for action in system(host).flags if flag(action) == name)
+
+
+def must_be_told(host: str, words: Sequence[str]) -> str:
+    """What came of a command line; an error must name a flag of it, and come soon."""
+    with within():
+        came = system(host).attempt(words)
+    if came != "built" and not came.startswith("parser"):
+        flags = re.findall(r"--[a-z][\w-]*", " ".join([*system(host).given, *words]))
+        assert any(name in came for name in flags), came
+    return came
+
+
+def test_every_architecture_has_its_flags_here() -> None:
+    """The systems are of both kinds of models, and all presets of a kind have the same flags."""
+    names = {arch: {f.name for f in system_fields(arch)} for arch in OURS}
+    for arch, found in names.items():
+        assert any(found == names[given[0]] for given in SYSTEMS.values()), arch
+    for name in SYSTEMS:
+        assert not system(name).unparsed, "an option without a flag"
+        assert system(name).attempt([]) == "built"
+
+
+def system_fields(arch: str) -> list:
+    """The options of an architecture."""
+    return list(getattr(ARCH_MODEL_REGISTRY[arch], "__dataclass").__dataclass_fields__.values())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_flag_with_hostile_values(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """Some of the values in one system; every value and every system gets its turn."""
+    turn = random.Random(name)
+    for host in turn.sample(hosts(name), 1):
+        lines = list(lines_of(of_flag(name, host)))
+        for words in turn.sample(lines, min(FEW, len(lines))):
+            must_be_told(host, words)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("host", SYSTEMS)
+def test_all_flags_with_all_hostile_values(
+    host: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for action in system(host).flags:
+        for words in lines_of(action):
+            must_be_told(host, words)
+
+
+def combined(host: str) -> st.SearchStrategy:
+    """Two to six flags of a system, some with values that are right, some with any."""
+    lines = {flag(action): list(lines_of(action)) for action in system(host).flags}
+    right = {name: [w for w in of_one if usual(w)] or of_one for name, of_one in lines.items()}
+    one = st.sampled_from(sorted(lines)).flatmap(
+        lambda name: st.one_of(st.sampled_from(right[name]), st.sampled_from(lines[name]))
+    )
+    return st.lists(one, min_size=2, max_size=6).map(lambda several: sum(several, []))
+
+
+def usual(words: Sequence[str]) -> bool:
+    """Whether a value is one that people write."""
+    values = {"1", "2", "0.5", "64", "1,2", "-1,1", "1,0,0,1,0,0"}
+    return "=" not in words[0] or words[0].split("=", 1)[1] in values | set("0")
+
+
+def fuzz_combinations(examples: int) -> None:
+    for host in SYSTEMS:
+
+        @settings(
+            max_examples=examples,
+            derandomize=True,
+            deadline=None,
+            database=None,
+            phases=[Phase.generate, Phase.shrink],
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(words=combined(host))
+        def together(words: List[str]) -> None:
+            must_be_told(host, words)
+
+        together()
+
+
+def test_flags_together(capfd: pytest.CaptureFixture[str]) -> None:
+    fuzz_combinations(examples=3)
+
+
+@pytest.mark.slow
+def test_many_flags_together(capfd: pytest.CaptureFixture[str]) -> None:
+    fuzz_combinations(examples=400)
+
+
+TOLD: Dict[str, List[str]] = {
+    "--encoder-layers 0": ["--encoder-layers 0: at least 1 is needed"],
+    "--encoder-embed-dim -16": ["--encoder-embed-dim -16: at least 4"],
+    "--encoder-embed-dim 1000000000": ["--encoder-embed-dim 1000000000: at most 131072"],
+    "--encoder-layers 1000000": ["--encoder-layers 1000000: at most 1000"],
+    "--recurrence-steps 1000000000": ["--recurrence-steps 1000000000: at most 10000"],
+    "--encoder-attention-heads 0": ["--encoder-attention-heads 0: at least 1"],
+    "--encoder-embed-dim 131072 --encoder-layers 1000": [
+        "--encoder-layers 1000 --encoder-embed-dim 131072", "GB"
+    ],
+    "--max-source-positions 2147483647": ["--max-source-positions 2147483647", "GB of memory"],
+    "--encoder-layerdrop nan": ["--encoder-layerdrop nan"],
+    "--encoder-embed-path nowhere.txt": ["--encoder-embed-path nowhere.txt: no such file"],
+    "--adaptive-softmax-cutoff 10,5": ["--adaptive-softmax-cutoff 10,5: expected rising"],
+    "--encoder-layers-to-keep 0,2": ["--encoder-layers-to-keep 0,2: expected numbers", "0 to 1"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("line", TOLD)
+def test_what_is_said(line: str) -> None:
+    came = must_be_told("biarn", line.split())
+    assert all(words in came for words in TOLD[line]), came
+
+
+TOEPLITZ = "--encoder-self-attention toeplitz --decoder-self-attention toeplitz"
+
+
+@pytest.mark.parametrize(
+    "host, line",
+    [
+        ("toeplitz", "--learned-matrix-length 20000"),
+        ("rsa", "--learned-matrix-length 2147483647 " + TOEPLITZ),
+        ("relative", "--relative-clip 2147483647"),
+        ("t5", "--t5-head-dim 131072 --encoder-attention-heads 65536"),
+        ("language model", "--tokens-per-sample 2147483647"),
+    ],
+)
+def test_what_does_not_fit_into_memory_is_not_built(host: str, line: str) -> None:
+    came = must_be_told(host, line.split())
+    assert "GB, and this machine has" in came and line.split()[0] in came
+
+
+def test_a_machine_of_another_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    for room, built in ((10**4, False), (10**9, True), (None, True)):
+        monkeypatch.setattr(check_sizes, "installed_memory", lambda: room)
+        assert (system("biarn").attempt([]) == "built") is built
+
+
+def test_fairseqs_own_way_from_flags_to_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes a second for each line, so here are what the short way would not show."""
+    for words, came in (
+        (["--rsa-heads", "x\\"], "--rsa-heads 'x\\': a backslash"),
+        (["--rsa-heads", "${nope}"], "--rsa-heads '${nope}': ${...}"),
+        (["--rsa-heads", "a'b"], "--rsa-heads a'b has no effect"),
+        (["--dropout", "0.5"], "built"),
+    ):
+        assert came in system("biarn").attempt(words, whole=True)
+
+
+@pytest.mark.slow
+def test_fairseqs_own_way_gives_the_same() -> None:
+    turn = random.Random(1)
+    for host in SYSTEMS:
+        for action in turn.sample(system(host).flags, 4):
+            for words in turn.sample(list(lines_of(action)), 1):
+                own, short = (system(host).attempt(words, whole=w) for w in (True, False))
+                assert own == short, words
+
+
+@pytest.mark.parametrize("text", ["(1", "1,,2", "x", "1e400", "[" * 300])
+def test_lists_that_are_none_are_refused_by_the_parser(text: str) -> None:
+    assert must_be_told("biarn", [f"--adaptive-softmax-cutoff={text}"]).startswith("parser")
+
+
+def test_hostile_values_are_hostile() -> None:
+    """The values meet both ends: some are refused by the parser, some by us, some are right."""
+    came = [
+        system("biarn").attempt([f"--{name}={value}"])
+        for name in ("recurrence-steps", "recurrence-fused-layers")
+        for value in HOSTILE[::3]
+    ]
+    kinds = [word.split(":")[0].split()[0] for word in came]
+    assert min(kinds.count(kind) for kind in ("parser", "built", "the")) >= 2
+
+
+def test_the_small_sizes_are_those_of_the_tests() -> None:
+    assert set(SMALL[::2]) <= set(NAMES)
+
+
+def test_a_defect_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is no ConfigError comes through, and so does what takes too long."""
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    host = system("biarn")
+    monkeypatch.setattr("fairseq_recur.models.model.check_config", fail)
+    with pytest.raises(ZeroDivisionError):
+        host.attempt([])
+    assert not issubclass(ZeroDivisionError, ConfigError)

@@ -1,0 +1,220 @@
+"""Every flag and argument of every command of ours, with hostile values.
+
+The flags are found in the commands' parsers: a new flag, or a new command, cannot escape.
+"""
+
+import argparse
+import os
+import random
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, Tuple
+
+import pytest
+import yaml
+
+from fairseq_recur.cli import build_parser, main, wrap
+from tests.conftest import SMALL
+from tests.freeze import FOLDER, files
+from tests.fuzzing import HOSTILE, SMALL_LM, TooLong, flag, lines_of, within
+from tests.unit.test_cli_main import root_logger  # noqa: F401  (used by every test)
+from tests.unit.test_cli_plot import JSON, write
+from tests.unit.test_experiments import content
+
+Leaf = Tuple[str, ...]
+"""The words of a command: ("probe", "make")."""
+
+
+def leaves(
+    parser: argparse.ArgumentParser, words: Leaf = ()
+) -> Iterator[Tuple[Leaf, argparse.ArgumentParser]]:
+    """The commands below a parser that have none below them."""
+    below = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
+    if not below:
+        yield words, parser
+    for action in below:
+        for name, command in action.choices.items():
+            if words or name not in wrap.COMMANDS:
+                yield from leaves(command, (*words, *name.split()))
+
+
+COMMANDS: Dict[Leaf, argparse.ArgumentParser] = dict(leaves(build_parser()))
+
+
+def table(folder: Path, corpus: Path) -> Dict[str, Any]:
+    """What an experiment needs to be possible."""
+    sizes = dict(zip((name[2:] for name in SMALL[::2]), map(int, SMALL[1::2])))
+    train = {"arch": "transformer", "cpu": True, "optimizer": "adam", "lr": 0.1, "max-epoch": 2}
+    return {
+        "data": str(corpus / "bin"), "source": "src", "target": "tgt", "checkpoint": "last",
+        "train": {**train, "max-tokens": 400, **sizes},
+        "score": {"reference": str(corpus / "test.tgt")},
+        "systems": {"a": {"flags": {}}, "b": {"flags": {"arch": "transformer_biarn"}}},
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory, corpus: Path) -> Path:
+    """A folder with all that the commands read."""
+    folder = tmp_path_factory.mktemp("inputs")
+    (folder / "text").write_text("".join(f"a b c w{i} d e f g\n" for i in range(30)))
+    write(folder / "log", JSON)
+    (folder / "table.yaml").write_text(yaml.safe_dump({**content(), **table(folder, corpus)}))
+    make = "probe make text --output tasks --tasks Length --sizes 4 2 2 --bins 8-8 9-9"
+    (folder / "text9").write_text("".join(f"a b c w{i} d e f g h\n" for i in range(30)))
+    (folder / "words").write_text((folder / "text").read_text() + (folder / "text9").read_text())
+    here = os.getcwd()
+    os.chdir(folder)
+    try:
+        assert main(make.replace(" text ", " words ").split()) == 0
+    finally:
+        os.chdir(here)
+    return folder
+
+
+def usual(folder: Path) -> Dict[Leaf, Dict[str, List[str]]]:
+    """A right line of each command: {flag: values}, and what has no flag under its name."""
+    model = str(files("rsa_transformer")["checkpoint"])
+    text, log = str(folder / "words"), str(folder / "log")
+    biarn = str(files("transformer_biarn")["checkpoint"])
+    scored = {"--reference": [text], "--system": [f"a={text}"]}
+    return {
+        ("check",): {},
+        ("path",): {},
+        ("average",): {"--inputs": [model], "--output": ["out.pt"]},
+        ("convert",): {"--input": [str(files("t5_small")["checkpoint"])], "--output": ["out"]},
+        ("score",): scored,
+        ("compare",): {**scored, "--baseline": [f"b={text}"], "--samples": ["5"]},
+        ("plot",): {"files": [log], "--output": ["out.png"]},
+        ("plot", "attention"): {
+            "checkpoint": [biarn], "--data": [str(FOLDER)], "--source": ["w1 w2"],
+            "--output": ["out.png"], "--max-len-b": ["3"],
+        },
+        ("probe", "make"): {
+            "corpus": [text], "--output": ["out"], "--sizes": ["4", "2", "2"],
+            "--bins": ["8-8", "9-9"], "--tasks": ["Length"],
+        },
+        ("probe", "run"): {
+            "folder": [str(folder / "tasks")], "--path": [biarn], "--data": [str(FOLDER)],
+            "--runs": ["1"], "--hidden": ["0"], "--max-epochs": ["1"], "--cpu": [],
+            "--l2": ["0"], "--dropout": ["0"],
+        },
+        ("experiment", "run"): {
+            "files": [str(folder / "table.yaml")], "--work": ["out"], "--dry-run": []
+        },
+        ("experiment", "status"): {"work": ["out"]},
+        ("experiment", "stop"): {"work": ["out"]},
+        ("plan",): {
+            "--arch": ["rsa_transformer_lm"], "--gpu": ["t4"], "--vocabulary": ["30"],
+            "--lengths": ["5", "5"], "--longest": ["50"], "--max-tokens": ["100"],
+            "flags": ["--", *SMALL_LM],
+        },
+    }  # fmt: skip
+
+
+def line(command: Leaf, folder: Path, name: str, words: List[str]) -> List[str]:
+    """The usual line of a command with other words for one of its flags or arguments."""
+    chosen = {k: v for k, v in usual(folder)[command].items() if k != name}
+    flags = [word for k, v in chosen.items() if k.startswith("-") for word in (k, *v)]
+    rest = [word for k, v in chosen.items() if not k.startswith("-") for word in v]
+    return [*command, *flags, *words, *([] if "--" in rest else ["--"] * bool(rest)), *rest]
+
+
+FETCHED = {"spm", "flores101", "flores200", "spBLEU-1K", "comet", "gpt2", "bert", "hf_byte_bpe"}
+"""Choices for which something is fetched from the network."""
+
+
+def hostile(action: argparse.Action) -> Iterator[Tuple[str, List[str]]]:
+    """A flag or an argument by its name, and hostile words for it."""
+    if not action.option_strings:
+        for value in HOSTILE:
+            yield action.dest, ["--", value]
+    else:
+        for words in lines_of(action):
+            if words[0].split("=")[-1] not in FETCHED:
+                yield flag(action), words
+
+
+def actions(command: Leaf) -> List[argparse.Action]:
+    """What a command takes, but for its help."""
+    return [a for a in COMMANDS[command]._actions if a.dest != "help"]
+
+
+def run(command: Leaf, folder: Path, name: str, words: List[str], where: Path,
+        capfd: pytest.CaptureFixture[str]) -> str:  # fmt: skip
+    """Run a line in an empty folder; "done", or one error on stderr and nothing in the folder."""
+    where.mkdir()
+    before = os.getcwd()
+    os.chdir(where)
+    argv = line(command, folder, name, words)
+    try:
+        with within(30):
+            status = main(argv)
+    except SystemExit as left:
+        status = left.code
+    finally:
+        os.chdir(before)
+    told = capfd.readouterr().err
+    assert status in (0, 1, 2), (argv, status)
+    if status != 2:
+        return "done"
+    assert "error: " in told and "Traceback" not in told, (argv, told)
+    value = "".join(words[-1:]).split("=")[-1]
+    if any(value in (action.choices or ()) for action in actions(command)):
+        return told  # a right value, which this folder or machine cannot serve
+    flags = {word.split("=")[0] for word in argv if word.startswith("--") and len(word) > 2}
+    named = [w for w in (name, value, repr(value)[1:-1], *flags) if w in told]
+    assert named, (argv, told)
+    assert not [p for p in where.rglob("*") if p.is_file()], argv
+    return told
+
+
+def test_every_command_is_fuzzed(inputs: Path) -> None:
+    assert usual(inputs).keys() == COMMANDS.keys()
+    for command, given in usual(inputs).items():
+        names = {flag(a) or a.dest for a in actions(command)}
+        assert given.keys() <= names, command
+
+
+SLOW = [("plan",), ("probe", "run"), ("plot", "attention"), ("experiment", "run")]
+"""Commands whose usual line takes a second or more."""
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_the_usual_line_is_right(
+    command: Leaf, inputs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """So an error of another line comes of what is hostile in it."""
+    if command == ("convert",):
+        pytest.importorskip("safetensors")
+    if command[0] == "plot":
+        pytest.importorskip("matplotlib")
+    came = run(command, inputs, "", [], tmp_path / "run", capfd)
+    assert came == "done" or command[1:] in (("status",), ("stop",)), came  # nothing runs there
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_commands_with_hostile_values(
+    command: Leaf, inputs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    turn = random.Random(" ".join(command))
+    chosen = [turn.choice(list(hostile(a))) for a in actions(command) for _ in range(2)]
+    if command in SLOW:
+        chosen = turn.sample(chosen, 3)
+    for number, (name, words) in enumerate(chosen):
+        run(command, inputs, name, words, tmp_path / str(number), capfd)
+
+
+@pytest.mark.slow  # minutes each; of commands that take seconds every eighth value
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_commands_with_all_hostile_values(
+    command: Leaf, inputs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    wrong = []
+    for action in actions(command):
+        chosen = list(hostile(action))[:: 8 if command in SLOW else 1]
+        for number, (name, words) in enumerate(chosen):
+            try:
+                run(command, inputs, name, words, tmp_path / f"{action.dest}{number}", capfd)
+            except (Exception, TooLong) as error:
+                wrong.append(f"{name} {words}: {type(error).__name__}: {error}"[:400])
+    assert not wrong, "\n".join(wrong)

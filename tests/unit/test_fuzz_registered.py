@@ -1,0 +1,163 @@
+"""Every flag of our tasks, criterions, optimizers and scorers, with hostile values.
+
+They are found in fairseq's registries: what is registered anew cannot escape.
+"""
+
+import random
+import re
+from argparse import Action, Namespace
+from dataclasses import fields
+from typing import Any, Dict, List, Sequence, Tuple
+
+import pytest
+import torch
+from fairseq import options
+from fairseq.dataclass import FairseqDataclass
+from fairseq.dataclass import utils as dataclass_utils
+from fairseq.dataclass.configs import FairseqConfig
+from fairseq.registry import REGISTRIES
+from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY
+from omegaconf import OmegaConf
+
+from fairseq_recur.errors import ConfigError
+from tests.freeze import FOLDER
+from tests.fuzzing import config_of, flag, lines_of, within
+
+Key = Tuple[str, str]
+"""A group and a name in it: ("optimizer", "adamw_fused")."""
+
+
+def ours(registry: Dict[str, type]) -> List[str]:
+    """The names in a registry that are of this package."""
+    return [n for n, c in registry.items() if c.__module__.split(".")[0] == "fairseq_recur"]
+
+
+GROUPS: Dict[str, Tuple[Dict[str, type], Dict[str, type]]] = {
+    "task": (TASK_REGISTRY, TASK_DATACLASS_REGISTRY),
+    **{group: (r["registry"], r["dataclass_registry"]) for group, r in REGISTRIES.items()},
+}
+REGISTERED: List[Key] = [
+    (group, name) for group, (classes, _) in GROUPS.items() for name in ours(classes)
+]
+USUAL: Dict[Key, List[str]] = {
+    ("task", "regular_languages"): "--train-size 20 --bin-size 5 --longest-string 12".split(),
+    ("task", "summarization"): "-s src -t tgt --eval-rouge".split(),
+}
+NAMES = [f"{group} {name}" for group, name in REGISTERED]
+
+
+def dataclass_of(key: Key) -> Any:
+    """The options of what is registered."""
+    return GROUPS[key[0]][1].get(key[1])
+
+
+def parse(key: Key, words: Sequence[str]) -> Tuple[Any, Namespace]:
+    """The parser of a training (of generation for scorers) with one of ours, and the arguments."""
+    scorer = key[0] == "scoring"
+    make = options.get_generation_parser if scorer else options.get_training_parser
+    parser = make()
+    needed = ["--path", "x.pt"] if scorer else ["--arch", "transformer"]
+    task = [] if key[0] == "task" else ["--task", "translation"]
+    line = [str(FOLDER)] if key != ("task", "regular_languages") else []
+    line += [*needed, *task, f"--{key[0]}", key[1], *USUAL.get(key, []), *words]
+    return parser, options.parse_args_and_arch(parser, line)
+
+
+def flags_of(key: Key) -> List[Action]:
+    """The flags of one of ours, as the parser has them."""
+    if dataclass_of(key) is None:
+        return []
+    names = {f.name for f in fields(dataclass_of(key))} - {"_name", "data"}
+    return [a for a in parse(key, [])[0]._actions if a.dest in names]
+
+
+def use(key: Key, cfg: Any) -> None:
+    """Make one of ours and let it do what it is for."""
+    group, name = key
+    made = GROUPS[group][0][name]
+    if group == "task":
+        task = made.setup_task(cfg)
+        if name == "regular_languages":
+            task.load_dataset("train")
+    elif group == "optimizer":
+        weight = torch.nn.Parameter(torch.ones(3))
+        weight.grad = torch.ones(3)
+        made(cfg, [weight]).step()
+        assert weight.isfinite().all()
+    elif group == "scoring":
+        scorer = made(cfg)
+        scorer.add_string("a b c", "a b d")
+        assert 0 <= scorer.score() <= 100 and scorer.result_string()
+    else:
+        raise AssertionError(f"how is a {group} used?")
+
+
+def sections(args: Namespace) -> Dict[str, Any]:
+    """The other groups, which a task looks at as well, and the learning rates of the line."""
+    found: Dict[str, Any] = {"bpe": None, "tokenizer": None}
+    for section in fields(FairseqConfig):
+        if isinstance(section.type, type) and issubclass(section.type, FairseqDataclass):
+            found[section.name] = OmegaConf.structured(section.type)
+    if hasattr(args, "lr"):
+        found["optimization"].lr = args.lr
+    return found
+
+
+def attempt(key: Key, words: Sequence[str]) -> str:
+    """Parse, configure, make, use: "used", "parser" or what was refused."""
+    try:
+        _, args = parse(key, words)
+    except SystemExit as left:
+        assert left.code == 2
+        return "parser"
+    except ConfigError as error:
+        return str(error)
+    try:
+        try:
+            cfg = config_of(key[0], dataclass_of(key), args, sections(args))
+        except Exception:  # so fairseq's own function must refuse it in words
+            cfg = dataclass_utils.convert_namespace_to_omegaconf(args)[key[0]]
+        use(key, cfg)
+    except ConfigError as error:
+        return str(error)
+    return "used"
+
+
+def must_be_told(key: Key, words: Sequence[str]) -> None:
+    """An error must name a flag of the line, and come soon."""
+    with within():
+        came = attempt(key, words)
+    if came not in ("used", "parser"):
+        given = re.findall(r"--[a-z][\w-]*", " ".join([*USUAL.get(key, []), *words]))
+        assert any(name in came for name in given), came
+
+
+@pytest.mark.parametrize("key", REGISTERED, ids=NAMES)
+def test_flags_are_found(key: Key) -> None:
+    options_ = dataclass_of(key)
+    given = {f.name for f in fields(options_) if f.metadata.get("help")} if options_ else set()
+    assert given - {"data"} <= {a.dest for a in flags_of(key)}
+    if flags_of(key):
+        assert attempt(key, []) == "used"
+
+
+@pytest.mark.parametrize("key", REGISTERED, ids=NAMES)
+def test_flags_with_hostile_values(key: Key, capfd: pytest.CaptureFixture[str]) -> None:
+    turn = random.Random(key[1])
+    for action in flags_of(key):
+        lines = list(lines_of(action))
+        for words in turn.sample(lines, min(2, len(lines))):
+            must_be_told(key, words)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("key", REGISTERED, ids=NAMES)
+def test_flags_with_all_hostile_values(key: Key, capfd: pytest.CaptureFixture[str]) -> None:
+    wrong = []
+    for action in flags_of(key):
+        for words in lines_of(action):
+            try:
+                must_be_told(key, words)
+            except BaseException as error:
+                wrong.append(f"{words}: {type(error).__name__}: {error}"[:300])
+    assert not wrong, "\n".join(wrong)
