@@ -116,8 +116,9 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     Args:
         argv: the arguments after the program's name; those of this process if None.
 
-    Returns the exit status: 0, 1 (`check` found a problem, or a process of a training died), 2 (wrong input, explained
-    in one message on stderr) or 75 (a training was stopped by a signal, and saved).
+    Returns the exit status: 0, 1 (`check` found a problem, or another process of a training has
+    gone), 2 (wrong input, explained in one message on stderr) or 75 (a training was stopped by a
+    signal, and saved).
     argparse leaves by SystemExit, also with 2.
     """
     argv = list(sys.argv[1:] if argv is None else argv)

@@ -1,7 +1,8 @@
 """Running a training step without its numbers, and writing down what it would cost.
 
 Floating-point tensors are on torch's meta device: they have shapes and no memory, so that a
-step of any model at any length takes a second. What is counted is what the model really calls: no formula knows any part.
+step of any model at any length takes a second. What is counted is what the model really calls:
+no formula knows any part.
 """
 
 import math
