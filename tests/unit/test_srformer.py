@@ -311,7 +311,7 @@ def test_reference_mode_reads_the_targets_true_lengths(make_model: Build) -> Non
     (["--cross-attention", "xl", "--srformer-sigma"], "--srformer-sigma True has no effect"),
     (["--cross-attention", "srformer", "--segment-size", "0"], "--segment-size 0: at least 1"),
     (["--cross-attention", "srformer", "--target-ratio", "0.5"], "without --target-length-mode"),
-    (["--cross-attention", "srformer", "--srformer-threshold-init", "0"], "above 0 is needed"),
+    (["--cross-attention", "srformer", "--srformer-threshold-init", "0"], "at least 1e-06 is needed"),
     ("--cross-attention srformer --srformer-no-neuron --srformer-form stored".split(),
      "no effect with --srformer-no-neuron"),
     ("--cross-attention srformer --srformer-form recomputed --srformer-clamp 2".split(),
