@@ -1,0 +1,84 @@
+"""Target tokens a second in training, beside fairseq's own Transformer.
+
+    python benchmarks/training.py [--arch NAME ...] [--text sentences|LENGTH] [--output FILE]
+
+Every model is in fairseq's trainer, all in one process, on the same batches of real text; in each
+round each makes its updates, in another order each time. The first is what the others are
+compared with, round by round. NAME+fused is fairseq's model with a cross-attention by torch's fused
+attention in training.
+"""
+
+import argparse
+import logging
+import statistics
+import tempfile
+from pathlib import Path
+from typing import Any, Dict, List
+
+from measuring import add_device, in_turns, middle, peak_mib, ratios, record, rounded
+from systems import System, prepare, tokens_of
+
+SYSTEMS = (
+    "transformer", "transformer+fused", "transformer_biarn", "rsa_transformer", "srformer",
+    "transformer_relpos", "transformer_disan", "transformer_rnn_multicolumn",
+)  # fmt: skip
+
+
+def measure(args: argparse.Namespace, data: Path) -> List[Dict[str, Any]]:
+    """All systems in turns."""
+    systems = [System(name, data, args.flags.split(), args.device) for name in args.arch]
+    batches = systems[0].batches("train", args.max_tokens, args.updates)
+    tokens = tokens_of(batches)
+    sizes = [tuple(batch["net_input"]["src_tokens"].size()) for batch in batches]
+    print(f"{tokens} target tokens in {len(batches)} updates a round; sources {sizes}", flush=True)
+
+    def updates(system: System) -> None:
+        for batch in batches:
+            system.update(batch)
+
+    found = in_turns(
+        {s.name: lambda s=s: updates(s) for s in systems}, args.rounds, args.device
+    )
+    rows = []
+    for system in systems:
+        times = found[system.name]
+        row = {
+            "system": system.name,
+            "parameters": system.parameters,
+            "tokens_per_second": rounded([tokens / t for t in times]),
+            "of_first": rounded(ratios(found[systems[0].name], times)),
+            "peak_mib": round(peak_mib(lambda s=system: s.update(batches[0]), args.device), 1),
+        }
+        rows.append(row)
+        print(
+            f"{system.name:32}{middle(row['tokens_per_second'], 0):>22} tokens/s"
+            f"{middle(row['of_first'], 3):>24} of {systems[0].name}, {row['peak_mib']:.0f} MiB",
+            flush=True,
+        )
+    return rows
+
+
+def main() -> None:
+    """Prepare, measure, write."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add_device(parser)
+    parser.add_argument("--arch", nargs="+", default=SYSTEMS, metavar="NAME")
+    parser.add_argument("--text", default="sentences", help="sentences, or pieces of a source")
+    parser.add_argument("--vocabulary", type=int, default=32000)
+    parser.add_argument("--pieces", type=int, default=4000, help="of BPE")
+    parser.add_argument("--max-tokens", type=int, default=1024, help="of a batch")
+    parser.add_argument("--flags", default="", help="further ones of fairseq-train, as one word")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--updates", type=int, default=3, help="of each system in each round")
+    parser.add_argument("--output", type=Path)
+    args = parser.parse_args()
+    logging.disable(logging.INFO)
+    with tempfile.TemporaryDirectory() as folder:
+        data = prepare(args.text, args.pieces, args.vocabulary, Path(folder))
+        rows = measure(args, data)
+    if args.output:
+        record(args.output, rows)
+
+
+if __name__ == "__main__":
+    main()
