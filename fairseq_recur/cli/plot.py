@@ -1,12 +1,14 @@
 """Draw learning curves from training logs, or the recurrence of checkpoints.
 
-A log is what training printed, or what it wrote with --log-file, in any --log-format; gate
-and rem as a --metric are the curves of every layer. Of a checkpoint of rsa (or toeplitz),
+A log is what training printed, or what it wrote with --log-file, in any --log-format; gate,
+rem, spike, membrane and the others of --monitor-interval as a --metric are the curves of every
+layer. Of a checkpoint of rsa (or toeplitz),
 which ends in .pt, the gates, kernels, memory lengths and matrices are drawn. What a model looks
 at in a sentence is another command, `fairseq-recur plot attention`; a log of that name is given
 as ./attention."""
 
 import argparse
+import re
 from pathlib import Path
 from typing import Any, Dict, List, Sequence, Tuple
 
@@ -24,14 +26,23 @@ QUANTITIES = {
     "ppl": "perplexity",
     "bleu": "BLEU",
     "wps": "speed (target tokens per second)",
+    "ups": "speed (updates per second)",
+    "step_time": "time of an update (ms)",
     "lr": "learning rate",
     "gnorm": "norm of the gradient",
     "gate": "gate, the share of the matrix in RSA",
     "rem": "largest row sum of the recurrence encoding matrices",
+    "fusion_gate": "gate of the gated sum, the share of the Transformer encoder",
+    "sigma": "sigma, the share of the segment in SRformer",
+    "spike": "share of the accumulate-and-fire neurons that fire",
+    "membrane": "membrane potential, mean (thresholds)",
+    "membrane_sd": "membrane potential, standard deviation (thresholds)",
+    "recurrent_norm": "norm of the recurrent weights (RMS singular value)",
+    "saturation": "share of saturated recurrent states",
 }
 X_LABELS = {"updates": "updates", "epoch": "epochs", "seconds": "training time (seconds)"}
 # Metrics that every layer has: gate_encoder_0, gate_encoder_1, ...
-FAMILIES = ("gate", "rem")
+OF_LAYER = re.compile(r"train_(?P<family>.+)_(?P<side>encoder|decoder|recurrence)_(?P<index>\d+)")
 LINES = ("-", "--", ":", "-.")
 
 
@@ -73,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
             list(zip(labels, args.files)), args.show, args.layer, args.lags
         )
     elif any(checkpoints):
-        raise ConfigError("checkpoints (.pt) and logs cannot be drawn in one figure")
+        raise ConfigError("checkpoints (.pt) and logs cannot be drawn in one figure; give one kind")
     else:
         runs = [(label, read_log(path)) for label, path in zip(labels, args.files)]
         panels = choose_panels([log for _, log in runs], args.metric)
@@ -93,22 +104,40 @@ def choose_panels(logs: Sequence[TrainingLog], metrics: Sequence[str]) -> Dict[s
 
     Raises ConfigError if a metric is in none of the logs; it names those that are.
     """
-    there = sorted({name for log in logs for name in log.metrics()})
+    there = sorted({name for log in logs for name in log.metrics()}, key=_by_layer)
     subsets = ["train", *sorted({subset for log in logs for subset in log.valid})]
     panels: Dict[str, List[str]] = {}
     for metric in metrics:
         # "loss" is every subset's loss; "valid_loss" is itself.
         wanted = [f"{subset}_{metric}" for subset in subsets] + [metric]
         found = [name for name in wanted if name in there]
-        if metric in FAMILIES:
-            found = [name for name in there if name.startswith(f"train_{metric}_")]
+        found += [name for name in there if _family(name) == metric]
         if not found:
-            raise ConfigError(f"no {metric} in the logs; they have {', '.join(there)}")
+            raise ConfigError(
+                f"no {metric} in the logs; they have {_listed(there)}; choose of these"
+            )
         for name in found:
-            quantity = metric if metric in FAMILIES else _quantity(name, subsets)
+            quantity = _family(name) or _quantity(name, subsets)
             if name not in panels.setdefault(quantity, []):
                 panels[quantity].append(name)
     return panels
+
+
+def _family(metric: str) -> str:
+    """The name that the curves of all layers share; of other metrics nothing."""
+    found = OF_LAYER.fullmatch(metric)
+    return found["family"] if found else ""
+
+
+def _by_layer(metric: str) -> Tuple[str, str, int]:
+    """A key for sorting, by which layer 10 comes after layer 9."""
+    found = OF_LAYER.fullmatch(metric)
+    return (found["family"], found["side"], int(found["index"])) if found else (metric, "", 0)
+
+
+def _listed(metrics: Sequence[str]) -> str:
+    """Names that can be asked for, one for all layers."""
+    return ", ".join(dict.fromkeys(_family(metric) or metric for metric in metrics))
 
 
 def _quantity(metric: str, subsets: Sequence[str]) -> str:
@@ -130,13 +159,19 @@ def draw(runs: Sequence[Tuple[str, TrainingLog]], panels: Dict[str, List[str]], 
     Returns a matplotlib Figure.
     Raises ConfigError if matplotlib is not installed or the logs do not tell the x axis.
     """
+    for label, log in runs:
+        if not any(log.curve(metric) for metrics in panels.values() for metric in metrics):
+            raise ConfigError(
+                f"{label} has none of {', '.join(panels)}; it has {_listed(log.metrics())}; choose of "
+                "these, or leave the run out"
+            )
     figure = new_figure(7.0 * len(panels), 4.5)
     row = figure.subplots(1, len(panels), squeeze=False)[0]
     for axes, (quantity, metrics) in zip(row, panels.items()):
         for index, (label, log) in enumerate(runs):
             for number, metric in enumerate(metrics):
                 # Of a family each layer has a colour, and a run has a kind of line.
-                which = number if quantity in FAMILIES else index
+                which = number if _family(metric) else index
                 _draw_curve(axes, label, log, metric, x, COLOURS[which % len(COLOURS)], index)
         axes.set_xlabel(X_LABELS[x])
         axes.set_ylabel(QUANTITIES.get(quantity, quantity))
@@ -156,8 +191,8 @@ def _draw_curve(
     places = [log.position(updates, x) for updates, _ in points]
     if None in places:
         raise ConfigError(f"the log of {label} does not tell the {x}; use --x updates")
-    family = _layer(metric)
-    training = metric.startswith("train_") and not family
+    layer = _layer(metric)
+    training = metric.startswith("train_") and not layer
     # A curve of one point would be invisible without a mark; many marks hide the curve.
     marked = len(points) == 1 if training else len(points) <= 40
     axes.plot(
@@ -165,20 +200,18 @@ def _draw_curve(
         [value for _, value in points],
         color=colour,
         linewidth=1.0 if training else 1.8,
-        linestyle="--" if training else LINES[run % len(LINES)] if family else "-",
+        linestyle="--" if training else LINES[run % len(LINES)] if layer else "-",
         alpha=0.75 if training else 1.0,
         marker="o" if marked else None,
         markersize=4,
-        label=f"{label}, {family or _subset(metric)}",
+        label=f"{label}, {layer or _subset(metric)}",
     )
 
 
 def _layer(metric: str) -> str:
     """Name the layer of a metric that every layer has, as "encoder 0"; of others nothing."""
-    for family in FAMILIES:
-        if metric.startswith(f"train_{family}_"):
-            return metric[len(f"train_{family}_") :].replace("_", " ")
-    return ""
+    found = OF_LAYER.fullmatch(metric)
+    return f"{found['side']} {found['index']}" if found else ""
 
 
 def _subset(metric: str) -> str:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fairseq_recur import compat
 from fairseq_recur.errors import CheckpointError
-from fairseq_recur.models import monitoring
+from fairseq_recur.models.monitoring import Monitor
 from fairseq_recur.models.bart import leave_out_what_is_barts_alone
 from fairseq_recur.modules.part import Part
 
@@ -21,11 +21,24 @@ logger = logging.getLogger(__name__)
 class RecurrentModel(BaseFairseqModel):
     """Mixin of the models, before the fairseq model that they extend."""
 
+    monitor: Optional[Monitor] = None
+
+    def show_parts(self, interval: int) -> None:
+        """Show the recurrent parts in the training log, at one update in *interval*; 0: never."""
+        self.monitor = Monitor(interval) if interval else None
+
     def set_num_updates(self, num_updates: int) -> None:
-        """Called before each update: show gates and kernels in the training log."""
+        """Called before each batch of an update: show the recurrent parts in the training log."""
         super().set_num_updates(num_updates)
-        if self.training:
-            self.__dict__.setdefault("_monitor", monitoring.Monitor()).update(self, num_updates)
+        if self.training and self.monitor is not None:
+            self.monitor.before(self, num_updates)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """fairseq's; while an update is looked at, its parts observe what they compute."""
+        if self.training and self.monitor is not None and self.monitor.looking:
+            with self.monitor.look(self):
+                return super().forward(*args, **kwargs)
+        return super().forward(*args, **kwargs)
 
     def prepare_for_inference_(self, cfg: DictConfig) -> None:
         """Prepare for decoding; unlike fairseq's models, obey ``--bf16`` as well as ``--fp16``."""
@@ -82,10 +95,10 @@ class RecurrentModel(BaseFairseqModel):
             problems = self.misfits(state_dict)
             if not problems:
                 raise
-            raise CheckpointError("\n- ".join(problems)) from error
+            raise CheckpointError(problems) from error
 
-    def misfits(self, state_dict: Dict[str, Tensor]) -> List[str]:
-        """How a checkpoint's weights differ from the model's: a headline, then a line each."""
+    def misfits(self, state_dict: Dict[str, Tensor]) -> str:
+        """How a checkpoint's weights differ from the model's, a line each; empty if they do not."""
         own = self.state_dict()
         shapes = [
             f"{key} is {tuple(state_dict[key].shape)} in the checkpoint and "
@@ -99,7 +112,7 @@ class RecurrentModel(BaseFairseqModel):
         for key in sorted(state_dict.keys() - own.keys()):
             groups["the model has no"].append(key)
         if not shapes and not groups:
-            return []
+            return ""
         if not groups and all("embed_tokens" in s or "output_projection" in s for s in shapes):
             remedy = (
                 "its vocabulary is of another size: use the dict.*.txt that it was trained "
@@ -114,4 +127,5 @@ class RecurrentModel(BaseFairseqModel):
         lines = shapes + [f"{what} {', '.join(keys)}" for what, keys in groups.items()]
         shown = [line if len(line) < 300 else line[:300] + " ..." for line in lines[:8]]
         more = [f"and {len(lines) - 8} more"] if len(lines) > 8 else []
-        return [f"the checkpoint does not fit the model; {remedy}", *shown, *more]
+        headline = f"the checkpoint does not fit the model; {remedy}"
+        return "\n- ".join([headline, *shown, *more])

@@ -14,6 +14,7 @@ from omegaconf import II
 
 from fairseq_recur.models.attention_config import SelfAttentionConfig
 from fairseq_recur.models.cross_config import CrossAttentionConfig
+from fairseq_recur.models.monitoring import MonitoringConfig
 from fairseq_recur.models.t5_config import T5Config
 from fairseq_recur.modules.biarn import ATTENTION
 from fairseq_recur.modules.parts import FUSION, MULTICOLUMN, RECURRENCE, SELF_ATTENTION
@@ -58,7 +59,7 @@ HostConfig = make_dataclass("HostConfig", host_fields(), bases=(FairseqDataclass
 
 @dataclass
 class RecurrentTransformerConfig(
-    SelfAttentionConfig, CrossAttentionConfig, T5Config, HostConfig
+    SelfAttentionConfig, CrossAttentionConfig, T5Config, MonitoringConfig, HostConfig
 ):
     """Options of the parts, after those of fairseq's Transformer."""
 

@@ -21,11 +21,14 @@ from fairseq_recur.models.check_attention import self_attention
 from fairseq_recur.models.check_host import adaptive_softmax, host
 from fairseq_recur.models.check_sizes import memory, numbers
 from fairseq_recur.models.flags import given, unknown_choices
+from fairseq_recur.models.monitoring import MonitoringConfig
 from fairseq_recur.modules.parts import SELF_ATTENTION
 
 
 @dataclass
-class RsaLanguageModelConfig(SelfAttentionConfig, TransformerLanguageModelConfig):
+class RsaLanguageModelConfig(
+    SelfAttentionConfig, MonitoringConfig, TransformerLanguageModelConfig
+):
     """The options of fairseq's ``transformer_lm`` and of the self-attention parts."""
 
     decoder_self_attention: ChoiceEnum(list(SELF_ATTENTION)) = field(
@@ -65,6 +68,7 @@ class RsaLanguageModel(RecurrentModel, TransformerLanguageModel):
                     "--ddp-backend fully_sharded; choose another one"
                 )
             layer.self_attn = build(cfg, "decoder", lambda: layer.self_attn)
+        model.show_parts(options.monitor_interval)
         return model
 
 
@@ -75,7 +79,8 @@ def check_language_model(cfg: Namespace, target: Dictionary) -> Iterator[str]:
     if not problems and cfg.decoder_embed_dim % cfg.decoder_attention_heads:
         problems.append(
             f"--decoder-embed-dim {cfg.decoder_embed_dim} cannot be split evenly among "
-            f"--decoder-attention-heads {cfg.decoder_attention_heads}"
+            f"--decoder-attention-heads {cfg.decoder_attention_heads}; "
+            "choose a multiple of the heads"
         )
     chosen = given(cfg, SelfAttentionConfig())
     if problems:

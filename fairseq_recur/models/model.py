@@ -46,7 +46,9 @@ class RecurrentTransformerModel(RecurrentModel, TransformerModelBase):
         options = Namespace(**OmegaConf.to_container(cfg, resolve=True, enum_to_str=True))
         preset = cls.config_class()
         check_config(options, preset, task.source_dictionary, task.target_dictionary)
-        return super().build_model(TransformerConfig.from_namespace(options), task)
+        model = super().build_model(TransformerConfig.from_namespace(options), task)
+        model.show_parts(options.monitor_interval)
+        return model
 
     @classmethod
     def build_embedding(

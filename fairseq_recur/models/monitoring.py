@@ -1,56 +1,158 @@
-"""Gates and kernels in the training log, and with it in TensorBoard."""
+"""Gates, kernels, neurons and states in the training log, and with it in TensorBoard."""
 
 import logging
 import re
-from typing import Dict, Set
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Dict, Iterator, List, NamedTuple, Set, Tuple
 
 import torch
+from fairseq.dataclass import FairseqDataclass
+from fairseq.distributed import utils as distributed
 from fairseq.logging import metrics
-from torch import nn
+from fairseq.logging.meters import MetersDict
+from torch import Tensor, nn
 
-from fairseq_recur.modules.mixture import Mixture
+from fairseq_recur.modules.observed import Observed
 
 logger = logging.getLogger(__name__)
-
-EVERY = 10
-"""Updates from one look to the next; each fetches a few numbers from the device."""
 
 LARGEST_ROW = 100.0
 """Sum of a row of a matrix above which the user is told; 1 / (1 - |lambda|) at lambda = 0.99."""
 
+PLACE = re.compile(r"(?:^|\.)(encoder|decoder|recurrence)(?:_encoder)?\.(?:_\w+\.)*layers\.(\d+)\.")
+"""Of a layer in a module's name; wrappers put their own, such as _orig_mod, between."""
 
-def monitored(model: nn.Module) -> Dict[str, float]:
-    """The scalars of a model's parts, as {"gate_encoder_0": 0.27, "rem_encoder_0": 6.1, ...}."""
-    values = {}
+
+@dataclass
+class MonitoringConfig(FairseqDataclass):
+    """The option of what training shows."""
+
+    monitor_interval: int = field(
+        default=10,
+        metadata={
+            "help": "updates from one look at the recurrent parts to the next: gates, spikes, "
+            "norms and the time of an update in the training log and TensorBoard; 0: none"
+        },
+    )
+
+
+class Shown(NamedTuple):
+    """A number for the log, and how much it counts in a mean."""
+
+    value: float
+    weight: float
+
+
+def place(name: str) -> str:
+    """The layer that a module is in, by its name: "encoder_0", "decoder_5", "recurrence_0"."""
+    found = PLACE.search(name)
+    return f"{found[1]}_{found[2]}" if found else name.replace(".", "_")
+
+
+def observed(model: nn.Module) -> List[Tuple[str, Observed]]:
+    """The modules with something to show, each with its `place`."""
+    modules = model.named_modules()
+    return [(place(name), module) for name, module in modules if isinstance(module, Observed)]
+
+
+def of_parameters(model: nn.Module) -> Dict[str, Shown]:
+    """What the parameters are, as {"gate_encoder_0": (0.27, 1), "rem_encoder_0": ..., ...}."""
     with torch.no_grad():
-        for name, module in model.named_modules():
-            if isinstance(module, Mixture):
-                place = re.sub(r".*?(encoder|decoder)\.layers\.(\d+)\..*", r"\1_\2", name)
-                for key, value in module.monitored().items():
-                    values[f"{key}_{place}"] = value
+        values = {
+            f"{name}_{layer}": value
+            for layer, module in observed(model)
+            for name, value in module.monitored().items()
+        }
         if not values:
             return {}
-        return dict(zip(values, torch.stack(list(values.values())).tolist()))
+        numbers = torch.stack(list(values.values())).tolist()
+    return {name: Shown(number, 1.0) for name, number in zip(values, numbers)}
+
+
+def of_activations(model: nn.Module, moments: List[Tensor]) -> Dict[str, Shown]:
+    """What a forward pass computed, all workers together, as {"spike_decoder_0": (0.4, n), ...}.
+
+    Args:
+        model: whose modules have observed it
+        moments: what `Observed.unwatch` of each gave; layers that were dropped have nothing
+    """
+    if not any(len(rows) for rows in moments):
+        return {}
+    total = torch.cat(moments)
+    if distributed.get_data_parallel_world_size() > 1:
+        total = distributed.all_reduce(total, distributed.get_data_parallel_group())
+    rows = iter(total.tolist())
+    shown = {}
+    for layer, module in observed(model):
+        for name, (count, sum_, squares) in zip(module.means, rows):
+            if not count:
+                continue
+            mean = sum_ / count
+            shown[f"{name}_{layer}"] = Shown(mean, count)
+            if name in module.deviations:
+                variance = max(0.0, squares / count - mean**2)
+                shown[f"{name}_sd_{layer}"] = Shown(variance**0.5, count)
+    return shown
+
+
+def step_time(meters: MetersDict) -> float:
+    """Milliseconds of an update, data loading and validation aside, from a meter of fairseq's."""
+    return round(1000 * meters["train_wall"].avg, 1) if "train_wall" in meters else float("nan")
 
 
 class Monitor:
-    """Adds a model's scalars to fairseq's meters, and warns once of each matrix that explodes."""
+    """Adds what there is to see of a model to fairseq's meters.
 
-    def __init__(self) -> None:
-        self.values: Dict[str, float] = {}
+    A line of the log has the mean over the looks that fall between it and the one before, or,
+    if none does, what the last look saw.
+
+    Args:
+        interval: updates from one look to the next, at least 1
+    """
+
+    def __init__(self, interval: int) -> None:
+        self.interval = interval
+        self.seen: Dict[str, float] = {}
+        self.first = True
+        self.looking = False
         self.warned: Set[str] = set()
 
-    def update(self, model: nn.Module, num_updates: int) -> None:
-        """Called at each update: a line of the log has the values even if it covers one update."""
-        if num_updates % EVERY == 0 or not self.values:
-            self.values = monitored(model)
+    def before(self, model: nn.Module, num_updates: int) -> None:
+        """To be called before each forward pass of training."""
+        self.looking = self.first or num_updates % self.interval == 0
+        self.first = False
+        metrics.log_derived("step_time", step_time, priority=899)
+        for name, value in self.seen.items():
+            # In fairseq's meters a weight of zero is for want of anything else.
+            metrics.log_scalar(name, value, weight=0, priority=900, round=4)
+        if self.looking:
+            self.show(of_parameters(model))
             self.warn()
-        for name, value in self.values.items():
-            metrics.log_scalar(name, value, weight=1, priority=900, round=3)
+
+    @contextmanager
+    def look(self, model: nn.Module) -> Iterator[None]:
+        """Observe the forward pass of an update; once, if there are several."""
+        self.looking = False
+        modules = [module for _, module in observed(model)]
+        device = next(model.parameters()).device
+        for module in modules:
+            module.watch(device)
+        try:
+            yield
+        finally:
+            moments = [module.unwatch() for module in modules]
+        self.show(of_activations(model, moments))
+
+    def show(self, values: Dict[str, Shown]) -> None:
+        """Log them, and remember them for updates without a look."""
+        for name, (value, weight) in values.items():
+            self.seen[name] = value
+            metrics.log_scalar(name, value, weight=weight, priority=900, round=4)
 
     def warn(self) -> None:
         """Tell the user of matrices that have left the sane range."""
-        for name, value in self.values.items():
+        for name, value in self.seen.items():
             if name.startswith("rem_") and value > LARGEST_ROW and name not in self.warned:
                 self.warned.add(name)
                 logger.warning(

@@ -1,11 +1,11 @@
 """The bidirectional attentive recurrent network (BiARN)."""
 
-from typing import Callable, Optional
+from typing import Callable, Iterable, Optional
 
 import torch
 from torch import Tensor, nn
 
-from fairseq_recur.modules.recurrence import Recurrence, RecurrenceOptions, init_gru_
+from fairseq_recur.modules.recurrence import GatedRecurrence, RecurrenceOptions, init_gru_
 from fairseq_recur.ops.attention import additive_attention, dot_product_attention
 from fairseq_recur.ops.attentive_recurrence import attentive_recurrence
 from fairseq_recur.ops.masking import real_tokens_first, to_their_places
@@ -13,7 +13,7 @@ from fairseq_recur.ops.masking import real_tokens_first, to_their_places
 Attend = Callable[[Tensor], Tensor]
 
 
-class BiARN(Recurrence):
+class BiARN(GatedRecurrence):
     """R steps of two GRUs, each reading the whole source by attention at every step.
 
     Hao et al. 2019, eqs. 12-13 with 9: ``c_t = ATT(h_{t-1}, H)``, ``h_t = f(h_{t-1}, c_t)``.
@@ -35,11 +35,19 @@ class BiARN(Recurrence):
         self.bias = nn.Parameter(torch.empty(2, state_dim))
         init_gru_((self.w_x, self.w_h), (self.bias,))
 
+    def recurrent_weights(self) -> Iterable[Tensor]:
+        """As in `GatedRecurrence`."""
+        return (self.w_h,)
+
     def forward(self, x: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
         """(B, S, I) and (B, S) bool or None to (B, R, 2C).
 
         With a step a token, state t stands where the sentence's token t does.
         """
+        return self.show(self.states(x, padding_mask), padding_mask)
+
+    def states(self, x: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
+        """`forward`, unobserved."""
         h0 = self.initial_states(x, padding_mask)
         chains = self.attention.over(x, padding_mask), h0, self.w_x, self.w_h, self.bias
         if not self.keeps_length:

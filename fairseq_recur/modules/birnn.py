@@ -1,15 +1,15 @@
 """The bidirectional recurrent network over the source's tokens."""
 
-from typing import Optional
+from typing import Iterable, Optional
 
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from fairseq_recur.modules.recurrence import Recurrence, RecurrenceOptions, init_gru_
+from fairseq_recur.modules.recurrence import GatedRecurrence, RecurrenceOptions, init_gru_
 from fairseq_recur.ops.masking import real_tokens_first, to_their_places
 
 
-class BiRNN(Recurrence):
+class BiRNN(GatedRecurrence):
     """h_j = [forward GRU; backward GRU] (Hao et al. 2019, eqs. 9-11).
 
     The sequence is packed by its true length: the backward direction starts at the last
@@ -27,8 +27,16 @@ class BiRNN(Recurrence):
             tuple(p for name, p in named.items() if name.startswith("bias")),
         )
 
+    def recurrent_weights(self) -> Iterable[Tensor]:
+        """As in `GatedRecurrence`."""
+        return self.gru.weight_hh_l0, self.gru.weight_hh_l0_reverse
+
     def forward(self, x: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
         """(B, S, I) and (B, S) bool or None to (B, S, 2C), zero at padding."""
+        return self.show(self.states(x, padding_mask), padding_mask)
+
+    def states(self, x: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
+        """`forward`, unobserved."""
         h0 = self.initial_states(x, padding_mask)
         if padding_mask is None:
             return self.gru(x, h0)[0]

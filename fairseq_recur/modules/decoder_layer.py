@@ -143,6 +143,7 @@ class FusedDecoderLayer(DecoderLayer):
                 need_head_weights=need_head_weights,
             ),
         )
-        fused = self.fusion(c, d, recurrence_out, recurrence_padding_mask, incremental_state)
+        with self.fusion.knowing_targets(self_attn_padding_mask):
+            fused = self.fusion(c, d, recurrence_out, recurrence_padding_mask, incremental_state)
         x, _ = self.sublayer(fused, self.final_layer_norm, self.feed_forward)
         return x, attention, None

@@ -1,18 +1,21 @@
 """How a decoder layer reads the recurrence encoder."""
 
-from typing import Dict, Optional
+from contextlib import contextmanager
+from typing import Dict, Iterator, Optional
 
+import torch
 from fairseq.models.transformer import TransformerConfig
 from fairseq.modules import FairseqDropout, LayerNorm, MultiheadAttention
 from torch import Tensor, nn
 
+from fairseq_recur.modules.observed import Observed
 from fairseq_recur.modules.part import Part
 from fairseq_recur.ops.fusion import gate, gated_sum
 
 IncrementalState = Optional[Dict[str, Dict[str, Optional[Tensor]]]]
 
 
-class StackFusion(Part, nn.Module):
+class StackFusion(Observed, Part, nn.Module):
     """R = LN(ATT(D, H_r) + D), and the feed-forward network reads R (Hao et al., eqs. 18-19).
 
     Args:
@@ -37,6 +40,16 @@ class StackFusion(Part, nn.Module):
         )
         self.layer_norm = LayerNorm(width, export=cfg.export)
         self.dropout_module = FairseqDropout(cfg.dropout, module_name=type(self).__name__)
+        self._target_padding: Optional[Tensor] = None
+
+    @contextmanager
+    def knowing_targets(self, padding: Optional[Tensor]) -> Iterator[None]:
+        """While the padding of the target (B, T) is known, for what is observed."""
+        self._target_padding = padding
+        try:
+            yield
+        finally:
+            self._target_padding = None
 
     def attend(
         self,
@@ -91,6 +104,8 @@ class GatedSumFusion(StackFusion):
     (``recurrence_gate`` "vector" or "scalar").
     """
 
+    means = ("fusion_gate",)
+
     def __init__(self, cfg: TransformerConfig) -> None:
         super().__init__(cfg)
         width = cfg.decoder.embed_dim
@@ -111,7 +126,13 @@ class GatedSumFusion(StackFusion):
     ) -> Tensor:
         """As in `StackFusion.forward`, which says the shapes."""
         r = self.attend(c, states, padding_mask, incremental_state)
-        return gated_sum(d, r, self.gate_d.weight, self.gate_r.weight, self.gate_r.bias)
+        weights = self.gate_d.weight, self.gate_r.weight, self.gate_r.bias
+        if self.watched:
+            padding = self._target_padding
+            padding = None if padding is None else padding.t().unsqueeze(2)
+            with torch.no_grad():
+                self.observe("fusion_gate", gate(d, r, *weights), padding)
+        return gated_sum(d, r, *weights)
 
     def gate(
         self,

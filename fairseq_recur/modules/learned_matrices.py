@@ -40,6 +40,11 @@ class ToeplitzMatrix(LagMixture):
             for side in (self.past, self.future)
         )
 
+    def row_sum(self) -> Tensor:
+        """As in `Mixture`."""
+        sides = [at_least_float32(s) for s in (self.past, self.future) if s is not None]
+        return sum(side.abs().sum(dim=1) for side in sides).max()
+
     def product(self, values: Tensor, padding: Optional[Tensor], form: str) -> Tensor:
         """P V; the chunked form is a band, as far as there are learned lags."""
         if form == "dense":
@@ -80,6 +85,11 @@ class FullMatrix(Mixture):
         if keys > length:
             square = F.pad(square, (0, keys - length, 0, keys - length))
         return square[:, keys - queries :]
+
+    def row_sum(self) -> Tensor:
+        """As in `Mixture`."""
+        length = self.weight.size(-1)
+        return self.matrix(length, length).abs().sum(dim=2).max()
 
     def product(self, values: Tensor, padding: Optional[Tensor], form: str) -> Tensor:
         """P V, with the real tokens moved to the front and the results moved back."""

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fairseq_recur.modules.observed import Observed
 from fairseq_recur.modules.part import Part
 from fairseq_recur.ops.precision import at_least_float32
 from fairseq_recur.ops.toeplitz import shared_product, toeplitz_matrix
@@ -14,7 +15,7 @@ FORMS = ("mixed", "dense", "chunked")
 """Of the sum (1 - g) softmax(Q K^T) V + g P V: one map; two products; the second in chunks."""
 
 
-class Mixture(Part, nn.Module):
+class Mixture(Observed, Part, nn.Module):
     """P and the gate g = sigma(mu), one scalar a layer (Huang et al. 2023, eq. 4).
 
     Args:
@@ -75,9 +76,21 @@ class Mixture(Part, nn.Module):
         """P's row for the newest of *keys* positions: (H', 1, keys), a view of the table."""
         raise NotImplementedError(type(self).__name__)
 
+    def row_sum(self) -> Tensor:
+        """The largest sum of a row's absolute values over the heads: a norm of the matrices.
+
+        It is the norm of P as a map from the largest absolute value of V to that of P V, of a
+        sequence so long that all of a row's entries count.
+        """
+        raise NotImplementedError(type(self).__name__)
+
     def monitored(self) -> Dict[str, Tensor]:
-        """Scalars that training should show, by name."""
-        return {"gate": torch.sigmoid(at_least_float32(self.mu))}
+        """The gate g, and the `row_sum` of the matrices as they are applied."""
+        row = self.row_sum()
+        return {
+            "gate": torch.sigmoid(at_least_float32(self.mu)),
+            "rem": row.clamp(max=1.0) if self.normalize else row,
+        }
 
 
 class LagMixture(Mixture):

@@ -1,12 +1,14 @@
 """What a recurrent network must offer to be a layer of the recurrence encoder."""
 
 from dataclasses import dataclass
-from typing import Optional, Tuple
+from typing import Dict, Iterable, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
 
+from fairseq_recur.modules.observed import Observed
 from fairseq_recur.ops.masking import masked_mean
+from fairseq_recur.ops.precision import at_least_float32
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,11 @@ class RecurrenceOptions:
     attention_dropout: float
 
 
-class Recurrence(nn.Module):
+SATURATED = 0.95
+"""Absolute value of a state beyond which little of a gradient passes its tanh."""
+
+
+class Recurrence(Observed, nn.Module):
     """REC(H) of Hao et al. 2019, eq. 7: (B, L, I) to (B, L', 2C), a state each way.
 
     Args:
@@ -57,6 +63,41 @@ class Recurrence(nn.Module):
     def forward(self, x: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
         """(B, L, I) and (B, L) bool or None to (B, L', 2C)."""
         raise NotImplementedError(type(self).__name__)
+
+
+class GatedRecurrence(Recurrence):
+    """A `Recurrence` of gated recurrent units: states between h_0 and values of a tanh."""
+
+    means = ("saturation",)
+
+    def recurrent_weights(self) -> Iterable[Tensor]:
+        """The matrices that the states are multiplied with: (..., 3C, C) each."""
+        raise NotImplementedError(type(self).__name__)
+
+    def monitored(self) -> Dict[str, Tensor]:
+        """The `recurrent_norm` of both directions."""
+        return {"recurrent_norm": recurrent_norm(self.recurrent_weights())}
+
+    def show(self, states: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
+        """Observe the share of saturated *states* (B, L', 2C), which are returned."""
+        if self.watched:
+            padding = None
+            if self.keeps_length and padding_mask is not None:
+                padding = padding_mask.unsqueeze(2)
+            self.observe("saturation", states.detach().abs() > SATURATED, padding)
+        return states
+
+
+def recurrent_norm(weights: Iterable[Tensor]) -> Tensor:
+    """Root mean square of the singular values of the square blocks of *weights*, a scalar.
+
+    One for orthogonal blocks, and about one for Xavier's initial values, whatever the width.
+
+    Args:
+        weights: (..., n C, C) each, of n blocks C x C one above the other
+    """
+    rows = [at_least_float32(w).flatten(0, -2) for w in weights]
+    return torch.cat(rows).square().sum(dim=1).mean().sqrt()
 
 
 def init_gru_(weights: Tuple[Tensor, ...], biases: Tuple[Tensor, ...]) -> None:

@@ -1,7 +1,7 @@
 """The recurrence encoding matrices of a layer: parameters, initial values, products."""
 
 from dataclasses import dataclass
-from typing import Callable, Dict, List, Optional, Tuple
+from typing import Callable, List, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -132,13 +132,12 @@ class RecurrenceEncodingMatrices(LagMixture):
             return causal
         return lambda x: causal(x) + causal(x.flip(2)).flip(2)
 
-    def monitored(self) -> Dict[str, Tensor]:
-        """The gate, and the largest sum of a row's absolute values over the heads."""
+    def row_sum(self) -> Tensor:
+        """As in `Mixture`; of an unlimited kernel, over a thousand lags."""
         lags = self.max_power or MONITORED_LAGS
         once = torch.ones_like(self.dilation)
         kernel = rem_kernel(*self.heads_parameters(), self.sine, once, lags + 1)
-        rows = kernel.abs().sum(dim=1).max() * (1 if self.causal else 2)
-        return {**super().monitored(), "rem": rows}
+        return kernel.abs().sum(dim=1).max() * (1 if self.causal else 2)
 
 
 def two_sided(count: int, low: float, high: float) -> Tensor:

@@ -95,5 +95,7 @@ def parse_range(text: str) -> Tuple[float, float]:
             f"{text}: expected two numbers with a comma between, from {-LARGEST:g} to {LARGEST:g}"
         ) from None
     if low > high:
-        raise ValueError(f"{text}: the first number is above the second")
+        raise ValueError(
+            f"{text}: the first number is above the second; give the smaller one first"
+        )
     return low, high

@@ -1,12 +1,14 @@
 """The systems that SRformer is compared with: segments with a memory (Long et al. 2023, 4.2)."""
 
-from typing import Optional, Tuple
+from typing import Dict, Optional, Tuple
 
 import torch
 from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
 
+from fairseq_recur.modules.observed import Observed
 from fairseq_recur.modules.part import Part
+from fairseq_recur.modules.recurrence import recurrent_norm
 from fairseq_recur.modules.segmented_attention import SegmentedAttention, Source
 from fairseq_recur.ops.segments import Visits
 
@@ -46,7 +48,7 @@ class MemoryAttention(SegmentedAttention):
         return out, weights[..., more:]
 
 
-class SegmentRNNs(Part, nn.Module):
+class SegmentRNNs(Observed, Part, nn.Module):
     """The two RNNs of the published comparison system, over keys and over values.
 
     Args:
@@ -59,6 +61,10 @@ class SegmentRNNs(Part, nn.Module):
         super().__init__()
         self.keys = nn.RNN(width, width, batch_first=True)
         self.values = nn.RNN(width, width, batch_first=True)
+
+    def monitored(self) -> Dict[str, Tensor]:
+        """The `recurrent_norm` of both."""
+        return {"recurrent_norm": recurrent_norm(r.weight_hh_l0 for r in (self.keys, self.values))}
 
     def forward(self, keys: Tensor, values: Tensor) -> Tuple[Tensor, Tensor]:
         """Their states at each position, (B, H, N, s, D) of the same; carried across segments."""

@@ -1,14 +1,15 @@
 """SRformer: segmented recurrent cross-attention (Long et al. 2023)."""
 
-from typing import Optional, Tuple
+from typing import Dict, Optional, Tuple
 
 import torch
 from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
 
+from fairseq_recur.modules.observed import Observed
 from fairseq_recur.modules.part import Part
 from fairseq_recur.modules.segmented_attention import SegmentedAttention, Source
-from fairseq_recur.ops.accumulate_fire import SMALLEST_THRESHOLD
+from fairseq_recur.ops.accumulate_fire import SMALLEST_THRESHOLD, scan_
 from fairseq_recur.ops.key_norm import key_norm
 from fairseq_recur.ops.precision import at_least_float32, no_autocast
 from fairseq_recur.ops.segmented_attention import neurons, partial_products
@@ -22,7 +23,11 @@ LARGEST_HALF = 2048.0
 """A head's output in float16; a row of the output projection has up to 1024 of them."""
 
 
-class AccumulateFire(Part, nn.Module):
+OBSERVED = 4
+"""Sentences of a batch whose neurons are observed, from all of its lengths."""
+
+
+class AccumulateFire(Observed, Part, nn.Module):
     """The neuron's parameters, shared by the heads of a layer (section 3.3, appendix A.2).
 
     Args:
@@ -31,6 +36,8 @@ class AccumulateFire(Part, nn.Module):
     """
 
     slot = "cross-attention"
+    means = ("spike", "membrane")
+    deviations = ("membrane",)
 
     def __init__(self, cfg: TransformerConfig, width: int) -> None:
         super().__init__()
@@ -48,8 +55,22 @@ class AccumulateFire(Part, nn.Module):
         )
         return weight, leak, threshold.clamp(min=SMALLEST_THRESHOLD)
 
+    def show(self, partial: Tensor, past_last: Optional[Tensor]) -> None:
+        """Observe which neurons fire, and the membrane before its reset over the threshold.
 
-class Sigma(Part, nn.Module):
+        Args:
+            partial: P_i (B, H, N, D, D)
+            past_last: (B, N) bool, True at steps that do not count, or None
+        """
+        weight, leak, threshold = self.values()
+        membrane = torch.matmul(partial, weight.t())
+        scan_(membrane.flatten(0, 1), float(leak), float(threshold))
+        padding = None if past_last is None else past_last[:, None, :, None, None]
+        self.observe("spike", membrane > threshold, padding)
+        self.observe("membrane", membrane / threshold, padding)
+
+
+class Sigma(Observed, Part, nn.Module):
     """sigma of eq. 10, learned: O = sigma O_S + (1 - sigma) O_R; it starts at a half."""
 
     slot = "cross-attention"
@@ -59,9 +80,13 @@ class Sigma(Part, nn.Module):
         self.logit = nn.Parameter(torch.zeros(()))
         self.logit.optim_overrides = {"optimizer": {"weight_decay": 0.0}}
 
+    def monitored(self) -> Dict[str, Tensor]:
+        """sigma."""
+        return {"sigma": torch.sigmoid(at_least_float32(self.logit))}
+
     def forward(self, local: Tensor, recurrent: Tensor) -> Tensor:
         """O, of O_S and O_R of the same shape."""
-        sigma = torch.sigmoid(at_least_float32(self.logit))
+        sigma = self.monitored()["sigma"]
         return sigma * local + (1 - sigma) * recurrent
 
 
@@ -98,6 +123,8 @@ class SRformerAttention(SegmentedAttention):
         need_weights: bool,
     ) -> Tuple[Tensor, Optional[Tensor]]:
         """As in `SegmentedAttention.read`."""
+        if self.neuron is not None and self.neuron.watched:
+            self.show(keys, values, visits)
         if not self.recomputes(visits):
             return super().read(queries, keys, values, visits, mask, hidden, need_weights)
         weights = None
@@ -116,6 +143,23 @@ class SRformerAttention(SegmentedAttention):
                 self.form == "auto",
             )
             return saturated(self.combine(local, recurrent), values.dtype), weights
+
+    @torch.no_grad()
+    def show(self, keys: Tensor, values: Tensor, visits: Visits) -> None:
+        """Observe the neurons of a few sentences, whatever computes their output.
+
+        Args:
+            keys, values, visits: as in `SegmentedAttention.prepare`
+        """
+        # fairseq sorts the sentences of a batch by their length.
+        some = slice(None, None, -(-keys.size(0) // OBSERVED))
+        segments, past_last = (
+            None if x is None else x[some] for x in (visits.segments, visits.past_last())
+        )
+        with no_autocast(keys):
+            keys, values = at_least_float32(keys[some]), at_least_float32(values[some])
+            partial = partial_products(keys, values, segments, visits.steps, self.rest, self.clamp)
+            self.neuron.show(partial, past_last)
 
     def prepare(
         self, keys: Tensor, values: Tensor, visits: Visits, mask: Optional[Tensor], hidden: Tensor

@@ -54,6 +54,13 @@ class Visits:
     slots: Optional[Tensor]
     segments: Optional[Tensor]
 
+    def past_last(self) -> Optional[Tensor]:
+        """(B, N) bool, True at steps past the last one of a sentence; None if there are none."""
+        if self.slots is None:
+            return None
+        last = self.slots[:, -1:] // self.room
+        return torch.arange(self.steps, device=last.device) > last
+
     def to_blocks(self, queries: Tensor) -> Tensor:
         """(B, H, T, D) to (B, H, N, n, D), zeros where there is no query."""
         batch, heads, _, width = queries.size()

@@ -9,7 +9,6 @@ import torch
 from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
 
-from fairseq_recur.models import monitoring
 from fairseq_recur.models.attention_config import SelfAttentionConfig
 from fairseq_recur.modules import rsa
 from fairseq_recur.modules.mixture import FORMS, Mixture, normalised
@@ -243,29 +242,3 @@ def test_heads_that_do_not_fit_are_refused() -> None:
     assert parse_rem_heads("1,0,0,0,1,1", "4,5", 4).all_dilations == (1, 4, 5)
     with pytest.raises(ValueError, match="whole numbers"):
         parse_rem_heads("1,0,0,0,1,x", "", 4)
-
-
-def test_monitored_values(make_model: Callable[..., nn.Module]) -> None:
-    model = make_model("rsa_transformer", *SMALL, "--rsa-gate-init", "0")
-    found = monitoring.monitored(model)
-    places = [f"{side}_{index}" for side in ("encoder", "decoder") for index in (0, 1)]
-    assert set(found) == {f"{what}_{place}" for what in ("gate", "rem") for place in places}
-    assert found["gate_encoder_0"] == 0.5
-    lam = math.tanh(1.0)
-    assert found["rem_decoder_1"] == pytest.approx(lam / (1 - lam), rel=1e-5)
-    assert found["rem_encoder_1"] == pytest.approx(2 * lam / (1 - lam), rel=1e-5)
-    assert monitoring.monitored(make_model("transformer_biarn", *SMALL)) == {}
-
-
-def test_exploding_matrix_is_told_once(
-    make_model: Callable[..., nn.Module], caplog: pytest.LogCaptureFixture
-) -> None:
-    model = make_model("rsa_transformer", *SMALL).train()
-    model.set_num_updates(0)
-    assert caplog.messages == []
-    mixtures = [m for m in model.modules() if isinstance(m, Mixture)]
-    nn.init.constant_(mixtures[0].eta, 4.0)
-    for update in (10, 20):
-        model.set_num_updates(update)
-    (message,) = caplog.messages
-    assert "rem_encoder_0" in message and "--rsa-normalize" in message
