@@ -20,6 +20,7 @@ TELLING = {"ValueError", "ArgumentTypeError", "OSError", "ImportError", "Floatin
 # ... and those that tell a program: a method to write, an attribute, a key, the end.
 SILENT = {"NotImplementedError", "AttributeError", "KeyError", "KeyboardInterrupt", "Stopped"}
 ERROR, OURS = "error", "error of ours"
+BINDING = (ast.AnnAssign, ast.NamedExpr, ast.For, ast.comprehension, ast.AugAssign)
 HANDS_ON = "fairseq_recur/scoring/problems.py"  # what others add to it
 MOST = 200  # texts that one message can have
 
@@ -30,7 +31,7 @@ class Unreadable(Exception):
 
 @dataclass(frozen=True)
 class Message:
-    """A text that a user can meet, and where it is raised; <...> stands for a value."""
+    """A text that a user can meet, and where it is raised; [[...]] stands for a value."""
 
     place: str
     text: str
@@ -41,12 +42,15 @@ class Module:
 
     def __init__(self, place: str, text: str) -> None:
         self.place, self.tree = place, ast.parse(text)
-        self.parents = {
-            child: node for node in ast.walk(self.tree) for child in ast.iter_child_nodes(node)
-        }
+        self.nodes: List[ast.AST] = [self.tree]
+        self.parents: Dict[ast.AST, ast.AST] = {}
+        for node in self.nodes:  # which grows
+            for child in ast.iter_child_nodes(node):
+                self.parents[child] = node
+                self.nodes.append(child)
         self.name = place.removesuffix(".py").removeprefix("scripts/").replace("/", ".")
-        self.imported = {}  # the module behind a name: of a function, or itself
-        for node in ast.walk(self.tree):
+        self.imported: Dict[str, str] = {}  # the module behind a name: of a function, or itself
+        for node in self.nodes:
             if isinstance(node, ast.ImportFrom):
                 for each in node.names:
                     self.imported[each.asname or each.name] = node.module or ""
@@ -76,17 +80,33 @@ def called(node: ast.AST) -> str:
 @lru_cache(maxsize=None)
 def own(function: ast.AST) -> List[ast.AST]:
     """The nodes of a function without those of the functions within."""
-    found = []
-    for child in ast.iter_child_nodes(function):
-        found.append(child)
-        if not isinstance(child, (ast.FunctionDef, ast.Lambda)):
-            found += own(child)
+    found = list(ast.iter_child_nodes(function))
+    for node in found:  # which grows
+        if not isinstance(node, (ast.FunctionDef, ast.Lambda)):
+            found += ast.iter_child_nodes(node)
+    return found
+
+
+@lru_cache(maxsize=None)
+def uses(scope: ast.AST) -> Dict[str, List[ast.AST]]:
+    """Where a name of a function may get a value, or its list a text."""
+    found: Dict[str, List[ast.AST]] = {}
+    for node in own(scope):
+        names: List[ast.AST] = []
+        if isinstance(node, ast.Assign):
+            names = [n for t in node.targets for n in getattr(t, "elts", [t])]
+        elif isinstance(node, BINDING):
+            names = [node.target]
+        elif isinstance(node, ast.Call):
+            names = [getattr(node.func, "value", node.func), *node.args]
+        for name in {called(each) for each in names} - {""}:
+            found.setdefault(name, []).append(node)
     return found
 
 
 def hole(node: ast.AST) -> str:
     """What stands for a value in a text."""
-    return f"<{ast.unparse(node)}>"
+    return f"[[{ast.unparse(node)}]]"
 
 
 def project() -> List[Module]:
@@ -112,7 +132,7 @@ class Reader:
         self.ours: Set[str] = set()
         self.read: Dict[Tuple[str, ast.AST], List[str]] = {}
         for module in modules:
-            for node in ast.walk(module.tree):
+            for node in module.nodes:
                 if isinstance(node, ast.FunctionDef):
                     self.functions.setdefault(node.name, []).append((module, node))
                 elif isinstance(node, ast.Call):
@@ -124,16 +144,17 @@ class Reader:
     def messages(self) -> Iterator[Message]:
         """All messages; Unreadable if one cannot be followed."""
         for module in self.modules:
-            for node in ast.walk(module.tree):
+            for node in module.nodes:
                 if self.tells(module, node):
                     place = f"{module.place}:{node.lineno}"
                     try:
                         found = self.texts(module, node.args[0]) if node.args else []
                     except Unreadable as error:
                         raise Unreadable(f"{place}: {ast.unparse(node)}: {error}") from error
-                    if not found:
+                    texts = [text for text in dict.fromkeys(found) if text]
+                    if not texts:
                         raise Unreadable(f"{place}: {ast.unparse(node)} says nothing")
-                    yield from (Message(place, text) for text in dict.fromkeys(found))
+                    yield from (Message(place, text) for text in texts)
 
     def tells(self, module: Module, node: ast.AST) -> bool:
         """Does this node give a message to a user? Unreadable if it raises what we do not know."""
@@ -222,7 +243,8 @@ class Reader:
         if name == "join":
             return self.items(module, node.args[0])
         if name == "replace":
-            return self.texts(module, receiver)
+            old, new = (ast.literal_eval(each) for each in node.args)
+            return [text.replace(old, new) for text in self.texts(module, receiver)]
         return [text for there, each in self.defined(module, node)
                 for text in self.returned(there, each, self.texts)]  # fmt: skip
 
@@ -288,7 +310,7 @@ class Reader:
         """What a variable, a parameter, a caught error or a constant can be."""
         for scope in module.above(node):
             if isinstance(scope, ast.ExceptHandler) and scope.name == node.id:
-                return [f"<{OURS if self.from_us(module, scope) else ERROR}>"]
+                return [f"[[{OURS if self.from_us(module, scope) else ERROR}]]"]
             if isinstance(scope, (ast.FunctionDef, ast.Module)):
                 values = list(self.assigned(module, scope, node.id, read))
                 arguments = getattr(scope, "args", None)
@@ -298,8 +320,8 @@ class Reader:
                 if values:
                     return [text for value in values for text in value]
         for other in self.modules:  # an imported constant
-            values = list(self.assigned(other, other.tree, node.id, read))
-            if values and node.id.isupper():
+            if other.name == module.imported.get(node.id):
+                values = list(self.assigned(other, other.tree, node.id, read))
                 return [text for value in values for text in value]
         raise Unreadable(f"what is {node.id}?")
 
@@ -307,7 +329,7 @@ class Reader:
         self, module: Module, scope: ast.AST, name: str, read: Read
     ) -> Iterator[List[str]]:
         """What becomes the value of a name, or is put into the list of that name."""
-        for node in own(scope):
+        for node in uses(scope).get(name, []):
             if isinstance(node, ast.Assign):
                 for target in node.targets:
                     value = element(target, node.value, name)

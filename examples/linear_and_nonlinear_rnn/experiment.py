@@ -69,12 +69,16 @@ def check(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     """Stop with one message where a number makes no sense."""
     steps = round(1 / args.alpha_step) if 0 < args.alpha_step <= 1 else 0
     if not steps or abs(steps * args.alpha_step - 1) > 1e-9:
-        parser.error(f"--alpha-step is {args.alpha_step}; expected 1 / N for a whole number N")
+        parser.error(f"--alpha-step {args.alpha_step}; expected 1 / N for a whole number N")
     for name in ("seeds", "segments", "starts", "patience", "max_epochs"):
         if getattr(args, name) < 1:
-            parser.error(f"--{name.replace('_', '-')} must be at least 1")
+            flag = "--" + name.replace("_", "-")
+            parser.error(f"{flag} {getattr(args, name)}; expected at least 1")
     if args.segment_length < 2:
-        parser.error("--segment-length must be at least 2: one to train, one to predict")
+        parser.error(
+            f"--segment-length {args.segment_length}; expected at least 2: one to train, one to "
+            "predict"
+        )
 
 
 def load(file: Path, settings: Dict[str, Any]) -> Dict[str, Any]:
@@ -85,7 +89,7 @@ def load(file: Path, settings: Dict[str, Any]) -> Dict[str, Any]:
     if results["settings"] != settings:
         sys.exit(
             f"error: {file} has cells made with {results['settings']}, this run has {settings}. "
-            "Choose another --output, or remove the file."
+            "Choose another --output, or remove the file"
         )
     return results
 

@@ -226,7 +226,10 @@ def main(arguments: list[str]) -> int:
         settings = Settings()
         jobs = int(os.environ.get("JOBS", os.cpu_count() or 1))
         if arguments not in ([], ["table"]) or jobs < 1:
-            raise SettingsError("usage: bash run.sh [table]; JOBS is a number from 1")
+            raise SettingsError(
+                f"run.sh {' '.join(arguments)} with JOBS={jobs}; expected bash run.sh [table], and "
+                "JOBS from 1"
+            )
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

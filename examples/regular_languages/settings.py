@@ -68,7 +68,7 @@ class Settings:
         numbers = [("SEEDS", n) for n in self.seeds.split() or [""]] + [("EPOCHS", self.epochs)]
         for name, number in numbers:
             if not number.isdigit() or int(number) < 1:
-                raise SettingsError(f"{name}: {number!r} is no whole number from 1")
+                raise SettingsError(f"{name}: {number!r}; expected a whole number from 1")
         for name, choices in (("positions", ("0", "1")), ("device", ("cpu", "cuda"))):
             if getattr(self, name) not in choices:
                 raise SettingsError(

@@ -83,14 +83,17 @@ def choose_inputs(
         raise ConfigError(f"--inputs has the folder {folders[0]} among others; give it alone")
     if not folders:
         if last is not None or updates or upper_bound is not None:
+            absent = ", which does not exist; give a folder"
+            there = "; leave them out" if paths[0].exists() else absent
             raise ConfigError(
                 "--last, --updates and --checkpoint-upper-bound choose from a folder, "
-                f"but --inputs is {paths[0]}"
-                + ("" if paths[0].exists() else ", which does not exist")
+                f"but --inputs is {paths[0]}{there}"
             )
-        absent = [str(path) for path in paths if not path.is_file()]
-        if absent:
-            raise ConfigError(f"no such checkpoint: {', '.join(absent)}")
+        lost = [str(path) for path in paths if not path.is_file()]
+        if lost:
+            raise ConfigError(
+                f"no such checkpoint: {', '.join(lost)}; give files that are there, or a folder"
+            )
         return paths
     if last is None or last < 1:
         raise ConfigError(f"--inputs {paths[0]} is a folder: say how many with --last N (N >= 1)")
@@ -110,7 +113,7 @@ def _newest(folder: Path, last: int, updates: bool, upper_bound: Optional[int]) 
         there = ", ".join(sorted(file.name for file in folder.glob("*.pt"))) or "no *.pt at all"
         raise ConfigError(
             f"--last {last}: {folder} has {len(numbered)} of the form {shape}{bound}; "
-            f"it holds {there}"
+            f"it holds {there}. Give a smaller --last"
         )
     return [numbered[number] for number in sorted(numbered, reverse=True)[:last]]
 
@@ -137,7 +140,8 @@ def average_checkpoints(files: Sequence[Path]) -> Dict[str, Any]:
             elif not torch.equal(tensor, first[name]):
                 raise CheckpointError(
                     f"{file}: {name} ({tensor.dtype}) has other values than in {files[0]}; "
-                    "only floating-point tensors can be averaged"
+                    "only floating-point tensors can be averaged; "
+                    "average checkpoints of one training"
                 )
     state["model"] = {
         name: (sums[name] / len(files)).to(tensor.dtype) if tensor.is_floating_point() else tensor
@@ -161,7 +165,10 @@ def load(file: Path) -> Dict[str, Any]:
     """
     state = compat.read_checkpoint(str(file))
     if not isinstance(state["model"], dict):
-        raise CheckpointError(f"{file}: no fairseq checkpoint: it has no parameters")
+        raise CheckpointError(
+            f"{file}: no fairseq checkpoint: it has no parameters; "
+            "give one that fairseq-train saved"
+        )
     return state
 
 

@@ -61,12 +61,17 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"--output {target} is there already; give another name")
     if source.is_dir():
         if args.like:
-            raise ConfigError("--like goes with a checkpoint, but --input is a folder")
+            raise ConfigError(
+                "--like goes with a checkpoint, but --input is a folder; leave it out"
+            )
         to_fairseq(source, target)
     elif source.is_file():
         to_huggingface(source, target, Path(args.like) if args.like else None)
     else:
-        raise ConfigError(f"--input {source}: no such file or folder")
+        raise ConfigError(
+            f"--input {source}: no such file or folder; "
+            "expected a model's folder in Hugging Face's format, or fairseq's checkpoint"
+        )
     return 0
 
 
@@ -108,10 +113,13 @@ def to_fairseq(source: Path, target: Path) -> None:
     try:
         state = kind.to_fairseq(config, weights, vocabulary.rows)
     except KeyError as error:
-        raise CheckpointError(f"{source} lacks the weight {error.args[0]}") from error
+        raise CheckpointError(
+            f"{source} lacks the weight {error.args[0]}; expected the whole of a model"
+        ) from error
     if weights:
         raise ConfigError(
-            f"{source} has weights that fairseq's {kind.NAME} has no place for: {first(weights)}"
+            f"{source} has weights that fairseq's {kind.NAME} has no place for: {first(weights)}; "
+            f"expected a plain {kind.NAME}"
         )
     cfg = training_config(arguments)
     must_fit(kind, cfg, state, len(vocabulary.rows))
@@ -153,7 +161,8 @@ def must_fit(kind: ModuleType, cfg: DictConfig, state: Dict[str, Tensor], words:
     wrong += [f"{name} has no place" for name in state if name not in expected]
     if wrong:
         more = [f"and {len(wrong) - SHOWN} more"] if len(wrong) > SHOWN else []
-        raise CheckpointError("\n- ".join(["the weights do not fit", *wrong[:SHOWN], *more]))
+        head = "the weights do not fit; give config.json and weights of one model"
+        raise CheckpointError("\n- ".join([head, *wrong[:SHOWN], *more]))
 
 
 def checkpoint(cfg: DictConfig, state: Dict[str, Tensor]) -> Dict[str, Any]:
@@ -188,19 +197,30 @@ def to_huggingface(source: Path, target: Path, like: Optional[Path]) -> None:
     if like is not None:
         like_config = huggingface.read_json(like / "config.json")
         if kind_of(like_config, like) is not kind:
-            raise ConfigError(f"--like {like} is a {like_config['model_type']}, {source} is not")
+            raise ConfigError(
+                f"--like {like} is a {like_config['model_type']}, {source} is not; "
+                "give the folder that it was converted from"
+            )
         try:
             rows = kind.vocabulary(like, like_config).rows
         except KeyError as error:
-            raise ConfigError(f"--like {like}: config.json lacks {error.args[0]}") from error
+            raise ConfigError(
+                f"--like {like}: config.json lacks {error.args[0]}; "
+                "give the folder of a whole model"
+            ) from error
     must_be_plain(options, source, kind.NAME)
     try:
         config, weights = kind.to_huggingface(options, state, like_config, rows)
     except KeyError as error:
-        raise CheckpointError(f"{source} lacks {error.args[0]}: no {kind.NAME}") from error
+        raise CheckpointError(
+            f"{source} lacks {error.args[0]}: no {kind.NAME}; give a checkpoint of one"
+        ) from error
     rest = [name for name in state if not name.endswith(".version")]
     if rest:
-        raise ConfigError(f"Hugging Face's {kind.NAME} has no place for {first(rest)}")
+        raise ConfigError(
+            f"Hugging Face's {kind.NAME} has no place for {first(rest)}; "
+            "give a checkpoint of a plain one"
+        )
     with whole_or_nothing(target) as folder:
         huggingface.write_model(folder, config, weights)
         copied = huggingface.copy_tokenizer(like, folder) if like else []
@@ -219,7 +239,9 @@ def model_options(loaded: Dict[str, Any], source: Path) -> Dict[str, Any]:
         options = loaded["cfg"].get("model")
     options = vars(options) if isinstance(options, Namespace) else options
     if not isinstance(options, dict) or "encoder_embed_dim" not in options:
-        raise CheckpointError(f"{source} does not say of which sizes its model is")
+        raise CheckpointError(
+            f"{source} does not say of which sizes its model is; give one that fairseq-train saved"
+        )
     return options
 
 
@@ -233,7 +255,8 @@ def must_be_plain(options: Dict[str, Any], source: Path, name: str) -> None:
     ]
     if parts:
         raise ConfigError(
-            f"{source} has what Hugging Face's {name} cannot represent: {', '.join(parts)}"
+            f"{source} has what Hugging Face's {name} cannot represent: {', '.join(parts)}; "
+            "give a model without"
         )
 
 

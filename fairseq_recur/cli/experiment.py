@@ -129,8 +129,8 @@ def alone(work: Path) -> IO[str]:
     lock = hold(work / LOCK)
     if lock is None:
         raise ConfigError(
-            f"an experiment runs in {work} (process {process_of(work)}); "
-            f"`fairseq-recur experiment stop {work}` ends it"
+            f"an experiment runs in {work} (process {process_of(work)}); wait, or end it "
+            f"with `fairseq-recur experiment stop {work}`"
         )
     return lock
 
@@ -225,4 +225,6 @@ def stop(args: argparse.Namespace) -> int:
             print("stopped; what was trained up to the last checkpoints is kept")
             return 0
         time.sleep(0.1)
-    raise ConfigError(f"process {process} has not ended after a minute")
+    raise ConfigError(
+        f"process {process} has not ended after a minute; wait, or end it with kill -9 {process}"
+    )

@@ -44,7 +44,8 @@ def check(runs: Sequence[Run]) -> Dict[str, int]:
         changed.append("a training that has begun keeps its settings: use another --work")
     problems += changed
     if problems:
-        raise ConfigError("the experiment cannot be run:\n- " + "\n- ".join(problems))
+        head = "the experiment cannot be run; change its file, or give --set:\n- "
+        raise ConfigError(head + "\n- ".join(problems))
     return parameters
 
 
@@ -103,12 +104,18 @@ def _check_scoring(run: Run) -> None:
     pair = f"{subset}.{experiment.source}-{experiment.target}.{experiment.target}"
     data = data_utils.load_indexed_dataset(str(Path(experiment.data) / pair), None)
     if data is None:
-        raise ConfigError(f"{experiment.data} has no set {subset} ({pair}.bin, .idx)")
+        raise ConfigError(
+            f"{experiment.data} has no set {subset} ({pair}.bin, .idx); "
+            "make it with `fairseq-recur preprocess`"
+        )
     source = experiment.scoring.source
     for file in [*experiment.scoring.references, *([] if source is None else [source])]:
         lines = len(read_lines(file))
         if lines != len(data):
-            raise ConfigError(f"{file} has {lines} lines, but the set {subset} {len(data)}")
+            raise ConfigError(
+                f"{file} has {lines} lines, but the set {subset} {len(data)}; "
+                "give the text of that set"
+            )
 
 
 def read_about(path: Path) -> Dict[str, Any]:
@@ -119,5 +126,8 @@ def read_about(path: Path) -> Dict[str, Any]:
     """
     about = read_json(path)
     if about is None:
-        raise ConfigError(f"no experiment in {path.parent}: it has no {path.name}")
+        raise ConfigError(
+            f"no experiment in {path.parent}: it has no {path.name}; "
+            "name the folder of one that was started"
+        )
     return about

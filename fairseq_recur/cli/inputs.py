@@ -53,7 +53,7 @@ def check(command: str, argv: Sequence[str]) -> None:
     check_checkpoints(command, args)
     text = getattr(args, "input", "-")
     if command == "interactive" and text != "-" and not os.path.isfile(text):
-        raise ConfigError(f"--input {text}: no such file (- reads what is typed)")
+        raise ConfigError(f"--input {text}: no such file; give one, or - for what is typed")
 
 
 def check_architecture(argv: Sequence[str]) -> None:
@@ -61,7 +61,7 @@ def check_architecture(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--arch", "-a", nargs="?")
     name = parser.parse_known_args(argv)[0].arch
-    where = "`fairseq-recur check` lists those of this plug-in, `fairseq-recur train --help` all"
+    where = "see `fairseq-recur check` for those of this plug-in, `fairseq-recur train --help` for all"
     if name is None:
         raise ConfigError(f"train needs --arch NAME; {where}")
     if name not in ARCH_MODEL_REGISTRY:
@@ -166,7 +166,7 @@ def _checkpoint_error(option: str, path: Path) -> None:
         found = f"no such file; in {path.parent} {_listing(str(path.parent), '.pt')}"
     else:
         found = f"no such file, and no folder {path.parent}"
-    raise ConfigError(f"{option} {path}: {found}")
+    raise ConfigError(f"{option} {path}: {found}; expected a checkpoint")
 
 
 def check_text(args: argparse.Namespace) -> None:
@@ -187,7 +187,9 @@ def check_text(args: argparse.Namespace) -> None:
     for option in ("srcdict", "tgtdict", "alignfile"):
         name = getattr(args, option)
         if name and not os.path.isfile(name):
-            raise ConfigError(f"--{option} {name}: no such file")
+            raise ConfigError(
+                f"--{option} {name}: no such file; give one that is there, or leave it out"
+            )
     if not args.trainpref and not (args.srcdict and (args.tgtdict or args.only_source)):
         if not (args.joined_dictionary and (args.srcdict or args.tgtdict)):
             raise ConfigError(
@@ -218,6 +220,9 @@ def _absolute(word: str) -> Optional[str]:
     folders = utils.split_paths(value.strip("'\""))
     for folder in folders:
         if not os.path.isdir(folder):
-            raise ConfigError(f"{key}={folder}: no such data folder ({os.path.abspath(folder)})")
+            raise ConfigError(
+                f"{key}={folder}: no such data folder ({os.path.abspath(folder)}); "
+                "expected the --destdir of `fairseq-recur preprocess`"
+            )
     joined = os.pathsep.join(map(os.path.abspath, folders)).replace("'", "\\'")
     return f"{key}='{joined}'"

@@ -204,8 +204,13 @@ def check(args: argparse.Namespace) -> None:
     if len(args.vocabulary) > 2 or min(args.vocabulary) < 10:
         found.append(f"--vocabulary {args.vocabulary}: expected one or two numbers from 10 on")
     if args.longest is not None and args.longest < max(args.lengths):
-        found.append(f"--longest {args.longest} is less than the mean lengths {args.lengths}")
+        found.append(
+            f"--longest {args.longest} is less than the mean lengths {args.lengths}; give more"
+        )
     if args.precision == "fp32" and args.memory_efficient:
-        found.append("--memory-efficient goes with --precision fp16 or bf16")
+        found.append(
+            "--memory-efficient goes with --precision fp16 or bf16; "
+            "choose one of them, or leave it out"
+        )
     if found:
-        raise ConfigError("the plan's options cannot be used\n- " + "\n- ".join(found))
+        raise ConfigError("the plan's options cannot be used:\n- " + "\n- ".join(found))

@@ -89,7 +89,8 @@ def _number_or(*words: str) -> Any:
 
     def parse(text: str) -> str:
         if text not in words and not text.isdecimal():
-            raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor {words}")
+            known = " or ".join(("a number from 0", *words))
+            raise argparse.ArgumentTypeError(f"{text!r}: expected {known}")
         return text
 
     return parse
@@ -111,7 +112,8 @@ def run(args: argparse.Namespace) -> int:
     output = check_output(args.output)
     for name in ("beam", "max_len_b"):
         if getattr(args, name) < 1:
-            raise ConfigError(f"--{name.replace('_', '-')} {getattr(args, name)}: at least 1")
+            flag = "--" + name.replace("_", "-")
+            raise ConfigError(f"{flag} {getattr(args, name)}: expected at least 1")
     if not abs(args.lenpen) <= 100:
         raise ConfigError(f"--lenpen {args.lenpen}: expected -100 to 100")
     task, model = load(args.checkpoint, args.data, args.source_lang, args.target_lang)
@@ -144,7 +146,9 @@ def run(args: argparse.Namespace) -> int:
 def _check_length(option: str, tokens: Tensor, longest: int) -> None:
     """Raise ConfigError if the model has no positions for so many tokens."""
     if len(tokens) > longest:
-        raise ConfigError(f"{option} has {len(tokens)} tokens; the model takes at most {longest}")
+        raise ConfigError(
+            f"{option} has {len(tokens)} tokens; the model takes at most {longest}; give less text"
+        )
 
 
 def load(
@@ -191,10 +195,12 @@ def load(
             raise
         raise CheckpointError(
             f"{checkpoint}: its weights do not fit, maybe as the dictionaries in {folder} are not "
-            f"those that it was trained with: {error}"
+            f"those that it was trained with (name them with --data): {error}"
         ) from error
     if not hasattr(models[0], "encoder"):
-        raise ConfigError(f"{checkpoint}: expected an encoder-decoder")
+        raise ConfigError(
+            f"{checkpoint}: expected an encoder-decoder, found a model without an encoder"
+        )
     return task, models[0].eval()
 
 
@@ -211,7 +217,8 @@ class Text:
             self.bpe = encoders.build_bpe(args)
         except (ImportError, LookupError) as error:
             raise ConfigError(
-                f"--tokenizer {args.tokenizer} or --bpe {args.bpe} lacks something: {error}"
+                f"--tokenizer {args.tokenizer} or --bpe {args.bpe} lacks something: {error}; "
+                "give its options, or install it"
             ) from error
         # Its symbols are numbers; those of the others can be read.
         self.decodes_symbols = args.bpe == "gpt2"
@@ -222,7 +229,7 @@ class Text:
             text = text if encoder is None else encoder.encode(text)
         words = tokenize_line(text)
         if not words:
-            raise ConfigError(f"{option} has no words")
+            raise ConfigError(f"{option} has no words; give a sentence")
         return words
 
     def tokens(self, option: str, text: str, dictionary: Dictionary) -> Tuple[Tensor, List[str]]:

@@ -58,7 +58,7 @@ def read_layers(path: str) -> Layers:
         ConfigError: a checkpoint without such matrices
     """
     if not Path(path).is_file():
-        raise ConfigError(f"no such checkpoint: {path}")
+        raise ConfigError(f"no such checkpoint: {path}; give a file that is there")
     state = compat.read_checkpoint(path)
     cfg = OmegaConf.to_container(OmegaConf.create(state["cfg"]), resolve=True)["model"]
     options = cfg if isinstance(cfg, dict) else vars(cfg)
@@ -120,7 +120,9 @@ def draw(
     models = [(label, read_layers(path)) for label, path in runs]
     for label, layers in models:
         if layer and layer not in layers:
-            raise ConfigError(f"--layer {layer}: {label} has {', '.join(layers)}")
+            raise ConfigError(
+                f"--layer {layer}: {label} has {', '.join(layers)}; choose one of them"
+            )
     rows: List[Tuple[str, str, Layers]] = []
     for name in show:
         if name in ("gates", "memory"):

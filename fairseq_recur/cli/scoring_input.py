@@ -109,7 +109,7 @@ def read_texts(args: argparse.Namespace, files: Dict[str, str], problems: Proble
             if len(lines) != count:
                 raise ConfigError(
                     f"{file} has {len(lines)} lines, but the first reference has {count}; "
-                    "references of one test set have one line for each of its sentences"
+                    "give references of one test set, a line for each of its sentences"
                 )
     for name, file in files.items():
         with problems.gathered():

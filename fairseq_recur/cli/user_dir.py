@@ -85,7 +85,10 @@ def choose(given: Sequence[str]) -> Optional[str]:
         return None
     (folder,) = foreign.values()
     if not any(map(os.path.exists, _candidates(folder))):
-        raise ConfigError(f"--user-dir {folder}: no such folder ({os.path.abspath(folder)})")
+        raise ConfigError(
+            f"--user-dir {folder}: no such folder ({os.path.abspath(folder)}); "
+            "expected one with an __init__.py"
+        )
     if os.path.isfile(folder):
         raise ConfigError(
             f"--user-dir {folder} is a file; expected a folder with an __init__.py in it"

@@ -93,7 +93,9 @@ def arguments(config: Dict[str, Any]) -> List[str]:
     for side in ("source", "target"):
         options[f"max_{side}_positions"] = value_of(config, "max_position_embeddings")
     if config.get("scale_embedding"):
-        raise ConfigError("scale_embedding is true: fairseq's BART does not scale embeddings")
+        raise ConfigError(
+            "scale_embedding is true: fairseq's BART does not scale embeddings; expected false"
+        )
     return ["--arch", "bart_large", *flags(options)]
 
 
@@ -125,13 +127,18 @@ def to_fairseq(
     """
     bias = weights.pop("final_logits_bias", None)
     if bias is not None and bias.any():
-        raise ConfigError("final_logits_bias is not zero: fairseq's BART has no such bias")
+        raise ConfigError(
+            "final_logits_bias is not zero: fairseq's BART has no such bias; expected zeros"
+        )
     for name in [name for name in weights if name.startswith("model.")]:
         weights[name.removeprefix("model.")] = weights.pop(name)
     shared = table_of(weights, config)
     for name in (*SHARED, "lm_head.weight"):
         if not torch.equal(weights.pop(name, shared), shared):
-            raise ConfigError(f"{name} differs from shared.weight: fairseq's BART has one for both")
+            raise ConfigError(
+                f"{name} differs from shared.weight: fairseq's BART has one for both; "
+                "expected the same"
+            )
     table = shared[rows]
     state = {name: table for name in (*SHARED, "decoder.output_projection.weight")}
     for side in ("encoder", "decoder"):
@@ -159,7 +166,7 @@ def to_huggingface(
         if bool(options.get(name)) is not value
     ]
     if options["encoder_embed_dim"] != options["decoder_embed_dim"]:
-        wrong.append("encoder_embed_dim and decoder_embed_dim differ")
+        wrong.append("encoder_embed_dim and decoder_embed_dim differ, they have to be equal")
     if wrong:
         raise ConfigError("this is no BART:\n- " + "\n- ".join(wrong))
     table = state.pop("encoder.embed_tokens.weight")
@@ -168,7 +175,8 @@ def to_huggingface(
     if rows is not None and len(rows) != len(table):
         raise ConfigError(
             f"the checkpoint has {len(table)} words and the tokenizer to go with it {len(rows)}: "
-            "it was not converted from that folder"
+            "it was not converted from that folder; "
+            "give the folder with --like that it was converted from"
         )
     positions = state["encoder.embed_positions.weight"].size(0) - 2
     config = {**(like or {}), **configuration(options, len(table), positions)}

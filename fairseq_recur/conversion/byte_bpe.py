@@ -69,7 +69,9 @@ def read_byte_bpe(folder: Path) -> ByteBPE:
 def rows_of(tokens: Any, folder: Path) -> Dict[str, int]:
     """A tokenizer's {token: row}."""
     if not isinstance(tokens, dict) or not all(isinstance(row, int) for row in tokens.values()):
-        raise CheckpointError(f"the tokenizer in {folder} is damaged: it has no rows of its tokens")
+        raise CheckpointError(
+            f"the tokenizer in {folder} is damaged: it has no rows of its tokens; get it again"
+        )
     return dict(tokens)
 
 
@@ -83,14 +85,15 @@ def bart_vocabulary(bpe: ByteBPE, size: int, folder: Path) -> Vocabulary:
     first = tuple(names.get(row) for row in range(4))
     if first != SPECIAL:
         raise ConfigError(
-            f"the tokenizer in {folder} begins with {first}; BART's begins with {SPECIAL}"
+            f"the tokenizer in {folder} begins with {first}; BART's begins with {SPECIAL}; "
+            "give a tokenizer of BART"
         )
     # Models fine-tuned by fairseq have no row for the mask, which their tokenizer still has.
     beyond = [token for row, token in names.items() if row >= size and token != "<mask>"]
     if beyond:
         raise ConfigError(
             f"the tokenizer in {folder} has {len(beyond)} tokens ({', '.join(beyond[:3])}) beyond "
-            f"the {size} rows of the embeddings: it is another model's"
+            f"the {size} rows of the embeddings: it is another model's; give its own"
         )
     numbers = bpe.numbers()
     tokens = [names.get(row) for row in range(4, size)]

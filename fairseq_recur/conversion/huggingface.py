@@ -48,11 +48,14 @@ def read_json(path: Path) -> Dict[str, Any]:
     """
     if not path.is_file():
         there = ", ".join(sorted(p.name for p in path.parent.glob("*"))[:12]) or "nothing"
-        raise ConfigError(f"no {path.name} in {path.parent}, which holds {there}")
+        raise ConfigError(
+            f"no {path.name} in {path.parent}, which holds {there}; "
+            "expected a model's folder in Hugging Face's format"
+        )
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise CheckpointError(f"{path} is damaged: {error}") from error
+        raise CheckpointError(f"{path} is damaged: {error}; get it again") from error
     if not isinstance(content, dict):
         raise CheckpointError(f"{path} is damaged: expected an object, found {content!r:.60}")
     return content
@@ -81,17 +84,22 @@ def read_shards(index: Path) -> Dict[str, Tensor]:
     """The weights of all files that an index names."""
     places = read_json(index).get("weight_map")
     if not isinstance(places, dict) or not all(isinstance(p, str) for p in places.values()):
-        raise CheckpointError(f"{index} is damaged: it has no weight_map")
+        raise CheckpointError(f"{index} is damaged: it has no weight_map; get it again")
     shards = sorted({Path(place).name for place in places.values()})
     absent = [shard for shard in shards if not (index.parent / shard).is_file()]
     if absent:
-        raise ConfigError(f"{index} names {', '.join(absent)}, which {index.parent} does not have")
+        raise ConfigError(
+            f"{index} names {', '.join(absent)}, which {index.parent} does not have; "
+            "get them as well"
+        )
     weights: Dict[str, Tensor] = {}
     for shard in shards:
         weights.update(read_tensors(index.parent / shard))
     lost = sorted(places.keys() - weights.keys())
     if lost:
-        raise CheckpointError(f"{index} names {', '.join(lost[:5])}, which no shard has")
+        raise CheckpointError(
+            f"{index} names {', '.join(lost[:5])}, which no shard has; get the shards again"
+        )
     return weights
 
 
@@ -102,9 +110,13 @@ def read_tensors(file: Path) -> Dict[str, Tensor]:
     try:
         weights = load(file)
     except Exception as error:  # damaged bytes raise whatever they lead to
-        raise CheckpointError(f"{file} cannot be read: {type(error).__name__}: {error}") from error
+        raise CheckpointError(
+            f"{file} cannot be read: {type(error).__name__}: {error}; get it again"
+        ) from error
     if not isinstance(weights, dict) or not all(isinstance(w, Tensor) for w in weights.values()):
-        raise CheckpointError(f"{file} holds something else than named tensors")
+        raise CheckpointError(
+            f"{file} holds something else than named tensors; expected a model's weights"
+        )
     return weights
 
 

@@ -42,7 +42,7 @@ def flags(options: Dict[str, Any]) -> List[str]:
 def refuse(config: Dict[str, Any], expected: Dict[str, Any], name: str) -> None:
     """Raise ConfigError, with all of them, for settings that are there and not as expected."""
     wrong = [
-        f"{key} is {config[key]!r}, supported is {value!r}"
+        f"{key} is {config[key]!r}, expected {value!r}"
         for key, value in expected.items()
         if config.get(key) is not None and config[key] != value
     ]
@@ -59,8 +59,8 @@ def their_activation(options: Dict[str, Any]) -> str:
     found = [theirs for theirs, ours in ACTIVATIONS.items() if ours == options["activation_fn"]]
     if not found:
         raise ConfigError(
-            f"--activation-fn {options['activation_fn']} is not known to Hugging Face; it could be "
-            f"{', '.join(ACTIVATIONS.values())}"
+            f"--activation-fn {options['activation_fn']} is not known to Hugging Face; expected one "
+            f"of {', '.join(ACTIVATIONS.values())}"
         )
     return found[0]
 
@@ -76,6 +76,6 @@ def table_of(weights: Dict[str, Tensor], config: Dict[str, Any]) -> Tensor:
     if len(table) != config["vocab_size"]:
         raise CheckpointError(
             f"shared.weight has {len(table)} rows, and config.json says vocab_size "
-            f"{config['vocab_size']}"
+            f"{config['vocab_size']}; expected the same number"
         )
     return table

@@ -168,12 +168,15 @@ def to_fairseq(
     for name, original in REPEATED.items():
         repeated = weights.pop(name, None)
         if repeated is not None and original and not torch.equal(repeated, shared):
-            raise ConfigError(f"{name} differs from {original}: fairseq's T5 has one for both")
+            raise ConfigError(
+                f"{name} differs from {original}: fairseq's T5 has one for both; expected the same"
+            )
     output = weights.pop("lm_head.weight", shared)
     if scales_logits(config) and not torch.equal(output, shared):
         raise ConfigError(
             "lm_head.weight differs from shared.weight although the configuration scales the "
-            "logits (tie_word_embeddings): neither T5 v1.0 nor v1.1 is like that"
+            "logits (tie_word_embeddings): neither T5 v1.0 nor v1.1 is like that; "
+            "expected one weight, or tie_word_embeddings false"
         )
     state = {ours: weights.pop(theirs) for theirs, ours in names_of(config).items()}
     table = shared[rows]
@@ -211,7 +214,8 @@ def to_huggingface(
     if len(rows) != len(table):
         raise ConfigError(
             f"the checkpoint has {len(table)} words, and the tokenizer to go with it needs "
-            f"{len(rows)}: it was not converted from that folder"
+            f"{len(rows)}: it was not converted from that folder; "
+            "give the folder with --like that it was converted from"
         )
     size = max(rows) + 1
     # From the end, as the first index, <s>, may be a copy of another's row.
@@ -224,7 +228,9 @@ def to_huggingface(
     for name in ("architectures", "model_type"):  # of an mT5 as well
         config[name] = (like or config)[name]
     if scales_logits(config) is not tied:
-        raise ConfigError(f"the logits are scaled, and those of {config['model_type']} are not")
+        raise ConfigError(
+            f"the logits are scaled, and those of {config['model_type']} are not; leave --like out"
+        )
     weights = {theirs: state.pop(ours) for theirs, ours in names_of(config).items()}
     weights["shared.weight"] = table[order]
     if not tied:
@@ -239,10 +245,12 @@ def one_size(options: Dict[str, Any]) -> None:
         if ours != theirs:
             raise ConfigError(
                 f"encoder_{name} {ours} differs from decoder_{name} {theirs}: Hugging Face's T5 "
-                "has one for both"
+                "has one for both; expected the same"
             )
     if not options["share_all_embeddings"]:
-        raise ConfigError("Hugging Face's T5 has one embedding matrix: --share-all-embeddings")
+        raise ConfigError(
+            "Hugging Face's T5 has one embedding matrix; expected --share-all-embeddings"
+        )
 
 
 def configuration(options: Dict[str, Any], size: int, tied: bool) -> Dict[str, Any]:
@@ -252,7 +260,7 @@ def configuration(options: Dict[str, Any], size: int, tied: bool) -> Dict[str, A
         if activation == "gelu":
             raise ConfigError(
                 "--t5-gated with --activation-fn gelu: what Hugging Face's T5 calls gated-gelu is "
-                "gelu_accurate"
+                "gelu_accurate; expected that"
             )
         activation = "gated-" + activation.removesuffix("_new")
     heads, width = options["encoder_attention_heads"], options["encoder_embed_dim"]

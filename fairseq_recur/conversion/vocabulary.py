@@ -72,7 +72,7 @@ def t5_vocabulary(folder: Path, size: int, pad: int, eos: int) -> Vocabulary:
     if beyond:
         raise ConfigError(
             f"the tokenizer in {folder} has {len(beyond)} pieces ({', '.join(beyond[:3])}) beyond "
-            f"the {size} rows of the embeddings: it is another model's"
+            f"the {size} rows of the embeddings: it is another model's; give its own"
         )
     fixed = {pad, eos, unk}
     begin = [row for row, piece in pieces.items() if piece == "<s>" and row not in fixed]
@@ -124,7 +124,7 @@ def read_sentencepiece(file: Path) -> Any:
     try:
         return sentencepiece.SentencePieceProcessor(model_file=str(file))
     except (OSError, RuntimeError) as error:
-        raise CheckpointError(f"{file} is damaged: {error}") from error
+        raise CheckpointError(f"{file} is damaged: {error}; get it again") from error
 
 
 def default_t5_rows(size: int) -> List[int]:

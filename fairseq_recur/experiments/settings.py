@@ -213,7 +213,9 @@ def _load(path: Path) -> Dict[str, Any]:
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+        raise ConfigError(
+            f"{path} is not YAML: {' '.join(str(error).split())}; correct it there"
+        ) from error
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: expected keys and values such as `title: ...`")
     _apply(content, lambda value: str(path.parent / value))
@@ -242,11 +244,13 @@ def _change(content: Dict[str, Any], change: str) -> None:
     for name in outer:
         place = place.setdefault(name, {})
         if not isinstance(place, dict):
-            raise ConfigError(f"--set {change!r}: {name} has no keys")
+            raise ConfigError(f"--set {change!r}: {name} has no keys; name a key that has")
     try:
         place[last] = yaml.safe_load(value)
     except yaml.YAMLError as error:
-        raise ConfigError(f"--set {change!r}: the value is not YAML") from error
+        raise ConfigError(
+            f"--set {change!r}: the value is not YAML; put it in quotation marks"
+        ) from error
 
 
 SHAPES: Dict[str, Tuple[Any, str]] = {
@@ -276,7 +280,7 @@ def _problems(content: Dict[str, Any]) -> Iterator[str]:
             yield f"{key} is missing: expected {expected}"
         elif key in content and not isinstance(content[key], kind):
             wrong = True
-            yield f"{key}: {content[key]!r} is not {expected}"
+            yield f"{key}: {content[key]!r}; expected {expected}"
     if wrong:
         return
     yield from _small_problems(content)
@@ -290,15 +294,15 @@ def _small_problems(content: Dict[str, Any]) -> Iterator[str]:
     """Seeds, checkpoint and speed."""
     seeds = content.get("seeds", [1])
     if not seeds or len({*map(str, seeds)}) < len(seeds) or not all(type(s) is int for s in seeds):
-        yield f"seeds: {seeds!r} is not a list of different whole numbers"
+        yield f"seeds: {seeds!r}; expected a list of different whole numbers"
     checkpoint = content.get("checkpoint", 5)
     if checkpoint not in ("best", "last") and not (type(checkpoint) is int and checkpoint > 0):
-        yield f"checkpoint: {checkpoint!r} is not a number above 0, best or last"
+        yield f"checkpoint: {checkpoint!r}; expected a number above 0, best or last"
     for key, value in (content.get("speed") or {}).items():
         if key not in Speed.__dataclass_fields__:
             yield f"speed has no {key}; expected {', '.join(Speed.__dataclass_fields__)}"
         elif type(value) is not int or value < (key != "warmup"):
-            yield f"speed.{key}: {value!r} is not a number of that"
+            yield f"speed.{key}: {value!r}; expected a whole number of them"
 
 
 def _scoring_problems(score: Dict[str, Any]) -> Iterator[str]:
@@ -316,16 +320,16 @@ def _scoring_problems(score: Dict[str, Any]) -> Iterator[str]:
         yield "score.source is missing: expected the file that is translated, which comet reads"
     samples = score.get("samples", 1000)
     if type(samples) is not int or samples < 1:
-        yield f"score.samples: {samples!r} is not a number above 0"
+        yield f"score.samples: {samples!r}; expected a number above 0"
 
 
 def _system_problems(systems: Dict[str, Any], baseline: str) -> Iterator[str]:
     """The rows, and how they depend on each other."""
     if baseline not in systems:
-        yield f"baseline: there is no system {baseline}; there are {', '.join(map(str, systems))}"
+        yield f"baseline: there is no system {baseline}; choose of {', '.join(map(str, systems))}"
     for name, row in systems.items():
         if not isinstance(name, str) or not name or "/" in name or name.startswith("."):
-            yield f"systems: {name!r} cannot be the name of a folder"
+            yield f"systems: {name!r} cannot be the name of a folder; choose another name"
         if not isinstance(row, dict) or not isinstance(row.get("flags"), dict):
             yield f"systems.{name}: expected `flags:` with the flags of fairseq-train"
             continue
@@ -336,7 +340,7 @@ def _system_problems(systems: Dict[str, Any], baseline: str) -> Iterator[str]:
         while other is not None:
             if other in seen or other not in systems:
                 why = "itself" if other in seen else "no system of this experiment"
-                yield f"systems.{name}.start_from leads to {other}, which is {why}"
+                yield f"systems.{name}.start_from leads to {other}, which is {why}; name another"
                 break
             seen.append(other)
             other = systems[other].get("start_from") if isinstance(systems[other], dict) else None

@@ -81,7 +81,9 @@ def decoding_speed(run: Run, environment: Dict[str, str]) -> float:
     _call(run.generate_argv(), environment, out)
     match = DECODED.search(out.read_text(encoding="utf-8", errors="replace"))
     if match is None:
-        raise ConfigError(f"{out} does not say how fast the sentences were translated")
+        raise ConfigError(
+            f"{out} does not say how fast the sentences were translated; look there for an error"
+        )
     return float(match["speed"])
 
 

@@ -183,7 +183,7 @@ def runs_of(
     unknown = [name for name in only if name not in {s.name for s in experiment.systems}]
     if unknown:
         there = ", ".join(s.name for s in experiment.systems)
-        raise ConfigError(f"no system {', '.join(unknown)} in the table; it has {there}")
+        raise ConfigError(f"no system {', '.join(unknown)} in the table; choose of {there}")
     systems = [s for s in experiment.systems if not only or s.name in only]
     return [Run(experiment, s, seed, work) for seed in seeds or experiment.seeds for s in systems]
 

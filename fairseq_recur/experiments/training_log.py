@@ -93,7 +93,7 @@ def read_log(path: Union[str, Path]) -> TrainingLog:
     """
     path = Path(path)
     if not path.is_file():
-        raise ConfigError(f"no such log: {path}")
+        raise ConfigError(f"no such log: {path}; give the output of a training")
     log = TrainingLog()
     where: Dict[int, Tuple[float, Optional[float]]] = {}
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():

@@ -108,13 +108,17 @@ def panels(
     for kind in KINDS if show is None else sorted(set(show), key=KINDS.index):
         if not there[kind] and show is not None:
             has = ", ".join(k for k in KINDS if there[k]) or "nothing to show"
-            raise ConfigError(f"--show {kind}: {ABSENT[kind]}; this model has {has}")
+            raise ConfigError(
+                f"--show {kind}: {ABSENT[kind]}; this model has {has}; choose of these"
+            )
         for index in choose_layers(kind, there[kind], layer, required=show is not None):
             context = Context(model, modules[kind, index], kind, index, labels)
             chosen += context.panels(maps[kind, index], head)
     if not chosen:
         has = "; ".join(f"{k} has {span(there[k])}" for k in KINDS if there[k])
-        raise ConfigError(f"--layer {layer}: {has or 'the model is no Transformer'}")
+        raise ConfigError(
+            f"--layer {layer}: {has or 'the model is no Transformer'}; choose another layer"
+        )
     return chosen
 
 
@@ -127,7 +131,7 @@ def choose_layers(kind: str, there: List[int], layer: str, required: bool) -> Li
     if int(layer) in there:
         return [int(layer)]
     if required:
-        raise ConfigError(f"--layer {layer}: {kind} has {span(there)}")
+        raise ConfigError(f"--layer {layer}: {kind} has {span(there)}; choose of these")
     return []
 
 
@@ -167,7 +171,9 @@ class Context:
             yield self.panel(values.mean(0), "mean", f"{more}, mean of {heads} heads")
         else:
             if head != "all" and not 0 <= int(head) < heads:
-                raise ConfigError(f"--head {head}: {self.kind} has heads 0 to {heads - 1}")
+                raise ConfigError(
+                    f"--head {head}: {self.kind} has heads 0 to {heads - 1}; choose of these"
+                )
             for number in range(heads) if head == "all" else [int(head)]:
                 yield self.panel(values[number], number, f"{more}, head {number}")
 

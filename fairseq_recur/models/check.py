@@ -89,7 +89,7 @@ def sizes(cfg: Namespace) -> Iterator[str]:
         if heads > 0 and width % heads and not own_width:
             yield (
                 f"--{side}-embed-dim {width} cannot be split evenly among "
-                f"--{side}-attention-heads {heads}"
+                f"--{side}-attention-heads {heads}; choose a multiple of the heads"
             )
 
 
@@ -111,9 +111,15 @@ def recurrence(cfg: Namespace) -> Iterator[str]:
         )
     for name in ("no_cross_attention", "cross_self_attention"):
         if getattr(cfg, name):
-            yield f"{flag(name)} leaves out the sub-layer that --recurrence {cfg.recurrence} joins"
+            yield (
+                f"{flag(name)} leaves out the sub-layer that --recurrence {cfg.recurrence} joins; "
+                "leave one out"
+            )
     if cfg.recurrence_positions and cfg.no_token_positional_embeddings and cfg.host != "t5":
-        yield "--recurrence-positions needs what --no-token-positional-embeddings removes"
+        yield (
+            "--recurrence-positions needs what --no-token-positional-embeddings removes; "
+            "leave one out"
+        )
 
 
 def without_effect(cfg: Namespace, chosen: Set[str]) -> Iterator[str]:
@@ -138,7 +144,10 @@ def sharing(cfg: Namespace, source: Dictionary, target: Dictionary) -> Iterator[
     if cfg.encoder_embed_dim != cfg.decoder_embed_dim:
         yield (
             f"--share-all-embeddings needs --encoder-embed-dim {cfg.encoder_embed_dim} to equal "
-            f"--decoder-embed-dim {cfg.decoder_embed_dim}"
+            f"--decoder-embed-dim {cfg.decoder_embed_dim}; give both one number"
         )
     if cfg.decoder_embed_path and cfg.decoder_embed_path != cfg.encoder_embed_path:
-        yield "--share-all-embeddings needs --decoder-embed-path to equal --encoder-embed-path"
+        yield (
+            "--share-all-embeddings needs --decoder-embed-path to equal --encoder-embed-path; "
+            "give both the same file"
+        )

@@ -62,7 +62,8 @@ def directional(cfg: Namespace, parts: Dict[str, str]) -> Iterator[str]:
     if parts["decoder"] == "directional":
         yield (
             "--decoder-self-attention directional: no position of a decoder sees later ones, so "
-            "half of the heads would have nothing to look at; an encoder can have it"
+            "half of the heads would have nothing to look at; give --encoder-self-attention "
+            "directional alone"
         )
     if parts.get("encoder") == "directional" and cfg.encoder_attention_heads % 2:
         yield (
@@ -98,7 +99,9 @@ def mixtures(cfg: Namespace, parts: Set[str]) -> Iterator[str]:
         if wrong:
             yield f"--rsa-gate-init {cfg.rsa_gate_init}: expected a number, or random"
     if "full_matrix" in parts and cfg.rsa_form not in ("auto", "dense"):
-        yield f"--rsa-form {cfg.rsa_form}: full_matrix has the form dense alone"
+        yield (
+            f"--rsa-form {cfg.rsa_form}: full_matrix has the form dense alone; choose dense or auto"
+        )
     if cfg.rsa_form == "chunked" and cfg.rsa_normalize:
         yield "--rsa-form chunked has no rows that --rsa-normalize could divide; use dense"
     if cfg.rsa_dropout == "mixed" and (

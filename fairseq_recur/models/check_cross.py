@@ -47,25 +47,37 @@ def cross_attention(cfg: Namespace, given: Set[str]) -> Iterator[str]:
                 f"{' or '.join(sorted(readers))}"
             )
     if "target_ratio" in given and cfg.target_length_mode != "ratio":
-        yield f"--target-ratio {cfg.target_ratio} has no effect without --target-length-mode ratio"
+        yield (
+            f"--target-ratio {cfg.target_ratio} has no effect without --target-length-mode ratio; "
+            "give both or none"
+        )
     if cfg.target_length_mode == "ratio" and "target_length" in given:
-        yield f"--target-length {cfg.target_length} has no effect with --target-length-mode ratio"
+        yield (
+            f"--target-length {cfg.target_length} has no effect with --target-length-mode ratio; "
+            "leave one out"
+        )
     if part == "srformer":
         yield from srformer(cfg, given)
     if part != "dot":
         for name in ("no_cross_attention", "cross_self_attention"):
             if getattr(cfg, name):
-                yield f"{flag(name)} leaves no place for --cross-attention {part}"
+                yield f"{flag(name)} leaves no place for --cross-attention {part}; leave one out"
 
 
 def srformer(cfg: Namespace, given: Set[str]) -> Iterator[str]:
     """Options that exclude each other."""
     if cfg.srformer_sigma and cfg.srformer_no_segmented_term:
-        yield "--srformer-sigma weighs a term that --srformer-no-segmented-term leaves out"
+        yield (
+            "--srformer-sigma weighs a term that --srformer-no-segmented-term leaves out; "
+            "leave one out"
+        )
     if cfg.srformer_no_neuron:
         for name in NEURON:
             if name in given:
-                yield f"{flag(name)} {getattr(cfg, name)} has no effect with --srformer-no-neuron"
+                yield (
+                    f"{flag(name)} {getattr(cfg, name)} has no effect with --srformer-no-neuron; "
+                    "leave one out"
+                )
     elif cfg.srformer_form == "recomputed":
         for name in ("srformer_clamp", "srformer_surrogate"):
             if name in given:

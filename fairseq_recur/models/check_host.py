@@ -33,10 +33,14 @@ def host(cfg: Namespace, sides: Sequence[str], target: Dictionary) -> Iterator[s
     if cfg.share_decoder_input_output_embed and width != output:
         yield (
             f"--decoder-output-dim {output} is not the --decoder-embed-dim {width} of the "
-            "embeddings that --share-decoder-input-output-embed or --share-all-embeddings share"
+            "embeddings that --share-decoder-input-output-embed or --share-all-embeddings share; "
+            "give both one number"
         )
     if cfg.base_layers and not torch.distributed.is_initialized():
-        yield f"--base-layers {cfg.base_layers} needs a training of several processes (torchrun)"
+        yield (
+            f"--base-layers {cfg.base_layers} needs a training of several processes (torchrun); "
+            "use torchrun, or leave it out"
+        )
 
 
 def embeddings(cfg: Namespace, side: str) -> Iterator[str]:
@@ -46,7 +50,7 @@ def embeddings(cfg: Namespace, side: str) -> Iterator[str]:
         return
     name = f"--{side}-embed-path {path}"
     if not os.path.isfile(path):
-        yield f"{name}: no such file"
+        yield f"{name}: no such file; give a text file of word vectors"
         return
     try:
         with open(path, encoding="utf-8") as lines:
@@ -56,7 +60,10 @@ def embeddings(cfg: Namespace, side: str) -> Iterator[str]:
         yield f"{name}: expected a header, then lines of a word and its numbers"
         return
     if len(numbers) != width:
-        yield f"{name}: {len(numbers)} numbers a word, but --{side}-embed-dim is {width}"
+        yield (
+            f"{name}: {len(numbers)} numbers a word, but --{side}-embed-dim is {width}; "
+            "give both one number"
+        )
 
 
 def kept_layers(cfg: Namespace, side: str) -> Iterator[str]:
@@ -86,7 +93,10 @@ def xformers(cfg: Namespace, side: str) -> Iterator[str]:
     if not isinstance(found, dict):
         yield f"{flag(name)} {given}: expected a dictionary such as {{'name': 'linformer'}}"
     elif importlib.util.find_spec("xformers") is None:
-        yield f"{flag(name)} {given}: needs the package xformers, which is not installed"
+        yield (
+            f"{flag(name)} {given}: needs the package xformers, which is not installed; "
+            "pip install xformers, or leave it out"
+        )
 
 
 def adaptive_softmax(cfg: Namespace, target: Dictionary) -> Iterator[str]:
@@ -119,7 +129,7 @@ def quantization(cfg: Namespace, side: str) -> Iterator[str]:
         if getattr(cfg, name) % block:
             yield (
                 f"{flag(name)} {getattr(cfg, name)} is no multiple of "
-                f"--quant-noise-pq-block-size {block}"
+                f"--quant-noise-pq-block-size {block}; choose one that is"
             )
     if side == "decoder" and getattr(cfg, "decoder_input_dim", cfg.decoder_embed_dim) != (
         cfg.decoder_embed_dim

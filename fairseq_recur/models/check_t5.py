@@ -46,14 +46,17 @@ def t5(cfg: Namespace, given: Set[str]) -> Iterator[str]:
         yield f"--host t5 needs {' '.join(lacking)}; start from --arch t5_small, which has them"
     for name in NOT_IN_T5:
         if getattr(cfg, name):
-            yield f"{flag(name)} asks for what --host t5 does not have"
+            yield f"{flag(name)} asks for what --host t5 does not have; leave it out"
     yield from numbers(cfg)
     if cfg.recurrence_positions:
-        yield "--recurrence-positions needs position embeddings, which --host t5 does not have"
+        yield (
+            "--recurrence-positions needs position embeddings, which --host t5 does not have; "
+            "leave it out"
+        )
     if cfg.t5_untied_output and not cfg.share_all_embeddings:
         yield (
             "--t5-untied-output has no effect without --share-all-embeddings, where "
-            "--share-decoder-input-output-embed says whether the output is tied"
+            "--share-decoder-input-output-embed says whether the output is tied; leave it out"
         )
 
 

@@ -63,7 +63,10 @@ def linear_rnn_heads(w_h: Tensor) -> LinearHeads:
         for part, collected in zip(zip(*parts), (decay, angle, sine, mixing)):
             collected.extend(part)
     if not decay:
-        raise ValueError("W_h has no non-zero eigenvalue: there is no recurrence to split")
+        raise ValueError(
+            "W_h has no non-zero eigenvalue: there is no recurrence to split; "
+            "give a matrix of a recurrence"
+        )
     return LinearHeads(
         torch.stack(decay), torch.stack(angle), torch.tensor(sine), torch.stack(mixing)
     )

@@ -105,7 +105,7 @@ def _require_kernel(dtype: torch.dtype, device: torch.device) -> None:
     except RuntimeError as error:
         raise ConfigError(
             f"--optimizer adamw_fused: this torch has no fused kernel for {dtype} "
-            f"on {device.type} ({error}). Use --optimizer adam."
+            f"on {device.type} ({error}). Use --optimizer adam"
         ) from error
 
 
@@ -145,7 +145,7 @@ class FairseqFusedAdamW(FairseqOptimizer):
         if len(betas) != 2 or not all(isinstance(b, (int, float)) and 0 <= b < 1 for b in betas):
             raise ConfigError(
                 f"--adam-betas {self.cfg.adam_betas}: expected two numbers from 0 to below 1, "
-                'such as "(0.9, 0.98)".'
+                'such as "(0.9, 0.98)"'
             )
         return {
             "lr": numbers["--lr"],
@@ -163,4 +163,4 @@ class FairseqFusedAdamW(FairseqOptimizer):
 
     def average_params(self) -> None:
         """Refuse ``--use-bmuf``, which averages the optimizer's state between processes."""
-        raise ConfigError("--use-bmuf does not work with adamw_fused. Use --optimizer adam.")
+        raise ConfigError("--use-bmuf does not work with adamw_fused. Use --optimizer adam")

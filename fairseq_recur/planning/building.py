@@ -63,12 +63,12 @@ def configure(arch: str, flags: Sequence[str]) -> Any:
         SystemExit: 2, with fairseq's message, if a flag is wrong
     """
     if arch not in ARCH_MODEL_REGISTRY:
-        raise ConfigError(f"unknown architecture {arch!r}; `fairseq-recur check` lists them")
+        raise ConfigError(f"unknown architecture {arch!r}; see `fairseq-recur check` for all")
     foreign = [flag for flag in flags if flag.split("=")[0] in NOT_HERE]
     if foreign:
         raise ConfigError(
             f"after -- come flags of the model; the plan has its own options for "
-            f"{', '.join(foreign)}, or finds them out"
+            f"{', '.join(foreign)}, or finds them out; leave them out there"
         )
     decoder_only = issubclass(ARCH_MODEL_REGISTRY[arch], FairseqLanguageModel)
     parser = options.get_training_parser("language_modeling" if decoder_only else "translation")

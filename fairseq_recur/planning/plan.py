@@ -159,26 +159,27 @@ def choose(setup: Setup, memory: Memory, processes: int) -> Tuple[int, int]:
             f"{setup.device.name}: {gigabytes(memory.static)} GB for the parameters and "
             f"{gigabytes(memory.activations(setup.longest))} GB for activations, with "
             f"{gigabytes(memory.reserve)} GB in reserve, of {gigabytes(memory.capacity)} GB. "
-            "Shorter sentences, --memory-efficient, or --checkpoint-activations after --"
+            "Give a smaller --longest, --memory-efficient, or --checkpoint-activations after --"
         )
     if setup.batch % processes:
         below = setup.batch - setup.batch % processes
         raise ConfigError(
             f"--batch-tokens {setup.batch} is no multiple of {processes} processes; "
-            f"{below or processes} or {below + processes} would be"
+            f"give {below or processes} or {below + processes}"
         )
     limit = setup.max_tokens or largest
     max_tokens, update_freq = divided(setup.batch, processes, limit)
     if not max_tokens:
         raise ConfigError(
             f"--batch-tokens {setup.batch} on {processes} processes has no equal parts near "
-            f"{limit} words, the {'--max-tokens' if setup.max_tokens else 'most that fit'}"
+            f"{limit} words, the {'--max-tokens' if setup.max_tokens else 'most that fit'}; "
+            "choose another batch"
         )
     if setup.max_tokens not in (0, max_tokens):
         raise ConfigError(
             f"--batch-tokens {setup.batch} is no whole multiple of {processes} processes x "
-            f"--max-tokens {setup.max_tokens}: --max-tokens {max_tokens} fits "
-            f"(--update-freq {update_freq})"
+            f"--max-tokens {setup.max_tokens}; give --max-tokens {max_tokens}, with "
+            f"--update-freq {update_freq}"
         )
     return max_tokens, update_freq
 

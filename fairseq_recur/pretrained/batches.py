@@ -54,10 +54,10 @@ def fit(what: str, texts: List[Tensor], limit: int, truncate: Optional[bool]) ->
     if long and not truncate:
         shown = ", ".join(f"number {n} has {len(texts[n])}" for n in long[:5])
         more = f" and {len(long) - 5} more" if len(long) > 5 else ""
-        remedy = "" if truncate is None else "; truncate=True cuts them"
+        remedy = "shorten them" if truncate is None else "shorten them, or give truncate=True"
         raise ConfigError(
             f"{len(long)} of {len(texts)} {what} are longer than the {limit} tokens that the model "
-            f"takes: {shown}{more} (counted from 0){remedy}"
+            f"takes: {shown}{more} (counted from 0); {remedy}"
         )
     cut = set(long)
     return [

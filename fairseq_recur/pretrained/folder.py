@@ -62,7 +62,8 @@ def named_checkpoint(home: Path, name: Path) -> Path:
         if path.is_file():
             return path
     raise ConfigError(
-        f"from_pretrained: no checkpoint {name} in {home}; it holds {listing(home, '*.pt')}"
+        f"from_pretrained: no checkpoint {name} in {home}; it holds "
+                f"{listing(home, '*.pt')}; name one of those"
     )
 
 

@@ -63,7 +63,7 @@ def from_pretrained(
         CheckpointError: a checkpoint that is none, is damaged, or does not fit
     """
     if precision not in PRECISIONS:
-        raise ConfigError(f"from_pretrained: precision={precision!r}: one of {PRECISIONS}")
+        raise ConfigError(f"from_pretrained: precision={precision!r}: expected one of {PRECISIONS}")
     home, files = find_checkpoints(folder, checkpoint)
     models: List[nn.Module] = []
     task: Optional[FairseqTask] = None
@@ -142,7 +142,9 @@ def set_task(
     if issubclass(kind_of_task(saved), TranslationTask):
         wanted = [given or option(saved, side) for given, side in zip(languages, SIDES)]
     elif any(languages):
-        raise ConfigError("from_pretrained: a language model has no source_lang or target_lang")
+        raise ConfigError(
+            "from_pretrained: a language model has no source_lang or target_lang; leave them out"
+        )
     place, found = find_dictionaries(home, data, option(saved, "data"), wanted)
     for name, value in {**NOT_TO_DO, "data": str(place), **dict(zip(SIDES, found))}.items():
         if name in saved:

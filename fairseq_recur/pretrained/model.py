@@ -111,7 +111,9 @@ class Pretrained:
                 without a source
         """
         if self.is_language_model:
-            raise ConfigError("translate: expected a model with a source; this one has complete()")
+            raise ConfigError(
+                "translate: expected a model with a source, found a language model; use complete()"
+            )
         search.update(beam=beam, lenpen=lenpen, max_len_a=max_len_a, max_len_b=max_len_b)
         found = self.hypotheses(
             as_list("texts", texts), batch_size=batch_size, max_tokens=max_tokens,
@@ -163,7 +165,9 @@ class Pretrained:
             ConfigError: another model, or as `translate`
         """
         if not self.is_language_model:
-            raise ConfigError("complete: expected a language model; this one has translate()")
+            raise ConfigError(
+                "complete: expected a language model, found one with a source; use translate()"
+            )
         best = [of_one[0].text for of_one in self.hypotheses(as_list("texts", texts), **options)]
         return best[0] if isinstance(texts, str) else best
 
@@ -269,7 +273,9 @@ class Pretrained:
             ConfigError: as `translate`
         """
         if self.is_language_model:
-            raise ConfigError("look: expected a model with a source, found a language model")
+            raise ConfigError(
+                "look: expected a model with a source, found a language model; give another model"
+            )
         tokens = fit("texts", self._encode([source], self.source), self._limits[0], self._truncates)
         data = pairs(self.task, tokens)
         read = data.collater([data[0]])["net_input"]["src_tokens"][0].to(self.device)

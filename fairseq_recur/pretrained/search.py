@@ -30,7 +30,7 @@ def search_options(options: Dict[str, Any], nbest: int, shortest: int, longest: 
     for name in options:
         if name not in OPTIONS:
             close = difflib.get_close_matches(name, OPTIONS, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(OPTIONS)}"
+            hint = f"did you mean {close[0]}?" if close else f"choose of {', '.join(OPTIONS)}"
             raise ConfigError(f"there is no search option {name!r}; {hint}")
     found = GenerationConfig(**options)
     if found.beam < 1 or not 1 <= nbest <= found.beam:
@@ -46,7 +46,7 @@ def search_options(options: Dict[str, Any], nbest: int, shortest: int, longest: 
         raise ConfigError(
             f"min_len={found.min_len} is more than the longest output for the shortest text, "
             f"{most} tokens (max_len_a={found.max_len_a}, max_len_b={found.max_len_b}, the model's "
-            f"{longest} positions)"
+            f"{longest} positions); give less, or a larger max_len_b"
         )
     kinds = [
         name
@@ -61,10 +61,12 @@ def search_options(options: Dict[str, Any], nbest: int, shortest: int, longest: 
     if len(kinds) > 1:
         raise ConfigError(f"{' and '.join(kinds)} are different searches; choose one")
     if not found.sampling and (found.sampling_topk > 0 or found.sampling_topp > 0):
-        raise ConfigError("sampling_topk and sampling_topp need sampling=True")
+        raise ConfigError(
+            "sampling_topk and sampling_topp need sampling=True; give it, or leave them out"
+        )
     if found.diverse_beam_groups > 0 and found.beam % found.diverse_beam_groups:
         raise ConfigError(
             f"beam={found.beam} cannot be split into diverse_beam_groups="
-            f"{found.diverse_beam_groups}; the beam is a multiple of them"
+            f"{found.diverse_beam_groups}; choose a beam that is a multiple of them"
         )
     return found

@@ -142,7 +142,7 @@ def check_options(settings: Settings, dictionaries: Sequence[Dictionary]) -> Non
             raise ConfigError(
                 f"from_pretrained: there is no option {option!r} with tokenizer={sides[0][0]!r} "
                 f"and bpe={sides[0][1]!r}; "
-                + (f"did you mean {close[0]}?" if close else f"there is {sorted(there) or 'none'}")
+                + (f"did you mean {close[0]}?" if close else f"choose of {sorted(there) or 'none'}")
             )
 
 
@@ -178,7 +178,9 @@ def find_file(
             if path.is_file():
                 return str(path)
         if option in settings.given:
-            raise ConfigError(f"from_pretrained: {option}={named}: no such file")
+            raise ConfigError(
+                f"from_pretrained: {option}={named}: no such file; give one that is there"
+            )
     for place in settings.places:
         found = of_language(candidates(place, pattern, bpe), language, others)
         if len(found) > 1:

@@ -129,7 +129,7 @@ def word_pools(sentences: List[List[str]], plan: Plan, rng: random.Random) -> Po
         targets.update(islice(waiting, len(lacking)))
     raise ConfigError(
         f"{plan.words} words are needed, each in {need} sentences without the others; "
-        f"{len(candidates)} words are in so many sentences at all"
+        f"{len(candidates)} words are in so many sentences at all; give more text, or fewer --words"
     )
 
 
@@ -144,7 +144,7 @@ def shift_pools(sentences: List[List[str]], plan: Plan, rng: random.Random) -> P
     if len(shiftable) < needed:
         raise ConfigError(
             f"{needed} sentences are needed with two neighbouring words to exchange and without "
-            f"quotes; there are {len(shiftable)}"
+            f"quotes; there are {len(shiftable)}. Give more text, or smaller --sizes"
         )
     rng.shuffle(shiftable)
     taken = {" ".join(words) for words in sentences}
@@ -186,7 +186,8 @@ def deal(pools: Pools, sizes: Sequence[int], rng: random.Random) -> Splits:
     ]
     if lacking:
         more = [f"and {len(lacking) - SHOWN} labels more"] if len(lacking) > SHOWN else []
-        raise ConfigError("sentences are needed: " + ", ".join(lacking[:SHOWN] + more))
+        shown = ", ".join(lacking[:SHOWN] + more)
+        raise ConfigError(f"sentences are needed: {shown}")
     splits: Splits = {name: [] for name in SPLITS.values()}
     for need, (label, pool) in zip(needs, pools.items()):
         drawn = iter(rng.sample(pool, sum(need)))

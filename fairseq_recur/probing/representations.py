@@ -45,19 +45,22 @@ def subwords(
         flag = "--" + name.replace("_", "-")
         if path is not None and name != wanted:
             owner = next(key for key, of_key in BPE_FILES.items() if of_key == name)
-            raise ConfigError(f"{flag} is of --bpe {owner}; " + (f"--bpe is {bpe}" if bpe else
-                              "--bpe is not given"))  # fmt: skip
+            raise ConfigError(
+                f"{flag} is of --bpe {owner}, not of --bpe {bpe or '(none)'}; leave it out"
+            )
         if path is None and name == wanted:
             raise ConfigError(f"--bpe {bpe} needs {flag} FILE")
         if path is not None and not Path(path).is_file():
-            raise ConfigError(f"{flag} {path}: no such file")
+            raise ConfigError(f"{flag} {path}: no such file; give one that is there")
     if bpe is None:
         return lambda sentence: sentence
     try:
         return build_bpe(Namespace(bpe=bpe, **given)).encode
     # What the libraries raise at a foreign file; subword-nmt leaves the program.
     except (OSError, RuntimeError, ValueError, IndexError, SystemExit) as error:
-        raise ConfigError(f"{given[wanted]} cannot be read by {bpe}: {error}") from None
+        raise ConfigError(
+            f"{given[wanted]} cannot be read by {bpe}: {error}; give one that it wrote"
+        ) from None
 
 
 class SentenceEncoder:
@@ -106,7 +109,7 @@ class SentenceEncoder:
             if len(tokens) > self.max_positions:
                 raise ConfigError(
                     f"a sentence has {len(tokens)} subwords, and the model reads at most "
-                    f"{self.max_positions}: {sentence[:60]} ..."
+                    f"{self.max_positions}: {sentence[:60]} ...; shorten it there"
                 )
             unknown += int(tokens.eq(self.task.source_dictionary.unk()).sum())
             total += len(tokens)
@@ -197,5 +200,6 @@ def _explain(error: Exception, path: str, data: str) -> None:
     # The models of this plug-in explain it themselves.
     if "size mismatch" in str(error) and not isinstance(error, CheckpointError):
         raise CheckpointError(
-            f"{path} does not fit the dictionaries in {data}: it was trained with others"
+            f"{path} does not fit the dictionaries in {data}: it was trained with others; "
+            "give the --data that it was trained on"
         ) from None

@@ -76,7 +76,7 @@ def choose_tasks(folder: Path, names: Sequence[str]) -> List[ProbingTask]:
         there = sorted(path.name for path in folder.iterdir())[:SHOWN]
         raise ConfigError(
             f"{folder} has no {', '.join(missing)}; it has {', '.join(there) or 'no files'}. "
-            "`fairseq-recur probe make` builds three tasks from any text"
+            "Make three tasks from any text with `fairseq-recur probe make`"
         )
     return [task for task in chosen if task.file not in missing]
 
@@ -104,8 +104,8 @@ def read_task(folder: Path, task: ProbingTask) -> TaskData:
             if label not in numbers:
                 known = ", ".join(labels[:SHOWN]) + (" ..." if len(labels) > SHOWN else "")
                 raise ConfigError(
-                    f"{path}, line {number}: the label {label!r} is not in split tr, which has "
-                    f"{len(labels)}: {known}"
+                    f"{path}, line {number}: the label {label!r} is not in split tr; "
+                    f"expected one of its {len(labels)}: {known}"
                 )
     return TaskData(
         task,
@@ -132,7 +132,7 @@ def _read_lines(path: Path) -> Iterator[Tuple[int, str, str, str]]:
             raise ConfigError(f"{where}: split {split[:20]!r}; expected tr, va or te")
         for name, value in (("label", fields[1]), ("sentence", sentence)):
             if not value.strip():
-                raise ConfigError(f"{where}: the {name} is empty")
+                raise ConfigError(f"{where}: the {name} is empty; fill it in, or remove the line")
         yield number, SPLITS[split], fields[1], sentence
 
 
@@ -143,13 +143,15 @@ def read_text(path: Path) -> Iterator[Tuple[int, str]]:
         ConfigError: no such file, or a line that is not UTF-8
     """
     if not path.is_file():
-        raise ConfigError(f"{path}: no such file")
+        raise ConfigError(f"{path}: no such file; give a file that is there")
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             try:
                 text = line.decode("utf-8").rstrip("\r\n")
             except UnicodeDecodeError as error:
-                raise ConfigError(f"{path}, line {number}: not UTF-8 text ({error})") from None
+                raise ConfigError(
+                    f"{path}, line {number}: not UTF-8 text ({error}); convert it to UTF-8"
+                ) from None
             if text.strip():
                 yield number, text
 

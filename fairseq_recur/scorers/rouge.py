@@ -54,7 +54,9 @@ class RougeScorer(BaseScorer):
         """
         chosen = str(self.cfg.rouge_variant)
         if not self.scores[chosen]:
-            raise ConfigError("ROUGE of nothing: no summary was generated")
+            raise ConfigError(
+                "ROUGE of nothing: no summary was generated; give a set that has texts"
+            )
         names = [chosen, *(name for name in VARIANTS if name != chosen)]
         return {n: 100 * sum(self.scores[n]) / len(self.scores[n]) for n in names}
 

@@ -58,7 +58,7 @@ def build_metric(
         return RougeMetric(name, separator)
     if name == "comet":
         if source is None:
-            raise ConfigError("COMET needs the source texts")
+            raise ConfigError("COMET needs the source texts, and there are none; give source=...")
         return CometMetric(source, comet_model, gpus)
     if name == "ter":
         return TER()
@@ -72,8 +72,10 @@ def build_metric(
     except (RuntimeError, ImportError, OSError) as error:
         # The Japanese and Korean tokenizers need extras, the sentencepiece ones a download.
         reason = " ".join(str(error).split())
-        message = f"sacrebleu's tokenizer {tokenize!r} is not available: {reason}"
-        raise ConfigError(message) from error
+        raise ConfigError(
+            f"sacrebleu's tokenizer {tokenize!r} is not available: {reason}; install or download "
+            "what it lacks, or choose another one"
+        ) from error
 
 
 def score_corpus(
@@ -94,7 +96,8 @@ def score_corpus(
     for number, reference in enumerate(references, 1):
         if len(reference) != len(hypotheses):
             raise ConfigError(
-                f"{len(hypotheses)} hypotheses, but reference {number} has {len(reference)} lines"
+                f"{len(hypotheses)} hypotheses, but reference {number} has {len(reference)} lines; "
+                "expected as many"
             )
     problems = Problems("the system cannot be scored")
     for metric in metrics:

@@ -98,7 +98,10 @@ def check_texts(
 ) -> None:
     """Note what `compare_systems` cannot work with among the texts."""
     if baseline not in systems:
-        problems.add(f"the baseline {baseline!r} is not among {', '.join(systems) or 'nothing'}")
+        problems.add(
+            f"the baseline {baseline!r} is not among {', '.join(systems) or 'nothing'}; "
+            "choose one of them"
+        )
     elif len(systems) < 2:
         problems.add(f"there is nothing to compare with {baseline!r}; give another system")
     if not references:

@@ -195,12 +195,13 @@ class RegularLanguagesTask(FairseqTask):
         ]
         if self.longest < SHORTEST:
             wrong.append(
-                f"--longest-string {cfg.longest_string}: the shortest have {SHORTEST} letters"
+                f"--longest-string {cfg.longest_string}: expected at least {SHORTEST}"
             )
         if self.max_positions() > cfg.max_target_positions:
             wrong.append(
                 f"--max-target-positions {cfg.max_target_positions}: bin 1 has strings of up to "
-                f"{self.max_positions()} symbols, twice --longest-string {self.longest}"
+                f"{self.max_positions()} symbols, twice --longest-string {self.longest}. "
+                "Give at least as many"
             )
         if wrong:
             raise ConfigError("; ".join(wrong))

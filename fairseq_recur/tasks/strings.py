@@ -121,7 +121,10 @@ def draw_corpus(
     """
     shortest, longest = lengths
     if not any(members[0] for members in members_by_length(language, longest)[shortest:]):
-        raise ConfigError(f"{language.name} has no strings of {shortest} to {longest} letters")
+        raise ConfigError(
+            f"{language.name} has no strings of {shortest} to {longest} letters; "
+            "raise --longest-string"
+        )
     rng = random.Random(f"{language.name} {lengths} {seed}")
     strings = []
     for string in different(SAMPLING[sampling](language, shortest, longest), rng):

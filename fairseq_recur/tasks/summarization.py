@@ -127,7 +127,7 @@ class SummarizationTask(TranslationTask):
         if len(prefix) + 2 > self.cfg.max_source_positions:
             raise ConfigError(
                 f"--source-prefix {text!r} has {len(prefix)} tokens, which with a text do not fit "
-                f"in --max-source-positions {self.cfg.max_source_positions}"
+                f"in --max-source-positions {self.cfg.max_source_positions}; give a shorter one"
             )
         self.prefix = prefix
         if prefix:

@@ -89,7 +89,9 @@ def read_json(flag: str, text: Optional[str]) -> Dict[str, Any]:
     try:
         options = json.loads(text or "{}")
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{flag} {text}: not JSON ({error})") from error
+        raise ValueError(
+            f'{flag} {text}: not JSON ({error}); expected an object such as {{"beam": 4}}'
+        ) from error
     if not isinstance(options, dict):
         raise ValueError(f'{flag} {text}: expected a JSON object such as {{"beam": 4}}')
     return options
@@ -100,7 +102,7 @@ def training_problems(cfg: SummarizationConfig) -> List[str]:
     whole = whole_config(cfg)
     found = []
     if cfg.load_alignments:
-        found.append("--load-alignments: summaries have no word alignments")
+        found.append("--load-alignments: summaries have no word alignments; leave it out")
     if whole is not None:
         found += _checkpoint_metric_problems(cfg, whole)
     if cfg.eval_rouge:
@@ -137,15 +139,16 @@ def _generation_problems(cfg: SummarizationConfig) -> Iterator[str]:
     known = [option.name for option in fields(GenerationConfig) if option.name != "_name"]
     for name in options.keys() - set(known):
         close = difflib.get_close_matches(name, known, n=1)
-        hint = f"; did you mean {close[0]}?" if close else ""
-        yield f"--eval-rouge-args: there is no generation option {name!r}{hint}"
+        some = "choose one of fairseq-generate's, with _ for -"
+        hint = f"did you mean {close[0]}?" if close else some
+        yield f"--eval-rouge-args: there is no generation option {name!r}; {hint}"
     shortest, longest = options.get("min_len", 1), options.get("max_len_b", 200)
     if not options.get("max_len_a") and shortest > longest:
-        yield f"--eval-rouge-args: min_len {shortest} is more than max_len_b {longest}"
+        yield f"--eval-rouge-args: min_len {shortest} is more than max_len_b {longest}; give less"
     if shortest > cfg.max_target_positions - 1:
         yield (
             f"--eval-rouge-args: min_len {shortest} and the end of the sentence do not fit in "
-            f"--max-target-positions {cfg.max_target_positions}"
+            f"--max-target-positions {cfg.max_target_positions}; give less"
         )
 
 
@@ -169,7 +172,9 @@ def _decoding_problems(cfg: SummarizationConfig, whole: Optional[DictConfig]) ->
 def _validation_problems(cfg: SummarizationConfig, whole: DictConfig) -> Iterator[str]:
     """Is there a validation, with summaries to compare with?"""
     if whole.dataset.disable_validation:
-        yield "--eval-rouge needs the validation that --disable-validation leaves out"
+        yield (
+            "--eval-rouge needs the validation that --disable-validation leaves out; leave one out"
+        )
         return
     folder = utils.split_paths(cfg.data)[0]
     source, target = cfg.source_lang, cfg.target_lang
@@ -180,4 +185,7 @@ def _validation_problems(cfg: SummarizationConfig, whole: DictConfig) -> Iterato
             name = os.path.join(folder, f"{split}.{pair}.")
             if dataset_exists(f"{name}{source}", cfg.dataset_impl):
                 if not dataset_exists(f"{name}{target}", cfg.dataset_impl):
-                    yield f"--eval-rouge: the subset {split} has no summaries ({name}{target}.bin)"
+                    yield (
+                        f"--eval-rouge: the subset {split} has no summaries ({name}{target}.bin); "
+                        "preprocess it with both sides"
+                    )

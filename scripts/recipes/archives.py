@@ -57,7 +57,9 @@ def extract(archive: Path, wanted: Mapping[str, Path]) -> None:
             if not left:
                 return
     shown = ", ".join(there[:NAMED]) + (" ..." if len(there) > NAMED else "")
-    raise ConfigError(f"{archive} has no {', '.join(left)}; it has: {shown or 'nothing'}")
+    raise ConfigError(
+        f"{archive} has no {', '.join(left)}; it has: {shown or 'nothing'}; get it again"
+    )
 
 
 def _members(archive: Path) -> Iterator[Tuple[str, IO[bytes]]]:

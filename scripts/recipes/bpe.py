@@ -38,7 +38,10 @@ def learn(counts: Mapping[str, int], size: int, file: Path) -> None:
         file: to write
     """
     if not counts:
-        raise ConfigError("there are no words to learn BPE on: no pair of the corpora was kept")
+        raise ConfigError(
+            "there are no words to learn BPE on: no pair of the corpora was kept; "
+            "check MIN_LENGTH and MAX_LENGTH"
+        )
     words = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     text = io.StringIO("".join(f"{word} {count}\n" for word, count in words), newline="\n")
     with file.open("w", encoding="utf-8", newline="\n") as out:

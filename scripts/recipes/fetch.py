@@ -77,12 +77,12 @@ def fetch(archive: Archive, downloads: Path, mirror: Optional[str] = None) -> Pa
 def _from_folder(archive: Archive, folder: Path) -> Path:
     file = folder / archive.name
     if not file.is_file():
-        raise ConfigError(f"the mirror {folder} has no {archive.name}")
+        raise ConfigError(f"the mirror {folder} has no {archive.name}; put it there")
     sums = folder / SUMS
     if sums.is_file():
         known = _sums(sums)
         if archive.name not in known:
-            raise ConfigError(f"{sums} has no line for {archive.name}")
+            raise ConfigError(f"{sums} has no line for {archive.name}; add it, or remove that file")
         archive = Archive(archive.name, archive.urls, None, known[archive.name])
     _check(file, archive)
     return file
@@ -120,7 +120,10 @@ def _download(url: str, partial: Path, size: Optional[int]) -> None:
                 out.write(block)
                 bar.update(len(block))
     if rest and partial.stat().st_size < begin + int(rest):
-        raise OSError("the connection broke; the same command goes on from there")
+        raise OSError(
+            f"the connection broke, {partial.stat().st_size:,} bytes are here; run the same command "
+            "again, it goes on from there"
+        )
 
 
 def sha256(file: Path) -> str:
@@ -151,4 +154,4 @@ def _check(file: Path, archive: Archive) -> None:
         return
     if file.suffix == ".part":
         file.replace(file.with_suffix(".wrong"))
-    raise ConfigError(f"{file} is truncated or another file: {problem}")
+    raise ConfigError(f"{file} is truncated or another file: {problem}; remove it and get it again")

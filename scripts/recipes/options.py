@@ -132,7 +132,7 @@ def _together(recipe: Recipe, options: Options) -> List[str]:
         problems.append("DICTIONARY=joined has a use with BPE=joint only; expected separate")
     if options.min_length > options.max_length:
         problems.append(
-            f"MIN_LENGTH={options.min_length} is above MAX_LENGTH={options.max_length}"
+            f"MIN_LENGTH={options.min_length} is above MAX_LENGTH={options.max_length}; give less"
         )
     for package in _packages(options):
         if importlib.util.find_spec(package) is None:

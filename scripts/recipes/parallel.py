@@ -57,7 +57,7 @@ def in_order(
         except BrokenProcessPool as error:
             raise ConfigError(
                 f"{what}: one of the {workers} processes was killed, as happens where memory runs"
-                " out; the same command with fewer WORKERS goes on with this step"
+                " out; run the same command with fewer WORKERS, it goes on with this step"
             ) from error
 
 

@@ -63,7 +63,10 @@ def _learn_model(folder: Path, tokens: Sequence[Made], learned: Sequence[str], s
     coverage = min(COVERAGE.get(language, 1.0) for language in learned)
     count = sum(1 for _ in lines())
     if not count:
-        raise ConfigError("there is nothing to learn SentencePiece on: no pair was kept")
+        raise ConfigError(
+            "there is nothing to learn SentencePiece on: no pair was kept; "
+            "check MIN_LENGTH and MAX_LENGTH"
+        )
     for language in learned:
         model = folder / f"model.{language}"
         if language == learned[0]:

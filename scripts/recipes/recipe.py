@@ -77,9 +77,13 @@ def read_recipe(file: Path) -> Recipe:
             disk=float(content["disk"]),
         )
     except OSError as error:
-        raise ConfigError(f"the recipe {file} cannot be read: {error}") from error
+        raise ConfigError(
+            f"the recipe {file} cannot be read: {error}; name a recipe.yaml"
+        ) from error
     except (yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ConfigError(f"the recipe {file} is not complete: {error!r}") from error
+        raise ConfigError(
+            f"the recipe {file} is not complete: {error!r}; compare it with one in examples"
+        ) from error
 
 
 def _archive(name: str, given: Mapping[str, Any]) -> Archive:

@@ -36,7 +36,8 @@ def learn(lines: Iterable[str], count: int, size: int, coverage: float, file: Pa
         )  # fmt: skip
     except (RuntimeError, ValueError) as error:
         raise ConfigError(
-            f"SentencePiece makes no model with BPE_SIZE={size} of {count:,} lines: {error}"
+            f"SentencePiece makes no model with BPE_SIZE={size} of {count:,} lines: {error}; "
+            "choose another BPE_SIZE"
         ) from error
     file.write_bytes(model.getvalue())
 

@@ -27,6 +27,6 @@ def sentences(lines: Iterable[str], name: str) -> Iterator[str]:
     if not found or len(found) != len(OPEN.findall(text)):
         raise ConfigError(
             f"{name} has {len(OPEN.findall(text))} <seg> and {len(found)} of them end: not WMT's"
-            " SGML, or cut off"
+            " SGML, or cut off; get it again"
         )
     yield from found

@@ -22,7 +22,7 @@ def text_of(content: bytes, where: str) -> str:
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{where}: not UTF-8 ({error})") from error
+        raise ConfigError(f"{where}: not UTF-8 ({error}); get the file again") from error
 
 
 def json_of(text: str, where: str) -> Any:
@@ -34,7 +34,7 @@ def json_of(text: str, where: str) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        raise ConfigError(f"{where}: not JSON ({error})") from error
+        raise ConfigError(f"{where}: not JSON ({error}); get the file again") from error
 
 
 def read_json(file: Path) -> Any:

@@ -86,8 +86,8 @@ def _problems(choices: Choices) -> Iterator[str]:
     arch, pieces, start = choices.arch, choices.pieces, choices.start
     if arch not in ARCH_MODEL_REGISTRY:
         close = difflib.get_close_matches(arch, ARCH_MODEL_REGISTRY, n=1)
-        hint = f"; did you mean {close[0]}?" if close else ""
-        yield f"ARCH={arch}: there is no such architecture{hint}"
+        hint = f"did you mean {close[0]}?" if close else "see `fairseq-recur check`"
+        yield f"ARCH={arch}: there is no such architecture; {hint}"
     for name, value, known in (
         ("PIECES", pieces, [AUTO, *KINDS]),
         ("START", start, [AUTO, *STARTS]),
@@ -108,7 +108,10 @@ def _problems(choices: Choices) -> Iterator[str]:
         if value < least:
             yield f"{name}={value}: expected at least {least}"
     if start.startswith("bart") and max(choices.max_source, choices.max_target) > POSITIONS:
-        yield f"START={start} has {POSITIONS} positions; MAX_SOURCE and MAX_TARGET cannot be more"
+        yield (
+            f"START={start} has {POSITIONS} positions; MAX_SOURCE and MAX_TARGET cannot be more; "
+            "give less"
+        )
 
 
 def start_file(choices: Choices, work: Path) -> Path:

@@ -26,7 +26,7 @@ def objects(file: Path) -> Iterator[Tuple[str, Dict[str, Any]]]:
         try:
             yield from _objects(stream, file)
         except UnicodeDecodeError as error:
-            raise ConfigError(f"{file}: not UTF-8 ({error})") from error
+            raise ConfigError(f"{file}: not UTF-8 ({error}); get the file again") from error
 
 
 def _objects(stream: TextIO, file: Path) -> Iterator[Tuple[str, Dict[str, Any]]]:
@@ -69,7 +69,7 @@ def _parse(
             if not block:
                 raise ConfigError(
                     f"{where}: no whole object begins here ({error.msg}, {error.lineno - 1} lines"
-                    " further); the file is truncated or not JSON"
+                    " further); the file is truncated or not JSON; get it again"
                 ) from error
             text += block
         else:

@@ -27,7 +27,7 @@ def arxiv(files: Dict[str, Path], options: Dict[str, Any]) -> Iterator[Document]
         for where, line in zip_lines(files["papers"], name):
             paper = json_of(line, where)
             if not isinstance(paper, dict):
-                raise ConfigError(f"{where}: expected an object")
+                raise ConfigError(f"{where}: expected an object; get the file again")
             article = " ".join(_texts(paper, "article_text", where))
             abstract = SENTENCE.sub(" ", " ".join(_texts(paper, "abstract_text", where)))
             yield Document(split, str(paper.get("article_id", where)), article, abstract)
@@ -49,7 +49,7 @@ def mediasum(files: Dict[str, Path], options: Dict[str, Any]) -> Iterator[Docume
         raise ConfigError(f"{files['splits']}: expected lists train, val and test")
     wanted = {name: split for split, key in names.items() for name in listed[key]}
     if len(wanted) != sum(len(listed[key]) for key in names.values()):
-        raise ConfigError(f"{files['splits']}: an interview is in it twice")
+        raise ConfigError(f"{files['splits']}: an interview is in it twice; get the file again")
     total = len(wanted)
     for where, interview in objects(files["interviews"]):
         split = wanted.pop(interview.get("id"), None)
@@ -58,7 +58,8 @@ def mediasum(files: Dict[str, Path], options: Dict[str, Any]) -> Iterator[Docume
         utterances, speakers = (_texts(interview, key, where) for key in ("utt", "speaker"))
         if len(utterances) != len(speakers):
             raise ConfigError(
-                f"{where}: {len(utterances)} utterances and {len(speakers)} speakers"
+                f"{where}: {len(utterances)} utterances and {len(speakers)} speakers; "
+                "expected as many"
             )
         if options["speakers"]:
             utterances = [f"{s}: {u}" for s, u in zip(speakers, utterances)]
@@ -67,7 +68,8 @@ def mediasum(files: Dict[str, Path], options: Dict[str, Any]) -> Iterator[Docume
     if wanted:
         raise ConfigError(
             f"{files['interviews']}: {len(wanted):,} of {total:,} listed interviews are not there,"
-            f" the first is {next(iter(wanted))}; the file is incomplete or another one"
+            f" the first is {next(iter(wanted))}; the file is incomplete or another one; "
+            "get it again"
         )
 
 
@@ -79,5 +81,5 @@ def _texts(item: Dict[str, Any], key: str, where: str) -> List[str]:
     """
     found = item.get(key) or []
     if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
-        raise ConfigError(f"{where}: expected a list of texts as {key}")
+        raise ConfigError(f"{where}: expected a list of texts as {key}; get the file again")
     return found

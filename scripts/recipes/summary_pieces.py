@@ -37,7 +37,9 @@ class Gpt2:
         try:
             self.encoder = get_encoder(*(str(folder / name) for name in GPT2_FILES))
         except (ValueError, OSError) as error:
-            raise ConfigError(f"{folder}: no GPT-2 pieces ({error})") from error
+            raise ConfigError(
+                f"{folder}: no GPT-2 pieces ({error}); run prepare.sh again"
+            ) from error
 
     def encode(self, text: str) -> List[str]:
         """A text's pieces."""
@@ -64,7 +66,9 @@ class SentencePieces:
         try:
             self.processor = sentencepiece.SentencePieceProcessor(model_file=str(folder / SPIECE))
         except (RuntimeError, OSError) as error:
-            raise ConfigError(f"{folder / SPIECE}: no SentencePiece model ({error})") from error
+            raise ConfigError(
+                f"{folder / SPIECE}: no SentencePiece model ({error}); run prepare.sh again"
+            ) from error
 
     def encode(self, text: str) -> List[str]:
         """A text's pieces."""
@@ -110,7 +114,9 @@ def learn(texts: Path, folder: Path, size: int) -> None:
             minloglevel=1,
         )
     except RuntimeError as error:
-        raise ConfigError(f"{size:,} pieces cannot be learnt from {texts}: {error}") from error
+        raise ConfigError(
+            f"{size:,} pieces cannot be learnt from {texts}: {error}; choose a smaller VOCABULARY"
+        ) from error
     (folder / SPIECE).write_bytes(model.getvalue())
 
 

@@ -75,7 +75,10 @@ class Preparation:
             ConfigError: there is none; the message says what a person has to do
         """
         if self.local_mirror() and not Path(self.mirror or "").is_dir():
-            raise ConfigError(f"SUMMARIZATION_MIRROR={self.mirror}: there is no such folder")
+            raise ConfigError(
+                f"SUMMARIZATION_MIRROR={self.mirror}: there is no such folder; "
+                "make it and put the files there"
+            )
         lacking = [
             f"{source.archive.name}: {source.how or 'no address is known'}"
             for source in self.data.sources.values()
@@ -121,7 +124,9 @@ class Preparation:
         try:
             return self.fetch(source.archive)
         except ConfigError as error:
-            raise ConfigError(f"{error}\n{source.how}") from error if source.how else error
+            if not source.how:
+                raise
+            raise ConfigError(f"{error}\n{source.how}") from error
 
     def texts(self) -> Made:
         """Write texts and summaries, one a line."""
@@ -219,7 +224,9 @@ def convert(source: Path, target: Path) -> None:
     """
     inner = target / "converted"
     if cli.main(["convert", "--input", str(source), "--output", str(inner)]):
-        raise ConfigError(f"{source} cannot be converted, see above")
+        raise ConfigError(
+            f"{source} cannot be converted, see above; mend that and run prepare.sh again"
+        )
     for file in inner.iterdir():
         file.rename(target / file.name)
     inner.rmdir()

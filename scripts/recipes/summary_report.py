@@ -62,7 +62,9 @@ def score(references: Path, run: Path, name: str, baseline: Optional[Path]) -> N
         commands.append(["compare", *words])
     for command in commands:
         if cli.main(command):
-            raise ConfigError(f"{run / TEXT} cannot be scored, see above")
+            raise ConfigError(
+                f"{run / TEXT} cannot be scored, see above; mend that and run evaluate.sh again"
+            )
 
 
 def write_results(

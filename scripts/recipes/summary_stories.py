@@ -98,7 +98,9 @@ def _wanted(lists: Iterable[Tuple[str, Path, Iterable[str]]]) -> Dict[str, str]:
     for split, file, names in lists:
         for name in names:
             if wanted.setdefault(name, split) != split:
-                raise ConfigError(f"{file}: {name} is in {wanted[name]} and in {split}")
+                raise ConfigError(
+                    f"{file}: {name} is in {wanted[name]} and in {split}; get the lists again"
+                )
     return wanted
 
 
@@ -114,12 +116,12 @@ def _chosen(
     for name, text in members:
         if name in wanted:
             if name in found:
-                raise ConfigError(f"{where}: {name} is there twice")
+                raise ConfigError(f"{where}: {name} is there twice; get the archive again")
             found.add(name)
             yield name, wanted[name], text
     missing = [name for name in wanted if name not in found]
     if missing:
         raise ConfigError(
             f"{where}: {len(missing):,} of {len(wanted):,} listed documents are not there, the"
-            f" first is {missing[0]}; the archive is incomplete or another one"
+            f" first is {missing[0]}; the archive is incomplete or another one; get it again"
         )

@@ -92,6 +92,6 @@ def check_counts(
                 f"{split} has {count['documents']:,} documents, expected {expected[split]:,}"
             )
         elif not lines:
-            problems.append(f"{split} is empty")
+            problems.append(f"{split} is empty; remove downloads and prepare again")
     if problems:
         raise ConfigError("the data set is incomplete or another one:\n- " + "\n- ".join(problems))

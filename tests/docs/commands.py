@@ -1,14 +1,18 @@
 """Finding the commands in Markdown files, and parsing them with the real parsers."""
 
+import argparse
 import re
 import shlex
+from functools import lru_cache
 from pathlib import Path
-from typing import Dict, Iterator, List
+from typing import Dict, FrozenSet, Iterator, List
 
 import fairseq_recur
 from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_DATACLASS_REGISTRY
+from fairseq.registry import REGISTRIES
+from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY
 from fairseq_recur import cli
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -110,3 +114,28 @@ def parse_hydra(arguments: List[str]) -> None:
     GlobalHydra.instance().clear()
     with initialize_config_dir(config_dir=settings["--config-dir"]):
         compose(settings["--config-name"], overrides=overrides)
+
+
+@lru_cache(maxsize=None)
+def known_options() -> FrozenSet[str]:
+    """Every option of fairseq's commands, ours and our scripts, whatever --arch or --task it is of."""
+    parsers = [get() for get in PARSERS.values()] + [cli.build_parser()]
+    found = set()
+    for parser in parsers:  # which grows
+        for action in parser._actions:
+            found |= set(action.option_strings)
+            if isinstance(action, argparse._SubParsersAction):
+                parsers += action.choices.values()
+    registries = [each["dataclass_registry"] for each in REGISTRIES.values()]
+    for registry in (*registries, TASK_DATACLASS_REGISTRY, MODEL_DATACLASS_REGISTRY):
+        for kind in registry.values():
+            names = getattr(kind, "__dataclass_fields__", {})
+            found |= {"--" + name.replace("_", "-") for name in names}
+    for model in (*ARCH_MODEL_REGISTRY.values(), *TASK_REGISTRY.values()):
+        parser = argparse.ArgumentParser(conflict_handler="resolve")
+        model.add_args(parser)
+        found |= {word for action in parser._actions for word in action.option_strings}
+    for folder in ("scripts", "examples", "benchmarks"):
+        for path in (ROOT / folder).rglob("*.py"):
+            found |= set(re.findall(r'add_argument\(\s*"(--[\w-]+)', path.read_text("utf-8")))
+    return frozenset(found)

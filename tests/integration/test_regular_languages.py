@@ -279,7 +279,7 @@ def test_runner_refuses_wrong_settings(runner: Runner) -> None:
         ("EPOCHS", "0", "EPOCHS: '0'"),
         ("POSITIONS", "yes", "POSITIONS: 'yes'; expected 0 or 1"),
         ("DEVICE", "gpu", "DEVICE: 'gpu'; expected cpu or cuda"),
-        ("JOBS", "0", "JOBS is a number from 1"),
+        ("JOBS", "0", "with JOBS=0; expected bash run.sh [table], and JOBS from 1"),
     ):
         result = runner.run(**{name: value})
         assert result.returncode == 2 and message in result.stderr

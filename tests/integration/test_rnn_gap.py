@@ -305,10 +305,10 @@ def test_stopped_run_goes_on_and_keeps_its_cells(tmp_path, monkeypatch, capsys) 
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["--alpha-step", "0.3"], "--alpha-step is 0.3; expected 1 / N"),
-        (["--alpha-step", "0"], "--alpha-step is 0.0; expected 1 / N"),
-        (["--seeds", "0"], "--seeds must be at least 1"),
-        (["--segment-length", "1"], "--segment-length must be at least 2"),
+        (["--alpha-step", "0.3"], "--alpha-step 0.3; expected 1 / N"),
+        (["--alpha-step", "0"], "--alpha-step 0.0; expected 1 / N"),
+        (["--seeds", "0"], "--seeds 0; expected at least 1"),
+        (["--segment-length", "1"], "--segment-length 1; expected at least 2"),
     ],
 )
 def test_bad_options_stop_at_once(arguments, message, tmp_path, monkeypatch, capsys) -> None:

@@ -149,7 +149,7 @@ def test_a_run_is_fairseqs_commands(tmp_path: Path) -> None:
         "--path", str(folder / "average.pt"), "--beam", "2",
     ]  # fmt: skip
     assert runs_of(a1.experiment, a1.work, ("b",), (2, 3))[1].name == "b seed 3"
-    with pytest.raises(ConfigError, match="no system c in the table; it has a, b"):
+    with pytest.raises(ConfigError, match="no system c in the table; choose of a, b"):
         runs_of(a1.experiment, a1.work, ("c",))
 
 

@@ -47,9 +47,13 @@ def call(command: List[str]) -> str:
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECONDS
         )
     except (OSError, subprocess.SubprocessError) as error:
-        raise BuildError(f"{command[0]} does not run ({error})") from error
+        raise BuildError(
+            f"{command[0]} does not run ({error}); set CC to a compiler that does"
+        ) from error
     if done.returncode:
-        raise BuildError(f"{' '.join(command)} failed: {done.stderr.strip()[-2000:]}")
+        raise BuildError(
+            f"{' '.join(command)} failed: {done.stderr.strip()[-2000:]}; set CC to another compiler"
+        )
     return done.stdout
 
 
@@ -81,7 +85,9 @@ def build(source: Path, defines: List[str]) -> Path:
             call([*compiler, *options, "-o", str(made), str(source), *openmp_of_torch(), "-lm"])
             os.replace(made, library)  # whole or not at all, whoever else compiles it now
     except OSError as error:
-        raise BuildError(f"{folder} cannot be written to ({error})") from error
+        raise BuildError(
+            f"{folder} cannot be written to ({error}); set XDG_CACHE_HOME to a folder that can"
+        ) from error
     return library
 
 
@@ -95,7 +101,9 @@ def load(name: str, dtype: torch.dtype) -> ctypes.CDLL:
     try:
         return ctypes.CDLL(str(path))
     except OSError as error:
-        raise BuildError(f"{path} cannot be loaded ({error})") from error
+        raise BuildError(
+            f"{path} cannot be loaded ({error}); remove it, and it is compiled anew"
+        ) from error
 
 
 @lru_cache(maxsize=None)
