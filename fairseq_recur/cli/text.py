@@ -9,7 +9,7 @@ def check_parallel(names: Sequence[str]) -> None:
     """Look through files whose lines belong together.
 
     Raises:
-        ConfigError: they have different numbers of lines; or as `count_lines`
+        ConfigError: they have different numbers of lines, or none; or as `count_lines`
     """
     counts = [count_lines(name) for name in names]
     if len(set(counts)) > 1:
@@ -17,6 +17,11 @@ def check_parallel(names: Sequence[str]) -> None:
         raise ConfigError(
             f"{found} lines; line N of one belongs to line N of the other, so expected the same "
             "number"
+        )
+    if not any(counts):
+        raise ConfigError(
+            f"{' and '.join(names)}: found no lines, and a training cannot read empty data; "
+            "expected text, one sentence a line: look at the step that wrote it"
         )
 
 

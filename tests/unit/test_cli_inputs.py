@@ -156,6 +156,8 @@ def test_text_for_preprocess(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("train.en", "train.de", "valid.en"):
+        (tmp_path / name).write_text("a\n")
+    for name in ("empty.en", "empty.de"):
         (tmp_path / name).touch()
     new = ["--destdir", tmp_path / "new"]
     train, pair = ["--trainpref", tmp_path / "train"], ["-s", "en", "-t", "de"]
@@ -166,6 +168,7 @@ def test_text_for_preprocess(
         ([*pair, *train, *new, "--validpref", tmp_path / "valid"], "no file"),
         ([*pair, *new, "--trainpref", tmp_path / "x"], f"no file {tmp_path / 'x'}.en"),
         ([*pair, *new], "no text to make dictionaries from"),
+        ([*pair, *new, "--trainpref", tmp_path / "empty"], "empty.de: found no lines"),
         ([*pair, *train, *new, "--srcdict", "x.txt"], "--srcdict x.txt: no such file"),
         ([*pair, *train, "--destdir", data], f"{data / 'dict.en.txt'} is there already"),
     ):
