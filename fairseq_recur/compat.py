@@ -7,7 +7,6 @@ finds it and leaves it alone. `environment_report` and `known_problems` describe
 machine for ``fairseq-recur check``.
 """
 
-import ast
 import atexit
 import collections
 import contextlib
@@ -42,6 +41,8 @@ import torch
 
 from fairseq_recur.errors import CheckpointError, ConfigError, ProcessError
 from fairseq_recur.files import whole_file
+from fairseq_recur.options import refuse_impossible
+from fairseq_recur.values import evaluate
 
 logger = logging.getLogger(__name__)
 
@@ -161,7 +162,6 @@ def _load_weights_only() -> None:
         os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
 
 
-NOTHING_RUN = "Nothing in it was executed."
 NOTHING = "Nothing in it was executed and nothing was loaded."
 AGAIN = "Copy or download it again, or go back to an earlier checkpoint."
 
@@ -268,30 +268,6 @@ def _evaluate_values_alone() -> None:
     for name, module in list(sys.modules.items()):
         if name.split(".")[0] in ("fairseq", "fairseq_cli") and isinstance(module, types.ModuleType):
             vars(module).setdefault("eval", evaluate)
-
-
-def evaluate(text: Any) -> Any:
-    """What a text of numbers, texts, lists and their sums and products stands for.
-
-    It takes the place of eval() in fairseq, whose options are such as "[(512, 3)] * 20".
-
-    Raises:
-        ConfigError: the text asks for anything else
-    """
-    allowed = (
-        ast.Expression, ast.Constant, ast.Tuple, ast.List, ast.Set, ast.Dict, ast.Load,
-        ast.UnaryOp, ast.USub, ast.UAdd, ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.Div,
-    )  # fmt: skip
-    try:
-        tree = ast.parse(text.strip(), mode="eval")
-        if all(isinstance(node, allowed) for node in ast.walk(tree)):
-            return eval(compile(tree, "<option>", "eval"), {"__builtins__": {}})
-    except Exception as error:  # also what a sum of a text and a number raises
-        raise ConfigError(f"the value {text!r} of an option cannot be read ({error})") from None
-    raise ConfigError(
-        f"the value {text!r} of an option is no list, number or text. {NOTHING_RUN} Correct it, or "
-        "use no checkpoint whose configuration has it."
-    )
 
 
 @_adaptation(
@@ -439,7 +415,8 @@ def _refuse_fp16_without_cuda(common: Any) -> None:
 @_adaptation(
     "arguments",
     "--bf16 sets tpu, which crashes without torch_xla; fairseq-validate without --task ends with "
-    "KeyError: None; --fp16 without a GPU ends with an AssertionError",
+    "KeyError: None; --fp16 without a GPU ends with an AssertionError; --save-interval 0 with a "
+    "ZeroDivisionError after the first epoch",
     "a fairseq without `args.tpu = True` in options.parse_args_and_arch",
 )
 def _mend_arguments() -> None:
@@ -460,6 +437,7 @@ def _mend_arguments() -> None:
             # Only training has --max-update; generation casts to fp16 on a CPU as well.
             if hasattr(parsed, "max_update") and getattr(parsed, "fp16", None) is not None:
                 _refuse_fp16_without_cuda(parsed)
+            refuse_impossible(vars(parsed))
             return result
 
         return parse_args_and_arch
@@ -524,6 +502,19 @@ def _unreadable(override: str, keys: set[str]) -> str | None:
     return None
 
 
+def _flat(cfg: Any) -> dict[str, Any]:
+    """The options of a training as its command line would have them."""
+    from omegaconf import DictConfig, OmegaConf
+
+    found: dict[str, Any] = {}
+    for name in set(cfg) - {"model", "task"}:
+        section = None if OmegaConf.is_missing(cfg, name) else cfg[name]
+        if isinstance(section, DictConfig):
+            found.update(OmegaConf.to_container(section, resolve=True))
+            found[name] = found.pop("_name", None)
+    return found
+
+
 @_adaptation(
     "training checks",
     "fairseq-hydra-train imports the user-dir after its options are read and its processes are "
@@ -538,6 +529,7 @@ def _check_training() -> None:
         def __init__(self: Any, cfg: Any, *args: Any, **kwargs: Any) -> None:
             if isinstance(cfg, DictConfig):
                 _refuse_fp16_without_cuda(cfg.common)
+                refuse_impossible(_flat(cfg))
                 processes = _launched_processes()
                 if processes > 1 and cfg.distributed_training.distributed_world_size == 1:
                     raise ConfigError(
