@@ -4,7 +4,7 @@ import logging
 import re
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Dict, Iterator, List, NamedTuple, Set, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 import torch
 from fairseq.dataclass import FairseqDataclass
@@ -104,8 +104,9 @@ def step_time(meters: MetersDict) -> float:
 class Monitor:
     """Adds what there is to see of a model to fairseq's meters.
 
-    A line of the log has the mean over the looks that fall between it and the one before, or,
-    if none does, what the last look saw.
+    A look is at one update, and with ``--update-freq`` at each batch of it. A line of the log has
+    the mean over the looks that fall between it and the one before, or, if none does, what was
+    seen last.
 
     Args:
         interval: updates from one look to the next, at least 1
@@ -114,14 +115,14 @@ class Monitor:
     def __init__(self, interval: int) -> None:
         self.interval = interval
         self.seen: Dict[str, float] = {}
-        self.first = True
+        self.first: Optional[int] = None
         self.looking = False
         self.warned: Set[str] = set()
 
     def before(self, model: nn.Module, num_updates: int) -> None:
         """To be called before each forward pass of training."""
-        self.looking = self.first or num_updates % self.interval == 0
-        self.first = False
+        self.first = num_updates if self.first is None else self.first
+        self.looking = num_updates == self.first or num_updates % self.interval == 0
         metrics.log_derived("step_time", step_time, priority=899)
         for name, value in self.seen.items():
             # In fairseq's meters a weight of zero is for want of anything else.
