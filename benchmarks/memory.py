@@ -1,4 +1,4 @@
-"""Whether memory stays flat over hours: python benchmarks/memory.py --output benchmarks/results/memory_cpu
+"""Whether memory stays flat over hours: python benchmarks/memory.py [--output FILE]
 
 A small model decodes thousands of sentences in one `fairseq-recur interactive`, and trains over thousands
 of epochs, with validation and checkpoints, in one `fairseq-recur train`. The resident memory of the
@@ -7,7 +7,6 @@ through the second half, when everything has been allocated once.
 """
 
 import argparse
-import json
 import random
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Dict, Iterator, List, NamedTuple
 
 import numpy as np
-from rsa_forms import provenance
+from measuring import record
 
 from fairseq_recur.cli import main as fairseq_recur
 
@@ -168,8 +167,7 @@ def main() -> None:
             arch: {k: {**c._asdict(), "slope_kib": c.slope} for k, c in kinds.items()}
             for arch, kinds in curves.items()
         }
-        record = {**provenance(args), "command": "python benchmarks/memory.py", "rows": rows}
-        args.output.with_suffix(".json").write_text(json.dumps(record) + "\n")
+        record(args.output.with_suffix(".json"), rows)
         draw(curves, args.output.with_suffix(".png"))
 
 

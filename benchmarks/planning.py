@@ -6,14 +6,13 @@ a matrix product, the bandwidth of a copy and the time of a small operation, mea
 """
 
 import argparse
-import json
 import statistics
 import time
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Sequence, Tuple
 
 import torch
-from rsa_forms import provenance
+from measuring import record
 
 import fairseq_recur  # noqa: F401  (registers the presets)
 from fairseq_recur.cli import build_parser
@@ -234,8 +233,7 @@ def main() -> None:
     rows = measure(args.repeats)
     print_table(measured(rows))
     if args.output:
-        about = {**provenance(args), "command": "python benchmarks/planning.py measure"}
-        args.output.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
+        record(args.output, rows)
 
 
 if __name__ == "__main__":

@@ -6,9 +6,8 @@ from contextlib import redirect_stdout
 from io import StringIO
 from itertools import islice
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-import torch
 from fairseq import options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.modules import MultiheadAttention
@@ -17,6 +16,7 @@ from fairseq.utils import move_to_cuda
 from torch import Tensor, nn
 
 from fairseq_recur.cli import main as fairseq_recur
+from fairseq_recur.errors import ConfigError
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 FUSED = "+fused"
@@ -122,18 +122,9 @@ class System:
         return sum(p.numel() for p in self.model.parameters() if p.requires_grad)
 
     def batches(self, split: str, tokens: int, count: int) -> List[Dict[str, Any]]:
-        """The first batches of an epoch, in fairseq's order; the same for every system."""
-        self.task.load_dataset(split)
-        iterator = self.task.get_batch_iterator(
-            self.task.dataset(split), max_tokens=tokens, max_positions=self.positions(),
-            ignore_invalid_inputs=True, required_batch_size_multiple=1, seed=1,
-        )  # fmt: skip
-        found = list(islice(iterator.next_epoch_itr(shuffle=split == "train"), count))
-        return [move_to_cuda(b) for b in found] if self.device == "cuda" else found
-
-    def positions(self) -> Tuple[int, int]:
-        """What fits the model."""
-        return self.cfg.model.max_source_positions, self.cfg.model.max_target_positions
+        """The first batches of an epoch, on the device; the same for every system."""
+        found = batches_of(self.task, self.cfg, split, tokens, count)
+        return [move_to_cuda(batch) for batch in found] if self.device == "cuda" else found
 
     def update(self, batch: Dict[str, Any]) -> None:
         """One update: forward, backward, optimizer."""
@@ -163,11 +154,22 @@ def fused(attention: MultiheadAttention) -> Any:
     return forward
 
 
+def batches_of(
+    task: Any, cfg: Any, split: str, tokens: int, count: Optional[int]
+) -> List[Dict[str, Any]]:
+    """The first batches of an epoch, or all, in fairseq's order: shuffled for training alone."""
+    task.load_dataset(split)
+    iterator = task.get_batch_iterator(
+        task.dataset(split), max_tokens=tokens, ignore_invalid_inputs=True, seed=1,
+        max_positions=(cfg.model.max_source_positions, cfg.model.max_target_positions),
+        required_batch_size_multiple=1,
+    )  # fmt: skip
+    found = list(islice(iterator.next_epoch_itr(shuffle=split == "train"), count))
+    if not found:
+        raise ConfigError(f"no line of {split} fits the model; give larger --max-source-positions")
+    return found
+
+
 def tokens_of(batches: Sequence[Dict[str, Any]]) -> int:
     """Target tokens, as fairseq counts words."""
     return sum(batch["ntokens"] for batch in batches)
-
-
-def use_threads(count: int) -> None:
-    """Compute in so many threads."""
-    torch.set_num_threads(count)

@@ -10,7 +10,6 @@ attention in training.
 
 import argparse
 import logging
-import statistics
 import tempfile
 from pathlib import Path
 from typing import Any, Dict, List

@@ -1,0 +1,155 @@
+"""Write the tables of README.md from the recorded results: python benchmarks/tables.py [--check]
+
+A table stands between `<!-- table: NAME -->` and `<!-- end -->`, where NAME is a file of results/,
+and a name of TABLES behind it if the file has several. A test says when they are out of date.
+"""
+
+import argparse
+import json
+import re
+import statistics
+import sys
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Sequence
+
+from measuring import middle
+
+HERE = Path(__file__).resolve().parent
+PLACE = re.compile(r"(<!-- table: (\S+?)(?: (\S+))? -->\n).*?(<!-- end -->)", re.S)
+Rows = Iterable[Sequence[str]]
+
+
+def ops(result: Dict[str, Any]) -> Iterator[List[str]]:
+    """Every operation, length and form."""
+    yield ["operation", "length", "form", "forward, ms", "forward and backward, ms", "peak, MiB"]
+    for row in result["rows"]:
+        for form, found in row["forms"].items():
+            yield [
+                row["op"].replace("_", " "), str(row["length"]), form, digits(found["forward_ms"]),
+                digits(found["both_ms"]), f"{found['peak_mib']:.1f}",
+            ]  # fmt: skip
+
+
+def training(result: Dict[str, Any]) -> Iterator[List[str]]:
+    """Speed of whole models."""
+    lengths = "source" in result["rows"][0]
+    head = ["system", "parameters, M", "target tokens/s", "of the first", "peak, MiB"]
+    yield ["source", *head] if lengths else head
+    for row in result["rows"]:
+        cells = [
+            f"`{row['system']}`", f"{row['parameters'] / 1e6:.1f}",
+            middle(row["tokens_per_second"], 0), middle(row["of_first"], 2),
+            f"{row['peak_mib']:.0f}",
+        ]  # fmt: skip
+        yield [str(row["source"]), *cells] if lengths else cells
+
+
+def processes(result: Dict[str, Any]) -> Iterator[List[str]]:
+    """Speed with processes."""
+    yield ["system", "processes", "target tokens/s", "of one process"]
+    for row in result["rows"]:
+        yield [
+            f"`{row['system']}`", str(row["processes"]), middle(row["tokens_per_second"], 0),
+            middle(row["of_one"], 2),
+        ]  # fmt: skip
+
+
+def decoding(result: Dict[str, Any]) -> Iterator[List[str]]:
+    """Speed, lengths and quality."""
+    metric = next((name for name in ("bleu", "rougeL") if name in result["rows"][0]), None)
+    yield [
+        "beam", "source", "system", "sentences/s", "of the first", "pieces out",
+        *([] if metric is None else [{"bleu": "BLEU", "rougeL": "ROUGE-L"}[metric]]),
+    ]  # fmt: skip
+    for row in result["rows"]:
+        yield [
+            str(row["beam"]), f"{row['source']:g}", f"`{row['system']}`",
+            digits(row["sentences_per_second"]), middle(row["of_first"], 2), f"{row['output']:g}",
+            *([] if metric is None else [f"{row[metric]:.2f}"]),
+        ]  # fmt: skip
+
+
+def forms(result: Dict[str, Any]) -> Iterator[List[str]]:
+    """Milliseconds of every form of RSA."""
+    yield ["side", "length", *result["rows"][0]["ms"]]
+    for row in result["rows"]:
+        yield [row["side"], str(row["length"]), *(middle(t, 0) for t in row["ms"].values())]
+
+
+def steps(result: Dict[str, Any], op: str) -> Iterator[List[str]]:
+    """A step of decoding."""
+    rows = [row for row in result["rows"] if row["op"] == op]
+    first, *others = rows[0]["forms"]
+    yield ["length", f"{first}, ms", *(x for o in others for x in (f"{o}, ms", "times as fast"))]
+    for row in rows:
+        yield [
+            str(row["length"]), digits(row["forms"][first]["ms"]),
+            *(x for o in others
+              for x in (digits(row["forms"][o]["ms"]), middle(row["forms"][o]["faster"], 2))),
+        ]  # fmt: skip
+
+
+def memory(result: Dict[str, Any]) -> Iterator[List[str]]:
+    """Resident memory."""
+    yield ["architecture", "work", "MiB at the end", "KiB for each epoch or sentence"]
+    for arch, kinds in result["rows"].items():
+        for kind, curve in kinds.items():
+            yield [arch, kind, f"{curve['mib'][-1]:.0f}", f"{curve['slope_kib']:+.2f}"]
+
+
+def comparison(result: Dict[str, Any]) -> Iterator[List[str]]:
+    """Two commits."""
+    yield ["measured", f"{result['before']}", f"{result['after']}", "ratio"]
+    for row in result["rows"]:
+        yield [row["what"], digits(row["before"]), digits(row["after"]), middle(row["ratio"], 3)]
+
+
+TABLES: Dict[str, Callable[..., Rows]] = {
+    f.__name__: f for f in (ops, training, processes, decoding, forms, steps, memory, comparison)
+}
+
+
+def digits(values: Sequence[float]) -> str:
+    """Median and range with three digits of the median."""
+    size = statistics.median(values)
+    return middle(values, 0 if size >= 100 else 1 if size >= 10 else 2 if size >= 1 else 3)
+
+
+def markdown(rows: Rows) -> str:
+    """A table; numbers to the right."""
+    head, *body = rows
+    numeric = [all(re.match(r"[-+.\d]", row[c]) for row in body) for c in range(len(head))]
+    lines = [head, ["---:" if right else "---" for right in numeric], *body]
+    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
+
+
+def table(file: str, kind: str) -> str:
+    """What stands at a place: the command, commit and machine, and the table."""
+    result = json.loads((HERE / "results" / file).read_text(encoding="utf-8"))
+    name, _, argument = kind.partition(":")
+    rows = TABLES[name](result, argument) if argument else TABLES[name](result)
+    torch = result.get("versions", {}).get("torch") or result["torch"]
+    about = f"Commit {result['commit']}, torch {torch}, {result['threads']} threads; {result['machine']}."
+    return f"\n    {result['command']}\n\n{about}\n\n{markdown(rows)}\n"
+
+
+def filled(text: str) -> str:
+    """A page with its tables as they should be."""
+    return PLACE.sub(lambda m: m[1] + table(m[2], m[3]) + m[4], text)
+
+
+def main() -> None:
+    """Write the page, or say that it is out of date."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; end with 1 if it would")
+    args = parser.parse_args()
+    page = HERE / "README.md"
+    before = page.read_text(encoding="utf-8")
+    after = filled(before)
+    if args.check:
+        sys.exit(after != before and f"{page} is out of date: python benchmarks/tables.py")
+    page.write_text(after, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
