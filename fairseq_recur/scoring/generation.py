@@ -71,7 +71,7 @@ def read_hypotheses(path: Union[str, Path], count: Optional[int] = None) -> List
     if missing:
         raise ConfigError(
             f"{path}: fairseq output without {_some(missing)} (ids 0 to {wanted - 1} expected, "
-            f"{len(chosen)} found); were sentences skipped as too long, or is the file cut off?"
+            f"{len(chosen)} found); generate again (were long ones skipped, or is the file cut off?)"
         )
     if known > wanted:
         raise ConfigError(

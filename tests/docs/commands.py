@@ -1,22 +1,39 @@
 """Finding the commands in Markdown files, and parsing them with the real parsers."""
 
 import argparse
+import ast
+import importlib
+import os
 import re
 import shlex
+import subprocess
+from argparse import Namespace
 from functools import lru_cache
+from itertools import groupby, takewhile
 from pathlib import Path
-from typing import Dict, FrozenSet, Iterator, List
+from textwrap import dedent
+from typing import Dict, FrozenSet, Iterator, List, Tuple, Union
+
+from omegaconf import DictConfig, OmegaConf
 
 import fairseq_recur
 from fairseq import options
+from fairseq.data import Dictionary
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_DATACLASS_REGISTRY
 from fairseq.registry import REGISTRIES
 from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY
 from fairseq_recur import cli
+from fairseq_recur.models.check import check_config
+from fairseq_recur.models.language_model import RsaLanguageModel, check_language_model
+from fairseq_recur.models.model import RecurrentTransformerModel
 
 ROOT = Path(__file__).resolve().parents[2]
 USER_DIR = str(Path(fairseq_recur.__file__).parent)
+
+OURS = ("fairseq-\\S+", "torchrun", "python", "bash")
+HERE_DOCUMENT = re.compile(r"^ *cat > (\S+\.py) <<'?(\w+)'?\n(.*?)\n *\2$", re.M | re.S)
+SHELL = ("for", "done", "cd", "source", "export", "echo")
 
 PARSERS = {
     "train": options.get_training_parser,
@@ -37,39 +54,100 @@ def markdown_files() -> List[Path]:
     )
 
 
-def code_lines(text: str) -> Iterator[str]:
-    """The lines of fenced and indented code blocks, continued lines joined."""
-    fenced, block = False, []
+def code_lines(text: str) -> Iterator[Tuple[bool, str]]:
+    """The lines of bash blocks, and of others that may be a program's output: (is bash, line).
+
+    Continued lines are joined. A block of another language has no commands.
+    """
+    language, blocks = None, []
     for line in text.splitlines():
-        if line.lstrip().startswith("```"):
-            fenced = not fenced
-        elif fenced or line.startswith("    "):
-            block.append(line.strip())
-    yield from "\n".join(block).replace("\\\n", " ").splitlines()
+        fence = re.match(r"\s*```(\w*)", line)
+        if fence:
+            language = fence[1] if language is None else None
+        elif language in ("bash", "") or (language is None and line.startswith("    ")):
+            blocks.append((language == "bash", line.strip()))
+    joined = ""
+    for is_bash, line in blocks:
+        joined += line.removesuffix("\\")
+        if not line.endswith("\\"):
+            yield is_bash, joined
+            joined = ""
+
+
+def settings_and_commands(text: str) -> Iterator[Tuple[List[str], List[str]]]:
+    """Every simple command of the bash blocks, and those of ours elsewhere.
+
+    Yields:
+        the names of the variables that it is given, and its words
+    """
+    for is_bash, line in code_lines(HERE_DOCUMENT.sub("", text)):
+        line = line.replace("$(fairseq-recur path)", USER_DIR)
+        if not (is_bash or re.match(rf"((\w+=\S+|echo .*\|) *)*({'|'.join(OURS)})( |$)", line)):
+            continue
+        lexer = shlex.shlex(line, posix=True, punctuation_chars="<>|&;")
+        lexer.whitespace_split = True
+        for is_end, part in groupby(lexer, lambda word: word in ("|", "&&", ";")):
+            words = [] if is_end else [word for word in part if word not in ("do", "...")]
+            words = [w for place, w in enumerate(words)
+                     if not {"<", ">"} & {w, *words[max(0, place - 1) : place]}]  # fmt: skip
+            assigned = list(takewhile(lambda word: re.match(r"[A-Z_]+=", word), words))
+            if words:
+                yield [word.split("=")[0] for word in assigned], words[len(assigned) :]
 
 
 def commands(text: str) -> Iterator[List[str]]:
-    """The calls of fairseq, of fairseq-recur and of the project's scripts, as words."""
-    for line in code_lines(text):
-        line = line.replace("$(fairseq-recur path)", USER_DIR)
-        if re.match(r"(fairseq-|torchrun |python -m fairseq_recur|bash |echo .*\| )", line):
-            words = shlex.split(line.split("| ")[-1], comments=True)
-            yield [w for w in words if w not in ("...", ">")]
+    """The words of every command that a page shows, but those of programs that it writes itself."""
+    written = {name: ast.parse(dedent(body)) for name, _, body in HERE_DOCUMENT.findall(text)}
+    for _, words in settings_and_commands(text):
+        if words and words[0] not in SHELL and not written.keys() & set(words[1:2]):
+            yield words
 
 
 def parse(words: List[str]) -> None:
-    """Parse one command as the program would; raises or exits if it would not take it."""
+    """Parse one command as its program would; raises or exits if it would not take it."""
+    if words[:2] == ["bash", "scripts/launch/node.sh"]:
+        settings = {**os.environ, "PRINT": "1", "GPUS": "1", "PYTHON": "python"}
+        said = subprocess.run(words, cwd=ROOT, env=settings, capture_output=True, text=True)
+        words = shlex.split(said.stdout)
     if words[0] == "torchrun":
         assert re.fullmatch(r"torchrun --nproc_per_node \d+ -m fairseq_recur", " ".join(words[:5]))
         words = ["fairseq-recur", *words[5:]]
     if words[:3] == ["python", "-m", "fairseq_recur"]:
         words = ["fairseq-recur", *words[3:]]
-    if words[0] == "bash":
-        assert (ROOT / words[1]).is_file(), words
-    elif words[0] == "fairseq-recur":
+    if words[0] == "fairseq-recur":
         parse_own(words[1], words[2:])
-    else:
+    elif words[0].startswith("fairseq-"):
         parse_fairseq(words[0].removeprefix("fairseq-"), words[1:])
+    elif words[0] in ("bash", "python"):
+        parse_script(words)
+    else:
+        parse_others(words)
+
+
+def parse_script(words: List[str]) -> None:
+    """A script of the project: it is there, and the options are some that there are."""
+    if words[:2] == ["python", "-m"]:
+        assert words[2] in ("venv", "tests.freeze"), f"what is {' '.join(words)}?"
+        return
+    assert (ROOT / words[1]).is_file(), f"there is no {words[1]}"
+    own = set(re.findall(r'"(--[\w-]+)"', (ROOT / words[1]).read_text(encoding="utf-8")))
+    known = own if words[0] == "python" else known_options()
+    for word in words[2:]:
+        assert not word.startswith("--") or word in known, f"{words[1]} has no {word}"
+
+
+def parse_others(words: List[str]) -> None:
+    """A program that is not ours, used as we know it."""
+    if words[0] == "subword-nmt":
+        command = importlib.import_module("subword_nmt." + words[1].replace("-", "_"))
+        known = {o for action in command.create_parser()._actions for o in action.option_strings}
+        given = {word for word in words[2:] if word.startswith("-")}
+        assert given <= known, f"subword-nmt {words[1]} has no {given - known}"
+    elif words[:2] == ["pip", "install"]:
+        for extra in re.findall(r"\[(\w+)\]", " ".join(words)):
+            assert f'"{extra}": [' in (ROOT / "setup.py").read_text(), f"there is no [{extra}]"
+    else:
+        assert words[:2] == ["git", "clone"], f"what is {' '.join(words)}?"
 
 
 def parse_own(command: str, arguments: List[str]) -> None:
@@ -90,10 +168,22 @@ def parse_fairseq(command: str, arguments: List[str]) -> None:
         PARSERS[command]().parse_args(arguments)
     else:
         args = options.parse_args_and_arch(PARSERS[command](), arguments)
+        cfg = convert_namespace_to_omegaconf(args)
         if command == "train":
-            assert args.arch in ARCH_MODEL_REGISTRY
-        convert_namespace_to_omegaconf(args)
+            check_model(args.arch, cfg.model)
     return None
+
+
+def check_model(arch: str, model: Union[DictConfig, Namespace]) -> None:
+    """What a model of ours would say of its options; ConfigError if it would refuse them."""
+    if isinstance(model, Namespace):  # fairseq's own
+        return
+    given = Namespace(**OmegaConf.to_container(model, resolve=True, enum_to_str=True))
+    kind, words = ARCH_MODEL_REGISTRY[arch], Dictionary()
+    if issubclass(kind, RecurrentTransformerModel):
+        check_config(given, kind.config_class(), words, words)
+    elif issubclass(kind, RsaLanguageModel):
+        assert not list(check_language_model(given, words))
 
 
 def parse_hydra(arguments: List[str]) -> None:

@@ -9,7 +9,16 @@ from typing import List
 
 import pytest
 
-from tests.docs.commands import ROOT, commands, markdown_files, parse
+from fairseq_recur import cli
+from fairseq_recur.errors import ConfigError
+from tests.docs.commands import (
+    ROOT,
+    commands,
+    known_options,
+    markdown_files,
+    parse,
+    settings_and_commands,
+)
 
 FILES = markdown_files()
 SCRIPTS = sorted(
@@ -21,6 +30,7 @@ SCRIPTS = sorted(
     and path.read_bytes().startswith((b"#!/usr/bin/env bash", b"# What the steps"))
 )
 
+COMMANDS = {*cli.OWN_COMMANDS, *cli.wrap.COMMANDS, "COMMAND"}
 
 assert len(SCRIPTS) > 5
 
@@ -38,22 +48,93 @@ def test_commands_parse(path: Path) -> None:
             assert not stop.code, f"not taken: {' '.join(words)}"
 
 
-def test_commands_are_found_and_a_wrong_flag_is_seen() -> None:
+def test_commands_are_found() -> None:
     found = [words for path in FILES for words in commands(path.read_text(encoding="utf-8"))]
     programs = {" ".join(words[:2]) for words in found}
     for program in ("fairseq-recur train", "fairseq-recur interactive", "fairseq-recur hydra-train",
                     "bash scripts/test.sh", "bash examples/quickstart/run.sh"):  # fmt: skip
         assert program in programs
-    for wrong in (
-        "fairseq-train data --arch transformer_biarn --recurrence-stepz 3",
-        "fairseq-train data --arch transformer_biern",
-        "fairseq-recur score --systems a=b",
-        "fairseq-recur nonsense",
-    ):
-        with pytest.raises(SystemExit):
-            parse(wrong.split())
-    with pytest.raises(AssertionError):
-        parse(["bash", "scripts/none.sh"])
+
+
+TRAIN = "fairseq-recur train data --optimizer adam --arch transformer_biarn"
+
+
+@pytest.mark.parametrize("wrong", [
+    f"{TRAIN} --recurrence-stepz 3",
+    f"{TRAIN} --recurrence-steps 0",
+    f"{TRAIN} --recurrence none --recurrence-steps 3",
+    f"{TRAIN}n",
+    "fairseq-recur score --systems a=b",
+    "fairseq-recur nonsense",
+    "fairseq-nonsense",
+    "bash scripts/none.sh",
+    "bash scripts/test.sh --nonsense",
+    "GPUS=8 bash scripts/none.sh",
+    "export GPUS=8 && bash scripts/none.sh",
+    f"bash scripts/launch/node.sh data --arch transformer_biarn --nonsense",
+    "python benchmarks/none.py",
+    "python benchmarks/ops.py --nonsense",
+    "python -m nonsense",
+    "for set in train valid; do subword-nmt apply-bpe --nonsense < $set; done",
+    "echo A sentence. | fairseq-recur nonsense",
+    "pip install 'fairseq-recur[nonsense]'",
+    "make everything",
+    "cat file | nonsense > out",
+])  # fmt: skip
+@pytest.mark.parametrize("page", [
+    "Text.\n\n```bash\n{}\n```\n", "1. Text.\n\n   ```bash\n   {}\n   ```\n",
+    "```bash\nfairseq-recur check\n{}\n```\n",
+])  # fmt: skip
+def test_a_wrong_command_is_seen(page: str, wrong: str) -> None:
+    with pytest.raises((SystemExit, AssertionError, ConfigError, ImportError, KeyError)):
+        for words in commands(page.format(wrong)):
+            parse(words)
+
+
+# What other programs' options are called, and whose they are.
+OTHERS = {
+    "--config-dir": "hydra", "--config-name": "hydra", "--no-deps": "pip",
+    "--nproc_per_node": "torchrun", "--paired-ar": "sacrebleu", "--paired-bs": "sacrebleu",
+    "--print": "scripts/launch", "--signal": "SBATCH", "--write-vocabulary": "subword-nmt",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("path", FILES, ids=identify)
+def test_options_in_the_text_exist(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    for option in set(re.findall(r"(?<![\w-])--[A-Za-z][\w-]*", text)) - known_options():
+        assert OTHERS.get(option, option) in text.replace(option, ""), f"there is no {option}"
+
+
+def readable(folder: Path) -> str:
+    """The scripts that a command of an example, or of the launcher, reads its settings in."""
+    files = [path for place in (ROOT / "scripts", folder.parent, folder) for path in place.rglob("*")]
+    return "".join(path.read_text() for path in files if path.suffix in (".sh", ".py", ".sbatch"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=identify)
+def test_settings_of_commands_are_read(path: Path) -> None:
+    for names, words in settings_and_commands(path.read_text(encoding="utf-8")):
+        if words[:1] == ["export"]:
+            names = [word.split("=")[0] for word in words[1:]]
+        for name in names:
+            folder = (ROOT / words[1]).parent if words[:1] == ["bash"] else path.parent
+            assert re.search(rf"\b({name}|{name.lower()})\b", readable(folder)), name
+
+
+@pytest.mark.parametrize("path", FILES, ids=identify)
+def test_commands_in_the_text_exist(path: Path) -> None:
+    """`fairseq-recur COMMAND`, `bash FILE` and `scripts/FILE` within sentences and tables."""
+    text = path.read_text(encoding="utf-8")
+    assert set(re.findall(r"^ *```(\w*)", text, re.M)) <= {"", "bash", "python", "math"}
+    for program, word in re.findall(r"`(?:\w+=\S+ )?(fairseq-recur|bash|python) (\w[\w./-]*)", text):
+        if program == "fairseq-recur":
+            assert word in COMMANDS, f"there is no {program} {word}"
+        elif word != "-":
+            found = any((place / word).is_file() for place in (ROOT, path.parent))
+            assert found, f"there is no {word}"
+    for word in re.findall(r"`((?:benchmarks|scripts|examples|tests)/[\w./-]+\.\w+)`", text):
+        assert (ROOT / word).exists(), f"there is no {word}"
 
 
 @pytest.mark.parametrize("path", FILES, ids=identify)

@@ -74,13 +74,13 @@ def test_files_are_read_as_one(tmp_path: Path) -> None:
 
 
 WRONG = [
-    ({"title": 3}, "title: 3 is not a text"),
-    ({"train": None}, "train: None is not flags"),
+    ({"title": 3}, "title: 3; expected a text"),
+    ({"train": None}, "train: None; expected flags"),
     ({"sedes": [1]}, "unknown key sedes"),
-    ({"baseline": "c"}, "baseline: there is no system c; there are a, b"),
-    ({"seeds": [1, 1]}, "seeds: [1, 1] is not a list of different whole numbers"),
-    ({"checkpoint": 0}, "checkpoint: 0 is not a number above 0, best or last"),
-    ({"checkpoint": "newest"}, "checkpoint: 'newest' is not"),
+    ({"baseline": "c"}, "baseline: there is no system c; choose of a, b"),
+    ({"seeds": [1, 1]}, "seeds: [1, 1]; expected a list of different whole numbers"),
+    ({"checkpoint": 0}, "checkpoint: 0; expected a number above 0, best or last"),
+    ({"checkpoint": "newest"}, "checkpoint: 'newest'; expected"),
     ({"speed": {"rounds": 2}}, "speed has no rounds; expected updates, warmup, repeats"),
     ({"speed": {"repeats": 0}}, "speed.repeats: 0"),
     ({"score": {"reference": "r", "metrics": ["blue"]}}, "score.metrics: ['blue']"),

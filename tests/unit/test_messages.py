@@ -16,10 +16,10 @@ SETTING = r"--[a-z]|\b[A-Z][A-Z_]+\b|\b[a-z]+_[a-z_]+\b|\w="
 # What can follow the first clause of a message to say what to do, or what would be right.
 ADVICE = set(
     "add average begin cc check choose compare convert copy correct cut did do evaluate expected fill "
-    "get give import install leave look lower make mend name pip preprocess put raise remove "
+    "generate get give import install leave look lower make mend name pip preprocess put raise remove "
     "replace run say score see set shorten start take train try use wait write".split()
 )
-EXPECTED = r"\b(expected|needs?|is needed|are needed|must|has to|have to|at least|supported are) \S"
+EXPECTED = r"\b(expected|needs?|must|ha(s|ve) to|at least|supported are) \S|\S (is|are) needed"
 # torchrun's and pip's, which messages name as well.
 OTHERS_OPTIONS = {"--nproc-per-node", "--no-python", "--option"}
 VALUE = re.compile(r"\[\[.*?\]\](?!\])", re.DOTALL)
@@ -52,7 +52,7 @@ def lacks(message: Message) -> Iterator[str]:
     for option in set(re.findall(r"(?<![\w-])--[a-z][\w-]*(?![\w-]*X)", bare)):
         if option.replace("_", "-") not in known_options() | OTHERS_OPTIONS:
             yield f"names {option}, which is no option"
-    if not message.place.startswith("fairseq_recur/conversion/"):  # names of the files' weights
+    if not re.search("convert|conversion", message.place):  # which name what is in the files
         names = r"(?<![\w.-])_\w+|\b[a-z]+(?:_[a-z0-9]+)+\b|\b\w+(?=\(\))|\b[A-Z][a-z]+[A-Z]\w+"
         for name in set(re.findall(names, bare)) - documented():
             yield f"names {name}, which the documentation does not"
