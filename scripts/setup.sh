@@ -73,11 +73,18 @@ up_to_date() {
     state_of "$venv/bin/python" "$version" | cmp -s - "$venv/state"
 }
 
+# An environment that somebody else made is not thrown away; `begun` marks those made here.
+if [ -x "$venv/bin/pip" ] && [ ! -f "$venv/begun" ] && [ ! -f "$venv/state" ]; then
+    echo "error: $PWD/$venv is there and was not made by this script, which would make it anew;" \
+        "move it to another name, or remove it" >&2
+    exit 1
+fi
 if ! up_to_date; then
     python="$(choose_python)"
     version="$("$python" -c "$VERSION_OF")"
     echo "Setting up $venv with Python $version; this takes some minutes once"
     "$python" -m venv --clear "$venv"
+    touch "$venv/begun"
     # fairseq 0.12.2, the one for Python 3.10, has metadata that later pips refuse.
     if [ "$version" = 3.10 ]; then pip="pip<24.1"; else pip="pip"; fi
     "$venv/bin/python" -m pip install --quiet --upgrade "$pip"
