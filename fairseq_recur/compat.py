@@ -83,8 +83,9 @@ def apply() -> None:
         import fairseq  # noqa: F401
     except Exception as error:  # a wrong hydra or Python breaks it with many types
         remedies = "".join(f"\n- {p.title}: {p.remedy}" for p in known_problems())
-        message = f"fairseq cannot be imported ({type(error).__name__}: {error})."
-        raise ImportError(message + (remedies or " Install it again with its pins.")) from error
+        message = f"fairseq cannot be imported ({type(error).__name__}: {error}); "
+        remedy = f"do what helps:{remedies}" if remedies else "install it again with its pins"
+        raise ImportError(message + remedy) from error
     for item in ADAPTATIONS:
         item.apply()
 
@@ -163,7 +164,7 @@ def _load_weights_only() -> None:
 
 
 NOTHING = "Nothing in it was executed and nothing was loaded."
-AGAIN = "Copy or download it again, or go back to an earlier checkpoint."
+AGAIN = "Copy or download it again, or go back to an earlier checkpoint"
 
 
 def read_checkpoint(path: str) -> dict[str, Any]:
@@ -173,15 +174,15 @@ def read_checkpoint(path: str) -> dict[str, Any]:
         CheckpointError: it is none, or damaged, or refused
     """
     if not os.path.exists(path):
-        problem = "no such file. fairseq-train writes its checkpoints into --save-dir."
+        problem = "no such file. Name one of those that fairseq-train wrote into --save-dir"
     elif os.path.isdir(path):
-        problem = "this is a folder. Name one file in it, such as checkpoint_best.pt."
+        problem = "this is a folder. Name one file in it, such as checkpoint_best.pt"
     else:
         refuse_damaged(path)
         try:
             state = torch.load(path, map_location="cpu", weights_only=True)
         except PermissionError:
-            problem = "cannot be read. Check the file's permissions."
+            problem = "cannot be read. Check the file's permissions"
         except Exception as error:  # what damaged bytes raise is open-ended
             problem = _loading_problem(path, error)
         else:
@@ -229,7 +230,7 @@ def _loading_problem(path: str, error: Exception) -> str:
         return (
             f"refused, because it asks for {refused[1]}, which no fairseq checkpoint needs: it "
             f"would run code. {NOTHING} Do not use the file; get the weights from a source that "
-            "you trust."
+            "you trust"
         )
     size = os.path.getsize(path)
     return (
@@ -240,7 +241,7 @@ def _loading_problem(path: str, error: Exception) -> str:
 def _content_problem(path: str, state: Any) -> str | None:
     """Why a loaded ``state`` is not what fairseq saves, or None."""
     wanted = 'a dictionary with "model" and one of "cfg" and "args"'
-    advice = "Give a checkpoint that fairseq-train saved."
+    advice = "Give a checkpoint that fairseq-train saved"
     if not isinstance(state, dict):
         return f"{path}: it holds a {type(state).__name__}, expected {wanted}. {advice}"
     if "model" not in state or (state.get("cfg") is None and state.get("args") is None):
@@ -253,7 +254,7 @@ def _content_problem(path: str, state: Any) -> str | None:
     if part not in (None, "none") and not any("recurrence_encoder." in k for k in state["model"]):
         return (
             f"{path}: its configuration says recurrence={part}, but its weights have no "
-            "recurrence encoder: it was changed after it was saved. Use the original checkpoint."
+            "recurrence encoder: it was changed after it was saved. Use the original checkpoint"
         )
     return None
 
@@ -288,7 +289,7 @@ def _explain_checkpoint_errors() -> None:
             except Exception as error:
                 problem = checkpoint_problem(PathManager.get_local_path(path))
                 if problem is None and load.__name__ == "load_ema_from_checkpoint":
-                    problem = f"{path}: it holds no EMA weights; --store-ema saves them."
+                    problem = f"{path}: it holds no EMA weights; train with --store-ema"
                 if problem is None:
                     raise
                 raise CheckpointError(problem) from (error if isinstance(error, OSError) else None)
@@ -309,7 +310,8 @@ def _explain_checkpoint_errors() -> None:
                 if "Model file not found" not in str(error):
                     raise
                 path = str(error).rpartition(": ")[2]
-                raise CheckpointError(checkpoint_problem(path) or str(error)) from None
+                problem = checkpoint_problem(path) or f"{error}; give a --path that is there"
+                raise CheckpointError(problem) from None
 
         return wrapper
 
@@ -360,7 +362,7 @@ def _whole_checkpoint(path: str) -> typing.Iterator[typing.BinaryIO]:
         raise CheckpointError(
             f"{path} could not be written ({type(error).__name__}: {error}); the disk of {folder} "
             f"has {free / 1e9:.2f} GB left. The checkpoints that were there are whole: make room, "
-            "and the same command goes on from the last of them."
+            "and the same command goes on from the last of them"
         ) from error
 
 
@@ -408,7 +410,7 @@ def _refuse_fp16_without_cuda(common: Any) -> None:
             why = "--cpu is given" if common.cpu else "torch finds none"
             raise ConfigError(
                 f"--fp16 trains on a CUDA device, and {why}. Leave --fp16 out, or use --bf16 or "
-                "--memory-efficient-fp16."
+                "--memory-efficient-fp16"
             )
 
 
@@ -459,7 +461,8 @@ def _refuse_unreadable_values() -> None:
             try:
                 return evaluate(x, x_type)
             except (SyntaxError, TypeError, OverflowError, MemoryError, RecursionError) as error:
-                raise ValueError(str(error)) from error  # argparse knows this one
+                # argparse knows this one
+                raise ValueError(f"{x!r}: expected a list of numbers ({error})") from error
 
         return eval_str_list
 
@@ -493,7 +496,7 @@ def _unreadable(override: str, keys: set[str]) -> str | None:
     if "${" in value:
         unknown = [k for k in re.findall(r"\$\{([^}]*)\}?", value) if k not in keys]
         if unknown or key in value:
-            return f"{name} {value}: ${{...}} would stand for another option, and there is none"
+            return f"{name} {value}: ${{...}} stands for another option, found none; leave it out"
     if "\\" in value:
         try:
             OverridesParser.create().parse_overrides([override])
@@ -534,7 +537,7 @@ def _check_training() -> None:
                 if processes > 1 and cfg.distributed_training.distributed_world_size == 1:
                     raise ConfigError(
                         f"torchrun started {processes} processes, and each would train a model of "
-                        "its own. Start with `fairseq-recur hydra-train`, which joins them."
+                        "its own. Start with `fairseq-recur hydra-train`, which joins them"
                     )
                 if getattr(cfg.model, "base_layers", 0) is None:
                     with open_dict(cfg.model):
@@ -649,7 +652,7 @@ def _not_finite(first: str | None, parameters: list[tuple[str, torch.nn.Paramete
         + (f"Gradients that are not finite: {names}. " if wrong else "")
         + "The update was not made. Train on from the last checkpoint with a lower --lr, a "
         "--clip-norm, a longer --warmup-updates or without half precision; gnorm in the log shows "
-        "how the gradients grew."
+        "how the gradients grew"
     )
 
 
@@ -676,7 +679,7 @@ def _mend_amp() -> None:
                 return clip(self, max_norm, aggregate_norm_fn)
             norm = self.fp32_optimizer.clip_grad_norm(max_norm, aggregate_norm_fn)
             if not torch.isfinite(norm).all():
-                raise FloatingPointError("gradients are Nan/Inf")
+                raise FloatingPointError("the gradients are NaN or Inf; train on with a lower --lr")
             return norm
 
         return clip_grad_norm
@@ -809,7 +812,7 @@ def _mend_torchrun() -> None:
                 raise ConfigError(
                     f"--distributed-world-size {wanted} without a GPU: fairseq starts one process "
                     f"for each GPU only. Use torchrun --nproc_per_node {wanted} --no-python "
-                    "fairseq-train ..., and leave --distributed-world-size out."
+                    "fairseq-train ..., and leave --distributed-world-size out"
                 )
             return infer(cfg, force_distributed)
 
@@ -1062,7 +1065,8 @@ def _refuse_unknown(kind: type, unknown: list[str], options: list[str]) -> None:
     if unknown:
         close = (difflib.get_close_matches(name, options, n=1) for name in unknown)
         lines = [
-            f"there is no option {name!r}" + "".join(f"; did you mean {match}?" for match in found)
+            f"there is no option {name!r}; "
+            + (f"did you mean {found[0]}?" if found else "see `fairseq-recur train --help`")
             for name, found in zip(unknown, close)
         ]
         raise ConfigError(f"options of {kind.__name__}:\n- " + "\n- ".join(lines))
@@ -1110,9 +1114,9 @@ def _truncate_in_interactive() -> None:
                 if not str(error).startswith("Size of sample"):
                     raise
                 raise ConfigError(
-                    f"{error}. Those lines then have no output: --truncate-source with "
-                    "--max-source-positions N cuts long sources instead, and in --task "
-                    "summarization --truncate-target long targets."
+                    f"{error}. Those lines then have no output: cut long sources with "
+                    "--truncate-source and --max-source-positions N, and in --task summarization "
+                    "long targets with --truncate-target"
                 ) from None
 
         return filter_indices_by_size
@@ -1192,7 +1196,7 @@ def _mend_user_dir() -> None:
             elif path is not None and path.name == PACKAGE.name and path.is_dir():
                 raise ConfigError(
                     f"--user-dir {given} is another copy of {PACKAGE.name}: the one in {PACKAGE} "
-                    "was imported first. Leave --user-dir out, or give that path, or uninstall it."
+                    "was imported first. Leave --user-dir out, or give that path, or uninstall it"
                 )
             import_module(args)
 
