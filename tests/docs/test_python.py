@@ -1,4 +1,4 @@
-"""Every example of docs/python.md runs, in the order of the page."""
+"""Every example of docs/python.md and of README.md runs, in the order of the page."""
 
 import re
 from pathlib import Path
@@ -17,7 +17,10 @@ from tests.docs.commands import ROOT
 from tests.unit.test_language_model import SMALL_LM
 
 PAGE = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
+BLOCKS, README = (
+    re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(encoding="utf-8"), re.M | re.S)
+    for page in ("docs/python.md", "README.md")
+)
 
 PAIR = ["-s", "en", "-t", "de", *SMALL]
 MODELS: Dict[str, List[str]] = {
@@ -75,6 +78,9 @@ def test_examples_run(place: Path, capsys: pytest.CaptureFixture) -> None:
     assert names["hypothesis"].tokens[-1] == "</s>" and "\u2581" not in names["hypothesis"].text
     assert names["scored"][0].text == "Klicken Sie auf die Zelle."
     assert "steps 0" in printed and printed.count("\n") > 15
+    for block in README:
+        exec(compile(block, "README.md", "exec"), {})
+    assert README and capsys.readouterr().out.count("\n") == 3
 
 
 def test_page_names_every_search_option() -> None:

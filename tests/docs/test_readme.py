@@ -1,0 +1,45 @@
+"""Every command of README.md is run: here on a small corpus, or by what it names."""
+
+from pathlib import Path
+from typing import Callable, Dict
+
+import pytest
+
+from fairseq_recur import cli as program
+from tests.conftest import SMALL
+from tests.docs.commands import ROOT, USER_DIR, commands
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+COMMANDS = [" ".join(words) for words in commands(README)]
+TRAIN = f"fairseq-train data-bin --user-dir {USER_DIR} --arch"
+# What a test cannot run in itself, and the file that runs it.
+ELSEWHERE: Dict[str, str] = {
+    "bash scripts/test.sh": ".ci/run",  # this is what runs the tests
+    "bash examples/quickstart/run.sh": "tests/docs/test_commands.py",  # and its steps are parsed
+    "pip install .": "tests/integration/test_package.py",
+}
+
+
+def test_every_command_is_run_somewhere() -> None:
+    here = [c for c in COMMANDS if c.startswith(TRAIN) or c == "fairseq-recur check"]
+    assert len(here) == 2 and set(COMMANDS) - set(here) == set(ELSEWHERE)
+    for command, file in ELSEWHERE.items():
+        name = command.split()[-1].rpartition("/")[2] if command.startswith("bash") else "pip"
+        assert name in (ROOT / file).read_text(encoding="utf-8"), f"{file} does not run {command}"
+
+
+def test_the_training_runs(
+    corpus: Path, cli: Callable[..., str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As the page has it, but for the sizes: on a small corpus, for two updates."""
+    (words,) = [words for words in commands(README) if words[0] == "fairseq-train"]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data-bin").symlink_to(corpus / "bin")
+    said = cli("train", *words[1:], *SMALL, "--max-update", 2, "--cpu", "--no-progress-bar")
+    assert "(recurrence_encoder)" in said
+    assert (tmp_path / "checkpoints" / "checkpoint_best.pt").is_file()
+
+
+def test_the_check_runs(capsys: pytest.CaptureFixture) -> None:
+    assert program.main(["check"]) in (0, 1)  # 1: a problem of this machine
+    assert "transformer_biarn" in capsys.readouterr().out
