@@ -32,7 +32,8 @@ PROGRAMS: Dict[str, tuple] = {
     "validate": (options.get_validation_parser, TRANSLATE),
     "eval-lm": (options.get_eval_lm_parser, TRANSLATE),
 }
-CHOOSING = {"--arch", "--task", "--user-dir", "--help", *(f"--{group}" for group in REGISTRIES)}
+CHOOSING = {"--arch", "--task", "--user-dir", "--help"}
+CHOOSING |= {"--" + group.replace("_", "-") for group in REGISTRIES}
 """Flags that choose what has further flags; those of ours are in `test_fuzz_registered.py`."""
 
 
