@@ -97,8 +97,13 @@ def of_activations(model: nn.Module, moments: List[Tensor]) -> Dict[str, Shown]:
 
 
 def step_time(meters: MetersDict) -> float:
-    """Milliseconds of an update, data loading and validation aside, from a meter of fairseq's."""
-    return round(1000 * meters["train_wall"].avg, 1) if "train_wall" in meters else float("nan")
+    """Milliseconds of an update, data loading and validation aside.
+
+    fairseq's own clock stops at them. It does not count updates; the gradient's norm is of each.
+    """
+    if "train_wall" not in meters or "gnorm" not in meters or not meters["gnorm"].count:
+        return float("nan")
+    return round(1000 * float(meters["train_wall"].sum / meters["gnorm"].count), 1)
 
 
 class Monitor:

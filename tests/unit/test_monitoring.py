@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, Iterator, List, Tuple
 import pytest
 import torch
 from fairseq.data import Dictionary
-from fairseq.logging import metrics
+from fairseq.logging import meters, metrics
 from fairseq.models import ARCH_MODEL_REGISTRY, build_model
 from omegaconf import OmegaConf
 from torch import Tensor, nn
@@ -73,10 +73,10 @@ def batch(lengths: Tuple[int, ...] = (9, 1, 5, 2), side: str = "left") -> Tuple[
 def log() -> Iterator[Dict[str, Any]]:
     """A line of the training log, complete after the with."""
     line: Dict[str, Any] = {}
-    with metrics.aggregate(new_root=True) as meters:
+    with metrics.aggregate(new_root=True) as logged:
         yield line
-    line.update(meters.get_smoothed_values())
-    line["step_time"] = meters["step_time"].fn(meters) if "step_time" in meters else None
+    line.update(logged.get_smoothed_values())
+    line.setdefault("step_time", None)
 
 
 def update(model: nn.Module, inputs: Tuple[Tensor, ...], number: int = 0) -> Dict[str, Any]:
@@ -590,9 +590,15 @@ def test_the_same_to_the_last_bit(build: Build) -> None:
 # ---- the meters
 
 
-def test_step_time_is_of_fairseqs_clock() -> None:
-    with metrics.aggregate(new_root=True) as meters:
-        metrics.log_start_time("train_wall", round=0)
-        assert math.isnan(step_time(type(meters)()))
-    meters["train_wall"].sum, meters["train_wall"].n = 0.5, 4
-    assert step_time(meters) == 125.0
+def test_step_time_is_of_fairseqs_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two updates of 0.1 and 0.3 seconds, and 4.9 seconds between them."""
+    clock = iter([0.0, 0.1, 5.0, 5.3])
+    monkeypatch.setattr(meters.time, "perf_counter", lambda: next(clock))
+    with metrics.aggregate(new_root=True) as line:
+        assert math.isnan(step_time(line))
+        for _ in range(2):
+            metrics.log_start_time("train_wall", round=0)
+            metrics.log_scalar("gnorm", 2.5)
+            metrics.log_stop_time("train_wall")
+        monkeypatch.undo()
+    assert step_time(line) == 200.0
