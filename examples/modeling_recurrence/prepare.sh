@@ -29,7 +29,7 @@ for set in train "$valid" test; do
     done
     lines="$(wc -l < "$folder/$set.$source")"
     if [ "$lines" -ne "$(wc -l < "$folder/$set.$target")" ]; then
-        echo "$folder/$set.$source has $lines lines, .$target has another number" >&2
+        echo "$folder/$set.$source has $lines lines, .$target another number; expected the same" >&2
         exit 2
     fi
 done

@@ -97,7 +97,7 @@ evaluate() {
     local plan device=()
     read_plan generate
     local folder="${plan[1]}" checkpoint="${plan[2]}"
-    [ -d "$folder" ] || fail "$folder is not there: this model is not trained"
+    [ -d "$folder" ] || fail "$folder is not there: this model is not trained; run train.sh first"
     if [ "${AVERAGE:-0}" -gt 0 ]; then
         say "Averaging the last $AVERAGE epochs' checkpoints"
         fairseq-recur average --inputs "$folder" --last "$AVERAGE" --output "$checkpoint"

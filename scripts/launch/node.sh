@@ -6,6 +6,6 @@ source "$(dirname "${BASH_SOURCE[0]}")/settings.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/run.sh"
 
 if [[ "$NODES" =~ ^[0-9]+$ ]] && [ "$NODES" -gt 1 ]; then
-    problem "NODES=$NODES: for several nodes run nodes.sh on each"
+    problem "NODES=$NODES: expected 1; run nodes.sh on each of several"
 fi
 start "$@"

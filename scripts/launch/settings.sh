@@ -71,9 +71,8 @@ divide() {
     local workers share steps
     workers=$((processes * NODES))
     if [ $((BATCH_TOKENS % workers)) -ne 0 ]; then
-        problem "BATCH_TOKENS=$BATCH_TOKENS is no multiple of the $workers processes:" \
-            "$((BATCH_TOKENS / workers * workers)) or $(((BATCH_TOKENS / workers + 1) * workers))" \
-            "would be"
+        problem "BATCH_TOKENS=$BATCH_TOKENS is no multiple of the $workers processes; give" \
+            "$((BATCH_TOKENS / workers * workers)) or $(((BATCH_TOKENS / workers + 1) * workers))"
         return
     fi
     share=$((BATCH_TOKENS / workers))
@@ -81,7 +80,7 @@ divide() {
         steps=$(((share + MAX_TOKENS - 1) / MAX_TOKENS))
         while [ $((share % steps)) -ne 0 ]; do steps=$((steps + 1)); done
         problem "BATCH_TOKENS=$BATCH_TOKENS is no whole multiple of $workers processes x" \
-            "MAX_TOKENS=$MAX_TOKENS: MAX_TOKENS=$((share / steps)) fits (--update-freq $steps)"
+            "MAX_TOKENS=$MAX_TOKENS; give MAX_TOKENS=$((share / steps)) (--update-freq $steps)"
         return
     fi
     update_freq=$((share / MAX_TOKENS))
@@ -90,7 +89,7 @@ divide() {
 set_precision() {
     if [ "$PRECISION" = fp32 ]; then
         if [ "$MEMORY_EFFICIENT" = 1 ]; then
-            problem "MEMORY_EFFICIENT=1 goes with PRECISION=fp16 or bf16, not with fp32"
+            problem "MEMORY_EFFICIENT=1 goes with PRECISION=fp16 or bf16, not with fp32; choose one"
         fi
     elif [ "$MEMORY_EFFICIENT" = 1 ]; then
         flags+=("--memory-efficient-$PRECISION")

@@ -86,7 +86,7 @@ train() {
     if [ -n "${START_FROM:-}" ]; then
         local start="$START_FROM"
         if [ ! -f "$start" ]; then start="$RUNS/$START_FROM/seed$SEED/checkpoint_best.pt"; fi
-        [ -f "$start" ] || fail "START_FROM=$START_FROM: no checkpoint, and no run with $start"
+        [ -f "$start" ] || fail "START_FROM=$START_FROM: no checkpoint, and no run with $start; train that first"
         settings+=(--finetune-from-model "$start")
     fi
     local chosen
@@ -113,12 +113,12 @@ train() {
 evaluate() {
     read_prepared
     choose_model
-    [ -d "$FOLDER" ] || fail "$FOLDER is not there: RUN=$RUN is not trained"
+    [ -d "$FOLDER" ] || fail "$FOLDER is not there: RUN=$RUN is not trained; run train.sh first"
     local base=()
     if [ -n "${BASELINE:-}" ]; then
         base=(--baseline "$BASELINE=$RUNS/$BASELINE/seed$SEED/test.txt")
         [ -f "$RUNS/$BASELINE/seed$SEED/test.txt" ] ||
-            fail "BASELINE=$BASELINE is not evaluated: RUN=$BASELINE bash $RECIPE/evaluate.sh"
+            fail "BASELINE=$BASELINE is not evaluated; run RUN=$BASELINE bash $RECIPE/evaluate.sh"
     fi
     local tokenize=13a reference="$TEST/text.$TARGET"
     if [ "$TARGET" = zh ]; then tokenize=zh; fi

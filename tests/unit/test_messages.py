@@ -7,7 +7,9 @@ from typing import Iterator, List, Set
 import pytest
 
 from tests.docs.commands import known_options, markdown_files
-from tests.messages import OURS, Message, Module, Reader, Unreadable, project
+from tests.messages import (
+    FOLDERS, OURS, ROOT, Message, Module, Reader, Unreadable, project,
+)  # fmt: skip
 
 LONGEST = 300  # characters, without those of the values
 # What a message without a value tells: that something is absent, or what it met.
@@ -15,7 +17,7 @@ ABSENT = r"\b(no|not|none|nothing|without|cannot|lacks?|leaves out|differs?|foun
 SETTING = r"--[a-z]|\b[A-Z][A-Z_]+\b|\b[a-z]+_[a-z_]+\b|\w="
 # What can follow the first clause of a message to say what to do, or what would be right.
 ADVICE = set(
-    "add average begin cc check choose compare convert copy correct cut did do evaluate expected fill "
+    "add average bash begin cc check choose compare convert copy correct cut did do evaluate expected fill "
     "generate get give import install leave look lower make mend name pip preprocess put raise remove "
     "replace run say score see set shorten start take train try use wait write".split()
 )
@@ -45,7 +47,7 @@ def lacks(message: Message) -> Iterator[str]:
     if bare.rstrip().endswith(".") and not bare.endswith("..."):
         yield "ends with a full stop"
     for line in bare.split("\n"):
-        if re.match(r"(- )?(?!Hugging Face|If |Look )[A-Z][a-z]+\b", line):
+        if re.match(r"(- )?(?!Hugging Face|If |Look |Python )[A-Z][a-z]+\b", line):
             yield "begins with a capital"
     if len(bare) > LONGEST:
         yield f"is longer than {LONGEST} characters"
@@ -67,6 +69,25 @@ def test_every_message_says_what_was_found_and_what_to_do(messages: List[Message
     wrong = [f"{m.place} {fault}: {m.text}" for m in messages for fault in lacks(m)]
     assert not wrong, "\n".join(wrong)
     assert len({message.place for message in messages}) > 300
+
+
+def messages_of_scripts() -> Iterator[Message]:
+    """What the shell's scripts tell before they end: of `fail`, `problem` and `echo ... >&2`."""
+    for path in sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.sh")):
+        text = path.read_text(encoding="utf-8").replace("\\\n", " ")
+        for line in text.splitlines():
+            told = re.search(r'\b(?:fail|problem|echo(?=.*>&2))((?: +"[^"]*")+)', line)
+            if told and "$*" not in told[1] and "-t 0" not in line:  # a prompt is none
+                words = " ".join(part.strip() for part in told[1].split('"') if part.strip())
+                values = re.sub(r"\$\(\(.*?\)\)|\$\(.*?\)|\$\{.*?\}|\$\w+", "[[x]]", words)
+                yield Message(str(path.relative_to(ROOT)), values.removeprefix("error: "))
+
+
+def test_messages_of_scripts_say_it_too() -> None:
+    found = list(messages_of_scripts())
+    wrong = [f"{m.place} {fault}: {m.text}" for m in found for fault in lacks(m)]
+    assert not wrong, "\n".join(wrong)
+    assert len(found) > 25
 
 
 def read(source: str) -> List[str]:
