@@ -91,9 +91,14 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def as_mathml(found: Match[str]) -> str:
-    """One equation of LaTeX in arithmatex's element, as MathML."""
+    """One equation of LaTeX in arithmatex's element, as MathML.
+
+    latex2mathml makes rows and columns of align*, which means the same on a page of its own, and of
+    aligned, which repositories' viewers want, one long line.
+    """
     display = "block" if found[1] == "div" else "inline"
-    return latex2mathml.converter.convert(unescape(found[2]).strip(), display=display)
+    latex = unescape(found[2]).strip().replace("{aligned}", "{align*}")
+    return latex2mathml.converter.convert(latex, display=display)
 
 
 def on_page_content(html: str, **_: object) -> str:
