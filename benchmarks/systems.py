@@ -21,10 +21,11 @@ from fairseq_recur.errors import ConfigError
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 FUSED = "+fused"
 """Behind the name of a system: its cross-attention in training is torch's fused attention."""
+SHARED = "--share-all-embeddings"
 FLAGS = [
     "--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.1", "--optimizer", "adam",
     "--adam-betas", "(0.9, 0.98)", "--lr", "0.0005", "--lr-scheduler", "inverse_sqrt",
-    "--warmup-updates", "4000", "--share-all-embeddings", "--seed", "1", "--num-workers", "0",
+    "--warmup-updates", "4000", SHARED, "--seed", "1", "--num-workers", "0",
     "--no-progress-bar",
 ]  # fmt: skip
 

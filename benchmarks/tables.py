@@ -33,13 +33,14 @@ def ops(result: Dict[str, Any]) -> Iterator[List[str]]:
 def training(result: Dict[str, Any]) -> Iterator[List[str]]:
     """Speed of whole models."""
     lengths = "source" in result["rows"][0]
-    head = ["system", "parameters, M", "target tokens/s", "of the first", "peak, MiB"]
+    head = ["system", "parameters, M", "target tokens/s", "of the first", "FLOPs allow",
+            "peak, MiB"]  # fmt: skip
     yield ["source", *head] if lengths else head
     for row in result["rows"]:
         cells = [
             f"`{row['system']}`", f"{row['parameters'] / 1e6:.1f}",
             middle(row["tokens_per_second"], 0), middle(row["of_first"], 2),
-            f"{row['peak_mib']:.0f}",
+            f"{row['flops_allow']:.2f}", f"{row['peak_mib']:.0f}",
         ]  # fmt: skip
         yield [str(row["source"]), *cells] if lengths else cells
 

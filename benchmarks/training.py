@@ -4,23 +4,36 @@
 
 Every model is in fairseq's trainer, all in one process, on the same batches of real text; in each
 round each makes its updates, in another order each time. The first is what the others are
-compared with, round by round. NAME+fused is fairseq's model with a cross-attention by torch's fused
+compared with, round by round; beside that stands what is to be expected: the first one's FLOPs over
+those of the system, for these batches, as `fairseq-recur plan` counts them. NAME+fused is fairseq's model with a cross-attention by torch's fused
 attention in training.
 """
 
 import argparse
 import logging
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any, Dict, List
 
 from measuring import add_device, in_turns, middle, peak_mib, ratios, record, rounded
-from systems import System, prepare, tokens_of
+from systems import FUSED, SHARED, System, prepare, tokens_of
+
+from fairseq_recur.planning.building import build, sample
+from fairseq_recur.planning.tracing import trace
 
 SYSTEMS = (
     "transformer", "transformer+fused", "transformer_biarn", "rsa_transformer", "srformer",
     "transformer_relpos", "transformer_disan", "transformer_rnn_multicolumn",
 )  # fmt: skip
+
+
+def flops(name: str, flags: List[str], vocabulary: int, batches: List[Dict[str, Any]]) -> float:
+    """Of an update with each of the batches, forward and backward, padding included."""
+    built = build(name.removesuffix(FUSED), [SHARED, *flags], vocabulary, vocabulary, "fp32")
+    sides = [(b["net_input"][k] for k in ("src_tokens", "prev_output_tokens")) for b in batches]
+    sizes = [(source.size(0), source.size(1), target.size(1)) for source, target in sides]
+    return sum(trace(built, sample(built, *size)).flops for size in sizes)
 
 
 def measure(args: argparse.Namespace, data: Path) -> List[Dict[str, Any]]:
@@ -35,9 +48,9 @@ def measure(args: argparse.Namespace, data: Path) -> List[Dict[str, Any]]:
         for batch in batches:
             system.update(batch)
 
-    found = in_turns(
-        {s.name: lambda s=s: updates(s) for s in systems}, args.rounds, args.device
-    )
+    found = in_turns({s.name: partial(updates, s) for s in systems}, args.rounds, args.device)
+    vocabulary = len(systems[0].task.target_dictionary)
+    work = {name: flops(name, args.flags.split(), vocabulary, batches) for name in args.arch}
     rows = []
     for system in systems:
         times = found[system.name]
@@ -46,12 +59,14 @@ def measure(args: argparse.Namespace, data: Path) -> List[Dict[str, Any]]:
             "parameters": system.parameters,
             "tokens_per_second": rounded([tokens / t for t in times]),
             "of_first": rounded(ratios(found[systems[0].name], times)),
-            "peak_mib": round(peak_mib(lambda s=system: s.update(batches[0]), args.device), 1),
+            "flops_allow": round(work[systems[0].name] / work[system.name], 3),
+            "peak_mib": round(peak_mib(partial(system.update, batches[0]), args.device), 1),
         }
         rows.append(row)
         print(
             f"{system.name:32}{middle(row['tokens_per_second'], 0):>22} tokens/s"
-            f"{middle(row['of_first'], 3):>24} of {systems[0].name}, {row['peak_mib']:.0f} MiB",
+            f"{middle(row['of_first'], 3):>24} of {systems[0].name}, FLOPs allow "
+            f"{row['flops_allow']:.3f}, {row['peak_mib']:.0f} MiB",
             flush=True,
         )
     return rows
