@@ -1,4 +1,10 @@
-"""The errors that a user's input can cause: each says what was found and what to do."""
+"""The errors that a user's input can cause.
+
+A message begins with what was found, and goes on with what was expected or what to do:
+"--recurrence-steps 0: expected at least 1", "no data folder bin; give the --destdir of ...". It
+begins small, ends without a full stop, and names what the documentation names. A test reads all
+messages from the source and holds them to this.
+"""
 
 
 class ConfigError(ValueError):
