@@ -21,6 +21,7 @@ from fairseq_recur.models.attention_config import SelfAttentionConfig
 from fairseq_recur.models.config import HostConfig, RecurrentTransformerConfig
 from fairseq_recur.models.cross_config import CrossAttentionConfig
 from fairseq_recur.models.flags import flag
+from fairseq_recur.models.monitoring import MonitoringConfig
 from fairseq_recur.models.presets import SIZES
 from fairseq_recur.models.t5_config import T5Config
 from fairseq_recur.optim.adamw_fused import FusedAdamWConfig
@@ -45,6 +46,7 @@ MODEL_GROUPS: List[Tuple[str, str, type]] = [
     ("Self-attention of the decoder, and options for both", "rsa.md", SelfAttentionConfig),
     ("Cross-attention", "srformer.md", CrossAttentionConfig),
     ("Host, and T5", "t5_and_bart.md", T5Config),
+    ("What training shows", "plotting.md", MonitoringConfig),
 ]  # fmt: skip
 OTHER_GROUPS: List[Tuple[str, str, type]] = [
     ("`--task summarization`", "summarization.md", SummarizationConfig),
