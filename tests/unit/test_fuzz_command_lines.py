@@ -137,6 +137,10 @@ TOLD: Dict[str, List[str]] = {
     "--encoder-embed-dim 1000000000": ["--encoder-embed-dim 1000000000: at most 131072"],
     "--encoder-layers 1000000": ["--encoder-layers 1000000: at most 1000"],
     "--recurrence-steps 1000000000": ["--recurrence-steps 1000000000: at most 10000"],
+    "--recurrence-steps 0": ["--recurrence-steps 0: at least 1 is needed, or -1"],
+    "--quant-noise-pq 0.1 --quant-noise-pq-block-size 7": [
+        "--encoder-embed-dim 16 is no multiple", "--decoder-ffn-embed-dim 24 is no multiple"
+    ],
     "--encoder-attention-heads 0": ["--encoder-attention-heads 0: at least 1"],
     "--encoder-embed-dim 131072 --encoder-layers 1000": [
         "--encoder-layers 1000 --encoder-embed-dim 131072", "GB"
@@ -153,6 +157,22 @@ TOLD: Dict[str, List[str]] = {
 def test_what_is_said(line: str) -> None:
     came = must_be_told("biarn", line.split())
     assert all(words in came for words in TOLD[line]), came
+
+
+@pytest.mark.parametrize(
+    "host, line, words",
+    [
+        ("srformer", "--target-length 0", "--target-length 0: at least 1"),
+        ("srformer", "--segment-size 0", "--segment-size 0: at least 1"),
+        ("srformer", "--srformer-form recomputed --srformer-clamp 2", "does not know"),
+        ("rsa", "--rsa-gate-init nan", "--rsa-gate-init nan: expected a number"),
+        ("rsa", "--rsa-gate-init x", "--rsa-gate-init x: expected a number"),
+        ("rsa", "--rsa-nu-init 1,x", "--rsa-nu-init"),
+        ("t5", "--t5-relative-buckets 5", "--t5-relative-buckets 5: an even number"),
+    ],
+)
+def test_what_is_said_of_parts(host: str, line: str, words: str) -> None:
+    assert words in must_be_told(host, line.split())
 
 
 TOEPLITZ = "--encoder-self-attention toeplitz --decoder-self-attention toeplitz"
