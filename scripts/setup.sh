@@ -94,7 +94,8 @@ fi
 
 # The project's own metadata changes more often, and installing it takes seconds.
 if ! cat setup.py pyproject.toml | cmp -s - "$venv/project"; then
-    "$venv/bin/python" -m pip install --quiet --no-deps --editable .
+    # setuptools warns of every editable installation, in a frame.
+    PYTHONWARNINGS=ignore "$venv/bin/python" -m pip install --quiet --no-deps --editable .
     name="$("$venv/bin/fairseq-recur" --version)"
     cat setup.py pyproject.toml > "$venv/project"
     echo "$venv is ready: Python $version, $name"
