@@ -32,12 +32,12 @@ QUANTITIES = {
     "gnorm": "norm of the gradient",
     "gate": "gate, the share of the matrix in RSA",
     "rem": "largest row sum of the recurrence encoding matrices",
-    "fusion_gate": "gate of the gated sum, the share of the Transformer encoder",
+    "fusion_gate": "fusion gate, share of the Transformer encoder",
     "sigma": "sigma, the share of the segment in SRformer",
     "spike": "share of the accumulate-and-fire neurons that fire",
-    "membrane": "membrane potential, mean (thresholds)",
-    "membrane_sd": "membrane potential, standard deviation (thresholds)",
-    "recurrent_norm": "norm of the recurrent weights (RMS singular value)",
+    "membrane": "membrane, mean (thresholds)",
+    "membrane_sd": "membrane, standard deviation (thresholds)",
+    "recurrent_norm": "recurrent weights, RMS singular value",
     "saturation": "share of saturated recurrent states",
 }
 X_LABELS = {"updates": "updates", "epoch": "epochs", "seconds": "training time (seconds)"}

@@ -1,0 +1,54 @@
+"""What training shows of the recurrent parts is of all processes together."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Dict, List
+
+import pytest
+
+from fairseq_recur.experiments.training_log import read_log
+from tests.conftest import SMALL, TRAIN
+from tests.distributed.test_presets_by_several import ROOT, SENTENCES, data  # noqa: F401
+from tests.running import USER_DIR, run_command
+
+NAMES = [*(f"fusion_gate_decoder_{i}" for i in (0, 1)), "saturation_recurrence_0"]
+
+
+def arguments(data: Path, folder: Path, *flags: str) -> List[str]:  # noqa: F811
+    return [
+        str(data), "--user-dir", USER_DIR, "--arch", "transformer_biarn", "--recurrence", "birnn",
+        *"--recurrence-fusion gated_sum --recurrence-fused-layers all --dropout 0".split(),
+        *SMALL, *TRAIN, "--max-update", "2", "--disable-validation", "--no-save", "--save-dir",
+        str(folder), "--monitor-interval", "1", "--log-file", str(folder / "log"),
+        "--attention-dropout", "0", *flags,
+    ]  # fmt: skip
+
+
+def line(folder: Path) -> Dict[str, float]:
+    return read_log(folder / "log").steps[1]
+
+
+@pytest.mark.slow
+def test_two_processes_show_what_one_does(data: Path, tmp_path: Path) -> None:  # noqa: F811
+    folders = {name: tmp_path / name for name in ("two", "one")}
+    for folder in folders.values():
+        folder.mkdir()
+    half = ["--batch-size", str(SENTENCES // 2)]
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps([arguments(data, folders["two"], *half)]))
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2",
+         "-m", "tests.distributed.train_several", str(plan)],
+        env=environment, cwd=ROOT, check=True, timeout=600,
+    )  # fmt: skip
+    run_command("train", *arguments(data, folders["one"], *half, "--update-freq", "2"))
+    two, one = (line(folder) for folder in folders.values())
+    for name in NAMES:
+        assert two[name] == pytest.approx(one[name], abs=1e-4), name
+    # One of the two alone would show something else.
+    run_command("train", *arguments(data, folders["one"], *half))
+    assert any(line(folders["one"])[name] != pytest.approx(two[name], abs=2e-4) for name in NAMES)
