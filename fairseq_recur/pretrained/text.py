@@ -139,10 +139,11 @@ def check_options(settings: Settings, dictionaries: Sequence[Dictionary]) -> Non
     for option in settings.given:
         if option not in there:
             close = difflib.get_close_matches(option, there, n=1)
+            hint = f"choose of {', '.join(sorted(there))}" if there else "found none; leave it out"
+            hint = f"did you mean {close[0]}?" if close else hint
             raise ConfigError(
                 f"from_pretrained: there is no option {option!r} with tokenizer={sides[0][0]!r} "
-                f"and bpe={sides[0][1]!r}; "
-                + (f"did you mean {close[0]}?" if close else f"choose of {sorted(there) or 'none'}")
+                f"and bpe={sides[0][1]!r}; {hint}"
             )
 
 

@@ -275,7 +275,7 @@ def test_runner_refuses_wrong_settings(runner: Runner) -> None:
     for name, value, message in (
         ("LANGUAGES", "tomita_4", "LANGUAGES: tomita_4; expected some of: d_2 d_4"),
         ("SYSTEMS", "rsa", "SYSTEMS: rsa; expected some of"),
-        ("SEEDS", "one", "SEEDS: 'one' is no whole number"),
+        ("SEEDS", "one", "SEEDS: 'one'; expected a whole number"),
         ("EPOCHS", "0", "EPOCHS: '0'"),
         ("POSITIONS", "yes", "POSITIONS: 'yes'; expected 0 or 1"),
         ("DEVICE", "gpu", "DEVICE: 'gpu'; expected cpu or cuda"),

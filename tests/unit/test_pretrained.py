@@ -188,7 +188,7 @@ def test_codes_that_are_not_there(
     [
         ({"bpe_code": "codes"}, "did you mean bpe_codes"),
         ({"moses_no_escape": True}, "no option 'moses_no_escape' with tokenizer='none'"),
-        ({"bpe": "none", "bpe_codes": "codes"}, "no option 'bpe_codes' .*there is none"),
+        ({"bpe": "none", "bpe_codes": "codes"}, "no option 'bpe_codes' .*found none"),
     ],
 )
 def test_options_without_effect(options: Dict[str, Any], message: str) -> None:
