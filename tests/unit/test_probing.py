@@ -130,7 +130,7 @@ def test_subwords(tmp_path: Path) -> None:
     for arguments, message in (
         (("subword_nmt", None, None), "needs --bpe-codes"),
         (("sentencepiece", None, None), "needs --sentencepiece-model"),
-        ((None, None, str(codes)), "--bpe-codes is of --bpe subword_nmt, not of --bpe (none)"),
+        ((None, None, str(codes)), "--bpe-codes is of --bpe subword_nmt, not of --bpe .none."),
         (("subword_nmt", str(codes), str(codes)), "--sentencepiece-model is of --bpe sentence"),
         (("subword_nmt", None, str(tmp_path / "no")), "no: no such file"),
         (("sentencepiece", str(codes), None), "cannot be read by sentencepiece"),
