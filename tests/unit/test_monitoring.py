@@ -120,7 +120,8 @@ def test_every_preset_with_a_recurrent_part_has_numbers_of_its_own(build: Build,
     config = ARCH_MODEL_REGISTRY[arch].config_class()
     slots = "encoder_self_attention decoder_self_attention cross_attention recurrence".split()
     recurrent = {getattr(config, slot) for slot in slots} - STEADY
-    line = update(build(arch, *SMALL, *SEGMENTS) if "srformer" in recurrent else build(arch, *SMALL), batch())
+    flags = [*SMALL, *(SEGMENTS if "srformer" in recurrent else [])]
+    line = update(build(arch, *flags), batch())
     assert all(math.isfinite(line[name]) for name in shown(line))
     assert bool(shown(line)) == bool(recurrent)
     kinds = {name.rsplit("_", 2)[0] for name in shown(line)}
@@ -141,8 +142,8 @@ def test_no_architecture_is_left_out() -> None:
 
 def test_every_layer_shows_its_part(build: Build) -> None:
     flags = [
-        *SEGMENTS, *"--recurrence birnn --recurrence-layers 2 --recurrence-fusion gated_sum".split(),
-        *"--recurrence-fused-layers all --srformer-sigma".split(),
+        *SEGMENTS, *"--recurrence birnn --recurrence-layers 2".split(),
+        *"--recurrence-fusion gated_sum --recurrence-fused-layers all --srformer-sigma".split(),
         *"--encoder-self-attention rsa --decoder-self-attention toeplitz".split(),
     ]  # fmt: skip
     model = build("srformer", *SMALL, *flags)
@@ -331,11 +332,13 @@ def test_spikes_and_membranes_are_those_of_algorithm_1(
         count = -(-length // module.size)
         read = [min(t * count // module.target_length, count - 1) for t in range(7)]
         steps = sorted(set(read))
-        for keys, values in zip(*(p(real).chunk(module.num_heads, 1) for p in (module.k_proj, module.v_proj))):
+        projected = (project(real) for project in (module.k_proj, module.v_proj))
+        for keys, values in zip(*(x.chunk(module.num_heads, 1) for x in projected)):
             found += neurons_by_loops(module, keys, values, steps)
     membranes = torch.stack(found)
     assert 0.02 < line["spike_decoder_1"] < 0.98
-    assert line["spike_decoder_1"] == pytest.approx(float((membranes > 1).double().mean()), abs=6e-5)
+    share = float((membranes > 1).double().mean())
+    assert line["spike_decoder_1"] == pytest.approx(share, abs=6e-5)
     assert line["membrane_decoder_1"] == pytest.approx(float(membranes.mean()), abs=6e-5)
     sd = float(membranes.std(unbiased=False))
     assert line["membrane_sd_decoder_1"] == pytest.approx(sd, abs=6e-5)
