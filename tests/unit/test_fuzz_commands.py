@@ -120,6 +120,7 @@ def line(command: Leaf, folder: Path, name: str, words: List[str]) -> List[str]:
 
 
 FETCHED = {"spm", "flores101", "flores200", "spBLEU-1K", "comet", "gpt2", "bert", "hf_byte_bpe"}
+FETCHED |= {"nltk"}
 """Choices for which something is fetched from the network."""
 
 
