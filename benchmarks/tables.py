@@ -1,4 +1,4 @@
-"""Write the tables of README.md from the recorded results: python benchmarks/tables.py [--check]
+"""Write the tables of pages from the recorded results: python benchmarks/tables.py [--check]
 
 A table stands between `<!-- table: NAME -->` and `<!-- end -->`, where NAME is a file of results/,
 and a name of TABLES behind it if the file has several. A test says when they are out of date.
@@ -15,6 +15,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Sequence
 from measuring import middle
 
 HERE = Path(__file__).resolve().parent
+PAGES = [HERE / "README.md", HERE.parent / "docs" / "results.md"]
 PLACE = re.compile(r"(<!-- table: (\S+?)(?: (\S+))? -->\n).*?(<!-- end -->)", re.S)
 Rows = Iterable[Sequence[str]]
 
@@ -140,16 +141,16 @@ def filled(text: str) -> str:
 
 
 def main() -> None:
-    """Write the page, or say that it is out of date."""
+    """Write the pages, or say which are out of date."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="write nothing; end with 1 if it would")
     args = parser.parse_args()
-    page = HERE / "README.md"
-    before = page.read_text(encoding="utf-8")
-    after = filled(before)
-    if args.check:
-        sys.exit(after != before and f"{page} is out of date: python benchmarks/tables.py")
-    page.write_text(after, encoding="utf-8")
+    texts = {page: page.read_text(encoding="utf-8") for page in PAGES}
+    stale = [page for page, text in texts.items() if filled(text) != text]
+    if args.check and stale:
+        sys.exit(f"{', '.join(map(str, stale))}: out of date; run python benchmarks/tables.py")
+    for page in stale:
+        page.write_text(filled(texts[page]), encoding="utf-8")
 
 
 if __name__ == "__main__":
