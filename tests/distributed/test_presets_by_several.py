@@ -73,9 +73,17 @@ def data(tmp_path_factory: pytest.TempPathFactory, cli: Callable[..., str]) -> P
     return folder / "bin"
 
 
+def has_neuron(flags: List[str]) -> bool:
+    """Whether there is a threshold to set: the cross-attention, of the preset or by a flag."""
+    config = ARCH_MODEL_REGISTRY[flags[1]].config_class()
+    part = getattr(config, "cross_attention", None)
+    if "--cross-attention" in flags:
+        part = flags[flags.index("--cross-attention") + 1]
+    return part == "srformer" and "--srformer-no-neuron" not in flags
+
+
 def arguments(data: Path, model: str, folder: Path, *flags: str) -> List[str]:
-    config = ARCH_MODEL_REGISTRY[SYSTEMS[model][1]].config_class()
-    neuron = NEURON if getattr(config, "cross_attention", None) == "srformer" else []
+    neuron = NEURON if has_neuron(SYSTEMS[model]) else []
     return [
         str(data), "--user-dir", USER_DIR, *SYSTEMS[model], *TRAINING, "--save-dir", str(folder),
         *neuron, *flags,
