@@ -93,9 +93,12 @@ def measure(args: argparse.Namespace, systems: List[Decoder], beam: int) -> List
         batches = [move_to_cuda(batch) for batch in batches]
     length = None if args.checkpoints else args.length
     generators = {s.name: s.generator(beam, length) for s in systems}
-    found = {s.name: s.decode(generators[s.name], batches) for s in systems}
-    runs = {s.name: partial(s.decode, generators[s.name], batches) for s in systems}
-    times = in_turns(runs, args.rounds, args.device)
+    found: Dict[str, Hypotheses] = {}
+
+    def decode(system: Decoder) -> None:
+        found[system.name] = system.decode(generators[system.name], batches)
+
+    times = in_turns({s.name: partial(decode, s) for s in systems}, args.rounds, args.device)
     rows = []
     for system in systems:
         sentences = len(found[system.name])

@@ -99,6 +99,15 @@ def memory(result: Dict[str, Any]) -> Iterator[List[str]]:
             yield [arch, kind, f"{curve['mib'][-1]:.0f}", f"{curve['slope_kib']:+.2f}"]
 
 
+def profiling(result: Dict[str, Any]) -> Iterator[List[str]]:
+    """Where an update's time goes."""
+    names = [name for name in result["rows"][0] if name != "op"]
+    yield ["operation", *(f"`{name}`: {what}" for name in names for what in ("ms", "share", "calls"))]
+    for row in result["rows"]:
+        cells = [(f"{row[n]['ms']:.0f}", f"{row[n]['share']:.1%}", str(row[n]["calls"])) for n in names]
+        yield [f"`{row['op']}`", *(text for cell in cells for text in cell)]
+
+
 def comparison(result: Dict[str, Any]) -> Iterator[List[str]]:
     """Two commits."""
     yield ["measured", f"{result['before']}", f"{result['after']}", "ratio"]
@@ -107,7 +116,8 @@ def comparison(result: Dict[str, Any]) -> Iterator[List[str]]:
 
 
 TABLES: Dict[str, Callable[..., Rows]] = {
-    f.__name__: f for f in (ops, training, processes, decoding, forms, steps, memory, comparison)
+    f.__name__: f
+    for f in (ops, training, processes, decoding, forms, steps, memory, profiling, comparison)
 }
 
 
