@@ -37,8 +37,9 @@ LENGTHS = (32, 128, 512, 2048, 4096, 16384)
 OTHER = "sdpa"
 """The form that computes something else, to compare with."""
 
-# The longest sequence at which a form is measured: loops take minutes beyond, square maps gigabytes.
-LONGEST = {"loops": 32, "steps": 512, "map": 4096}
+# The longest sequence at which a form is measured; beyond, loops over pairs of positions, loops over
+# positions, maps and attention over all pairs, and torch's GRU take minutes or gigabytes.
+LONGEST = {"loops": 32, "steps": 512, "square": 4096, "recurrence": 4096}
 
 
 class Form(NamedTuple):
@@ -122,10 +123,10 @@ def rsa(length: int, device: str) -> Case:
 
     return Case([q, k, v, decay, gate], {
         "naive": Form(loops, "loops"),
-        "mixed": Form(lambda: mixed_map(q, k, v, matrix(), gates, causal(length, device))[0], "map"),
-        "dense": Form(lambda: sum_of(shared_product(matrix(), v)), "map"),
-        "chunked": Form(lambda: sum_of(banded_product(kernel(), v, CHUNK))),
-        OTHER: Form(lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True)),
+        "mixed": Form(lambda: mixed_map(q, k, v, matrix(), gates, causal(length, device))[0], "square"),
+        "dense": Form(lambda: sum_of(shared_product(matrix(), v)), "square"),
+        "chunked": Form(lambda: sum_of(banded_product(kernel(), v, CHUNK)), "square"),
+        OTHER: Form(lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True), "square"),
     })  # fmt: skip
 
 
@@ -142,8 +143,8 @@ def rem_product(length: int, device: str) -> Case:
         return shared_product(toeplitz_matrix(kernel, None, length, length), v)
 
     return Case([v, decay], {
-        "naive": Form(recurrence, "map"),
-        "dense": Form(dense, "map"),
+        "naive": Form(recurrence, "recurrence"),
+        "dense": Form(dense, "square"),
         "chunked": Form(lambda: recurrent_product(decay, angle, sine, v, CHUNK)),
     })  # fmt: skip
 
@@ -158,8 +159,8 @@ def relative(length: int, device: str) -> Case:
 
     return Case([q, k, v, *tables], {
         "naive": Form(lambda: heads_of(head, q, k, v), "loops"),
-        "products": Form(lambda: relative_attention(q, k, v, *tables, causal(length, device))[0], "map"),
-        OTHER: Form(lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True)),
+        "products": Form(lambda: relative_attention(q, k, v, *tables, causal(length, device))[0], "square"),
+        OTHER: Form(lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True), "square"),
     })  # fmt: skip
 
 
@@ -172,8 +173,8 @@ def directional(length: int, device: str) -> Case:
 
     return Case([q, k, v], {
         "naive": Form(lambda: heads_of(head, q, k, v), "loops"),
-        "fused": Form(lambda: directional_attention(q, k, v)),
-        OTHER: Form(lambda: F.scaled_dot_product_attention(q, k, v)),
+        "fused": Form(lambda: directional_attention(q, k, v), "square"),
+        OTHER: Form(lambda: F.scaled_dot_product_attention(q, k, v), "square"),
     })  # fmt: skip
 
 
@@ -227,7 +228,7 @@ def birnn(length: int, device: str) -> Case:
         return torch.stack([naive.birnn(list(one), (zero, zero), *map(tuple, both)) for one in x])
 
     return Case([x, *named.values()], {
-        "naive": Form(loops, "steps"), "torch's GRU": Form(lambda: gru(x)[0]),
+        "naive": Form(loops, "steps"), "torch's GRU": Form(lambda: gru(x)[0], "recurrence"),
     })  # fmt: skip
 
 
@@ -305,8 +306,10 @@ def measure(name: str, length: int, args: argparse.Namespace) -> Dict[str, Any]:
     torch.manual_seed(1)
     case = CASES[name](length, args.device)
     forms = {n: f for n, f in case.forms.items() if length <= LONGEST.get(f.kind, length)}
-    check(case, forms)
     row: Dict[str, Any] = {"op": name, "length": length, "forms": {n: {} for n in forms}}
+    if not forms:
+        return row
+    check(case, forms)
     for kind, runs in runs_of(case, forms):
         times = in_turns(runs, args.rounds, args.device, args.inner)
         for form, values in times.items():
@@ -332,6 +335,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path)
     args = parser.parse_args()
     rows = [measure(name, length, args) for name in args.only for length in args.lengths]
+    rows = [row for row in rows if row["forms"]]
     if args.output:
         record(args.output, rows)
 

@@ -898,7 +898,8 @@ def _or_process_error(main: Callable, *args: Any, **kwargs: Any) -> Any:
 @_adaptation(
     "last batch",
     "fairseq newer than 0.12.2 leaves out a last batch whose size is no multiple of "
-    "--required-batch-size-multiple (8): up to 7 sentences are not translated, scored or trained",
+    "--required-batch-size-multiple (8): up to 7 sentences are not translated, scored or trained; "
+    "where no sentence fits the model, it ends with an IndexError",
     "a fairseq whose batch_by_size returns every index, as its docstring says",
 )
 def _keep_last_batch() -> None:
@@ -909,6 +910,12 @@ def _keep_last_batch() -> None:
         def batch_by_size(indices: Any, *args: Any, **kwargs: Any) -> Any:
             if not isinstance(indices, numpy.ndarray):
                 indices = numpy.fromiter(indices, dtype=numpy.int64)
+            if not len(indices):
+                raise ConfigError(
+                    "no sentence of the data is left to make batches of, found each too long or the "
+                    "data empty; give a greater --max-source-positions, --max-target-positions or "
+                    "--max-tokens"
+                )
             batches = batch(indices, *args, **kwargs)
             fixed = kwargs.get("fixed_shapes", args[5] if len(args) > 5 else None)
             # Batches follow the order of the indices, so what is missing is at their end.

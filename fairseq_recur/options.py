@@ -101,7 +101,7 @@ def refuse_impossible(options: Options) -> None:
         for name, value in options.items()
         for problem in problems(name, value, ranges.get(name, Range()), options)
     ]
-    wrong += [*dictionaries(options), *together(options)]
+    wrong += [*dictionaries(options), *betas(options), *together(options)]
     if wrong:
         raise ConfigError("options that cannot be used:\n- " + "\n- ".join(wrong))
 
@@ -138,6 +138,17 @@ def dictionaries(options: Options) -> Iterator[str]:
             if not isinstance(literal(text, read), dict):
                 flag = "--" + name.replace("_", "-")
                 yield f"{flag} {text}: expected a dictionary such as {{\"beam\": 4}}; give one"
+
+
+def betas(options: Options) -> Iterator[str]:
+    """Adam's, which are a text to fairseq and two numbers to torch."""
+    text = options.get("adam_betas")
+    if text is None or options.get("optimizer") not in ("adam", "adamw_fused"):
+        return
+    pair = literal(text) if isinstance(text, str) else text
+    numbers = isinstance(pair, (tuple, list)) and all(isinstance(b, (int, float)) for b in pair)
+    if not (numbers and len(pair) == 2 and all(0 <= b < 1 for b in pair)):
+        yield f"--adam-betas {text}: expected two numbers from 0 to below 1; give \"(0.9, 0.98)\""
 
 
 def together(options: Options) -> Iterator[str]:

@@ -1,8 +1,12 @@
 """Batches hold every sentence: a lost one is neither translated nor scored."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from fairseq.data import data_utils
+
+from fairseq_recur.errors import ConfigError
 
 LENGTHS = np.array([3 + i % 10 for i in range(20)])
 
@@ -24,6 +28,12 @@ def test_no_sentence_is_lost(multiple: int, tokens: int, sentences: int, as_list
         assert np.concatenate(batches).tolist() == order.tolist()
         for batch in batches[:-1]:  # what --required-batch-size-multiple promises
             assert len(batch) < multiple or len(batch) % multiple == 0 or sentences == 6
+
+
+@pytest.mark.parametrize("indices", [[], np.array([], dtype=np.int64)])
+def test_no_sentence_at_all(indices: Any) -> None:
+    with pytest.raises(ConfigError, match="no sentence of the data is left .* give a greater"):
+        data_utils.batch_by_size(indices, lambda i: LENGTHS[i], max_tokens=9)
 
 
 def test_fixed_shapes_are_left_alone() -> None:

@@ -147,6 +147,11 @@ REFUSED: Dict[str, str] = {
     "--eval-bleu-detok-args x --eval-bleu": "train",
     "--lr-scheduler polynomial_decay": "train",
     "--best-checkpoint-metric bleu": "train",
+    "--adam-betas 1": "train",
+    "--adam-betas (0.9,)": "train",
+    "--adam-betas (0.9,2)": "train",
+    "--adam-betas (0.9,'x')": "train",
+    "--adam-betas x --optimizer adamw_fused": "train",
 }
 
 # What works in fairseq: 0 and -1 as no limit, and the like.
@@ -189,6 +194,8 @@ WORKS: Dict[str, str] = {
     "--best-checkpoint-metric bleu --eval-bleu": "train",
     "--best-checkpoint-metric bleu --disable-validation": "train",
     "--best-checkpoint-metric ppl": "train",
+    "--adam-betas (0.9,0.98)": "train",
+    "--adam-betas [0,0.98] --optimizer adamw_fused": "train",
 }
 
 
