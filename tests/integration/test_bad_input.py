@@ -180,6 +180,7 @@ def strange(cli: Cli, corpus: Path, tmp_path_factory: pytest.TempPathFactory) ->
     return folder
 
 
+@pytest.mark.slow_presets
 def test_empty_line(preset: str, cli: Cli, corpus: Path, trained: Trained) -> None:
     """It has a hypothesis, whose score is a number, and leaves its neighbours as they are."""
     flags = [
@@ -211,6 +212,7 @@ def test_too_long_line_is_an_error_that_says_what_to_do(
         )  # fmt: skip
 
 
+@pytest.mark.slow_presets
 def test_too_long_line_is_truncated_or_skipped_on_demand(
     preset: str, cli: Cli, corpus: Path, strange: Path, trained: Trained
 ) -> None:

@@ -219,6 +219,7 @@ def test_a_failure_is_reported_and_the_others_go_on(
     assert [run["system"] for run in results["runs"]] == ["fine"]
 
 
+@pytest.mark.slow
 def test_in_the_background_and_stopped(
     corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -52,7 +52,9 @@ def model_config(cli: Cli, program: str, *arguments: Any) -> Dict[str, Any]:
 @pytest.mark.parametrize(
     "sized", [pytest.param(p, marks=() if p in STRUCTURES else pytest.mark.slow) for p in PRESETS]
 )
-@pytest.mark.parametrize("choice", ["model={}", "model._name={}"])
+@pytest.mark.parametrize(
+    "choice", ["model={}", pytest.param("model._name={}", marks=pytest.mark.slow)]
+)
 def test_preset_has_its_own_defaults(sized: str, choice: str, here: Path, cli: Cli) -> None:
     """Of full size: what --arch gives, without training it."""
     expected = model_config(

@@ -72,6 +72,7 @@ def test_generate_translates_every_sentence(
 
 
 @pytest.mark.parametrize("beam", [pytest.param(1, marks=pytest.mark.slow), 5])
+@pytest.mark.slow_presets
 def test_batches_do_not_change_translations(
     preset: str, beam: int, cli: Cli, corpus: Path, trained: Trained
 ) -> None:
@@ -88,6 +89,7 @@ def test_batches_do_not_change_translations(
         assert_same(hypotheses(generate(corpus / "bin", checkpoint, *flags, *batches)), alone)
 
 
+@pytest.mark.slow_presets
 def test_interactive_equals_generate(
     preset: str, cli: Cli, corpus: Path, trained: Trained
 ) -> None:

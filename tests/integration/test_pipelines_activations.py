@@ -49,6 +49,7 @@ def assert_trains_the_same(
             torch.testing.assert_close(found[name], expected[name], rtol=0, atol=1e-6, msg=name)
 
 
+@pytest.mark.slow_presets
 def test_every_preset_trains_the_same(preset: str, cli: Cli, corpus: Path, tmp_path: Path) -> None:
     assert_trains_the_same(cli, corpus, tmp_path, ["--arch", preset], ["kept", "offloaded"])
     assert hypotheses(generate(corpus / "bin", tmp_path / "kept" / "checkpoint_last.pt"))

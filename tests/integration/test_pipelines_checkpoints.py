@@ -38,6 +38,7 @@ def start(cli: Cli, corpus: Path, arch: str, folder: Path, *flags: Any) -> str:
     )  # fmt: skip
 
 
+@pytest.mark.slow_presets
 def test_averaged_checkpoints_translate(
     preset: str, corpus: Path, trained: Trained, tmp_path: Path
 ) -> None:
@@ -73,6 +74,7 @@ def test_ensemble_averages_the_probabilities(corpus: Path, trained: Trained) -> 
         assert found.keys() >= of_both.keys()
 
 
+@pytest.mark.slow_presets
 def test_ensemble_of_a_model_with_itself_is_the_model(
     preset: str, corpus: Path, trained: Trained
 ) -> None:

@@ -176,7 +176,7 @@ def test_wrong_use(save: Save, tmp_path: Path, capsys: pytest.CaptureFixture) ->
         ([biarn, "--head", "2"], "--head 2: encoder has heads 0 to 1"),
         ([biarn, "--source", " "], "--source has no words"),
         ([biarn, "--source", "w1 " * 1024], "1025 tokens; the model takes at most 1024"),
-        ([biarn, "--beam", "0"], "--beam 0: at least 1"),
+        ([biarn, "--beam", "0"], "--beam 0: expected at least 1"),
     ):
         output = ["--source", "w1", "--max-len-b", "5", "--output", str(tmp_path / "a.png")]
         assert main(["plot", "attention", arguments[0], *output, *arguments[1:]]) == 2, message

@@ -117,6 +117,7 @@ def test_the_best_checkpoint_is_that_with_the_highest_rouge(summarizer: Path) ->
     assert all(torch.equal(w, expected[name]) for name, w in weights(best["model"]).items())
 
 
+@pytest.mark.slow
 def test_two_processes_log_the_rouge_of_one(
     articles: Path, summarizer: Path, tmp_path: Path
 ) -> None:

@@ -261,6 +261,7 @@ def test_unknown_part_is_refused_by_the_parser(capsys: pytest.CaptureFixture[str
     assert "lstm" in message and "biarn" in message and "birnn" in message
 
 
+@pytest.mark.slow_options
 def test_stock_checkpoint_starts_every_system(
     make_model: Build, system: List[str], caplog: pytest.LogCaptureFixture
 ) -> None:
