@@ -21,7 +21,7 @@ import torch
 from fairseq import checkpoint_utils
 from fairseq.utils import move_to_cuda
 from measuring import add_device, in_turns, middle, ratios, record, rounded
-from systems import System, batches_of, prepare
+from systems import System, add_models, batches_of, prepare
 from torch import nn
 
 import fairseq_recur  # noqa: F401  (registers the models)
@@ -127,6 +127,7 @@ def main() -> None:
     """Load or build, measure, write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_device(parser)
+    add_models(parser)
     parser.add_argument("--data", type=Path, help="binary data, of --checkpoints")
     parser.add_argument("--checkpoints", nargs="+", metavar="NAME=FILE")
     parser.add_argument("--metric", default="bleu", choices=["bleu", "rougeL"])
@@ -134,9 +135,6 @@ def main() -> None:
     parser.add_argument("--arch", nargs="+", default=["transformer", "srformer"], metavar="NAME")
     parser.add_argument("--text", default="sentences", help="sentences, or pieces of a source")
     parser.add_argument("--length", type=int, default=64, help="pieces of an output")
-    parser.add_argument("--flags", default="", help="of fairseq-train, for --arch, as one word")
-    parser.add_argument("--vocabulary", type=int, default=32000)
-    parser.add_argument("--pieces", type=int, default=4000, help="of BPE")
     parser.add_argument("--beams", type=int, nargs="+", default=[1, 5])
     parser.add_argument("--max-tokens", type=int, default=4000, help="of a batch")
     parser.add_argument("--batches", type=int, help="how many of the test set; otherwise all")

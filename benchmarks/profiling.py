@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Tuple
 
 from measuring import add_device, record, synchronise
-from systems import System, prepare
+from systems import System, add_models, prepare
 from torch.profiler import profile
 
 Times = Dict[str, Tuple[float, int]]
@@ -55,12 +55,10 @@ def main() -> None:
     """Prepare, profile, print, write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_device(parser)
+    add_models(parser)
     parser.add_argument("--arch", nargs="+", default=["transformer", "transformer_biarn"], metavar="NAME")
     parser.add_argument("--text", default="sentences", help="sentences, or pieces of a source")
-    parser.add_argument("--vocabulary", type=int, default=32000)
-    parser.add_argument("--pieces", type=int, default=4000, help="of BPE")
     parser.add_argument("--max-tokens", type=int, default=1024, help="of a batch")
-    parser.add_argument("--flags", default="", help="further ones of fairseq-train, as one word")
     parser.add_argument("--rows", type=int, default=10)
     parser.add_argument("--output", type=Path)
     args = parser.parse_args()

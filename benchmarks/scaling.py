@@ -21,7 +21,7 @@ from typing import Any, Dict, List
 
 import training
 from measuring import add_device, middle, ratios, record, rounded, turns
-from systems import FLAGS, prepare
+from systems import FLAGS, add_models, prepare
 
 from fairseq_recur.experiments.training_log import read_log
 
@@ -94,13 +94,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=["length", "processes"])
     add_device(parser)
+    add_models(parser)
     parser.add_argument("--arch", nargs="+", default=["transformer", "srformer"], metavar="NAME")
     parser.add_argument("--lengths", type=int, nargs="+", default=[256, 1024, 4096])
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--vocabulary", type=int, default=32000)
-    parser.add_argument("--pieces", type=int, default=4000, help="of BPE")
     parser.add_argument("--max-tokens", type=int, default=1024, help="of a batch, for processes")
-    parser.add_argument("--flags", default="", help="further ones of fairseq-train, as one word")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--updates", type=int, default=1, help="in a round")
     parser.add_argument("--output", type=Path)

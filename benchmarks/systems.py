@@ -1,5 +1,6 @@
 """Models in fairseq's trainer and generator, on real text, many in one process."""
 
+import argparse
 import subprocess
 import sys
 from contextlib import redirect_stdout
@@ -42,6 +43,13 @@ class Text(NamedTuple):
     data: Path
     sides: Tuple[str, str]
     join: int = 0
+
+
+def add_models(parser: argparse.ArgumentParser) -> None:
+    """The options of all that builds models."""
+    parser.add_argument("--vocabulary", type=int, default=32000, help="words of the dictionary")
+    parser.add_argument("--pieces", type=int, default=4000, help="of BPE")
+    parser.add_argument("--flags", default="", help="further ones of fairseq-train, as one word")
 
 
 def text(name: str) -> Text:

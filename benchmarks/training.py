@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Dict, List
 
 from measuring import add_device, in_turns, middle, peak_mib, ratios, record, rounded
-from systems import FUSED, SHARED, System, prepare, tokens_of
+from systems import FUSED, SHARED, System, add_models, prepare, tokens_of
 
 from fairseq_recur.planning.building import build, sample
 from fairseq_recur.planning.tracing import trace
@@ -76,12 +76,10 @@ def main() -> None:
     """Prepare, measure, write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_device(parser)
+    add_models(parser)
     parser.add_argument("--arch", nargs="+", default=SYSTEMS, metavar="NAME")
     parser.add_argument("--text", default="sentences", help="sentences, or pieces of a source")
-    parser.add_argument("--vocabulary", type=int, default=32000)
-    parser.add_argument("--pieces", type=int, default=4000, help="of BPE")
     parser.add_argument("--max-tokens", type=int, default=1024, help="of a batch")
-    parser.add_argument("--flags", default="", help="further ones of fairseq-train, as one word")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--updates", type=int, default=3, help="of each system in each round")
     parser.add_argument("--output", type=Path)

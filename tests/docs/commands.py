@@ -130,7 +130,11 @@ def parse_script(words: List[str]) -> None:
         assert words[2] in ("venv", "tests.freeze"), f"what is {' '.join(words)}?"
         return
     assert (ROOT / words[1]).is_file(), f"there is no {words[1]}"
-    own = set(re.findall(r'"(--[\w-]+)"', (ROOT / words[1]).read_text(encoding="utf-8")))
+    text = (ROOT / words[1]).read_text(encoding="utf-8")
+    for name in re.findall(r"^from (\w+) import", text, re.M):  # what it shares with its neighbours
+        beside = (ROOT / words[1]).with_name(f"{name}.py")
+        text += beside.read_text(encoding="utf-8") if beside.is_file() else ""
+    own = set(re.findall(r'"(--[\w-]+)"', text))
     known = own if words[0] == "python" else known_options()
     for word in words[2:]:
         if word.startswith("--") and " " not in word:  # with one it is a value, options of fairseq
