@@ -87,12 +87,12 @@ ATTACKS: Dict[str, str] = {**CODE, **SIZE, **OTHER}
 
 
 @contextmanager
-def refused(trace: Path) -> Iterator[None]:
+def refused(trace: Path, seconds: float = 2) -> Iterator[None]:
     """One short error, soon; nothing runs, and no memory is taken to speak of."""
     before, memory = time.process_time(), most_memory()
     with within(), pytest.raises(ConfigError, match="Nothing in it was executed") as caught:
         yield
-    assert time.process_time() - before < 2
+    assert time.process_time() - before < seconds
     assert most_memory() - memory < 100
     assert not trace.exists()
     assert len(str(caught.value)) < 600
@@ -233,5 +233,6 @@ def test_in_a_checkpoint(place: str, name: str, tmp_path: Path) -> None:
     else:
         form = "cfg" if place == "fairseq's" else "args"
         saved(path, form, arch="fconv", encoder_layers=attack(name, trace))
-    with refused(trace):
+    # fairseq's own conversion of old options, before anything is evaluated, takes two seconds.
+    with refused(trace, seconds=10 if place == "fairseq's old" else 2):
         checkpoint_utils.load_model_ensemble_and_task([str(path)])
