@@ -20,7 +20,7 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional
 import torch
 from fairseq import checkpoint_utils
 from fairseq.utils import move_to_cuda
-from measuring import add_device, in_turns, middle, ratios, record, rounded
+from measuring import add_device, in_turns, middle, ratios, record, refuse_unused, rounded
 from systems import System, add_models, batches_of, prepare
 from torch import nn
 
@@ -143,6 +143,11 @@ def main() -> None:
     args = parser.parse_args()
     if bool(args.checkpoints) != bool(args.data):
         parser.error("--data and --checkpoints go together: expected both, or neither and --text")
+    if args.checkpoints:
+        built = ("arch", "text", "length", "flags", "vocabulary", "pieces")
+        refuse_unused(parser, args, built, "with --checkpoints, which are decoded as they are")
+    else:
+        refuse_unused(parser, args, ("metric", "bpe"), "without --checkpoints, which alone are scored")
     logging.disable(logging.INFO)
     with tempfile.TemporaryDirectory() as folder:
         systems = list(decoders(args, Path(folder)))

@@ -122,6 +122,16 @@ def record(output: Path, rows: Any, **more: Any) -> None:
     output.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
+def refuse_unused(
+    parser: argparse.ArgumentParser, args: argparse.Namespace, names: Sequence[str], why: str
+) -> None:
+    """End with an error if options are given that change nothing."""
+    dests = {name: name.replace("-", "_") for name in names}
+    given = [f"--{n}" for n, d in dests.items() if getattr(args, d) != parser.get_default(d)]
+    if given:
+        parser.error(f"{', '.join(given)}: not used {why}; leave out")
+
+
 def add_device(parser: argparse.ArgumentParser) -> None:
     """The option that all benchmarks have."""
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])

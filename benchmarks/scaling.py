@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Dict, List
 
 import training
-from measuring import add_device, middle, ratios, record, rounded, turns
+from measuring import add_device, middle, ratios, record, refuse_unused, rounded, turns
 from systems import FLAGS, add_models, prepare
 
 from fairseq_recur.experiments.training_log import read_log
@@ -103,6 +103,8 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=1, help="in a round")
     parser.add_argument("--output", type=Path)
     args = parser.parse_args()
+    unused = ("processes", "max-tokens") if args.what == "length" else ("lengths",)
+    refuse_unused(parser, args, unused, f"for {args.what}")
     logging.disable(logging.INFO)
     rows = lengths(args) if args.what == "length" else processes(args)
     if args.output:

@@ -17,7 +17,7 @@ SMALL = (
     "--encoder-embed-dim 32 --encoder-ffn-embed-dim 64 --encoder-layers 1 --decoder-layers 1 "
     "--encoder-attention-heads 4 --decoder-attention-heads 4"
 )
-MODULES = ("measuring", "ops", "tables", "compare", "systems")
+MODULES = ("measuring", "ops", "tables", "compare", "systems", "decoding", "scaling", "training")
 
 
 @pytest.fixture
@@ -113,6 +113,25 @@ def test_operations(tmp_path: Path) -> None:
 def test_numbers_of_two_commits(bench: Any) -> None:
     row = {"op": "rsa", "forms": {"dense": {"ms": [3.0, 1.0, 2.0]}}, "of_first": [1.0], "length": 8}
     assert dict(bench("compare").numbers(row)) == {"forms dense ms": 2.0}
+
+
+@pytest.mark.parametrize(
+    "words, unused",
+    [
+        (["decoding.py", "--data", "d", "--checkpoints", "a=b", "--length", "3"], "--length"),
+        (["decoding.py", "--metric", "rougeL"], "--metric"),
+        (["scaling.py", "length", "--max-tokens", "9"], "--max-tokens"),
+        (["scaling.py", "processes", "--lengths", "9"], "--lengths"),
+    ],
+)
+def test_options_that_change_nothing_are_refused(
+    bench: Any, words: List[str], unused: str, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit):
+        bench(words[0].removesuffix(".py")).main()
+    assert f"{unused}: not used" in capsys.readouterr().err
 
 
 def test_joined_documents(bench: Any) -> None:
