@@ -62,6 +62,7 @@ class RelativeSelfAttention(SelfAttention):
         padding: Optional[Tensor],
         incremental_state: IncrementalState,
         need_weights: bool,
+        causal: bool,
     ) -> Tuple[Tensor, Optional[Tensor]]:
         """As in `SelfAttention.attend`."""
         tables = self.positions.tables()

@@ -55,6 +55,7 @@ class MixedSelfAttention(SelfAttention):
         padding: Optional[Tensor],
         incremental_state: IncrementalState,
         need_weights: bool,
+        causal: bool,
     ) -> Tuple[Tensor, Optional[Tensor]]:
         """As in `SelfAttention.attend`; the weights are the mixed map's."""
         if incremental_state is not None:
@@ -72,7 +73,8 @@ class MixedSelfAttention(SelfAttention):
         with no_autocast(value):
             mixing = at_least_float32(value[:, : self.mixture.mixing])
             recurrent = self.mixture.product(mixing, padding, form)
-        return mixed_outputs(query, key, value, recurrent, gate, mask, dropout), None
+        mask = None if causal else mask
+        return mixed_outputs(query, key, value, recurrent, gate, mask, dropout, causal), None
 
     def attend_last(
         self,

@@ -7,6 +7,7 @@ from fairseq.models.transformer import TransformerConfig
 from torch import Tensor
 
 from fairseq_recur.modules.fusion import IncrementalState
+from fairseq_recur.modules.future_mask import FutureMask
 from fairseq_recur.modules.heads import Heads
 from fairseq_recur.modules.t5_projections import inner_width, is_t5, use_t5_projections
 
@@ -34,6 +35,7 @@ class SelfAttention(Heads):
             qn_block_size=cfg.quant_noise.pq_block_size,
         )
         self.causal = side == "decoder"
+        self.future_mask = FutureMask()
         self.query_factor = 1.0
         if is_t5(cfg):
             use_t5_projections(self, cfg, options.embed_dim, options.embed_dim)
@@ -49,6 +51,7 @@ class SelfAttention(Heads):
         padding: Optional[Tensor],
         incremental_state: IncrementalState,
         need_weights: bool,
+        causal: bool,
     ) -> Tuple[Tensor, Optional[Tensor]]:
         """Each head's output.
 
@@ -61,6 +64,7 @@ class SelfAttention(Heads):
             padding: (B, S) bool, True at padding, or None
             incremental_state: fairseq's; in incremental decoding the only query is the last
             need_weights: return the attention map
+            causal: whether *mask* hides the later keys and nothing else
 
         Returns:
             (B, H, T, D), and the map (B, H, T, S) or None
@@ -99,7 +103,14 @@ class SelfAttention(Heads):
             k, v, key_padding_mask = self.extend(incremental_state, k, v, key_padding_mask)
         mask = additive_mask(attn_mask, key_padding_mask, q.dtype)
         wanted = need_weights or need_head_weights
-        out, weights = self.attend(q, k, v, mask, key_padding_mask, incremental_state, wanted)
+        causal = (
+            incremental_state is None
+            and key_padding_mask is None
+            and self.future_mask.recognises(attn_mask)
+        )
+        out, weights = self.attend(
+            q, k, v, mask, key_padding_mask, incremental_state, wanted, causal
+        )
         return self.output(out, weights if wanted else None, need_head_weights)
 
     def extend(

@@ -62,18 +62,20 @@ def mixed_outputs(
     gate: Tensor,
     mask: Optional[Tensor] = None,
     dropout: float = 0.0,
+    causal: bool = False,
 ) -> Tensor:
     """The sum of two outputs, the first by torch's fused attention: the form for long sequences.
 
     Args:
         query, key, value, gate, mask, dropout: as in `mixed_map`
         recurrent: (B, H', T, D), P V of the first H' heads; the others are ordinary
+        causal: hide the later keys, by torch's rule instead of a mask: it skips their products
 
     Returns:
         (B, H, T, D) in the dtype of *value*
     """
     mask = None if mask is None else mask.to(query.dtype)
-    attention = F.scaled_dot_product_attention(query, key, value, mask, dropout)
+    attention = F.scaled_dot_product_attention(query, key, value, mask, dropout, causal)
     mixing = recurrent.size(1)
     if mixing < value.size(1):
         recurrent = F.pad(recurrent, (0, 0, 0, 0, 0, value.size(1) - mixing))

@@ -2,7 +2,7 @@
 
 import math
 from argparse import Namespace
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict, List, Optional
 
 import pytest
 import torch
@@ -59,12 +59,23 @@ OPTIONS: Dict[str, Dict[str, Any]] = {
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
 def test_forms_are_equal(options: Dict[str, Any], side: str, length: int) -> None:
     """Outputs and the gradients of every parameter and of the input, with padding on both sides."""
-    module = attention("rsa", side, **options)
-    x = torch.randn(length, 3, 16, dtype=torch.float64, requires_grad=True)
     padding = torch.zeros(3, length, dtype=torch.bool)
     padding[1, length - length // 3 :] = True
     padding[2, : length // 4] = side == "encoder"
-    real = (~padding).t().unsqueeze(-1)
+    compare_forms(attention("rsa", side, **options), length, padding)
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
+def test_forms_are_equal_without_padding(options: Dict[str, Any], length: int) -> None:
+    """In a decoder: then torch's attention hides the future by its own rule."""
+    compare_forms(attention("rsa", "decoder", **options), length, None)
+
+
+def compare_forms(module: nn.Module, length: int, padding: Optional[Tensor]) -> None:
+    """Of real positions, in all forms."""
+    x = torch.randn(length, 3, 16, dtype=torch.float64, requires_grad=True)
+    real = 1.0 if padding is None else (~padding).t().unsqueeze(-1)
     results: List[List[Tensor]] = []
     for form in FORMS:
         module.form = form
