@@ -39,11 +39,11 @@ class Decoder(NamedTuple):
     cfg: Any
 
     def generator(self, beam: int, length: Optional[int]) -> Any:
-        """fairseq's search, for outputs of *length* pieces, or as long as the model makes them."""
+        """fairseq's search, for outputs of *length* pieces, or with its usual limits."""
         generation = self.cfg.generation
         generation.beam = beam
-        generation.max_len_a, generation.max_len_b = (1.2, 10) if length is None else (0, length)
-        generation.min_len = 1 if length is None else length
+        if length is not None:
+            generation.min_len = generation.max_len_b = length
         self.model.prepare_for_inference_(self.cfg)
         return self.task.build_generator([self.model], generation)
 
@@ -127,12 +127,11 @@ def main() -> None:
     """Load or build, measure, write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_device(parser)
-    add_models(parser)
+    add_models(parser, ["transformer", "srformer"])
     parser.add_argument("--data", type=Path, help="binary data, of --checkpoints")
     parser.add_argument("--checkpoints", nargs="+", metavar="NAME=FILE")
     parser.add_argument("--metric", default="bleu", choices=["bleu", "rougeL"])
     parser.add_argument("--bpe", default="subword_nmt", help="of --data, as fairseq's --post-process")
-    parser.add_argument("--arch", nargs="+", default=["transformer", "srformer"], metavar="NAME")
     parser.add_argument("--text", default="sentences", help="sentences, or pieces of a source")
     parser.add_argument("--length", type=int, default=64, help="pieces of an output")
     parser.add_argument("--beams", type=int, nargs="+", default=[1, 5])

@@ -55,8 +55,7 @@ def main() -> None:
     """Prepare, profile, print, write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_device(parser)
-    add_models(parser)
-    parser.add_argument("--arch", nargs="+", default=["transformer", "transformer_biarn"], metavar="NAME")
+    add_models(parser, ["transformer", "transformer_biarn"])
     parser.add_argument("--text", default="sentences", help="sentences, or pieces of a source")
     parser.add_argument("--max-tokens", type=int, default=1024, help="of a batch")
     parser.add_argument("--rows", type=int, default=10)

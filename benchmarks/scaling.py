@@ -21,7 +21,7 @@ from typing import Any, Dict, List
 
 import training
 from measuring import add_device, middle, ratios, record, refuse_unused, rounded, turns
-from systems import FLAGS, add_models, prepare
+from systems import FLAGS, add_models, parse_name, prepare
 
 from fairseq_recur.experiments.training_log import read_log
 
@@ -43,13 +43,14 @@ def lengths(args: argparse.Namespace) -> List[Dict[str, Any]]:
     return rows
 
 
-def words_a_second(arch: str, count: int, data: Path, args: argparse.Namespace) -> List[float]:
+def words_a_second(name: str, count: int, data: Path, args: argparse.Namespace) -> List[float]:
     """Those of the updates of one training."""
+    arch, own, _ = parse_name(name)
     log = data.parent / "log"
     log.unlink(missing_ok=True)
     run = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count)]
     train = [
-        "-m", "fairseq_recur", "train", str(data), "--arch", arch, *FLAGS, *args.flags.split(),
+        "-m", "fairseq_recur", "train", str(data), "--arch", arch, *FLAGS, *args.flags.split(), *own,
         "--max-tokens", str(args.max_tokens), "--update-freq", str(max(args.processes) // count),
         "--max-update", str(WARM_UP + args.updates), "--no-save", "--disable-validation",
         "--log-format", "json", "--log-interval", "1", "--log-file", str(log),
@@ -94,8 +95,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=["length", "processes"])
     add_device(parser)
-    add_models(parser)
-    parser.add_argument("--arch", nargs="+", default=["transformer", "srformer"], metavar="NAME")
+    add_models(parser, ["transformer", "srformer"])
     parser.add_argument("--lengths", type=int, nargs="+", default=[256, 1024, 4096])
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--max-tokens", type=int, default=1024, help="of a batch, for processes")
@@ -105,6 +105,8 @@ def main() -> None:
     args = parser.parse_args()
     unused = ("processes", "max-tokens") if args.what == "length" else ("lengths",)
     refuse_unused(parser, args, unused, f"for {args.what}")
+    if args.what == "processes" and any(parse_name(name).fused for name in args.arch):
+        parser.error("+fused: the processes run fairseq-recur train, which has no such model; leave it out")
     logging.disable(logging.INFO)
     rows = lengths(args) if args.what == "length" else processes(args)
     if args.output:

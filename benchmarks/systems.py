@@ -20,8 +20,6 @@ from fairseq_recur.cli import main as fairseq_recur
 from fairseq_recur.errors import ConfigError
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
-FUSED = "+fused"
-"""Behind the name of a system: its cross-attention in training is torch's fused attention."""
 SHARED = "--share-all-embeddings"
 FLAGS = [
     "--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.1", "--optimizer", "adam",
@@ -45,8 +43,44 @@ class Text(NamedTuple):
     join: int = 0
 
 
-def add_models(parser: argparse.ArgumentParser) -> None:
-    """The options of all that builds models."""
+class Name(NamedTuple):
+    """What the name of a system says, ARCH[+fused][+FLAG=VALUE ...].
+
+    Attributes:
+        arch: the architecture
+        flags: its own ones of fairseq-train, from +FLAG=VALUE
+        fused: its cross-attention in training is torch's fused attention
+    """
+
+    arch: str
+    flags: List[str]
+    fused: bool
+
+
+def parse_name(name: str) -> Name:
+    """Read the name of a system.
+
+    Raises:
+        argparse.ArgumentTypeError: if something stands behind a "+" that is neither
+    """
+    arch, *more = name.split("+")
+    flags = [word.split("=", 1) for word in more if word != "fused"]
+    if any(len(pair) != 2 for pair in flags):
+        raise argparse.ArgumentTypeError(f"{name}: behind a + is expected fused, or FLAG=VALUE")
+    return Name(arch, [w for flag, value in flags for w in (f"--{flag}", value)], "fused" in more)
+
+
+def system_name(name: str) -> str:
+    """The type of options that name systems: refuses one that `parse_name` cannot read."""
+    parse_name(name)
+    return name
+
+
+def add_models(parser: argparse.ArgumentParser, default: Sequence[str]) -> None:
+    """The options of all that builds models, *default* if none is named."""
+    parser.add_argument(
+        "--arch", nargs="+", type=system_name, default=default, metavar="NAME[+fused][+FLAG=VALUE]"
+    )
     parser.add_argument("--vocabulary", type=int, default=32000, help="words of the dictionary")
     parser.add_argument("--pieces", type=int, default=4000, help="of BPE")
     parser.add_argument("--flags", default="", help="further ones of fairseq-train, as one word")
@@ -106,7 +140,7 @@ class System:
     """A model with fairseq's trainer.
 
     Args:
-        name: an architecture, with FUSED behind it or not
+        name: as in `parse_name`
         data: binary data
         flags: further ones of fairseq-train
         device: "cpu" or "cuda"
@@ -114,13 +148,14 @@ class System:
 
     def __init__(self, name: str, data: Path, flags: Sequence[str], device: str) -> None:
         self.name, self.device = name, device
-        arch = name.removesuffix(FUSED)
-        words = [str(data), "--arch", arch, *FLAGS, *flags, *(["--cpu"] if device == "cpu" else [])]
+        arch, own, with_fused = parse_name(name)
+        words = [str(data), "--arch", arch, *FLAGS, *flags, *own]
+        words += ["--cpu"] if device == "cpu" else []
         self.args = options.parse_args_and_arch(options.get_training_parser(), words)
         self.cfg = convert_namespace_to_omegaconf(self.args)
         self.task = tasks.setup_task(self.cfg.task)
         self.model = self.task.build_model(self.cfg.model)
-        if name.endswith(FUSED):
+        if with_fused:
             fuse_cross_attention(self.model)
         criterion = self.task.build_criterion(self.cfg.criterion)
         self.trainer = Trainer(self.cfg, self.task, self.model, criterion)

@@ -5,8 +5,8 @@
 Every model is in fairseq's trainer, all in one process, on the same batches of real text; in each
 round each makes its updates, in another order each time. The first is what the others are
 compared with, round by round; beside that stands what is to be expected: the first one's FLOPs over
-those of the system, for these batches, as `fairseq-recur plan` counts them. NAME+fused is fairseq's model with a cross-attention by torch's fused
-attention in training.
+those of the system, for these batches, as `fairseq-recur plan` counts them. NAME+fused is fairseq's
+model with a cross-attention by torch's fused attention in training; NAME+FLAG=VALUE has a flag of its own.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Dict, List
 
 from measuring import add_device, in_turns, middle, peak_mib, ratios, record, rounded
-from systems import FUSED, SHARED, System, add_models, prepare, tokens_of
+from systems import SHARED, System, add_models, parse_name, prepare, tokens_of
 
 from fairseq_recur.planning.building import build, sample
 from fairseq_recur.planning.tracing import trace
@@ -30,7 +30,8 @@ SYSTEMS = (
 
 def flops(name: str, flags: List[str], vocabulary: int, batches: List[Dict[str, Any]]) -> float:
     """Of an update with each of the batches, forward and backward, padding included."""
-    built = build(name.removesuffix(FUSED), [SHARED, *flags], vocabulary, vocabulary, "fp32")
+    arch, own, _ = parse_name(name)
+    built = build(arch, [SHARED, *flags, *own], vocabulary, vocabulary, "fp32")
     sides = [(b["net_input"][k] for k in ("src_tokens", "prev_output_tokens")) for b in batches]
     sizes = [(source.size(0), source.size(1), target.size(1)) for source, target in sides]
     return sum(trace(built, sample(built, *size)).flops for size in sizes)
@@ -76,8 +77,7 @@ def main() -> None:
     """Prepare, measure, write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_device(parser)
-    add_models(parser)
-    parser.add_argument("--arch", nargs="+", default=SYSTEMS, metavar="NAME")
+    add_models(parser, SYSTEMS)
     parser.add_argument("--text", default="sentences", help="sentences, or pieces of a source")
     parser.add_argument("--max-tokens", type=int, default=1024, help="of a batch")
     parser.add_argument("--rounds", type=int, default=7)

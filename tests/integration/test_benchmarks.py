@@ -134,6 +134,30 @@ def test_options_that_change_nothing_are_refused(
     assert f"{unused}: not used" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "words, error",
+    [
+        (["training.py", "--arch", "transformer+fast"], "expected fused, or FLAG=VALUE"),
+        (["scaling.py", "processes", "--arch", "transformer+fused"], "leave it out"),
+    ],
+)
+def test_systems_that_do_not_exist_are_refused(
+    bench: Any, words: List[str], error: str, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit):
+        bench(words[0].removesuffix(".py")).main()
+    assert error in capsys.readouterr().err
+
+
+def test_names_of_systems(bench: Any) -> None:
+    parse = bench("systems").parse_name
+    assert parse("srformer") == ("srformer", [], False)
+    named = parse("srformer+segment-size=32+fused+target-length=8")
+    assert named == ("srformer", ["--segment-size", "32", "--target-length", "8"], True)
+
+
 def test_joined_documents(bench: Any) -> None:
     pairs = [(list("abc"), ["x"] * 3), (list("defg"), ["y"]), (list("h"), ["z"])]
     assert list(bench("systems").joined(pairs, 6)) == [("a b c d e f", "")]
@@ -141,8 +165,8 @@ def test_joined_documents(bench: Any) -> None:
 
 
 COMMANDS: List[List[str]] = [
-    ["training.py", "--arch", "transformer", "transformer+fused", "transformer_biarn", "--updates",
-     "1", "--max-tokens", "256"],
+    ["training.py", "--arch", "transformer", "transformer+fused", "transformer_biarn",
+     "transformer_biarn+recurrence-steps=2", "--updates", "1", "--max-tokens", "256"],
     ["scaling.py", "length", "--lengths", "256"],
     ["scaling.py", "processes", "--arch", "transformer_biarn", "--max-tokens", "256"],
     ["decoding.py", "--text", "256", "--batches", "1", "--beams", "2", "--length", "8"],
