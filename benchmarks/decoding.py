@@ -15,7 +15,7 @@ import statistics
 import tempfile
 from functools import partial
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional
+from typing import Any, Dict, Iterator, List, NamedTuple
 
 import torch
 from fairseq import checkpoint_utils
@@ -38,12 +38,10 @@ class Decoder(NamedTuple):
     task: Any
     cfg: Any
 
-    def generator(self, beam: int, length: Optional[int]) -> Any:
-        """fairseq's search, for outputs of *length* pieces, or with its usual limits."""
+    def generator(self, beam: int, shortest: int, longest: int) -> Any:
+        """fairseq's search, for outputs of *shortest* to *longest* pieces."""
         generation = self.cfg.generation
-        generation.beam = beam
-        if length is not None:
-            generation.min_len = generation.max_len_b = length
+        generation.beam, generation.min_len, generation.max_len_b = beam, shortest, longest
         self.model.prepare_for_inference_(self.cfg)
         return self.task.build_generator([self.model], generation)
 
@@ -91,8 +89,8 @@ def measure(args: argparse.Namespace, systems: List[Decoder], beam: int) -> List
     batches = batches_of(first.task, first.cfg, "test", args.max_tokens, args.batches)
     if args.device == "cuda":
         batches = [move_to_cuda(batch) for batch in batches]
-    length = None if args.checkpoints else args.length
-    generators = {s.name: s.generator(beam, length) for s in systems}
+    lengths = (1, args.max_len_b) if args.checkpoints else (args.length, args.length)
+    generators = {s.name: s.generator(beam, *lengths) for s in systems}
     found: Dict[str, Hypotheses] = {}
 
     def decode(system: Decoder) -> None:
@@ -132,6 +130,7 @@ def main() -> None:
     parser.add_argument("--checkpoints", nargs="+", metavar="NAME=FILE")
     parser.add_argument("--metric", default="bleu", choices=["bleu", "rougeL"])
     parser.add_argument("--bpe", default="subword_nmt", help="of --data, as fairseq's --post-process")
+    parser.add_argument("--max-len-b", type=int, default=200, help="as fairseq-generate's")
     parser.add_argument("--text", default="sentences", help="sentences, or pieces of a source")
     parser.add_argument("--length", type=int, default=64, help="pieces of an output")
     parser.add_argument("--beams", type=int, nargs="+", default=[1, 5])
@@ -146,7 +145,8 @@ def main() -> None:
         built = ("arch", "text", "length", "flags", "vocabulary", "pieces")
         refuse_unused(parser, args, built, "with --checkpoints, which are decoded as they are")
     else:
-        refuse_unused(parser, args, ("metric", "bpe"), "without --checkpoints, which alone are scored")
+        scored = ("metric", "bpe", "max-len-b")
+        refuse_unused(parser, args, scored, "without --checkpoints, which alone end by themselves")
     logging.disable(logging.INFO)
     with tempfile.TemporaryDirectory() as folder:
         systems = list(decoders(args, Path(folder)))

@@ -110,7 +110,8 @@ def profiling(result: Dict[str, Any]) -> Iterator[List[str]]:
 
 def comparison(result: Dict[str, Any]) -> Iterator[List[str]]:
     """Two commits."""
-    yield ["measured", f"{result['before']}", f"{result['after']}", "ratio"]
+    after = result["commit"] if result["after"] == "." else result["after"]
+    yield ["measured", result["before"], after, "ratio"]
     for row in result["rows"]:
         yield [row["what"], digits(row["before"]), digits(row["after"]), middle(row["ratio"], 3)]
 

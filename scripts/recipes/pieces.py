@@ -1,12 +1,11 @@
 """The later steps of a translation recipe: tokens to pieces, to fairseq's binary data."""
 
-import logging
 from pathlib import Path
 from typing import Callable, Dict, Iterator, List, Sequence
 
-from fairseq_recur.cli.wrap import run
 from fairseq_recur.errors import ConfigError
 from recipes import bpe, sentencepieces
+from recipes.binary import binarize
 from recipes.clean import tidy
 from recipes.corpora import line_tokeniser, read, token_options, write
 from recipes.options import Options
@@ -147,24 +146,14 @@ def binary_step(work: Path, pieces: Dict[str, Made], options: Options) -> Made:
     """
 
     def make(folder: Path) -> None:
-        arguments = ["-s", options.source, "-t", options.target, "--destdir", str(folder)]
-        arguments += ["--workers", str(options.workers)]
-        for name, made in pieces.items():
-            arguments += [f"--{name}pref", str(made.folder / made.folder.name)]
-        if options.dictionary == "joined":
-            arguments.append("--joined-dictionary")
-        run("preprocess", arguments)
-        _close_log(folder / "preprocess.log")
+        prefixes = [
+            word
+            for name, made in pieces.items()
+            for word in (f"--{name}pref", str(made.folder / made.folder.name))
+        ]
+        sides = (options.source, options.target)
+        dictionary = ["--joined-dictionary"] if options.dictionary == "joined" else []
+        binarize(folder, sides, prefixes, options.workers, dictionary)
 
     inputs = [*pieces.values(), options.source, options.target, options.dictionary]
     return step(work, f"data-bin.{options.direction}", inputs, make)
-
-
-def _close_log(file: Path) -> None:
-    """Remove the log that preprocess leaves open, with times and paths: no two are the same."""
-    logger = logging.getLogger("fairseq_cli.preprocess")
-    for handler in list(logger.handlers):
-        if isinstance(handler, logging.FileHandler):
-            logger.removeHandler(handler)
-            handler.close()
-    file.unlink()

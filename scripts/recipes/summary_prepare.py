@@ -2,15 +2,14 @@
 
 import shutil
 from pathlib import Path
-from typing import Any, Dict, Optional, Sequence
+from typing import Any, Dict, Optional
 
 import yaml
-from fairseq import options
-from fairseq_cli import preprocess
 
 from fairseq_recur import cli
 from fairseq_recur.errors import ConfigError
 from recipes.archives import extract
+from recipes.binary import binarize
 from recipes.fetch import SUMS, Archive, fetch, sha256
 from recipes.steps import Made, need_space, step
 from recipes.summary_texts import READERS, write_texts
@@ -199,21 +198,12 @@ class Preparation:
         words = ["--joined-dictionary"]
         if given.is_file():
             words = ["--srcdict", str(given), "--tgtdict", str(given)]
-        return step(
-            prepared, "data-bin", [pieces, model], lambda f: self.binarize(pieces, f, words)
-        )
+        prefixes = [w for s in SPLITS for w in (f"--{s}pref", str(pieces.folder / s))]
 
-    def binarize(self, pieces: Made, folder: Path, words: Sequence[str]) -> None:
-        """Run fairseq-preprocess in this process, which a kill then ends with it."""
-        for split in SPLITS:
-            words = [*words, f"--{split}pref", str(pieces.folder / split)]
-        parser = options.get_preprocessing_parser()
-        args = parser.parse_args(
-            ["-s", "source", "-t", "target", "--destdir", str(folder), *words,
-             "--workers", str(self.choices.workers)]
-        )  # fmt: skip
-        preprocess.main(args)
-        (folder / "preprocess.log").unlink()  # it has times and this folder's first name
+        def make(folder: Path) -> None:
+            binarize(folder, ("source", "target"), prefixes, self.choices.workers, words)
+
+        return step(prepared, "data-bin", [pieces, model], make)
 
 
 def convert(source: Path, target: Path) -> None:

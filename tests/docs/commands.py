@@ -130,6 +130,10 @@ def parse_script(words: List[str]) -> None:
         assert words[2] in ("venv", "tests.freeze"), f"what is {' '.join(words)}?"
         return
     assert (ROOT / words[1]).is_file(), f"there is no {words[1]}"
+    if "--" in words:  # behind it stands another script of the same folder, with its options
+        end = words.index("--")
+        parse_script(["python", str(Path(words[1]).with_name(words[end + 1])), *words[end + 2 :]])
+        words = words[:end]
     text = (ROOT / words[1]).read_text(encoding="utf-8")
     for name in re.findall(r"^from (\w+) import", text, re.M):  # what it shares with its neighbours
         beside = (ROOT / words[1]).with_name(f"{name}.py")

@@ -1,5 +1,6 @@
 """Steps that survive a kill, and archives that are resumed and checked."""
 
+import logging
 import shutil
 import threading
 from collections import namedtuple
@@ -11,6 +12,7 @@ from typing import Iterator, List
 import pytest
 
 from fairseq_recur.errors import ConfigError
+from recipes.binary import binarize
 from recipes.fetch import Archive, fetch, sha256
 from recipes.steps import Made, need_space, step
 
@@ -179,3 +181,15 @@ def test_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     need_space(tmp_path / "not/there", 2_000_000_000, "the corpus")
     with pytest.raises(ConfigError, match="the corpus needs 4.0 GB and the disk .* has 3.0 GB"):
         need_space(tmp_path, 4_000_000_000, "the corpus")
+
+
+def test_binary_data_leaves_no_log(tmp_path: Path) -> None:
+    """Neither the file nor fairseq's handle of it, which would write into a renamed folder."""
+    for side in ("source", "target"):
+        (tmp_path / f"train.{side}").write_text("a b c\n")
+    prefixes = ["--trainpref", str(tmp_path / "train")]
+    binarize(tmp_path / "bin", ("source", "target"), prefixes, 1, ["--joined-dictionary"])
+    files = {file.name for file in (tmp_path / "bin").iterdir()}
+    assert "train.source-target.source.bin" in files and "preprocess.log" not in files
+    for handler in logging.getLogger("fairseq_cli.preprocess").handlers:
+        assert str(tmp_path) not in getattr(handler, "baseFilename", "")
