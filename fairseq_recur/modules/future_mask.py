@@ -23,8 +23,8 @@ class FutureMask:
         """Whether *mask* (T, S) is 0 up to the diagonal and minus infinity above it."""
         if mask is None or mask.dim() != 2 or mask.size(0) != mask.size(1):
             return False
-        if mask.dtype == torch.bool or mask.is_inference():  # whose changes are not counted
-            return False
+        if mask.dtype == torch.bool or mask.is_meta or mask.is_inference():
+            return False  # the last count no changes, and on meta there is nothing to read
         if self.is_known(mask):
             return True
         if not torch.equal(mask, torch.full_like(mask, -math.inf).triu(1)):

@@ -61,6 +61,7 @@ class T5SelfAttention(SelfAttention):
         padding: Optional[Tensor],
         incremental_state: IncrementalState,
         need_weights: bool,
+        causal: bool,
     ) -> Tuple[Tensor, Optional[Tensor]]:
         """As in `SelfAttention.attend`."""
         dropout = self.dropout_probability

@@ -66,9 +66,10 @@ def test_other_squares_of_the_same_memory_are_not() -> None:
     assert not mask.recognises(buffer[:4:2, :4:2].t())
 
 
-def test_no_mask_and_one_that_counts_no_changes() -> None:
+def test_no_mask_and_those_that_cannot_be_read_or_count_no_changes() -> None:
     mask = FutureMask()
     assert not mask.recognises(None)
+    assert not mask.recognises(future(3).to("meta"))
     with torch.inference_mode():
         assert not mask.recognises(future(3))
 
