@@ -5,6 +5,7 @@ sentence, and matplotlib's automatic layout, slow for dozens of panels, is not n
 """
 
 import logging
+import textwrap
 from dataclasses import dataclass
 from typing import Any, List, Sequence, Tuple
 from unicodedata import east_asian_width
@@ -30,6 +31,8 @@ SCALES = ("one", "panel")
 
 GAP, BAR, BAR_LABELS = 0.08, 0.1, 0.4
 LONGEST_LABEL = 24
+WIDER_TITLE = 1.15
+"""The size of a title's letters; those of labels have 1."""
 
 
 @dataclass(frozen=True)
@@ -102,18 +105,18 @@ def matrix_box(panel: Panel) -> Box:
     """The box of a matrix."""
     width, height = side(len(panel.columns)), side(len(panel.rows))
     right = GAP + BAR + BAR_LABELS
-    for line in (*panel.title.split("\n"), panel.column_title):
-        right = max(right, text_width([line]) * 1.15 + GAP - width)
+    title, below = (wrapped(text, width + right - GAP) for text in (panel.title, panel.column_title))
+    widest = text_width([*title.split("\n"), *below.split("\n")]) * WIDER_TITLE
     return Box(
         [panel],
-        panel.title,
-        panel.column_title,
+        title,
+        below,
         left=text_width(shortened(panel.rows)) + 2 * LINE + GAP,
-        below=text_width(shortened(panel.columns)) + 2.5 * LINE,
-        above=(panel.title.count("\n") + 2) * LINE,
+        below=text_width(shortened(panel.columns)) + (below.count("\n") + 2.5) * LINE,
+        above=(title.count("\n") + 2) * LINE,
         width=width,
         height=height,
-        right=right,
+        right=max(right, widest + GAP - width),  # of a word longer than a line
     )
 
 
@@ -133,7 +136,7 @@ def gate_box(panels: List[Panel]) -> Box:
         above=3 * LINE,
         width=width,
         height=10 * CELL,
-        right=max(1.0, text_width([spread]) * 1.15 + GAP - width),
+        right=max(1.0, text_width([spread]) * WIDER_TITLE + GAP - width),
     )
 
 
@@ -158,6 +161,12 @@ def text_width(texts: Sequence[str]) -> float:
         return sum(2 if east_asian_width(character) in "WF" else 1 for character in text)
 
     return CHARACTER * max(map(wide, texts))
+
+
+def wrapped(text: str, width: float) -> str:
+    """Lines no longer than *width* inches as a title, so that panels of one size stand in columns."""
+    letters = int(width / (WIDER_TITLE * CHARACTER))
+    return "\n".join(part for line in text.split("\n") for part in textwrap.wrap(line, letters))
 
 
 def shortened(labels: Sequence[str]) -> List[str]:

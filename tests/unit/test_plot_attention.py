@@ -1,6 +1,7 @@
 """What a model looks at: the weights are those of the equations, and what is drawn is they."""
 
 import math
+from dataclasses import replace
 from typing import Any, Callable, Dict, List, Tuple
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_recur.cli import build_parser
-from fairseq_recur.cli.attention_figure import draw
+from fairseq_recur.cli.attention_figure import boxes, draw
 from fairseq_recur.cli.figures import fonts_for
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.inspection.capture import captured, places
@@ -309,7 +310,7 @@ def test_figure_shows_the_panels(make_model: Make) -> None:
     for axes, panel in zip(matrices, shown):
         assert torch.equal(torch.from_numpy(axes.images[0].get_array().data), panel.values)
         assert axes.images[0].get_clim() == (0.0, 1.0)
-        assert axes.get_title(loc="left") == panel.title
+        assert axes.get_title(loc="left").split() == panel.title.split()
     texts = [label.get_text() for label in matrices[2].get_xticklabels()]
     assert texts == ["$a$", "<unk> w", "c" * 23 + "\u2026", "d", "e", "</s>"]
     assert not matrices[2].get_xticklabels()[0].get_parse_math()
@@ -320,6 +321,19 @@ def test_figure_shows_the_panels(make_model: Make) -> None:
     figure.canvas.draw()
     brightest = draw(shown[:1], scale="panel").axes[0].images[0].get_clim()[1]
     assert brightest == pytest.approx(shown[0].values.max().item())
+
+
+def test_panels_of_one_size_have_one_width(make_model: Make) -> None:
+    """Whatever their titles are: those that are too long go on in the next line."""
+    model = small(make_model, "transformer_biarn", *BIARN_GATED)
+    shown = panels(model, look(model, SOURCE, TARGET, EOS), LABELS, ["encoder"])
+    short, long = (replace(shown[0], title=title) for title in ("short", "a title of many words " * 3))
+    one, other = boxes([short, long])
+    assert one.right == other.right and one.width == other.width
+    assert "\n" not in one.title and other.title.split() == long.title.split()
+    assert other.above > one.above
+    below = replace(shown[0], column_title="keys " * 20)
+    assert boxes([below])[0].right == one.right and boxes([below])[0].below > one.below
 
 
 def test_negative_entries_have_their_own_colours(make_model: Make) -> None:
