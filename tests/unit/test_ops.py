@@ -154,10 +154,17 @@ def reference_attend(module: BiARN, tokens: List[Tensor]) -> Callable[[Tensor], 
     return attend
 
 
+BIARN = [(kind, 3, length) for kind in ("additive", "multihead") for length in LENGTHS]
+# As many steps as tokens, in quadratic time; of those about 64 one is enough in each run.
+BIARN += [
+    pytest.param("additive", -1, length, marks=pytest.mark.slow if length in (63, 64) else ())
+    for length in LENGTHS
+]
+
+
 @pytest.mark.parametrize("first", [True, False], ids=["first-layer", "upper-layer"])
-@pytest.mark.parametrize("kind, steps", [("additive", 3), ("multihead", 3), ("additive", -1)])
+@pytest.mark.parametrize("kind, steps, length", BIARN)
 @pytest.mark.parametrize("side", PADDING)
-@pytest.mark.parametrize("length", LENGTHS)
 def test_biarn(length: int, side: str, kind: str, steps: int, first: bool) -> None:
     width = 4
     options = RecurrenceOptions(steps=steps, attention=kind, heads=2, attention_dropout=0.0)
