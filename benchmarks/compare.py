@@ -15,8 +15,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Tuple
+from typing import Any
 
 from measuring import middle, ratios, record, turns
 
@@ -30,13 +31,15 @@ def unpack(commit: str, folder: Path) -> Path:
         return HERE.parent
     folder.mkdir()
     made = subprocess.run(
-        ["git", "-C", str(HERE.parent), "archive", commit, PACKAGE], stdout=subprocess.PIPE, check=True
+        ["git", "-C", str(HERE.parent), "archive", commit, PACKAGE],
+        stdout=subprocess.PIPE,
+        check=True,
     )
     subprocess.run(["tar", "-x", "-C", str(folder)], input=made.stdout, check=True)
     return folder
 
 
-def numbers(row: Any, names: Tuple[str, ...] = ()) -> Iterator[Tuple[str, float]]:
+def numbers(row: Any, names: tuple[str, ...] = ()) -> Iterator[tuple[str, float]]:
     """Every measured number of a row, the median of those with repeats, by its name."""
     for key, value in row.items():
         if isinstance(value, dict):
@@ -47,7 +50,7 @@ def numbers(row: Any, names: Tuple[str, ...] = ()) -> Iterator[Tuple[str, float]
             yield " ".join((*names, key)), value
 
 
-def measured(package: Path, words: List[str], output: Path) -> Dict[str, float]:
+def measured(package: Path, words: list[str], output: Path) -> dict[str, float]:
     """Run the benchmark once with a package."""
     environment = {**os.environ, "PYTHONPATH": str(package)}
     command = [sys.executable, str(HERE / words[0]), *words[1:], "--output", str(output)]
@@ -66,9 +69,11 @@ def main() -> None:
     parser.add_argument("after", help='a commit, or "."')
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--output", type=Path)
-    parser.add_argument("benchmark", nargs="+", help="a file of this folder and its options, after --")
+    parser.add_argument(
+        "benchmark", nargs="+", help="a file of this folder and its options, after --"
+    )
     args = parser.parse_args()
-    found: Dict[str, List[Dict[str, float]]] = {"before": [], "after": []}
+    found: dict[str, list[dict[str, float]]] = {"before": [], "after": []}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         packages = {
@@ -79,7 +84,9 @@ def main() -> None:
     rows = []
     for what in found["before"][0]:
         both = [[one[what] for one in found[when]] for when in ("before", "after")]
-        rows.append({"what": what, "before": both[0], "after": both[1], "ratio": ratios(both[1], both[0])})
+        rows.append(
+            {"what": what, "before": both[0], "after": both[1], "ratio": ratios(both[1], both[0])}
+        )
         print(f"{what:70}{middle(rows[-1]['ratio'], 3)}", flush=True)
     if args.output:
         record(args.output, rows, before=args.before, after=args.after)

@@ -13,9 +13,10 @@ import argparse
 import logging
 import statistics
 import tempfile
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from fairseq import checkpoint_utils
@@ -27,7 +28,7 @@ from torch import nn
 import fairseq_recur  # noqa: F401  (registers the models)
 from fairseq_recur.scoring.metrics import build_metric
 
-Hypotheses = List[List[Dict[str, Any]]]
+Hypotheses = list[list[dict[str, Any]]]
 
 
 class Decoder(NamedTuple):
@@ -39,14 +40,14 @@ class Decoder(NamedTuple):
     cfg: Any
 
     def generator(self, beam: int, shortest: int, longest: int) -> Any:
-        """fairseq's search, for outputs of *shortest* to *longest* pieces."""
+        """Fairseq's search, for outputs of *shortest* to *longest* pieces."""
         generation = self.cfg.generation
         generation.beam, generation.min_len, generation.max_len_b = beam, shortest, longest
         self.model.prepare_for_inference_(self.cfg)
         return self.task.build_generator([self.model], generation)
 
     @torch.no_grad()
-    def decode(self, generator: Any, batches: List[Dict[str, Any]]) -> Hypotheses:
+    def decode(self, generator: Any, batches: list[dict[str, Any]]) -> Hypotheses:
         """The hypotheses of every sentence, the best first, batch by batch."""
         return [
             beams
@@ -71,7 +72,7 @@ def decoders(args: argparse.Namespace, folder: Path) -> Iterator[Decoder]:
 
 
 def score(
-    decoder: Decoder, batches: List[Dict[str, Any]], found: Hypotheses, metric: str, bpe: str
+    decoder: Decoder, batches: list[dict[str, Any]], found: Hypotheses, metric: str, bpe: str
 ) -> float:
     """BLEU (of the data's own tokens) or ROUGE of the best hypotheses, without BPE."""
     words = decoder.task.target_dictionary
@@ -83,7 +84,7 @@ def score(
     return measured.corpus_score(outputs, [references]).score
 
 
-def measure(args: argparse.Namespace, systems: List[Decoder], beam: int) -> List[Dict[str, Any]]:
+def measure(args: argparse.Namespace, systems: list[Decoder], beam: int) -> list[dict[str, Any]]:
     """All systems in turns, with one size of beam."""
     first = systems[0]
     batches = batches_of(first.task, first.cfg, "test", args.max_tokens, args.batches)
@@ -91,7 +92,7 @@ def measure(args: argparse.Namespace, systems: List[Decoder], beam: int) -> List
         batches = [move_to_cuda(batch) for batch in batches]
     lengths = (1, args.max_len_b) if args.checkpoints else (args.length, args.length)
     generators = {s.name: s.generator(beam, *lengths) for s in systems}
-    found: Dict[str, Hypotheses] = {}
+    found: dict[str, Hypotheses] = {}
 
     def decode(system: Decoder) -> None:
         found[system.name] = system.decode(generators[system.name], batches)
@@ -104,13 +105,17 @@ def measure(args: argparse.Namespace, systems: List[Decoder], beam: int) -> List
         row = {
             "system": system.name,
             "beam": beam,
-            "source": round(sum(b["net_input"]["src_lengths"].sum().item() for b in batches) / sentences, 1),
+            "source": round(
+                sum(b["net_input"]["src_lengths"].sum().item() for b in batches) / sentences, 1
+            ),
             "output": round(statistics.mean(pieces), 1),
             "sentences_per_second": rounded([sentences / t for t in times[system.name]]),
             "of_first": rounded(ratios(times[first.name], times[system.name])),
         }
         if args.checkpoints:
-            row[args.metric] = round(score(system, batches, found[system.name], args.metric, args.bpe), 2)
+            row[args.metric] = round(
+                score(system, batches, found[system.name], args.metric, args.bpe), 2
+            )
         rows.append(row)
         quality = f"{args.metric} {row[args.metric]}" if args.checkpoints else ""
         print(
@@ -129,7 +134,9 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="binary data, of --checkpoints")
     parser.add_argument("--checkpoints", nargs="+", metavar="NAME=FILE")
     parser.add_argument("--metric", default="bleu", choices=["bleu", "rougeL"])
-    parser.add_argument("--bpe", default="subword_nmt", help="of --data, as fairseq's --post-process")
+    parser.add_argument(
+        "--bpe", default="subword_nmt", help="of --data, as fairseq's --post-process"
+    )
     parser.add_argument("--max-len-b", type=int, default=200, help="as fairseq-generate's")
     parser.add_argument("--text", default="sentences", help="sentences, or pieces of a source")
     parser.add_argument("--length", type=int, default=64, help="pieces of an output")

@@ -8,8 +8,9 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Sequence
+from typing import Any
 
 import torch
 from torch.profiler import profile
@@ -43,8 +44,8 @@ def turns(rounds: int, names: Sequence[str]) -> Iterator[str]:
 
 
 def in_turns(
-    runs: Dict[str, Run], rounds: int, device: str = "cpu", inner: int = 1
-) -> Dict[str, List[float]]:
+    runs: dict[str, Run], rounds: int, device: str = "cpu", inner: int = 1
+) -> dict[str, list[float]]:
     """Seconds of every run in every round, after one round that is not counted.
 
     What slows the machine for a while slows them all; so the numbers of one round may be divided
@@ -61,13 +62,13 @@ def in_turns(
     """
     for run in runs.values():
         run()
-    found: Dict[str, List[float]] = {name: [] for name in runs}
+    found: dict[str, list[float]] = {name: [] for name in runs}
     for name in turns(rounds, list(runs)):
         found[name].append(min(seconds(runs[name], device) for _ in range(inner)))
     return found
 
 
-def ratios(of: Sequence[float], to: Sequence[float]) -> List[float]:
+def ratios(of: Sequence[float], to: Sequence[float]) -> list[float]:
     """Round by round."""
     return [a / b for a, b in zip(of, to)]
 
@@ -98,12 +99,12 @@ def peak_mib(run: Run, device: str = "cpu") -> float:
     return (max(e["args"]["Total Allocated"] for e in events) - before) / 2**20
 
 
-def rounded(values: Sequence[float], digits: int = 4) -> List[float]:
+def rounded(values: Sequence[float], digits: int = 4) -> list[float]:
     """To so many significant digits: more of a time is noise."""
     return [float(f"{value:.{digits}g}") for value in values]
 
 
-def provenance() -> Dict[str, Any]:
+def provenance() -> dict[str, Any]:
     """Where figures come from: the command, commit, versions and machine."""
     script = Path(sys.argv[0])
     return {

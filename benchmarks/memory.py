@@ -1,4 +1,4 @@
-"""Whether memory stays flat over hours: python benchmarks/memory.py [--output FILE]
+"""Whether memory stays flat over hours: python benchmarks/memory.py [--output FILE].
 
 A small model decodes thousands of sentences in one `fairseq-recur interactive`, and trains over thousands
 of epochs, with validation and checkpoints, in one `fairseq-recur train`. The resident memory of the
@@ -11,9 +11,10 @@ import random
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Dict, Iterator, List, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from measuring import record
@@ -35,8 +36,8 @@ WORDS = [f"w{n}" for n in range(200)]
 class Curve(NamedTuple):
     """Resident memory in MiB after so many sentences or epochs."""
 
-    done: List[int]
-    mib: List[float]
+    done: list[int]
+    mib: list[float]
 
     @property
     def slope(self) -> float:
@@ -86,7 +87,7 @@ def watch(process: "subprocess.Popen[str]", mark: str, every: int) -> Curve:
     return curve
 
 
-def command(*argv: object) -> List[str]:
+def command(*argv: object) -> list[str]:
     return [sys.executable, "-m", "fairseq_recur", *map(str, argv)]
 
 
@@ -94,7 +95,10 @@ def train(data: Path, arch: str, folder: Path, epochs: int) -> Curve:
     """Many small epochs, each validated and saved."""
     argv = command("train", data, "--arch", arch, *SIZES, *TRAINING, "--save-dir", folder)
     with subprocess.Popen(
-        [*argv, "--max-epoch", str(epochs)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        [*argv, "--max-epoch", str(epochs)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     ) as process:
         return watch(process, "end of epoch", max(1, epochs // 400))
 
@@ -109,18 +113,20 @@ def decode(data: Path, checkpoint: Path, sentences: int) -> Curve:
         "interactive", data, "--path", checkpoint, "--cpu", "--input", source, "--buffer-size", 8,
         "--batch-size", 8, "--max-len-b", 20, "--max-len-a", 0,
     )  # fmt: skip
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+    with subprocess.Popen(
+        argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
         return watch(process, "H-", max(1, sentences // 400))
 
 
 def measure(
-    architectures: List[str], sentences: int, epochs: int, jobs: int = 1
-) -> Dict[str, Dict[str, Curve]]:
+    architectures: list[str], sentences: int, epochs: int, jobs: int = 1
+) -> dict[str, dict[str, Curve]]:
     """Both curves of each architecture, so many architectures at a time."""
     with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(jobs) as pool:
         data = prepare(Path(name))
 
-        def both(arch: str) -> Dict[str, Curve]:
+        def both(arch: str) -> dict[str, Curve]:
             folder = Path(name) / arch
             trained = train(data, arch, folder, epochs)
             return {
@@ -131,7 +137,7 @@ def measure(
         return dict(zip(architectures, pool.map(both, architectures)))
 
 
-def draw(curves: Dict[str, Dict[str, Curve]], path: Path) -> None:
+def draw(curves: dict[str, dict[str, Curve]], path: Path) -> None:
     """Memory beside the first reading of the second half, one panel for each kind of work."""
     from matplotlib.figure import Figure
 

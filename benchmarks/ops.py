@@ -10,9 +10,10 @@ forward and backward; memory is what torch has allocated at most meanwhile, inpu
 """
 
 import argparse
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Sequence, Tuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -65,7 +66,7 @@ class Case(NamedTuple):
     """
 
     inputs: Sequence[Tensor]
-    forms: Dict[str, Form]
+    forms: dict[str, Form]
 
 
 def leaf(*size: int, device: str) -> Tensor:
@@ -73,9 +74,11 @@ def leaf(*size: int, device: str) -> Tensor:
     return torch.randn(size, device=device, requires_grad=True)
 
 
-def attention_inputs(length: int, device: str, queries: int = 0) -> List[Tensor]:
+def attention_inputs(length: int, device: str, queries: int = 0) -> list[Tensor]:
     """Queries, keys and values (B, H, T or S, D)."""
-    return [leaf(BATCH, HEADS, n, WIDTH, device=device) for n in (queries or length, length, length)]
+    return [
+        leaf(BATCH, HEADS, n, WIDTH, device=device) for n in (queries or length, length, length)
+    ]
 
 
 def heads_of(head: Callable[..., Tensor], *batched: Tensor) -> Tensor:
@@ -91,7 +94,7 @@ def causal(length: int, device: str) -> Tensor:
     return torch.full((length, length), float("-inf"), device=device).triu(1)
 
 
-def regular_heads(device: str) -> Tuple[Tensor, Tensor, Tensor, Tensor]:
+def regular_heads(device: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Decay, angle, sine and dilation of heads with a regular matrix."""
     decay = torch.linspace(-0.6, 0.9, HEADS, device=device).requires_grad_()
     zeros = torch.zeros(HEADS, device=device)
@@ -114,7 +117,7 @@ def rsa(length: int, device: str) -> Case:
     def loops() -> Tensor:
         times = list(range(length))
 
-        def head(h: int, *rows: List[Tensor]) -> Tensor:
+        def head(h: int, *rows: list[Tensor]) -> Tensor:
             p = naive.rem(decay[h], angle[h], False, 1, times, times, True, MAX_POWER)
             return naive.rsa_head(*rows, p, gate, True)
 
@@ -156,7 +159,7 @@ def relative(length: int, device: str) -> Case:
     q, k, v = attention_inputs(length, device)
     tables = [leaf(HEADS, 2 * CLIP + 1, WIDTH, device=device) for _ in range(2)]
 
-    def head(h: int, *rows: List[Tensor]) -> Tensor:
+    def head(h: int, *rows: list[Tensor]) -> Tensor:
         return naive.relative_head(*rows, tables[0][h], tables[1][h], True)
 
     return Case([q, k, v, *tables], {
@@ -170,7 +173,7 @@ def directional(length: int, device: str) -> Case:
     """Directional self-attention (Shen et al. 2018)."""
     q, k, v = attention_inputs(length, device)
 
-    def head(h: int, *rows: List[Tensor]) -> Tensor:
+    def head(h: int, *rows: list[Tensor]) -> Tensor:
         return naive.directional_head(*rows, ahead=h >= HEADS // 2)
 
     return Case([q, k, v], {
@@ -252,7 +255,7 @@ def srformer(length: int, device: str) -> Case:
         )  # fmt: skip
         return plan.from_blocks(both[0] + both[1])
 
-    def head(h: int, q: List[Tensor], k: List[Tensor], v: List[Tensor]) -> Tensor:
+    def head(h: int, q: list[Tensor], k: list[Tensor], v: list[Tensor]) -> Tensor:
         scaled = [x * scale for x in q]
         return sum(naive.srformer_head(
             scaled, k, v, size, queries, weight, leak, threshold, surrogate=True,
@@ -269,22 +272,22 @@ def srformer(length: int, device: str) -> Case:
     return Case([q, k, v, weight, leak, threshold], forms)
 
 
-CASES: Dict[str, Callable[[int, str], Case]] = {
+CASES: dict[str, Callable[[int, str], Case]] = {
     f.__name__: f for f in (rsa, rem_product, relative, directional, biarn, birnn, srformer)
 }
 
 
-def gradients(case: Case, form: Form) -> Tuple[Tensor, ...]:
+def gradients(case: Case, form: Form) -> tuple[Tensor, ...]:
     """Of the sum of the outputs, for every input that has one."""
     return torch.autograd.grad(form.run().sum(), case.inputs, allow_unused=True)
 
 
-def measurable(case: Case, length: int) -> Dict[str, Form]:
+def measurable(case: Case, length: int) -> dict[str, Form]:
     """The forms that are measured at a length."""
     return {n: f for n, f in case.forms.items() if length <= LONGEST.get(f.kind, length)}
 
 
-def check(case: Case, forms: Dict[str, Form]) -> None:
+def check(case: Case, forms: dict[str, Form]) -> None:
     """All forms but torch's attention give the same numbers and gradients."""
     same = [form for name, form in forms.items() if name != OTHER]
     for form in same[1:]:
@@ -303,7 +306,7 @@ def check_in_double(name: str, length: int, device: str) -> None:
         torch.set_default_dtype(torch.float32)
 
 
-def runs_of(case: Case, forms: Dict[str, Form]) -> Iterator[Tuple[str, Dict[str, Run]]]:
+def runs_of(case: Case, forms: dict[str, Form]) -> Iterator[tuple[str, dict[str, Run]]]:
     """What is timed."""
 
     def forward(form: Form) -> Run:
@@ -317,14 +320,14 @@ def runs_of(case: Case, forms: Dict[str, Form]) -> Iterator[Tuple[str, Dict[str,
     yield "both", {name: lambda f=form: gradients(case, f) for name, form in forms.items()}
 
 
-def measure(name: str, length: int, args: argparse.Namespace) -> Dict[str, Any]:
+def measure(name: str, length: int, args: argparse.Namespace) -> dict[str, Any]:
     """One operation at one length: all its forms in turns."""
     torch.manual_seed(1)
     if length <= LONGEST_CHECKED:
         check_in_double(name, length, args.device)
     case = CASES[name](length, args.device)
     forms = measurable(case, length)
-    row: Dict[str, Any] = {"op": name, "length": length, "forms": {n: {} for n in forms}}
+    row: dict[str, Any] = {"op": name, "length": length, "forms": {n: {} for n in forms}}
     if not forms:
         return row
     for kind, runs in runs_of(case, forms):
@@ -351,7 +354,7 @@ def main() -> None:
     parser.add_argument("--inner", type=int, default=1, help="calls of which the fastest counts")
     parser.add_argument("--output", type=Path)
     args = parser.parse_args()
-    rows: List[Dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for name, length in product(args.only, args.lengths):
         row = measure(name, length, args)
         if row["forms"]:

@@ -1,4 +1,4 @@
-"""The plan's predictions beside what was measured or published: python benchmarks/planning.py WHAT
+"""The plan's predictions beside what was measured or published: python benchmarks/planning.py WHAT.
 
 ``papers`` prints the plans of the papers' setups, ``published`` those of trainings whose speed is
 public, and ``measure`` trains small models on this CPU and predicts their speed from the peak of
@@ -8,8 +8,9 @@ a matrix product, the bandwidth of a copy and the time of a small operation, mea
 import argparse
 import statistics
 import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Sequence, Tuple
+from typing import Any, NamedTuple
 
 import torch
 from measuring import record
@@ -31,7 +32,7 @@ LONG = "--vocabulary 50264 --lengths 800 70 --longest 1024 --batch-tokens 65536 
 A100 = "--gpu a100-80 --gpus 8"
 SYSTEMS = ("transformer", "transformer_biarn", "srformer", "rsa_transformer")
 
-PAPERS: List[str] = [
+PAPERS: list[str] = [
     *(f"--arch {a}_wmt_en_de {A100} --updates 100000 {WMT14} {SHARED}" for a in SYSTEMS),
     *(
         f"--arch transformer_biarn_wmt_en_de --gpu {gpu} --updates 100000 {WMT14} {SHARED}"
@@ -83,7 +84,7 @@ PUBLISHED = [
 ]  # fmt: skip
 
 
-def plan_of(options: str) -> Tuple[Setup, Plan]:
+def plan_of(options: str) -> tuple[Setup, Plan]:
     """What `fairseq-recur plan` computes."""
     setup = setup_of(build_parser().parse_args(["plan", *options.split()]))
     return setup, make_plan(setup)
@@ -97,7 +98,7 @@ def print_table(rows: Iterable[Sequence[str]]) -> None:
             print("| --- |" + " ---: |" * (len(row) - 1))
 
 
-def papers() -> Iterator[List[str]]:
+def papers() -> Iterator[list[str]]:
     """The plans of the papers' setups, row by row."""
     yield ["model", "GPUs", "words an update", "parameters, M", "MFLOPs a token", "GB",
            "tokens that fit", "max-tokens x update-freq", "updates/s", "MFU", "updates",
@@ -115,7 +116,7 @@ def papers() -> Iterator[List[str]]:
         ]  # fmt: skip
 
 
-def published() -> Iterator[List[str]]:
+def published() -> Iterator[list[str]]:
     """Predicted words a second beside those that were published."""
     yield ["training", "published words/s", "predicted", "predicted/published"]
     for known in PUBLISHED:
@@ -135,7 +136,7 @@ def median_seconds(function: Callable[[], Any], repeats: int) -> float:
     return statistics.median(times)
 
 
-def machine(repeats: int) -> Dict[str, float]:
+def machine(repeats: int) -> dict[str, float]:
     """This CPU's peak in TFLOP/s, bandwidth in GB/s, and microseconds of a small operation."""
     a, b = torch.randn(512, 512), torch.randn(512, 2048)
     peak = 2 * 512 * 512 * 2048 / median_seconds(lambda: a @ b, repeats)
@@ -161,7 +162,7 @@ TINY = ("--encoder-embed-dim 128 --encoder-ffn-embed-dim 512 --encoder-layers 2 
         "--encoder-attention-heads 4 --decoder-attention-heads 4").split()  # fmt: skip
 
 
-def updates_a_second(arch: str, flags: List[str], sentences: int, repeats: int) -> float:
+def updates_a_second(arch: str, flags: list[str], sentences: int, repeats: int) -> float:
     """Of a real training, the data aside: forward, backward, gradient norm, fused AdamW."""
     torch.manual_seed(1)
     built = build(arch, flags, 2000, 2000, "fp32", "cpu")
@@ -178,8 +179,8 @@ def updates_a_second(arch: str, flags: List[str], sentences: int, repeats: int) 
 
 
 def predicted_seconds(
-    arch: str, flags: List[str], sentences: int, can: Dict[str, float], shares: Sequence[float]
-) -> Dict[str, float]:
+    arch: str, flags: list[str], sentences: int, can: dict[str, float], shares: Sequence[float]
+) -> dict[str, float]:
     """Of an update on a machine that reaches *shares* of its peak and of its bandwidth."""
     device = own_device("custom", can["flops"], 8.0, can["bandwidth"])
     built = build(arch, flags, 2000, 2000, "fp32")
@@ -190,7 +191,7 @@ def predicted_seconds(
     return {**step, "optimizer": traffic / (device.bandwidth * assumed.bandwidth)}
 
 
-def measure(repeats: int) -> List[Dict[str, Any]]:
+def measure(repeats: int) -> list[dict[str, Any]]:
     """Predicted and measured updates a second, the machine measured before each model."""
     rows = []
     for arch in MODELS:
@@ -206,7 +207,7 @@ def measure(repeats: int) -> List[Dict[str, Any]]:
     return rows
 
 
-def measured(rows: List[Dict[str, Any]]) -> Iterator[List[str]]:
+def measured(rows: list[dict[str, Any]]) -> Iterator[list[str]]:
     """The rows of `measure`."""
     yield ["model", "words an update", "GFLOP/s", "GB/s", "us", "measured updates/s",
            *(f"predicted with {name}" for name in SHARES)]  # fmt: skip

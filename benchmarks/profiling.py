@@ -1,4 +1,4 @@
-"""Where the time of an update goes: python benchmarks/profiling.py [--arch NAME ...] [--output FILE]
+"""Where the time of an update goes: python benchmarks/profiling.py [--arch NAME ...] [--output FILE].
 
 Every model makes one update that is not looked at, and then one under torch's profiler, with the same
 batch. A row is an operation of torch, with the milliseconds that it took itself and its calls, by model;
@@ -9,16 +9,16 @@ import argparse
 import logging
 import tempfile
 from pathlib import Path
-from typing import Any, Dict, List, Tuple
+from typing import Any
 
 from measuring import add_device, record, synchronise
 from systems import System, add_models, prepare
 from torch.profiler import profile
 
-Times = Dict[str, Tuple[float, int]]
+Times = dict[str, tuple[float, int]]
 
 
-def times(system: System, batch: Dict[str, Any]) -> Times:
+def times(system: System, batch: dict[str, Any]) -> Times:
     """Milliseconds and calls of every operation of an update."""
     system.update(batch)
     with profile() as measured:
@@ -33,13 +33,17 @@ def times(system: System, batch: Dict[str, Any]) -> Times:
     }  # fmt: skip
 
 
-def table(found: Dict[str, Times], count: int) -> List[Dict[str, Any]]:
+def table(found: dict[str, Times], count: int) -> list[dict[str, Any]]:
     """The operations that took most, of any model, and the rest."""
-    keys = {key: max(t.get(key, (0.0, 0))[0] for t in found.values()) for t in found.values() for key in t}
+    keys = {
+        key: max(t.get(key, (0.0, 0))[0] for t in found.values())
+        for t in found.values()
+        for key in t
+    }
     first = sorted(keys, key=lambda key: -keys[key])[:count]
-    rows: List[Dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for key in [*first, None]:
-        row: Dict[str, Any] = {"op": key or "all others"}
+        row: dict[str, Any] = {"op": key or "all others"}
         for name, of in found.items():
             some = [of.get(key, (0.0, 0))] if key else [t for k, t in of.items() if k not in first]
             row[name] = {
@@ -70,7 +74,9 @@ def main() -> None:
             found[name] = times(system, system.batches("train", args.max_tokens, 1)[0])
     rows = table(found, args.rows)
     for row in rows:
-        cells = [f"{row[n]['ms']:>10.1f} ms {row[n]['share']:>6.1%} x{row[n]['calls']:>6}" for n in found]
+        cells = [
+            f"{row[n]['ms']:>10.1f} ms {row[n]['share']:>6.1%} x{row[n]['calls']:>6}" for n in found
+        ]
         print(f"{row['op'][:48]:50}" + "".join(f"{cell:>32}" for cell in cells))
     if args.output:
         record(args.output, rows)

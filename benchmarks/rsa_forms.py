@@ -1,4 +1,4 @@
-"""Which form of RSA's sum is the fastest at which length: python benchmarks/rsa_forms.py
+"""Which form of RSA's sum is the fastest at which length: python benchmarks/rsa_forms.py.
 
 One self-attention module of the base size (8 heads of 64), 2048 tokens a batch, forward and
 backward, the decoder's causal and the encoder's symmetric matrix; beside it fairseq's own
@@ -8,7 +8,6 @@ module. The forms take turns.
 import argparse
 from argparse import Namespace
 from pathlib import Path
-from typing import Dict, List
 
 import torch
 from fairseq.models.transformer import TransformerConfig
@@ -51,7 +50,7 @@ def step(module: nn.Module, side: str, length: int, device: str) -> Run:
     return run
 
 
-def measure(side: str, length: int, args: argparse.Namespace) -> Dict[str, List[float]]:
+def measure(side: str, length: int, args: argparse.Namespace) -> dict[str, list[float]]:
     """Milliseconds of every form at one length, the forms in turns."""
     options = {"rsa_heads": args.heads, "rsa_max_power": args.max_power}
     steps = {
@@ -69,7 +68,9 @@ def main() -> None:
     parser.add_argument("--heads", default="8,0,0,0,0,0", help="as --rsa-heads")
     parser.add_argument("--max-power", type=int, default=200, help="as --rsa-max-power")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--inner", type=int, default=3, help="runs of which a round takes the fastest")
+    parser.add_argument(
+        "--inner", type=int, default=3, help="runs of which a round takes the fastest"
+    )
     parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS)
     parser.add_argument("--output", type=Path)
     args = parser.parse_args()

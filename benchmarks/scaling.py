@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any
 
 import training
 from measuring import add_device, middle, ratios, record, refuse_unused, rounded, turns
@@ -29,7 +29,7 @@ WARM_UP = 3
 """Updates that are not counted."""
 
 
-def lengths(args: argparse.Namespace) -> List[Dict[str, Any]]:
+def lengths(args: argparse.Namespace) -> list[dict[str, Any]]:
     """Every system at every length."""
     rows = []
     for length in args.lengths:
@@ -43,7 +43,7 @@ def lengths(args: argparse.Namespace) -> List[Dict[str, Any]]:
     return rows
 
 
-def words_a_second(name: str, count: int, data: Path, args: argparse.Namespace) -> List[float]:
+def words_a_second(name: str, count: int, data: Path, args: argparse.Namespace) -> list[float]:
     """Those of the updates of one training."""
     arch, own, _ = parse_name(name)
     log = data.parent / "log"
@@ -67,9 +67,9 @@ def words_a_second(name: str, count: int, data: Path, args: argparse.Namespace) 
     return [stats["wps"] for update, stats in sorted(steps.items()) if update > WARM_UP]
 
 
-def processes(args: argparse.Namespace) -> List[Dict[str, Any]]:
+def processes(args: argparse.Namespace) -> list[dict[str, Any]]:
     """Every system with every number of processes, in turns."""
-    found: Dict[str, List[float]] = {}
+    found: dict[str, list[float]] = {}
     names = [f"{arch} {count}" for arch in args.arch for count in args.processes]
     with tempfile.TemporaryDirectory() as folder:
         data = prepare("sentences", args.pieces, args.vocabulary, Path(folder))
@@ -106,7 +106,9 @@ def main() -> None:
     unused = ("processes", "max-tokens") if args.what == "length" else ("lengths",)
     refuse_unused(parser, args, unused, f"for {args.what}")
     if args.what == "processes" and any(parse_name(name).fused for name in args.arch):
-        parser.error("+fused: the processes run fairseq-recur train, which has no such model; leave it out")
+        parser.error(
+            "+fused: the processes run fairseq-recur train, which has no such model; leave it out"
+        )
     logging.disable(logging.INFO)
     rows = lengths(args) if args.what == "length" else processes(args)
     if args.output:

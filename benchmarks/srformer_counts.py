@@ -8,7 +8,7 @@ neurons skip some (docs/srformer.md), which is not taken off here.
 `tests/unit/test_srformer_flops.py` compares these with torch's own counter.
 """
 
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 
 class Model(NamedTuple):
@@ -22,7 +22,7 @@ class Model(NamedTuple):
 
 
 def segments(k: int, s: int) -> int:
-    """m = ceil(k / s)."""
+    """M = ceil(k / s)."""
     return -(-k // s)
 
 
@@ -30,17 +30,17 @@ def segments(k: int, s: int) -> int:
 
 
 def paper_full(q: int, k: int, d: int) -> int:
-    """q k d, Table 1: the scores Q K^T (eq. 1), or the sum over V (eq. 2), but not both."""
+    """Q k d, Table 1: the scores Q K^T (eq. 1), or the sum over V (eq. 2), but not both."""
     return q * k * d
 
 
 def paper_segmented(q: int, s: int, d: int) -> int:
-    """q s d, Table 1: one of the two products of eqs. 4 and 6."""
+    """Q s d, Table 1: one of the two products of eqs. 4 and 6."""
     return q * s * d
 
 
 def paper_srformer(q: int, k: int, s: int, d: int) -> int:
-    """q s d + k d^2, Table 1: the second term is K_i^T V_i of all segments (eq. 16).
+    """Q s d + k d^2, Table 1: the second term is K_i^T V_i of all segments (eq. 16).
 
     Left out in section 3.5: Q_t P (eq. 13) as q << k, and the neuron with its linear layer.
     """
@@ -48,12 +48,12 @@ def paper_srformer(q: int, k: int, s: int, d: int) -> int:
 
 
 def paper_full_memory(q: int, k: int, d: int) -> int:
-    """q k + k d numbers, Table 1: the weights, and keys or values, but not both."""
+    """Q k + k d numbers, Table 1: the weights, and keys or values, but not both."""
     return q * k + k * d
 
 
 def paper_srformer_memory(q: int, k: int, s: int, d: int) -> int:
-    """q s + k d + m d^2 numbers, Table 1."""
+    """Q s + k d + m d^2 numbers, Table 1."""
     return q * s + k * d + segments(k, s) * d**2
 
 
@@ -179,7 +179,7 @@ def break_even(k: int, s: int, d: int, folded: bool) -> float:
     return source_once(k, s, d, folded) / (full_step(k, d) - srformer_step(s, d))
 
 
-def break_even_source(q: int, s: int, d: int, folded: bool) -> Optional[float]:
+def break_even_source(q: int, s: int, d: int, folded: bool) -> float | None:
     """The k from which `srformer` is below `full`, s dividing k; None: no k is long enough."""
     saved = 2 * q - d * (2 if folded else 1 + d / s)
     return (2 * q * s + q * d) / saved if saved > 0 else None

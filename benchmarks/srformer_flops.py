@@ -9,7 +9,6 @@ Nothing is measured: every figure follows from sizes. The formulas and their let
 import argparse
 import json
 from pathlib import Path
-from typing import Dict, List
 
 import srformer_counts as counts
 from srformer_counts import Model
@@ -37,7 +36,7 @@ SETTINGS = {
 """q, k and s. For each data set the paper has q 128 and k 1024; XSum's words: section 4.1."""
 
 
-def attention_row(q: int, k: int, s: int, d: int = WIDTH) -> Dict[str, object]:
+def attention_row(q: int, k: int, s: int, d: int = WIDTH) -> dict[str, object]:
     """One setting, one head of one layer, forward."""
     return {
         "q": q, "k": k, "s": s, "segments": counts.segments(k, s),
@@ -67,7 +66,7 @@ def attention_row(q: int, k: int, s: int, d: int = WIDTH) -> Dict[str, object]:
     }  # fmt: skip
 
 
-def training_row(q: int, k: int, s: int, d: int = WIDTH) -> Dict[str, int]:
+def training_row(q: int, k: int, s: int, d: int = WIDTH) -> dict[str, int]:
     """One setting, one head of one layer, forward and backward."""
     return {
         "full": counts.full_training(q, k, d, fused=False),
@@ -77,7 +76,7 @@ def training_row(q: int, k: int, s: int, d: int = WIDTH) -> Dict[str, int]:
     }
 
 
-def decoding_row(q: int, k: int, s: int, beam: int, d: int = WIDTH) -> Dict[str, int]:
+def decoding_row(q: int, k: int, s: int, beam: int, d: int = WIDTH) -> dict[str, int]:
     """One setting, one head of one layer, q steps of a beam."""
     return {
         "full, a step": counts.full_step(k, d),
@@ -89,7 +88,7 @@ def decoding_row(q: int, k: int, s: int, beam: int, d: int = WIDTH) -> Dict[str,
     }
 
 
-def model_row(model: Model, q: int, k: int, s: int) -> Dict[str, int]:
+def model_row(model: Model, q: int, k: int, s: int) -> dict[str, int]:
     """One setting, a whole model, forward."""
     d = model.width // model.heads
     of_head = {
@@ -104,7 +103,7 @@ def model_row(model: Model, q: int, k: int, s: int) -> Dict[str, int]:
     }
 
 
-def step_row(model: Model, q: int, k: int, s: int) -> Dict[str, int]:
+def step_row(model: Model, q: int, k: int, s: int) -> dict[str, int]:
     """One setting, a whole decoder, the last step of one beam."""
     d = model.width // model.heads
     return {
@@ -124,7 +123,7 @@ def share(part: float, whole: float) -> str:
     return f"{100 * part / whole:.1f} %"
 
 
-def show(title: str, head: List[str], rows: List[List[str]]) -> None:
+def show(title: str, head: list[str], rows: list[list[str]]) -> None:
     """A table in Markdown."""
     print(f"\n{title}\n\n| {' | '.join(head)} |\n|{' --- |' * len(head)}")
     for row in rows:
@@ -192,7 +191,7 @@ def show_models() -> None:
     show("Millions of multiply-adds, the last step of one beam", head, steps)
 
 
-def record(beam: int) -> Dict[str, object]:
+def record(beam: int) -> dict[str, object]:
     """All of it as numbers."""
     return {
         "command": "python benchmarks/srformer_flops.py",

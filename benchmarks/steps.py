@@ -1,4 +1,4 @@
-"""What one step of incremental decoding costs, by itself: python benchmarks/steps.py [--output FILE]
+"""What one step of incremental decoding costs, by itself: python benchmarks/steps.py [--output FILE].
 
 RSA: one self-attention module of the base size, 20 rows (four sentences, beam 5), milliseconds of a step
 on average over a sentence of so many; beside fairseq's own module.
@@ -11,7 +11,7 @@ has a copy, as in fairseq.
 import argparse
 from functools import partial
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -26,11 +26,14 @@ SENTENCES, HEADS, HEAD, SEGMENT = 2, 8, 64, 64
 INNER = 20
 """Calls of a step of SRformer, which takes less than a millisecond."""
 KINDS = {
-    "dot": dict(rsa_form="dot"),
-    "rsa": dict(rsa_form="auto"),
-    "rsa, cyclical, no highest power": dict(
-        rsa_form="auto", rsa_heads="2,2,2,2,0,0", rsa_dilations="2,3", rsa_max_power=0
-    ),
+    "dot": {"rsa_form": "dot"},
+    "rsa": {"rsa_form": "auto"},
+    "rsa, cyclical, no highest power": {
+        "rsa_form": "auto",
+        "rsa_heads": "2,2,2,2,0,0",
+        "rsa_dilations": "2,3",
+        "rsa_max_power": 0,
+    },
 }
 
 
@@ -42,7 +45,7 @@ def sentence(module: nn.Module, steps: int, device: str) -> None:
         module(x, x, x, incremental_state=state, need_weights=False)
 
 
-def rsa(args: argparse.Namespace) -> List[Dict[str, Any]]:
+def rsa(args: argparse.Namespace) -> list[dict[str, Any]]:
     """Sentences of different lengths."""
     modules = {k: build("decoder", args.device, **o).eval() for k, o in KINDS.items()}
     rows = []
@@ -53,7 +56,7 @@ def rsa(args: argparse.Namespace) -> List[Dict[str, Any]]:
     return rows
 
 
-def srformer_step(length: int, device: str) -> Dict[str, Run]:
+def srformer_step(length: int, device: str) -> dict[str, Run]:
     """One position of both attentions for the beams of each sentence."""
     rows, count = SENTENCES * BEAM, -(-length // SEGMENT)
     query = torch.randn(rows, HEADS, 1, HEAD, device=device)
@@ -76,7 +79,7 @@ def srformer_step(length: int, device: str) -> Dict[str, Run]:
     return {"full": full, "srformer": srformer}
 
 
-def srformer(args: argparse.Namespace) -> List[Dict[str, Any]]:
+def srformer(args: argparse.Namespace) -> list[dict[str, Any]]:
     """Sources of different lengths."""
     rows = []
     for length in args.keys:
@@ -86,7 +89,7 @@ def srformer(args: argparse.Namespace) -> List[Dict[str, Any]]:
     return rows
 
 
-def row(op: str, length: int, times: Dict[str, List[float]], first: str) -> Dict[str, Any]:
+def row(op: str, length: int, times: dict[str, list[float]], first: str) -> dict[str, Any]:
     """Milliseconds, and how many times as fast as the first in the same round."""
     found = {
         name: {"ms": rounded([x * 1e3 for x in t]), "faster": rounded(ratios(times[first], t))}
@@ -104,7 +107,9 @@ def main() -> None:
     add_device(parser)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, nargs="+", default=[32, 128, 512], help="of RSA")
-    parser.add_argument("--keys", type=int, nargs="+", default=[1024, 4096, 16384], help="of SRformer")
+    parser.add_argument(
+        "--keys", type=int, nargs="+", default=[1024, 4096, 16384], help="of SRformer"
+    )
     parser.add_argument("--output", type=Path)
     args = parser.parse_args()
     rows = rsa(args) + srformer(args)

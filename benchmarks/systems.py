@@ -3,11 +3,12 @@
 import argparse
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
 from io import StringIO
 from itertools import islice
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, NamedTuple
 
 from fairseq import options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
@@ -39,7 +40,7 @@ class Text(NamedTuple):
     """
 
     data: Path
-    sides: Tuple[str, str]
+    sides: tuple[str, str]
     join: int = 0
 
 
@@ -53,7 +54,7 @@ class Name(NamedTuple):
     """
 
     arch: str
-    flags: List[str]
+    flags: list[str]
     fused: bool
 
 
@@ -87,16 +88,16 @@ def add_models(parser: argparse.ArgumentParser, default: Sequence[str]) -> None:
 
 
 def text(name: str) -> Text:
-    """"sentences", or the length of sources in pieces, which are joined documents."""
+    """ "sentences", or the length of sources in pieces, which are joined documents."""
     if name == "sentences":
         return Text(EXAMPLES / "quickstart" / "data", ("en", "de"))
     return Text(EXAMPLES / "summarization" / "data", ("source", "target"), int(name))
 
 
-def joined(lines: Sequence[Tuple[List[str], List[str]]], length: int) -> Iterator[Tuple[str, str]]:
+def joined(lines: Sequence[tuple[list[str], list[str]]], length: int) -> Iterator[tuple[str, str]]:
     """Consecutive pairs as one: sources of *length* pieces, targets of at most a sixteenth."""
-    source: List[str] = []
-    target: List[str] = []
+    source: list[str] = []
+    target: list[str] = []
     for more, summary in lines:
         source, target = source + more, target + summary
         if len(source) >= length:
@@ -165,12 +166,12 @@ class System:
         """How many numbers are trained."""
         return sum(p.numel() for p in self.model.parameters() if p.requires_grad)
 
-    def batches(self, split: str, tokens: int, count: int) -> List[Dict[str, Any]]:
+    def batches(self, split: str, tokens: int, count: int) -> list[dict[str, Any]]:
         """The first batches of an epoch, on the device; the same for every system."""
         found = batches_of(self.task, self.cfg, split, tokens, count)
         return [move_to_cuda(batch) for batch in found] if self.device == "cuda" else found
 
-    def update(self, batch: Dict[str, Any]) -> None:
+    def update(self, batch: dict[str, Any]) -> None:
         """One update: forward, backward, optimizer."""
         self.trainer.train_step([batch])
 
@@ -199,8 +200,8 @@ def fused(attention: MultiheadAttention) -> Any:
 
 
 def batches_of(
-    task: Any, cfg: Any, split: str, tokens: int, count: Optional[int]
-) -> List[Dict[str, Any]]:
+    task: Any, cfg: Any, split: str, tokens: int, count: int | None
+) -> list[dict[str, Any]]:
     """The first batches of an epoch, or all, in fairseq's order: shuffled for training alone."""
     task.load_dataset(split)
     iterator = task.get_batch_iterator(
@@ -214,6 +215,6 @@ def batches_of(
     return found
 
 
-def tokens_of(batches: Sequence[Dict[str, Any]]) -> int:
+def tokens_of(batches: Sequence[dict[str, Any]]) -> int:
     """Target tokens, as fairseq counts words."""
     return sum(batch["ntokens"] for batch in batches)

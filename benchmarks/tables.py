@@ -1,4 +1,4 @@
-"""Write the tables of pages from the recorded results: python benchmarks/tables.py [--check]
+"""Write the tables of pages from the recorded results: python benchmarks/tables.py [--check].
 
 A table stands between `<!-- table: NAME -->` and `<!-- end -->`, where NAME is a file of results/,
 and a name of TABLES behind it if the file has several. A test says when they are out of date.
@@ -9,8 +9,9 @@ import json
 import re
 import statistics
 import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Sequence
+from typing import Any
 
 from measuring import middle
 
@@ -20,7 +21,7 @@ PLACE = re.compile(r"(<!-- table: (\S+?)(?: (\S+))? -->\n).*?(<!-- end -->)", re
 Rows = Iterable[Sequence[str]]
 
 
-def ops(result: Dict[str, Any]) -> Iterator[List[str]]:
+def ops(result: dict[str, Any]) -> Iterator[list[str]]:
     """Every operation, length and form."""
     yield ["operation", "length", "form", "forward, ms", "forward and backward, ms", "peak, MiB"]
     for row in result["rows"]:
@@ -31,7 +32,7 @@ def ops(result: Dict[str, Any]) -> Iterator[List[str]]:
             ]  # fmt: skip
 
 
-def training(result: Dict[str, Any]) -> Iterator[List[str]]:
+def training(result: dict[str, Any]) -> Iterator[list[str]]:
     """Speed of whole models."""
     lengths = "source" in result["rows"][0]
     head = ["system", "parameters, M", "target tokens/s", "of the first", "FLOPs allow",
@@ -46,7 +47,7 @@ def training(result: Dict[str, Any]) -> Iterator[List[str]]:
         yield [str(row["source"]), *cells] if lengths else cells
 
 
-def processes(result: Dict[str, Any]) -> Iterator[List[str]]:
+def processes(result: dict[str, Any]) -> Iterator[list[str]]:
     """Speed with processes."""
     yield ["system", "processes", "target tokens/s", "of one process"]
     for row in result["rows"]:
@@ -56,7 +57,7 @@ def processes(result: Dict[str, Any]) -> Iterator[List[str]]:
         ]  # fmt: skip
 
 
-def decoding(result: Dict[str, Any]) -> Iterator[List[str]]:
+def decoding(result: dict[str, Any]) -> Iterator[list[str]]:
     """Speed, lengths and quality."""
     metric = next((name for name in ("bleu", "rougeL") if name in result["rows"][0]), None)
     yield [
@@ -71,14 +72,14 @@ def decoding(result: Dict[str, Any]) -> Iterator[List[str]]:
         ]  # fmt: skip
 
 
-def forms(result: Dict[str, Any]) -> Iterator[List[str]]:
+def forms(result: dict[str, Any]) -> Iterator[list[str]]:
     """Milliseconds of every form of RSA."""
     yield ["side", "length", *result["rows"][0]["ms"]]
     for row in result["rows"]:
         yield [row["side"], str(row["length"]), *(middle(t, 0) for t in row["ms"].values())]
 
 
-def steps(result: Dict[str, Any], op: str) -> Iterator[List[str]]:
+def steps(result: dict[str, Any], op: str) -> Iterator[list[str]]:
     """A step of decoding."""
     rows = [row for row in result["rows"] if row["op"] == op]
     first, *others = rows[0]["forms"]
@@ -91,7 +92,7 @@ def steps(result: Dict[str, Any], op: str) -> Iterator[List[str]]:
         ]  # fmt: skip
 
 
-def memory(result: Dict[str, Any]) -> Iterator[List[str]]:
+def memory(result: dict[str, Any]) -> Iterator[list[str]]:
     """Resident memory."""
     yield ["architecture", "work", "MiB at the end", "KiB for each epoch or sentence"]
     for arch, kinds in result["rows"].items():
@@ -99,16 +100,21 @@ def memory(result: Dict[str, Any]) -> Iterator[List[str]]:
             yield [arch, kind, f"{curve['mib'][-1]:.0f}", f"{curve['slope_kib']:+.2f}"]
 
 
-def profiling(result: Dict[str, Any]) -> Iterator[List[str]]:
+def profiling(result: dict[str, Any]) -> Iterator[list[str]]:
     """Where an update's time goes."""
     names = [name for name in result["rows"][0] if name != "op"]
-    yield ["operation", *(f"`{name}`: {what}" for name in names for what in ("ms", "share", "calls"))]
+    yield [
+        "operation",
+        *(f"`{name}`: {what}" for name in names for what in ("ms", "share", "calls")),
+    ]
     for row in result["rows"]:
-        cells = [(f"{row[n]['ms']:.0f}", f"{row[n]['share']:.1%}", str(row[n]["calls"])) for n in names]
+        cells = [
+            (f"{row[n]['ms']:.0f}", f"{row[n]['share']:.1%}", str(row[n]["calls"])) for n in names
+        ]
         yield [f"`{row['op']}`", *(text for cell in cells for text in cell)]
 
 
-def comparison(result: Dict[str, Any]) -> Iterator[List[str]]:
+def comparison(result: dict[str, Any]) -> Iterator[list[str]]:
     """Two commits."""
     after = result["commit"] if result["after"] == "." else result["after"]
     yield ["measured", result["before"], after, "ratio"]
@@ -116,7 +122,7 @@ def comparison(result: Dict[str, Any]) -> Iterator[List[str]]:
         yield [row["what"], digits(row["before"]), digits(row["after"]), middle(row["ratio"], 3)]
 
 
-TABLES: Dict[str, Callable[..., Rows]] = {
+TABLES: dict[str, Callable[..., Rows]] = {
     f.__name__: f
     for f in (ops, training, processes, decoding, forms, steps, memory, profiling, comparison)
 }
@@ -154,7 +160,9 @@ def filled(text: str) -> str:
 def main() -> None:
     """Write the pages, or say which are out of date."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="write nothing; end with 1 if it would")
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; end with 1 if it would"
+    )
     args = parser.parse_args()
     texts = {page: page.read_text(encoding="utf-8") for page in PAGES}
     stale = [page for page, text in texts.items() if filled(text) != text]

@@ -14,7 +14,7 @@ import logging
 import tempfile
 from functools import partial
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any
 
 from measuring import add_device, in_turns, middle, peak_mib, ratios, record, rounded
 from systems import SHARED, System, add_models, parse_name, prepare, tokens_of
@@ -28,7 +28,7 @@ SYSTEMS = (
 )  # fmt: skip
 
 
-def flops(name: str, flags: List[str], vocabulary: int, batches: List[Dict[str, Any]]) -> float:
+def flops(name: str, flags: list[str], vocabulary: int, batches: list[dict[str, Any]]) -> float:
     """Of an update with each of the batches, forward and backward, padding included."""
     arch, own, _ = parse_name(name)
     built = build(arch, [SHARED, *flags, *own], vocabulary, vocabulary, "fp32")
@@ -37,7 +37,7 @@ def flops(name: str, flags: List[str], vocabulary: int, batches: List[Dict[str, 
     return sum(trace(built, sample(built, *size)).flops for size in sizes)
 
 
-def measure(args: argparse.Namespace, data: Path) -> List[Dict[str, Any]]:
+def measure(args: argparse.Namespace, data: Path) -> list[dict[str, Any]]:
     """All systems in turns."""
     systems = [System(name, data, args.flags.split(), args.device) for name in args.arch]
     batches = systems[0].batches("train", args.max_tokens, args.updates)

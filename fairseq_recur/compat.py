@@ -33,9 +33,10 @@ import warnings
 import weakref
 import zipfile
 from argparse import Namespace
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 import torch
 
@@ -233,9 +234,7 @@ def _loading_problem(path: str, error: Exception) -> str:
             "you trust"
         )
     size = os.path.getsize(path)
-    return (
-        f"{size} bytes that are no PyTorch checkpoint, or one cut short or damaged. {NOTHING} {AGAIN}"
-    )
+    return f"{size} bytes that are no PyTorch checkpoint, or one cut short or damaged. {NOTHING} {AGAIN}"
 
 
 def _content_problem(path: str, state: Any) -> str | None:
@@ -267,7 +266,9 @@ def _content_problem(path: str, state: Any) -> str | None:
 )
 def _evaluate_values_alone() -> None:
     for name, module in list(sys.modules.items()):
-        if name.split(".")[0] in ("fairseq", "fairseq_cli") and isinstance(module, types.ModuleType):
+        if name.split(".")[0] in ("fairseq", "fairseq_cli") and isinstance(
+            module, types.ModuleType
+        ):
             vars(module).setdefault("eval", evaluate)
 
 

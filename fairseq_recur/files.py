@@ -1,9 +1,10 @@
 """Files that are written as a whole or not at all."""
 
 import os
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO, Iterator
+from typing import BinaryIO
 
 
 @contextmanager

@@ -8,10 +8,10 @@
 import ast
 import json
 import math
-from typing import Any, Callable, Dict, Iterator, Mapping, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from fairseq_recur.errors import ConfigError
-
 
 Options = Mapping[str, Any]
 
@@ -38,7 +38,7 @@ DIVISOR = Range(zero=False)
 FP16_DIVISOR = Range(zero=False, used=lambda options: options.get("fp16"))
 BATCH = Range(high=2**63 - 1)
 
-RANGES: Dict[str, Range] = {
+RANGES: dict[str, Range] = {
     "batch_size": BATCH,
     "batch_size_valid": BATCH,
     "beam": Range(low=1),
@@ -68,7 +68,7 @@ RANGES: Dict[str, Range] = {
         low=1, used=lambda options: options.get("lr_scheduler") == "inverse_sqrt"
     ),
 }
-TRAINING: Dict[str, Range] = {**RANGES, "max_tokens": Range(1, 2**63 - 1)}
+TRAINING: dict[str, Range] = {**RANGES, "max_tokens": Range(1, 2**63 - 1)}
 """A training leaves out sentences of more tokens; elsewhere 0 and -1 are no limit."""
 
 FOLLOWING = ("max_tokens_valid", "batch_size_valid", "update_epoch_batch_itr", "total_num_update")
@@ -78,7 +78,7 @@ LISTS = ("lr", "update_freq")
 """Numbers for the epochs, of which there must be one."""
 
 TRANSLATING = ("eval_bleu_args", "eval_bleu_detok_args")
-DICTIONARIES: Dict[str, Callable[[str], Any]] = {
+DICTIONARIES: dict[str, Callable[[str], Any]] = {
     "optimizer_overrides": ast.literal_eval,
     "model_overrides": ast.literal_eval,
     **dict.fromkeys(TRANSLATING, json.loads),
@@ -137,7 +137,7 @@ def dictionaries(options: Options) -> Iterator[str]:
         if used and isinstance(text, str) and literal(text, read) not in (None, []):
             if not isinstance(literal(text, read), dict):
                 flag = "--" + name.replace("_", "-")
-                yield f"{flag} {text}: expected a dictionary such as {{\"beam\": 4}}; give one"
+                yield f'{flag} {text}: expected a dictionary such as {{"beam": 4}}; give one'
 
 
 def betas(options: Options) -> Iterator[str]:
@@ -148,13 +148,15 @@ def betas(options: Options) -> Iterator[str]:
     pair = literal(text) if isinstance(text, str) else text
     numbers = isinstance(pair, (tuple, list)) and all(isinstance(b, (int, float)) for b in pair)
     if not (numbers and len(pair) == 2 and all(0 <= b < 1 for b in pair)):
-        yield f"--adam-betas {text}: expected two numbers from 0 to below 1; give \"(0.9, 0.98)\""
+        yield f'--adam-betas {text}: expected two numbers from 0 to below 1; give "(0.9, 0.98)"'
 
 
 def together(options: Options) -> Iterator[str]:
     """Options that do not go together."""
     least, greatest = options.get("min_len"), options.get("max_len_b")
-    if not (options.get("max_len_a") or options.get("match_source_len") or None in (least, greatest)):
+    if not (
+        options.get("max_len_a") or options.get("match_source_len") or None in (least, greatest)
+    ):
         if least > greatest:
             yield f"--min-len {least} is more than --max-len-b {greatest}; give a greater --max-len-b"
     if options.get("lr_scheduler") == "polynomial_decay" and options.get("max_update", 1) <= 0:

@@ -2,16 +2,17 @@
 
 import ast
 import operator
-from typing import Any, Callable, Dict
+from collections.abc import Callable
+from typing import Any
 
 from fairseq_recur.errors import ConfigError
 
 LONGEST = 2_000
 """Characters of a text, and entries of the value that it stands for."""
 
-CONTAINERS: Dict[type, Callable] = {ast.Tuple: tuple, ast.List: list, ast.Set: set}
-SIGNS: Dict[type, Callable] = {ast.USub: operator.neg, ast.UAdd: operator.pos}
-OPERATIONS: Dict[type, Callable] = {
+CONTAINERS: dict[type, Callable] = {ast.Tuple: tuple, ast.List: list, ast.Set: set}
+SIGNS: dict[type, Callable] = {ast.USub: operator.neg, ast.UAdd: operator.pos}
+OPERATIONS: dict[type, Callable] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv
 }  # fmt: skip
 

@@ -4,11 +4,11 @@ import os
 import random
 import re
 from argparse import Namespace
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
-from typing import Callable, Dict, List, Sequence, Tuple
 
 # One thread: tests that run side by side on two cores slow each other down otherwise.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -26,33 +26,33 @@ from omegaconf import DictConfig
 
 import fairseq_recur  # noqa: F401  (registers the presets)
 
-OURS: List[str] = sorted(
+OURS: list[str] = sorted(
     name
     for name, model in ARCH_MODEL_REGISTRY.items()
     if model.__module__.split(".")[0] == "fairseq_recur"
 )
 """Every architecture that the plug-in registers: a new one cannot escape the tests."""
 
-LANGUAGE_MODELS: List[str] = [
+LANGUAGE_MODELS: list[str] = [
     name for name in OURS if issubclass(ARCH_MODEL_REGISTRY[name], FairseqLanguageModel)
 ]
 """The decoder-only ones."""
 
-PRESETS: List[str] = [name for name in OURS if name not in LANGUAGE_MODELS]
+PRESETS: list[str] = [name for name in OURS if name not in LANGUAGE_MODELS]
 """The encoder-decoders."""
 
-SMALL: List[str] = (
+SMALL: list[str] = (
     "--encoder-embed-dim 16 --encoder-ffn-embed-dim 24 --encoder-layers 2 --decoder-layers 2 "
     "--encoder-attention-heads 2 --decoder-attention-heads 2"
 ).split()
 """Flags that make any preset small and leave its structure."""
 
-PLAIN: List[str] = (
+PLAIN: list[str] = (
     "--recurrence none --cross-attention dot --encoder-self-attention dot --decoder-self-attention dot"
 ).split()
 """Flags that leave the standard part in every slot."""
 
-RECURRENCE_VARIANTS: Dict[str, List[str]] = {
+RECURRENCE_VARIANTS: dict[str, list[str]] = {
     "all-layers": ["--recurrence-fused-layers", "all"],
     "gated-sum": ["--recurrence-fusion", "gated_sum"],
     "gated-sum-all-scalar": (
@@ -74,7 +74,7 @@ RECURRENCE_VARIANTS: Dict[str, List[str]] = {
 }
 """The options of the recurrence encoder, each value at least once."""
 
-COMPARISON_VARIANTS: Dict[str, Dict[str, List[str]]] = {
+COMPARISON_VARIANTS: dict[str, dict[str, list[str]]] = {
     "transformer_relpos": {
         "pre-norm": "--relative-clip 3 --encoder-normalize-before --decoder-normalize-before".split(),
     },
@@ -92,7 +92,7 @@ COMPARISON_VARIANTS: Dict[str, Dict[str, List[str]]] = {
 }
 """The systems that Hao et al. compare with, in other hosts and beside other parts."""
 
-DECODER_VARIANTS: Dict[str, List[str]] = {
+DECODER_VARIANTS: dict[str, list[str]] = {
     "dilated": "--rsa-heads 1,0,0,1,0,0 --rsa-dilations 2".split(),
     "dilated-pair": "--rsa-heads 0,0,0,0,1,1 --rsa-dilations 2,3".split(),
     "dilated-chunked": (
@@ -116,10 +116,10 @@ DECODER_VARIANTS: Dict[str, List[str]] = {
 """The options of the self-attention parts, each value at least once, for the decoder."""
 
 
-SEGMENTS: List[str] = "--segment-size 3 --target-length 7".split()
+SEGMENTS: list[str] = "--segment-size 3 --target-length 7".split()
 """Segments so short that the sources of the tests have several."""
 
-SRFORMER_VARIANTS: Dict[str, List[str]] = {
+SRFORMER_VARIANTS: dict[str, list[str]] = {
     "default": SEGMENTS,
     "long-targets-leaky": (
         "--segment-size 2 --target-length 3 --srformer-leak-init 0.5 --srformer-threshold-init 0.3"
@@ -133,7 +133,10 @@ SRFORMER_VARIANTS: Dict[str, List[str]] = {
         *"--srformer-clamp 2 --srformer-surrogate piecewise --srformer-norm none".split(),
     ],
     "no-segmented-term-stored": [
-        *SEGMENTS, "--srformer-no-segmented-term", "--srformer-form", "stored"
+        *SEGMENTS,
+        "--srformer-no-segmented-term",
+        "--srformer-form",
+        "stored",
     ],
     "no-neuron": [*SEGMENTS, "--srformer-no-neuron"],
     "current-segment": [*SEGMENTS, "--srformer-current-segment"],
@@ -141,18 +144,17 @@ SRFORMER_VARIANTS: Dict[str, List[str]] = {
     "xl": ["--cross-attention", "xl", *SEGMENTS],
     "xl-rnn": ["--cross-attention", "xl", "--xl-memory", "rnn", *SEGMENTS],
     "global": ["--cross-attention", "global", *SEGMENTS],
-    "global-transient": [
-        "--cross-attention", "global", "--global-tokens", "transient", *SEGMENTS
-    ],
+    "global-transient": ["--cross-attention", "global", "--global-tokens", "transient", *SEGMENTS],
     "all-three": [
-        *SEGMENTS, *"--recurrence biarn --recurrence-fused-layers all".split(),
+        *SEGMENTS,
+        *"--recurrence biarn --recurrence-fused-layers all".split(),
         *"--encoder-self-attention rsa --decoder-self-attention rsa".split(),
     ],
 }
 """The options of the cross-attention parts, each value at least once."""
 
 
-def on_both_sides(flags: List[str]) -> List[str]:
+def on_both_sides(flags: list[str]) -> list[str]:
     """Flags of the decoder, and the same ones of the encoder."""
     both = list(flags)
     for name, value in zip(flags, flags[1:]):
@@ -161,7 +163,7 @@ def on_both_sides(flags: List[str]) -> List[str]:
     return both
 
 
-SELF_ATTENTION_VARIANTS: Dict[str, List[str]] = {
+SELF_ATTENTION_VARIANTS: dict[str, list[str]] = {
     **{name: on_both_sides(flags) for name, flags in DECODER_VARIANTS.items()},
     "encoder-alone": ["--decoder-self-attention", "dot"],
     "decoder-alone-pre-norm": (
@@ -172,7 +174,7 @@ SELF_ATTENTION_VARIANTS: Dict[str, List[str]] = {
 """The same for both sides, one side alone, and beside a recurrence encoder."""
 
 
-T5_VARIANTS: Dict[str, List[str]] = {
+T5_VARIANTS: dict[str, list[str]] = {
     "gated-untied": "--t5-gated --activation-fn gelu_accurate --t5-untied-output".split(),
     "own-head-width": ["--t5-head-dim", "5"],
     "few-buckets": "--t5-relative-buckets 6 --t5-relative-max-distance 5".split(),
@@ -194,7 +196,7 @@ RATES = {"dropout", "attention_dropout", "activation_dropout"}
 """Options that leave a structure as it is."""
 
 
-def structure(preset: str) -> Tuple[Tuple[str, str], ...]:
+def structure(preset: str) -> tuple[tuple[str, str], ...]:
     """The options of a preset with the flags of `SMALL`: equal ones make the same models."""
     config = ARCH_MODEL_REGISTRY[preset].config_class()
     small = {name[2:].replace("-", "_"): value for name, value in zip(SMALL[::2], SMALL[1::2])}
@@ -204,15 +206,15 @@ def structure(preset: str) -> Tuple[Tuple[str, str], ...]:
     return tuple(sorted({**options, **small}.items()))
 
 
-STRUCTURES: List[str] = list({structure(p): p for p in reversed(PRESETS)}.values())[::-1]
+STRUCTURES: list[str] = list({structure(p): p for p in reversed(PRESETS)}.values())[::-1]
 """Of the presets that differ in their sizes alone, one: so every structure is tested once."""
 
 
-def variants_of(preset: str) -> Dict[str, List[str]]:
+def variants_of(preset: str) -> dict[str, list[str]]:
     """The options to test a structure with; one that is another's twin but for rates: none."""
     config = ARCH_MODEL_REGISTRY[preset].config_class()
     segments = [] if config.cross_attention == "dot" else SEGMENTS
-    variants: Dict[str, List[str]] = {"default": segments}
+    variants: dict[str, list[str]] = {"default": segments}
     if preset in COMPARISON_VARIANTS:
         return {**variants, **COMPARISON_VARIANTS[preset]}
     if config.recurrence != "none":
@@ -226,7 +228,7 @@ def variants_of(preset: str) -> Dict[str, List[str]]:
     return variants
 
 
-SYSTEMS: Dict[str, List[str]] = {
+SYSTEMS: dict[str, list[str]] = {
     f"{preset}-{name}": ["--arch", preset, *flags]
     for preset in STRUCTURES
     for name, flags in variants_of(preset).items()
@@ -234,7 +236,7 @@ SYSTEMS: Dict[str, List[str]] = {
 """Every structure, and every set of options: the flags that choose them."""
 
 
-BART_FLAGS: List[str] = (
+BART_FLAGS: list[str] = (
     "--encoder-learned-pos --decoder-learned-pos --layernorm-embedding --no-scale-embedding "
     "--share-all-embeddings --share-decoder-input-output-embed --activation-fn gelu"
 ).split()
@@ -243,7 +245,7 @@ BART_FLAGS: List[str] = (
 HOST_FLAGS = ("--t5-", "--activation-fn", "--encoder-normalize-", "--decoder-normalize-")
 
 
-def stock_of(system: List[str]) -> List[str]:
+def stock_of(system: list[str]) -> list[str]:
     """The model around a system's parts: fairseq's Transformer, or the T5 without them."""
     options = re.findall(r"(--\S+)((?: (?!--)\S+)*)", " ".join(system[2:]))
     flags = [word for name, values in options if name.startswith(HOST_FLAGS)
@@ -255,7 +257,7 @@ def stock_of(system: List[str]) -> List[str]:
     return ["--arch", arch, *flags, *(BART_FLAGS if config.layernorm_embedding else [])]
 
 
-TRANSFORMERS: List[str] = [
+TRANSFORMERS: list[str] = [
     p for p in STRUCTURES if ARCH_MODEL_REGISTRY[p].config_class().host == "transformer"
 ]
 """The structures around fairseq's Transformer, to which they can be compared bit for bit.
@@ -320,13 +322,11 @@ def make_model(dictionary: Dictionary) -> Callable[..., torch.nn.Module]:
 
 
 def write_corpus(
-    folder: Path, name: str, pairs: int, change: Callable[[List[str]], List[str]], seed: int
+    folder: Path, name: str, pairs: int, change: Callable[[list[str]], list[str]], seed: int
 ) -> None:
     """Lines of 2 to 8 of twenty words, and on the other side the changed lines."""
     rng = random.Random(seed)
-    sources = [
-        [f"w{rng.randrange(20)}" for _ in range(rng.randint(2, 8))] for _ in range(pairs)
-    ]
+    sources = [[f"w{rng.randrange(20)}" for _ in range(rng.randint(2, 8))] for _ in range(pairs)]
     (folder / f"{name}.src").write_text("".join(" ".join(s) + "\n" for s in sources))
     (folder / f"{name}.tgt").write_text("".join(" ".join(change(s)) + "\n" for s in sources))
 

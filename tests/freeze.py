@@ -7,7 +7,6 @@ sentences. They are made once: a later version has to load them and to compute t
 import os
 import tempfile
 from pathlib import Path
-from typing import Dict, List
 
 import torch
 from fairseq import checkpoint_utils
@@ -19,16 +18,16 @@ from tests.unit.test_language_model import SMALL_LM
 
 FOLDER = Path(__file__).resolve().with_name("frozen")
 DICTIONARIES = ("dict.src.txt", "dict.tgt.txt", "dict.txt")
-NAMES: List[str] = [*STRUCTURES, *LANGUAGE_MODELS]
+NAMES: list[str] = [*STRUCTURES, *LANGUAGE_MODELS]
 
 
-def files(name: str) -> Dict[str, Path]:
+def files(name: str) -> dict[str, Path]:
     """Where a preset's checkpoint is, and what it computed when it was made."""
     return {"checkpoint": FOLDER / f"{name}.pt", "expected": FOLDER / f"{name}.expected.pt"}
 
 
 @torch.no_grad()
-def compute(name: str) -> Dict[str, torch.Tensor]:
+def compute(name: str) -> dict[str, torch.Tensor]:
     """Load a preset's checkpoint as any command does, and compute with it.
 
     Returns:

@@ -3,12 +3,13 @@
 import argparse
 import signal
 from argparse import Namespace
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import fields
 from functools import cache
 from types import FrameType
-from typing import Any, Dict, Iterator, List, Optional, Sequence
+from typing import Any
 
 import torch
 from fairseq import options
@@ -25,7 +26,7 @@ from tests.conftest import LANGUAGE_MODELS, SEGMENTS, SMALL
 SECONDS = 20
 """What a refusal may take; a machine that does other things as well needs most of it."""
 
-HOSTILE: List[str] = [
+HOSTILE: list[str] = [
     *("x", "", " ", "é\u202e漢", "none", "True", "[1,2]", "1,2", "(1", "{}", "a'b", "a=b"),
     *("x\\", "${nope}", "${model.dropout}", "__import__('os')", "../x/y", "\n", "-"),
     *("0", "-1", "-7", "1", "2", "3", "7", "64", "1_0", "-0.0", "0.5", "1.5", "1e-30", "1e30"),
@@ -34,7 +35,7 @@ HOSTILE: List[str] = [
 ]
 """Other types, the ends of ranges and what is beyond them, and what parsers stumble at."""
 
-SMALL_LM: List[str] = (
+SMALL_LM: list[str] = (
     "--decoder-embed-dim 16 --decoder-ffn-embed-dim 24 --decoder-layers 2 "
     "--decoder-attention-heads 2 --tokens-per-sample 64"
 ).split()
@@ -48,7 +49,7 @@ class TooLong(BaseException):
 def within(seconds: int = SECONDS) -> Iterator[None]:
     """Raise `TooLong` in the block after so many seconds."""
 
-    def stop(number: int, frame: Optional[FrameType]) -> None:
+    def stop(number: int, frame: FrameType | None) -> None:
         raise TooLong(f"{seconds} seconds have passed")
 
     before = signal.signal(signal.SIGALRM, stop)
@@ -65,7 +66,7 @@ def flag(action: argparse.Action) -> str:
     return max(action.option_strings, key=len, default="")
 
 
-def lines_of(action: argparse.Action, values: Sequence[str] = HOSTILE) -> Iterator[List[str]]:
+def lines_of(action: argparse.Action, values: Sequence[str] = HOSTILE) -> Iterator[list[str]]:
     """The flag alone, if it takes no value; else with each value and each of its choices.
 
     A flag of several values gets them once, then twice with another one.
@@ -83,13 +84,13 @@ def lines_of(action: argparse.Action, values: Sequence[str] = HOSTILE) -> Iterat
                 yield [name, *[value] * count]
 
 
-def overrides(group: str, options: type, args: Namespace) -> Dict[str, str]:
+def overrides(group: str, options: type, args: Namespace) -> dict[str, str]:
     """The options of a group as fairseq gives them to hydra: {"group.name": text}."""
     words = dataclass_utils._override_attr(group, options, args)
     return dict(word.split("=", 1) for word in words)
 
 
-def config_of(group: str, options: type, args: Namespace, others: Dict[str, Any]) -> DictConfig:
+def config_of(group: str, options: type, args: Namespace, others: dict[str, Any]) -> DictConfig:
     """A group's part of fairseq's `convert_namespace_to_omegaconf`, in milliseconds.
 
     That composes the configuration of everything, which takes a second; what it refuses is
@@ -157,7 +158,7 @@ class System:
         except ConfigError as error:
             return str(error)
 
-    def build(self, args: Namespace, line: List[str], whole: bool) -> str:
+    def build(self, args: Namespace, line: list[str], whole: bool) -> str:
         """From the parsed arguments of a command line to numbers."""
         try:
             assert not whole
@@ -192,7 +193,7 @@ def words_of_the_tests() -> Dictionary:
     return deepcopy(_words())
 
 
-SYSTEMS: Dict[str, List[str]] = {
+SYSTEMS: dict[str, list[str]] = {
     "biarn": ["transformer_biarn"],
     "gated": ["transformer_biarn", "--recurrence-fusion", "gated_sum"],
     "birnn": ["transformer_biarn", "--recurrence", "birnn"],

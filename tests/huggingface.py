@@ -4,7 +4,7 @@ import json
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Dict
+from typing import Any
 
 import pytest
 import torch
@@ -55,16 +55,16 @@ def train_byte_bpe(folder: Path) -> int:
     return len(vocabulary)
 
 
-T5_KINDS: Dict[str, Dict[str, Any]] = {
-    "v1.0": dict(d_model=16, d_kv=8, num_heads=2, feed_forward_proj="relu"),
-    "v1.1": dict(
-        d_model=16, d_kv=5, num_heads=3, feed_forward_proj="gated-gelu", tie_word_embeddings=False,
-        relative_attention_num_buckets=8, relative_attention_max_distance=7,
-    ),
-    "mt5": dict(d_model=16, d_kv=4, num_heads=2, feed_forward_proj="gated-gelu"),
-    "uneven": dict(
-        d_model=16, d_kv=8, num_heads=2, feed_forward_proj="gelu_new", num_decoder_layers=3
-    ),
+T5_KINDS: dict[str, dict[str, Any]] = {
+    "v1.0": {"d_model": 16, "d_kv": 8, "num_heads": 2, "feed_forward_proj": "relu"},
+    "v1.1": {
+        "d_model": 16, "d_kv": 5, "num_heads": 3, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False,
+        "relative_attention_num_buckets": 8, "relative_attention_max_distance": 7,
+    },
+    "mt5": {"d_model": 16, "d_kv": 4, "num_heads": 2, "feed_forward_proj": "gated-gelu"},
+    "uneven": {
+        "d_model": 16, "d_kv": 8, "num_heads": 2, "feed_forward_proj": "gelu_new", "num_decoder_layers": 3
+    },
 }  # fmt: skip
 """Shapes of T5: tied and not, with heads that add up to the width and not."""
 
@@ -108,11 +108,11 @@ def save_bart(folder: Path, **changes: Any) -> nn.Module:
     library = transformers()
     folder.mkdir(parents=True, exist_ok=True)
     size = train_byte_bpe(folder)
-    sizes = dict(
-        d_model=16, encoder_layers=2, decoder_layers=3, encoder_attention_heads=2,
-        decoder_attention_heads=4, encoder_ffn_dim=24, decoder_ffn_dim=20,
-        max_position_embeddings=80, init_std=0.4,
-    )  # fmt: skip
+    sizes = {
+        "d_model": 16, "encoder_layers": 2, "decoder_layers": 3, "encoder_attention_heads": 2,
+        "decoder_attention_heads": 4, "encoder_ffn_dim": 24, "decoder_ffn_dim": 20,
+        "max_position_embeddings": 80, "init_std": 0.4,
+    }  # fmt: skip
     config = library.BartConfig(**{"vocab_size": size, **sizes, **changes})
     model = library.BartForConditionalGeneration(config)
     randomise(model)
@@ -129,7 +129,7 @@ def randomise(model: nn.Module) -> None:
             nn.init.normal_(parameter, mean=float(name.endswith("weight")), std=0.2)
 
 
-def state_of(folder: Path) -> Dict[str, Tensor]:
+def state_of(folder: Path) -> dict[str, Tensor]:
     """What is in a folder's model.safetensors."""
     from safetensors.torch import load_file
 
@@ -144,9 +144,7 @@ def convert(source: Path, target: Path, *flags: Any) -> None:
     assert main(["convert", "--input", str(source), "--output", str(target), *map(str, flags)]) == 0
 
 
-def refused(
-    capsys: pytest.CaptureFixture[str], source: Path, target: Path, *flags: Any
-) -> str:
+def refused(capsys: pytest.CaptureFixture[str], source: Path, target: Path, *flags: Any) -> str:
     """The one message of a conversion that fails; nothing may be written."""
     before = sorted(target.parent.iterdir())
     capsys.readouterr()

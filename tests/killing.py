@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Any, List, Optional, Type
+from typing import Any
 
 FORK = """
 import importlib, json, os, sys
@@ -47,21 +47,21 @@ class Commands:
 
     def __exit__(
         self,
-        kind: Optional[Type[BaseException]],
-        error: Optional[BaseException],
-        trace: Optional[TracebackType],
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.process.kill()
         self.process.wait()
 
-    def run(self, name: str, *argv: Any, output: Path, kill_after: Optional[float] = None) -> int:
+    def run(self, name: str, *argv: Any, output: Path, kill_after: float | None = None) -> int:
         """Run a command, and kill it after some seconds if it has not ended by then.
 
         Returns:
             its exit status; -9 when the kill hit it
         """
         assert self.process.stdin is not None
-        line: List[Any] = [name, [str(a) for a in argv], str(output)]
+        line: list[Any] = [name, [str(a) for a in argv], str(output)]
         print(json.dumps(line), file=self.process.stdin, flush=True)
         child = int(self._read())
         if kill_after is not None:

@@ -7,11 +7,11 @@ another way.
 """
 
 import ast
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import Callable, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("fairseq_recur", "scripts", "examples")
@@ -42,14 +42,14 @@ class Module:
 
     def __init__(self, place: str, text: str) -> None:
         self.place, self.tree = place, ast.parse(text)
-        self.nodes: List[ast.AST] = [self.tree]
-        self.parents: Dict[ast.AST, ast.AST] = {}
+        self.nodes: list[ast.AST] = [self.tree]
+        self.parents: dict[ast.AST, ast.AST] = {}
         for node in self.nodes:  # which grows
             for child in ast.iter_child_nodes(node):
                 self.parents[child] = node
                 self.nodes.append(child)
         self.name = place.removesuffix(".py").removeprefix("scripts/").replace("/", ".")
-        self.imported: Dict[str, str] = {}  # the module behind a name: of a function, or itself
+        self.imported: dict[str, str] = {}  # the module behind a name: of a function, or itself
         for node in self.nodes:
             if isinstance(node, ast.ImportFrom):
                 for each in node.names:
@@ -77,8 +77,8 @@ def called(node: ast.AST) -> str:
     return getattr(function, "attr", getattr(function, "id", ""))
 
 
-@lru_cache(maxsize=None)
-def own(function: ast.AST) -> List[ast.AST]:
+@cache
+def own(function: ast.AST) -> list[ast.AST]:
     """The nodes of a function without those of the functions within."""
     found = list(ast.iter_child_nodes(function))
     for node in found:  # which grows
@@ -87,12 +87,12 @@ def own(function: ast.AST) -> List[ast.AST]:
     return found
 
 
-@lru_cache(maxsize=None)
-def uses(scope: ast.AST) -> Dict[str, List[ast.AST]]:
+@cache
+def uses(scope: ast.AST) -> dict[str, list[ast.AST]]:
     """Where a name of a function may get a value, or its list a text."""
-    found: Dict[str, List[ast.AST]] = {}
+    found: dict[str, list[ast.AST]] = {}
     for node in own(scope):
-        names: List[ast.AST] = []
+        names: list[ast.AST] = []
         if isinstance(node, ast.Assign):
             names = [n for t in node.targets for n in getattr(t, "elts", [t])]
         elif isinstance(node, BINDING):
@@ -109,7 +109,7 @@ def hole(node: ast.AST) -> str:
     return f"[[{ast.unparse(node)}]]"
 
 
-def project() -> List[Module]:
+def project() -> list[Module]:
     """Every Python file that users run."""
     return [
         Module(str(path.relative_to(ROOT)), path.read_text(encoding="utf-8"))
@@ -119,7 +119,7 @@ def project() -> List[Module]:
     ]
 
 
-Read = Callable[[Module, ast.AST], List[str]]
+Read = Callable[[Module, ast.AST], list[str]]
 
 
 class Reader:
@@ -127,10 +127,10 @@ class Reader:
 
     def __init__(self, modules: Sequence[Module]) -> None:
         self.modules = modules
-        self.functions: Dict[str, List[Tuple[Module, ast.FunctionDef]]] = {}
-        self.calls: Dict[str, List[Tuple[Module, ast.Call]]] = {}
-        self.ours: Set[str] = set()
-        self.read: Dict[Tuple[str, ast.AST], List[str]] = {}
+        self.functions: dict[str, list[tuple[Module, ast.FunctionDef]]] = {}
+        self.calls: dict[str, list[tuple[Module, ast.Call]]] = {}
+        self.ours: set[str] = set()
+        self.read: dict[tuple[str, ast.AST], list[str]] = {}
         for module in modules:
             for node in module.nodes:
                 if isinstance(node, ast.FunctionDef):
@@ -171,19 +171,21 @@ class Reader:
             return isinstance(module.parents[node], ast.Raise) and not module.catches(node, name)
         if name == "exit":
             return bool(node.args) and not isinstance(node.args[0], (ast.Call, ast.Name))
-        return name in self.ours or (receiver, name) == ("parser", "error") or (
-            name == "add" and "Problems" in module.imported
+        return (
+            name in self.ours
+            or (receiver, name) == ("parser", "error")
+            or (name == "add" and "Problems" in module.imported)
         )
 
-    def texts(self, module: Module, node: ast.AST) -> List[str]:
+    def texts(self, module: Module, node: ast.AST) -> list[str]:
         """The texts that an expression can be."""
         return self.follow(self._texts, module, node)
 
-    def items(self, module: Module, node: ast.AST) -> List[str]:
+    def items(self, module: Module, node: ast.AST) -> list[str]:
         """The texts that can be in a list, or that an iterator can yield."""
         return self.follow(self._items, module, node)
 
-    def follow(self, read: Read, module: Module, node: ast.AST) -> List[str]:
+    def follow(self, read: Read, module: Module, node: ast.AST) -> list[str]:
         """Read an expression once; one that leads back to itself adds nothing."""
         key = (read.__name__, node)
         if key not in self.read:
@@ -197,7 +199,7 @@ class Reader:
                 raise Unreadable(f"{ast.unparse(node)} can be more than {MOST} texts")
         return self.read[key]
 
-    def _texts(self, module: Module, node: ast.AST) -> List[str]:
+    def _texts(self, module: Module, node: ast.AST) -> list[str]:
         if isinstance(node, ast.Constant) and isinstance(node.value, (str, type(None))):
             return [] if node.value is None else [node.value]
         if isinstance(node, ast.JoinedStr):
@@ -218,7 +220,7 @@ class Reader:
             return self.result(module, node)
         raise Unreadable(f"what is {ast.unparse(node)}?")
 
-    def part(self, module: Module, node: ast.AST) -> List[str]:
+    def part(self, module: Module, node: ast.AST) -> list[str]:
         """The texts that a part of an f-string can be, or the hole for a value."""
         if isinstance(node, ast.FormattedValue):
             node = node.value
@@ -231,7 +233,7 @@ class Reader:
         except Unreadable:
             return [hole(node)]
 
-    def result(self, module: Module, node: ast.Call) -> List[str]:
+    def result(self, module: Module, node: ast.Call) -> list[str]:
         """The texts that a call returns."""
         name, receiver = called(node), getattr(node.func, "value", None)
         if name == "str" and isinstance(node.args[0], ast.Name):
@@ -248,14 +250,14 @@ class Reader:
         return [text for there, each in self.defined(module, node)
                 for text in self.returned(there, each, self.texts)]  # fmt: skip
 
-    def defined(self, module: Module, node: ast.Call) -> List[Tuple[Module, ast.FunctionDef]]:
+    def defined(self, module: Module, node: ast.Call) -> list[tuple[Module, ast.FunctionDef]]:
         """The function of ours that a call means."""
         found = self.meant(module, node)
         if not found:
             raise Unreadable(f"what is {ast.unparse(node)}?")
         return found
 
-    def meant(self, module: Module, node: ast.Call) -> List[Tuple[Module, ast.FunctionDef]]:
+    def meant(self, module: Module, node: ast.Call) -> list[tuple[Module, ast.FunctionDef]]:
         """The same, of the module itself or imported; nothing if it is none of ours."""
         known = self.functions.get(called(node), [])
         receiver = called(getattr(node.func, "value", node.func))
@@ -265,9 +267,9 @@ class Reader:
         is_method = isinstance(node.func, ast.Attribute) and len(known) == 1
         return found or (known if is_method else [])
 
-    def returned(self, module: Module, function: ast.FunctionDef, read: Read) -> List[str]:
+    def returned(self, module: Module, function: ast.FunctionDef, read: Read) -> list[str]:
         """What a function returns or yields, one by one."""
-        found: List[str] = []
+        found: list[str] = []
         for node in own(function):
             if isinstance(node, ast.Yield) and node.value is not None:
                 found += self.texts(module, node.value)
@@ -278,7 +280,7 @@ class Reader:
                     found += read(module, node.value)
         return found
 
-    def _items(self, module: Module, node: ast.AST) -> List[str]:
+    def _items(self, module: Module, node: ast.AST) -> list[str]:
         if isinstance(node, (ast.List, ast.Tuple, ast.Set)):
             return [text for item in node.elts for text in self.item(module, item)]
         if isinstance(node, (ast.ListComp, ast.GeneratorExp)):
@@ -300,13 +302,13 @@ class Reader:
                     for text in self.returned(there, each, self.items)]  # fmt: skip
         raise Unreadable(f"what is in {ast.unparse(node)}?")
 
-    def item(self, module: Module, node: ast.AST) -> List[str]:
+    def item(self, module: Module, node: ast.AST) -> list[str]:
         """The texts that an element of a list can be."""
         if isinstance(node, ast.Starred):
             return self.items(module, node.value)
         return self.texts(module, node)
 
-    def named(self, module: Module, node: ast.Name, read: Read) -> List[str]:
+    def named(self, module: Module, node: ast.Name, read: Read) -> list[str]:
         """What a variable, a parameter, a caught error or a constant can be."""
         for scope in module.above(node):
             if isinstance(scope, ast.ExceptHandler) and scope.name == node.id:
@@ -327,7 +329,7 @@ class Reader:
 
     def assigned(
         self, module: Module, scope: ast.AST, name: str, read: Read
-    ) -> Iterator[List[str]]:
+    ) -> Iterator[list[str]]:
         """What becomes the value of a name, or is put into the list of that name."""
         for node in uses(scope).get(name, []):
             if isinstance(node, ast.Assign):
@@ -345,7 +347,7 @@ class Reader:
             elif isinstance(node, ast.Call):
                 yield from self.put(module, node, name)
 
-    def put(self, module: Module, node: ast.Call, name: str) -> Iterator[List[str]]:
+    def put(self, module: Module, node: ast.Call, name: str) -> Iterator[list[str]]:
         """What a call puts into the list of that name: as its method, or given the list."""
         if called(getattr(node.func, "value", node.func)) == name:
             if called(node) == "append":
@@ -360,9 +362,9 @@ class Reader:
                         if isinstance(inner, ast.Call) and is_append(inner, parameter):
                             yield self.texts(there, inner.args[0])
 
-    def given(self, function: ast.FunctionDef, index: int, read: Read) -> List[str]:
+    def given(self, function: ast.FunctionDef, index: int, read: Read) -> list[str]:
         """What the callers of a function give as one of its arguments."""
-        found: List[str] = []
+        found: list[str] = []
         is_method = function.args.args[0].arg == "self"
         for module, call in self.calls.get(function.name, []):
             by_name = {word.arg: word.value for word in call.keywords}
@@ -390,7 +392,7 @@ class Reader:
         )
 
 
-def element(target: ast.AST, value: ast.AST, name: str) -> Optional[ast.AST]:
+def element(target: ast.AST, value: ast.AST, name: str) -> ast.AST | None:
     """What of a value an assignment gives to a name; None if nothing."""
     if isinstance(target, ast.Name):
         return value if target.id == name else None

@@ -7,7 +7,7 @@ import re
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Union
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import torch
@@ -22,7 +22,7 @@ SHORT = ["--max-len-b", "12"]
 """Flags of generate and interactive for translations of at most 12 words."""
 
 
-def run_command(command: str, *arguments: Any, stdin: Union[str, bytes] = "") -> str:
+def run_command(command: str, *arguments: Any, stdin: str | bytes = "") -> str:
     """Run ``fairseq-COMMAND`` with the arguments; its standard output and log as one text.
 
     Args:
@@ -34,7 +34,7 @@ def run_command(command: str, *arguments: Any, stdin: Union[str, bytes] = "") ->
         whatever the command raises
     """
     module = importlib.import_module(f"fairseq_cli.{command}")
-    argv: List[str] = [f"fairseq-{command}", *map(str, arguments)]
+    argv: list[str] = [f"fairseq-{command}", *map(str, arguments)]
     output = io.StringIO()
     typed = io.TextIOWrapper(io.BytesIO(stdin if isinstance(stdin, bytes) else stdin.encode()))
     handler = logging.StreamHandler(output)
@@ -87,35 +87,37 @@ class Hypothesis(NamedTuple):
     words: str
 
 
-def hypotheses(output: str) -> Dict[int, List[Hypothesis]]:
+def hypotheses(output: str) -> dict[int, list[Hypothesis]]:
     """The H- lines of generate and interactive, by the sentence's number, in their order."""
-    found: Dict[int, List[Hypothesis]] = {}
+    found: dict[int, list[Hypothesis]] = {}
     for number, score, words in re.findall(r"^H-(\d+)\t([^\t\n]+)\t(.*)$", output, re.M):
         found.setdefault(int(number), []).append(Hypothesis(float(score), words))
     return found
 
 
-def token_scores(output: str) -> Dict[int, List[float]]:
+def token_scores(output: str) -> dict[int, list[float]]:
     """The P- lines of generate: the score of each word of the best hypothesis."""
     lines = re.findall(r"^P-(\d+)\t(.*)$", output, re.M)
     return {int(number): [float(score) for score in scores.split()] for number, scores in lines}
 
 
-UNUSED = re.compile(r"(^encoder\.layers\.\d+\.(in_proj|out_proj|fc[12])_(weight|bias)|\._float_tensor)$")
+UNUSED = re.compile(
+    r"(^encoder\.layers\.\d+\.(in_proj|out_proj|fc[12])_(weight|bias)|\._float_tensor)$"
+)
 """What fairseq 0.12.2 has beside its weights: copies for a fast path, a buffer never filled."""
 
 
-def weights(state: Dict[str, Tensor]) -> Dict[str, Tensor]:
+def weights(state: dict[str, Tensor]) -> dict[str, Tensor]:
     """A model's parameters or state without what only fairseq 0.12.2 has and none computes with."""
     return {name: w for name, w in state.items() if not UNUSED.search(name)}
 
 
-def saved_weights(checkpoint: Any) -> Dict[str, Tensor]:
+def saved_weights(checkpoint: Any) -> dict[str, Tensor]:
     """A checkpoint's weights."""
     return weights(torch.load(checkpoint, weights_only=True)["model"])
 
 
-def update_losses(output: str) -> Dict[int, float]:
+def update_losses(output: str) -> dict[int, float]:
     """The loss of each update, from a log of ``--log-format simple --log-interval 1``."""
     lines = re.findall(r"\bepoch \d+: .*\bloss=([-\w.]+),.*\bnum_updates=(\d+)", output, re.M)
     return {int(update): float(loss) for loss, update in lines}

@@ -10,8 +10,8 @@ import io
 import json
 import tarfile
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Dict, Iterable, List, Tuple
 
 import torch
 from fairseq import options
@@ -19,7 +19,6 @@ from fairseq.data import Dictionary
 from fairseq.data.encoders.gpt2_bpe_utils import bytes_to_unicode
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import build_model
-
 from recipes.fetch import sha256
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -32,10 +31,10 @@ SHAPE = (
 """Of the model in the mirror's bart.base.tar.gz, and of the tests' others."""
 
 MERGES = ("\u0120 t", "h e", "i n", "\u0120t he", "e r", "a n", "\u0120 a", "o n", "r e")
-Pairs = Dict[str, List[Tuple[str, str]]]
+Pairs = dict[str, list[tuple[str, str]]]
 
 
-def pairs(counts: Dict[str, int] = COUNTS) -> Pairs:
+def pairs(counts: dict[str, int] = COUNTS) -> Pairs:
     """Texts and summaries of each split; the first of the training set have what is hard.
 
     A line separator and a carriage return within them, and one text, one summary that is empty.
@@ -53,7 +52,7 @@ def pairs(counts: Dict[str, int] = COUNTS) -> Pairs:
     return found
 
 
-def tar_gz(file: Path, members: Iterable[Tuple[str, bytes]]) -> None:
+def tar_gz(file: Path, members: Iterable[tuple[str, bytes]]) -> None:
     """Write an archive that is the same each time."""
     with gzip.GzipFile(file, "wb", mtime=0) as raw, tarfile.open(fileobj=raw, mode="w|") as tar:
         for name, content in members:
@@ -70,7 +69,7 @@ def add_sums(folder: Path) -> None:
 
 def cnn_dm(folder: Path, found: Pairs) -> None:
     """Stories by the SHA-1 of their addresses, half of them CNN's, and the lists of addresses."""
-    stories: Dict[str, List[Tuple[str, bytes]]] = {"cnn": [], "dailymail": []}
+    stories: dict[str, list[tuple[str, bytes]]] = {"cnn": [], "dailymail": []}
     for split, name in (("train", "all_train"), ("valid", "all_val"), ("test", "all_test")):
         urls = []
         for i, (text, summary) in enumerate(found[split]):
@@ -180,7 +179,7 @@ def bart(folder: Path) -> None:
 MAKERS = {"cnn_dm": cnn_dm, "xsum": xsum, "arxiv": arxiv, "mediasum": mediasum}
 
 
-def make_mirror(folder: Path, name: str, counts: Dict[str, int] = COUNTS) -> Pairs:
+def make_mirror(folder: Path, name: str, counts: dict[str, int] = COUNTS) -> Pairs:
     """Make the files of a data set, and of BART; what they were made from."""
     folder.mkdir(parents=True, exist_ok=True)
     found = pairs(counts)

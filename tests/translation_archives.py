@@ -6,14 +6,14 @@ import html
 import io
 import tarfile
 import zipfile
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
-from typing import Dict, List, Sequence, Tuple
 
 ROOT = Path(__file__).resolve().parents[1]
 QUICKSTART = ROOT / "examples" / "quickstart" / "data"
 
-Pairs = List[Tuple[str, str]]
+Pairs = list[tuple[str, str]]
 
 DIRT: Pairs = [
     ("", "Leer auf der anderen Seite."),
@@ -67,7 +67,7 @@ def sgm(kind: str, language: str, lines: Sequence[str]) -> bytes:
     ).encode()
 
 
-def tar(file: Path, members: Dict[str, bytes]) -> None:
+def tar(file: Path, members: dict[str, bytes]) -> None:
     """A .tgz whose bytes depend on the members alone."""
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w") as archive:
@@ -78,7 +78,7 @@ def tar(file: Path, members: Dict[str, bytes]) -> None:
     file.write_bytes(gzip.compress(content.getvalue(), mtime=0))
 
 
-def pack(file: Path, members: Dict[str, bytes]) -> None:
+def pack(file: Path, members: dict[str, bytes]) -> None:
     """A .zip."""
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in members.items():
@@ -91,7 +91,7 @@ def write_sums(folder: Path) -> None:
     (folder / "SHA256SUMS").write_text("".join(lines))
 
 
-def archives(folder: Path) -> List[Path]:
+def archives(folder: Path) -> list[Path]:
     """A mirror's archives."""
     return sorted(f for f in folder.iterdir() if f.name != "SHA256SUMS")
 

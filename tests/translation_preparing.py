@@ -2,12 +2,12 @@
 
 import hashlib
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Callable, Dict, List
 
 import pytest
-
 from recipes.translation import main
+
 from tests.translation_archives import ROOT, wmt14, wmt17
 
 EXAMPLES = ROOT / "examples"
@@ -22,7 +22,7 @@ OURS = (
 ).split()
 """Variables of the recipes, which must not come into a test from outside."""
 
-SECONDS: Dict[Path, float] = {}
+SECONDS: dict[Path, float] = {}
 """What a preparation took."""
 
 
@@ -49,7 +49,7 @@ def prepare(recipe: str, mirror: Path, work: Path, **variables: str) -> int:
 @pytest.fixture(scope="session")
 def prepared(mirrors: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """The folder of a preparation with these options, made when it is first asked for."""
-    folders: Dict[str, Path] = {}
+    folders: dict[str, Path] = {}
 
     def make(recipe: str, **variables: str) -> Path:
         name = f"{recipe} {sorted(variables.items())}"
@@ -62,7 +62,7 @@ def prepared(mirrors: Path, tmp_path_factory: pytest.TempPathFactory) -> Callabl
     return make
 
 
-def tree(work: Path) -> Dict[str, str]:
+def tree(work: Path) -> dict[str, str]:
     """Every file of a preparation, with a checksum."""
     return {
         str(file.relative_to(work)): hashlib.sha256(file.read_bytes()).hexdigest()
@@ -71,7 +71,7 @@ def tree(work: Path) -> Dict[str, str]:
     }
 
 
-def lines(file: Path) -> List[str]:
+def lines(file: Path) -> list[str]:
     return file.read_text(encoding="utf-8").split("\n")[:-1]
 
 

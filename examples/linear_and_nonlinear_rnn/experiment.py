@@ -13,17 +13,18 @@ import platform
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any
 
 import torch
-from torch import Tensor
-
-import fairseq_recur
 from figure import draw, summarize
 from fitting import Fit, Training, fit
 from models import RNN, RSA, identity
 from synthetic import ACTIVATIONS, Sequence, generate, segments
+from torch import Tensor
+
+import fairseq_recur
 
 HERE = Path(__file__).resolve().parent
 # What makes a cell's numbers, and so must not change between cells of one file.
@@ -81,7 +82,7 @@ def check(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
         )
 
 
-def load(file: Path, settings: Dict[str, Any]) -> Dict[str, Any]:
+def load(file: Path, settings: dict[str, Any]) -> dict[str, Any]:
     """The results so far, or empty ones; exits where they were made with other settings."""
     if not file.exists():
         return {"settings": settings, "runs": [], "cells": []}
@@ -94,7 +95,7 @@ def load(file: Path, settings: Dict[str, Any]) -> Dict[str, Any]:
     return results
 
 
-def save(file: Path, results: Dict[str, Any]) -> None:
+def save(file: Path, results: dict[str, Any]) -> None:
     """Write through a second file, so that a stop at any time leaves a whole one."""
     order = list(ACTIVATIONS)
     results["cells"].sort(key=lambda c: (order.index(c["activation"]), c["alpha"], c["seed"]))
@@ -103,7 +104,7 @@ def save(file: Path, results: Dict[str, Any]) -> None:
     part.replace(file)
 
 
-def describe_run() -> Dict[str, Any]:
+def describe_run() -> dict[str, Any]:
     """Command, commit, versions and machine of this run."""
 
     def git(*words: str) -> subprocess.CompletedProcess:
@@ -131,8 +132,8 @@ def describe_run() -> Dict[str, Any]:
 
 
 def cells_to_do(
-    args: argparse.Namespace, results: Dict[str, Any]
-) -> Dict[Tuple[str, int], List[float]]:
+    args: argparse.Namespace, results: dict[str, Any]
+) -> dict[tuple[str, int], list[float]]:
     """Alphas that are missing, for each activation and seed."""
     there = {(c["activation"], c["seed"], c["alpha"]) for c in results["cells"]}
     steps = round(1 / args.alpha_step)
@@ -146,7 +147,7 @@ def cells_to_do(
     return todo
 
 
-def measure(fitted: Fit, data: Sequence, training: Training) -> Dict[str, float]:
+def measure(fitted: Fit, data: Sequence, training: Training) -> dict[str, float]:
     """MSPE over the segments, against the target and against the target without its error."""
     targets, clean = data.targets[:, -1].float(), data.clean[:, -1].float()
     return {
@@ -158,7 +159,7 @@ def measure(fitted: Fit, data: Sequence, training: Training) -> Dict[str, float]
     }
 
 
-def show(label: str) -> Optional[Callable[[int, int], None]]:
+def show(label: str) -> Callable[[int, int], None] | None:
     """A progress display on a terminal: epoch, and models that still train."""
 
     def progress(epoch: int, active: int) -> None:
@@ -169,8 +170,8 @@ def show(label: str) -> Optional[Callable[[int, int], None]]:
 
 
 def fit_cells(
-    model: Any, data: List[Sequence], starts: int, seed: int, training: Training, label: str
-) -> List[Fit]:
+    model: Any, data: list[Sequence], starts: int, seed: int, training: Training, label: str
+) -> list[Fit]:
     """Fit one model to each segment of several cells at once, from the same first parameters."""
     count = len(data[0].inputs) * starts
     first = model.draw(count, torch.Generator().manual_seed(seed))
@@ -188,19 +189,17 @@ def fit_cells(
 
 
 def make_cells(
-    args: argparse.Namespace, activation: str, seed: int, alphas: List[float]
-) -> Iterator[Dict[str, Any]]:
+    args: argparse.Namespace, activation: str, seed: int, alphas: list[float]
+) -> Iterator[dict[str, Any]]:
     """The cells of one activation and seed, one after the other."""
     training = Training(args.lr, args.tolerance, args.patience, args.max_epochs)
     length = args.segments * args.segment_length
     data = [
-        segments(
-            generate(activation, alpha, seed, length, args.input_scale), args.segment_length
-        )
+        segments(generate(activation, alpha, seed, length, args.input_scale), args.segment_length)
         for alpha in alphas
     ]
 
-    def fits(model: Any, chosen: List[Sequence], name: str) -> List[Fit]:
+    def fits(model: Any, chosen: list[Sequence], name: str) -> list[Fit]:
         label = f"{activation}, seed {seed}, {name}"
         return fit_cells(model, chosen, args.starts, seed, training, label)
 
@@ -214,7 +213,7 @@ def make_cells(
         yield {"activation": activation, "alpha": alpha, "seed": seed, **measured}
 
 
-def run(args: argparse.Namespace, results: Dict[str, Any], file: Path) -> None:
+def run(args: argparse.Namespace, results: dict[str, Any], file: Path) -> None:
     """Do the cells that are missing, saving after each."""
     todo = cells_to_do(args, results)
     left = sum(map(len, todo.values()))

@@ -1,21 +1,21 @@
 """The MSPE ratios over alpha, as a table and as the paper's figure 7.
 
-    python figure.py results.json mspe_ratios.png
+python figure.py results.json mspe_ratios.png
 """
 
 import json
 import sys
 from pathlib import Path
-from typing import Any, Dict, List, Tuple
+from typing import Any
 
 MODELS = {"linear": "linear RNN", "rsa": "RSA"}
 COLORS = {"linear": "tab:blue", "rsa": "tab:orange"}
 TITLES = {"tanh": "Tanh", "sigmoid": "Sigmoid", "relu": "ReLU"}
 
 
-def ratios(results: Dict[str, Any], activation: str, model: str) -> List[Tuple[float, List[float]]]:
+def ratios(results: dict[str, Any], activation: str, model: str) -> list[tuple[float, list[float]]]:
     """Each alpha with its seeds' ratios e(model) / e(nonlinear RNN), alphas in order."""
-    found: Dict[float, List[float]] = {}
+    found: dict[float, list[float]] = {}
     for cell in results["cells"]:
         if cell["activation"] == activation:
             ratio = cell[model]["mspe"] / cell["nonlinear"]["mspe"]
@@ -23,18 +23,18 @@ def ratios(results: Dict[str, Any], activation: str, model: str) -> List[Tuple[f
     return sorted(found.items())
 
 
-def activations(results: Dict[str, Any]) -> List[str]:
+def activations(results: dict[str, Any]) -> list[str]:
     """Those that have cells, in the paper's order."""
     there = {cell["activation"] for cell in results["cells"]}
     return [name for name in TITLES if name in there]
 
 
-def mean(values: List[float]) -> float:
+def mean(values: list[float]) -> float:
     """Arithmetic mean."""
     return sum(values) / len(values)
 
 
-def summarize(results: Dict[str, Any]) -> str:
+def summarize(results: dict[str, Any]) -> str:
     """The ratios as text: mean over the seeds of each alpha, and least to largest."""
     lines = [f"{'':8} {'alpha':>5} seeds" + "".join(f"  {MODELS[m]:^20}" for m in MODELS)]
     for activation in activations(results):
@@ -45,7 +45,7 @@ def summarize(results: Dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def draw(results: Dict[str, Any], file: Path) -> None:
+def draw(results: dict[str, Any], file: Path) -> None:
     """A panel for each activation: mean over the seeds as a line, range as bars."""
     import matplotlib
 

@@ -1,11 +1,12 @@
 """Training many small models at once, each until its own loss no longer falls."""
 
-from typing import Callable, Dict, NamedTuple, Optional
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-Parameters = Dict[str, Tensor]
+Parameters = dict[str, Tensor]
 
 
 class Training(NamedTuple):
@@ -64,7 +65,7 @@ def fit(
     inputs: Tensor,
     targets: Tensor,
     training: Training,
-    progress: Optional[Callable[[int, int], None]] = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Fit:
     """Fit N models by full-batch Adam to all positions but the last, and predict the last.
 

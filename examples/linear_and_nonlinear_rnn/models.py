@@ -6,16 +6,16 @@ None has an output projection: as in eq. 9, the state of the upper layer is the 
 """
 
 import math
-from typing import Callable, Dict
+from collections.abc import Callable
 
 import torch
+from synthetic import LAYERS, WIDTH
 from torch import Tensor
 
 from fairseq_recur.ops.mixture import mixed_outputs
 from fairseq_recur.ops.rem import recurrent_product
-from synthetic import LAYERS, WIDTH
 
-Parameters = Dict[str, Tensor]
+Parameters = dict[str, Tensor]
 # Rows of a block of the recurrent product; any number gives the same sum.
 CHUNK = 10
 

@@ -1,6 +1,7 @@
 """The data of the experiment: a two-layer RNN between linear and nonlinear (eq. 9 of the paper)."""
 
-from typing import Callable, Dict, List, NamedTuple, Tuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ LAYERS = 2
 # for every alpha.
 RECURRENT_NORM = 0.5
 
-ACTIVATIONS: Dict[str, Callable[[Tensor], Tensor]] = {
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,
     "sigmoid": torch.sigmoid,
     "relu": torch.relu,
@@ -34,7 +35,7 @@ class Sequence(NamedTuple):
     targets: Tensor
 
 
-def draw(seed: int, length: int, input_scale: float) -> Tuple[List[Layer], Tensor, Tensor]:
+def draw(seed: int, length: int, input_scale: float) -> tuple[list[Layer], Tensor, Tensor]:
     """The layers, the inputs and the errors of a seed: the same for each activation and alpha."""
     generator = torch.Generator().manual_seed(seed)
 

@@ -1,6 +1,6 @@
 """Draw figure 5 of Hao et al. 2019, BLEU over the recurrent steps, from an experiment's results.
 
-    python figure.py WORK/results.json FIGURE.png
+python figure.py WORK/results.json FIGURE.png
 """
 
 import json

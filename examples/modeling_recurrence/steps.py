@@ -7,8 +7,8 @@ For each direction the total variation distance between what the first and the l
 """
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Dict, Iterable, List, Tuple
 
 import fairseq_recur
 
@@ -16,7 +16,9 @@ COUNT = 200
 """Of the sentences, the first."""
 
 
-def distances(model: "fairseq_recur.Pretrained", sentences: Iterable[str]) -> List[Tuple[float, ...]]:
+def distances(
+    model: "fairseq_recur.Pretrained", sentences: Iterable[str]
+) -> list[tuple[float, ...]]:
     """Of each sentence, forward and backward."""
     found = []
     for sentence in sentences:
@@ -30,7 +32,7 @@ def distances(model: "fairseq_recur.Pretrained", sentences: Iterable[str]) -> Li
 def main(data: str, sentences: str, *checkpoints: str) -> None:
     """Print a row of a table for each checkpoint."""
     lines = Path(sentences).read_text(encoding="utf-8").splitlines()[:COUNT]
-    named: Dict[str, str] = dict(text.split("=", 1) for text in checkpoints)
+    named: dict[str, str] = dict(text.split("=", 1) for text in checkpoints)
     print("| system | forward | backward |\n| --- | ---: | ---: |")
     for name, checkpoint in named.items():
         model = fairseq_recur.from_pretrained(checkpoint, data=data, bpe="none")

@@ -10,13 +10,12 @@ decoded is plain text again.
 
 import sys
 from pathlib import Path
-from typing import List
 
 import sentencepiece
 
 
 def learn(
-    data: Path, work: Path, size: int, sides: List[str]
+    data: Path, work: Path, size: int, sides: list[str]
 ) -> sentencepiece.SentencePieceProcessor:
     """Learn `size` pieces from both sides of the training set."""
     sentencepiece.SentencePieceTrainer.train(
@@ -39,7 +38,7 @@ def encode(processor: sentencepiece.SentencePieceProcessor, source: Path, target
     print(f"{source.name}: {len(lines)} lines, {words} words, {count} pieces")
 
 
-def main(data: Path, work: Path, size: int, sides: List[str]) -> None:
+def main(data: Path, work: Path, size: int, sides: list[str]) -> None:
     """Learn, then encode every file of the corpus."""
     (work / "pieces").mkdir(parents=True, exist_ok=True)
     processor = learn(data, work, size, sides)

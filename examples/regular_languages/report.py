@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import table
+from settings import Run, Settings
+
 from fairseq_recur.experiments.machine import commit, machine, versions
-from settings import HERE, Run, Settings
 
 
 def accuracies(log: str, part: str) -> list[float]:

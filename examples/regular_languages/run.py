@@ -21,8 +21,9 @@ from typing import IO, Any
 
 import report
 import table
-from fairseq_recur.experiments.machine import commit
 from settings import HERE, Run, Settings, SettingsError, runs
+
+from fairseq_recur.experiments.machine import commit
 
 WORK = Path(os.environ.get("WORK", HERE / "work")).resolve()
 POLL = float(os.environ.get("POLL", "2"))

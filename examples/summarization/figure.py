@@ -7,23 +7,24 @@ RESULTS.json is what table.py wrote. With several seeds curves are their means, 
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from statistics import mean, median
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any
 
 from fairseq_recur.cli.figures import COLOURS, new_figure, plain_axes
 
-Summary = Callable[[List[float]], float]
-PANELS: Dict[str, Tuple[str, Summary]] = {
+Summary = Callable[[list[float]], float]
+PANELS: dict[str, tuple[str, Summary]] = {
     "rouge1": ("ROUGE-1", mean),
     "rougeL": ("ROUGE-L", mean),
     "step_ms": ("time of a training step (ms)", median),
 }
 
 
-def curves(systems: Dict[str, Any], quantity: str) -> Dict[str, Dict[int, List[float]]]:
+def curves(systems: dict[str, Any], quantity: str) -> dict[str, dict[int, list[float]]]:
     """Each kind of system with its sizes in order, and what was measured at each."""
-    found: Dict[str, Dict[int, List[float]]] = {}
+    found: dict[str, dict[int, list[float]]] = {}
     for system, row in systems.items():
         kind, _, size = system.partition("_")
         if size.isdigit():
@@ -31,7 +32,7 @@ def curves(systems: Dict[str, Any], quantity: str) -> Dict[str, Dict[int, List[f
     return {kind: dict(sorted(points.items())) for kind, points in found.items()}
 
 
-def draw(systems: Dict[str, Any], file: Path) -> None:
+def draw(systems: dict[str, Any], file: Path) -> None:
     """Draw a panel for each quantity; full attention is a level line."""
     figure = new_figure(4.2 * len(PANELS), 3.6)
     for axes, (quantity, (label, summary)) in zip(figure.subplots(1, len(PANELS)), PANELS.items()):

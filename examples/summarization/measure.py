@@ -15,8 +15,9 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List
+from typing import Any
 
 import torch
 from fairseq import checkpoint_utils
@@ -45,7 +46,7 @@ class System:
         self.trainer = Trainer(self.cfg, self.task, self.model, criterion)
         self.batches = self._batches("train", self.cfg.dataset.max_tokens)[:BATCHES]
 
-    def _batches(self, split: str, tokens: int) -> List[Dict[str, Any]]:
+    def _batches(self, split: str, tokens: int) -> list[dict[str, Any]]:
         self.task.load_dataset(split)
         iterator = self.task.get_batch_iterator(
             self.task.dataset(split),
@@ -78,7 +79,7 @@ class System:
             assert all(len(beams[0]["tokens"]) == PIECES for beams in found)
 
 
-def turns(repeats: int, names: List[str]) -> Iterator[str]:
+def turns(repeats: int, names: list[str]) -> Iterator[str]:
     """Every name in every repeat, each time beginning with another one."""
     for repeat in range(repeats):
         shift = repeat % len(names)
@@ -92,7 +93,7 @@ def seconds(run: Callable[[], None]) -> float:
     return time.perf_counter() - start
 
 
-def speed(checkpoints: Dict[str, str], repeats: int) -> Dict[str, Dict[str, Any]]:
+def speed(checkpoints: dict[str, str], repeats: int) -> dict[str, dict[str, Any]]:
     """Milliseconds of training steps and texts a second in decoding, all repeats of both.
 
     Args:
@@ -100,7 +101,7 @@ def speed(checkpoints: Dict[str, str], repeats: int) -> Dict[str, Dict[str, Any]
         repeats: measured ones; one before them is not.
     """
     systems = {name: System(file) for name, file in checkpoints.items()}
-    found: Dict[str, Dict[str, Any]] = {
+    found: dict[str, dict[str, Any]] = {
         name: {
             "parameters": sum(p.numel() for p in system.model.parameters()),
             "step_ms": [],
@@ -128,7 +129,7 @@ def peak() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
 
 
-def memory_here(checkpoint: str) -> Dict[str, float]:
+def memory_here(checkpoint: str) -> dict[str, float]:
     """Peak memory of this process before training (libraries, data, model) and in it, in MB."""
     system = System(checkpoint)
     before = peak()
@@ -136,7 +137,7 @@ def memory_here(checkpoint: str) -> Dict[str, float]:
     return {"before_mb": before, "peak_mb": peak()}
 
 
-def memory(checkpoint: str) -> Dict[str, float]:
+def memory(checkpoint: str) -> dict[str, float]:
     """The same, measured in a new process."""
     command = [sys.executable, __file__, "--memory-here", f"system={checkpoint}"]
     output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout

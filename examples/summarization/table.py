@@ -12,7 +12,7 @@ import platform
 from importlib.metadata import version
 from pathlib import Path
 from statistics import mean, median
-from typing import Any, Dict, List
+from typing import Any
 
 METRICS = {"rouge1": "R-1", "rouge2": "R-2", "rougeL": "R-L", "rougeLsum": "R-Lsum"}
 COLUMNS = [
@@ -25,10 +25,10 @@ def read(file: Path) -> Any:
     return json.loads(file.read_text(encoding="utf-8"))
 
 
-def collect(work: Path, name: str, seeds: List[str]) -> Dict[str, Any]:
+def collect(work: Path, name: str, seeds: list[str]) -> dict[str, Any]:
     """Gather the scores of every seed and all measurements, by system."""
     scores = [read(work / f"seed{seed}" / f"{name}.json") for seed in seeds]
-    systems: Dict[str, Dict[str, Any]] = {system: {} for system in scores[0]["systems"]}
+    systems: dict[str, dict[str, Any]] = {system: {} for system in scores[0]["systems"]}
     signatures = set()
     for system, row in systems.items():
         for metric in METRICS:
@@ -45,13 +45,13 @@ def collect(work: Path, name: str, seeds: List[str]) -> Dict[str, Any]:
     return {"texts": scores[0]["sentences"], "rouge": sorted(signatures), "systems": systems}
 
 
-def spread(values: List[float], digits: int) -> str:
+def spread(values: list[float], digits: int) -> str:
     """Median and range of repeats."""
     low, high = min(values), max(values)
     return f"{median(values):.{digits}f} ({low:.{digits}f}–{high:.{digits}f})"
 
 
-def cells(system: str, row: Dict[str, Any]) -> List[str]:
+def cells(system: str, row: dict[str, Any]) -> list[str]:
     """One line of the table; what is not measured of a line is left empty."""
     kind, size, threshold = (system.split("_") + ["", ""])[:3]
     measured = "step_ms" in row
@@ -68,7 +68,7 @@ def cells(system: str, row: Dict[str, Any]) -> List[str]:
     ]
 
 
-def table(systems: Dict[str, Dict[str, Any]]) -> str:
+def table(systems: dict[str, dict[str, Any]]) -> str:
     """Return the table in Markdown."""
     rule = ["---"] + ["---:"] * (len(COLUMNS) - 1)
     lines = [COLUMNS, rule, *(cells(system, row) for system, row in systems.items())]

@@ -5,7 +5,8 @@ import errno
 import os
 import sys
 import traceback
-from typing import Any, List, Optional, Sequence
+from collections.abc import Sequence
+from typing import Any, List, Optional
 
 from fairseq_recur.cli import (
     average,
@@ -67,7 +68,7 @@ class _Parser(argparse.ArgumentParser):
 class _Help(argparse.ArgumentDefaultsHelpFormatter):
     """Show the defaults that say something: not those of flags and of required options."""
 
-    def _get_help_string(self, action: argparse.Action) -> Optional[str]:
+    def _get_help_string(self, action: argparse.Action) -> str | None:
         if action.required or action.default in (None, False):
             return action.help
         return super()._get_help_string(action)
@@ -110,7 +111,7 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: Optional[Sequence[str]] = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.
 
     Args:
@@ -147,7 +148,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         return 2
 
 
-def _dispatch(argv: List[str]) -> int:
+def _dispatch(argv: list[str]) -> int:
     """Pass fairseq's commands on untouched; parse the arguments of the others."""
     if argv and argv[0] in wrap.COMMANDS:
         return wrap.run(argv[0], argv[1:])

@@ -6,8 +6,9 @@ sentence, and matplotlib's automatic layout, slow for dozens of panels, is not n
 
 import logging
 import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, List, Sequence, Tuple
+from typing import Any
 from unicodedata import east_asian_width
 
 from fairseq_recur.cli.figures import COLOURS, fonts_for, new_figure, plain_axes
@@ -47,7 +48,7 @@ class Box:
         right: room for the colour bar or the legend, and for what is wider than the axes
     """
 
-    panels: List[Panel]
+    panels: list[Panel]
     title: str
     column_title: str
     left: float
@@ -58,7 +59,7 @@ class Box:
     right: float
 
     @property
-    def whole(self) -> Tuple[float, float]:
+    def whole(self) -> tuple[float, float]:
         """Width and height with everything."""
         return self.left + self.width + self.right, self.below + self.height + self.above
 
@@ -94,7 +95,7 @@ def draw(panels: Sequence[Panel], scale: str = "one") -> Any:
     return figure
 
 
-def boxes(panels: Sequence[Panel]) -> List[Box]:
+def boxes(panels: Sequence[Panel]) -> list[Box]:
     """A box for each matrix and one for the gates, with room for their labels."""
     gates = [panel for panel in panels if panel.kind == "gate"]
     found = [matrix_box(panel) for panel in panels if panel.kind != "gate"]
@@ -105,7 +106,9 @@ def matrix_box(panel: Panel) -> Box:
     """The box of a matrix."""
     width, height = side(len(panel.columns)), side(len(panel.rows))
     right = GAP + BAR + BAR_LABELS
-    title, below = (wrapped(text, width + right - GAP) for text in (panel.title, panel.column_title))
+    title, below = (
+        wrapped(text, width + right - GAP) for text in (panel.title, panel.column_title)
+    )
     widest = text_width([*title.split("\n"), *below.split("\n")]) * WIDER_TITLE
     return Box(
         [panel],
@@ -120,7 +123,7 @@ def matrix_box(panel: Panel) -> Box:
     )
 
 
-def gate_box(panels: List[Panel]) -> Box:
+def gate_box(panels: list[Panel]) -> Box:
     """The box of all gates."""
     scalar = panels[0].values.size(1) == 1
     vector = "mean over the channels, and where 80% of them are"
@@ -140,9 +143,9 @@ def gate_box(panels: List[Panel]) -> Box:
     )
 
 
-def arrange(all_boxes: List[Box]) -> List[List[Box]]:
+def arrange(all_boxes: list[Box]) -> list[list[Box]]:
     """The boxes of each row of the figure."""
-    shelves: List[List[Box]] = [[]]
+    shelves: list[list[Box]] = [[]]
     for box in all_boxes:
         if shelves[-1] and sum(b.whole[0] for b in shelves[-1]) + box.whole[0] > SHELF:
             shelves.append([])
@@ -157,6 +160,7 @@ def side(tokens: int) -> float:
 
 def text_width(texts: Sequence[str]) -> float:
     """About the width of the longest text; Chinese and its like are twice as wide."""
+
     def wide(text: str) -> int:
         return sum(2 if east_asian_width(character) in "WF" else 1 for character in text)
 
@@ -169,7 +173,7 @@ def wrapped(text: str, width: float) -> str:
     return "\n".join(part for line in text.split("\n") for part in textwrap.wrap(line, letters))
 
 
-def shortened(labels: Sequence[str]) -> List[str]:
+def shortened(labels: Sequence[str]) -> list[str]:
     """Labels of a length that leaves room for the matrix."""
     return [
         text if len(text) <= LONGEST_LABEL else text[: LONGEST_LABEL - 1] + "\u2026"
@@ -184,7 +188,7 @@ def add_axes(figure: Any, x: float, y: float, width: float, height: float) -> An
 
 
 def draw_matrix(
-    figure: Any, box: Box, place: Tuple[float, float], fonts: List[str], scale: str
+    figure: Any, box: Box, place: tuple[float, float], fonts: list[str], scale: str
 ) -> None:
     """Draw a matrix as an image: from 0 up, or, as P can be negative, around 0."""
     (panel,) = box.panels
@@ -204,7 +208,7 @@ def draw_matrix(
     bar.tick_params(labelsize=FONT_SIZE - 1, length=2, pad=1)
 
 
-def draw_gates(figure: Any, box: Box, place: Tuple[float, float], fonts: List[str]) -> None:
+def draw_gates(figure: Any, box: Box, place: tuple[float, float], fonts: list[str]) -> None:
     """Draw lambda over the target's tokens, a line for each layer, and the channels' spread."""
     axes = add_axes(figure, *place, box.width, box.height)
     for panel in box.panels:
@@ -232,9 +236,7 @@ def describe(axes: Any, box: Box, row_title: str) -> None:
     axes.set_ylabel(row_title, fontsize=FONT_SIZE)
 
 
-def label(
-    axis: Any, labels: List[str], size: float, fonts: List[str], rotation: float = 0
-) -> None:
+def label(axis: Any, labels: list[str], size: float, fonts: list[str], rotation: float = 0) -> None:
     """Put tokens at an axis: each, or where there is no room every second, third, ..."""
     every = -(-len(labels) // max(1, int(size / LINE)))
     places = range(0, len(labels), every)

@@ -1,12 +1,14 @@
 """Average the parameters of several checkpoints of one training.
 
 The output takes its settings from the first input, holds no optimizer state, and loads
-wherever a checkpoint is decoded, validated or fine-tuned."""
+wherever a checkpoint is decoded, validated or fine-tuned.
+"""
 
 import argparse
 import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any
 
 import torch
 
@@ -68,10 +70,10 @@ def run(args: argparse.Namespace) -> int:
 
 def choose_inputs(
     inputs: Sequence[str],
-    last: Optional[int] = None,
+    last: int | None = None,
     updates: bool = False,
-    upper_bound: Optional[int] = None,
-) -> List[Path]:
+    upper_bound: int | None = None,
+) -> list[Path]:
     """Return the checkpoint files to average, the newest first where a folder was given.
 
     Raises ConfigError if a file is absent, if the folder has fewer than `last` checkpoints,
@@ -100,7 +102,7 @@ def choose_inputs(
     return _newest(paths[0], last, updates, upper_bound)
 
 
-def _newest(folder: Path, last: int, updates: bool, upper_bound: Optional[int]) -> List[Path]:
+def _newest(folder: Path, last: int, updates: bool, upper_bound: int | None) -> list[Path]:
     """Return the `last` newest checkpoints of a folder, the newest first."""
     pattern, shape = (UPDATE, "checkpoint_E_U.pt") if updates else (EPOCH, "checkpointE.pt")
     numbered = {}
@@ -118,7 +120,7 @@ def _newest(folder: Path, last: int, updates: bool, upper_bound: Optional[int]) 
     return [numbered[number] for number in sorted(numbered, reverse=True)[:last]]
 
 
-def average_checkpoints(files: Sequence[Path]) -> Dict[str, Any]:
+def average_checkpoints(files: Sequence[Path]) -> dict[str, Any]:
     """Average the parameters of checkpoints, one of which is in memory at a time.
 
     Floating-point tensors are summed in float64 and cast back to the type they have in the
@@ -158,7 +160,7 @@ def _for_sum(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to(torch.float64, copy=True) if tensor.is_floating_point() else tensor
 
 
-def load(file: Path) -> Dict[str, Any]:
+def load(file: Path) -> dict[str, Any]:
     """Read a checkpoint without running code from it.
 
     Raises CheckpointError if it is not a checkpoint of fairseq, damaged, or unsafe.
@@ -174,9 +176,9 @@ def load(file: Path) -> Dict[str, Any]:
 
 def _must_match(
     first_file: Path,
-    first: Dict[str, torch.Tensor],
+    first: dict[str, torch.Tensor],
     file: Path,
-    model: Dict[str, torch.Tensor],
+    model: dict[str, torch.Tensor],
 ) -> None:
     """Raise CheckpointError, naming the keys, unless names and shapes are the same."""
     found = []

@@ -1,11 +1,12 @@
 """Say what is installed, what this plug-in registered and adapted, and what is wrong.
 
-The exit status is 1 if a problem would make training or decoding fail."""
+The exit status is 1 if a problem would make training or decoding fail.
+"""
 
 import argparse
 import json
 import textwrap
-from typing import Any, Dict, List
+from typing import Any
 
 import torch
 
@@ -24,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
 
 
-def registered() -> Dict[str, List[str]]:
+def registered() -> dict[str, list[str]]:
     """Return the names that this package added to fairseq's registries, and its own parts."""
     from fairseq.criterions import CRITERION_REGISTRY
     from fairseq.models import ARCH_MODEL_REGISTRY
@@ -34,7 +35,7 @@ def registered() -> Dict[str, List[str]]:
 
     from fairseq_recur.modules import parts
 
-    def ours(registry: Dict[str, Any]) -> List[str]:
+    def ours(registry: dict[str, Any]) -> list[str]:
         return sorted(
             name for name, cls in registry.items() if cls.__module__.split(".")[0] == PACKAGE
         )
@@ -60,7 +61,7 @@ def compiled_code() -> str:
     return f"srformer on a CPU, in {build.cache_folder()}"
 
 
-def report() -> Dict[str, Any]:
+def report() -> dict[str, Any]:
     """Return all that `check` knows, as JSON has it."""
     return {
         "environment": {**dict(compat.environment_report()), "compiled code": compiled_code()},
@@ -83,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
     return int(any(problem["severity"] == "error" for problem in found["problems"]))
 
 
-def _text(found: Dict[str, Any], verbose: bool) -> str:
+def _text(found: dict[str, Any], verbose: bool) -> str:
     """Format the report for people."""
     lines = ["Environment", *_columns(found["environment"]), ""]
     names = {kind: ", ".join(names) for kind, names in found["registered"].items() if names}
@@ -104,7 +105,7 @@ def _text(found: Dict[str, Any], verbose: bool) -> str:
     return "\n".join(lines)
 
 
-def _columns(rows: Dict[str, str]) -> List[str]:
+def _columns(rows: dict[str, str]) -> list[str]:
     """Align names and values; a long value goes on below itself."""
     width = max(map(len, rows), default=0)
     lines = []
@@ -114,7 +115,7 @@ def _columns(rows: Dict[str, str]) -> List[str]:
     return lines
 
 
-def _wrapped(text: str, indent: int) -> List[str]:
+def _wrapped(text: str, indent: int) -> list[str]:
     """Break a text into lines of at most WIDTH columns."""
     prefix = " " * indent
     return textwrap.wrap(

@@ -4,13 +4,13 @@ the scores of the texts.
 
 FILE is as in `score`: plain text, or the output of generate or interactive. The tests compare
 two outputs; they know nothing of how much a system changes when it is trained with another
-seed."""
+seed.
+"""
 
 import argparse
 import json
 import os
 from pathlib import Path
-from typing import Optional
 
 from fairseq_recur.cli.scoring_input import (
     add_metric_arguments,
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _seed(given: Optional[str], problems: Problems) -> Optional[int]:
+def _seed(given: str | None, problems: Problems) -> int | None:
     """Return the seed of the option, of the environment or of sacrebleu; None for "none"."""
     name = "--seed" if given is not None else SEED_VARIABLE
     text = given if given is not None else os.environ.get(SEED_VARIABLE, str(DEFAULT_SEED))

@@ -3,16 +3,18 @@ for fairseq, or a checkpoint of fairseq into such a folder.
 
 Nothing is downloaded, and no code from the files is run. A folder becomes model.pt,
 dict.source.txt, dict.target.txt and the files for --bpe; a checkpoint becomes config.json and
-model.safetensors, and with --like the tokenizer of the model it came from."""
+model.safetensors, and with --like the tokenizer of the model it came from.
+"""
 
 import argparse
 import os
 import shutil
 from argparse import Namespace
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any
 
 import torch
 from fairseq import options as fairseq_options
@@ -28,7 +30,7 @@ from fairseq_recur.errors import CheckpointError, ConfigError
 
 HELP = "convert T5 and BART from Hugging Face's format to fairseq's, and back"
 
-KINDS: Dict[str, ModuleType] = {"t5": t5, "mt5": t5, "bart": bart}
+KINDS: dict[str, ModuleType] = {"t5": t5, "mt5": t5, "bart": bart}
 SLOTS = ("encoder_self_attention", "decoder_self_attention", "cross_attention")
 SHOWN = 5  # weights named in an error
 
@@ -88,7 +90,7 @@ def whole_or_nothing(target: Path) -> Iterator[Path]:
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def kind_of(config: Dict[str, Any], folder: Path) -> ModuleType:
+def kind_of(config: dict[str, Any], folder: Path) -> ModuleType:
     """What a configuration is of.
 
     Raises:
@@ -136,14 +138,14 @@ def to_fairseq(source: Path, target: Path) -> None:
         print("  text: the folder has no spiece.model; encode with the tokenizer's own library")
 
 
-def training_config(arguments: List[str]) -> DictConfig:
+def training_config(arguments: list[str]) -> DictConfig:
     """The configuration that fairseq-train would make of a model's flags."""
     parser = fairseq_options.get_training_parser("translation")
     words = [".", "--source-lang", "source", "--target-lang", "target", *arguments]
     return convert_namespace_to_omegaconf(fairseq_options.parse_args_and_arch(parser, words))
 
 
-def must_fit(kind: ModuleType, cfg: DictConfig, state: Dict[str, Tensor], words: int) -> None:
+def must_fit(kind: ModuleType, cfg: DictConfig, state: dict[str, Tensor], words: int) -> None:
     """Raise CheckpointError, naming the weights, unless the model takes them as they are."""
     dictionary = Dictionary()
     for number in range(words - len(dictionary)):
@@ -165,7 +167,7 @@ def must_fit(kind: ModuleType, cfg: DictConfig, state: Dict[str, Tensor], words:
         raise CheckpointError("\n- ".join([head, *wrong[:SHOWN], *more]))
 
 
-def checkpoint(cfg: DictConfig, state: Dict[str, Tensor]) -> Dict[str, Any]:
+def checkpoint(cfg: DictConfig, state: dict[str, Tensor]) -> dict[str, Any]:
     """What fairseq expects in a file: settings and weights, no training begun."""
     start = {"epoch": 1, "iterations_in_epoch": 0, "shuffle": True, "version": 2}
     history = {
@@ -186,7 +188,7 @@ def checkpoint(cfg: DictConfig, state: Dict[str, Tensor]) -> Dict[str, Any]:
     }
 
 
-def to_huggingface(source: Path, target: Path, like: Optional[Path]) -> None:
+def to_huggingface(source: Path, target: Path, like: Path | None) -> None:
     """Convert a checkpoint of fairseq."""
     huggingface.safetensors_torch()  # before any work
     loaded = load(source)
@@ -228,7 +230,7 @@ def to_huggingface(source: Path, target: Path, like: Optional[Path]) -> None:
     print(f"  tokenizer: {', '.join(copied)}" if copied else "  no tokenizer: --like gives one")
 
 
-def model_options(loaded: Dict[str, Any], source: Path) -> Dict[str, Any]:
+def model_options(loaded: dict[str, Any], source: Path) -> dict[str, Any]:
     """A checkpoint's options of its model, flat.
 
     Raises:
@@ -245,7 +247,7 @@ def model_options(loaded: Dict[str, Any], source: Path) -> Dict[str, Any]:
     return options
 
 
-def must_be_plain(options: Dict[str, Any], source: Path, name: str) -> None:
+def must_be_plain(options: dict[str, Any], source: Path, name: str) -> None:
     """Raise ConfigError, naming them, if a model has parts that the other format lacks."""
     plain = {**dict.fromkeys(SLOTS, "dot"), "recurrence": "none"}
     parts = [

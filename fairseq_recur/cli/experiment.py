@@ -2,7 +2,8 @@
 
 What is done is kept in a folder and not done again; what was stopped or killed goes on from its
 last checkpoint when the same command is given again. results.json and table.md in the folder are
-written anew whenever a run is finished. docs/experiments.md explains the files."""
+written anew whenever a run is finished. docs/experiments.md explains the files.
+"""
 
 import argparse
 import os
@@ -12,7 +13,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import IO, List, Optional, Tuple
+from typing import IO
 
 import torch
 
@@ -52,7 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "value is YAML; give it again for further keys",
     )
     run_.add_argument("--only", nargs="+", default=[], metavar="SYSTEM", help="these rows alone")
-    run_.add_argument("--seeds", nargs="+", type=int, default=[], metavar="N", help="not the files'")
+    run_.add_argument(
+        "--seeds", nargs="+", type=int, default=[], metavar="N", help="not the files'"
+    )
     run_.add_argument(
         "--jobs",
         type=int,
@@ -105,14 +108,14 @@ def run_all(args: argparse.Namespace) -> int:
         return work_on(runs, work, jobs, devices)
 
 
-def runs_from(args: argparse.Namespace) -> List[Run]:
+def runs_from(args: argparse.Namespace) -> list[Run]:
     """The runs that the arguments ask for."""
     experiment = read_experiment(args.files, args.set)
     work = Path(args.work).resolve()
     return runs_of(experiment, work, tuple(args.only), tuple(dict.fromkeys(args.seeds)))
 
 
-def places(jobs: Optional[int], run_: Run) -> Tuple[int, List[str]]:
+def places(jobs: int | None, run_: Run) -> tuple[int, list[str]]:
     """How many runs at a time, and the GPUs to put them on."""
     if jobs is not None and jobs < 1:
         raise ConfigError(f"--jobs {jobs}: at least 1 is needed")
@@ -140,7 +143,7 @@ def process_of(work: Path) -> str:
     return (work / LOCK).read_text(encoding="utf-8").strip() or "unknown"
 
 
-def work_on(runs: List[Run], work: Path, jobs: int, devices: List[str]) -> int:
+def work_on(runs: list[Run], work: Path, jobs: int, devices: list[str]) -> int:
     """Do what is left; 0, or 1 if a run failed."""
     about = experiment_check.read_about(work / ABOUT)
 
@@ -163,7 +166,7 @@ def work_on(runs: List[Run], work: Path, jobs: int, devices: List[str]) -> int:
     return 1 if failed else 0
 
 
-def one_of_each(runs: List[Run]) -> List[Run]:
+def one_of_each(runs: list[Run]) -> list[Run]:
     """A finished run of each system of the table, also of those that were not asked for now."""
     every = [*runs_of(runs[0].experiment, runs[0].work), *runs]
     finished = {run_.system.name: run_ for run_ in reversed(every) if run_.finished()}

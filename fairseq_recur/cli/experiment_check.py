@@ -2,9 +2,10 @@
 
 import io
 import logging
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Sequence
+from typing import Any
 
 from fairseq import options, tasks
 from fairseq.data import data_utils
@@ -16,7 +17,7 @@ from fairseq_recur.experiments.steps import Run, read_json
 from fairseq_recur.scoring.generation import read_lines
 
 
-def check(runs: Sequence[Run]) -> Dict[str, int]:
+def check(runs: Sequence[Run]) -> dict[str, int]:
     """Parse every command, build every model once.
 
     Args:
@@ -28,8 +29,8 @@ def check(runs: Sequence[Run]) -> Dict[str, int]:
     Raises:
         ConfigError: with everything that is wrong, one line each
     """
-    problems: List[str] = []
-    parameters: Dict[str, int] = {}
+    problems: list[str] = []
+    parameters: dict[str, int] = {}
     logging.disable(logging.INFO)
     try:
         for run in {run.system.name: run for run in runs}.values():
@@ -49,7 +50,7 @@ def check(runs: Sequence[Run]) -> Dict[str, int]:
     return parameters
 
 
-def _gather(problems: List[str], where: str, look: Callable[[], Any]) -> None:
+def _gather(problems: list[str], where: str, look: Callable[[], Any]) -> None:
     """Add what *look* complains about, also where it is argparse that ends the program."""
     said = io.StringIO()
     try:
@@ -63,7 +64,7 @@ def _gather(problems: List[str], where: str, look: Callable[[], Any]) -> None:
         problems.append(f"{where}: {said.getvalue().strip().splitlines()[-1]}")
 
 
-def _model_of(run: Run) -> Dict[str, int]:
+def _model_of(run: Run) -> dict[str, int]:
     """Parse a training's flags, and build its model; its name and number of parameters."""
     flags = run.train_flags()
     if not (flags.get("max-update") or flags.get("max-epoch")):
@@ -78,7 +79,7 @@ def _model_of(run: Run) -> Dict[str, int]:
     return {run.system.name: sum(p.numel() for p in model.parameters())}
 
 
-def _without_start(run: Run) -> List[str]:
+def _without_start(run: Run) -> list[str]:
     """A training's arguments without the model that it starts from, which may be yet to come."""
     argv = run.train_argv()[1:]
     if "--finetune-from-model" in argv:
@@ -118,7 +119,7 @@ def _check_scoring(run: Run) -> None:
             )
 
 
-def read_about(path: Path) -> Dict[str, Any]:
+def read_about(path: Path) -> dict[str, Any]:
     """What a folder's experiment was started with.
 
     Raises:

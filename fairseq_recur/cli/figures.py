@@ -2,8 +2,9 @@
 
 import logging
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, List, Sequence, Set, Tuple
+from typing import Any
 
 from fairseq_recur.errors import ConfigError
 
@@ -62,7 +63,7 @@ def plain_axes(axes: Any) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def fonts_for(texts: Sequence[str]) -> Tuple[List[str], str]:
+def fonts_for(texts: Sequence[str]) -> tuple[list[str], str]:
     """Choose font families that have all characters, as far as the machine's fonts do.
 
     Returns the families, matplotlib's own first, and the characters that none has.
@@ -85,7 +86,7 @@ def fonts_for(texts: Sequence[str]) -> Tuple[List[str], str]:
     return families, "".join(sorted(missing))
 
 
-def characters(font: str) -> Set[str]:
+def characters(font: str) -> set[str]:
     """The characters that a font's file has."""
     from matplotlib.font_manager import get_font
 

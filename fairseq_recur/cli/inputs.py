@@ -7,8 +7,8 @@ is built, and then says so with a traceback.
 import argparse
 import difflib
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Dict, List, Optional, Sequence
 
 from fairseq import options, utils
 from fairseq.data.data_utils import infer_language_pair
@@ -61,7 +61,9 @@ def check_architecture(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--arch", "-a", nargs="?")
     name = parser.parse_known_args(argv)[0].arch
-    where = "see `fairseq-recur check` for those of this plug-in, `fairseq-recur train --help` for all"
+    where = (
+        "see `fairseq-recur check` for those of this plug-in, `fairseq-recur train --help` for all"
+    )
     if name is None:
         raise ConfigError(f"train needs --arch NAME; {where}")
     if name not in ARCH_MODEL_REGISTRY:
@@ -111,15 +113,13 @@ def check_data(command: str, args: argparse.Namespace) -> None:
                 _data_error(folder, f"{split}.{source}-{target}.{source}.bin and .idx")
 
 
-def _splits(
-    command: str, args: argparse.Namespace, folders: List[str]
-) -> Dict[str, List[str]]:
+def _splits(command: str, args: argparse.Namespace, folders: list[str]) -> dict[str, list[str]]:
     """Return the splits that a command reads, and the folders in which each must be."""
     if command == "generate":
         return {args.gen_subset: folders[:1]}
-    splits: Dict[str, List[str]] = {}
+    splits: dict[str, list[str]] = {}
     if command == "validate" or (command == "train" and not args.disable_validation):
-        splits = {name: folders[:1] for name in args.valid_subset.split(",")}
+        splits = dict.fromkeys(args.valid_subset.split(","), folders[:1])
     if command == "train":
         splits[args.train_subset] = folders  # shards, an epoch each
     return splits
@@ -205,7 +205,7 @@ def check_text(args: argparse.Namespace) -> None:
             )
 
 
-def absolute_overrides(argv: Sequence[str]) -> List[str]:
+def absolute_overrides(argv: Sequence[str]) -> list[str]:
     """Make task.data in hydra's overrides absolute, for hydra changes the current folder.
 
     Raises ConfigError if there is no such folder. Values with ${...} are hydra's to resolve.
@@ -213,7 +213,7 @@ def absolute_overrides(argv: Sequence[str]) -> List[str]:
     return [_absolute(word) or word for word in argv]
 
 
-def _absolute(word: str) -> Optional[str]:
+def _absolute(word: str) -> str | None:
     key, equals, value = word.partition("=")
     if key.lstrip("+") != "task.data" or not value or "$" in value or "://" in value:
         return None

@@ -1,5 +1,6 @@
 """Print the folder of this plug-in, for fairseq's own commands:
-``fairseq-train --user-dir $(fairseq-recur path) ...``"""
+``fairseq-train --user-dir $(fairseq-recur path) ...``.
+"""
 
 import argparse
 

@@ -2,12 +2,13 @@
 
 The model of any architecture is computed without its numbers, which takes seconds and no memory,
 and its operations are counted. Flags of the model come after --, as in fairseq-train.
-docs/planning.md says what the prediction is made of, how it was checked, and its limits."""
+docs/planning.md says what the prediction is made of, how it was checked, and its limits.
+"""
 
 import argparse
 import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Dict, Iterator, List
 
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.planning.hardware import GIGA, GPUS, PRECISIONS, own_device
@@ -21,7 +22,7 @@ MATMUL = 0.4
 BANDWIDTH = 0.6
 OVERHEAD = 8.0
 
-LARGEST: Dict[str, float] = {
+LARGEST: dict[str, float] = {
     "vocabulary": 2_000_000,
     "lengths": 1_000_000,
     "longest": 1_000_000,
@@ -177,8 +178,8 @@ def _too_large(args: argparse.Namespace) -> Iterator[str]:
 
 def check(args: argparse.Namespace) -> None:
     """Raise ConfigError, naming everything that is wrong with the numbers."""
-    found: List[str] = []
-    positive: Dict[str, float] = {
+    found: list[str] = []
+    positive: dict[str, float] = {
         "--batch-tokens": args.batch_tokens,
         "--updates": args.updates,
         "--gpus": args.gpus,

@@ -5,17 +5,19 @@ rem, spike, membrane and the others of --monitor-interval as a --metric are the 
 layer. Of a checkpoint of rsa (or toeplitz),
 which ends in .pt, the gates, kernels, memory lengths and matrices are drawn. What a model looks
 at in a sentence is another command, `fairseq-recur plot attention`; a log of that name is given
-as ./attention."""
+as ./attention.
+"""
 
 import argparse
 import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any
 
 from fairseq_recur.cli import plot_checkpoint
 from fairseq_recur.cli.figures import COLOURS, check_output, new_figure, plain_axes, save
-from fairseq_recur.experiments.training_log import TrainingLog, read_log
 from fairseq_recur.errors import ConfigError
+from fairseq_recur.experiments.training_log import TrainingLog, read_log
 
 HELP = "draw learning curves from logs, or gates and kernels from checkpoints"
 
@@ -93,20 +95,20 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _names(paths: Sequence[str]) -> List[str]:
+def _names(paths: Sequence[str]) -> list[str]:
     """Name runs after their files, or after their folders where the files are called the same."""
     stems = [Path(path).stem for path in paths]
     return stems if len(set(stems)) == len(stems) else [str(path) for path in paths]
 
 
-def choose_panels(logs: Sequence[TrainingLog], metrics: Sequence[str]) -> Dict[str, List[str]]:
+def choose_panels(logs: Sequence[TrainingLog], metrics: Sequence[str]) -> dict[str, list[str]]:
     """Resolve what was asked for into panels: quantity -> the curves in it.
 
     Raises ConfigError if a metric is in none of the logs; it names those that are.
     """
     there = sorted({name for log in logs for name in log.metrics()}, key=_by_layer)
     subsets = ["train", *sorted({subset for log in logs for subset in log.valid})]
-    panels: Dict[str, List[str]] = {}
+    panels: dict[str, list[str]] = {}
     for metric in metrics:
         # "loss" is every subset's loss; "valid_loss" is itself.
         wanted = [f"{subset}_{metric}" for subset in subsets] + [metric]
@@ -129,7 +131,7 @@ def _family(metric: str) -> str:
     return found["family"] if found else ""
 
 
-def _by_layer(metric: str) -> Tuple[str, str, int]:
+def _by_layer(metric: str) -> tuple[str, str, int]:
     """A key for sorting, by which layer 10 comes after layer 9."""
     found = OF_LAYER.fullmatch(metric)
     return (found["family"], found["side"], int(found["index"])) if found else (metric, "", 0)
@@ -148,7 +150,7 @@ def _quantity(metric: str, subsets: Sequence[str]) -> str:
     return metric
 
 
-def draw(runs: Sequence[Tuple[str, TrainingLog]], panels: Dict[str, List[str]], x: str) -> Any:
+def draw(runs: Sequence[tuple[str, TrainingLog]], panels: dict[str, list[str]], x: str) -> Any:
     """Draw a panel for each quantity; a run has a colour, training is thin and dashed.
 
     Args:

@@ -2,14 +2,15 @@
 
 Its attentions over source and target, the steps of its recurrence encoder over the source, and
 the gate of the gated sum, for its own translation of the sentence or for a given one. The
-matrices have a row for each target token (or source token, or step), labelled with the tokens."""
+matrices have a row for each target token (or source token, or step), labelled with the tokens.
+"""
 
 import argparse
 import json
 import logging
 from argparse import Namespace
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any
 
 from fairseq import checkpoint_utils
 from fairseq.data import Dictionary, encoders
@@ -152,8 +153,8 @@ def _check_length(option: str, tokens: Tensor, longest: int) -> None:
 
 
 def load(
-    checkpoint: str, data: Optional[str], source: Optional[str], target: Optional[str]
-) -> Tuple[TranslationTask, Any]:
+    checkpoint: str, data: str | None, source: str | None, target: str | None
+) -> tuple[TranslationTask, Any]:
     """Load a checkpoint's task and model, the model in evaluation mode.
 
     Args:
@@ -223,7 +224,7 @@ class Text:
         # Its symbols are numbers; those of the others can be read.
         self.decodes_symbols = args.bpe == "gpt2"
 
-    def pieces(self, option: str, text: str) -> List[str]:
+    def pieces(self, option: str, text: str) -> list[str]:
         """The words of a text as a dictionary has them; ConfigError if there is none."""
         for encoder in (self.tokenizer, self.bpe):
             text = text if encoder is None else encoder.encode(text)
@@ -232,20 +233,20 @@ class Text:
             raise ConfigError(f"{option} has no words; give a sentence")
         return words
 
-    def tokens(self, option: str, text: str, dictionary: Dictionary) -> Tuple[Tensor, List[str]]:
+    def tokens(self, option: str, text: str, dictionary: Dictionary) -> tuple[Tensor, list[str]]:
         """A text as (L,) int64 with the end of the sentence, and its words."""
         words = self.pieces(option, text)
         ids = dictionary.encode_line(" ".join(words), add_if_not_exist=False)
         return ids.long(), words
 
-    def source(self, task: TranslationTask, text: str) -> Tuple[Tensor, List[str]]:
+    def source(self, task: TranslationTask, text: str) -> tuple[Tensor, list[str]]:
         """As `tokens`, as the task hands it to a model: with its prefix, and cut if it cuts."""
         ids, words = self.tokens("--source", text, task.source_dictionary)
         data = task.build_dataset_for_inference([ids], [len(ids)])
         read = data.collater([data[0]])["net_input"]["src_tokens"][0]
         return read, [*(getattr(task, "prefix", None) or []), *words]
 
-    def labels(self, tokens: Tensor, dictionary: Dictionary, words: List[str]) -> List[str]:
+    def labels(self, tokens: Tensor, dictionary: Dictionary, words: list[str]) -> list[str]:
         """The tokens' symbols; an unknown one with the word that it stands for, if it is known."""
         symbols = [dictionary[token] for token in tokens.tolist()]
         for index, token in enumerate(tokens.tolist()):
@@ -262,9 +263,9 @@ class Text:
         return line
 
 
-def write_json(path: Path, checkpoint: str, labels: Labels, wanted: List[Any]) -> None:
+def write_json(path: Path, checkpoint: str, labels: Labels, wanted: list[Any]) -> None:
     """Write the sentence's tokens and the matrices, and print where."""
-    content: Dict[str, Any] = {
+    content: dict[str, Any] = {
         "checkpoint": checkpoint,
         "source": labels.source,
         "target": labels.target,

@@ -3,8 +3,9 @@
 import argparse
 import re
 from argparse import Namespace
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any
 
 import torch
 from fairseq.models.transformer import TransformerConfig
@@ -27,7 +28,7 @@ SHARE = 0.95
 LONGEST = 4096
 """Lags over which an unlimited kernel's memory is measured."""
 
-Layers = Dict[str, LagMixture]
+Layers = dict[str, LagMixture]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -85,13 +86,13 @@ def read_layers(path: str) -> Layers:
 
 
 @torch.no_grad()
-def gate_value(layer: LagMixture) -> List[float]:
+def gate_value(layer: LagMixture) -> list[float]:
     """Return g = sigma(mu) alone."""
     return [float(torch.sigmoid(layer.mu))]
 
 
 @torch.no_grad()
-def memory_lengths(layer: LagMixture) -> List[int]:
+def memory_lengths(layer: LagMixture) -> list[int]:
     """Say for each head how many lags hold 95% of the absolute values of its kernel.
 
     A row of the kernel without values gives 0.
@@ -101,9 +102,7 @@ def memory_lengths(layer: LagMixture) -> List[int]:
     return held.int().argmax(dim=1).tolist()
 
 
-def draw(
-    runs: Sequence[Tuple[str, str]], show: Sequence[str], layer: Optional[str], lags: int
-) -> Any:
+def draw(runs: Sequence[tuple[str, str]], show: Sequence[str], layer: str | None, lags: int) -> Any:
     """Draw what is asked for, a row each, of every checkpoint.
 
     Args:
@@ -123,7 +122,7 @@ def draw(
             raise ConfigError(
                 f"--layer {layer}: {label} has {', '.join(layers)}; choose one of them"
             )
-    rows: List[Tuple[str, str, Layers]] = []
+    rows: list[tuple[str, str, Layers]] = []
     for name in show:
         if name in ("gates", "memory"):
             rows.append((name, "", {}))
@@ -144,7 +143,7 @@ def draw(
     return figure
 
 
-def draw_by_layer(part: Any, models: Sequence[Tuple[str, Layers]], title: str, values: Any) -> None:
+def draw_by_layer(part: Any, models: Sequence[tuple[str, Layers]], title: str, values: Any) -> None:
     """Draw a few values of each layer as points over the layers, a colour for each checkpoint."""
     axes = part.subplots()
     names = sorted({name for _, layers in models for name in layers}, key=_order)
@@ -210,7 +209,7 @@ def head_label(mixture: LagMixture, head: int) -> str:
     return f"{kind} \u03b3={decay:.2f} \u03b8={angle:.2f}{every}"
 
 
-def _order(name: str) -> Tuple[bool, int]:
+def _order(name: str) -> tuple[bool, int]:
     """Sort the encoder's layers before the decoder's, each by number."""
     side, index = name.split(".")
     return side == "decoder", int(index)

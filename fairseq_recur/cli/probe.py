@@ -2,11 +2,11 @@
 
 run trains classifiers on the frozen encoders of checkpoints, as Hao et al. 2019 do for their
 table 5, and prints their accuracy; its tasks are SentEval's files. make builds three of these
-tasks from any text."""
+tasks from any text.
+"""
 
 import argparse
 from pathlib import Path
-from typing import List, Tuple
 
 from fairseq_recur.cli import probe_run
 from fairseq_recur.errors import ConfigError
@@ -26,7 +26,7 @@ HELP = "classify frozen encoders' sentence representations (probing tasks)"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare `probe make` and `probe run`."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    settings = dict(formatter_class=parser.formatter_class, allow_abbrev=False)
+    settings = {"formatter_class": parser.formatter_class, "allow_abbrev": False}
     help_text = "build length, word content and bigram shift from a text"
     make = actions.add_parser("make", help=help_text, description=help_text + ".", **settings)
     _add_make_arguments(make)
@@ -75,7 +75,7 @@ def _add_make_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="of all that is drawn")
 
 
-def _parse_bin(text: str) -> Tuple[int, int]:
+def _parse_bin(text: str) -> tuple[int, int]:
     """Read 5-8."""
     low, dash, high = text.partition("-")
     if not (dash and low.isdecimal() and high.isdecimal() and 0 < int(low) <= int(high)):
@@ -111,7 +111,7 @@ def make_tasks(args: argparse.Namespace) -> int:
 def _plan(args: argparse.Namespace) -> Plan:
     """Check what is to be built."""
     bins: Bins = args.bins or LENGTH_BINS
-    problems: List[str] = []
+    problems: list[str] = []
     if any(right[0] <= left[1] for left, right in zip(bins, bins[1:])):
         problems.append("--bins: each must begin above the end of the one before")
     if len(bins) < 2:

@@ -4,7 +4,7 @@ import argparse
 import json
 import logging
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any
 
 import torch
 
@@ -111,7 +111,7 @@ def run(args: argparse.Namespace) -> int:
         encoders[name].max_tokens = args.max_tokens
         _check_encoder(name, encoders[name], args.combine)
         _check_sentences(name, encoders[name], tasks)
-    rows: List[Row] = []
+    rows: list[Row] = []
     for task in tasks:
         rows += reference_rows(task, settings, device)
         for name, encoder in encoders.items():
@@ -147,9 +147,9 @@ def _settings(args: argparse.Namespace) -> Settings:
     return Settings(args.combine, args.hidden, protocol, seeds)
 
 
-def _checkpoints(given: List[str]) -> Dict[str, str]:
+def _checkpoints(given: list[str]) -> dict[str, str]:
     """Split NAME=CHECKPOINT, and see that each is a checkpoint; a bare one is its own name."""
-    paths: Dict[str, str] = {}
+    paths: dict[str, str] = {}
     for item in given:
         name, equals, path = item.partition("=")
         path = path if equals else name
@@ -174,7 +174,7 @@ def _check_encoder(name: str, encoder: SentenceEncoder, combine: str) -> None:
         )
 
 
-def _check_sentences(name: str, encoder: SentenceEncoder, tasks: List[TaskData]) -> None:
+def _check_sentences(name: str, encoder: SentenceEncoder, tasks: list[TaskData]) -> None:
     """Refuse sentences that are too long for a model; warn of unknown subwords."""
     for task in tasks:
         try:
@@ -189,14 +189,14 @@ def _check_sentences(name: str, encoder: SentenceEncoder, tasks: List[TaskData])
 
 
 def _write(
-    args: argparse.Namespace, rows: List[Row], tasks: List[TaskData], paths: Dict[str, str]
+    args: argparse.Namespace, rows: list[Row], tasks: list[TaskData], paths: dict[str, str]
 ) -> None:
     """Write what is known so far to the files that were asked for."""
     if args.markdown:
         text = markdown_table(rows, args.runs) + "\n"
         Path(args.markdown).write_text(text, encoding="utf-8")
     if args.json:
-        report: Dict[str, Any] = {
+        report: dict[str, Any] = {
             "settings": {k: v for k, v in vars(args).items() if k not in ("command", "action")},
             "checkpoints": paths,
             "tasks": {

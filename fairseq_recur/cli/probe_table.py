@@ -1,6 +1,6 @@
 """Accuracies as a table: a row for each system, a column for each task, as Hao et al.'s table 5."""
 
-from typing import List, Sequence
+from collections.abc import Sequence
 
 from fairseq_recur.probing.report import Row
 from fairseq_recur.probing.tasks import TASKS
@@ -25,7 +25,7 @@ def caption(runs: int) -> str:
     return f"accuracy on the test split in %{spread}"
 
 
-def table_cells(rows: Sequence[Row]) -> List[List[str]]:
+def table_cells(rows: Sequence[Row]) -> list[list[str]]:
     """Arrange the table: a headline, then a row for each system."""
     tasks = [name for name in TASKS if any(row.task == name for row in rows)]
     found = {(row.system, row.task): row for row in rows}

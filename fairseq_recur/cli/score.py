@@ -3,12 +3,12 @@ system, with the signatures.
 
 A system's FILE is plain text (one sentence a line) or the output of generate or
 interactive: of that the detokenized D- lines are read, or the H- lines where there are
-none, put in the order of their ids; of an n-best list, the best."""
+none, put in the order of their ids; of an n-best list, the best.
+"""
 
 import argparse
 import json
 from pathlib import Path
-from typing import Dict, List
 
 from fairseq_recur.cli.scoring_input import (
     Texts,
@@ -55,9 +55,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _write_json(
-    args: argparse.Namespace, texts: Texts, scores: Dict[str, List[Score]]
-) -> None:
+def _write_json(args: argparse.Namespace, texts: Texts, scores: dict[str, list[Score]]) -> None:
     """Write what was printed, and from which files it comes."""
     report = {
         "references": args.reference,

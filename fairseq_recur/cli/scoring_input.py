@@ -1,9 +1,9 @@
 """What `score` and `compare` share: the options of texts and metrics, and reading them."""
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Dict, List, Optional, Sequence, Union
 
 import torch
 from sacrebleu.metrics.base import Metric
@@ -21,10 +21,10 @@ from fairseq_recur.scoring.sentences import SEPARATOR
 class Texts:
     """What is scored: each system's file and texts, the references, and COMET's source."""
 
-    files: Dict[str, str]
-    systems: Dict[str, List[str]]
-    references: List[List[str]]
-    source: Optional[List[str]]
+    files: dict[str, str]
+    systems: dict[str, list[str]]
+    references: list[list[str]]
+    source: list[str] | None
 
 
 def add_text_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,7 +71,7 @@ def add_metric_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def check_output(file: Optional[str], problems: Problems) -> None:
+def check_output(file: str | None, problems: Problems) -> None:
     """Note that a report cannot be written where it is wanted."""
     if file is None:
         return
@@ -81,9 +81,9 @@ def check_output(file: Optional[str], problems: Problems) -> None:
         problems.add(f"cannot write {file}: there is no folder {Path(file).parent}; make it first")
 
 
-def split_names(given: Sequence[str], problems: Problems) -> Dict[str, str]:
+def split_names(given: Sequence[str], problems: Problems) -> dict[str, str]:
     """Split each NAME=FILE; a bare FILE is its own name."""
-    files: Dict[str, str] = {}
+    files: dict[str, str] = {}
     for item in given:
         name, equals, file = item.partition("=")
         if not equals:
@@ -97,10 +97,10 @@ def split_names(given: Sequence[str], problems: Problems) -> Dict[str, str]:
     return files
 
 
-def read_texts(args: argparse.Namespace, files: Dict[str, str], problems: Problems) -> Texts:
+def read_texts(args: argparse.Namespace, files: dict[str, str], problems: Problems) -> Texts:
     """Read all files, and note those that cannot be read or do not fit the first reference."""
     texts = Texts(files, {}, [], None)
-    count: Optional[int] = None
+    count: int | None = None
     for file in args.reference:
         with problems.gathered():
             lines = read_lines(file)
@@ -120,7 +120,7 @@ def read_texts(args: argparse.Namespace, files: Dict[str, str], problems: Proble
 
 
 def _check_comet(
-    args: argparse.Namespace, texts: Texts, count: Optional[int], problems: Problems
+    args: argparse.Namespace, texts: Texts, count: int | None, problems: Problems
 ) -> None:
     """Read COMET's source, and note what it lacks."""
     with problems.gathered():
@@ -134,7 +134,7 @@ def _check_comet(
 
 def build_metrics(
     args: argparse.Namespace, texts: Texts, problems: Problems
-) -> List[Union[Metric, MeanMetric]]:
+) -> list[Metric | MeanMetric]:
     """Make each metric once.
 
     Raises ConfigError with all that was noted before, because COMET's model may have to be
@@ -142,7 +142,7 @@ def build_metrics(
     """
     problems.raise_all()
     gpus = 1 if torch.cuda.is_available() else 0
-    metrics: List[Union[Metric, MeanMetric]] = []
+    metrics: list[Metric | MeanMetric] = []
     for name in dict.fromkeys(args.metrics):
         with problems.gathered():
             metrics.append(

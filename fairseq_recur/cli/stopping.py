@@ -9,9 +9,10 @@ import functools
 import logging
 import os
 import signal
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any
 
 import torch
 from fairseq import checkpoint_utils
@@ -33,10 +34,10 @@ class Stop:
     """What was asked for, and whether the training has ended because of it."""
 
     def __init__(self) -> None:
-        self.asked: Optional[str] = None
+        self.asked: str | None = None
         self.stopped = False
         self.folder = Path(os.environ[FOLDER]) if os.environ.get(FOLDER) else None
-        self.before: Dict[signal.Signals, Any] = {}
+        self.before: dict[signal.Signals, Any] = {}
 
     @property
     def status(self) -> int:
@@ -68,12 +69,12 @@ class Stop:
         return bool(flag.item())
 
     def wrap(self, validate_and_save: Callable) -> Callable:
-        """fairseq's function that is called after every update, looking for signals first."""
+        """Fairseq's function that is called after every update, looking for signals first."""
 
         @functools.wraps(validate_and_save)
         def after_update(
             cfg: Any, trainer: Any, task: Any, epoch_itr: Any, *args: Any, **kwargs: Any
-        ) -> Tuple[List[Optional[float]], bool]:
+        ) -> tuple[list[float | None], bool]:
             self.listen()
             asked = self.agreed(trainer)
             if asked:  # first of all: time may be short, and a validation long

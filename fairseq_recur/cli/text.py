@@ -1,6 +1,6 @@
 """Looking at text before it is made into binary data: what would shift lines, or stop half-way."""
 
-from typing import Sequence
+from collections.abc import Sequence
 
 from fairseq_recur.errors import ConfigError
 

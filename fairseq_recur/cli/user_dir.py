@@ -3,8 +3,8 @@
 import os
 import re
 from argparse import Namespace
+from collections.abc import Sequence
 from pathlib import Path
-from typing import List, Optional, Sequence, Tuple
 
 import fairseq
 from fairseq.utils import import_user_module
@@ -17,15 +17,15 @@ OWN = str(Path(__file__).resolve().parents[1])
 OVERRIDE = re.compile(r"\+{0,2}common\.user_dir=(?P<value>.*)")
 
 
-def add_option(argv: Sequence[str]) -> Tuple[List[str], Optional[str]]:
+def add_option(argv: Sequence[str]) -> tuple[list[str], str | None]:
     """Make sure that the arguments have exactly one --user-dir.
 
     Returns the arguments, and the user's folder if it is not this plug-in's. That one
     is kept: this plug-in is imported already, so both are there.
     Raises ConfigError for two other folders (fairseq takes one), or one that is none.
     """
-    rest: List[str] = []
-    given: List[str] = []
+    rest: list[str] = []
+    given: list[str] = []
     words = iter(argv)
     for word in words:
         if word == "--user-dir":
@@ -41,7 +41,7 @@ def add_option(argv: Sequence[str]) -> Tuple[List[str], Optional[str]]:
     return rest + ["--user-dir", foreign or OWN], foreign
 
 
-def add_override(argv: Sequence[str]) -> Tuple[List[str], Optional[str]]:
+def add_override(argv: Sequence[str]) -> tuple[list[str], str | None]:
     """Make sure that hydra's configuration has a common.user_dir.
 
     Returns the arguments, and the user's folder if it is not this plug-in's, from an
@@ -61,7 +61,7 @@ def add_override(argv: Sequence[str]) -> Tuple[List[str], Optional[str]]:
     return rest + [f"common.user_dir='{quoted}'"], foreign
 
 
-def load_before_hydra(folder: Optional[str]) -> None:
+def load_before_hydra(folder: str | None) -> None:
     """Import the user's folder now: hydra asks what options take before fairseq imports it.
 
     A folder that only hydra can resolve, with ${...} in it, is left to fairseq.
@@ -70,7 +70,7 @@ def load_before_hydra(folder: Optional[str]) -> None:
         import_user_module(Namespace(user_dir=folder))
 
 
-def choose(given: Sequence[str]) -> Optional[str]:
+def choose(given: Sequence[str]) -> str | None:
     """Return the one folder among those given that is not this plug-in's; None if none is.
 
     Raises ConfigError if there are two, or if fairseq could not import it.
@@ -96,13 +96,13 @@ def choose(given: Sequence[str]) -> Optional[str]:
     return folder
 
 
-def _candidates(folder: str) -> List[str]:
+def _candidates(folder: str) -> list[str]:
     """Where fairseq looks for a plug-in."""
     package = os.path.dirname(fairseq.__file__)
     return [folder, os.path.join(package, folder), os.path.join(package, "..", folder)]
 
 
-def _user_dir_of_config(argv: Sequence[str]) -> Optional[str]:
+def _user_dir_of_config(argv: Sequence[str]) -> str | None:
     """Return common.user_dir as the user's primary configuration file has it, if it does."""
     folders = _values(argv, ("--config-dir", "-cd", "--config-path", "-cp"))
     names = _values(argv, ("--config-name", "-cn")) or ["config"]
@@ -118,7 +118,7 @@ def _user_dir_of_config(argv: Sequence[str]) -> Optional[str]:
     return None
 
 
-def _values(argv: Sequence[str], options: Sequence[str]) -> List[str]:
+def _values(argv: Sequence[str], options: Sequence[str]) -> list[str]:
     """Return what follows the options, after a space or an equals sign."""
     found = [after for word, after in zip(argv, argv[1:]) if word in options]
     return found + [

@@ -4,8 +4,9 @@ import importlib
 import logging
 import os
 import sys
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Iterator, List, Sequence, TextIO
+from typing import TextIO
 
 from fairseq_recur.cli import inputs, stopping, user_dir
 
@@ -62,7 +63,7 @@ def run(command: str, argv: Sequence[str]) -> int:
 
 
 @contextmanager
-def program(name: str, argv: List[str]) -> Iterator[None]:
+def program(name: str, argv: list[str]) -> Iterator[None]:
     """Set sys.argv, from which fairseq's programs and their usage messages read, for a while."""
     before = sys.argv
     sys.argv = [name, *argv]

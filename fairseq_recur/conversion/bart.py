@@ -1,7 +1,7 @@
 """BART: its options and the names of its weights, in both formats, which are nearly the same."""
 
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any
 
 import torch
 from fairseq.models import BaseFairseqModel
@@ -48,12 +48,12 @@ NEEDED = {
 SHARED = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 
 
-def vocabulary(folder: Path, config: Dict[str, Any]) -> Vocabulary:
+def vocabulary(folder: Path, config: dict[str, Any]) -> Vocabulary:
     """What the tokenizer's tokens are called in fairseq; each is where it was."""
     return bart_vocabulary(read_byte_bpe(folder), config["vocab_size"], folder)
 
 
-def tokenizer_files(folder: Path, target: Path) -> List[str]:
+def tokenizer_files(folder: Path, target: Path) -> list[str]:
     """Write what fairseq's ``--bpe`` reads into *target*; the flags to give."""
     read_byte_bpe(folder).write(target)
     return [
@@ -66,7 +66,7 @@ def build(cfg: Any, task: Any) -> BaseFairseqModel:
     return TransformerModelBase.build_model(TransformerConfig.from_namespace(cfg), task)
 
 
-def arguments(config: Dict[str, Any]) -> List[str]:
+def arguments(config: dict[str, Any]) -> list[str]:
     """The flags of fairseq-train that build the model of a configuration.
 
     Raises:
@@ -79,7 +79,7 @@ def arguments(config: Dict[str, Any]) -> List[str]:
             f"activation_function {activation!r} is not supported; supported are "
             f"{', '.join(ACTIVATIONS)}"
         )
-    options: Dict[str, Any] = {
+    options: dict[str, Any] = {
         "activation_fn": ACTIVATIONS[activation],
         "dropout": config.get("dropout", 0.1),
         "attention_dropout": config.get("attention_dropout", 0.0),
@@ -99,7 +99,7 @@ def arguments(config: Dict[str, Any]) -> List[str]:
     return ["--arch", "bart_large", *flags(options)]
 
 
-def names(encoder_layers: int, decoder_layers: int) -> List[str]:
+def names(encoder_layers: int, decoder_layers: int) -> list[str]:
     """The weights but the embeddings; Hugging Face puts "model." before them."""
     found = []
     for side, layers in (("encoder", encoder_layers), ("decoder", decoder_layers)):
@@ -117,8 +117,8 @@ def names(encoder_layers: int, decoder_layers: int) -> List[str]:
 
 
 def to_fairseq(
-    config: Dict[str, Any], weights: Dict[str, Tensor], rows: List[int]
-) -> Dict[str, Tensor]:
+    config: dict[str, Any], weights: dict[str, Tensor], rows: list[int]
+) -> dict[str, Tensor]:
     """The state of fairseq's model; arguments as in `t5.to_fairseq`.
 
     Raises:
@@ -140,7 +140,7 @@ def to_fairseq(
                 "expected the same"
             )
     table = shared[rows]
-    state = {name: table for name in (*SHARED, "decoder.output_projection.weight")}
+    state = dict.fromkeys((*SHARED, "decoder.output_projection.weight"), table)
     for side in ("encoder", "decoder"):
         weights.pop(f"{side}.version", None)  # which old files have
         state[f"{side}.version"] = torch.tensor([3.0])
@@ -149,11 +149,11 @@ def to_fairseq(
 
 
 def to_huggingface(
-    options: Dict[str, Any],
-    state: Dict[str, Tensor],
-    like: Optional[Dict[str, Any]],
-    rows: Optional[List[int]],
-) -> Tuple[Dict[str, Any], Dict[str, Tensor]]:
+    options: dict[str, Any],
+    state: dict[str, Tensor],
+    like: dict[str, Any] | None,
+    rows: list[int] | None,
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The configuration and the weights of a fairseq model; arguments as in `t5.to_huggingface`.
 
     Raises:
@@ -187,9 +187,9 @@ def to_huggingface(
     return config, weights
 
 
-def configuration(options: Dict[str, Any], size: int, positions: int) -> Dict[str, Any]:
+def configuration(options: dict[str, Any], size: int, positions: int) -> dict[str, Any]:
     """Hugging Face's configuration for fairseq's options."""
-    config: Dict[str, Any] = {
+    config: dict[str, Any] = {
         "architectures": ["BartForConditionalGeneration"],
         "model_type": "bart",
         "is_encoder_decoder": True,

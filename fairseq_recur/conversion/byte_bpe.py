@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any
 
 from fairseq.data.encoders.gpt2_bpe_utils import bytes_to_unicode
 
@@ -16,16 +16,16 @@ from fairseq_recur.errors import CheckpointError, ConfigError
 class ByteBPE:
     """A byte-level BPE: the rows of its tokens, and its merges, "left right" each."""
 
-    tokens: Dict[str, int]
-    merges: List[str]
+    tokens: dict[str, int]
+    merges: list[str]
 
-    def numbers(self) -> Dict[str, int]:
+    def numbers(self) -> dict[str, int]:
         """GPT-2's numbers of the tokens: the bytes, then the merges in their order.
 
         fairseq's dictionary for BART has these numbers as words, in the order of the rows.
         """
         made = [*bytes_to_unicode().values(), *(m.replace(" ", "") for m in self.merges)]
-        numbers: Dict[str, int] = {}
+        numbers: dict[str, int] = {}
         for token in made:
             numbers.setdefault(token, len(numbers))
         numbers.setdefault("<|endoftext|>", len(numbers))
@@ -66,7 +66,7 @@ def read_byte_bpe(folder: Path) -> ByteBPE:
     return ByteBPE(tokens, pairs)
 
 
-def rows_of(tokens: Any, folder: Path) -> Dict[str, int]:
+def rows_of(tokens: Any, folder: Path) -> dict[str, int]:
     """A tokenizer's {token: row}."""
     if not isinstance(tokens, dict) or not all(isinstance(row, int) for row in tokens.values()):
         raise CheckpointError(

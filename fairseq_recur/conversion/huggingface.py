@@ -4,7 +4,7 @@ import json
 import shutil
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Dict, List
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,7 +39,7 @@ def safetensors_torch() -> ModuleType:
     return safetensors.torch
 
 
-def read_json(path: Path) -> Dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file.
 
     Raises:
@@ -61,7 +61,7 @@ def read_json(path: Path) -> Dict[str, Any]:
     return content
 
 
-def read_weights(folder: Path) -> Dict[str, Tensor]:
+def read_weights(folder: Path) -> dict[str, Tensor]:
     """All weights of a folder, in one file or in shards with an index; no code is run.
 
     Raises:
@@ -80,7 +80,7 @@ def read_weights(folder: Path) -> Dict[str, Tensor]:
     )
 
 
-def read_shards(index: Path) -> Dict[str, Tensor]:
+def read_shards(index: Path) -> dict[str, Tensor]:
     """The weights of all files that an index names."""
     places = read_json(index).get("weight_map")
     if not isinstance(places, dict) or not all(isinstance(p, str) for p in places.values()):
@@ -92,7 +92,7 @@ def read_shards(index: Path) -> Dict[str, Tensor]:
             f"{index} names {', '.join(absent)}, which {index.parent} does not have; "
             "get them as well"
         )
-    weights: Dict[str, Tensor] = {}
+    weights: dict[str, Tensor] = {}
     for shard in shards:
         weights.update(read_tensors(index.parent / shard))
     lost = sorted(places.keys() - weights.keys())
@@ -103,7 +103,7 @@ def read_shards(index: Path) -> Dict[str, Tensor]:
     return weights
 
 
-def read_tensors(file: Path) -> Dict[str, Tensor]:
+def read_tensors(file: Path) -> dict[str, Tensor]:
     """The tensors of one file, by name."""
     safe = file.suffix == ".safetensors"
     load = safetensors_torch().load_file if safe else load_pickled
@@ -125,7 +125,7 @@ def load_pickled(file: Path) -> Any:
     return torch.load(file, map_location="cpu", weights_only=True)
 
 
-def write_model(folder: Path, config: Dict[str, Any], weights: Dict[str, Tensor]) -> None:
+def write_model(folder: Path, config: dict[str, Any], weights: dict[str, Tensor]) -> None:
     """Write config.json and model.safetensors into a folder that is there."""
     text = json.dumps(config, indent=2, sort_keys=True, ensure_ascii=False)
     (folder / "config.json").write_text(text + "\n", encoding="utf-8")
@@ -134,7 +134,7 @@ def write_model(folder: Path, config: Dict[str, Any], weights: Dict[str, Tensor]
     safetensors_torch().save_file(copies, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-def copy_tokenizer(source: Path, target: Path) -> List[str]:
+def copy_tokenizer(source: Path, target: Path) -> list[str]:
     """Copy the files of a tokenizer that are there; their names."""
     found = [name for name in TOKENIZER_FILES if (source / name).is_file()]
     for name in found:

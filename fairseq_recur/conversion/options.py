@@ -1,6 +1,6 @@
 """What the configurations of both formats have in common."""
 
-from typing import Any, Dict, List
+from typing import Any
 
 from torch import Tensor
 
@@ -15,7 +15,7 @@ ACTIVATIONS = {
 }
 
 
-def value_of(config: Dict[str, Any], name: str) -> int:
+def value_of(config: dict[str, Any], name: str) -> int:
     """A size from a configuration.
 
     Raises:
@@ -27,9 +27,9 @@ def value_of(config: Dict[str, Any], name: str) -> int:
     return value
 
 
-def flags(options: Dict[str, Any]) -> List[str]:
+def flags(options: dict[str, Any]) -> list[str]:
     """Options as words of a command line; those that are false are left out."""
-    words: List[str] = []
+    words: list[str] = []
     for name, value in options.items():
         flag = "--" + name.replace("_", "-")
         if value is True:
@@ -39,7 +39,7 @@ def flags(options: Dict[str, Any]) -> List[str]:
     return words
 
 
-def refuse(config: Dict[str, Any], expected: Dict[str, Any], name: str) -> None:
+def refuse(config: dict[str, Any], expected: dict[str, Any], name: str) -> None:
     """Raise ConfigError, with all of them, for settings that are there and not as expected."""
     wrong = [
         f"{key} is {config[key]!r}, expected {value!r}"
@@ -50,7 +50,7 @@ def refuse(config: Dict[str, Any], expected: Dict[str, Any], name: str) -> None:
         raise ConfigError(f"this {name} cannot be converted:\n- " + "\n- ".join(wrong))
 
 
-def their_activation(options: Dict[str, Any]) -> str:
+def their_activation(options: dict[str, Any]) -> str:
     """Hugging Face's name of fairseq's activation function.
 
     Raises:
@@ -65,7 +65,7 @@ def their_activation(options: Dict[str, Any]) -> str:
     return found[0]
 
 
-def table_of(weights: Dict[str, Tensor], config: Dict[str, Any]) -> Tensor:
+def table_of(weights: dict[str, Tensor], config: dict[str, Any]) -> Tensor:
     """The embedding matrix, taken out of the weights.
 
     Raises:

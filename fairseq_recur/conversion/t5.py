@@ -1,7 +1,7 @@
 """T5 and mT5: their options and the names of their weights, in both formats."""
 
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any
 
 import torch
 from fairseq.models import BaseFairseqModel, build_model
@@ -28,17 +28,17 @@ REPEATED = {
 }
 
 
-def vocabulary(folder: Path, config: Dict[str, Any]) -> Vocabulary:
+def vocabulary(folder: Path, config: dict[str, Any]) -> Vocabulary:
     """What the tokenizer's pieces are called in fairseq, and where they are."""
     return t5_vocabulary(folder, config["vocab_size"], pad_row(config), config["eos_token_id"])
 
 
-def pad_row(config: Dict[str, Any]) -> int:
+def pad_row(config: dict[str, Any]) -> int:
     """The row of the padding, with which T5's outputs start."""
     return config.get("pad_token_id", 0)
 
 
-def tokenizer_files(folder: Path, target: Path) -> List[str]:
+def tokenizer_files(folder: Path, target: Path) -> list[str]:
     """Write what fairseq's ``--bpe`` reads into *target*; the flags to give."""
     if not (folder / "spiece.model").is_file():
         return []
@@ -47,12 +47,12 @@ def tokenizer_files(folder: Path, target: Path) -> List[str]:
 
 
 def build(cfg: Any, task: Any) -> BaseFairseqModel:
-    """fairseq's model for its configuration and a task with dictionaries."""
+    """Fairseq's model for its configuration and a task with dictionaries."""
     return build_model(cfg, task)
 
 
-def feed_forward(config: Dict[str, Any]) -> Dict[str, Any]:
-    """fairseq's options for ``feed_forward_proj``."""
+def feed_forward(config: dict[str, Any]) -> dict[str, Any]:
+    """Fairseq's options for ``feed_forward_proj``."""
     usual = "gated-gelu" if config["model_type"] == "mt5" else "relu"
     kind = config.get("feed_forward_proj", usual)
     gated, name = kind.startswith("gated-"), kind.removeprefix("gated-")
@@ -66,7 +66,7 @@ def feed_forward(config: Dict[str, Any]) -> Dict[str, Any]:
     return {"activation_fn": ACTIVATIONS[name], "t5_gated": gated}
 
 
-def check(config: Dict[str, Any]) -> None:
+def check(config: dict[str, Any]) -> None:
     """Raise ConfigError, naming all of it, if a T5's configuration has what fairseq's lacks."""
     pad = pad_row(config)
     refuse(
@@ -82,7 +82,7 @@ def check(config: Dict[str, Any]) -> None:
         raise ConfigError(f"eos_token_id {config.get('eos_token_id')}: expected one number")
 
 
-def scales_logits(config: Dict[str, Any]) -> bool:
+def scales_logits(config: dict[str, Any]) -> bool:
     """Whether logits are multiplied by d_model^-1/2: T5 v1.0 does so, v1.1 and mT5 do not."""
     if config["model_type"] == "mt5":
         return False
@@ -90,7 +90,7 @@ def scales_logits(config: Dict[str, Any]) -> bool:
     return bool(config.get("scale_decoder_outputs", tied))
 
 
-def arguments(config: Dict[str, Any]) -> List[str]:
+def arguments(config: dict[str, Any]) -> list[str]:
     """The flags of fairseq-train that build the model of a configuration."""
     check(config)
     width, heads = value_of(config, "d_model"), value_of(config, "num_heads")
@@ -116,7 +116,7 @@ def arguments(config: Dict[str, Any]) -> List[str]:
     return ["--arch", "t5_small", *flags(options)]
 
 
-def names(layers: int, decoder_layers: int, gated: bool) -> Dict[str, str]:
+def names(layers: int, decoder_layers: int, gated: bool) -> dict[str, str]:
     """Hugging Face's name of each weight but the embeddings, and fairseq's."""
     first = {"wi_0": "fc1.gate", "wi_1": "fc1.value"} if gated else {"wi": "fc1"}
     network = {**first, "wo": "fc2"}
@@ -142,7 +142,7 @@ def names(layers: int, decoder_layers: int, gated: bool) -> Dict[str, str]:
     return {f"{a}.weight": f"{b}.weight" for a, b in found.items()}
 
 
-def names_of(config: Dict[str, Any]) -> Dict[str, str]:
+def names_of(config: dict[str, Any]) -> dict[str, str]:
     """As `names`, for a configuration."""
     layers = config["num_layers"]
     decoder_layers = config.get("num_decoder_layers") or layers
@@ -150,8 +150,8 @@ def names_of(config: Dict[str, Any]) -> Dict[str, str]:
 
 
 def to_fairseq(
-    config: Dict[str, Any], weights: Dict[str, Tensor], rows: List[int]
-) -> Dict[str, Tensor]:
+    config: dict[str, Any], weights: dict[str, Tensor], rows: list[int]
+) -> dict[str, Tensor]:
     """The state of fairseq's model.
 
     Args:
@@ -189,11 +189,11 @@ def to_fairseq(
 
 
 def to_huggingface(
-    options: Dict[str, Any],
-    state: Dict[str, Tensor],
-    like: Optional[Dict[str, Any]],
-    rows: Optional[List[int]],
-) -> Tuple[Dict[str, Any], Dict[str, Tensor]]:
+    options: dict[str, Any],
+    state: dict[str, Tensor],
+    like: dict[str, Any] | None,
+    rows: list[int] | None,
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The configuration and the weights of a fairseq model.
 
     Args:
@@ -238,7 +238,7 @@ def to_huggingface(
     return config, weights
 
 
-def one_size(options: Dict[str, Any]) -> None:
+def one_size(options: dict[str, Any]) -> None:
     """Raise ConfigError if the two stacks differ, or do not share their embeddings."""
     for name in ("embed_dim", "ffn_embed_dim", "attention_heads"):
         ours, theirs = options[f"encoder_{name}"], options[f"decoder_{name}"]
@@ -253,7 +253,7 @@ def one_size(options: Dict[str, Any]) -> None:
         )
 
 
-def configuration(options: Dict[str, Any], size: int, tied: bool) -> Dict[str, Any]:
+def configuration(options: dict[str, Any], size: int, tied: bool) -> dict[str, Any]:
     """Hugging Face's configuration for fairseq's options."""
     activation = their_activation(options)
     if options["t5_gated"]:

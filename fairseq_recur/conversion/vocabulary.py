@@ -6,7 +6,7 @@ word a line. A row has one name there, without a space, and no name twice.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Set, Tuple
+from typing import Any
 
 from fairseq_recur.conversion.huggingface import read_json
 from fairseq_recur.errors import CheckpointError, ConfigError
@@ -22,8 +22,8 @@ class Vocabulary:
     fairseq's indices the row in Hugging Face's matrix.
     """
 
-    words: List[str]
-    rows: List[int]
+    words: list[str]
+    rows: list[int]
 
     def write(self, folder: Path) -> None:
         """Write the dictionary for fairseq's ``-s source -t target``."""
@@ -32,14 +32,14 @@ class Vocabulary:
             (folder / f"dict.{side}.txt").write_text(text, encoding="utf-8")
 
 
-def named(pieces: List[Optional[str]]) -> List[str]:
+def named(pieces: list[str | None]) -> list[str]:
     """A dictionary's words for the rows from index 4 on.
 
     Rows without a piece, and pieces that the dictionary cannot have, are called madeupword
     and a number, as fairseq calls them.
     """
-    words: List[str] = []
-    used: Set[str] = set(SPECIAL)
+    words: list[str] = []
+    used: set[str] = set(SPECIAL)
     taken = {piece for piece in pieces if piece is not None}
     number = 0
     for piece in pieces:
@@ -82,7 +82,7 @@ def t5_vocabulary(folder: Path, size: int, pad: int, eos: int) -> Vocabulary:
     return Vocabulary(named([pieces.get(row) for row in rest]), [bos, pad, eos, unk, *rest])
 
 
-def t5_pieces(folder: Path, size: int) -> Tuple[Dict[int, str], int]:
+def t5_pieces(folder: Path, size: int) -> tuple[dict[int, str], int]:
     """The tokenizer's pieces by row, and the row of the unknown one."""
     if (folder / "tokenizer.json").is_file():
         content = read_json(folder / "tokenizer.json")
@@ -99,7 +99,7 @@ def t5_pieces(folder: Path, size: int) -> Tuple[Dict[int, str], int]:
         raise ConfigError(f"no tokenizer in {folder}: expected spiece.model or tokenizer.json")
     processor = read_sentencepiece(folder / "spiece.model")
     pieces = {row: processor.id_to_piece(row) for row in range(processor.get_piece_size())}
-    settings: Dict[str, object] = {}
+    settings: dict[str, object] = {}
     if (folder / "tokenizer_config.json").is_file():
         settings = read_json(folder / "tokenizer_config.json")
     added = settings.get("added_tokens_decoder")
@@ -127,6 +127,6 @@ def read_sentencepiece(file: Path) -> Any:
         raise CheckpointError(f"{file} is damaged: {error}; get it again") from error
 
 
-def default_t5_rows(size: int) -> List[int]:
+def default_t5_rows(size: int) -> list[int]:
     """The rows where there is no tokenizer: pad, eos and unk first, <s> last, as in T5's own."""
     return [size - 1, 0, 1, 2, *range(3, size - 1)]

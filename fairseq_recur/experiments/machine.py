@@ -6,7 +6,6 @@ import re
 import subprocess
 from importlib import metadata
 from pathlib import Path
-from typing import Dict
 
 import torch
 
@@ -15,7 +14,15 @@ PACKAGES = ("torch", "fairseq", "ve-fairseq", "fairseq-fixed", "sacrebleu", "fai
 
 def commit() -> str:
     """The plug-in's commit, with a plus where files differ from it; "unknown" outside of git."""
-    call = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--abbrev=7", "--dirty=+"]
+    call = [
+        "git",
+        "-C",
+        str(Path(__file__).parent),
+        "describe",
+        "--always",
+        "--abbrev=7",
+        "--dirty=+",
+    ]
     try:
         return subprocess.run(call, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
@@ -34,7 +41,7 @@ def machine() -> str:
     return ", ".join(found + [f"{gpus.count(gpu)} x {gpu}" for gpu in dict.fromkeys(gpus)])
 
 
-def versions() -> Dict[str, str]:
+def versions() -> dict[str, str]:
     """Versions of Python, torch, fairseq, sacrebleu and this plug-in, as far as installed."""
     found = {"python": platform.python_version()}
     for name in PACKAGES:

@@ -3,7 +3,7 @@
 import shutil
 import sys
 import time
-from typing import List, Sequence, Tuple
+from collections.abc import Sequence
 
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.steps import Run
@@ -31,7 +31,7 @@ class Progress:
             1, len(self.runs)
         )
 
-    def line(self, active: Sequence[Tuple[Run, str]]) -> str:
+    def line(self, active: Sequence[tuple[Run, str]]) -> str:
         """How much is done, how long the rest will take at the same rate, and what is at work."""
         share, now = self.share(), time.monotonic() - self.began
         new = share - self.before
@@ -43,7 +43,7 @@ class Progress:
             f"{clock(now)} gone, {left} | {at}"
         )
 
-    def show(self, active: Sequence[Tuple[Run, str]]) -> None:
+    def show(self, active: Sequence[tuple[Run, str]]) -> None:
         """Report, if it is time."""
         terminal = sys.stdout.isatty()
         if not active or time.monotonic() - self.last < EVERY[terminal]:
@@ -78,7 +78,7 @@ def trained_share(run: Run) -> float:
         return 0.0
     updates, epochs, _ = log.timeline[-1]
     flags = run.train_flags()
-    parts: List[float] = [
+    parts: list[float] = [
         done / float(flags[name])
         for name, done in (("max-update", updates), ("max-epoch", epochs))
         if float(flags.get(name) or 0) > 0

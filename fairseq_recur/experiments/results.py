@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any
 
 from fairseq_recur.experiments import machine
 from fairseq_recur.experiments.settings import Experiment
@@ -14,7 +14,7 @@ from fairseq_recur.scoring.metrics import score_corpus
 from fairseq_recur.scoring.significance import BOTH, compare_systems
 
 
-def write_results(experiment: Experiment, work: Path, about: Dict[str, Any]) -> None:
+def write_results(experiment: Experiment, work: Path, about: dict[str, Any]) -> None:
     """Score all that has been translated, whichever runs were asked for; write the two files.
 
     Args:
@@ -27,7 +27,7 @@ def write_results(experiment: Experiment, work: Path, about: Dict[str, Any]) -> 
     (work / "table.md").write_text(table(results), encoding="utf-8")
 
 
-def collect(experiment: Experiment, work: Path, about: Dict[str, Any]) -> Dict[str, Any]:
+def collect(experiment: Experiment, work: Path, about: dict[str, Any]) -> dict[str, Any]:
     """Everything that goes into results.json."""
     references = [read_lines(file) for file in experiment.scoring.references]
     seeds = sorted({int(p.name[4:]) for p in work.glob("*/seed*") if p.name[4:].isdigit()})
@@ -59,7 +59,7 @@ def collect(experiment: Experiment, work: Path, about: Dict[str, Any]) -> Dict[s
     }
 
 
-def of_run(run: Run, texts: List[str], references: List[List[str]]) -> Dict[str, Any]:
+def of_run(run: Run, texts: list[str], references: list[list[str]]) -> dict[str, Any]:
     """One run: its scores, and how its training went."""
     scores = score_corpus(texts, references, run.experiment.scoring.build())
     log, state = read_log(run.folder / "train.log"), run.state()
@@ -81,8 +81,8 @@ def of_run(run: Run, texts: List[str], references: List[List[str]]) -> Dict[str,
 
 
 def _compare(
-    experiment: Experiment, texts: Dict[str, List[str]], references: List[List[str]]
-) -> Optional[Dict[str, Any]]:
+    experiment: Experiment, texts: dict[str, list[str]], references: list[list[str]]
+) -> dict[str, Any] | None:
     """Paired tests of one seed's systems against the baseline of that seed."""
     if experiment.baseline not in texts or len(texts) < 2:
         return None

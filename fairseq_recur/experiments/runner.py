@@ -6,9 +6,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Callable, Dict, List, Optional, Sequence, Set
+from typing import IO
 
 import fairseq_recur
 from fairseq_recur.experiments import machine
@@ -57,19 +58,26 @@ class Runner:
         devices: Sequence[str],
         finished: Callable[[Run], None] = lambda run: None,
     ) -> None:
-        self.runs, self.jobs, self.devices, self.finished = list(runs), jobs, list(devices), finished
-        self.active: List[Job] = []
-        self.failed: Set[str] = set()
-        self.elsewhere: Set[str] = set()
+        self.runs, self.jobs, self.devices, self.finished = (
+            list(runs),
+            jobs,
+            list(devices),
+            finished,
+        )
+        self.active: list[Job] = []
+        self.failed: set[str] = set()
+        self.elsewhere: set[str] = set()
         self.progress = Progress(self.runs)
 
-    def __call__(self) -> List[str]:
+    def __call__(self) -> list[str]:
         """Do everything; the names of the runs that failed, or wait for one that did.
 
         Raises:
             Stopped: on SIGINT, SIGTERM and SIGHUP, after the processes have been ended
         """
-        before = {s: signal.signal(s, _stop) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+        before = {
+            s: signal.signal(s, _stop) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        }
         try:
             while self.advance():
                 time.sleep(POLL)
@@ -102,7 +110,9 @@ class Runner:
             self.progress.say(f"{run.name} cannot be trained without {first.name}")
         elif first.name not in {r.name for r in self.runs} and not first.trained():
             self.failed.add(run.name)
-            self.progress.say(f"{run.name} starts from {first.name}, which is not trained; name both")
+            self.progress.say(
+                f"{run.name} starts from {first.name}, which is not trained; name both"
+            )
         return first.trained()
 
     def start(self, run: Run) -> None:
@@ -123,7 +133,10 @@ class Runner:
             entry = {"key": run.key(step), "seconds": state.get(step, {}).get("seconds", 0.0)}
             run.write_state({**state, step: {**entry, "done": False, "commit": machine.commit()}})
             self.progress.say(f"{run.name}: {step}")
-            with open(run.folder / f"{step}.out", "wb") as out, open(log_of(run, step), "ab") as log:
+            with (
+                open(run.folder / f"{step}.out", "wb") as out,
+                open(log_of(run, step), "ab") as log,
+            ):
                 process = subprocess.Popen(
                     [sys.executable, "-m", "fairseq_recur", *run.argv(step)],
                     stdin=subprocess.DEVNULL, stdout=out, stderr=log,
@@ -131,7 +144,7 @@ class Runner:
                 )  # fmt: skip
         self.active.append(Job(run, step, slot, process, time.monotonic()))
 
-    def environment(self, slot: int) -> Dict[str, str]:
+    def environment(self, slot: int) -> dict[str, str]:
         """The variables of a job's process: its GPU or share of the cores, and this plug-in."""
         own = str(Path(fairseq_recur.__file__).parent.parent)
         paths = [own, *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -156,7 +169,9 @@ class Runner:
             lines = log_of(run, job.step).read_text(encoding="utf-8", errors="replace").splitlines()
             tail = "\n".join(f"  {line[:300]}" for line in lines[-TAIL:])
             where = log_of(run, job.step)
-            self.progress.say(f"{run.name}: {job.step} failed ({code}); the end of {where}:\n{tail}")
+            self.progress.say(
+                f"{run.name}: {job.step} failed ({code}); the end of {where}:\n{tail}"
+            )
         elif run.finished():
             self.progress.say(f"{run.name}: done, the last step in {clock(seconds)}")
             self.finished(run)
@@ -178,7 +193,7 @@ def log_of(run: Run, step: str) -> Path:
     return run.folder / f"{step}.err"
 
 
-def hold(path: Path) -> Optional[IO[str]]:
+def hold(path: Path) -> IO[str] | None:
     """Take a lock, which child processes can inherit; None if another process has it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = open(path, "a+", encoding="utf-8")

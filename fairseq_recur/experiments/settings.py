@@ -1,9 +1,10 @@
 """What an experiment is: YAML files, read and checked as a whole."""
 
 import json
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, Union
+from typing import Any
 
 import yaml
 from sacrebleu.metrics.base import Metric
@@ -14,7 +15,7 @@ from fairseq_recur.scoring.generation import read_lines
 from fairseq_recur.scoring.mean import MeanMetric
 from fairseq_recur.scoring.metrics import METRICS, TOKENIZERS, build_metric
 
-Flags = Dict[str, Any]
+Flags = dict[str, Any]
 
 # The experiment itself gives these to fairseq's commands.
 OWN = {
@@ -37,8 +38,8 @@ class System:
 
     name: str
     flags: Flags
-    start_from: Optional[str] = None
-    published: Dict[str, float] = field(default_factory=dict)
+    start_from: str | None = None
+    published: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -54,15 +55,15 @@ class Scoring:
         comet_model: for COMET
     """
 
-    references: Tuple[str, ...]
-    metrics: Tuple[str, ...] = ("bleu", "chrf")
+    references: tuple[str, ...]
+    metrics: tuple[str, ...] = ("bleu", "chrf")
     tokenize: str = "13a"
     lowercase: bool = False
     samples: int = 1000
-    source: Optional[str] = None
+    source: str | None = None
     comet_model: str = DEFAULT_MODEL
 
-    def build(self) -> List[Union[Metric, MeanMetric]]:
+    def build(self) -> list[Metric | MeanMetric]:
         """The metrics.
 
         Raises:
@@ -108,26 +109,26 @@ class Experiment:
     source: str
     target: str
     baseline: str
-    seeds: Tuple[int, ...]
+    seeds: tuple[int, ...]
     train: Flags
     generate: Flags
-    checkpoint: Union[int, str]
+    checkpoint: int | str
     scoring: Scoring
-    speed: Optional[Speed]
-    systems: Tuple[System, ...]
+    speed: Speed | None
+    systems: tuple[System, ...]
 
     def system(self, name: str) -> System:
         """The system of that name."""
         return next(s for s in self.systems if s.name == name)
 
 
-def arguments(flags: Flags) -> List[str]:
+def arguments(flags: Flags) -> list[str]:
     """A command line from {"max-tokens": 4096, "cpu": True, ...}.
 
     True is a flag without value; False and None are left out; a list is several values; a
     dictionary is written as JSON, which is how fairseq takes one.
     """
-    words: List[str] = []
+    words: list[str] = []
     for name, value in flags.items():
         if value is None or value is False:
             continue
@@ -141,9 +142,7 @@ def arguments(flags: Flags) -> List[str]:
     return words
 
 
-def read_experiment(
-    paths: Sequence[Union[str, Path]], changes: Sequence[str] = ()
-) -> Experiment:
+def read_experiment(paths: Sequence[str | Path], changes: Sequence[str] = ()) -> Experiment:
     """Read YAML files that make one experiment together, such as a table and a corpus.
 
     Args:
@@ -154,7 +153,7 @@ def read_experiment(
     Raises:
         ConfigError: with everything that is wrong, one line each
     """
-    content: Dict[str, Any] = {}
+    content: dict[str, Any] = {}
     for path in paths:
         content = _merged(content, _load(Path(path)))
     for change in changes:
@@ -197,7 +196,7 @@ def _frozen(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _merged(first: Dict[str, Any], second: Dict[str, Any]) -> Dict[str, Any]:
+def _merged(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
     """Both, the second's values where both have one; dictionaries are merged inside."""
     both = {**first, **second}
     for key in {*first} & {*second}:
@@ -206,7 +205,7 @@ def _merged(first: Dict[str, Any], second: Dict[str, Any]) -> Dict[str, Any]:
     return both
 
 
-def _load(path: Path) -> Dict[str, Any]:
+def _load(path: Path) -> dict[str, Any]:
     """The file's content, with paths as from here."""
     if not path.is_file():
         raise ConfigError(f"no such file: {path}; expected an experiment in YAML")
@@ -222,7 +221,7 @@ def _load(path: Path) -> Dict[str, Any]:
     return content
 
 
-def _apply(content: Dict[str, Any], to_path: Callable[[str], str]) -> None:
+def _apply(content: dict[str, Any], to_path: Callable[[str], str]) -> None:
     """Change the paths in *content*."""
     if isinstance(content.get("data"), str):
         content["data"] = to_path(content["data"])
@@ -234,7 +233,7 @@ def _apply(content: Dict[str, Any], to_path: Callable[[str], str]) -> None:
             score[key] = [to_path(str(item)) for item in score[key]]
 
 
-def _change(content: Dict[str, Any], change: str) -> None:
+def _change(content: dict[str, Any], change: str) -> None:
     """Carry out one ``KEY.KEY=VALUE``."""
     key, equals, value = change.partition("=")
     if not equals or not key:
@@ -253,7 +252,7 @@ def _change(content: Dict[str, Any], change: str) -> None:
         ) from error
 
 
-SHAPES: Dict[str, Tuple[Any, str]] = {
+SHAPES: dict[str, tuple[Any, str]] = {
     "title": (str, "a text"),
     "data": (str, "a folder made by fairseq-recur preprocess"),
     "source": (str, "a language code"),
@@ -270,9 +269,11 @@ SHAPES: Dict[str, Tuple[Any, str]] = {
 OPTIONAL = {"seeds", "generate", "checkpoint", "speed"}
 
 
-def _problems(content: Dict[str, Any]) -> Iterator[str]:
+def _problems(content: dict[str, Any]) -> Iterator[str]:
     """Everything that is wrong."""
-    yield from (f"unknown key {key}; expected {', '.join(SHAPES)}" for key in {*content} - {*SHAPES})
+    yield from (
+        f"unknown key {key}; expected {', '.join(SHAPES)}" for key in {*content} - {*SHAPES}
+    )
     wrong = False
     for key, (kind, expected) in SHAPES.items():
         if key not in content and key not in OPTIONAL:
@@ -290,7 +291,7 @@ def _problems(content: Dict[str, Any]) -> Iterator[str]:
         yield from _owned(command, content.get(command, {}), OWN[command])
 
 
-def _small_problems(content: Dict[str, Any]) -> Iterator[str]:
+def _small_problems(content: dict[str, Any]) -> Iterator[str]:
     """Seeds, checkpoint and speed."""
     seeds = content.get("seeds", [1])
     if not seeds or len({*map(str, seeds)}) < len(seeds) or not all(type(s) is int for s in seeds):
@@ -305,12 +306,14 @@ def _small_problems(content: Dict[str, Any]) -> Iterator[str]:
             yield f"speed.{key}: {value!r}; expected a whole number of them"
 
 
-def _scoring_problems(score: Dict[str, Any]) -> Iterator[str]:
+def _scoring_problems(score: dict[str, Any]) -> Iterator[str]:
     """What ``score`` has."""
     if not score.get("reference"):
         yield "score.reference is missing: expected a file, or several"
     known = {"reference", *Scoring.__dataclass_fields__} - {"references"}
-    yield from (f"score has no {key}; expected {', '.join(sorted(known))}" for key in {*score} - known)
+    yield from (
+        f"score has no {key}; expected {', '.join(sorted(known))}" for key in {*score} - known
+    )
     metrics = score.get("metrics", ["bleu"])
     if not isinstance(metrics, list) or not metrics or {*map(str, metrics)} - {*METRICS}:
         yield f"score.metrics: {metrics!r}; expected a list of {', '.join(METRICS)}"
@@ -323,7 +326,7 @@ def _scoring_problems(score: Dict[str, Any]) -> Iterator[str]:
         yield f"score.samples: {samples!r}; expected a number above 0"
 
 
-def _system_problems(systems: Dict[str, Any], baseline: str) -> Iterator[str]:
+def _system_problems(systems: dict[str, Any], baseline: str) -> Iterator[str]:
     """The rows, and how they depend on each other."""
     if baseline not in systems:
         yield f"baseline: there is no system {baseline}; choose of {', '.join(map(str, systems))}"

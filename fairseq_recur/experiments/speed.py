@@ -3,9 +3,9 @@
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Dict, List, Sequence
 
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments import machine
@@ -18,7 +18,7 @@ INTERVAL = 5
 """Updates from one line of the log to the next."""
 
 
-def measure_speed(runs: Sequence[Run], environment: Dict[str, str]) -> None:
+def measure_speed(runs: Sequence[Run], environment: dict[str, str]) -> None:
     """Measure the systems one after the other, and again; write speed.json.
 
     What has been measured with the same commands is not measured again.
@@ -38,7 +38,7 @@ def measure_speed(runs: Sequence[Run], environment: Dict[str, str]) -> None:
     key = [asdict(speed), *([*run.train_argv(), *run.generate_argv()] for run in runs)]
     if (read_json(work / "speed.json") or {}).get("key") == key:
         return
-    found: Dict[str, Dict[str, List[float]]] = {
+    found: dict[str, dict[str, list[float]]] = {
         run.system.name: {"updates_per_second": [], "sentences_per_second": []} for run in runs
     }
     for turn in range(speed.repeats):
@@ -57,7 +57,7 @@ def measure_speed(runs: Sequence[Run], environment: Dict[str, str]) -> None:
     write_json(work / "speed.json", content)
 
 
-def training_speed(run: Run, environment: Dict[str, str]) -> float:
+def training_speed(run: Run, environment: dict[str, str]) -> float:
     """Updates a second of a training from scratch, after the first ones."""
     speed = run.experiment.speed
     assert speed is not None
@@ -75,7 +75,7 @@ def training_speed(run: Run, environment: Dict[str, str]) -> float:
     return len(rates) / sum(1 / rate for rate in rates)
 
 
-def decoding_speed(run: Run, environment: Dict[str, str]) -> float:
+def decoding_speed(run: Run, environment: dict[str, str]) -> float:
     """Sentences a second of decoding the test set; loading is not counted."""
     out = run.work / "speed.out"
     _call(run.generate_argv(), environment, out)
@@ -87,7 +87,7 @@ def decoding_speed(run: Run, environment: Dict[str, str]) -> float:
     return float(match["speed"])
 
 
-def _call(words: List[str], environment: Dict[str, str], out: Path) -> None:
+def _call(words: list[str], environment: dict[str, str], out: Path) -> None:
     """Run a command with its output in a file."""
     command = [sys.executable, "-m", "fairseq_recur", *words]
     with open(out, "wb") as stream:

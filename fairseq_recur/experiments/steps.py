@@ -5,7 +5,7 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, List, Tuple
+from typing import Any
 
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.settings import Experiment, Flags, System, arguments
@@ -50,7 +50,7 @@ class Run:
         return self.folder / names.get(self.experiment.checkpoint, "average.pt")
 
     @property
-    def steps(self) -> List[str]:
+    def steps(self) -> list[str]:
         """What is to be done, in order."""
         averaged = isinstance(self.experiment.checkpoint, int)
         return ["train", *(["average"] if averaged else []), "generate"]
@@ -63,14 +63,20 @@ class Run:
             flags.setdefault(kept, self.experiment.checkpoint)
         return {**flags, **normal(self.system.flags), "seed": self.seed}
 
-    def train_argv(self) -> List[str]:
+    def train_argv(self) -> list[str]:
         """The arguments of ``fairseq-recur train``."""
         words = ["train", self.experiment.data, *self.languages(), *arguments(self.train_flags())]
         if self.system.start_from is not None:
             words += ["--finetune-from-model", str(self.of(self.system.start_from).model)]
-        return [*words, "--save-dir", str(self.folder), "--log-file", str(self.folder / "train.log")]
+        return [
+            *words,
+            "--save-dir",
+            str(self.folder),
+            "--log-file",
+            str(self.folder / "train.log"),
+        ]
 
-    def average_argv(self) -> List[str]:
+    def average_argv(self) -> list[str]:
         """The arguments of ``fairseq-recur average``; with fewer checkpoints, of all."""
         updates = by_updates(self.train_flags())
         pattern = r"checkpoint_\d+_\d+\.pt" if updates else r"checkpoint\d+\.pt"
@@ -79,26 +85,26 @@ class Run:
         words = ["average", "--inputs", str(self.folder), "--last", str(count)]
         return [*words, *(["--updates"] if updates else []), "--output", str(self.model)]
 
-    def generate_argv(self) -> List[str]:
+    def generate_argv(self) -> list[str]:
         """The arguments of ``fairseq-recur generate``."""
         flags = arguments(normal(self.experiment.generate))
         return [
             "generate", self.experiment.data, *self.languages(), "--path", str(self.model), *flags
         ]  # fmt: skip
 
-    def argv(self, step: str) -> List[str]:
+    def argv(self, step: str) -> list[str]:
         """The arguments of a step's command."""
         return {
             "train": self.train_argv, "average": self.average_argv, "generate": self.generate_argv
         }[step]()  # fmt: skip
 
-    def key(self, step: str) -> List[str]:
+    def key(self, step: str) -> list[str]:
         """What a step depends on besides the earlier ones; if it changes, it is done again."""
         if step == "average":
             return [str(self.experiment.checkpoint)]
         return self.argv(step)
 
-    def languages(self) -> List[str]:
+    def languages(self) -> list[str]:
         """The flags for them."""
         return ["-s", self.experiment.source, "-t", self.experiment.target]
 
@@ -106,11 +112,11 @@ class Run:
         """The run of another system with the same seed."""
         return Run(self.experiment, self.experiment.system(name), self.seed, self.work)
 
-    def state(self) -> Dict[str, Any]:
+    def state(self) -> dict[str, Any]:
         """What is known of its steps: {"train": {"key": [...], "seconds": 12.3, ...}, ...}."""
         return read_json(self.folder / "state.json") or {}
 
-    def write_state(self, state: Dict[str, Any]) -> None:
+    def write_state(self, state: dict[str, Any]) -> None:
         """Keep what is known; never half a file."""
         write_json(self.folder / "state.json", state)
 
@@ -127,7 +133,7 @@ class Run:
         """Whether there is a model."""
         return all(map(self.done, self.steps[:-1]))
 
-    def check_unchanged(self) -> List[str]:
+    def check_unchanged(self) -> list[str]:
         """How the settings differ from those with which its training began, one line each."""
         before = self.state().get("train", {}).get("key")
         if before is None:
@@ -151,9 +157,9 @@ def by_updates(flags: Flags) -> bool:
     return bool(flags.get("save-interval-updates"))
 
 
-def pairs(words: List[str]) -> Dict[str, str]:
+def pairs(words: list[str]) -> dict[str, str]:
     """A command line as {flag: value}; what stands alone is named by its place."""
-    found: Dict[str, str] = {}
+    found: dict[str, str] = {}
     name = ""
     for number, word in enumerate(words):
         if word.startswith("-") and not re.fullmatch(r"-[\d.]+", word):
@@ -167,8 +173,8 @@ def pairs(words: List[str]) -> Dict[str, str]:
 
 
 def runs_of(
-    experiment: Experiment, work: Path, only: Tuple[str, ...] = (), seeds: Tuple[int, ...] = ()
-) -> List[Run]:
+    experiment: Experiment, work: Path, only: tuple[str, ...] = (), seeds: tuple[int, ...] = ()
+) -> list[Run]:
     """The runs of an experiment, the first seed of all systems first.
 
     Args:

@@ -1,9 +1,9 @@
 """The results of an experiment as a Markdown table."""
 
 from statistics import mean, median, stdev
-from typing import Any, Dict, List, Optional
+from typing import Any
 
-Results = Dict[str, Any]
+Results = dict[str, Any]
 TESTS = {"bootstrap": "p bootstrap", "randomization": "p randomization"}
 
 
@@ -25,7 +25,7 @@ def table(results: Results) -> str:
     return "\n".join([*lines, "", *notes(results)]) + "\n"
 
 
-def row(results: Results, name: str) -> Dict[str, str]:
+def row(results: Results, name: str) -> dict[str, str]:
     """One system's cells by column; empty where there is nothing yet."""
     experiment = results["experiment"]
     baseline = experiment["baseline"]
@@ -48,7 +48,7 @@ def row(results: Results, name: str) -> Dict[str, str]:
     return cells
 
 
-def spread(values: List[float], digits: int) -> str:
+def spread(values: list[float], digits: int) -> str:
     """Mean and standard deviation over the seeds; of one seed the value."""
     if not values:
         return ""
@@ -61,9 +61,7 @@ def difference(results: Results, name: str, metric: str, digits: int) -> str:
     """Mean difference from the baseline over the seeds that both have; of itself nothing."""
     if name == results["experiment"]["baseline"]:
         return ""
-    found = [
-        s["difference"] for c in results["comparisons"] for s in of_metric(c, name, metric)
-    ]
+    found = [s["difference"] for c in results["comparisons"] for s in of_metric(c, name, metric)]
     return f"{mean(found):+.{digits}f}" if found else ""
 
 
@@ -73,7 +71,7 @@ def p_values(results: Results, name: str, metric: str, test: str) -> str:
     return ", ".join(f"{p:.3f}" for p in found)
 
 
-def of_metric(comparison: Dict[str, Any], name: str, metric: str) -> List[Dict[str, Any]]:
+def of_metric(comparison: dict[str, Any], name: str, metric: str) -> list[dict[str, Any]]:
     """A system's result in one seed's comparison, or nothing."""
     return [
         s
@@ -86,7 +84,7 @@ def of_metric(comparison: Dict[str, Any], name: str, metric: str) -> List[Dict[s
 
 def relative(results: Results, name: str, quantity: str) -> str:
     """Speed as a multiple of the baseline's of the same round: median and range."""
-    speed: Optional[Dict[str, Any]] = results["speed"]
+    speed: dict[str, Any] | None = results["speed"]
     baseline = results["experiment"]["baseline"]
     if speed is None or not {name, baseline} <= {*speed["systems"]}:
         return ""
@@ -98,7 +96,7 @@ def relative(results: Results, name: str, quantity: str) -> str:
     return f"{median(ratios):.2f} ({ratios[0]:.2f}–{ratios[-1]:.2f})"
 
 
-def notes(results: Results) -> List[str]:
+def notes(results: Results) -> list[str]:
     """What the numbers are, below the table."""
     runs, baseline = results["runs"], results["experiment"]["baseline"]
     if not runs:

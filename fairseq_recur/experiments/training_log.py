@@ -5,7 +5,6 @@ import re
 from bisect import bisect_left
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Dict, List, Optional, Tuple, Union
 
 from fairseq_recur.errors import ConfigError
 
@@ -18,7 +17,7 @@ SUMMARY = re.compile(
 # ... and a step within an epoch.
 STEP = re.compile(r"^epoch (?P<epoch>\d+):\s+(?P<done>\d+) / (?P<size>\d+) (?P<stats>.+)$")
 
-Stats = Dict[str, float]
+Stats = dict[str, float]
 
 
 @dataclass
@@ -33,12 +32,12 @@ class TrainingLog:
             log says; epochs are fractional, seconds are None where not logged.
     """
 
-    steps: Dict[int, Stats] = field(default_factory=dict)
-    epochs: Dict[int, Stats] = field(default_factory=dict)
-    valid: Dict[str, Dict[int, Stats]] = field(default_factory=dict)
-    timeline: List[Tuple[int, float, Optional[float]]] = field(default_factory=list)
+    steps: dict[int, Stats] = field(default_factory=dict)
+    epochs: dict[int, Stats] = field(default_factory=dict)
+    valid: dict[str, dict[int, Stats]] = field(default_factory=dict)
+    timeline: list[tuple[int, float, float | None]] = field(default_factory=list)
 
-    def metrics(self) -> List[str]:
+    def metrics(self) -> list[str]:
         """Return the names of the curves in the log, as --log-format json has them."""
         train = {name for stats in (*self.steps.values(), *self.epochs.values()) for name in stats}
         names = {f"train_{name}" for name in train}
@@ -46,7 +45,7 @@ class TrainingLog:
             names |= {f"{subset}_{name}" for stats in results.values() for name in stats}
         return sorted(names)
 
-    def curve(self, metric: str) -> List[Tuple[int, float]]:
+    def curve(self, metric: str) -> list[tuple[int, float]]:
         """Return (updates, value) of a metric such as train_loss or valid_bleu.
 
         Training is shown step by step where the log has the metric for two steps or more,
@@ -63,7 +62,7 @@ class TrainingLog:
         by_step = _points(self.steps, name)
         return by_step if len(by_step) > 1 else _points(self.epochs, name) or by_step
 
-    def position(self, updates: int, unit: str) -> Optional[float]:
+    def position(self, updates: int, unit: str) -> float | None:
         """Say where in the training an update is, in "updates", "epoch" or "seconds".
 
         Validation lines say the updates alone; what lies between two training lines is
@@ -86,7 +85,7 @@ class TrainingLog:
         return left + share * (right - left)
 
 
-def read_log(path: Union[str, Path]) -> TrainingLog:
+def read_log(path: str | Path) -> TrainingLog:
     """Read a log that fairseq's training wrote to stdout or to --log-file, in any --log-format.
 
     Raises ConfigError if the file is absent or has no line of training or validation.
@@ -95,7 +94,7 @@ def read_log(path: Union[str, Path]) -> TrainingLog:
     if not path.is_file():
         raise ConfigError(f"no such log: {path}; give the output of a training")
     log = TrainingLog()
-    where: Dict[int, Tuple[float, Optional[float]]] = {}
+    where: dict[int, tuple[float, float | None]] = {}
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         _read_line(line, log, where)
     if not (log.steps or log.epochs or log.valid):
@@ -107,9 +106,7 @@ def read_log(path: Union[str, Path]) -> TrainingLog:
     return log
 
 
-def _read_line(
-    line: str, log: TrainingLog, where: Dict[int, Tuple[float, Optional[float]]]
-) -> None:
+def _read_line(line: str, log: TrainingLog, where: dict[int, tuple[float, float | None]]) -> None:
     """Add what one line says, if it is one of those that carry results."""
     match = PREFIX.match(line)
     text = match["rest"] if match else line
@@ -127,7 +124,7 @@ def _read_line(
         log.valid.setdefault(subset, {})[updates] = stats
 
 
-def _parse(text: str) -> Optional[Tuple[str, float, Stats]]:
+def _parse(text: str) -> tuple[str, float, Stats] | None:
     """Split a line into (train_inner, train or the subset's name; epochs done; results)."""
     if text.startswith("{"):
         return _parse_json(text)
@@ -144,7 +141,7 @@ def _parse(text: str) -> Optional[Tuple[str, float, Stats]]:
     return None
 
 
-def _parse_json(text: str) -> Optional[Tuple[str, float, Stats]]:
+def _parse_json(text: str) -> tuple[str, float, Stats] | None:
     """Split a line of --log-format json; its keys carry the subset in front."""
     try:
         values = json.loads(text)
@@ -162,8 +159,8 @@ def _parse_json(text: str) -> Optional[Tuple[str, float, Stats]]:
 
 
 def _numbers(
-    subset: str, epoch: float, values: Dict[str, object]
-) -> Optional[Tuple[str, float, Stats]]:
+    subset: str, epoch: float, values: dict[str, object]
+) -> tuple[str, float, Stats] | None:
     """Keep the values that are numbers; a line that does not say the updates is not one of ours."""
     stats = {}
     for name, value in values.items():
@@ -174,6 +171,6 @@ def _numbers(
     return (subset, epoch, stats) if "num_updates" in stats else None
 
 
-def _points(lines: Dict[int, Stats], name: str) -> List[Tuple[int, float]]:
+def _points(lines: dict[int, Stats], name: str) -> list[tuple[int, float]]:
     """Return (updates, value) where the metric is there, in the order of the updates."""
     return [(updates, lines[updates][name]) for updates in sorted(lines) if name in lines[updates]]

@@ -4,8 +4,9 @@ Hooks ask each attention for the weights of its heads and keep them; the modules
 always do. They are gone when the block is left.
 """
 
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Callable, Dict, Iterator, List, Tuple
+from typing import Any
 
 from fairseq.modules import MultiheadAttention
 from torch import Tensor, nn
@@ -20,16 +21,16 @@ KINDS = ("encoder", "decoder", "cross", "steps", "fusion", "gate")
 """Self-attention of the encoder and of the decoder, attention over the encoder, the steps of an
 attentive recurrence encoder, attention over the recurrence encoder, and the gated sum's lambda."""
 
-Place = Tuple[str, int]
+Place = tuple[str, int]
 """One of KINDS, and the layer."""
 
-Maps = Dict[Place, Tensor]
+Maps = dict[Place, Tensor]
 """Attention: (H, T, S). Steps: (2, H, R, S). Gate: (T, C), or (T, 1) for a scalar gate."""
 
 
-def places(model: nn.Module) -> Dict[Place, nn.Module]:
+def places(model: nn.Module) -> dict[Place, nn.Module]:
     """The modules of an encoder-decoder that have something to show, in the order of KINDS."""
-    found: Dict[Place, nn.Module] = {}
+    found: dict[Place, nn.Module] = {}
     attentions = (
         ("encoder", model.encoder, "self_attn"),
         ("decoder", model.decoder, "self_attn"),
@@ -53,7 +54,7 @@ def places(model: nn.Module) -> Dict[Place, nn.Module]:
     return found
 
 
-def layers_of(stack: Any) -> List[nn.Module]:
+def layers_of(stack: Any) -> list[nn.Module]:
     """The layers of an encoder or a decoder, from the bottom; none of something else."""
     layers = getattr(stack, "layers", [])
     return [layers[index] for index in range(len(layers))]  # iterating may drop some (LayerDrop)
@@ -75,8 +76,8 @@ def captured(model: nn.Module) -> Iterator[Maps]:
         the maps, filled by each forward pass anew
     """
     maps: Maps = {}
-    handles: List[RemovableHandle] = []
-    forms: Dict[MixedSelfAttention, str] = {}
+    handles: list[RemovableHandle] = []
+    forms: dict[MixedSelfAttention, str] = {}
     for place, module in places(model).items():
         if place[0] == "steps":
             keep = keep_steps(maps, place)
@@ -99,7 +100,7 @@ def captured(model: nn.Module) -> Iterator[Maps]:
             module.form = form
 
 
-def want_weights(module: nn.Module, args: Any, kwargs: Dict[str, Any]) -> Tuple[Any, Dict]:
+def want_weights(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict]:
     """Ask an attention for the weights of each head."""
     wanted = {"need_weights": True, "need_head_weights": True}
     if kwargs.get("incremental_state") is None:
@@ -108,13 +109,13 @@ def want_weights(module: nn.Module, args: Any, kwargs: Dict[str, Any]) -> Tuple[
     return args, {**kwargs, **wanted}
 
 
-Hook = Callable[[nn.Module, Any, Dict[str, Any], Any], None]
+Hook = Callable[[nn.Module, Any, dict[str, Any], Any], None]
 
 
 def keep_weights(maps: Maps, place: Place) -> Hook:
     """Keep an attention's weights."""
 
-    def keep(module: nn.Module, args: Any, kwargs: Dict[str, Any], output: Any) -> None:
+    def keep(module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> None:
         if output[1] is not None:
             maps[place] = output[1][:, 0].detach().float()
 
@@ -124,7 +125,7 @@ def keep_weights(maps: Maps, place: Place) -> Hook:
 def keep_steps(maps: Maps, place: Place) -> Hook:
     """Keep the weights of an attentive recurrent network's steps."""
 
-    def keep(module: nn.Module, args: Any, kwargs: Dict[str, Any], output: Any) -> None:
+    def keep(module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> None:
         maps[place] = module.weights(*args, **kwargs, out=output)[0].detach().float()
 
     return keep
@@ -133,7 +134,7 @@ def keep_steps(maps: Maps, place: Place) -> Hook:
 def keep_gate(maps: Maps, place: Place) -> Hook:
     """Keep a gated sum's lambda."""
 
-    def keep(module: nn.Module, args: Any, kwargs: Dict[str, Any], output: Any) -> None:
+    def keep(module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> None:
         maps[place] = module.gate(*args, **kwargs)[:, 0].detach().float()
 
     return keep

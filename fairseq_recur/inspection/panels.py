@@ -1,7 +1,8 @@
 """Captured maps as labelled matrices: which are wanted, and what their rows and columns are."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -46,9 +47,9 @@ class Labels:
         target: those that it predicts from them
     """
 
-    source: List[str]
-    read: List[str]
-    target: List[str]
+    source: list[str]
+    read: list[str]
+    target: list[str]
 
 
 @dataclass(frozen=True)
@@ -72,11 +73,11 @@ class Panel:
     title: str
     row_title: str
     column_title: str
-    rows: List[str]
-    columns: List[str]
+    rows: list[str]
+    columns: list[str]
     values: Tensor
 
-    def as_json(self) -> Dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """The fields, with the values as lists of rows."""
         return {**vars(self), "values": self.values.tolist()}
 
@@ -85,10 +86,10 @@ def panels(
     model: nn.Module,
     maps: Maps,
     labels: Labels,
-    show: Optional[Sequence[str]] = None,
+    show: Sequence[str] | None = None,
     layer: str = "top",
     head: str = "mean",
-) -> List[Panel]:
+) -> list[Panel]:
     """The matrices that are wanted, in the order of `KINDS`.
 
     Args:
@@ -104,7 +105,7 @@ def panels(
     """
     modules = {place: module for place, module in places(model).items() if place in maps}
     there = {kind: [i for k, i in modules if k == kind] for kind in KINDS}
-    chosen: List[Panel] = []
+    chosen: list[Panel] = []
     for kind in KINDS if show is None else sorted(set(show), key=KINDS.index):
         if not there[kind] and show is not None:
             has = ", ".join(k for k in KINDS if there[k]) or "nothing to show"
@@ -122,7 +123,7 @@ def panels(
     return chosen
 
 
-def choose_layers(kind: str, there: List[int], layer: str, required: bool) -> List[int]:
+def choose_layers(kind: str, there: list[int], layer: str, required: bool) -> list[int]:
     """Of the layers that a kind has those that are wanted; ConfigError if a required one lacks."""
     if layer == "all":
         return there
@@ -135,7 +136,7 @@ def choose_layers(kind: str, there: List[int], layer: str, required: bool) -> Li
     return []
 
 
-def span(numbers: List[int]) -> str:
+def span(numbers: list[int]) -> str:
     """Layers in words: "layer 5" or "layers 0 to 5"."""
     if len(numbers) == 1:
         return f"layer {numbers[0]}"
@@ -199,7 +200,7 @@ class Context:
             self.labels.target, columns, values,
         )  # fmt: skip
 
-    def rows(self, number: int) -> Tuple[str, List[str]]:
+    def rows(self, number: int) -> tuple[str, list[str]]:
         """What a row is."""
         if self.kind == "encoder":
             return "source", self.labels.source
@@ -207,7 +208,7 @@ class Context:
             return "step", [str(step) for step in range(1, number + 1)]
         return "predicts", self.labels.target
 
-    def columns(self, number: int) -> Tuple[str, List[str]]:
+    def columns(self, number: int) -> tuple[str, list[str]]:
         """What a column is."""
         positions = [str(position) for position in range(1, number + 1)]
         if self.kind == "decoder":

@@ -1,7 +1,7 @@
 """Running a model on one sentence: its translation, and what it looked at."""
 
 from collections import defaultdict
-from typing import Any, Dict, List
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -53,8 +53,8 @@ def look(
             model.decoder(inputs, encoder_out=encoded)
             return dict(maps)
         of_encoder = dict(maps)
-        rows: Dict[Any, List[Tensor]] = defaultdict(list)
-        state: Dict[str, Any] = {}
+        rows: dict[Any, list[Tensor]] = defaultdict(list)
+        state: dict[str, Any] = {}
         for length in range(1, len(target) + 1):
             maps.clear()
             model.decoder(inputs[:, :length], encoder_out=encoded, incremental_state=state)

@@ -1,7 +1,6 @@
 """What fairseq's BART checkpoints have beside the weights of a Transformer."""
 
 import logging
-from typing import Dict
 
 from fairseq.models import BaseFairseqModel
 from torch import Tensor
@@ -15,9 +14,7 @@ TABLES = (
 )
 
 
-def leave_out_what_is_barts_alone(
-    state_dict: Dict[str, Tensor], model: BaseFairseqModel
-) -> None:
+def leave_out_what_is_barts_alone(state_dict: dict[str, Tensor], model: BaseFairseqModel) -> None:
     """Remove classification heads and the row of <mask>, as fairseq's own BART does.
 
     The row goes if the model has BART's embeddings, learned positions with a norm, and one

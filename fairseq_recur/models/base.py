@@ -3,7 +3,7 @@
 import logging
 from argparse import Namespace
 from collections import defaultdict
-from typing import Any, Dict, List, Optional
+from typing import Any
 
 from fairseq.models import BaseFairseqModel
 from omegaconf import DictConfig
@@ -11,8 +11,8 @@ from torch import Tensor
 
 from fairseq_recur import compat
 from fairseq_recur.errors import CheckpointError
-from fairseq_recur.models.monitoring import Monitor
 from fairseq_recur.models.bart import leave_out_what_is_barts_alone
+from fairseq_recur.models.monitoring import Monitor
 from fairseq_recur.modules.part import Part
 
 logger = logging.getLogger(__name__)
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 class RecurrentModel(BaseFairseqModel):
     """Mixin of the models, before the fairseq model that they extend."""
 
-    monitor: Optional[Monitor] = None
+    monitor: Monitor | None = None
 
     def show_parts(self, interval: int) -> None:
         """Show the recurrent parts in the training log, at one update in *interval*; 0: never."""
@@ -46,7 +46,7 @@ class RecurrentModel(BaseFairseqModel):
             self.bfloat16()
         super().prepare_for_inference_(cfg)
 
-    def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> None:
+    def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
         """Make a checkpoint of another fairseq, of the stock Transformer, or of BART, fit.
 
         Parts in a slot of which the checkpoint has no weight at all keep their fresh
@@ -69,9 +69,9 @@ class RecurrentModel(BaseFairseqModel):
                     f"({len(weights)} tensors, {size:,} values)"
                 )
 
-    def part_weights(self) -> Dict[str, Dict[str, Dict[str, Tensor]]]:
+    def part_weights(self) -> dict[str, dict[str, dict[str, Tensor]]]:
         """The weights that a stock Transformer lacks: {slot: {part's name: {key: weight}}}."""
-        weights: Dict[str, Dict[str, Dict[str, Tensor]]] = defaultdict(dict)
+        weights: dict[str, dict[str, dict[str, Tensor]]] = defaultdict(dict)
         for name, module in self.named_modules():
             if isinstance(module, Part):
                 weights[module.slot][name] = module.state_dict(prefix=name + ".")
@@ -79,10 +79,10 @@ class RecurrentModel(BaseFairseqModel):
 
     def load_state_dict(
         self,
-        state_dict: Dict[str, Tensor],
+        state_dict: dict[str, Tensor],
         strict: bool = True,
-        model_cfg: Optional[DictConfig] = None,
-        args: Optional[Namespace] = None,
+        model_cfg: DictConfig | None = None,
+        args: Namespace | None = None,
     ) -> Any:
         """Load weights; see `upgrade_state_dict_named` for those of other models.
 
@@ -97,7 +97,7 @@ class RecurrentModel(BaseFairseqModel):
                 raise
             raise CheckpointError(problems) from error
 
-    def misfits(self, state_dict: Dict[str, Tensor]) -> str:
+    def misfits(self, state_dict: dict[str, Tensor]) -> str:
         """How a checkpoint's weights differ from the model's, a line each; empty if they do not."""
         own = self.state_dict()
         shapes = [

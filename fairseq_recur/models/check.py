@@ -1,8 +1,8 @@
 """What is wrong with a configuration, all of it at once, before anything is built."""
 
 from argparse import Namespace
+from collections.abc import Iterator
 from dataclasses import fields
-from typing import Iterator, List, Set
 
 from fairseq.data import Dictionary
 
@@ -48,7 +48,7 @@ def check_config(
     Raises:
         ConfigError: with everything that is wrong, one line each
     """
-    problems: List[str] = list(unknown_values(cfg))
+    problems: list[str] = list(unknown_values(cfg))
     if not problems:
         chosen = given(cfg, RecurrentTransformerConfig(), preset)
         problems = [
@@ -122,7 +122,7 @@ def recurrence(cfg: Namespace) -> Iterator[str]:
         )
 
 
-def without_effect(cfg: Namespace, chosen: Set[str]) -> Iterator[str]:
+def without_effect(cfg: Namespace, chosen: set[str]) -> Iterator[str]:
     """Options that were set but would change nothing."""
     for name, other, values in ONLY_WITH:
         if name in chosen and getattr(cfg, other) not in values:

@@ -2,14 +2,14 @@
 
 import math
 from argparse import Namespace
-from typing import Dict, Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
 
 from fairseq_recur.models.flags import flag
 from fairseq_recur.modules.rem_heads import parse_range, parse_rem_heads
 
 # The parts that read an option; all others would ignore it.
 MIXTURES = {"rsa", "toeplitz", "full_matrix"}
-READ_BY: Dict[str, Set[str]] = {
+READ_BY: dict[str, set[str]] = {
     "rsa_heads": {"rsa"},
     "rsa_dilations": {"rsa"},
     "rsa_max_power": {"rsa"},
@@ -26,7 +26,7 @@ READ_BY: Dict[str, Set[str]] = {
 }
 
 
-def self_attention(cfg: Namespace, sides: Sequence[str], given: Set[str]) -> Iterator[str]:
+def self_attention(cfg: Namespace, sides: Sequence[str], given: set[str]) -> Iterator[str]:
     """Everything that is wrong, one line each.
 
     Args:
@@ -57,7 +57,7 @@ def self_attention(cfg: Namespace, sides: Sequence[str], given: Set[str]) -> Ite
         )
 
 
-def directional(cfg: Namespace, parts: Dict[str, str]) -> Iterator[str]:
+def directional(cfg: Namespace, parts: dict[str, str]) -> Iterator[str]:
     """Where directional cannot be, and the heads that it cannot halve."""
     if parts["decoder"] == "directional":
         yield (
@@ -89,7 +89,7 @@ def rem_values(cfg: Namespace) -> Iterator[str]:
             yield f"{flag(name)} {error}"
 
 
-def mixtures(cfg: Namespace, parts: Set[str]) -> Iterator[str]:
+def mixtures(cfg: Namespace, parts: set[str]) -> Iterator[str]:
     """The gate and the form of the mixture."""
     if cfg.rsa_gate_init != "random":
         try:

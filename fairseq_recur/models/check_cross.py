@@ -1,7 +1,7 @@
 """What is wrong with the options of the parts for the cross-attention."""
 
 from argparse import Namespace
-from typing import Dict, Iterator, Set
+from collections.abc import Iterator
 
 from fairseq_recur.models.flags import flag
 
@@ -9,7 +9,7 @@ SEGMENTED = {"srformer", "segmented", "xl", "global"}
 SRFORMER = {"srformer"}
 
 # The parts that read an option; all others would ignore it.
-READ_BY: Dict[str, Set[str]] = {
+READ_BY: dict[str, set[str]] = {
     "segment_size": SEGMENTED,
     "target_length": SEGMENTED,
     "target_length_mode": SEGMENTED,
@@ -32,7 +32,7 @@ READ_BY: Dict[str, Set[str]] = {
 NEURON = ("srformer_leak_init", "srformer_threshold_init", "srformer_surrogate", "srformer_form")
 
 
-def cross_attention(cfg: Namespace, given: Set[str]) -> Iterator[str]:
+def cross_attention(cfg: Namespace, given: set[str]) -> Iterator[str]:
     """Everything that is wrong, one line each.
 
     Args:
@@ -64,7 +64,7 @@ def cross_attention(cfg: Namespace, given: Set[str]) -> Iterator[str]:
                 yield f"{flag(name)} leaves no place for --cross-attention {part}; leave one out"
 
 
-def srformer(cfg: Namespace, given: Set[str]) -> Iterator[str]:
+def srformer(cfg: Namespace, given: set[str]) -> Iterator[str]:
     """Options that exclude each other."""
     if cfg.srformer_sigma and cfg.srformer_no_segmented_term:
         yield (

@@ -3,7 +3,7 @@
 import importlib.util
 import os
 from argparse import Namespace
-from typing import Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from fairseq.data import Dictionary

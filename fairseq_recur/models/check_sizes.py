@@ -1,10 +1,10 @@
 """Numbers out of range, and sizes that do not fit into this machine's memory."""
 
-import math
 import os
 from argparse import Namespace
+from collections.abc import Iterator
 from dataclasses import Field
-from typing import Any, Dict, Iterator, Optional, Tuple
+from typing import Any
 
 import torch
 from fairseq.data import Dictionary
@@ -15,7 +15,7 @@ LARGEST = 2**31 - 1
 WIDEST, DEEPEST = 2**17, 1000
 
 # Both ends are allowed. An option that is in no table is from 0 to LARGEST.
-WHOLE: Dict[str, Tuple[int, int]] = {
+WHOLE: dict[str, tuple[int, int]] = {
     # fairseq's sinusoids divide by half the width less one.
     "encoder_embed_dim": (4, WIDEST),
     "decoder_embed_dim": (4, WIDEST),
@@ -44,7 +44,7 @@ WHOLE: Dict[str, Tuple[int, int]] = {
     "tokens_per_sample": (1, LARGEST),
 }
 # Initial values beyond these would overflow in the first products.
-REAL: Dict[str, Tuple[float, float]] = {
+REAL: dict[str, tuple[float, float]] = {
     "encoder_layerdrop": (0, 0.99),
     "decoder_layerdrop": (0, 0.99),
     "quant_noise_pq": (0, 0.99),
@@ -57,7 +57,7 @@ REAL: Dict[str, Tuple[float, float]] = {
 }
 
 
-def numbers(cfg: Namespace, options: Dict[str, "Field[Any]"]) -> Iterator[str]:
+def numbers(cfg: Namespace, options: dict[str, "Field[Any]"]) -> Iterator[str]:
     """Numbers that are none, such as nan, and numbers out of range.
 
     Args:
@@ -104,7 +104,7 @@ def memory(cfg: Namespace, source: Dictionary, target: Dictionary) -> Iterator[s
         )
 
 
-def installed_memory() -> Optional[int]:
+def installed_memory() -> int | None:
     """The bytes of this machine's memory; None where the system does not say."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -112,7 +112,7 @@ def installed_memory() -> Optional[int]:
         return None
 
 
-Sizes = Dict[Tuple[str, ...], int]
+Sizes = dict[tuple[str, ...], int]
 """How many numbers come of which options."""
 
 

@@ -1,8 +1,8 @@
 """What is wrong with the options of a T5, or with those of fairseq's Transformer in one."""
 
 from argparse import Namespace
+from collections.abc import Iterator
 from dataclasses import fields
-from typing import Iterator, Set
 
 from fairseq_recur.models.flags import flag
 from fairseq_recur.models.t5_config import T5Config
@@ -29,7 +29,7 @@ NOT_IN_T5 = (
 OPTIONS = [f.name for f in fields(T5Config) if f.name not in ("_name", "host")]
 
 
-def t5(cfg: Namespace, given: Set[str]) -> Iterator[str]:
+def t5(cfg: Namespace, given: set[str]) -> Iterator[str]:
     """Everything that is wrong, one line each.
 
     Args:

@@ -5,8 +5,9 @@ is ``--encoder-embed-dim``), taken from the installed fairseq so that a recipe f
 stock model keeps its meaning, and the options of the recurrent parts.
 """
 
+from collections.abc import Iterator
 from dataclasses import MISSING, dataclass, field, fields, make_dataclass
-from typing import Any, Iterator, Optional, Tuple
+from typing import Any, Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models.transformer import TransformerConfig
@@ -32,9 +33,9 @@ FOLLOWS = {
 }
 
 # The stock type is a list, but the code that reads the value splits a string.
-TYPES = {"encoder_layers_to_keep": Optional[str], "decoder_layers_to_keep": Optional[str]}
+TYPES = {"encoder_layers_to_keep": Optional[str], "decoder_layers_to_keep": Optional[str]}  # noqa: UP045 (fairseq reads the form)
 
-DataclassField = Tuple[str, Any, Any]
+DataclassField = tuple[str, Any, Any]
 
 
 def host_fields() -> Iterator[DataclassField]:

@@ -1,7 +1,7 @@
 """The Transformer decoder whose upper layers read the recurrence encoder."""
 
 from itertools import count
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any
 
 from fairseq.data import Dictionary
 from fairseq.models.transformer import TransformerConfig, TransformerDecoderBase
@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from fairseq_recur.models.config import fused_layers
 from fairseq_recur.models.encoder import EncoderOut
 from fairseq_recur.models.layers import wrap_layer
-from fairseq_recur.modules.decoding import note_step
 from fairseq_recur.modules.decoder_layer import DecoderLayer, FusedDecoderLayer
+from fairseq_recur.modules.decoding import note_step
 from fairseq_recur.modules.fusion import IncrementalState
 from fairseq_recur.modules.t5_projections import is_t5
 
@@ -65,19 +65,19 @@ class RecurrentTransformerDecoder(TransformerDecoderBase):
         """The tokens' rows of the embedding matrix: (B, T) to (B, T, C)."""
         return self.embed_tokens(tokens)
 
-    def self_attention_mask(self, x: Tensor, keys: int, causal: bool) -> Optional[Tensor]:
+    def self_attention_mask(self, x: Tensor, keys: int, causal: bool) -> Tensor | None:
         """What is added to the scores of *x* (T, B, C) over *keys* positions: (T, S) or None."""
         return self.buffered_future_mask(x) if causal else None
 
     def extract_features_scriptable(
         self,
         prev_output_tokens: Tensor,
-        encoder_out: Optional[EncoderOut],
+        encoder_out: EncoderOut | None,
         incremental_state: IncrementalState = None,
         full_context_alignment: bool = False,
-        alignment_layer: Optional[int] = None,
-        alignment_heads: Optional[int] = None,
-    ) -> Tuple[Tensor, Dict[str, List[Any]]]:
+        alignment_layer: int | None = None,
+        alignment_heads: int | None = None,
+    ) -> tuple[Tensor, dict[str, list[Any]]]:
         """The decoder without its output layer; arguments and results are fairseq's.
 
         Without fusion it is fairseq's own method; fairseq's loop over the layers cannot

@@ -1,7 +1,5 @@
 """The Transformer encoder with a recurrence encoder beside it."""
 
-from typing import Dict, List, Optional
-
 import torch
 from fairseq.data import Dictionary
 from fairseq.models.transformer import TransformerConfig, TransformerEncoderBase
@@ -13,7 +11,7 @@ from fairseq_recur.modules.multicolumn import MultiColumn
 from fairseq_recur.modules.parts import MULTICOLUMN, RECURRENCE
 from fairseq_recur.modules.recurrence_encoder import RecurrenceEncoder
 
-EncoderOut = Dict[str, List[Tensor]]
+EncoderOut = dict[str, list[Tensor]]
 
 
 class RecurrentTransformerEncoder(TransformerEncoderBase):
@@ -53,9 +51,9 @@ class RecurrentTransformerEncoder(TransformerEncoderBase):
     def forward(
         self,
         src_tokens: Tensor,
-        src_lengths: Optional[Tensor] = None,
+        src_lengths: Tensor | None = None,
         return_all_hiddens: bool = False,
-        token_embeddings: Optional[Tensor] = None,
+        token_embeddings: Tensor | None = None,
     ) -> EncoderOut:
         """Encode (B, S) source tokens; see fairseq's encoder, and the class for what is added."""
         out = super().forward(src_tokens, src_lengths, return_all_hiddens, token_embeddings)

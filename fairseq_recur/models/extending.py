@@ -1,7 +1,8 @@
 """Parts from outside: a plug-in of one's own adds a value to a slot's flag."""
 
+from collections.abc import Iterator
 from dataclasses import fields
-from typing import Any, Dict, Iterator, Type
+from typing import Any
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models import MODEL_DATACLASS_REGISTRY
@@ -11,7 +12,7 @@ from fairseq_recur.errors import ConfigError
 from fairseq_recur.models.attention_config import SelfAttentionConfig
 from fairseq_recur.modules import parts
 
-SLOTS: Dict[str, Dict[str, Any]] = {
+SLOTS: dict[str, dict[str, Any]] = {
     "encoder_self_attention": parts.SELF_ATTENTION,
     "decoder_self_attention": parts.SELF_ATTENTION,
     "cross_attention": parts.CROSS_ATTENTION,
@@ -46,7 +47,7 @@ def add_part(slot: str, name: str, part: Any) -> None:
     store_again()
 
 
-def configurations() -> Iterator[Type[FairseqDataclass]]:
+def configurations() -> Iterator[type[FairseqDataclass]]:
     """The dataclasses of the plug-in's models and those that they extend."""
     ours = (c for c in MODEL_DATACLASS_REGISTRY.values() if issubclass(c, SelfAttentionConfig))
     yield from dict.fromkeys(base for config in ours for base in config.__mro__)

@@ -1,8 +1,9 @@
 """Options as their flags on the command line, and what is wrong with a single one."""
 
 from argparse import ArgumentParser, Namespace
+from collections.abc import Container, Iterator
 from dataclasses import Field, fields
-from typing import Any, Container, Dict, Iterator, Set
+from typing import Any
 
 from fairseq.dataclass import FairseqDataclass
 
@@ -28,7 +29,7 @@ def read_numbers(parser: ArgumentParser, names: Container[str]) -> None:
             action.type = int
 
 
-def given(cfg: Namespace, *defaults: FairseqDataclass) -> Set[str]:
+def given(cfg: Namespace, *defaults: FairseqDataclass) -> set[str]:
     """The options that somebody has set: those with a value that is the default of none.
 
     Args:
@@ -48,7 +49,7 @@ def given(cfg: Namespace, *defaults: FairseqDataclass) -> Set[str]:
     }
 
 
-def unknown_choices(cfg: Namespace, options: Dict[str, "Field[Any]"]) -> Iterator[str]:
+def unknown_choices(cfg: Namespace, options: dict[str, "Field[Any]"]) -> Iterator[str]:
     """Values that are none of an option's choices, and probabilities that are none."""
     for name, option in options.items():
         value = getattr(cfg, name)

@@ -1,8 +1,8 @@
 """The decoder-only language model: fairseq's, with the self-attention parts in its slot."""
 
 from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
-from typing import Iterator
 
 from fairseq.data import Dictionary
 from fairseq.dataclass import ChoiceEnum
@@ -26,9 +26,7 @@ from fairseq_recur.modules.parts import SELF_ATTENTION
 
 
 @dataclass
-class RsaLanguageModelConfig(
-    SelfAttentionConfig, MonitoringConfig, TransformerLanguageModelConfig
-):
+class RsaLanguageModelConfig(SelfAttentionConfig, MonitoringConfig, TransformerLanguageModelConfig):
     """The options of fairseq's ``transformer_lm`` and of the self-attention parts."""
 
     decoder_self_attention: ChoiceEnum(list(SELF_ATTENTION)) = field(

@@ -1,7 +1,6 @@
 """The one encoder-decoder whose parts are exchangeable."""
 
 from argparse import ArgumentParser, Namespace
-from typing import Optional
 
 from fairseq.data import Dictionary
 from fairseq.dataclass.utils import gen_parser_from_dataclass
@@ -56,7 +55,7 @@ class RecurrentTransformerModel(RecurrentModel, TransformerModelBase):
         cfg: TransformerConfig,
         dictionary: Dictionary,
         embed_dim: int,
-        path: Optional[str] = None,
+        path: str | None = None,
     ) -> nn.Embedding:
         """The embedding matrix; T5's begins with deviation 1 in all of its rows."""
         embedding = super().build_embedding(cfg, dictionary, embed_dim, path)

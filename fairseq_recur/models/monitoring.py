@@ -2,9 +2,10 @@
 
 import logging
 import re
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
+from typing import NamedTuple
 
 import torch
 from fairseq.dataclass import FairseqDataclass
@@ -50,13 +51,13 @@ def place(name: str) -> str:
     return f"{found[1]}_{found[2]}" if found else name.replace(".", "_")
 
 
-def observed(model: nn.Module) -> List[Tuple[str, Observed]]:
+def observed(model: nn.Module) -> list[tuple[str, Observed]]:
     """The modules with something to show, each with its `place`."""
     modules = model.named_modules()
     return [(place(name), module) for name, module in modules if isinstance(module, Observed)]
 
 
-def of_parameters(model: nn.Module) -> Dict[str, Shown]:
+def of_parameters(model: nn.Module) -> dict[str, Shown]:
     """What the parameters are, as {"gate_encoder_0": (0.27, 1), "rem_encoder_0": ..., ...}."""
     with torch.no_grad():
         values = {
@@ -70,7 +71,7 @@ def of_parameters(model: nn.Module) -> Dict[str, Shown]:
     return {name: Shown(number, 1.0) for name, number in zip(values, numbers)}
 
 
-def of_activations(model: nn.Module, moments: List[Tensor]) -> Dict[str, Shown]:
+def of_activations(model: nn.Module, moments: list[Tensor]) -> dict[str, Shown]:
     """What a forward pass computed, all workers together, as {"spike_decoder_0": (0.4, n), ...}.
 
     Args:
@@ -119,10 +120,10 @@ class Monitor:
 
     def __init__(self, interval: int) -> None:
         self.interval = interval
-        self.seen: Dict[str, float] = {}
-        self.first: Optional[int] = None
+        self.seen: dict[str, float] = {}
+        self.first: int | None = None
         self.looking = False
-        self.warned: Set[str] = set()
+        self.warned: set[str] = set()
 
     def before(self, model: nn.Module, num_updates: int) -> None:
         """To be called before each forward pass of training."""
@@ -150,7 +151,7 @@ class Monitor:
             moments = [module.unwatch() for module in modules]
         self.show(of_activations(model, moments))
 
-    def show(self, values: Dict[str, Shown]) -> None:
+    def show(self, values: dict[str, Shown]) -> None:
         """Log them, and remember them for updates without a look."""
         for name, (value, weight) in values.items():
             self.seen[name] = value

@@ -5,7 +5,7 @@ Every preset is registered as a model of its own, with a dataclass of its own, s
 """
 
 from dataclasses import field, fields, make_dataclass
-from typing import Any, Dict, Type
+from typing import Any
 
 from fairseq.models import register_model
 
@@ -13,101 +13,105 @@ from fairseq_recur.models.config import RecurrentTransformerConfig
 from fairseq_recur.models.model import RecurrentTransformerModel
 
 # Sizes of the host, named as fairseq names them. The base size is the dataclass's default.
-SIZES: Dict[str, Dict[str, Any]] = {
+SIZES: dict[str, dict[str, Any]] = {
     "": {},
-    "_tiny": dict(
-        encoder_embed_dim=128,
-        encoder_ffn_embed_dim=512,
-        encoder_layers=2,
-        encoder_attention_heads=4,
-        decoder_layers=2,
-        decoder_attention_heads=4,
-    ),
-    "_iwslt_de_en": dict(
-        encoder_ffn_embed_dim=1024,
-        encoder_attention_heads=4,
-        decoder_attention_heads=4,
-    ),
+    "_tiny": {
+        "encoder_embed_dim": 128,
+        "encoder_ffn_embed_dim": 512,
+        "encoder_layers": 2,
+        "encoder_attention_heads": 4,
+        "decoder_layers": 2,
+        "decoder_attention_heads": 4,
+    },
+    "_iwslt_de_en": {
+        "encoder_ffn_embed_dim": 1024,
+        "encoder_attention_heads": 4,
+        "decoder_attention_heads": 4,
+    },
     "_wmt_en_de": {},
-    "_wmt_en_de_big": dict(
-        encoder_embed_dim=1024,
-        encoder_ffn_embed_dim=4096,
-        encoder_attention_heads=16,
-        decoder_attention_heads=16,
-        dropout=0.3,
-        attention_dropout=0.1,
-    ),
+    "_wmt_en_de_big": {
+        "encoder_embed_dim": 1024,
+        "encoder_ffn_embed_dim": 4096,
+        "encoder_attention_heads": 16,
+        "decoder_attention_heads": 16,
+        "dropout": 0.3,
+        "attention_dropout": 0.1,
+    },
     "_wmt_zh_en": {},
 }
 
 # Systems: which parts they are made of.
-SYSTEMS: Dict[str, Dict[str, Any]] = {
+SYSTEMS: dict[str, dict[str, Any]] = {
     # Hao et al. 2019, the paper's default: one layer of BiARN, stacked into the top layer.
-    "transformer_biarn": dict(recurrence="biarn"),
+    "transformer_biarn": {"recurrence": "biarn"},
     # Huang et al. 2023: every head of every self-attention with a regular matrix, and mu = -3, as
     # CodeT5's. With -1, as for its language model, it learns to translate much later: rows of the
     # encoder's matrices add up to as much as 54 (examples/modeling_recurrence/README.md).
-    "rsa_transformer": dict(
-        encoder_self_attention="rsa", decoder_self_attention="rsa", rsa_gate_init="-3"
-    ),
+    "rsa_transformer": {
+        "encoder_self_attention": "rsa",
+        "decoder_self_attention": "rsa",
+        "rsa_gate_init": "-3",
+    },
     # Long et al. 2023 around this host; s = 64 as in the paper.
-    "srformer": dict(cross_attention="srformer"),
+    "srformer": {"cross_attention": "srformer"},
     # What Hao et al. 2019 compare with in table 4. Shaw et al. 2018: k = 16, in place of the
     # absolute positions; Shen et al. 2018, in the encoder; Chen et al. 2018, six layers of RNN.
-    "transformer_relpos": dict(
-        encoder_self_attention="relative",
-        decoder_self_attention="relative",
-        relative_clip=16,
-        no_token_positional_embeddings=True,
-    ),
-    "transformer_disan": dict(encoder_self_attention="directional"),
-    "transformer_rnn_multicolumn": dict(
-        recurrence="birnn", recurrence_layers=6, recurrence_fusion="multicolumn"
-    ),
+    "transformer_relpos": {
+        "encoder_self_attention": "relative",
+        "decoder_self_attention": "relative",
+        "relative_clip": 16,
+        "no_token_positional_embeddings": True,
+    },
+    "transformer_disan": {"encoder_self_attention": "directional"},
+    "transformer_rnn_multicolumn": {
+        "recurrence": "birnn",
+        "recurrence_layers": 6,
+        "recurrence_fusion": "multicolumn",
+    },
 }
 
 # T5 v1.0, whose small size is the base size of the Transformer (Raffel et al. 2020).
-T5: Dict[str, Any] = dict(
-    host="t5",
-    encoder_normalize_before=True,
-    decoder_normalize_before=True,
-    no_scale_embedding=True,
-    no_token_positional_embeddings=True,
-    share_all_embeddings=True,
-    share_decoder_input_output_embed=True,
-    dropout=0.1,
-    attention_dropout=0.1,
-    activation_dropout=0.1,
-)
+T5: dict[str, Any] = {
+    "host": "t5",
+    "encoder_normalize_before": True,
+    "decoder_normalize_before": True,
+    "no_scale_embedding": True,
+    "no_token_positional_embeddings": True,
+    "share_all_embeddings": True,
+    "share_decoder_input_output_embed": True,
+    "dropout": 0.1,
+    "attention_dropout": 0.1,
+    "activation_dropout": 0.1,
+}
 
 # BART, as fairseq's architectures of that name have it (Lewis et al. 2020).
-BART: Dict[str, Any] = dict(
-    encoder_learned_pos=True,
-    decoder_learned_pos=True,
-    layernorm_embedding=True,
-    no_scale_embedding=True,
-    share_all_embeddings=True,
-    share_decoder_input_output_embed=True,
-    activation_fn="gelu",
-)
-BART_BASE_SHAPE: Dict[str, Any] = dict(
-    encoder_embed_dim=768,
-    encoder_ffn_embed_dim=3072,
-    encoder_attention_heads=12,
-    decoder_attention_heads=12,
-)
-BART_LARGE_SHAPE: Dict[str, Any] = dict(
-    encoder_embed_dim=1024,
-    encoder_ffn_embed_dim=4096,
-    encoder_layers=12,
-    decoder_layers=12,
-    encoder_attention_heads=16,
-    decoder_attention_heads=16,
-)
+BART: dict[str, Any] = {
+    "encoder_learned_pos": True,
+    "decoder_learned_pos": True,
+    "layernorm_embedding": True,
+    "no_scale_embedding": True,
+    "share_all_embeddings": True,
+    "share_decoder_input_output_embed": True,
+    "activation_fn": "gelu",
+}
+BART_BASE_SHAPE: dict[str, Any] = {
+    "encoder_embed_dim": 768,
+    "encoder_ffn_embed_dim": 3072,
+    "encoder_attention_heads": 12,
+    "decoder_attention_heads": 12,
+}
+BART_LARGE_SHAPE: dict[str, Any] = {
+    "encoder_embed_dim": 1024,
+    "encoder_ffn_embed_dim": 4096,
+    "encoder_layers": 12,
+    "decoder_layers": 12,
+    "encoder_attention_heads": 16,
+    "decoder_attention_heads": 16,
+}
 
-SRFORMER: Dict[str, Any] = SYSTEMS["srformer"]
+SRFORMER: dict[str, Any] = SYSTEMS["srformer"]
 
-PRESETS: Dict[str, Dict[str, Any]] = {
+PRESETS: dict[str, dict[str, Any]] = {
     **{
         system + size: {**sizes, **parts}
         for system, parts in SYSTEMS.items()
@@ -121,7 +125,7 @@ PRESETS: Dict[str, Dict[str, Any]] = {
 }
 
 
-def preset_config(name: str, defaults: Dict[str, Any]) -> Type[RecurrentTransformerConfig]:
+def preset_config(name: str, defaults: dict[str, Any]) -> type[RecurrentTransformerConfig]:
     """The configuration's dataclass with other defaults."""
     changed = [
         (f.name, f.type, field(default=defaults[f.name], metadata=f.metadata))

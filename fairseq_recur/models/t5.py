@@ -5,8 +5,6 @@ a mean; scores are not scaled; positions act through a bias in the self-attentio
 each stack, and nowhere else; tied logits are multiplied by C^-1/2.
 """
 
-from typing import Optional
-
 import torch.nn.functional as F
 from fairseq.data import Dictionary
 from fairseq.models.transformer import TransformerConfig
@@ -37,9 +35,9 @@ class T5Encoder(RecurrentTransformerEncoder):
     def forward_scriptable(
         self,
         src_tokens: Tensor,
-        src_lengths: Optional[Tensor] = None,
+        src_lengths: Tensor | None = None,
         return_all_hiddens: bool = False,
-        token_embeddings: Optional[Tensor] = None,
+        token_embeddings: Tensor | None = None,
     ) -> EncoderOut:
         """Encode (B, S) source tokens; arguments and results are those of fairseq's encoder."""
         padding = src_tokens.eq(self.padding_idx)

@@ -1,6 +1,6 @@
 """The bidirectional attentive recurrent network (BiARN)."""
 
-from typing import Callable, Iterable, Optional
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
@@ -39,14 +39,14 @@ class BiARN(GatedRecurrence):
         """As in `GatedRecurrence`."""
         return (self.w_h,)
 
-    def forward(self, x: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
+    def forward(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
         """(B, S, I) and (B, S) bool or None to (B, R, 2C).
 
         With a step a token, state t stands where the sentence's token t does.
         """
         return self.show(self.states(x, padding_mask), padding_mask)
 
-    def states(self, x: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
+    def states(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
         """`forward`, unobserved."""
         h0 = self.initial_states(x, padding_mask)
         chains = self.attention.over(x, padding_mask), h0, self.w_x, self.w_h, self.bias
@@ -57,7 +57,7 @@ class BiARN(GatedRecurrence):
         order, lengths = real_tokens_first(padding_mask)
         return to_their_places(attentive_recurrence(*chains, x.size(1), lengths), order)
 
-    def weights(self, x: Tensor, padding_mask: Optional[Tensor], out: Tensor) -> Tensor:
+    def weights(self, x: Tensor, padding_mask: Tensor | None, out: Tensor) -> Tensor:
         """The attention of every step, for those who want to see it.
 
         Args:
@@ -89,7 +89,7 @@ class SharedAdditiveAttention(nn.Module):
         for linear in (self.query, self.key, self.score):
             nn.init.xavier_uniform_(linear.weight)
 
-    def over(self, x: Tensor, padding_mask: Optional[Tensor]) -> Attend:
+    def over(self, x: Tensor, padding_mask: Tensor | None) -> Attend:
         """The attention over *x* (B, S, I) as a function of (B, 2, C) states."""
         keys, score = self.key(x), self.score.weight.squeeze(0)
         dropout = self.dropout if self.training else 0.0
@@ -99,7 +99,7 @@ class SharedAdditiveAttention(nn.Module):
 
         return attend
 
-    def weights(self, states: Tensor, x: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
+    def weights(self, states: Tensor, x: Tensor, padding_mask: Tensor | None) -> Tensor:
         """Of (B, N, C) states over *x*, without dropout: (B, 1, N, S)."""
         keys, score = self.key(x), self.score.weight.squeeze(0)
         # What attention reads from unit vectors is its weights.
@@ -128,7 +128,7 @@ class SharedMultiheadAttention(nn.Module):
         """(B, L, C) to (B, H, L, D)."""
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
-    def over(self, x: Tensor, padding_mask: Optional[Tensor]) -> Attend:
+    def over(self, x: Tensor, padding_mask: Tensor | None) -> Attend:
         """The attention over *x* (B, S, I) as a function of (B, 2, C) states."""
         keys, values = self.split_heads(self.key(x)), self.split_heads(self.value(x))
         dropout = self.dropout if self.training else 0.0
@@ -140,7 +140,7 @@ class SharedMultiheadAttention(nn.Module):
 
         return attend
 
-    def weights(self, states: Tensor, x: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
+    def weights(self, states: Tensor, x: Tensor, padding_mask: Tensor | None) -> Tensor:
         """Of (B, N, C) states over *x*, without dropout: (B, H, N, S)."""
         query, keys = self.split_heads(self.query(states)), self.split_heads(self.key(x))
         values = unit_vectors(x).unsqueeze(1).expand(-1, self.heads, -1, -1)

@@ -1,6 +1,6 @@
 """The bidirectional recurrent network over the source's tokens."""
 
-from typing import Iterable, Optional
+from collections.abc import Iterable
 
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
@@ -31,11 +31,11 @@ class BiRNN(GatedRecurrence):
         """As in `GatedRecurrence`."""
         return self.gru.weight_hh_l0, self.gru.weight_hh_l0_reverse
 
-    def forward(self, x: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
+    def forward(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
         """(B, S, I) and (B, S) bool or None to (B, S, 2C), zero at padding."""
         return self.show(self.states(x, padding_mask), padding_mask)
 
-    def states(self, x: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
+    def states(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
         """`forward`, unobserved."""
         h0 = self.initial_states(x, padding_mask)
         if padding_mask is None:

@@ -1,6 +1,7 @@
 """fairseq's Transformer decoder layer with slots for its attentions, and with fusion."""
 
-from typing import Any, Callable, Optional, Tuple
+from collections.abc import Callable
+from typing import Any
 
 from fairseq.models.transformer import TransformerConfig
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
@@ -12,7 +13,7 @@ from fairseq_recur.modules.segmented_attention import SegmentedAttention
 from fairseq_recur.modules.t5_attention import T5CrossAttention, T5SelfAttention
 from fairseq_recur.modules.t5_projections import is_t5, use_t5_sublayers
 
-Output = Tuple[Tensor, Optional[Tensor]]
+Output = tuple[Tensor, Tensor | None]
 
 
 class DecoderLayer(TransformerDecoderLayerBase):
@@ -32,7 +33,9 @@ class DecoderLayer(TransformerDecoderLayerBase):
             # a long source is what this part saves. The layer that is asked for gives them.
             self.need_attn = False
 
-    def build_self_attention(self, embed_dim: int, cfg: TransformerConfig, **options: bool) -> nn.Module:
+    def build_self_attention(
+        self, embed_dim: int, cfg: TransformerConfig, **options: bool
+    ) -> nn.Module:
         """The part named by ``decoder_self_attention``; "dot" is fairseq's own module."""
         stock = super().build_self_attention
         build = SELF_ATTENTION[cfg.decoder_self_attention]
@@ -48,14 +51,14 @@ class DecoderLayer(TransformerDecoderLayerBase):
             return build(cfg, "decoder", lambda: T5CrossAttention(cfg))
         return build(cfg, "decoder", lambda: stock(embed_dim, cfg))
 
-    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tuple[Any, ...]:
+    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """One layer; arguments and results are those of fairseq's decoder layer."""
         if not isinstance(self.encoder_attn, SegmentedAttention):
             return self.sublayers(x, *args, **kwargs)
         with self.encoder_attn.knowing_references(kwargs.get("self_attn_padding_mask")):
             return self.sublayers(x, *args, **kwargs)
 
-    def sublayers(self, x: Tensor, *args: Any, **kwargs: Any) -> Tuple[Any, ...]:
+    def sublayers(self, x: Tensor, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """The layer itself: fairseq's."""
         return super().forward(x, *args, **kwargs)
 
@@ -90,15 +93,15 @@ class FusedDecoderLayer(DecoderLayer):
         self,
         x: Tensor,
         encoder_out: Tensor,
-        encoder_padding_mask: Optional[Tensor],
+        encoder_padding_mask: Tensor | None,
         incremental_state: IncrementalState,
-        self_attn_mask: Optional[Tensor] = None,
-        self_attn_padding_mask: Optional[Tensor] = None,
+        self_attn_mask: Tensor | None = None,
+        self_attn_padding_mask: Tensor | None = None,
         need_attn: bool = False,
         need_head_weights: bool = False,
-        recurrence_out: Optional[Tensor] = None,
-        recurrence_padding_mask: Optional[Tensor] = None,
-    ) -> Tuple[Tensor, Optional[Tensor], None]:
+        recurrence_out: Tensor | None = None,
+        recurrence_padding_mask: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor | None, None]:
         """One layer, as in fairseq's decoder layer.
 
         Args:

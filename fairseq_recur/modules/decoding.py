@@ -4,14 +4,14 @@ fairseq hands a layer the rows of a batch and nothing about them. What depends o
 can be shared by the beams of a sentence if the layer knows which rows are whose.
 """
 
-from typing import Any, Dict, Optional, Tuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 KEY = "decoding"
 
-State = Dict[str, Dict[str, Any]]
+State = dict[str, dict[str, Any]]
 
 
 def note_step(incremental_state: State, sentences: Tensor, position: int) -> None:
@@ -25,7 +25,7 @@ def note_step(incremental_state: State, sentences: Tensor, position: int) -> Non
     incremental_state[KEY] = {"sentences": sentences, "position": position}
 
 
-def current_step(incremental_state: State) -> Tuple[Tensor, int]:
+def current_step(incremental_state: State) -> tuple[Tensor, int]:
     """The sentences and the position of the step; see `note_step`."""
     step = incremental_state[KEY]
     return step["sentences"], step["position"]
@@ -46,7 +46,7 @@ class Beams:
             other, as fairseq's generator has them; else 1
     """
 
-    def __init__(self, sentences: Tensor, known: Optional[Tensor] = None) -> None:
+    def __init__(self, sentences: Tensor, known: Tensor | None = None) -> None:
         self.sentences = sentences
         there, which = torch.unique(sentences, return_inverse=True)
         rows = torch.arange(len(sentences), device=sentences.device)

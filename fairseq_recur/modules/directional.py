@@ -1,7 +1,5 @@
 """Directional self-attention for the encoder, after DiSAN (Shen et al. 2018)."""
 
-from typing import Optional, Tuple
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -28,12 +26,12 @@ class DirectionalSelfAttention(SelfAttention):
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        mask: Optional[Tensor],
-        padding: Optional[Tensor],
+        mask: Tensor | None,
+        padding: Tensor | None,
         incremental_state: IncrementalState,
         need_weights: bool,
         causal: bool,
-    ) -> Tuple[Tensor, Optional[Tensor]]:
+    ) -> tuple[Tensor, Tensor | None]:
         """As in `SelfAttention.attend`."""
         dropout = self.dropout_probability
         if not need_weights:

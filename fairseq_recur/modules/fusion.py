@@ -1,7 +1,8 @@
 """How a decoder layer reads the recurrence encoder."""
 
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Dict, Iterator, Optional
+from typing import Optional
 
 import torch
 from fairseq.models.transformer import TransformerConfig
@@ -12,7 +13,7 @@ from fairseq_recur.modules.observed import Observed
 from fairseq_recur.modules.part import Part
 from fairseq_recur.ops.fusion import gate, gated_sum
 
-IncrementalState = Optional[Dict[str, Dict[str, Optional[Tensor]]]]
+IncrementalState = Optional[dict[str, dict[str, Tensor | None]]]
 
 
 class StackFusion(Observed, Part, nn.Module):
@@ -40,10 +41,10 @@ class StackFusion(Observed, Part, nn.Module):
         )
         self.layer_norm = LayerNorm(width, export=cfg.export)
         self.dropout_module = FairseqDropout(cfg.dropout, module_name=type(self).__name__)
-        self._target_padding: Optional[Tensor] = None
+        self._target_padding: Tensor | None = None
 
     @contextmanager
-    def knowing_targets(self, padding: Optional[Tensor]) -> Iterator[None]:
+    def knowing_targets(self, padding: Tensor | None) -> Iterator[None]:
         """While the padding of the target (B, T) is known, for what is observed."""
         self._target_padding = padding
         try:
@@ -55,7 +56,7 @@ class StackFusion(Observed, Part, nn.Module):
         self,
         x: Tensor,
         states: Tensor,
-        padding_mask: Optional[Tensor],
+        padding_mask: Tensor | None,
         incremental_state: IncrementalState,
     ) -> Tensor:
         """LN(ATT(x, H_r) + x), normalised before instead where the host is: (T, B, C)."""
@@ -79,7 +80,7 @@ class StackFusion(Observed, Part, nn.Module):
         c: Tensor,
         d: Tensor,
         states: Tensor,
-        padding_mask: Optional[Tensor] = None,
+        padding_mask: Tensor | None = None,
         incremental_state: IncrementalState = None,
     ) -> Tensor:
         """What the feed-forward network reads.
@@ -121,7 +122,7 @@ class GatedSumFusion(StackFusion):
         c: Tensor,
         d: Tensor,
         states: Tensor,
-        padding_mask: Optional[Tensor] = None,
+        padding_mask: Tensor | None = None,
         incremental_state: IncrementalState = None,
     ) -> Tensor:
         """As in `StackFusion.forward`, which says the shapes."""
@@ -139,9 +140,9 @@ class GatedSumFusion(StackFusion):
         c: Tensor,
         d: Tensor,
         states: Tensor,
-        padding_mask: Optional[Tensor] = None,
+        padding_mask: Tensor | None = None,
         incremental_state: IncrementalState = None,
     ) -> Tensor:
-        """lam for the arguments of `forward`, which does not keep it: (T, B, C), or (T, B, 1)."""
+        """Lam for the arguments of `forward`, which does not keep it: (T, B, C), or (T, B, 1)."""
         r = self.attend(c, states, padding_mask, incremental_state)
         return gate(d, r, self.gate_d.weight, self.gate_r.weight, self.gate_r.bias)

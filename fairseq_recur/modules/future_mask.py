@@ -1,7 +1,6 @@
 """Whether an attention mask hides the later keys and nothing else, without reading it each time."""
 
 import math
-from typing import Optional
 
 import torch
 from torch import Tensor
@@ -16,10 +15,10 @@ class FutureMask:
     """
 
     def __init__(self) -> None:
-        self.known: Optional[Tensor] = None
+        self.known: Tensor | None = None
         self.version = 0
 
-    def recognises(self, mask: Optional[Tensor]) -> bool:
+    def recognises(self, mask: Tensor | None) -> bool:
         """Whether *mask* (T, S) is 0 up to the diagonal and minus infinity above it."""
         if mask is None or mask.dim() != 2 or mask.size(0) != mask.size(1):
             return False

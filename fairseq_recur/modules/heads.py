@@ -1,7 +1,5 @@
 """What the parts share that stand in the place of fairseq's attention."""
 
-from typing import Optional, Tuple
-
 from fairseq.modules import MultiheadAttention
 from torch import Tensor
 
@@ -14,8 +12,8 @@ class Heads(MultiheadAttention):
         return x.unflatten(2, (self.num_heads, self.head_dim)).permute(1, 2, 0, 3)
 
     def output(
-        self, heads: Tensor, weights: Optional[Tensor], each: bool
-    ) -> Tuple[Tensor, Optional[Tensor]]:
+        self, heads: Tensor, weights: Tensor | None, each: bool
+    ) -> tuple[Tensor, Tensor | None]:
         """What fairseq's `forward` returns.
 
         Args:

@@ -1,7 +1,5 @@
 """Matrices that RSA's is compared with: less structure, more parameters."""
 
-from typing import Optional, Tuple
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -33,7 +31,7 @@ class ToeplitzMatrix(LagMixture):
         self.future = None if causal else nn.Parameter(torch.zeros(heads, length))
         self.exempt_from_decay()
 
-    def kernels(self, length: int) -> Tuple[Tensor, Optional[Tensor]]:
+    def kernels(self, length: int) -> tuple[Tensor, Tensor | None]:
         """Learned from lag 1 on; the diagonal is 0."""
         return tuple(
             None if side is None else F.pad(at_least_float32(side), (1, 0))[:, :length]
@@ -45,7 +43,7 @@ class ToeplitzMatrix(LagMixture):
         sides = [at_least_float32(s) for s in (self.past, self.future) if s is not None]
         return sum(side.abs().sum(dim=1) for side in sides).max()
 
-    def product(self, values: Tensor, padding: Optional[Tensor], form: str) -> Tensor:
+    def product(self, values: Tensor, padding: Tensor | None, form: str) -> Tensor:
         """P V; the chunked form is a band, as far as there are learned lags."""
         if form == "dense":
             return super().product(values, padding, form)
@@ -79,8 +77,10 @@ class FullMatrix(Mixture):
         """The first *keys* rows and columns, of them the last *queries* rows; diagonal 0."""
         length = self.weight.size(-1)
         square = at_least_float32(self.weight)[:, :keys, :keys]
-        square = square.tril(-1) if self.causal else square - torch.diag_embed(
-            square.diagonal(dim1=-2, dim2=-1)
+        square = (
+            square.tril(-1)
+            if self.causal
+            else square - torch.diag_embed(square.diagonal(dim1=-2, dim2=-1))
         )
         if keys > length:
             square = F.pad(square, (0, keys - length, 0, keys - length))
@@ -91,7 +91,7 @@ class FullMatrix(Mixture):
         length = self.weight.size(-1)
         return self.matrix(length, length).abs().sum(dim=2).max()
 
-    def product(self, values: Tensor, padding: Optional[Tensor], form: str) -> Tensor:
+    def product(self, values: Tensor, padding: Tensor | None, form: str) -> Tensor:
         """P V, with the real tokens moved to the front and the results moved back."""
         if padding is None:
             return super().product(values, padding, form)

@@ -1,7 +1,5 @@
 """Matrices over positions that a self-attention mixes with its map, and their gate."""
 
-from typing import Dict, Optional, Tuple
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -27,7 +25,7 @@ class Mixture(Observed, Part, nn.Module):
         normalize: divide rows that add up to more than one, see `normalised`
     """
 
-    forms: Tuple[str, ...] = FORMS
+    forms: tuple[str, ...] = FORMS
     """The forms in which the product with this matrix can be computed."""
 
     def __init__(
@@ -44,7 +42,7 @@ class Mixture(Observed, Part, nn.Module):
             parameter.optim_overrides = {"optimizer": {"weight_decay": 0.0}}
 
     def gates(self) -> Tensor:
-        """g for each head, 0 for ordinary ones: (H, 1, 1), in float32 or more."""
+        """G for each head, 0 for ordinary ones: (H, 1, 1), in float32 or more."""
         gate = torch.sigmoid(at_least_float32(self.mu)).expand(self.mixing)
         return F.pad(gate, (0, self.heads - self.mixing)).view(-1, 1, 1)
 
@@ -52,7 +50,7 @@ class Mixture(Observed, Part, nn.Module):
         """P (H', T, S) of the mixing heads; the last query stands at the last key."""
         raise NotImplementedError(type(self).__name__)
 
-    def product(self, values: Tensor, padding: Optional[Tensor], form: str) -> Tensor:
+    def product(self, values: Tensor, padding: Tensor | None, form: str) -> Tensor:
         """P V for as many queries as keys.
 
         Args:
@@ -84,7 +82,7 @@ class Mixture(Observed, Part, nn.Module):
         """
         raise NotImplementedError(type(self).__name__)
 
-    def monitored(self) -> Dict[str, Tensor]:
+    def monitored(self) -> dict[str, Tensor]:
         """The gate g, and the `row_sum` of the matrices as they are applied."""
         row = self.row_sum()
         return {
@@ -96,7 +94,7 @@ class Mixture(Observed, Part, nn.Module):
 class LagMixture(Mixture):
     """A matrix whose entries depend on the lag alone."""
 
-    def kernels(self, length: int) -> Tuple[Tensor, Optional[Tensor]]:
+    def kernels(self, length: int) -> tuple[Tensor, Tensor | None]:
         """The entries for earlier keys and, unless causal, for later ones: (H', L) over lags.
 
         Both begin with lag 0, whose entry is 0, and may be shorter than *length*: longer
@@ -122,7 +120,7 @@ class LagMixture(Mixture):
         return table[:, None, -keys:]
 
 
-def normalised(matrix: Tensor, padding: Optional[Tensor]) -> Tensor:
+def normalised(matrix: Tensor, padding: Tensor | None) -> Tensor:
     """Rows whose absolute values add up to more than one, divided by that sum.
 
     Args:

@@ -1,7 +1,5 @@
 """What a module shows of itself while it trains."""
 
-from typing import Dict, Optional, Tuple
-
 import torch
 from torch import Tensor
 
@@ -15,15 +13,15 @@ class Observed:
     does, and the forward pass is what it would be without this class.
     """
 
-    means: Tuple[str, ...] = ()
+    means: tuple[str, ...] = ()
     """Names of what the forward pass observes; the log has the mean of each."""
 
-    deviations: Tuple[str, ...] = ()
+    deviations: tuple[str, ...] = ()
     """Those of which the log has the standard deviation too, as ``NAME_sd``."""
 
-    _moments: Optional[Tensor] = None
+    _moments: Tensor | None = None
 
-    def monitored(self) -> Dict[str, Tensor]:
+    def monitored(self) -> dict[str, Tensor]:
         """Scalars of the parameters, by name."""
         return {}
 
@@ -41,7 +39,7 @@ class Observed:
         moments, self._moments = self._moments, None
         return moments
 
-    def observe(self, name: str, values: Tensor, padding: Optional[Tensor] = None) -> None:
+    def observe(self, name: str, values: Tensor, padding: Tensor | None = None) -> None:
         """Count values in; to be called while `watched` alone.
 
         Args:

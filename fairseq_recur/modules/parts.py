@@ -4,7 +4,7 @@ A slot takes the name of a part from the configuration and builds it through the
 the tables' keys are the choices of the command-line flags. A new part is one entry here.
 """
 
-from typing import Callable, Dict, Type
+from collections.abc import Callable
 
 import torch
 from fairseq.models.transformer import TransformerConfig
@@ -83,12 +83,12 @@ def initial_gate(cfg: TransformerConfig) -> float:
     return float(cfg.rsa_gate_init)
 
 
-def cross(part: Type[SegmentedAttention]) -> AttentionBuilder:
+def cross(part: type[SegmentedAttention]) -> AttentionBuilder:
     """Attention over segments of the source (Long et al. 2023), or a relative of it."""
     return lambda cfg, side, stock: part(cfg)
 
 
-SELF_ATTENTION: Dict[str, AttentionBuilder] = {
+SELF_ATTENTION: dict[str, AttentionBuilder] = {
     "dot": dot,
     "rsa": rsa,
     "relative": relative,
@@ -96,14 +96,14 @@ SELF_ATTENTION: Dict[str, AttentionBuilder] = {
     "toeplitz": learned_matrix(ToeplitzMatrix),
     "full_matrix": learned_matrix(FullMatrix),
 }
-CROSS_ATTENTION: Dict[str, AttentionBuilder] = {
+CROSS_ATTENTION: dict[str, AttentionBuilder] = {
     "dot": dot,
     "srformer": cross(SRformerAttention),
     "segmented": cross(SegmentedAttention),
     "xl": cross(XLAttention),
     "global": cross(GlobalAttention),
 }
-RECURRENCE: Dict[str, Type[Recurrence]] = {"birnn": BiRNN, "biarn": BiARN}
+RECURRENCE: dict[str, type[Recurrence]] = {"birnn": BiRNN, "biarn": BiARN}
 # In the decoder's layers; "multicolumn" joins the two encoders before them.
-FUSION: Dict[str, Type[StackFusion]] = {"stack": StackFusion, "gated_sum": GatedSumFusion}
+FUSION: dict[str, type[StackFusion]] = {"stack": StackFusion, "gated_sum": GatedSumFusion}
 MULTICOLUMN = "multicolumn"

@@ -1,7 +1,7 @@
 """What a recurrent network must offer to be a layer of the recurrence encoder."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Dict, Iterable, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -49,7 +49,7 @@ class Recurrence(Observed, nn.Module):
         super().__init__()
         self.input_dim, self.state_dim = input_dim, state_dim
 
-    def initial_states(self, x: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
+    def initial_states(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
         """h_0, the mean of the real tokens: (2, B, C).
 
         Both directions start from the whole mean in the first layer, where I = C; above,
@@ -60,7 +60,7 @@ class Recurrence(Observed, nn.Module):
             return torch.stack([mean, mean])
         return torch.stack(mean.chunk(2, dim=-1))
 
-    def forward(self, x: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
+    def forward(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
         """(B, L, I) and (B, L) bool or None to (B, L', 2C)."""
         raise NotImplementedError(type(self).__name__)
 
@@ -74,11 +74,11 @@ class GatedRecurrence(Recurrence):
         """The matrices that the states are multiplied with: (..., 3C, C) each."""
         raise NotImplementedError(type(self).__name__)
 
-    def monitored(self) -> Dict[str, Tensor]:
+    def monitored(self) -> dict[str, Tensor]:
         """The `recurrent_norm` of both directions."""
         return {"recurrent_norm": recurrent_norm(self.recurrent_weights())}
 
-    def show(self, states: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
+    def show(self, states: Tensor, padding_mask: Tensor | None) -> Tensor:
         """Observe the share of saturated *states* (B, L', 2C), which are returned."""
         if self.watched:
             padding = None
@@ -100,7 +100,7 @@ def recurrent_norm(weights: Iterable[Tensor]) -> Tensor:
     return torch.cat(rows).square().sum(dim=1).mean().sqrt()
 
 
-def init_gru_(weights: Tuple[Tensor, ...], biases: Tuple[Tensor, ...]) -> None:
+def init_gru_(weights: tuple[Tensor, ...], biases: tuple[Tensor, ...]) -> None:
     """Xavier-uniform for each gate's matrix, zero for biases, in place.
 
     Args:

@@ -1,6 +1,6 @@
 """The second encoder: a short stack of recurrent networks over the word embeddings."""
 
-from typing import Callable, Optional, Tuple, Type
+from collections.abc import Callable
 
 from fairseq import utils
 from fairseq.models.transformer import TransformerConfig
@@ -46,7 +46,7 @@ class RecurrenceLayer(nn.Module):
             float(cfg.activation_dropout), module_name=name
         )
 
-    def forward(self, x: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
+    def forward(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
         """(B, L, I) and (B, L) bool or None to (B, L', 2C)."""
         residual = x
         if self.normalize_before:
@@ -79,7 +79,7 @@ class RecurrenceEncoder(Part, nn.Module):
     def __init__(
         self,
         cfg: TransformerConfig,
-        recurrence: Type[Recurrence],
+        recurrence: type[Recurrence],
         wrap: Callable[[nn.Module], nn.Module] = lambda layer: layer,
     ) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class RecurrenceEncoder(Part, nn.Module):
             LayerNorm(2 * width, export=cfg.export) if cfg.encoder.normalize_before else None
         )
 
-    def forward(self, x: Tensor, padding_mask: Optional[Tensor]) -> Tuple[Tensor, Optional[Tensor]]:
+    def forward(self, x: Tensor, padding_mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Read the embeddings.
 
         Args:

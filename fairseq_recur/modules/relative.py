@@ -1,7 +1,5 @@
 """Self-attention with the learned relative positions of Shaw et al. 2018."""
 
-from typing import Optional, Tuple
-
 import torch
 from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
@@ -32,7 +30,7 @@ class RelativePositions(Part, nn.Module):
         for head in (*self.key.detach(), *self.value.detach()):
             nn.init.xavier_uniform_(head)
 
-    def tables(self) -> Tuple[Tensor, Tensor]:
+    def tables(self) -> tuple[Tensor, Tensor]:
         """The vectors for lags -clip ... clip; those of later keys are 0 where none are seen."""
         if not self.causal:
             return self.key, self.value
@@ -58,12 +56,12 @@ class RelativeSelfAttention(SelfAttention):
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        mask: Optional[Tensor],
-        padding: Optional[Tensor],
+        mask: Tensor | None,
+        padding: Tensor | None,
         incremental_state: IncrementalState,
         need_weights: bool,
         causal: bool,
-    ) -> Tuple[Tensor, Optional[Tensor]]:
+    ) -> tuple[Tensor, Tensor | None]:
         """As in `SelfAttention.attend`."""
         tables = self.positions.tables()
         return relative_attention(query, key, value, *tables, mask, self.dropout_probability)

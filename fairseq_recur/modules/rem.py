@@ -1,7 +1,7 @@
 """The recurrence encoding matrices of a layer: parameters, initial values, products."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Callable, List, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -38,8 +38,8 @@ class RemOptions:
     max_power: int
     share: bool
     gate: float
-    eta: Tuple[float, float]
-    nu: Tuple[float, float]
+    eta: tuple[float, float]
+    nu: tuple[float, float]
     theta: float
     normalize: bool
 
@@ -74,10 +74,10 @@ class RecurrenceEncodingMatrices(LagMixture):
         self.register_buffer("dilation", torch.tensor(spec.all_dilations), persistent=False)
         self.exempt_from_decay()
 
-    def heads_parameters(self) -> Tuple[Tensor, Tensor]:
+    def heads_parameters(self) -> tuple[Tensor, Tensor]:
         """Decay and angle of each head, (H',) each, in float32 or more."""
-        decays: List[Tensor] = []
-        angles: List[Tensor] = []
+        decays: list[Tensor] = []
+        angles: list[Tensor] = []
         if sum(self.regular):
             lam = torch.tanh(at_least_float32(self.eta)).split(self.regular)
         if sum(self.cyclical):
@@ -93,13 +93,13 @@ class RecurrenceEncodingMatrices(LagMixture):
                     angles.append(theta[group][heads])
         return torch.cat(decays), torch.cat(angles)
 
-    def kernels(self, length: int) -> Tuple[Tensor, Optional[Tensor]]:
-        """f over lags (eq. 3); the unmasked matrix is symmetric: (H', L), and itself or None."""
+    def kernels(self, length: int) -> tuple[Tensor, Tensor | None]:
+        """F over lags (eq. 3); the unmasked matrix is symmetric: (H', L), and itself or None."""
         decay, angle = self.heads_parameters()
         past = rem_kernel(decay, angle, self.sine, self.dilation, length, self.max_power)
         return past, None if self.causal else past
 
-    def product(self, values: Tensor, padding: Optional[Tensor], form: str) -> Tensor:
+    def product(self, values: Tensor, padding: Tensor | None, form: str) -> Tensor:
         """P V; see `Mixture.product`. The chunked form goes dilation by dilation."""
         if form == "dense":
             return super().product(values, padding, form)
@@ -143,12 +143,10 @@ class RecurrenceEncodingMatrices(LagMixture):
 def two_sided(count: int, low: float, high: float) -> Tensor:
     """Half of the values spread over [low, high], the others over [-high, -low]: (count,)."""
     positive = count - count // 2
-    return torch.cat(
-        [torch.linspace(low, high, positive), -torch.linspace(low, high, count // 2)]
-    )
+    return torch.cat([torch.linspace(low, high, positive), -torch.linspace(low, high, count // 2)])
 
 
-def cyclical_pairs(cosines: int, sines: int, share: bool) -> Tuple[List[int], List[int]]:
+def cyclical_pairs(cosines: int, sines: int, share: bool) -> tuple[list[int], list[int]]:
     """Which (nu, theta) each cosine and each sine head has."""
     first = 0 if share else cosines
     return list(range(cosines)), list(range(first, first + sines))

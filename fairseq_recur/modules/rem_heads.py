@@ -1,7 +1,6 @@
 """Which recurrence encoding matrix each head has."""
 
 from dataclasses import dataclass
-from typing import Tuple
 
 KINDS = (
     "regular", "cosine", "sine", "dilated regular", "dilated cosine", "dilated sine",
@@ -19,8 +18,8 @@ class RemHeads:
     Heads come in the order of `KINDS`. Huang et al. 2023, section 3, "Hyperparameters".
     """
 
-    counts: Tuple[int, ...]
-    dilations: Tuple[int, ...]
+    counts: tuple[int, ...]
+    dilations: tuple[int, ...]
 
     @property
     def total(self) -> int:
@@ -28,7 +27,7 @@ class RemHeads:
         return sum(self.counts)
 
     @property
-    def all_dilations(self) -> Tuple[int, ...]:
+    def all_dilations(self) -> tuple[int, ...]:
         """The dilation of each head, 1 where there is none."""
         return (1,) * sum(self.counts[:3]) + self.dilations
 
@@ -68,7 +67,7 @@ def parse_rem_heads(heads: str, dilations: str, total: int) -> RemHeads:
     return RemHeads(counts, factors)
 
 
-def numbers(text: str, flag: str) -> Tuple[int, ...]:
+def numbers(text: str, flag: str) -> tuple[int, ...]:
     """Whole numbers with commas between.
 
     Raises:
@@ -80,7 +79,7 @@ def numbers(text: str, flag: str) -> Tuple[int, ...]:
         raise ValueError(f"{flag} {text}: expected whole numbers with commas between") from None
 
 
-def parse_range(text: str) -> Tuple[float, float]:
+def parse_range(text: str) -> tuple[float, float]:
     """Read "LOW,HIGH" of ``--rsa-eta-init`` and ``--rsa-nu-init``.
 
     Raises:

@@ -1,7 +1,5 @@
 """Self-attention with recurrence, and its comparison systems: attention mixed with a matrix."""
 
-from typing import Optional, Tuple
-
 import torch
 import torch.nn.functional as F
 from fairseq.models.transformer import TransformerConfig
@@ -51,12 +49,12 @@ class MixedSelfAttention(SelfAttention):
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        mask: Optional[Tensor],
-        padding: Optional[Tensor],
+        mask: Tensor | None,
+        padding: Tensor | None,
         incremental_state: IncrementalState,
         need_weights: bool,
         causal: bool,
-    ) -> Tuple[Tensor, Optional[Tensor]]:
+    ) -> tuple[Tensor, Tensor | None]:
         """As in `SelfAttention.attend`; the weights are the mixed map's."""
         if incremental_state is not None:
             return self.attend_last(query, key, value, mask, padding, incremental_state)
@@ -81,10 +79,10 @@ class MixedSelfAttention(SelfAttention):
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        mask: Optional[Tensor],
-        padding: Optional[Tensor],
+        mask: Tensor | None,
+        padding: Tensor | None,
         incremental_state: IncrementalState,
-    ) -> Tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor]:
         """The newest position alone: a row of P is a slice of a table made once a sentence."""
         weights = attention_map(query, key, mask)
         row, keep = self.last_row(key.size(2), padding, incremental_state)
@@ -97,9 +95,9 @@ class MixedSelfAttention(SelfAttention):
         return torch.matmul(weights.to(value.dtype), value), weights
 
     def last_row(
-        self, keys: int, padding: Optional[Tensor], incremental_state: IncrementalState
-    ) -> Tuple[Tensor, Tensor]:
-        """g P's row for the newest position over *keys* keys, (H', 1, S), and 1 - g.
+        self, keys: int, padding: Tensor | None, incremental_state: IncrementalState
+    ) -> tuple[Tensor, Tensor]:
+        """G P's row for the newest position over *keys* keys, (H', 1, S), and 1 - g.
 
         The table behind it lives in the incremental state: so it is as old as the sentence,
         the parameters cannot change under it, and beams, which share it, do not move it.

@@ -1,7 +1,5 @@
 """The systems that SRformer is compared with: segments with a memory (Long et al. 2023, 4.2)."""
 
-from typing import Dict, Optional, Tuple
-
 import torch
 from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
@@ -22,7 +20,7 @@ class MemoryAttention(SegmentedAttention):
     Keys and values of a segment and of the memory stand in one softmax.
     """
 
-    def attend(self, queries: Tensor, source: Source) -> Tuple[Tensor, Tensor]:
+    def attend(self, queries: Tensor, source: Source) -> tuple[Tensor, Tensor]:
         """As in `SegmentedAttention.attend`; weights on the memory are not returned."""
         batch, _, steps = queries.size()[:3]
         more = source["memory_keys"].size(3)
@@ -62,11 +60,11 @@ class SegmentRNNs(Observed, Part, nn.Module):
         self.keys = nn.RNN(width, width, batch_first=True)
         self.values = nn.RNN(width, width, batch_first=True)
 
-    def monitored(self) -> Dict[str, Tensor]:
+    def monitored(self) -> dict[str, Tensor]:
         """The `recurrent_norm` of both."""
         return {"recurrent_norm": recurrent_norm(r.weight_hh_l0 for r in (self.keys, self.values))}
 
-    def forward(self, keys: Tensor, values: Tensor) -> Tuple[Tensor, Tensor]:
+    def forward(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Their states at each position, (B, H, N, s, D) of the same; carried across segments."""
         return self.run(self.keys, keys), self.run(self.values, values)
 
@@ -89,7 +87,7 @@ class XLAttention(MemoryAttention):
         self.rnns = SegmentRNNs(self.head_dim) if cfg.xl_memory == "rnn" else None
 
     def prepare(
-        self, keys: Tensor, values: Tensor, visits: Visits, mask: Optional[Tensor], hidden: Tensor
+        self, keys: Tensor, values: Tensor, visits: Visits, mask: Tensor | None, hidden: Tensor
     ) -> Source:
         """Beside the segments the memory: what the step before has read."""
         source = super().prepare(keys, values, visits, mask, hidden)
@@ -100,7 +98,9 @@ class XLAttention(MemoryAttention):
         own = source.get("mask", torch.zeros((), device=keys.device))
         own = own.expand(keys.size(0), 1, keys.size(2), 1, keys.size(3))
         source["memory_keys"], source["memory_values"] = shifted(keys), shifted(values)
-        source["memory_mask"] = torch.cat([torch.full_like(own[:, :, :1], lowest), own[:, :, :-1]], 2)
+        source["memory_mask"] = torch.cat(
+            [torch.full_like(own[:, :, :1], lowest), own[:, :, :-1]], 2
+        )
         return source
 
 
@@ -126,7 +126,7 @@ class GlobalAttention(MemoryAttention):
         self.norm = TransientNorm(cfg.encoder.embed_dim, eps=1e-6) if transient else None
 
     def prepare(
-        self, keys: Tensor, values: Tensor, visits: Visits, mask: Optional[Tensor], hidden: Tensor
+        self, keys: Tensor, values: Tensor, visits: Visits, mask: Tensor | None, hidden: Tensor
     ) -> Source:
         """Beside the segments the global tokens, the same at all steps."""
         source = super().prepare(keys, values, visits, mask, hidden)
@@ -142,7 +142,9 @@ class GlobalAttention(MemoryAttention):
         source["memory_keys"], source["memory_values"] = (x.unsqueeze(2) for x in tokens)
         empty = real.squeeze(3)[:, :, None, None] == 0
         lowest = torch.finfo(torch.float32).min
-        source["memory_mask"] = torch.zeros_like(empty, dtype=torch.float32).masked_fill(empty, lowest)
+        source["memory_mask"] = torch.zeros_like(empty, dtype=torch.float32).masked_fill(
+            empty, lowest
+        )
         return source
 
 

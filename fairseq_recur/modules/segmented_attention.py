@@ -1,8 +1,9 @@
 """Cross-attention over one segment of the source, and what its relatives share."""
 
 import math
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Dict, Iterator, Optional, Tuple
+from typing import Any
 
 import torch
 from fairseq.models.transformer import TransformerConfig
@@ -16,7 +17,7 @@ from fairseq_recur.ops.masking import real_tokens_first
 from fairseq_recur.ops.segmented_attention import attend_segments, segmented, visited
 from fairseq_recur.ops.segments import Visits, segment_counts, segment_of, step_of, visits
 
-Source = Dict[str, Tensor]
+Source = dict[str, Tensor]
 """What is made of a source, for each step of the visits: (B, H or 1, N or 1, ...)."""
 
 TARGET_LENGTHS = ("fixed", "ratio", "reference")
@@ -48,10 +49,10 @@ class SegmentedAttention(Heads):
         self.size = cfg.segment_size
         self.target_mode, self.target_length = cfg.target_length_mode, cfg.target_length
         self.target_ratio = cfg.target_ratio
-        self._references: Optional[Tuple[int, ...]] = None
+        self._references: tuple[int, ...] | None = None
 
     def prepare(
-        self, keys: Tensor, values: Tensor, visits: Visits, mask: Optional[Tensor], hidden: Tensor
+        self, keys: Tensor, values: Tensor, visits: Visits, mask: Tensor | None, hidden: Tensor
     ) -> Source:
         """What depends on the source alone.
 
@@ -67,7 +68,7 @@ class SegmentedAttention(Heads):
             source["mask"] = visited(mask.transpose(3, 4), *steps).transpose(3, 4)
         return source
 
-    def attend(self, queries: Tensor, source: Source) -> Tuple[Tensor, Tensor]:
+    def attend(self, queries: Tensor, source: Source) -> tuple[Tensor, Tensor]:
         """The heads' outputs.
 
         Args:
@@ -87,10 +88,10 @@ class SegmentedAttention(Heads):
         keys: Tensor,
         values: Tensor,
         visits: Visits,
-        mask: Optional[Tensor],
+        mask: Tensor | None,
         hidden: Tensor,
         need_weights: bool,
-    ) -> Tuple[Tensor, Optional[Tensor]]:
+    ) -> tuple[Tensor, Tensor | None]:
         """All steps at once; arguments and results as for `prepare` and `attend`.
 
         The queries are not scaled yet.
@@ -102,15 +103,15 @@ class SegmentedAttention(Heads):
         self,
         query: Tensor,
         key: Tensor,
-        value: Optional[Tensor],
-        key_padding_mask: Optional[Tensor] = None,
+        value: Tensor | None,
+        key_padding_mask: Tensor | None = None,
         incremental_state: IncrementalState = None,
         need_weights: bool = True,
         static_kv: bool = False,
-        attn_mask: Optional[Tensor] = None,
+        attn_mask: Tensor | None = None,
         before_softmax: bool = False,
         need_head_weights: bool = False,
-    ) -> Tuple[Tensor, Optional[Tensor]]:
+    ) -> tuple[Tensor, Tensor | None]:
         """Attend from *query* (T, B, C) to the encoder's output *key* (S, B, C).
 
         The arguments are fairseq's. In incremental decoding *query* is the newest position.
@@ -128,17 +129,21 @@ class SegmentedAttention(Heads):
         return self.output(out, weights, need_head_weights)
 
     def all_steps(
-        self, queries: Tensor, hidden: Tensor, padding: Optional[Tensor], wanted: bool
-    ) -> Tuple[Tensor, Optional[Tensor]]:
+        self, queries: Tensor, hidden: Tensor, padding: Tensor | None, wanted: bool
+    ) -> tuple[Tensor, Tensor | None]:
         """Teacher forcing: (B, H, T, D) of the same, and the weights (B, H, T, S) if *wanted*."""
         order, lengths = real_order(hidden, padding)
         arranged = self.arrange(hidden, order, lengths)
         targets = self.targets(lengths, self._references or (queries.size(2),) * len(lengths))
         plan = visits(lengths, targets, queries.size(2), self.size, hidden.device)
-        out, weights = self.read(plan.to_blocks(queries), *arranged[:2], plan, *arranged[2:], wanted)
+        out, weights = self.read(
+            plan.to_blocks(queries), *arranged[:2], plan, *arranged[2:], wanted
+        )
         if not wanted:
             return plan.from_blocks(out), None
-        length, target = (torch.tensor(x, device=hidden.device)[:, None] for x in (lengths, targets))
+        length, target = (
+            torch.tensor(x, device=hidden.device)[:, None] for x in (lengths, targets)
+        )
         segments = segment_counts(length, self.size)
         position = torch.arange(queries.size(2), device=hidden.device)[None]
         read = segment_of(step_of(position, segments, target), segments, target)
@@ -149,10 +154,10 @@ class SegmentedAttention(Heads):
         self,
         queries: Tensor,
         hidden: Tensor,
-        padding: Optional[Tensor],
-        incremental_state: Dict[str, Dict[str, Any]],
+        padding: Tensor | None,
+        incremental_state: dict[str, dict[str, Any]],
         wanted: bool,
-    ) -> Tuple[Tensor, Optional[Tensor]]:
+    ) -> tuple[Tensor, Tensor | None]:
         """The newest position alone: (B, H, 1, D), and the weights (B, H, 1, S) if *wanted*.
 
         What depends on the source alone is computed at the first position, once for each
@@ -184,7 +189,7 @@ class SegmentedAttention(Heads):
         order = None if order is None else order[rows].repeat_interleave(beams.size, 0)
         return out, spread(weights, read, order, hidden.size(0))
 
-    def first_step(self, hidden: Tensor, padding: Optional[Tensor], beams: Beams) -> Dict[str, Any]:
+    def first_step(self, hidden: Tensor, padding: Tensor | None, beams: Beams) -> dict[str, Any]:
         """What incremental decoding keeps: of each sentence once."""
         hidden = hidden.index_select(1, beams.first)
         padding = None if padding is None else padding.index_select(0, beams.first)
@@ -202,8 +207,8 @@ class SegmentedAttention(Heads):
         }
 
     def arrange(
-        self, hidden: Tensor, order: Optional[Tensor], lengths: Tuple[int, ...]
-    ) -> Tuple[Tensor, Tensor, Optional[Tensor], Tensor]:
+        self, hidden: Tensor, order: Tensor | None, lengths: tuple[int, ...]
+    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
         """Keys and values in segments, with the real tokens first and zeros at padding.
 
         Args:
@@ -232,7 +237,7 @@ class SegmentedAttention(Heads):
         keys, values, hidden = (segmented(x, self.size) for x in (keys, values, hidden))
         return keys, values, mask, hidden
 
-    def targets(self, lengths: Tuple[int, ...], references: Tuple[int, ...]) -> Tuple[int, ...]:
+    def targets(self, lengths: tuple[int, ...], references: tuple[int, ...]) -> tuple[int, ...]:
         """The target length q of each sentence, by which its segments are visited."""
         if self.target_mode == "reference":
             return references
@@ -241,7 +246,7 @@ class SegmentedAttention(Heads):
         return (self.target_length,) * len(lengths)
 
     @contextmanager
-    def knowing_references(self, padding: Optional[Tensor]) -> Iterator[None]:
+    def knowing_references(self, padding: Tensor | None) -> Iterator[None]:
         """While the targets' lengths are known, by their padding (B, T); None: all are full."""
         if padding is not None and self.target_mode == "reference":
             self._references = tuple((~padding).sum(1).tolist())
@@ -251,14 +256,12 @@ class SegmentedAttention(Heads):
             self._references = None
 
     def reorder_incremental_state(
-        self, incremental_state: Dict[str, Dict[str, Any]], new_order: Tensor
+        self, incremental_state: dict[str, dict[str, Any]], new_order: Tensor
     ) -> None:
         """Nothing moves: what is stored belongs to sentences and not to rows."""
 
 
-def real_order(
-    hidden: Tensor, padding: Optional[Tensor]
-) -> Tuple[Optional[Tensor], Tuple[int, ...]]:
+def real_order(hidden: Tensor, padding: Tensor | None) -> tuple[Tensor | None, tuple[int, ...]]:
     """The order that puts real tokens first, (B, S) or None if they are, and their numbers."""
     if padding is None:
         return None, (hidden.size(0),) * hidden.size(1)
@@ -266,7 +269,7 @@ def real_order(
     return order, tuple(max(1, length) for length in lengths.tolist())
 
 
-def spread(weights: Tensor, segments: Tensor, order: Optional[Tensor], length: int) -> Tensor:
+def spread(weights: Tensor, segments: Tensor, order: Tensor | None, length: int) -> Tensor:
     """Weights within segments as weights over the source.
 
     Args:

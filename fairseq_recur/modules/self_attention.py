@@ -1,7 +1,5 @@
 """Self-attention with fairseq's parameters and cache, and arithmetic of its own."""
 
-from typing import Dict, Optional, Tuple
-
 import torch
 from fairseq.models.transformer import TransformerConfig
 from torch import Tensor
@@ -47,12 +45,12 @@ class SelfAttention(Heads):
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        mask: Optional[Tensor],
-        padding: Optional[Tensor],
+        mask: Tensor | None,
+        padding: Tensor | None,
         incremental_state: IncrementalState,
         need_weights: bool,
         causal: bool,
-    ) -> Tuple[Tensor, Optional[Tensor]]:
+    ) -> tuple[Tensor, Tensor | None]:
         """Each head's output.
 
         Args:
@@ -74,16 +72,16 @@ class SelfAttention(Heads):
     def forward(
         self,
         query: Tensor,
-        key: Optional[Tensor],
-        value: Optional[Tensor],
-        key_padding_mask: Optional[Tensor] = None,
+        key: Tensor | None,
+        value: Tensor | None,
+        key_padding_mask: Tensor | None = None,
         incremental_state: IncrementalState = None,
         need_weights: bool = True,
         static_kv: bool = False,
-        attn_mask: Optional[Tensor] = None,
+        attn_mask: Tensor | None = None,
         before_softmax: bool = False,
         need_head_weights: bool = False,
-    ) -> Tuple[Tensor, Optional[Tensor]]:
+    ) -> tuple[Tensor, Tensor | None]:
         """Attend from each position of *query* (T, B, C) to all; *key* and *value* are the same.
 
         The arguments are fairseq's. In incremental decoding *query* is the newest position
@@ -115,11 +113,11 @@ class SelfAttention(Heads):
 
     def extend(
         self,
-        incremental_state: Dict[str, Dict[str, Optional[Tensor]]],
+        incremental_state: dict[str, dict[str, Tensor | None]],
         key: Tensor,
         value: Tensor,
-        padding: Optional[Tensor],
-    ) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
+        padding: Tensor | None,
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Append to the keys, values and padding of the earlier positions, and keep them all."""
         saved = self._get_input_buffer(incremental_state)
         if "prev_key" in saved:
@@ -135,8 +133,8 @@ class SelfAttention(Heads):
 
 
 def additive_mask(
-    attn_mask: Optional[Tensor], padding: Optional[Tensor], dtype: torch.dtype
-) -> Optional[Tensor]:
+    attn_mask: Tensor | None, padding: Tensor | None, dtype: torch.dtype
+) -> Tensor | None:
     """Both masks as one that is added to the scores; finite, so that no row becomes NaN.
 
     Args:

@@ -1,7 +1,5 @@
 """SRformer: segmented recurrent cross-attention (Long et al. 2023)."""
 
-from typing import Dict, Optional, Tuple
-
 import torch
 from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
@@ -48,14 +46,14 @@ class AccumulateFire(Observed, Part, nn.Module):
             # Weight decay would pull them to values that mean something.
             scalar.optim_overrides = {"optimizer": {"weight_decay": 0.0}}
 
-    def values(self) -> Tuple[Tensor, Tensor, Tensor]:
+    def values(self) -> tuple[Tensor, Tensor, Tensor]:
         """W, leak and threshold, the threshold positive, in float32 or more."""
         weight, leak, threshold = (
             at_least_float32(x) for x in (self.linear.weight, self.leak, self.threshold)
         )
         return weight, leak, threshold.clamp(min=SMALLEST_THRESHOLD)
 
-    def show(self, partial: Tensor, past_last: Optional[Tensor]) -> None:
+    def show(self, partial: Tensor, past_last: Tensor | None) -> None:
         """Observe which neurons fire, and the membrane before its reset over the threshold.
 
         Args:
@@ -80,8 +78,8 @@ class Sigma(Observed, Part, nn.Module):
         self.logit = nn.Parameter(torch.zeros(()))
         self.logit.optim_overrides = {"optimizer": {"weight_decay": 0.0}}
 
-    def monitored(self) -> Dict[str, Tensor]:
-        """sigma."""
+    def monitored(self) -> dict[str, Tensor]:
+        """Sigma."""
         return {"sigma": torch.sigmoid(at_least_float32(self.logit))}
 
     def forward(self, local: Tensor, recurrent: Tensor) -> Tensor:
@@ -118,10 +116,10 @@ class SRformerAttention(SegmentedAttention):
         keys: Tensor,
         values: Tensor,
         visits: Visits,
-        mask: Optional[Tensor],
+        mask: Tensor | None,
         hidden: Tensor,
         need_weights: bool,
-    ) -> Tuple[Tensor, Optional[Tensor]]:
+    ) -> tuple[Tensor, Tensor | None]:
         """As in `SegmentedAttention.read`."""
         if self.neuron is not None and self.neuron.watched:
             self.show(keys, values, visits)
@@ -162,7 +160,7 @@ class SRformerAttention(SegmentedAttention):
             self.neuron.show(partial, past_last)
 
     def prepare(
-        self, keys: Tensor, values: Tensor, visits: Visits, mask: Optional[Tensor], hidden: Tensor
+        self, keys: Tensor, values: Tensor, visits: Visits, mask: Tensor | None, hidden: Tensor
     ) -> Source:
         """Beside the segments "fired", RAF(P_i) / norm(K) for each step: (B, H, N, D, D)."""
         source = super().prepare(keys, values, visits, mask, hidden)
@@ -177,7 +175,7 @@ class SRformerAttention(SegmentedAttention):
             source["fired"] = fired if norm is None else fired / norm.unsqueeze(2)
         return source
 
-    def attend(self, queries: Tensor, source: Source) -> Tuple[Tensor, Tensor]:
+    def attend(self, queries: Tensor, source: Source) -> tuple[Tensor, Tensor]:
         """As in `SegmentedAttention.attend`."""
         local, weights = super().attend(queries, source)
         with no_autocast(queries):

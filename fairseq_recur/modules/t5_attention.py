@@ -1,7 +1,5 @@
 """T5's attentions: dot products that are not divided by anything, and a bias for distances."""
 
-from typing import Optional, Tuple
-
 import torch
 import torch.nn.functional as F
 from fairseq.models.transformer import TransformerConfig
@@ -57,12 +55,12 @@ class T5SelfAttention(SelfAttention):
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        mask: Optional[Tensor],
-        padding: Optional[Tensor],
+        mask: Tensor | None,
+        padding: Tensor | None,
         incremental_state: IncrementalState,
         need_weights: bool,
         causal: bool,
-    ) -> Tuple[Tensor, Optional[Tensor]]:
+    ) -> tuple[Tensor, Tensor | None]:
         """As in `SelfAttention.attend`."""
         dropout = self.dropout_probability
         if incremental_state is None and not need_weights:

@@ -1,6 +1,6 @@
 """T5's encoder layer."""
 
-from typing import Any, Dict, Optional
+from typing import Any
 
 from fairseq.models.transformer import TransformerConfig
 from fairseq.modules import FairseqDropout
@@ -32,7 +32,7 @@ class T5EncoderLayer(nn.Module):
             float(cfg.activation_dropout), module_name=name
         )
 
-    def forward(self, x: Tensor, padding_mask: Optional[Tensor], position_bias: Tensor) -> Tensor:
+    def forward(self, x: Tensor, padding_mask: Tensor | None, position_bias: Tensor) -> Tensor:
         """One layer.
 
         Args:
@@ -57,5 +57,5 @@ class T5EncoderLayer(nn.Module):
         y = self.fc2(self.activation_dropout_module(y))
         return x + self.dropout_module(y)
 
-    def upgrade_state_dict_named(self, state_dict: Dict[str, Any], name: str) -> None:
+    def upgrade_state_dict_named(self, state_dict: dict[str, Any], name: str) -> None:
         """Called by fairseq's encoder to rename what old checkpoints have; none has a T5."""

@@ -5,7 +5,7 @@ found: every product begins with the variance of its input, and the queries are 
 of the scores being divided by sqrt(D).
 """
 
-from typing import Any, Optional
+from typing import Any
 
 from fairseq import utils
 from fairseq.models.transformer import TransformerConfig
@@ -28,7 +28,7 @@ def inner_width(cfg: Any, side: str) -> int:
 
 
 def t5_linear(
-    cfg: TransformerConfig, width_in: int, width_out: int, std: Optional[float] = None
+    cfg: TransformerConfig, width_in: int, width_out: int, std: float | None = None
 ) -> nn.Module:
     """A linear layer without bias, its weights of deviation *std*, by default width_in^-1/2."""
     layer = nn.Linear(width_in, width_out, bias=False)

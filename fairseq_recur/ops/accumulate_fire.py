@@ -5,8 +5,6 @@
 `scan_` leaves the division by thr to its caller: it gives thr out = relu(mem - thr).
 """
 
-from typing import Optional, Tuple
-
 import torch
 from torch import Tensor
 
@@ -18,8 +16,8 @@ SURROGATE_HEIGHT = 0.3
 
 
 def scan_(
-    inputs: Tensor, leak: float, threshold: float, out: Optional[Tensor] = None
-) -> Optional[Tensor]:
+    inputs: Tensor, leak: float, threshold: float, out: Tensor | None = None
+) -> Tensor | None:
     """All steps, without gradients; leaves each step's memory before its reset in *inputs*.
 
     Args:
@@ -41,7 +39,7 @@ def scan_(
 
 def accumulate_fire(
     x: Tensor, memory: Tensor, leak: Tensor, threshold: Tensor, surrogate: bool = False
-) -> Tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]:
     """One step, differentiable.
 
     Args:

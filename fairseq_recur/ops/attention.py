@@ -1,7 +1,5 @@
 """The two attention functions that an attentive recurrent network can read its source with."""
 
-from typing import Optional
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -14,10 +12,10 @@ def additive_attention(
     keys: Tensor,
     score: Tensor,
     values: Tensor,
-    padding_mask: Optional[Tensor] = None,
+    padding_mask: Tensor | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
-    """c = sum_j alpha_j v_j with alpha = softmax_j(score . tanh(query + key_j)).
+    """C = sum_j alpha_j v_j with alpha = softmax_j(score . tanh(query + key_j)).
 
     Bahdanau et al. 2015 as the ``ATT`` of Hao et al. 2019, eq. 13. The query and the keys
     come projected, so that the keys' projection is done once for all steps.
@@ -46,7 +44,7 @@ def dot_product_attention(
     query: Tensor,
     keys: Tensor,
     values: Tensor,
-    padding_mask: Optional[Tensor] = None,
+    padding_mask: Tensor | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
     """Multi-head scaled dot-product attention (Vaswani et al. 2017) by torch's fused kernel.

@@ -1,6 +1,6 @@
 """The attentive recurrent network: a recurrence over what attention reads from a source."""
 
-from typing import Callable, Optional
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ def attentive_recurrence(
     w_h: Tensor,
     bias: Tensor,
     steps: int,
-    lengths: Optional[Tensor] = None,
+    lengths: Tensor | None = None,
 ) -> Tensor:
     """Bidirectional ARN: h_t = GRU(c_t, h_{t-1}), c_t = ATT(h_{t-1}, H) (Hao et al., eqs. 12-13).
 

@@ -1,7 +1,5 @@
 """Self-attention whose heads look one way: half of them back, half of them ahead."""
 
-from typing import List, Optional
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -16,7 +14,7 @@ def hidden_keys(length: int, device: torch.device) -> Tensor:
     return torch.stack([later, later.t()])
 
 
-def one_way_masks(query: Tensor, mask: Optional[Tensor]) -> List[Tensor]:
+def one_way_masks(query: Tensor, mask: Tensor | None) -> list[Tensor]:
     """*mask* of `directional_attention` for each half of the heads, what it does not see hidden.
 
     Args:
@@ -35,7 +33,7 @@ def one_way_masks(query: Tensor, mask: Optional[Tensor]) -> List[Tensor]:
 
 
 def directional_attention(
-    query: Tensor, key: Tensor, value: Tensor, mask: Optional[Tensor] = None, dropout: float = 0.0
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, dropout: float = 0.0
 ) -> Tensor:
     """softmax(Q K^T / sqrt(D) + mask + M) V by torch's fused attention, M a mask for each half.
 

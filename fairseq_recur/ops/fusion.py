@@ -5,12 +5,12 @@ from torch import Tensor
 
 
 def gate(d: Tensor, r: Tensor, w_d: Tensor, w_r: Tensor, bias: Tensor) -> Tensor:
-    """lam = sigma(W_d D + W_r R + b) (Hao et al., eqs. 15 and 17): (..., G); as in `gated_sum`."""
+    """Lam = sigma(W_d D + W_r R + b) (Hao et al., eqs. 15 and 17): (..., G); as in `gated_sum`."""
     return torch.sigmoid(d @ w_d.t() + r @ w_r.t() + bias)
 
 
 def gated_sum(d: Tensor, r: Tensor, w_d: Tensor, w_r: Tensor, bias: Tensor) -> Tensor:
-    """lam * D + (1 - lam) * R with the gate's lam.
+    """Lam * D + (1 - lam) * R with the gate's lam.
 
     A gate of exactly one gives D to the last bit.
 

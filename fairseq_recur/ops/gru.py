@@ -5,7 +5,7 @@ from torch import Tensor
 
 
 def gru_step(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor) -> Tensor:
-    """h' = (1 - z) * n + z * h for N independent units (Cho et al. 2014, torch's gate order).
+    """H' = (1 - z) * n + z * h for N independent units (Cho et al. 2014, torch's gate order).
 
     ``r, z = sigma(W x + U h)`` and ``n = tanh(W_n x + b + r * (U_n h))``: as in the
     THUMT cell that the paper's parameter counts point to, only the candidate has a bias;

@@ -1,7 +1,5 @@
 """norm(K), which stands for the softmax's divisor (Long et al. 2023, eq. 13)."""
 
-from typing import Optional
-
 import torch
 from torch import Tensor
 
@@ -9,7 +7,7 @@ NORMS = ("key", "frobenius", "none")
 SMALLEST_NORM = 1e-6
 
 
-def key_norm(keys: Tensor, kind: str) -> Optional[Tensor]:
+def key_norm(keys: Tensor, kind: str) -> Tensor | None:
     """The L2 norm of the keys.
 
     Args:
@@ -25,7 +23,7 @@ def key_norm(keys: Tensor, kind: str) -> Optional[Tensor]:
     return norm_of_squares(torch.linalg.vecdot(keys, keys, dim=-2).unsqueeze(-2), kind)
 
 
-def norm_of_squares(squares: Tensor, kind: str) -> Optional[Tensor]:
+def norm_of_squares(squares: Tensor, kind: str) -> Tensor | None:
     """As `key_norm`, from the sums of K^2 over the positions, (..., D)."""
     if kind == "none":
         return None

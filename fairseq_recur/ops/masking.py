@@ -1,14 +1,12 @@
 """Means and orders over the real tokens of a padded batch, on whichever side it is padded."""
 
-from typing import Optional, Tuple
-
 import torch
 from torch import Tensor
 
 from fairseq_recur.ops.precision import at_least_float32
 
 
-def masked_mean(x: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
+def masked_mean(x: Tensor, padding_mask: Tensor | None) -> Tensor:
     """Mean of the real tokens of each sentence: h_0 of Hao et al. 2019, section 3.1.
 
     Args:
@@ -26,7 +24,7 @@ def masked_mean(x: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
     return (total / real.sum(dim=1).clamp(min=1)).to(x.dtype)
 
 
-def real_tokens_first(padding_mask: Tensor) -> Tuple[Tensor, Tensor]:
+def real_tokens_first(padding_mask: Tensor) -> tuple[Tensor, Tensor]:
     """The order that moves each sentence's real tokens to the front, and the lengths.
 
     fairseq pads sources on the left by default; packed recurrent networks want the

@@ -5,8 +5,6 @@
 V must be zero at padded keys: the softmax does not read them, and P would.
 """
 
-from typing import Optional, Tuple
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -14,7 +12,7 @@ from torch import Tensor
 from fairseq_recur.ops.precision import at_least_float32, no_autocast
 
 
-def attention_map(query: Tensor, key: Tensor, mask: Optional[Tensor]) -> Tensor:
+def attention_map(query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
     """softmax(Q K^T / sqrt(D) + mask), (B, H, T, S) in float32 or more, of (B, H, T or S, D)."""
     scores = at_least_float32(torch.matmul(query * query.size(-1) ** -0.5, key.transpose(-1, -2)))
     return torch.softmax(scores if mask is None else scores + mask, dim=-1)
@@ -26,10 +24,10 @@ def mixed_map(
     value: Tensor,
     matrix: Tensor,
     gate: Tensor,
-    mask: Optional[Tensor] = None,
+    mask: Tensor | None = None,
     dropout: float = 0.0,
     drop_mixed: bool = False,
-) -> Tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]:
     """The sum as one map, then one product with V: the form for short sequences.
 
     Args:
@@ -60,7 +58,7 @@ def mixed_outputs(
     value: Tensor,
     recurrent: Tensor,
     gate: Tensor,
-    mask: Optional[Tensor] = None,
+    mask: Tensor | None = None,
     dropout: float = 0.0,
     causal: bool = False,
 ) -> Tensor:

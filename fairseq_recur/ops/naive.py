@@ -4,13 +4,13 @@ No batching, no masks, no tricks: a sentence is the list of its real tokens, a s
 vector. Every function works in the dtype it is given and is differentiable.
 """
 
-from typing import Callable, List, Tuple
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 
-def mean_of_real_tokens(tokens: List[Tensor]) -> Tensor:
+def mean_of_real_tokens(tokens: list[Tensor]) -> Tensor:
     """The initial state of Hao et al. 2019, section 3.1: the mean of a sentence's tokens."""
     total = torch.zeros_like(tokens[0])
     for token in tokens:
@@ -29,7 +29,7 @@ def gru(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor) -> Tensor:
     return (1 - update) * candidate + update * h
 
 
-def softmax_sum(energies: List[Tensor], values: List[Tensor]) -> Tensor:
+def softmax_sum(energies: list[Tensor], values: list[Tensor]) -> Tensor:
     """sum_j softmax(e)_j v_j, each exponential written out."""
     highest = max(float(e) for e in energies)
     exponentials = [torch.exp(e - highest) for e in energies]
@@ -41,14 +41,14 @@ def softmax_sum(energies: List[Tensor], values: List[Tensor]) -> Tensor:
 
 
 def additive_attention(
-    query: Tensor, keys: List[Tensor], score: Tensor, values: List[Tensor]
+    query: Tensor, keys: list[Tensor], score: Tensor, values: list[Tensor]
 ) -> Tensor:
     """Additive attention of one projected query over a sentence (Bahdanau et al. 2015)."""
     energies = [score.dot(torch.tanh(query + key)) for key in keys]
     return softmax_sum(energies, values)
 
 
-def dot_product_attention(query: Tensor, keys: List[Tensor], values: List[Tensor]) -> Tensor:
+def dot_product_attention(query: Tensor, keys: list[Tensor], values: list[Tensor]) -> Tensor:
     """Scaled dot-product attention of one query of one head over a sentence."""
     energies = [query.dot(key) / query.numel() ** 0.5 for key in keys]
     return softmax_sum(energies, values)
@@ -83,7 +83,7 @@ def arn_chain(
     w_h: Tensor,
     bias: Tensor,
     steps: int,
-) -> List[Tensor]:
+) -> list[Tensor]:
     """One attentive recurrent network (Hao et al., eqs. 12-13): [h_1, ..., h_R]."""
     states, h = [], h0
     for _ in range(steps):
@@ -94,7 +94,7 @@ def arn_chain(
 
 def biarn(
     attend: Callable[[Tensor], Tensor],
-    h0: Tuple[Tensor, Tensor],
+    h0: tuple[Tensor, Tensor],
     w_x: Tensor,
     w_h: Tensor,
     bias: Tensor,
@@ -116,10 +116,10 @@ def torch_gru(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, b_x: Tensor, b_h: 
 
 
 def birnn(
-    tokens: List[Tensor],
-    h0: Tuple[Tensor, Tensor],
-    forward_weights: Tuple[Tensor, Tensor, Tensor, Tensor],
-    backward_weights: Tuple[Tensor, Tensor, Tensor, Tensor],
+    tokens: list[Tensor],
+    h0: tuple[Tensor, Tensor],
+    forward_weights: tuple[Tensor, Tensor, Tensor, Tensor],
+    backward_weights: tuple[Tensor, Tensor, Tensor, Tensor],
 ) -> Tensor:
     """Bidirectional RNN over the real tokens (Hao et al., eqs. 9-11): (length, 2C)."""
     forward, h = [], h0[0]
@@ -135,7 +135,7 @@ def birnn(
 
 
 def gated_sum(d: Tensor, r: Tensor, w_d: Tensor, w_r: Tensor, bias: Tensor) -> Tensor:
-    """lam D + (1 - lam) R for one position (Hao et al., eqs. 15 and 17)."""
+    """Lam D + (1 - lam) R for one position (Hao et al., eqs. 15 and 17)."""
     lam = torch.sigmoid(w_d.mv(d) + w_r.mv(r) + bias)
     return lam * d + (1 - lam) * r
 
@@ -161,13 +161,13 @@ def sublayer(x: Tensor, output: Callable[[Tensor], Tensor], norm: Callable, befo
 
 
 def recurrence_layer(
-    tokens: List[Tensor],
-    recurrence: Callable[[List[Tensor]], List[Tensor]],
+    tokens: list[Tensor],
+    recurrence: Callable[[list[Tensor]], list[Tensor]],
     feed_forward: Callable[[Tensor], Tensor],
-    norms: Tuple[Callable, Callable],
+    norms: tuple[Callable, Callable],
     first: bool,
     before: bool,
-) -> List[Tensor]:
+) -> list[Tensor]:
     """One layer of the recurrence encoder (Hao et al., eqs. 7-8), REC being *recurrence*.
 
     The first layer has no residual connection around REC.
@@ -194,7 +194,7 @@ def gate(
     attend: Callable[[Tensor], Tensor],
     norm: Callable,
     before: bool,
-    weights: Tuple[Tensor, Tensor, Tensor],
+    weights: tuple[Tensor, Tensor, Tensor],
 ) -> Tensor:
     """What it reads under gated-sum fusion (Hao et al., eqs. 14, 15 and 17)."""
     return gated_sum(d, sublayer(c, attend, norm, before), *weights)
@@ -203,7 +203,7 @@ def gate(
 def rem_entry(
     decay: Tensor, angle: Tensor, sine: bool, dilation: int, lag: int, max_power: int
 ) -> Tensor:
-    """f at one lag (Huang et al. 2023, eq. 2; dilated as P kron I_d)."""
+    """F at one lag (Huang et al. 2023, eq. 2; dilated as P kron I_d)."""
     n = lag // dilation
     if lag <= 0 or lag % dilation or (max_power and n > max_power):
         return torch.zeros_like(decay)
@@ -216,8 +216,8 @@ def rem(
     angle: Tensor,
     sine: bool,
     dilation: int,
-    query_times: List[int],
-    key_times: List[int],
+    query_times: list[int],
+    key_times: list[int],
     masked: bool,
     max_power: int = 0,
 ) -> Tensor:
@@ -232,7 +232,7 @@ def rem(
     return torch.stack(rows)
 
 
-def regular_recurrence(decay: Tensor, values: List[Tensor]) -> List[Tensor]:
+def regular_recurrence(decay: Tensor, values: list[Tensor]) -> list[Tensor]:
     """h_t = lambda (h_{t-1} + v_{t-1}) (Huang et al. 2023, eq. 11 with its input scaled)."""
     states, h = [], torch.zeros_like(values[0])
     for t in range(len(values)):
@@ -243,8 +243,8 @@ def regular_recurrence(decay: Tensor, values: List[Tensor]) -> List[Tensor]:
 
 
 def cyclical_recurrence(
-    decay: Tensor, angle: Tensor, values: List[Tensor]
-) -> Tuple[List[Tensor], List[Tensor]]:
+    decay: Tensor, angle: Tensor, values: list[Tensor]
+) -> tuple[list[Tensor], list[Tensor]]:
     """z_t = gamma e^{i theta} (z_{t-1} + v_{t-1}): its real and its imaginary parts (eq. 12)."""
     real, imaginary = torch.zeros_like(values[0]), torch.zeros_like(values[0])
     cosines, sines = [], []
@@ -259,9 +259,9 @@ def cyclical_recurrence(
 
 
 def rsa_head(
-    queries: List[Tensor],
-    keys: List[Tensor],
-    values: List[Tensor],
+    queries: list[Tensor],
+    keys: list[Tensor],
+    values: list[Tensor],
     matrix: Tensor,
     gate: Tensor,
     masked: bool,
@@ -282,9 +282,9 @@ def rsa_head(
 
 
 def relative_head(
-    queries: List[Tensor],
-    keys: List[Tensor],
-    values: List[Tensor],
+    queries: list[Tensor],
+    keys: list[Tensor],
+    values: list[Tensor],
     key_table: Tensor,
     value_table: Tensor,
     masked: bool,
@@ -300,8 +300,7 @@ def relative_head(
         seen = range(time + 1) if masked else range(len(keys))
         rows = [clip + max(-clip, min(clip, j - time)) for j in seen]
         energies = [
-            query.dot(keys[j] + key_table[row]) / query.numel() ** 0.5
-            for j, row in zip(seen, rows)
+            query.dot(keys[j] + key_table[row]) / query.numel() ** 0.5 for j, row in zip(seen, rows)
         ]
         outputs.append(
             softmax_sum(energies, [values[j] + value_table[row] for j, row in zip(seen, rows)])
@@ -310,7 +309,7 @@ def relative_head(
 
 
 def directional_head(
-    queries: List[Tensor], keys: List[Tensor], values: List[Tensor], ahead: bool
+    queries: list[Tensor], keys: list[Tensor], values: list[Tensor], ahead: bool
 ) -> Tensor:
     """A head that looks *ahead*, or back, and at its own position (Shen et al. 2018): (T, D)."""
     outputs = []
@@ -322,15 +321,15 @@ def directional_head(
     return torch.stack(outputs)
 
 
-def linear_rnn(w_h: Tensor, inputs: List[Tensor], dilation: int = 1) -> Tensor:
+def linear_rnn(w_h: Tensor, inputs: list[Tensor], dilation: int = 1) -> Tensor:
     """h_t = W_h h_{t-d} + u_t from h = 0, u_t = W_x x_t (Huang et al. 2023, eqs. 1 and 10)."""
-    states: List[Tensor] = []
+    states: list[Tensor] = []
     for t, u in enumerate(inputs):
         states.append(u if t < dilation else w_h.mv(states[t - dilation]) + u)
     return torch.stack(states)
 
 
-def outer_products(keys: List[Tensor], values: List[Tensor]) -> Tensor:
+def outer_products(keys: list[Tensor], values: list[Tensor]) -> Tensor:
     """K^T V (D, D), a key and a value at a time."""
     total = keys[0].new_zeros(keys[0].numel(), values[0].numel())
     for key, value in zip(keys, values):
@@ -340,7 +339,7 @@ def outer_products(keys: List[Tensor], values: List[Tensor]) -> Tensor:
 
 def raf(
     x: Tensor, memory: Tensor, leak: Tensor, threshold: Tensor, surrogate: bool
-) -> Tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]:
     """A recurrent accumulate-and-fire neuron on one matrix (Long et al. 2023, appendix A.2)."""
     memory = leak * memory + x
     y = memory / threshold - 1.0
@@ -352,13 +351,11 @@ def raf(
                 spikes[row, column] = 1.0
             if surrogate and abs(float(potential)) < 1:
                 slope = 0.3 * (1 - abs(float(potential)))
-                spikes[row, column] = spikes[row, column] + slope * (
-                    potential - potential.detach()
-                )
+                spikes[row, column] = spikes[row, column] + slope * (potential - potential.detach())
     return torch.clamp(y, min=0), memory - threshold * spikes
 
 
-def key_norm(keys: List[Tensor], kind: str) -> Tensor:
+def key_norm(keys: list[Tensor], kind: str) -> Tensor:
     """norm(K) of Long et al. 2023, eq. 13: over the positions for each channel, or over all."""
     if kind == "none":
         return torch.ones_like(keys[0])
@@ -371,9 +368,9 @@ def key_norm(keys: List[Tensor], kind: str) -> Tensor:
 
 
 def srformer_head(
-    queries: List[Tensor],
-    keys: List[Tensor],
-    values: List[Tensor],
+    queries: list[Tensor],
+    keys: list[Tensor],
+    values: list[Tensor],
     size: int,
     target_length: int,
     weight: Tensor,
@@ -384,7 +381,7 @@ def srformer_head(
     current: bool = False,
     neuron: bool = True,
     surrogate: bool = False,
-) -> Tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]:
     """Algorithm 1 of Long et al. 2023 for one head: O_S and O_R, (T, D) each.
 
     The queries come scaled. *current* and not *neuron* are the ablations IV and III of Table 3.

@@ -1,7 +1,5 @@
 """Self-attention with learned relative positions in its keys and its values."""
 
-from typing import Optional, Tuple
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -15,9 +13,9 @@ def relative_attention(
     value: Tensor,
     key_table: Tensor,
     value_table: Tensor,
-    mask: Optional[Tensor] = None,
+    mask: Tensor | None = None,
     dropout: float = 0.0,
-) -> Tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]:
     """e_ij = q_i (k_j + a^K_ij) / sqrt(D), z_i = sum_j alpha_ij (v_j + a^V_ij) (Shaw et al. 2018).
 
     Products with a table of 2c + 1 rows stand for those with a vector for each pair of

@@ -9,8 +9,6 @@ angle 0; a cyclical one has decay gamma and angle theta. P[i, j] = f(lag) is the
 eq. 3, and P V the output of the recurrences of eqs. 11 and 12 of the paper's appendix.
 """
 
-from typing import Tuple
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -51,7 +49,7 @@ def rem_kernel(
     return torch.where(sine.unsqueeze(1), sines, cosines).masked_fill(zero, 0.0)
 
 
-def powers(decay: Tensor, angle: Tensor, n: Tensor) -> Tuple[Tensor, Tensor]:
+def powers(decay: Tensor, angle: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
     """decay^n cos(n angle) and decay^n sin(n angle): (H,), (H,) and (H or 1, N) to (H, N)."""
     n = n.to(decay.dtype)
     size = decay.unsqueeze(1) ** n

@@ -3,8 +3,8 @@
 Letters: R rows, one for each head of a sentence; M segments, N steps, n queries a step.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Iterator, Optional
 
 import torch
 from torch import Tensor
@@ -74,7 +74,7 @@ class Source:
             torch.mm(partial.flatten(0, 2), self.weight.t(), out=out.flatten(0, 2))
 
 
-def bmm(left: Tensor, right: Tensor, out: Optional[Tensor] = None) -> Tensor:
+def bmm(left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
     """The product of (R, M, X, Y) and (R, M, Y, Z), for all R M at once, into *out*."""
     left, right = left.flatten(0, 1), right.flatten(0, 1)
     if out is None:
@@ -101,8 +101,8 @@ class SegmentSoftmax:
         dropout: its probability
     """
 
-    mask: Optional[Tensor]
-    kept: Optional[Tensor]
+    mask: Tensor | None
+    kept: Tensor | None
     dropout: float
 
     def of_rows(self, part: slice) -> "SegmentSoftmax":

@@ -6,8 +6,6 @@ and for incremental decoding. `segmented_recurrent` is faster where it applies.
 Letters: M segments, N steps, n queries a step.
 """
 
-from typing import Optional, Tuple
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -23,7 +21,7 @@ def segmented(x: Tensor, size: int) -> Tensor:
     return x.unflatten(-2, (-1, size))
 
 
-def visited(x: Tensor, segments: Optional[Tensor], steps: int) -> Tensor:
+def visited(x: Tensor, segments: Tensor | None, steps: int) -> Tensor:
     """The segments that are read at the steps: (B, H, M, s, D) to (B, H, N, s, D).
 
     Args:
@@ -40,9 +38,9 @@ def attend_segments(
     queries: Tensor,
     keys: Tensor,
     values: Tensor,
-    mask: Optional[Tensor] = None,
+    mask: Tensor | None = None,
     dropout: float = 0.0,
-) -> Tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]:
     """O_S: each block of queries attends to its own keys.
 
     Args:
@@ -65,7 +63,7 @@ def attend_segments(
 def partial_products(
     keys: Tensor,
     values: Tensor,
-    segments: Optional[Tensor],
+    segments: Tensor | None,
     steps: int,
     rest: bool = True,
     clamp: float = 0.0,

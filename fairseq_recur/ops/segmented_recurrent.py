@@ -11,7 +11,7 @@ Letters: R = B H rows, one for each head of a sentence; M segments, of which N a
 scan; n queries at each step.
 """
 
-from typing import Any, Optional, Tuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,7 +39,7 @@ class SegmentedRecurrent(torch.autograd.Function):
         norm: str,
         rest: bool,
         softmax: SegmentSoftmax,
-    ) -> Tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor]:
         """O_S and O_R, (R, N, n, D) each."""
         neuron, steps = Neuron(float(leak), float(threshold)), queries.size(1)
         source = Source(keys, values, weight, rest)
@@ -57,7 +57,7 @@ class SegmentedRecurrent(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_local: Tensor, grad_recurrent: Tensor) -> Tuple[Any, ...]:
+    def backward(ctx: Any, grad_local: Tensor, grad_recurrent: Tensor) -> tuple[Any, ...]:
         """The gradients of the first six arguments."""
         queries, keys, values, weight, norms = ctx.saved_tensors
         source = Source(keys, values, weight, ctx.rest)
@@ -85,11 +85,11 @@ def segmented_recurrent(
     threshold: Tensor,
     norm: str = "key",
     rest: bool = True,
-    mask: Optional[Tensor] = None,
+    mask: Tensor | None = None,
     dropout: float = 0.0,
     scale: float = 1.0,
     compiled: bool = True,
-) -> Tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]:
     """O_S and O_R for queries in blocks, of which block i reads segment i.
 
     Args:

@@ -12,8 +12,6 @@ With dP_i the gradient of P_i = sum_j K_j^T V_j - K_i^T V_i and E_i = sum_j dP_j
 Letters as in `segmented_recurrent`.
 """
 
-from typing import Optional, Tuple
-
 import torch
 from torch import Tensor
 
@@ -40,7 +38,7 @@ class Backward:
         neuron: Neuron,
         softmax: SegmentSoftmax,
         queries: Tensor,
-        norms: Optional[Tensor],
+        norms: Tensor | None,
     ) -> None:
         self.source, self.neuron, self.softmax = source, neuron, softmax
         self.queries, self.norms = queries, norms
@@ -50,7 +48,7 @@ class Backward:
         self.grad_leak = queries.new_zeros(())
         self.grad_weight.zero_()
 
-    def run(self, grad_local: Tensor, grad_recurrent: Tensor) -> Tuple[Tensor, ...]:
+    def run(self, grad_local: Tensor, grad_recurrent: Tensor) -> tuple[Tensor, ...]:
         """The six gradients, by those of O_S and O_R, (R, N, n, D) each."""
         for part in self.source.groups():
             group = self.source.of_rows(part)
@@ -66,7 +64,7 @@ class Backward:
             self.grad_leak, self.grad_threshold,
         )  # fmt: skip
 
-    def spaces(self, group: Source, part: slice) -> Tuple[Tensor, Tensor]:
+    def spaces(self, group: Source, part: slice) -> tuple[Tensor, Tensor]:
         """For P_i and for x_i, (R', M, D, D) each; the same where W is folded in."""
         rows, segments, _, width = group.keys.size()
         if group.folds:
@@ -80,7 +78,7 @@ class Backward:
 
     def recurrence(
         self, group: Source, part: slice, grad: Tensor, partial: Tensor, inputs: Tensor
-    ) -> Optional[Tensor]:
+    ) -> Tensor | None:
         """Through the neurons: the gradients of Q, W, leak and threshold, and in *partial* dP_i.
 
         Args:
@@ -143,7 +141,7 @@ class Backward:
         return along.sum(1, keepdim=True)
 
     def products(
-        self, group: Source, part: slice, partial: Tensor, product: Tensor, along: Optional[Tensor]
+        self, group: Source, part: slice, partial: Tensor, product: Tensor, along: Tensor | None
     ) -> None:
         """The gradients of K and V through O_R, and that of W where it is folded in.
 

@@ -7,14 +7,13 @@ visit them: where q >= m the steps are all segments, else those that a query fal
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Optional, Tuple
 
 import torch
 from torch import Tensor
 
 
 def segment_counts(lengths: Tensor, size: int) -> Tensor:
-    """m = ceil(k / s), of the same shape as *lengths*, at least 1."""
+    """M = ceil(k / s), of the same shape as *lengths*, at least 1."""
     return ((lengths + size - 1) // size).clamp(min=1)
 
 
@@ -51,10 +50,10 @@ class Visits:
 
     steps: int
     room: int
-    slots: Optional[Tensor]
-    segments: Optional[Tensor]
+    slots: Tensor | None
+    segments: Tensor | None
 
-    def past_last(self) -> Optional[Tensor]:
+    def past_last(self) -> Tensor | None:
         """(B, N) bool, True at steps past the last one of a sentence; None if there are none."""
         if self.slots is None:
             return None
@@ -81,8 +80,8 @@ class Visits:
 
 @lru_cache(maxsize=64)  # the layers of a decoder ask for the same one
 def visits(
-    lengths: Tuple[int, ...],
-    targets: Tuple[int, ...],
+    lengths: tuple[int, ...],
+    targets: tuple[int, ...],
     queries: int,
     size: int,
     device: torch.device,

@@ -1,12 +1,10 @@
 """The buckets of T5's relative positions (Raffel et al. 2020, section 2.1)."""
 
-from typing import List
-
 import torch
 from torch import Tensor
 
 
-def bucket_starts(buckets: int, max_distance: int) -> List[int]:
+def bucket_starts(buckets: int, max_distance: int) -> list[int]:
     """The shortest distance of each bucket after the first, which begins at 0.
 
     The first half of the buckets hold one distance each, 0 ... e - 1 with e = buckets // 2.

@@ -1,14 +1,12 @@
 """Matrices and products whose entries depend on the lag between two positions alone."""
 
-from typing import Optional
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 
 def toeplitz_matrix(
-    past: Tensor, future: Optional[Tensor], queries: int, keys: int, offset: int = 0
+    past: Tensor, future: Tensor | None, queries: int, keys: int, offset: int = 0
 ) -> Tensor:
     """P[h, i, j] = past[h, lag] for lag = offset + i - j > 0, future[h, -lag] for lag < 0.
 

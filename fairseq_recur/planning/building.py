@@ -1,8 +1,9 @@
 """The real model of an architecture, without memory for its numbers, and a batch for it."""
 
 from argparse import Namespace
+from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Any, Dict, List, NamedTuple, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from fairseq import options
@@ -25,7 +26,7 @@ NOT_HERE = (
 
 CRITERION = ["--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.1"]
 
-Sample = Dict[str, Any]
+Sample = dict[str, Any]
 
 
 class Built(NamedTuple):
@@ -73,7 +74,7 @@ def configure(arch: str, flags: Sequence[str]) -> Any:
     decoder_only = issubclass(ARCH_MODEL_REGISTRY[arch], FairseqLanguageModel)
     parser = options.get_training_parser("language_modeling" if decoder_only else "translation")
     parser.prog, parser.usage = "fairseq-recur plan", "%(prog)s OPTION ... -- FLAG ..."
-    argv: List[str] = ["data", "--arch", arch, *CRITERION, *flags]
+    argv: list[str] = ["data", "--arch", arch, *CRITERION, *flags]
     return convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, argv))
 
 

@@ -1,6 +1,6 @@
 """Floats without numbers beside real integers, which models ask for lengths and positions."""
 
-from typing import Any, Dict, List, Tuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ class RealIntegers(TorchDispatchMode):
     """While a model is built under ``torch.device("meta")``: its integer buffers are real."""
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: Tuple = (), kwargs: Any = None
+        self, func: Any, types: Any, args: tuple = (), kwargs: Any = None
     ) -> Any:
         kwargs = dict(kwargs or {})
         tensors = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, Tensor)]
@@ -27,7 +27,7 @@ class RealNumbers(TorchFunctionMode):
     """The same for ``torch.tensor``, which makes its tensors beside the dispatcher."""
 
     def __torch_function__(
-        self, func: Any, types: Any, args: Tuple = (), kwargs: Any = None
+        self, func: Any, types: Any, args: tuple = (), kwargs: Any = None
     ) -> Any:
         kwargs = dict(kwargs or {})
         if func is not torch.tensor or kwargs.get("device") is not None:
@@ -37,8 +37,8 @@ class RealNumbers(TorchFunctionMode):
 
 
 def on_one_device(
-    func: Any, args: Tuple, kwargs: Dict[str, Any], tensors: List[Tensor]
-) -> Tuple[Tuple, Dict[str, Any]]:
+    func: Any, args: tuple, kwargs: dict[str, Any], tensors: list[Tensor]
+) -> tuple[tuple, dict[str, Any]]:
     """The arguments of an operation, such that integers are real and floats are on meta.
 
     Args:

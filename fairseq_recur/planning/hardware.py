@@ -1,7 +1,7 @@
 """What accelerators can do, from their makers' data sheets."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Dict, Mapping, Optional
 
 from fairseq_recur.errors import ConfigError
 
@@ -48,7 +48,7 @@ def _gpu(
     return Device(name, memory * GIGA, bandwidth * GIGA, peak, link * GIGA, source)
 
 
-GPUS: Dict[str, Device] = {
+GPUS: dict[str, Device] = {
     "p100-16": _gpu("Tesla P100 SXM2 16 GB", 16, 732, 10.6, 21.2, 80, "P100 data sheet", False),
     "v100-16": _gpu("Tesla V100 SXM2 16 GB", 16, 900, 15.7, 125, 150, "V100 data sheet", False),
     "v100-32": _gpu("Tesla V100 SXM2 32 GB", 32, 900, 15.7, 125, 150, "V100 data sheet", False),
@@ -66,7 +66,7 @@ GPUS: Dict[str, Device] = {
 
 
 def own_device(
-    name: str, flops: Optional[float], memory: Optional[float], bandwidth: Optional[float]
+    name: str, flops: float | None, memory: float | None, bandwidth: float | None
 ) -> Device:
     """A device of the table, or one that is described in TFLOP/s, GB and GB/s.
 

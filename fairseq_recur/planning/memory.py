@@ -1,7 +1,7 @@
 """What a training keeps in the memory of one accelerator."""
 
 import math
-from typing import NamedTuple, Tuple
+from typing import NamedTuple
 
 from fairseq_recur.planning.building import Built, sample
 from fairseq_recur.planning.tracing import trace
@@ -114,7 +114,7 @@ def measure(
     )
 
 
-def divided(batch: int, processes: int, limit: int) -> Tuple[int, int]:
+def divided(batch: int, processes: int, limit: int) -> tuple[int, int]:
     """--max-tokens and --update-freq: the most words at a time that make the batch exactly.
 
     processes x max-tokens x update-freq is *batch*. Returns (0, 0) if no parts of a quarter
@@ -128,5 +128,3 @@ def divided(batch: int, processes: int, limit: int) -> Tuple[int, int]:
         if share % steps == 0:
             return share // steps, steps
     return 0, 0
-
-

@@ -1,14 +1,15 @@
 """Which part of a model an operation belongs to, in the forward and in the backward pass."""
 
 from bisect import bisect_right
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Dict, Iterator, List, Tuple
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.modules import module as hooks
 
-PARTS: Dict[str, Tuple[str, ...]] = {
+PARTS: dict[str, tuple[str, ...]] = {
     "recurrence encoder": ("recurrence_encoder", "fusion", "columns"),
     "self-attention": ("self_attn",),
     "cross-attention": ("encoder_attn",),
@@ -28,15 +29,15 @@ class PartTracker:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self.of_module: Dict[nn.Module, str] = {}
+        self.of_module: dict[nn.Module, str] = {}
         for name, module in model.named_modules():
             words = set(name.split("."))
             part = next((p for p, names in PARTS.items() if not words.isdisjoint(names)), None)
             if part is not None:
                 self.of_module[module] = part
-        self.running: List[str] = []
-        self.numbers: List[int] = []  # ascending, with the part of each
-        self.parts: List[str] = []
+        self.running: list[str] = []
+        self.numbers: list[int] = []  # ascending, with the part of each
+        self.parts: list[str] = []
 
     @contextmanager
     def follow(self) -> Iterator[None]:

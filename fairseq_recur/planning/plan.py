@@ -1,7 +1,8 @@
 """A plan: everything that follows from a model, a device and a batch."""
 
 from collections import Counter
-from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.planning.building import Built, build, sample
@@ -64,7 +65,7 @@ class Plan(NamedTuple):
     """
 
     parameters: int
-    flops: Dict[str, float]
+    flops: dict[str, float]
     operations: int
     kept: float
     memory: Memory
@@ -138,7 +139,7 @@ def make_plan(setup: Setup) -> Plan:
     )
 
 
-def by_part(step: Trace, tokens: int) -> Dict[str, float]:
+def by_part(step: Trace, tokens: int) -> dict[str, float]:
     """FLOPs a token of each part that has any, in both passes."""
     sums: Counter = Counter()
     for operation in step.operations:
@@ -146,7 +147,7 @@ def by_part(step: Trace, tokens: int) -> Dict[str, float]:
     return {part: sums[part] / tokens for part in (*PARTS, OTHER) if sums[part]}
 
 
-def choose(setup: Setup, memory: Memory, processes: int) -> Tuple[int, int]:
+def choose(setup: Setup, memory: Memory, processes: int) -> tuple[int, int]:
     """--max-tokens and --update-freq.
 
     Raises:
@@ -189,9 +190,9 @@ def gigabytes(size: float) -> str:
     return f"{size / 1e9:.2f}"
 
 
-def as_json(setup: Setup, plan: Plan) -> Dict[str, Any]:
+def as_json(setup: Setup, plan: Plan) -> dict[str, Any]:
     """Setup and plan as numbers and words."""
-    flags: List[str] = list(setup.flags)
+    flags: list[str] = list(setup.flags)
     given = setup._asdict() | {"flags": flags, "assumed": setup.assumed._asdict()}
     given["device"] = {**vars(setup.device), "peak": dict(setup.device.peak)}
     found = plan._asdict() | {

@@ -1,10 +1,10 @@
 """A plan as text."""
 
-from typing import Iterator, List, Tuple
+from collections.abc import Iterator
 
 from fairseq_recur.planning.plan import Plan, Setup, gigabytes
 
-Row = Tuple[str, str]
+Row = tuple[str, str]
 
 
 def report(setup: Setup, plan: Plan) -> str:
@@ -28,7 +28,7 @@ def command(setup: Setup, plan: Plan) -> str:
     )
 
 
-def _setup(setup: Setup) -> List[Row]:
+def _setup(setup: Setup) -> list[Row]:
     nodes = f" on each of {setup.nodes} nodes" if setup.nodes > 1 else ""
     source, target = setup.lengths
     flags = f" {' '.join(setup.flags)}" if setup.flags else ""
@@ -52,7 +52,7 @@ def _assumed(setup: Setup) -> str:
     )
 
 
-def _model(plan: Plan) -> List[Row]:
+def _model(plan: Plan) -> list[Row]:
     total = sum(plan.flops.values())
     rows = [
         ("parameters", f"{plan.parameters:,}"),
@@ -63,7 +63,7 @@ def _model(plan: Plan) -> List[Row]:
     return [*rows, ("operations a step", f"{plan.operations:,}")]
 
 
-def _memory(setup: Setup, plan: Plan) -> List[Row]:
+def _memory(setup: Setup, plan: Plan) -> list[Row]:
     memory = plan.memory
     activations = memory.activations(plan.max_tokens)
     kinds = {
@@ -88,7 +88,7 @@ def _memory(setup: Setup, plan: Plan) -> List[Row]:
     ]  # fmt: skip
 
 
-def _time(setup: Setup, plan: Plan) -> List[Row]:
+def _time(setup: Setup, plan: Plan) -> list[Row]:
     def rows() -> Iterator[Row]:
         seconds = plan.seconds
         yield "time an update", f"{seconds.total * 1e3:,.1f} ms"

@@ -1,6 +1,6 @@
 """From FLOPs and bytes to seconds."""
 
-from typing import Dict, List, NamedTuple
+from typing import NamedTuple
 
 from fairseq_recur.planning.hardware import Device
 from fairseq_recur.planning.tracing import Operation
@@ -47,8 +47,8 @@ class Seconds(NamedTuple):
 
 
 def step_seconds(
-    operations: List[Operation], device: Device, precision: str, assumed: Assumptions
-) -> Dict[str, float]:
+    operations: list[Operation], device: Device, precision: str, assumed: Assumptions
+) -> dict[str, float]:
     """Seconds of one step: each operation takes what the slowest of three limits asks."""
     peak = device.peak[precision]
     if assumed.mfu:

@@ -7,7 +7,8 @@ no formula knows any part.
 
 import math
 import weakref
-from typing import Any, Callable, Dict, List, NamedTuple, Set, Tuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,7 @@ from fairseq_recur.planning.devices import on_one_device
 from fairseq_recur.planning.parts import PartTracker
 
 aten = torch.ops.aten
+
 
 class Operation(NamedTuple):
     """One kernel: which part it belongs to, and its FLOPs and bytes of memory traffic."""
@@ -39,7 +41,7 @@ class Trace(NamedTuple):
         peak: the most bytes alive at a time, parameters and their gradients aside
     """
 
-    operations: List[Operation]
+    operations: list[Operation]
     forward: int
     saved: int
     peak: int
@@ -50,12 +52,12 @@ class Trace(NamedTuple):
         return sum(operation.flops for operation in self.operations)
 
 
-def _added_product(_: Any, left: Tuple[int, ...], right: Tuple[int, ...], **__: Any) -> int:
+def _added_product(_: Any, left: tuple[int, ...], right: tuple[int, ...], **__: Any) -> int:
     """FLOPs of adding a product of (..., X, Y) and (..., Y, Z) in place."""
     return 2 * math.prod(left) * right[-1]
 
 
-def flops_of(func: Any, args: Tuple, kwargs: Dict[str, Any], out: Any) -> int:
+def flops_of(func: Any, args: tuple, kwargs: dict[str, Any], out: Any) -> int:
     """FLOPs by torch's own formulas; of those it lacks, the products in place."""
     packet = func._overloadpacket
     if packet in (aten.baddbmm_, aten.addmm_):
@@ -72,13 +74,13 @@ class _Recorder(TorchDispatchMode):
     def __init__(self, part: Callable[[], str]) -> None:
         super().__init__()
         self.part = part
-        self.operations: List[Operation] = []
-        self.events: List[Tuple[int, int]] = []  # storage number, bytes; negative when freed
-        self.numbers: Dict[int, int] = {}  # of living storages, by their address
+        self.operations: list[Operation] = []
+        self.events: list[tuple[int, int]] = []  # storage number, bytes; negative when freed
+        self.numbers: dict[int, int] = {}  # of living storages, by their address
         self.count = 0
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: Tuple = (), kwargs: Any = None
+        self, func: Any, types: Any, args: tuple = (), kwargs: Any = None
     ) -> Any:
         kwargs = dict(kwargs or {})
         tensors = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, Tensor)]
@@ -92,7 +94,7 @@ class _Recorder(TorchDispatchMode):
         return out
 
     def _write_down(
-        self, func: Any, args: Any, kwargs: Any, out: Any, tensors: List, results: List
+        self, func: Any, args: Any, kwargs: Any, out: Any, tensors: list, results: list
     ) -> None:
         before = {x.untyped_storage()._cdata for x in tensors}
         for x in results:
@@ -120,7 +122,7 @@ class _Recorder(TorchDispatchMode):
 
         weakref.finalize(storage, freed).atexit = False
 
-    def peak(self, without: Set[int]) -> int:
+    def peak(self, without: set[int]) -> int:
         """The most bytes alive, of all storages but some, by their numbers."""
         alive = most = 0
         for number, size in self.events:
@@ -141,7 +143,7 @@ class _Saved:
     def __init__(self, model: nn.Module) -> None:
         tensors = [*model.parameters(), *model.buffers()]
         self.parameters = {x.untyped_storage()._cdata for x in tensors}
-        self.sizes: Dict[int, int] = {}
+        self.sizes: dict[int, int] = {}
 
     def pack(self, x: Tensor) -> Tensor:
         """Note what autograd is about to keep."""

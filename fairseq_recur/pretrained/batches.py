@@ -2,7 +2,8 @@
 
 import logging
 import warnings
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy
 import torch
@@ -26,7 +27,7 @@ DEFAULT_TOKENS = 4000
 """Of the longer side in a batch, with padding, where nothing is said; of one longer text, more."""
 
 
-def limits(task: FairseqTask, models: Sequence[nn.Module]) -> Tuple[int, int]:
+def limits(task: FairseqTask, models: Sequence[nn.Module]) -> tuple[int, int]:
     """The most tokens of a source, its prefix not counted, and of a target, ends included.
 
     A language model has one limit for both.
@@ -38,7 +39,7 @@ def limits(task: FairseqTask, models: Sequence[nn.Module]) -> Tuple[int, int]:
     return source - len(getattr(task, "prefix", None) or []), target
 
 
-def fit(what: str, texts: List[Tensor], limit: int, truncate: Optional[bool]) -> List[Tensor]:
+def fit(what: str, texts: list[Tensor], limit: int, truncate: bool | None) -> list[Tensor]:
     """Cut texts to a limit, the end of the sentence kept.
 
     Args:
@@ -67,7 +68,7 @@ def fit(what: str, texts: List[Tensor], limit: int, truncate: Optional[bool]) ->
 
 
 def pairs(
-    task: FairseqTask, sources: List[Tensor], targets: Optional[List[Tensor]] = None
+    task: FairseqTask, sources: list[Tensor], targets: list[Tensor] | None = None
 ) -> LanguagePairDataset:
     """Sources as the task hands them to a model, with a prefix if it has one, and targets."""
     read = task.build_dataset_for_inference(sources, list(map(len, sources)))
@@ -80,7 +81,7 @@ def pairs(
     )  # fmt: skip
 
 
-def whole_texts(task: FairseqTask, texts: List[Tensor]) -> FairseqDataset:
+def whole_texts(task: FairseqTask, texts: list[Tensor]) -> FairseqDataset:
     """Texts for a language model to score, the end of the sentence predicted as well.
 
     (fairseq's own inference dataset leaves it out.)
@@ -107,10 +108,10 @@ def whole_texts(task: FairseqTask, texts: List[Tensor]) -> FairseqDataset:
 def batches(
     task: FairseqTask,
     data: FairseqDataset,
-    batch_size: Optional[int],
-    max_tokens: Optional[int],
-    progress: Optional[bool],
-) -> Iterator[Dict[str, Any]]:
+    batch_size: int | None,
+    max_tokens: int | None,
+    progress: bool | None,
+) -> Iterator[dict[str, Any]]:
     """Yield batches of texts of similar length, with a bar that counts texts.
 
     Args:
@@ -149,7 +150,7 @@ def batches(
 
 
 def bar(total: int, shown: bool) -> Any:
-    """tqdm's bar: widgets in a notebook that has them, else a line of text."""
+    """Tqdm's bar: widgets in a notebook that has them, else a line of text."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # without ipywidgets it recommends them
         from tqdm.auto import tqdm

@@ -1,8 +1,9 @@
 """What a folder of checkpoints holds: which checkpoint to load, and where the dictionaries are."""
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, List, Optional, Sequence, Tuple, Union
+from typing import Any, Union
 
 from fairseq import utils
 from fairseq.data.data_utils import infer_language_pair
@@ -27,8 +28,8 @@ def listing(folder: Path, pattern: str = "*") -> str:
 
 
 def find_checkpoints(
-    folder: PathLike, checkpoint: Union[PathLike, Sequence[PathLike], None]
-) -> Tuple[Path, List[Path]]:
+    folder: PathLike, checkpoint: PathLike | Sequence[PathLike] | None
+) -> tuple[Path, list[Path]]:
     """Choose the checkpoints to load.
 
     Args:
@@ -63,7 +64,7 @@ def named_checkpoint(home: Path, name: Path) -> Path:
             return path
     raise ConfigError(
         f"from_pretrained: no checkpoint {name} in {home}; it holds "
-                f"{listing(home, '*.pt')}; name one of those"
+        f"{listing(home, '*.pt')}; name one of those"
     )
 
 
@@ -88,8 +89,8 @@ def choose_checkpoint(home: Path) -> Path:
 
 
 def find_dictionaries(
-    home: Path, data: Optional[PathLike], saved: Optional[str], languages: Sequence[Optional[str]]
-) -> Tuple[Path, List[str]]:
+    home: Path, data: PathLike | None, saved: str | None, languages: Sequence[str | None]
+) -> tuple[Path, list[str]]:
     """Find the folder with the dictionaries.
 
     Args:
@@ -125,9 +126,9 @@ def find_dictionaries(
     )
 
 
-def known_languages(places: Sequence[Path], languages: Sequence[Optional[str]]) -> List[str]:
+def known_languages(places: Sequence[Path], languages: Sequence[str | None]) -> list[str]:
     """Both languages, where they are not known from the first binary data; none without any."""
-    found: List[Any] = list(languages)
+    found: list[Any] = list(languages)
     for place in places:
         if None in found and place.is_dir():
             inferred = infer_language_pair(str(place))

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional
+from typing import Any
 
 from fairseq.data import Dictionary
 from torch import Tensor
@@ -28,10 +28,10 @@ class Hypothesis:
 
     text: str
     score: float
-    tokens: List[str] = field(repr=False)
-    token_scores: List[float] = field(repr=False)
-    source: List[str] = field(repr=False, default_factory=list)
-    attention: Optional[Tensor] = field(repr=False, default=None, compare=False)
+    tokens: list[str] = field(repr=False)
+    token_scores: list[float] = field(repr=False)
+    source: list[str] = field(repr=False, default_factory=list)
+    attention: Tensor | None = field(repr=False, default=None, compare=False)
 
     @property
     def log_probability(self) -> float:
@@ -39,13 +39,13 @@ class Hypothesis:
         return sum(self.token_scores) * math.log(2)
 
 
-def symbols(tokens: Tensor, dictionary: Dictionary) -> List[str]:
+def symbols(tokens: Tensor, dictionary: Dictionary) -> list[str]:
     """Ids (T,) as the dictionary's symbols."""
     return [dictionary[token] for token in tokens.tolist()]
 
 
 def to_hypothesis(
-    found: Dict[str, Any], text: Text, source: Optional[Tensor], read: Text, scored: bool
+    found: dict[str, Any], text: Text, source: Tensor | None, read: Text, scored: bool
 ) -> Hypothesis:
     """Make a hypothesis of what a generator or a scorer of fairseq gives.
 
@@ -59,7 +59,7 @@ def to_hypothesis(
     """
     tokens = found["tokens"].cpu()
     attention = found["attention"] if source is not None else None
-    words: List[str] = []
+    words: list[str] = []
     if source is not None:
         real = source.ne(read.dictionary.pad()).cpu()
         words = symbols(source.cpu()[real], read.dictionary)

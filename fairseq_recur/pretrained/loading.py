@@ -1,8 +1,9 @@
 """Loading trained models with their task, dictionaries and subwords, from what is in a folder."""
 
 from argparse import Namespace
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence, Tuple, Type, Union
+from typing import Any
 
 import torch
 from fairseq import checkpoint_utils
@@ -22,20 +23,20 @@ PRECISIONS = ("fp32", "fp16", "bf16")
 
 SIDES = ("source_lang", "target_lang")
 
-NOT_TO_DO: Dict[str, Any] = {"eval_bleu": False, "eval_rouge": False, "load_alignments": False}
+NOT_TO_DO: dict[str, Any] = {"eval_bleu": False, "eval_rouge": False, "load_alignments": False}
 """What tasks do in training alone, and need files for."""
 
 
 def from_pretrained(
     folder: PathLike,
-    checkpoint: Union[PathLike, Sequence[PathLike], None] = None,
-    data: Optional[PathLike] = None,
+    checkpoint: PathLike | Sequence[PathLike] | None = None,
+    data: PathLike | None = None,
     *,
-    source_lang: Optional[str] = None,
-    target_lang: Optional[str] = None,
-    tokenizer: Optional[str] = None,
-    bpe: Optional[str] = None,
-    device: Union[str, torch.device, None] = None,
+    source_lang: str | None = None,
+    target_lang: str | None = None,
+    tokenizer: str | None = None,
+    bpe: str | None = None,
+    device: str | torch.device | None = None,
     precision: str = "fp32",
     **options: Any,
 ) -> Pretrained:
@@ -65,8 +66,8 @@ def from_pretrained(
     if precision not in PRECISIONS:
         raise ConfigError(f"from_pretrained: precision={precision!r}: expected one of {PRECISIONS}")
     home, files = find_checkpoints(folder, checkpoint)
-    models: List[nn.Module] = []
-    task: Optional[FairseqTask] = None
+    models: list[nn.Module] = []
+    task: FairseqTask | None = None
     for file in files:
         state = read(file)
         if task is None:
@@ -87,7 +88,7 @@ def from_pretrained(
     return Pretrained(models, task, sides[0], sides[1])
 
 
-def read(file: Path) -> Dict[str, Any]:
+def read(file: Path) -> dict[str, Any]:
     """Read a checkpoint whose model and task can be built here.
 
     Raises:
@@ -112,7 +113,7 @@ def read(file: Path) -> Dict[str, Any]:
     return state
 
 
-def kind_of_task(cfg: Any) -> Type[FairseqTask]:
+def kind_of_task(cfg: Any) -> type[FairseqTask]:
     """The class of a checkpoint's task; fairseq's base for one that is not registered."""
     return TASK_REGISTRY.get(option(cfg, "_name") or option(cfg, "task"), FairseqTask)
 
@@ -125,11 +126,11 @@ def option(cfg: Any, name: str) -> Any:
 
 
 def set_task(
-    state: Dict[str, Any],
+    state: dict[str, Any],
     home: Path,
-    data: Optional[PathLike],
-    languages: Tuple[Optional[str], Optional[str]],
-) -> Tuple[Path, List[str]]:
+    data: PathLike | None,
+    languages: tuple[str | None, str | None],
+) -> tuple[Path, list[str]]:
     """Set in a checkpoint's configuration where the dictionaries are, and switch off validation.
 
     Returns the folder of the dictionaries, and both languages; none for a language model.
@@ -138,7 +139,7 @@ def set_task(
         ConfigError: the dictionaries are not there
     """
     saved = state["cfg"]["task"]
-    wanted: List[Optional[str]] = []
+    wanted: list[str | None] = []
     if issubclass(kind_of_task(saved), TranslationTask):
         wanted = [given or option(saved, side) for given, side in zip(languages, SIDES)]
     elif any(languages):
@@ -153,8 +154,8 @@ def set_task(
 
 
 def build(
-    file: Path, state: Dict[str, Any], task: Optional[FairseqTask], place: Path
-) -> Tuple[nn.Module, FairseqTask]:
+    file: Path, state: dict[str, Any], task: FairseqTask | None, place: Path
+) -> tuple[nn.Module, FairseqTask]:
     """Build a checkpoint's model, and its task if there is none yet.
 
     Raises:
@@ -176,9 +177,9 @@ def build(
 
 def text_settings(
     cfg: Any,
-    tokenizer: Optional[str],
-    bpe: Optional[str],
-    options: Dict[str, Any],
+    tokenizer: str | None,
+    bpe: str | None,
+    options: dict[str, Any],
     places: Sequence[Path],
 ) -> Settings:
     """What makes tokens of text: what the user says, else what the training was told."""
@@ -197,7 +198,7 @@ def text_settings(
     )
 
 
-def prepare(model: nn.Module, device: Union[str, torch.device, None], precision: str) -> None:
+def prepare(model: nn.Module, device: str | torch.device | None, precision: str) -> None:
     """Make a model ready for decoding, as fairseq-generate does, and move it."""
     if precision == "fp16":
         model.half()

@@ -2,7 +2,8 @@
 
 import json
 import logging
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union, overload
+from collections.abc import Iterator, Sequence
+from typing import Any, overload
 
 import torch
 from fairseq import utils
@@ -23,7 +24,7 @@ from fairseq_recur.pretrained.text import Text
 
 logger = logging.getLogger(__name__)
 
-SUMMARIES: Dict[str, Any] = {"beam": 4, "no_repeat_ngram_size": 3}
+SUMMARIES: dict[str, Any] = {"beam": 4, "no_repeat_ngram_size": 3}
 """The search for summaries, where the training did not say with which it validates."""
 
 MANY = 0.3
@@ -44,7 +45,7 @@ class Pretrained:
     """
 
     def __init__(
-        self, models: List[nn.Module], task: FairseqTask, source: Text, target: Text
+        self, models: list[nn.Module], task: FairseqTask, source: Text, target: Text
     ) -> None:
         self.models = models
         self.task = task
@@ -76,22 +77,22 @@ class Pretrained:
     def translate(self, texts: str, **options: Any) -> str: ...
 
     @overload
-    def translate(self, texts: Sequence[str], **options: Any) -> List[str]: ...
+    def translate(self, texts: Sequence[str], **options: Any) -> list[str]: ...
 
     def translate(
         self,
-        texts: Union[str, Sequence[str]],
+        texts: str | Sequence[str],
         *,
         beam: int = 5,
         lenpen: float = 1.0,
         max_len_a: float = 0.0,
         max_len_b: int = 200,
-        batch_size: Optional[int] = None,
-        max_tokens: Optional[int] = None,
+        batch_size: int | None = None,
+        max_tokens: int | None = None,
         truncate: bool = False,
-        progress: Optional[bool] = None,
+        progress: bool | None = None,
         **search: Any,
-    ) -> Union[str, List[str]]:
+    ) -> str | list[str]:
         """The best translation of a text, or of each of several.
 
         Args:
@@ -126,11 +127,11 @@ class Pretrained:
     def summarize(self, texts: str, **options: Any) -> str: ...
 
     @overload
-    def summarize(self, texts: Sequence[str], **options: Any) -> List[str]: ...
+    def summarize(self, texts: Sequence[str], **options: Any) -> list[str]: ...
 
     def summarize(
-        self, texts: Union[str, Sequence[str]], *, truncate: bool = True, **options: Any
-    ) -> Union[str, List[str]]:
+        self, texts: str | Sequence[str], *, truncate: bool = True, **options: Any
+    ) -> str | list[str]:
         """The summary of a text, or of each of several, by a model of ``--task summarization``.
 
         Args:
@@ -152,7 +153,7 @@ class Pretrained:
         validated = {k: v for k, v in json.loads(saved).items() if k in OPTIONS}
         return self.translate(texts, truncate=truncate, **{**(validated or SUMMARIES), **options})
 
-    def complete(self, texts: Union[str, Sequence[str]], **options: Any) -> Union[str, List[str]]:
+    def complete(self, texts: str | Sequence[str], **options: Any) -> str | list[str]:
         """Continue texts with a language model.
 
         Args:
@@ -176,12 +177,12 @@ class Pretrained:
         texts: Sequence[str],
         *,
         nbest: int = 1,
-        batch_size: Optional[int] = None,
-        max_tokens: Optional[int] = None,
+        batch_size: int | None = None,
+        max_tokens: int | None = None,
         truncate: bool = False,
-        progress: Optional[bool] = None,
+        progress: bool | None = None,
         **search: Any,
-    ) -> List[List[Hypothesis]]:
+    ) -> list[list[Hypothesis]]:
         """The best outputs for each text with tokens, scores and attention, the best first.
 
         Args:
@@ -210,14 +211,14 @@ class Pretrained:
 
     def score(
         self,
-        sources: Union[str, Sequence[str]],
-        targets: Union[str, Sequence[str], None] = None,
+        sources: str | Sequence[str],
+        targets: str | Sequence[str] | None = None,
         *,
-        batch_size: Optional[int] = None,
-        max_tokens: Optional[int] = None,
+        batch_size: int | None = None,
+        max_tokens: int | None = None,
         truncate: bool = False,
-        progress: Optional[bool] = None,
-    ) -> Union[Hypothesis, List[Hypothesis]]:
+        progress: bool | None = None,
+    ) -> Hypothesis | list[Hypothesis]:
         """How probable the model finds given targets: fairseq-generate's ``--score-reference``.
 
         Args:
@@ -250,16 +251,14 @@ class Pretrained:
             aims = fit("targets", self._encode(references, self.target), self._limits[1], None)
             read = fit("sources", encoded, self._limits[0], truncate or self._truncates)
             data = pairs(self.task, read, aims)
-        result: List[Any] = [None] * len(given)
+        result: list[Any] = [None] * len(given)
         how = {"batch_size": batch_size, "max_tokens": max_tokens, "progress": progress}
         options = GenerationConfig(score_reference=True)
         for number, of_one in self._run(data, options, 1, **how) if given else ():
             result[number] = of_one[0]
         return result[0] if isinstance(sources, str) else result
 
-    def look(
-        self, source: str, target: Optional[str] = None, **search: Any
-    ) -> Tuple[Maps, Labels]:
+    def look(self, source: str, target: str | None = None, **search: Any) -> tuple[Maps, Labels]:
         """What the model, or an ensemble's first, looks at in one sentence.
 
         Args:
@@ -301,7 +300,7 @@ class Pretrained:
         task = self.task
         return bool(getattr(task, "truncate_source", getattr(task.cfg, "truncate_source", False)))
 
-    def _encode(self, texts: List[str], side: Text) -> List[Tensor]:
+    def _encode(self, texts: list[str], side: Text) -> list[Tensor]:
         """Texts as ids; a warning if the model knows few of them."""
         found = [side.encode(text) for text in texts]
         tokens = sum(len(ids) - 1 for ids in found)
@@ -316,7 +315,7 @@ class Pretrained:
 
     def _run(
         self, data: FairseqDataset, options: GenerationConfig, nbest: int, **how: Any
-    ) -> Iterator[Tuple[int, List[Hypothesis]]]:
+    ) -> Iterator[tuple[int, list[Hypothesis]]]:
         """Search, or score, batch by batch: each text's number and its hypotheses."""
         generator = self.task.build_generator(self.models, options)
         for batch in batches(self.task, data, **how):
@@ -325,13 +324,16 @@ class Pretrained:
             sources = batch["net_input"]["src_tokens"]
             for number, source, of_one in zip(batch["id"].tolist(), sources, found):
                 read = None if self.is_language_model else source
-                yield number, [
-                    to_hypothesis(each, self.target, read, self.source, options.score_reference)
-                    for each in of_one[:nbest]
-                ]
+                yield (
+                    number,
+                    [
+                        to_hypothesis(each, self.target, read, self.source, options.score_reference)
+                        for each in of_one[:nbest]
+                    ],
+                )
 
 
-def as_list(name: str, texts: Union[str, Sequence[str]]) -> List[str]:
+def as_list(name: str, texts: str | Sequence[str]) -> list[str]:
     """One text as a list of one; ConfigError for what is neither text nor texts."""
     found = [texts] if isinstance(texts, str) else list(texts)
     for number, text in enumerate(found):

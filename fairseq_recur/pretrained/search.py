@@ -1,7 +1,7 @@
 """The options of fairseq's search for the best output, checked before it begins."""
 
 import difflib
-from typing import Any, Dict
+from typing import Any
 
 from fairseq.dataclass.configs import GenerationConfig
 
@@ -15,7 +15,7 @@ OPTIONS = (
 """What fairseq-generate has that a search obeys, with the same defaults."""
 
 
-def search_options(options: Dict[str, Any], nbest: int, shortest: int, longest: int) -> Any:
+def search_options(options: dict[str, Any], nbest: int, shortest: int, longest: int) -> Any:
     """Make fairseq's configuration of a search.
 
     Args:

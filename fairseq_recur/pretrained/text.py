@@ -7,9 +7,10 @@ and the file that makes them is looked for beside the checkpoint and the data.
 import difflib
 import logging
 from argparse import Namespace
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Any
 
 from fairseq.data import Dictionary, encoders
 from fairseq.registry import REGISTRIES
@@ -23,7 +24,7 @@ logger = logging.getLogger(__name__)
 NONE = "none"
 """In the place of a tokenizer or BPE: the text is in tokens already."""
 
-FILES: Dict[str, Dict[str, str]] = {
+FILES: dict[str, dict[str, str]] = {
     "sentencepiece": {"sentencepiece_model": "*.model"},
     "subword_nmt": {"bpe_codes": "*code*"},
     "fastbpe": {"bpe_codes": "*code*"},
@@ -45,8 +46,8 @@ class Settings:
         places: folders in which files are looked for, in this order
     """
 
-    tokenizer: Optional[str]
-    bpe: Optional[str]
+    tokenizer: str | None
+    bpe: str | None
     options: Mapping[str, Any]
     given: Sequence[str]
     places: Sequence[Path]
@@ -112,7 +113,7 @@ def build_text(
     return Text(dictionary, encoders.build_tokenizer(namespace), encoders.build_bpe(namespace))
 
 
-def chosen(dictionary: Dictionary, settings: Settings) -> Tuple[str, str]:
+def chosen(dictionary: Dictionary, settings: Settings) -> tuple[str, str]:
     """The names of a side's tokenizer and BPE; ConfigError for unknown ones."""
     names = (settings.tokenizer or NONE, settings.bpe or kind_of(dictionary))
     for registry, name in zip(("tokenizer", "bpe"), names):
@@ -131,7 +132,7 @@ def check_options(settings: Settings, dictionaries: Sequence[Dictionary]) -> Non
         ConfigError: naming the one that was probably meant
     """
     sides = [chosen(dictionary, settings) for dictionary in dictionaries]
-    there: Set[str] = set()
+    there: set[str] = set()
     for registry, names in zip(("tokenizer", "bpe"), zip(*sides)):
         kinds = REGISTRIES[registry]["dataclass_registry"]
         there.update(*(kinds[n].__dataclass_fields__ for n in names if n in kinds))
@@ -149,7 +150,7 @@ def check_options(settings: Settings, dictionaries: Sequence[Dictionary]) -> Non
 
 def kind_of(dictionary: Dictionary) -> str:
     """The kind of subwords that a dictionary's symbols are."""
-    words = [symbol for symbol in dictionary.symbols[dictionary.nspecial :]]
+    words = list(dictionary.symbols[dictionary.nspecial :])
     words = [word for word in words if not word.startswith("madeupword")]
     if any(word.endswith("@@") for word in words):
         return "subword_nmt"
@@ -200,7 +201,7 @@ def find_file(
     )
 
 
-def candidates(place: Path, pattern: str, bpe: str) -> List[Path]:
+def candidates(place: Path, pattern: str, bpe: str) -> list[Path]:
     """The files of a folder that could be meant."""
     found = sorted(path for path in place.glob(pattern) if path.is_file())
     if "bpe_codes" in FILES[bpe]:
@@ -208,7 +209,7 @@ def candidates(place: Path, pattern: str, bpe: str) -> List[Path]:
     return found
 
 
-def of_language(files: List[Path], language: str, others: Sequence[str]) -> List[Path]:
+def of_language(files: list[Path], language: str, others: Sequence[str]) -> list[Path]:
     """Of files with languages in their names those of one language, else those without any."""
     own = [path for path in files if language in path.name.split(".")]
     return own or [path for path in files if not set(others) & set(path.name.split("."))]

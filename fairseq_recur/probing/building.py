@@ -7,16 +7,17 @@ capital of a first word) is kept out.
 
 import random
 from collections import Counter
+from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import NamedTuple
 
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.probing.tasks import SPLITS, read_text
 
-Bins = Sequence[Tuple[int, int]]
-Pools = Dict[str, List[str]]
-Splits = Dict[str, List[Tuple[str, str]]]
+Bins = Sequence[tuple[int, int]]
+Pools = dict[str, list[str]]
+Splits = dict[str, list[tuple[str, str]]]
 
 LENGTH_BINS: Bins = ((5, 8), (9, 12), (13, 16), (17, 20), (21, 25), (26, 28))
 """SentEval's: words of a sentence, first and last included."""
@@ -35,7 +36,7 @@ class Plan(NamedTuple):
         seed: the same seed and corpus give the same files
     """
 
-    sizes: Tuple[int, int, int]
+    sizes: tuple[int, int, int]
     words: int
     bins: Bins
     seed: int
@@ -44,7 +45,7 @@ class Plan(NamedTuple):
 class Corpus(NamedTuple):
     """The different sentences that can be used, as words, and how many lines there were."""
 
-    sentences: List[List[str]]
+    sentences: list[list[str]]
     lines: int
 
 
@@ -54,7 +55,7 @@ def read_corpus(path: Path, bins: Bins) -> Corpus:
     Raises:
         ConfigError: no such file, or not UTF-8
     """
-    seen: Dict[str, None] = {}
+    seen: dict[str, None] = {}
     lines = 0
     for _, line in read_text(path):
         lines += 1
@@ -64,7 +65,7 @@ def read_corpus(path: Path, bins: Bins) -> Corpus:
     return Corpus([sentence.split() for sentence in seen], lines)
 
 
-def build_tasks(corpus: Corpus, names: Sequence[str], plan: Plan) -> Dict[str, Splits]:
+def build_tasks(corpus: Corpus, names: Sequence[str], plan: Plan) -> dict[str, Splits]:
     """Build tasks, each with its own random numbers, so that one does not change another.
 
     Args:
@@ -93,7 +94,7 @@ def build_tasks(corpus: Corpus, names: Sequence[str], plan: Plan) -> Dict[str, S
     return built
 
 
-def length_pools(sentences: List[List[str]], plan: Plan, rng: random.Random) -> Pools:
+def length_pools(sentences: list[list[str]], plan: Plan, rng: random.Random) -> Pools:
     """Sentences by the bin of their length."""
     pools: Pools = {str(index): [] for index in range(len(plan.bins))}
     for words in sentences:
@@ -101,7 +102,7 @@ def length_pools(sentences: List[List[str]], plan: Plan, rng: random.Random) -> 
     return pools
 
 
-def word_pools(sentences: List[List[str]], plan: Plan, rng: random.Random) -> Pools:
+def word_pools(sentences: list[list[str]], plan: Plan, rng: random.Random) -> Pools:
     """Sentences by the one target word in them, which is in them once.
 
     Targets are the rarest words of enough sentences. A sentence with two targets is of no use,
@@ -133,7 +134,7 @@ def word_pools(sentences: List[List[str]], plan: Plan, rng: random.Random) -> Po
     )
 
 
-def shift_pools(sentences: List[List[str]], plan: Plan, rng: random.Random) -> Pools:
+def shift_pools(sentences: list[list[str]], plan: Plan, rng: random.Random) -> Pools:
     """Sentences as they are (O), and others with two neighbouring words exchanged (I).
 
     Both are drawn from the sentences in which two words could be exchanged. Neither the first
@@ -160,14 +161,14 @@ def shift_pools(sentences: List[List[str]], plan: Plan, rng: random.Random) -> P
     return pools
 
 
-BUILDERS: Dict[str, Callable[[List[List[str]], Plan, random.Random], Pools]] = {
+BUILDERS: dict[str, Callable[[list[list[str]], Plan, random.Random], Pools]] = {
     "Length": length_pools,
     "WordContent": word_pools,
     "BigramShift": shift_pools,
 }
 
 
-def shares(size: int, labels: int) -> List[int]:
+def shares(size: int, labels: int) -> list[int]:
     """Divide a split among labels; the first ones get what is left over."""
     return [size // labels + (index < size % labels) for index in range(labels)]
 
@@ -198,7 +199,7 @@ def deal(pools: Pools, sizes: Sequence[int], rng: random.Random) -> Splits:
     return splits
 
 
-def _bin_of(length: int, bins: Bins) -> Optional[int]:
+def _bin_of(length: int, bins: Bins) -> int | None:
     """Find the bin of a number of words."""
     return next((i for i, (low, high) in enumerate(bins) if low <= length <= high), None)
 
@@ -213,7 +214,7 @@ def _can_be_target(word: str) -> bool:
     return word.isalpha() and len(word) >= SHORTEST_TARGET
 
 
-def _places(words: List[str]) -> List[int]:
+def _places(words: list[str]) -> list[int]:
     """List the positions whose word can change places with the next one."""
     if any(quote in word for word in words for quote in QUOTES):
         return []
@@ -225,7 +226,7 @@ def _places(words: List[str]) -> List[int]:
     ]
 
 
-def _shift(words: List[str], taken: Set[str], rng: random.Random) -> Optional[str]:
+def _shift(words: list[str], taken: set[str], rng: random.Random) -> str | None:
     """Exchange two words at a random place where the outcome is new; None if there is none."""
     places = _places(words)
     for i in rng.sample(places, len(places)):

@@ -1,6 +1,6 @@
 """The classifiers that are trained on representations, and how two representations become one."""
 
-from typing import Callable, Dict, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -78,7 +78,7 @@ class RecurrenceOnly(nn.Module):
         return r
 
 
-COMBINE: Dict[str, Callable[..., nn.Module]] = {
+COMBINE: dict[str, Callable[..., nn.Module]] = {
     "gate": Gate,
     "concat": Concatenation,
     "transformer": EncoderOnly,

@@ -1,8 +1,9 @@
 """SentEval's protocol: train on the training split, choose on the valid split, test once."""
 
+from collections.abc import Callable
 from copy import deepcopy
 from itertools import product
-from typing import Callable, Dict, NamedTuple, Tuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -24,8 +25,8 @@ class Protocol(NamedTuple):
         max_epochs: passes at which training stops
     """
 
-    l2: Tuple[float, ...] = (1e-5, 1e-4, 1e-3, 1e-2)
-    dropout: Tuple[float, ...] = (0.0,)
+    l2: tuple[float, ...] = (1e-5, 1e-4, 1e-3, 1e-2)
+    dropout: tuple[float, ...] = (0.0,)
     learning_rate: float = 1e-3
     batch_size: int = 64
     epochs_per_check: int = 4
@@ -36,10 +37,10 @@ class Protocol(NamedTuple):
 class Split(NamedTuple):
     """What a classifier reads, each (N, ...), and the labels (N,) int64."""
 
-    inputs: Tuple[Tensor, ...]
+    inputs: tuple[Tensor, ...]
     labels: Tensor
 
-    def rows(self, index: Tensor) -> Tuple[Tensor, ...]:
+    def rows(self, index: Tensor) -> tuple[Tensor, ...]:
         """Return some rows of the inputs."""
         return tuple(x.index_select(0, index) for x in self.inputs)
 
@@ -56,7 +57,7 @@ class Outcome(NamedTuple):
 
 
 def probe(
-    build: Callable[[float], nn.Module], splits: Dict[str, Split], protocol: Protocol, seed: int
+    build: Callable[[float], nn.Module], splits: dict[str, Split], protocol: Protocol, seed: int
 ) -> Outcome:
     """Train a classifier for each l2 and dropout; test the one that is best on the valid split.
 
@@ -82,7 +83,7 @@ def probe(
 
 def fit(
     model: nn.Module, train: Split, valid: Split, protocol: Protocol, l2: float
-) -> Tuple[float, int]:
+) -> tuple[float, int]:
     """Train a classifier in place, to the weights that are best on the valid split.
 
     Returns:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from statistics import mean, stdev
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,7 +25,7 @@ class Settings(NamedTuple):
     combine: str
     hidden: int
     protocol: Protocol
-    seeds: Tuple[int, ...]
+    seeds: tuple[int, ...]
 
 
 class Row(NamedTuple):
@@ -42,8 +42,8 @@ class Row(NamedTuple):
     system: str
     combine: str
     task: str
-    accuracies: List[float]
-    outcomes: List[Outcome]
+    accuracies: list[float]
+    outcomes: list[Outcome]
 
     @property
     def mean(self) -> float:
@@ -51,11 +51,11 @@ class Row(NamedTuple):
         return mean(self.accuracies)
 
     @property
-    def spread(self) -> Optional[float]:
+    def spread(self) -> float | None:
         """Standard deviation over the seeds, with one less in the divisor; None of one."""
         return stdev(self.accuracies) if len(self.accuracies) > 1 else None
 
-    def as_dict(self) -> Dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """Return what a results file says."""
         return {
             "system": self.system,
@@ -84,7 +84,7 @@ def probe_model(name: str, encoder: SentenceEncoder, data: TaskData, settings: S
     return Row(name, combine, data.task.name, [100 * o.test for o in outcomes], outcomes)
 
 
-def reference_rows(data: TaskData, settings: Settings, device: torch.device) -> List[Row]:
+def reference_rows(data: TaskData, settings: Settings, device: torch.device) -> list[Row]:
     """Score the training split's most frequent label, and a bag of words."""
     label = Counter(data.splits["train"].labels).most_common(1)[0][0]
     test = data.splits["test"].labels
@@ -106,7 +106,7 @@ def without_dropout(protocol: Protocol) -> Protocol:
     return protocol._replace(dropout=(0.0,))
 
 
-def split_inputs(inputs: Tuple[Tensor, ...], data: TaskData) -> Dict[str, Split]:
+def split_inputs(inputs: tuple[Tensor, ...], data: TaskData) -> dict[str, Split]:
     """Cut what was computed for all sentences of a task into its splits."""
     splits, start = {}, 0
     for name, examples in data.splits.items():
@@ -117,7 +117,7 @@ def split_inputs(inputs: Tuple[Tensor, ...], data: TaskData) -> Dict[str, Split]
     return splits
 
 
-def word_numbers(data: TaskData) -> Tuple[Tensor, int]:
+def word_numbers(data: TaskData) -> tuple[Tensor, int]:
     """Number the words of all sentences: (N, S) int64, 0 for padding, and the vocabulary's size.
 
     Words that are not among the most frequent of the training split share number 1.

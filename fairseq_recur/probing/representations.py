@@ -8,8 +8,8 @@ multi-column encoder), e is the mean of what is joined, and there is no r. Nothi
 """
 
 from argparse import Namespace
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Callable, List, Optional, Sequence, Tuple
 
 import numpy as np
 import torch
@@ -31,9 +31,7 @@ BPE_FILES = {"sentencepiece": "sentencepiece_model", "subword_nmt": "bpe_codes"}
 Segment = Callable[[str], str]
 
 
-def subwords(
-    bpe: Optional[str], sentencepiece_model: Optional[str], bpe_codes: Optional[str]
-) -> Segment:
+def subwords(bpe: str | None, sentencepiece_model: str | None, bpe_codes: str | None) -> Segment:
     """Build fairseq's subword encoder; without a name, words stay whole.
 
     Raises:
@@ -116,7 +114,7 @@ class SentenceEncoder:
         return unknown / max(total, 1)
 
     @torch.no_grad()
-    def represent(self, sentences: Sequence[str], progress: str = "") -> Tuple[Tensor, ...]:
+    def represent(self, sentences: Sequence[str], progress: str = "") -> tuple[Tensor, ...]:
         """Compute (e,), or (e, r) where there is an r, in the order of the sentences.
 
         Args:
@@ -132,7 +130,7 @@ class SentenceEncoder:
         order = np.argsort(lengths, kind="stable")  # alike lengths: little padding
         limit = max(self.max_tokens, int(lengths.max()))
         batches = batch_by_size(order, lambda i: lengths[i], max_tokens=limit)
-        results: List[Tensor] = []
+        results: list[Tensor] = []
         with tqdm(total=len(tokens), desc=progress, unit=" sentences", disable=None) as bar:
             for batch in batches:
                 sample = dataset.collater([dataset[int(i)] for i in batch])
@@ -145,7 +143,7 @@ class SentenceEncoder:
         return tuple(results)
 
     @torch.no_grad()
-    def means(self, src_tokens: Tensor) -> Tuple[Tensor, ...]:
+    def means(self, src_tokens: Tensor) -> tuple[Tensor, ...]:
         """Compute e (B, C), and r (B, 2C) if there is one, of (B, S) tokens, padded on any side."""
         mask = src_tokens.eq(self.encoder.padding_idx)
         out = self.encoder(src_tokens, src_lengths=(~mask).sum(dim=1))

@@ -4,8 +4,9 @@ A line is a sentence: its split (tr, va or te), its label, and its words, with t
 further fields before the last are left out, as SentEval does.
 """
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Dict, Iterator, List, NamedTuple, Sequence, Tuple
+from typing import NamedTuple
 
 from fairseq_recur.errors import ConfigError
 
@@ -21,7 +22,7 @@ class ProbingTask(NamedTuple):
     file: str
 
 
-TASKS: Dict[str, ProbingTask] = {
+TASKS: dict[str, ProbingTask] = {
     task.name: task
     for task in (
         ProbingTask("Length", "SeLen", "sentence_length.txt"),
@@ -42,23 +43,23 @@ TASKS: Dict[str, ProbingTask] = {
 class Examples(NamedTuple):
     """One split: sentences, and for each the number of its label."""
 
-    sentences: List[str]
-    labels: List[int]
+    sentences: list[str]
+    labels: list[int]
 
 
 class TaskData(NamedTuple):
     """A task's labels, in the order of their numbers, and its splits: train, valid, test."""
 
     task: ProbingTask
-    labels: List[str]
-    splits: Dict[str, Examples]
+    labels: list[str]
+    splits: dict[str, Examples]
 
-    def sentences(self) -> List[str]:
+    def sentences(self) -> list[str]:
         """Return the sentences of all splits, one split after the other."""
         return [s for split in self.splits.values() for s in split.sentences]
 
 
-def choose_tasks(folder: Path, names: Sequence[str]) -> List[ProbingTask]:
+def choose_tasks(folder: Path, names: Sequence[str]) -> list[ProbingTask]:
     """Find the tasks of a folder.
 
     Args:
@@ -89,7 +90,7 @@ def read_task(folder: Path, task: ProbingTask) -> TaskData:
             a label that is not in the training split, or fewer than two that are
     """
     path = folder / task.file
-    found: Dict[str, List[Tuple[int, str, str]]] = {name: [] for name in SPLITS.values()}
+    found: dict[str, list[tuple[int, str, str]]] = {name: [] for name in SPLITS.values()}
     for number, split, label, sentence in _read_lines(path):
         found[split].append((number, label, sentence))
     empty = [short for short, name in SPLITS.items() if not found[name]]
@@ -117,7 +118,7 @@ def read_task(folder: Path, task: ProbingTask) -> TaskData:
     )
 
 
-def _read_lines(path: Path) -> Iterator[Tuple[int, str, str, str]]:
+def _read_lines(path: Path) -> Iterator[tuple[int, str, str, str]]:
     """Yield the number, split, label and sentence of each line that is not blank."""
     for number, line in read_text(path):
         fields = line.split("\t")
@@ -136,7 +137,7 @@ def _read_lines(path: Path) -> Iterator[Tuple[int, str, str, str]]:
         yield number, SPLITS[split], fields[1], sentence
 
 
-def read_text(path: Path) -> Iterator[Tuple[int, str]]:
+def read_text(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the number and text of each line that is not blank.
 
     Raises:
@@ -156,7 +157,7 @@ def read_text(path: Path) -> Iterator[Tuple[int, str]]:
                 yield number, text
 
 
-def write_task(path: Path, splits: Dict[str, List[Tuple[str, str]]]) -> None:
+def write_task(path: Path, splits: dict[str, list[tuple[str, str]]]) -> None:
     """Write (label, sentence) pairs of train, valid and test as SentEval does."""
     lines = [
         f"{short}\t{label}\t{sentence}\n"

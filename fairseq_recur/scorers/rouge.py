@@ -1,7 +1,6 @@
 """``fairseq-generate --scoring rouge``: ROUGE of what was generated, in the log's last line."""
 
 from dataclasses import dataclass, field
-from typing import Dict, List
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.scoring import BaseScorer, register_scorer
@@ -39,7 +38,7 @@ class RougeScorer(BaseScorer):
     def __init__(self, cfg: RougeScorerConfig) -> None:
         super().__init__(cfg)
         self.rouge = Rouge(stemmer=not cfg.rouge_no_stemmer, separator=cfg.rouge_separator)
-        self.scores: Dict[str, List[float]] = {name: [] for name in VARIANTS}
+        self.scores: dict[str, list[float]] = {name: [] for name in VARIANTS}
 
     def add_string(self, ref: str, pred: str) -> None:
         """Score one summary; fairseq's unknown words match nothing."""
@@ -47,7 +46,7 @@ class RougeScorer(BaseScorer):
         for name, value in self.rouge.score([ref], pred).items():
             self.scores[name].append(value)
 
-    def figures(self) -> Dict[str, float]:
+    def figures(self) -> dict[str, float]:
         """Return all variants, the chosen one first.
 
         Raises ConfigError if nothing was added.

@@ -1,9 +1,9 @@
 """Tables for a terminal."""
 
-from typing import List, Sequence
+from collections.abc import Sequence
 
 
-def aligned(rows: Sequence[Sequence[str]], names: int) -> List[str]:
+def aligned(rows: Sequence[Sequence[str]], names: int) -> list[str]:
     """Pad cells, so that columns stand below each other, with a rule below the head.
 
     Args:

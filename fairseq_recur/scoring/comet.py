@@ -1,8 +1,9 @@
 """COMET (Rei et al. 2020, *COMET: A Neural Framework for MT Evaluation*), if it is installed."""
 
+from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Callable, List, Optional, Sequence, Tuple
+from typing import Any
 
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.scoring.mean import MeanMetric
@@ -11,7 +12,7 @@ from fairseq_recur.scoring.problems import Problems
 DEFAULT_MODEL = "Unbabel/wmt22-comet-da"
 BATCH_SIZE = 8  # that of the package's examples; it does not change the scores
 
-Loaders = Tuple[Callable[[str], str], Callable[[str], Any]]
+Loaders = tuple[Callable[[str], str], Callable[[str], Any]]
 
 
 def comet_package() -> Loaders:
@@ -30,7 +31,7 @@ def comet_package() -> Loaders:
 
 
 def check_inputs(
-    source: Optional[Sequence[str]],
+    source: Sequence[str] | None,
     texts: int,
     references: Sequence[Sequence[str]],
     problems: Problems,
@@ -79,7 +80,7 @@ class CometMetric(MeanMetric):
 
     def text_scores(
         self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]
-    ) -> List[float]:
+    ) -> list[float]:
         """Return the model's score of each text."""
         data = [
             {"src": source, "mt": hypothesis, "ref": reference}

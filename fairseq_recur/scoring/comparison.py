@@ -1,7 +1,7 @@
 """What a comparison of systems found, and how it is shown."""
 
 from dataclasses import asdict, dataclass
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any
 
 from fairseq_recur.scoring.aligned import aligned
 
@@ -26,9 +26,9 @@ class SystemResult:
     system: str
     score: float
     difference: float
-    mean: Optional[float]
-    interval: Optional[float]
-    p: Dict[str, float]
+    mean: float | None
+    interval: float | None
+    p: dict[str, float]
     different: int
 
     def is_significant(self, test: str, level: float = LEVEL) -> bool:
@@ -56,10 +56,10 @@ class MetricResult:
     """
 
     metric: str
-    signatures: Dict[str, str]
+    signatures: dict[str, str]
     higher_is_better: bool
     decimals: int
-    systems: Tuple[SystemResult, ...]
+    systems: tuple[SystemResult, ...]
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,9 @@ class Comparison:
 
     baseline: str
     texts: int
-    samples: Dict[str, int]
-    seed: Optional[int]
-    metrics: Tuple[MetricResult, ...]
+    samples: dict[str, int]
+    seed: int | None
+    metrics: tuple[MetricResult, ...]
 
     def of(self, metric: str, system: str) -> SystemResult:
         """Return one system's result by one metric (its name as in `MetricResult.metric`)."""
@@ -89,7 +89,7 @@ class Comparison:
         raise KeyError(f"no result of {system!r} by {metric!r}")
 
 
-def as_json(comparison: Comparison, level: float = LEVEL) -> Dict[str, Any]:
+def as_json(comparison: Comparison, level: float = LEVEL) -> dict[str, Any]:
     """Return everything in a Comparison for a JSON file, and what is significant at `level`."""
     report = asdict(comparison)
     for metric, written in zip(comparison.metrics, report["metrics"]):
@@ -120,7 +120,7 @@ def comparison_table(comparison: Comparison, markdown: bool = False) -> str:
     return "\n".join([*lines, "", *(f"- {note}" for note in notes)])
 
 
-def _row(metric: MetricResult, system: SystemResult, samples: Dict[str, int]) -> List[str]:
+def _row(metric: MetricResult, system: SystemResult, samples: dict[str, int]) -> list[str]:
     """The cells of one system by one metric; the baseline's difference and p stay empty."""
     digits = metric.decimals
     row = [metric.metric, system.system, f"{system.score:.{digits}f}"]
@@ -134,7 +134,7 @@ def _row(metric: MetricResult, system: SystemResult, samples: Dict[str, int]) ->
     return row
 
 
-def _notes(comparison: Comparison, quote: str) -> List[str]:
+def _notes(comparison: Comparison, quote: str) -> list[str]:
     """What the table's columns and marks mean, and the signatures; `quote` is around literals."""
     notes = [f"difference: from the baseline {comparison.baseline}, over {comparison.texts} texts"]
     if BOOTSTRAP in comparison.samples:

@@ -1,8 +1,8 @@
 """Reading what is to be scored: plain text, or the output of fairseq's decoders."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Dict, List, Optional, Sequence, Union
 
 from fairseq_recur.errors import ConfigError
 
@@ -10,15 +10,13 @@ from fairseq_recur.errors import ConfigError
 # "D-<id>\t<score>\t<text>" (detokenized). The score is in the pattern so that no sentence of
 # plain text is taken for one; the last tab is optional because an empty hypothesis loses it
 # when the white space at the line's end is dropped.
-HYPOTHESIS = re.compile(
-    r"([HD])-(\d+)\t-?(?:[\d.]+(?:e[-+]?\d+)?|inf|nan)(?:\t(.*))?", re.DOTALL
-)
+HYPOTHESIS = re.compile(r"([HD])-(\d+)\t-?(?:[\d.]+(?:e[-+]?\d+)?|inf|nan)(?:\t(.*))?", re.DOTALL)
 SOURCE = re.compile(r"S-\d+\t")
 
 SHOWN = 10  # ids named in an error before it says how many more there are
 
 
-def read_lines(path: Union[str, Path]) -> List[str]:
+def read_lines(path: str | Path) -> list[str]:
     """Read a UTF-8 text file, one sentence a line, as sacrebleu's command does.
 
     Only a newline ends a line (not the other Unicode separators, which occur inside
@@ -40,7 +38,7 @@ def read_lines(path: Union[str, Path]) -> List[str]:
     return lines
 
 
-def read_hypotheses(path: Union[str, Path], count: Optional[int] = None) -> List[str]:
+def read_hypotheses(path: str | Path, count: int | None = None) -> list[str]:
     """Read one system's sentences, in the order of the test set.
 
     Args:
@@ -81,14 +79,14 @@ def read_hypotheses(path: Union[str, Path], count: Optional[int] = None) -> List
     return [chosen[i] for i in range(wanted)]
 
 
-def _collect(lines: Sequence[str], path: Union[str, Path]) -> Dict[str, Dict[int, str]]:
+def _collect(lines: Sequence[str], path: str | Path) -> dict[str, dict[int, str]]:
     """Gather the first hypothesis of each id, for the kinds H and D that occur.
 
     The n hypotheses of an id follow one another; an id that comes back after another
     one, or after a new source line, is a second output in the same file.
     """
-    found: Dict[str, Dict[int, str]] = {}
-    block: Dict[str, int] = {}  # the id whose n-best list is being read, for each kind
+    found: dict[str, dict[int, str]] = {}
+    block: dict[str, int] = {}  # the id whose n-best list is being read, for each kind
     for line in lines:
         if SOURCE.match(line):
             block.clear()

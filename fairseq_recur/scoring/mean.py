@@ -1,7 +1,8 @@
 """Metrics whose score of a corpus is the mean of its texts' scores: ROUGE and COMET."""
 
 from abc import ABC, abstractmethod
-from typing import List, NamedTuple, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from fairseq_recur.scoring.problems import Problems
 
@@ -29,7 +30,7 @@ class MeanMetric(ABC):
     @abstractmethod
     def text_scores(
         self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]
-    ) -> List[float]:
+    ) -> list[float]:
         """Score each text.
 
         Args:
@@ -40,9 +41,7 @@ class MeanMetric(ABC):
             one number for each text, before `scale`.
         """
 
-    def check(
-        self, texts: int, references: Sequence[Sequence[str]], problems: Problems
-    ) -> None:
+    def check(self, texts: int, references: Sequence[Sequence[str]], problems: Problems) -> None:
         """Note what this metric cannot work with; most take any texts.
 
         Args:

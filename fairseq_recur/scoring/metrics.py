@@ -1,7 +1,7 @@
 """Corpus scores by sacrebleu, rouge-score and COMET, each with the signature that it needs."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Dict, List, Optional, Sequence, Union
 
 from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.metrics.base import Metric
@@ -33,10 +33,10 @@ def build_metric(
     tokenize: str = BLEU.TOKENIZER_DEFAULT,
     lowercase: bool = False,
     separator: str = SEPARATOR,
-    source: Optional[Sequence[str]] = None,
+    source: Sequence[str] | None = None,
     comet_model: str = DEFAULT_MODEL,
     gpus: int = 0,
-) -> Union[Metric, MeanMetric]:
+) -> Metric | MeanMetric:
     """Make one of METRICS: with the settings of sacrebleu's own command, or ROUGE with stemming.
 
     Args:
@@ -81,8 +81,8 @@ def build_metric(
 def score_corpus(
     hypotheses: Sequence[str],
     references: Sequence[Sequence[str]],
-    metrics: Sequence[Union[Metric, MeanMetric]],
-) -> List[Score]:
+    metrics: Sequence[Metric | MeanMetric],
+) -> list[Score]:
     """Score one system against one or more references.
 
     Args:
@@ -113,12 +113,12 @@ def score_corpus(
     return scores
 
 
-def decimals_of(metric: Union[Metric, MeanMetric]) -> int:
+def decimals_of(metric: Metric | MeanMetric) -> int:
     """Return how many decimals of a metric's scores are shown."""
     return metric.decimals if isinstance(metric, MeanMetric) else 2
 
 
-def score_table(systems: Dict[str, Sequence[Score]]) -> str:
+def score_table(systems: dict[str, Sequence[Score]]) -> str:
     """Format scores for people: a row for each system, a column for each metric, and below
     them what each column's name stands for (its signature).
 

@@ -1,7 +1,7 @@
 """All that is wrong with an input, told at once."""
 
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Iterator, List
 
 from fairseq_recur.errors import ConfigError
 
@@ -15,7 +15,7 @@ class Problems:
 
     def __init__(self, what: str) -> None:
         self.what = what
-        self.found: List[str] = []
+        self.found: list[str] = []
 
     def add(self, problem: str) -> None:
         """Note one problem."""

@@ -4,8 +4,8 @@ Lin 2004, *ROUGE: A Package for Automatic Evaluation of Summaries*; rouge-score 
 rewriting of its Perl program, which published figures for summaries come from.
 """
 
+from collections.abc import Sequence
 from importlib.metadata import version
-from typing import Dict, List, Sequence, Tuple
 
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.scoring.mean import MeanMetric
@@ -20,7 +20,7 @@ sentence of the reference with all of the summary's."""
 UNKNOWN = ("<<unk>>", "unknownwordinreference"), ("<unk>", "unknownwordinhypothesis")
 
 
-def hide_unknown(reference: str, hypothesis: str) -> Tuple[str, str]:
+def hide_unknown(reference: str, hypothesis: str) -> tuple[str, str]:
     """Replace fairseq's unknown words so that those of the two texts do not match."""
     return reference.replace(*UNKNOWN[0]), hypothesis.replace(*UNKNOWN[1])
 
@@ -56,7 +56,7 @@ class Rouge:
         # Its own splitting would download a model; given a tokenizer, it writes no log.
         self._scorer = RougeScorer(self.variants, tokenizer=DefaultTokenizer(stemmer))
 
-    def score(self, references: Sequence[str], hypothesis: str) -> Dict[str, float]:
+    def score(self, references: Sequence[str], hypothesis: str) -> dict[str, float]:
         """Score one summary.
 
         Args:
@@ -103,7 +103,7 @@ class RougeMetric(MeanMetric):
 
     def text_scores(
         self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]
-    ) -> List[float]:
+    ) -> list[float]:
         """Return the F-measure of each summary, from 0 to 1."""
         self._references = len(references)
         return [

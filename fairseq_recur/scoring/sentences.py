@@ -1,13 +1,13 @@
 """One sentence a line, as ROUGE-Lsum wants its texts. Needs no download."""
 
 from functools import cache
-from typing import Any, List
+from typing import Any
 
 SEPARATOR = "<q>"
 """What stands between the sentences of a summary in one-line files of CNN/DailyMail."""
 
 
-def split_sentences(text: str) -> List[str]:
+def split_sentences(text: str) -> list[str]:
     """Split English text where sentences end, by the rules of pySBD.
 
     Nothing but white space at the ends of sentences is lost: a text that pySBD would alter

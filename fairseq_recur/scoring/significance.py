@@ -10,8 +10,9 @@ same draws: one seed gives the same resamples of the texts for every metric.
 """
 
 import os
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import NamedTuple
 
 import numpy as np
 from sacrebleu.metrics import TER
@@ -45,11 +46,11 @@ TIE = 1e-10
 def compare_systems(
     systems: Mapping[str, Sequence[str]],
     references: Sequence[Sequence[str]],
-    metrics: Sequence[Union[str, Metric, MeanMetric]],
+    metrics: Sequence[str | Metric | MeanMetric],
     baseline: str,
     test: str = BOOTSTRAP,
-    samples: Optional[int] = None,
-    seed: Optional[int] = DEFAULT_SEED,
+    samples: int | None = None,
+    seed: int | None = DEFAULT_SEED,
 ) -> Comparison:
     """Score systems and test each one's difference from the baseline.
 
@@ -115,9 +116,7 @@ def check_texts(
         problems.add("there are no texts; expected at least one")
 
 
-def check_draws(
-    test: str, samples: Optional[int], seed: Optional[int], problems: Problems
-) -> None:
+def check_draws(test: str, samples: int | None, seed: int | None, problems: Problems) -> None:
     """Note what is wrong with the settings of the tests."""
     if test not in TESTS:
         problems.add(f"unknown test {test!r}; expected one of {', '.join(TESTS)}")
@@ -129,19 +128,19 @@ def check_draws(
 
 
 def build_metrics(
-    metrics: Sequence[Union[str, Metric, MeanMetric]], problems: Problems
-) -> List[Union[Metric, MeanMetric]]:
+    metrics: Sequence[str | Metric | MeanMetric], problems: Problems
+) -> list[Metric | MeanMetric]:
     """Make the metrics that are given by name, and note those that cannot be made."""
     if not metrics:
         problems.add("there are no metrics; give at least one")
-    built: List[Union[Metric, MeanMetric]] = []
+    built: list[Metric | MeanMetric] = []
     for metric in metrics:
         with problems.gathered():
             built.append(build_metric(metric) if isinstance(metric, str) else metric)
     return built
 
 
-Named = Sequence[Tuple[str, Sequence[str]]]
+Named = Sequence[tuple[str, Sequence[str]]]
 
 
 class Outcome(NamedTuple):
@@ -149,7 +148,7 @@ class Outcome(NamedTuple):
 
     name: str
     signature: str
-    results: List[Result]
+    results: list[Result]
 
 
 def _test_by_sacrebleu(
@@ -157,8 +156,8 @@ def _test_by_sacrebleu(
     named: Named,
     references: Sequence[Sequence[str]],
     counts: Mapping[str, int],
-    seed: Optional[int],
-) -> Dict[str, Outcome]:
+    seed: int | None,
+) -> dict[str, Outcome]:
     """Let sacrebleu do each test; the first of `named` is the baseline."""
     outcomes = {}
     for test, samples in counts.items():
@@ -174,7 +173,7 @@ def _test_by_sacrebleu(
 
 
 @contextmanager
-def _sacrebleu_seed(seed: Optional[int]) -> Iterator[None]:
+def _sacrebleu_seed(seed: int | None) -> Iterator[None]:
     """Set the seed of sacrebleu's draws, which it reads from the environment alone."""
     before = os.environ.get(SEED_VARIABLE)
     os.environ[SEED_VARIABLE] = str(seed).lower()
@@ -192,8 +191,8 @@ def _test_means(
     named: Named,
     references: Sequence[Sequence[str]],
     counts: Mapping[str, int],
-    seed: Optional[int],
-) -> Dict[str, Outcome]:
+    seed: int | None,
+) -> dict[str, Outcome]:
     """Do each test on the scores of the texts; the first of `named` is the baseline."""
     of_texts = [metric.text_scores(texts, references) for _, texts in named]
     scores = [metric.mean(of_one) for of_one in of_texts]
@@ -214,7 +213,7 @@ def _test_means(
     return outcomes
 
 
-def resampled_means(scores: np.ndarray, samples: int, seed: Optional[int]) -> np.ndarray:
+def resampled_means(scores: np.ndarray, samples: int, seed: int | None) -> np.ndarray:
     """Return the means of `samples` draws of as many texts as there are, with replacement.
 
     Args:
@@ -225,9 +224,7 @@ def resampled_means(scores: np.ndarray, samples: int, seed: Optional[int]) -> np
     return scores[drawn].mean(axis=1)
 
 
-def bootstrap_p(
-    baseline: np.ndarray, system: np.ndarray, samples: int, seed: Optional[int]
-) -> float:
+def bootstrap_p(baseline: np.ndarray, system: np.ndarray, samples: int, seed: int | None) -> float:
     """Test by paired bootstrap resampling (Koehn 2004), with sacrebleu's formula.
 
     The absolute differences of the resampled means vary around their own mean as they would
@@ -243,7 +240,7 @@ def bootstrap_p(
 
 
 def randomization_p(
-    baseline: np.ndarray, system: np.ndarray, samples: int, seed: Optional[int]
+    baseline: np.ndarray, system: np.ndarray, samples: int, seed: int | None
 ) -> float:
     """Test by approximate randomization (Riezler & Maxwell 2005; two-sided).
 
@@ -270,7 +267,7 @@ def _p_value(drawn: np.ndarray, differences: np.ndarray) -> float:
 
 
 def _collect(
-    metric: Union[Metric, MeanMetric], named: Named, outcomes: Mapping[str, Outcome]
+    metric: Metric | MeanMetric, named: Named, outcomes: Mapping[str, Outcome]
 ) -> MetricResult:
     """Bring the outcomes of all tests of one metric together."""
     name, _, first = next(iter(outcomes.values()))

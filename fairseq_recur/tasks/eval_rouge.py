@@ -2,7 +2,7 @@
 
 import logging
 from argparse import Namespace
-from typing import Any, Dict, List
+from typing import Any
 
 import torch
 from fairseq import utils
@@ -40,13 +40,13 @@ class RougeEvaluation:
             encoders.build_tokenizer(Namespace(tokenizer=cfg.eval_rouge_detok, **detok)),
         ]
 
-    def score_batch(self, sample: Dict[str, Any], model: torch.nn.Module) -> Dict[str, float]:
+    def score_batch(self, sample: dict[str, Any], model: torch.nn.Module) -> dict[str, float]:
         """Return the number of summaries in a batch and the sum of each variant's F-measures.
 
         Both can be added up over batches and processes.
         """
         found = self.task.inference_step(self.generator, [model], sample)
-        sums: Dict[str, float] = {COUNT: len(found), **{f"_{name}": 0.0 for name in VARIANTS}}
+        sums: dict[str, float] = {COUNT: len(found), **{f"_{name}": 0.0 for name in VARIANTS}}
         pairs = [
             hide_unknown(self._text(target, escape_unk=True), self._text(of_one[0]["tokens"]))
             for of_one, target in zip(found, self._references(sample))
@@ -58,7 +58,7 @@ class RougeEvaluation:
                 sums[f"_{name}"] += value
         return sums
 
-    def _references(self, sample: Dict[str, Any]) -> List[Tensor]:
+    def _references(self, sample: dict[str, Any]) -> list[Tensor]:
         """Return the summaries of a batch, whole ones where those in ``target`` are cut."""
         pad = self.task.target_dictionary.pad()
         whole = sample.get("references")
@@ -74,7 +74,7 @@ class RougeEvaluation:
         return text
 
 
-def log_rouge(logging_outputs: List[Dict[str, Any]]) -> None:
+def log_rouge(logging_outputs: list[dict[str, Any]]) -> None:
     """Log ROUGE, times 100, from what `RougeEvaluation.score_batch` returned for some batches.
 
     Args:

@@ -6,8 +6,8 @@ string; the target at that position depends on its state alone.
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Callable
 
 from fairseq_recur.errors import ConfigError
 

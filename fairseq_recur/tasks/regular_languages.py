@@ -194,9 +194,7 @@ class RegularLanguagesTask(FairseqTask):
             if getattr(cfg, name) < 0
         ]
         if self.longest < SHORTEST:
-            wrong.append(
-                f"--longest-string {cfg.longest_string}: expected at least {SHORTEST}"
-            )
+            wrong.append(f"--longest-string {cfg.longest_string}: expected at least {SHORTEST}")
         if self.max_positions() > cfg.max_target_positions:
             wrong.append(
                 f"--max-target-positions {cfg.max_target_positions}: bin 1 has strings of up to "

@@ -1,7 +1,7 @@
 """Drawing strings of a regular language: a training set and two bins of test strings."""
 
 import random
-from typing import Callable, Iterator
+from collections.abc import Callable, Iterator
 
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.tasks.languages import Language

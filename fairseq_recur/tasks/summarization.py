@@ -6,7 +6,7 @@ summaries are generated.
 """
 
 import logging
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any
 
 import torch
 from fairseq import utils
@@ -32,7 +32,7 @@ STATE = "summarization"
 """Where a checkpoint's ``task_state`` has what the model was trained to read."""
 
 
-def encode_prefix(text: str, dictionary: Dictionary, whole: Optional[DictConfig]) -> List[str]:
+def encode_prefix(text: str, dictionary: Dictionary, whole: DictConfig | None) -> list[str]:
     """Return the dictionary's symbols of a source prefix.
 
     Args:
@@ -83,10 +83,10 @@ class SummarizationTask(TranslationTask):
         super().__init__(cfg, src_dict, tgt_dict)
         whole = whole_config(cfg)
         self.training = whole is None or whole.common_eval.path is None
-        self.prefix: Optional[List[str]] = None
+        self.prefix: list[str] | None = None
         self.truncate_source: bool = cfg.truncate_source
-        self.limits: Tuple[int, int] = self.max_positions()
-        self.evaluation: Optional[RougeEvaluation] = None
+        self.limits: tuple[int, int] = self.max_positions()
+        self.evaluation: RougeEvaluation | None = None
         # Only a criterion makes a model read summaries; else they are only compared with.
         self.reads_target = False
 
@@ -145,7 +145,7 @@ class SummarizationTask(TranslationTask):
             }
         )
 
-    def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over what the model of a checkpoint was trained to read.
 
         A prefix that was given counts, with a warning where it is another.
@@ -228,7 +228,7 @@ class SummarizationTask(TranslationTask):
             num_buckets=cfg.num_batch_buckets, references=references, **padding,
         )  # fmt: skip
 
-    def _frame_source(self, source: Any, split: Optional[str] = None) -> FramedDataset:
+    def _frame_source(self, source: Any, split: str | None = None) -> FramedDataset:
         """Put the prefix before texts and cut them, if they are to be cut."""
         limit = self.limits[0] if self.truncate_source else None
         ids = [self.src_dict.index(symbol) for symbol in self.prefix or []]
@@ -236,7 +236,7 @@ class SummarizationTask(TranslationTask):
             self._tell(split, "sources", source.sizes + len(ids), 0, self.truncate_source)
         return FramedDataset(source, self.src_dict.eos(), ids, limit)
 
-    def _frame_target(self, target: Any, split: str) -> Tuple[Any, Any]:
+    def _frame_target(self, target: Any, split: str) -> tuple[Any, Any]:
         """Cut summaries that a model reads, if they are to be cut; return them and their sizes.
 
         Those that are only compared with stay whole, however long.
@@ -259,7 +259,7 @@ class SummarizationTask(TranslationTask):
             logger.warning("%s and cannot be read; %s would cut them", what, flag)
 
     def build_dataset_for_inference(
-        self, src_tokens: List[Tensor], src_lengths: List[int], constraints: Any = None
+        self, src_tokens: list[Tensor], src_lengths: list[int], constraints: Any = None
     ) -> SummarizationDataset:
         """Put the prefix before what a user typed, and cut it as in training."""
         source = self._frame_source(ListDataset(src_tokens, src_lengths))
@@ -269,8 +269,8 @@ class SummarizationTask(TranslationTask):
         )  # fmt: skip
 
     def valid_step(
-        self, sample: Dict[str, Any], model: torch.nn.Module, criterion: torch.nn.Module
-    ) -> Tuple[Tensor, Any, Dict[str, Any]]:
+        self, sample: dict[str, Any], model: torch.nn.Module, criterion: torch.nn.Module
+    ) -> tuple[Tensor, Any, dict[str, Any]]:
         """Validate one batch; with --eval-rouge, generate and score summaries as well."""
         loss, sample_size, logged = super().valid_step(sample, model, criterion)
         if self.cfg.eval_rouge:
@@ -279,7 +279,7 @@ class SummarizationTask(TranslationTask):
         return loss, sample_size, logged
 
     def reduce_metrics(
-        self, logging_outputs: List[Dict[str, Any]], criterion: torch.nn.Module
+        self, logging_outputs: list[dict[str, Any]], criterion: torch.nn.Module
     ) -> None:
         """Log the figures of batches, summed over processes."""
         super().reduce_metrics(logging_outputs, criterion)

@@ -3,8 +3,9 @@
 import difflib
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any
 
 from fairseq import utils
 from fairseq.data import data_utils
@@ -22,7 +23,7 @@ from fairseq_recur.scoring.sentences import SEPARATOR
 class SummarizationConfig(TranslationConfig):
     """Those of fairseq's task ``translation``, and these."""
 
-    source_prefix: Optional[str] = field(
+    source_prefix: str | None = field(
         default=None,
         metadata={
             "help": "text put before every source, such as 'summarize: '; encoded with --tokenizer "
@@ -46,7 +47,7 @@ class SummarizationConfig(TranslationConfig):
             '\'{"beam": 4, "lenpen": 2, "min_len": 55, "max_len_b": 140}\''
         },
     )
-    eval_rouge_remove_bpe: Optional[str] = field(
+    eval_rouge_remove_bpe: str | None = field(
         default=None,
         metadata={
             "help": "remove BPE before computing ROUGE: '@@ ', sentencepiece, ...",
@@ -72,19 +73,19 @@ class SummarizationConfig(TranslationConfig):
     )
 
 
-def whole_config(cfg: Any) -> Optional[DictConfig]:
+def whole_config(cfg: Any) -> DictConfig | None:
     """Return the command's configuration, of which a task's is a part; None if it is alone."""
     whole = cfg._get_parent() if isinstance(cfg, DictConfig) else None
     return whole if isinstance(whole, DictConfig) else None
 
 
-def chosen(whole: Optional[DictConfig], group: str) -> Optional[DictConfig]:
+def chosen(whole: DictConfig | None, group: str) -> DictConfig | None:
     """Return the options of what ``--bpe`` or ``--tokenizer`` (the group) chooses, or None."""
     options = None if whole is None else whole.get(group)
     return options if options is not None and options.get("_name") else None
 
 
-def read_json(flag: str, text: Optional[str]) -> Dict[str, Any]:
+def read_json(flag: str, text: str | None) -> dict[str, Any]:
     """Read the options in a flag; raises ValueError if it is no JSON object."""
     try:
         options = json.loads(text or "{}")
@@ -97,7 +98,7 @@ def read_json(flag: str, text: Optional[str]) -> Dict[str, Any]:
     return options
 
 
-def training_problems(cfg: SummarizationConfig) -> List[str]:
+def training_problems(cfg: SummarizationConfig) -> list[str]:
     """Return what is wrong with the options of a training, apart from the source prefix."""
     whole = whole_config(cfg)
     found = []
@@ -152,7 +153,7 @@ def _generation_problems(cfg: SummarizationConfig) -> Iterator[str]:
         )
 
 
-def _decoding_problems(cfg: SummarizationConfig, whole: Optional[DictConfig]) -> Iterator[str]:
+def _decoding_problems(cfg: SummarizationConfig, whole: DictConfig | None) -> Iterator[str]:
     """Are summaries turned into text once, and by what is there?"""
     try:
         read_json("--eval-rouge-detok-args", cfg.eval_rouge_detok_args)

@@ -1,6 +1,7 @@
 """Sources with a prefix, texts cut to a length, and batches that keep the whole references."""
 
-from typing import Any, Dict, List, Optional, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import numpy
 import torch
@@ -23,7 +24,7 @@ class FramedDataset(BaseWrapperDataset):
         dataset: FairseqDataset,
         eos: int,
         prefix: Sequence[int] = (),
-        limit: Optional[int] = None,
+        limit: int | None = None,
     ) -> None:
         super().__init__(dataset)
         self.eos = eos
@@ -50,7 +51,7 @@ class FramedDataset(BaseWrapperDataset):
         return int(self.sizes[index])
 
 
-def frame(text: Tensor, eos: int, prefix: Tensor, limit: Optional[int]) -> Tensor:
+def frame(text: Tensor, eos: int, prefix: Tensor, limit: int | None) -> Tensor:
     """Put a prefix before a text and cut it to a limit, the end of the sentence kept.
 
     Args:
@@ -78,14 +79,14 @@ class SummarizationDataset(LanguagePairDataset):
     """
 
     def __init__(
-        self, *others: Any, references: Optional[FairseqDataset] = None, **named: Any
+        self, *others: Any, references: FairseqDataset | None = None, **named: Any
     ) -> None:
         super().__init__(*others, **named)
         self.references = references
 
     def collater(
-        self, samples: List[Dict[str, Any]], pad_to_length: Optional[Dict[str, int]] = None
-    ) -> Dict[str, Any]:
+        self, samples: list[dict[str, Any]], pad_to_length: dict[str, int] | None = None
+    ) -> dict[str, Any]:
         """Make a batch, with ``references`` where there are any."""
         batch = super().collater(samples, pad_to_length)
         if batch and self.references is not None:

@@ -5,7 +5,7 @@ how this project writes it, and griffe knows one name a line.
 """
 
 import re
-from typing import Any, List
+from typing import Any
 
 import griffe
 
@@ -23,7 +23,7 @@ class SharedArguments(griffe.Extension):
 
 def written_out(docstring: str) -> str:
     """The docstring with a line, and those that go on with it, for each argument."""
-    lines: List[str] = []
+    lines: list[str] = []
     rest = docstring.splitlines()
     while rest:
         shared = SHARED.fullmatch(rest[0])

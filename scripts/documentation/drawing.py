@@ -1,6 +1,6 @@
 """Boxes, arrows and maps for the figures of the documentation."""
 
-from typing import Sequence, Tuple
+from collections.abc import Sequence
 
 import matplotlib
 
@@ -20,7 +20,7 @@ plt.rcParams.update(
 )
 
 
-def canvas(width: float, height: float) -> Tuple[Figure, Axes]:
+def canvas(width: float, height: float) -> tuple[Figure, Axes]:
     """A page of so many inches, on which a unit is an inch."""
     figure = plt.figure(figsize=(width, height))
     ax = figure.add_axes((0, 0, 1, 1))
@@ -41,7 +41,7 @@ def box(
     ax.text(x, y, text, ha="center", va="center")
 
 
-def arrow(ax: Axes, *points: Tuple[float, float]) -> None:
+def arrow(ax: Axes, *points: tuple[float, float]) -> None:
     """A line through the points, with its head at the last one."""
     for start, end in zip(points[:-2], points[1:-1]):
         ax.plot(*zip(start, end), color="#3c4043", linewidth=1)
@@ -54,7 +54,7 @@ def arrow(ax: Axes, *points: Tuple[float, float]) -> None:
 
 
 def column(
-    ax: Axes, x: float, y: float, boxes: Sequence[Tuple[str, str]], step: float = 0.72
+    ax: Axes, x: float, y: float, boxes: Sequence[tuple[str, str]], step: float = 0.72
 ) -> None:
     """Boxes one above the other, from the bottom, joined by arrows."""
     for i, (text, colour) in enumerate(boxes):

@@ -1,13 +1,13 @@
-"""Draw the figures of the documentation: python scripts/documentation/figures.py [FOLDER]
+"""Draw the figures of the documentation: python scripts/documentation/figures.py [FOLDER].
 
 They go to docs/figures. Kernels, neurons, segments, masks and buckets are drawn by the code
 that computes them in the models.
 """
 
 import sys
+from collections.abc import Callable
 from math import pi
 from pathlib import Path
-from typing import Callable, Dict
 
 import torch
 from matplotlib import pyplot as plt
@@ -225,7 +225,7 @@ def t5() -> Figure:
     return figure
 
 
-FIGURES: Dict[str, Callable[[], Figure]] = {
+FIGURES: dict[str, Callable[[], Figure]] = {
     f.__name__: f for f in (overview, recurrence_encoder, rsa, srformer, comparison_systems, t5)
 }
 

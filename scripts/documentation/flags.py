@@ -8,9 +8,10 @@ A test says when they are out of date.
 import argparse
 import logging
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Dict, Iterable, Iterator, List, Tuple
+from typing import Any
 
 from fairseq.models import ARCH_MODEL_REGISTRY, FairseqLanguageModel
 from fairseq.registry import REGISTRIES
@@ -40,7 +41,7 @@ SLOTS = [
 
 # Heading, where more is said, and the dataclasses that define the flags. The flag for the
 # encoder's self-attention is defined with those of the recurrence encoder.
-MODEL_GROUPS: List[Tuple[str, str, type]] = [
+MODEL_GROUPS: list[tuple[str, str, type]] = [
     ("Recurrence encoder, and the encoder's self-attention", "recurrence_encoder.md",
      RecurrentTransformerConfig),
     ("Self-attention of the decoder, and options for both", "rsa.md", SelfAttentionConfig),
@@ -48,7 +49,7 @@ MODEL_GROUPS: List[Tuple[str, str, type]] = [
     ("Host, and T5", "t5_and_bart.md", T5Config),
     ("What training shows", "plotting.md", MonitoringConfig),
 ]  # fmt: skip
-OTHER_GROUPS: List[Tuple[str, str, type]] = [
+OTHER_GROUPS: list[tuple[str, str, type]] = [
     ("`--task summarization`", "summarization.md", SummarizationConfig),
     ("`--scoring rouge`", "summarization.md", RougeScorerConfig),
     ("`--optimizer adamw_fused`", "launching.md", FusedAdamWConfig),
@@ -106,7 +107,7 @@ def values_of(option: Any) -> str:
 def set_by(name: str) -> str:
     """The systems whose presets have another default, and which."""
     default = next(f.default for f in fields(RecurrentTransformerConfig) if f.name == name)
-    found: Dict[str, List[str]] = {}
+    found: dict[str, list[str]] = {}
     for preset, values in PRESETS.items():
         sized = max((s for s in SIZES if preset.endswith(s)), key=len)
         if name in values and values[name] != default:
@@ -134,7 +135,7 @@ def table(options: Iterable[Any], presets: bool) -> Iterator[str]:
         yield f"| {' | '.join(row)} | {cell(option.metadata['help'])} |"
 
 
-def parameters(arch: str) -> Tuple[int, int]:
+def parameters(arch: str) -> tuple[int, int]:
     """Numbers of parameters: the embeddings with the output matrix, and all others."""
     model = building.build(arch, [], VOCABULARY, VOCABULARY, "fp32").model
     words = sum(p.numel() for p in model.parameters() if VOCABULARY in p.shape)
@@ -143,7 +144,7 @@ def parameters(arch: str) -> Tuple[int, int]:
 
 def preset_rows() -> Iterator[str]:
     """A row for each architecture; sizes that are the same under another name share one."""
-    names: Dict[str, List[str]] = {}
+    names: dict[str, list[str]] = {}
     for arch, model in ARCH_MODEL_REGISTRY.items():
         if model.__module__.split(".")[0] == "fairseq_recur":
             defaults = repr(sorted(PRESETS.get(arch, {arch: 0}).items()))
@@ -228,7 +229,7 @@ def arguments(parser: argparse.ArgumentParser) -> Iterator[str]:
         yield "\nBeside these, the options of `--tokenizer` and `--bpe` of `fairseq-interactive`."
 
 
-def subparsers(parser: argparse.ArgumentParser) -> Dict[str, argparse.ArgumentParser]:
+def subparsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
     """The commands of a parser, by name."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):

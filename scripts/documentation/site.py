@@ -9,9 +9,10 @@ It is a hook of mkdocs, see mkdocs.yml. Three things are done:
 """
 
 import re
+from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
-from typing import Dict, Iterator, List, Match
+from re import Match
 
 import latex2mathml.converter
 from mkdocs.config.defaults import MkDocsConfig
@@ -20,7 +21,7 @@ from mkdocs.structure.files import File, Files
 PACKAGE = "fairseq_recur"
 
 # Page of the reference: its title, and the folders whose modules it has.
-API: Dict[str, List[str]] = {
+API: dict[str, list[str]] = {
     "pretrained": ["pretrained"],
     "models": ["models"],
     "modules": ["modules"],
@@ -50,7 +51,7 @@ def markdown_files(root: Path) -> Iterator[Path]:
             yield path
 
 
-def linked_files(root: Path, pages: List[Path]) -> Iterator[Path]:
+def linked_files(root: Path, pages: list[Path]) -> Iterator[Path]:
     """The files other than pages to which the pages link: figures, results, programs."""
     found = set()
     for page in pages:

@@ -5,9 +5,10 @@ import shutil
 import tarfile
 import zipfile
 import zlib
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Iterator, List, Mapping, Tuple
+from typing import IO
 
 from fairseq_recur.errors import ConfigError
 
@@ -46,7 +47,7 @@ def extract(archive: Path, wanted: Mapping[str, Path]) -> None:
         ConfigError: the archive is truncated, is none, or has no such member
     """
     left = dict(wanted)
-    there: List[str] = []
+    there: list[str] = []
     with named(archive):
         for name, content in _members(archive):
             there.append(name)
@@ -62,7 +63,7 @@ def extract(archive: Path, wanted: Mapping[str, Path]) -> None:
     )
 
 
-def _members(archive: Path) -> Iterator[Tuple[str, IO[bytes]]]:
+def _members(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
     """The names and contents of an archive's files, in its order; each is read at once."""
     if archive.suffix == ".zip":
         with zipfile.ZipFile(archive) as opened:
@@ -81,4 +82,3 @@ def _members(archive: Path) -> Iterator[Tuple[str, IO[bytes]]]:
 def _plain(name: str) -> str:
     """A member's name without the ./ that some archivers write."""
     return name[2:] if name.startswith("./") else name
-

@@ -1,14 +1,18 @@
 """Texts to fairseq's binary data."""
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Sequence
 
 from fairseq_recur.cli.wrap import run
 
 
 def binarize(
-    folder: Path, sides: Sequence[str], prefixes: Sequence[str], workers: int, dictionary: Sequence[str]
+    folder: Path,
+    sides: Sequence[str],
+    prefixes: Sequence[str],
+    workers: int,
+    dictionary: Sequence[str],
 ) -> None:
     """Run fairseq-recur preprocess in this process, which a kill then ends with it.
 

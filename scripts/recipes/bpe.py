@@ -2,8 +2,8 @@
 
 import io
 from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Callable, Iterable, List, Mapping, Optional, Set
 
 from subword_nmt.apply_bpe import BPE
 from subword_nmt.learn_bpe import learn_bpe
@@ -13,7 +13,7 @@ from fairseq_recur.errors import ConfigError
 
 def read_counts(files: Iterable[Path]) -> "Counter[str]":
     """The sum of files that `write_counts` wrote."""
-    total: "Counter[str]" = Counter()
+    total: Counter[str] = Counter()
     for file in files:
         with file.open(encoding="utf-8", newline="\n") as lines:
             for line in lines:
@@ -51,14 +51,14 @@ def learn(counts: Mapping[str, int], size: int, file: Path) -> None:
 def pieces_of(counts: Mapping[str, int], codes: Path) -> "Counter[str]":
     """How often each piece occurs in a text with these words."""
     bpe = read(codes)
-    total: "Counter[str]" = Counter()
+    total: Counter[str] = Counter()
     for word, count in counts.items():
         for piece in bpe.segment_tokens([word]):
             total[piece] += count
     return total
 
 
-def read(codes: Path, vocabulary: Optional[Set[str]] = None) -> BPE:
+def read(codes: Path, vocabulary: set[str] | None = None) -> BPE:
     """The BPE of a file of merges, which makes no piece that is not in the vocabulary."""
     with codes.open(encoding="utf-8", newline="\n") as lines:
         return BPE(lines, vocab=vocabulary)
@@ -78,7 +78,7 @@ class Apply:
         if threshold > 0:
             counts = read_counts([vocabulary])
             allowed = {piece for piece, count in counts.items() if count >= threshold}
-        self._segment: Callable[[List[str]], List[str]] = read(codes, allowed).segment_tokens
+        self._segment: Callable[[list[str]], list[str]] = read(codes, allowed).segment_tokens
 
     def __call__(self, line: str) -> str:
         return " ".join(self._segment(line.split(" ")))

@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import dataclass
-from typing import Optional
 
 # Control characters and the separators that some programs take for the end of a line (U+0085,
 # U+2028, U+2029 among them): a file with one of them has more lines for those than for others.
@@ -51,7 +50,7 @@ class Rules:
     longest: int
     ratio: float
 
-    def fault(self, one: str, other: str) -> Optional[str]:
+    def fault(self, one: str, other: str) -> str | None:
         """Why a pair of raw lines is dropped, if it is, whatever its length."""
         if not one or not other:
             return "empty"
@@ -61,7 +60,7 @@ class Rules:
             return "not UTF-8"
         return None
 
-    def misfit(self, one: int, other: int) -> Optional[str]:
+    def misfit(self, one: int, other: int) -> str | None:
         """Why a pair of so many words is dropped, if it is."""
         if min(one, other) < self.shortest:
             return "short"

@@ -3,8 +3,9 @@
 import json
 import sys
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Dict, Iterator, List, Sequence, TextIO, Tuple
+from typing import TextIO
 
 from fairseq_recur.errors import ConfigError
 from recipes import sgm
@@ -17,7 +18,7 @@ from recipes.recipe import Corpus
 from recipes.steps import Made, step
 from recipes.tokenise import Tokeniser, tokeniser
 
-Pair = Tuple[str, str]
+Pair = tuple[str, str]
 
 
 def read(file: Path) -> Iterator[str]:
@@ -68,7 +69,7 @@ def _convert(member: str, raw: Path, out: TextIO) -> int:
     return count
 
 
-def _check_counts(corpus: Corpus, archive: Path, counts: Dict[str, int]) -> None:
+def _check_counts(corpus: Corpus, archive: Path, counts: dict[str, int]) -> None:
     (one, first), (other, second) = counts.items()
     if first != second:
         raise ConfigError(
@@ -96,10 +97,10 @@ class Clean:
         self._tokenise = [line_tokeniser(language, options) for language in languages]
         self._rules = options.rules
 
-    def __call__(self, pairs: List[Pair]) -> Tuple[List[Pair], Counter, List[Counter]]:
-        kept: List[Pair] = []
+    def __call__(self, pairs: list[Pair]) -> tuple[list[Pair], Counter, list[Counter]]:
+        kept: list[Pair] = []
         faults: Counter = Counter()
-        words: List[Counter] = [Counter(), Counter()]
+        words: list[Counter] = [Counter(), Counter()]
         for pair in pairs:
             fault = self._rules.fault(*pair)
             if fault is None:
@@ -127,7 +128,7 @@ def line_tokeniser(language: str, options: Options) -> Tokeniser:
     )
 
 
-def token_options(options: Options) -> List[object]:
+def token_options(options: Options) -> list[object]:
     """The options that tokens depend on."""
     of_moses = [options.normalise, options.dashes, options.segmentation]
     return [options.tokenizer, *(of_moses if options.tokenizer == "moses" else [])]
@@ -143,7 +144,7 @@ def tokens_step(work: Path, text: Made, languages: Sequence[str], options: Optio
     def make(folder: Path) -> None:
         one, other = languages
         report: Counter = Counter()
-        words: List[Counter] = [Counter(), Counter()]
+        words: list[Counter] = [Counter(), Counter()]
         pairs = zip(read(text.folder / f"text.{one}"), read(text.folder / f"text.{other}"))
         done = in_order(
             Clean, (languages, options), chunks(pairs), options.workers, text.folder.name

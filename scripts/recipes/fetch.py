@@ -5,7 +5,6 @@ import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Dict, Optional, Tuple
 
 from tqdm import tqdm
 
@@ -30,13 +29,13 @@ class Archive:
     """
 
     name: str
-    urls: Tuple[str, ...]
-    size: Optional[int] = None
-    sha256: Optional[str] = None
-    md5: Optional[str] = None
+    urls: tuple[str, ...]
+    size: int | None = None
+    sha256: str | None = None
+    md5: str | None = None
 
 
-def fetch(archive: Archive, downloads: Path, mirror: Optional[str] = None) -> Path:
+def fetch(archive: Archive, downloads: Path, mirror: str | None = None) -> Path:
     """Get an archive, whole and right, or say why not.
 
     Args:
@@ -88,13 +87,13 @@ def _from_folder(archive: Archive, folder: Path) -> Path:
     return file
 
 
-def _sums(file: Path) -> Dict[str, str]:
+def _sums(file: Path) -> dict[str, str]:
     """What a file of sha256sum says: name to checksum."""
     pairs = (line.split(maxsplit=1) for line in file.read_text().splitlines() if line.strip())
     return {name.lstrip("*"): value for value, name in pairs}
 
 
-def _download(url: str, partial: Path, size: Optional[int]) -> None:
+def _download(url: str, partial: Path, size: int | None) -> None:
     """Download, or go on with, a file."""
     start = partial.stat().st_size if partial.exists() else 0
     if size is not None and start >= size:

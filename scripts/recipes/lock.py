@@ -1,9 +1,9 @@
 """One preparation at a time in a folder."""
 
 import fcntl
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Iterator
 
 from fairseq_recur.errors import ConfigError
 

@@ -2,15 +2,16 @@
 
 import importlib.util
 import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from typing import Any
 
 from fairseq_recur.errors import ConfigError
 from recipes.clean import Rules
 from recipes.recipe import Recipe
 
-CHOICES: Dict[str, List[str]] = {
+CHOICES: dict[str, list[str]] = {
     "tokenizer": ["moses", "sentencepiece"],
     "segmentation": ["jieba", "characters"],
     "bpe": ["joint", "separate"],
@@ -18,11 +19,11 @@ CHOICES: Dict[str, List[str]] = {
     "normalise": ["0", "1"],
     "dashes": ["0", "1"],
 }
-NUMBERS: Dict[str, Callable[[str], Any]] = {
+NUMBERS: dict[str, Callable[[str], Any]] = {
     "bpe_size": int, "bpe_threshold": int, "min_length": int, "max_length": int, "workers": int,
     "ratio": float,
 }  # fmt: skip
-LEAST: Dict[str, float] = {
+LEAST: dict[str, float] = {
     "bpe_size": 1, "bpe_threshold": 0, "min_length": 1, "max_length": 1, "workers": 1, "ratio": 1,
 }  # fmt: skip
 
@@ -62,7 +63,7 @@ class Options:
     dictionary: str = "separate"
     min_length: int = 1
     workers: int = os.cpu_count() or 1
-    wmt_mirror: Optional[str] = None
+    wmt_mirror: str | None = None
 
     @property
     def direction(self) -> str:
@@ -85,12 +86,12 @@ def read_options(recipe: Recipe, given: Mapping[str, str]) -> Options:
     for field in fields(Options):
         if given.get(field.name.upper()):
             texts[field.name] = given[field.name.upper()]
-    problems: List[str] = []
+    problems: list[str] = []
     if (texts["bpe"], texts.get("tokenizer", "moses")) != ("joint", "moses"):
         texts["bpe_threshold"] = "0"
         if given.get("BPE_THRESHOLD", "0") not in ("", "0"):
             problems.append("BPE_THRESHOLD is of BPE=joint with TOKENIZER=moses; leave it out")
-    values: Dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, text in texts.items():
         values[name] = _value(name, text, problems)
     if "work" not in values:
@@ -103,7 +104,7 @@ def read_options(recipe: Recipe, given: Mapping[str, str]) -> Options:
     return options
 
 
-def _value(name: str, text: str, problems: List[str]) -> Any:
+def _value(name: str, text: str, problems: list[str]) -> Any:
     """An option's value; what is wrong with it is added to the problems."""
     if name in CHOICES and text not in CHOICES[name]:
         problems.append(f"{name.upper()}={text}: expected {' or '.join(CHOICES[name])}")
@@ -119,7 +120,7 @@ def _value(name: str, text: str, problems: List[str]) -> Any:
     return Path(text).absolute() if name == "work" else text
 
 
-def _together(recipe: Recipe, options: Options) -> List[str]:
+def _together(recipe: Recipe, options: Options) -> list[str]:
     """What is wrong with options that are right one by one."""
     problems = []
     if {options.source, options.target} != set(recipe.languages):
@@ -143,7 +144,7 @@ def _together(recipe: Recipe, options: Options) -> List[str]:
     return problems
 
 
-def _packages(options: Options) -> List[str]:
+def _packages(options: Options) -> list[str]:
     if options.tokenizer == "sentencepiece":
         return []
     chinese = "zh" in (options.source, options.target) and options.segmentation == "jieba"

@@ -5,10 +5,11 @@ import os
 import threading
 import time
 from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
-from typing import Any, Callable, Deque, Iterable, Iterator, List, Tuple, TypeVar
+from typing import Any, TypeVar
 
 from tqdm import tqdm
 
@@ -23,7 +24,7 @@ AHEAD = 4  # chunks for each process that are read before the first is done
 _work: Work
 
 
-def chunks(items: Iterable[T], size: int = CHUNK) -> Iterator[List[T]]:
+def chunks(items: Iterable[T], size: int = CHUNK) -> Iterator[list[T]]:
     """Lists of so many items; the last has what is left."""
     rest = iter(items)
     while chunk := list(islice(rest, size)):
@@ -31,7 +32,7 @@ def chunks(items: Iterable[T], size: int = CHUNK) -> Iterator[List[T]]:
 
 
 def in_order(
-    make: Callable[..., Work], arguments: Tuple, items: Iterable[Any], workers: int, what: str
+    make: Callable[..., Work], arguments: tuple, items: Iterable[Any], workers: int, what: str
 ) -> Iterator[Any]:
     """Do the same with each item; the results are the same with any number of processes.
 
@@ -61,15 +62,15 @@ def in_order(
             ) from error
 
 
-def _here(make: Callable[..., Work], arguments: Tuple, items: Iterable[Any]) -> Iterator[Any]:
+def _here(make: Callable[..., Work], arguments: tuple, items: Iterable[Any]) -> Iterator[Any]:
     work = make(*arguments)
     return map(work, items)
 
 
 def _beside(
-    make: Callable[..., Work], arguments: Tuple, items: Iterable[Any], workers: int
+    make: Callable[..., Work], arguments: tuple, items: Iterable[Any], workers: int
 ) -> Iterator[Any]:
-    waiting: Deque[Future] = deque()
+    waiting: deque[Future] = deque()
     # Forked, because a new interpreter would import torch: gigabytes for many processes.
     with ProcessPoolExecutor(
         workers, multiprocessing.get_context("fork"), _begin, (os.getpid(), make, arguments)
@@ -82,7 +83,7 @@ def _beside(
             yield waiting.popleft().result()
 
 
-def _begin(parent: int, make: Callable[..., Work], arguments: Tuple) -> None:
+def _begin(parent: int, make: Callable[..., Work], arguments: tuple) -> None:
     global _work
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     _work = make(*arguments)

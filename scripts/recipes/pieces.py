@@ -1,7 +1,7 @@
 """The later steps of a translation recipe: tokens to pieces, to fairseq's binary data."""
 
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Callable, Dict, Iterator, List, Sequence
 
 from fairseq_recur.errors import ConfigError
 from recipes import bpe, sentencepieces
@@ -98,7 +98,7 @@ class Cut:
         else:
             self._cut = sentencepieces.Apply(model / f"model.{language}")
 
-    def __call__(self, lines: List[str]) -> List[str]:
+    def __call__(self, lines: list[str]) -> list[str]:
         return [self._cut(self._tokenise(line)) for line in lines]
 
 
@@ -131,12 +131,12 @@ def cut_step(
                 for cut in done:
                     out.writelines(f"{line}\n" for line in cut)
 
-    inputs: List[object] = [*made, model, list(languages), options.bpe_threshold]
+    inputs: list[object] = [*made, model, list(languages), options.bpe_threshold]
     inputs += token_options(options) if raw else []
     return step(work, f"pieces/{name}", inputs, make)
 
 
-def binary_step(work: Path, pieces: Dict[str, Made], options: Options) -> Made:
+def binary_step(work: Path, pieces: dict[str, Made], options: Options) -> Made:
     """Make fairseq's binary data: `data-bin.SRC-TGT`.
 
     Args:

@@ -1,8 +1,9 @@
 """What is particular to a translation recipe, read from its recipe.yaml."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any
 
 import yaml
 
@@ -23,8 +24,8 @@ class Corpus:
 
     name: str
     archive: Archive
-    members: Dict[str, Tuple[str, ...]]
-    pairs: Optional[int] = None
+    members: dict[str, tuple[str, ...]]
+    pairs: int | None = None
 
 
 @dataclass(frozen=True)
@@ -40,14 +41,14 @@ class Recipe:
         disk: bytes written for each byte of the training archives
     """
 
-    languages: Tuple[str, str]
-    archives: List[Archive]
-    train: List[Corpus]
-    sets: Dict[str, Dict[str, Corpus]]
-    defaults: Dict[str, str]
+    languages: tuple[str, str]
+    archives: list[Archive]
+    train: list[Corpus]
+    sets: dict[str, dict[str, Corpus]]
+    defaults: dict[str, str]
     disk: float
 
-    def used(self, direction: str) -> List[Corpus]:
+    def used(self, direction: str) -> list[Corpus]:
         """What is read to prepare a direction."""
         return [*self.train, *(self.sets[name][direction] for name in ("valid", "test"))]
 
@@ -91,6 +92,6 @@ def _archive(name: str, given: Mapping[str, Any]) -> Archive:
     return Archive(name, tuple(given["urls"]), **known)
 
 
-def _corpus(name: str, given: Mapping[str, Any], archives: Dict[str, Archive]) -> Corpus:
+def _corpus(name: str, given: Mapping[str, Any], archives: dict[str, Archive]) -> Corpus:
     members = {language: tuple(files) for language, files in given["members"].items()}
     return Corpus(name, archives[given["archive"]], members, given.get("pairs"))

@@ -1,8 +1,8 @@
 """SentencePiece, as a second way from text to pieces."""
 
 import io
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Iterable
 
 import sentencepiece
 

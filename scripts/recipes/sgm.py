@@ -2,7 +2,7 @@
 
 import html
 import re
-from typing import Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from fairseq_recur.errors import ConfigError
 

@@ -4,9 +4,9 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable, Sequence
 
 from fairseq_recur.errors import ConfigError
 
@@ -21,9 +21,7 @@ class Made:
     key: str
 
 
-def step(
-    work: Path, name: str, inputs: Sequence[object], make: Callable[[Path], None]
-) -> Made:
+def step(work: Path, name: str, inputs: Sequence[object], make: Callable[[Path], None]) -> Made:
     """Make a folder, unless it is there and was made from the same inputs.
 
     A step that was killed leaves nothing but a folder that ends in .partial, which the next

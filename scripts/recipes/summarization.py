@@ -4,7 +4,6 @@ import argparse
 import os
 import sys
 from pathlib import Path
-from typing import List, Optional
 
 from fairseq_recur.errors import CheckpointError, ConfigError
 from recipes import summary_flags
@@ -62,9 +61,7 @@ def run(args: argparse.Namespace, data: DataSet, choices: Choices) -> None:
         with alone(work):
             Preparation(data, choices, work, models, args.mirror).run()
     elif args.command == "train":
-        flags = summary_flags.training(
-            data, choices, work, runs / name, args.prefix, args.seed
-        )
+        flags = summary_flags.training(data, choices, work, runs / name, args.prefix, args.seed)
         print("\n".join([*words, *map(str, summary_flags.batch(data, choices)), *flags]))
     elif args.command == "generate":
         flags = summary_flags.generation(data, choices)
@@ -80,7 +77,7 @@ def run(args: argparse.Namespace, data: DataSet, choices: Choices) -> None:
         print(f"Results: {file}")
 
 
-def main(words: Optional[List[str]] = None) -> int:
+def main(words: list[str] | None = None) -> int:
     """Run a command; its exit status, 2 for wrong settings and unusable files."""
     args = build_parser().parse_args(words)
     try:

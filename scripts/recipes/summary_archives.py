@@ -4,8 +4,9 @@ import gzip
 import json
 import tarfile
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import Any, Iterator, Tuple
+from typing import Any
 
 from fairseq_recur.errors import ConfigError
 from recipes.archives import named
@@ -46,7 +47,7 @@ def read_json(file: Path) -> Any:
     return json_of(text_of(file.read_bytes(), str(file)), str(file))
 
 
-def tar_members(file: Path, ending: str) -> Iterator[Tuple[str, str]]:
+def tar_members(file: Path, ending: str) -> Iterator[tuple[str, str]]:
     """The texts in a .tar.gz, one after the other; nothing is unpacked on the disk.
 
     Args:
@@ -72,7 +73,7 @@ def tar_members(file: Path, ending: str) -> Iterator[Tuple[str, str]]:
             pass
 
 
-def zip_lines(file: Path, name: str) -> Iterator[Tuple[str, str]]:
+def zip_lines(file: Path, name: str) -> Iterator[tuple[str, str]]:
     """The lines of a file in a .zip; only a newline ends a line.
 
     Args:

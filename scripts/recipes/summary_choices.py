@@ -1,9 +1,9 @@
 """What a user chooses for a summarization recipe, and whether it goes together."""
 
 import difflib
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Iterator, List
 
 from fairseq.models import ARCH_MODEL_REGISTRY
 
@@ -76,7 +76,7 @@ def choose(wanted: Choices) -> Choices:
     if settings == AUTO:
         settings = "scratch" if start == "none" else "paper"
     choices = replace(wanted, pieces=pieces, start=start, settings=settings)
-    problems: List[str] = list(_problems(choices))
+    problems: list[str] = list(_problems(choices))
     if problems:
         raise ConfigError("settings:\n- " + "\n- ".join(problems))
     return choices

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, Tuple
+from typing import Any
 
 import yaml
 
@@ -42,15 +42,15 @@ class DataSet:
 
     name: str
     format: str
-    sources: Dict[str, Source]
-    documents: Dict[str, int]
+    sources: dict[str, Source]
+    documents: dict[str, int]
     text_bytes: int
-    options: Dict[str, Any]
-    training: Dict[str, Any]
-    generation: Dict[str, Any]
+    options: dict[str, Any]
+    training: dict[str, Any]
+    generation: dict[str, Any]
 
 
-def archive(fields: Dict[str, Any]) -> Archive:
+def archive(fields: dict[str, Any]) -> Archive:
     """An archive as YAML has it.
 
     Args:
@@ -86,6 +86,6 @@ def read_data_set(file: Path) -> DataSet:
     )
 
 
-def known_bytes(sources: Tuple[Source, ...]) -> int:
+def known_bytes(sources: tuple[Source, ...]) -> int:
     """The size of those files whose size is known."""
     return sum(source.archive.size or 0 for source in sources)

@@ -2,13 +2,13 @@
 
 import json
 from pathlib import Path
-from typing import Any, Dict, List, Tuple
+from typing import Any
 
 from fairseq_recur.errors import ConfigError
-from recipes.summary_texts import COUNTS
 from recipes.summary_choices import AUTO, POSITIONS, Choices, start_file
 from recipes.summary_data import DataSet
 from recipes.summary_pieces import load_pieces
+from recipes.summary_texts import COUNTS
 
 PREFIX = "summarize: "
 EPOCHS = 25
@@ -19,7 +19,7 @@ STOCK_BART = (
     "--find-unused-parameters",
 )  # fmt: skip
 # Which Adam there is, scripts/launch finds out; weight decay is AdamW's in all of them.
-PARAMETERS: Dict[str, List[str]] = {
+PARAMETERS: dict[str, list[str]] = {
     # The SRformer paper and its published code: AdamW as Hugging Face's defaults have it, linear
     # decay, no warm-up, no clipping, no label smoothing.
     "paper": (
@@ -48,7 +48,7 @@ def documents_a_batch(choices: Choices) -> int:
     return 16 if choices.pieces == "t5" else 8
 
 
-def batch(data: DataSet, choices: Choices) -> Tuple[str, int]:
+def batch(data: DataSet, choices: Choices) -> tuple[str, int]:
     """How large the batch of all GPUs together is: documents of the paper, tokens otherwise."""
     if choices.settings == "paper":
         return "documents", documents_a_batch(choices)
@@ -67,7 +67,7 @@ def updates(data: DataSet, choices: Choices, texts: Path) -> int:
     return EPOCHS * -(-lines // documents_a_batch(choices))
 
 
-def reading(choices: Choices) -> List[str]:
+def reading(choices: Choices) -> list[str]:
     """The task, and how long texts may be."""
     learned = "bart" in choices.arch  # positions, of which the pretrained models have 1024
     source = max(choices.max_source, POSITIONS if learned else 0)
@@ -86,7 +86,7 @@ def runs(choices: Choices, work: Path) -> Path:
 
 def training(
     data: DataSet, choices: Choices, work: Path, folder: Path, prefix: str, seed: int
-) -> List[str]:
+) -> list[str]:
     """Flags of fairseq-train, all but the size of the batch and what depends on the machine.
 
     Args:
@@ -124,13 +124,13 @@ def training(
     ]  # fmt: skip
 
 
-def generation(data: DataSet, choices: Choices) -> List[str]:
+def generation(data: DataSet, choices: Choices) -> list[str]:
     """Flags of fairseq-generate: the data set's usual ones, or the SRformer paper's.
 
     The paper takes the likeliest next piece, 128 times at most.
     """
     paper = {"beam": 1, "max-len-b": 128}
-    chosen: Dict[str, Any] = paper if choices.generation == "paper" else data.generation
+    chosen: dict[str, Any] = paper if choices.generation == "paper" else data.generation
     words = [word for flag, value in chosen.items() for word in (f"--{flag}", str(value))]
     return ["--task", "summarization", "-s", "source", "-t", "target", *words]
 

@@ -1,8 +1,9 @@
 """Reading the objects of a JSON array that is too large for memory, one after the other."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Dict, Iterator, TextIO, Tuple
+from typing import Any, TextIO
 
 from fairseq_recur.errors import ConfigError
 
@@ -13,7 +14,7 @@ LARGEST = 1 << 27
 """Characters without the end of an object after which there is taken to be none."""
 
 
-def objects(file: Path) -> Iterator[Tuple[str, Dict[str, Any]]]:
+def objects(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """The objects of a file that is one array, of whatever line breaks.
 
     Yields:
@@ -29,7 +30,7 @@ def objects(file: Path) -> Iterator[Tuple[str, Dict[str, Any]]]:
             raise ConfigError(f"{file}: not UTF-8 ({error}); get the file again") from error
 
 
-def _objects(stream: TextIO, file: Path) -> Iterator[Tuple[str, Dict[str, Any]]]:
+def _objects(stream: TextIO, file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     decoder, text, line, count, mark = json.JSONDecoder(), "", 1, 0, "["
     while True:
         # What stands before an object: the array's beginning, or a comma; or its end.
@@ -48,7 +49,7 @@ def _objects(stream: TextIO, file: Path) -> Iterator[Tuple[str, Dict[str, Any]]]
         text, mark, count = text[end:], ",", count + 1
 
 
-def _fill(stream: TextIO, text: str, line: int) -> Tuple[str, int]:
+def _fill(stream: TextIO, text: str, line: int) -> tuple[str, int]:
     """Go on to what is no white space; the text from there, and its line."""
     rest = text.lstrip()
     while not rest and (block := stream.read(BLOCK)):
@@ -59,7 +60,7 @@ def _fill(stream: TextIO, text: str, line: int) -> Tuple[str, int]:
 
 def _parse(
     decoder: json.JSONDecoder, stream: TextIO, text: str, where: str
-) -> Tuple[Dict[str, Any], int, str]:
+) -> tuple[dict[str, Any], int, str]:
     """Parse the object at the text's beginning, reading on for as long as it is not whole."""
     while True:
         try:

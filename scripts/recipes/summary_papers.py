@@ -1,8 +1,9 @@
 """Long documents as JSON: arXiv's papers, and MediaSum's interviews."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Dict, Iterator, List
+from typing import Any
 
 from fairseq_recur.errors import ConfigError
 from recipes.summary_archives import json_of, read_json, zip_lines
@@ -13,7 +14,7 @@ SENTENCE = re.compile(r"</?S>")
 """Marks around the sentences of an abstract."""
 
 
-def arxiv(files: Dict[str, Path], options: Dict[str, Any]) -> Iterator[Document]:
+def arxiv(files: dict[str, Path], options: dict[str, Any]) -> Iterator[Document]:
     """arXiv: a paper's body and its abstract.
 
     Args:
@@ -33,7 +34,7 @@ def arxiv(files: Dict[str, Path], options: Dict[str, Any]) -> Iterator[Document]
             yield Document(split, str(paper.get("article_id", where)), article, abstract)
 
 
-def mediasum(files: Dict[str, Path], options: Dict[str, Any]) -> Iterator[Document]:
+def mediasum(files: dict[str, Path], options: dict[str, Any]) -> Iterator[Document]:
     """MediaSum: an interview, and the broadcaster's overview of it.
 
     Args:
@@ -73,7 +74,7 @@ def mediasum(files: Dict[str, Path], options: Dict[str, Any]) -> Iterator[Docume
         )
 
 
-def _texts(item: Dict[str, Any], key: str, where: str) -> List[str]:
+def _texts(item: dict[str, Any], key: str, where: str) -> list[str]:
     """A list of texts; one that is absent is empty.
 
     Raises:

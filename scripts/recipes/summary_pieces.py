@@ -1,17 +1,18 @@
 """Texts in pieces, as BART, T5 or a SentencePiece model of one's own has them."""
 
 import io
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any, Dict, Iterable, Iterator, List, Tuple
+from typing import Any
 
 import sentencepiece
 from fairseq.data.encoders.gpt2_bpe_utils import get_encoder
 
 from fairseq_recur.errors import ConfigError
 from recipes.parallel import chunks, in_order
-from recipes.summary_texts import SIDES
 from recipes.summary_data import SPLITS
+from recipes.summary_texts import SIDES
 
 KINDS = ("gpt2", "t5", "sentencepiece")
 GPT2_FILES = ("encoder.json", "vocab.bpe")
@@ -41,11 +42,11 @@ class Gpt2:
                 f"{folder}: no GPT-2 pieces ({error}); run prepare.sh again"
             ) from error
 
-    def encode(self, text: str) -> List[str]:
+    def encode(self, text: str) -> list[str]:
         """A text's pieces."""
         return [str(piece) for piece in self.encoder.encode(text)]
 
-    def decode(self, pieces: List[str]) -> str:
+    def decode(self, pieces: list[str]) -> str:
         """The text of pieces; what is none, such as <unk>, is left out."""
         return self.encoder.decode(
             [int(p) for p in pieces if p.isdigit() and int(p) in self.encoder.decoder]
@@ -70,11 +71,11 @@ class SentencePieces:
                 f"{folder / SPIECE}: no SentencePiece model ({error}); run prepare.sh again"
             ) from error
 
-    def encode(self, text: str) -> List[str]:
+    def encode(self, text: str) -> list[str]:
         """A text's pieces."""
         return self.processor.encode(text, out_type=str)
 
-    def decode(self, pieces: List[str]) -> str:
+    def decode(self, pieces: list[str]) -> str:
         """The text of pieces; <unk> is left out."""
         return self.processor.decode_pieces([p for p in pieces if p != "<unk>"])
 
@@ -145,11 +146,11 @@ class Encode:
     def __init__(self, kind: str, model: Path, limit: int) -> None:
         self.encode, self.limit = load_pieces(kind, model).encode, limit
 
-    def __call__(self, lines: List[str]) -> List[Tuple[str, bool]]:
+    def __call__(self, lines: list[str]) -> list[tuple[str, bool]]:
         """Each line in pieces, and whether it was cut."""
         return [self.line(line) for line in lines]
 
-    def line(self, line: str) -> Tuple[str, bool]:
+    def line(self, line: str) -> tuple[str, bool]:
         """A line in pieces, and whether it was cut."""
         pieces = self.encode(line)
         cut = bool(self.limit) and len(pieces) > self.limit
@@ -163,7 +164,7 @@ def _words(lines: Iterable[str], limit: int) -> Iterator[str]:
 
 
 def encode_all(
-    kind: str, model: Path, texts: Path, folder: Path, limits: Dict[str, int], workers: int
+    kind: str, model: Path, texts: Path, folder: Path, limits: dict[str, int], workers: int
 ) -> None:
     """Write all texts in pieces, line by line.
 
@@ -181,9 +182,10 @@ def encode_all(
         for side in SIDES:
             limit = limits[side] if side == "source" or split == "train" else 0
             name, count = f"{split}.{side}", 0
-            with open(texts / name, encoding="utf-8", newline="\n") as lines, open(
-                folder / name, "w", encoding="utf-8", newline="\n"
-            ) as out:
+            with (
+                open(texts / name, encoding="utf-8", newline="\n") as lines,
+                open(folder / name, "w", encoding="utf-8", newline="\n") as out,
+            ):
                 parts = chunks(_words(lines, limit))
                 for part in in_order(Encode, (kind, model, limit), parts, workers, name):
                     for pieces, cut in part:

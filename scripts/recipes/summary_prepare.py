@@ -2,7 +2,7 @@
 
 import shutil
 from pathlib import Path
-from typing import Any, Dict, Optional
+from typing import Any
 
 import yaml
 
@@ -12,10 +12,10 @@ from recipes.archives import extract
 from recipes.binary import binarize
 from recipes.fetch import SUMS, Archive, fetch, sha256
 from recipes.steps import Made, need_space, step
-from recipes.summary_texts import READERS, write_texts
 from recipes.summary_choices import Choices
 from recipes.summary_data import SPLITS, DataSet, Source, archive
 from recipes.summary_pieces import SPIECE, encode_all, learn, load_pieces
+from recipes.summary_texts import READERS, write_texts
 
 TEXT_TO_ALL = 3.5
 """Bytes of texts, pieces and binary data together, for each byte of text."""
@@ -37,11 +37,11 @@ class Preparation:
 
     def __init__(
         self, data: DataSet, choices: Choices, work: Path, models: Path,
-        mirror: Optional[str],
+        mirror: str | None,
     ) -> None:  # fmt: skip
         self.data, self.choices, self.work = data, choices, work
         self.mirror = mirror
-        self.models: Dict[str, Any] = yaml.safe_load(models.read_text(encoding="utf-8"))
+        self.models: dict[str, Any] = yaml.safe_load(models.read_text(encoding="utf-8"))
 
     def run(self) -> None:
         """Do all steps that are not done.
@@ -139,7 +139,7 @@ class Preparation:
 
         return step(self.work, "text", [self.data.format, self.data.options, sums, expected], make)
 
-    def start(self) -> Optional[Made]:
+    def start(self) -> Made | None:
         """Get the model to start from, in fairseq's format; None if there is none."""
         name = "t5-small" if self.choices.pieces == "t5" else self.choices.start
         if name == "none":
@@ -155,7 +155,7 @@ class Preparation:
 
         return step(self.work, name, [sha256(file) for file in files], make)
 
-    def pieces_model(self, prepared: Path, texts: Made, start: Optional[Made]) -> Made:
+    def pieces_model(self, prepared: Path, texts: Made, start: Made | None) -> Made:
         """Make the folder with what encodes text: pieces, and their dictionary if it is given."""
         kind = self.choices.pieces
         if kind == "gpt2":
@@ -176,9 +176,7 @@ class Preparation:
 
             return step(prepared, "model", [kind, start], take)
         size = self.choices.vocabulary
-        return step(
-            prepared, "model", [kind, texts, size], lambda f: learn(texts.folder, f, size)
-        )
+        return step(prepared, "model", [kind, texts, size], lambda f: learn(texts.folder, f, size))
 
     def pieces(self, prepared: Path, texts: Made, model: Made) -> Made:
         """Write all texts in pieces."""

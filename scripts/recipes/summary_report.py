@@ -2,16 +2,15 @@
 
 import json
 from pathlib import Path
-from typing import List, Optional
 
 from fairseq_recur import cli
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.scoring.generation import read_hypotheses
-from recipes.summary_texts import COUNTS, one_line
 from recipes.summary_choices import Choices
 from recipes.summary_data import DataSet
 from recipes.summary_flags import generation
 from recipes.summary_pieces import load_pieces
+from recipes.summary_texts import COUNTS, one_line
 
 GENERATED, TEXT, SCORES, COMPARED, RESULTS = (
     "generate-test.txt", "test.txt", "scores.json", "compared.json", "results.json",
@@ -39,7 +38,7 @@ def write_summaries(choices: Choices, model: Path, run: Path, references: Path) 
         out.writelines(one_line(pieces.decode(line.split())) + "\n" for line in found)
 
 
-def score(references: Path, run: Path, name: str, baseline: Optional[Path]) -> None:
+def score(references: Path, run: Path, name: str, baseline: Path | None) -> None:
     """Score the summaries, and compare them with a baseline's.
 
     Args:
@@ -68,8 +67,8 @@ def score(references: Path, run: Path, name: str, baseline: Optional[Path]) -> N
 
 
 def write_results(
-    data: DataSet, choices: Choices, work: Path, run: Path, checkpoint: str, extra: List[str],
-    baseline: Optional[Path],
+    data: DataSet, choices: Choices, work: Path, run: Path, checkpoint: str, extra: list[str],
+    baseline: Path | None,
 ) -> Path:  # fmt: skip
     """Decode, score and compare what was generated, and write down everything about it.
 

@@ -2,8 +2,9 @@
 
 import hashlib
 import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Dict, Iterable, Iterator, List, Tuple
+from typing import Any
 
 from fairseq_recur.errors import ConfigError
 from recipes.summary_archives import read_json, tar_members, text_of
@@ -16,7 +17,7 @@ ENDS = (".", "!", "?", "'", "`", '"', "\u2019", "\u201d", ")")
 SECTION = re.compile(r"\[SN\]([A-Z-]+)\[SN\]")
 
 
-def cnn_dm(files: Dict[str, Path], options: Dict[str, Any]) -> Iterator[Document]:
+def cnn_dm(files: dict[str, Path], options: dict[str, Any]) -> Iterator[Document]:
     """CNN/DailyMail from the stories, not anonymised.
 
     A story belongs to the split whose list has its address; its file is named by the address's
@@ -41,10 +42,10 @@ def cnn_dm(files: Dict[str, Path], options: Dict[str, Any]) -> Iterator[Document
         yield Document(split, name, article, highlights)
 
 
-def split_story(text: str) -> Tuple[str, str]:
+def split_story(text: str) -> tuple[str, str]:
     """The article of a story and its highlights, each with full stops where they were missing."""
-    article: List[str] = []
-    highlights: List[str] = []
+    article: list[str] = []
+    highlights: list[str] = []
     for line in (line.strip() for line in text.split("\n")):
         if line.startswith(HIGHLIGHT):
             highlights.append("")  # what follows is of this one, up to the next mark
@@ -57,7 +58,7 @@ def split_story(text: str) -> Tuple[str, str]:
     return " ".join(article), " ".join(filter(None, highlights))
 
 
-def xsum(files: Dict[str, Path], options: Dict[str, Any]) -> Iterator[Document]:
+def xsum(files: dict[str, Path], options: dict[str, Any]) -> Iterator[Document]:
     """XSum: the first sentence of a BBC article is the summary of the rest.
 
     Args:
@@ -87,14 +88,14 @@ def xsum(files: Dict[str, Path], options: Dict[str, Any]) -> Iterator[Document]:
         yield Document(split, name, body, sections["FIRST-SENTENCE"])
 
 
-def _lines(file: Path) -> List[str]:
+def _lines(file: Path) -> list[str]:
     text = text_of(file.read_bytes(), str(file))
     return [line.strip() for line in text.split("\n") if line.strip()]
 
 
-def _wanted(lists: Iterable[Tuple[str, Path, Iterable[str]]]) -> Dict[str, str]:
+def _wanted(lists: Iterable[tuple[str, Path, Iterable[str]]]) -> dict[str, str]:
     """Name to split."""
-    wanted: Dict[str, str] = {}
+    wanted: dict[str, str] = {}
     for split, file, names in lists:
         for name in names:
             if wanted.setdefault(name, split) != split:
@@ -105,8 +106,8 @@ def _wanted(lists: Iterable[Tuple[str, Path, Iterable[str]]]) -> Dict[str, str]:
 
 
 def _chosen(
-    members: Iterable[Tuple[str, str]], wanted: Dict[str, str], archives: List[Path]
-) -> Iterator[Tuple[str, str, str]]:
+    members: Iterable[tuple[str, str]], wanted: dict[str, str], archives: list[Path]
+) -> Iterator[tuple[str, str, str]]:
     """Name, split and text of the wanted members.
 
     Raises:

@@ -1,20 +1,21 @@
 """From the files of a data set to texts and summaries, one a line."""
 
 import json
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, Iterator, Optional
+from typing import Any
 
 from tqdm import tqdm
 
 from fairseq_recur.errors import ConfigError
 from recipes import summary_papers, summary_stories
-from recipes.summary_document import Document
 from recipes.summary_data import SPLITS
+from recipes.summary_document import Document
 
-Reader = Callable[[Dict[str, Path], Dict[str, Any]], Iterator[Document]]
+Reader = Callable[[dict[str, Path], dict[str, Any]], Iterator[Document]]
 
-READERS: Dict[str, Reader] = {
+READERS: dict[str, Reader] = {
     "cnn_dm": summary_stories.cnn_dm,
     "xsum": summary_stories.xsum,
     "arxiv": summary_papers.arxiv,
@@ -33,7 +34,7 @@ def one_line(text: str) -> str:
 
 
 def write_texts(
-    documents: Iterable[Document], folder: Path, expected: Optional[Dict[str, int]] = None
+    documents: Iterable[Document], folder: Path, expected: dict[str, int] | None = None
 ) -> None:
     """Write SPLIT.source and SPLIT.target, and counts.json.
 
@@ -72,9 +73,7 @@ def write_texts(
     (folder / COUNTS).write_text(json.dumps(counts, indent=1) + "\n")
 
 
-def check_counts(
-    counts: Dict[str, Dict[str, int]], expected: Optional[Dict[str, int]]
-) -> None:
+def check_counts(counts: dict[str, dict[str, int]], expected: dict[str, int] | None) -> None:
     """Print what was found, and compare it with what is known.
 
     Raises:

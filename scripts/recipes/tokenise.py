@@ -1,8 +1,8 @@
 """Tokenisers for the recipes: Moses's for languages with blanks, two for Chinese."""
 
 import re
-from functools import lru_cache
-from typing import Callable, List
+from collections.abc import Callable
+from functools import cache
 
 from fairseq_recur.errors import ConfigError
 from recipes.clean import CHINESE, join_chinese
@@ -14,7 +14,7 @@ Tokeniser = Callable[[str], str]
 _CHARACTERS = re.compile(rf"{CHINESE.pattern}|[^\W\u2e80-\uffff]+(?:[.,'-][^\W\u2e80-\uffff]+)*|\S")
 
 
-@lru_cache(maxsize=None)  # building one takes a second
+@cache  # building one takes a second
 def tokeniser(language: str, normalise: bool, dashes: bool, chinese: str) -> Tokeniser:
     """The tokeniser of a language.
 
@@ -70,5 +70,5 @@ def _jieba() -> Tokeniser:
 
 
 def _characters(text: str) -> str:
-    words: List[str] = _CHARACTERS.findall(text)
+    words: list[str] = _CHARACTERS.findall(text)
     return " ".join(words)

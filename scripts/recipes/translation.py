@@ -6,8 +6,8 @@ The options of `prepare` are environment variables: see recipes/options.py.
 import argparse
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Dict, Optional, Sequence
 
 from fairseq_recur.errors import ConfigError
 from recipes.corpora import text_step, tokens_step
@@ -52,7 +52,7 @@ def space(recipe: Recipe, options: Options) -> int:
     """The bytes that a preparation still has to write."""
     downloads, mirror = options.work / "downloads", options.wmt_mirror
     local = downloads if mirror is None or "://" in mirror else Path(mirror)
-    sizes: Dict[str, int] = {}
+    sizes: dict[str, int] = {}
     missing = 0
     for corpus in recipe.used(options.direction):
         archive = corpus.archive
@@ -88,7 +88,7 @@ def write_settings(options: Options, model: Made, data: Made) -> None:
     partial.replace(file)
 
 
-def main(words: Optional[Sequence[str]] = None) -> int:
+def main(words: Sequence[str] | None = None) -> int:
     """The command; 1 if something is wrong, which it then says."""
     parser = argparse.ArgumentParser("recipes.translation", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)

@@ -2,7 +2,6 @@
 
 import re
 from pathlib import Path
-from typing import List
 
 from sacrebleu.metrics import BLEU
 
@@ -41,6 +40,6 @@ def extra_scores(reference: Path, translations: Path, language: str) -> str:
     return "\n".join(f"(not comparable with the scores above) {line}" for line in shown)
 
 
-def _bleu(translations: List[str], reference: List[str]) -> float:
+def _bleu(translations: list[str], reference: list[str]) -> float:
     metric = BLEU(tokenize="none", smooth_method="none", force=True)
     return float(metric.corpus_score(translations, [reference]).score)

@@ -5,8 +5,8 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Callable, Dict, List
 
 import pytest
 
@@ -19,14 +19,14 @@ SECONDS = 120
 """Much more than starting takes, much less than gloo's half an hour."""
 
 
-def flags(corpus: Path, folder: Path) -> List[str]:
+def flags(corpus: Path, folder: Path) -> list[str]:
     return [
         str(corpus / "bin"), "--arch", "transformer_biarn_tiny", *SMALL, *TRAIN, "--max-update", "8",
         "--save-dir", str(folder), "--save-interval-updates", "1", "--keep-interval-updates", "1",
     ]  # fmt: skip
 
 
-def environment(**more: object) -> Dict[str, str]:
+def environment(**more: object) -> dict[str, str]:
     """This one's, without a launcher's variables."""
     launcher = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK")
     kept = {name: value for name, value in os.environ.items() if name not in launcher}
@@ -39,7 +39,7 @@ def free_port() -> int:
         return found.getsockname()[1]
 
 
-def by_hand(victim: int, arguments: List[str]) -> List["subprocess.CompletedProcess[str]"]:
+def by_hand(victim: int, arguments: list[str]) -> list["subprocess.CompletedProcess[str]"]:
     """Three processes without anything that looks after them, as `srun` starts them."""
     rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "WORLD_SIZE": 3}
     argv = [sys.executable, "-m", "tests.distributed.dying", str(victim), *arguments]

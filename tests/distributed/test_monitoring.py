@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Dict, List
 
 import pytest
 
@@ -17,7 +16,7 @@ from tests.running import USER_DIR, run_command
 NAMES = [*(f"fusion_gate_decoder_{i}" for i in (0, 1)), "saturation_recurrence_0"]
 
 
-def arguments(data: Path, folder: Path, *flags: str) -> List[str]:  # noqa: F811
+def arguments(data: Path, folder: Path, *flags: str) -> list[str]:  # noqa: F811
     return [
         str(data), "--user-dir", USER_DIR, "--arch", "transformer_biarn", "--recurrence", "birnn",
         *"--recurrence-fusion gated_sum --recurrence-fused-layers all --dropout 0".split(),
@@ -27,7 +26,7 @@ def arguments(data: Path, folder: Path, *flags: str) -> List[str]:  # noqa: F811
     ]  # fmt: skip
 
 
-def line(folder: Path) -> Dict[str, float]:
+def line(folder: Path) -> dict[str, float]:
     return read_log(folder / "log").steps[1]
 
 

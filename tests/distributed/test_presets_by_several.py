@@ -4,8 +4,9 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Callable, Dict, List, NamedTuple
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -40,7 +41,7 @@ class Shares(NamedTuple):
     each: int
 
     @property
-    def alone(self) -> List[str]:
+    def alone(self) -> list[str]:
         """What one process does that does the same."""
         return ["--batch-size", str(self.each), "--update-freq", str(self.processes)]
 
@@ -49,7 +50,7 @@ class Shares(NamedTuple):
 # one process of two, and for two processes of four.
 TWO, FOUR = Shares(2, 7), Shares(4, 3)
 
-BACKENDS: Dict[str, List[str]] = {
+BACKENDS: dict[str, list[str]] = {
     "pytorch_ddp": ["--ddp-backend", "pytorch_ddp"],
     "legacy_ddp": ["--ddp-backend", "legacy_ddp"],
     "pytorch_ddp-checkpointed": ["--ddp-backend", "pytorch_ddp", "--checkpoint-activations"],
@@ -73,7 +74,7 @@ def data(tmp_path_factory: pytest.TempPathFactory, cli: Callable[..., str]) -> P
     return folder / "bin"
 
 
-def has_neuron(flags: List[str]) -> bool:
+def has_neuron(flags: list[str]) -> bool:
     """Whether there is a threshold to set: the cross-attention, of the preset or by a flag."""
     config = ARCH_MODEL_REGISTRY[flags[1]].config_class()
     part = getattr(config, "cross_attention", None)
@@ -82,7 +83,7 @@ def has_neuron(flags: List[str]) -> bool:
     return part == "srformer" and "--srformer-no-neuron" not in flags
 
 
-def arguments(data: Path, model: str, folder: Path, *flags: str) -> List[str]:
+def arguments(data: Path, model: str, folder: Path, *flags: str) -> list[str]:
     neuron = NEURON if has_neuron(SYSTEMS[model]) else []
     return [
         str(data), "--user-dir", USER_DIR, *SYSTEMS[model], *TRAINING, "--save-dir", str(folder),
@@ -91,7 +92,7 @@ def arguments(data: Path, model: str, folder: Path, *flags: str) -> List[str]:
 
 
 def train_by(
-    shares: Shares, data: Path, folder: Path, models: List[str], backends: List[str]
+    shares: Shares, data: Path, folder: Path, models: list[str], backends: list[str]
 ) -> Path:
     """Train all in several processes, and return the folder in which they are: MODEL/BACKEND."""
     batch = ["--batch-size", str(shares.each)]
@@ -113,7 +114,7 @@ def train_by(
     return folder
 
 
-def weights(folder: Path) -> Dict[str, torch.Tensor]:
+def weights(folder: Path) -> dict[str, torch.Tensor]:
     return saved_weights(folder / "checkpoint_last.pt")
 
 
@@ -172,7 +173,7 @@ def test_two_processes_with_options(
 
 
 def assert_equal_one(
-    shares: Shares, data: Path, several: Path, model: str, backends: List[str],
+    shares: Shares, data: Path, several: Path, model: str, backends: list[str],
     cli: Callable[..., str], tmp_path: Path,
 ) -> None:  # fmt: skip
     """Train in one process, and compare with what several have trained by all *backends*."""

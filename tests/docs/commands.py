@@ -8,21 +8,21 @@ import re
 import shlex
 import subprocess
 from argparse import Namespace
-from functools import lru_cache
+from collections.abc import Iterator
+from functools import cache
 from itertools import groupby, takewhile
 from pathlib import Path
 from textwrap import dedent
-from typing import Dict, FrozenSet, Iterator, List, Tuple, Union
 
-from omegaconf import DictConfig, OmegaConf
-
-import fairseq_recur
 from fairseq import options
 from fairseq.data import Dictionary
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_DATACLASS_REGISTRY
 from fairseq.registry import REGISTRIES
 from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY
+from omegaconf import DictConfig, OmegaConf
+
+import fairseq_recur
 from fairseq_recur import cli
 from fairseq_recur.models.check import check_config
 from fairseq_recur.models.language_model import RsaLanguageModel, check_language_model
@@ -45,7 +45,7 @@ PARSERS = {
 }
 
 
-def markdown_files() -> List[Path]:
+def markdown_files() -> list[Path]:
     """Every Markdown file of the project, not of its environments and results."""
     return sorted(
         path
@@ -54,7 +54,7 @@ def markdown_files() -> List[Path]:
     )
 
 
-def code_lines(text: str) -> Iterator[Tuple[bool, str]]:
+def code_lines(text: str) -> Iterator[tuple[bool, str]]:
     """The lines of bash blocks, and of others that may be a program's output: (is bash, line).
 
     Continued lines are joined. A block of another language has no commands.
@@ -74,7 +74,7 @@ def code_lines(text: str) -> Iterator[Tuple[bool, str]]:
             joined = ""
 
 
-def settings_and_commands(text: str) -> Iterator[Tuple[List[str], List[str]]]:
+def settings_and_commands(text: str) -> Iterator[tuple[list[str], list[str]]]:
     """Every simple command of the bash blocks, and those of ours elsewhere.
 
     Yields:
@@ -95,7 +95,7 @@ def settings_and_commands(text: str) -> Iterator[Tuple[List[str], List[str]]]:
                 yield [word.split("=")[0] for word in assigned], words[len(assigned) :]
 
 
-def commands(text: str) -> Iterator[List[str]]:
+def commands(text: str) -> Iterator[list[str]]:
     """The words of every command that a page shows, but those of programs that it writes itself."""
     written = {name: ast.parse(dedent(body)) for name, _, body in HERE_DOCUMENT.findall(text)}
     for _, words in settings_and_commands(text):
@@ -103,7 +103,7 @@ def commands(text: str) -> Iterator[List[str]]:
             yield words
 
 
-def parse(words: List[str]) -> None:
+def parse(words: list[str]) -> None:
     """Parse one command as its program would; raises or exits if it would not take it."""
     if words[:2] == ["bash", "scripts/launch/node.sh"]:
         settings = {**os.environ, "PRINT": "1", "GPUS": "1", "PYTHON": "python"}
@@ -124,7 +124,7 @@ def parse(words: List[str]) -> None:
         parse_others(words)
 
 
-def parse_script(words: List[str]) -> None:
+def parse_script(words: list[str]) -> None:
     """A script of the project: it is there, and the options are some that there are."""
     if words[:2] == ["python", "-m"]:
         assert words[2] in ("venv", "tests.freeze"), f"what is {' '.join(words)}?"
@@ -145,7 +145,7 @@ def parse_script(words: List[str]) -> None:
             assert word in known, f"{words[1]} has no {word}"
 
 
-def parse_others(words: List[str]) -> None:
+def parse_others(words: list[str]) -> None:
     """A program that is not ours, used as we know it."""
     if words[0] == "subword-nmt":
         command = importlib.import_module("subword_nmt." + words[1].replace("-", "_"))
@@ -159,7 +159,7 @@ def parse_others(words: List[str]) -> None:
         assert words[:2] == ["git", "clone"], f"what is {' '.join(words)}?"
 
 
-def parse_own(command: str, arguments: List[str]) -> None:
+def parse_own(command: str, arguments: list[str]) -> None:
     """A command of fairseq-recur: its own, or one of fairseq's."""
     if command == "hydra-train" or command in PARSERS:
         parse_fairseq(command, arguments)
@@ -167,7 +167,7 @@ def parse_own(command: str, arguments: List[str]) -> None:
         cli.build_parser().parse_args([command, *arguments])
 
 
-def parse_fairseq(command: str, arguments: List[str]) -> None:
+def parse_fairseq(command: str, arguments: list[str]) -> None:
     """A command of fairseq, to the configuration that it would run with."""
     if command == "hydra-train":
         return parse_hydra(arguments)
@@ -183,7 +183,7 @@ def parse_fairseq(command: str, arguments: List[str]) -> None:
     return None
 
 
-def check_model(arch: str, model: Union[DictConfig, Namespace]) -> None:
+def check_model(arch: str, model: DictConfig | Namespace) -> None:
     """What a model of ours would say of its options; ConfigError if it would refuse them."""
     if isinstance(model, Namespace):  # fairseq's own
         return
@@ -195,14 +195,14 @@ def check_model(arch: str, model: Union[DictConfig, Namespace]) -> None:
         assert not list(check_language_model(given, words))
 
 
-def parse_hydra(arguments: List[str]) -> None:
+def parse_hydra(arguments: list[str]) -> None:
     """A configuration folder and name, and overrides that fit it."""
     from fairseq.dataclass.initialize import hydra_init
     from hydra.core.global_hydra import GlobalHydra
     from hydra.experimental import compose, initialize_config_dir
 
-    settings: Dict[str, str] = {}
-    overrides: List[str] = []
+    settings: dict[str, str] = {}
+    overrides: list[str] = []
     words = iter(arguments)
     for word in words:
         if word.startswith("--"):
@@ -215,8 +215,8 @@ def parse_hydra(arguments: List[str]) -> None:
         compose(settings["--config-name"], overrides=overrides)
 
 
-@lru_cache(maxsize=None)
-def known_options() -> FrozenSet[str]:
+@cache
+def known_options() -> frozenset[str]:
     """Every option of fairseq's commands, ours and our scripts, whatever --arch or --task it is of."""
     parsers = [get() for get in PARSERS.values()] + [cli.build_parser()]
     found = set()

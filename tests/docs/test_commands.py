@@ -5,7 +5,6 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
-from typing import List
 
 import pytest
 
@@ -108,7 +107,9 @@ def test_options_in_the_text_exist(path: Path) -> None:
 
 def readable(folder: Path) -> str:
     """The scripts that a command of an example, or of the launcher, reads its settings in."""
-    files = [path for place in (ROOT / "scripts", folder.parent, folder) for path in place.rglob("*")]
+    files = [
+        path for place in (ROOT / "scripts", folder.parent, folder) for path in place.rglob("*")
+    ]
     return "".join(path.read_text() for path in files if path.suffix in (".sh", ".py", ".sbatch"))
 
 
@@ -127,7 +128,9 @@ def test_commands_in_the_text_exist(path: Path) -> None:
     """`fairseq-recur COMMAND`, `bash FILE` and `scripts/FILE` within sentences and tables."""
     text = path.read_text(encoding="utf-8")
     assert set(re.findall(r"^ *```(\w*)", text, re.M)) <= {"", "bash", "python", "math"}
-    for program, word in re.findall(r"`(?:\w+=\S+ )?(fairseq-recur|bash|python) (\w[\w./-]*)", text):
+    for program, word in re.findall(
+        r"`(?:\w+=\S+ )?(fairseq-recur|bash|python) (\w[\w./-]*)", text
+    ):
         if program == "fairseq-recur":
             assert word in COMMANDS, f"there is no {program} {word}"
         elif word != "-":
@@ -149,11 +152,9 @@ def test_scripts_are_valid_bash(path: Path) -> None:
     subprocess.run(["bash", "-n", path], check=True)
 
 
-def calls_of_the_quick_start(tmp_path: Path) -> List[List[str]]:
+def calls_of_the_quick_start(tmp_path: Path) -> list[list[str]]:
     """Run the quick start with programs that only write down how they are called."""
-    shutil.copytree(
-        ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("work")
-    )
+    shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("work"))
     programs, log = tmp_path / ".venv" / "bin", tmp_path / "calls"
     programs.mkdir(parents=True)
     (tmp_path / "scripts").mkdir()

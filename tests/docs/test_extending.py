@@ -1,8 +1,8 @@
 """The worked example of docs/extending.md: a part from a user's own plug-in."""
 
 from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
-from typing import Callable
 
 import pytest
 import torch
@@ -14,8 +14,8 @@ from fairseq_recur.modules.parts import RECURRENCE
 from fairseq_recur.modules.recurrence import RecurrenceOptions
 from tests.conftest import SMALL, TRAIN
 from tests.docs.commands import ROOT
-from tests.unit.test_language_model import SMALL_LM
 from tests.running import hypotheses, update_losses
+from tests.unit.test_language_model import SMALL_LM
 
 EXAMPLE = ROOT / "examples" / "extending" / "min_gru"
 ARCH = ["--arch", "transformer_biarn_tiny", *SMALL, "--recurrence", "min_gru"]

@@ -3,8 +3,7 @@
 import base64
 import io
 import re
-from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -34,7 +33,7 @@ def test_links_lead_somewhere() -> None:
 
 
 @pytest.fixture(scope="module")
-def outputs(tmp_path_factory: pytest.TempPathFactory) -> List[Dict[str, Any]]:
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each cell shows: {"text": printed, "images": [...]}."""
     folder = tmp_path_factory.mktemp("notebook")
     with pytest.MonkeyPatch.context() as patch:
@@ -54,13 +53,13 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> List[Dict[str, Any]]:
     return found
 
 
-def of(outputs: List[Dict[str, Any]], words: str) -> Dict[str, Any]:
+def of(outputs: list[dict[str, Any]], words: str) -> dict[str, Any]:
     """The one cell that has these words."""
     (found,) = [output for output in outputs if words in output["source"]]
     return found
 
 
-def test_model_learns(outputs: List[Dict[str, Any]]) -> None:
+def test_model_learns(outputs: list[dict[str, Any]]) -> None:
     losses = re.findall(r"\bloss ([\d.]+)", of(outputs, '"train", work')["text"])
     assert len(losses) > 5 and float(losses[-1]) < float(losses[0]) / 2
     printed = of(outputs, "test sentences are right")["text"]
@@ -73,7 +72,7 @@ def test_model_learns(outputs: List[Dict[str, Any]]) -> None:
     assert backwards > forwards + 5
 
 
-def test_figures_are_shown(outputs: List[Dict[str, Any]]) -> None:
+def test_figures_are_shown(outputs: list[dict[str, Any]]) -> None:
     for words in ('"loss", "gate")', '"matrices"', 'figure("attention"'):
         (image,) = of(outputs, words)["images"]
         with Image.open(io.BytesIO(base64.b64decode(image))) as picture:

@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any
 
 import pytest
 import sentencepiece
@@ -23,7 +23,7 @@ BLOCKS, README = (
 )
 
 PAIR = ["-s", "en", "-t", "de", *SMALL]
-MODELS: Dict[str, List[str]] = {
+MODELS: dict[str, list[str]] = {
     "checkpoints": ["translation", "transformer_biarn", *PAIR],
     "summarizer": ["summarization", "t5_small", *PAIR],
     "language-model": [
@@ -70,7 +70,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_examples_run(place: Path, capsys: pytest.CaptureFixture) -> None:
     assert len(BLOCKS) >= 8
-    names: Dict[str, Any] = {}
+    names: dict[str, Any] = {}
     for block in BLOCKS:
         exec(compile(block, "docs/python.md", "exec"), names)
     printed = capsys.readouterr().out

@@ -1,7 +1,7 @@
 """Every command of README.md is run: here on a small corpus, or by what it names."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Callable, Dict
 
 import pytest
 
@@ -13,7 +13,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 COMMANDS = [" ".join(words) for words in commands(README)]
 TRAIN = f"fairseq-train data-bin --user-dir {USER_DIR} --arch"
 # What a test cannot run in itself, and the file that runs it.
-ELSEWHERE: Dict[str, str] = {
+ELSEWHERE: dict[str, str] = {
     "bash scripts/test.sh": ".ci/run",  # this is what runs the tests
     "bash examples/quickstart/run.sh": "tests/docs/test_commands.py",  # and its steps are parsed
     "pip install .": "tests/integration/test_package.py",

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Dict, List, Set
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -22,9 +21,9 @@ class Page(HTMLParser):
 
     def __init__(self, path: Path) -> None:
         super().__init__()
-        self.places: Set[str] = set()
-        self.links: List[str] = []
-        self.fetched: List[str] = []
+        self.places: set[str] = set()
+        self.links: list[str] = []
+        self.fetched: list[str] = []
         self.feed(path.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag: str, attributes: list) -> None:
@@ -50,7 +49,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def pages(site: Path) -> Dict[Path, Page]:
+def pages(site: Path) -> dict[Path, Page]:
     return {path: Page(path) for path in site.rglob("*.html") if path.name != "404.html"}
 
 
@@ -62,7 +61,7 @@ def test_every_markdown_file_has_a_page(site: Path) -> None:
             assert (site / named / "index.html").is_file(), place
 
 
-def test_links_and_anchors_lead_somewhere(site: Path, pages: Dict[Path, Page]) -> None:
+def test_links_and_anchors_lead_somewhere(site: Path, pages: dict[Path, Page]) -> None:
     """mkdocs looks at those of the Markdown; this looks at all that came out."""
     seen = 0
     for path, page in pages.items():
@@ -80,7 +79,7 @@ def test_links_and_anchors_lead_somewhere(site: Path, pages: Dict[Path, Page]) -
     assert seen > 1000
 
 
-def test_a_browser_fetches_nothing_from_elsewhere(pages: Dict[Path, Page]) -> None:
+def test_a_browser_fetches_nothing_from_elsewhere(pages: dict[Path, Page]) -> None:
     for path, page in pages.items():
         for address in page.fetched:
             assert not urlsplit(address).netloc, f"{path}: {address}"
@@ -112,7 +111,7 @@ def test_the_navigation_names_no_page_twice() -> None:
     text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     nav = yaml.safe_load(text[text.index("\nnav:") :])["nav"]
 
-    def leaves(entry: object) -> List[str]:
+    def leaves(entry: object) -> list[str]:
         if isinstance(entry, str):
             return [entry]
         children = entry if isinstance(entry, list) else entry.values()

@@ -1,7 +1,7 @@
 """A trained model of every preset, for the tests of what is done with one."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Callable, Dict, List
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from tests.huggingface import convert, converted, save_bart, save_t5
 from tests.running import USER_DIR
 
 # Enough updates that the model's hypotheses differ from sentence to sentence.
-TRAINED: List[str] = [*SMALL, *TRAIN, *"--lr 0.02 --dropout 0 --max-update 40".split()]
+TRAINED: list[str] = [*SMALL, *TRAIN, *"--lr 0.02 --dropout 0 --max-update 40".split()]
 
 
 @pytest.fixture(scope="session")
@@ -22,7 +22,7 @@ def trained(
 
     It holds ``checkpoint5.pt``, ``checkpoint10.pt``, ``checkpoint_last.pt`` and ``train.log``.
     """
-    folders: Dict[str, Path] = {}
+    folders: dict[str, Path] = {}
 
     def train(arch: str, *flags: str) -> Path:
         name = "".join((arch, *flags))

@@ -1,8 +1,9 @@
 """Wrong input gets one clear error, and strange lines what fairseq's users expect."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Callable, List
+from typing import Any
 
 import pytest
 import torch
@@ -59,7 +60,7 @@ def nothing_saved(tmp_path: Path) -> bool:
     ids=lambda value: value if isinstance(value, str) and len(value) < 50 else "",
 )
 def test_conflicting_options_are_listed_at_once(
-    flags: str, problems: List[str], train: Callable[..., str], tmp_path: Path
+    flags: str, problems: list[str], train: Callable[..., str], tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError) as error:
         train(*flags.split())
@@ -218,9 +219,7 @@ def test_too_long_line_is_truncated_or_skipped_on_demand(
 ) -> None:
     checkpoint = trained(preset) / "checkpoint_last.pt"
     whole = ["--required-batch-size-multiple", 1]
-    skipped = generate(
-        strange / "bin", checkpoint, "--skip-invalid-size-inputs-valid-test", *whole
-    )
+    skipped = generate(strange / "bin", checkpoint, "--skip-invalid-size-inputs-valid-test", *whole)
     assert sorted(hypotheses(skipped)) == [0, 1, 3, 4]
     truncated = hypotheses(generate(strange / "bin", checkpoint, "--truncate-source", *whole))
     assert sorted(truncated) == [0, 1, 2, 3, 4]

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any
 
 import pytest
 import torch
@@ -29,7 +29,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Any:
         sys.modules.pop(name, None)
 
 
-def run(output: Path, *words: str) -> Dict[str, Any]:
+def run(output: Path, *words: str) -> dict[str, Any]:
     """What a benchmark writes."""
     command = [sys.executable, str(BENCHMARKS / words[0]), *words[1:], "--output", str(output)]
     done = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True)
@@ -46,7 +46,9 @@ def test_tables_are_up_to_date(bench: Any) -> None:
 
 
 def test_every_result_is_shown_or_cited() -> None:
-    pages = [p.read_text(encoding="utf-8") for p in (BENCHMARKS / "README.md", *ROOT.glob("docs/*.md"))]
+    pages = [
+        p.read_text(encoding="utf-8") for p in (BENCHMARKS / "README.md", *ROOT.glob("docs/*.md"))
+    ]
     for result in sorted((BENCHMARKS / "results").iterdir()):
         assert any(result.name in page for page in pages), f"{result.name} is in no page"
 
@@ -82,7 +84,9 @@ def test_digits_and_alignment(bench: Any) -> None:
     assert tables.markdown(rows).splitlines()[1] == "| --- | ---: |"
 
 
-@pytest.mark.parametrize("name", ["rsa", "rem_product", "relative", "directional", "biarn", "birnn", "srformer"])
+@pytest.mark.parametrize(
+    "name", ["rsa", "rem_product", "relative", "directional", "biarn", "birnn", "srformer"]
+)
 def test_forms_of_an_operation_are_equal(bench: Any, name: str) -> None:
     """At a length at which the loops are measured, and one at which segments and chunks begin."""
     ops = bench("ops")
@@ -104,7 +108,9 @@ def test_a_wrong_form_is_seen(bench: Any) -> None:
 
 
 def test_operations(tmp_path: Path) -> None:
-    found = run(tmp_path / "o.json", "ops.py", "--only", "rem_product", "--lengths", "32", "--rounds", "2")
+    found = run(
+        tmp_path / "o.json", "ops.py", "--only", "rem_product", "--lengths", "32", "--rounds", "2"
+    )
     (row,) = found["rows"]
     assert set(row["forms"]) == {"naive", "dense", "chunked"} and found["versions"]["torch"]
     assert all(len(form["both_ms"]) == 2 and form["peak_mib"] > 0 for form in row["forms"].values())
@@ -118,7 +124,10 @@ def test_numbers_of_two_commits(bench: Any) -> None:
 @pytest.mark.parametrize(
     "words, error",
     [
-        (["decoding.py", "--data", "d", "--checkpoints", "a=b", "--length", "3"], "--length: not used"),
+        (
+            ["decoding.py", "--data", "d", "--checkpoints", "a=b", "--length", "3"],
+            "--length: not used",
+        ),
         (["decoding.py", "--metric", "rougeL"], "--metric: not used"),
         (["decoding.py", "--max-len-b", "9"], "--max-len-b: not used"),
         (["scaling.py", "length", "--max-tokens", "9"], "--max-tokens: not used"),
@@ -128,7 +137,7 @@ def test_numbers_of_two_commits(bench: Any) -> None:
     ],
 )
 def test_what_changes_nothing_or_is_not_there_is_refused(
-    bench: Any, words: List[str], error: str, monkeypatch: pytest.MonkeyPatch,
+    bench: Any, words: list[str], error: str, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     """Options that are not used in a mode, and systems that there are not."""
@@ -151,7 +160,7 @@ def test_joined_documents(bench: Any) -> None:
     assert list(bench("systems").joined(pairs[:1] * 32, 48))[0][1] == "x x x"
 
 
-COMMANDS: List[List[str]] = [
+COMMANDS: list[list[str]] = [
     ["training.py", "--arch", "transformer", "transformer+fused", "transformer_biarn",
      "transformer_biarn+recurrence-steps=2", "--updates", "1", "--max-tokens", "256"],
     ["scaling.py", "length", "--lengths", "256"],
@@ -162,7 +171,7 @@ COMMANDS: List[List[str]] = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", COMMANDS, ids=lambda words: " ".join(words[:2]))
-def test_whole_models(tmp_path: Path, words: List[str]) -> None:
+def test_whole_models(tmp_path: Path, words: list[str]) -> None:
     """Each benchmark with small models; every system has a row, with as many numbers as rounds."""
     small = ["--vocabulary", "4000", "--rounds", "2", "--flags", SMALL]
     rows = run(tmp_path / "out.json", *words, *small)["rows"]
@@ -179,9 +188,16 @@ def test_two_commits(tmp_path: Path) -> None:
     assert found["before"] == "HEAD" and all(min(row["ratio"]) > 0 for row in found["rows"])
 
 
-def run_compare(output: Path) -> Dict[str, Any]:
+def run_compare(output: Path) -> dict[str, Any]:
     """Two times the same package."""
     words = ["HEAD", ".", "--rounds", "2", "--output", str(output), "--", "ops.py", "--only"]
-    command = [sys.executable, str(BENCHMARKS / "compare.py"), *words, "rem_product", "--lengths", "32"]
+    command = [
+        sys.executable,
+        str(BENCHMARKS / "compare.py"),
+        *words,
+        "rem_product",
+        "--lengths",
+        "32",
+    ]
     subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, check=True)
     return json.loads(output.read_text())

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import Any, Dict, Tuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ ARCH = "transformer_biarn_tiny"
 DECODE = ["--cpu", "--num-workers", "0", "--required-batch-size-multiple", "1"]
 
 
-def command(*arguments: Any) -> Tuple[int, str, str]:
+def command(*arguments: Any) -> tuple[int, str, str]:
     """Run fairseq-recur in this process; return its exit status, stdout and stderr."""
     out, err = io.StringIO(), io.StringIO()
     reset_command_state()
@@ -101,7 +101,7 @@ def test_average_decode_score(run: Path, corpus: Path, tmp_path: Path) -> None:
     )  # fmt: skip
     assert status == 0 and "|tok:13a|" in table and "chrF2: nrefs:1|" in table
     systems = json.loads(report.read_text())["systems"]
-    scores: Dict[str, list] = {n: [s["score"] for s in of["scores"]] for n, of in systems.items()}
+    scores: dict[str, list] = {n: [s["score"] for s in of["scores"]] for n, of in systems.items()}
     assert list(systems) == ["copy", "typed", str(tmp_path / "generated"), "perfect"]
     assert scores["perfect"] == pytest.approx([100, 100])
     assert scores["typed"] == scores[str(tmp_path / "generated")]
@@ -199,7 +199,7 @@ def test_hydra_train_takes_presets_and_files(corpus: Path, tmp_path: Path) -> No
         assert f"'user_dir': '{OWN}'" in done.stdout and "num_updates 2 " in done.stdout
 
 
-def environment() -> Dict[str, str]:
+def environment() -> dict[str, str]:
     """The environment of a process that finds this package, and is alone in its training."""
     path = os.pathsep.join(filter(None, [str(Path(OWN).parent), os.environ.get("PYTHONPATH")]))
     return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}

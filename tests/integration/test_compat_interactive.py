@@ -1,8 +1,8 @@
 """Lines that are too long, and empty ones, in fairseq-interactive."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Callable
 
 import pytest
 import torch

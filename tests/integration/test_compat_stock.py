@@ -1,8 +1,8 @@
 """The stock `transformer` of fairseq, with its checkpoints, in each command."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Callable
 
 import pytest
 import torch

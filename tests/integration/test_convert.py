@@ -2,8 +2,8 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
-from typing import Callable, List
 
 import pytest
 import torch
@@ -99,9 +99,7 @@ def test_words_without_a_row_to_spare(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["shards", "bin", "bin shards"])
-def test_other_files_of_weights(
-    folders: Callable[[str], Path], form: str, tmp_path: Path
-) -> None:
+def test_other_files_of_weights(folders: Callable[[str], Path], form: str, tmp_path: Path) -> None:
     from safetensors.torch import save_file
 
     folder = tmp_path / "other"
@@ -167,7 +165,7 @@ def test_text_becomes_the_same_rows_with_t5(folders: Callable[[str], Path]) -> N
     assert words.index("<extra_id_0>") != words.unk() and words.index("<extra_id_9>") != words.unk()
 
 
-def t5_rows(folder: Path) -> List[int]:
+def t5_rows(folder: Path) -> list[int]:
     from fairseq_recur.conversion import t5
     from fairseq_recur.conversion.huggingface import read_json
 
@@ -256,12 +254,10 @@ def test_training_and_generation(
         assert "initialised fresh" in log and "encoder.layers.0.self_attn.mixture" in log
 
 
-def model_flags(model: Path, kind: str) -> List[str]:
+def model_flags(model: Path, kind: str) -> list[str]:
     """The flags of fairseq-train for a converted model, from the settings in its file."""
     from fairseq_recur.conversion import bart, huggingface, t5
 
     folder = model.parent.with_name(model.parent.name.removesuffix("-fairseq"))
     config = huggingface.read_json(folder / "config.json")
     return (bart if kind == "bart" else t5).arguments(config)
-
-

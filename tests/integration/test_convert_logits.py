@@ -4,8 +4,9 @@ Every model here was made by Hugging Face's library with random weights, saved, 
 ``fairseq-recur convert``, and loaded by fairseq.
 """
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Callable, Dict, List, NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -28,14 +29,14 @@ class Pair(NamedTuple):
     theirs: nn.Module
     ours: nn.Module
     task: Any
-    rows: List[int]
+    rows: list[int]
     start: int
 
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pair]:
     """A converted model of each kind, made when it is first asked for."""
-    made: Dict[str, Pair] = {}
+    made: dict[str, Pair] = {}
 
     def make(kind: str) -> Pair:
         if kind not in made:
@@ -73,7 +74,7 @@ def lengths(batch: Tensor) -> Tensor:
     return batch.ne(PAD).sum(dim=1)
 
 
-def theirs_for(pair: Pair, batch: Tensor) -> Dict[str, Tensor]:
+def theirs_for(pair: Pair, batch: Tensor) -> dict[str, Tensor]:
     """The encoder's input for Hugging Face's model, padded on the right as its users do."""
     ids = torch.full_like(batch, PAD)
     for row, words in zip(ids, batch):
@@ -139,7 +140,7 @@ def test_steps_are_equal(pairs: Callable[[str], Pair], kind: str) -> None:
             torch.testing.assert_close(ours[:, -1], expected[:, -1], rtol=0, atol=1e-5)
 
 
-def their_beams(pair: Pair, source: Tensor, longest: int) -> List[Any]:
+def their_beams(pair: Pair, source: Tensor, longest: int) -> list[Any]:
     """(score, words) of the hypotheses of `generate`, the best first, for each sentence."""
     out = pair.theirs.generate(
         **theirs_for(pair, source), num_beams=BEAM, num_return_sequences=BEAM, do_sample=False,
@@ -157,7 +158,7 @@ def their_beams(pair: Pair, source: Tensor, longest: int) -> List[Any]:
     return [found[i : i + BEAM] for i in range(0, len(found), BEAM)]
 
 
-def our_beams(pair: Pair, source: Tensor, longest: int) -> List[Any]:
+def our_beams(pair: Pair, source: Tensor, longest: int) -> list[Any]:
     """The same of fairseq's generator."""
     generator = SequenceGenerator(
         [pair.ours], pair.task.target_dictionary, beam_size=BEAM, max_len_a=0, max_len_b=longest,

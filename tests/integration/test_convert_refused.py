@@ -2,8 +2,9 @@
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Callable, Dict, List
+from typing import Any
 
 import pytest
 import torch
@@ -48,32 +49,32 @@ def test_a_stock_transformer_is_no_bart(
     assert "encoder_learned_pos" in message and "layernorm_embedding" in message
 
 
-UNSUPPORTED: Dict[str, Any] = {
-    "kind": ("v1.0", dict(model_type="longt5"), ["model_type longt5", "t5, mt5, bart"]),
-    "activation": ("v1.0", dict(feed_forward_proj="gated-silu"), ["'gated-silu'", "relu"]),
-    "epsilon": ("v1.0", dict(layer_norm_epsilon=1e-5), ["layer_norm_epsilon is 1e-05"]),
-    "start": ("v1.0", dict(decoder_start_token_id=5), ["decoder_start_token_id is 5"]),
-    "width": ("v1.0", dict(d_model=32), ["the weights do not fit", "asks for"]),
-    "layers": ("v1.0", dict(num_layers=3, num_decoder_layers=2), ["lacks the weight"]),
-    "fewer layers": ("v1.0", dict(num_layers=1, num_decoder_layers=2), ["has no place for"]),
-    "rows": ("v1.0", dict(vocab_size=69), ["shared.weight has 68 rows"]),
-    "tokenizer": ("v1.0", dict(vocab_size=20), ["tokenizer", "beyond the 20 rows"]),
-    "size": ("v1.0", dict(num_heads="two"), ["num_heads is two"]),
-    "scaled": ("v1.1", dict(scale_decoder_outputs=True), ["lm_head.weight differs"]),
+UNSUPPORTED: dict[str, Any] = {
+    "kind": ("v1.0", {"model_type": "longt5"}, ["model_type longt5", "t5, mt5, bart"]),
+    "activation": ("v1.0", {"feed_forward_proj": "gated-silu"}, ["'gated-silu'", "relu"]),
+    "epsilon": ("v1.0", {"layer_norm_epsilon": 1e-5}, ["layer_norm_epsilon is 1e-05"]),
+    "start": ("v1.0", {"decoder_start_token_id": 5}, ["decoder_start_token_id is 5"]),
+    "width": ("v1.0", {"d_model": 32}, ["the weights do not fit", "asks for"]),
+    "layers": ("v1.0", {"num_layers": 3, "num_decoder_layers": 2}, ["lacks the weight"]),
+    "fewer layers": ("v1.0", {"num_layers": 1, "num_decoder_layers": 2}, ["has no place for"]),
+    "rows": ("v1.0", {"vocab_size": 69}, ["shared.weight has 68 rows"]),
+    "tokenizer": ("v1.0", {"vocab_size": 20}, ["tokenizer", "beyond the 20 rows"]),
+    "size": ("v1.0", {"num_heads": "two"}, ["num_heads is two"]),
+    "scaled": ("v1.1", {"scale_decoder_outputs": True}, ["lm_head.weight differs"]),
     "bart norm": (
-        "bart", dict(normalize_before=True, add_final_layer_norm=True),
+        "bart", {"normalize_before": True, "add_final_layer_norm": True},
         ["normalize_before is True", "add_final_layer_norm is True"],
     ),
-    "bart scale": ("bart", dict(scale_embedding=True), ["scale_embedding"]),
-    "bart activation": ("bart", dict(activation_function="swish"), ["'swish'", "gelu"]),
-    "bart start": ("bart", dict(decoder_start_token_id=0), ["decoder_start_token_id is 0"]),
+    "bart scale": ("bart", {"scale_embedding": True}, ["scale_embedding"]),
+    "bart activation": ("bart", {"activation_function": "swish"}, ["'swish'", "gelu"]),
+    "bart start": ("bart", {"decoder_start_token_id": 0}, ["decoder_start_token_id is 0"]),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("kind, changes, said", UNSUPPORTED.values(), ids=UNSUPPORTED.keys())
 def test_unsupported_settings_are_named(
     folders: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str],
-    kind: str, changes: Dict[str, Any], said: List[str],
+    kind: str, changes: dict[str, Any], said: list[str],
 ) -> None:  # fmt: skip
     folder = tmp_path / "model"
     shutil.copytree(folders(kind), folder)
@@ -89,7 +90,7 @@ def damage(folder: Path, file: str) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
-BROKEN: Dict[str, Any] = {
+BROKEN: dict[str, Any] = {
     "no config": (lambda f: (f / "config.json").unlink(), "no config.json in"),
     "half a config": (lambda f: damage(f, "config.json"), "config.json is damaged"),
     "list": (lambda f: (f / "config.json").write_text("[]"), "expected an object"),

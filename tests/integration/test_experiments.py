@@ -4,8 +4,9 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Callable, Dict, List
+from typing import Any
 
 import pytest
 import torch
@@ -20,9 +21,9 @@ from tests.running import USER_DIR
 ROOT = Path(USER_DIR).parent
 
 
-def flags_of(words: List[str]) -> Dict[str, Any]:
+def flags_of(words: list[str]) -> dict[str, Any]:
     """Flags as an experiment's file has them."""
-    found: Dict[str, Any] = {}
+    found: dict[str, Any] = {}
     name = ""
     for word in words:
         if word.startswith("--"):
@@ -33,7 +34,7 @@ def flags_of(words: List[str]) -> Dict[str, Any]:
     return {k: v for k, v in found.items() if k != "seed"}
 
 
-def content(corpus: Path) -> Dict[str, Any]:
+def content(corpus: Path) -> dict[str, Any]:
     train = {**flags_of([*SMALL, *TRAIN]), "max-epoch": 6, "dropout": 0.1, "lr": 0.02}
     return {
         "title": "Reversing",
@@ -53,7 +54,7 @@ def content(corpus: Path) -> Dict[str, Any]:
     }
 
 
-def write(folder: Path, experiment: Dict[str, Any]) -> str:
+def write(folder: Path, experiment: dict[str, Any]) -> str:
     (folder / "t.yaml").write_text(yaml.safe_dump(experiment, sort_keys=False))
     return str(folder / "t.yaml")
 

@@ -2,8 +2,8 @@
 
 import random
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Callable, Dict, List, Tuple
 
 import pytest
 
@@ -22,7 +22,7 @@ BYTES = [b"\r", b"\xff", b"\xc3", b"\xed\xa0\x80", b"\xf8\x88\x80\x80\x80", b"w1
 LONG = ["w1" * 50_000, "w1 " * 33_333 + "w", "\u202e" * 100_000]
 
 
-def lines(seed: int, count: int) -> List[str]:
+def lines(seed: int, count: int) -> list[str]:
     """Lines of such pieces, empty and very long ones among them."""
     chance = random.Random(seed)
     made = [
@@ -34,14 +34,12 @@ def lines(seed: int, count: int) -> List[str]:
     return made
 
 
-def write(path: Path, content: List[str]) -> None:
+def write(path: Path, content: list[str]) -> None:
     path.write_bytes("".join(line + "\n" for line in content).encode())
 
 
 @pytest.fixture(scope="module")
-def model(
-    cli: Cli, tmp_path_factory: pytest.TempPathFactory
-) -> Tuple[Path, Path, List[str]]:
+def model(cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, list[str]]:
     """Binary data of such text, made by preprocess; a model trained on it; the test's sources."""
     folder = tmp_path_factory.mktemp("fuzz")
     for number, name in enumerate(("train", "valid", "test")):
@@ -71,15 +69,13 @@ def words(line: str) -> int:
     return min(sum(token not in ("<s>", "</s>", "<pad>") for token in tokens), 49)
 
 
-def sources(output: str) -> Dict[int, int]:
+def sources(output: str) -> dict[int, int]:
     """The S- lines: how many words each has."""
     found = re.findall(r"^S-(\d+)(?:\t([^\n]*))?$", output, re.M)
     return {int(number): len(text.split(" ")) if text else 0 for number, text in found}
 
 
-def test_preprocess_and_generate(
-    model: Tuple[Path, Path, List[str]], cli: Cli
-) -> None:
+def test_preprocess_and_generate(model: tuple[Path, Path, list[str]], cli: Cli) -> None:
     data, checkpoint, texts = model
     output = cli(
         "generate", data, "--user-dir", USER_DIR, "--path", checkpoint, "--cpu", "--num-workers", 0,
@@ -91,7 +87,7 @@ def test_preprocess_and_generate(
 
 @pytest.mark.parametrize("by", ["typed", "file"])
 def test_interactive(
-    by: str, model: Tuple[Path, Path, List[str]], cli: Cli, tmp_path: Path
+    by: str, model: tuple[Path, Path, list[str]], cli: Cli, tmp_path: Path
 ) -> None:
     data, checkpoint, _ = model
     chance = random.Random(by)

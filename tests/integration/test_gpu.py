@@ -1,8 +1,8 @@
 """On a CUDA device: every precision, decoding, and the same numbers as on the CPU."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Callable, List
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
 ]
-ON_GPU: List[str] = [flag for flag in TRAIN if flag != "--cpu"]
+ON_GPU: list[str] = [flag for flag in TRAIN if flag != "--cpu"]
 PRECISIONS = {
     "fp32": [],
     "fp16": ["--fp16"],
@@ -24,14 +24,14 @@ PRECISIONS = {
 }
 
 
-def losses(log: str) -> List[float]:
+def losses(log: str) -> list[float]:
     """The training losses of a log, update by update."""
     return [float(x) for x in re.findall(r"^epoch \d+:.* loss=([\d.]+|nan|inf)", log, re.M)]
 
 
 @pytest.mark.parametrize("precision", PRECISIONS.values(), ids=PRECISIONS.keys())
 def test_training_and_decoding(
-    corpus: Path, cli: Callable[..., str], tmp_path: Path, preset: str, precision: List[str]
+    corpus: Path, cli: Callable[..., str], tmp_path: Path, preset: str, precision: list[str]
 ) -> None:
     """Forty updates halve the excess loss of none; the checkpoint decodes in half precision."""
     log = cli(
@@ -43,13 +43,19 @@ def test_training_and_decoding(
     assert sum(seen[-5:]) < 0.9 * sum(seen[:5])
     for flag in ([], ["--fp16"], ["--bf16"]):
         out = cli(
-            "generate", corpus / "bin", "--path", tmp_path / "checkpoint_last.pt", *flag, "--beam", 5
+            "generate",
+            corpus / "bin",
+            "--path",
+            tmp_path / "checkpoint_last.pt",
+            *flag,
+            "--beam",
+            5,
         )
         assert len(re.findall(r"^H-\d+\t-?\d", out, re.M)) == 20
 
 
 def test_systems_train_in_half_precision(
-    corpus: Path, cli: Callable[..., str], tmp_path: Path, system: List[str]
+    corpus: Path, cli: Callable[..., str], tmp_path: Path, system: list[str]
 ) -> None:
     for precision in ("--fp16", "--bf16"):
         log = cli(
@@ -60,7 +66,7 @@ def test_systems_train_in_half_precision(
         assert len(seen) >= 35 and sum(seen[-5:]) < 0.9 * sum(seen[:5])
 
 
-def test_gpu_equals_cpu(make_model: Callable, system: List[str]) -> None:
+def test_gpu_equals_cpu(make_model: Callable, system: list[str]) -> None:
     """Outputs and gradients, in float64, with padding."""
     still = "--dropout 0 --attention-dropout 0 --activation-dropout 0".split()
     model = make_model(system[1], *SMALL, *system[2:], *still)
@@ -72,7 +78,9 @@ def test_gpu_equals_cpu(make_model: Callable, system: List[str]) -> None:
     for device in ("cpu", "cuda"):
         model.to(device).zero_grad()
         logits, _ = model(*(a.to(device) for a in arguments))
-        (logits * torch.linspace(-1, 1, logits.numel(), device=device).view_as(logits)).sum().backward()
+        (
+            logits * torch.linspace(-1, 1, logits.numel(), device=device).view_as(logits)
+        ).sum().backward()
         results.append([logits.cpu(), *(p.grad.cpu() for p in model.parameters())])
     for on_cpu, on_gpu in zip(*results):
         torch.testing.assert_close(on_cpu, on_gpu, rtol=1e-6, atol=1e-9)

@@ -3,8 +3,9 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Callable, Dict, List
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -25,7 +26,7 @@ FAST = (
     "optimization.max_update=2 dataset.max_tokens=400 dataset.num_workers=0 common.cpu=true "
     "common.log_interval=1 checkpoint.save_dir=saved"
 ).split()
-SIZES: Dict[str, int] = {
+SIZES: dict[str, int] = {
     flag[2:].replace("-", "_"): int(value) for flag, value in zip(SMALL[::2], SMALL[1::2])
 }
 SMALL_MODEL = [f"+model.{name}={value}" for name, value in SIZES.items()]
@@ -40,10 +41,10 @@ def here(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def model_config(cli: Cli, program: str, *arguments: Any) -> Dict[str, Any]:
+def model_config(cli: Cli, program: str, *arguments: Any) -> dict[str, Any]:
     """The model's configuration with which a program would train."""
     name = {"train": "fairseq_cli.train.main", "hydra_train": "fairseq_cli.hydra_train.pre_main"}
-    seen: List[Any] = []
+    seen: list[Any] = []
     with patch(name[program], seen.append):
         cli(program, *arguments)
     return OmegaConf.to_container(seen[0], resolve=True, enum_to_str=True)["model"]
@@ -60,9 +61,7 @@ def test_preset_has_its_own_defaults(sized: str, choice: str, here: Path, cli: C
     expected = model_config(
         cli, "train", "bin", "--user-dir", USER_DIR, "--arch", sized, "--max-tokens", 400
     )
-    found = model_config(
-        cli, "hydra_train", *SHIPPED, "task.data=bin", *FAST, choice.format(sized)
-    )
+    found = model_config(cli, "hydra_train", *SHIPPED, "task.data=bin", *FAST, choice.format(sized))
     assert found.pop("_name") == sized
     assert found == {name: expected[name] for name in found}
     assert found.keys() >= {"recurrence_steps", "encoder_embed_dim", "dropout"}

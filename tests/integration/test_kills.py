@@ -7,8 +7,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -35,7 +36,10 @@ KILLS = [5, pytest.param(60, marks=pytest.mark.slow)]
 def test_training(kills: int, commands: Commands, corpus: Path, tmp_path: Path) -> None:
     whole, folder, log = tmp_path / "whole", tmp_path / "killed", tmp_path / "log"
     started = time.monotonic()
-    assert commands.run("train", *train_flags(corpus, PRESET, whole, *UPTO[12], *EVERY), output=log) == 0
+    assert (
+        commands.run("train", *train_flags(corpus, PRESET, whole, *UPTO[12], *EVERY), output=log)
+        == 0
+    )
     seconds, expected = time.monotonic() - started, saved(whole)
     flags = train_flags(corpus, PRESET, folder, *UPTO[12], *EVERY)
     moments, done, finished = random.Random(kills), 0, 0
@@ -66,9 +70,7 @@ def test_averaging(
     output.unlink()
     moments, done = random.Random(kills), 0
     while done < kills:
-        ended = commands.run(
-            "average", *argv, output=log, kill_after=moments.uniform(0, seconds)
-        )
+        ended = commands.run("average", *argv, output=log, kill_after=moments.uniform(0, seconds))
         assert ended in (0, -signal.SIGKILL), log.read_text()
         done += ended != 0
         if output.exists():
@@ -126,7 +128,7 @@ def train_apart(code: str, *flags: Any, **settings: Any) -> "subprocess.Complete
     return subprocess.run(argv, capture_output=True, text=True, **settings)
 
 
-def six_updates(cli: Callable[..., str], corpus: Path, folder: Path) -> Dict[str, bytes]:
+def six_updates(cli: Callable[..., str], corpus: Path, folder: Path) -> dict[str, bytes]:
     cli("train", *train_flags(corpus, PRESET, folder, *UPTO[6]))
     return {file.name: file.read_bytes() for file in folder.iterdir()}
 

@@ -1,8 +1,9 @@
 """A language model through fairseq's commands: train, eval-lm, generate, resume, checkpoints."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Callable, List
+from typing import Any
 
 import pytest
 import torch
@@ -104,9 +105,7 @@ def test_resumed_equals_uninterrupted(model: Path, text: Path, cli: Cli, tmp_pat
         assert torch.equal(value, expected[name]), name
 
 
-def test_hydra_form(
-    text: Path, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hydra_form(text: Path, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     cli(
         "hydra_train", "task=language_modeling", f"task.data={text}", "task.tokens_per_sample=32",
@@ -145,7 +144,7 @@ def test_stock_checkpoint_starts_it(text: Path, cli: Cli, tmp_path: Path) -> Non
     ids=["sgd", "bf16", "adamw_fused"],
 )
 def test_no_weight_decay_on_the_matrices(
-    text: Path, cli: Cli, tmp_path: Path, flags: List[str]
+    text: Path, cli: Cli, tmp_path: Path, flags: list[str]
 ) -> None:
     """With gradients clipped to nothing, decay alone moves parameters; it leaves these alone."""
     name = "decoder.layers.0.self_attn.mixture"

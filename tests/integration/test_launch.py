@@ -8,8 +8,9 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Callable, Dict, List
+from typing import Any
 
 import pytest
 import torch
@@ -51,7 +52,7 @@ Trainer.train_step = train_step
 '''
 
 
-def environment(**settings: str) -> Dict[str, str]:
+def environment(**settings: str) -> dict[str, str]:
     """This process's variables without torchrun's and SLURM's, and some of the launchers'."""
     ours = {"PYTHON": sys.executable, "OMP_NUM_THREADS": "1", **settings}
     launched = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK")
@@ -72,14 +73,14 @@ def launch(script: str, *arguments: Any, **settings: str) -> "subprocess.Complet
     )
 
 
-def printed(*arguments: str, script: str = "node.sh", **settings: str) -> List[str]:
+def printed(*arguments: str, script: str = "node.sh", **settings: str) -> list[str]:
     """The words of the command that a launcher would run."""
     done = launch(script, "DATA", *arguments, PRINT="1", **settings)
     assert done.returncode == 0, done.stderr
     return shlex.split(done.stdout)
 
 
-def value(command: List[str], flag: str) -> str:
+def value(command: list[str], flag: str) -> str:
     return command[command.index(flag) + 1]
 
 
@@ -164,7 +165,7 @@ class Training:
             "--user-dir", plugin,
         ]  # fmt: skip
 
-    def settings(self, **settings: str) -> Dict[str, str]:
+    def settings(self, **settings: str) -> dict[str, str]:
         return {"GPUS": "0", "PAUSE": str(self.folder), **BATCH, **settings}
 
     def run(self, script: str = "node.sh", **settings: str) -> str:
@@ -209,14 +210,14 @@ def assert_same(found: Path, expected: Path) -> None:
     assert [name for name in other if not torch.equal(one[name], other[name])] == []
 
 
-def updates(output: str) -> List[int]:
+def updates(output: str) -> list[int]:
     return list(update_losses(output))
 
 
 @pytest.fixture(scope="module")
 def never_stopped(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """The checkpoints of a training by so many processes that nobody stopped."""
-    done: Dict[str, Path] = {}
+    done: dict[str, Path] = {}
 
     def train(processes: str) -> Path:
         if processes not in done:

@@ -1,7 +1,7 @@
 """Small models learn to copy and to reverse, through the command line."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Callable, Dict, List
 
 import pytest
 import sacrebleu
@@ -11,7 +11,7 @@ from tests.running import USER_DIR, generate, hypotheses
 
 Cli = Callable[..., str]
 
-TASKS: Dict[str, Callable[[List[str]], List[str]]] = {
+TASKS: dict[str, Callable[[list[str]], list[str]]] = {
     "copy": lambda words: words,
     "reverse": lambda words: words[::-1],
 }
@@ -35,7 +35,7 @@ UPDATES, NEURON_UPDATES = 800, 3200
 SOONER = "--srformer-threshold-init 10 --max-update 1600 --total-num-update 1600".split()
 
 
-def has_neuron(system: List[str]) -> bool:
+def has_neuron(system: list[str]) -> bool:
     """Whether it has SRformer's accumulate-and-fire neuron."""
     without = {"--cross-attention", "--srformer-no-neuron"}
     return system[1].startswith("srformer") and not without & {*system}
@@ -102,7 +102,7 @@ def test_copying_is_learnt(cli: Cli, tasks: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 def test_every_system_learns(
-    system: List[str], task: str, cli: Cli, tasks: Path, tmp_path: Path
+    system: list[str], task: str, cli: Cli, tasks: Path, tmp_path: Path
 ) -> None:
     needs = [flag for values, flags in NEEDS.items() if {*values} <= {*system} for flag in flags]
     updates = NEURON_UPDATES if has_neuron(system) else UPDATES

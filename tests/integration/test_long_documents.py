@@ -3,7 +3,7 @@
 import random
 import re
 from pathlib import Path
-from typing import Callable, Dict, List, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
@@ -22,14 +22,14 @@ MODEL = (
     "--decoder-layers 1 --encoder-attention-heads 2 --decoder-attention-heads 2 --dropout 0"
 ).split()
 
-TASKS: Dict[str, List[str]] = {
+TASKS: dict[str, list[str]] = {
     # At most 63 segments, and more places than that: each is read.
     "summarization": "--truncate-source --segment-size 64 --target-length 70".split(),
     # About as many segments for a third as many places: some are skipped.
     "translation": "--segment-size 64 --target-length-mode ratio --target-ratio 0.005".split(),
 }
 
-DECODE: Dict[str, List[str]] = {
+DECODE: dict[str, list[str]] = {
     "summarization": [],  # a model reads what it was trained on
     "translation": ["--max-source-positions", str(LIMIT)],  # which fairseq has to be told again
 }
@@ -45,7 +45,7 @@ class Trained(NamedTuple):
     log: str
 
 
-def sources(words: List[int], seed: int) -> List[str]:
+def sources(words: list[int], seed: int) -> list[str]:
     """Texts of so many words."""
     rng = random.Random(seed)
     return [" ".join(f"w{rng.randrange(40)}" for _ in range(count)) for count in words]
@@ -88,7 +88,7 @@ def decode(trained: Trained, documents: Path, *flags: str) -> str:
     return generate(documents / "bin", trained.checkpoint, *DECODE[trained.task], *flags)
 
 
-def type_in(trained: Trained, documents: Path, texts: List[str], *flags: str) -> str:
+def type_in(trained: Trained, documents: Path, texts: list[str], *flags: str) -> str:
     """fairseq-interactive."""
     return run_command(
         "interactive", documents / "bin", "--user-dir", USER_DIR, "--path", trained.checkpoint,

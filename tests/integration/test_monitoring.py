@@ -2,8 +2,9 @@
 
 import math
 import struct
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Callable, Dict, List, NamedTuple, Tuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from tests.conftest import SEGMENTS, SMALL, TRAIN
 from tests.running import USER_DIR, saved_weights
 
 # Every kind of part that has something to show.
-MODEL: List[str] = [
+MODEL: list[str] = [
     "--arch", "srformer", *SMALL, *SEGMENTS, "--srformer-sigma",
     *"--recurrence biarn --recurrence-fusion gated_sum --recurrence-fused-layers all".split(),
     *"--encoder-self-attention rsa --decoder-self-attention rsa".split(),
@@ -108,19 +109,21 @@ def test_training_is_the_same_without(watched: Run, run: Callable[..., Run]) -> 
 
 
 def test_half_precision_and_tqdm(watched: Run, run: Callable[..., Run]) -> None:
-    half = run("--max-update", 1, "--update-freq", 2, "--memory-efficient-fp16", "--log-format", "tqdm")
+    half = run(
+        "--max-update", 1, "--update-freq", 2, "--memory-efficient-fp16", "--log-format", "tqdm"
+    )
     (line,) = half.log.epochs.values()
     first = watched.log.steps[1]
     for name in set(SHOWN) - {"step_time"}:
         assert line[name] == pytest.approx(first[name], rel=0.05, abs=0.02), name
 
 
-def events(folder: Path) -> Dict[str, List[Tuple[int, float]]]:
+def events(folder: Path) -> dict[str, list[tuple[int, float]]]:
     """The curves in TensorBoard's files: records of length, checksum, message, checksum."""
     pytest.importorskip("tensorboardX")
     from tensorboardX.proto.event_pb2 import Event
 
-    curves: Dict[str, List[Tuple[int, float]]] = {}
+    curves: dict[str, list[tuple[int, float]]] = {}
     for file in folder.glob("events*"):
         data = file.read_bytes()
         while data:
@@ -136,7 +139,9 @@ def test_tensorboard_has_what_the_log_has(watched: Run, board: Path) -> None:
     for name in SHOWN:
         assert [step for step, _ in curves[name]] == [1, 2, 3, 4]
         values = [value for _, value in curves[name]]
-        assert values == pytest.approx([line[name] for line in watched.log.steps.values()], rel=1e-5)
+        assert values == pytest.approx(
+            [line[name] for line in watched.log.steps.values()], rel=1e-5
+        )
 
 
 def test_figures_of_several_runs(
@@ -149,7 +154,18 @@ def test_figures_of_several_runs(
     )
     output = tmp_path / "parts.png"
     own = str(watched.folder / "train.log")
-    command = ["plot", own, own, "--output", str(output), "--label", "a", "--label", "b", "--metric"]
+    command = [
+        "plot",
+        own,
+        own,
+        "--output",
+        str(output),
+        "--label",
+        "a",
+        "--label",
+        "b",
+        "--metric",
+    ]
     families = list(dict.fromkeys(name.rsplit("_", 2)[0] for name in SHOWN[:-1]))
     assert main([*command, "spike", "step_time"]) == 0
     assert output.read_bytes().startswith(b"\x89PNG")

@@ -1,8 +1,9 @@
 """A NaN is reported with the module in which it first appears, and the update is not made."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 import pytest
 import torch

@@ -9,7 +9,7 @@ import venv
 import zipfile
 from email.parser import Parser
 from pathlib import Path
-from typing import Any, List, Tuple
+from typing import Any
 
 import pytest
 
@@ -85,7 +85,7 @@ def test_wheel_says_what_it_needs(wheel: Path) -> None:
         assert name in needed
 
 
-def train_two_updates(program: List[Any], data: Path, user_dir: Any, cwd: Path) -> None:
+def train_two_updates(program: list[Any], data: Path, user_dir: Any, cwd: Path) -> None:
     log = run(
         *program, data, *(["--user-dir", user_dir] if user_dir else []), "--arch",
         "transformer_biarn_tiny", *SMALL, *TRAIN, "--max-update", 2, "--no-save",
@@ -94,7 +94,7 @@ def train_two_updates(program: List[Any], data: Path, user_dir: Any, cwd: Path) 
     assert list(update_losses(log)) == [1, 2]
 
 
-def programs(folder: Path, checkout: Path, *package: Any) -> Tuple[Path, str]:
+def programs(folder: Path, checkout: Path, *package: Any) -> tuple[Path, str]:
     """Install in a new environment; its Python, and the folder that `path` prints."""
     python = clean_environment(folder)
     run(*PIP, "--python", python, "install", *OFFLINE, *package, cwd=folder)

@@ -1,8 +1,8 @@
 """fairseq's commands one after the other, with every preset."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Callable, Dict, List
 
 import pytest
 import sacrebleu
@@ -19,7 +19,7 @@ Trained = Callable[[str], Path]
 WHOLE = ["--required-batch-size-multiple", "1"]
 
 
-def assert_same(found: Dict[int, List[Hypothesis]], expected: Dict[int, List[Hypothesis]]) -> None:
+def assert_same(found: dict[int, list[Hypothesis]], expected: dict[int, list[Hypothesis]]) -> None:
     """The same words for every sentence, and the same scores but for float32 arithmetic."""
     assert {n: [h.words for h in hs] for n, hs in found.items()} == {
         n: [h.words for h in hs] for n, hs in expected.items()
@@ -29,7 +29,7 @@ def assert_same(found: Dict[int, List[Hypothesis]], expected: Dict[int, List[Hyp
             assert one.score == pytest.approx(other.score, abs=1e-5)
 
 
-def lines(path: Path) -> List[str]:
+def lines(path: Path) -> list[str]:
     return path.read_text().splitlines()
 
 
@@ -90,9 +90,7 @@ def test_batches_do_not_change_translations(
 
 
 @pytest.mark.slow_presets
-def test_interactive_equals_generate(
-    preset: str, cli: Cli, corpus: Path, trained: Trained
-) -> None:
+def test_interactive_equals_generate(preset: str, cli: Cli, corpus: Path, trained: Trained) -> None:
     checkpoint = trained(preset) / "checkpoint_last.pt"
     expected = hypotheses(generate(corpus / "bin", checkpoint, "--batch-size", 8, *WHOLE))
     output = cli(

@@ -1,7 +1,8 @@
 """Activation checkpointing trains the same model, with every preset and every set of options."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -17,13 +18,13 @@ Cli = Callable[..., str]
 # six recurrent layers made 2e-5 of the last bit in five updates; with this one it stays the last.
 SGD = ["--optimizer", "sgd", "--lr", 0.02, "--lr-scheduler", "fixed"]
 
-CHECKPOINTED: Dict[str, List[str]] = {
+CHECKPOINTED: dict[str, list[str]] = {
     "kept": ["--checkpoint-activations"],
     "offloaded": ["--checkpoint-activations", "--offload-activations"],
 }
 
 
-def train(cli: Cli, corpus: Path, folder: Path, *flags: Any) -> Tuple[Dict[int, float], Any]:
+def train(cli: Cli, corpus: Path, folder: Path, *flags: Any) -> tuple[dict[int, float], Any]:
     """Losses of five updates, and the weights after them."""
     log = cli(
         "train", corpus / "bin", "--user-dir", USER_DIR, *SMALL, *TRAIN, "--max-update", 5,
@@ -34,7 +35,7 @@ def train(cli: Cli, corpus: Path, folder: Path, *flags: Any) -> Tuple[Dict[int, 
 
 
 def assert_trains_the_same(
-    cli: Cli, corpus: Path, folder: Path, arch: List[str], ways: List[str]
+    cli: Cli, corpus: Path, folder: Path, arch: list[str], ways: list[str]
 ) -> None:
     """With dropout, which must fall on the same units in the second forward pass."""
     dropout = ["--dropout", 0.1, "--attention-dropout", 0.1]
@@ -57,15 +58,15 @@ def test_every_preset_trains_the_same(preset: str, cli: Cli, corpus: Path, tmp_p
 
 @pytest.mark.slow
 def test_every_system_trains_the_same(
-    system: List[str], cli: Cli, corpus: Path, tmp_path: Path
+    system: list[str], cli: Cli, corpus: Path, tmp_path: Path
 ) -> None:
     assert_trains_the_same(cli, corpus, tmp_path, system, ["kept"])
 
 
 @pytest.mark.slow_options
-def test_every_layer_is_checkpointed(system: List[str], make_model: Callable[..., Any]) -> None:
+def test_every_layer_is_checkpointed(system: list[str], make_model: Callable[..., Any]) -> None:
     """Those of the recurrence encoder as well: their activations grow with the steps."""
-    wrapped: List[torch.nn.Module] = []
+    wrapped: list[torch.nn.Module] = []
     with patch(
         "fairseq_recur.models.layers.checkpoint_wrapper",
         lambda layer, offload_to_cpu: wrapped.append(layer) or layer,

@@ -3,8 +3,9 @@
 import math
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Callable, List
+from typing import Any
 
 import pytest
 import torch
@@ -65,9 +66,7 @@ def test_ensemble_averages_the_probabilities(corpus: Path, trained: Trained) -> 
     )
     assert of_one != of_other
     for number, scores in of_both.items():
-        expected = [
-            math.log2((2**a + 2**b) / 2) for a, b in zip(of_one[number], of_other[number])
-        ]
+        expected = [math.log2((2**a + 2**b) / 2) for a, b in zip(of_one[number], of_other[number])]
         assert scores == pytest.approx(expected, abs=3e-4)  # printed with four digits
     for beam in (1, 5):
         found = hypotheses(generate(corpus / "bin", f"{one}:{other}", "--beam", beam))
@@ -119,20 +118,20 @@ def test_translate_in_python_equals_generate(
     assert model.translate(sources[3], beam=5, max_len_b=12) == found[3]
 
 
-def fresh_parts(log: str) -> List[str]:
+def fresh_parts(log: str) -> list[str]:
     """The parts that the log names as initialised fresh."""
     mark = "initialised fresh, as the checkpoint does not have it: "
     return [line.split(mark)[1].split()[0] for line in log.splitlines() if mark in line]
 
 
-Stock = Callable[[List[str]], Path]
+Stock = Callable[[list[str]], Path]
 
 
 @pytest.fixture
 def stock_checkpoint(trained: Trained) -> Stock:
     """A checkpoint of the model around a system's parts."""
 
-    def make(system: List[str]) -> Path:
+    def make(system: list[str]) -> Path:
         return trained(*stock_of(system)[1:]) / "checkpoint_last.pt"
 
     return make
@@ -160,7 +159,7 @@ WITH_WEIGHTS = {"rnn", "transient", "biarn", "transformer_rnn_multicolumn"}
 
 @pytest.mark.slow_options
 def test_finetune_starts_every_system(
-    system: List[str], cli: Cli, corpus: Path, stock_checkpoint: Stock, tmp_path: Path
+    system: list[str], cli: Cli, corpus: Path, stock_checkpoint: Stock, tmp_path: Path
 ) -> None:
     stock = stock_checkpoint(system)
     how = ["--finetune-from-model", stock, *system[2:]]

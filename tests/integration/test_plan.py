@@ -5,7 +5,7 @@ import re
 import shlex
 import subprocess
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any
 
 import pytest
 
@@ -17,7 +17,7 @@ BASE = ["--gpu", "v100-16", "--vocabulary", "1000", "--longest", "64"]
 TINY = ["--arch", "transformer_biarn_tiny", *BASE]
 
 
-def plan(tmp_path: Path, *arguments: str) -> Dict[str, Any]:
+def plan(tmp_path: Path, *arguments: str) -> dict[str, Any]:
     """The plan of a command line, as it is written down."""
     file = tmp_path / "plan.json"
     assert main(["plan", "--json", str(file), *arguments]) == 0
@@ -51,7 +51,7 @@ def test_mfu_alone(tmp_path: Path) -> None:
 
 
 def test_more_gpus_take_less_time_and_the_same_batch(tmp_path: Path) -> None:
-    hours: List[float] = []
+    hours: list[float] = []
     for gpus in ("1", "8"):
         found = plan(tmp_path, *TINY, "--batch-tokens", "65536", "--max-tokens", "4096",
                      "--gpus", gpus)  # fmt: skip

@@ -1,8 +1,9 @@
 """The command `fairseq-recur plot attention`, on models of every kind with random weights."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Callable, Dict, List
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from tests.unit.test_cli_main import root_logger  # noqa: F401  (used by every t
 Save = Callable[..., str]
 GATED = "--recurrence-fusion gated_sum --recurrence-fused-layers all --recurrence-steps 3".split()
 
-MODELS: Dict[str, List[str]] = {
+MODELS: dict[str, list[str]] = {
     "stock": ["transformer"],
     "biarn": ["transformer_biarn"],
     "gated": ["transformer_biarn", *GATED],
@@ -27,7 +28,7 @@ MODELS: Dict[str, List[str]] = {
     "rsa": ["rsa_transformer"],
     "t5": ["t5_small"],
 }
-KINDS: Dict[str, List[str]] = {
+KINDS: dict[str, list[str]] = {
     "biarn": ["encoder", "decoder", "cross", "steps", "fusion"],
     "gated": ["encoder", "decoder", "cross", "steps", "fusion", "gate"],
     "birnn": ["encoder", "decoder", "cross", "fusion"],
@@ -39,7 +40,7 @@ KINDS: Dict[str, List[str]] = {
 def save(tmp_path_factory: pytest.TempPathFactory, dictionary: Dictionary) -> Save:
     """Save a model with random weights, as fairseq does, beside its dictionaries."""
     root = tmp_path_factory.mktemp("models")
-    saved: Dict[str, str] = {}
+    saved: dict[str, str] = {}
 
     def make(name: str, *flags: str, task: str = "translation") -> str:
         if name not in saved:
@@ -69,10 +70,10 @@ def save(tmp_path_factory: pytest.TempPathFactory, dictionary: Dictionary) -> Sa
 
 
 @pytest.fixture
-def draw(save: Save, tmp_path: Path) -> Callable[..., Dict[str, Any]]:
+def draw(save: Save, tmp_path: Path) -> Callable[..., dict[str, Any]]:
     """Run the command on a model and read what it wrote."""
 
-    def run(name: str, *words: str) -> Dict[str, Any]:
+    def run(name: str, *words: str) -> dict[str, Any]:
         image, matrices = tmp_path / "out" / "a.png", tmp_path / "out" / "a.json"
         source = [] if "--source" in words else ["--source", "w1 w2 w3"]
         command = ["plot", "attention", save(name), *source, *words]
@@ -86,7 +87,7 @@ def draw(save: Save, tmp_path: Path) -> Callable[..., Dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_every_structure(name: str, draw: Callable[..., Dict[str, Any]]) -> None:
+def test_every_structure(name: str, draw: Callable[..., dict[str, Any]]) -> None:
     found = draw(name)
     assert list(dict.fromkeys(p["kind"] for p in found["panels"])) == KINDS.get(
         name, ["encoder", "decoder", "cross"]
@@ -103,7 +104,7 @@ def test_every_structure(name: str, draw: Callable[..., Dict[str, Any]]) -> None
 
 
 def test_translation_is_fairseqs(
-    save: Save, draw: Callable[..., Dict[str, Any]], cli: Callable[..., str]
+    save: Save, draw: Callable[..., dict[str, Any]], cli: Callable[..., str]
 ) -> None:
     """With beams, as fairseq-interactive finds it; a given target is taken as it is."""
     checkpoint = save("gated")
@@ -125,7 +126,7 @@ def test_translation_is_fairseqs(
     assert [(p["kind"], p["layer"]) for p in other["panels"]] == [("cross", 0), ("gate", 0)]
 
 
-def test_words(draw: Callable[..., Dict[str, Any]], tmp_path: Path) -> None:
+def test_words(draw: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
     """Unknown words stand beside their symbol; one word is enough; BPE is fairseq's."""
     target = ["--target", "w2 \u4f60\u597d"]
     found = draw("biarn", "--source", "w1 Haus $x$", *target, "--show", "decoder")
@@ -186,7 +187,7 @@ def test_wrong_use(save: Save, tmp_path: Path, capsys: pytest.CaptureFixture) ->
     assert not (tmp_path / "a.png").exists()
 
 
-def test_other_shapes_of_the_host(draw: Callable[..., Dict[str, Any]], save: Save) -> None:
+def test_other_shapes_of_the_host(draw: Callable[..., dict[str, Any]], save: Save) -> None:
     """A BART's learned positions, norms before the sub-layers."""
     save("bart", "transformer_biarn", *PLAIN, *BART_FLAGS)
     shown = draw("bart", "--target", "w1")["panels"]

@@ -1,7 +1,7 @@
 """Figures of checkpoints and of gates over a training."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Callable, List
 
 import pytest
 import torch
@@ -9,8 +9,8 @@ import torch
 from fairseq_recur.cli import main
 from fairseq_recur.cli.plot import choose_panels
 from fairseq_recur.cli.plot_checkpoint import draw, head_label, memory_lengths, read_layers
-from fairseq_recur.experiments.training_log import read_log
 from fairseq_recur.errors import ConfigError
+from fairseq_recur.experiments.training_log import read_log
 
 Trained = Callable[..., Path]
 RSA = ["rsa_transformer_tiny", "--rsa-heads", "0,0,0,1,1,0", "--rsa-dilations", "2,3"]
@@ -52,7 +52,7 @@ def test_figures(checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture)
     gates, kernels = (part.axes[0] for part in figure.subfigs)
     mixture = read_layers(checkpoint)["encoder.1"]
     assert gates.lines[0].get_ydata()[1] == pytest.approx(torch.sigmoid(mixture.mu).item())
-    expected: List[float] = mixture.kernels(13)[0][0, 1:].tolist()
+    expected: list[float] = mixture.kernels(13)[0][0, 1:].tolist()
     assert list(kernels.lines[0].get_ydata()) == expected
 
 

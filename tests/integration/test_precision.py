@@ -2,8 +2,9 @@
 
 import functools
 import math
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Callable, List
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ TRAINING_MODES = ["--bf16", "--memory-efficient-bf16", "--memory-efficient-fp16"
 
 
 @pytest.fixture(scope="module")
-def losses(cli: Cli, corpus: Path) -> Callable[..., List[float]]:
+def losses(cli: Cli, corpus: Path) -> Callable[..., list[float]]:
     """The losses of five updates with some flags, which are run once."""
     return functools.lru_cache(maxsize=None)(functools.partial(train, cli, corpus))
 
@@ -29,7 +30,7 @@ def slow(case: Any) -> Any:
     return pytest.param(*values, marks=pytest.mark.slow)
 
 
-def train(cli: Cli, corpus: Path, *flags: Any) -> List[float]:
+def train(cli: Cli, corpus: Path, *flags: Any) -> list[float]:
     log = cli(
         "train", corpus / "bin", "--user-dir", USER_DIR, *SMALL, *TRAIN, "--max-update", 5,
         "--disable-validation", "--no-save", "--dropout", 0, "--attention-dropout", 0,
@@ -41,7 +42,7 @@ def train(cli: Cli, corpus: Path, *flags: Any) -> List[float]:
     return list(found.values())
 
 
-def assert_trains_like_float32(found: List[float], expected: List[float], updates: int) -> None:
+def assert_trains_like_float32(found: list[float], expected: list[float], updates: int) -> None:
     """Finite throughout, and near to float32 for so many updates.
 
     The memory-efficient modes keep no float32 copy of the weights, and round every update
@@ -54,9 +55,7 @@ def assert_trains_like_float32(found: List[float], expected: List[float], update
 @pytest.mark.parametrize(
     "mode", [mode if mode in ("--bf16", "--amp") else slow(mode) for mode in TRAINING_MODES]
 )
-def test_every_preset_trains(
-    preset: str, mode: str, losses: Callable[..., List[float]]
-) -> None:
+def test_every_preset_trains(preset: str, mode: str, losses: Callable[..., list[float]]) -> None:
     arch = ["--arch", preset]
     updates = 1 if "memory" in mode else 5
     found, expected = losses(*arch, mode), losses(*arch)
@@ -67,7 +66,7 @@ def test_every_preset_trains(
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["--memory-efficient-fp16", "--memory-efficient-bf16"])
 def test_every_system_trains(
-    system: List[str], mode: str, losses: Callable[..., List[float]]
+    system: list[str], mode: str, losses: Callable[..., list[float]]
 ) -> None:
     found, expected = losses(*system, mode), losses(*system)
     assert_trains_like_float32(found, expected, updates=1)
@@ -88,7 +87,7 @@ def test_every_preset_decodes(
     assert 0 < mean < 0.1, "half precision is in use, and near to float32"
 
 
-def batch(sources: int, length: int, words: int) -> List[Tensor]:
+def batch(sources: int, length: int, words: int) -> list[Tensor]:
     """Source tokens (B, S) padded on the left, source lengths, and shifted target tokens.
 
     The longest sentence is one word again and again, whose embeddings add up.
@@ -100,7 +99,7 @@ def batch(sources: int, length: int, words: int) -> List[Tensor]:
     return [tokens, lengths, torch.randint(4, words, (sources, 12))]
 
 
-def all_finite(model: nn.Module, inputs: List[Tensor]) -> bool:
+def all_finite(model: nn.Module, inputs: list[Tensor]) -> bool:
     """Whether loss and gradients of a training step, and the states in evaluation, are finite."""
     model.train()
     logits = model(*inputs)[0]
@@ -120,7 +119,7 @@ def all_finite(model: nn.Module, inputs: List[Tensor]) -> bool:
 @pytest.mark.parametrize("dtype", [torch.float16, slow(torch.bfloat16)], ids=["fp16", "bf16"])
 @pytest.mark.parametrize("length, scale", [slow((1000, 1)), slow((1000, 100)), (40, 200)])
 def test_finite_where_float32_is(
-    system: List[str],
+    system: list[str],
     length: int,
     scale: float,
     dtype: torch.dtype,

@@ -3,8 +3,9 @@
 import io
 import math
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Callable, Dict, List
+from typing import Any
 
 import pytest
 import torch
@@ -22,17 +23,17 @@ from tests.unit.test_language_model import SMALL_LM
 Cli = Callable[..., str]
 Trained = Callable[..., Path]
 
-SYSTEMS: Dict[str, List[str]] = {
+SYSTEMS: dict[str, list[str]] = {
     "transformer": [],
     "transformer_biarn_tiny": [],
     "rsa_transformer": [],
     "srformer": SEGMENTS,
 }
 CORPUS = Path(__file__).parents[2] / "examples" / "quickstart" / "data"
-SEARCH: Dict[str, Any] = {"beam": 3, "nbest": 2, "lenpen": 0.7, "max_len_b": 12}
+SEARCH: dict[str, Any] = {"beam": 3, "nbest": 2, "lenpen": 0.7, "max_len_b": 12}
 
 
-def flags(search: Dict[str, Any]) -> List[Any]:
+def flags(search: dict[str, Any]) -> list[Any]:
     """The same options for fairseq's commands."""
     return [word for k, v in search.items() for word in (f"--{k.replace('_', '-')}", v)]
 
@@ -43,7 +44,7 @@ def folder(request: pytest.FixtureRequest, trained: Trained) -> Path:
     return trained(request.param, *SYSTEMS[request.param])
 
 
-def lines(corpus: Path, name: str) -> List[str]:
+def lines(corpus: Path, name: str) -> list[str]:
     return (corpus / name).read_text(encoding="utf-8").splitlines()
 
 
@@ -332,7 +333,7 @@ LONG = "w1 " * 1500
     ],
 )
 def test_calls_that_cannot_be_done(
-    model: Pretrained, call: str, arguments: List[Any], options: Dict[str, Any], message: str
+    model: Pretrained, call: str, arguments: list[Any], options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         getattr(model, call)(*arguments, **options)

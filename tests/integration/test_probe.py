@@ -3,8 +3,8 @@
 import json
 import random
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Callable, Dict, List
 
 import pytest
 
@@ -46,12 +46,12 @@ def make(corpus: Path, output: Path, *flags: str) -> int:
     return main(["probe", "make", str(corpus), "--output", str(output), *flags])
 
 
-def paths(work: Path) -> Dict[str, str]:
+def paths(work: Path) -> dict[str, str]:
     names = {"biarn": "transformer_biarn", "base": "transformer"}
     return {name: str(work / arch / "checkpoint_last.pt") for name, arch in names.items()}
 
 
-def probe(work: Path, *flags: object, tasks: str = "tasks") -> List[str]:
+def probe(work: Path, *flags: object, tasks: str = "tasks") -> list[str]:
     """The arguments to probe both models."""
     models = [f"{name}={path}" for name, path in paths(work).items()]
     return ["probe", "run", str(work / tasks), "--data", str(work / "bin"),
@@ -119,12 +119,12 @@ def test_recurrence_alone(work: Path, capsys: pytest.CaptureFixture) -> None:
     assert "recurrence" in capsys.readouterr().out
 
 
-def error(arguments: List[str], capsys: pytest.CaptureFixture) -> str:
+def error(arguments: list[str], capsys: pytest.CaptureFixture) -> str:
     assert main(arguments) == 2
     return capsys.readouterr().err
 
 
-WRONG_RUNS: Dict[str, List[str]] = {
+WRONG_RUNS: dict[str, list[str]] = {
     "no_model.pt: no such file": ["--path", "a=no_model.pt"],
     "torch_file: .*no PyTorch checkpoint": ["--path", "a=torch_file"],
     "'a' is there twice": ["--path", "a=torch_file", "a=torch_file"],

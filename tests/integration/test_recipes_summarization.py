@@ -11,14 +11,15 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any
 
 import pytest
-
 from recipes import summarization
 from recipes.summary_pieces import SentencePieces
 from recipes.summary_texts import one_line
+
 from tests import huggingface
 from tests.running import USER_DIR, run_command
 from tests.summarization_mirror import COUNTS, MAKERS, SHAPE, Pairs, add_sums, make_mirror
@@ -40,7 +41,7 @@ class Mirror:
 @pytest.fixture(scope="session")
 def mirror(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Mirror]:
     """Make a data set's mirror, once."""
-    made: Dict[str, Mirror] = {}
+    made: dict[str, Mirror] = {}
 
     def make(name: str) -> Mirror:
         if name not in made:
@@ -50,15 +51,15 @@ def mirror(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Mirror]:
     return make
 
 
-def words(of: Mirror, work: Path, arch: str = SCRATCH, folder: Optional[Path] = None) -> List[str]:
-    options = dict(
-        recipe=RECIPES / of.name, work=work, mirror=folder or of.folder, arch=arch, vocabulary=300,
-        workers=2,
-    )  # fmt: skip
+def words(of: Mirror, work: Path, arch: str = SCRATCH, folder: Path | None = None) -> list[str]:
+    options = {
+        "recipe": RECIPES / of.name, "work": work, "mirror": folder or of.folder, "arch": arch, "vocabulary": 300,
+        "workers": 2,
+    }  # fmt: skip
     return ["prepare", *(f"--{name}={value}" for name, value in options.items())]
 
 
-def prepare(of: Mirror, work: Path, arch: str = SCRATCH, folder: Optional[Path] = None) -> int:
+def prepare(of: Mirror, work: Path, arch: str = SCRATCH, folder: Path | None = None) -> int:
     return summarization.main(words(of, work, arch, folder))
 
 
@@ -107,7 +108,7 @@ def test_archives_become_lines(
     assert f"train.source: {COUNTS['train'] - 2} sents" in caplog.text
 
 
-def tree(work: Path) -> Dict[str, str]:
+def tree(work: Path) -> dict[str, str]:
     """Every file with the checksum of its content."""
     return {
         str(file.relative_to(work)): hashlib.sha256(file.read_bytes()).hexdigest()
@@ -232,7 +233,7 @@ def copy_of_the_project(root: Path) -> Path:
     return root
 
 
-def run(root: Path, programs: Optional[Path], script: str, *flags: str, **variables: Any) -> str:
+def run(root: Path, programs: Path | None, script: str, *flags: str, **variables: Any) -> str:
     """Run a script of a recipe; its output, the status in the last line."""
     path = os.pathsep.join([*([str(programs)] if programs else []), "/usr/bin", "/bin"])
     environment = {
@@ -254,7 +255,7 @@ TRAINING = (
 SEARCH = ("--max-len-b", "8", "--min-len", "1", "--num-workers", "0")
 
 
-def end_to_end(root: Path, programs: Path, of: Mirror, **variables: Any) -> Dict[str, Any]:
+def end_to_end(root: Path, programs: Path, of: Mirror, **variables: Any) -> dict[str, Any]:
     """Prepare, train and evaluate; what is in results.json."""
     work = root / "w o r k"
     common = {"SUMMARIZATION_MIRROR": of.folder, "WORK": work, **variables}
@@ -267,7 +268,7 @@ def end_to_end(root: Path, programs: Path, of: Mirror, **variables: Any) -> Dict
     return {**json.loads(file.read_text()), "folder": file.parent, "outputs": outputs}
 
 
-def check_results(results: Dict[str, Any], of: Mirror, arch: str) -> None:
+def check_results(results: dict[str, Any], of: Mirror, arch: str) -> None:
     assert (results["data"], results["arch"]) == (of.name, arch)
     assert [score["metric"] for score in results["scores"]] == [
         "rouge1", "rouge2", "rougeL", "rougeLsum",
@@ -279,7 +280,7 @@ def check_results(results: Dict[str, Any], of: Mirror, arch: str) -> None:
     assert "num_updates 4 |" in log
 
 
-def plan(of: Mirror, work: Path, command: str, capsys: pytest.CaptureFixture[str]) -> List[str]:
+def plan(of: Mirror, work: Path, command: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
     """What a script is told: words, one a line."""
     capsys.readouterr()
     assert summarization.main([command, *words(of, work, BART)[1:]]) == 0
@@ -316,7 +317,7 @@ def test_the_script_starts_the_launcher(
     of, root = mirror("cnn_dm"), copy_of_the_project(tmp_path / "project")
     work = root / "w o r k"
     assert prepare(of, work, BART) == 0
-    common: Dict[str, Any] = {"WORK": work, "PRINT": 1}
+    common: dict[str, Any] = {"WORK": work, "PRINT": 1}
     output = run(root, programs, "cnn_dm/train.sh", "--dropout", "0.2", PROCESSES=2, **common)
     assert output.endswith("status 0"), output
     (command,) = [line for line in output.split("\n") if " -m fairseq_recur train " in line]

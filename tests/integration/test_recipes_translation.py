@@ -8,20 +8,29 @@ import shutil
 import signal
 import time
 from collections import namedtuple
+from collections.abc import Callable
 from pathlib import Path
-from typing import Callable, Dict
 
 import pytest
-
 from recipes.clean import detokenise_chinese
+from recipes.lock import alone
 from recipes.recipe import read_recipe
 from recipes.tokenise import tokeniser
-from recipes.lock import alone
+
 from tests.translation_archives import archives, chinese, german, wmt14, write_sums
 from tests.translation_preparing import (  # noqa: F401  (fixtures)
-    EXAMPLES, RECIPES, SECONDS, SEPARATE, SMALL, lines, mirrors, prepare, prepared, text_of, tree
+    EXAMPLES,
+    RECIPES,
+    SECONDS,
+    SEPARATE,
+    SMALL,
+    lines,
+    mirrors,
+    prepare,
+    prepared,
+    text_of,
+    tree,
 )  # fmt: skip
-
 
 # --- what is prepared -------------------------------------------------------------------------
 
@@ -119,7 +128,7 @@ def test_sentencepiece_and_a_joined_dictionary(prepared: Callable[..., Path]) ->
     ids=lambda variables: "-".join(variables.values()),
 )  # fmt: skip
 def test_one_and_two_processes_make_the_same(
-    recipe: str, variables: Dict[str, str], prepared: Callable[..., Path]
+    recipe: str, variables: dict[str, str], prepared: Callable[..., Path]
 ) -> None:
     target = {"wmt14_en_de": "de", "wmt17_zh_en": "zh"}[recipe]
     variables = {"BPE_SIZE": "120", "BPE_THRESHOLD": "0", **variables}
@@ -222,7 +231,7 @@ def test_two_preparations_do_not_share_a_folder(
 # --- killed -----------------------------------------------------------------------------------
 
 
-def start(work: Path, mirror: Path, recipe: str, variables: Dict[str, str]) -> int:
+def start(work: Path, mirror: Path, recipe: str, variables: dict[str, str]) -> int:
     """Start a preparation in a process of its own, with a group for those that it starts."""
     child = os.fork()
     if child:
@@ -251,7 +260,7 @@ def ended(child: int, seconds: float) -> bool:
 
 def check_killed(
     prepared: Callable[..., Path], mirrors: Path, work: Path, recipe: str, kills: int, seed: int,
-    variables: Dict[str, str],
+    variables: dict[str, str],
 ) -> None:  # fmt: skip
     """Kill and resume so many times; one that ends before is compared, and another one begun."""
     whole = prepared(recipe, **variables)

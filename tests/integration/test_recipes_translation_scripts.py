@@ -6,15 +6,21 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Callable, Dict
 
 import pytest
 
 from tests.docs.commands import parse
 from tests.translation_archives import ROOT
 from tests.translation_preparing import (  # noqa: F401  (fixtures)
-    OURS, RECIPES, SEPARATE, SMALL, lines, mirrors, prepared
+    OURS,
+    RECIPES,
+    SEPARATE,
+    SMALL,
+    lines,
+    mirrors,
+    prepared,
 )  # fmt: skip
 
 TINY = (
@@ -163,7 +169,7 @@ def test_scripts_say_what_is_missing(
     ("wmt17_zh_en", "en-zh", {**SEPARATE, "SEGMENTATION": "characters"}),
 ])  # fmt: skip
 def test_from_archives_to_scores(
-    recipe: str, direction: str, preparation: Dict[str, str], mirrors: Path, programs: Path,
+    recipe: str, direction: str, preparation: dict[str, str], mirrors: Path, programs: Path,
     tmp_path: Path,
 ) -> None:  # fmt: skip
     """prepare.sh, train.sh for a baseline and a preset on two processes, evaluate.sh for both."""

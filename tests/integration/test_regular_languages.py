@@ -9,16 +9,17 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Callable, Dict, List
+from typing import Any
 
-import fairseq_recur.criterions  # noqa: F401
-import fairseq_recur.tasks  # noqa: F401
 import pytest
 import torch
 
+import fairseq_recur.criterions  # noqa: F401
+import fairseq_recur.tasks  # noqa: F401
 from tests.docs.commands import parse
 from tests.running import USER_DIR, saved_weights
 
@@ -43,7 +44,7 @@ ARCHS = {
 }
 
 
-def results(output: str, part: str) -> Dict[int, Dict[str, float]]:
+def results(output: str, part: str) -> dict[int, dict[str, float]]:
     """What validation on a bin logged, by epoch."""
     lines = re.findall(rf"^(\{{.*\"{part}_accuracy\".*\}})$", output, re.M)
     found = [json.loads(line) for line in lines]
@@ -157,7 +158,7 @@ class Runner:
     def folder(self, language: str, system: str, seed: int = 1) -> Path:
         return self.work / language / system / f"seed{seed}"
 
-    def calls(self) -> List[List[str]]:
+    def calls(self) -> list[list[str]]:
         files = sorted(self.work.rglob("calls"))
         return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 

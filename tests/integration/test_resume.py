@@ -3,8 +3,9 @@
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Callable, Dict, List
+from typing import Any
 
 import torch
 
@@ -17,8 +18,7 @@ Cli = Callable[..., str]
 UPTO = {n: ["--max-update", str(n)] for n in (6, 12)}
 
 
-
-def train_flags(corpus: Path, arch: str, folder: Path, *flags: Any) -> List[str]:
+def train_flags(corpus: Path, arch: str, folder: Path, *flags: Any) -> list[str]:
     return [
         str(flag)
         for flag in (
@@ -28,7 +28,7 @@ def train_flags(corpus: Path, arch: str, folder: Path, *flags: Any) -> List[str]
     ]  # fmt: skip
 
 
-def saved(folder: Path) -> Dict[str, Any]:
+def saved(folder: Path) -> dict[str, Any]:
     """The last checkpoint's weights and optimizer state."""
     checkpoint = folder / "checkpoint_last.pt"
     optimizer = torch.load(checkpoint, weights_only=True)["last_optimizer_state"]
@@ -52,9 +52,7 @@ def assert_identical(found: Any, expected: Any, where: str = "") -> None:
         assert found == expected, where
 
 
-def test_resumed_equals_never_stopped(
-    preset: str, cli: Cli, corpus: Path, tmp_path: Path
-) -> None:
+def test_resumed_equals_never_stopped(preset: str, cli: Cli, corpus: Path, tmp_path: Path) -> None:
     flags = ["--dropout", 0.1, "--attention-dropout", 0.1]
     at_once, in_two = tmp_path / "once", tmp_path / "two"
     expected = update_losses(cli("train", *train_flags(corpus, preset, at_once, *flags, *UPTO[12])))

@@ -4,7 +4,6 @@ import json
 import math
 import sys
 from pathlib import Path
-from typing import Dict, List
 
 import pytest
 import torch
@@ -33,12 +32,12 @@ MODELS = {
 }
 
 
-def times(matrix: List[List[float]], vector: List[float]) -> List[float]:
+def times(matrix: list[list[float]], vector: list[float]) -> list[float]:
     """A matrix times a vector, as loops."""
     return [sum(row[j] * vector[j] for j in range(len(vector))) for row in matrix]
 
 
-def doubles(model, count: int, seed: int) -> Dict[str, Tensor]:
+def doubles(model, count: int, seed: int) -> dict[str, Tensor]:
     """First parameters in float64, drawn anew so that no two heads or models are alike."""
     generator = torch.Generator().manual_seed(seed)
     first = model.draw(count, generator)
@@ -114,7 +113,7 @@ def test_rsa_layer_is_equation_four_written_out(kind: str) -> None:
         torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-10)
 
 
-def rem_entry(own: Dict[str, Tensor], n: int, head: int, lag: int) -> float:
+def rem_entry(own: dict[str, Tensor], n: int, head: int, lag: int) -> float:
     """f(lag) of a head of model n."""
     if "eta" in own:
         return math.tanh(own["eta"][n, head]) ** lag
@@ -253,7 +252,7 @@ def test_limit_of_epochs_is_reported() -> None:
     assert measured["mspe"] == pytest.approx((errors**2).mean().item(), rel=1e-5)
 
 
-def run(monkeypatch: pytest.MonkeyPatch, folder: Path, *arguments: str) -> Dict:
+def run(monkeypatch: pytest.MonkeyPatch, folder: Path, *arguments: str) -> dict:
     """A tiny experiment; its results."""
     monkeypatch.setattr(sys, "argv", ["experiment.py", "--output", str(folder), *TINY, *arguments])
     experiment.main()
@@ -283,7 +282,7 @@ def test_stopped_run_goes_on_and_keeps_its_cells(tmp_path, monkeypatch, capsys) 
     whole = run(monkeypatch, tmp_path / "whole", *options)["cells"]
     saved = []
 
-    def stop_at_second(file: Path, results: Dict) -> None:
+    def stop_at_second(file: Path, results: dict) -> None:
         if saved:
             raise KeyboardInterrupt
         saved.append(file)

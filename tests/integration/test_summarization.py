@@ -6,8 +6,8 @@ import random
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Callable, Dict, List
 
 import pytest
 import torch
@@ -79,7 +79,7 @@ GENERATE = [*TASK, "--gen-subset", "valid", "--beam", 3, "--max-len-b", 7, "--mi
             "--remove-bpe", "--scoring", "rouge", "--batch-size", 4]  # fmt: skip
 
 
-def validated(log: str) -> List[Dict[str, float]]:
+def validated(log: str) -> list[dict[str, float]]:
     """ROUGE of each epoch's validation."""
     lines = re.findall(r"on 'valid' subset \| (.*)", log)
     return [
@@ -213,9 +213,21 @@ def test_a_translation_recipe_trains_with_one_flag_changed(
     """Without the task's own options the losses are those of the task translation."""
     logs = [
         cli(
-            "train", articles / "bin", "--user-dir", USER_DIR, "--task", task,
-            "--arch", "transformer_biarn_tiny", *SMALL, *TRAIN, "--max-epoch", 1,
-            "--no-save", "--save-dir", tmp_path,
+            "train",
+            articles / "bin",
+            "--user-dir",
+            USER_DIR,
+            "--task",
+            task,
+            "--arch",
+            "transformer_biarn_tiny",
+            *SMALL,
+            *TRAIN,
+            "--max-epoch",
+            1,
+            "--no-save",
+            "--save-dir",
+            tmp_path,
         )  # fmt: skip
         for task in ("translation", "summarization")
     ]

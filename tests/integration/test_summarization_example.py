@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Any, Dict
+from typing import Any
 
 import pytest
 
@@ -74,14 +74,14 @@ def run(root: Path, script: str, *words: str, **variables: str) -> subprocess.Co
     )  # fmt: skip
 
 
-def check_scores(cells: Dict[str, str], row: Dict[str, Any]) -> None:
+def check_scores(cells: dict[str, str], row: dict[str, Any]) -> None:
     """The table has what was scored."""
     assert [float(cells[name]) for name in ("R-1", "R-2", "R-L", "R-Lsum")] == [
         pytest.approx(row[metric][0], abs=0.006) for metric in ROUGE
     ]
 
 
-def check_measured(cells: Dict[str, str], row: Dict[str, Any]) -> None:
+def check_measured(cells: dict[str, str], row: dict[str, Any]) -> None:
     """The table has what was measured."""
     for column, key in (("step (ms)", "step_ms"), ("texts/s", "texts_per_second")):
         (value,) = row[key]
@@ -93,7 +93,7 @@ def check_measured(cells: Dict[str, str], row: Dict[str, Any]) -> None:
 
 @pytest.mark.slow
 def test_the_example_fills_its_table_and_does_nothing_twice(project: Path) -> None:
-    settings = dict(SYSTEMS="srformer_8", EPOCHS="1", REPEATS="1")
+    settings = {"SYSTEMS": "srformer_8", "EPOCHS": "1", "REPEATS": "1"}
     done = run(project, "run.sh", **settings)
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
     work = project / "examples" / "summarization" / "work"

@@ -3,7 +3,7 @@
 import os
 import pickle
 from pathlib import Path
-from typing import Any, Dict
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,12 +13,12 @@ from fairseq_recur.cli.average import average_checkpoints, choose_inputs, load
 from fairseq_recur.errors import CheckpointError, ConfigError
 
 
-def write(path: Path, model: Dict[str, torch.Tensor], **more: Any) -> Path:
+def write(path: Path, model: dict[str, torch.Tensor], **more: Any) -> Path:
     torch.save({"args": None, "cfg": {"model": {}}, "model": model, **more}, path)
     return path
 
 
-def parameters(seed: int, dtype: torch.dtype = torch.float32) -> Dict[str, torch.Tensor]:
+def parameters(seed: int, dtype: torch.dtype = torch.float32) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
     # Of very different sizes, so that a sum in a short type shows.
     weight = torch.randn(5, 7, generator=generator) * 10.0 ** torch.arange(-3, 4)

@@ -1,6 +1,6 @@
 """fairseq's BART checkpoints start the plug-in's models."""
 
-from typing import Callable, Dict, List
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from fairseq_recur.models.bart import TABLES
 from tests.conftest import PLAIN, SMALL
 
 Build = Callable[..., nn.Module]
-BART: List[str] = [
+BART: list[str] = [
     "transformer_biarn",
     *SMALL,
     *(
@@ -22,7 +22,7 @@ BART: List[str] = [
 """A preset in BART's shape."""
 
 
-def released(bart: nn.Module) -> Dict[str, Tensor]:
+def released(bart: nn.Module) -> dict[str, Tensor]:
     """A BART's weights as its published files have them.
 
     They hold a row for <mask> and a classifier, and no output matrix, which is the embeddings'.
@@ -44,9 +44,7 @@ def run(model: nn.Module) -> Tensor:
     return model.eval()(source, source.ne(1).sum(1), target)[0]
 
 
-def test_published_checkpoint_loads(
-    make_model: Build, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_published_checkpoint_loads(make_model: Build, caplog: pytest.LogCaptureFixture) -> None:
     """It computes what fairseq's BART does, to the last bit."""
     bart = make_model("bart_base", *SMALL)
     for name, parameter in bart.named_parameters():

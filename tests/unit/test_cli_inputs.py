@@ -1,7 +1,6 @@
 """What is missing is told before anything is loaded, in one message."""
 
 from pathlib import Path
-from typing import List
 
 import pytest
 
@@ -31,7 +30,7 @@ def checkpoint(tmp_path: Path) -> Path:
     return file
 
 
-def error_of(arguments: List[object], capsys: pytest.CaptureFixture) -> str:
+def error_of(arguments: list[object], capsys: pytest.CaptureFixture) -> str:
     """Run a command that must stop before it loads anything; return its message."""
     assert main([str(a) for a in arguments]) == 2
     printed = capsys.readouterr().err.splitlines()
@@ -39,7 +38,7 @@ def error_of(arguments: List[object], capsys: pytest.CaptureFixture) -> str:
     return printed[0]
 
 
-def passes(command: str, arguments: List[object], monkeypatch: pytest.MonkeyPatch) -> None:
+def passes(command: str, arguments: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the check alone look at arguments that are all right."""
     argv = [str(a) for a in arguments]
     monkeypatch.setattr("sys.argv", [command, *argv])
@@ -176,9 +175,7 @@ def test_text_for_preprocess(
     assert not (tmp_path / "new").exists()
 
 
-def test_hydra_data_folder_becomes_absolute(
-    data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hydra_data_folder_becomes_absolute(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(data.parent)
     given = ["task.data=bin", "model=bin", "task.data=${env:DATA}", "+task.data='bin'"]
     expected = [f"task.data='{data}'", *given[1:3], f"+task.data='{data}'"]

@@ -2,14 +2,13 @@
 
 import sys
 from pathlib import Path
-from typing import Dict, List
 
 import pytest
 
 from fairseq_recur.cli import main
 from fairseq_recur.cli.plot import choose_panels, draw
-from fairseq_recur.experiments.training_log import TrainingLog, read_log
 from fairseq_recur.errors import ConfigError
+from fairseq_recur.experiments.training_log import TrainingLog, read_log
 from tests.unit.test_cli_main import root_logger  # noqa: F401  (used by every test)
 
 # The same training in fairseq's log formats: two epochs of four updates, a step logged
@@ -47,7 +46,7 @@ OTHER = [
 ]
 
 
-def write(path: Path, lines: List[str], prefix: str = "2026-01-31 12:00:00 | INFO | ") -> Path:
+def write(path: Path, lines: list[str], prefix: str = "2026-01-31 12:00:00 | INFO | ") -> Path:
     """A log as on stdout; without a prefix as --log-file writes it."""
     if not prefix:
         lines = [line.split(" | ", 1)[1] for line in lines]
@@ -55,7 +54,7 @@ def write(path: Path, lines: List[str], prefix: str = "2026-01-31 12:00:00 | INF
     return path
 
 
-FORMS: Dict[str, tuple] = {
+FORMS: dict[str, tuple] = {
     "json": (JSON, "2026-01-31 12:00:00 | INFO | "),
     "simple": (SIMPLE, "2026-01-31 12:00:00 | INFO | "),
     "json file": (JSON, ""),

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from fractions import Fraction
 from pathlib import Path
-from typing import Dict, List, Optional
 
 import numpy as np
 import pytest
@@ -27,14 +26,14 @@ from fairseq_recur.scoring.significance import (
 WORDS = "the The a cat dogs sat on mats Houses is wasn't big, small; 20% state-of-the-art!".split()
 
 
-def make_texts(count: int = 40) -> Dict[str, List[str]]:
+def make_texts(count: int = 40) -> dict[str, list[str]]:
     """Two references, and systems that are more or less near to the first."""
     rng = random.Random(5)
 
-    def sentence() -> List[str]:
+    def sentence() -> list[str]:
         return rng.choices(WORDS, k=rng.randint(4, 12)) + ["."]
 
-    def altered(rate: float) -> List[str]:
+    def altered(rate: float) -> list[str]:
         return [
             " ".join(rng.choice(WORDS) if rng.random() < rate else w for w in words)
             for words in first
@@ -52,7 +51,7 @@ REFERENCES = [TEXTS["one"], TEXTS["two"]]
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> Dict[str, str]:
+def files(tmp_path: Path) -> dict[str, str]:
     for name, lines in TEXTS.items():
         (tmp_path / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
     return {name: str(tmp_path / name) for name in TEXTS}
@@ -67,7 +66,7 @@ main()
 """
 
 
-def run_sacrebleu(arguments: List[str], seed: Optional[int]) -> list:
+def run_sacrebleu(arguments: list[str], seed: int | None) -> list:
     """What sacrebleu's command prints as JSON, with all digits."""
     environment = {k: v for k, v in os.environ.items() if k != "SACREBLEU_SEED"}
     if seed is not None:
@@ -79,7 +78,7 @@ def run_sacrebleu(arguments: List[str], seed: Optional[int]) -> list:
     return json.loads(printed)
 
 
-def run_compare(files: Dict[str, str], *arguments: str, references: int = 1) -> dict:
+def run_compare(files: dict[str, str], *arguments: str, references: int = 1) -> dict:
     """Everything that `compare` writes for the systems above."""
     report = str(Path(files["base"]).parent / "report.json")
     wanted = ["compare", "--baseline", f"base={files['base']}", "--json", report]
@@ -107,14 +106,14 @@ SETTINGS = [
 @pytest.mark.parametrize("test, flag", [("bootstrap", "bs"), ("randomization", "ar")])
 @pytest.mark.parametrize("metric, options, command, references, seed", SETTINGS)
 def test_figures_are_those_of_sacrebleus_command(
-    files: Dict[str, str],
+    files: dict[str, str],
     test: str,
     flag: str,
     metric: str,
-    options: List[str],
-    command: List[str],
+    options: list[str],
+    command: list[str],
     references: int,
-    seed: Optional[int],
+    seed: int | None,
 ) -> None:
     given = [files[name] for name in ("one", "two")[:references]]
     outputs = [files[name] for name in SYSTEMS]
@@ -142,12 +141,12 @@ def test_figures_are_those_of_sacrebleus_command(
 
 @pytest.mark.parametrize("metric, options, command, references, seed", SETTINGS)
 def test_mean_and_interval_are_those_of_sacrebleus_confidence(
-    files: Dict[str, str],
+    files: dict[str, str],
     metric: str,
-    options: List[str],
-    command: List[str],
+    options: list[str],
+    command: list[str],
     references: int,
-    seed: Optional[int],
+    seed: int | None,
 ) -> None:
     """Its command has --confidence for one system, which is also drawn from the same seed."""
     given = [files[name] for name in ("one", "two")[:references]]
@@ -167,7 +166,7 @@ def test_mean_and_interval_are_those_of_sacrebleus_confidence(
     assert found["signatures"]["bootstrap"] == expected["signature"]
 
 
-def test_scores_are_those_of_score(files: Dict[str, str]) -> None:
+def test_scores_are_those_of_score(files: dict[str, str]) -> None:
     names = [name for name in METRICS if name != "comet"]
     found = compare_systems(SYSTEMS, REFERENCES, names, "base", samples=2)
     for name, texts in SYSTEMS.items():
@@ -179,11 +178,11 @@ def test_scores_are_those_of_score(files: Dict[str, str]) -> None:
 
 
 def test_seed_is_the_environments_unless_it_is_given(
-    files: Dict[str, str], monkeypatch: pytest.MonkeyPatch
+    files: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = ["--metrics", "bleu", "rouge1", "--samples", "40"]
 
-    def means(*more: str) -> List[float]:
+    def means(*more: str) -> list[float]:
         report = run_compare(files, *options, *more)
         return [metric["systems"][1]["mean"] for metric in report["metrics"]]
 
@@ -200,7 +199,7 @@ def test_seed_is_the_environments_unless_it_is_given(
     assert all(a != b for a, b in zip(unseeded, means()))
 
 
-def loop_p(test: str, baseline: List[float], system: List[float], samples: int, seed: int) -> float:
+def loop_p(test: str, baseline: list[float], system: list[float], samples: int, seed: int) -> float:
     """The tests as loops over draws and texts, in exact arithmetic."""
     rng = np.random.default_rng(seed)
     pairs = [(Fraction(a), Fraction(b)) for a, b in zip(baseline, system)]
@@ -358,7 +357,7 @@ def test_all_that_is_wrong_is_told_at_once() -> None:
 
 
 def test_bad_command_lines(
-    files: Dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture
+    files: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     (tmp_path / "short").write_text("one\nline more\n")
     good = ["--reference", files["one"], "--baseline", f"base={files['base']}"]
@@ -387,7 +386,7 @@ def test_bad_command_lines(
 
 
 def test_several_faults_of_a_command_line_are_one_message(
-    files: Dict[str, str], capsys: pytest.CaptureFixture
+    files: dict[str, str], capsys: pytest.CaptureFixture
 ) -> None:
     arguments = ["--reference", files["one"], "--baseline", "base=gone", "--system", "near=lost"]
     assert cli.main(["compare", *arguments, "--samples", "0"]) == 2
@@ -398,7 +397,7 @@ def test_several_faults_of_a_command_line_are_one_message(
     ]  # fmt: skip
 
 
-def test_table_and_markdown(files: Dict[str, str], capsys: pytest.CaptureFixture) -> None:
+def test_table_and_markdown(files: dict[str, str], capsys: pytest.CaptureFixture) -> None:
     options = ["--metrics", "bleu", "ter", "rouge1", "--test", "both", "--samples", "99"]
     report = run_compare(files, *options)
     table = capsys.readouterr().out
@@ -426,7 +425,7 @@ def test_table_and_markdown(files: Dict[str, str], capsys: pytest.CaptureFixture
 
 
 def test_randomization_alone_has_no_interval(
-    files: Dict[str, str], capsys: pytest.CaptureFixture
+    files: dict[str, str], capsys: pytest.CaptureFixture
 ) -> None:
     options = ["--metrics", "bleu", "rouge1", "--test", "randomization"]
     report = run_compare(files, *options, "--samples", "1000")

@@ -2,8 +2,9 @@
 
 import re
 from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Callable, List, Tuple
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -29,19 +30,19 @@ HEADS, WIDTH = 4, 3
 ROOT = Path(__file__).parents[2]
 
 
-def real_positions(length: int, side: str) -> List[range]:
+def real_positions(length: int, side: str) -> list[range]:
     """Where the real tokens of two sentences are: all of them, or there is padding in both."""
     lengths = [(length + 1) // 2, 1] if side != "none" else [length] * 2
     starts = [length - n if side == "left" else 0 for n in lengths]
     return [range(start, start + n) for start, n in zip(starts, lengths)]
 
 
-def padding_mask(real: List[range], length: int) -> Tensor:
+def padding_mask(real: list[range], length: int) -> Tensor:
     """(B, S) bool, True at padding."""
     return torch.tensor([[j not in r for j in range(length)] for r in real])
 
 
-def attention_inputs(length: int, side: str) -> Tuple[List[Tensor], List[range], Any]:
+def attention_inputs(length: int, side: str) -> tuple[list[Tensor], list[range], Any]:
     """Queries, keys and values (B, H, T, D), where the real ones are, and the additive mask."""
     inputs = [random(2, HEADS, length, WIDTH) for _ in range(3)]
     real = real_positions(length, side)
@@ -51,7 +52,7 @@ def attention_inputs(length: int, side: str) -> Tuple[List[Tensor], List[range],
     return inputs, real, torch.zeros(hidden.shape).double().masked_fill(hidden, -1e300)
 
 
-def rows(x: Tensor, real: List[range]) -> Tensor:
+def rows(x: Tensor, real: list[range]) -> Tensor:
     """The real positions of (B, H, T, D), one after the other."""
     return torch.cat([x[b, :, r.start : r.stop].flatten(0, 1) for b, r in enumerate(real)])
 
@@ -96,7 +97,7 @@ def test_multi_column_equals_the_loops(make_model: Build, length: int, side: str
     nn.init.normal_(model.encoder.columns.merge.bias)
     lengths = [length, length, length] if side == "none" else [length, (length + 1) // 2, 1]
     source = sentences(lengths, side)
-    columns: List[Tensor] = []
+    columns: list[Tensor] = []
     with patch.object(
         MultiColumn, "forward", lambda self, *states: columns.extend(states) or states[0]
     ):
@@ -129,10 +130,10 @@ def test_directional_weights_on_demand(side: str, biased: bool) -> None:
     """The maps give the fused form's output, and see what they may: also with a T5's bias."""
     module, x = directional_module(), torch.randn(7, 2, 12, dtype=torch.float64)
     hidden = padding_mask(real_positions(7, side), 7)
-    arguments = dict(
-        key_padding_mask=None if side == "none" else hidden,
-        attn_mask=torch.randn(HEADS, 7, 7, dtype=torch.float64) if biased else None,
-    )
+    arguments = {
+        "key_padding_mask": None if side == "none" else hidden,
+        "attn_mask": torch.randn(HEADS, 7, 7, dtype=torch.float64) if biased else None,
+    }
     fused, none = module(x, x, x, need_weights=False, **arguments)
     out, maps = module(x, x, x, need_head_weights=True, **arguments)
     assert none is None and maps.shape == (HEADS, 2, 7, 7)
@@ -172,7 +173,7 @@ def test_changes_reach_the_heads_that_see_them(make_model: Build) -> None:
     flags = ["--encoder-layers", "1", "--encoder-attention-heads", "2"]
     model = small(make_model, ["--arch", "transformer_disan", *flags])
     attention = model.encoder.layers[0].self_attn
-    out_of_heads: List[Tensor] = []
+    out_of_heads: list[Tensor] = []
     attention.out_proj.register_forward_pre_hook(lambda m, x: out_of_heads.append(x[0]))
     for first in (5, 6):
         encode(model, torch.tensor([[first, 7, 8, 2]]))

@@ -2,7 +2,8 @@
 
 import sys
 from argparse import Namespace
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch

@@ -5,8 +5,9 @@ import pickle
 import posix
 import subprocess
 from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 import pytest
 import torch
@@ -253,7 +254,9 @@ def test_weights_that_lack_what_the_configuration_names(tmp_path: Path) -> None:
 def test_ema_weights(tmp_path: Path) -> None:
     path = tmp_path / "model.pt"
     torch.save(stock_state(), path)
-    with pytest.raises(CheckpointError, match=f"{path}: it holds no EMA weights; train with --store-ema"):
+    with pytest.raises(
+        CheckpointError, match=f"{path}: it holds no EMA weights; train with --store-ema"
+    ):
         checkpoint_utils.load_ema_from_checkpoint(str(path))
     torch.save(stock_state(extra_state={"ema": {"w": torch.ones(2)}}), path)
     loaded = checkpoint_utils.load_ema_from_checkpoint(str(path))

@@ -1,7 +1,5 @@
 """Weight decay of the parameters that ask for none, in every optimizer and half precision."""
 
-from typing import List, Tuple
-
 import numpy
 import pytest
 import torch
@@ -17,14 +15,14 @@ def configuration(*flags: str) -> DictConfig:
     return convert_namespace_to_omegaconf(args)
 
 
-def parameters(dtype: torch.dtype, asking: bool) -> List[torch.nn.Parameter]:
+def parameters(dtype: torch.dtype, asking: bool) -> list[torch.nn.Parameter]:
     first, second = (torch.nn.Parameter(torch.ones(n, dtype=dtype)) for n in (3, 2))
     if asking:
         second.optim_overrides = {"optimizer": {"weight_decay": 0.0}}
     return [first, second]
 
 
-def groups(optimizer: torch.optim.Optimizer) -> List[Tuple[List[int], float]]:
+def groups(optimizer: torch.optim.Optimizer) -> list[tuple[list[int], float]]:
     return [
         ([p.numel() for p in group["params"]], group["weight_decay"])
         for group in optimizer.param_groups

@@ -1,7 +1,7 @@
 """Encoder layers of fairseq 0.12.2, and the copies of weights in its checkpoints."""
 
 import copy
-from typing import Callable
+from collections.abc import Callable
 
 import pytest
 import torch

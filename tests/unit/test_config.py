@@ -1,8 +1,8 @@
 """The configuration: flags, presets, parameter counts, and what it refuses."""
 
 from argparse import Namespace
+from collections.abc import Callable
 from dataclasses import fields
-from typing import Callable, Dict, List
 
 import pytest
 import torch
@@ -20,18 +20,22 @@ from tests.conftest import PLAIN, PRESETS, SMALL, STRUCTURES, stock_of, structur
 from tests.running import weights
 
 Build = Callable[..., nn.Module]
-STOCK_NAMES: Dict[str, str] = {
+STOCK_NAMES: dict[str, str] = {
     "": "transformer",
     "_iwslt_de_en": "transformer_iwslt_de_en",
     "_wmt_en_de": "transformer_wmt_en_de",
     "_wmt_zh_en": "transformer_wmt_en_de",
     "_wmt_en_de_big": "transformer_wmt_en_de_big",
 }
-STOCK_SIZES: Dict[str, str] = {
+STOCK_SIZES: dict[str, str] = {
     system + size: stock
     for system in (
-        "transformer_biarn", "rsa_transformer", "srformer", "transformer_relpos",
-        "transformer_disan", "transformer_rnn_multicolumn",
+        "transformer_biarn",
+        "rsa_transformer",
+        "srformer",
+        "transformer_relpos",
+        "transformer_disan",
+        "transformer_rnn_multicolumn",
     )  # fmt: skip
     for size, stock in STOCK_NAMES.items()
     if system + size in PRESETS
@@ -70,7 +74,7 @@ def test_every_option_has_help_and_default() -> None:
 
 def test_every_option_of_the_stock_transformer_is_there() -> None:
     """A recipe for fairseq's Transformer keeps its meaning: the same flags, the same defaults."""
-    stock: Dict[str, object] = {}
+    stock: dict[str, object] = {}
     for f in fields(TransformerConfig):
         if isinstance(f.type, type) and issubclass(f.type, FairseqDataclass):
             stock.update({f"{f.name}_{g.name}": g.default for g in fields(f.type)})
@@ -141,7 +145,9 @@ def test_flags_reach_the_model(make_model: Build) -> None:
 
 
 def test_decoder_sizes_follow_the_encoder_as_in_fairseq(make_model: Build) -> None:
-    model = make_model("transformer_biarn", "--encoder-embed-dim", "24", "--encoder-ffn-embed-dim", "40")
+    model = make_model(
+        "transformer_biarn", "--encoder-embed-dim", "24", "--encoder-ffn-embed-dim", "40"
+    )
     assert model.decoder.embed_dim == 24
     assert model.decoder.layers[0].fc1.out_features == 40
 
@@ -190,7 +196,7 @@ RSA_CONFLICTS = {
 
 @pytest.mark.parametrize("flags, said", RSA_CONFLICTS.values(), ids=RSA_CONFLICTS.keys())
 def test_conflicts_of_self_attention_are_refused(
-    make_model: Build, flags: List[str], said: List[str]
+    make_model: Build, flags: list[str], said: list[str]
 ) -> None:
     with pytest.raises(ConfigError) as caught:
         make_model("rsa_transformer", *SMALL, *flags)
@@ -222,14 +228,21 @@ CONFLICTS = {
     "heads": (["--encoder-attention-heads", "3"], ["--encoder-embed-dim 16", "3"]),
     "dropout": (["--dropout", "1.5"], ["--dropout 1.5"]),
     "all at once": (
-        ["--recurrence-steps", "0", "--recurrence-fused-layers", "7", "--recurrence-gate", "scalar"],
+        [
+            "--recurrence-steps",
+            "0",
+            "--recurrence-fused-layers",
+            "7",
+            "--recurrence-gate",
+            "scalar",
+        ],
         ["--recurrence-steps 0", "--recurrence-fused-layers 7", "--recurrence-gate scalar"],
     ),
 }
 
 
 @pytest.mark.parametrize("flags, said", CONFLICTS.values(), ids=CONFLICTS.keys())
-def test_conflicts_are_refused(make_model: Build, flags: List[str], said: List[str]) -> None:
+def test_conflicts_are_refused(make_model: Build, flags: list[str], said: list[str]) -> None:
     with pytest.raises(ConfigError) as caught:
         make_model("transformer_biarn", *SMALL, *flags)
     for words in said:
@@ -263,7 +276,7 @@ def test_unknown_part_is_refused_by_the_parser(capsys: pytest.CaptureFixture[str
 
 @pytest.mark.slow_options
 def test_stock_checkpoint_starts_every_system(
-    make_model: Build, system: List[str], caplog: pytest.LogCaptureFixture
+    make_model: Build, system: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     _, arch, *host = stock_of(system)
     stock = make_model(arch, *SMALL, *host)

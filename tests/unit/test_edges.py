@@ -1,6 +1,6 @@
 """Shapes at the edge: padding alone, one token, more tokens than positions, one word in a tail."""
 
-from typing import Callable, List
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -42,7 +42,7 @@ def test_padding_alone(name: str, dtype: torch.dtype) -> None:
     torch.testing.assert_close(both[0], twice[0])
 
 
-def batch(source: List[List[int]], target: List[List[int]], pad: int = 1) -> List[Tensor]:
+def batch(source: list[list[int]], target: list[list[int]], pad: int = 1) -> list[Tensor]:
     """Source, its lengths, and the target, padded on the right."""
     width, length = max(map(len, source)), max(map(len, target))
     return [
@@ -52,12 +52,12 @@ def batch(source: List[List[int]], target: List[List[int]], pad: int = 1) -> Lis
     ]
 
 
-def translator(make_model: Build, system: List[str], *flags: str) -> nn.Module:
+def translator(make_model: Build, system: list[str], *flags: str) -> nn.Module:
     return make_model(system[1], *SMALL, "--dropout", "0", *system[2:], *flags)
 
 
 @pytest.mark.slow_options
-def test_sentences_of_one_token(make_model: Build, system: List[str]) -> None:
+def test_sentences_of_one_token(make_model: Build, system: list[str]) -> None:
     """Nothing but the end of the sentence, alone and beside a longer one."""
     torch.manual_seed(1)
     model = translator(make_model, system).double()

@@ -3,7 +3,7 @@
 import json
 import os
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any
 
 import pytest
 import yaml
@@ -16,7 +16,7 @@ from fairseq_recur.experiments.steps import Run, runs_of
 from fairseq_recur.experiments.table import table
 
 
-def content() -> Dict[str, Any]:
+def content() -> dict[str, Any]:
     return {
         "title": "A table",
         "data": "bin",
@@ -35,7 +35,7 @@ def content() -> Dict[str, Any]:
     }
 
 
-def read(folder: Path, changed: Dict[str, Any] = {}, *changes: str) -> Any:
+def read(folder: Path, changed: dict[str, Any] = {}, *changes: str) -> Any:
     (folder / "t.yaml").write_text(yaml.safe_dump({**content(), **changed}, sort_keys=False))
     return read_experiment([folder / "t.yaml"], changes)
 
@@ -104,7 +104,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize("changed, message", WRONG)
-def test_a_wrong_file_is_refused(changed: Dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_a_wrong_file_is_refused(changed: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="not an experiment") as error:
         read(tmp_path, changed)
     assert message in str(error.value)
@@ -130,7 +130,7 @@ def test_what_is_no_experiment(tmp_path: Path) -> None:
             read(tmp_path, {}, change)
 
 
-def runs(folder: Path, changed: Dict[str, Any] = {}, *changes: str) -> List[Run]:
+def runs(folder: Path, changed: dict[str, Any] = {}, *changes: str) -> list[Run]:
     return runs_of(read(folder, changed, *changes), folder / "work")
 
 
@@ -212,7 +212,7 @@ def test_a_folder_is_held_by_one(tmp_path: Path) -> None:
     assert hold(tmp_path / "lock") is not None
 
 
-def result(tmp_path: Path) -> Dict[str, Any]:
+def result(tmp_path: Path) -> dict[str, Any]:
     """Two systems with two seeds, the second system better."""
     experiment = json.loads(json.dumps(content()))
     systems = [
@@ -226,7 +226,7 @@ def result(tmp_path: Path) -> Dict[str, Any]:
         "updates": 100, "commit": "abc",
     }  # fmt: skip
 
-    def compared(seed: int) -> Dict[str, Any]:
+    def compared(seed: int) -> dict[str, Any]:
         found = [
             {"system": s, "difference": scores[s, seed] - scores["a", seed],
              "p": {} if s == "a" else {"bootstrap": 0.01 * seed, "randomization": 0.03 * seed}}

@@ -1,7 +1,7 @@
 """A decoder's mask is recognised, any other is not, and what is recognised goes to torch's own rule."""
 
 import math
-from typing import Callable, Iterator, List
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ def future(length: int) -> Tensor:
 def test_fairseqs_mask_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each layer and batch gets a new square of one buffer; the buffer is read again if it is new."""
     mask, buffer = FutureMask(), future(9)
-    reads: List[None] = []
+    reads: list[None] = []
     equal = torch.equal
     monkeypatch.setattr(torch, "equal", lambda a, b: reads.append(None) or equal(a, b))
     assert all(mask.recognises(buffer[:n, :n]) for n in (9, 5, 9, 1))
@@ -80,7 +80,7 @@ def test_a_language_model_uses_the_rule(
 ) -> None:
     """In each layer, of texts of one length; padding needs a mask. Both give the same."""
     model = make_model("rsa_transformer_lm", *SMALL_LM, "--rsa-form", form).double().eval()
-    causal: List[bool] = []
+    causal: list[bool] = []
     outputs = rsa.mixed_outputs
     monkeypatch.setattr(
         rsa, "mixed_outputs", lambda *a: causal.append((a[5] is None, a[7])) or outputs(*a)

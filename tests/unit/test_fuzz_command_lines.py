@@ -7,8 +7,8 @@ new tasks, criterions, optimizers, scorers (`test_fuzz_commands.py`).
 import random
 import re
 from argparse import Action
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Dict, List, Sequence
 
 import pytest
 from fairseq.models import ARCH_MODEL_REGISTRY
@@ -33,7 +33,7 @@ def small_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check_sizes, "installed_memory", lambda: 10**9)
 
 
-def hosts(name: str) -> List[str]:
+def hosts(name: str) -> list[str]:
     """The systems that have a flag."""
     return [s for s in SYSTEMS if name in map(flag, system(s).flags)]
 
@@ -80,9 +80,7 @@ def test_a_flag_with_hostile_values(name: str, capfd: pytest.CaptureFixture[str]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("host", SYSTEMS)
-def test_all_flags_with_all_hostile_values(
-    host: str, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_all_flags_with_all_hostile_values(host: str, capfd: pytest.CaptureFixture[str]) -> None:
     for action in system(host).flags:
         for words in lines_of(action):
             must_be_told(host, words)
@@ -116,7 +114,7 @@ def fuzz_combinations(examples: int) -> None:
             suppress_health_check=list(HealthCheck),
         )
         @given(words=combined(host))
-        def together(words: List[str]) -> None:
+        def together(words: list[str]) -> None:
             must_be_told(host, words)
 
         together()
@@ -131,7 +129,7 @@ def test_many_flags_together(capfd: pytest.CaptureFixture[str]) -> None:
     fuzz_combinations(examples=400)
 
 
-TOLD: Dict[str, List[str]] = {
+TOLD: dict[str, list[str]] = {
     "--encoder-layers 0": ["--encoder-layers 0: at least 1 is needed"],
     "--encoder-embed-dim -16": ["--encoder-embed-dim -16: at least 4"],
     "--encoder-embed-dim 1000000000": ["--encoder-embed-dim 1000000000: at most 131072"],

@@ -6,8 +6,9 @@ The flags are found in the commands' parsers: a new flag, or a new command, cann
 import argparse
 import os
 import random
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Tuple
+from typing import Any
 
 import pytest
 import yaml
@@ -20,13 +21,13 @@ from tests.unit.test_cli_main import root_logger  # noqa: F401  (used by every t
 from tests.unit.test_cli_plot import JSON, write
 from tests.unit.test_experiments import content
 
-Leaf = Tuple[str, ...]
+Leaf = tuple[str, ...]
 """The words of a command: ("probe", "make")."""
 
 
 def leaves(
     parser: argparse.ArgumentParser, words: Leaf = ()
-) -> Iterator[Tuple[Leaf, argparse.ArgumentParser]]:
+) -> Iterator[tuple[Leaf, argparse.ArgumentParser]]:
     """The commands below a parser that have none below them."""
     below = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
     if not below:
@@ -37,10 +38,10 @@ def leaves(
                 yield from leaves(command, (*words, *name.split()))
 
 
-COMMANDS: Dict[Leaf, argparse.ArgumentParser] = dict(leaves(build_parser()))
+COMMANDS: dict[Leaf, argparse.ArgumentParser] = dict(leaves(build_parser()))
 
 
-def table(folder: Path, corpus: Path) -> Dict[str, Any]:
+def table(folder: Path, corpus: Path) -> dict[str, Any]:
     """What an experiment needs to be possible."""
     sizes = dict(zip((name[2:] for name in SMALL[::2]), map(int, SMALL[1::2])))
     train = {"arch": "transformer", "cpu": True, "optimizer": "adam", "lr": 0.1, "max-epoch": 2}
@@ -71,7 +72,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory, corpus: Path) -> Path:
     return folder
 
 
-def usual(folder: Path) -> Dict[Leaf, Dict[str, List[str]]]:
+def usual(folder: Path) -> dict[Leaf, dict[str, list[str]]]:
     """A right line of each command: {flag: values}, and what has no flag under its name."""
     model = str(files("rsa_transformer")["checkpoint"])
     text, log = str(folder / "words"), str(folder / "log")
@@ -111,7 +112,7 @@ def usual(folder: Path) -> Dict[Leaf, Dict[str, List[str]]]:
     }  # fmt: skip
 
 
-def line(command: Leaf, folder: Path, name: str, words: List[str]) -> List[str]:
+def line(command: Leaf, folder: Path, name: str, words: list[str]) -> list[str]:
     """The usual line of a command with other words for one of its flags or arguments."""
     chosen = {k: v for k, v in usual(folder)[command].items() if k != name}
     flags = [word for k, v in chosen.items() if k.startswith("-") for word in (k, *v)]
@@ -124,7 +125,7 @@ FETCHED |= {"nltk"}
 """Choices for which something is fetched from the network."""
 
 
-def hostile(action: argparse.Action) -> Iterator[Tuple[str, List[str]]]:
+def hostile(action: argparse.Action) -> Iterator[tuple[str, list[str]]]:
     """A flag or an argument by its name, and hostile words for it."""
     if not action.option_strings:
         for value in HOSTILE:
@@ -135,12 +136,12 @@ def hostile(action: argparse.Action) -> Iterator[Tuple[str, List[str]]]:
                 yield flag(action), words
 
 
-def actions(command: Leaf) -> List[argparse.Action]:
+def actions(command: Leaf) -> list[argparse.Action]:
     """What a command takes, but for its help."""
     return [a for a in COMMANDS[command]._actions if a.dest != "help"]
 
 
-def run(command: Leaf, folder: Path, name: str, words: List[str], where: Path,
+def run(command: Leaf, folder: Path, name: str, words: list[str], where: Path,
         capfd: pytest.CaptureFixture[str]) -> str:  # fmt: skip
     """Run a line in an empty folder; "done", or one error on stderr and nothing in the folder."""
     where.mkdir()

@@ -5,7 +5,8 @@ What is refused stops before anything is loaded; what works in fairseq is left a
 
 import argparse
 import random
-from typing import Any, Callable, Dict, Iterator, List
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from fairseq import options
@@ -25,7 +26,7 @@ TRAIN = (
     "--lr-scheduler inverse_sqrt"
 ).split()
 TRANSLATE = "data --path m.pt".split()
-PROGRAMS: Dict[str, tuple] = {
+PROGRAMS: dict[str, tuple] = {
     "train": (options.get_training_parser, TRAIN),
     "generate": (options.get_generation_parser, TRANSLATE),
     "interactive": (options.get_interactive_generation_parser, TRANSLATE),
@@ -46,14 +47,14 @@ class Program:
         self.usual = options.parse_args_and_arch(self.parser, self.needed)
         self.known = set(dataclass_utils.override_module_args(self.usual)[0])
 
-    def lines(self) -> Iterator[List[str]]:
+    def lines(self) -> Iterator[list[str]]:
         """All hostile lines of each flag."""
         for action in self.parser._actions:
             if flag(action) and not CHOOSING & set(action.option_strings):
                 yield from lines_of(action)
 
-    def read(self, words: List[str]) -> str:
-        """"read", "parser", or the message of a refusal; anything else is a defect."""
+    def read(self, words: list[str]) -> str:
+        """ "read", "parser", or the message of a refusal; anything else is a defect."""
         try:
             args = self.parser.parse_args([*self.needed, *words])
             for name, value in vars(self.usual).items():  # fairseq derives some from others
@@ -98,7 +99,7 @@ def parse(name: str, line: str) -> argparse.Namespace:
 
 # Each ends in fairseq with an error from far within, or without one, or saves nothing: at once,
 # at the first validation, or at the end of the first epoch.
-REFUSED: Dict[str, str] = {
+REFUSED: dict[str, str] = {
     "--save-interval 0": "train",
     "--validate-interval 0 --disable-validation": "train",
     "--log-interval 0": "train",
@@ -155,7 +156,7 @@ REFUSED: Dict[str, str] = {
 }
 
 # What works in fairseq: 0 and -1 as no limit, and the like.
-WORKS: Dict[str, str] = {
+WORKS: dict[str, str] = {
     "--batch-size 0": "train generate validate",
     "--batch-size -1": "train generate validate",
     "--max-tokens 0 --batch-size 4": "generate interactive validate eval-lm",
@@ -189,7 +190,7 @@ WORKS: Dict[str, str] = {
     "--model-overrides {'beam':4}": "generate",
     "--optimizer-overrides {'lr':[0.1]}": "train",
     "--eval-bleu-args x": "train",
-    "--eval-bleu-args {\"beam\":2} --eval-bleu": "train",
+    '--eval-bleu-args {"beam":2} --eval-bleu': "train",
     "--lr-scheduler polynomial_decay --max-update 9": "train",
     "--best-checkpoint-metric bleu --eval-bleu": "train",
     "--best-checkpoint-metric bleu --disable-validation": "train",
@@ -199,7 +200,7 @@ WORKS: Dict[str, str] = {
 }
 
 
-def each(cases: Dict[str, str]) -> List[Any]:
+def each(cases: dict[str, str]) -> list[Any]:
     return [
         pytest.param(program, line, id=f"{program} {line}")
         for line, programs in cases.items()

@@ -6,8 +6,9 @@ They are found in fairseq's registries: what is registered anew cannot escape.
 import random
 import re
 from argparse import Action, Namespace
+from collections.abc import Sequence
 from dataclasses import fields
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any
 
 import pytest
 import torch
@@ -21,25 +22,25 @@ from omegaconf import OmegaConf
 
 from fairseq_recur.errors import ConfigError
 from tests.freeze import FOLDER
-from tests.fuzzing import config_of, flag, lines_of, within
+from tests.fuzzing import config_of, lines_of, within
 
-Key = Tuple[str, str]
+Key = tuple[str, str]
 """A group and a name in it: ("optimizer", "adamw_fused")."""
 
 
-def ours(registry: Dict[str, type]) -> List[str]:
+def ours(registry: dict[str, type]) -> list[str]:
     """The names in a registry that are of this package."""
     return [n for n, c in registry.items() if c.__module__.split(".")[0] == "fairseq_recur"]
 
 
-GROUPS: Dict[str, Tuple[Dict[str, type], Dict[str, type]]] = {
+GROUPS: dict[str, tuple[dict[str, type], dict[str, type]]] = {
     "task": (TASK_REGISTRY, TASK_DATACLASS_REGISTRY),
     **{group: (r["registry"], r["dataclass_registry"]) for group, r in REGISTRIES.items()},
 }
-REGISTERED: List[Key] = [
+REGISTERED: list[Key] = [
     (group, name) for group, (classes, _) in GROUPS.items() for name in ours(classes)
 ]
-USUAL: Dict[Key, List[str]] = {
+USUAL: dict[Key, list[str]] = {
     ("task", "regular_languages"): "--train-size 20 --bin-size 5 --longest-string 12".split(),
     ("task", "summarization"): "-s src -t tgt --eval-rouge".split(),
 }
@@ -51,7 +52,7 @@ def dataclass_of(key: Key) -> Any:
     return GROUPS[key[0]][1].get(key[1])
 
 
-def parse(key: Key, words: Sequence[str]) -> Tuple[Any, Namespace]:
+def parse(key: Key, words: Sequence[str]) -> tuple[Any, Namespace]:
     """The parser of a training (of generation for scorers) with one of ours, and the arguments."""
     scorer = key[0] == "scoring"
     make = options.get_generation_parser if scorer else options.get_training_parser
@@ -63,7 +64,7 @@ def parse(key: Key, words: Sequence[str]) -> Tuple[Any, Namespace]:
     return parser, options.parse_args_and_arch(parser, line)
 
 
-def flags_of(key: Key) -> List[Action]:
+def flags_of(key: Key) -> list[Action]:
     """The flags of one of ours, as the parser has them."""
     if dataclass_of(key) is None:
         return []
@@ -92,9 +93,9 @@ def use(key: Key, cfg: Any) -> None:
         raise AssertionError(f"how is a {group} used?")
 
 
-def sections(args: Namespace) -> Dict[str, Any]:
+def sections(args: Namespace) -> dict[str, Any]:
     """The other groups, which a task looks at as well, and the learning rates of the line."""
-    found: Dict[str, Any] = {"bpe": None, "tokenizer": None}
+    found: dict[str, Any] = {"bpe": None, "tokenizer": None}
     for section in fields(FairseqConfig):
         if isinstance(section.type, type) and issubclass(section.type, FairseqDataclass):
             found[section.name] = OmegaConf.structured(section.type)

@@ -6,9 +6,10 @@ Nothing runs, nothing fills the memory, and each ends at once in one error.
 import resource
 import time
 from argparse import Namespace
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -25,14 +26,14 @@ from tests.fuzzing import system, within, words_of_the_tests
 from tests.running import run_command
 from tests.unit.test_compat_checkpoints import stock_state
 
-CODE: Dict[str, str] = {
+CODE: dict[str, str] = {
     "import": "__import__('os').system('touch {trace}')",
     "import in a list": "[(512, 3)] + [__import__('pathlib').Path('{trace}').touch()]",
     "open": "open('{trace}', 'w').close()",
-    "exec": "exec('open(\"{trace}\", \"w\").close()')",
+    "exec": 'exec(\'open("{trace}", "w").close()\')',
     "lambda": "(lambda: open('{trace}', 'w'))()",
     "comprehension": "[open('{trace}', 'w') for _ in (1,)]",
-    "f-string": "f'{{open(\"{trace}\", \"w\")}}'",
+    "f-string": 'f\'{{open("{trace}", "w")}}\'',
     "walrus": "(f := open)('{trace}', 'w')",
     "slice": "[1][open('{trace}', 'w') is None:]",
     "starred": "[*[open('{trace}', 'w')]]",
@@ -45,7 +46,7 @@ CODE: Dict[str, str] = {
 }
 """Each makes a file where eval() sees it."""
 
-SIZE: Dict[str, str] = {
+SIZE: dict[str, str] = {
     "power": "9**9**9",
     "shift": "1 << 10**10",
     "list": "[1] * 100000000",
@@ -68,7 +69,7 @@ SIZE: Dict[str, str] = {
 }
 """What takes minutes, gigabytes, or the parser's or the interpreter's stack."""
 
-OTHER: Dict[str, str] = {
+OTHER: dict[str, str] = {
     "name": "os",
     "attribute": "().__class__",
     "subscript": "[1][0]",
@@ -83,7 +84,7 @@ OTHER: Dict[str, str] = {
     "unhashable": "{[1]}",
     "dictionary in a dictionary": "{**{}}",
 }
-ATTACKS: Dict[str, str] = {**CODE, **SIZE, **OTHER}
+ATTACKS: dict[str, str] = {**CODE, **SIZE, **OTHER}
 
 
 @contextmanager
@@ -200,7 +201,7 @@ def test_on_the_command_line(arch: str, corpus: Path, tmp_path: Path) -> None:
 def saved(path: Path, form: str, **model: Any) -> None:
     """A checkpoint that fairseq and this package load, but for the options of its model."""
     data = {"data": str(FOLDER), "source_lang": "src", "target_lang": "tgt"}
-    state: Dict[str, Any] = stock_state()
+    state: dict[str, Any] = stock_state()
     if form == "args":
         state["args"] = Namespace(task="translation", criterion="cross_entropy", **data, **model)
         state["cfg"] = None

@@ -1,6 +1,6 @@
 """What must hold for every decoder-only model and every self-attention part in it."""
 
-from typing import Callable, Dict, List
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from tests.conftest import DECODER_VARIANTS, LANGUAGE_MODELS
 from tests.unit.test_model_properties import PAD, sentences
 
 Build = Callable[..., nn.Module]
-SMALL_LM: List[str] = (
+SMALL_LM: list[str] = (
     "--decoder-embed-dim 16 --decoder-input-dim 16 --decoder-output-dim 16 --decoder-layers 2 "
     "--decoder-ffn-embed-dim 24 --decoder-attention-heads 2 --dropout 0 --attention-dropout 0"
 ).split()
@@ -60,7 +60,7 @@ def test_no_position_sees_the_future(model: nn.Module) -> None:
 def test_incremental_decoding_equals_teacher_forcing(model: nn.Module) -> None:
     """Step by step, with rows re-ordered, doubled and dropped."""
     prefix = torch.randint(4, 60, (6, 1))
-    state: Dict[str, Dict[str, Tensor]] = {}
+    state: dict[str, dict[str, Tensor]] = {}
     orders = [[2, 0, 0, 1, 5, 4], [5, 4, 3, 2, 1, 0], [0, 1, 1], [2, 0, 1], [1], [0], [0]]
     for order in orders:
         logits, _ = model.decoder(prefix, incremental_state=state)
@@ -146,7 +146,7 @@ def test_layer_drop_leaves_no_stock_layer(make_model: Build) -> None:
         (["--relative-clip", "3"], "--relative-clip 3 has no effect: it needs --decoder-self"),
     ],
 )
-def test_conflicts_are_refused(make_model: Build, flags: List[str], said: str) -> None:
+def test_conflicts_are_refused(make_model: Build, flags: list[str], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         make_model("rsa_transformer_lm", *SMALL_LM, *flags)
 

@@ -1,8 +1,8 @@
 """Imports point one way: ops <- modules <- models <- tasks; nothing else does work."""
 
 import ast
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Iterator, List, Set, Tuple
 
 import fairseq_recur
 
@@ -30,9 +30,34 @@ MAY_IMPORT = {
     "criterions": {"models", "modules", "ops", "compat", "errors"},
     "experiments": {"scoring", "errors", "files"},
     "planning": {"errors"},
-    "cli": {"experiments", "files", "models", "modules", "ops", "compat", "errors", "optim", "scoring", "version", "tasks", "conversion", "inspection", "probing", "planning"},
+    "cli": {
+        "experiments",
+        "files",
+        "models",
+        "modules",
+        "ops",
+        "compat",
+        "errors",
+        "optim",
+        "scoring",
+        "version",
+        "tasks",
+        "conversion",
+        "inspection",
+        "probing",
+        "planning",
+    },
     "__main__": {"cli"},
-    "__init__": {"pretrained", "compat", "models", "optim", "version", "tasks", "criterions", "scorers"},
+    "__init__": {
+        "pretrained",
+        "compat",
+        "models",
+        "optim",
+        "version",
+        "tasks",
+        "criterions",
+        "scorers",
+    },
 }
 # Packages that a layer stays clear of.
 MAY_NOT_IMPORT = {"ops": {"fairseq"}, "scoring": {"fairseq", "torch"}}
@@ -52,7 +77,7 @@ def imports(tree: ast.AST) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def sources() -> Iterator[Tuple[Path, ast.Module]]:
+def sources() -> Iterator[tuple[Path, ast.Module]]:
     for path in sorted(ROOT.rglob("*.py")):
         yield path, ast.parse(path.read_text(encoding="utf-8"))
 
@@ -84,7 +109,7 @@ def test_naive_is_imported_by_tests_only() -> None:
 
 def test_versions_are_known_to_compat_only() -> None:
     """No other file asks which fairseq or torch is installed."""
-    asks: Set[str] = set()
+    asks: set[str] = set()
     for path, _ in sources():
         text = path.read_text(encoding="utf-8")
         if layer_of(path) not in {"compat", "cli"}:
@@ -109,7 +134,7 @@ def test_modules_do_nothing_at_import_but_define_and_register() -> None:
     assert busy == []
 
 
-def public(body: List[ast.stmt]) -> Iterator[ast.stmt]:
+def public(body: list[ast.stmt]) -> Iterator[ast.stmt]:
     """The public functions and classes of a module, and their public methods."""
     for node in body:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("_"):
@@ -123,7 +148,9 @@ def test_public_functions_are_typed_and_described() -> None:
     for path, tree in sources():
         for node in public(tree.body):
             where = f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"
-            if not ast.get_docstring(node) and (isinstance(node, ast.ClassDef) or len(node.body) > 3):
+            if not ast.get_docstring(node) and (
+                isinstance(node, ast.ClassDef) or len(node.body) > 3
+            ):
                 lacking.append(f"{where} has no docstring")
             if isinstance(node, ast.FunctionDef):
                 arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]

@@ -1,14 +1,21 @@
 """Every message of ours says what was found, what was expected or what to do, in one style."""
 
 import re
-from functools import lru_cache
-from typing import Iterator, List, Set
+from collections.abc import Iterator
+from functools import cache
 
 import pytest
 
 from tests.docs.commands import known_options, markdown_files
 from tests.messages import (
-    FOLDERS, OURS, ROOT, Message, Module, Reader, Unreadable, project,
+    FOLDERS,
+    OURS,
+    ROOT,
+    Message,
+    Module,
+    Reader,
+    Unreadable,
+    project,
 )  # fmt: skip
 
 LONGEST = 300  # characters, without those of the values
@@ -27,8 +34,8 @@ OTHERS_OPTIONS = {"--nproc-per-node", "--no-python", "--option"}
 VALUE = re.compile(r"\[\[.*?\]\](?!\])", re.DOTALL)
 
 
-@lru_cache(maxsize=None)
-def documented() -> Set[str]:
+@cache
+def documented() -> set[str]:
     """The names that a user can have read: those of the documentation and of the options."""
     text = "\n".join(path.read_text(encoding="utf-8") for path in markdown_files())
     return set(re.findall(r"\w+", text)) | {o[2:].replace("-", "_") for o in known_options()}
@@ -61,11 +68,11 @@ def lacks(message: Message) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def messages() -> List[Message]:
+def messages() -> list[Message]:
     return list(Reader(project()).messages())
 
 
-def test_every_message_says_what_was_found_and_what_to_do(messages: List[Message]) -> None:
+def test_every_message_says_what_was_found_and_what_to_do(messages: list[Message]) -> None:
     wrong = [f"{m.place} {fault}: {m.text}" for m in messages for fault in lacks(m)]
     assert not wrong, "\n".join(wrong)
     assert len({message.place for message in messages}) > 300
@@ -90,7 +97,7 @@ def test_messages_of_scripts_say_it_too() -> None:
     assert len(found) > 25
 
 
-def read(source: str) -> List[str]:
+def read(source: str) -> list[str]:
     """The messages of one module, and what is wrong with them."""
     errors = Module("errors.py", "class ConfigError(ValueError):\n    pass")
     return [message.text for message in Reader([errors, Module("made.py", source)]).messages()]

@@ -1,6 +1,6 @@
 """What must hold for every preset and every set of options, on models."""
 
-from typing import Callable, Dict, List, Optional, Tuple
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ EVAL = ["--dropout", "0", "--attention-dropout", "0", "--activation-dropout", "0
 Build = Callable[..., nn.Module]
 
 
-def small(make_model: Build, system: List[str]) -> nn.Module:
+def small(make_model: Build, system: list[str]) -> nn.Module:
     """A small float64 model in evaluation mode, its biases and gates not at zero."""
     model = make_model(system[1], *SMALL, *system[2:]).double().eval()
     for name, parameter in model.named_parameters():
@@ -26,7 +26,7 @@ def small(make_model: Build, system: List[str]) -> nn.Module:
     return model
 
 
-def sentences(lengths: List[int], side: str) -> Tensor:
+def sentences(lengths: list[int], side: str) -> Tensor:
     """Random sentences with EOS, padded on a side: (B, S)."""
     batch = torch.full((len(lengths), max(lengths)), PAD)
     for row, length in zip(batch, lengths):
@@ -46,13 +46,13 @@ def targets(count: int, length: int) -> Tensor:
     return torch.cat([torch.full((count, 1), EOS), words], dim=1)
 
 
-def encode(model: nn.Module, source: Tensor) -> Dict[str, List[Tensor]]:
+def encode(model: nn.Module, source: Tensor) -> dict[str, list[Tensor]]:
     return model.encoder(source, true_lengths(source))
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_sentence_alone_equals_sentence_in_a_padded_batch(
-    make_model: Build, system: List[str], side: str
+    make_model: Build, system: list[str], side: str
 ) -> None:
     model = small(make_model, system)
     lengths = [9, 1, 5, 2]
@@ -72,7 +72,7 @@ def test_sentence_alone_equals_sentence_in_a_padded_batch(
         torch.testing.assert_close(states, expected, rtol=1e-9, atol=1e-11)
 
 
-def test_padding_side_changes_nothing(make_model: Build, system: List[str]) -> None:
+def test_padding_side_changes_nothing(make_model: Build, system: list[str]) -> None:
     model = small(make_model, system)
     left, target = sentences([7, 3, 5], "left"), targets(3, 4)
     right = torch.full_like(left, PAD)
@@ -84,7 +84,7 @@ def test_padding_side_changes_nothing(make_model: Build, system: List[str]) -> N
     torch.testing.assert_close(on_left, on_right, rtol=1e-9, atol=1e-11)
 
 
-def beam_order(beams: int, keep: List[int], generator: torch.Generator) -> Tensor:
+def beam_order(beams: int, keep: list[int], generator: torch.Generator) -> Tensor:
     """A re-ordering as beam search makes it: within the sentences kept, in their order."""
     return torch.cat(
         [s * beams + torch.randint(beams, (beams,), generator=generator) for s in keep]
@@ -93,7 +93,7 @@ def beam_order(beams: int, keep: List[int], generator: torch.Generator) -> Tenso
 
 @pytest.mark.parametrize("beamable", [False, True], ids=["plain", "beamable"])
 def test_incremental_decoding_equals_teacher_forcing(
-    make_model: Build, system: List[str], beamable: bool
+    make_model: Build, system: list[str], beamable: bool
 ) -> None:
     """Step by step, with beams re-ordered at every step and sentences that finish."""
     model = small(make_model, system)
@@ -124,9 +124,7 @@ def test_incremental_decoding_equals_teacher_forcing(
     assert len(kept) == 1
 
 
-def test_reordering_carries_the_recurrence_encoder(
-    make_model: Build, system: List[str]
-) -> None:
+def test_reordering_carries_the_recurrence_encoder(make_model: Build, system: list[str]) -> None:
     model = small(make_model, system)
     source = sentences([6, 4, 2], "left")
     order = torch.tensor([2, 0, 0])
@@ -139,9 +137,7 @@ def test_reordering_carries_the_recurrence_encoder(
 
 
 @pytest.mark.slow_options
-def test_every_parameter_has_a_gradient(
-    make_model: Build, system: List[str]
-) -> None:
+def test_every_parameter_has_a_gradient(make_model: Build, system: list[str]) -> None:
     model = make_model(system[1], *SMALL, *system[2:], *EVAL)
     source = sentences([6, 4, 5], "left")
     logits, _ = model(source, true_lengths(source), targets(3, 5))
@@ -154,7 +150,7 @@ def test_every_parameter_has_a_gradient(
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["fp16", "bf16"])
 def test_half_precision_stays_finite(
-    make_model: Build, system: List[str], dtype: torch.dtype
+    make_model: Build, system: list[str], dtype: torch.dtype
 ) -> None:
     model = make_model(system[1], *SMALL, *system[2:], *EVAL)
     source, target = sentences([300, 4, 50], "left"), targets(3, 40)
@@ -179,9 +175,7 @@ WAYS = {"recurrence": ["top", "all"], "mixture": ["dense", "chunked"]}
 
 
 @pytest.mark.parametrize("way", [0, 1])
-def test_closed_parts_are_the_stock_transformer(
-    make_model: Build, preset: str, way: int
-) -> None:
+def test_closed_parts_are_the_stock_transformer(make_model: Build, preset: str, way: int) -> None:
     """Bit for bit: a closed part leaves no trace, neither in fairseq's Transformer nor in a T5."""
     # Closing SRformer, with one segment, is in test_srformer.py: its arithmetic is another.
     config = ARCH_MODEL_REGISTRY[preset].config_class()
@@ -207,7 +201,7 @@ def test_closed_parts_are_the_stock_transformer(
 
 @pytest.mark.parametrize("norm", [[], ["--encoder-normalize-before", "--decoder-normalize-before"]])
 def test_without_parts_is_the_stock_transformer(
-    make_model: Build, transformer: str, norm: List[str]
+    make_model: Build, transformer: str, norm: list[str]
 ) -> None:
     model = make_model(transformer, *SMALL, *norm, *PLAIN).eval()
     stock = make_model(*stock_of(["--arch", transformer])[1:], *SMALL, *norm).eval()
@@ -238,7 +232,7 @@ def decode(model: nn.Module, source: Tensor, target: Tensor) -> Tensor:
     return torch.cat(logits, dim=1)
 
 
-def test_recurrence_reads_the_source(make_model: Build, system: List[str]) -> None:
+def test_recurrence_reads_the_source(make_model: Build, system: list[str]) -> None:
     """The second encoder reaches the logits: without it every test above could pass."""
     model = small(make_model, system)
     if model.encoder.recurrence_encoder is None:
@@ -252,7 +246,7 @@ def test_recurrence_reads_the_source(make_model: Build, system: List[str]) -> No
     assert (before - after).abs().max() > 1e-3
 
 
-def order_changes(model: nn.Module) -> Tuple[bool, Optional[Tensor]]:
+def order_changes(model: nn.Module) -> tuple[bool, Tensor | None]:
     """Whether swapping two words changes the recurrence encoder's output."""
     source = torch.tensor([[5, 6, 7, EOS]])
     swapped = torch.tensor([[6, 5, 7, EOS]])
@@ -270,7 +264,7 @@ def order_changes(model: nn.Module) -> Tuple[bool, Optional[Tensor]]:
     ids=["biarn", "biarn-positions", "birnn"],
 )
 def test_biarn_sees_order_only_through_positions(
-    make_model: Build, flags: List[str], seen: bool
+    make_model: Build, flags: list[str], seen: bool
 ) -> None:
     """Content attention over embeddings without positions is blind to their order."""
     model = small(make_model, ["--arch", "transformer_biarn", *flags])

@@ -1,7 +1,7 @@
 """Layers and fusions equal the papers' equations written for one sentence and position."""
 
 from argparse import Namespace
-from typing import Callable, List, Tuple
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ CLOSE = {"rtol": 1e-5, "atol": 1e-6}  # fairseq's softmax is float32 in any dtyp
 
 
 @pytest.fixture(params=NORMS.values(), ids=NORMS.keys())
-def norm_flags(request: pytest.FixtureRequest) -> List[str]:
+def norm_flags(request: pytest.FixtureRequest) -> list[str]:
     return request.param
 
 
@@ -34,12 +34,12 @@ def norm_of(module: nn.Module) -> Callable[[Tensor], Tensor]:
 
 
 def feed_forward(layer: nn.Module) -> Callable[[Tensor], Tensor]:
-    return lambda x: layer.fc2.weight.mv(
-        (layer.fc1.weight.mv(x) + layer.fc1.bias).clamp(min=0)
-    ) + layer.fc2.bias
+    return lambda x: (
+        layer.fc2.weight.mv((layer.fc1.weight.mv(x) + layer.fc1.bias).clamp(min=0)) + layer.fc2.bias
+    )
 
 
-def same_with_gradients(fast: Tensor, slow: Tensor, inputs: List[Tensor]) -> None:
+def same_with_gradients(fast: Tensor, slow: Tensor, inputs: list[Tensor]) -> None:
     torch.testing.assert_close(fast, slow, **CLOSE)
     weight = torch.randn_like(slow)
     for a, b in zip(
@@ -52,7 +52,7 @@ def same_with_gradients(fast: Tensor, slow: Tensor, inputs: List[Tensor]) -> Non
 @pytest.mark.parametrize("kind", ["biarn", "birnn"])
 @pytest.mark.parametrize("layers", [1, 3])
 def test_recurrence_encoder(
-    make_model: Build, norm_flags: List[str], kind: str, layers: int
+    make_model: Build, norm_flags: list[str], kind: str, layers: int
 ) -> None:
     """Eqs. 7-8, layer by layer; REC itself is compared with its loops in test_ops."""
     flags = ["--recurrence", kind, "--recurrence-layers", str(layers)]
@@ -80,7 +80,7 @@ def test_recurrence_encoder(
         same_with_gradients(fast, slow, [x])
 
 
-def attend(module: nn.Module, memory: List[Tensor]) -> Callable[[Tensor], Tensor]:
+def attend(module: nn.Module, memory: list[Tensor]) -> Callable[[Tensor], Tensor]:
     """fairseq's multi-head attention over one sentence, head by head."""
 
     def function(x: Tensor) -> Tensor:
@@ -96,7 +96,7 @@ def attend(module: nn.Module, memory: List[Tensor]) -> Callable[[Tensor], Tensor
     return function
 
 
-def fusion_inputs() -> Tuple[Tensor, Tensor, Tensor, Tensor]:
+def fusion_inputs() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """C_self, D (T, B, C), H_r (L, B, 2C) and its mask."""
     c, d = torch.randn(2, 4, 2, 16, dtype=torch.float64).requires_grad_()
     states = torch.randn(5, 2, 32, dtype=torch.float64, requires_grad=True)
@@ -104,7 +104,7 @@ def fusion_inputs() -> Tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("gate", ["vector", "scalar", None])
-def test_fusion(make_model: Build, norm_flags: List[str], gate: str) -> None:
+def test_fusion(make_model: Build, norm_flags: list[str], gate: str) -> None:
     """Eqs. 14-18: what the feed-forward network of the fused layer reads."""
     flags = ["--recurrence-fusion", "gated_sum", "--recurrence-gate", gate] if gate else []
     model = randomised(make_model("transformer_biarn", *SMALL, *norm_flags, *flags))
@@ -126,7 +126,7 @@ def test_fusion(make_model: Build, norm_flags: List[str], gate: str) -> None:
             same_with_gradients(fast[t, b], slow, [d, states] + ([c] if gate else []))
 
 
-def test_fused_decoder_layer(make_model: Build, norm_flags: List[str]) -> None:
+def test_fused_decoder_layer(make_model: Build, norm_flags: list[str]) -> None:
     """Eqs. 4, 5, 18 and 19: the sub-layers in their order, for one sentence, causal."""
     model = randomised(make_model("transformer_biarn", *SMALL, *norm_flags))
     layer: FusedDecoderLayer = model.decoder.layers[-1]
@@ -152,7 +152,7 @@ def test_fused_decoder_layer(make_model: Build, norm_flags: List[str]) -> None:
     "flags, expected",
     [([], [False, False, True]), (["all"], [True] * 3), (["2"], [False, True, True])],
 )
-def test_which_layers_are_fused(make_model: Build, flags: List[str], expected: List[bool]) -> None:
+def test_which_layers_are_fused(make_model: Build, flags: list[str], expected: list[bool]) -> None:
     option = ["--recurrence-fused-layers", *flags] if flags else []
     model = make_model("transformer_biarn", *SMALL, "--decoder-layers", "3", *option)
     assert [layer.fuses_recurrence for layer in model.decoder.layers] == expected

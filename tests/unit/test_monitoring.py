@@ -4,8 +4,9 @@ import copy
 import math
 import re
 from argparse import Namespace
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Callable, Dict, Iterator, List, Tuple
+from typing import Any
 
 import pytest
 import torch
@@ -22,7 +23,7 @@ from fairseq_recur.modules.observed import Observed
 from fairseq_recur.modules.recurrence import SATURATED
 from fairseq_recur.modules.srformer import SRformerAttention
 from fairseq_recur.ops import naive
-from tests.conftest import LANGUAGE_MODELS, OURS, PLAIN, SEGMENTS, SMALL, STRUCTURES
+from tests.conftest import LANGUAGE_MODELS, OURS, SEGMENTS, SMALL, STRUCTURES
 from tests.unit.test_language_model import SMALL_LM
 from tests.unit.test_model_properties import PAD, sentences, targets, true_lengths
 
@@ -60,7 +61,7 @@ def build(dictionary: Dictionary) -> Build:
     return make
 
 
-def batch(lengths: Tuple[int, ...] = (9, 1, 5, 2), side: str = "left") -> Tuple[Tensor, ...]:
+def batch(lengths: tuple[int, ...] = (9, 1, 5, 2), side: str = "left") -> tuple[Tensor, ...]:
     """Sources with padding, their lengths, and decoder inputs with padding to the right."""
     source = sentences(list(lengths), side)
     target = targets(len(lengths), 7)
@@ -70,16 +71,16 @@ def batch(lengths: Tuple[int, ...] = (9, 1, 5, 2), side: str = "left") -> Tuple[
 
 
 @contextmanager
-def log() -> Iterator[Dict[str, Any]]:
+def log() -> Iterator[dict[str, Any]]:
     """A line of the training log, complete after the with."""
-    line: Dict[str, Any] = {}
+    line: dict[str, Any] = {}
     with metrics.aggregate(new_root=True) as logged:
         yield line
     line.update(logged.get_smoothed_values())
     line.setdefault("step_time", None)
 
 
-def update(model: nn.Module, inputs: Tuple[Tensor, ...], number: int = 0) -> Dict[str, Any]:
+def update(model: nn.Module, inputs: tuple[Tensor, ...], number: int = 0) -> dict[str, Any]:
     """What the log has after one update's forward pass."""
     with log() as line:
         model.train().set_num_updates(number)
@@ -95,14 +96,14 @@ def noisy(model: nn.Module) -> nn.Module:
     return model.double()
 
 
-def shown(line: Dict[str, Any]) -> List[str]:
+def shown(line: dict[str, Any]) -> list[str]:
     return sorted(name for name in line if name != "step_time")
 
 
 # ---- every preset
 
 
-def language_model_input() -> Tuple[Tensor]:
+def language_model_input() -> tuple[Tensor]:
     return (targets(3, 6),)
 
 
@@ -183,7 +184,7 @@ MATRICES = {
 
 
 @pytest.mark.parametrize("flags", MATRICES.values(), ids=MATRICES)
-def test_rem_is_the_largest_row_sum(build: Build, flags: List[str]) -> None:
+def test_rem_is_the_largest_row_sum(build: Build, flags: list[str]) -> None:
     model = build("rsa_transformer", *SMALL, "--rsa-gate-init", "0.5", *flags).double()
     found = of_parameters(model)
     for layer, module in zip(LAYERS, (m for m in model.modules() if isinstance(m, Mixture))):
@@ -221,9 +222,7 @@ def test_rem_of_learned_matrices(build: Build, part: str) -> None:
         assert found[f"rem_{layer}"].value == pytest.approx(largest, rel=1e-6)
 
 
-def test_exploding_matrix_is_told_once(
-    build: Build, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_exploding_matrix_is_told_once(build: Build, caplog: pytest.LogCaptureFixture) -> None:
     model = build("rsa_transformer", *SMALL).train()
     model.set_num_updates(0)
     assert caplog.messages == []
@@ -235,7 +234,7 @@ def test_exploding_matrix_is_told_once(
     assert "rem_encoder_0" in message and "--rsa-normalize" in message
 
 
-def rms_singular(blocks: List[Tensor]) -> float:
+def rms_singular(blocks: list[Tensor]) -> float:
     values = torch.cat([torch.linalg.svdvals(block.detach()) for block in blocks])
     return math.sqrt(sum(float(v) ** 2 for v in values) / len(values))
 
@@ -276,8 +275,8 @@ def test_sigma(build: Build) -> None:
 
 
 def neurons_by_loops(
-    module: SRformerAttention, keys: Tensor, values: Tensor, steps: List[int]
-) -> List[Tensor]:
+    module: SRformerAttention, keys: Tensor, values: Tensor, steps: list[int]
+) -> list[Tensor]:
     """The membranes of one head of one sentence, over the threshold, step by step."""
     weight, leak, threshold = module.neuron.values()
     size = module.size
@@ -313,7 +312,7 @@ NEURONS = {
 @pytest.mark.parametrize("flags", NEURONS.values(), ids=NEURONS)
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_spikes_and_membranes_are_those_of_algorithm_1(
-    build: Build, flags: List[str], side: str
+    build: Build, flags: list[str], side: str
 ) -> None:
     model = build(
         "srformer", *SMALL, *NO_DROPOUT, "--srformer-threshold-init", "0.3", *flags
@@ -324,7 +323,7 @@ def test_spikes_and_membranes_are_those_of_algorithm_1(
     hook = module.k_proj.register_forward_hook(lambda m, args, out: encoded.update(k=args[0]))
     line = update(model, inputs)
     hook.remove()
-    found: List[Tensor] = []
+    found: list[Tensor] = []
     hidden = model.encoder(inputs[0], inputs[1])["encoder_out"][0]
     assert encoded["k"].size(2) == hidden.size(2)
     for b, length in enumerate(inputs[1].tolist()):
@@ -362,7 +361,7 @@ def test_fusion_gate_is_lambda_at_real_positions(build: Build, gate: str) -> Non
             "--recurrence-fused-layers", "all", "--recurrence-gate", gate,
         )
     )  # fmt: skip
-    seen: Dict[int, Tuple[Tensor, ...]] = {}
+    seen: dict[int, tuple[Tensor, ...]] = {}
     for index, layer in enumerate(model.decoder.layers):
         layer.fusion.register_forward_hook(
             lambda module, inputs, out, index=index: seen.update({index: inputs})
@@ -390,9 +389,9 @@ def test_fusion_gate_is_lambda_at_real_positions(build: Build, gate: str) -> Non
 @pytest.mark.parametrize(
     "flags", [[], ["--recurrence", "birnn"], "--recurrence-steps -1 --recurrence-layers 2".split()]
 )
-def test_saturation_counts_real_states(build: Build, flags: List[str]) -> None:
+def test_saturation_counts_real_states(build: Build, flags: list[str]) -> None:
     model = noisy(build("transformer_biarn", *SMALL, *NO_DROPOUT, *flags))
-    seen: List[Tensor] = []
+    seen: list[Tensor] = []
     layers = model.encoder.recurrence_encoder.layers
     for layer in layers:
         layer.recurrence.register_forward_hook(lambda module, inputs, out: seen.append(out))
@@ -459,7 +458,7 @@ def test_a_line_has_the_mean_of_its_looks_or_the_last(build: Build) -> None:
 
 def test_nothing_is_observed_but_a_look(build: Build) -> None:
     model = build("srformer", *SMALL, *ALL, "--monitor-interval", "2")
-    calls: List[str] = []
+    calls: list[str] = []
     for module in model.modules():
         if isinstance(module, Observed):
             module.observe = lambda name, *rest: calls.append(name)
@@ -491,12 +490,14 @@ def test_recomputation_is_not_counted(build: Build) -> None:
     inputs = batch()
     lines = []
     for each in (model, again):
-        calls: List[str] = []
+        calls: list[str] = []
         for module in each.modules():
             if isinstance(module, Observed):
+
                 def observe(name: str, *rest: Any, module: Observed = module) -> None:
                     calls.append(name)
                     Observed.observe(module, name, *rest)
+
                 module.observe = observe
         with log() as line:
             each.train().set_num_updates(0)
@@ -507,9 +508,7 @@ def test_recomputation_is_not_counted(build: Build) -> None:
 
 
 def test_a_dropped_layer_has_no_value(build: Build) -> None:
-    model = build(
-        "srformer", *SMALL, *NO_DROPOUT, *SEGMENTS, "--decoder-layerdrop", "0.5", *EVERY
-    )
+    model = build("srformer", *SMALL, *NO_DROPOUT, *SEGMENTS, "--decoder-layerdrop", "0.5", *EVERY)
     assert type(model.decoder.layers).__name__ == "LayerDropModuleList"
     inputs, seen, ran = batch(), set(), []
     for index in (0, 1):
@@ -532,7 +531,7 @@ def test_the_mean_is_over_all_workers(build: Build, monkeypatch: pytest.MonkeyPa
     model = noisy(build("srformer", *SMALL, *NO_DROPOUT, *ALL))
     inputs, others = batch((9, 4)), batch((3, 2, 2))
     apart = [update(model, each) for each in (inputs, others)]
-    sent: List[Tensor] = []
+    sent: list[Tensor] = []
     monkeypatch.setattr(monitoring.distributed, "get_data_parallel_world_size", lambda: 2)
 
     def keep(moments: Tensor, group: Any) -> Tensor:

@@ -2,9 +2,9 @@
 
 import os
 import stat
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
-from typing import Callable, List, Optional, Tuple
 
 import pytest
 import torch
@@ -25,7 +25,7 @@ ARGUMENTS = (NAME, torch.float32)
 
 
 @pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> List[bool]:
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Grows with each forward pass of the compiled code."""
     made, forward = [], CompiledSegmentedRecurrent.forward
     counting = staticmethod(lambda *args: (made.append(True), forward(*args))[1])
@@ -33,19 +33,19 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> List[bool]:
     return made
 
 
-def small_parameters(width: int = WIDTH) -> List[Tensor]:
+def small_parameters(width: int = WIDTH) -> list[Tensor]:
     weight, leak, threshold = parameters(width)
     return [(weight.detach() / width**0.5).requires_grad_(), leak, threshold]
 
 
 def run(
-    inputs: List[Tensor], size: int, target: int, compiled: bool = True, scale: float = 1.0,
+    inputs: list[Tensor], size: int, target: int, compiled: bool = True, scale: float = 1.0,
     norm: str = "key", current: bool = False, dropout: float = 0.0, masked: bool = True,
-) -> Tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """O_S and O_R of (B, H, T, D)."""
     q, k, v, *scalars = inputs
     plan = visits((k.size(2),) * len(q), (target,) * len(q), q.size(2), size, q.device)
-    mask: Optional[Tensor] = None
+    mask: Tensor | None = None
     if masked:
         mask = last_mask(k.size(2), size, plan.steps).expand(len(q), -1, -1, -1, -1)
     outputs = segmented_recurrent(
@@ -57,7 +57,7 @@ def run(
 
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("size,target", [(64, 5), (16, 5), (24, 9), (3, 70)])
-def test_it_equals_the_loops(length: int, size: int, target: int, calls: List[bool]) -> None:
+def test_it_equals_the_loops(length: int, size: int, target: int, calls: list[bool]) -> None:
     """Segments smaller than, as large as, and larger than a head; some without a query."""
     inputs = [*heads(length, 7, 2, WIDTH), *small_parameters()]
     if target >= -(-length // size):
@@ -69,7 +69,7 @@ def test_it_equals_the_loops(length: int, size: int, target: int, calls: List[bo
 @pytest.mark.parametrize("norm,current", list(product(NORMS, [False, True])))
 def test_it_knows_norms_and_the_current_segment(size: int, norm: str, current: bool) -> None:
     inputs = [*heads(50, 9, 2, WIDTH), *small_parameters()]
-    options = dict(norm=norm, current=current)
+    options = {"norm": norm, "current": current}
     slow = by_loops(inputs, size, 9, **options)
     assert_same(run(inputs, size, 9, **options), slow, inputs)
 
@@ -82,7 +82,7 @@ def test_it_equals_torchs_operations(queries: int, size: int, width: int) -> Non
     inputs = [torch.randn(*s, dtype=torch.float64, requires_grad=True) for s in shapes]
     inputs += small_parameters(width)
 
-    def both(compiled: bool) -> Tuple[Tensor, Tensor]:
+    def both(compiled: bool) -> tuple[Tensor, Tensor]:
         torch.manual_seed(3)
         return run(inputs, size, queries, compiled, scale=0.3, dropout=0.3, masked=size != 100)
 
@@ -94,7 +94,7 @@ def test_single_precision_is_that_of_torchs_operations() -> None:
     double = [*heads(700, 300, 4, 64), *small_parameters(64)]
     single = [x.detach().float().requires_grad_() for x in double]
 
-    def results(inputs: List[Tensor], compiled: bool) -> List[Tensor]:
+    def results(inputs: list[Tensor], compiled: bool) -> list[Tensor]:
         outputs = run(inputs, 64, 300, compiled, scale=0.125, masked=False)
         grads = torch.autograd.grad(sum(x.square().sum() for x in outputs), inputs)
         return [x.double().detach() for x in (*outputs, *grads)]
@@ -148,19 +148,23 @@ def test_hidden_scores_give_zero_weights() -> None:
 WIDE = "--encoder-embed-dim 32 --encoder-attention-heads 2 --decoder-attention-heads 2".split()
 
 
-@pytest.mark.parametrize("form,expected", [("auto", True), ("recomputed", False), ("stored", False)])
+@pytest.mark.parametrize(
+    "form,expected", [("auto", True), ("recomputed", False), ("stored", False)]
+)
 def test_model_is_the_same_with_and_without(
-    make_model: Callable[..., nn.Module], calls: List[bool], form: str, expected: bool
+    make_model: Callable[..., nn.Module], calls: list[bool], form: str, expected: bool
 ) -> None:
     """Padding on both sides, in float64; the flag decides which code runs."""
     flags = ["--arch", "srformer", *WIDE, "--segment-size", "2", "--target-length", "5"]
     source, target = sentences([6, 3, 5], "left"), targets(3, 5)
 
-    def results(form: str) -> List[Tensor]:
+    def results(form: str) -> list[Tensor]:
         torch.manual_seed(1)
         model = small(make_model, [*flags, "--srformer-form", form])
         logits, _ = model(source, true_lengths(source), target)
-        grads = torch.autograd.grad(logits.square().sum(), list(model.parameters()), allow_unused=True)
+        grads = torch.autograd.grad(
+            logits.square().sum(), list(model.parameters()), allow_unused=True
+        )
         return [logits, *(g for g in grads if g is not None)]
 
     ours = results(form)

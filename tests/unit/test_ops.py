@@ -1,6 +1,6 @@
 """Every fast function equals its naive reference: outputs and all gradients, in float64."""
 
-from typing import Callable, List, Sequence, Tuple
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ def random(*shape: int) -> Tensor:
     return torch.randn(shape, dtype=torch.float64, requires_grad=True)
 
 
-def padded_batch(length: int, width: int, side: str) -> Tuple[Tensor, Tensor, List[List[Tensor]]]:
+def padded_batch(length: int, width: int, side: str) -> tuple[Tensor, Tensor, list[list[Tensor]]]:
     """Three sentences of different lengths: the batch, its mask, the real tokens of each."""
     lengths = [length, length, length] if side == "none" else [length, (length + 1) // 2, 1]
     x = random(3, length, width)
@@ -65,7 +65,13 @@ def test_real_tokens_first(side: str) -> None:
 
 
 def test_gru_step() -> None:
-    x, h, w_x, w_h, bias = random(2, 5, 3), random(2, 5, 4), random(2, 12, 3), random(2, 12, 4), random(2, 4)
+    x, h, w_x, w_h, bias = (
+        random(2, 5, 3),
+        random(2, 5, 4),
+        random(2, 12, 3),
+        random(2, 12, 4),
+        random(2, 4),
+    )
     slow = [
         [naive.gru(x[n, b], h[n, b], w_x[n], w_h[n], bias[n]) for b in range(5)] for n in range(2)
     ]
@@ -121,7 +127,9 @@ def test_dot_product_attention(length: int, side: str) -> None:
                 [
                     torch.stack(
                         [
-                            naive.dot_product_attention(query[b, h, n], [w_k[h].mv(v) for v in s], s)
+                            naive.dot_product_attention(
+                                query[b, h, n], [w_k[h].mv(v) for v in s], s
+                            )
                             for n in range(2)
                         ]
                     )
@@ -134,7 +142,7 @@ def test_dot_product_attention(length: int, side: str) -> None:
     assert_same(fast, slow, [values] if length == 1 else [query, values, w_k])
 
 
-def reference_attend(module: BiARN, tokens: List[Tensor]) -> Callable[[Tensor], Tensor]:
+def reference_attend(module: BiARN, tokens: list[Tensor]) -> Callable[[Tensor], Tensor]:
     """The attention of a BiARN over one sentence, for one state."""
     att = module.attention
     if hasattr(att, "score"):

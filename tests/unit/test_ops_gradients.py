@@ -5,8 +5,9 @@ The ops are found in the package: one without a case here fails.
 
 import inspect
 import pkgutil
+from collections.abc import Callable
 from importlib import import_module
-from typing import Any, Callable, Dict, List, NamedTuple, Set
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -44,7 +45,7 @@ class Case(NamedTuple):
     """
 
     run: Callable[..., Any]
-    shapes: List[tuple]
+    shapes: list[tuple]
     positive: tuple = ()
     half: bool = True
 
@@ -61,7 +62,7 @@ def heads_of(x: Tensor) -> Tensor:
     return torch.sigmoid(x)
 
 
-CASES: Dict[str, Case] = {
+CASES: dict[str, Case] = {
     "additive_attention": Case(
         lambda q, k, w, v: attention.additive_attention(q, k, w, v, PADDING),
         [(B, T, D), (B, S, D), (D,), (B, S, 5)],
@@ -158,7 +159,7 @@ CASES: Dict[str, Case] = {
     ),
 }  # fmt: skip
 
-NO_GRADIENT: Dict[str, str] = {
+NO_GRADIENT: dict[str, str] = {
     "at_least_float32": "a cast",
     "real_tokens_first": "whole numbers",
     "hidden_keys": "booleans",
@@ -171,7 +172,7 @@ NO_GRADIENT: Dict[str, str] = {
 }
 
 
-def differentiable() -> Set[str]:
+def differentiable() -> set[str]:
     """The public functions of the ops that return tensors."""
     found = set()
     for info in pkgutil.iter_modules(ops.__path__):
@@ -185,7 +186,7 @@ def differentiable() -> Set[str]:
     return found
 
 
-def inputs(case: Case, dtype: torch.dtype, scale: float = 1.0) -> List[Tensor]:
+def inputs(case: Case, dtype: torch.dtype, scale: float = 1.0) -> list[Tensor]:
     """Random tensors, the positive ones between 0.5 and 1.5."""
     made = [scale * torch.randn(shape, dtype=torch.float64) for shape in case.shapes]
     for number in case.positive:
@@ -203,7 +204,7 @@ def test_gradients(name: str) -> None:
     assert torch.autograd.gradcheck(CASES[name].run, inputs(CASES[name], torch.float64))
 
 
-def whole(outputs: Any) -> List[Tensor]:
+def whole(outputs: Any) -> list[Tensor]:
     return list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
 
 

@@ -1,6 +1,6 @@
 """Random sizes, lengths and masks: every fast op is its reference, in outputs and gradients."""
 
-from typing import Callable, Dict, List, Tuple
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -31,7 +31,7 @@ Draw = Callable[[st.SearchStrategy], int]
 
 LENGTH, WIDTH, BATCH = st.integers(1, 9), st.integers(1, 5), st.integers(1, 3)
 
-PROPERTIES: Dict[str, Callable[[Draw], None]] = {}
+PROPERTIES: dict[str, Callable[[Draw], None]] = {}
 
 
 def holds(check: Callable[[Draw], None]) -> Callable[[Draw], None]:
@@ -54,7 +54,7 @@ def check(name: str, examples: int) -> None:
     run()
 
 
-def batch(draw: Draw, width: int) -> Tuple[Tensor, Tensor, List[List[Tensor]]]:
+def batch(draw: Draw, width: int) -> tuple[Tensor, Tensor, list[list[Tensor]]]:
     """Sentences of at least one token among padding anywhere: the batch, the mask, the tokens."""
     sentences, length = draw(BATCH), draw(LENGTH)
     x = random(sentences, length, width)
@@ -63,13 +63,13 @@ def batch(draw: Draw, width: int) -> Tuple[Tensor, Tensor, List[List[Tensor]]]:
     return x, mask, [[x[b, j] for j in range(length) if not mask[b, j]] for b in range(sentences)]
 
 
-def used(inputs: List[Tensor], output: Tensor) -> List[Tensor]:
+def used(inputs: list[Tensor], output: Tensor) -> list[Tensor]:
     """The inputs that the reference reads: it has no gradient for others."""
     found = torch.autograd.grad(output.sum(), inputs, retain_graph=True, allow_unused=True)
     return [x for x, gradient in zip(inputs, found) if gradient is not None]
 
 
-def same(fast: Tensor, slow: Tensor, inputs: List[Tensor]) -> None:
+def same(fast: Tensor, slow: Tensor, inputs: list[Tensor]) -> None:
     assert_same(fast, slow, used(inputs, slow))
 
 
@@ -239,7 +239,11 @@ def mixed_attention(draw: Draw) -> None:
     """One map, or two outputs: the same sum."""
     heads, keys, width, masked = draw(BATCH), draw(LENGTH), draw(WIDTH), draw(st.booleans())
     queries = draw(st.integers(1, keys))
-    q, k, v = random(1, heads, queries, width), random(1, heads, keys, width), random(1, heads, keys, width)
+    q, k, v = (
+        random(1, heads, queries, width),
+        random(1, heads, keys, width),
+        random(1, heads, keys, width),
+    )
     matrix, gate = random(heads, queries, keys), torch.rand(heads, 1, 1).double().requires_grad_()
     mask = causal(queries, keys) if masked else None
     slow = torch.stack([
@@ -255,7 +259,11 @@ def mixed_attention(draw: Draw) -> None:
 def relative_attention(draw: Draw) -> None:
     heads, keys, width, masked = draw(BATCH), draw(LENGTH), draw(WIDTH), draw(st.booleans())
     queries, rows = draw(st.integers(1, keys)), 2 * draw(st.integers(1, 4)) + 1
-    q, k, v = random(1, heads, queries, width), random(1, heads, keys, width), random(1, heads, keys, width)
+    q, k, v = (
+        random(1, heads, queries, width),
+        random(1, heads, keys, width),
+        random(1, heads, keys, width),
+    )
     of_keys, of_values = random(heads, rows, width), random(heads, rows, width)
     mask = causal(queries, keys) if masked else None
     slow = torch.stack([

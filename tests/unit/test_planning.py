@@ -1,8 +1,9 @@
 """The plan's counts beside the real models, and its arithmetic beside sums by hand."""
 
 import math
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Dict, Iterator, List
+from typing import Any
 
 import pytest
 import torch
@@ -24,11 +25,11 @@ from tests.conftest import LANGUAGE_MODELS, SMALL, STRUCTURES
 
 WORDS = 64
 ARCHITECTURES = ["transformer", "bart_base", *STRUCTURES, *LANGUAGE_MODELS]
-DECODER: List[str] = "--decoder-embed-dim 16 --decoder-ffn-embed-dim 24".split()
+DECODER: list[str] = "--decoder-embed-dim 16 --decoder-ffn-embed-dim 24".split()
 """The sizes of a language model, which has no encoder to take them from."""
 
 
-def flags_of(arch: str) -> List[str]:
+def flags_of(arch: str) -> list[str]:
     """A small model, with several segments and without dropout's random masks."""
     sizes = [*SMALL, *DECODER]
     if arch in LANGUAGE_MODELS:
@@ -95,7 +96,7 @@ def test_the_backward_pass_belongs_to_the_same_parts(arch: str) -> None:
     """Each product of the forward pass has two in the backward pass, all parts being inside."""
     built = make(arch, "meta")
     step = trace(built, sample(built, 3, 7, 5))
-    sums: Dict[str, List[int]] = {}
+    sums: dict[str, list[int]] = {}
     for i, operation in enumerate(step.operations):
         sums.setdefault(operation.part, [0, 0])[i >= step.forward] += operation.flops
     counted = {part: flops for part, flops in sums.items() if sum(flops)}
@@ -155,9 +156,7 @@ def test_memory_is_a_line() -> None:
 
 
 @given(st.integers(1, 500), st.integers(1, 16), st.integers(1, 5000), st.integers(0, 3))
-def test_a_batch_is_divided_exactly(
-    parts: int, processes: int, limit: int, rest: int
-) -> None:
+def test_a_batch_is_divided_exactly(parts: int, processes: int, limit: int, rest: int) -> None:
     batch = 64 * parts * processes + rest
     tokens, steps = divided(batch, processes, limit)
     if tokens:

@@ -1,8 +1,9 @@
 """What a model looks at: the weights are those of the equations, and what is drawn is they."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any
 
 import pytest
 import torch
@@ -43,11 +44,12 @@ def small(make_model: Make, arch: str, *flags: str) -> nn.Module:
     return model
 
 
-def arguments_of(model: nn.Module, modules: Dict[Any, nn.Module]) -> Dict[Any, Tuple[tuple, dict]]:
+def arguments_of(model: nn.Module, modules: dict[Any, nn.Module]) -> dict[Any, tuple[tuple, dict]]:
     """What the modules are called with in the pass over the sentence, without any capture."""
-    seen: Dict[Any, Tuple[tuple, dict]] = {}
+    seen: dict[Any, tuple[tuple, dict]] = {}
     handles = []
     for place, module in modules.items():
+
         def keep(_: nn.Module, args: tuple, kwargs: dict, place: Any = place) -> None:
             seen[place] = args, kwargs
 
@@ -73,8 +75,8 @@ def naive_weights(
 
 
 def heads_of(
-    attention: nn.Module, arguments: Tuple[tuple, dict]
-) -> Tuple[List[Tensor], List[Tensor]]:
+    attention: nn.Module, arguments: tuple[tuple, dict]
+) -> tuple[list[Tensor], list[Tensor]]:
     """Each head's projected queries (T, D) and keys (S, D)."""
     query, key = arguments[1]["query"][:, 0], arguments[1]["key"][:, 0]
     with torch.no_grad():
@@ -117,9 +119,9 @@ def test_steps_are_those_of_the_loops(make_model: Make, attention: str) -> None:
         assert not torch.allclose(ways[:, :, 0], ways[:, :, -1], atol=1e-3), "the steps differ"
 
 
-def naive_chain(biarn: nn.Module, tokens: List[Tensor], units: List[Tensor], way: int) -> Tensor:
+def naive_chain(biarn: nn.Module, tokens: list[Tensor], units: list[Tensor], way: int) -> Tensor:
     """One direction by the loops: the weights of its steps, (H, R, S)."""
-    read: List[Tensor] = []
+    read: list[Tensor] = []
     attention, heads = biarn.attention, getattr(biarn.attention, "heads", 1)
 
     def additive(state: Tensor) -> Tensor:
@@ -232,7 +234,7 @@ def test_decoding_looks_at_what_teacher_forcing_does(make_model: Make, name: str
     """And rows sum to one; nothing of the model changes."""
     system = SYSTEMS[name]
     model = small(make_model, *system[1:])
-    run = dict(src_lengths=torch.tensor([len(SOURCE)]), prev_output_tokens=TARGET[None])
+    run = {"src_lengths": torch.tensor([len(SOURCE)]), "prev_output_tokens": TARGET[None]}
     with torch.no_grad():
         before = model(SOURCE[None], **run)[0]
     at_once = look(model, SOURCE, TARGET, EOS)
@@ -327,7 +329,9 @@ def test_panels_of_one_size_have_one_width(make_model: Make) -> None:
     """Whatever their titles are: those that are too long go on in the next line."""
     model = small(make_model, "transformer_biarn", *BIARN_GATED)
     shown = panels(model, look(model, SOURCE, TARGET, EOS), LABELS, ["encoder"])
-    short, long = (replace(shown[0], title=title) for title in ("short", "a title of many words " * 3))
+    short, long = (
+        replace(shown[0], title=title) for title in ("short", "a title of many words " * 3)
+    )
     one, other = boxes([short, long])
     assert one.right == other.right and one.width == other.width
     assert "\n" not in one.title and other.title.split() == long.title.split()

@@ -1,7 +1,7 @@
 """What `from_pretrained` finds in folders and reads off dictionaries, without a model."""
 
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any
 
 import pytest
 import sentencepiece
@@ -43,7 +43,7 @@ def make(folder: Path, *names: str) -> Path:
         (["checkpoint_best.pt", "average.pt"], "average.pt"),
     ],
 )
-def test_checkpoint_that_is_meant(tmp_path: Path, files: List[str], chosen: str) -> None:
+def test_checkpoint_that_is_meant(tmp_path: Path, files: list[str], chosen: str) -> None:
     assert choose_checkpoint(make(tmp_path, *files)).name == chosen
 
 
@@ -65,7 +65,7 @@ def test_checkpoints_that_are_named(tmp_path: Path) -> None:
     ],
 )
 def test_checkpoints_that_are_not_clear(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: List[str], arguments: List[Any],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: list[str], arguments: list[Any],
     message: str,
 ) -> None:  # fmt: skip
     monkeypatch.chdir(make(tmp_path, *files))
@@ -114,7 +114,7 @@ def words(*symbols: str) -> Dictionary:
         ([], "none"),
     ],
 )
-def test_kind_of_subwords(symbols: List[str], kind: str) -> None:
+def test_kind_of_subwords(symbols: list[str], kind: str) -> None:
     assert kind_of(words(*symbols)) == kind
 
 
@@ -175,7 +175,7 @@ def test_codes_of_fastbpe_are_not_given_to_subword_nmt(tmp_path: Path) -> None:
     ],
 )
 def test_codes_that_are_not_there(
-    tmp_path: Path, files: List[str], options: Dict[str, Any], message: str
+    tmp_path: Path, files: list[str], options: dict[str, Any], message: str
 ) -> None:
     for name in files:
         (tmp_path / name).write_text(CODES)
@@ -191,13 +191,13 @@ def test_codes_that_are_not_there(
         ({"bpe": "none", "bpe_codes": "codes"}, "no option 'bpe_codes' .*found none"),
     ],
 )
-def test_options_without_effect(options: Dict[str, Any], message: str) -> None:
+def test_options_without_effect(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         check_options(settings(**options), [SUBWORDS, SUBWORDS])
     check_options(settings(tokenizer="moses", moses_no_escape=True), [SUBWORDS, words("a")])
 
 
-def side(tmp_path: Path, symbols: List[str], **options: Any) -> Text:
+def side(tmp_path: Path, symbols: list[str], **options: Any) -> Text:
     return build_text(words(*symbols), settings(tmp_path, **options), "en", [])
 
 
@@ -217,7 +217,8 @@ def test_each_kind_there_and_back(tmp_path: Path) -> None:
         raw: side(
             tmp_path,
             "T@@ h@@ e b@@ a@@ n@@ k &apos;@@ s d@@ o@@ o@@ r &amp; the u@@ s@@ . h@@ & ; "
-            "p@@ m@@ ;@@ a@@ &@@".split() + ["&apos;s", "&amp;", ".", "e", "r", "k"],
+            "p@@ m@@ ;@@ a@@ &@@".split()
+            + ["&apos;s", "&amp;", ".", "e", "r", "k"],
             tokenizer="moses",
         ),
     }

@@ -1,7 +1,7 @@
 """Probing: sentence representations, and the classifiers that are trained on them."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Callable, Dict, List, Tuple
 
 import pytest
 import torch
@@ -28,7 +28,7 @@ QUICK = Protocol(l2=(1e-5,), batch_size=16, epochs_per_check=2, max_epochs=20, l
 
 # Representations ----------------------------------------------------------------------
 
-MODELS: Dict[str, List[str]] = {
+MODELS: dict[str, list[str]] = {
     "transformer": ["transformer"],
     "biarn": ["transformer_biarn"],
     "birnn": ["transformer_biarn", "--recurrence", "birnn", "--recurrence-layers", "2"],
@@ -52,7 +52,7 @@ def encoder_of(make_model: Build, dictionary: Dictionary) -> Callable[..., Sente
     return make
 
 
-def alone(encoder: SentenceEncoder, sentence: str) -> List[Tensor]:
+def alone(encoder: SentenceEncoder, sentence: str) -> list[Tensor]:
     """The means of one sentence, without a batch: word by word, then the end."""
     words = [encoder.task.source_dictionary.index(word) for word in sentence.split()]
     tokens = torch.tensor([[*words, encoder.task.source_dictionary.eos()]])
@@ -89,11 +89,11 @@ def test_sentences_are_checked(encoder_of: Callable[..., SentenceEncoder]) -> No
         encoder.check(SENTENCES)
 
 
-def task_data(sentences: List[str], labels: List[int]) -> TaskData:
+def task_data(sentences: list[str], labels: list[int]) -> TaskData:
     """A task whose three splits are the same."""
     split = Examples(sentences, labels)
     names = [str(i) for i in range(max(labels) + 1)]
-    return TaskData(TASKS["Length"], names, {s: split for s in ("train", "valid", "test")})
+    return TaskData(TASKS["Length"], names, dict.fromkeys(("train", "valid", "test"), split))
 
 
 def test_splits_get_their_own_rows_and_labels() -> None:
@@ -238,14 +238,14 @@ def test_the_valid_split_chooses_and_the_test_split_tells(
         dropouts.append(dropout)
         return Constant()
 
-    def fake_fit(model: Constant, train: Split, *rest: object) -> Tuple[float, int]:
+    def fake_fit(model: Constant, train: Split, *rest: object) -> tuple[float, int]:
         model.label = len(dropouts) - 1
         return valid[dropouts[-1], rest[-1]], 4
 
     monkeypatch.setattr("fairseq_recur.probing.protocol.fit", fake_fit)
     split = two_inputs(10, True)._replace(labels=torch.tensor([0] * 5 + [1] * 3 + [2] * 2))
     chosen = probe(
-        build, {name: split for name in ("train", "valid", "test")},
+        build, dict.fromkeys(("train", "valid", "test"), split),
         QUICK._replace(l2=(0.1, 0.2), dropout=(0.0, 0.5)), seed=7,
     )  # fmt: skip
     assert chosen == Outcome(seed=7, valid=0.7, test=0.2, l2=0.1, dropout=0.5, epochs=4)
@@ -254,7 +254,7 @@ def test_the_valid_split_chooses_and_the_test_split_tells(
 def test_each_candidate_begins_with_the_seed() -> None:
     splits = {name: two_inputs(50, False) for name in ("train", "valid", "test")}
 
-    def outcome(l2: Tuple[float, ...], seed: int) -> Outcome:
+    def outcome(l2: tuple[float, ...], seed: int) -> Outcome:
         protocol = QUICK._replace(l2=l2, max_epochs=3)
         return probe(lambda d: Classifier("gate", (4, 8), 2, 8, d), splits, protocol, seed)
 

@@ -3,7 +3,6 @@
 import random
 import re
 from pathlib import Path
-from typing import Dict, Set, Tuple
 
 import pytest
 
@@ -35,7 +34,7 @@ def test_files_in_sentevals_format(tmp_path: Path) -> None:
     assert data.sentences() == ["it was .", "it is .", "so it was .", "last", "it is ."]
 
 
-WRONG: Dict[str, Tuple[bytes, str]] = {
+WRONG: dict[str, tuple[bytes, str]] = {
     "two fields": (b"tr\tit was .\n", "line 5: 2 fields in 'tr.tit was .'; expected split, label"),
     "spaces": (b"tr PAST it was .\n", "line 5: 1 field in "),
     "split": (b"dev\tPAST\tit was .\n", "line 5: split 'dev'; expected tr, va or te"),
@@ -109,7 +108,7 @@ def corpus() -> Corpus:
     return Corpus(kept, 1500)
 
 
-def texts(corpus: Corpus) -> Set[str]:
+def texts(corpus: Corpus) -> set[str]:
     return {" ".join(words) for words in corpus.sentences}
 
 

@@ -4,17 +4,17 @@ import logging
 import shutil
 import threading
 from collections import namedtuple
+from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Iterator, List
 
 import pytest
-
-from fairseq_recur.errors import ConfigError
 from recipes.binary import binarize
 from recipes.fetch import Archive, fetch, sha256
 from recipes.steps import Made, need_space, step
+
+from fairseq_recur.errors import ConfigError
 
 CONTENT = bytes(range(256)) * 5000
 
@@ -22,7 +22,7 @@ CONTENT = bytes(range(256)) * 5000
 class Server(SimpleHTTPRequestHandler):
     """Files with ranges, and connections that break when the path starts with /broken."""
 
-    ranges: List[str] = []
+    ranges: list[str] = []
 
     def do_GET(self) -> None:
         name = self.path.rsplit("/", 1)[-1]
@@ -144,9 +144,9 @@ def test_a_mirror_with_its_own_sums(tmp_path: Path) -> None:
 
 
 def test_a_step_is_done_once_and_anew_when_its_inputs_change(tmp_path: Path) -> None:
-    calls: List[str] = []
+    calls: list[str] = []
 
-    def make(name: str, inputs: List[object]) -> Made:
+    def make(name: str, inputs: list[object]) -> Made:
         def fill(folder: Path) -> None:
             calls.append(name)
             (folder / "file").write_text(str(len(calls)))

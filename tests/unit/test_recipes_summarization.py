@@ -4,16 +4,13 @@ import gzip
 import io
 import json
 import shutil
-import tarfile
 import zipfile
 from collections import namedtuple
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any
 
 import pytest
-
-from fairseq_recur.errors import ConfigError
 from recipes import summarization, summary_flags, summary_json
 from recipes.summary_archives import tar_members, zip_lines
 from recipes.summary_choices import AUTO, Choices, choose
@@ -24,6 +21,8 @@ from recipes.summary_papers import arxiv, mediasum
 from recipes.summary_pieces import KINDS, Encode, Gpt2, encode_all, learn
 from recipes.summary_stories import split_story, xsum
 from recipes.summary_texts import READERS, one_line, write_texts
+
+from fairseq_recur.errors import ConfigError
 from tests.docs.commands import parse
 from tests.summarization_mirror import gpt2, tar_gz
 
@@ -55,7 +54,7 @@ def test_a_story() -> None:
     assert split_story("text") == ("text .", "")
 
 
-def members(count: int = 40) -> List[Any]:
+def members(count: int = 40) -> list[Any]:
     return [(f"d/{i}.story", f"{i} is {i * i} {'x' * i}\n".encode() * 20) for i in range(count)]
 
 
@@ -131,7 +130,7 @@ def test_a_wrong_line_of_a_paper_is_named(tmp_path: Path) -> None:
         list(arxiv({"papers": file}, {}))
 
 
-ITEMS: List[Dict[str, Any]] = [
+ITEMS: list[dict[str, Any]] = [
     {"id": "a", "utt": ["x]", "\u2028,{"], "n": 12.5},
     {"id": "b", "deep": {"l": [[{}, {"}": "]"}]]}, "t": 'quote " \\ back'},
     {"id": "c" * 50},
@@ -180,7 +179,7 @@ def test_an_object_without_an_end_is_not_looked_for_in_gigabytes(
     assert text.tell() < 500
 
 
-def interviews(tmp_path: Path, items: List[Dict[str, Any]], **splits: List[str]) -> Dict[str, Path]:
+def interviews(tmp_path: Path, items: list[dict[str, Any]], **splits: list[str]) -> dict[str, Path]:
     files = {"interviews": tmp_path / "i.json", "splits": tmp_path / "s.json"}
     files["interviews"].write_text(json.dumps(items))
     files["splits"].write_text(json.dumps({"train": [], "val": [], "test": [], **splits}))
@@ -203,7 +202,7 @@ def test_interviews(tmp_path: Path) -> None:
         list(mediasum(files, {"speakers": True}))
 
 
-def articles(tmp_path: Path, found: List[Any], **splits: List[str]) -> Dict[str, Path]:
+def articles(tmp_path: Path, found: list[Any], **splits: list[str]) -> dict[str, Path]:
     files = {"articles": tmp_path / "a.tar.gz", "splits": tmp_path / "s.json"}
     tar_gz(files["articles"], [(f"bbc-summary-data/{n}.summary", t.encode()) for n, t in found])
     files["splits"].write_text(json.dumps({"train": [], "validation": [], "test": [], **splits}))
@@ -229,7 +228,7 @@ def test_articles(tmp_path: Path) -> None:
             list(xsum(articles(tmp_path, found_, **splits), options))
 
 
-def documents(*splits: str) -> List[Document]:
+def documents(*splits: str) -> list[Document]:
     return [Document(s, str(i), f"text\n{i}", f"summary {i}") for i, s in enumerate(splits)]
 
 
@@ -303,8 +302,8 @@ def test_all_wrong_settings_are_told_at_once() -> None:
     assert [line[2:].split("=")[0] for line in lines] == names.split()
     assert "did you mean srformer_bart_base?" in lines[0]
     for wrong, message in (
-        (dict(start="bart.base", pieces="t5"), "START=bart.base needs PIECES=gpt2, not t5"),
-        (dict(max_source=2048), "START=bart.base has 1024 positions"),
+        ({"start": "bart.base", "pieces": "t5"}, "START=bart.base needs PIECES=gpt2, not t5"),
+        ({"max_source": 2048}, "START=bart.base has 1024 positions"),
     ):
         with pytest.raises(ConfigError, match=message):
             chosen(**wrong)
@@ -346,7 +345,7 @@ def test_fairseq_searches_with_the_flags(name: str, generation: str) -> None:
     parse(["fairseq-recur", "generate", "data", "--path", "x", *words])
 
 
-def flag(words: List[str], name: str) -> str:
+def flag(words: list[str], name: str) -> str:
     return words[words.index(name) + 1]
 
 

@@ -8,15 +8,11 @@ import sys
 import tarfile
 import zipfile
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Dict, Iterator, List
+from typing import Any
 
 import pytest
-from sacrebleu.metrics import BLEU
-from sacremoses import MosesDetokenizer
-from subword_nmt.learn_bpe import learn_bpe
-
-from fairseq_recur.errors import ConfigError
 from recipes import bpe, sentencepieces
 from recipes.archives import extract
 from recipes.clean import Rules, detokenise_chinese, join_chinese, length, tidy
@@ -30,6 +26,11 @@ from recipes.sgm import sentences
 from recipes.tokenise import tokeniser
 from recipes.translation import space
 from recipes.translations import extra_scores, write_translations
+from sacrebleu.metrics import BLEU
+from sacremoses import MosesDetokenizer
+from subword_nmt.learn_bpe import learn_bpe
+
+from fairseq_recur.errors import ConfigError
 from tests.translation_archives import ROOT, german, pack, sgm, tar
 
 RECIPES = {
@@ -76,7 +77,7 @@ def test_truncated_archives_are_named(tmp_path: Path, kind: str, part: float) ->
     content = file.read_bytes()
     file.write_bytes(content[: int(part * len(content))])
     with pytest.raises(ConfigError, match=rf"archive\.{kind} (is truncated|has no a/)"):
-        extract(file, {name: tmp_path / "out" for name in MEMBERS})
+        extract(file, dict.fromkeys(MEMBERS, tmp_path / "out"))
 
 
 @pytest.mark.parametrize("kind", ["tgz", "zip"])
@@ -132,13 +133,25 @@ def test_tidy_text_is_one_line_for_every_reader() -> None:
 
 
 def test_blanks_in_chinese() -> None:
-    assert join_chinese("他们 也 审议 2017 年 的 GDP ， 是 吗 ？") == "他们也审议 2017 年的 GDP ，是吗？"
-    assert detokenise_chinese("他们 审议 2017 年 的 GDP data ， “ 是 ”") == "他们审议2017年的GDP data，“是”"
+    assert (
+        join_chinese("他们 也 审议 2017 年 的 GDP ， 是 吗 ？")
+        == "他们也审议 2017 年的 GDP ，是吗？"
+    )
+    assert (
+        detokenise_chinese("他们 审议 2017 年 的 GDP data ， “ 是 ”")
+        == "他们审议2017年的GDP data，“是”"
+    )
     assert join_chinese("a b") == detokenise_chinese("a b") == "a b"
 
 
 def test_lengths() -> None:
-    assert [length(t) for t in ("", "one", "two words", "他们 审议GDP，", "他 a")] == [0, 1, 2, 6, 2]
+    assert [length(t) for t in ("", "one", "two words", "他们 审议GDP，", "他 a")] == [
+        0,
+        1,
+        2,
+        6,
+        2,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -159,7 +172,7 @@ def test_misfits(one: int, other: int, misfit: str) -> None:
     assert Rules(2, 10, 2).misfit(one, other) == misfit
 
 
-def corpus(folder: Path, english: bytes, deutsch: bytes, pairs: Any = None) -> List[Any]:
+def corpus(folder: Path, english: bytes, deutsch: bytes, pairs: Any = None) -> list[Any]:
     tar(folder / "a.tgz", {"x.en": english, "y.en": b"", "x.de": deutsch, "y.de": b""})
     members = {"en": ("x.en", "y.en"), "de": ("x.de", "y.de")}
     return [folder, Corpus("c", Archive("a.tgz", ()), members, pairs), folder / "a.tgz"]
@@ -215,9 +228,14 @@ def test_without_jieba(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def options(**given: Any) -> Options:
-    defaults: Dict[str, Any] = dict(
-        source="en", target="de", work=Path("/none"), max_length=20, ratio=2.0, bpe="joint"
-    )
+    defaults: dict[str, Any] = {
+        "source": "en",
+        "target": "de",
+        "work": Path("/none"),
+        "max_length": 20,
+        "ratio": 2.0,
+        "bpe": "joint",
+    }
     return Options(**{**defaults, **given})
 
 
@@ -241,7 +259,7 @@ def test_cleaning_counts_what_it_drops() -> None:
 def shifted(by: int) -> Any:
     """What the processes do."""
 
-    def work(items: List[int]) -> List[int]:
+    def work(items: list[int]) -> list[int]:
         if -1 in items:
             raise ConfigError("found -1")
         return [item + by for item in items]
@@ -400,7 +418,7 @@ def test_all_wrong_options_are_named_at_once() -> None:
 
 
 @pytest.mark.parametrize("other", [{"TOKENIZER": "sentencepiece"}, {"BPE": "separate"}])
-def test_threshold_is_of_joint_bpe(other: Dict[str, str]) -> None:
+def test_threshold_is_of_joint_bpe(other: dict[str, str]) -> None:
     recipe = read_recipe(RECIPES["wmt14_en_de"])
     assert read_options(recipe, {"WORK": "w"}).bpe_threshold == 50
     assert read_options(recipe, {"WORK": "w", **other}).bpe_threshold == 0

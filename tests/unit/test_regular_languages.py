@@ -4,12 +4,14 @@ import itertools
 import random
 import re
 from collections import Counter
-from typing import Any, Callable, Dict, Iterator, List
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy
 import pytest
 import torch
 from fairseq.logging import metrics
+
 from fairseq_recur.criterions.string_accuracy import StringAccuracyCriterion
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.tasks.languages import TARGETS, language
@@ -39,7 +41,7 @@ def is_tomita_3(string: str) -> bool:
     return not any(len(ones) % 2 and len(zeros) % 2 for ones, zeros in pairs)
 
 
-MEMBER: Dict[str, Callable[[str], bool]] = {
+MEMBER: dict[str, Callable[[str], bool]] = {
     "parity": lambda s: re.fullmatch("(0*10*1)*0*", s) is not None,
     "tomita_3": is_tomita_3,
     "tomita_5": lambda s: s.count("0") % 2 == 0 and s.count("1") % 2 == 0,
@@ -73,7 +75,7 @@ def test_counts_of_members(name: str) -> None:
     assert [counts[n][0] for n in range(11)] == [found[n] for n in range(11)]
 
 
-def target_by_search(kind: str, name: str, letters: str, prefix: str) -> List[int]:
+def target_by_search(kind: str, name: str, letters: str, prefix: str) -> list[int]:
     """What a target should be, from the definition of membership alone."""
     if kind == "member":
         return [int(not MEMBER[name](prefix)), int(MEMBER[name](prefix))]
@@ -263,7 +265,7 @@ def batch_and_right_logits(task: RegularLanguagesTask) -> Any:
     return sample, 6 * (sample["target"] * 2 - 1)
 
 
-def measure(task: RegularLanguagesTask, sample: Any, logits: torch.Tensor) -> Dict[str, float]:
+def measure(task: RegularLanguagesTask, sample: Any, logits: torch.Tensor) -> dict[str, float]:
     criterion = StringAccuracyCriterion(task)
     _, _, counts = criterion(Fixed(logits), sample)
     metrics.reset()

@@ -1,7 +1,7 @@
 """Recurrence encoding matrices: kernels, products, the three forms, and Proposition 1."""
 
 import math
-from typing import List, Sequence, Tuple
+from collections.abc import Sequence
 
 import numpy
 import pytest
@@ -36,14 +36,12 @@ def gradients(out: Tensor, weight: Tensor, inputs: Sequence[Tensor]) -> Sequence
     return torch.autograd.grad(total, inputs, retain_graph=True)
 
 
-def parameters() -> Tuple[Tensor, Tensor]:
-    return tuple(
-        torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in (DECAYS, ANGLES)
-    )
+def parameters() -> tuple[Tensor, Tensor]:
+    return tuple(torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in (DECAYS, ANGLES))
 
 
 def naive_matrices(
-    decay: Tensor, angle: Tensor, dilations: List[int], shape: Tuple[int, int, int], masked: bool,
+    decay: Tensor, angle: Tensor, dilations: list[int], shape: tuple[int, int, int], masked: bool,
     max_power: int,
 ) -> Tensor:  # fmt: skip
     queries, keys, offset = shape
@@ -65,7 +63,7 @@ def naive_matrices(
     [(1, 1, 0), (17, 17, 0), (5, 12, 7), (1, 9, 8), (6, 9, 2), (9, 4, 0)],
     ids=["one", "square", "memory", "step", "cross", "longer"],
 )
-def test_matrix(shape: Tuple[int, int, int], masked: bool, max_power: int) -> None:
+def test_matrix(shape: tuple[int, int, int], masked: bool, max_power: int) -> None:
     """One rule for square, memory and cross shapes; zero diagonal, off the grid, past the cap."""
     decay, angle = parameters()
     queries, keys, offset = shape

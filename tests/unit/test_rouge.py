@@ -6,7 +6,6 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Dict, List
 
 import numpy
 import pytest
@@ -41,7 +40,7 @@ HYPOTHESES = [
 ]
 
 
-def official(use_stemmer: bool = True) -> List[Dict[str, float]]:
+def official(use_stemmer: bool = True) -> list[dict[str, float]]:
     """The F-measures of each pair, by rouge-score."""
     scorer = RougeScorer(list(VARIANTS), use_stemmer=use_stemmer)
     return [
@@ -161,7 +160,7 @@ PIECES = st.sampled_from(
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(PIECES, max_size=12))
-def test_splitting_loses_nothing(words: List[str]) -> None:
+def test_splitting_loses_nothing(words: list[str]) -> None:
     assert " ".join(split_sentences(" ".join(words))).split() == " ".join(words).split()
 
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any, Dict, List
+from typing import Any
 
 import numpy as np
 import pytest
@@ -44,7 +44,7 @@ SYSTEM = [
 ]
 
 
-def write(path: Path, lines: List[str]) -> Path:
+def write(path: Path, lines: list[str]) -> Path:
     path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
     return path
 
@@ -118,7 +118,7 @@ def test_plain_text_stays_as_it_is(tmp_path: Path) -> None:
     ],
 )
 def test_incomplete_output_is_refused(
-    tmp_path: Path, lines: List[str], count: int, message: str
+    tmp_path: Path, lines: list[str], count: int, message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         read_hypotheses(write(tmp_path / "out", lines), count)
@@ -142,7 +142,7 @@ SETTINGS = [
 @pytest.mark.parametrize("references", [1, 2])
 @pytest.mark.parametrize("name, options, command", SETTINGS)
 def test_scores_are_those_of_sacrebleus_command(
-    tmp_path: Path, references: int, name: str, options: dict, command: List[str]
+    tmp_path: Path, references: int, name: str, options: dict, command: list[str]
 ) -> None:
     files = [write(tmp_path / "one", REFERENCE), write(tmp_path / "two", SECOND)][:references]
     system = write(tmp_path / "system", SYSTEM)
@@ -202,9 +202,9 @@ class StandInModel:
 
     def __init__(self, checkpoint: str) -> None:
         self.checkpoint = checkpoint
-        self.asked: List[Dict[str, Any]] = []
+        self.asked: list[dict[str, Any]] = []
 
-    def predict(self, samples: List[dict], batch_size: int, gpus: int) -> SimpleNamespace:
+    def predict(self, samples: list[dict], batch_size: int, gpus: int) -> SimpleNamespace:
         self.asked.append({"samples": samples, "batch_size": batch_size, "gpus": gpus})
         scores = [
             len(set(s["mt"].split()) & set(s["ref"].split())) / (1 + len(s["src"].split()))
@@ -234,19 +234,19 @@ def comet(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 @pytest.fixture
-def texts(tmp_path: Path) -> Dict[str, str]:
+def texts(tmp_path: Path) -> dict[str, str]:
     lines = {"one": REFERENCE, "two": SECOND, "system": SYSTEM, "copy": SECOND, "source": SOURCE}
     return {name: str(write(tmp_path / name, of_one)) for name, of_one in lines.items()}
 
 
-def options(texts: Dict[str, str], **more: str) -> List[str]:
+def options(texts: dict[str, str], **more: str) -> list[str]:
     """Options of `score` with COMET; `more` replaces some, and None leaves one out."""
     given = {"reference": texts["one"], "source": texts["source"], "metrics": "comet", **more}
     return [w for name, value in given.items() if value for w in (f"--{name}", value)]
 
 
 def test_comet_is_the_models_score(
-    comet: ModuleType, texts: Dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture
+    comet: ModuleType, texts: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     report = tmp_path / "scores.json"
     systems = ["--system", f"a={texts['system']}", "--system", f"b={texts['copy']}"]
@@ -269,13 +269,13 @@ def test_comet_is_the_models_score(
         assert f"{name}       {value:.4f}" in table
 
 
-def test_comet_takes_a_checkpoint_file(comet: ModuleType, texts: Dict[str, str]) -> None:
+def test_comet_takes_a_checkpoint_file(comet: ModuleType, texts: dict[str, str]) -> None:
     (metric,) = [build_metric("comet", source=SYSTEM, comet_model=texts["copy"], gpus=1)]
     score_corpus(SYSTEM, [REFERENCE], [metric])
     assert comet.models[0].checkpoint == texts["copy"] and comet.models[0].asked[0]["gpus"] == 1
 
 
-def test_comet_is_compared_on_the_texts_scores(comet: ModuleType, texts: Dict[str, str]) -> None:
+def test_comet_is_compared_on_the_texts_scores(comet: ModuleType, texts: dict[str, str]) -> None:
     metric = build_metric("comet", source=SYSTEM)
     systems = {"a": SYSTEM, "b": SECOND}
     found = compare_systems(systems, [REFERENCE], [metric], "a", "both", samples=30, seed=3)
@@ -291,7 +291,7 @@ def test_comet_is_compared_on_the_texts_scores(comet: ModuleType, texts: Dict[st
 
 
 def test_comet_that_is_not_installed_is_told_before_scoring(
-    texts: Dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+    texts: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     monkeypatch.setattr("fairseq_recur.cli.score.score_corpus", None)  # nothing is scored
     arguments = ["score", "--system", texts["system"]]
@@ -309,7 +309,7 @@ def test_comet_that_is_not_installed_is_told_before_scoring(
 
 
 def test_what_comet_cannot_work_with_is_told_before_a_model_is_loaded(
-    comet: ModuleType, texts: Dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture
+    comet: ModuleType, texts: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     short = str(write(tmp_path / "short", ["a"]))
     arguments = ["score", "--system", texts["system"]]
@@ -332,7 +332,7 @@ def test_what_comet_cannot_work_with_is_told_before_a_model_is_loaded(
 
 
 def test_a_comet_model_that_cannot_be_had_is_named(
-    comet: ModuleType, texts: Dict[str, str], monkeypatch: pytest.MonkeyPatch,
+    comet: ModuleType, texts: dict[str, str], monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture,
 ) -> None:  # fmt: skip
     monkeypatch.setattr("fairseq_recur.cli.score.score_corpus", None)

@@ -2,7 +2,7 @@
 
 import math
 from argparse import Namespace
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any
 
 import pytest
 import torch
@@ -11,15 +11,14 @@ from torch import Tensor, nn
 
 from fairseq_recur.models.attention_config import SelfAttentionConfig
 from fairseq_recur.modules import rsa
-from fairseq_recur.modules.mixture import FORMS, Mixture, normalised
+from fairseq_recur.modules.mixture import FORMS, normalised
 from fairseq_recur.modules.parts import SELF_ATTENTION
 from fairseq_recur.modules.rem import two_sided
 from fairseq_recur.modules.rem_heads import parse_rem_heads
 from fairseq_recur.ops import naive
-from tests.conftest import SMALL
 from tests.unit.test_ops import LENGTHS
 
-ALL_KINDS = dict(rsa_heads="2,1,1,1,1,1", rsa_dilations="2,3,3")
+ALL_KINDS = {"rsa_heads": "2,1,1,1,1,1", "rsa_dilations": "2,3,3"}
 
 
 def attention(part: str, side: str, **options: Any) -> nn.Module:
@@ -45,19 +44,19 @@ def run(module: nn.Module, x: Tensor, padding: Tensor = None) -> Tensor:
     return out
 
 
-OPTIONS: Dict[str, Dict[str, Any]] = {
+OPTIONS: dict[str, dict[str, Any]] = {
     "all kinds": ALL_KINDS,
     "uncapped": dict(ALL_KINDS, rsa_max_power=0),
     "capped": dict(ALL_KINDS, rsa_max_power=3),
     "own": dict(ALL_KINDS, rsa_share="none"),
-    "some": dict(rsa_heads="1,1,1,0,0,0"),
+    "some": {"rsa_heads": "1,1,1,0,0,0"},
 }
 
 
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("side", ["encoder", "decoder"])
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
-def test_forms_are_equal(options: Dict[str, Any], side: str, length: int) -> None:
+def test_forms_are_equal(options: dict[str, Any], side: str, length: int) -> None:
     """Outputs and the gradients of every parameter and of the input, with padding on both sides."""
     padding = torch.zeros(3, length, dtype=torch.bool)
     padding[1, length - length // 3 :] = True
@@ -67,16 +66,16 @@ def test_forms_are_equal(options: Dict[str, Any], side: str, length: int) -> Non
 
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
-def test_forms_are_equal_without_padding(options: Dict[str, Any], length: int) -> None:
+def test_forms_are_equal_without_padding(options: dict[str, Any], length: int) -> None:
     """In a decoder: then torch's attention hides the future by its own rule."""
     compare_forms(attention("rsa", "decoder", **options), length, None)
 
 
-def compare_forms(module: nn.Module, length: int, padding: Optional[Tensor]) -> None:
+def compare_forms(module: nn.Module, length: int, padding: Tensor | None) -> None:
     """Of real positions, in all forms."""
     x = torch.randn(length, 3, 16, dtype=torch.float64, requires_grad=True)
     real = 1.0 if padding is None else (~padding).t().unsqueeze(-1)
-    results: List[List[Tensor]] = []
+    results: list[list[Tensor]] = []
     for form in FORMS:
         module.form = form
         out = run(module, x, padding) * real
@@ -227,10 +226,10 @@ def test_fully_padded_rows_are_finite() -> None:
 def test_a_step_reads_a_table_made_once() -> None:
     """No kernel is computed at most steps: they cost a slice and a product."""
     module = attention("rsa", "decoder", **ALL_KINDS)
-    calls: List[int] = []
+    calls: list[int] = []
     kernels = module.mixture.kernels
     module.mixture.kernels = lambda length: calls.append(length) or kernels(length)
-    state: Dict[str, Dict[str, Tensor]] = {}
+    state: dict[str, dict[str, Tensor]] = {}
     x = torch.randn(150, 2, 16, dtype=torch.float64)
     steps = [module(s, s, s, incremental_state=state, need_weights=False)[0] for s in x.split(1)]
     assert calls == [64, 128, 256]

@@ -1,7 +1,7 @@
 """SRformer's cross-attention and its comparison systems, against Algorithm 1 written as loops."""
 
+from collections.abc import Callable
 from itertools import product
-from typing import Callable, Dict, List, Tuple
 
 import pytest
 import torch
@@ -64,13 +64,13 @@ def test_blocks_give_the_queries_back() -> None:
 # ---- the fast forms against the loops
 
 
-def parameters(width: int) -> List[Tensor]:
+def parameters(width: int) -> list[Tensor]:
     """W, leak and a threshold that some potentials exceed and some do not."""
     values = [torch.randn(width, width) / 2, torch.tensor(0.9), torch.tensor(0.4)]
     return [v.double().requires_grad_() for v in values]
 
 
-def heads(length: int, queries: int, count: int, width: int) -> List[Tensor]:
+def heads(length: int, queries: int, count: int, width: int) -> list[Tensor]:
     """Q, K and V of one sentence: (1, H, T or S, D)."""
     return [
         torch.randn(1, count, n, width, dtype=torch.float64, requires_grad=True)
@@ -78,11 +78,15 @@ def heads(length: int, queries: int, count: int, width: int) -> List[Tensor]:
     ]
 
 
-def by_loops(inputs: List[Tensor], size: int, target: int, **options: object) -> Tuple[Tensor, Tensor]:
+def by_loops(
+    inputs: list[Tensor], size: int, target: int, **options: object
+) -> tuple[Tensor, Tensor]:
     """O_S and O_R head by head: (1, H, T, D)."""
     q, k, v, *scalars = inputs
     both = [
-        naive.srformer_head(list(q[0, h]), list(k[0, h]), list(v[0, h]), size, target, *scalars, **options)
+        naive.srformer_head(
+            list(q[0, h]), list(k[0, h]), list(v[0, h]), size, target, *scalars, **options
+        )
         for h in range(q.size(1))
     ]
     return tuple(torch.stack(side).unsqueeze(0) for side in zip(*both))
@@ -96,9 +100,9 @@ def last_mask(length: int, size: int, steps: int) -> Tensor:
 
 
 def stored(
-    inputs: List[Tensor], size: int, target: int, norm: str = "key", clamp: float = 0.0,
+    inputs: list[Tensor], size: int, target: int, norm: str = "key", clamp: float = 0.0,
     current: bool = False, neuron: bool = True, surrogate: bool = False,
-) -> Tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The form that torch differentiates."""
     q, k, v, weight, leak, threshold = inputs
     plan = visits((k.size(2),), (target,), q.size(2), size, CPU)
@@ -107,7 +111,9 @@ def stored(
     if plan.segments is not None:
         mask = mask[:, :, plan.segments[0]]
     steps = plan.segments, plan.steps
-    local, _ = attend_segments(blocks, visited(k, *steps), visited(v, *steps), mask[:, :, : plan.steps])
+    local, _ = attend_segments(
+        blocks, visited(k, *steps), visited(v, *steps), mask[:, :, : plan.steps]
+    )
     fired = partial_products(k, v, *steps, rest=not current, clamp=clamp)
     if neuron:
         fired = neurons(fired, weight, leak, threshold, surrogate)
@@ -118,8 +124,8 @@ def stored(
 
 
 def recomputed(
-    inputs: List[Tensor], size: int, target: int, norm: str = "key", current: bool = False
-) -> Tuple[Tensor, Tensor]:
+    inputs: list[Tensor], size: int, target: int, norm: str = "key", current: bool = False
+) -> tuple[Tensor, Tensor]:
     """The form with a backward pass of its own."""
     q, k, v, *scalars = inputs
     plan = visits((k.size(2),), (target,), q.size(2), size, CPU)
@@ -132,7 +138,7 @@ def recomputed(
 
 
 def assert_same(
-    fast: Tuple[Tensor, Tensor], slow: Tuple[Tensor, Tensor], inputs: List[Tensor]
+    fast: tuple[Tensor, Tensor], slow: tuple[Tensor, Tensor], inputs: list[Tensor]
 ) -> None:
     """Outputs and all gradients; a gradient that one has and the other has not is a difference."""
     for ours, theirs in zip(fast, slow):
@@ -140,8 +146,10 @@ def assert_same(
     weights = [torch.randn_like(x) for x in slow]
     grads = [
         torch.autograd.grad(
-            sum((x * w).sum() for x, w in zip(side, weights)), inputs,
-            allow_unused=True, retain_graph=True,
+            sum((x * w).sum() for x, w in zip(side, weights)),
+            inputs,
+            allow_unused=True,
+            retain_graph=True,
         )  # fmt: skip
         for side in (fast, slow)
     ]
@@ -171,9 +179,9 @@ def test_both_forms_know_norms_and_the_current_segment(size: int, norm: str, cur
 
 
 @pytest.mark.parametrize(
-    "options", [dict(clamp=0.7), dict(neuron=False), dict(surrogate=True)], ids=str
+    "options", [{"clamp": 0.7}, {"neuron": False}, {"surrogate": True}], ids=str
 )
-def test_stored_form_knows_every_option(options: Dict[str, object]) -> None:
+def test_stored_form_knows_every_option(options: dict[str, object]) -> None:
     inputs = [*heads(17, 8, 2, 4), *parameters(4)]
     assert_same(stored(inputs, 4, 8, **options), by_loops(inputs, 4, 8, **options), inputs)
 
@@ -281,7 +289,7 @@ def test_what_depends_on_the_source_is_computed_once_a_sentence(make_model: Buil
     with torch.no_grad():
         out = model.encoder(source, true_lengths(source))
         out = model.encoder.reorder_encoder_out(out, torch.arange(3).repeat_interleave(4))
-        state: Dict[str, Dict[str, Tensor]] = {}
+        state: dict[str, dict[str, Tensor]] = {}
         beams = target.repeat_interleave(4, 0)
         for t in range(1, 4):
             model.decoder(beams[:, :t], out, incremental_state=state)
@@ -320,7 +328,7 @@ def test_reference_mode_reads_the_targets_true_lengths(make_model: Build) -> Non
      "weighs a term"),
     (["--cross-attention", "srformer", "--no-cross-attention"], "leaves no place"),
 ])  # fmt: skip
-def test_bad_options_are_named(make_model: Build, flags: List[str], message: str) -> None:
+def test_bad_options_are_named(make_model: Build, flags: list[str], message: str) -> None:
     from fairseq_recur.errors import ConfigError
 
     with pytest.raises(ConfigError, match=message):

@@ -5,8 +5,9 @@ import json
 import math
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Callable, List, Tuple
+from typing import Any
 
 import pytest
 import torch
@@ -27,7 +28,7 @@ counts = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(counts)
 
 Make = Callable[..., nn.Module]
-Shape = Tuple[int, ...]
+Shape = tuple[int, ...]
 BATCH, HEADS, WIDTH, MODEL = 3, 2, 8, 16  # the last three are those of SMALL
 
 # q, k, s: segments shorter than a head is wide, of its width, and longer. No place stays empty.
@@ -63,12 +64,12 @@ def of_a_head(run: Callable[[], Any]) -> float:
     return flops(run) / 2 / BATCH / HEADS
 
 
-def inputs(q: int, k: int) -> Tuple[Tensor, Tensor, Tensor]:
+def inputs(q: int, k: int) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, keys and values, (B, H, T or S, D)."""
     return tuple(torch.randn(BATCH, HEADS, n, WIDTH, requires_grad=True) for n in (q, k, k))
 
 
-def lengths(q: int, size: int) -> List[str]:
+def lengths(q: int, size: int) -> list[str]:
     """The flags of SRformer's lengths."""
     return ["--target-length", str(q), "--segment-size", str(size)]
 
@@ -117,7 +118,7 @@ def test_a_module_with_its_projections(make_model: Make, cross: str) -> None:
 @pytest.mark.parametrize("form", ["stored", "recomputed"])
 @pytest.mark.parametrize("setting", WITH_A_REST)
 def test_training(
-    attention: Callable[..., nn.Module], setting: Tuple[int, int, int], form: str
+    attention: Callable[..., nn.Module], setting: tuple[int, int, int], form: str
 ) -> None:
     """Forward, and forward and backward, of the module between its projections."""
     (q, k, s), (queries, keys, values) = setting, inputs(*setting[:2])
@@ -139,7 +140,7 @@ def test_training(
 
 
 @pytest.mark.parametrize("setting", WITH_A_REST)
-def test_decoding(attention: Callable[..., nn.Module], setting: Tuple[int, int, int]) -> None:
+def test_decoding(attention: Callable[..., nn.Module], setting: tuple[int, int, int]) -> None:
     (q, k, s), beam = setting, 3
     module = attention(q, s, "auto")
     plan = visits((k,) * BATCH, (q,) * BATCH, q, s, torch.device("cpu"))

@@ -1,8 +1,9 @@
 """The task summarization: its options, its texts, and how ROUGE is added up."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Callable, Dict, List
+from typing import Any
 
 import pytest
 import torch
@@ -37,7 +38,7 @@ def letters(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def bpe(letters: Path) -> List[Any]:
+def bpe(letters: Path) -> list[Any]:
     """Flags of the BPE."""
     return ["--bpe", "subword_nmt", "--bpe-codes", letters / "codes"]
 
@@ -61,7 +62,7 @@ def make_task(letters: Path) -> Callable[..., SummarizationTask]:
     return make
 
 
-def problems(make: Callable[..., SummarizationTask], *flags: Any, **named: Any) -> List[str]:
+def problems(make: Callable[..., SummarizationTask], *flags: Any, **named: Any) -> list[str]:
     """What the one error lists."""
     with pytest.raises(ConfigError) as raised:
         make(*flags, **named)
@@ -72,7 +73,7 @@ def problems(make: Callable[..., SummarizationTask], *flags: Any, **named: Any) 
 
 @pytest.mark.parametrize("limit", [None, 4, 5, 6, 7, 100])
 @pytest.mark.parametrize("prefix", [[], [7], [7, 8]])
-def test_texts_are_framed(prefix: List[int], limit: int) -> None:
+def test_texts_are_framed(prefix: list[int], limit: int) -> None:
     """The prefix first, the end of the sentence last, and sizes that are the lengths."""
     texts = [[4, EOS], [4, 5, 6, EOS], [3, 4, 5, 6, 3, 4, EOS]]
     dataset = ListDataset([torch.tensor(t) for t in texts], [len(t) for t in texts])
@@ -86,7 +87,7 @@ def test_texts_are_framed(prefix: List[int], limit: int) -> None:
 
 
 def test_the_prefix_is_encoded_like_the_data(
-    make_task: Callable[..., SummarizationTask], bpe: List[Any]
+    make_task: Callable[..., SummarizationTask], bpe: list[Any]
 ) -> None:
     encoded = make_task("--source-prefix", "head cab ", *bpe)
     assert encoded.prefix == "h@@ e@@ a@@ d c@@ a@@ b".split()
@@ -98,7 +99,7 @@ def test_the_prefix_is_encoded_like_the_data(
 
 
 def test_prefixes_that_cannot_be_are_refused(
-    make_task: Callable[..., SummarizationTask], bpe: List[Any]
+    make_task: Callable[..., SummarizationTask], bpe: list[Any]
 ) -> None:
     unknown = problems(make_task, "--source-prefix", "a bz: ?")
     assert unknown == [
@@ -150,7 +151,7 @@ def test_rouge_as_best_checkpoint_metric_must_be_computed_and_maximized(
     ],
 )
 def test_bad_options_are_named(
-    make_task: Callable[..., SummarizationTask], flags: List[Any], message: str
+    make_task: Callable[..., SummarizationTask], flags: list[Any], message: str
 ) -> None:
     (problem,) = problems(make_task, *ROUGE, *flags)
     assert message in problem
@@ -175,13 +176,13 @@ def test_rouge_needs_summaries(
     make_task(*ROUGE, data=corpus / "bin")
 
 
-def state_of(*flags: Any, make: Callable[..., SummarizationTask]) -> Dict[str, Any]:
+def state_of(*flags: Any, make: Callable[..., SummarizationTask]) -> dict[str, Any]:
     """What a checkpoint of a training holds for the task."""
     return make(*flags).state_dict()
 
 
 def test_a_checkpoints_input_is_taken_over(
-    make_task: Callable[..., SummarizationTask], bpe: List[Any]
+    make_task: Callable[..., SummarizationTask], bpe: list[Any]
 ) -> None:
     """Even where the prefix could not be encoded again, for lack of --bpe."""
     saved = state_of("--source-prefix", "cab", *bpe, "--truncate-source", make=make_task)
@@ -246,19 +247,19 @@ def test_only_summaries_that_are_read_are_cut(
 class Generated:
     """In the place of the task: what a model generates is given."""
 
-    def __init__(self, task: SummarizationTask, hypotheses: List[Tensor]) -> None:
+    def __init__(self, task: SummarizationTask, hypotheses: list[Tensor]) -> None:
         self.cfg, self.target_dictionary = task.cfg, task.target_dictionary
         self.hypotheses = hypotheses
 
-    def build_generator(self, models: List[Any], args: Any) -> None:
+    def build_generator(self, models: list[Any], args: Any) -> None:
         self.asked = (models, vars(args))
 
-    def inference_step(self, *_: Any) -> List[List[Dict[str, Tensor]]]:
+    def inference_step(self, *_: Any) -> list[list[dict[str, Tensor]]]:
         return [[{"tokens": tokens}, {}] for tokens in self.hypotheses]
 
 
 def test_batches_are_scored_as_text(
-    make_task: Callable[..., SummarizationTask], bpe: List[Any]
+    make_task: Callable[..., SummarizationTask], bpe: list[Any]
 ) -> None:
     task = make_task(*ROUGE, *bpe, "--eval-rouge-args", '{"beam": 2}')
 

@@ -6,7 +6,7 @@ models of another library are converted.
 
 import functools
 from argparse import Namespace
-from typing import Callable, List
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -92,7 +92,7 @@ def test_end_of_sentence_is_itself_in_the_encoder(make_model: Build) -> None:
 
 
 @pytest.mark.parametrize("flags, scale", [([], 16**-0.5), (["--t5-untied-output"], 1.0)])
-def test_tied_logits_are_scaled(make_model: Build, flags: List[str], scale: float) -> None:
+def test_tied_logits_are_scaled(make_model: Build, flags: list[str], scale: float) -> None:
     model = make_model("t5_small", *SMALL, *STILL, *flags)
     decoder = model.decoder
     tied = decoder.output_projection.weight is decoder.embed_tokens.weight
@@ -197,7 +197,7 @@ CONFLICTS = {
 
 
 @pytest.mark.parametrize("arch, flags, said", CONFLICTS.values(), ids=CONFLICTS.keys())
-def test_conflicts_are_refused(make_model: Build, arch: str, flags: List[str], said: str) -> None:
+def test_conflicts_are_refused(make_model: Build, arch: str, flags: list[str], said: str) -> None:
     with pytest.raises(ConfigError) as caught:
         make_model(arch, *SMALL, *flags)
     assert said in str(caught.value)

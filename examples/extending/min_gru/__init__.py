@@ -26,7 +26,7 @@ class MinGRU(Recurrence):
         # One row of matrices a direction: gate and candidate, forward and backward.
         self.input_proj = nn.Linear(input_dim, 4 * state_dim)
 
-    def forward(self, x: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
+    def forward(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
         """(B, S, I) and (B, S) bool or None to (B, S, 2C), zero at padding."""
         gates, candidates = self.input_proj(x).view(*x.shape[:2], 2, 2, -1).unbind(2)
         z = torch.sigmoid(gates)  # (B, S, 2, C), the directions side by side

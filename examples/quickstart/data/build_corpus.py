@@ -18,9 +18,10 @@ line in the files, the package and the page.
 
 import argparse
 import re
+from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
-from typing import Iterator, NamedTuple
+from typing import NamedTuple
 
 PACKAGE = "libreoffice-help-de"
 AREAS = {"shared", "swriter", "scalc", "simpress", "sdraw"}

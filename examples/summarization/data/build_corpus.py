@@ -20,8 +20,8 @@ The order is that of the full corpus. `X.origin.tsv` has a row for each line.
 import argparse
 import re
 import runpy
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Iterator, Tuple
 
 QUICKSTART = Path(__file__).resolve().parents[2] / "quickstart" / "data" / "build_corpus.py"
 ADDRESS = runpy.run_path(str(QUICKSTART))["ADDRESS"]
@@ -45,11 +45,10 @@ def wanted(origin: str, source: str, target: str) -> bool:
     )
 
 
-def read_set(folder: Path, name: str) -> Iterator[Tuple[str, str, str]]:
+def read_set(folder: Path, name: str) -> Iterator[tuple[str, str, str]]:
     """Yield origin, source and target of the wanted texts of one set."""
     columns = [
-        (folder / f"{name}.{ending}").read_text(encoding="utf-8").splitlines()
-        for ending in ENDINGS
+        (folder / f"{name}.{ending}").read_text(encoding="utf-8").splitlines() for ending in ENDINGS
     ]
     for row in zip(*columns, strict=True):
         if wanted(*row):

@@ -13,9 +13,8 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
-from typing import List, Optional
 
 import torch
 
@@ -36,7 +35,7 @@ def cache_folder() -> Path:
     return Path(base) / "fairseq_recur"
 
 
-def call(command: List[str]) -> str:
+def call(command: list[str]) -> str:
     """What a compiler prints.
 
     Raises:
@@ -57,12 +56,12 @@ def call(command: List[str]) -> str:
     return done.stdout
 
 
-def openmp_of_torch() -> List[str]:
+def openmp_of_torch() -> list[str]:
     """The OpenMP library that torch brings along: a second one would have threads of its own."""
     return [str(p) for p in sorted((Path(torch.__file__).parent / "lib").glob("libgomp*.so*"))[:1]]
 
 
-def build(source: Path, defines: List[str]) -> Path:
+def build(source: Path, defines: list[str]) -> Path:
     """The library that *source* is compiled to.
 
     Raises:
@@ -106,8 +105,8 @@ def load(name: str, dtype: torch.dtype) -> ctypes.CDLL:
         ) from error
 
 
-@lru_cache(maxsize=None)
-def library(name: str, dtype: torch.dtype) -> Optional[ctypes.CDLL]:
+@cache
+def library(name: str, dtype: torch.dtype) -> ctypes.CDLL | None:
     """As `load`; None, and a line in the log, where that fails."""
     try:
         return load(name, dtype)

@@ -4,7 +4,7 @@ Letters as in `ops/segmented_recurrent.py`.
 """
 
 import ctypes
-from typing import Any, Optional, Tuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,7 +40,7 @@ class Job(ctypes.Structure):
         ("sum_along", ctypes.c_int64),
     ]
 
-    def put(self, **tensors: Optional[Tensor]) -> None:
+    def put(self, **tensors: Tensor | None) -> None:
         """Point to contiguous tensors, which must live until the work is done."""
         for name, tensor in tensors.items():
             if tensor is not None:
@@ -84,7 +84,7 @@ class CompiledSegmentedRecurrent(torch.autograd.Function):
         norm: str,
         rest: bool,
         softmax: SegmentSoftmax,
-    ) -> Tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor]:
         """O_S and O_R, (R, N, n, D) each."""
         weight = weight.contiguous()
         local, recurrent = torch.empty_like(queries), torch.empty_like(queries)
@@ -103,7 +103,7 @@ class CompiledSegmentedRecurrent(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_local: Tensor, grad_recurrent: Tensor) -> Tuple[Any, ...]:
+    def backward(ctx: Any, grad_local: Tensor, grad_recurrent: Tensor) -> tuple[Any, ...]:
         """The gradients of the first six arguments."""
         queries, keys, values, weight, unit, norms = ctx.saved_tensors
         *options, norm = ctx.options
