@@ -1,153 +1,175 @@
-"""What is wrong with a configuration, all of it at once, before anything is built."""
+"""What is wrong with the options of the parts: all of it at once, before anything is built.
+
+Options that only fairseq reads are left to fairseq.
+"""
 
 from argparse import Namespace
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import Field, fields
+from typing import Any
 
-from fairseq.data import Dictionary
+from fairseq.dataclass import FairseqDataclass
 
 from fairseq_recur.errors import ConfigError
-from fairseq_recur.models.check_attention import self_attention
-from fairseq_recur.models.check_cross import cross_attention
-from fairseq_recur.models.check_host import host
-from fairseq_recur.models.check_sizes import memory, numbers
-from fairseq_recur.models.check_t5 import t5
-from fairseq_recur.models.config import RecurrentTransformerConfig, fused_layers
-from fairseq_recur.models.flags import flag, given, unknown_choices
-from fairseq_recur.modules.parts import FUSION, MULTICOLUMN, RECURRENCE
-
-OPTIONS = {f.name: f for f in fields(RecurrentTransformerConfig) if f.name != "_name"}
-
-# Options that act only under another one, with the values of the other that need them.
-RECURRENT, FUSED = RECURRENCE, FUSION
-ONLY_WITH = (
-    ("recurrence_steps", "recurrence", {"biarn"}),
-    ("recurrence_attention", "recurrence", {"biarn"}),
-    ("recurrence_layers", "recurrence", RECURRENT),
-    ("recurrence_fusion", "recurrence", RECURRENT),
-    ("recurrence_fused_layers", "recurrence", RECURRENT),
-    ("recurrence_fused_layers", "recurrence_fusion", FUSED),
-    ("recurrence_positions", "recurrence", RECURRENT),
-    ("recurrence_gate", "recurrence_fusion", {"gated_sum"}),
-)
+from fairseq_recur.models import config
+from fairseq_recur.models.t5 import T5Options, t5_problems
+from fairseq_recur.modules import parts
+from fairseq_recur.modules.fusion import MultiColumn
+from fairseq_recur.modules.mixture import Mixture
+from fairseq_recur.modules.options import LARGEST, declared, flag
+from fairseq_recur.modules.self_attention import SelfAttention
 
 
 def check_config(
-    cfg: Namespace,
-    preset: RecurrentTransformerConfig,
-    source: Dictionary,
-    target: Dictionary,
+    cfg: Namespace, slots: list[config.Slot], defaults: list[FairseqDataclass], loaded: bool
 ) -> None:
-    """Refuse a configuration that cannot be built or would be obeyed only in part.
+    """Refuse options that cannot be used or would have no effect.
 
     Args:
         cfg: the model's options, flat
-        preset: the defaults of the architecture
-        source, target: the task's dictionaries
+        slots: of the model
+        defaults: the model's configuration without a preset, and that of the preset
+        loaded: whether *cfg* comes from a checkpoint, whose defaults are those of its time: then
+            no option counts as explicitly set
 
     Raises:
         ConfigError: with everything that is wrong, one line each
     """
-    problems: list[str] = list(unknown_values(cfg))
+    options = {f.name: f for f in fields(defaults[0])}
+    owners = config.part_options(slots)
+    ours = {
+        name: option
+        for name, option in options.items()
+        if name in owners
+        or name in {slot.option for slot in slots}
+        or name in declared(_OfTheModel)
+    }
+    problems = list(unknown_choices(cfg, ours)) or list(out_of_range(cfg, ours))
     if not problems:
-        chosen = given(cfg, RecurrentTransformerConfig(), preset)
+        chosen = list(parts.chosen_parts(cfg))
+        explicit = set() if loaded else explicitly_set(cfg, defaults)
         problems = [
-            *numbers(cfg, OPTIONS),
-            *sizes(cfg),
-            *self_attention(cfg, ("encoder", "decoder"), chosen),
-            *cross_attention(cfg, chosen),
-            *recurrence(cfg),
-            *t5(cfg, chosen),
-            *without_effect(cfg, chosen),
-            *sharing(cfg, source, target),
-            *host(cfg, ("encoder", "decoder"), target),
+            *without_effect(cfg, ours, owners, chosen, explicit),
+            *(p for side, part in chosen for p in problems_of(part, cfg, side)),
+            *combinations(cfg),
         ]
-    problems = problems or list(memory(cfg, source, target))
+        problems += t5_problems(cfg, explicit) if hasattr(cfg, "host") else []
     if problems:
-        raise ConfigError("the model's options cannot be used:\n- " + "\n- ".join(problems))
+        unique = list(dict.fromkeys(problems))
+        raise ConfigError("the model's options cannot be used:\n- " + "\n- ".join(unique))
 
 
-def unknown_values(cfg: Namespace) -> Iterator[str]:
-    """Values that are none of an option's choices, and no number of layers."""
-    yield from unknown_choices(cfg, OPTIONS)
-    try:
-        fused_layers(cfg)
-    except ValueError:
-        yield f"--recurrence-fused-layers {cfg.recurrence_fused_layers}: choose top, all or a number"
+class _OfTheModel:
+    """Options of the model itself that are declared like those of a part."""
+
+    Options = T5Options
 
 
-def sizes(cfg: Namespace) -> Iterator[str]:
-    """Steps and heads; T5's heads need not add up to the width, fairseq's must."""
-    if cfg.recurrence_steps == 0:
-        yield (
-            f"--recurrence-steps {cfg.recurrence_steps}: at least 1 is needed, or -1 for one step "
-            "for each token of the source"
-        )
+def explicitly_set(cfg: Namespace, defaults: list[FairseqDataclass]) -> set[str]:
+    """The options whose value is the default neither of the model nor of the preset."""
+    return {
+        f.name
+        for f in fields(defaults[0])
+        if f.name != "_name"
+        and all(getattr(cfg, f.name) != getattr(values, f.name) for values in defaults)
+    }
+
+
+def unknown_choices(cfg: Namespace, options: "dict[str, Field[Any]]") -> Iterator[str]:
+    """Values that are not among an option's choices."""
+    for name, option in options.items():
+        if hasattr(option.type, "__members__"):
+            choices = [e.value for e in option.type]
+            if getattr(cfg, name) not in choices:
+                yield f"{flag(name)} {getattr(cfg, name)}: choose one of {', '.join(choices)}"
+
+
+def out_of_range(cfg: Namespace, options: "dict[str, Field[Any]]") -> Iterator[str]:
+    """Numbers outside the range that their option declares, NaN included."""
+    for name, option in options.items():
+        value = getattr(cfg, name)
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            continue
+        whole = (0, LARGEST) if isinstance(value, int) else (-1e30, 1e30)
+        low, high = option.metadata.get("within", whole)
+        if not low <= value <= high:
+            yield f"{flag(name)} {value}: expected {low:g} to {high:g}; give a value in this range"
+
+
+def without_effect(
+    cfg: Namespace,
+    options: "dict[str, Field[Any]]",
+    owners: dict[str, list[str]],
+    chosen: list[tuple[str, Any]],
+    explicit: set[str],
+) -> Iterator[str]:
+    """Options that were set but that no chosen part reads, or not under these other options."""
+    read = {name for _, part in chosen for name in declared(part)}
+    for name in (n for n in options if n in explicit):
+        found = f"{flag(name)} {getattr(cfg, name)}"
+        if name in owners and name not in read:
+            yield f"{found} has no effect: it needs {joined(owners[name])}"
+            continue
+        for other, values in options[name].metadata.get("needs", {}).items():
+            if getattr(cfg, other) not in values:
+                wanted = " or ".join(map(str, values))
+                yield (
+                    f"{found} has no effect with {flag(other)} {getattr(cfg, other)}; it needs "
+                    f"{flag(other)} {wanted}, or leave it out"
+                )
+
+
+def joined(owners: list[str]) -> str:
+    """["--a x", "--a y", "--b x"] as "--a x or y, or --b x"."""
+    by_flag: dict[str, list[str]] = {}
+    for owner in owners:
+        name, value = owner.split(" ", 1)
+        by_flag.setdefault(name, []).append(value)
+    return ", or ".join(f"{name} {' or '.join(values)}" for name, values in by_flag.items())
+
+
+def problems_of(part: Any, cfg: Namespace, side: str) -> Iterator[str]:
+    """What a part says of its options."""
+    if isinstance(part, type) and issubclass(part, MultiColumn):
+        return part.problems(cfg, side, parts.RECURRENCE[cfg.recurrence])
+    return getattr(part, "problems", lambda cfg, side: iter(()))(cfg, side)
+
+
+def combinations(cfg: Namespace) -> Iterator[str]:
+    """Maps and mixtures that do not go together, or not on their side."""
     for side in ("encoder", "decoder"):
-        width, heads = getattr(cfg, f"{side}_embed_dim"), getattr(cfg, f"{side}_attention_heads")
-        own_width = cfg.host == "t5" and cfg.t5_head_dim > 0 and cfg.recurrence == "none"
-        if heads > 0 and width % heads and not own_width:
+        if not hasattr(cfg, f"{side}_self_attention"):
+            continue
+        slot, given = f"--{side}-self-attention", getattr(cfg, f"{side}_self_attention")
+        second = getattr(cfg, f"{side}_self_attention_mixture")
+        if given in parts.MIXTURE and second not in (parts.NONE, given):
+            yield f"{slot} {given} and {slot}-mixture {second} name two mixtures; leave one out"
+            continue
+        name, mixture = parts.map_and_mixture(cfg, side)
+        part = parts.SELF_ATTENTION[name]
+        if side not in part.sides:
             yield (
-                f"--{side}-embed-dim {width} cannot be split evenly among "
-                f"--{side}-attention-heads {heads}; choose a multiple of the heads"
+                f"{slot} {name}: this map is for the {' and the '.join(part.sides)} only, as a "
+                "decoder's positions see no later ones; choose another map"
             )
+        if mixture != parts.NONE:
+            yield from mixed(cfg, slot, part, name, parts.MIXTURE[mixture])
+        if side == "decoder" and getattr(cfg, "cross_self_attention", False):
+            if (name, mixture) != ("dot", parts.NONE):
+                yield (
+                    f"--cross-self-attention joins the self-attention with the cross-attention, "
+                    f"and {slot} {given} needs one of its own; leave one out"
+                )
 
 
-def recurrence(cfg: Namespace) -> Iterator[str]:
-    """What the recurrence encoder does not go with."""
-    if cfg.recurrence == "none":
+def mixed(
+    cfg: Namespace, slot: str, part: type[SelfAttention], name: str, mixture: type[Mixture]
+) -> Iterator[str]:
+    """A mixed map where the attention map is not all of a head's output."""
+    if part.has_map:
         return
-    if cfg.recurrence_fusion == MULTICOLUMN:
-        if not RECURRENCE[cfg.recurrence].keeps_length:
-            yield (
-                f"--recurrence-fusion {MULTICOLUMN} puts the outputs of two encoders side by side, "
-                f"token by token, and --recurrence {cfg.recurrence} has an output for each of its "
-                "steps instead; use --recurrence birnn or another --recurrence-fusion"
-            )
-    elif not 1 <= fused_layers(cfg) <= cfg.decoder_layers:
-        yield (
-            f"--recurrence-fused-layers {cfg.recurrence_fused_layers}: the decoder has "
-            f"{cfg.decoder_layers} layers (--decoder-layers); choose 1 to {cfg.decoder_layers}"
-        )
-    for name in ("no_cross_attention", "cross_self_attention"):
-        if getattr(cfg, name):
-            yield (
-                f"{flag(name)} leaves out the sub-layer that --recurrence {cfg.recurrence} joins; "
-                "leave one out"
-            )
-    if cfg.recurrence_positions and cfg.no_token_positional_embeddings and cfg.host != "t5":
-        yield (
-            "--recurrence-positions needs what --no-token-positional-embeddings removes; "
-            "leave one out"
-        )
-
-
-def without_effect(cfg: Namespace, chosen: set[str]) -> Iterator[str]:
-    """Options that were set but would change nothing."""
-    for name, other, values in ONLY_WITH:
-        if name in chosen and getattr(cfg, other) not in values:
-            yield (
-                f"{flag(name)} {getattr(cfg, name)} has no effect with {flag(other)} "
-                f"{getattr(cfg, other)}; it needs {' or '.join(sorted(values))}"
-            )
-
-
-def sharing(cfg: Namespace, source: Dictionary, target: Dictionary) -> Iterator[str]:
-    """What shared embeddings need."""
-    if not cfg.share_all_embeddings:
-        return
-    if source != target:
-        yield (
-            f"--share-all-embeddings needs one dictionary for both languages, but they differ "
-            f"({len(source)} and {len(target)} types); preprocess with --joined-dictionary"
-        )
-    if cfg.encoder_embed_dim != cfg.decoder_embed_dim:
-        yield (
-            f"--share-all-embeddings needs --encoder-embed-dim {cfg.encoder_embed_dim} to equal "
-            f"--decoder-embed-dim {cfg.decoder_embed_dim}; give both one number"
-        )
-    if cfg.decoder_embed_path and cfg.decoder_embed_path != cfg.encoder_embed_path:
-        yield (
-            "--share-all-embeddings needs --decoder-embed-path to equal --encoder-embed-path; "
-            "give both the same file"
-        )
+    if cfg.rsa_form == "mixed":
+        yield f"--rsa-form mixed needs a mixed map, which {slot} {name} does not have; use dense"
+    dropped = getattr(cfg, "rsa_dropout", "softmax") == "mixed"
+    if dropped and "rsa_dropout" in declared(mixture):
+        yield f"--rsa-dropout mixed needs a mixed map, which {slot} {name} does not have"

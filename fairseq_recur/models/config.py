@@ -1,8 +1,8 @@
-"""The configuration of the one model: a flat dataclass, from which the flags come.
+"""The flat configurations of the models, assembled from the declarations of their parts.
 
-It has every option of fairseq's Transformer under its usual name (``encoder_embed_dim``
-is ``--encoder-embed-dim``), taken from the installed fairseq so that a recipe for the
-stock model keeps its meaning, and the options of the recurrent parts.
+A configuration has every option of fairseq's Transformer under its usual name
+(``encoder_embed_dim`` is ``--encoder-embed-dim``), taken from the installed fairseq so that a
+recipe for the stock model keeps its meaning, then the slots and the options of the parts.
 """
 
 from collections.abc import Iterator
@@ -11,14 +11,14 @@ from typing import Any, Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models.transformer import TransformerConfig
+from fairseq.models.transformer_lm import TransformerLanguageModelConfig
 from omegaconf import II
 
-from fairseq_recur.models.attention_config import SelfAttentionConfig
-from fairseq_recur.models.cross_config import CrossAttentionConfig
-from fairseq_recur.models.monitoring import MonitoringConfig
-from fairseq_recur.models.t5_config import T5Config
-from fairseq_recur.modules.biarn import ATTENTION
-from fairseq_recur.modules.parts import FUSION, MULTICOLUMN, RECURRENCE, SELF_ATTENTION
+from fairseq_recur.models.monitoring import MonitoringOptions
+from fairseq_recur.models.t5 import T5Options
+from fairseq_recur.modules import parts
+from fairseq_recur.modules.options import declared, option
+from fairseq_recur.modules.recurrence_encoder import RecurrenceEncoder
 
 # Deprecated or without effect on an encoder-decoder; `--relu-dropout` stays as an alias.
 LEFT_OUT = {"adaptive_input", "char_inputs", "decoder_input_dim", "relu_dropout"}
@@ -38,8 +38,120 @@ TYPES = {"encoder_layers_to_keep": Optional[str], "decoder_layers_to_keep": Opti
 DataclassField = tuple[str, Any, Any]
 
 
+@dataclass(frozen=True)
+class Slot:
+    """A place in the model that a part fills.
+
+    Attributes:
+        option: name of the option that chooses the part
+        table: the parts by name, see `fairseq_recur.modules.parts`
+        default: the part of a model without a preset
+        help: of the option
+        further: choices beside the names in the table
+    """
+
+    option: str
+    table: dict[str, Any]
+    default: str
+    help: str
+    further: tuple[str, ...] = ()
+
+    def field(self) -> DataclassField:
+        """The option as a dataclass field."""
+        choices = [*self.further, *self.table]
+        return self.option, ChoiceEnum(choices), option(self.default, self.help)
+
+
+def self_attention_slots(side: str) -> list[Slot]:
+    """The slots of one side's self-attention: its map, and what is mixed with the map."""
+    directional = "" if side == "decoder" else ", directional (Shen et al. 2018)"
+    return [
+        Slot(
+            f"{side}_self_attention",
+            parts.SELF_ATTENTION,
+            "dot",
+            f"attention map of the {side}'s self-attention: dot (standard), relative (Shaw et al. "
+            f"2018), xl (Dai et al. 2019){directional}; the name of a mixture, such as rsa, is "
+            "short for dot with that mixture",
+            tuple(parts.MIXTURE),
+        ),
+        Slot(
+            f"{side}_self_attention_mixture",
+            parts.MIXTURE,
+            parts.NONE,
+            f"matrix mixed with the {side}'s attention map: rsa (Huang et al. 2023), and for "
+            "comparison toeplitz, full_matrix",
+            (parts.NONE,),
+        ),
+    ]
+
+
+def encoder_decoder_slots() -> list[Slot]:
+    """The slots of the encoder-decoder."""
+    return [
+        *self_attention_slots("encoder"),
+        *self_attention_slots("decoder"),
+        Slot(
+            "cross_attention",
+            parts.CROSS_ATTENTION,
+            "dot",
+            "the decoder's attention over the encoder: dot (standard), srformer (Long et al. 2023), "
+            "and for comparison segmented, xl, global",
+        ),
+        Slot(
+            "recurrence",
+            parts.RECURRENCE,
+            parts.NONE,
+            "recurrence encoder (Hao et al. 2019): bidirectional GRU (birnn) or attentive recurrent "
+            "network (biarn)",
+            (parts.NONE,),
+        ),
+        Slot(
+            "recurrence_fusion",
+            parts.FUSION,
+            "stack",
+            "how the decoder joins its attention over the recurrence encoder with that over the "
+            "Transformer encoder: in a layer (stack, gated_sum), or for comparison before all "
+            "layers, by concatenation of the encoders' outputs (multicolumn, Chen et al. 2018; "
+            "only with birnn)",
+        ),
+    ]
+
+
+def part_options(slots: list[Slot]) -> dict[str, list[str]]:
+    """Which parts declare an option: {option: ["--flag part", ...]}, in the order of the slots."""
+    owners: dict[str, list[str]] = {}
+    for slot in slots:
+        if slot.option == "recurrence":
+            for name in declared(RecurrenceEncoder):
+                owners[name] = [f"--recurrence {' or '.join(slot.table)}"]
+        for name, part in slot.table.items():
+            for owned in declared(part):
+                owners.setdefault(owned, []).append(f"--{slot.option.replace('_', '-')} {name}")
+    return owners
+
+
+def part_fields(slots: list[Slot]) -> Iterator[DataclassField]:
+    """The slots' options, and the options that their parts declare, each once."""
+    seen: set[str] = set()
+    for slot in slots:
+        yield slot.field()
+        owners = [RecurrenceEncoder] if slot.option == "recurrence" else []
+        for part in [*owners, *slot.table.values()]:
+            for name, declaration in declared(part).items():
+                if name not in seen:
+                    seen.add(name)
+                    yield field_of(name, declaration)
+
+
+def field_of(name: str, declaration: Any) -> DataclassField:
+    """A field like the declaration, for another dataclass."""
+    made = field(default=declaration.default, metadata=declaration.metadata)
+    return name, declaration.type, made
+
+
 def host_fields() -> Iterator[DataclassField]:
-    """The options of fairseq's Transformer, flat: (name, type, dataclass field)."""
+    """The options of fairseq's Transformer, flat."""
     for outer in fields(TransformerConfig):
         nested = isinstance(outer.type, type) and issubclass(outer.type, FairseqDataclass)
         for inner in fields(outer.type) if nested else [outer]:
@@ -58,76 +170,41 @@ def host_fields() -> Iterator[DataclassField]:
 HostConfig = make_dataclass("HostConfig", host_fields(), bases=(FairseqDataclass,))
 
 
-@dataclass
-class RecurrentTransformerConfig(
-    SelfAttentionConfig, CrossAttentionConfig, T5Config, MonitoringConfig, HostConfig
-):
-    """Options of the parts, after those of fairseq's Transformer."""
+def encoder_decoder_config(
+    name: str = "RecurrentTransformerConfig", **defaults: Any
+) -> type[FairseqDataclass]:
+    """The configuration of the encoder-decoder, with the defaults of a preset.
 
-    encoder_self_attention: ChoiceEnum(list(SELF_ATTENTION)) = field(
-        default="dot",
-        metadata={
-            "help": "part for the encoder's self-attention: as for the decoder, and to compare "
-            "with directional, half of whose heads look back and half ahead (Shen et al. 2018)"
-        },
-    )
-    recurrence: ChoiceEnum(["none", *RECURRENCE]) = field(
-        default="none",
-        metadata={
-            "help": "recurrence encoder (Hao et al. 2019): bidirectional GRU (birnn) or "
-            "attentive recurrent network (biarn)"
-        },
-    )
-    recurrence_layers: int = field(
-        default=1, metadata={"help": "layers of the recurrence encoder; the paper tries 1, 3 and 6"}
-    )
-    recurrence_steps: int = field(
-        default=8,
-        metadata={
-            "help": "recurrence steps R of biarn; -1: one for each token of the source, as birnn has"
-        },
-    )
-    recurrence_attention: ChoiceEnum(list(ATTENTION)) = field(
-        default="additive",
-        metadata={"help": "attention with which biarn reads the source at every step"},
-    )
-    recurrence_fusion: ChoiceEnum([*FUSION, MULTICOLUMN]) = field(
-        default="stack",
-        metadata={
-            "help": "how a decoder layer joins its attention over the recurrence encoder with "
-            "that over the Transformer encoder (stack, gated_sum); to compare with, multicolumn: "
-            "the encoders' outputs are joined, for all layers (Chen et al. 2018; birnn alone)"
-        },
-    )
-    recurrence_fused_layers: str = field(
-        default="top",
-        metadata={
-            "help": "decoder layers that read the recurrence encoder: the top one (top), all of "
-            "them (all), or a number N of layers counted from the top"
-        },
-    )
-    recurrence_gate: ChoiceEnum(["vector", "scalar"]) = field(
-        default="vector",
-        metadata={"help": "gate of the gated_sum: a value per channel, or one per position"},
-    )
-    recurrence_positions: bool = field(
-        default=False,
-        metadata={"help": "add position embeddings to the input of the recurrence encoder"},
-    )
-
-
-def fused_layers(cfg: Any) -> int:
-    """How many decoder layers, counted from the top, read the recurrence encoder.
-
-    Args:
-        cfg: anything with ``recurrence``, ``recurrence_fusion``, ``recurrence_fused_layers``
-            and ``decoder_layers``
-
-    Raises:
-        ValueError: if ``recurrence_fused_layers`` is neither "top", "all" nor a number
+    It is assembled from the parts that are registered at the time of the call.
     """
-    if cfg.recurrence == "none" or cfg.recurrence_fusion == MULTICOLUMN:
-        return 0
-    names = {"top": 1, "all": cfg.decoder_layers}
-    wanted = cfg.recurrence_fused_layers
-    return names[wanted] if wanted in names else int(wanted)
+    own = [f for options in (T5Options, MonitoringOptions) for f in fields(options)]
+    all_fields = [
+        *host_fields(),
+        *(field_of(f.name, f) for f in own),
+        *part_fields(encoder_decoder_slots()),
+    ]
+    return assembled(name, all_fields, FairseqDataclass, defaults)
+
+
+def language_model_config(
+    name: str = "RsaLanguageModelConfig", **defaults: Any
+) -> type[FairseqDataclass]:
+    """The configuration of the decoder as a language model; see `encoder_decoder_config`."""
+    all_fields = [
+        *(field_of(f.name, f) for f in fields(MonitoringOptions)),
+        *part_fields(self_attention_slots("decoder")),
+    ]
+    return assembled(name, all_fields, TransformerLanguageModelConfig, defaults)
+
+
+def assembled(
+    name: str, all_fields: list[DataclassField], base: type, defaults: dict[str, Any]
+) -> type[FairseqDataclass]:
+    """A dataclass of these fields with other defaults."""
+    unknown = defaults.keys() - {f[0] for f in all_fields} - {f.name for f in fields(base)}
+    assert not unknown, f"no such options: {unknown}"
+    changed = [
+        (key, kind, field(default=defaults.get(key, made.default), metadata=made.metadata))
+        for key, kind, made in all_fields
+    ]
+    return make_dataclass(name, changed, bases=(base,))

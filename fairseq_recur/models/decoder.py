@@ -1,46 +1,62 @@
-"""The Transformer decoder whose upper layers read the recurrence encoder."""
+"""The Transformer decoder with slots, whose upper layers read the recurrence encoder."""
 
-from itertools import count
+from collections.abc import Iterator
 from typing import Any
 
 from fairseq.data import Dictionary
 from fairseq.models.transformer import TransformerConfig, TransformerDecoderBase
 from torch import Tensor, nn
 
-from fairseq_recur.models.config import fused_layers
 from fairseq_recur.models.encoder import EncoderOut
-from fairseq_recur.models.layers import wrap_layer
-from fairseq_recur.modules.decoder_layer import DecoderLayer, FusedDecoderLayer
-from fairseq_recur.modules.decoding import note_step
-from fairseq_recur.modules.fusion import IncrementalState
-from fairseq_recur.modules.t5_projections import is_t5
+from fairseq_recur.modules.context import (
+    Context,
+    IncrementalState,
+    Padding,
+    Source,
+    additive_mask,
+)
+from fairseq_recur.modules.decoder_layer import DecoderLayer
+from fairseq_recur.modules.layers import LayerRunner, sharded
+from fairseq_recur.modules.parts import layer_fusion
+from fairseq_recur.modules.segmented_attention import SegmentedAttention, Segments
+from fairseq_recur.modules.self_attention import DotSelfAttention, SelfAttention
 
 
 class RecurrentTransformerDecoder(TransformerDecoderBase):
-    """fairseq's decoder, its layers with slots, the upper ones with fusion."""
+    """fairseq's decoder, its layers with slots, the upper ones with fusion.
+
+    Without cross-attention it is the decoder of the language model.
+    """
 
     def __init__(
         self,
         cfg: TransformerConfig,
         dictionary: Dictionary,
-        embed_tokens: nn.Embedding,
+        embed_tokens: nn.Module,
         no_encoder_attn: bool = False,
     ) -> None:
-        # fairseq builds the layers from the bottom without saying which it is.
-        self._next_layer = count()
-        self._first_fused = cfg.decoder.layers - fused_layers(cfg)
+        # fairseq builds the layers from the bottom without saying which one it builds.
+        fusion = layer_fusion(cfg)
+        fused = 0 if fusion is None else fusion.fused_layers(cfg)
+        self._fusions = iter([None] * (cfg.decoder.layers - fused) + [fusion] * fused)
         super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn=no_encoder_attn)
+        del self._fusions
+        self.run = LayerRunner(cfg)
 
     def build_decoder_layer(
         self, cfg: TransformerConfig, no_encoder_attn: bool = False
     ) -> nn.Module:
         """The next layer from the bottom."""
-        if next(self._next_layer) >= self._first_fused:
-            return wrap_layer(FusedDecoderLayer(cfg), cfg)
-        return wrap_layer(DecoderLayer(cfg, no_encoder_attn), cfg)
+        fusion = next(self._fusions)
+        layer = DecoderLayer(cfg, no_encoder_attn, None if fusion is None else fusion(cfg))
+        return sharded(layer, cfg)
 
-    def embed(self, tokens: Tensor, incremental_state: IncrementalState) -> Tensor:
-        """The layers' input for (B, T) tokens, the last ones alone in incremental decoding.
+    def all_layers(self) -> Iterator[nn.Module]:
+        """The layers from the bottom; iterating over `layers` itself may drop some (LayerDrop)."""
+        return (self.layers[index] for index in range(len(self.layers)))
+
+    def embed(self, tokens: Tensor, incremental_state: IncrementalState | None) -> Tensor:
+        """The layers' input for (B, T) tokens; in incremental decoding for the newest token.
 
         Returns:
             (T, B, C)
@@ -50,6 +66,7 @@ class RecurrentTransformerDecoder(TransformerDecoderBase):
             positions = self.embed_positions(tokens, incremental_state=incremental_state)
         if incremental_state is not None:
             tokens = tokens[:, -1:]
+            positions = None if positions is None else positions[:, -1:]
         x = self.embed_scale * self.look_up(tokens.contiguous())
         if self.quant_noise is not None:
             x = self.quant_noise(x)
@@ -65,62 +82,114 @@ class RecurrentTransformerDecoder(TransformerDecoderBase):
         """The tokens' rows of the embedding matrix: (B, T) to (B, T, C)."""
         return self.embed_tokens(tokens)
 
-    def self_attention_mask(self, x: Tensor, keys: int, causal: bool) -> Tensor | None:
-        """What is added to the scores of *x* (T, B, C) over *keys* positions: (T, S) or None."""
-        return self.buffered_future_mask(x) if causal else None
+    def position_terms(self, x: Tensor, keys: int, future: Tensor | None) -> Tensor | None:
+        """What positions add to the scores of *x* (T, B, C) over *keys* positions, or None.
+
+        Args:
+            x: the layers' input
+            keys: S
+            future: (T, S), which hides later positions, or None
+
+        Returns:
+            (T, S) or (H, T, S), or None
+        """
+        return future
+
+    def context(
+        self,
+        x: Tensor,
+        tokens: Tensor,
+        encoder_out: EncoderOut | None,
+        incremental_state: IncrementalState | None,
+        full_context: bool,
+    ) -> Context:
+        """What the layers know of the batch.
+
+        Args:
+            x: (T, B, C) input of the layers
+            tokens: (B, L) all target tokens so far
+            encoder_out: of the encoder, or None
+            incremental_state: in incremental decoding
+            full_context: whether positions see later ones
+        """
+        padding = Padding.of(tokens.eq(self.padding_idx))
+        causal = incremental_state is None and not full_context
+        future = self.buffered_future_mask(x) if causal else None
+        mask, terms = None, None
+        if any(reads_mask(layer) for layer in self.all_layers()):
+            terms = self.position_terms(x, tokens.size(1), future)
+            mask = additive_mask(terms, padding, x.dtype)
+        position = None if incremental_state is None else tokens.size(1) - 1
+        facts: dict[str, Any] = {}
+        if encoder_out is not None and encoder_out["encoder_out"]:
+            facts = {
+                "encoder_out": encoder_out["encoder_out"][0],
+                "encoder_padding": first(encoder_out["encoder_padding_mask"]),
+                "recurrence": first(encoder_out.get("recurrence_out", [])),
+                "recurrence_padding": first(encoder_out.get("recurrence_padding_mask", [])),
+            }
+            references = None if padding is None else padding.lengths
+            references = references or (tokens.size(1),) * tokens.size(0)
+            facts.update(self.segments(encoder_out, incremental_state, position, x, references))
+        return Context(
+            padding=padding,
+            mask=mask,
+            causal=causal and padding is None and terms is future,
+            future=future,
+            incremental_state=incremental_state,
+            position=position,
+            **facts,
+        )
+
+    def segments(
+        self,
+        encoder_out: EncoderOut,
+        incremental_state: IncrementalState | None,
+        position: int | None,
+        x: Tensor,
+        references: tuple[int, ...],
+    ) -> dict[str, Source | Segments]:
+        """The source and its segments, if the layers read segments; else nothing.
+
+        In incremental decoding the source is cut at the first step, for all steps.
+        """
+        attentions = (getattr(layer, "encoder_attn", None) for layer in self.all_layers())
+        part = next((a for a in attentions if isinstance(a, SegmentedAttention)), None)
+        if part is None:
+            return {}
+        states, mask = encoder_out["encoder_out"][0], first(encoder_out["encoder_padding_mask"])
+        source = first(encoder_out.get("source", [])) or Source.of(states, Padding.of(mask))
+        if incremental_state is None:
+            source = source.per_row(states, mask)
+            return {"source": source, "segments": part.segments(source, x.size(0), references)}
+        assert position is not None
+        saved = self.get_incremental_state(incremental_state, "segments")
+        if saved is None:
+            saved = {"segments": part.segments(source, None, None)}
+            self.set_incremental_state(incremental_state, "segments", saved)
+        return {"source": source, "segments": saved["segments"].at(source, position)}
 
     def extract_features_scriptable(
         self,
         prev_output_tokens: Tensor,
         encoder_out: EncoderOut | None,
-        incremental_state: IncrementalState = None,
+        incremental_state: IncrementalState | None = None,
         full_context_alignment: bool = False,
         alignment_layer: int | None = None,
         alignment_heads: int | None = None,
     ) -> tuple[Tensor, dict[str, list[Any]]]:
         """The decoder without its output layer; arguments and results are fairseq's.
 
-        Without fusion it is fairseq's own method; fairseq's loop over the layers cannot
-        hand them a second encoder's output, nor a bias to be added to the scores, so with
-        fusion and in a T5 the loop is this one.
+        fairseq's loop over the layers has no room for what ours know of the batch.
         """
-        if incremental_state is not None:
-            position = prev_output_tokens.size(1) - 1
-            note_step(incremental_state, encoder_out["sentences"][0], position)
-        if self._first_fused == self.num_layers and not is_t5(self.cfg):
-            return super().extract_features_scriptable(
-                prev_output_tokens,
-                encoder_out,
-                incremental_state,
-                full_context_alignment,
-                alignment_layer,
-                alignment_heads,
-            )
         x = self.embed(prev_output_tokens, incremental_state)
-        causal = incremental_state is None and not full_context_alignment
-        target_padding = prev_output_tokens[:, -x.size(0) :].eq(self.padding_idx)
-        arguments = {
-            "encoder_out": encoder_out["encoder_out"][0],
-            "encoder_padding_mask": next(iter(encoder_out["encoder_padding_mask"]), None),
-            "incremental_state": incremental_state,
-            "self_attn_mask": self.self_attention_mask(x, prev_output_tokens.size(1), causal),
-            "self_attn_padding_mask": target_padding if target_padding.any() else None,
-        }
-        recurrence = {
-            name: next(iter(encoder_out.get(name, [])), None)
-            for name in ("recurrence_out", "recurrence_padding_mask")
-        }
+        context = self.context(
+            x, prev_output_tokens, encoder_out, incremental_state, full_context_alignment
+        )
         wanted = self.num_layers - 1 if alignment_layer is None else alignment_layer
         attention, inner_states = None, [x]
         for index, layer in enumerate(self.layers):
-            fused = getattr(layer, "fuses_recurrence", False)
-            x, weights, _ = layer(
-                x,
-                **arguments,
-                **(recurrence if fused else {}),
-                need_attn=index == wanted,
-                need_head_weights=index == wanted,
-            )
+            x, weights, _ = self.run(layer, x, context, index == wanted)
             inner_states.append(x)
             if weights is not None and index == wanted:
                 attention = weights.float().to(x)[:alignment_heads].mean(dim=0)
@@ -132,3 +201,15 @@ class RecurrentTransformerDecoder(TransformerDecoderBase):
             x = self.layer_norm(x)
         x = x.transpose(0, 1)
         return x if self.project_out_dim is None else self.project_out_dim(x)
+
+
+def first(values: list[Any]) -> Any:
+    """The only value of an entry of fairseq's dictionaries, or None for an empty entry."""
+    return values[0] if values else None
+
+
+def reads_mask(layer: nn.Module) -> bool:
+    """Whether a layer's self-attention reads `Context.mask`, as all do but fairseq's own."""
+    attention = getattr(layer, "self_attn", None)
+    stock = isinstance(attention, DotSelfAttention) and attention.stock
+    return isinstance(attention, SelfAttention) and not stock

@@ -1,46 +1,42 @@
-"""The Transformer encoder with a recurrence encoder beside it."""
+"""The Transformer encoder with slots, and with a recurrence encoder beside it."""
 
-import torch
+from typing import Any
+
 from fairseq.data import Dictionary
 from fairseq.models.transformer import TransformerConfig, TransformerEncoderBase
 from torch import Tensor, nn
 
-from fairseq_recur.models.layers import wrap_layer
+from fairseq_recur.modules.context import Context, Padding, Source, additive_mask
 from fairseq_recur.modules.encoder_layer import EncoderLayer
-from fairseq_recur.modules.multicolumn import MultiColumn
-from fairseq_recur.modules.parts import MULTICOLUMN, RECURRENCE
-from fairseq_recur.modules.recurrence_encoder import RecurrenceEncoder
+from fairseq_recur.modules.fusion import MultiColumn
+from fairseq_recur.modules.layers import LayerRunner, sharded
+from fairseq_recur.modules.parts import FUSION, build_recurrence_encoder
 
-EncoderOut = dict[str, list[Tensor]]
+EncoderOut = dict[str, list[Any]]
 
 
 class RecurrentTransformerEncoder(TransformerEncoderBase):
     """fairseq's encoder, its layers with slots, and optionally a recurrence encoder.
 
-    To fairseq's output dictionary it adds ``recurrence_out``, [states (L', B, 2C)], and
-    ``recurrence_padding_mask``, [mask (B, L')] or [] if there is nothing to mask, unless the
-    two encoders' outputs are joined as the columns of ``encoder_out``; and ``sentences``,
-    [(B,) int64], which sentence each row is of, also once rows are beams.
+    To fairseq's output dictionary it adds ``source``, [what the decoder's layers know of the
+    sentences], and, unless the outputs of the two encoders are joined as the columns of
+    ``encoder_out``, ``recurrence_out``, [states (L', B, 2C)], and ``recurrence_padding_mask``,
+    [mask (B, L')] or [] if there is nothing to mask.
     """
 
     def __init__(
         self, cfg: TransformerConfig, dictionary: Dictionary, embed_tokens: nn.Embedding
     ) -> None:
         super().__init__(cfg, dictionary, embed_tokens)
+        self.run = LayerRunner(cfg)
         self.recurrence_positions = cfg.recurrence_positions
-        self.recurrence_encoder = (
-            None
-            if cfg.recurrence == "none"
-            else RecurrenceEncoder(
-                cfg, RECURRENCE[cfg.recurrence], lambda layer: wrap_layer(layer, cfg)
-            )
-        )
-        joined = cfg.recurrence != "none" and cfg.recurrence_fusion == MULTICOLUMN
-        self.columns = MultiColumn(cfg) if joined else None
+        self.recurrence_encoder = build_recurrence_encoder(cfg)
+        joined = self.recurrence_encoder is not None and FUSION[cfg.recurrence_fusion]
+        self.columns = joined(cfg) if joined and issubclass(joined, MultiColumn) else None
 
     def build_encoder_layer(self, cfg: TransformerConfig) -> nn.Module:
         """A layer whose self-attention is the part named by the configuration."""
-        return wrap_layer(EncoderLayer(cfg, return_fc=self.return_fc), cfg)
+        return sharded(EncoderLayer(cfg), cfg)
 
     def recurrence_input(self, src_tokens: Tensor, embedding: Tensor) -> Tensor:
         """The scaled embeddings, with positions on demand and embedding dropout: (B, S, C)."""
@@ -48,7 +44,15 @@ class RecurrentTransformerEncoder(TransformerEncoderBase):
             embedding = embedding + self.embed_positions(src_tokens)
         return self.dropout_module(embedding)
 
-    def forward(
+    def self_attention_mask(self, x: Tensor, padding: Padding | None) -> Tensor | None:
+        """What is added to the scores over the positions of *x* (S, B, C): (B, 1, 1, S) or None."""
+        return additive_mask(None, padding, x.dtype)
+
+    def finish(self, x: Tensor) -> Tensor:
+        """The top layer's (S, B, C) as the encoder's output."""
+        return x if self.layer_norm is None else self.layer_norm(x)
+
+    def forward_scriptable(
         self,
         src_tokens: Tensor,
         src_lengths: Tensor | None = None,
@@ -56,34 +60,52 @@ class RecurrentTransformerEncoder(TransformerEncoderBase):
         token_embeddings: Tensor | None = None,
     ) -> EncoderOut:
         """Encode (B, S) source tokens; see fairseq's encoder, and the class for what is added."""
-        out = super().forward(src_tokens, src_lengths, return_all_hiddens, token_embeddings)
-        out["sentences"] = [torch.arange(src_tokens.size(0), device=src_tokens.device)]
-        if self.recurrence_encoder is None:
-            return out
         mask = src_tokens.eq(self.padding_idx)
-        states, mask = self.recurrence_encoder(
-            self.recurrence_input(src_tokens, out["encoder_embedding"][0]),
-            mask if mask.any() else None,
-        )
+        padding = Padding.of(mask)
+        x, embedding = self.forward_embedding(src_tokens, token_embeddings)
+        if padding is not None:
+            x = x * (1 - mask.unsqueeze(-1).type_as(x))
+        x = x.transpose(0, 1)
+        context = Context(padding=padding, mask=self.self_attention_mask(x, padding))
+        states = [x]
+        for layer in self.layers:
+            x = self.run(layer, x, context)
+            states.append(x)
+        x = self.finish(x)
+        recurrence, recurrence_padding = None, None
+        if self.recurrence_encoder is not None:
+            embedded = self.recurrence_input(src_tokens, embedding)
+            recurrence, recurrence_padding = self.recurrence_encoder(embedded, padding)
         if self.columns is not None:
-            out["encoder_out"] = [self.columns(out["encoder_out"][0], states)]
-            return out
-        out["recurrence_out"] = [states]
-        out["recurrence_padding_mask"] = [] if mask is None else [mask]
+            x, recurrence = self.columns(x, recurrence), None
+        out = {
+            "encoder_out": [x],
+            "encoder_padding_mask": [mask],
+            "encoder_embedding": [embedding],
+            "encoder_states": states if return_all_hiddens else [],
+            "fc_results": [],
+            "src_tokens": [],
+            "src_lengths": [(~mask).sum(dim=1, keepdim=True).int()],
+            "source": [Source.of(x, padding)],
+        }
+        if recurrence is not None:
+            out["recurrence_out"] = [recurrence]
+            out["recurrence_padding_mask"] = (
+                [] if recurrence_padding is None else [recurrence_padding.mask]
+            )
         return out
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
-        """The output for the sentences *new_order* (B',), for beams and finished sentences.
+        """The output for the rows *new_order* (B',), for beams and finished sentences.
 
         fairseq's method returns the keys it knows and no others, and copies them at each step of
         decoding. The rows of a sentence are equal, so mostly there is nothing to move.
         """
-        sentences = encoder_out["sentences"][0]
-        reordered = sentences.index_select(0, new_order)
-        if torch.equal(reordered, sentences):  # beams of a sentence changed places
+        source = encoder_out["source"][0].reordered(new_order)
+        if source is encoder_out["source"][0]:  # beams of a sentence changed places
             return encoder_out
         out = super().reorder_encoder_out(encoder_out, new_order)
-        out["sentences"] = [reordered]
+        out["source"] = [source]
         for key, batch_axis in (("recurrence_out", 1), ("recurrence_padding_mask", 0)):
             if key in encoder_out:
                 out[key] = [x.index_select(batch_axis, new_order) for x in encoder_out[key]]

@@ -1,119 +1,91 @@
-"""The decoder-only language model: fairseq's, with the self-attention parts in its slot."""
+"""The decoder without an encoder as a language model."""
 
+import ast
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from typing import Any
 
 from fairseq.data import Dictionary
-from fairseq.dataclass import ChoiceEnum
-from fairseq.dataclass.utils import gen_parser_from_dataclass
-from fairseq.models import register_model
-from fairseq.models.transformer import TransformerConfig
-from fairseq.models.transformer_lm import TransformerLanguageModel, TransformerLanguageModelConfig
-from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
+from fairseq.dataclass import FairseqDataclass
+from fairseq.dataclass.utils import eval_str_list, gen_parser_from_dataclass
+from fairseq.models.transformer import DEFAULT_MAX_TARGET_POSITIONS, TransformerConfig
+from fairseq.models.transformer_lm import TransformerLanguageModel
+from fairseq.modules import AdaptiveInput, CharacterTokenEmbedder
 from fairseq.tasks import FairseqTask
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
+from torch import nn
 
-from fairseq_recur.errors import ConfigError
-from fairseq_recur.models.attention_config import SelfAttentionConfig
+from fairseq_recur import compat
+from fairseq_recur.models import config
 from fairseq_recur.models.base import RecurrentModel
-from fairseq_recur.models.check_attention import self_attention
-from fairseq_recur.models.check_host import adaptive_softmax, host
-from fairseq_recur.models.check_sizes import memory, numbers
-from fairseq_recur.models.flags import given, unknown_choices
-from fairseq_recur.models.monitoring import MonitoringConfig
-from fairseq_recur.modules.parts import SELF_ATTENTION
+from fairseq_recur.models.check import check_config
+from fairseq_recur.models.decoder import RecurrentTransformerDecoder
+from fairseq_recur.models.model import plain_options
+from fairseq_recur.modules.parts import NONE
 
-
-@dataclass
-class RsaLanguageModelConfig(SelfAttentionConfig, MonitoringConfig, TransformerLanguageModelConfig):
-    """The options of fairseq's ``transformer_lm`` and of the self-attention parts."""
-
-    decoder_self_attention: ChoiceEnum(list(SELF_ATTENTION)) = field(
-        default="rsa",
-        metadata=SelfAttentionConfig.__dataclass_fields__["decoder_self_attention"].metadata,
-    )
+ENCODER_SLOTS: dict[str, Any] = {
+    "host": "transformer",
+    "cross_attention": "dot",
+    "recurrence": NONE,
+}
+"""The choices in the slots that a language model does not have."""
 
 
 class RsaLanguageModel(RecurrentModel, TransformerLanguageModel):
     """A Transformer language model whose self-attention is a part of one's choice."""
 
+    config_class: type[FairseqDataclass]
+    """The configuration with the preset's defaults."""
+
     @classmethod
     def add_args(cls, parser: ArgumentParser) -> None:
-        """Add the model's flags, without defaults: those are the dataclass's."""
-        gen_parser_from_dataclass(parser, RsaLanguageModelConfig(), delete_default=True)
+        """Add the model's flags, without defaults: those are in the preset's dataclass."""
+        gen_parser_from_dataclass(parser, cls.config_class(), delete_default=True)
 
     @classmethod
     def build_model(cls, args: DictConfig, task: FairseqTask) -> "RsaLanguageModel":
-        """Build fairseq's model and fill the slots of its layers.
+        """Build the decoder with fairseq's embeddings.
 
         Raises:
             ConfigError: listing every option that cannot be used
         """
-        options = Namespace(**OmegaConf.to_container(args, resolve=True, enum_to_str=True))
-        words = task.source_dictionary, task.target_dictionary
-        problems = list(check_language_model(options, words[1])) or list(memory(options, *words))
-        if problems:
-            raise ConfigError("the model's options cannot be used:\n- " + "\n- ".join(problems))
-        model = super().build_model(args, task)
-        cfg = TransformerConfig.from_namespace(options)
-        build = SELF_ATTENTION[options.decoder_self_attention]
-        for index in range(len(model.decoder.layers)):  # iterating would drop layers (LayerDrop)
-            layer = model.decoder.layers[index]
-            if not isinstance(layer, TransformerDecoderLayerBase):
-                raise ConfigError(
-                    f"--decoder-self-attention {options.decoder_self_attention} does not go with "
-                    "--ddp-backend fully_sharded; choose another one"
-                )
-            layer.self_attn = build(cfg, "decoder", lambda: layer.self_attn)
-        model.show_parts(options.monitor_interval)
+        options = plain_options(args)
+        if options.decoder_layers_to_keep:
+            options.decoder_layers = len(options.decoder_layers_to_keep.split(","))
+        if options.max_target_positions is None:
+            length = getattr(options, "tokens_per_sample", DEFAULT_MAX_TARGET_POSITIONS)
+            options.max_target_positions = length
+        slots = config.self_attention_slots("decoder")
+        defaults = [config.language_model_config()(), cls.config_class()]
+        check_config(options, slots, defaults, loaded=compat.from_checkpoint())
+        embedding = cls.build_token_embedding(options, task.source_dictionary)
+        cfg = TransformerConfig.from_namespace(Namespace(**vars(options), **ENCODER_SLOTS))
+        decoder = RecurrentTransformerDecoder(
+            cfg, task.target_dictionary, embedding, no_encoder_attn=True
+        )
+        model = cls(decoder)
+        model.observe_parts(options.monitor_interval)
         return model
 
-
-def check_language_model(cfg: Namespace, target: Dictionary) -> Iterator[str]:
-    """Everything that is wrong with the options, one line each."""
-    options = {f.name: f for f in fields(RsaLanguageModelConfig) if f.name != "_name"}
-    problems = [*unknown_choices(cfg, options), *numbers(cfg, options)]
-    if not problems and cfg.decoder_embed_dim % cfg.decoder_attention_heads:
-        problems.append(
-            f"--decoder-embed-dim {cfg.decoder_embed_dim} cannot be split evenly among "
-            f"--decoder-attention-heads {cfg.decoder_attention_heads}; "
-            "choose a multiple of the heads"
-        )
-    chosen = given(cfg, SelfAttentionConfig())
-    if problems:
-        yield from problems
-        return
-    yield from self_attention(cfg, ("decoder",), chosen)
-    yield from host(cfg, ("decoder",), target)
-    yield from adaptive_input(cfg, target)
-
-
-def adaptive_input(cfg: Namespace, target: Dictionary) -> Iterator[str]:
-    """What fairseq's language model asserts of its adaptive and its character embeddings."""
-    if cfg.adaptive_input and not cfg.character_embeddings:
-        cuts = Namespace(
-            adaptive_softmax_cutoff=cfg.adaptive_input_cutoff or "",
-            adaptive_softmax_factor=cfg.adaptive_input_factor,
-        )
-        for problem in adaptive_softmax(cuts, target):
-            yield "--adaptive-input: " + problem.replace("-softmax-", "-input-")
-    if cfg.tie_adaptive_weights:
-        same = all(
-            getattr(cfg, one) == getattr(cfg, other)
-            for one, other in (
-                ("adaptive_softmax_factor", "adaptive_input_factor"),
-                ("adaptive_softmax_cutoff", "adaptive_input_cutoff"),
-                ("decoder_output_dim", "decoder_input_dim"),
+    @classmethod
+    def build_token_embedding(cls, options: Namespace, words: Dictionary) -> nn.Module:
+        """Word embeddings, or adaptive or character ones, as fairseq's language model has them."""
+        if options.character_embeddings:
+            return CharacterTokenEmbedder(
+                words,
+                ast.literal_eval(options.character_filters),
+                options.character_embedding_dim,
+                options.decoder_embed_dim,
+                options.char_embedder_highway_layers,
             )
-        )
-        if not (cfg.adaptive_input and same):
-            yield (
-                "--tie-adaptive-weights needs --adaptive-input, with the same cutoff and factor "
-                "as the adaptive softmax, and the same --decoder-input-dim and --decoder-output-dim"
+        if options.adaptive_input:
+            return AdaptiveInput(
+                len(words),
+                words.pad(),
+                options.decoder_input_dim,
+                options.adaptive_input_factor,
+                options.decoder_embed_dim,
+                eval_str_list(options.adaptive_input_cutoff, int),
+                options.quant_noise_pq,
+                options.quant_noise_pq_block_size,
             )
-
-
-def register_language_model() -> None:
-    """Register ``rsa_transformer_lm`` with fairseq."""
-    register_model("rsa_transformer_lm", dataclass=RsaLanguageModelConfig)(RsaLanguageModel)
+        return cls.build_embedding(options, words, options.decoder_input_dim)

@@ -1,39 +1,50 @@
 """The one encoder-decoder whose parts are exchangeable."""
 
 from argparse import ArgumentParser, Namespace
+from typing import Any
 
 from fairseq.data import Dictionary
+from fairseq.dataclass import FairseqDataclass
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models.transformer import TransformerConfig, TransformerModelBase
 from fairseq.tasks import FairseqTask
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
+from fairseq_recur import compat
+from fairseq_recur.models import config
 from fairseq_recur.models.base import RecurrentModel
 from fairseq_recur.models.check import check_config
-from fairseq_recur.models.config import FOLLOWS, RecurrentTransformerConfig
 from fairseq_recur.models.decoder import RecurrentTransformerDecoder
 from fairseq_recur.models.encoder import RecurrentTransformerEncoder
-from fairseq_recur.models.flags import read_numbers
 from fairseq_recur.models.t5 import T5Decoder, T5Encoder
-from fairseq_recur.modules.t5_projections import is_t5
+from fairseq_recur.modules.t5 import is_t5
+
+
+def plain_options(cfg: DictConfig) -> Namespace:
+    """A model's configuration as a flat namespace of plain values."""
+    return Namespace(**OmegaConf.to_container(cfg, resolve=True, enum_to_str=True))
 
 
 class RecurrentTransformerModel(RecurrentModel, TransformerModelBase):
     """fairseq's Transformer with slots; each preset is a subclass with its own defaults."""
 
-    config_class = RecurrentTransformerConfig
+    config_class: type[FairseqDataclass]
+    """The configuration with the preset's defaults."""
 
     @classmethod
     def add_args(cls, parser: ArgumentParser) -> None:
-        """Add the model's flags, without defaults: those are the preset's dataclass's.
+        """Add the model's flags, without defaults: those are in the preset's dataclass.
 
         fairseq makes of an option that is true a flag that turns it off: a BART recipe's
         ``--share-all-embeddings`` would turn off what the preset has. So the flags are
         those of the dataclass without a preset, in which nothing is on.
         """
-        gen_parser_from_dataclass(parser, RecurrentTransformerConfig(), delete_default=True)
-        read_numbers(parser, FOLLOWS)
+        gen_parser_from_dataclass(parser, config.encoder_decoder_config()(), delete_default=True)
+        for action in parser._actions:
+            # Their default is a text, ${...}, so fairseq would read what is given as a text, too.
+            if action.dest in config.FOLLOWS:
+                action.type = int
 
     @classmethod
     def build_model(cls, cfg: DictConfig, task: FairseqTask) -> "RecurrentTransformerModel":
@@ -42,22 +53,19 @@ class RecurrentTransformerModel(RecurrentModel, TransformerModelBase):
         Raises:
             ConfigError: listing every option that cannot be used
         """
-        options = Namespace(**OmegaConf.to_container(cfg, resolve=True, enum_to_str=True))
-        preset = cls.config_class()
-        check_config(options, preset, task.source_dictionary, task.target_dictionary)
+        options = plain_options(cfg)
+        defaults = [config.encoder_decoder_config()(), cls.config_class()]
+        slots = config.encoder_decoder_slots()
+        check_config(options, slots, defaults, loaded=compat.from_checkpoint())
         model = super().build_model(TransformerConfig.from_namespace(options), task)
-        model.show_parts(options.monitor_interval)
+        model.observe_parts(options.monitor_interval)
         return model
 
     @classmethod
     def build_embedding(
-        cls,
-        cfg: TransformerConfig,
-        dictionary: Dictionary,
-        embed_dim: int,
-        path: str | None = None,
+        cls, cfg: TransformerConfig, dictionary: Dictionary, embed_dim: int, path: Any = None
     ) -> nn.Embedding:
-        """The embedding matrix; T5's begins with deviation 1 in all of its rows."""
+        """The embedding matrix; T5's is initialised with deviation 1 in all of its rows."""
         embedding = super().build_embedding(cfg, dictionary, embed_dim, path)
         if is_t5(cfg) and not path:
             nn.init.normal_(embedding.weight)

@@ -4,17 +4,17 @@ import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from fairseq.dataclass import FairseqDataclass
 from fairseq.distributed import utils as distributed
 from fairseq.logging import metrics
 from fairseq.logging.meters import MetersDict
 from torch import Tensor, nn
 
-from fairseq_recur.modules.observed import Observed
+from fairseq_recur.modules.options import option
+from fairseq_recur.modules.part import MonitoredModule
 
 logger = logging.getLogger(__name__)
 
@@ -26,15 +26,13 @@ PLACE = re.compile(r"(?:^|\.)(encoder|decoder|recurrence)(?:_encoder)?\.(?:_\w+\
 
 
 @dataclass
-class MonitoringConfig(FairseqDataclass):
+class MonitoringOptions:
     """The option of what training shows."""
 
-    monitor_interval: int = field(
-        default=10,
-        metadata={
-            "help": "updates from one look at the recurrent parts to the next: gates, spikes, "
-            "norms and the time of an update in the training log and TensorBoard; 0: none"
-        },
+    monitor_interval: int = option(
+        10,
+        "updates between two observations of the recurrent parts: gates, spikes, norms and the time "
+        "of an update in the training log and TensorBoard; 0: none",
     )
 
 
@@ -51,10 +49,12 @@ def place(name: str) -> str:
     return f"{found[1]}_{found[2]}" if found else name.replace(".", "_")
 
 
-def observed(model: nn.Module) -> list[tuple[str, Observed]]:
+def observed(model: nn.Module) -> list[tuple[str, MonitoredModule]]:
     """The modules with something to show, each with its `place`."""
     modules = model.named_modules()
-    return [(place(name), module) for name, module in modules if isinstance(module, Observed)]
+    return [
+        (place(name), module) for name, module in modules if isinstance(module, MonitoredModule)
+    ]
 
 
 def of_parameters(model: nn.Module) -> dict[str, Shown]:
@@ -76,7 +76,7 @@ def of_activations(model: nn.Module, moments: list[Tensor]) -> dict[str, Shown]:
 
     Args:
         model: whose modules have observed it
-        moments: what `Observed.unwatch` of each gave; layers that were dropped have nothing
+        moments: what `MonitoredModule.unwatch` of each gave; layers that were dropped have nothing
     """
     if not any(len(rows) for rows in moments):
         return {}

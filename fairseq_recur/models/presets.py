@@ -1,15 +1,18 @@
 """The named architectures: each is the one model with other defaults.
 
-Every preset is registered as a model of its own, with a dataclass of its own, so that
-``--arch NAME`` and hydra's ``model=NAME`` or ``model._name=NAME`` give the same model.
+Every preset is registered as a separate model with its own dataclass, so that ``--arch NAME`` and
+hydra's ``model=NAME`` or ``model._name=NAME`` give the same model.
 """
 
-from dataclasses import field, fields, make_dataclass
+from collections.abc import Callable
 from typing import Any
 
-from fairseq.models import register_model
+from fairseq.dataclass import FairseqDataclass
+from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY, register_model
+from hydra.core.config_store import ConfigStore
 
-from fairseq_recur.models.config import RecurrentTransformerConfig
+from fairseq_recur.models.config import encoder_decoder_config, language_model_config
+from fairseq_recur.models.language_model import RsaLanguageModel
 from fairseq_recur.models.model import RecurrentTransformerModel
 
 # Sizes of the host, named as fairseq names them. The base size is the dataclass's default.
@@ -125,21 +128,35 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-def preset_config(name: str, defaults: dict[str, Any]) -> type[RecurrentTransformerConfig]:
-    """The configuration's dataclass with other defaults."""
-    changed = [
-        (f.name, f.type, field(default=defaults[f.name], metadata=f.metadata))
-        for f in fields(RecurrentTransformerConfig)
-        if f.name in defaults
-    ]
-    return make_dataclass(name, changed, bases=(RecurrentTransformerConfig,))
+LANGUAGE_MODELS: dict[str, dict[str, Any]] = {
+    "rsa_transformer_lm": dict(decoder_self_attention="rsa"),
+}
+
+KINDS: tuple[tuple[dict[str, dict[str, Any]], type, Callable[..., type[FairseqDataclass]]], ...] = (
+    (PRESETS, RecurrentTransformerModel, encoder_decoder_config),
+    (LANGUAGE_MODELS, RsaLanguageModel, language_model_config),
+)
+"""For each kind of model: its presets, its class, and what assembles its configuration."""
 
 
 def register_presets() -> None:
-    """Register every preset with fairseq; a name that is registered already stays."""
-    for name, defaults in PRESETS.items():
-        camel = "".join(word.capitalize() for word in name.split("_"))
-        config = preset_config(camel + "Config", defaults)
-        model = type(camel + "Model", (RecurrentTransformerModel,), {"config_class": config})
-        model.__module__, model.__doc__ = __name__, f"The preset ``{name}``."
-        register_model(name, dataclass=config)(model)
+    """Register every preset with fairseq, or, once it is registered, its present options.
+
+    A part from outside the package adds a choice and options of its own. fairseq keeps the
+    dataclass of each model, and hydra a node made of it; both are replaced.
+    """
+    for presets, base, assemble in KINDS:
+        base.config_class = assemble()
+        for name, defaults in presets.items():
+            camel = "".join(word.capitalize() for word in name.split("_"))
+            config = assemble(camel + "Config", **defaults)
+            if name not in MODEL_REGISTRY:
+                model = type(camel + "Model", (base,), {"config_class": config})
+                model.__module__, model.__doc__ = __name__, f"The preset ``{name}``."
+                register_model(name, dataclass=config)(model)
+                continue
+            model = MODEL_REGISTRY[name]
+            model.config_class = MODEL_DATACLASS_REGISTRY[name] = config
+            node = config()
+            node._name = name
+            ConfigStore.instance().store(name=name, group="model", node=node, provider="fairseq")

@@ -1,88 +1,30 @@
 """The bidirectional attentive recurrent network (BiARN)."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import torch
+from fairseq.dataclass import ChoiceEnum
 from torch import Tensor, nn
 
-from fairseq_recur.modules.recurrence import GatedRecurrence, RecurrenceOptions, init_gru_
+from fairseq_recur.modules.context import Padding
+from fairseq_recur.modules.options import option
+from fairseq_recur.modules.recurrence import GatedRecurrence, init_gru_
 from fairseq_recur.ops.attention import additive_attention, dot_product_attention
 from fairseq_recur.ops.attentive_recurrence import attentive_recurrence
-from fairseq_recur.ops.masking import real_tokens_first, to_their_places
+from fairseq_recur.ops.masking import to_their_places
 
 Attend = Callable[[Tensor], Tensor]
-
-
-class BiARN(GatedRecurrence):
-    """R steps of two GRUs, each reading the whole source by attention at every step.
-
-    Hao et al. 2019, eqs. 12-13 with 9: ``c_t = ATT(h_{t-1}, H)``, ``h_t = f(h_{t-1}, c_t)``.
-    The two directions share the attention and have a GRU each. Without positions in its
-    input the network does not see the source's order, only its words. R is a number, or for each
-    sentence the number of its tokens (J in figure 5; ``steps`` -1).
-    """
-
-    keeps_length = False
-
-    def __init__(self, input_dim: int, state_dim: int, options: RecurrenceOptions) -> None:
-        super().__init__(input_dim, state_dim, options)
-        self.steps = options.steps
-        self.keeps_length = options.steps < 0
-        self.attention = ATTENTION[options.attention](input_dim, state_dim, options)
-        context_dim = self.attention.context_dim
-        self.w_x = nn.Parameter(torch.empty(2, 3 * state_dim, context_dim))
-        self.w_h = nn.Parameter(torch.empty(2, 3 * state_dim, state_dim))
-        self.bias = nn.Parameter(torch.empty(2, state_dim))
-        init_gru_((self.w_x, self.w_h), (self.bias,))
-
-    def recurrent_weights(self) -> Iterable[Tensor]:
-        """As in `GatedRecurrence`."""
-        return (self.w_h,)
-
-    def forward(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
-        """(B, S, I) and (B, S) bool or None to (B, R, 2C).
-
-        With a step a token, state t stands where the sentence's token t does.
-        """
-        return self.show(self.states(x, padding_mask), padding_mask)
-
-    def states(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
-        """`forward`, unobserved."""
-        h0 = self.initial_states(x, padding_mask)
-        chains = self.attention.over(x, padding_mask), h0, self.w_x, self.w_h, self.bias
-        if not self.keeps_length:
-            return attentive_recurrence(*chains, self.steps)
-        if padding_mask is None:
-            return attentive_recurrence(*chains, x.size(1))
-        order, lengths = real_tokens_first(padding_mask)
-        return to_their_places(attentive_recurrence(*chains, x.size(1), lengths), order)
-
-    def weights(self, x: Tensor, padding_mask: Tensor | None, out: Tensor) -> Tensor:
-        """The attention of every step, for those who want to see it.
-
-        Args:
-            x, padding_mask: as in `forward`
-            out: (B, R, 2C), what `forward` made of them; its states are the queries
-
-        Returns:
-            (B, 2, H, R, S), both directions in the order of their steps; H is 1 for additive
-            attention
-        """
-        h0 = self.initial_states(x, padding_mask)
-        forward, backward = out.chunk(2, dim=-1)
-        states = torch.stack([forward, backward.flip(1)])  # (2, B, R, C)
-        before = torch.cat([h0.unsqueeze(2), states[:, :, :-1]], dim=2)
-        weights = self.attention.weights(before.transpose(0, 1).flatten(1, 2), x, padding_mask)
-        return weights.unflatten(2, (2, -1)).transpose(1, 2)
 
 
 class SharedAdditiveAttention(nn.Module):
     """Additive attention over the raw source; the values are not projected."""
 
-    def __init__(self, input_dim: int, state_dim: int, options: RecurrenceOptions) -> None:
+    def __init__(self, input_dim: int, state_dim: int, cfg: Any) -> None:
         super().__init__()
         self.context_dim = input_dim
-        self.dropout = options.attention_dropout
+        self.dropout = cfg.attention_dropout
         self.query = nn.Linear(state_dim, state_dim, bias=False)
         self.key = nn.Linear(input_dim, state_dim, bias=False)
         self.score = nn.Linear(state_dim, 1, bias=False)
@@ -100,22 +42,22 @@ class SharedAdditiveAttention(nn.Module):
         return attend
 
     def weights(self, states: Tensor, x: Tensor, padding_mask: Tensor | None) -> Tensor:
-        """Of (B, N, C) states over *x*, without dropout: (B, 1, N, S)."""
+        """The weights of (B, N, C) states over *x*, without dropout: (B, 1, N, S)."""
         keys, score = self.key(x), self.score.weight.squeeze(0)
-        # What attention reads from unit vectors is its weights.
+        # The context of unit vectors is the weights.
         return additive_attention(
             self.query(states), keys, score, unit_vectors(x), padding_mask
         ).unsqueeze(1)
 
 
 class SharedMultiheadAttention(nn.Module):
-    """Multi-head attention over the source, both directions being its queries."""
+    """Multi-head attention over the source; the states of both directions are its queries."""
 
-    def __init__(self, input_dim: int, state_dim: int, options: RecurrenceOptions) -> None:
+    def __init__(self, input_dim: int, state_dim: int, cfg: Any) -> None:
         super().__init__()
         self.context_dim = state_dim
-        self.heads = options.heads
-        self.dropout = options.attention_dropout
+        self.heads = cfg.encoder.attention_heads
+        self.dropout = cfg.attention_dropout
         self.query = nn.Linear(state_dim, state_dim)
         self.key = nn.Linear(input_dim, state_dim)
         self.value = nn.Linear(input_dim, state_dim)
@@ -141,15 +83,98 @@ class SharedMultiheadAttention(nn.Module):
         return attend
 
     def weights(self, states: Tensor, x: Tensor, padding_mask: Tensor | None) -> Tensor:
-        """Of (B, N, C) states over *x*, without dropout: (B, H, N, S)."""
+        """The weights of (B, N, C) states over *x*, without dropout: (B, H, N, S)."""
         query, keys = self.split_heads(self.query(states)), self.split_heads(self.key(x))
         values = unit_vectors(x).unsqueeze(1).expand(-1, self.heads, -1, -1)
         return dot_product_attention(query, keys, values, padding_mask)
 
 
-def unit_vectors(x: Tensor) -> Tensor:
-    """For each of the S positions of *x* (B, S, I) another one: (B, S, S)."""
-    return torch.eye(x.size(1), dtype=x.dtype, device=x.device).expand(x.size(0), -1, -1)
-
-
 ATTENTION = {"additive": SharedAdditiveAttention, "multihead": SharedMultiheadAttention}
+
+
+class BiARN(GatedRecurrence):
+    """R steps of two GRUs, each of which reads the whole source by attention at every step.
+
+    Hao et al. 2019, eqs. 12-13 with 9: ``c_t = ATT(h_{t-1}, H)``, ``h_t = f(h_{t-1}, c_t)``.
+    The two directions share the attention and have a GRU each. Without positions in its
+    input the network does not see the source's order, only its words. R is a number, or the
+    number of tokens of each sentence (J in figure 5; ``--recurrence-steps -1``).
+    """
+
+    @dataclass
+    class Options:
+        """Options of the steps."""
+
+        recurrence_steps: int = option(
+            8,
+            "recurrence steps R of biarn; -1: one per source token, as birnn has",
+            (-1, 10_000),
+        )
+        recurrence_attention: ChoiceEnum(list(ATTENTION)) = option(  # type: ignore[valid-type]
+            "additive", "attention by which biarn reads the source at every step"
+        )
+
+    keeps_length = False
+
+    def __init__(self, input_dim: int, state_dim: int, cfg: Any) -> None:
+        super().__init__(input_dim, state_dim, cfg)
+        self.steps = cfg.recurrence_steps
+        self.keeps_length = cfg.recurrence_steps < 0
+        self.attention = ATTENTION[cfg.recurrence_attention](input_dim, state_dim, cfg)
+        context_dim = self.attention.context_dim
+        self.w_x = nn.Parameter(torch.empty(2, 3 * state_dim, context_dim))
+        self.w_h = nn.Parameter(torch.empty(2, 3 * state_dim, state_dim))
+        self.bias = nn.Parameter(torch.empty(2, state_dim))
+        init_gru_((self.w_x, self.w_h), (self.bias,))
+
+    @classmethod
+    def problems(cls, cfg: Any, side: str) -> Iterator[str]:
+        """What is wrong with the options of this part together, one message each."""
+        if cfg.recurrence_steps == 0:
+            yield (
+                "--recurrence-steps 0: expected at least 1, or -1 for one step per source token; "
+                "give one of these"
+            )
+
+    def recurrent_weights(self) -> Iterable[Tensor]:
+        """As in `GatedRecurrence`."""
+        return (self.w_h,)
+
+    def states(self, x: Tensor, padding: Padding | None) -> Tensor:
+        """(B, S, I) and its padding to (B, R, 2C).
+
+        With one step per token, state t stands at the position of the sentence's token t.
+        """
+        h0 = self.initial_states(x, padding)
+        mask = None if padding is None else padding.mask
+        chains = self.attention.over(x, mask), h0, self.w_x, self.w_h, self.bias
+        if not self.keeps_length:
+            return attentive_recurrence(*chains, self.steps)
+        if padding is None:
+            return attentive_recurrence(*chains, x.size(1))
+        states = attentive_recurrence(*chains, x.size(1), padding.counts)
+        return to_their_places(states, padding.order)
+
+    def weights(self, x: Tensor, padding: Padding | None, out: Tensor) -> Tensor:
+        """The attention of every step, for inspection.
+
+        Args:
+            x, padding: as in `forward`
+            out: (B, R, 2C), the result of `forward`; its states are the queries
+
+        Returns:
+            (B, 2, H, R, S), both directions in the order of their steps; H is 1 for additive
+            attention
+        """
+        h0 = self.initial_states(x, padding)
+        forward, backward = out.chunk(2, dim=-1)
+        states = torch.stack([forward, backward.flip(1)])  # (2, B, R, C)
+        before = torch.cat([h0.unsqueeze(2), states[:, :, :-1]], dim=2)
+        queries = before.transpose(0, 1).flatten(1, 2)
+        weights = self.attention.weights(queries, x, None if padding is None else padding.mask)
+        return weights.unflatten(2, (2, -1)).transpose(1, 2)
+
+
+def unit_vectors(x: Tensor) -> Tensor:
+    """One unit vector per position of *x* (B, S, I): (B, S, S)."""
+    return torch.eye(x.size(1), dtype=x.dtype, device=x.device).expand(x.size(0), -1, -1)

@@ -1,12 +1,15 @@
-"""The bidirectional recurrent network over the source's tokens."""
+"""The bidirectional recurrent network (BiRNN)."""
 
 from collections.abc import Iterable
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from fairseq_recur.modules.recurrence import GatedRecurrence, RecurrenceOptions, init_gru_
-from fairseq_recur.ops.masking import real_tokens_first, to_their_places
+from fairseq_recur.modules.context import Padding
+from fairseq_recur.modules.recurrence import GatedRecurrence, init_gru_
+from fairseq_recur.ops.masking import to_their_places
 
 
 class BiRNN(GatedRecurrence):
@@ -18,8 +21,8 @@ class BiRNN(GatedRecurrence):
 
     keeps_length = True
 
-    def __init__(self, input_dim: int, state_dim: int, options: RecurrenceOptions) -> None:
-        super().__init__(input_dim, state_dim, options)
+    def __init__(self, input_dim: int, state_dim: int, cfg: Any) -> None:
+        super().__init__(input_dim, state_dim, cfg)
         self.gru = nn.GRU(input_dim, state_dim, batch_first=True, bidirectional=True)
         named = dict(self.gru.named_parameters())
         init_gru_(
@@ -31,21 +34,15 @@ class BiRNN(GatedRecurrence):
         """As in `GatedRecurrence`."""
         return self.gru.weight_hh_l0, self.gru.weight_hh_l0_reverse
 
-    def forward(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
-        """(B, S, I) and (B, S) bool or None to (B, S, 2C), zero at padding."""
-        return self.show(self.states(x, padding_mask), padding_mask)
-
-    def states(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
-        """`forward`, unobserved."""
-        h0 = self.initial_states(x, padding_mask)
-        if padding_mask is None:
+    def states(self, x: Tensor, padding: Padding | None) -> Tensor:
+        """(B, S, I) and its padding to (B, S, 2C), zero at padding."""
+        h0 = self.initial_states(x, padding)
+        if padding is None:
             return self.gru(x, h0)[0]
-        order, lengths = real_tokens_first(padding_mask)
-        aligned = x.gather(1, order.unsqueeze(-1).expand_as(x))
-        packed = pack_padded_sequence(
-            aligned, lengths.cpu(), batch_first=True, enforce_sorted=False
-        )
+        aligned = x.gather(1, padding.order.unsqueeze(-1).expand_as(x))
+        lengths = torch.tensor(padding.lengths)  # on the CPU, where packing wants it
+        packed = pack_padded_sequence(aligned, lengths, batch_first=True, enforce_sorted=False)
         states, _ = pad_packed_sequence(
             self.gru(packed, h0)[0], batch_first=True, total_length=x.size(1)
         )
-        return to_their_places(states, order)
+        return to_their_places(states, padding.order)

@@ -1,31 +1,40 @@
-"""fairseq's Transformer decoder layer with slots for its attentions, and with fusion."""
+"""The decoder layer with slots for its attentions, and with fusion."""
 
-from collections.abc import Callable
 from typing import Any
 
+import torch
 from fairseq.models.transformer import TransformerConfig
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
 from torch import Tensor, nn
 
-from fairseq_recur.modules.fusion import IncrementalState
-from fairseq_recur.modules.parts import CROSS_ATTENTION, FUSION, SELF_ATTENTION
+from fairseq_recur.modules.context import Context
+from fairseq_recur.modules.fusion import StackFusion
+from fairseq_recur.modules.parts import build_cross_attention, build_self_attention
 from fairseq_recur.modules.segmented_attention import SegmentedAttention
-from fairseq_recur.modules.t5_attention import T5CrossAttention, T5SelfAttention
-from fairseq_recur.modules.t5_projections import is_t5, use_t5_sublayers
-
-Output = tuple[Tensor, Tensor | None]
+from fairseq_recur.modules.t5 import is_t5, use_t5_sublayers
 
 
 class DecoderLayer(TransformerDecoderLayerBase):
-    """A layer whose attentions are the parts that the configuration names.
+    """fairseq's layer, whose attentions are the parts that the configuration names.
 
-    In a T5 its norms, its feed-forward network and the attentions named "dot" are T5's.
+    With a fusion it has a fourth sub-layer that reads the recurrence encoder, between the
+    attention over the Transformer encoder and the feed-forward network (Hao et al. 2019,
+    section 3.2 and figure 4). Around a T5 its norms and its feed-forward network are T5's.
+
+    Args:
+        cfg: the host's configuration
+        no_encoder_attn: leave out the cross-attention
+        fusion: how the layer reads the recurrence encoder, or None
     """
 
-    fuses_recurrence = False
-
-    def __init__(self, cfg: TransformerConfig, no_encoder_attn: bool = False) -> None:
+    def __init__(
+        self,
+        cfg: TransformerConfig,
+        no_encoder_attn: bool = False,
+        fusion: StackFusion | None = None,
+    ) -> None:
         super().__init__(cfg, no_encoder_attn)
+        self.fusion = fusion
         if is_t5(cfg):
             use_t5_sublayers(self, cfg, "decoder")
         if isinstance(self.encoder_attn, SegmentedAttention):
@@ -33,120 +42,70 @@ class DecoderLayer(TransformerDecoderLayerBase):
             # a long source is what this part saves. The layer that is asked for gives them.
             self.need_attn = False
 
-    def build_self_attention(
-        self, embed_dim: int, cfg: TransformerConfig, **options: bool
-    ) -> nn.Module:
-        """The part named by ``decoder_self_attention``; "dot" is fairseq's own module."""
-        stock = super().build_self_attention
-        build = SELF_ATTENTION[cfg.decoder_self_attention]
-        if is_t5(cfg):
-            return build(cfg, "decoder", lambda: T5SelfAttention(cfg, "decoder"))
-        return build(cfg, "decoder", lambda: stock(embed_dim, cfg, **options))
+    def build_self_attention(self, embed_dim: int, cfg: TransformerConfig, **_: Any) -> nn.Module:
+        """The part for the slot."""
+        return build_self_attention(cfg, "decoder")
 
     def build_encoder_attention(self, embed_dim: int, cfg: TransformerConfig) -> nn.Module:
-        """The part named by ``cross_attention``; "dot" is fairseq's own module."""
-        stock = super().build_encoder_attention
-        build = CROSS_ATTENTION[cfg.cross_attention]
-        if is_t5(cfg):
-            return build(cfg, "decoder", lambda: T5CrossAttention(cfg))
-        return build(cfg, "decoder", lambda: stock(embed_dim, cfg))
+        """The part for the slot."""
+        return build_cross_attention(cfg)
 
-    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """One layer; arguments and results are those of fairseq's decoder layer."""
-        if not isinstance(self.encoder_attn, SegmentedAttention):
-            return self.sublayers(x, *args, **kwargs)
-        with self.encoder_attn.knowing_references(kwargs.get("self_attn_padding_mask")):
-            return self.sublayers(x, *args, **kwargs)
-
-    def sublayers(self, x: Tensor, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """The layer itself: fairseq's."""
-        return super().forward(x, *args, **kwargs)
-
-
-class FusedDecoderLayer(DecoderLayer):
-    """A decoder layer with a fourth sub-layer that reads the recurrence encoder.
-
-    Hao et al. 2019, section 3.2 and figure 4: between the attention over the Transformer
-    encoder and the feed-forward network.
-    """
-
-    fuses_recurrence = True
-
-    def __init__(self, cfg: TransformerConfig) -> None:
-        super().__init__(cfg)
-        self.fusion = FUSION[cfg.recurrence_fusion](cfg)
-
-    def sublayer(self, x: Tensor, norm: nn.Module, function: Callable[[Tensor], Output]) -> Output:
-        """LN(function(x) + x), or function(LN(x)) + x where the host normalises before."""
-        residual = x
-        if self.normalize_before:
-            x = norm(x)
-        x, attention = function(x)
-        x = self.residual_connection(self.dropout_module(x), residual)
-        return (x if self.normalize_before else norm(x)), attention
-
-    def feed_forward(self, x: Tensor) -> Output:
-        """The position-wise network, without its residual connection."""
-        return self.fc2(self.activation_dropout_module(self.activation_fn(self.fc1(x)))), None
-
-    def sublayers(
-        self,
-        x: Tensor,
-        encoder_out: Tensor,
-        encoder_padding_mask: Tensor | None,
-        incremental_state: IncrementalState,
-        self_attn_mask: Tensor | None = None,
-        self_attn_padding_mask: Tensor | None = None,
-        need_attn: bool = False,
-        need_head_weights: bool = False,
-        recurrence_out: Tensor | None = None,
-        recurrence_padding_mask: Tensor | None = None,
+    def forward(
+        self, x: Tensor, context: Context, need_attn: bool = False
     ) -> tuple[Tensor, Tensor | None, None]:
-        """One layer, as in fairseq's decoder layer.
+        """One layer.
 
         Args:
             x: (T, B, C) target states
-            encoder_out: (S, B, C) output of the Transformer encoder
-            encoder_padding_mask: (B, S) bool or None
-            incremental_state: fairseq's, of incremental decoding
-            self_attn_mask: (T, T) additive causal mask; None in incremental decoding
-            self_attn_padding_mask: (B, T) bool or None
-            need_attn: return the attention weights over the Transformer encoder
-            need_head_weights: return them for each head
-            recurrence_out: (L', B, 2C) output of the recurrence encoder
-            recurrence_padding_mask: (B, L') bool or None
+            context: of the batch
+            need_attn: return the weights of the cross-attention for each head
 
         Returns:
             states (T, B, C), attention weights or None, None
         """
-        c, _ = self.sublayer(
-            x,
-            self.self_attn_layer_norm,
-            lambda y: self.self_attn(
-                query=y,
-                key=y,
-                value=y,
-                key_padding_mask=self_attn_padding_mask,
-                incremental_state=incremental_state,
-                need_weights=False,
-                attn_mask=self_attn_mask,
-            ),
-        )
-        d, attention = self.sublayer(
-            c,
-            self.encoder_attn_layer_norm,
-            lambda y: self.encoder_attn(
-                query=y,
-                key=encoder_out,
-                value=encoder_out,
-                key_padding_mask=encoder_padding_mask,
-                incremental_state=incremental_state,
-                static_kv=True,
-                need_weights=need_attn or (not self.training and self.need_attn),
-                need_head_weights=need_head_weights,
-            ),
-        )
-        with self.fusion.knowing_targets(self_attn_padding_mask):
-            fused = self.fusion(c, d, recurrence_out, recurrence_padding_mask, incremental_state)
-        x, _ = self.sublayer(fused, self.final_layer_norm, self.feed_forward)
-        return x, attention, None
+        residual = x
+        if self.normalize_before:
+            x = self.self_attn_layer_norm(x)
+        x = self.attend_to_itself(x, context)
+        x = self.residual_connection(self.dropout_module(x), residual)
+        if not self.normalize_before:
+            x = self.self_attn_layer_norm(x)
+
+        read, attention = x, None
+        if self.encoder_attn is not None and context.encoder_out is not None:
+            if self.normalize_before:
+                read = self.encoder_attn_layer_norm(x)
+            needed = need_attn or (not self.training and self.need_attn)
+            read, attention = self.encoder_attn(read, context, needed, need_attn)
+            read = self.residual_connection(self.dropout_module(read), x)
+            if not self.normalize_before:
+                read = self.encoder_attn_layer_norm(read)
+        x = read if self.fusion is None else self.fusion(x, read, context)
+        return self.feed_forward(x), attention, None
+
+    def attend_to_itself(self, x: Tensor, context: Context) -> Tensor:
+        """The self-attention with fairseq's options around it: (T, B, C) of the same."""
+        options = {}
+        if self.cross_self_attention:
+            saved = self.self_attn._get_input_buffer(context.incremental_state)
+            cached = context.incremental_state is not None and "prev_key" in saved
+            options["source"] = x if cached else torch.cat((context.encoder_out, x), dim=0)
+        x, _ = self.self_attn(x, context, **options)
+        if self.c_attn is not None:
+            heads = x.unflatten(2, (self.nh, self.head_dim))
+            x = torch.einsum("tbhd,h->tbhd", heads, self.c_attn).flatten(2)
+        return x if self.attn_ln is None else self.attn_ln(x)
+
+    def feed_forward(self, x: Tensor) -> Tensor:
+        """The position-wise network with norm and residual connection: (T, B, C) of the same."""
+        residual = x
+        if self.normalize_before:
+            x = self.final_layer_norm(x)
+        x = self.activation_dropout_module(self.activation_fn(self.fc1(x)))
+        if self.ffn_layernorm is not None:
+            x = self.ffn_layernorm(x)
+        x = self.dropout_module(self.fc2(x))
+        if self.w_resid is not None:
+            residual = torch.mul(self.w_resid, residual)
+        x = self.residual_connection(x, residual)
+        return x if self.normalize_before else self.final_layer_norm(x)

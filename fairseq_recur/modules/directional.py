@@ -1,10 +1,12 @@
 """Directional self-attention for the encoder, after DiSAN (Shen et al. 2018)."""
 
+from collections.abc import Iterator
+from typing import Any
+
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_recur.modules.fusion import IncrementalState
+from fairseq_recur.modules.context import Context, mask_as
 from fairseq_recur.modules.self_attention import SelfAttention
 from fairseq_recur.ops.directional import directional_attention, one_way_masks
 from fairseq_recur.ops.mixture import attention_map
@@ -15,30 +17,32 @@ class DirectionalSelfAttention(SelfAttention):
 
     Hao et al. 2019, section 5.3: "a mask ... constrains the SAN to focus on forward or backward
     elements". It has no parameters of its own; the number of heads is even.
-
-    Args:
-        cfg: the host's configuration
-        side: "encoder"
     """
 
-    def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: Tensor | None,
-        padding: Tensor | None,
-        incremental_state: IncrementalState,
-        need_weights: bool,
-        causal: bool,
-    ) -> tuple[Tensor, Tensor | None]:
-        """As in `SelfAttention.attend`."""
-        dropout = self.dropout_probability
-        if not need_weights:
-            return directional_attention(query, key, value, mask, dropout), None
+    sides = ("encoder",)
+
+    @classmethod
+    def problems(cls, cfg: Any, side: str) -> Iterator[str]:
+        """Heads that cannot be halved."""
+        heads = getattr(cfg, f"{side}_attention_heads")
+        if heads % 2:
+            yield (
+                f"--{side}-attention-heads {heads}: directional needs an even number of heads, one "
+                "half for each direction"
+            )
+
+    def weights(self, query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
+        """As in `SelfAttention.weights`."""
         masks = one_way_masks(query, mask)
-        maps = [
-            attention_map(q, k, m) for q, k, m in zip(query.chunk(2, 1), key.chunk(2, 1), masks)
-        ]
-        weights = torch.cat(maps, dim=1)
-        return torch.matmul(F.dropout(weights, dropout).to(value.dtype), value), weights
+        halves = zip(query.chunk(2, 1), key.chunk(2, 1), masks)
+        return torch.cat([attention_map(q, k, m, self.scale) for q, k, m in halves], dim=1)
+
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, context: Context, need_weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """As in `SelfAttention.attend`; by torch's fused kernel where no weights are needed."""
+        if need_weights:
+            return super().attend(query, key, value, context, need_weights)
+        mask, dropout = mask_as(context.mask, query.dtype), self.dropout_probability
+        out = directional_attention(query, key, value, mask, dropout, self.scale)
+        return out, None

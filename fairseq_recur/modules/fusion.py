@@ -1,27 +1,38 @@
-"""How a decoder layer reads the recurrence encoder."""
+"""How a decoder reads the recurrence encoder beside the Transformer encoder."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Optional
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
+from fairseq.dataclass import ChoiceEnum
 from fairseq.models.transformer import TransformerConfig
 from fairseq.modules import FairseqDropout, LayerNorm, MultiheadAttention
 from torch import Tensor, nn
 
-from fairseq_recur.modules.observed import Observed
-from fairseq_recur.modules.part import Part
+from fairseq_recur.modules.context import Context
+from fairseq_recur.modules.options import NoOptions, option
+from fairseq_recur.modules.part import MonitoredModule, Part
+from fairseq_recur.modules.recurrence import Recurrence
 from fairseq_recur.ops.fusion import gate, gated_sum
 
-IncrementalState = Optional[dict[str, dict[str, Tensor | None]]]
 
-
-class StackFusion(Observed, Part, nn.Module):
+class StackFusion(MonitoredModule, Part, nn.Module):
     """R = LN(ATT(D, H_r) + D), and the feed-forward network reads R (Hao et al., eqs. 18-19).
 
     Args:
         cfg: the host's configuration
     """
+
+    @dataclass
+    class Options:
+        """Options of every fusion in the decoder's layers."""
+
+        recurrence_fused_layers: str = option(
+            "top",
+            "decoder layers that read the recurrence encoder: the top one (top), all of them (all), "
+            "or a number N of layers counted from the top",
+        )
 
     slot = "recurrence"
 
@@ -41,69 +52,80 @@ class StackFusion(Observed, Part, nn.Module):
         )
         self.layer_norm = LayerNorm(width, export=cfg.export)
         self.dropout_module = FairseqDropout(cfg.dropout, module_name=type(self).__name__)
-        self._target_padding: Tensor | None = None
 
-    @contextmanager
-    def knowing_targets(self, padding: Tensor | None) -> Iterator[None]:
-        """While the padding of the target (B, T) is known, for what is observed."""
-        self._target_padding = padding
+    @classmethod
+    def fused_layers(cls, cfg: Any) -> int:
+        """How many decoder layers, counted from the top, read the recurrence encoder.
+
+        Args:
+            cfg: anything with ``recurrence_fused_layers`` and ``decoder_layers``
+
+        Raises:
+            ValueError: if ``recurrence_fused_layers`` is not "top", "all" or a number
+        """
+        names = {"top": 1, "all": cfg.decoder_layers}
+        wanted = cfg.recurrence_fused_layers
+        return names[wanted] if wanted in names else int(wanted)
+
+    @classmethod
+    def problems(cls, cfg: Any, side: str) -> Iterator[str]:
+        """What is wrong with the options of this part together, one message each."""
+        found = f"--recurrence-fused-layers {cfg.recurrence_fused_layers}"
         try:
-            yield
-        finally:
-            self._target_padding = None
+            wrong = not 1 <= cls.fused_layers(cfg) <= cfg.decoder_layers
+        except ValueError:
+            wrong = True
+        if wrong:
+            yield (
+                f"{found}: the decoder has {cfg.decoder_layers} layers (--decoder-layers); "
+                f"choose top, all or a number from 1 to {cfg.decoder_layers}"
+            )
 
-    def attend(
-        self,
-        x: Tensor,
-        states: Tensor,
-        padding_mask: Tensor | None,
-        incremental_state: IncrementalState,
-    ) -> Tensor:
-        """LN(ATT(x, H_r) + x), normalised before instead where the host is: (T, B, C)."""
+    def attend(self, x: Tensor, context: Context) -> Tensor:
+        """LN(ATT(x, H_r) + x), or with the norm first where the host has it first: (T, B, C)."""
         residual = x
         if self.normalize_before:
             x = self.layer_norm(x)
         x, _ = self.attention(
             query=x,
-            key=states,
-            value=states,
-            key_padding_mask=padding_mask,
-            incremental_state=incremental_state,
+            key=context.recurrence,
+            value=context.recurrence,
+            key_padding_mask=context.recurrence_padding,
+            incremental_state=context.incremental_state,
             static_kv=True,
             need_weights=False,
         )
         x = residual + self.dropout_module(x)
         return x if self.normalize_before else self.layer_norm(x)
 
-    def forward(
-        self,
-        c: Tensor,
-        d: Tensor,
-        states: Tensor,
-        padding_mask: Tensor | None = None,
-        incremental_state: IncrementalState = None,
-    ) -> Tensor:
-        """What the feed-forward network reads.
+    def forward(self, c: Tensor, d: Tensor, context: Context) -> Tensor:
+        """The input of the feed-forward network.
 
         Args:
             c: (T, B, C) output of the self-attention sub-layer, C_self
             d: (T, B, C) output of the cross-attention sub-layer, D
-            states: (L', B, 2C) output of the recurrence encoder, H_r
-            padding_mask: (B, L') bool or None
-            incremental_state: fairseq's, in which the projected *states* are kept
+            context: of the batch, with the output of the recurrence encoder, H_r
 
         Returns:
             (T, B, C)
         """
-        return self.attend(d, states, padding_mask, incremental_state)
+        return self.attend(d, context)
 
 
 class GatedSumFusion(StackFusion):
     """R = LN(ATT(C_self, H_r) + C_self); lam D + (1 - lam) R (Hao et al., eqs. 14-17).
 
     lam = sigma(W_d D + W_r R + b) is a value per channel, or one per position
-    (``recurrence_gate`` "vector" or "scalar").
+    (``--recurrence-gate`` vector or scalar).
     """
+
+    @dataclass
+    class Options(StackFusion.Options):
+        """Adds the kind of gate."""
+
+        recurrence_gate: ChoiceEnum(["vector", "scalar"]) = option(  # type: ignore[valid-type]
+            "vector", "gate of the gated_sum: a value per channel, or one per position"
+        )
 
     means = ("fusion_gate",)
 
@@ -117,32 +139,65 @@ class GatedSumFusion(StackFusion):
         nn.init.xavier_uniform_(self.gate_r.weight)
         nn.init.zeros_(self.gate_r.bias)
 
-    def forward(
-        self,
-        c: Tensor,
-        d: Tensor,
-        states: Tensor,
-        padding_mask: Tensor | None = None,
-        incremental_state: IncrementalState = None,
-    ) -> Tensor:
-        """As in `StackFusion.forward`, which says the shapes."""
-        r = self.attend(c, states, padding_mask, incremental_state)
+    def forward(self, c: Tensor, d: Tensor, context: Context) -> Tensor:
+        """As in `StackFusion.forward`, which gives the shapes."""
+        r = self.attend(c, context)
         weights = self.gate_d.weight, self.gate_r.weight, self.gate_r.bias
         if self.watched:
-            padding = self._target_padding
+            padding = context.input_padding
             padding = None if padding is None else padding.t().unsqueeze(2)
             with torch.no_grad():
                 self.observe("fusion_gate", gate(d, r, *weights), padding)
         return gated_sum(d, r, *weights)
 
-    def gate(
-        self,
-        c: Tensor,
-        d: Tensor,
-        states: Tensor,
-        padding_mask: Tensor | None = None,
-        incremental_state: IncrementalState = None,
-    ) -> Tensor:
-        """Lam for the arguments of `forward`, which does not keep it: (T, B, C), or (T, B, 1)."""
-        r = self.attend(c, states, padding_mask, incremental_state)
+    def gate(self, c: Tensor, d: Tensor, context: Context) -> Tensor:
+        """lam for the arguments of `forward`, which does not keep it: (T, B, C) or (T, B, 1)."""
+        r = self.attend(c, context)
         return gate(d, r, self.gate_d.weight, self.gate_r.weight, self.gate_r.bias)
+
+
+class MultiColumn(Part, nn.Module):
+    """H = W [H_e; H_r] + b: both outputs, concatenated and projected to the model's width.
+
+    Chen et al. 2018. H_e is the output of the Transformer encoder, H_r that of the recurrence
+    encoder, both normalised by their last layer; every decoder layer attends to H only. W starts
+    as the identity over H_e, so that a trained decoder finds its input unchanged, and
+    Xavier-uniform over H_r. Where W is zero over H_r, H is H_e to the last bit.
+
+    Args:
+        cfg: the host's configuration
+    """
+
+    Options: ClassVar[type] = NoOptions
+    slot = "recurrence"
+
+    def __init__(self, cfg: TransformerConfig) -> None:
+        super().__init__()
+        width = cfg.encoder.embed_dim
+        self.merge = nn.Linear(3 * width, width)
+        columns = self.merge.weight.detach().split([width, 2 * width], dim=1)
+        nn.init.eye_(columns[0])
+        nn.init.xavier_uniform_(columns[1])
+        nn.init.zeros_(self.merge.bias)
+
+    @classmethod
+    def problems(cls, cfg: Any, side: str, recurrence: type[Recurrence]) -> Iterator[str]:
+        """A recurrent network whose output has another length than the source."""
+        if not recurrence.keeps_length:
+            yield (
+                f"--recurrence-fusion {cfg.recurrence_fusion} concatenates the outputs of two "
+                f"encoders token by token, and --recurrence {cfg.recurrence} has an output per "
+                "step instead; use --recurrence birnn or another --recurrence-fusion"
+            )
+
+    def forward(self, states: Tensor, recurrent: Tensor) -> Tensor:
+        """Merge the columns.
+
+        Args:
+            states: (S, B, C) output of the Transformer encoder, H_e
+            recurrent: (S, B, 2C) output of the recurrence encoder, H_r
+
+        Returns:
+            (S, B, C)
+        """
+        return self.merge(torch.cat([states, recurrent], dim=-1))

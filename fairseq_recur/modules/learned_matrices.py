@@ -1,45 +1,60 @@
 """Matrices that RSA's is compared with: less structure, more parameters."""
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
 import torch
 import torch.nn.functional as F
+from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
 
 from fairseq_recur.modules.mixture import LagMixture, Mixture
+from fairseq_recur.modules.options import LARGEST, option
+from fairseq_recur.modules.part import exempt_from_decay
 from fairseq_recur.modules.rem import CHUNK
 from fairseq_recur.ops.masking import real_tokens_first
 from fairseq_recur.ops.precision import at_least_float32
 from fairseq_recur.ops.toeplitz import banded_product
 
 
-class ToeplitzMatrix(LagMixture):
-    """P[i, j] = t_{i-j}, a learned value for each lag, head and direction ("TL" in figure 4).
+def length_option() -> Any:
+    """The option that both learned matrices declare."""
+    return option(
+        256, "lags of toeplitz and positions of full_matrix that have parameters", (1, LARGEST)
+    )
 
-    Args:
-        slot: the slot of the attention that it belongs to
-        heads: H; all of them are mixed
-        causal: whether later keys have no values
-        gate: initial mu
-        length: lags that have a value; longer ones count nothing
-        normalize: divide rows that add up to more than one
+
+class ToeplitzMatrix(LagMixture):
+    """P[i, j] = t_{i-j}, a learned value per lag, head and direction ("TL" in figure 4).
+
+    Lags beyond ``--learned-matrix-length`` have the entry 0.
     """
 
-    def __init__(
-        self, slot: str, heads: int, causal: bool, gate: float, length: int, normalize: bool
-    ) -> None:
-        super().__init__(slot, heads, heads, causal, gate, normalize)
-        self.past = nn.Parameter(torch.zeros(heads, length))
-        self.future = None if causal else nn.Parameter(torch.zeros(heads, length))
-        self.exempt_from_decay()
+    @dataclass
+    class Options(LagMixture.Options):
+        """Adds the length."""
+
+        learned_matrix_length: int = length_option()
+
+    def __init__(self, cfg: TransformerConfig, side: str) -> None:
+        super().__init__(cfg, side)
+        size = self.heads, cfg.learned_matrix_length
+        self.past = nn.Parameter(torch.zeros(size))
+        self.future = None if self.causal else nn.Parameter(torch.zeros(size))
+        exempt_from_decay(*self.parameters())
 
     def kernels(self, length: int) -> tuple[Tensor, Tensor | None]:
         """Learned from lag 1 on; the diagonal is 0."""
-        return tuple(
+        past, future = (
             None if side is None else F.pad(at_least_float32(side), (1, 0))[:, :length]
             for side in (self.past, self.future)
         )
+        assert past is not None
+        return past, future
 
     def row_sum(self) -> Tensor:
-        """As in `Mixture`."""
+        """As in `Mixture.row_sum`."""
         sides = [at_least_float32(s) for s in (self.past, self.future) if s is not None]
         return sum(side.abs().sum(dim=1) for side in sides).max()
 
@@ -57,21 +72,33 @@ class ToeplitzMatrix(LagMixture):
 class FullMatrix(Mixture):
     """P[i, j] learned for every pair of positions and head ("FL" in figure 4).
 
-    A position is counted in real tokens, so that padding changes nothing.
-
-    Args:
-        slot, heads, causal, gate, normalize: as for `ToeplitzMatrix`
-        length: positions that have values; further ones count nothing
+    A position is counted in real tokens, so that padding changes nothing. Positions beyond
+    ``--learned-matrix-length`` have the entry 0.
     """
+
+    @dataclass
+    class Options(Mixture.Options):
+        """Adds the length."""
+
+        learned_matrix_length: int = length_option()
 
     forms = ("dense",)
 
-    def __init__(
-        self, slot: str, heads: int, causal: bool, gate: float, length: int, normalize: bool
-    ) -> None:
-        super().__init__(slot, heads, heads, causal, gate, normalize)
-        self.weight = nn.Parameter(torch.zeros(heads, length, length))
-        self.exempt_from_decay()
+    def __init__(self, cfg: TransformerConfig, side: str) -> None:
+        super().__init__(cfg, side)
+        length = cfg.learned_matrix_length
+        self.weight = nn.Parameter(torch.zeros(self.heads, length, length))
+        exempt_from_decay(*self.parameters())
+
+    @classmethod
+    def problems(cls, cfg: Any, side: str) -> Iterator[str]:
+        """What is wrong with the options of this part together, one message each."""
+        yield from super().problems(cfg, side)
+        if cfg.rsa_dropout == "mixed":
+            yield (
+                "--rsa-dropout mixed needs a mixed map, which full_matrix does not have; "
+                "choose softmax"
+            )
 
     def matrix(self, queries: int, keys: int) -> Tensor:
         """The first *keys* rows and columns, of them the last *queries* rows; diagonal 0."""
@@ -87,7 +114,7 @@ class FullMatrix(Mixture):
         return square[:, keys - queries :]
 
     def row_sum(self) -> Tensor:
-        """As in `Mixture`."""
+        """As in `Mixture.row_sum`."""
         length = self.weight.size(-1)
         return self.matrix(length, length).abs().sum(dim=2).max()
 

@@ -1,48 +1,100 @@
 """Matrices over positions that a self-attention mixes with its map, and their gate."""
 
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
 import torch
 import torch.nn.functional as F
+from fairseq.dataclass import ChoiceEnum
+from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
 
-from fairseq_recur.modules.observed import Observed
-from fairseq_recur.modules.part import Part
-from fairseq_recur.ops.precision import at_least_float32
+from fairseq_recur.modules.context import Context
+from fairseq_recur.modules.options import option
+from fairseq_recur.modules.part import MonitoredModule, Part
+from fairseq_recur.ops.mixture import mixed_map, mixed_outputs
+from fairseq_recur.ops.precision import at_least_float32, no_autocast
 from fairseq_recur.ops.toeplitz import shared_product, toeplitz_matrix
 
+if TYPE_CHECKING:
+    from fairseq_recur.modules.self_attention import SelfAttention
+
 FORMS = ("mixed", "dense", "chunked")
-"""Of the sum (1 - g) softmax(Q K^T) V + g P V: one map; two products; the second in chunks."""
+"""Of the sum (1 - g) A V + g P V: one mixed map; two products; the second product in chunks."""
+
+# The longest sequences for which a form was the fastest, forward and backward; measured by
+# benchmarks/rsa_forms.py, whose results are beside it.
+LONGEST_MIXED = 64
+LONGEST_DENSE = 512
 
 
-class Mixture(Observed, Part, nn.Module):
-    """P and the gate g = sigma(mu), one scalar a layer (Huang et al. 2023, eq. 4).
+class Mixture(MonitoredModule, Part, nn.Module):
+    """P and the gate g = sigma(mu), one scalar per layer (Huang et al. 2023, eq. 4).
+
+    The output is (1 - g) O + g P V, where O is the output of any attention map. Heads with a
+    matrix come first; those after them are ordinary.
 
     Args:
-        slot: the slot of the attention that it belongs to
-        mixing: heads with a matrix; they come first, those after them are ordinary
-        heads: all heads, H
-        causal: whether P is zero for later keys
-        gate: initial mu
-        normalize: divide rows that add up to more than one, see `normalised`
+        cfg: the host's configuration, with the options of this part
+        side: "encoder", or "decoder", where P is 0 for later keys
+        mixing: number of heads with a matrix, by default all
     """
 
-    forms: tuple[str, ...] = FORMS
+    @dataclass
+    class Options:
+        """Options of all mixtures; they bear the name of the first of them."""
+
+        rsa_gate_init: str = option(
+            "-1",
+            "initial mu of the gate sigmoid(mu), the share of the matrix: a number, or random for "
+            "a different value from [-3, 3] in each layer",
+        )
+        rsa_normalize: bool = option(
+            False,
+            "divide each row of the matrix whose absolute values sum to more than one by that sum",
+        )
+        rsa_form: ChoiceEnum(["auto", *FORMS]) = option(  # type: ignore[valid-type]
+            "auto",
+            "how to compute the sum of the attention's output and the matrix's product: as one "
+            "mixed map, as two dense products, or with the second in chunks; auto: the fastest "
+            "one by sequence length, as measured",
+        )
+
+    forms: ClassVar[tuple[str, ...]] = FORMS
     """The forms in which the product with this matrix can be computed."""
 
-    def __init__(
-        self, slot: str, mixing: int, heads: int, causal: bool, gate: float, normalize: bool
-    ) -> None:
+    def __init__(self, cfg: TransformerConfig, side: str, mixing: int | None = None) -> None:
         super().__init__()
-        self.slot, self.mixing, self.heads, self.causal = slot, mixing, heads, causal
-        self.normalize = normalize
-        self.mu = nn.Parameter(torch.tensor(float(gate)))
+        self.slot = f"{side} self-attention"
+        self.causal = side == "decoder"
+        self.heads = getattr(cfg, side).attention_heads
+        self.mixing = self.heads if mixing is None else mixing
+        self.normalize, self.form = cfg.rsa_normalize, cfg.rsa_form
+        self.drop_mixed = False
+        self.mu = nn.Parameter(torch.tensor(initial_gate(cfg.rsa_gate_init)))
 
-    def exempt_from_decay(self) -> None:
-        """Mark the parameters: weight decay would pull them to values that mean something."""
-        for parameter in self.parameters():
-            parameter.optim_overrides = {"optimizer": {"weight_decay": 0.0}}
+    @classmethod
+    def problems(cls, cfg: Any, side: str) -> Iterator[str]:
+        """What is wrong with the options of this part together, one message each."""
+        if cfg.rsa_gate_init != "random":
+            try:
+                wrong = math.isnan(float(cfg.rsa_gate_init))  # infinite values close the gate
+            except ValueError:
+                wrong = True
+            if wrong:
+                yield f"--rsa-gate-init {cfg.rsa_gate_init}: expected a number or random"
+        if cfg.rsa_form != "auto" and cfg.rsa_form not in cls.forms:
+            yield (
+                f"--rsa-form {cfg.rsa_form}: {cls.__name__} only has the form "
+                f"{' or '.join(cls.forms)}; choose auto or {cls.forms[0]}"
+            )
+        if cfg.rsa_form == "chunked" and cfg.rsa_normalize:
+            yield "--rsa-form chunked has no rows that --rsa-normalize could divide; use dense"
 
     def gates(self) -> Tensor:
-        """G for each head, 0 for ordinary ones: (H, 1, 1), in float32 or more."""
+        """g for each head, 0 for ordinary ones: (H, 1, 1), in float32 or more."""
         gate = torch.sigmoid(at_least_float32(self.mu)).expand(self.mixing)
         return F.pad(gate, (0, self.heads - self.mixing)).view(-1, 1, 1)
 
@@ -77,7 +129,7 @@ class Mixture(Observed, Part, nn.Module):
     def row_sum(self) -> Tensor:
         """The largest sum of a row's absolute values over the heads: a norm of the matrices.
 
-        It is the norm of P as a map from the largest absolute value of V to that of P V, of a
+        It is the norm of P as a map from the largest absolute value of V to that of P V, for a
         sequence so long that all of a row's entries count.
         """
         raise NotImplementedError(type(self).__name__)
@@ -90,9 +142,128 @@ class Mixture(Observed, Part, nn.Module):
             "rem": row.clamp(max=1.0) if self.normalize else row,
         }
 
+    def form_for(self, length: int, has_map: bool) -> str:
+        """The form to compute in: the requested one, else the fastest for this length.
+
+        Args:
+            length: T
+            has_map: whether the attention's output is its map times V; else no mixed map exists
+        """
+        mixed = has_map and "mixed" in self.forms
+        if self.form != "auto":
+            return self.form
+        if mixed and (self.drop_mixed or length <= LONGEST_MIXED):
+            return "mixed"
+        if length <= LONGEST_DENSE or "chunked" not in self.forms or self.normalize:
+            return "dense"
+        return "chunked"
+
+    def mix(
+        self,
+        attention: "SelfAttention",
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        context: Context,
+        need_weights: bool,
+    ) -> tuple[Tensor, Tensor | None]:
+        """(1 - g) O + g P V; arguments and results as for `SelfAttention.attend`.
+
+        The weights are those of the mixed map, or None where there is none.
+        """
+        if context.incremental_state is not None:
+            return self.mix_newest(attention, query, key, value, context)
+        form = self.form_for(query.size(2), attention.has_map)
+        dropout = attention.dropout_probability
+        if form == "mixed" or need_weights and attention.has_map and "mixed" in self.forms:
+            with no_autocast(value):
+                # As torch's fused attention does: large scores would leave float16's range.
+                scores = at_least_float32(query), at_least_float32(key)
+                weights = attention.weights(*scores, context.mask)
+                matrix = self.matrix(query.size(2), key.size(2))
+                if self.normalize:
+                    matrix = normalised(matrix, context.padding_mask)
+                matrix = F.pad(matrix, (0, 0, 0, 0, 0, self.heads - self.mixing))
+            return mixed_map(weights, value, matrix, self.gates(), dropout, self.drop_mixed)
+        local, _ = attention.attend(query, key, value, context, need_weights=False)
+        with no_autocast(value):
+            mixing = at_least_float32(value[:, : self.mixing])
+            recurrent = self.product(mixing, context.padding_mask, form)
+        return mixed_outputs(local, recurrent, self.gates()), None
+
+    def mix_newest(
+        self,
+        attention: "SelfAttention",
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        context: Context,
+    ) -> tuple[Tensor, Tensor | None]:
+        """`mix` for the newest position: a row of P is a slice of a table built once per batch."""
+        row, keep = self.newest_row(attention, key.size(2), context)
+        mixing = self.mixing
+        if attention.has_map:
+            weights = attention.weights(query, key, context.mask)
+            if mixing == self.heads:
+                weights = torch.addcmul(row, weights, keep)
+            else:
+                mixed = torch.addcmul(row, weights[:, :mixing], keep)
+                weights = torch.cat([mixed, weights[:, mixing:]], dim=1)
+            return torch.matmul(weights.to(value.dtype), value), weights
+        local, _ = attention.attend(query, key, value, context, need_weights=False)
+        with no_autocast(value):
+            recurrent = torch.matmul(row, at_least_float32(value[:, :mixing]))
+            mixed = torch.addcmul(recurrent, at_least_float32(local[:, :mixing]), keep)
+        return torch.cat([mixed.to(local.dtype), local[:, mixing:]], dim=1), None
+
+    def newest_row(
+        self, attention: "SelfAttention", keys: int, context: Context
+    ) -> tuple[Tensor, Tensor]:
+        """g P's row for the newest position over *keys* keys, (H', 1, S), and 1 - g.
+
+        The table behind it lives in the incremental state. So it is as old as the batch, the
+        parameters cannot change under it, and re-ordered beams, which share it, do not move it.
+        """
+        state = context.incremental_state
+        saved = attention.get_incremental_state(state, "mixture")
+        if saved is None or saved["table"].size(-1) < keys:
+            gate = torch.sigmoid(at_least_float32(self.mu))
+            table = self.table(keys)
+            table = table if self.normalize else gate * table
+            saved = {"table": table, "gate": gate, "keep": 1 - gate}
+            attention.set_incremental_state(state, "mixture", saved)
+        row = self.last_row(saved["table"], keys)
+        if self.normalize:
+            row = saved["gate"] * normalised(row, context.padding_mask)
+        return row, saved["keep"]
+
 
 class LagMixture(Mixture):
-    """A matrix whose entries depend on the lag alone."""
+    """A matrix whose entries depend on the lag only."""
+
+    @dataclass
+    class Options(Mixture.Options):
+        """Adds the place of the dropout, which needs a mixed map."""
+
+        rsa_dropout: ChoiceEnum(["softmax", "mixed"]) = option(  # type: ignore[valid-type]
+            "softmax",
+            "what --attention-dropout drops: entries of the softmax, or of its mixture with the "
+            "matrix",
+        )
+
+    def __init__(self, cfg: TransformerConfig, side: str, mixing: int | None = None) -> None:
+        super().__init__(cfg, side, mixing)
+        self.drop_mixed = cfg.rsa_dropout == "mixed"
+
+    @classmethod
+    def problems(cls, cfg: Any, side: str) -> Iterator[str]:
+        """What is wrong with the options of this part together, one message each."""
+        yield from super().problems(cfg, side)
+        if cfg.rsa_dropout == "mixed" and cfg.rsa_form not in ("auto", "mixed"):
+            yield (
+                f"--rsa-dropout mixed drops entries of a mixed map, which --rsa-form {cfg.rsa_form} "
+                "does not have; choose --rsa-form mixed or auto"
+            )
 
     def kernels(self, length: int) -> tuple[Tensor, Tensor | None]:
         """The entries for earlier keys and, unless causal, for later ones: (H', L) over lags.
@@ -108,7 +279,7 @@ class LagMixture(Mixture):
         return toeplitz_matrix(past, future, queries, keys, offset=keys - queries)
 
     def table(self, keys: int) -> Tensor:
-        """The kernel of the earlier keys from its end, with room for the steps to come: (H', L)."""
+        """The kernel of the earlier keys in reverse, with room for steps to come: (H', L)."""
         length = 64
         while length < keys:
             length *= 2
@@ -120,8 +291,13 @@ class LagMixture(Mixture):
         return table[:, None, -keys:]
 
 
+def initial_gate(text: str) -> float:
+    """mu: as given, or another value from [-3, 3] per layer (section 3, "Initialization")."""
+    return float(torch.empty(()).uniform_(-3, 3)) if text == "random" else float(text)
+
+
 def normalised(matrix: Tensor, padding: Tensor | None) -> Tensor:
-    """Rows whose absolute values add up to more than one, divided by that sum.
+    """Rows whose absolute values sum to more than one, divided by that sum.
 
     Args:
         matrix: (H', T, S)

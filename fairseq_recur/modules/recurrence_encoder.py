@@ -1,6 +1,8 @@
 """The second encoder: a short stack of recurrent networks over the word embeddings."""
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
 from fairseq import utils
 from fairseq.models.transformer import TransformerConfig
@@ -8,8 +10,11 @@ from fairseq.modules import FairseqDropout, LayerNorm
 from fairseq.modules.quant_noise import quant_noise
 from torch import Tensor, nn
 
+from fairseq_recur.modules.context import Padding
+from fairseq_recur.modules.layers import LayerRunner
+from fairseq_recur.modules.options import flag, option
 from fairseq_recur.modules.part import Part
-from fairseq_recur.modules.recurrence import Recurrence, RecurrenceOptions
+from fairseq_recur.modules.recurrence import Recurrence
 
 
 class RecurrenceLayer(nn.Module):
@@ -46,12 +51,12 @@ class RecurrenceLayer(nn.Module):
             float(cfg.activation_dropout), module_name=name
         )
 
-    def forward(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
-        """(B, L, I) and (B, L) bool or None to (B, L', 2C)."""
+    def forward(self, x: Tensor, padding: Padding | None) -> Tensor:
+        """(B, L, I) and its padding to (B, L', 2C)."""
         residual = x
         if self.normalize_before:
             x = self.recurrence_layer_norm(x)
-        x = self.dropout_module(self.recurrence(x, padding_mask))
+        x = self.dropout_module(self.recurrence(x, padding))
         if not self.first:
             x = residual + x
         if not self.normalize_before:
@@ -71,53 +76,78 @@ class RecurrenceEncoder(Part, nn.Module):
     Args:
         cfg: the host's configuration, with this plug-in's ``recurrence_*`` options
         recurrence: class of the recurrent network
-        wrap: applied to each layer, for activation checkpointing
     """
+
+    @dataclass
+    class Options:
+        """Options of every recurrence encoder."""
+
+        recurrence_layers: int = option(
+            1, "layers of the recurrence encoder; the paper tries 1, 3 and 6", (1, 1000)
+        )
+        recurrence_positions: bool = option(
+            False, "add position embeddings to the input of the recurrence encoder"
+        )
 
     slot = "recurrence"
 
-    def __init__(
-        self,
-        cfg: TransformerConfig,
-        recurrence: type[Recurrence],
-        wrap: Callable[[nn.Module], nn.Module] = lambda layer: layer,
-    ) -> None:
+    def __init__(self, cfg: TransformerConfig, recurrence: type[Recurrence]) -> None:
         super().__init__()
         width = cfg.encoder.embed_dim
-        options = RecurrenceOptions(
-            steps=cfg.recurrence_steps,
-            attention=cfg.recurrence_attention,
-            heads=cfg.encoder.attention_heads,
-            attention_dropout=cfg.attention_dropout,
-        )
         networks = [
-            recurrence(width if layer == 0 else 2 * width, width, options)
+            recurrence(width if layer == 0 else 2 * width, width, cfg)
             for layer in range(cfg.recurrence_layers)
         ]
         self.keeps_length = networks[0].keeps_length
         self.layers = nn.ModuleList(
-            wrap(RecurrenceLayer(cfg, network, first=layer == 0))
+            RecurrenceLayer(cfg, network, first=layer == 0)
             for layer, network in enumerate(networks)
         )
         self.layer_norm = (
             LayerNorm(2 * width, export=cfg.export) if cfg.encoder.normalize_before else None
         )
+        self.run = LayerRunner(cfg)
 
-    def forward(self, x: Tensor, padding_mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    @classmethod
+    def problems(cls, cfg: Any, side: str) -> Iterator[str]:
+        """What a recurrence encoder does not go with, one message each."""
+        for name in ("no_cross_attention", "cross_self_attention"):
+            if getattr(cfg, name):
+                yield (
+                    f"{flag(name)} leaves out the sub-layer that --recurrence {cfg.recurrence} "
+                    "joins; leave one out"
+                )
+        width, heads = cfg.encoder_embed_dim, cfg.encoder_attention_heads
+        if width % heads:
+            yield (
+                f"--encoder-embed-dim {width} cannot be split evenly among "
+                f"--encoder-attention-heads {heads}; choose a multiple of the heads"
+            )
+        if cfg.recurrence_positions and cfg.no_token_positional_embeddings:
+            reason = (
+                "--host t5 does not have"
+                if cfg.host == "t5"
+                else ("--no-token-positional-embeddings removes")
+            )
+            yield (
+                f"--recurrence-positions needs position embeddings, which {reason}; leave one out"
+            )
+
+    def forward(self, x: Tensor, padding: Padding | None) -> tuple[Tensor, Padding | None]:
         """Read the embeddings.
 
         Args:
             x: (B, S, C) embeddings
-            padding_mask: (B, S) bool, True at padding; None if there is none
+            padding: of the source, or None
 
         Returns:
             states H_r (L', B, 2C), batch second as in fairseq's encoder outputs, where L' is
-            S for a network over the tokens and R for an attentive one; and their padding
-            mask (B, L'), None when there is nothing to mask
+            S for a network over the tokens and R for an attentive one; and their padding,
+            None when there is nothing to mask
         """
         for layer in self.layers:
-            x = layer(x, padding_mask)
-            padding_mask = padding_mask if self.keeps_length else None
+            x = self.run(layer, x, padding)
+            padding = padding if self.keeps_length else None
         if self.layer_norm is not None:
             x = self.layer_norm(x)
-        return x.transpose(0, 1), padding_mask
+        return x.transpose(0, 1), padding

@@ -1,23 +1,27 @@
 """Self-attention with the learned relative positions of Shaw et al. 2018."""
 
+from dataclasses import dataclass
+
 import torch
 from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
 
-from fairseq_recur.modules.fusion import IncrementalState
+from fairseq_recur.modules.context import Context
+from fairseq_recur.modules.mixture import Mixture
+from fairseq_recur.modules.options import LARGEST, option
 from fairseq_recur.modules.part import Part
 from fairseq_recur.modules.self_attention import SelfAttention
 from fairseq_recur.ops.relative import relative_attention
 
 
 class RelativePositions(Part, nn.Module):
-    """A vector for keys and one for values for each lag up to a limit and head, "edge labels".
+    """A key vector and a value vector for each lag up to a limit and head, "edge labels".
 
     Args:
         slot: the slot of the attention that it belongs to
         heads: H
         width: D
-        clip: lags beyond it share the vectors of the last one; 16 in the paper
+        clip: longer lags share the vectors of this one; 16 in the paper
         causal: whether there are no later keys
     """
 
@@ -31,37 +35,41 @@ class RelativePositions(Part, nn.Module):
             nn.init.xavier_uniform_(head)
 
     def tables(self) -> tuple[Tensor, Tensor]:
-        """The vectors for lags -clip ... clip; those of later keys are 0 where none are seen."""
+        """The vectors for lags -clip ... clip, (H, 2 clip + 1, D); of hidden later keys 0."""
         if not self.causal:
             return self.key, self.value
-        return tuple(nn.functional.pad(t, (0, 0, 0, self.clip)) for t in (self.key, self.value))
+        key, value = (nn.functional.pad(t, (0, 0, 0, self.clip)) for t in (self.key, self.value))
+        return key, value
 
 
 class RelativeSelfAttention(SelfAttention):
-    """Attention whose keys and values know how far away they are (Shaw et al. 2018, eqs. 3-5).
+    """Attention whose keys and values know their distance (Shaw et al. 2018, eqs. 3-5).
 
     Args:
-        cfg: the host's configuration, with ``relative_clip``
+        cfg: the host's configuration
         side: "encoder" or "decoder"
+        mixture: mixed with the output, or None
     """
 
-    def __init__(self, cfg: TransformerConfig, side: str) -> None:
-        super().__init__(cfg, side)
+    @dataclass
+    class Options:
+        """Options of the relative positions."""
+
+        relative_clip: int = option(
+            16, "largest distance with vectors of its own; longer ones share them", (1, LARGEST)
+        )
+
+    has_map = False
+
+    def __init__(self, cfg: TransformerConfig, side: str, mixture: Mixture | None) -> None:
+        super().__init__(cfg, side, mixture)
         self.positions = RelativePositions(
             f"{side} self-attention", self.num_heads, self.head_dim, cfg.relative_clip, self.causal
         )
 
     def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: Tensor | None,
-        padding: Tensor | None,
-        incremental_state: IncrementalState,
-        need_weights: bool,
-        causal: bool,
+        self, query: Tensor, key: Tensor, value: Tensor, context: Context, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
         """As in `SelfAttention.attend`."""
-        tables = self.positions.tables()
-        return relative_attention(query, key, value, *tables, mask, self.dropout_probability)
+        tables, dropout = self.positions.tables(), self.dropout_probability
+        return relative_attention(query, key, value, *tables, context.mask, dropout, self.scale)

@@ -1,13 +1,19 @@
 """The recurrence encoding matrices of a layer: parameters, initial values, products."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
+from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
 
 from fairseq_recur.modules.mixture import LagMixture
-from fairseq_recur.modules.rem_heads import RemHeads
+from fairseq_recur.modules.options import flag, option
+from fairseq_recur.modules.part import exempt_from_decay
+from fairseq_recur.modules.rem_heads import parse_range, parse_rem_heads
 from fairseq_recur.ops.precision import at_least_float32
 from fairseq_recur.ops.rem import recurrent_product, rem_kernel
 from fairseq_recur.ops.toeplitz import banded_product
@@ -19,60 +25,96 @@ MONITORED_LAGS = 1000
 """Lags over which the sum of an unlimited kernel is watched."""
 
 
-@dataclass(frozen=True)
-class RemOptions:
-    """Options of the matrices.
-
-    Attributes:
-        heads: which matrix each head has
-        max_power: highest power of a decay, 0 for no limit
-        share: whether the j-th cosine and the j-th sine head share decay and angle
-        gate: initial mu
-        eta: range of the initial eta (lambda = tanh(eta)) in absolute value
-        nu: range of the initial nu (gamma = sigma(nu))
-        theta: initial angle
-        normalize: divide rows that add up to more than one
-    """
-
-    heads: RemHeads
-    max_power: int
-    share: bool
-    gate: float
-    eta: tuple[float, float]
-    nu: tuple[float, float]
-    theta: float
-    normalize: bool
-
-
 class RecurrenceEncodingMatrices(LagMixture):
-    """P of Huang et al. 2023, section 3: one or two parameters a head, no weight decay on them.
+    """P of Huang et al. 2023, section 3: one or two parameters per head, without weight decay.
+
+    The matrix is "masked" in a decoder; in an encoder it is symmetric, "unmasked".
 
     Args:
-        slot: the slot of the attention that it belongs to
-        options: of the matrices
-        heads: all heads of the layer, H
-        causal: "masked" in the paper; else symmetric, "unmasked"
+        cfg: the host's configuration, with the options of this part
+        side: "encoder" or "decoder"
     """
 
-    def __init__(self, slot: str, options: RemOptions, heads: int, causal: bool) -> None:
-        spec = options.heads
-        super().__init__(slot, spec.total, heads, causal, options.gate, options.normalize)
-        self.max_power = options.max_power
+    @dataclass
+    class Options(LagMixture.Options):
+        """Options of the matrices."""
+
+        rsa_heads: str = option(
+            "",
+            "numbers of heads with each kind of recurrence encoding matrix, as six numbers "
+            "K1,...,K6: regular, cosine, sine, and dilated regular, cosine, sine; these heads "
+            "come first, the remaining ones are ordinary; empty: every head is regular",
+        )
+        rsa_dilations: str = option(
+            "", "dilations of the dilated heads in their order, comma-separated"
+        )
+        rsa_max_power: int = option(
+            200, "highest power K of a decay, entries beyond it are 0; 0: no limit"
+        )
+        rsa_untie_conjugates: bool = option(
+            False,
+            "give the j-th cosine and the j-th sine head a decay and an angle of their own; by "
+            "default they share them, as a conjugate pair of eigenvalues does",
+        )
+        rsa_eta_init: str = option(
+            "1,2",
+            "range LOW,HIGH over which eta of the regular heads is spread initially, half of the "
+            "values negated; lambda = tanh(eta)",
+        )
+        rsa_nu_init: str = option(
+            "1,2",
+            "range LOW,HIGH over which nu of the cyclical heads is spread initially; "
+            "gamma = sigmoid(nu)",
+        )
+        rsa_theta_init: float = option(
+            math.pi / 4, "initial angle theta of the cyclical heads, in radians", (-1e4, 1e4)
+        )
+
+    def __init__(self, cfg: TransformerConfig, side: str) -> None:
+        heads = getattr(cfg, side).attention_heads
+        spec = parse_rem_heads(cfg.rsa_heads, cfg.rsa_dilations, heads)
+        super().__init__(cfg, side, spec.total)
+        self.max_power = cfg.rsa_max_power
         regular = spec.counts[0], spec.counts[3]
-        self.pairs = [cyclical_pairs(*spec.counts[i : i + 2], options.share) for i in (1, 4)]
+        tied = not cfg.rsa_untie_conjugates
+        self.pairs = [cyclical_pairs(*spec.counts[i : i + 2], tied) for i in (1, 4)]
         cyclical = [max((*c, *s, -1)) + 1 for c, s in self.pairs]
-        self.regular = regular
-        self.cyclical = cyclical
+        self.regular, self.cyclical = regular, cyclical
         if sum(regular):
-            self.eta = nn.Parameter(torch.cat([two_sided(n, *options.eta) for n in regular]))
+            eta = parse_range(cfg.rsa_eta_init)
+            self.eta = nn.Parameter(torch.cat([two_sided(n, *eta) for n in regular]))
         if sum(cyclical):
-            nu = [torch.linspace(*options.nu, n) if n else torch.empty(0) for n in cyclical]
+            low, high = parse_range(cfg.rsa_nu_init)
+            nu = [torch.linspace(low, high, n) if n else torch.empty(0) for n in cyclical]
             self.nu = nn.Parameter(torch.cat(nu))
-            self.theta = nn.Parameter(torch.full((sum(cyclical),), options.theta))
+            self.theta = nn.Parameter(torch.full((sum(cyclical),), cfg.rsa_theta_init))
         sine = [kind in (2, 5) for kind, n in enumerate(spec.counts) for _ in range(n)]
         self.register_buffer("sine", torch.tensor(sine), persistent=False)
         self.register_buffer("dilation", torch.tensor(spec.all_dilations), persistent=False)
-        self.exempt_from_decay()
+        # The heads of each dilation, where the product needs them: on the device.
+        self.dilations = sorted(set(spec.all_dilations))
+        order: list[int] = []
+        for dilation in self.dilations:
+            heads_of = [h for h, d in enumerate(spec.all_dilations) if d == dilation]
+            self.register_buffer(f"heads_{dilation}", torch.tensor(heads_of), persistent=False)
+            order += heads_of
+        self.register_buffer("back", torch.tensor(order).argsort(), persistent=False)
+        exempt_from_decay(*self.parameters())
+
+    @classmethod
+    def problems(cls, cfg: Any, side: str) -> Iterator[str]:
+        """What is wrong with the options of this part together, one message each."""
+        yield from super().problems(cfg, side)
+        try:
+            heads = getattr(cfg, f"{side}_attention_heads")
+            parse_rem_heads(cfg.rsa_heads, cfg.rsa_dilations, heads)
+        except ValueError as error:
+            yield f"{error} ({side})"
+        for name in ("rsa_eta_init", "rsa_nu_init"):
+            try:
+                parse_range(getattr(cfg, name))
+            except ValueError as error:
+                yield f"{flag(name)} {error}"
 
     def heads_parameters(self) -> tuple[Tensor, Tensor]:
         """Decay and angle of each head, (H',) each, in float32 or more."""
@@ -104,18 +146,12 @@ class RecurrenceEncodingMatrices(LagMixture):
         if form == "dense":
             return super().product(values, padding, form)
         decay, angle = self.heads_parameters()
-        outputs, order = [], []
-        for dilation in sorted(set(self.dilation.tolist())):
-            heads = (self.dilation == dilation).nonzero().squeeze(1)
-            parameters = decay[heads], angle[heads], self.sine[heads]
-
-            def causal(x: Tensor) -> Tensor:
-                return self.chunked(*parameters, x)
-
+        outputs = []
+        for dilation in self.dilations:
+            heads = self.get_buffer(f"heads_{dilation}")
+            causal = partial(self.chunked, decay[heads], angle[heads], self.sine[heads])
             outputs.append(dilated(self.both_ways(causal), values[:, heads], dilation))
-            order.append(heads)
-        back = torch.cat(order).argsort()
-        return torch.cat(outputs, dim=1)[:, back]
+        return torch.cat(outputs, dim=1)[:, self.back]
 
     def chunked(self, decay: Tensor, angle: Tensor, sine: Tensor, values: Tensor) -> Tensor:
         """The causal product at dilation 1: a band where the highest power cuts, else recurrent."""
@@ -133,7 +169,7 @@ class RecurrenceEncodingMatrices(LagMixture):
         return lambda x: causal(x) + causal(x.flip(2)).flip(2)
 
     def row_sum(self) -> Tensor:
-        """As in `Mixture`; of an unlimited kernel, over a thousand lags."""
+        """As in `Mixture.row_sum`; of an unlimited kernel, over a thousand lags."""
         lags = self.max_power or MONITORED_LAGS
         once = torch.ones_like(self.dilation)
         kernel = rem_kernel(*self.heads_parameters(), self.sine, once, lags + 1)
@@ -146,9 +182,9 @@ def two_sided(count: int, low: float, high: float) -> Tensor:
     return torch.cat([torch.linspace(low, high, positive), -torch.linspace(low, high, count // 2)])
 
 
-def cyclical_pairs(cosines: int, sines: int, share: bool) -> tuple[list[int], list[int]]:
-    """Which (nu, theta) each cosine and each sine head has."""
-    first = 0 if share else cosines
+def cyclical_pairs(cosines: int, sines: int, tied: bool) -> tuple[list[int], list[int]]:
+    """Index of the (nu, theta) of each cosine and of each sine head."""
+    first = 0 if tied else cosines
     return list(range(cosines)), list(range(first, first + sines))
 
 

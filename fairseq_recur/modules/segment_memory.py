@@ -1,17 +1,16 @@
 """The systems that SRformer is compared with: segments with a memory (Long et al. 2023, 4.2)."""
 
+from dataclasses import dataclass
+
 import torch
+from fairseq.dataclass import ChoiceEnum
 from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
 
-from fairseq_recur.modules.observed import Observed
-from fairseq_recur.modules.part import Part
+from fairseq_recur.modules.options import option
+from fairseq_recur.modules.part import MonitoredModule, Part
 from fairseq_recur.modules.recurrence import recurrent_norm
-from fairseq_recur.modules.segmented_attention import SegmentedAttention, Source
-from fairseq_recur.ops.segments import Visits
-
-XL_MEMORIES = ("raw", "rnn")
-GLOBAL_TOKENS = ("mean", "transient")
+from fairseq_recur.modules.segmented_attention import PreparedSource, SegmentedAttention, Segments
 
 
 class MemoryAttention(SegmentedAttention):
@@ -20,7 +19,7 @@ class MemoryAttention(SegmentedAttention):
     Keys and values of a segment and of the memory stand in one softmax.
     """
 
-    def attend(self, queries: Tensor, source: Source) -> tuple[Tensor, Tensor]:
+    def attend(self, queries: Tensor, source: PreparedSource) -> tuple[Tensor, Tensor]:
         """As in `SegmentedAttention.attend`; weights on the memory are not returned."""
         batch, _, steps = queries.size()[:3]
         more = source["memory_keys"].size(3)
@@ -46,7 +45,7 @@ class MemoryAttention(SegmentedAttention):
         return out, weights[..., more:]
 
 
-class SegmentRNNs(Observed, Part, nn.Module):
+class SegmentRNNs(MonitoredModule, Part, nn.Module):
     """The two RNNs of the published comparison system, over keys and over values.
 
     Args:
@@ -82,15 +81,23 @@ class XLAttention(MemoryAttention):
         cfg: the host's configuration
     """
 
+    @dataclass
+    class Options(SegmentedAttention.Options):
+        """Adds the kind of memory."""
+
+        xl_memory: ChoiceEnum(["raw", "rnn"]) = option(  # type: ignore[valid-type]
+            "raw",
+            "memory of xl: the previous segment's keys and values (raw), or the states of an RNN "
+            "over them, as in SRformer's published code (rnn)",
+        )
+
     def __init__(self, cfg: TransformerConfig) -> None:
         super().__init__(cfg)
         self.rnns = SegmentRNNs(self.head_dim) if cfg.xl_memory == "rnn" else None
 
-    def prepare(
-        self, keys: Tensor, values: Tensor, visits: Visits, mask: Tensor | None, hidden: Tensor
-    ) -> Source:
+    def prepare(self, keys: Tensor, values: Tensor, segments: Segments) -> PreparedSource:
         """Beside the segments the memory: what the step before has read."""
-        source = super().prepare(keys, values, visits, mask, hidden)
+        source = super().prepare(keys, values, segments)
         keys, values = source["keys"], source["values"]
         if self.rnns is not None:
             keys, values = self.rnns(keys, values)
@@ -120,24 +127,32 @@ class GlobalAttention(MemoryAttention):
         cfg: the host's configuration
     """
 
+    @dataclass
+    class Options(SegmentedAttention.Options):
+        """Adds the kind of tokens."""
+
+        global_tokens: ChoiceEnum(["mean", "transient"]) = option(  # type: ignore[valid-type]
+            "mean",
+            "tokens of global: means of each segment's keys and values (mean), or LongT5's "
+            "normed sums of its states, projected (transient)",
+        )
+
     def __init__(self, cfg: TransformerConfig) -> None:
         super().__init__(cfg)
         transient = cfg.global_tokens == "transient"
         self.norm = TransientNorm(cfg.encoder.embed_dim, eps=1e-6) if transient else None
 
-    def prepare(
-        self, keys: Tensor, values: Tensor, visits: Visits, mask: Tensor | None, hidden: Tensor
-    ) -> Source:
+    def prepare(self, keys: Tensor, values: Tensor, segments: Segments) -> PreparedSource:
         """Beside the segments the global tokens, the same at all steps."""
-        source = super().prepare(keys, values, visits, mask, hidden)
-        if mask is None:
-            real = hidden.new_full((1, 1, keys.size(2), 1), keys.size(3))
+        source = super().prepare(keys, values, segments)
+        if segments.mask is None:
+            real = keys.new_full((1, 1, keys.size(2), 1), keys.size(3))
         else:
-            real = (mask == 0).sum(4).to(keys.dtype)
+            real = (segments.mask == 0).sum(4).to(keys.dtype)
         if self.norm is None:
             tokens = [x.sum(3) / real.clamp(min=1) for x in (keys, values)]
         else:
-            states = self.norm(hidden.sum(3)).squeeze(1).transpose(0, 1)  # (M, B, C)
+            states = self.norm(segments.states.sum(3)).squeeze(1).transpose(0, 1)  # (M, B, C)
             tokens = [self.split(project(states)) for project in (self.k_proj, self.v_proj)]
         source["memory_keys"], source["memory_values"] = (x.unsqueeze(2) for x in tokens)
         empty = real.squeeze(3)[:, :, None, None] == 0

@@ -1,160 +1,208 @@
-"""Self-attention with fairseq's parameters and cache, and arithmetic of its own."""
+"""Self-attention: a map over the positions, and optionally a matrix that is mixed with it."""
+
+from typing import ClassVar
 
 import torch
+import torch.nn.functional as F
 from fairseq.models.transformer import TransformerConfig
+from fairseq.modules import MultiheadAttention
 from torch import Tensor
 
-from fairseq_recur.modules.fusion import IncrementalState
-from fairseq_recur.modules.future_mask import FutureMask
-from fairseq_recur.modules.heads import Heads
-from fairseq_recur.modules.t5_projections import inner_width, is_t5, use_t5_projections
+from fairseq_recur.modules.context import Context, mask_as
+from fairseq_recur.modules.mixture import Mixture
+from fairseq_recur.modules.multihead import MultiheadBase
+from fairseq_recur.ops.mixture import attention_map
 
 
-class SelfAttention(Heads):
-    """What the parts for the self-attention slots share; each says in `attend` what it computes.
+class SelfAttention(MultiheadBase):
+    """What the maps of self-attention share. Each says in `weights` and `attend` what it computes.
 
-    The parameters are those of fairseq's module, under their names, so that a stock
-    checkpoint fits; in a T5, those of T5's. fairseq's own `forward` cannot be extended: without
-    incremental state it hands everything to a torch function that a subclass does not see.
+    fairseq's own ``forward`` cannot be extended: without incremental state it hands everything to
+    a torch function that a subclass does not see.
 
     Args:
         cfg: the host's configuration
         side: "encoder" or "decoder"
+        mixture: P and its gate, mixed with this map (Huang et al. 2023), or None
     """
 
-    def __init__(self, cfg: TransformerConfig, side: str) -> None:
+    sides: ClassVar[tuple[str, ...]] = ("encoder", "decoder")
+    """Where this map can be used."""
+
+    has_map: ClassVar[bool] = True
+    """Whether a head's output is its map times V, and nothing is added to the values."""
+
+    def __init__(self, cfg: TransformerConfig, side: str, mixture: Mixture | None) -> None:
         options = getattr(cfg, side)
+        joined = side == "decoder" and cfg.cross_self_attention
         super().__init__(
-            inner_width(cfg, side),
-            options.attention_heads,
-            dropout=cfg.attention_dropout,
-            self_attention=True,
-            q_noise=cfg.quant_noise.pq,
-            qn_block_size=cfg.quant_noise.pq_block_size,
+            cfg,
+            side,
+            self_attention=not joined,
+            xformers_att_config=options.xformers_att_config,
         )
         self.causal = side == "decoder"
-        self.future_mask = FutureMask()
-        self.query_factor = 1.0
-        if is_t5(cfg):
-            use_t5_projections(self, cfg, options.embed_dim, options.embed_dim)
-            # What `attend` divides the scores by, whichever part it is of.
-            self.query_factor = self.head_dim**0.5
+        self.mixture = mixture
 
-    def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: Tensor | None,
-        padding: Tensor | None,
-        incremental_state: IncrementalState,
-        need_weights: bool,
-        causal: bool,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Each head's output.
+    @property
+    def scale(self) -> float | None:
+        """What the scores are multiplied by: 1 around a T5; None for 1 / sqrt(D)."""
+        return 1.0 if self.t5 else None
+
+    def weights(self, query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
+        """The attention map without dropout.
 
         Args:
-            query: (B, H, T, D), to be scaled by 1 / sqrt(D), in a T5 as well; the last query
-                stands at the last key
+            query: (B, H, T, D), not scaled; the last query stands at the last key
+            key: (B, H, S, D)
+            mask: additive, finite, broadcastable to (B, H, T, S), or None
+
+        Returns:
+            (B, H, T, S) in float32 or more
+        """
+        raise NotImplementedError(type(self).__name__)
+
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, context: Context, need_weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """The output of each head, without the mixture.
+
+        Args:
+            query: (B, H, T, D), not scaled; in incremental decoding T is 1
             key, value: (B, H, S, D), the values zero at padding
-            mask: additive, broadcastable to (B, H, T, S), finite; in a T5 it holds the bias of
-                the relative positions; None if nothing is added
-            padding: (B, S) bool, True at padding, or None
-            incremental_state: fairseq's; in incremental decoding the only query is the last
-            need_weights: return the attention map
-            causal: whether *mask* hides the later keys and nothing else
+            context: of the batch
+            need_weights: whether to return the map
 
         Returns:
             (B, H, T, D), and the map (B, H, T, S) or None
         """
-        raise NotImplementedError(type(self).__name__)
+        weights = self.weights(query, key, context.mask)
+        dropped = F.dropout(weights, self.dropout_probability)
+        return torch.matmul(dropped.to(value.dtype), value), weights
 
     def forward(
         self,
-        query: Tensor,
-        key: Tensor | None,
-        value: Tensor | None,
-        key_padding_mask: Tensor | None = None,
-        incremental_state: IncrementalState = None,
-        need_weights: bool = True,
-        static_kv: bool = False,
-        attn_mask: Tensor | None = None,
-        before_softmax: bool = False,
+        x: Tensor,
+        context: Context,
+        need_weights: bool = False,
         need_head_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """Attend from each position of *query* (T, B, C) to all; *key* and *value* are the same.
+        """Attend from each position of *x* to all positions.
 
-        The arguments are fairseq's. In incremental decoding *query* is the newest position
-        and the earlier ones come from the state.
+        Args:
+            x: (T, B, C); in incremental decoding the newest position, whose predecessors come
+                from the state
+            context: of the batch
+            need_weights: return the attention weights, averaged over the heads
+            need_head_weights: return the attention weights of each head
 
         Returns:
-            (T, B, C), and attention weights: (B, T, S), averaged over the heads, or with
-            *need_head_weights* (H, B, T, S); None where they are not needed
+            (T, B, C), and attention weights: (B, T, S), or (H, B, T, S) per head; None where
+            they are not needed
         """
-        q, k, v = (self.split(p(query)) for p in (self.q_proj, self.k_proj, self.v_proj))
-        if self.query_factor != 1.0:
-            q = q * self.query_factor
-        if key_padding_mask is not None:
-            key_padding_mask = key_padding_mask.to(torch.bool)
-            v = v.masked_fill(key_padding_mask[:, None, :, None], 0.0)
-        if incremental_state is not None:
-            k, v, key_padding_mask = self.extend(incremental_state, k, v, key_padding_mask)
-        mask = additive_mask(attn_mask, key_padding_mask, q.dtype)
-        wanted = need_weights or need_head_weights
-        causal = (
-            incremental_state is None
-            and key_padding_mask is None
-            and self.future_mask.recognises(attn_mask)
-        )
-        out, weights = self.attend(
-            q, k, v, mask, key_padding_mask, incremental_state, wanted, causal
-        )
-        return self.output(out, weights if wanted else None, need_head_weights)
+        q, k, v = (self.split(p(x)) for p in (self.q_proj, self.k_proj, self.v_proj))
+        hidden = context.input_padding
+        if hidden is not None:
+            v = v.masked_fill(hidden[:, None, :, None], 0.0)
+        if context.incremental_state is not None:
+            k, v = self.extend(context, k, v)
+        needed = need_weights or need_head_weights
+        if self.mixture is None:
+            out, weights = self.attend(q, k, v, context, needed)
+        else:
+            out, weights = self.mixture.mix(self, q, k, v, context, needed)
+        return self.output(out, weights if needed else None, need_head_weights)
 
-    def extend(
-        self,
-        incremental_state: dict[str, dict[str, Tensor | None]],
-        key: Tensor,
-        value: Tensor,
-        padding: Tensor | None,
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Append to the keys, values and padding of the earlier positions, and keep them all."""
-        saved = self._get_input_buffer(incremental_state)
+    def extend(self, context: Context, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Append to the keys and values of the earlier positions, and keep them all."""
+        saved = self._get_input_buffer(context.incremental_state)
         if "prev_key" in saved:
             key = torch.cat([saved["prev_key"], key], dim=2)
             value = torch.cat([saved["prev_value"], value], dim=2)
-            padding = self._append_prev_key_padding_mask(
-                padding, saved["prev_key_padding_mask"], key.size(0), key.size(2), False
-            )
-            padding = None if padding is None else padding.to(torch.bool)
-        saved = {"prev_key": key, "prev_value": value, "prev_key_padding_mask": padding}
-        self._set_input_buffer(incremental_state, saved)
-        return key, value, padding
+        saved = {"prev_key": key, "prev_value": value}
+        self._set_input_buffer(context.incremental_state, saved)
+        return key, value
 
 
-def additive_mask(
-    attn_mask: Tensor | None, padding: Tensor | None, dtype: torch.dtype
-) -> Tensor | None:
-    """Both masks as one that is added to the scores; finite, so that no row becomes NaN.
+class DotSelfAttention(SelfAttention):
+    """Scaled dot products (Vaswani et al. 2017): softmax(Q K^T / sqrt(D) + mask) V.
 
-    Args:
-        attn_mask: (T, S) or (H, T, S), bool with True at what is hidden, or additive; None if
-            there is none
-        padding: (B, S) bool, True at padding; None if there is none
-        dtype: of the scores
+    Without a mixture, and around fairseq's Transformer, it is fairseq's own module. Around a T5
+    the scores are not scaled, and the mask holds the bias of the relative positions.
+    """
+
+    @property
+    def stock(self) -> bool:
+        """Whether fairseq's own arithmetic is used."""
+        return self.mixture is None and not self.t5
+
+    def forward(
+        self,
+        x: Tensor,
+        context: Context,
+        need_weights: bool = False,
+        need_head_weights: bool = False,
+        source: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """As in `SelfAttention.forward`.
+
+        *source* (L, B, C) is what fairseq's ``--cross-self-attention`` attends to: the encoder's
+        output, then *x*.
+        """
+        if not self.stock:
+            return super().forward(x, context, need_weights, need_head_weights)
+        key = x if source is None else source
+        mask, padding = context.future, context.input_padding
+        if source is not None and key.size(0) > x.size(0):
+            mask, padding = joined_masks(x, context, key.size(0) - x.size(0))
+        return MultiheadAttention.forward(
+            self,
+            query=x,
+            key=key,
+            value=key,
+            key_padding_mask=padding,
+            incremental_state=context.incremental_state,
+            need_weights=need_weights,
+            # Else fairseq hands everything to torch's function, which averages over the heads.
+            static_kv=need_head_weights and context.incremental_state is None,
+            attn_mask=mask,
+            need_head_weights=need_head_weights,
+        )
+
+    def weights(self, query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
+        """As in `SelfAttention.weights`."""
+        return attention_map(query, key, mask, self.scale)
+
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, context: Context, need_weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """As in `SelfAttention.attend`; by torch's fused kernel where no weights are needed."""
+        if need_weights or context.incremental_state is not None:
+            return super().attend(query, key, value, context, need_weights)
+        # Torch's own causal rule skips the products that a mask would hide.
+        mask = None if context.causal else mask_as(context.mask, query.dtype)
+        dropout = self.dropout_probability
+        out = F.scaled_dot_product_attention(
+            query, key, value, mask, dropout, context.causal, scale=self.scale
+        )
+        return out, None
+
+
+def joined_masks(
+    x: Tensor, context: Context, source_length: int
+) -> tuple[Tensor | None, Tensor | None]:
+    """The masks of ``--cross-self-attention``, whose keys are the source and then *x* (T, B, C).
 
     Returns:
-        (T, S), (H, T, S), (B, 1, 1, S), (B, 1, T, S) or (B, H, T, S), or None
+        (T, S + T) additive and (B, S + T) bool, each None where nothing is hidden
     """
-    lowest = torch.finfo(dtype).min
-    if attn_mask is not None:
-        if attn_mask.dtype == torch.bool:
-            attn_mask = torch.zeros_like(attn_mask, dtype=dtype).masked_fill(attn_mask, lowest)
-        attn_mask = attn_mask.to(dtype).clamp(min=lowest)
-    if padding is None:
-        return attn_mask
-    hidden = padding[:, None, None, :]
-    if attn_mask is None:
-        return torch.zeros_like(hidden, dtype=dtype).masked_fill(hidden, lowest)
-    heads = attn_mask.size(0) if attn_mask.dim() == 3 else 1
-    return attn_mask.expand(padding.size(0), heads, -1, -1).masked_fill(hidden, lowest)
+    mask, padding = context.future, context.input_padding
+    if mask is not None:
+        mask = torch.cat((x.new_zeros(x.size(0), source_length), mask), dim=1)
+    if padding is None and context.encoder_padding is None:
+        return mask, None
+    none = torch.zeros(x.size(1), 1, dtype=torch.bool, device=x.device)
+    own = none.expand(-1, x.size(0)) if padding is None else padding
+    hidden = context.encoder_padding
+    hidden = none.expand(-1, source_length) if hidden is None else hidden
+    return mask, torch.cat((hidden, own), dim=1)

@@ -1,18 +1,23 @@
 """SRformer: segmented recurrent cross-attention (Long et al. 2023)."""
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
 import torch
+from fairseq.dataclass import ChoiceEnum
 from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
 
-from fairseq_recur.modules.observed import Observed
-from fairseq_recur.modules.part import Part
-from fairseq_recur.modules.segmented_attention import SegmentedAttention, Source
+from fairseq_recur.modules.options import option
+from fairseq_recur.modules.part import MonitoredModule, Part, exempt_from_decay
+from fairseq_recur.modules.segmented_attention import PreparedSource, SegmentedAttention, Segments
 from fairseq_recur.ops.accumulate_fire import SMALLEST_THRESHOLD, scan_
-from fairseq_recur.ops.key_norm import key_norm
+from fairseq_recur.ops.key_norm import NORMS, key_norm
 from fairseq_recur.ops.precision import at_least_float32, no_autocast
 from fairseq_recur.ops.segmented_attention import neurons, partial_products
 from fairseq_recur.ops.segmented_recurrent import segmented_recurrent
-from fairseq_recur.ops.segments import Visits
+from fairseq_recur.ops.segments import SegmentSchedule
 
 FORMS = ("stored", "recomputed")
 """Of the scan over the segments: its matrices kept for the backward pass, or computed again."""
@@ -20,12 +25,13 @@ FORMS = ("stored", "recomputed")
 LARGEST_HALF = 2048.0
 """A head's output in float16; a row of the output projection has up to 1024 of them."""
 
+OBSERVED_SENTENCES = 4
+"""Sentences per batch whose neurons are observed, chosen over all of its lengths."""
 
-OBSERVED = 4
-"""Sentences of a batch whose neurons are observed, from all of its lengths."""
+WITH_NEURON = {"srformer_no_neuron": (False,)}
 
 
-class AccumulateFire(Observed, Part, nn.Module):
+class AccumulateFire(MonitoredModule, Part, nn.Module):
     """The neuron's parameters, shared by the heads of a layer (section 3.3, appendix A.2).
 
     Args:
@@ -42,9 +48,7 @@ class AccumulateFire(Observed, Part, nn.Module):
         self.linear = nn.Linear(width, width, bias=False)
         self.leak = nn.Parameter(torch.tensor(float(cfg.srformer_leak_init)))
         self.threshold = nn.Parameter(torch.tensor(float(cfg.srformer_threshold_init)))
-        for scalar in (self.leak, self.threshold):
-            # Weight decay would pull them to values that mean something.
-            scalar.optim_overrides = {"optimizer": {"weight_decay": 0.0}}
+        exempt_from_decay(self.leak, self.threshold)
 
     def values(self) -> tuple[Tensor, Tensor, Tensor]:
         """W, leak and threshold, the threshold positive, in float32 or more."""
@@ -53,8 +57,8 @@ class AccumulateFire(Observed, Part, nn.Module):
         )
         return weight, leak, threshold.clamp(min=SMALLEST_THRESHOLD)
 
-    def show(self, partial: Tensor, past_last: Tensor | None) -> None:
-        """Observe which neurons fire, and the membrane before its reset over the threshold.
+    def observe_neurons(self, partial: Tensor, past_last: Tensor | None) -> None:
+        """Observe which neurons fire, and the membrane potential before its reset.
 
         Args:
             partial: P_i (B, H, N, D, D)
@@ -68,22 +72,22 @@ class AccumulateFire(Observed, Part, nn.Module):
         self.observe("membrane", membrane / threshold, padding)
 
 
-class Sigma(Observed, Part, nn.Module):
-    """sigma of eq. 10, learned: O = sigma O_S + (1 - sigma) O_R; it starts at a half."""
+class LearnedMix(MonitoredModule, Part, nn.Module):
+    """sigma of eq. 10, learned: O = sigma O_S + (1 - sigma) O_R; it starts at one half."""
 
     slot = "cross-attention"
 
     def __init__(self) -> None:
         super().__init__()
         self.logit = nn.Parameter(torch.zeros(()))
-        self.logit.optim_overrides = {"optimizer": {"weight_decay": 0.0}}
+        exempt_from_decay(self.logit)
 
     def monitored(self) -> dict[str, Tensor]:
-        """Sigma."""
+        """The value of sigma."""
         return {"sigma": torch.sigmoid(at_least_float32(self.logit))}
 
     def forward(self, local: Tensor, recurrent: Tensor) -> Tensor:
-        """O, of O_S and O_R of the same shape."""
+        """O, from O_S and O_R of the same shape."""
         sigma = self.monitored()["sigma"]
         return sigma * local + (1 - sigma) * recurrent
 
@@ -95,39 +99,94 @@ class SRformerAttention(SegmentedAttention):
         cfg: the host's configuration
     """
 
+    @dataclass
+    class Options(SegmentedAttention.Options):
+        """Options of the recurrent term."""
+
+        # Initial values beyond these ranges would overflow in the first products.
+        srformer_leak_init: float = option(
+            1.0, "initial leak of the accumulate-and-fire neuron", (-1e4, 1e4), WITH_NEURON
+        )
+        srformer_threshold_init: float = option(
+            0.1,
+            "initial threshold of the accumulate-and-fire neuron; 0.1 is the paper's, for "
+            "pretrained models",
+            (1e-6, 1e6),
+            WITH_NEURON,
+        )
+        srformer_norm: ChoiceEnum(list(NORMS)) = option(  # type: ignore[valid-type]
+            "key",
+            "norm(K) that divides the recurrent term: for each key channel over the positions "
+            "(key), over both (frobenius), or none (ablation II)",
+        )
+        srformer_clamp: float = option(
+            0.0, "bound on the entries of K^T V and K_i^T V_i; 0: none (2 for BART)", (0, 1e30)
+        )
+        srformer_learned_mix: bool = option(
+            False,
+            "learn sigma and add sigma O_S + (1 - sigma) O_R (eq. 10) instead of O_S + O_R",
+            needs={"srformer_no_segmented_term": (False,)},
+        )
+        srformer_surrogate: ChoiceEnum(["none", "piecewise"]) = option(  # type: ignore[valid-type]
+            "none",
+            "derivative of the neuron's step function: none, or 0.3 max(0, 1 - |y|)",
+            needs=WITH_NEURON,
+        )
+        srformer_no_segmented_term: bool = option(False, "ablation I: leave out O_S")
+        srformer_no_neuron: bool = option(
+            False, "ablation III: P_i itself, without accumulate-and-fire"
+        )
+        srformer_current_segment: bool = option(
+            False, "ablation IV: accumulate the segment that is read instead of all others"
+        )
+        srformer_form: ChoiceEnum(["auto", *FORMS]) = option(  # type: ignore[valid-type]
+            "auto",
+            "how to differentiate the scan over the segments: keep its matrices (stored), or "
+            "compute them again where no segment is skipped (auto), on a CPU by compiled code; "
+            "recomputed: as auto, by torch's operations, and an error for options that only "
+            "stored supports",
+            needs=WITH_NEURON,
+        )
+
     def __init__(self, cfg: TransformerConfig) -> None:
         super().__init__(cfg)
         self.neuron = None if cfg.srformer_no_neuron else AccumulateFire(cfg, self.head_dim)
-        self.sigma = Sigma() if cfg.srformer_sigma else None
+        self.learned_mix = LearnedMix() if cfg.srformer_learned_mix else None
         self.local = not cfg.srformer_no_segmented_term
         self.rest = not cfg.srformer_current_segment
         self.norm, self.clamp = cfg.srformer_norm, cfg.srformer_clamp
         self.surrogate = cfg.srformer_surrogate == "piecewise"
         self.form = cfg.srformer_form
 
-    def recomputes(self, visits: Visits) -> bool:
-        """Whether the faster form can be used: it knows the paper's neuron, in order."""
+    @classmethod
+    def problems(cls, cfg: Any, side: str) -> Iterator[str]:
+        """What is wrong with the options of this part together, one message each."""
+        yield from super().problems(cfg, side)
+        if cfg.srformer_form == "recomputed" and not cfg.srformer_no_neuron:
+            asked = {
+                f"--srformer-clamp {cfg.srformer_clamp}": cfg.srformer_clamp != 0,
+                f"--srformer-surrogate {cfg.srformer_surrogate}": cfg.srformer_surrogate != "none",
+            }
+            for words in (words for words, given in asked.items() if given):
+                yield f"--srformer-form recomputed does not support {words}; use stored"
+
+    def recomputes(self, schedule: SegmentSchedule) -> bool:
+        """Whether the faster form applies: it knows the paper's neuron, segment after segment."""
         plain = self.neuron is not None and not self.clamp and not self.surrogate
-        return plain and visits.segments is None and self.form != "stored"
+        return plain and schedule.segments is None and self.form != "stored"
 
     def read(
-        self,
-        queries: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        visits: Visits,
-        mask: Tensor | None,
-        hidden: Tensor,
-        need_weights: bool,
+        self, queries: Tensor, keys: Tensor, values: Tensor, segments: Segments, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
         """As in `SegmentedAttention.read`."""
         if self.neuron is not None and self.neuron.watched:
-            self.show(keys, values, visits)
-        if not self.recomputes(visits):
-            return super().read(queries, keys, values, visits, mask, hidden, need_weights)
-        weights = None
+            self.observe_neurons(keys, values, segments.schedule)
+        if not self.recomputes(segments.schedule):
+            return super().read(queries, keys, values, segments, need_weights)
+        assert self.neuron is not None
+        weights, mask = None, segments.mask
         if need_weights:
-            source = super().prepare(keys, values, visits, mask, hidden)
+            source = super().prepare(keys, values, segments)
             _, weights = super().attend(queries * self.scaling, source)
         with no_autocast(queries):
             local, recurrent = segmented_recurrent(
@@ -135,7 +194,7 @@ class SRformerAttention(SegmentedAttention):
                 *self.neuron.values(),
                 self.norm,
                 self.rest,
-                None if mask is None else mask[:, :, : visits.steps],
+                None if mask is None else mask[:, :, : segments.schedule.steps],
                 self.dropout_probability,
                 self.scaling,
                 self.form == "auto",
@@ -143,39 +202,38 @@ class SRformerAttention(SegmentedAttention):
             return saturated(self.combine(local, recurrent), values.dtype), weights
 
     @torch.no_grad()
-    def show(self, keys: Tensor, values: Tensor, visits: Visits) -> None:
-        """Observe the neurons of a few sentences, whatever computes their output.
+    def observe_neurons(self, keys: Tensor, values: Tensor, schedule: SegmentSchedule) -> None:
+        """Observe the neurons of a few sentences, whichever form computes their output.
 
         Args:
-            keys, values, visits: as in `SegmentedAttention.prepare`
+            keys, values: (B, H, M, s, D)
+            schedule: of the segments
         """
         # fairseq sorts the sentences of a batch by their length.
-        some = slice(None, None, -(-keys.size(0) // OBSERVED))
-        segments, past_last = (
-            None if x is None else x[some] for x in (visits.segments, visits.past_last())
+        some = slice(None, None, -(-keys.size(0) // OBSERVED_SENTENCES))
+        order, past_last = (
+            None if x is None else x[some] for x in (schedule.segments, schedule.past_last())
         )
+        assert self.neuron is not None
         with no_autocast(keys):
             keys, values = at_least_float32(keys[some]), at_least_float32(values[some])
-            partial = partial_products(keys, values, segments, visits.steps, self.rest, self.clamp)
-            self.neuron.show(partial, past_last)
+            partial = partial_products(keys, values, order, schedule.steps, self.rest, self.clamp)
+            self.neuron.observe_neurons(partial, past_last)
 
-    def prepare(
-        self, keys: Tensor, values: Tensor, visits: Visits, mask: Tensor | None, hidden: Tensor
-    ) -> Source:
-        """Beside the segments "fired", RAF(P_i) / norm(K) for each step: (B, H, N, D, D)."""
-        source = super().prepare(keys, values, visits, mask, hidden)
+    def prepare(self, keys: Tensor, values: Tensor, segments: Segments) -> PreparedSource:
+        """Adds "fired", RAF(P_i) / norm(K) for each step: (B, H, N, D, D)."""
+        source, schedule = super().prepare(keys, values, segments), segments.schedule
         with no_autocast(keys):
             keys, values = at_least_float32(keys), at_least_float32(values)
-            fired = partial_products(
-                keys, values, visits.segments, visits.steps, self.rest, self.clamp
-            )
+            order = schedule.segments, schedule.steps
+            fired = partial_products(keys, values, *order, self.rest, self.clamp)
             if self.neuron is not None:
                 fired = neurons(fired, *self.neuron.values(), self.surrogate)
             norm = key_norm(keys.flatten(2, 3), self.norm)
             source["fired"] = fired if norm is None else fired / norm.unsqueeze(2)
         return source
 
-    def attend(self, queries: Tensor, source: Source) -> tuple[Tensor, Tensor]:
+    def attend(self, queries: Tensor, source: PreparedSource) -> tuple[Tensor, Tensor]:
         """As in `SegmentedAttention.attend`."""
         local, weights = super().attend(queries, source)
         with no_autocast(queries):
@@ -183,14 +241,14 @@ class SRformerAttention(SegmentedAttention):
             return saturated(self.combine(local, recurrent), local.dtype), weights
 
     def combine(self, local: Tensor, recurrent: Tensor) -> Tensor:
-        """O of O_S and O_R."""
+        """O, from O_S and O_R."""
         if not self.local:
             return recurrent
-        return local + recurrent if self.sigma is None else self.sigma(local, recurrent)
+        return local + recurrent if self.learned_mix is None else self.learned_mix(local, recurrent)
 
 
 def saturated(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """*x* in a dtype; where that is float16, at most so large that the next layer's sums fit.
+    """Convert *x*; in float16, clamp it so that the next layer's sums do not overflow.
 
     The recurrent term is a sum over the source and over the segments, and a potential over a
     threshold. At 0.1 it can be in the thousands for a source of a thousand tokens, before training.

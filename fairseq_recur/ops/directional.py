@@ -33,7 +33,12 @@ def one_way_masks(query: Tensor, mask: Tensor | None) -> list[Tensor]:
 
 
 def directional_attention(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, dropout: float = 0.0
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None = None,
+    dropout: float = 0.0,
+    scale: float | None = None,
 ) -> Tensor:
     """softmax(Q K^T / sqrt(D) + mask + M) V by torch's fused attention, M a mask for each half.
 
@@ -51,5 +56,6 @@ def directional_attention(
     """
     halves = zip(*(x.chunk(2, dim=1) for x in (query, key, value)), one_way_masks(query, mask))
     return torch.cat(
-        [F.scaled_dot_product_attention(*half, dropout_p=dropout) for half in halves], dim=1
+        [F.scaled_dot_product_attention(*half, dropout_p=dropout, scale=scale) for half in halves],
+        dim=1,
     )

@@ -15,6 +15,7 @@ def relative_attention(
     value_table: Tensor,
     mask: Tensor | None = None,
     dropout: float = 0.0,
+    scale: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """e_ij = q_i (k_j + a^K_ij) / sqrt(D), z_i = sum_j alpha_ij (v_j + a^V_ij) (Shaw et al. 2018).
 
@@ -38,7 +39,7 @@ def relative_attention(
     row = row.expand(*query.shape[:2], queries, keys)
     with no_autocast(value):
         # In float32 throughout: large scores would leave float16's range.
-        query = at_least_float32(query) * query.size(-1) ** -0.5
+        query = at_least_float32(query) * (query.size(-1) ** -0.5 if scale is None else scale)
         scores = torch.matmul(query, at_least_float32(key).transpose(-1, -2))
         of_rows = torch.matmul(query, at_least_float32(key_table).transpose(-1, -2))
         scores = scores + of_rows.gather(-1, row)

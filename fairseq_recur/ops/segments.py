@@ -6,7 +6,6 @@ visit them: where q >= m the steps are all segments, else those that a query fal
 """
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -34,7 +33,7 @@ def segment_of(step: Tensor, segments: Tensor, target: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Visits:
+class SegmentSchedule:
     """The steps of a batch, with its queries in blocks, one a step.
 
     A block has room for the largest number of queries that a step of a sentence has; the room
@@ -78,14 +77,13 @@ class Visits:
         return outputs.gather(2, self.slots[:, None, :, None].expand(size))
 
 
-@lru_cache(maxsize=64)  # the layers of a decoder ask for the same one
-def visits(
+def segment_schedule(
     lengths: tuple[int, ...],
     targets: tuple[int, ...],
     queries: int,
     size: int,
     device: torch.device,
-) -> Visits:
+) -> SegmentSchedule:
     """The steps that *queries* queries a sentence take.
 
     Args:
@@ -110,7 +108,7 @@ def visits(
     read = segment_of(steps, segments, target)
     # What a sentence would read after its own last step is open.
     in_order = bool(((read == steps) | (steps > last)).all())
-    return Visits(
+    return SegmentSchedule(
         steps=steps.size(1),
         room=room,
         slots=None if filled else slots.to(device),

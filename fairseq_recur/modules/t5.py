@@ -1,56 +1,59 @@
-"""T5's linear layers and norms: no biases, no means, weights of T5's initial sizes.
+"""T5's layers: linear maps without bias, norms without mean, position bias (Raffel et al. 2020).
 
-The standard deviations are those of Mesh TensorFlow's T5, with which its learning rates were
-found: every product begins with the variance of its input, and the queries are small instead
-of the scores being divided by sqrt(D).
+The standard deviations are those of Mesh TensorFlow's T5, for which its learning rates were
+found. Every product starts with the variance of its input, and the queries are small instead of
+the scores being divided by sqrt(D).
 """
 
 from typing import Any
 
+import torch
 from fairseq import utils
 from fairseq.models.transformer import TransformerConfig
 from fairseq.modules import MultiheadAttention
 from fairseq.modules.quant_noise import quant_noise
 from torch import Tensor, nn
 
+from fairseq_recur.ops.t5_bias import bucket_starts, relative_buckets
+
 
 def is_t5(cfg: Any) -> bool:
-    """Whether a model's host has T5's arithmetic; *cfg* of a language model knows no hosts."""
-    return getattr(cfg, "host", "transformer") == "t5"
+    """Whether a model's host has T5's arithmetic."""
+    return bool(cfg.host == "t5")
 
 
 def inner_width(cfg: Any, side: str) -> int:
-    """H D of a side's attentions: the side's width, unless T5's heads have their own."""
+    """H D of a side's attentions: the side's width, unless T5's heads have a width of their own."""
     options = getattr(cfg, side)
     if is_t5(cfg) and cfg.t5_head_dim:
-        return options.attention_heads * cfg.t5_head_dim
-    return options.embed_dim
+        return int(options.attention_heads * cfg.t5_head_dim)
+    return int(options.embed_dim)
 
 
 def t5_linear(
     cfg: TransformerConfig, width_in: int, width_out: int, std: float | None = None
 ) -> nn.Module:
-    """A linear layer without bias, its weights of deviation *std*, by default width_in^-1/2."""
+    """A linear layer without bias; its weights have deviation *std*, by default width_in^-1/2."""
     layer = nn.Linear(width_in, width_out, bias=False)
     nn.init.normal_(layer.weight, std=width_in**-0.5 if std is None else std)
     return quant_noise(layer, cfg.quant_noise.pq, cfg.quant_noise.pq_block_size)
 
 
 def t5_norm(width: int) -> nn.Module:
-    """Root mean square norm with a scale, computed in float32 under half precision."""
+    """Root mean square norm with a scale; computed in float32 under half precision."""
     return nn.RMSNorm(width, eps=1e-6)
 
 
 def use_t5_projections(
     attention: MultiheadAttention, cfg: TransformerConfig, width: int, source_width: int
 ) -> None:
-    """Give an attention T5's arithmetic: plain products, and matrices of the inner width.
+    """Give an attention T5's arithmetic: unscaled products, and matrices of the inner width.
 
     Args:
         attention: fairseq's, built with ``embed_dim`` H D, see `inner_width`
         cfg: the host's configuration
         width: of the queries and of the output
-        source_width: of what the keys and values are made of
+        source_width: of the input of the keys and values
     """
     inner = attention.embed_dim
     attention.q_proj = t5_linear(cfg, width, inner, (width * attention.head_dim) ** -0.5)
@@ -95,3 +98,32 @@ def use_t5_sublayers(layer: nn.Module, cfg: TransformerConfig, side: str) -> Non
     layer.final_layer_norm = t5_norm(width)
     if getattr(layer, "encoder_attn", None) is not None:
         layer.encoder_attn_layer_norm = t5_norm(width)
+
+
+class RelativePositionBias(nn.Module):
+    """A number per head and bucket of distances, added to the scores of self-attention.
+
+    Raffel et al. 2020, section 2.1. A stack has one, which all of its layers share.
+
+    Args:
+        cfg: the host's configuration
+        side: "encoder", where half of the buckets are for later keys, or "decoder"
+    """
+
+    def __init__(self, cfg: TransformerConfig, side: str) -> None:
+        super().__init__()
+        self.bidirectional = side == "encoder"
+        options, buckets = getattr(cfg, side), cfg.t5_relative_buckets
+        self.weight = nn.Parameter(torch.empty(buckets, options.attention_heads))
+        nn.init.normal_(self.weight, std=options.embed_dim**-0.5)
+        starts = bucket_starts(
+            buckets // 2 if self.bidirectional else buckets, cfg.t5_relative_max_distance
+        )
+        self.register_buffer("starts", torch.tensor(starts), persistent=False)
+
+    def forward(self, queries: int, keys: int) -> Tensor:
+        """The bias of the last *queries* of *keys* positions over all of them: (H, T, S)."""
+        lag = torch.arange(1 - keys, queries, device=self.weight.device)
+        band = self.weight[relative_buckets(lag, self.starts, self.bidirectional)]
+        # Row i of the map is the window of the band that begins T - 1 - i from its start.
+        return band.t().unfold(-1, keys, 1).flip(1)

@@ -1,0 +1,137 @@
+"""How a checkpoint of another fairseq, of the stock Transformer or of BART comes to fit."""
+
+import logging
+from collections import defaultdict
+from typing import Any
+
+from fairseq.models import BaseFairseqModel
+from torch import Tensor
+
+from fairseq_recur import compat
+from fairseq_recur.modules.part import Part
+
+logger = logging.getLogger(__name__)
+
+TABLES = (
+    "encoder.embed_tokens.weight",
+    "decoder.embed_tokens.weight",
+    "decoder.output_projection.weight",
+)
+
+Weights = dict[str, Tensor]
+
+OLD_OPTIONS: dict[str, tuple[str, dict[Any, Any]]] = {
+    "rsa_share": ("rsa_untie_conjugates", {"pairs": False, "none": True}),
+    "srformer_sigma": ("srformer_learned_mix", {}),
+}
+"""Former names of options: the present name, and present values of former ones."""
+
+OLD_MODULES = {".encoder_attn.sigma.": ".encoder_attn.learned_mix."}
+"""Former names of modules in the names of weights."""
+
+
+def rename_old_options(options: Any) -> None:
+    """Give the options of an old checkpoint their present names, in place.
+
+    Args:
+        options: a mapping of the model's options
+    """
+    for old, (new, values) in OLD_OPTIONS.items():
+        if old in options:
+            value = options.pop(old)
+            options[new] = values.get(value, value)
+
+
+def upgrade_weights(model: BaseFairseqModel, weights: Weights) -> None:
+    """Make the weights of a checkpoint fit a model, in place.
+
+    Parts in a slot for which the checkpoint has no weight at all keep their fresh weights,
+    and are named in the log; so a stock Transformer's checkpoint starts any preset.
+    """
+    for name in list(weights):
+        for old, new in OLD_MODULES.items():
+            if old in name:
+                weights[name.replace(old, new)] = weights.pop(name)
+    if hasattr(model, "encoder"):
+        drop_what_only_bart_has(weights, model)
+        for i in range(model.encoder.num_layers):
+            compat.drop_stale_encoder_keys(weights, f"encoder.layers.{i}.")
+    for parts in part_weights(model).values():
+        if any(own.keys() & weights.keys() for own in parts.values()):
+            continue
+        for part, own in parts.items():
+            weights.update(own)
+            size = sum(w.numel() for w in own.values())
+            logger.warning(
+                f"initialised fresh, as the checkpoint does not have it: {part} "
+                f"({len(own)} tensors, {size:,} values)"
+            )
+
+
+def part_weights(model: BaseFairseqModel) -> dict[str, dict[str, Weights]]:
+    """The weights that a stock Transformer lacks: {slot: {part's name: {key: weight}}}."""
+    weights: dict[str, dict[str, Weights]] = defaultdict(dict)
+    for name, module in model.named_modules():
+        if isinstance(module, Part):
+            weights[module.slot][name] = module.state_dict(prefix=name + ".")
+    return weights
+
+
+def drop_what_only_bart_has(weights: Weights, model: BaseFairseqModel) -> None:
+    """Remove classification heads and the row of <mask>, as fairseq's own BART does.
+
+    The row is removed if the model has BART's embeddings, learned positions with a norm, and one
+    word less than the checkpoint: it was the last word, used in pretraining only. What is
+    removed is named in the log.
+
+    Args:
+        weights: of a checkpoint, changed in place
+        model: an encoder-decoder
+    """
+    heads = [name for name in weights if name.startswith("classification_heads.")]
+    for name in heads:
+        del weights[name]
+    if heads:
+        logger.warning(f"left out, as the model has no such part: {', '.join(heads)}")
+    cfg, words = model.encoder.cfg, model.encoder.dictionary
+    table = weights.get(TABLES[0])
+    if not (cfg.layernorm_embedding and cfg.encoder.learned_pos) or table is None:
+        return
+    if len(table) == len(words) + 1 and "<mask>" not in words:
+        for name in TABLES:
+            if name in weights:
+                weights[name] = weights[name][:-1]
+        logger.warning("left out: the embedding of <mask>, which the dictionary does not have")
+
+
+def misfits(model: BaseFairseqModel, weights: Weights) -> str:
+    """How a checkpoint's weights differ from the model's, one line each; empty if they do not."""
+    own = model.state_dict()
+    shapes = [
+        f"{key} is {tuple(weights[key].shape)} in the checkpoint and "
+        f"{tuple(own[key].shape)} in the model"
+        for key in own
+        if key in weights and weights[key].shape != own[key].shape
+    ]
+    groups = {
+        "the checkpoint lacks": sorted(own.keys() - weights.keys()),
+        "the model does not have": sorted(weights.keys() - own.keys()),
+    }
+    lines = shapes + [f"{what} {', '.join(keys)}" for what, keys in groups.items() if keys]
+    if not lines:
+        return ""
+    if lines == shapes and all("embed_tokens" in s or "output_projection" in s for s in shapes):
+        remedy = (
+            "its vocabulary has another size: use the dict.*.txt that it was trained "
+            "with (fairseq-preprocess --srcdict and --tgtdict)"
+        )
+    else:
+        remedy = (
+            "it belongs to another architecture: give the --arch and the sizes that it was "
+            "trained with; only a stock transformer's checkpoint of the same sizes starts "
+            "a model with further parts (--finetune-from-model)"
+        )
+    shown = [line if len(line) < 300 else line[:300] + " ..." for line in lines[:8]]
+    more = [f"and {len(lines) - 8} more"] if len(lines) > 8 else []
+    headline = f"the checkpoint does not fit the model; {remedy}"
+    return "\n- ".join([headline, *shown, *more])

@@ -1,0 +1,182 @@
+"""What a layer knows of the batch beside its input: computed once per forward pass, at the top."""
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from fairseq_recur.ops.masking import real_tokens_first
+
+if TYPE_CHECKING:
+    from fairseq_recur.modules.segmented_attention import Segments
+
+IncrementalState = dict[str, dict[str, Any]]
+"""fairseq's, of a whole decoder: for each module what it keeps from step to step."""
+
+
+@dataclass(frozen=True)
+class Padding:
+    """Which positions of a batch are padding. A batch without padding has None instead.
+
+    Attributes:
+        mask: (B, L) bool, True at padding
+        lengths: number of real tokens of each sentence
+        order: (B, L) int64, the positions of the real tokens in their order, then the padding
+        counts: (B,) int64, *lengths* on the device
+    """
+
+    mask: Tensor
+    lengths: tuple[int, ...]
+    order: Tensor
+    counts: Tensor
+
+    @classmethod
+    def of(cls, mask: Tensor | None) -> "Padding | None":
+        """The padding of a batch by its mask (B, L); None if nothing is padded.
+
+        It reads the mask, which on a GPU waits for the device. So it is called once per batch.
+        """
+        if mask is None:
+            return None
+        mask = mask.to(torch.bool)
+        lengths = tuple((~mask).sum(dim=1).tolist())
+        if min(lengths, default=0) == mask.size(1):
+            return None
+        order, counts = real_tokens_first(mask)
+        return cls(mask, lengths, order, counts)
+
+
+@dataclass(frozen=True)
+class Source:
+    """The source sentences behind the rows of a decoder's batch.
+
+    Rows are sentences in training. In decoding they are hypotheses: a beam is a group of rows
+    that share a sentence, and finished sentences have no row.
+
+    Attributes:
+        states: (S, U, C) output of the Transformer encoder, one column per sentence
+        padding: of the sentences, or None
+        rows: (B,) int64, the sentence of each row
+        beam: rows per group of consecutive rows of one sentence, if all groups have as many; else 1
+    """
+
+    states: Tensor
+    padding: Padding | None
+    rows: Tensor
+    beam: int = 1
+
+    @classmethod
+    def of(cls, states: Tensor, padding: Padding | None) -> "Source":
+        """A source each of whose sentences is one row."""
+        return cls(states, padding, torch.arange(states.size(1), device=states.device))
+
+    @property
+    def groups(self) -> Tensor:
+        """The sentence of each group of *beam* rows: (B / beam,) int64."""
+        return self.rows[:: self.beam]
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """True length of each sentence, at least 1."""
+        if self.padding is None:
+            return (self.states.size(0),) * self.states.size(1)
+        return tuple(max(1, length) for length in self.padding.lengths)
+
+    def per_row(self, states: Tensor, mask: Tensor | None) -> "Source":
+        """A source with one sentence per row, for teacher forcing.
+
+        Args:
+            states: (S, B, C) of the rows
+            mask: (B, S) bool, True at padding, or None
+        """
+        return self if states is self.states else Source.of(states, Padding.of(mask))
+
+    def reordered(self, order: Tensor) -> "Source":
+        """The source of the rows *order* (B',); this very object if no row changes its sentence."""
+        rows = self.rows.index_select(0, order)
+        if torch.equal(rows, self.rows):
+            return self
+        _, counts = torch.unique_consecutive(rows, return_counts=True)
+        sizes = set(counts.tolist())
+        return replace(self, rows=rows, beam=sizes.pop() if len(sizes) == 1 else 1)
+
+
+@dataclass(frozen=True)
+class Context:
+    """What the layers of an encoder or a decoder know of the batch.
+
+    ``L`` positions are the layer's input; in incremental decoding the input is the newest of them.
+
+    Attributes:
+        padding: of the L positions, or None
+        mask: what is added to the scores of self-attention, finite, broadcastable to
+            (B, H, T, L): padding, later positions and T5's position bias; None if nothing is added
+            or no part reads it
+        causal: whether *mask* hides later positions and does nothing else
+        future: (T, T) fairseq's mask of later positions, for its own attention, or None
+        incremental_state: in incremental decoding; else None
+        position: in incremental decoding, the newest position
+        encoder_out: (S, B, C) output of the encoder, or None
+        encoder_padding: (B, S) bool or None
+        source: the sentences behind *encoder_out*, or None
+        segments: of the source, for cross-attention over segments, or None
+        recurrence: (R, B, 2C) output of the recurrence encoder, or None
+        recurrence_padding: (B, R) bool or None
+    """
+
+    padding: Padding | None = None
+    mask: Tensor | None = None
+    causal: bool = False
+    future: Tensor | None = None
+    incremental_state: IncrementalState | None = None
+    position: int | None = None
+    encoder_out: Tensor | None = None
+    encoder_padding: Tensor | None = None
+    source: Source | None = None
+    segments: "Segments | None" = None
+    recurrence: Tensor | None = None
+    recurrence_padding: Tensor | None = None
+
+    @property
+    def padding_mask(self) -> Tensor | None:
+        """(B, L) bool, True at padding, or None."""
+        return None if self.padding is None else self.padding.mask
+
+    @property
+    def input_padding(self) -> Tensor | None:
+        """The padding mask of the layer's input: in incremental decoding (B, 1), else (B, L)."""
+        mask = self.padding_mask
+        return mask if mask is None or self.incremental_state is None else mask[:, -1:]
+
+
+def mask_as(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """An additive mask in another dtype, still finite."""
+    if mask is None or mask.dtype == dtype:
+        return mask
+    return mask.clamp(min=torch.finfo(dtype).min).to(dtype)
+
+
+def additive_mask(
+    hidden: Tensor | None, padding: Padding | None, dtype: torch.dtype
+) -> Tensor | None:
+    """One mask that is added to the scores; finite, so that no row of a softmax becomes NaN.
+
+    Args:
+        hidden: (T, L) or (H, T, L), additive, or None
+        padding: of the L keys, or None
+        dtype: of the scores
+
+    Returns:
+        (T, L), (H, T, L), (B, 1, 1, L), (B, 1, T, L) or (B, H, T, L), or None
+    """
+    lowest = torch.finfo(dtype).min
+    if hidden is not None:
+        hidden = hidden.to(dtype).clamp(min=lowest)
+    if padding is None:
+        return hidden
+    away = padding.mask[:, None, None, :]
+    if hidden is None:
+        return torch.zeros_like(away, dtype=dtype).masked_fill(away, lowest)
+    heads = hidden.size(0) if hidden.dim() == 3 else 1
+    return hidden.expand(away.size(0), heads, -1, -1).masked_fill(away, lowest)

@@ -1,0 +1,87 @@
+"""What all attentions of the layers share: fairseq's parameters, with heads as a dimension."""
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from fairseq.models.transformer import TransformerConfig
+from fairseq.modules import MultiheadAttention
+from torch import Tensor
+
+from fairseq_recur.modules.options import NoOptions
+from fairseq_recur.modules.t5 import inner_width, is_t5, use_t5_projections
+
+
+class MultiheadBase(MultiheadAttention):
+    """fairseq's multi-head attention as a part: it takes a layer's input and its `Context`.
+
+    The parameters are fairseq's, under their names, so that a stock checkpoint fits; around a
+    T5 they are T5's, and the scores are not scaled.
+
+    Args:
+        cfg: the host's configuration
+        side: "encoder" or "decoder"
+        cross: whether keys and values are the encoder's output
+        options: further arguments of fairseq's module
+    """
+
+    Options: ClassVar[type] = NoOptions
+    """The options of this part: a dataclass, see `fairseq_recur.modules.options`."""
+
+    def __init__(
+        self, cfg: TransformerConfig, side: str, cross: bool = False, **options: Any
+    ) -> None:
+        host = getattr(cfg, side)
+        source_width = cfg.encoder.embed_dim if cross else host.embed_dim
+        if cross:
+            options = {"kdim": source_width, "vdim": source_width, **options}
+        super().__init__(
+            inner_width(cfg, side),
+            host.attention_heads,
+            dropout=cfg.attention_dropout,
+            encoder_decoder_attention=cross,
+            q_noise=cfg.quant_noise.pq,
+            qn_block_size=cfg.quant_noise.pq_block_size,
+            **options,
+        )
+        self.side = side
+        self.t5 = is_t5(cfg)
+        if self.t5:
+            use_t5_projections(self, cfg, host.embed_dim, source_width)
+
+    @classmethod
+    def problems(cls, cfg: Any, side: str) -> Iterator[str]:
+        """What is wrong with the options of this part together, one message each.
+
+        Args:
+            cfg: the model's options, flat
+            side: the side on which this part is chosen
+        """
+        return iter(())
+
+    def split(self, x: Tensor) -> Tensor:
+        """Make the heads a dimension: (T, B, H D) to (B, H, T, D)."""
+        return x.unflatten(2, (self.num_heads, self.head_dim)).permute(1, 2, 0, 3)
+
+    def output(
+        self, heads: Tensor, weights: Tensor | None, per_head: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """Project the heads' outputs, and bring the weights into fairseq's shape.
+
+        Args:
+            heads: their outputs (B, H, T, D)
+            weights: (B, H, T, S), or None if they are not needed
+            per_head: whether to return the weights of each head instead of their mean
+
+        Returns:
+            (T, B, C); and the weights (B, T, S), averaged over the heads, or (H, B, T, S)
+        """
+        out = self.out_proj(heads.permute(2, 0, 1, 3).flatten(2))
+        if weights is None:
+            return out, None
+        return out, weights.transpose(0, 1) if per_head else weights.mean(dim=1)
+
+    @property
+    def dropout_probability(self) -> float:
+        """Of an attention weight: 0 outside training, unless dropout is retained there."""
+        module = self.dropout_module
+        return module.p if module.training or module.apply_during_inference else 0.0

@@ -1,0 +1,60 @@
+"""How a part declares its options: name, type, default, help, range and condition, once.
+
+A part has a dataclass ``Options`` whose fields are made by `option`. The model's flat
+configuration, its flags, its documentation and its checks are assembled from these classes, and
+a subclass of a part inherits them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, field, fields
+from typing import Any
+
+LARGEST = 2**31 - 1
+"""Upper end of the range of a whole number that declares none."""
+
+
+def option(
+    default: Any,
+    help: str,
+    within: tuple[float, float] | None = None,
+    needs: Mapping[str, Sequence[Any]] | None = None,
+) -> Any:
+    """Declare an option of a part.
+
+    Args:
+        default: its value where the user gives none
+        help: the text of ``--help`` and of the documentation
+        within: smallest and largest value of a number, both allowed; by default a whole number
+            is at least 0
+        needs: values of other options under which this one has an effect, beside the choice of
+            a part that declares it
+
+    Returns:
+        a dataclass field
+    """
+    metadata: dict[str, Any] = {"help": help}
+    if within is not None:
+        metadata["within"] = within
+    if needs is not None:
+        metadata["needs"] = {name: tuple(values) for name, values in needs.items()}
+    return field(default=default, metadata=metadata)
+
+
+@dataclass
+class NoOptions:
+    """The options of a part that has none."""
+
+
+def declared(part: Any) -> "dict[str, Field[Any]]":
+    """The options of a part by name, inherited ones included."""
+    return {f.name: f for f in fields(getattr(part, "Options", NoOptions))}
+
+
+def flag(name: str) -> str:
+    """The command-line flag of an option: ``segment_size`` is ``--segment-size``."""
+    return "--" + name.replace("_", "-")
+
+
+def default_of(option: "Field[Any]") -> Any:
+    """An option's default."""
+    return option.default if option.default is not MISSING else option.default_factory()  # type: ignore[misc]
