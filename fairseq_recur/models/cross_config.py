@@ -8,7 +8,7 @@ from fairseq_recur.modules.parts import CROSS_ATTENTION
 from fairseq_recur.modules.segment_memory import GLOBAL_TOKENS, XL_MEMORIES
 from fairseq_recur.modules.segmented_attention import TARGET_LENGTHS
 from fairseq_recur.modules.srformer import FORMS
-from fairseq_recur.ops.key_norm import NORMS
+from fairseq_recur.ops.segmented_attention import NORMS
 
 
 @dataclass

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_recur.modules.recurrence import GatedRecurrence, RecurrenceOptions, init_gru_
-from fairseq_recur.ops.attention import additive_attention, dot_product_attention
-from fairseq_recur.ops.attentive_recurrence import attentive_recurrence
-from fairseq_recur.ops.masking import real_tokens_first, to_their_places
+from fairseq_recur.ops.attention import dot_product_attention
+from fairseq_recur.ops.padding import real_tokens_first, restore_order, visible_keys
+from fairseq_recur.ops.recurrence_encoder import additive_attention, attentive_recurrence
 
 Attend = Callable[[Tensor], Tensor]
 
@@ -55,7 +55,7 @@ class BiARN(GatedRecurrence):
         if padding_mask is None:
             return attentive_recurrence(*chains, x.size(1))
         order, lengths = real_tokens_first(padding_mask)
-        return to_their_places(attentive_recurrence(*chains, x.size(1), lengths), order)
+        return restore_order(attentive_recurrence(*chains, x.size(1), lengths), order)
 
     def weights(self, x: Tensor, padding_mask: Tensor | None, out: Tensor) -> Tensor:
         """The attention of every step, for those who want to see it.
@@ -135,7 +135,9 @@ class SharedMultiheadAttention(nn.Module):
 
         def attend(states: Tensor) -> Tensor:
             query = self.split_heads(self.query(states))
-            context = dot_product_attention(query, keys, values, padding_mask, dropout)
+            context = dot_product_attention(
+                query, keys, values, visible_keys(padding_mask), dropout
+            )
             return self.out(context.transpose(1, 2).flatten(2))
 
         return attend
@@ -144,7 +146,7 @@ class SharedMultiheadAttention(nn.Module):
         """Of (B, N, C) states over *x*, without dropout: (B, H, N, S)."""
         query, keys = self.split_heads(self.query(states)), self.split_heads(self.key(x))
         values = unit_vectors(x).unsqueeze(1).expand(-1, self.heads, -1, -1)
-        return dot_product_attention(query, keys, values, padding_mask)
+        return dot_product_attention(query, keys, values, visible_keys(padding_mask))
 
 
 def unit_vectors(x: Tensor) -> Tensor:

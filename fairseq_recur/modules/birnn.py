@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from fairseq_recur.modules.recurrence import GatedRecurrence, RecurrenceOptions, init_gru_
-from fairseq_recur.ops.masking import real_tokens_first, to_their_places
+from fairseq_recur.ops.padding import real_tokens_first, restore_order
 
 
 class BiRNN(GatedRecurrence):
@@ -48,4 +48,4 @@ class BiRNN(GatedRecurrence):
         states, _ = pad_packed_sequence(
             self.gru(packed, h0)[0], batch_first=True, total_length=x.size(1)
         )
-        return to_their_places(states, order)
+        return restore_order(states, order)

@@ -6,8 +6,7 @@ from torch import Tensor
 
 from fairseq_recur.modules.fusion import IncrementalState
 from fairseq_recur.modules.self_attention import SelfAttention
-from fairseq_recur.ops.directional import directional_attention, one_way_masks
-from fairseq_recur.ops.mixture import attention_map
+from fairseq_recur.ops.attention import directional_attention, directional_map
 
 
 class DirectionalSelfAttention(SelfAttention):
@@ -36,9 +35,5 @@ class DirectionalSelfAttention(SelfAttention):
         dropout = self.dropout_probability
         if not need_weights:
             return directional_attention(query, key, value, mask, dropout), None
-        masks = one_way_masks(query, mask)
-        maps = [
-            attention_map(q, k, m) for q, k, m in zip(query.chunk(2, 1), key.chunk(2, 1), masks)
-        ]
-        weights = torch.cat(maps, dim=1)
+        weights = directional_map(query, key, mask)
         return torch.matmul(F.dropout(weights, dropout).to(value.dtype), value), weights

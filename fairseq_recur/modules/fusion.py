@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fairseq_recur.modules.observed import Observed
 from fairseq_recur.modules.part import Part
-from fairseq_recur.ops.fusion import gate, gated_sum
+from fairseq_recur.ops.recurrence_encoder import gate, gated_sum
 
 IncrementalState = Optional[dict[str, dict[str, Tensor | None]]]
 

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from fairseq_recur.modules.mixture import LagMixture, Mixture
 from fairseq_recur.modules.rem import CHUNK
-from fairseq_recur.ops.masking import real_tokens_first
+from fairseq_recur.ops.padding import real_tokens_first
 from fairseq_recur.ops.precision import at_least_float32
 from fairseq_recur.ops.toeplitz import banded_product
 

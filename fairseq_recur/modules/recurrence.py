@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_recur.modules.observed import Observed
-from fairseq_recur.ops.masking import masked_mean
+from fairseq_recur.ops.padding import masked_mean
 from fairseq_recur.ops.precision import at_least_float32
 
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from fairseq_recur.modules.fusion import IncrementalState
 from fairseq_recur.modules.part import Part
 from fairseq_recur.modules.self_attention import SelfAttention
-from fairseq_recur.ops.relative import relative_attention
+from fairseq_recur.ops.relative_positions import relative_attention
 
 
 class RelativePositions(Part, nn.Module):

@@ -8,7 +8,8 @@ from torch import Tensor
 from fairseq_recur.modules.fusion import IncrementalState
 from fairseq_recur.modules.mixture import Mixture, normalised
 from fairseq_recur.modules.self_attention import SelfAttention
-from fairseq_recur.ops.mixture import attention_map, mixed_map, mixed_outputs
+from fairseq_recur.ops.attention import attention_map, dot_product_attention
+from fairseq_recur.ops.mixture import mixed_map, mixed_outputs
 from fairseq_recur.ops.precision import at_least_float32, no_autocast
 
 # The longest sequences for which a form was the fastest, forward and backward; measured by
@@ -67,12 +68,14 @@ class MixedSelfAttention(SelfAttention):
                 if self.mixture.normalize:
                     matrix = normalised(matrix, padding)
                 matrix = F.pad(matrix, (0, 0, 0, 0, 0, self.num_heads - self.mixture.mixing))
-            return mixed_map(query, key, value, matrix, gate, mask, dropout, self.drop_mixed)
+                weights = attention_map(at_least_float32(query), at_least_float32(key), mask)
+            return mixed_map(weights, value, matrix, gate, dropout, self.drop_mixed)
         with no_autocast(value):
             mixing = at_least_float32(value[:, : self.mixture.mixing])
             recurrent = self.mixture.product(mixing, padding, form)
         mask = None if causal else mask
-        return mixed_outputs(query, key, value, recurrent, gate, mask, dropout, causal), None
+        local = dot_product_attention(query, key, value, mask, dropout, causal)
+        return mixed_outputs(local, recurrent, gate), None
 
     def attend_last(
         self,

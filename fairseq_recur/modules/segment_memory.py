@@ -8,7 +8,7 @@ from fairseq_recur.modules.observed import Observed
 from fairseq_recur.modules.part import Part
 from fairseq_recur.modules.recurrence import recurrent_norm
 from fairseq_recur.modules.segmented_attention import SegmentedAttention, Source
-from fairseq_recur.ops.segments import Visits
+from fairseq_recur.ops.segments import SegmentSchedule
 
 XL_MEMORIES = ("raw", "rnn")
 GLOBAL_TOKENS = ("mean", "transient")
@@ -87,10 +87,15 @@ class XLAttention(MemoryAttention):
         self.rnns = SegmentRNNs(self.head_dim) if cfg.xl_memory == "rnn" else None
 
     def prepare(
-        self, keys: Tensor, values: Tensor, visits: Visits, mask: Tensor | None, hidden: Tensor
+        self,
+        keys: Tensor,
+        values: Tensor,
+        schedule: SegmentSchedule,
+        mask: Tensor | None,
+        hidden: Tensor,
     ) -> Source:
         """Beside the segments the memory: what the step before has read."""
-        source = super().prepare(keys, values, visits, mask, hidden)
+        source = super().prepare(keys, values, schedule, mask, hidden)
         keys, values = source["keys"], source["values"]
         if self.rnns is not None:
             keys, values = self.rnns(keys, values)
@@ -126,10 +131,15 @@ class GlobalAttention(MemoryAttention):
         self.norm = TransientNorm(cfg.encoder.embed_dim, eps=1e-6) if transient else None
 
     def prepare(
-        self, keys: Tensor, values: Tensor, visits: Visits, mask: Tensor | None, hidden: Tensor
+        self,
+        keys: Tensor,
+        values: Tensor,
+        schedule: SegmentSchedule,
+        mask: Tensor | None,
+        hidden: Tensor,
     ) -> Source:
         """Beside the segments the global tokens, the same at all steps."""
-        source = super().prepare(keys, values, visits, mask, hidden)
+        source = super().prepare(keys, values, schedule, mask, hidden)
         if mask is None:
             real = hidden.new_full((1, 1, keys.size(2), 1), keys.size(3))
         else:

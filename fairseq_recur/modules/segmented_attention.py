@@ -13,12 +13,19 @@ from fairseq_recur.modules.decoding import Beams, current_step
 from fairseq_recur.modules.fusion import IncrementalState
 from fairseq_recur.modules.heads import Heads
 from fairseq_recur.modules.t5_projections import inner_width, is_t5, use_t5_projections
-from fairseq_recur.ops.masking import real_tokens_first
-from fairseq_recur.ops.segmented_attention import attend_segments, segmented, visited
-from fairseq_recur.ops.segments import Visits, segment_counts, segment_of, step_of, visits
+from fairseq_recur.ops.padding import real_tokens_first
+from fairseq_recur.ops.segmented_attention import attend_segments, segments_at_steps
+from fairseq_recur.ops.segments import (
+    SegmentSchedule,
+    segment_counts,
+    segment_of,
+    segment_schedule,
+    split_segments,
+    step_of,
+)
 
 Source = dict[str, Tensor]
-"""What is made of a source, for each step of the visits: (B, H or 1, N or 1, ...)."""
+"""What is made of a source, for each step of the schedule: (B, H or 1, N or 1, ...)."""
 
 TARGET_LENGTHS = ("fixed", "ratio", "reference")
 
@@ -52,20 +59,28 @@ class SegmentedAttention(Heads):
         self._references: tuple[int, ...] | None = None
 
     def prepare(
-        self, keys: Tensor, values: Tensor, visits: Visits, mask: Tensor | None, hidden: Tensor
+        self,
+        keys: Tensor,
+        values: Tensor,
+        schedule: SegmentSchedule,
+        mask: Tensor | None,
+        hidden: Tensor,
     ) -> Source:
         """What depends on the source alone.
 
         Args:
             keys, values: (B, H, M, s, D), zero at padding
-            visits: the steps
+            schedule: the steps
             mask: (B, 1, M, 1, s), added to the scores, or None
             hidden: (B, 1, M, s, C), the encoder's output, zero at padding
         """
-        steps = visits.segments, visits.steps
-        source = {"keys": visited(keys, *steps), "values": visited(values, *steps)}
+        steps = schedule.step_segments, schedule.steps
+        source = {
+            "keys": segments_at_steps(keys, *steps),
+            "values": segments_at_steps(values, *steps),
+        }
         if mask is not None:
-            source["mask"] = visited(mask.transpose(3, 4), *steps).transpose(3, 4)
+            source["mask"] = segments_at_steps(mask.transpose(3, 4), *steps).transpose(3, 4)
         return source
 
     def attend(self, queries: Tensor, source: Source) -> tuple[Tensor, Tensor]:
@@ -87,7 +102,7 @@ class SegmentedAttention(Heads):
         queries: Tensor,
         keys: Tensor,
         values: Tensor,
-        visits: Visits,
+        schedule: SegmentSchedule,
         mask: Tensor | None,
         hidden: Tensor,
         need_weights: bool,
@@ -96,7 +111,7 @@ class SegmentedAttention(Heads):
 
         The queries are not scaled yet.
         """
-        source = self.prepare(keys, values, visits, mask, hidden)
+        source = self.prepare(keys, values, schedule, mask, hidden)
         return self.attend(queries * self.scaling, source)
 
     def forward(
@@ -135,7 +150,7 @@ class SegmentedAttention(Heads):
         order, lengths = real_order(hidden, padding)
         arranged = self.arrange(hidden, order, lengths)
         targets = self.targets(lengths, self._references or (queries.size(2),) * len(lengths))
-        plan = visits(lengths, targets, queries.size(2), self.size, hidden.device)
+        plan = segment_schedule(lengths, targets, queries.size(2), self.size, hidden.device)
         out, weights = self.read(
             plan.to_blocks(queries), *arranged[:2], plan, *arranged[2:], wanted
         )
@@ -196,7 +211,7 @@ class SegmentedAttention(Heads):
         order, lengths = real_order(hidden, padding)
         keys, values, mask, arranged = self.arrange(hidden, order, lengths)
         targets = self.targets(lengths, (self.target_length,) * len(lengths))
-        plan = visits(lengths, targets, max(targets) + 1, self.size, hidden.device)
+        plan = segment_schedule(lengths, targets, max(targets) + 1, self.size, hidden.device)
         counts = segment_counts(torch.tensor(lengths, device=hidden.device), self.size)
         return {
             "source": self.prepare(keys, values, plan, mask, arranged),
@@ -234,7 +249,7 @@ class SegmentedAttention(Heads):
             mask = hidden.new_zeros(missing.size(), dtype=torch.float32)
             mask = mask.masked_fill(missing, torch.finfo(torch.float32).min)
             mask = mask.unflatten(1, (-1, self.size))[:, None, :, None]
-        keys, values, hidden = (segmented(x, self.size) for x in (keys, values, hidden))
+        keys, values, hidden = (split_segments(x, self.size) for x in (keys, values, hidden))
         return keys, values, mask, hidden
 
     def targets(self, lengths: tuple[int, ...], references: tuple[int, ...]) -> tuple[int, ...]:

@@ -7,12 +7,15 @@ from torch import Tensor, nn
 from fairseq_recur.modules.observed import Observed
 from fairseq_recur.modules.part import Part
 from fairseq_recur.modules.segmented_attention import SegmentedAttention, Source
-from fairseq_recur.ops.accumulate_fire import SMALLEST_THRESHOLD, scan_
-from fairseq_recur.ops.key_norm import key_norm
+from fairseq_recur.ops.accumulate_fire import (
+    SMALLEST_THRESHOLD,
+    recurrent_accumulate_fire,
+    scan_,
+)
 from fairseq_recur.ops.precision import at_least_float32, no_autocast
-from fairseq_recur.ops.segmented_attention import neurons, partial_products
+from fairseq_recur.ops.segmented_attention import key_norm, partial_products
 from fairseq_recur.ops.segmented_recurrent import segmented_recurrent
-from fairseq_recur.ops.segments import Visits
+from fairseq_recur.ops.segments import SegmentSchedule
 
 FORMS = ("stored", "recomputed")
 """Of the scan over the segments: its matrices kept for the backward pass, or computed again."""
@@ -105,29 +108,29 @@ class SRformerAttention(SegmentedAttention):
         self.surrogate = cfg.srformer_surrogate == "piecewise"
         self.form = cfg.srformer_form
 
-    def recomputes(self, visits: Visits) -> bool:
+    def recomputes(self, schedule: SegmentSchedule) -> bool:
         """Whether the faster form can be used: it knows the paper's neuron, in order."""
         plain = self.neuron is not None and not self.clamp and not self.surrogate
-        return plain and visits.segments is None and self.form != "stored"
+        return plain and schedule.step_segments is None and self.form != "stored"
 
     def read(
         self,
         queries: Tensor,
         keys: Tensor,
         values: Tensor,
-        visits: Visits,
+        schedule: SegmentSchedule,
         mask: Tensor | None,
         hidden: Tensor,
         need_weights: bool,
     ) -> tuple[Tensor, Tensor | None]:
         """As in `SegmentedAttention.read`."""
         if self.neuron is not None and self.neuron.watched:
-            self.show(keys, values, visits)
-        if not self.recomputes(visits):
-            return super().read(queries, keys, values, visits, mask, hidden, need_weights)
+            self.show(keys, values, schedule)
+        if not self.recomputes(schedule):
+            return super().read(queries, keys, values, schedule, mask, hidden, need_weights)
         weights = None
         if need_weights:
-            source = super().prepare(keys, values, visits, mask, hidden)
+            source = super().prepare(keys, values, schedule, mask, hidden)
             _, weights = super().attend(queries * self.scaling, source)
         with no_autocast(queries):
             local, recurrent = segmented_recurrent(
@@ -135,7 +138,7 @@ class SRformerAttention(SegmentedAttention):
                 *self.neuron.values(),
                 self.norm,
                 self.rest,
-                None if mask is None else mask[:, :, : visits.steps],
+                None if mask is None else mask[:, :, : schedule.steps],
                 self.dropout_probability,
                 self.scaling,
                 self.form == "auto",
@@ -143,34 +146,42 @@ class SRformerAttention(SegmentedAttention):
             return saturated(self.combine(local, recurrent), values.dtype), weights
 
     @torch.no_grad()
-    def show(self, keys: Tensor, values: Tensor, visits: Visits) -> None:
+    def show(self, keys: Tensor, values: Tensor, schedule: SegmentSchedule) -> None:
         """Observe the neurons of a few sentences, whatever computes their output.
 
         Args:
-            keys, values, visits: as in `SegmentedAttention.prepare`
+            keys, values, schedule: as in `SegmentedAttention.prepare`
         """
         # fairseq sorts the sentences of a batch by their length.
         some = slice(None, None, -(-keys.size(0) // OBSERVED))
         segments, past_last = (
-            None if x is None else x[some] for x in (visits.segments, visits.past_last())
+            None if x is None else x[some]
+            for x in (schedule.step_segments, schedule.finished_steps())
         )
         with no_autocast(keys):
             keys, values = at_least_float32(keys[some]), at_least_float32(values[some])
-            partial = partial_products(keys, values, segments, visits.steps, self.rest, self.clamp)
+            partial = partial_products(
+                keys, values, segments, schedule.steps, self.rest, self.clamp
+            )
             self.neuron.show(partial, past_last)
 
     def prepare(
-        self, keys: Tensor, values: Tensor, visits: Visits, mask: Tensor | None, hidden: Tensor
+        self,
+        keys: Tensor,
+        values: Tensor,
+        schedule: SegmentSchedule,
+        mask: Tensor | None,
+        hidden: Tensor,
     ) -> Source:
         """Beside the segments "fired", RAF(P_i) / norm(K) for each step: (B, H, N, D, D)."""
-        source = super().prepare(keys, values, visits, mask, hidden)
+        source = super().prepare(keys, values, schedule, mask, hidden)
         with no_autocast(keys):
             keys, values = at_least_float32(keys), at_least_float32(values)
             fired = partial_products(
-                keys, values, visits.segments, visits.steps, self.rest, self.clamp
+                keys, values, schedule.step_segments, schedule.steps, self.rest, self.clamp
             )
             if self.neuron is not None:
-                fired = neurons(fired, *self.neuron.values(), self.surrogate)
+                fired = recurrent_accumulate_fire(fired, *self.neuron.values(), self.surrogate)
             norm = key_norm(keys.flatten(2, 3), self.norm)
             source["fired"] = fired if norm is None else fired / norm.unsqueeze(2)
         return source

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from fairseq_recur.modules.fusion import IncrementalState
 from fairseq_recur.modules.self_attention import SelfAttention
 from fairseq_recur.modules.t5_projections import inner_width, use_t5_projections
-from fairseq_recur.ops.mixture import attention_map
-from fairseq_recur.ops.t5_bias import bucket_starts, relative_buckets
+from fairseq_recur.ops.attention import attention_map
+from fairseq_recur.ops.relative_positions import bucket_starts, relative_buckets
 
 
 class RelativePositionBias(nn.Module):
