@@ -21,15 +21,17 @@ from measuring import Run, add_device, in_turns, middle, peak_mib, record, round
 from torch import Tensor, nn
 
 from fairseq_recur.ops import naive
-from fairseq_recur.ops.attention import additive_attention
-from fairseq_recur.ops.attentive_recurrence import attentive_recurrence
-from fairseq_recur.ops.directional import directional_attention
+from fairseq_recur.ops.attention import (
+    attention_map,
+    directional_attention,
+    dot_product_attention,
+)
 from fairseq_recur.ops.mixture import mixed_map, mixed_outputs
-from fairseq_recur.ops.relative import relative_attention
+from fairseq_recur.ops.recurrence_encoder import additive_attention, attentive_recurrence
+from fairseq_recur.ops.relative_positions import relative_attention
 from fairseq_recur.ops.rem import recurrent_product, rem_kernel
-from fairseq_recur.ops.segmented_attention import segmented
 from fairseq_recur.ops.segmented_recurrent import segmented_recurrent
-from fairseq_recur.ops.segments import visits
+from fairseq_recur.ops.segments import segment_schedule, split_segments
 from fairseq_recur.ops.toeplitz import banded_product, shared_product, toeplitz_matrix
 
 BATCH, HEADS, WIDTH = 2, 8, 64
@@ -124,11 +126,16 @@ def rsa(length: int, device: str) -> Case:
         return heads_of(head, q, k, v)
 
     def sum_of(recurrent: Tensor) -> Tensor:
-        return mixed_outputs(q, k, v, recurrent, gates, causal(length, device))
+        local = dot_product_attention(q, k, v, causal(length, device))
+        return mixed_outputs(local, recurrent, gates)
+
+    def mixed() -> Tensor:
+        weights = attention_map(q, k, causal(length, device))
+        return mixed_map(weights, v, matrix(), gates)[0]
 
     return Case([q, k, v, decay, gate], {
         "naive": Form(loops, "loops"),
-        "mixed": Form(lambda: mixed_map(q, k, v, matrix(), gates, causal(length, device))[0], "square"),
+        "mixed": Form(mixed, "square"),
         "dense": Form(lambda: sum_of(shared_product(matrix(), v)), "square"),
         "chunked": Form(lambda: sum_of(banded_product(kernel(), v, CHUNK)), "square"),
         OTHER: Form(lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True), "square"),
@@ -174,7 +181,7 @@ def directional(length: int, device: str) -> Case:
     q, k, v = attention_inputs(length, device)
 
     def head(h: int, *rows: list[Tensor]) -> Tensor:
-        return naive.directional_head(*rows, ahead=h >= HEADS // 2)
+        return naive.directional_head(*rows, backward=h >= HEADS // 2)
 
     return Case([q, k, v], {
         "naive": Form(lambda: heads_of(head, q, k, v), "loops"),
@@ -248,9 +255,9 @@ def srformer(length: int, device: str) -> Case:
     scale = WIDTH**-0.5
 
     def blocks(compiled: bool) -> Tensor:
-        plan = visits((length,) * BATCH, (queries,) * BATCH, queries, size, q.device)
+        plan = segment_schedule((length,) * BATCH, (queries,) * BATCH, queries, size, q.device)
         both = segmented_recurrent(
-            plan.to_blocks(q), segmented(k, size), segmented(v, size), weight, leak,
+            plan.to_blocks(q), split_segments(k, size), split_segments(v, size), weight, leak,
             threshold, scale=scale, compiled=compiled,
         )  # fmt: skip
         return plan.from_blocks(both[0] + both[1])

@@ -19,7 +19,8 @@ from measuring import Run, add_device, in_turns, middle, ratios, record, rounded
 from rsa_forms import WIDTH, build
 from torch import Tensor, nn
 
-from fairseq_recur.ops.segmented_attention import attend_segments, segmented
+from fairseq_recur.ops.segmented_attention import attend_segments
+from fairseq_recur.ops.segments import split_segments
 
 ROWS, BEAM = 20, 5
 SENTENCES, HEADS, HEAD, SEGMENT = 2, 8, 64, 64
@@ -61,7 +62,9 @@ def srformer_step(length: int, device: str) -> dict[str, Run]:
     rows, count = SENTENCES * BEAM, -(-length // SEGMENT)
     query = torch.randn(rows, HEADS, 1, HEAD, device=device)
     keys, values = (torch.randn(rows, HEADS, length, HEAD, device=device) for _ in range(2))
-    own_keys, own_values = (segmented(x[::BEAM].contiguous(), SEGMENT) for x in (keys, values))
+    own_keys, own_values = (
+        split_segments(x[::BEAM].contiguous(), SEGMENT) for x in (keys, values)
+    )
     fired = torch.randn(SENTENCES, HEADS, count, HEAD, HEAD, device=device)
     sentences = torch.arange(SENTENCES, device=device)
     step = torch.full((SENTENCES,), count // 2, device=device)

@@ -111,7 +111,7 @@ def describe_run() -> dict[str, Any]:
         return subprocess.run(["git", *words], cwd=HERE, capture_output=True, text=True)
 
     commit = git("rev-parse", "--short", "HEAD").stdout.strip() or "unknown"
-    code = ("*.py", "../../fairseq_recur/ops", ":(exclude)../../fairseq_recur/ops/naive.py")
+    code = ("*.py", "../../fairseq_recur/ops", ":(exclude)../../fairseq_recur/ops/naive")
     if git("diff", "--quiet", "HEAD", "--", *code).returncode:
         commit += ", with uncommitted changes"
     # The output folder is left out: it says where files are on this machine, and nothing else.

@@ -12,6 +12,7 @@ import torch
 from synthetic import LAYERS, WIDTH
 from torch import Tensor
 
+from fairseq_recur.ops.attention import dot_product_attention
 from fairseq_recur.ops.mixture import mixed_outputs
 from fairseq_recur.ops.rem import recurrent_product
 
@@ -110,7 +111,8 @@ class RSA:
         length = inputs.size(1)
         mask = inputs.new_full((length, length), -math.inf).triu(1)
         gate = torch.sigmoid(own["mu"]).view(-1, 1, 1, 1)
-        heads = mixed_outputs(query, key, value, self.recurrent(own, value), gate, mask)
+        local = dot_product_attention(query, key, value, mask)
+        heads = mixed_outputs(local, self.recurrent(own, value), gate)
         mixed = heads.squeeze(-1).transpose(1, 2) @ own["output"].transpose(1, 2)
         return affine(inputs, own["input"], own["bias"]) + mixed
 

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from fairseq_recur.modules.context import Padding
 from fairseq_recur.modules.options import option
 from fairseq_recur.modules.recurrence import GatedRecurrence, init_gru_
-from fairseq_recur.ops.attention import additive_attention, dot_product_attention
-from fairseq_recur.ops.attentive_recurrence import attentive_recurrence
-from fairseq_recur.ops.masking import to_their_places
+from fairseq_recur.ops.attention import dot_product_attention
+from fairseq_recur.ops.padding import restore_order, visible_keys
+from fairseq_recur.ops.recurrence_encoder import additive_attention, attentive_recurrence
 
 Attend = Callable[[Tensor], Tensor]
 
@@ -73,11 +73,11 @@ class SharedMultiheadAttention(nn.Module):
     def over(self, x: Tensor, padding_mask: Tensor | None) -> Attend:
         """The attention over *x* (B, S, I) as a function of (B, 2, C) states."""
         keys, values = self.split_heads(self.key(x)), self.split_heads(self.value(x))
-        dropout = self.dropout if self.training else 0.0
+        dropout, visible = self.dropout if self.training else 0.0, visible_keys(padding_mask)
 
         def attend(states: Tensor) -> Tensor:
             query = self.split_heads(self.query(states))
-            context = dot_product_attention(query, keys, values, padding_mask, dropout)
+            context = dot_product_attention(query, keys, values, visible, dropout)
             return self.out(context.transpose(1, 2).flatten(2))
 
         return attend
@@ -86,7 +86,7 @@ class SharedMultiheadAttention(nn.Module):
         """The weights of (B, N, C) states over *x*, without dropout: (B, H, N, S)."""
         query, keys = self.split_heads(self.query(states)), self.split_heads(self.key(x))
         values = unit_vectors(x).unsqueeze(1).expand(-1, self.heads, -1, -1)
-        return dot_product_attention(query, keys, values, padding_mask)
+        return dot_product_attention(query, keys, values, visible_keys(padding_mask))
 
 
 ATTENTION = {"additive": SharedAdditiveAttention, "multihead": SharedMultiheadAttention}
@@ -153,7 +153,7 @@ class BiARN(GatedRecurrence):
         if padding is None:
             return attentive_recurrence(*chains, x.size(1))
         states = attentive_recurrence(*chains, x.size(1), padding.counts)
-        return to_their_places(states, padding.order)
+        return restore_order(states, padding.order)
 
     def weights(self, x: Tensor, padding: Padding | None, out: Tensor) -> Tensor:
         """The attention of every step, for inspection.

@@ -9,7 +9,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from fairseq_recur.modules.context import Padding
 from fairseq_recur.modules.recurrence import GatedRecurrence, init_gru_
-from fairseq_recur.ops.masking import to_their_places
+from fairseq_recur.ops.padding import restore_order
 
 
 class BiRNN(GatedRecurrence):
@@ -45,4 +45,4 @@ class BiRNN(GatedRecurrence):
         states, _ = pad_packed_sequence(
             self.gru(packed, h0)[0], batch_first=True, total_length=x.size(1)
         )
-        return to_their_places(states, padding.order)
+        return restore_order(states, padding.order)

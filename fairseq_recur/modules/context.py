@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fairseq_recur.ops.masking import real_tokens_first
+from fairseq_recur.ops.padding import real_tokens_first
 
 if TYPE_CHECKING:
     from fairseq_recur.modules.segmented_attention import Segments

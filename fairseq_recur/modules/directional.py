@@ -3,13 +3,11 @@
 from collections.abc import Iterator
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from fairseq_recur.modules.context import Context, mask_as
 from fairseq_recur.modules.self_attention import SelfAttention
-from fairseq_recur.ops.directional import directional_attention, one_way_masks
-from fairseq_recur.ops.mixture import attention_map
+from fairseq_recur.ops.attention import directional_attention, directional_map
 
 
 class DirectionalSelfAttention(SelfAttention):
@@ -33,9 +31,7 @@ class DirectionalSelfAttention(SelfAttention):
 
     def weights(self, query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
         """As in `SelfAttention.weights`."""
-        masks = one_way_masks(query, mask)
-        halves = zip(query.chunk(2, 1), key.chunk(2, 1), masks)
-        return torch.cat([attention_map(q, k, m, self.scale) for q, k, m in halves], dim=1)
+        return directional_map(query, key, mask, self.scale)
 
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, context: Context, need_weights: bool

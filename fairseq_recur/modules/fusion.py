@@ -14,7 +14,7 @@ from fairseq_recur.modules.context import Context
 from fairseq_recur.modules.options import NoOptions, option
 from fairseq_recur.modules.part import MonitoredModule, Part
 from fairseq_recur.modules.recurrence import Recurrence
-from fairseq_recur.ops.fusion import gate, gated_sum
+from fairseq_recur.ops.recurrence_encoder import gate, gated_sum
 
 
 class StackFusion(MonitoredModule, Part, nn.Module):

@@ -13,7 +13,7 @@ from fairseq_recur.modules.mixture import LagMixture, Mixture
 from fairseq_recur.modules.options import LARGEST, option
 from fairseq_recur.modules.part import exempt_from_decay
 from fairseq_recur.modules.rem import CHUNK
-from fairseq_recur.ops.masking import real_tokens_first
+from fairseq_recur.ops.padding import real_tokens_first
 from fairseq_recur.ops.precision import at_least_float32
 from fairseq_recur.ops.toeplitz import banded_product
 

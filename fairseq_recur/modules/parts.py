@@ -24,11 +24,13 @@ from fairseq_recur.modules.segment_memory import GlobalAttention, XLAttention
 from fairseq_recur.modules.segmented_attention import SegmentedAttention
 from fairseq_recur.modules.self_attention import DotSelfAttention, SelfAttention
 from fairseq_recur.modules.srformer import SRformerAttention
+from fairseq_recur.modules.xl import XLSelfAttention
 
 # Maps of self-attention, and what is mixed with one (Huang et al. 2023; section 4.4 compares).
 SELF_ATTENTION: dict[str, type[SelfAttention]] = {
     "dot": DotSelfAttention,
     "relative": RelativeSelfAttention,
+    "xl": XLSelfAttention,
     "directional": DirectionalSelfAttention,
 }
 MIXTURE: dict[str, type[Mixture]] = {

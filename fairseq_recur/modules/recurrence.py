@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from fairseq_recur.modules.context import Padding
 from fairseq_recur.modules.options import NoOptions
 from fairseq_recur.modules.part import MonitoredModule
-from fairseq_recur.ops.masking import masked_mean
+from fairseq_recur.ops.padding import masked_mean
 from fairseq_recur.ops.precision import at_least_float32
 
 SATURATED = 0.95

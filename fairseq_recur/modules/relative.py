@@ -11,7 +11,7 @@ from fairseq_recur.modules.mixture import Mixture
 from fairseq_recur.modules.options import LARGEST, option
 from fairseq_recur.modules.part import Part
 from fairseq_recur.modules.self_attention import SelfAttention
-from fairseq_recur.ops.relative import relative_attention
+from fairseq_recur.ops.relative_positions import relative_attention
 
 
 class RelativePositions(Part, nn.Module):

@@ -11,12 +11,13 @@ from torch import Tensor
 from fairseq_recur.modules.context import Context, IncrementalState, Source
 from fairseq_recur.modules.cross_attention import CrossAttention
 from fairseq_recur.modules.options import option
-from fairseq_recur.ops.segmented_attention import attend_segments, segmented, visited
+from fairseq_recur.ops.segmented_attention import attend_segments, segments_at_steps
 from fairseq_recur.ops.segments import (
     SegmentSchedule,
     segment_counts,
     segment_of,
     segment_schedule,
+    split_segments,
     step_of,
 )
 
@@ -58,7 +59,7 @@ class Segments:
         """Keys or values in segments, zero where there is no token: (U, H, S', D) to (..., M, s, D)."""
         if self.missing is not None:
             x = x.masked_fill(self.missing[:, None, :, None], 0.0)
-        return segmented(x, self.states.size(3))
+        return split_segments(x, self.states.size(3))
 
     def read_by(self, queries: int) -> Tensor:
         """The segment that each of the first queries reads: (U, T) int64."""
@@ -144,7 +145,7 @@ class SegmentedAttention(CrossAttention):
             mask = mask.unflatten(1, (-1, self.size))[:, None, :, None]
         return Segments(
             hidden=hidden,
-            states=segmented(states, self.size),
+            states=split_segments(states, self.size),
             missing=missing,
             mask=mask,
             order=None if padding is None else padding.order[:, : max(lengths)],
@@ -171,11 +172,14 @@ class SegmentedAttention(CrossAttention):
             keys, values: (B, H, M, s, D), zero at padding
             segments: of the source
         """
-        order = segments.schedule.segments, segments.schedule.steps
-        source = {"keys": visited(keys, *order), "values": visited(values, *order)}
+        order = segments.schedule.step_segments, segments.schedule.steps
+        source = {
+            "keys": segments_at_steps(keys, *order),
+            "values": segments_at_steps(values, *order),
+        }
         if segments.mask is not None:
             mask = segments.mask.transpose(3, 4)
-            source["mask"] = visited(mask, *order).transpose(3, 4)
+            source["mask"] = segments_at_steps(mask, *order).transpose(3, 4)
         return source
 
     def attend(self, queries: Tensor, source: PreparedSource) -> tuple[Tensor, Tensor]:

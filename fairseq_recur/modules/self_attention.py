@@ -3,7 +3,6 @@
 from typing import ClassVar
 
 import torch
-import torch.nn.functional as F
 from fairseq.models.transformer import TransformerConfig
 from fairseq.modules import MultiheadAttention
 from torch import Tensor
@@ -11,7 +10,7 @@ from torch import Tensor
 from fairseq_recur.modules.context import Context, mask_as
 from fairseq_recur.modules.mixture import Mixture
 from fairseq_recur.modules.multihead import MultiheadBase
-from fairseq_recur.ops.mixture import attention_map
+from fairseq_recur.ops.attention import attention_map, dot_product_attention, read_values
 
 
 class SelfAttention(MultiheadBase):
@@ -77,8 +76,7 @@ class SelfAttention(MultiheadBase):
             (B, H, T, D), and the map (B, H, T, S) or None
         """
         weights = self.weights(query, key, context.mask)
-        dropped = F.dropout(weights, self.dropout_probability)
-        return torch.matmul(dropped.to(value.dtype), value), weights
+        return read_values(weights, value, self.dropout_probability), weights
 
     def forward(
         self,
@@ -182,9 +180,7 @@ class DotSelfAttention(SelfAttention):
         # Torch's own causal rule skips the products that a mask would hide.
         mask = None if context.causal else mask_as(context.mask, query.dtype)
         dropout = self.dropout_probability
-        out = F.scaled_dot_product_attention(
-            query, key, value, mask, dropout, context.causal, scale=self.scale
-        )
+        out = dot_product_attention(query, key, value, mask, dropout, context.causal, self.scale)
         return out, None
 
 

@@ -12,10 +12,13 @@ from torch import Tensor, nn
 from fairseq_recur.modules.options import option
 from fairseq_recur.modules.part import MonitoredModule, Part, exempt_from_decay
 from fairseq_recur.modules.segmented_attention import PreparedSource, SegmentedAttention, Segments
-from fairseq_recur.ops.accumulate_fire import SMALLEST_THRESHOLD, scan_
-from fairseq_recur.ops.key_norm import NORMS, key_norm
+from fairseq_recur.ops.accumulate_fire import (
+    SMALLEST_THRESHOLD,
+    recurrent_accumulate_fire,
+    scan_,
+)
 from fairseq_recur.ops.precision import at_least_float32, no_autocast
-from fairseq_recur.ops.segmented_attention import neurons, partial_products
+from fairseq_recur.ops.segmented_attention import NORMS, key_norm, partial_products
 from fairseq_recur.ops.segmented_recurrent import segmented_recurrent
 from fairseq_recur.ops.segments import SegmentSchedule
 
@@ -173,7 +176,7 @@ class SRformerAttention(SegmentedAttention):
     def recomputes(self, schedule: SegmentSchedule) -> bool:
         """Whether the faster form applies: it knows the paper's neuron, segment after segment."""
         plain = self.neuron is not None and not self.clamp and not self.surrogate
-        return plain and schedule.segments is None and self.form != "stored"
+        return plain and schedule.step_segments is None and self.form != "stored"
 
     def read(
         self, queries: Tensor, keys: Tensor, values: Tensor, segments: Segments, need_weights: bool
@@ -212,7 +215,8 @@ class SRformerAttention(SegmentedAttention):
         # fairseq sorts the sentences of a batch by their length.
         some = slice(None, None, -(-keys.size(0) // OBSERVED_SENTENCES))
         order, past_last = (
-            None if x is None else x[some] for x in (schedule.segments, schedule.past_last())
+            None if x is None else x[some]
+            for x in (schedule.step_segments, schedule.finished_steps())
         )
         assert self.neuron is not None
         with no_autocast(keys):
@@ -225,10 +229,10 @@ class SRformerAttention(SegmentedAttention):
         source, schedule = super().prepare(keys, values, segments), segments.schedule
         with no_autocast(keys):
             keys, values = at_least_float32(keys), at_least_float32(values)
-            order = schedule.segments, schedule.steps
+            order = schedule.step_segments, schedule.steps
             fired = partial_products(keys, values, *order, self.rest, self.clamp)
             if self.neuron is not None:
-                fired = neurons(fired, *self.neuron.values(), self.surrogate)
+                fired = recurrent_accumulate_fire(fired, *self.neuron.values(), self.surrogate)
             norm = key_norm(keys.flatten(2, 3), self.norm)
             source["fired"] = fired if norm is None else fired / norm.unsqueeze(2)
         return source

@@ -2,27 +2,28 @@
 
     mem = leak mem + x;   y = mem / thr - 1;   out = relu(y);   mem = mem - thr [y > 0]
 
-`scan_` leaves the division by thr to its caller: it gives thr out = relu(mem - thr).
+`scan_` leaves the division by thr to its caller: it computes thr out = relu(mem - thr).
 """
 
 import torch
 from torch import Tensor
 
 SMALLEST_THRESHOLD = 1e-3
-"""What the learned threshold is kept above, so that its sign cannot flip."""
+"""Lower bound of the learned threshold, which keeps its sign."""
 
 SURROGATE_HEIGHT = 0.3
-"""Of the triangle that stands for the step's derivative."""
+"""Height of the triangle that replaces the step's derivative."""
 
 
 def scan_(
     inputs: Tensor, leak: float, threshold: float, out: Tensor | None = None
 ) -> Tensor | None:
-    """All steps, without gradients; leaves each step's memory before its reset in *inputs*.
+    """All steps, without gradients; replaces *inputs* by the memory before each step's reset.
 
     Args:
-        inputs: x (R, N, D, D)
-        out: where to put thr out = relu(mem - thr), of the same shape; None if it is not needed
+        inputs: x, (R, N, D, D)
+        leak, threshold: the neuron's scalars, the threshold positive
+        out: receives thr out = relu(mem - thr), in the same shape; None if it is not needed
 
     Returns:
         *out*
@@ -32,7 +33,7 @@ def scan_(
         state = inputs[:, step].add_(memory, alpha=leak)
         fired = signs if out is None else out[:, step]
         torch.sub(state, threshold, out=fired).relu_()
-        # A sign is several times as fast as a comparison.
+        # torch.sign is several times as fast as a comparison.
         torch.sub(state, torch.sign(fired, out=signs), alpha=threshold, out=memory)
     return out
 
@@ -40,14 +41,12 @@ def scan_(
 def accumulate_fire(
     x: Tensor, memory: Tensor, leak: Tensor, threshold: Tensor, surrogate: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """One step, differentiable.
+    """One differentiable step.
 
     Args:
-        x: the input, of any shape
-        memory: of the same shape
+        x, memory: input and memory, of the same shape
         leak, threshold: scalars, the threshold positive
-        surrogate: give the step [y > 0] the derivative 0.3 max(0, 1 - |y|); without, it has
-            none
+        surrogate: give the step [y > 0] the derivative 0.3 max(0, 1 - |y|) instead of 0
 
     Returns:
         out, and the new memory
@@ -59,3 +58,24 @@ def accumulate_fire(
         slope = SURROGATE_HEIGHT * (1 - y.detach().abs()).clamp(min=0)
         spike = spike + slope * (y - y.detach())
     return torch.relu(y), memory - threshold * spike
+
+
+def recurrent_accumulate_fire(
+    partial: Tensor, weight: Tensor, leak: Tensor, threshold: Tensor, surrogate: bool = False
+) -> Tensor:
+    """RAF(P_i): the neurons' outputs at all steps, for the inputs x_i = P_i W^T.
+
+    Args:
+        partial: P_i, (B, H, N, D, D)
+        weight: W, (D, D)
+        leak, threshold, surrogate: as in `accumulate_fire`
+
+    Returns:
+        (B, H, N, D, D)
+    """
+    inputs = torch.matmul(partial, weight.t())
+    memory, outputs = torch.zeros_like(inputs[:, :, 0]), []
+    for x in inputs.unbind(2):
+        out, memory = accumulate_fire(x, memory, leak, threshold, surrogate)
+        outputs.append(out)
+    return torch.stack(outputs, dim=2)

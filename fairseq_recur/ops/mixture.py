@@ -1,25 +1,19 @@
-"""Self-attention mixed with a matrix that depends on positions alone: three forms of one sum.
+"""An attention map mixed with a matrix that depends on positions alone, in two forms.
 
-    O = (1 - g) softmax(Q K^T / sqrt(D) + mask) V + g P V        (Huang et al. 2023, eq. 4)
+    O = (1 - g) A V + g P V                                (Huang et al. 2023, eq. 4)
 
-V must be zero at padded keys: the softmax does not read them, and P would.
+A is any attention map, for example softmax(Q K^T / sqrt(D) + mask). `mixed_map` mixes the map with
+the matrix, which is fastest for short sequences. `mixed_outputs` mixes outputs: the map need not
+be stored, and it may change the values, as relative positions do. V must be zero at padded keys,
+since P does not hide them.
 """
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fairseq_recur.ops.attention import read_values
 from fairseq_recur.ops.precision import at_least_float32, no_autocast
-
-
-def attention_map(
-    query: Tensor, key: Tensor, mask: Tensor | None, scale: float | None = None
-) -> Tensor:
-    """softmax(Q K^T / sqrt(D) + mask), (B, H, T, S) in float32 or more, of (B, H, T or S, D)."""
-    scale = query.size(-1) ** -0.5 if scale is None else scale
-    query = query if scale == 1 else query * scale
-    scores = at_least_float32(torch.matmul(query, key.transpose(-1, -2)))
-    return torch.softmax(scores if mask is None else scores + mask, dim=-1)
 
 
 def mixed_map(
@@ -30,19 +24,41 @@ def mixed_map(
     dropout: float = 0.0,
     drop_mixed: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """mixed"""
+    """((1 - g) A + g P) V: one map, then one product with V.
+
+    Args:
+        weights: A, (B, H, T, S) in float32 or higher
+        value: (B, H, S, D)
+        matrix: P, (H, T, S) or (B, H, T, S), in float32 or higher
+        gate: g, (H, 1, 1), 0 for heads without a matrix
+        dropout: probability of dropping an entry of A (0 outside training)
+        drop_mixed: drop entries of the mixed map instead of entries of A
+
+    Returns:
+        (B, H, T, D) in the dtype of *value*, and the mixed map (B, H, T, S) without dropout of
+        its own
+    """
     with no_autocast(value):
         dropped = weights if drop_mixed else F.dropout(weights, dropout)
         mixed = torch.addcmul(gate * matrix, dropped, 1 - gate)
-        used = F.dropout(mixed, dropout) if drop_mixed else mixed
-        return torch.matmul(used, at_least_float32(value)).to(value.dtype), mixed
+        return read_values(mixed, value, dropout if drop_mixed else 0.0), mixed
 
 
 def mixed_outputs(local: Tensor, recurrent: Tensor, gate: Tensor) -> Tensor:
-    """outputs"""
-    mixing = recurrent.size(1)
-    if mixing < local.size(1):
-        recurrent = F.pad(recurrent, (0, 0, 0, 0, 0, local.size(1) - mixing))
+    """(1 - g) A V + g P V, given both products.
+
+    Args:
+        local: A V, the outputs of any attention map, (B, H, T, D)
+        recurrent: P V of the first H' heads, (B, H', T, D) in float32 or higher; the other heads
+            have no matrix
+        gate: g, (H, 1, 1), 0 for heads without a matrix
+
+    Returns:
+        (B, H, T, D) in the dtype of *local*
+    """
+    missing = local.size(1) - recurrent.size(1)
+    if missing:
+        recurrent = F.pad(recurrent, (0, 0, 0, 0, 0, missing))
     with no_autocast(local):
         out = (1 - gate) * at_least_float32(local) + gate * recurrent
         return out.to(local.dtype)

@@ -1,12 +1,12 @@
-"""Recurrence encoding matrices: what a linear recurrence adds up, as a kernel over lags.
+"""Recurrence encoding matrices (REMs): linear recurrences as kernels over lags.
 
-A head is a decay, an angle and which of the two parts it takes:
+A head has a decay and an angle, and is the real or the imaginary part of a complex recurrence:
 
     f(n) = decay^n cos(n angle)  or  decay^n sin(n angle),   n = lag / dilation >= 1
 
 A regular head (Huang et al. 2023, eq. 2) has decay lambda, which may be negative, and
-angle 0; a cyclical one has decay gamma and angle theta. P[i, j] = f(lag) is the matrix of
-eq. 3, and P V the output of the recurrences of eqs. 11 and 12 of the paper's appendix.
+angle 0. A cyclical head has decay gamma and angle theta. P[i, j] = f(lag) is the matrix of
+eq. 3, and P V the output of the recurrences of eqs. 11 and 12 in the paper's appendix.
 """
 
 import torch
@@ -24,21 +24,21 @@ def rem_kernel(
     length: int,
     max_power: int = 0,
 ) -> Tensor:
-    """The table f(lag): zero at lag 0, off the dilation's grid, and past the highest power.
+    """The table f(lag): zero at lag 0, off the dilation's grid, and beyond the highest power.
 
-    The appendix's D - I (a diagonal of -1 for the sine) and its dilated exponents (1 off
-    the grid) are misprints: the matrix of a dilated head is P kron I_d.
+    The matrix of a dilated head is P kron I_d. In the paper's appendix, D - I (a diagonal of -1
+    for the sine) and the dilated exponents (1 off the grid) are misprints.
 
     Args:
         decay: (H,) lambda or gamma
         angle: (H,) theta; 0 for regular heads
         sine: (H,) bool, True for heads of the second cyclical kind
         dilation: (H,) int64, at least 1
-        length: number of lags, 0 ... length - 1
+        length: L, the number of lags from 0 on
         max_power: highest n; 0 for no limit
 
     Returns:
-        (H, length) in the dtype of *decay*
+        (H, L) in the dtype of *decay*
     """
     lags = torch.arange(length, device=decay.device)
     n = lags // dilation.unsqueeze(1)
@@ -60,16 +60,16 @@ def powers(decay: Tensor, angle: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
 def recurrent_product(
     decay: Tensor, angle: Tensor, sine: Tensor, values: Tensor, chunk: int
 ) -> Tensor:
-    """y_t = sum_{n>=1} f(n) v_{t-n} without a limit on n, in chunks that hand on their state.
+    """y_t = sum_{n>=1} f(n) v_{t-n} without a limit on n, in chunks that pass on a state.
 
-    Within a chunk it is a product with a small matrix. What a chunk leaves to the later
-    ones is z = sum of (decay e^{i angle})^n v, n counted to the chunk's end; it decays
-    from chunk to chunk, and each of the next chunks reads its real or imaginary part.
+    Within a chunk, the sum is a product with a small matrix. A chunk contributes to later ones by
+    the state z = sum of (decay e^{i angle})^n v, with n counted to the chunk's end. The state
+    decays from chunk to chunk, and each later chunk reads its real or imaginary part.
 
     Args:
         decay, angle, sine: (H,) as in `rem_kernel`; every dilation is 1
         values: (B, H, T, D)
-        chunk: rows of a chunk, C
+        chunk: rows per chunk
 
     Returns:
         (B, H, T, D)
@@ -83,36 +83,40 @@ def recurrent_product(
     out = shared_product(toeplitz_matrix(kernel, None, chunk, chunk), parts)
     if chunks > 1:
         steps = torch.arange(chunk, device=values.device).unsqueeze(0)
-        to_end = torch.stack(powers(decay, angle, chunk - steps), dim=1)  # (H, 2, C)
-        left = shared_product(to_end, parts).view(batch, chunks, heads, 2, width)
-        state = carry(decay, angle, left.transpose(1, 2), chunk).transpose(1, 2).flatten(0, 1)
-        real, imaginary = powers(decay, angle, steps)  # position c reads z decayed by c
+        to_end = torch.stack(powers(decay, angle, chunk - steps), dim=1)  # (H, 2, chunk)
+        ends = shared_product(to_end, parts).view(batch, chunks, heads, 2, width)
+        state = (
+            carried_states(decay, angle, ends.transpose(1, 2), chunk).transpose(1, 2).flatten(0, 1)
+        )
+        real, imaginary = powers(decay, angle, steps)  # row c reads z decayed by c
         cosine_part = torch.stack([real, -imaginary], dim=-1)
         sine_part = torch.stack([imaginary, real], dim=-1)
-        reading = torch.where(sine.view(-1, 1, 1), sine_part, cosine_part)  # (H, C, 2)
+        reading = torch.where(sine.view(-1, 1, 1), sine_part, cosine_part)  # (H, chunk, 2)
         out = out + shared_product(reading, state)
     out = out.view(batch, chunks, heads, chunk, width).transpose(1, 2)
     return out.flatten(2, 3)[:, :, :length]
 
 
-def carry(decay: Tensor, angle: Tensor, left: Tensor, chunk: int) -> Tensor:
-    """The state at the start of each chunk: the earlier chunks' z, decayed over the chunks between.
+def carried_states(decay: Tensor, angle: Tensor, ends: Tensor, chunk: int) -> Tensor:
+    """The state at the start of each chunk: the sum of the earlier chunks' decayed states z.
 
     Args:
         decay, angle: (H,)
-        left: (B, H, M, 2, D), real and imaginary part of what each chunk leaves at its end
-        chunk: C
+        ends: (B, H, M, 2, D), real and imaginary part of each chunk's own z at its end
+        chunk: rows per chunk
 
     Returns:
         (B, H, M, 2, D)
     """
-    chunks = left.size(2)
-    between = torch.arange(chunks, device=left.device).unsqueeze(0) - 1  # lag 1 has none between
+    chunks = ends.size(2)
+    between = (
+        torch.arange(chunks, device=ends.device).unsqueeze(0) - 1
+    )  # neighbours: no chunk between
     real, imaginary = (
         toeplitz_matrix(table.masked_fill(between < 0, 0.0), None, chunks, chunks)
         for table in powers(decay, angle, between.clamp(min=0) * chunk)
     )  # (H, M, M)
-    z_real, z_imaginary = left.unbind(dim=3)
+    z_real, z_imaginary = ends.unbind(dim=3)
     return torch.stack(
         [
             shared_product(real, z_real) - shared_product(imaginary, z_imaginary),

@@ -1,6 +1,6 @@
-"""Matrices of keys and values, segment by segment, and the softmax within segments.
+"""Products of keys and values, segment by segment, and the softmax within segments.
 
-Letters: R rows, one for each head of a sentence; M segments, N steps, n queries a step.
+Letters: R rows, one per head of a sentence; M segments, N steps, n queries per step.
 """
 
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 GROUPS = 2
-"""Into how many groups the rows are divided that are computed one after the other."""
+"""Number of groups of rows, which are computed one after the other."""
 
 
 @dataclass(frozen=True)
@@ -23,17 +23,16 @@ class Neuron:
 
 @dataclass(frozen=True)
 class Source:
-    """What the neurons' inputs are made of.
+    """The tensors that the neurons' inputs are computed from.
 
-    x_i = P_i W^T with P_i = K^T V - K_i^T V_i. It is linear in V, so that W can be folded into
-    V first: K_i^T (V_i W^T). That costs s D^2 for a segment, and the product with P_i costs
-    D^3: small segments would make this dearer than full attention. So W is folded in where
-    s < D.
+    x_i = P_i W^T with P_i = K^T V - K_i^T V_i is linear in V, so W can be folded into V first:
+    K_i^T (V_i W^T). Folding costs s D^2 per segment, the product with P_i costs D^3, and small
+    segments would then cost more than full attention. Hence W is folded into V where s < D.
 
     Attributes:
         keys, values: (R, M, s, D), zero at padding
         weight: W (D, D)
-        rest: P_i is of all segments but i (eq. 16); False: of segment i alone
+        rest: P_i sums over all segments but i (eq. 16); false: over segment i only
     """
 
     keys: Tensor
@@ -47,9 +46,9 @@ class Source:
         return self.keys.size(2) < self.weight.size(0)
 
     def groups(self) -> Iterator[slice]:
-        """Groups of rows, one after the other: the matrices of few segments stay in the cache.
+        """Groups of rows, so small that the matrices of a group stay in the processor's cache.
 
-        Where W is folded in, the matrices of a group also take no more space than all keys do.
+        Where W is folded in, the matrices of a group need no more memory than all keys.
         """
         rows, _, size, width = self.keys.size()
         at_once = -(-rows // GROUPS)
@@ -59,14 +58,17 @@ class Source:
             yield slice(first, min(first + at_once, rows))
 
     def of_rows(self, part: slice) -> "Source":
-        """The source of a group, its values times W^T where W is folded in."""
+        """The source of a group of rows, with V W^T as values where W is folded in."""
         values = self.values[part]
         if self.folds:
             values = torch.matmul(values, self.weight.t())
         return replace(self, keys=self.keys[part], values=values)
 
     def inputs(self, partial: Tensor, out: Tensor) -> None:
-        """P_i, into *partial* (R, M, D, D), and x_i into *out*: the same where W is folded in."""
+        """Write P_i into *partial* (R, M, D, D) and x_i into *out*.
+
+        Where W is folded in, *partial* receives x_i and *out* stays unused.
+        """
         bmm(self.keys.transpose(2, 3), self.values, out=partial)
         if self.rest:
             torch.sub(partial.sum(1, keepdim=True), partial, out=partial)
@@ -75,7 +77,7 @@ class Source:
 
 
 def bmm(left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
-    """The product of (R, M, X, Y) and (R, M, Y, Z), for all R M at once, into *out*."""
+    """The product of (R, M, X, Y) and (R, M, Y, Z) in one call, into *out* if given."""
     left, right = left.flatten(0, 1), right.flatten(0, 1)
     if out is None:
         return torch.bmm(left, right)
@@ -93,12 +95,12 @@ def add_bmm(into: Tensor, left: Tensor, right: Tensor) -> None:
 
 @dataclass(frozen=True)
 class SegmentSoftmax:
-    """The attention within segments.
+    """The softmax of the attention within segments.
 
     Attributes:
-        mask: (R, N, 1, s), added to the scores; None if there is no padding
-        kept: (R, N, n, s) bool, the weights that dropout leaves; None without dropout
-        dropout: its probability
+        mask: additive (R, N, 1, s); None if there is no padding
+        kept: (R, N, n, s) bool, True at weights that dropout keeps; None without dropout
+        dropout: probability of dropping a weight
     """
 
     mask: Tensor | None
@@ -106,7 +108,7 @@ class SegmentSoftmax:
     dropout: float
 
     def of_rows(self, part: slice) -> "SegmentSoftmax":
-        """That of a group of rows."""
+        """The softmax of a group of rows."""
         mask, kept = (None if x is None else x[part] for x in (self.mask, self.kept))
         return SegmentSoftmax(mask, kept, self.dropout)
 
@@ -118,5 +120,5 @@ class SegmentSoftmax:
         return torch.softmax(scores, dim=-1)
 
     def drop(self, weights: Tensor) -> Tensor:
-        """The weights, or their gradient, after dropout."""
+        """Apply dropout to the weights or to their gradient."""
         return weights if self.kept is None else weights * self.kept / (1 - self.dropout)

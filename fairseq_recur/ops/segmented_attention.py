@@ -1,31 +1,24 @@
-"""Attention over segments of the source, and what neurons make of the rest of it.
+"""Attention within segments of the source, and the products of its other segments.
 
-Long et al. 2023, eqs. 6, 13 and 16, by torch's own differentiation: for every option of the part,
-and for incremental decoding. `segmented_recurrent` is faster where it applies.
+Long et al. 2023, eqs. 6, 13 and 16, differentiated by torch: for every option of SRformer, and for
+incremental decoding. `segmented_recurrent` is faster where it applies.
 
-Letters: M segments, N steps, n queries a step.
+Letters: M segments, N steps, n queries per step.
 """
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_recur.ops.accumulate_fire import accumulate_fire
 from fairseq_recur.ops.precision import at_least_float32, no_autocast
 
 
-def segmented(x: Tensor, size: int) -> Tensor:
-    """(..., S, D) cut into segments, the last one filled up with zeros: (..., M, s, D)."""
-    missing = -x.size(-2) % size
-    x = F.pad(x, (0, 0, 0, missing)) if missing else x  # pad copies in any case
-    return x.unflatten(-2, (-1, size))
-
-
-def visited(x: Tensor, segments: Tensor | None, steps: int) -> Tensor:
-    """The segments that are read at the steps: (B, H, M, s, D) to (B, H, N, s, D).
+def segments_at_steps(x: Tensor, segments: Tensor | None, steps: int) -> Tensor:
+    """The segment that each step reads: (B, H, M, s, D) to (B, H, N, s, D).
 
     Args:
-        segments: (B, N) int64, or None: the first ones
+        x: (B, H, M, s, D)
+        segments: (B, N) int64, as in `SegmentSchedule.step_segments`
         steps: N
     """
     if segments is None:
@@ -41,19 +34,19 @@ def attend_segments(
     mask: Tensor | None = None,
     dropout: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """O_S: each block of queries attends to its own keys.
+    """O_S: each block of queries attends to its own keys (Long et al. 2023, eq. 6).
 
     Args:
         queries: (B, H, N, n, D), scaled
         keys, values: (B, H, N, s, D)
-        mask: (B, 1, N, 1, s), added to the scores, or None
+        mask: additive (B, 1, N, 1, s), or None
         dropout: probability of dropping a weight (0 outside training)
 
     Returns:
         (B, H, N, n, D) in the dtype of *values*, and the weights (B, H, N, n, s)
     """
     with no_autocast(values):
-        # As torch's fused attention does: large scores would leave float16's range.
+        # As in torch's fused attention: large scores exceed float16's range.
         long_queries, long_keys = at_least_float32(queries), at_least_float32(keys)
         scores = torch.matmul(long_queries, long_keys.transpose(-1, -2))
         weights = torch.softmax(scores if mask is None else scores + mask, dim=-1)
@@ -68,33 +61,50 @@ def partial_products(
     rest: bool = True,
     clamp: float = 0.0,
 ) -> Tensor:
-    """P_i for each step (eq. 16).
+    """P_i for each step (Long et al. 2023, eq. 16).
 
     Args:
-        keys, values: (B, H, M, s, D) in float32 or more, zero at padding
-        segments, steps: as for `visited`
-        rest: of the segments that are not read; False: of the one that is (ablation IV)
-        clamp: bound c on the entries of K^T V and of K_i^T V_i, as the published code has for
-            BART; 0: none
+        keys, values: (B, H, M, s, D) in float32 or higher, zero at padding
+        segments, steps: as in `segments_at_steps`
+        rest: P_i sums over all segments but i; false: over segment i only (ablation IV)
+        clamp: bound on the entries of K^T V and of K_i^T V_i, as in the published code for BART;
+            0 for none
 
     Returns:
         (B, H, N, D, D)
     """
     products = torch.matmul(keys.transpose(-1, -2), values)
-    own = visited(products, segments, steps)
+    own = segments_at_steps(products, segments, steps)
     whole = products.sum(2, keepdim=True)
     if clamp:
         own, whole = own.clamp(-clamp, clamp), whole.clamp(-clamp, clamp)
     return whole - own if rest else own
 
 
-def neurons(
-    partial: Tensor, weight: Tensor, leak: Tensor, threshold: Tensor, surrogate: bool = False
-) -> Tensor:
-    """RAF(P_i) for each step: (B, H, N, D, D) of the same."""
-    inputs = torch.matmul(partial, weight.t())
-    memory, outputs = torch.zeros_like(inputs[:, :, 0]), []
-    for x in inputs.unbind(2):
-        out, memory = accumulate_fire(x, memory, leak, threshold, surrogate)
-        outputs.append(out)
-    return torch.stack(outputs, dim=2)
+NORMS = ("key", "frobenius", "none")
+SMALLEST_NORM = 1e-6
+
+
+def key_norm(keys: Tensor, kind: str) -> Tensor | None:
+    """norm(K), the L2 norm that replaces the softmax's divisor (Long et al. 2023, eq. 13).
+
+    Args:
+        keys: (..., S, D) in float32 or higher, zero at padding
+        kind: "key": over the positions, for each key channel, as in the published code;
+            "frobenius": over positions and channels; "none": ablation II of Table 3
+
+    Returns:
+        (..., 1, D), (..., 1, 1) or None; at least 1e-6
+    """
+    if kind == "none":
+        return None
+    return norm_of_squares(torch.linalg.vecdot(keys, keys, dim=-2).unsqueeze(-2), kind)
+
+
+def norm_of_squares(squares: Tensor, kind: str) -> Tensor | None:
+    """As `key_norm`, given the sums of K^2 over the positions, (..., D)."""
+    if kind == "none":
+        return None
+    if kind == "frobenius":
+        squares = squares.sum(-1, keepdim=True)
+    return squares.sqrt().clamp_min(SMALLEST_NORM)

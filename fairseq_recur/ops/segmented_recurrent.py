@@ -1,14 +1,14 @@
-"""Segmented recurrent attention with a backward pass of its own (Long et al. 2023).
+"""Segmented recurrent attention with a custom backward pass (Long et al. 2023).
 
     O_S[t] = softmax(Q_t K_i^T) V_i        x_i = (K^T V - K_i^T V_i) W^T        (eqs. 6, 13, 16)
     O_R[t] = Q_t RAF(x_i) / norm(K)
 
-Nothing with a matrix for each segment stays from the forward to the backward pass, which scans
-again, see `segmented_recurrent_backward`. On a CPU the same is done by code in C where it can be
-compiled, see `native/segmented_recurrent.c`.
+No matrix per segment is kept for the backward pass, which repeats the scan: see
+`segmented_recurrent_backward`. On a CPU with a C compiler, `native/segmented_recurrent.c` computes
+the same.
 
-Letters: R = B H rows, one for each head of a sentence; M segments, of which N are steps of the
-scan; n queries at each step.
+Letters: R = B H rows, one per head of a sentence; M segments, of which N are steps of the scan;
+n queries per step.
 """
 
 from typing import Any
@@ -18,14 +18,14 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fairseq_recur.ops.accumulate_fire import scan_
-from fairseq_recur.ops.key_norm import key_norm
-from fairseq_recur.ops.native.segmented_recurrent import CompiledSegmentedRecurrent, runs_on
+from fairseq_recur.ops.native.segmented_recurrent import CompiledSegmentedRecurrent, supports
 from fairseq_recur.ops.segment_products import Neuron, SegmentSoftmax, Source
+from fairseq_recur.ops.segmented_attention import key_norm
 from fairseq_recur.ops.segmented_recurrent_backward import Backward
 
 
 class SegmentedRecurrent(torch.autograd.Function):
-    """See `segmented_recurrent`; the arguments with their heads in the rows."""
+    """As `segmented_recurrent`, with batch and heads in one dimension, the rows."""
 
     @staticmethod
     def forward(
@@ -43,9 +43,10 @@ class SegmentedRecurrent(torch.autograd.Function):
         """O_S and O_R, (R, N, n, D) each."""
         neuron, steps = Neuron(float(leak), float(threshold)), queries.size(1)
         source = Source(keys, values, weight, rest)
-        recurrent, norms = torch.empty_like(queries), None
-        if norm != "none":
-            norms = torch.cat([key_norm(keys[g].flatten(1, 2), norm) for g in source.groups()])
+        recurrent = torch.empty_like(queries)
+        of_groups = [key_norm(keys[group].flatten(1, 2), norm) for group in source.groups()]
+        known = [x for x in of_groups if x is not None]  # none of them if *norm* is "none"
+        norms = torch.cat(known) if known else None
         for part in source.groups():
             scan_forward(source.of_rows(part), neuron, queries[part], recurrent[part])
         recurrent /= neuron.threshold if norms is None else neuron.threshold * norms.unsqueeze(1)
@@ -66,7 +67,7 @@ class SegmentedRecurrent(torch.autograd.Function):
 
 
 def scan_forward(source: Source, neuron: Neuron, queries: Tensor, out: Tensor) -> None:
-    """Q_t relu(mem - thr) for a group of rows, into *out* (R', N, n, D)."""
+    """Write Q_t relu(mem - thr) for a group of rows into *out* (R', N, n, D)."""
     (rows, segments, _, width), steps = source.keys.size(), queries.size(1)
     partial = queries.new_empty(rows, segments, width, width)
     spare = torch.empty_like(partial)
@@ -90,20 +91,20 @@ def segmented_recurrent(
     scale: float = 1.0,
     compiled: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """O_S and O_R for queries in blocks, of which block i reads segment i.
+    """O_S and O_R for queries in blocks, where block i reads segment i.
 
     Args:
         queries: (B, H, N, n, D); keys, values: (B, H, M, s, D), zero at padding, with M >= N;
-            all in float32 or more
+            all in float32 or higher
         weight: W (D, D)
         leak, threshold: scalars, the threshold positive
-        norm: one of `key_norm.NORMS`
-        rest: scan over the rest of the source at each step (eq. 16), or over the segment
-            itself (the ablation IV of Table 3)
-        mask: (B, 1, N, 1, s), added to the scores of O_S, or None
+        norm: one of `segmented_attention.NORMS`
+        rest: at each step scan the rest of the source (eq. 16); false: the segment itself
+            (ablation IV of Table 3)
+        mask: additive (B, 1, N, 1, s), for the scores of O_S, or None
         dropout: probability of dropping a weight of O_S (0 outside training)
-        scale: what the queries are multiplied with
-        compiled: use the code in C where there is any for these queries
+        scale: factor of the queries
+        compiled: use the C code if it supports these queries
 
     Returns:
         (B, H, N, n, D) each
@@ -113,11 +114,12 @@ def segmented_recurrent(
     kept = None
     if dropout > 0:
         kept = torch.rand(*queries.size()[:3], size, device=queries.device) >= dropout
-    if compiled and runs_on(queries):
+    form: Any  # torch.autograd.Function.apply has no types
+    if compiled and supports(queries):
         mask = None if mask is None else mask.flatten(0, 1).to(queries.dtype).contiguous()
         form, options = CompiledSegmentedRecurrent, [scale]
     else:
-        queries, form, options = queries * scale, SegmentedRecurrent, []
+        form, options, queries = SegmentedRecurrent, [], queries * scale
         if mask is not None:
             mask = mask.expand(-1, shape[1], -1, -1, -1).flatten(0, 1)
     local, recurrent = form.apply(

@@ -1,9 +1,9 @@
 """The backward pass of segmented recurrent attention.
 
-It scans again and needs two matrices D x D for each segment. They stand where the gradients of K
-and V are going to be, which hold s D numbers a segment each, until those are computed: so this
-takes little more memory than full attention. Where s < D they do not fit; then W is folded into
-V, one matrix is enough, and groups of rows share a space of their own.
+It repeats the scan and needs two D x D matrices per segment. They use the memory of the gradients
+of K and V, s D numbers per segment each, until these gradients are computed. Hence it needs little
+more memory than full attention. Where s < D the matrices do not fit. Then W is folded into V, one
+matrix is enough, and groups of rows share one buffer.
 
 With dP_i the gradient of P_i = sum_j K_j^T V_j - K_i^T V_i and E_i = sum_j dP_j - dP_i:
 
@@ -16,18 +16,18 @@ import torch
 from torch import Tensor
 
 from fairseq_recur.ops.accumulate_fire import scan_
-from fairseq_recur.ops.key_norm import SMALLEST_NORM
 from fairseq_recur.ops.segment_products import GROUPS, Neuron, SegmentSoftmax, Source, add_bmm, bmm
+from fairseq_recur.ops.segmented_attention import SMALLEST_NORM
 
 where_fired = torch.ops.aten.threshold_backward.grad_input
-"""(x, fired, 0, grad_input=x): set x to 0 where *fired* is not positive; in one pass."""
+"""(x, fired, 0, grad_input=x): set x to 0 where *fired* is not positive, in one pass."""
 
 
 class Backward:
     """The gradients of Q, K, V, W, leak and threshold.
 
     Args:
-        source, neuron, softmax: of the forward pass
+        source, neuron, softmax: as in the forward pass
         queries: (R, N, n, D)
         norms: norm(K), (R, 1, D or 1), or None
     """
@@ -49,14 +49,14 @@ class Backward:
         self.grad_weight.zero_()
 
     def run(self, grad_local: Tensor, grad_recurrent: Tensor) -> tuple[Tensor, ...]:
-        """The six gradients, by those of O_S and O_R, (R, N, n, D) each."""
+        """The six gradients, given those of O_S and O_R, (R, N, n, D) each."""
         for part in self.source.groups():
             group = self.source.of_rows(part)
-            spaces = self.spaces(group, part)
-            along = self.recurrence(group, part, grad_recurrent[part], *spaces)
-            self.products(group, part, *spaces, along)
+            spaces = self.buffers(group, part)
+            norm_factor = self.recurrence(group, part, grad_recurrent[part], *spaces)
+            self.products(group, part, *spaces, norm_factor)
             self.softmaxes(part, grad_local[part])
-        # O_R stays as it is when W and thr grow by the same factor (Euler's theorem).
+        # O_R does not change when W and thr are scaled by the same factor (Euler's theorem).
         along_weight = (self.source.weight * self.grad_weight).sum()
         self.grad_threshold = -along_weight / self.neuron.threshold
         return (
@@ -64,30 +64,31 @@ class Backward:
             self.grad_leak, self.grad_threshold,
         )  # fmt: skip
 
-    def spaces(self, group: Source, part: slice) -> tuple[Tensor, Tensor]:
-        """For P_i and for x_i, (R', M, D, D) each; the same where W is folded in."""
+    def buffers(self, group: Source, part: slice) -> tuple[Tensor, Tensor]:
+        """Memory for P_i and for x_i, (R', M, D, D) each; one tensor twice where W is folded in."""
         rows, segments, _, width = group.keys.size()
         if group.folds:
             space = group.keys.new_empty(rows, segments, width, width)
             return space, space
         used = rows * segments * width**2
-        return tuple(
+        keys, values = (
             grad[part].view(-1)[:used].view(rows, segments, width, width)
             for grad in (self.grad_keys, self.grad_values)
         )
+        return keys, values
 
     def recurrence(
         self, group: Source, part: slice, grad: Tensor, partial: Tensor, inputs: Tensor
     ) -> Tensor | None:
-        """Through the neurons: the gradients of Q, W, leak and threshold, and in *partial* dP_i.
+        """The gradients of Q, W, leak and threshold through the neurons; leaves dP_i in *partial*.
 
         Args:
             group, part: the rows
-            grad: that of O_R (R', N, n, D)
-            partial, inputs: spaces for P_i and x_i
+            grad: gradient of O_R, (R', N, n, D)
+            partial, inputs: buffers for P_i and x_i
 
         Returns:
-            what K is multiplied with in its gradient through norm(K): (R', 1, 1, D or 1)
+            the factor of K in its gradient through norm(K), (R', 1, 1, D or 1), or None
         """
         steps, threshold = self.queries.size(1), self.neuron.threshold
         group.inputs(partial, out=inputs)
@@ -111,14 +112,14 @@ class Backward:
     def scan_back(
         self, queries: Tensor, grad: Tensor, scale: Tensor, states: Tensor, grad_queries: Tensor
     ) -> Tensor:
-        """Backpropagation through time; leaves dx_i in place of the memory.
+        """Backpropagation through time; replaces the memory by dx_i.
 
         Args:
             queries: (R', N, n, D)
-            grad: that of O_R, (R', N, n, D)
+            grad: gradient of O_R, (R', N, n, D)
             scale: 1 / (thr norm(K)), (R', 1, D or 1), or (1, 1, 1)
             states: the memory before its reset, (R', N, D, D)
-            grad_queries: where to put the gradient of Q
+            grad_queries: receives the gradient of Q
 
         Returns:
             sum_t grad[t] O_R[t], (R', 1, D)
@@ -141,24 +142,24 @@ class Backward:
         return along.sum(1, keepdim=True)
 
     def products(
-        self, group: Source, part: slice, partial: Tensor, product: Tensor, along: Tensor | None
+        self, group: Source, part: slice, partial: Tensor, product: Tensor, factor: Tensor | None
     ) -> None:
-        """The gradients of K and V through O_R, and that of W where it is folded in.
+        """The gradients of K and V through O_R, and the gradient of W where it is folded in.
 
         Args:
             group, part: the rows
-            partial: dP_i (R', M, D, D), perhaps where the gradients of K go
-            product: space for E_i, perhaps where the gradients of V go
-            along: see `recurrence`
+            partial: dP_i, (R', M, D, D), possibly in the memory of the gradients of K
+            product: buffer for E_i, possibly in the memory of the gradients of V
+            factor: from `recurrence`
         """
         if group.rest:
             torch.sub(partial.sum(1, keepdim=True), partial, out=product)
         elif product is not partial:
             product.copy_(partial)
         grad_keys = bmm(group.values, product.transpose(2, 3), out=self.grad_keys[part])
-        if along is not None:
-            grad_keys.addcmul_(group.keys, along)
-        # From the last rows to the first: what is written never covers what is still read.
+        if factor is not None:
+            grad_keys.addcmul_(group.keys, factor)
+        # From the last rows to the first, so that no row is overwritten before it is read.
         rows, width = len(product), product.size(-1)
         at_once = -(-rows // GROUPS)
         for first in reversed(range(0, rows, at_once)):
@@ -171,7 +172,7 @@ class Backward:
             self.grad_values[part][some] = grad_values.view_as(group.keys[some])
 
     def softmaxes(self, some: slice, grad: Tensor) -> None:
-        """Add the gradients of Q, K and V through O_S by that of O_S, (R', N, n, D)."""
+        """Add the gradients of Q, K and V through O_S, given that of O_S, (R', N, n, D)."""
         steps = self.queries.size(1)
         queries, softmax = self.queries[some], self.softmax.of_rows(some)
         keys, values = (x[some, :steps] for x in (self.source.keys, self.source.values))

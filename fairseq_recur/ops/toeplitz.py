@@ -1,4 +1,4 @@
-"""Matrices and products whose entries depend on the lag between two positions alone."""
+"""Matrices and products whose entries depend only on the lag between two positions."""
 
 import torch
 import torch.nn.functional as F
@@ -10,22 +10,22 @@ def toeplitz_matrix(
 ) -> Tensor:
     """P[h, i, j] = past[h, lag] for lag = offset + i - j > 0, future[h, -lag] for lag < 0.
 
-    Query i stands at time offset + i and key j at time j. One rule serves the square map
-    (offset 0), the last rows of one as with Transformer-XL's memory or in incremental
-    decoding (offset keys - queries), and any other pair of sequences (Huang et al. 2023,
-    appendix D.2). The diagonal is past[h, 0]. Lags past the end of a kernel give 0.
+    Query i is at position offset + i and key j at position j. This covers the square matrix
+    (offset 0), its last rows for Transformer-XL's memory or incremental decoding (offset
+    keys - queries), and any other pair of sequences (Huang et al. 2023, appendix D.2). The
+    diagonal is past[h, 0]. Lags beyond the end of a kernel give 0.
 
     Args:
         past: (H, L) kernel over lags 0 ... L - 1
-        future: (H, L) kernel over the lags of later keys; None for a causal matrix
+        future: (H, L) kernel over the distances of later keys; None for a causal matrix
         queries: T
         keys: S
-        offset: time of the first query
+        offset: position of the first query
 
     Returns:
         (H, T, S)
     """
-    # band[m] is the entry of every (i, j) with j - i + queries - 1 = m; row i is a window.
+    # All entries (i, j) with j - i + queries - 1 = m equal band[m]; row i is a window of the band.
     lags = torch.arange(offset + queries - 1, offset - keys, -1, device=past.device)
     band = at_lags(past, lags.clamp(min=-1))
     if future is not None:
@@ -34,14 +34,14 @@ def toeplitz_matrix(
 
 
 def at_lags(kernel: Tensor, lags: Tensor) -> Tensor:
-    """kernel[:, lags], 0 where a lag is negative or past the end: (H, L) and (N,) to (H, N)."""
+    """kernel[:, lags], 0 for lags below 0 or beyond the end: (H, L) and (N,) to (H, N)."""
     length = kernel.size(1)
     values = kernel[:, lags.clamp(0, length - 1)]
     return values.masked_fill((lags < 0) | (lags >= length), 0.0)
 
 
 def shared_product(matrix: Tensor, values: Tensor) -> Tensor:
-    """P V for a P that all sentences share: one product a head, with the batch in its columns.
+    """P V for a matrix shared by the batch: one product per head, with the batch as columns.
 
     Args:
         matrix: (H, T, S)
@@ -57,12 +57,12 @@ def shared_product(matrix: Tensor, values: Tensor) -> Tensor:
 
 
 def banded_product(kernel: Tensor, values: Tensor, chunk: int) -> Tensor:
-    """y_t = sum_n kernel[n] v_{t-n}, in blocks: work and memory grow with T L, not with T^2.
+    """y_t = sum_n kernel[n] v_{t-n}, in blocks: time and memory grow with T L, not with T^2.
 
-    Each block of *chunk* rows meets the window of values that its lags reach.
+    Each block of *chunk* rows is multiplied by the window of values that its lags reach.
 
     Args:
-        kernel: (H, L) over lags 0 ... L - 1; longer lags count nothing
+        kernel: (H, L) over lags 0 ... L - 1; 0 for longer lags
         values: (B, H, T, D)
         chunk: rows of a block
 

@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from fairseq_recur import compat
 from fairseq_recur.errors import CheckpointError, ConfigError
-from fairseq_recur.ops.masking import masked_mean
+from fairseq_recur.ops.padding import masked_mean
 
 # What each subword encoder of fairseq reads.
 BPE_FILES = {"sentencepiece": "sentencepiece_model", "subword_nmt": "bpe_codes"}

@@ -27,10 +27,10 @@ from documentation.drawing import (  # noqa: E402
     column,
 )
 from fairseq_recur.ops.accumulate_fire import accumulate_fire  # noqa: E402
-from fairseq_recur.ops.directional import one_way_masks  # noqa: E402
+from fairseq_recur.ops.attention import directional_masks  # noqa: E402
+from fairseq_recur.ops.relative_positions import bucket_starts, relative_buckets  # noqa: E402
 from fairseq_recur.ops.rem import rem_kernel  # noqa: E402
 from fairseq_recur.ops.segments import segment_of, step_of  # noqa: E402
-from fairseq_recur.ops.t5_bias import bucket_starts, relative_buckets  # noqa: E402
 from fairseq_recur.ops.toeplitz import toeplitz_matrix  # noqa: E402
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "figures"
@@ -187,7 +187,7 @@ def comparison_systems() -> Figure:
         figure.add_axes((0.02, 0.06, 0.24, 0.72)), lags,
         "relative positions:\na vector for each lag", cmap="RdBu_r",
     )  # fmt: skip
-    backward, forward = one_way_masks(torch.zeros(1, 2, 12, 4), None)
+    backward, forward = directional_masks(torch.zeros(1, 2, 12, 4), None)
     for i, (mask, title) in enumerate(((backward, "earlier"), (forward, "later"))):
         seen = (mask.expand(12, 12) == 0) if mask.dim() == 2 else (mask == 0)
         bare_map(

@@ -18,8 +18,8 @@ from fairseq_recur.errors import ConfigError
 from fairseq_recur.models.config import fused_layers
 from fairseq_recur.modules.directional import DirectionalSelfAttention
 from fairseq_recur.modules.multicolumn import MultiColumn
-from fairseq_recur.ops import directional, naive
-from fairseq_recur.ops.relative import relative_attention
+from fairseq_recur.ops import attention, naive
+from fairseq_recur.ops.relative_positions import relative_attention
 from tests.conftest import SMALL
 from tests.running import weights
 from tests.unit.test_model_properties import compare_to_stock, encode, sentences, small
@@ -62,7 +62,7 @@ def rows(x: Tensor, real: list[range]) -> Tensor:
 def test_directional_attention_equals_the_loops(length: int, side: str) -> None:
     """The first half of the heads looks back, the second ahead; each sees its own position."""
     inputs, real, mask = attention_inputs(length, side)
-    fast = directional.directional_attention(*inputs, mask)
+    fast = attention.directional_attention(*inputs, mask)
     slow = [
         naive.directional_head(*([x[b, h, j] for j in r] for x in inputs), h >= HEADS // 2)
         for b, r in enumerate(real)
@@ -153,7 +153,7 @@ def test_directional_reads_the_bias_of_its_heads() -> None:
     bias = torch.full((HEADS, 4, 4), -1e9, dtype=torch.float64)
     for head, key in enumerate(wanted):
         bias[head, :, key] = 0.0
-    out = directional.directional_attention(values, values, values, bias)
+    out = attention.directional_attention(values, values, values, bias)
     for head, key in enumerate(wanted):
         position = 1 if head < HEADS // 2 else 2
         torch.testing.assert_close(out[0, head, position], values[0, head, key])

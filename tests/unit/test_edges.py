@@ -11,7 +11,7 @@ from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor, nn
 
 from fairseq_recur.errors import ConfigError
-from fairseq_recur.ops import attention, masking
+from fairseq_recur.ops import attention, padding, recurrence_encoder
 from tests.conftest import SMALL
 
 Build = Callable[..., nn.Module]
@@ -20,12 +20,12 @@ ALONE = torch.tensor([[False, False, True], [True, True, True]])
 """A sentence of two tokens, and one that is padding alone."""
 
 POOLS = {
-    "masked_mean": lambda x: masking.masked_mean(x, ALONE),
-    "additive_attention": lambda x: attention.additive_attention(
+    "masked_mean": lambda x: padding.masked_mean(x, ALONE),
+    "additive_attention": lambda x: recurrence_encoder.additive_attention(
         x[:, :1], x, x.new_ones(4), x, ALONE
     ),
     "dot_product_attention": lambda x: attention.dot_product_attention(
-        x[:, None, :1], x[:, None], x[:, None], ALONE
+        x[:, None, :1], x[:, None], x[:, None], padding.visible_keys(ALONE)
     ),
 }
 

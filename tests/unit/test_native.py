@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_recur.cli import check
-from fairseq_recur.ops.key_norm import NORMS
+from fairseq_recur.ops.segmented_attention import NORMS
 from fairseq_recur.ops.native import build
-from fairseq_recur.ops.native.segmented_recurrent import NAME, CompiledSegmentedRecurrent, runs_on
+from fairseq_recur.ops.native.segmented_recurrent import NAME, CompiledSegmentedRecurrent, supports
 from fairseq_recur.ops.segmented_attention import segmented
 from fairseq_recur.ops.segmented_recurrent import segmented_recurrent
-from fairseq_recur.ops.segments import visits
+from fairseq_recur.ops.segments import segment_schedule
 from tests.unit.test_model_properties import sentences, small, targets, true_lengths
 from tests.unit.test_srformer import LENGTHS, assert_same, by_loops, heads, last_mask, parameters
 
@@ -44,12 +44,12 @@ def run(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """O_S and O_R of (B, H, T, D)."""
     q, k, v, *scalars = inputs
-    plan = visits((k.size(2),) * len(q), (target,) * len(q), q.size(2), size, q.device)
+    plan = segment_schedule((k.size(2),) * len(q), (target,) * len(q), q.size(2), size, q.device)
     mask: Tensor | None = None
     if masked:
         mask = last_mask(k.size(2), size, plan.steps).expand(len(q), -1, -1, -1, -1)
     outputs = segmented_recurrent(
-        plan.to_blocks(q), segmented(k, size), segmented(v, size), *scalars, norm=norm,
+        plan.to_blocks(q), split_segments(k, size), split_segments(v, size), *scalars, norm=norm,
         rest=not current, mask=mask, dropout=dropout, scale=scale, compiled=compiled,
     )  # fmt: skip
     return tuple(plan.from_blocks(x) for x in outputs)
@@ -175,8 +175,8 @@ def test_model_is_the_same_with_and_without(
 
 def test_what_it_does_not_know_is_torchs() -> None:
     known = torch.zeros(1, 1, 1, WIDTH)
-    assert runs_on(known) and runs_on(known.double())
-    assert not runs_on(known.half()) and not runs_on(known[..., :8]) and not runs_on(known[:0])
+    assert supports(known) and supports(known.double())
+    assert not supports(known.half()) and not supports(known[..., :8]) and not supports(known[:0])
 
 
 # ---- building
@@ -234,7 +234,7 @@ def test_without_a_compiler_torch_does_it(
     monkeypatch.setenv("CC", str(compiler))
     caplog.set_level("INFO")
     inputs = [x.detach().float() for x in (*heads(20, 5, 1, WIDTH), *small_parameters())]
-    assert not runs_on(inputs[0])
+    assert not supports(inputs[0])
     local, _ = run(inputs, 16, 5, masked=False)
     assert local.isfinite().all()
     assert reason in caplog.text and caplog.text.count("slower") == 1

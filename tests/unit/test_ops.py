@@ -10,7 +10,7 @@ from fairseq_recur.modules.biarn import BiARN
 from fairseq_recur.modules.birnn import BiRNN
 from fairseq_recur.modules.recurrence import RecurrenceOptions
 from fairseq_recur.ops import attention, fusion, gru, masking, naive
-from fairseq_recur.ops.attentive_recurrence import attentive_recurrence
+from fairseq_recur.ops.recurrence_encoder import attentive_recurrence
 
 LENGTHS = [1, 2, 17, 63, 64, 65]
 PADDING = ["none", "left", "right"]
@@ -50,14 +50,14 @@ def assert_same(fast: Tensor, slow: Tensor, inputs: Sequence[Tensor]) -> None:
 @pytest.mark.parametrize("length", LENGTHS)
 def test_masked_mean(length: int, side: str) -> None:
     x, mask, sentences = padded_batch(length, 3, side)
-    fast = masking.masked_mean(x, None if side == "none" else mask)
+    fast = padding.masked_mean(x, None if side == "none" else mask)
     assert_same(fast, torch.stack([naive.mean_of_real_tokens(s) for s in sentences]), [x])
 
 
 @pytest.mark.parametrize("side", PADDING)
 def test_real_tokens_first(side: str) -> None:
     x, mask, sentences = padded_batch(17, 3, side)
-    order, lengths = masking.real_tokens_first(mask)
+    order, lengths = padding.real_tokens_first(mask)
     for b, sentence in enumerate(sentences):
         assert lengths[b] == len(sentence)
         assert torch.equal(x[b, order[b, : lengths[b]]], torch.stack(sentence))
@@ -259,8 +259,8 @@ def test_gate_of_one_gives_d_to_the_last_bit() -> None:
 def test_sums_over_the_source_are_float32(dtype: torch.dtype) -> None:
     """A mean and an attention over 20,000 tokens that half precision cannot sum."""
     x = torch.full((1, 20000, 1), 8.0, dtype=dtype)
-    assert masking.masked_mean(x, None).item() == 8.0
-    assert masking.masked_mean(x, torch.zeros(1, 20000, dtype=torch.bool)).item() == 8.0
+    assert padding.masked_mean(x, None).item() == 8.0
+    assert padding.masked_mean(x, torch.zeros(1, 20000, dtype=torch.bool)).item() == 8.0
     query, score = torch.zeros(1, 1, 1, dtype=dtype), torch.ones(1, dtype=dtype)
     out = attention.additive_attention(query, torch.zeros_like(x), score, x)
     assert abs(out.item() - 8.0) < 8.0 * torch.finfo(dtype).eps

@@ -51,7 +51,7 @@ class Case(NamedTuple):
 
 
 PADDING = torch.tensor([[False] * S, [True, False, False, True]])
-ORDER, _ = masking.real_tokens_first(PADDING)
+ORDER, _ = padding.real_tokens_first(PADDING)
 ADDITIVE = torch.tensor([[0.0, -1.0, 0.5, float(torch.finfo(torch.float16).min)]])
 SINE = torch.tensor([False, True])
 QUERY, KEY, HEADS = (B, H, T, D), (B, H, S, D), (H, 1, 1)
@@ -79,8 +79,8 @@ CASES: dict[str, Case] = {
     ),
     "gate": Case(fusion.gate, [(B, T, D), (B, T, D), (D, D), (D, D), (D,)]),
     "gated_sum": Case(fusion.gated_sum, [(B, T, D), (B, T, D), (D, D), (D, D), (D,)]),
-    "masked_mean": Case(lambda x: masking.masked_mean(x, PADDING), [(B, S, D)]),
-    "to_their_places": Case(lambda x: masking.to_their_places(x, ORDER), [(B, S, D)]),
+    "masked_mean": Case(lambda x: padding.masked_mean(x, PADDING), [(B, S, D)]),
+    "restore_order": Case(lambda x: padding.restore_order(x, ORDER), [(B, S, D)]),
     "accumulate_fire": Case(
         accumulate_fire.accumulate_fire, [(D, D), (D, D), (), ()], (2, 3), half=False
     ),
@@ -104,9 +104,9 @@ CASES: dict[str, Case] = {
         [QUERY, KEY, KEY, (H, 5, D), (H, 5, D)],
     ),
     "directional_attention": Case(directional.directional_attention, [QUERY, QUERY, QUERY]),
-    "one_way_masks": Case(
+    "directional_masks": Case(
         lambda m: torch.cat([torch.softmax(x, -1) for x in
-                             directional.one_way_masks(m.new_empty(B, H, T, D), m)], 1),
+                             directional.directional_masks(m.new_empty(B, H, T, D), m)], 1),
         [(B, H, T, T)], half=False,
     ),
     "rem_kernel": Case(

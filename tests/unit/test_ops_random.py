@@ -77,15 +77,15 @@ def same(fast: Tensor, slow: Tensor, inputs: list[Tensor]) -> None:
 def masked_mean(draw: Draw) -> None:
     x, mask, sentences = batch(draw, draw(WIDTH))
     slow = torch.stack([naive.mean_of_real_tokens(s) for s in sentences])
-    same(masking.masked_mean(x, mask), slow, [x])
+    same(padding.masked_mean(x, mask), slow, [x])
 
 
 @holds
-def to_their_places(draw: Draw) -> None:
+def restore_order(draw: Draw) -> None:
     x, mask, _ = batch(draw, draw(WIDTH))
-    order, lengths = masking.real_tokens_first(mask)
+    order, lengths = padding.real_tokens_first(mask)
     sorted_tokens = x.gather(1, order.unsqueeze(-1).expand_as(x))
-    assert torch.equal(masking.to_their_places(sorted_tokens, order), x)
+    assert torch.equal(padding.restore_order(sorted_tokens, order), x)
     assert lengths.tolist() == (~mask).sum(1).tolist()
 
 

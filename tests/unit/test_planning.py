@@ -50,7 +50,7 @@ def make(arch: str, device: str, precision: str = "fp32") -> Built:
 @contextmanager
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Attention in torch's plain form, and SRformer's scan in torch instead of C."""
-    monkeypatch.setattr(segmented_recurrent, "runs_on", lambda _: False)
+    monkeypatch.setattr(segmented_recurrent, "supports", lambda _: False)
     with sdpa_kernel(SDPBackend.MATH):
         yield
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fairseq_recur.ops import mixture, naive, rem, toeplitz
 from fairseq_recur.ops.jordan import linear_rnn_heads
-from fairseq_recur.ops.relative import relative_attention
+from fairseq_recur.ops.relative_positions import relative_attention
 from tests.unit.test_ops import LENGTHS, random
 
 # One head of each kind: a regular one each way, the cyclical pair, and dilated ones.

@@ -10,17 +10,16 @@ from torch import Tensor, nn
 from fairseq_recur.models.presets import PRESETS
 from fairseq_recur.modules.segmented_attention import SegmentedAttention
 from fairseq_recur.ops import naive
-from fairseq_recur.ops.accumulate_fire import accumulate_fire
-from fairseq_recur.ops.key_norm import NORMS, key_norm
+from fairseq_recur.ops.accumulate_fire import accumulate_fire, recurrent_accumulate_fire
 from fairseq_recur.ops.segmented_attention import (
+    NORMS,
     attend_segments,
-    neurons,
+    key_norm,
     partial_products,
-    segmented,
-    visited,
+    segments_at_steps,
 )
 from fairseq_recur.ops.segmented_recurrent import segmented_recurrent
-from fairseq_recur.ops.segments import visits
+from fairseq_recur.ops.segments import segment_schedule, split_segments
 from tests.conftest import SMALL
 from tests.unit.test_model_properties import sentences, small, targets, true_lengths
 
@@ -37,26 +36,26 @@ LENGTHS = [1, 2, 17, 63, 64, 65]
 @pytest.mark.parametrize("target", [1, 5, 16, 40])
 def test_queries_read_the_segments_of_algorithm_1(size: int, target: int) -> None:
     queries = 23
-    plan = visits(tuple(LENGTHS), (target,) * len(LENGTHS), queries, size, CPU)
-    slots = plan.slots
+    plan = segment_schedule(tuple(LENGTHS), (target,) * len(LENGTHS), queries, size, CPU)
+    slots = plan.query_slots
     if slots is None:
         slots = torch.arange(queries).expand(len(LENGTHS), -1)
     for row, length in enumerate(LENGTHS):
         count = -(-length // size)
         for t in range(queries):
-            step = int(slots[row, t]) // plan.room
-            read = step if plan.segments is None else int(plan.segments[row, step])
+            step = int(slots[row, t]) // plan.queries_per_step
+            read = step if plan.step_segments is None else int(plan.step_segments[row, step])
             assert read == min(t * count // target, count - 1)
         assert len(set(slots[row].tolist())) == queries, "two queries in one place"
-        steps = slots[row] // plan.room
+        steps = slots[row] // plan.queries_per_step
         assert (steps[1:] - steps[:-1]).ge(0).all() and steps[0] == 0
 
 
 def test_blocks_give_the_queries_back() -> None:
-    plan = visits((17, 3, 64), (5, 5, 5), 9, 4, CPU)
+    plan = segment_schedule((17, 3, 64), (5, 5, 5), 9, 4, CPU)
     queries = torch.randn(3, 2, 9, 4)
     blocks = plan.to_blocks(queries)
-    assert blocks.shape == (3, 2, plan.steps, plan.room, 4)
+    assert blocks.shape == (3, 2, plan.steps, plan.queries_per_step, 4)
     assert torch.equal(plan.from_blocks(blocks), queries)
     assert blocks.abs().sum() == pytest.approx(float(queries.abs().sum()))
 
@@ -105,18 +104,18 @@ def stored(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The form that torch differentiates."""
     q, k, v, weight, leak, threshold = inputs
-    plan = visits((k.size(2),), (target,), q.size(2), size, CPU)
-    blocks, k, v = plan.to_blocks(q), segmented(k, size), segmented(v, size)
+    plan = segment_schedule((k.size(2),), (target,), q.size(2), size, CPU)
+    blocks, k, v = plan.to_blocks(q), split_segments(k, size), split_segments(v, size)
     mask = last_mask(inputs[1].size(2), size, k.size(2))
-    if plan.segments is not None:
-        mask = mask[:, :, plan.segments[0]]
-    steps = plan.segments, plan.steps
+    if plan.step_segments is not None:
+        mask = mask[:, :, plan.step_segments[0]]
+    steps = plan.step_segments, plan.steps
     local, _ = attend_segments(
-        blocks, visited(k, *steps), visited(v, *steps), mask[:, :, : plan.steps]
+        blocks, segments_at_steps(k, *steps), segments_at_steps(v, *steps), mask[:, :, : plan.steps]
     )
     fired = partial_products(k, v, *steps, rest=not current, clamp=clamp)
     if neuron:
-        fired = neurons(fired, weight, leak, threshold, surrogate)
+        fired = recurrent_accumulate_fire(fired, weight, leak, threshold, surrogate)
     divisor = key_norm(k.flatten(2, 3), norm)
     recurrent = torch.matmul(blocks, fired)
     recurrent = recurrent if divisor is None else recurrent / divisor.unsqueeze(2)
@@ -128,10 +127,10 @@ def recomputed(
 ) -> tuple[Tensor, Tensor]:
     """The form with a backward pass of its own."""
     q, k, v, *scalars = inputs
-    plan = visits((k.size(2),), (target,), q.size(2), size, CPU)
-    assert plan.segments is None
+    plan = segment_schedule((k.size(2),), (target,), q.size(2), size, CPU)
+    assert plan.step_segments is None
     local, recurrent = segmented_recurrent(
-        plan.to_blocks(q), segmented(k, size), segmented(v, size), *scalars, norm=norm,
+        plan.to_blocks(q), split_segments(k, size), split_segments(v, size), *scalars, norm=norm,
         rest=not current, mask=last_mask(k.size(2), size, plan.steps),
     )  # fmt: skip
     return plan.from_blocks(local), plan.from_blocks(recurrent)
@@ -189,8 +188,8 @@ def test_stored_form_knows_every_option(options: dict[str, object]) -> None:
 def test_neurons_fire_in_these_tests() -> None:
     """Otherwise equality would say little: some outputs are zero and some are not."""
     inputs = [*heads(17, 12, 2, 4), *parameters(4)]
-    k, v = segmented(inputs[1], 4), segmented(inputs[2], 4)
-    fired = neurons(partial_products(k, v, None, 5), *inputs[3:])
+    k, v = split_segments(inputs[1], 4), split_segments(inputs[2], 4)
+    fired = recurrent_accumulate_fire(partial_products(k, v, None, 5), *inputs[3:])
     assert 0.1 < float((fired > 0).double().mean()) < 0.9
 
 
@@ -200,17 +199,21 @@ def test_dropout_of_the_recomputed_form() -> None:
 
     def run(*tensors: Tensor) -> Tensor:
         torch.manual_seed(3)
-        plan = visits((12,), (6,), 6, 4, CPU)
+        plan = segment_schedule((12,), (6,), 6, 4, CPU)
         return sum(segmented_recurrent(
-            plan.to_blocks(tensors[0]), segmented(tensors[1], 4), segmented(tensors[2], 4),
+            plan.to_blocks(tensors[0]), split_segments(tensors[1], 4), split_segments(tensors[2], 4),
             *tensors[3:5], inputs[5].detach(), dropout=0.4,
         ))  # fmt: skip
 
     free = [x.detach().clone().requires_grad_() for x in inputs[:5]]
     assert torch.autograd.gradcheck(run, free)
     torch.manual_seed(3)
-    plan = visits((12,), (6,), 6, 4, CPU)
-    blocks, k, v = plan.to_blocks(inputs[0]), segmented(inputs[1], 4), segmented(inputs[2], 4)
+    plan = segment_schedule((12,), (6,), 6, 4, CPU)
+    blocks, k, v = (
+        plan.to_blocks(inputs[0]),
+        split_segments(inputs[1], 4),
+        split_segments(inputs[2], 4),
+    )
     local, recurrent = segmented_recurrent(blocks, k, v, *inputs[3:], dropout=0.4)
     whole, same = segmented_recurrent(blocks, k, v, *inputs[3:])
     assert not torch.allclose(local, whole) and torch.equal(recurrent, same)

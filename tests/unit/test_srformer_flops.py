@@ -18,7 +18,7 @@ from torch.utils.flop_counter import (
     sdpa_flop_count,
 )
 
-from fairseq_recur.ops.segments import visits
+from fairseq_recur.ops.segments import segment_schedule
 from tests.conftest import SMALL
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -123,8 +123,8 @@ def test_training(
     """Forward, and forward and backward, of the module between its projections."""
     (q, k, s), (queries, keys, values) = setting, inputs(*setting[:2])
     module = attention(q, s, form)
-    plan = visits((k,) * BATCH, (q,) * BATCH, q, s, queries.device)
-    assert plan.steps * plan.room == q, "no place may be empty"
+    plan = segment_schedule((k,) * BATCH, (q,) * BATCH, q, s, queries.device)
+    assert plan.steps * plan.queries_per_step == q, "no place may be empty"
     missing = -k % s
     keys, values = (
         nn.functional.pad(x, (0, 0, 0, missing)).unflatten(2, (-1, s)) for x in (keys, values)
@@ -143,7 +143,7 @@ def test_training(
 def test_decoding(attention: Callable[..., nn.Module], setting: tuple[int, int, int]) -> None:
     (q, k, s), beam = setting, 3
     module = attention(q, s, "auto")
-    plan = visits((k,) * BATCH, (q,) * BATCH, q, s, torch.device("cpu"))
+    plan = segment_schedule((k,) * BATCH, (q,) * BATCH, q, s, torch.device("cpu"))
     keys = torch.randn(BATCH, HEADS, plan.steps, s, WIDTH)
     kept = {}
     once = of_a_head(lambda: kept.update(module.prepare(keys, keys, plan, None, keys)))

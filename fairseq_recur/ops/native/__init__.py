@@ -1,4 +1,4 @@
-"""Code in C for what torch's operations cannot do in few enough passes over memory.
+"""C code for operations that need fewer passes over memory than torch's operations allow.
 
-It is compiled when it is first needed, and never required: each has its equal in torch.
+It is compiled on first use and optional: each function has an equivalent in torch.
 """

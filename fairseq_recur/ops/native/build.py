@@ -1,8 +1,8 @@
-"""Compile a file of C for this machine, once, and load it.
+"""Compile a C file for this machine, once, and load it.
 
-The result stays in ``$XDG_CACHE_HOME/fairseq_recur`` (``~/.cache/fairseq_recur``), under a name
-that is made of the source, the options and all that the compiler says of itself and of this
-processor: another machine with the same home folder compiles its own.
+The library is cached in ``$XDG_CACHE_HOME/fairseq_recur`` (``~/.cache/fairseq_recur``). Its name is
+a hash of the source, the options, and the compiler's description of itself and of the processor.
+Thus different machines can share a home folder.
 """
 
 import ctypes
@@ -26,20 +26,20 @@ SECONDS = 120
 
 
 class BuildError(Exception):
-    """There is no compiled code on this machine; the message says why."""
+    """The code cannot be compiled or loaded; the message gives the reason."""
 
 
 def cache_folder() -> Path:
-    """Where compiled code stays."""
+    """The folder of compiled libraries."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "fairseq_recur"
 
 
 def call(command: list[str]) -> str:
-    """What a compiler prints.
+    """Run a compiler and return its output.
 
     Raises:
-        BuildError: it fails
+        BuildError: it cannot be run or fails
     """
     try:
         done = subprocess.run(
@@ -47,7 +47,7 @@ def call(command: list[str]) -> str:
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise BuildError(
-            f"{command[0]} does not run ({error}); set CC to a compiler that does"
+            f"the C compiler {command[0]} cannot be run ({error}); set CC to a working compiler"
         ) from error
     if done.returncode:
         raise BuildError(
@@ -57,19 +57,21 @@ def call(command: list[str]) -> str:
 
 
 def openmp_of_torch() -> list[str]:
-    """The OpenMP library that torch brings along: a second one would have threads of its own."""
+    """Torch's own OpenMP library: a second one would start threads of its own."""
     return [str(p) for p in sorted((Path(torch.__file__).parent / "lib").glob("libgomp*.so*"))[:1]]
 
 
 def build(source: Path, defines: list[str]) -> Path:
-    """The library that *source* is compiled to.
+    """Compile *source* unless it is cached, and return the library's path.
 
     Raises:
-        BuildError: there is no compiler, it fails, or the folder cannot be written to
+        BuildError: the compiler is missing or fails, or the cache folder is not writable
     """
     compiler = shlex.split(os.environ.get("CC") or "cc")
     if shutil.which(compiler[0]) is None:
-        raise BuildError(f"there is no C compiler {compiler[0]} (set CC to yours)")
+        raise BuildError(
+            f"the C compiler {compiler[0]} is not installed; install it, or set CC to another one"
+        )
     options = [*OPTIONS, *defines]
     target = call([*compiler, *options, "-E", "-dM", "-x", "c", os.devnull])
     key = hashlib.sha256("\0".join([source.read_text(), *options, target]).encode()).hexdigest()
@@ -82,16 +84,16 @@ def build(source: Path, defines: list[str]) -> Path:
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             made = Path(scratch) / "made.so"
             call([*compiler, *options, "-o", str(made), str(source), *openmp_of_torch(), "-lm"])
-            os.replace(made, library)  # whole or not at all, whoever else compiles it now
+            os.replace(made, library)  # atomic, as other processes may compile it at the same time
     except OSError as error:
         raise BuildError(
-            f"{folder} cannot be written to ({error}); set XDG_CACHE_HOME to a folder that can"
+            f"the cache folder {folder} is not writable ({error}); set XDG_CACHE_HOME to one that is"
         ) from error
     return library
 
 
 def load(name: str, dtype: torch.dtype) -> ctypes.CDLL:
-    """The functions of ``NAME.c`` for numbers of a dtype.
+    """The functions of ``NAME.c`` for a dtype, float32 or float64.
 
     Raises:
         BuildError: they cannot be compiled or loaded
@@ -101,15 +103,15 @@ def load(name: str, dtype: torch.dtype) -> ctypes.CDLL:
         return ctypes.CDLL(str(path))
     except OSError as error:
         raise BuildError(
-            f"{path} cannot be loaded ({error}); remove it, and it is compiled anew"
+            f"{path} cannot be loaded ({error}); delete it, and it will be compiled again"
         ) from error
 
 
 @cache
 def library(name: str, dtype: torch.dtype) -> ctypes.CDLL | None:
-    """As `load`; None, and a line in the log, where that fails."""
+    """As `load`; logs the reason and returns None if that fails."""
     try:
         return load(name, dtype)
     except BuildError as error:
-        logger.info("%s stays with torch's operations, which are slower: %s", name, error)
+        logger.info("%s uses torch's operations, which are slower: %s", name, error)
         return None

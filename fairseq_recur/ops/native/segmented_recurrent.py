@@ -1,4 +1,4 @@
-"""Segmented recurrent attention in C: `segmented_recurrent.c` as an operation of torch.
+"""Segmented recurrent attention in C: `segmented_recurrent.c` as a torch function.
 
 Letters as in `ops/segmented_recurrent.py`.
 """
@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fairseq_recur.ops.key_norm import SMALLEST_NORM, norm_of_squares
 from fairseq_recur.ops.native.build import library
 from fairseq_recur.ops.segment_products import SegmentSoftmax
+from fairseq_recur.ops.segmented_attention import SMALLEST_NORM, norm_of_squares
 
 NAME = "segmented_recurrent"
 LANES = 16
-"""What the width of a head is a multiple of."""
+"""The head width must be a multiple of this."""
 
 _INTEGERS = "rows heads segments steps size room width rest"
 _NUMBERS = "scale leak threshold kept_scale"
@@ -29,7 +29,7 @@ _REST = (
 
 
 class Job(ctypes.Structure):
-    """What the functions are given; the comments are in the C file."""
+    """The arguments of the C functions, which the C file describes."""
 
     _fields_ = [
         *((name, ctypes.c_int64) for name in _INTEGERS.split()),
@@ -41,15 +41,15 @@ class Job(ctypes.Structure):
     ]
 
     def put(self, **tensors: Tensor | None) -> None:
-        """Point to contiguous tensors, which must live until the work is done."""
+        """Set pointers to contiguous tensors, which must stay alive during `run`."""
         for name, tensor in tensors.items():
             if tensor is not None:
                 assert tensor.is_contiguous() and tensor.device.type == "cpu"
                 setattr(self, name, tensor.data_ptr())
 
     def run(self, name: str, example: Tensor) -> None:
-        """Call a function with the scratch that it needs."""
-        functions = library(NAME, example.dtype)
+        """Call a C function with scratch memory in the dtype of *example*."""
+        functions: Any = library(NAME, example.dtype)
         functions.scratch_size.restype = ctypes.c_int64
         backward = ctypes.c_int64(name == "backward")
         self.scratch_size = functions.scratch_size(ctypes.byref(self), backward)
@@ -58,17 +58,17 @@ class Job(ctypes.Structure):
         getattr(functions, name)(ctypes.byref(self))
 
 
-def runs_on(queries: Tensor) -> bool:
-    """Whether the compiled code knows such queries, and there is any on this machine."""
+def supports(queries: Tensor) -> bool:
+    """Whether compiled code is available for queries of this device, dtype and width."""
     known = queries.device.type == "cpu" and queries.dtype in (torch.float32, torch.float64)
     known = known and queries.size(-1) % LANES == 0 and queries.numel() > 0
     return known and library(NAME, queries.dtype) is not None
 
 
 class CompiledSegmentedRecurrent(torch.autograd.Function):
-    """As `ops.segmented_recurrent.SegmentedRecurrent`, for queries that *scale* is still to scale.
+    """As `ops.segmented_recurrent.SegmentedRecurrent`, for unscaled queries and their *scale*.
 
-    Its mask is (B, N, 1, s), one for all heads of a sentence.
+    The mask is (B, N, 1, s), shared by all heads of a sentence.
     """
 
     @staticmethod
@@ -124,7 +124,7 @@ class CompiledSegmentedRecurrent(torch.autograd.Function):
         )  # fmt: skip
         job.run("backward", queries)
         grad_weight = grad_weight.sum(0)
-        # O_R stays as it is when W and thr grow by the same factor (Euler's theorem).
+        # O_R does not change when W and thr are scaled by the same factor (Euler's theorem).
         grad_threshold = -(weight * grad_weight).sum() / options[2]
         return (*grads, grad_weight, grad_leak.sum(), grad_threshold, None, None, None, None)
 
@@ -140,7 +140,7 @@ def new_job(
     rest: bool,
     softmax: SegmentSoftmax,
 ) -> Job:
-    """What forward and backward pass have in common."""
+    """The arguments that forward and backward pass share."""
     (rows, steps, room, width), (_, segments, size, _) = queries.size(), keys.size()
     mask, kept = softmax.mask, softmax.kept
     job = Job(

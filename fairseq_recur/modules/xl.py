@@ -1,0 +1,65 @@
+"""Self-attention with the relative positions of Transformer-XL (Dai et al. 2019)."""
+
+import torch
+from fairseq.models.transformer import TransformerConfig
+from torch import Tensor, nn
+
+from fairseq_recur.modules.mixture import Mixture
+from fairseq_recur.modules.part import Part
+from fairseq_recur.modules.self_attention import SelfAttention
+from fairseq_recur.ops.precision import at_least_float32
+from fairseq_recur.ops.relative_positions import sinusoids, xl_map
+
+
+class SinusoidalLags(Part, nn.Module):
+    """W_r, u and v of Dai et al. 2019, section 3.3.
+
+    Args:
+        slot: the slot of the attention that it belongs to
+        width: C, the channels of the sinusoids
+        heads: H
+        head_width: D
+        causal: whether later keys are hidden
+    """
+
+    def __init__(self, slot: str, width: int, heads: int, head_width: int, causal: bool) -> None:
+        super().__init__()
+        self.slot, self.width, self.causal = slot, width, causal
+        self.heads = heads
+        self.key_proj = nn.Linear(width, heads * head_width, bias=False)
+        self.content_bias = nn.Parameter(torch.empty(heads, head_width))
+        self.position_bias = nn.Parameter(torch.empty(heads, head_width))
+        nn.init.xavier_uniform_(self.key_proj.weight)
+        for bias in (self.content_bias, self.position_bias):
+            nn.init.normal_(bias, std=0.02)
+
+    def keys(self, queries: int, keys: int) -> Tensor:
+        """W_r R for the lags S - 1, S - 2, ..., of later keys only where they are seen: (H, N, D)."""
+        last = -1 if self.causal else -queries
+        weight = self.key_proj.weight
+        lags = torch.arange(keys - 1, last, -1, device=weight.device)
+        table = sinusoids(lags.to(at_least_float32(weight).dtype), self.width).to(weight.dtype)
+        return self.key_proj(table).unflatten(1, (self.heads, -1)).transpose(0, 1)
+
+
+class XLSelfAttention(SelfAttention):
+    """softmax(((Q + u) K^T + (Q + v) (W_r R)^T) / sqrt(D) + mask) V (Dai et al. 2019, section 3.3).
+
+    Args:
+        cfg: the host's configuration
+        side: "encoder" or "decoder"
+        mixture: mixed with the map, or None
+    """
+
+    def __init__(self, cfg: TransformerConfig, side: str, mixture: Mixture | None) -> None:
+        super().__init__(cfg, side, mixture)
+        width = getattr(cfg, side).embed_dim
+        self.positions = SinusoidalLags(
+            f"{side} self-attention", width, self.num_heads, self.head_dim, self.causal
+        )
+
+    def weights(self, query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
+        """As in `SelfAttention.weights`."""
+        terms = self.positions
+        keys = terms.keys(query.size(2), key.size(2))
+        return xl_map(query, key, keys, terms.content_bias, terms.position_bias, mask, self.scale)

@@ -1,0 +1,12 @@
+"""The papers written as loops: the executable specification. Imported by tests only.
+
+There is no batching, no masking and no optimization: a sentence is the list of its real tokens,
+a state is a vector. Every function computes in the dtype of its inputs and is differentiable.
+"""
+
+# ruff: noqa: F403 (tests read each reference as `naive.NAME`)
+
+from fairseq_recur.ops.naive.attention import *
+from fairseq_recur.ops.naive.recurrence_encoder import *
+from fairseq_recur.ops.naive.rsa import *
+from fairseq_recur.ops.naive.srformer import *

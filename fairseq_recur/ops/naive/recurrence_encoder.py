@@ -1,0 +1,161 @@
+"""The recurrence encoder of Hao et al. 2019 as loops over one sentence."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from fairseq_recur.ops.naive.attention import softmax_sum
+
+Norm = Callable[[Tensor], Tensor]
+
+
+def mean_of_real_tokens(tokens: list[Tensor]) -> Tensor:
+    """The initial state of Hao et al. 2019, section 3.1: the mean of a sentence's tokens."""
+    total = torch.zeros_like(tokens[0])
+    for token in tokens:
+        total = total + token
+    return total / len(tokens)
+
+
+def additive_attention(
+    query: Tensor, keys: list[Tensor], score: Tensor, values: list[Tensor]
+) -> Tensor:
+    """Additive attention of one projected query over a sentence (Bahdanau et al. 2015)."""
+    energies = [score.dot(torch.tanh(query + key)) for key in keys]
+    return softmax_sum(energies, values)
+
+
+def gru(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor) -> Tensor:
+    """One GRU step on vectors x (I,) and h (C,); only the candidate has a bias (C,)."""
+    width = h.numel()
+    w_xr, w_xz, w_xn = w_x[:width], w_x[width : 2 * width], w_x[2 * width :]
+    w_hr, w_hz, w_hn = w_h[:width], w_h[width : 2 * width], w_h[2 * width :]
+    reset = torch.sigmoid(w_xr.mv(x) + w_hr.mv(h))
+    update = torch.sigmoid(w_xz.mv(x) + w_hz.mv(h))
+    candidate = torch.tanh(w_xn.mv(x) + bias + reset * w_hn.mv(h))
+    return (1 - update) * candidate + update * h
+
+
+def arn_chain(
+    attend: Callable[[Tensor], Tensor],
+    h0: Tensor,
+    w_x: Tensor,
+    w_h: Tensor,
+    bias: Tensor,
+    steps: int,
+) -> list[Tensor]:
+    """One attentive recurrent network (Hao et al., eqs. 12-13): [h_1, ..., h_R]."""
+    states, h = [], h0
+    for _ in range(steps):
+        h = gru(attend(h), h, w_x, w_h, bias)
+        states.append(h)
+    return states
+
+
+def biarn(
+    attend: Callable[[Tensor], Tensor],
+    h0: tuple[Tensor, Tensor],
+    w_x: Tensor,
+    w_h: Tensor,
+    bias: Tensor,
+    steps: int,
+) -> Tensor:
+    """Two chains with separate GRUs; the second one in reverse order: (R, 2C)."""
+    first = arn_chain(attend, h0[0], w_x[0], w_h[0], bias[0], steps)
+    second = arn_chain(attend, h0[1], w_x[1], w_h[1], bias[1], steps)
+    return torch.stack([torch.cat([first[t], second[steps - 1 - t]]) for t in range(steps)])
+
+
+def torch_gru(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, b_x: Tensor, b_h: Tensor) -> Tensor:
+    """One step of `torch.nn.GRU`, which has two biases, on vectors."""
+    xr, xz, xn = (w_x.mv(x) + b_x).chunk(3)
+    hr, hz, hn = (w_h.mv(h) + b_h).chunk(3)
+    reset, update = torch.sigmoid(xr + hr), torch.sigmoid(xz + hz)
+    candidate = torch.tanh(xn + reset * hn)
+    return (1 - update) * candidate + update * h
+
+
+def birnn(
+    tokens: list[Tensor],
+    h0: tuple[Tensor, Tensor],
+    forward_weights: tuple[Tensor, Tensor, Tensor, Tensor],
+    backward_weights: tuple[Tensor, Tensor, Tensor, Tensor],
+) -> Tensor:
+    """Bidirectional RNN over the real tokens (Hao et al., eqs. 9-11): (length, 2C)."""
+    forward, h = [], h0[0]
+    for token in tokens:
+        h = torch_gru(token, h, *forward_weights)
+        forward.append(h)
+    backward, h = [], h0[1]
+    for token in reversed(tokens):
+        h = torch_gru(token, h, *backward_weights)
+        backward.append(h)
+    backward.reverse()
+    return torch.stack([torch.cat(pair) for pair in zip(forward, backward)])
+
+
+def gated_sum(d: Tensor, r: Tensor, w_d: Tensor, w_r: Tensor, bias: Tensor) -> Tensor:
+    """The sum lam D + (1 - lam) R for one position (Hao et al., eqs. 15 and 17)."""
+    lam = torch.sigmoid(w_d.mv(d) + w_r.mv(r) + bias)
+    return lam * d + (1 - lam) * r
+
+
+def multi_column(e: Tensor, r: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """The projected concatenation of both encoders' outputs at one position (Chen et al. 2018)."""
+    total = bias
+    for column, value in zip(weight.t(), [*e, *r]):
+        total = total + column * value
+    return total
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> Tensor:
+    """Layer normalisation of one vector (Ba et al. 2016)."""
+    mean = x.sum() / x.numel()
+    variance = ((x - mean) ** 2).sum() / x.numel()
+    return (x - mean) / torch.sqrt(variance + eps) * weight + bias
+
+
+def sublayer(x: Tensor, output: Callable[[Tensor], Tensor], norm: Norm, before: bool) -> Tensor:
+    """LN(output(x) + x), or with pre-norm (*before*) output(LN(x)) + x."""
+    return output(norm(x)) + x if before else norm(output(x) + x)
+
+
+def recurrence_layer(
+    tokens: list[Tensor],
+    recurrence: Callable[[list[Tensor]], list[Tensor]],
+    feed_forward: Callable[[Tensor], Tensor],
+    norms: tuple[Norm, Norm],
+    first: bool,
+    before: bool,
+) -> list[Tensor]:
+    """One layer of the recurrence encoder, where *recurrence* is REC (Hao et al., eqs. 7-8).
+
+    The first layer has no residual connection around REC.
+    """
+    norm_c, norm_h = norms
+    states = recurrence([norm_c(t) for t in tokens] if before else tokens)
+    if not first:
+        states = [state + token for state, token in zip(states, tokens)]
+    if not before:
+        states = [norm_c(state) for state in states]
+    return [sublayer(c, feed_forward, norm_h, before) for c in states]
+
+
+def stack(
+    c: Tensor, d: Tensor, attend: Callable[[Tensor], Tensor], norm: Norm, before: bool
+) -> Tensor:
+    """The feed-forward network's input under stack fusion (Hao et al., eq. 18)."""
+    return sublayer(d, attend, norm, before)
+
+
+def gate(
+    c: Tensor,
+    d: Tensor,
+    attend: Callable[[Tensor], Tensor],
+    norm: Norm,
+    before: bool,
+    weights: tuple[Tensor, Tensor, Tensor],
+) -> Tensor:
+    """The feed-forward network's input under gated-sum fusion (Hao et al., eqs. 14, 15, 17)."""
+    return gated_sum(d, sublayer(c, attend, norm, before), *weights)

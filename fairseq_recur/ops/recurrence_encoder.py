@@ -1,0 +1,129 @@
+"""The recurrence encoder of Hao et al. 2019: attentive recurrent network, GRU and gated sum."""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fairseq_recur.ops.precision import at_least_float32, no_autocast
+
+
+def additive_attention(
+    query: Tensor,
+    keys: Tensor,
+    score: Tensor,
+    values: Tensor,
+    padding_mask: Tensor | None = None,
+    dropout: float = 0.0,
+) -> Tensor:
+    """The sum c = sum_j alpha_j v_j with alpha = softmax_j(score . tanh(query + key_j)).
+
+    Bahdanau et al. 2015 as the ``ATT`` of Hao et al. 2019, eq. 13. Queries and keys are projected
+    by the caller, who projects the keys once for all steps.
+
+    Args:
+        query: (B, N, A) projected states, one per chain
+        keys: (B, S, A) projected source
+        score: (A,)
+        values: (B, S, C), the source itself
+        padding_mask: (B, S) bool, True at padding, or None
+        dropout: probability of dropping a weight (0 outside training)
+
+    Returns:
+        (B, N, C) in the dtype of *values*; softmax and sum in float32 under half precision. For a
+        sentence without real tokens, the mean of its values
+    """
+    energy = torch.tanh(query.unsqueeze(2) + keys.unsqueeze(1)) @ score  # (B, N, S)
+    if padding_mask is not None:
+        energy = energy.masked_fill(padding_mask.unsqueeze(1), torch.finfo(energy.dtype).min)
+    with no_autocast(values):
+        weights = F.dropout(torch.softmax(at_least_float32(energy), dim=-1), dropout)
+        return torch.bmm(weights, at_least_float32(values)).to(values.dtype)
+
+
+def gru_step(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor) -> Tensor:
+    """One step of N independent GRUs: h' = (1 - z) * n + z * h (Cho et al. 2014, torch's gate order).
+
+    ``r, z = sigma(W x + U h)`` and ``n = tanh(W_n x + b + r * (U_n h))``. Only the candidate n has
+    a bias, as in the THUMT cell that agrees with the paper's parameter counts. The reset gate acts
+    after the product with U_n, as in torch.
+
+    Args:
+        x: (N, B, I) inputs
+        h: (N, B, C) states
+        w_x: (N, 3C, I) input weights of r, z and n
+        w_h: (N, 3C, C) recurrent weights of r, z and n
+        bias: (N, C) of the candidate
+
+    Returns:
+        (N, B, C) new states
+    """
+    x_r, x_z, x_n = torch.bmm(x, w_x.transpose(1, 2)).chunk(3, dim=-1)
+    h_r, h_z, h_n = torch.bmm(h, w_h.transpose(1, 2)).chunk(3, dim=-1)
+    r = torch.sigmoid(x_r + h_r)
+    z = torch.sigmoid(x_z + h_z)
+    n = torch.tanh(x_n + bias.unsqueeze(1) + r * h_n)
+    return n + z * (h - n)
+
+
+def attentive_recurrence(
+    attend: Callable[[Tensor], Tensor],
+    h0: Tensor,
+    w_x: Tensor,
+    w_h: Tensor,
+    bias: Tensor,
+    steps: int,
+    lengths: Tensor | None = None,
+) -> Tensor:
+    """Bidirectional ARN: h_t = GRU(c_t, h_{t-1}), c_t = ATT(h_{t-1}, H) (Hao et al., eqs. 12-13).
+
+    Both chains run R steps from their initial states, in one batch. Attention chooses the inputs
+    of both chains, so only the output order makes the second one "backward": its t-th state is
+    output R + 1 - t.
+
+    Args:
+        attend: maps (B, 2, C) states to (B, 2, I) contexts
+        h0: (2, B, C) initial states
+        w_x, w_h, bias: the two GRUs, as in `gru_step` with N = 2
+        steps: R
+        lengths: (B,) int64, steps of each sentence, at most R; None if all have R
+
+    Returns:
+        (B, R, 2C), zero after a sentence's last step
+    """
+    states, h = [], h0
+    for _ in range(steps):
+        context = attend(h.transpose(0, 1)).transpose(0, 1)  # (2, B, I)
+        h = gru_step(context, h, w_x, w_h, bias)
+        states.append(h)
+    forward, backward = torch.stack(states, dim=2)  # (B, R, C) each
+    if lengths is None:
+        return torch.cat([forward, backward.flip(1)], dim=-1)
+    place = torch.arange(steps, device=h0.device)
+    mirrored = (lengths.unsqueeze(1) - 1 - place).clamp(min=0).unsqueeze(-1)
+    both = torch.cat([forward, backward.gather(1, mirrored.expand_as(backward))], dim=-1)
+    return both.masked_fill((place >= lengths.unsqueeze(1)).unsqueeze(-1), 0.0)
+
+
+def gate(d: Tensor, r: Tensor, w_d: Tensor, w_r: Tensor, bias: Tensor) -> Tensor:
+    """The gate lam = sigma(W_d D + W_r R + b), (..., G) (Hao et al., eqs. 15 and 17)."""
+    return torch.sigmoid(d @ w_d.t() + r @ w_r.t() + bias)
+
+
+def gated_sum(d: Tensor, r: Tensor, w_d: Tensor, w_r: Tensor, bias: Tensor) -> Tensor:
+    """The sum lam * D + (1 - lam) * R with the `gate` lam (Hao et al. 2019, eqs. 14, 15 and 17).
+
+    A gate of exactly 1 returns D bit for bit.
+
+    Args:
+        d: (..., C), output of the attention over the Transformer encoder
+        r: (..., C), output of the attention over the recurrence encoder
+        w_d, w_r: (G, C), with G = C for one gate per channel or G = 1 for a scalar gate
+        bias: (G,)
+
+    Returns:
+        (..., C)
+    """
+    lam = gate(d, r, w_d, w_r, bias)
+    return lam * d + (1 - lam) * r
