@@ -6,7 +6,7 @@ Options that only fairseq reads are left to fairseq.
 from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import Field, fields
-from typing import Any
+from typing import Any, cast
 
 from fairseq.dataclass import FairseqDataclass
 
@@ -44,11 +44,12 @@ def check_config(
         or name in {slot.option for slot in slots}
         or name in declared(_OfTheModel)
     }
-    problems = list(unknown_choices(cfg, ours)) or list(out_of_range(cfg, ours))
+    problems = list(unknown_choices(cfg, ours))
     if not problems:
         chosen = list(parts.chosen_parts(cfg))
         explicit = set() if loaded else explicitly_set(cfg, defaults)
         problems = [
+            *out_of_range(cfg, ours),
             *without_effect(cfg, ours, owners, chosen, explicit),
             *(p for side, part in chosen for p in problems_of(part, cfg, side)),
             *combinations(cfg),
@@ -79,7 +80,7 @@ def unknown_choices(cfg: Namespace, options: "dict[str, Field[Any]]") -> Iterato
     """Values that are not among an option's choices."""
     for name, option in options.items():
         if hasattr(option.type, "__members__"):
-            choices = [e.value for e in option.type]
+            choices = [e.value for e in cast(Any, option.type)]
             if getattr(cfg, name) not in choices:
                 yield f"{flag(name)} {getattr(cfg, name)}: choose one of {', '.join(choices)}"
 

@@ -5,7 +5,7 @@ from collections import defaultdict
 from typing import Any
 
 from fairseq.models import BaseFairseqModel
-from torch import Tensor
+from torch import Tensor, nn
 
 from fairseq_recur import compat
 from fairseq_recur.modules.part import Part
@@ -72,7 +72,7 @@ def part_weights(model: BaseFairseqModel) -> dict[str, dict[str, Weights]]:
     """The weights that a stock Transformer lacks: {slot: {part's name: {key: weight}}}."""
     weights: dict[str, dict[str, Weights]] = defaultdict(dict)
     for name, module in model.named_modules():
-        if isinstance(module, Part):
+        if isinstance(module, Part) and isinstance(module, nn.Module):
             weights[module.slot][name] = module.state_dict(prefix=name + ".")
     return weights
 

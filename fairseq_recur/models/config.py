@@ -7,7 +7,7 @@ recipe for the stock model keeps its meaning, then the slots and the options of 
 
 from collections.abc import Iterator
 from dataclasses import MISSING, dataclass, field, fields, make_dataclass
-from typing import Any, Optional
+from typing import Any, Optional, cast
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models.transformer import TransformerConfig
@@ -95,15 +95,15 @@ def encoder_decoder_slots() -> list[Slot]:
             "cross_attention",
             parts.CROSS_ATTENTION,
             "dot",
-            "the decoder's attention over the encoder: dot (standard), srformer (Long et al. 2023), "
-            "and for comparison segmented, xl, global",
+            "the decoder's attention over the encoder: dot (standard), srformer (Long et al. "
+            "2023), and for comparison segmented, xl, global",
         ),
         Slot(
             "recurrence",
             parts.RECURRENCE,
             parts.NONE,
-            "recurrence encoder (Hao et al. 2019): bidirectional GRU (birnn) or attentive recurrent "
-            "network (biarn)",
+            "recurrence encoder (Hao et al. 2019): bidirectional GRU (birnn) or attentive "
+            "recurrent network (biarn)",
             (parts.NONE,),
         ),
         Slot(
@@ -154,13 +154,14 @@ def host_fields() -> Iterator[DataclassField]:
     """The options of fairseq's Transformer, flat."""
     for outer in fields(TransformerConfig):
         nested = isinstance(outer.type, type) and issubclass(outer.type, FairseqDataclass)
-        for inner in fields(outer.type) if nested else [outer]:
+        inners = fields(cast(Any, outer.type)) if nested else (outer,)
+        for inner in inners:
             name = f"{outer.name}_{inner.name}" if nested else inner.name
             if inner.name == "_name" or name in LEFT_OUT:
                 continue
             default = FOLLOWS.get(name, inner.default)
             if default is MISSING:
-                default = inner.default_factory()
+                default = cast(Any, inner).default_factory()
             metadata = dict(inner.metadata)
             if nested:
                 metadata["help"] = f"{outer.name.replace('_', ' ')}: {metadata['help']}"

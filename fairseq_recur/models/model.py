@@ -1,7 +1,7 @@
 """The one encoder-decoder whose parts are exchangeable."""
 
 from argparse import ArgumentParser, Namespace
-from typing import Any
+from typing import Any, cast
 
 from fairseq.data import Dictionary
 from fairseq.dataclass import FairseqDataclass
@@ -23,7 +23,8 @@ from fairseq_recur.modules.t5 import is_t5
 
 def plain_options(cfg: DictConfig) -> Namespace:
     """A model's configuration as a flat namespace of plain values."""
-    return Namespace(**OmegaConf.to_container(cfg, resolve=True, enum_to_str=True))
+    options = OmegaConf.to_container(cfg, resolve=True, enum_to_str=True)
+    return Namespace(**cast(dict[str, Any], options))
 
 
 class RecurrentTransformerModel(RecurrentModel, TransformerModelBase):

@@ -31,8 +31,8 @@ class MonitoringOptions:
 
     monitor_interval: int = option(
         10,
-        "updates between two observations of the recurrent parts: gates, spikes, norms and the time "
-        "of an update in the training log and TensorBoard; 0: none",
+        "updates between two observations of the recurrent parts: gates, spikes, norms and the "
+        "time of an update in the training log and TensorBoard; 0: none",
     )
 
 

@@ -129,10 +129,10 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 LANGUAGE_MODELS: dict[str, dict[str, Any]] = {
-    "rsa_transformer_lm": dict(decoder_self_attention="rsa"),
+    "rsa_transformer_lm": {"decoder_self_attention": "rsa"},
 }
 
-KINDS: tuple[tuple[dict[str, dict[str, Any]], type, Callable[..., type[FairseqDataclass]]], ...] = (
+KINDS: tuple[tuple[dict[str, dict[str, Any]], Any, Callable[..., type[FairseqDataclass]]], ...] = (
     (PRESETS, RecurrentTransformerModel, encoder_decoder_config),
     (LANGUAGE_MODELS, RsaLanguageModel, language_model_config),
 )

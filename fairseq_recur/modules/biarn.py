@@ -89,7 +89,11 @@ class SharedMultiheadAttention(nn.Module):
         return dot_product_attention(query, keys, values, visible_keys(padding_mask))
 
 
-ATTENTION = {"additive": SharedAdditiveAttention, "multihead": SharedMultiheadAttention}
+SharedAttention = SharedAdditiveAttention | SharedMultiheadAttention
+ATTENTION: dict[str, type[SharedAttention]] = {
+    "additive": SharedAdditiveAttention,
+    "multihead": SharedMultiheadAttention,
+}
 
 
 class BiARN(GatedRecurrence):
@@ -120,7 +124,8 @@ class BiARN(GatedRecurrence):
         super().__init__(input_dim, state_dim, cfg)
         self.steps = cfg.recurrence_steps
         self.keeps_length = cfg.recurrence_steps < 0
-        self.attention = ATTENTION[cfg.recurrence_attention](input_dim, state_dim, cfg)
+        attention = ATTENTION[cfg.recurrence_attention]
+        self.attention: SharedAttention = attention(input_dim, state_dim, cfg)
         context_dim = self.attention.context_dim
         self.w_x = nn.Parameter(torch.empty(2, 3 * state_dim, context_dim))
         self.w_h = nn.Parameter(torch.empty(2, 3 * state_dim, state_dim))

@@ -32,7 +32,8 @@ class BiRNN(GatedRecurrence):
 
     def recurrent_weights(self) -> Iterable[Tensor]:
         """As in `GatedRecurrence`."""
-        return self.gru.weight_hh_l0, self.gru.weight_hh_l0_reverse
+        names = "weight_hh_l0", "weight_hh_l0_reverse"
+        return [self.gru.get_parameter(name) for name in names]
 
     def states(self, x: Tensor, padding: Padding | None) -> Tensor:
         """(B, S, I) and its padding to (B, S, 2C), zero at padding."""

@@ -87,6 +87,7 @@ class DecoderLayer(TransformerDecoderLayerBase):
         """The self-attention with fairseq's options around it: (T, B, C) of the same."""
         options = {}
         if self.cross_self_attention:
+            assert context.encoder_out is not None
             saved = self.self_attn._get_input_buffer(context.incremental_state)
             cached = context.incremental_state is not None and "prev_key" in saved
             options["source"] = x if cached else torch.cat((context.encoder_out, x), dim=0)

@@ -30,8 +30,8 @@ class StackFusion(MonitoredModule, Part, nn.Module):
 
         recurrence_fused_layers: str = option(
             "top",
-            "decoder layers that read the recurrence encoder: the top one (top), all of them (all), "
-            "or a number N of layers counted from the top",
+            "decoder layers that read the recurrence encoder: the top one (top), all of them "
+            "(all), or a number N of layers counted from the top",
         )
 
     slot = "recurrence"

@@ -56,7 +56,7 @@ class ToeplitzMatrix(LagMixture):
     def row_sum(self) -> Tensor:
         """As in `Mixture.row_sum`."""
         sides = [at_least_float32(s) for s in (self.past, self.future) if s is not None]
-        return sum(side.abs().sum(dim=1) for side in sides).max()
+        return torch.stack([side.abs().sum(dim=1) for side in sides]).sum(dim=0).max()
 
     def product(self, values: Tensor, padding: Tensor | None, form: str) -> Tensor:
         """P V; the chunked form is a band, as far as there are learned lags."""

@@ -261,8 +261,8 @@ class LagMixture(Mixture):
         yield from super().problems(cfg, side)
         if cfg.rsa_dropout == "mixed" and cfg.rsa_form not in ("auto", "mixed"):
             yield (
-                f"--rsa-dropout mixed drops entries of a mixed map, which --rsa-form {cfg.rsa_form} "
-                "does not have; choose --rsa-form mixed or auto"
+                f"--rsa-dropout mixed drops entries of a mixed map, which --rsa-form "
+                f"{cfg.rsa_form} does not have; choose --rsa-form mixed or auto"
             )
 
     def kernels(self, length: int) -> tuple[Tensor, Tensor | None]:

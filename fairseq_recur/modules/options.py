@@ -6,7 +6,7 @@ a subclass of a part inherits them.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
 LARGEST = 2**31 - 1
@@ -53,8 +53,3 @@ def declared(part: Any) -> "dict[str, Field[Any]]":
 def flag(name: str) -> str:
     """The command-line flag of an option: ``segment_size`` is ``--segment-size``."""
     return "--" + name.replace("_", "-")
-
-
-def default_of(option: "Field[Any]") -> Any:
-    """An option's default."""
-    return option.default if option.default is not MISSING else option.default_factory()  # type: ignore[misc]

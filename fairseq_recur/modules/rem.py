@@ -70,6 +70,10 @@ class RecurrenceEncodingMatrices(LagMixture):
             math.pi / 4, "initial angle theta of the cyclical heads, in radians", (-1e4, 1e4)
         )
 
+    sine: Tensor
+    dilation: Tensor
+    back: Tensor
+
     def __init__(self, cfg: TransformerConfig, side: str) -> None:
         heads = getattr(cfg, side).attention_heads
         spec = parse_rem_heads(cfg.rsa_heads, cfg.rsa_dilations, heads)
@@ -77,7 +81,7 @@ class RecurrenceEncodingMatrices(LagMixture):
         self.max_power = cfg.rsa_max_power
         regular = spec.counts[0], spec.counts[3]
         tied = not cfg.rsa_untie_conjugates
-        self.pairs = [cyclical_pairs(*spec.counts[i : i + 2], tied) for i in (1, 4)]
+        self.pairs = [cyclical_pairs(spec.counts[i], spec.counts[i + 1], tied) for i in (1, 4)]
         cyclical = [max((*c, *s, -1)) + 1 for c, s in self.pairs]
         self.regular, self.cyclical = regular, cyclical
         if sum(regular):

@@ -61,7 +61,11 @@ class SegmentRNNs(MonitoredModule, Part, nn.Module):
 
     def monitored(self) -> dict[str, Tensor]:
         """The `recurrent_norm` of both."""
-        return {"recurrent_norm": recurrent_norm(r.weight_hh_l0 for r in (self.keys, self.values))}
+        return {
+            "recurrent_norm": recurrent_norm(
+                r.get_parameter("weight_hh_l0") for r in (self.keys, self.values)
+            )
+        }
 
     def forward(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Their states at each position, (B, H, N, s, D) of the same; carried across segments."""

@@ -22,7 +22,7 @@ from fairseq_recur.ops.segments import (
 )
 
 PreparedSource = dict[str, Tensor]
-"""What a layer computes from the source, for each step of the schedule: (B, H or 1, N or 1, ...)."""
+"""What a layer computes from the source, per step of the schedule: (B, H or 1, N or 1, ...)."""
 
 TARGET_LENGTHS = ("fixed", "ratio", "reference")
 
@@ -56,7 +56,7 @@ class Segments:
     step: Tensor | None = None
 
     def cut(self, x: Tensor) -> Tensor:
-        """Keys or values in segments, zero where there is no token: (U, H, S', D) to (..., M, s, D)."""
+        """Keys or values in segments, zero at padding: (U, H, S', D) to (U, H, M, s, D)."""
         if self.missing is not None:
             x = x.masked_fill(self.missing[:, None, :, None], 0.0)
         return split_segments(x, self.states.size(3))

@@ -193,7 +193,9 @@ class SRformerAttention(SegmentedAttention):
             _, weights = super().attend(queries * self.scaling, source)
         with no_autocast(queries):
             local, recurrent = segmented_recurrent(
-                *(at_least_float32(x) for x in (queries, keys, values)),
+                at_least_float32(queries),
+                at_least_float32(keys),
+                at_least_float32(values),
                 *self.neuron.values(),
                 self.norm,
                 self.rest,

@@ -110,6 +110,8 @@ class RelativePositionBias(nn.Module):
         side: "encoder", where half of the buckets are for later keys, or "decoder"
     """
 
+    starts: Tensor
+
     def __init__(self, cfg: TransformerConfig, side: str) -> None:
         super().__init__()
         self.bidirectional = side == "encoder"

@@ -34,7 +34,7 @@ class SinusoidalLags(Part, nn.Module):
             nn.init.normal_(bias, std=0.02)
 
     def keys(self, queries: int, keys: int) -> Tensor:
-        """W_r R for the lags S - 1, S - 2, ..., of later keys only where they are seen: (H, N, D)."""
+        """W_r R for the lags S - 1, S - 2, ..., below 0 only where they are seen: (H, N, D)."""
         last = -1 if self.causal else -queries
         weight = self.key_proj.weight
         lags = torch.arange(keys - 1, last, -1, device=weight.device)

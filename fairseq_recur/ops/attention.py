@@ -127,4 +127,6 @@ def directional_attention(
     """
     masks = directional_masks(query, mask)
     halves = zip(*(x.chunk(2, dim=1) for x in (query, key, value)), masks)
-    return torch.cat([dot_product_attention(*half, dropout, scale=scale) for half in halves], dim=1)
+    return torch.cat(
+        [dot_product_attention(q, k, v, m, dropout, scale=scale) for q, k, v, m in halves], dim=1
+    )
