@@ -98,7 +98,7 @@ DECODER_VARIANTS: dict[str, list[str]] = {
     "dilated-chunked": (
         "--rsa-heads 0,0,0,0,1,1 --rsa-dilations 3,2 --rsa-form chunked --rsa-max-power 0"
     ).split(),
-    "own-angles": "--rsa-heads 0,1,1,0,0,0 --rsa-share none --rsa-max-power 0".split(),
+    "own-angles": "--rsa-heads 0,1,1,0,0,0 --rsa-untie-conjugates --rsa-max-power 0".split(),
     "capped": ["--rsa-max-power", "2"],
     "capped-chunked": "--rsa-max-power 2 --rsa-form chunked".split(),
     "some-heads": "--rsa-heads 1,0,0,0,0,0 --rsa-dropout mixed".split(),
@@ -126,7 +126,7 @@ SRFORMER_VARIANTS: dict[str, list[str]] = {
     ).split(),
     "ratio-sigma-pre-norm": (
         "--segment-size 2 --target-length-mode ratio --target-ratio 0.7 --srformer-norm frobenius "
-        "--srformer-sigma --encoder-normalize-before --decoder-normalize-before"
+        "--srformer-learned-mix --encoder-normalize-before --decoder-normalize-before"
     ).split(),
     "clamp-surrogate": [
         *SEGMENTS,

@@ -69,7 +69,7 @@ class AccumulateFire(MonitoredModule, Part, nn.Module):
         """
         weight, leak, threshold = self.values()
         membrane = torch.matmul(partial, weight.t())
-        scan_(membrane.flatten(0, 1), float(leak), float(threshold))
+        scan_(membrane.flatten(0, 1), leak, threshold)
         padding = None if past_last is None else past_last[:, None, :, None, None]
         self.observe("spike", membrane > threshold, padding)
         self.observe("membrane", membrane / threshold, padding)

@@ -16,13 +16,14 @@ SURROGATE_HEIGHT = 0.3
 
 
 def scan_(
-    inputs: Tensor, leak: float, threshold: float, out: Tensor | None = None
+    inputs: Tensor, leak: Tensor, threshold: Tensor, out: Tensor | None = None
 ) -> Tensor | None:
     """All steps, without gradients; replaces *inputs* by the memory before each step's reset.
 
     Args:
         inputs: x, (R, N, D, D)
-        leak, threshold: the neuron's scalars, the threshold positive
+        leak, threshold: the neuron's scalars, the threshold positive; as tensors, so that a GPU
+            does not wait for the host
         out: receives thr out = relu(mem - thr), in the same shape; None if it is not needed
 
     Returns:
@@ -30,11 +31,11 @@ def scan_(
     """
     memory, signs = torch.zeros_like(inputs[:, 0]), torch.empty_like(inputs[:, 0])
     for step in range(inputs.size(1)):
-        state = inputs[:, step].add_(memory, alpha=leak)
+        state = inputs[:, step].add_(memory.mul_(leak))
         fired = signs if out is None else out[:, step]
         torch.sub(state, threshold, out=fired).relu_()
         # torch.sign is several times as fast as a comparison.
-        torch.sub(state, torch.sign(fired, out=signs), alpha=threshold, out=memory)
+        torch.sub(state, torch.sign(fired, out=signs).mul_(threshold), out=memory)
     return out
 
 

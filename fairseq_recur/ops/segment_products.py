@@ -15,10 +15,10 @@ GROUPS = 2
 
 @dataclass(frozen=True)
 class Neuron:
-    """The accumulate-and-fire neuron's learned scalars, as numbers."""
+    """The accumulate-and-fire neuron's learned scalars, which stay on the device."""
 
-    leak: float
-    threshold: float
+    leak: Tensor
+    threshold: Tensor
 
 
 @dataclass(frozen=True)

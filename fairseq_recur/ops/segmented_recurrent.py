@@ -41,7 +41,7 @@ class SegmentedRecurrent(torch.autograd.Function):
         softmax: SegmentSoftmax,
     ) -> tuple[Tensor, Tensor]:
         """O_S and O_R, (R, N, n, D) each."""
-        neuron, steps = Neuron(float(leak), float(threshold)), queries.size(1)
+        neuron, steps = Neuron(leak.detach(), threshold.detach()), queries.size(1)
         source = Source(keys, values, weight, rest)
         recurrent = torch.empty_like(queries)
         of_groups = [key_norm(keys[group].flatten(1, 2), norm) for group in source.groups()]

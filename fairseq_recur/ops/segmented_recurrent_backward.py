@@ -94,7 +94,7 @@ class Backward:
         group.inputs(partial, out=inputs)
         states = inputs[:, :steps]
         scan_(states, self.neuron.leak, threshold)
-        scale = torch.full((1, 1, 1), 1 / threshold, dtype=grad.dtype, device=grad.device)
+        scale = threshold.to(grad.dtype).reciprocal().view(1, 1, 1)
         if self.norms is not None:
             scale = scale / self.norms[part]
         along = self.scan_back(self.queries[part], grad, scale, states, self.grad_queries[part])
@@ -131,13 +131,13 @@ class Backward:
             state, asked, of_step = states[:, step], queries[:, step], grad[:, step] * scale
             torch.sub(state, threshold, out=fired).relu_()
             if step < states.size(1) - 1:
-                reset = torch.sub(state, torch.sign(fired, out=spare), alpha=threshold, out=spare)
+                reset = torch.sub(state, torch.sign(fired, out=spare).mul_(threshold), out=spare)
                 decay.addcmul_(reset, carried)
             grad_queries[:, step] = torch.bmm(of_step, fired.transpose(1, 2))
             fresh = torch.bmm(asked.transpose(1, 2), of_step, out=spare)
             where_fired(fresh, fired, 0, grad_input=fresh)
             along.addcmul_(fresh, fired)
-            carried = torch.add(fresh, carried, alpha=leak, out=state)
+            carried = torch.add(fresh, carried.mul_(leak), out=state)
         self.grad_leak += decay.sum()
         return along.sum(1, keepdim=True)
 

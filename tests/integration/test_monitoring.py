@@ -18,7 +18,7 @@ from tests.running import USER_DIR, saved_weights
 
 # Every kind of part that has something to show.
 MODEL: list[str] = [
-    "--arch", "srformer", *SMALL, *SEGMENTS, "--srformer-sigma",
+    "--arch", "srformer", *SMALL, *SEGMENTS, "--srformer-learned-mix",
     *"--recurrence biarn --recurrence-fusion gated_sum --recurrence-fused-layers all".split(),
     *"--encoder-self-attention rsa --decoder-self-attention rsa".split(),
 ]  # fmt: skip

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fairseq_recur.modules.decoder_layer import FusedDecoderLayer
+from fairseq_recur.modules.context import Context, Padding
+from fairseq_recur.modules.decoder_layer import DecoderLayer
 from fairseq_recur.modules.recurrence_encoder import RecurrenceEncoder
 from fairseq_recur.ops import naive
 from tests.conftest import SMALL
@@ -60,8 +61,8 @@ def test_recurrence_encoder(
     encoder: RecurrenceEncoder = model.encoder.recurrence_encoder
     x = torch.randn(2, 6, 16, dtype=torch.float64, requires_grad=True)
     mask = torch.tensor([[False] * 6, [True, True, True, False, False, False]])
-    states, out_mask = encoder(x, mask)
-    assert (out_mask is None) == (kind == "biarn")
+    states, padding = encoder(x, Padding.of(mask))
+    assert (padding is None) == (kind == "biarn")
     for b, real in enumerate([range(6), range(3, 6)]):
         tokens = [x[b, j] for j in real]
         for i, layer in enumerate(encoder.layers):
@@ -76,7 +77,7 @@ def test_recurrence_encoder(
         slow = torch.stack(tokens)
         if norm_flags:
             slow = torch.stack([norm_of(encoder.layer_norm)(t) for t in slow])
-        fast = states[:, b] if out_mask is None else states[~out_mask[b], b]
+        fast = states[:, b] if padding is None else states[~padding.mask[b], b]
         same_with_gradients(fast, slow, [x])
 
 
@@ -110,7 +111,7 @@ def test_fusion(make_model: Build, norm_flags: list[str], gate: str) -> None:
     model = randomised(make_model("transformer_biarn", *SMALL, *norm_flags, *flags))
     fusion = model.decoder.layers[-1].fusion
     c, d, states, mask = fusion_inputs()
-    fast = fusion(c, d, states, mask)
+    fast = fusion(c, d, Context(recurrence=states, recurrence_padding=mask))
     for b in range(2):
         memory = [states[i, b] for i in range(5) if not mask[b, i]]
         for t in range(4):
@@ -129,13 +130,13 @@ def test_fusion(make_model: Build, norm_flags: list[str], gate: str) -> None:
 def test_fused_decoder_layer(make_model: Build, norm_flags: list[str]) -> None:
     """Eqs. 4, 5, 18 and 19: the sub-layers in their order, for one sentence, causal."""
     model = randomised(make_model("transformer_biarn", *SMALL, *norm_flags))
-    layer: FusedDecoderLayer = model.decoder.layers[-1]
+    layer: DecoderLayer = model.decoder.layers[-1]
     before = bool(norm_flags)
     x = torch.randn(4, 1, 16, dtype=torch.float64, requires_grad=True)
     source = torch.randn(3, 1, 16, dtype=torch.float64, requires_grad=True)
     states = torch.randn(5, 1, 32, dtype=torch.float64, requires_grad=True)
     mask = model.decoder.buffered_future_mask(x)
-    fast, _, _ = layer(x, source, None, None, self_attn_mask=mask, recurrence_out=states)
+    fast, _, _ = layer(x, Context(future=mask, encoder_out=source, recurrence=states))
     norms = [layer.self_attn_layer_norm, layer.encoder_attn_layer_norm, layer.final_layer_norm]
     norm_c, norm_d, norm_h = map(norm_of, norms)
     for t in range(4):
@@ -155,7 +156,7 @@ def test_fused_decoder_layer(make_model: Build, norm_flags: list[str]) -> None:
 def test_which_layers_are_fused(make_model: Build, flags: list[str], expected: list[bool]) -> None:
     option = ["--recurrence-fused-layers", *flags] if flags else []
     model = make_model("transformer_biarn", *SMALL, "--decoder-layers", "3", *option)
-    assert [layer.fuses_recurrence for layer in model.decoder.layers] == expected
+    assert [layer.fusion is not None for layer in model.decoder.layers] == expected
 
 
 def test_new_weights_are_xavier_by_gate(make_model: Build) -> None:

@@ -144,7 +144,7 @@ def test_no_architecture_is_left_out() -> None:
 def test_every_layer_shows_its_part(build: Build) -> None:
     flags = [
         *SEGMENTS, *"--recurrence birnn --recurrence-layers 2".split(),
-        *"--recurrence-fusion gated_sum --recurrence-fused-layers all --srformer-sigma".split(),
+        *"--recurrence-fusion gated_sum --recurrence-fused-layers all --srformer-learned-mix".split(),
         *"--encoder-self-attention rsa --decoder-self-attention toeplitz".split(),
     ]  # fmt: skip
     model = build("srformer", *SMALL, *flags)
@@ -264,8 +264,8 @@ def test_recurrent_norm_is_of_the_singular_values(build: Build) -> None:
 
 
 def test_sigma(build: Build) -> None:
-    model = build("srformer", *SMALL, "--srformer-sigma")
-    nn.init.constant_(model.decoder.layers[1].encoder_attn.sigma.logit, -2.0)
+    model = build("srformer", *SMALL, "--srformer-learned-mix")
+    nn.init.constant_(model.decoder.layers[1].encoder_attn.learned_mix.logit, -2.0)
     found = of_parameters(model)
     assert found["sigma_decoder_0"].value == 0.5
     assert found["sigma_decoder_1"].value == pytest.approx(1 / (1 + math.exp(2)))
@@ -415,7 +415,7 @@ def test_saturation_counts_real_states(build: Build, flags: list[str]) -> None:
 
 
 ALL = [
-    *SEGMENTS, *"--recurrence birnn --recurrence-fusion gated_sum --srformer-sigma".split(),
+    *SEGMENTS, *"--recurrence birnn --recurrence-fusion gated_sum --srformer-learned-mix".split(),
     *"--encoder-self-attention rsa --decoder-self-attention rsa".split(),
 ]  # fmt: skip
 

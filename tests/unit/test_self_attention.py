@@ -2,6 +2,7 @@
 
 import math
 from argparse import Namespace
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -9,10 +10,11 @@ import torch
 from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
 
-from fairseq_recur.models.attention_config import SelfAttentionConfig
-from fairseq_recur.modules import rsa
+from fairseq_recur.models.config import part_fields, self_attention_slots
+from fairseq_recur.modules import mixture
+from fairseq_recur.modules.context import Context, Padding, additive_mask
 from fairseq_recur.modules.mixture import FORMS, normalised
-from fairseq_recur.modules.parts import SELF_ATTENTION
+from fairseq_recur.modules.parts import MIXTURE, build_self_attention
 from fairseq_recur.modules.rem import two_sided
 from fairseq_recur.modules.rem_heads import parse_rem_heads
 from fairseq_recur.ops import naive
@@ -23,32 +25,40 @@ ALL_KINDS = {"rsa_heads": "2,1,1,1,1,1", "rsa_dilations": "2,3,3"}
 
 def attention(part: str, side: str, **options: Any) -> nn.Module:
     """A part of eight heads of width two, in float64, what starts at zero made random."""
-    values = {f: d.default for f, d in SelfAttentionConfig.__dataclass_fields__.items()}
+    slots = [*self_attention_slots("encoder"), *self_attention_slots("decoder")]
+    values = {name: made.default for name, _, made in part_fields(slots)}
+    chosen = {f"{side}_self_attention": part}
     cfg = TransformerConfig.from_namespace(
         Namespace(
-            **{**values, **options}, encoder_embed_dim=16, decoder_embed_dim=16,
+            **{**values, **chosen, **options}, host="transformer", encoder_embed_dim=16, decoder_embed_dim=16,
             encoder_attention_heads=8, decoder_attention_heads=8, attention_dropout=0.0,
         )
     )  # fmt: skip
-    module = SELF_ATTENTION[part](cfg, side, lambda: None).double().eval()
+    module = build_self_attention(cfg, side).double().eval()
     for parameter in module.parameters():
         if not parameter.any():
             nn.init.normal_(parameter, std=0.3)
     return module
 
 
-def run(module: nn.Module, x: Tensor, padding: Tensor = None) -> Tensor:
+def context_of(module: nn.Module, x: Tensor, mask: Tensor | None = None) -> Context:
+    """Of teacher forcing over *x* (T, B, C), with padding where *mask* (B, T) is true."""
+    future = torch.full((len(x), len(x)), -math.inf).triu(1).to(x) if module.causal else None
+    padding = Padding.of(mask)
+    causal = module.causal and padding is None
+    return Context(padding, additive_mask(future, padding, x.dtype), causal)
+
+
+def run(module: nn.Module, x: Tensor, padding: Tensor | None = None) -> Tensor:
     """Teacher forcing: (T, B, C) to (T, B, C)."""
-    mask = torch.full((len(x), len(x)), -math.inf).triu(1).to(x) if module.causal else None
-    out, _ = module(x, x, x, key_padding_mask=padding, need_weights=False, attn_mask=mask)
-    return out
+    return module(x, context_of(module, x, padding))[0]
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "all kinds": ALL_KINDS,
     "uncapped": dict(ALL_KINDS, rsa_max_power=0),
     "capped": dict(ALL_KINDS, rsa_max_power=3),
-    "own": dict(ALL_KINDS, rsa_share="none"),
+    "own": dict(ALL_KINDS, rsa_untie_conjugates=True),
     "some": {"rsa_heads": "1,1,1,0,0,0"},
 }
 
@@ -71,13 +81,49 @@ def test_forms_are_equal_without_padding(options: dict[str, Any], length: int) -
     compare_forms(attention("rsa", "decoder", **options), length, None)
 
 
-def compare_forms(module: nn.Module, length: int, padding: Tensor | None) -> None:
+@pytest.mark.parametrize("length", [1, 2, 17])
+@pytest.mark.parametrize("side", ["encoder", "decoder"])
+@pytest.mark.parametrize("mixed", MIXTURE)
+@pytest.mark.parametrize("part", ["dot", "relative", "xl", "directional"])
+def test_every_mixture_goes_with_every_map(part: str, mixed: str, side: str, length: int) -> None:
+    """In all forms that there are, equal in outputs and gradients, and step by step."""
+    if part == "directional" and side == "decoder":
+        pytest.skip("a decoder's positions see no later ones")
+    module = attention(part, side, **{f"{side}_self_attention_mixture": mixed})
+    padding = torch.zeros(3, length, dtype=torch.bool)
+    padding[1, length - length // 3 :] = True
+    forms = [f for f in module.mixture.forms if module.has_map or f != "mixed"]
+    compare_forms(module, length, padding, forms)
+    x = torch.randn(length, 2, 16, dtype=torch.float64)
+    gate, closed = module.mixture.mu, -math.inf
+    with torch.no_grad():
+        q, k, v = (module.split(f(x)) for f in (module.q_proj, module.k_proj, module.v_proj))
+        alone, _ = module.attend(q, k, v, context_of(module, x), False)
+        product = module.mixture.product(v, None, "dense")
+        g = torch.sigmoid(gate)
+        expected = module.output((1 - g) * alone + g * product, None, False)[0]
+        torch.testing.assert_close(run(module, x), expected, rtol=1e-9, atol=1e-11)
+        if side == "decoder":
+            state: dict[str, dict[str, Tensor]] = {}
+            steps = [
+                module(x[t : t + 1], Context(incremental_state=state, position=t))[0]
+                for t in range(length)
+            ]
+            torch.testing.assert_close(torch.cat(steps), expected, rtol=1e-9, atol=1e-11)
+        gate.fill_(closed)
+        without = module.output(alone, None, False)[0]
+        torch.testing.assert_close(run(module, x), without, rtol=1e-12, atol=1e-14)
+
+
+def compare_forms(
+    module: nn.Module, length: int, padding: Tensor | None, forms: Sequence[str] = FORMS
+) -> None:
     """Of real positions, in all forms."""
     x = torch.randn(length, 3, 16, dtype=torch.float64, requires_grad=True)
     real = 1.0 if padding is None else (~padding).t().unsqueeze(-1)
     results: list[list[Tensor]] = []
-    for form in FORMS:
-        module.form = form
+    for form in forms:
+        module.mixture.form = form
         out = run(module, x, padding) * real
         weight = torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view_as(out)
         gradients = torch.autograd.grad((out * weight).sum(), [x, *module.parameters()])
@@ -142,7 +188,7 @@ def test_learned_matrices(part: str, side: str) -> None:
     ]
     expected = module.out_proj(torch.cat(outputs, dim=1))
     for form in p.forms:
-        module.form = form
+        p.form = form
         torch.testing.assert_close(run(module, x)[:, 0], expected, rtol=1e-9, atol=1e-11)
 
 
@@ -160,7 +206,9 @@ def test_parameter_counts(counts: str, dilations: str, added: int) -> None:
     """The differences in the paper's table 7, per layer."""
     module = attention("rsa", "encoder", rsa_heads=counts, rsa_dilations=dilations)
     assert sum(p.numel() for p in module.mixture.parameters()) == added
-    own = attention("rsa", "encoder", rsa_heads=counts, rsa_dilations=dilations, rsa_share="none")
+    own = attention(
+        "rsa", "encoder", rsa_heads=counts, rsa_dilations=dilations, rsa_untie_conjugates=True
+    )
     cyclical = sum(int(n) for k, n in enumerate(counts.split(",")) if k in (1, 2, 4, 5))
     assert sum(p.numel() for p in own.mixture.parameters()) == added + cyclical
 
@@ -182,14 +230,16 @@ def test_initial_values() -> None:
 
 
 def test_form_is_chosen_by_length() -> None:
-    module = attention("rsa", "encoder")
-    chosen = [module.form_for(n) for n in (1, rsa.LONGEST_MIXED, rsa.LONGEST_MIXED + 1)]
-    assert chosen == ["mixed", "mixed", "dense"]
-    assert module.form_for(rsa.LONGEST_DENSE + 1) == "chunked"
-    assert attention("rsa", "encoder", rsa_form="dense").form_for(1) == "dense"
-    assert attention("full_matrix", "encoder").form_for(1) == "dense"
-    assert attention("rsa", "encoder", rsa_normalize=True).form_for(9999) == "dense"
-    assert attention("rsa", "encoder", rsa_dropout="mixed").form_for(9999) == "mixed"
+    def form(length: int, part: str = "rsa", has_map: bool = True, **options: Any) -> str:
+        return attention(part, "encoder", **options).mixture.form_for(length, has_map)
+
+    mixed, dense = mixture.LONGEST_MIXED, mixture.LONGEST_DENSE
+    assert [form(n) for n in (1, mixed, mixed + 1)] == ["mixed", "mixed", "dense"]
+    assert form(1, has_map=False) == "dense"
+    assert form(dense + 1) == form(dense + 1, has_map=False) == "chunked"
+    assert form(1, rsa_form="dense") == form(1, "full_matrix") == "dense"
+    assert form(9999, rsa_normalize=True) == "dense"
+    assert form(9999, rsa_dropout="mixed") == "mixed"
 
 
 @pytest.mark.parametrize("mixed", [False, True])
@@ -216,7 +266,7 @@ def test_normalised_rows() -> None:
 
 def test_fully_padded_rows_are_finite() -> None:
     """A query that sees only padding, as with targets padded on the left."""
-    for part in ("rsa", "relative", "toeplitz", "full_matrix"):
+    for part in ("rsa", "relative", "xl", "toeplitz", "full_matrix"):
         module = attention(part, "decoder")
         x = torch.randn(4, 1, 16, dtype=torch.float64)
         padding = torch.tensor([[True, True, False, False]])
@@ -231,17 +281,20 @@ def test_a_step_reads_a_table_made_once() -> None:
     module.mixture.kernels = lambda length: calls.append(length) or kernels(length)
     state: dict[str, dict[str, Tensor]] = {}
     x = torch.randn(150, 2, 16, dtype=torch.float64)
-    steps = [module(s, s, s, incremental_state=state, need_weights=False)[0] for s in x.split(1)]
+    steps = [
+        module(s, Context(incremental_state=state, position=t))[0] for t, s in enumerate(x.split(1))
+    ]
     assert calls == [64, 128, 256]
     torch.testing.assert_close(torch.cat(steps), run(module, x), rtol=1e-4, atol=1e-6)
 
 
 def test_weights_on_demand() -> None:
-    for part in ("rsa", "relative", "toeplitz"):
+    for part in ("dot", "rsa", "relative", "xl", "directional", "toeplitz"):
         module = attention(part, "encoder")
         x = torch.randn(5, 2, 16, dtype=torch.float64)
-        out, mean = module(x, x, x, need_weights=True)
-        _, heads = module(x, x, x, need_weights=True, need_head_weights=True)
+        context = context_of(module, x)
+        out, mean = module(x, context, need_weights=True)
+        _, heads = module(x, context, need_head_weights=True)
         assert mean.shape == (2, 5, 5) and heads.shape == (8, 2, 5, 5)
         torch.testing.assert_close(heads.mean(0), mean)
         torch.testing.assert_close(out, run(module, x))

@@ -319,7 +319,7 @@ def test_reference_mode_reads_the_targets_true_lengths(make_model: Build) -> Non
 
 @pytest.mark.parametrize("flags,message", [
     (["--segment-size", "4"], "--segment-size 4 has no effect: it needs --cross-attention"),
-    (["--cross-attention", "xl", "--srformer-sigma"], "--srformer-sigma True has no effect"),
+    (["--cross-attention", "xl", "--srformer-learned-mix"], "--srformer-learned-mix True has no effect"),
     (["--cross-attention", "srformer", "--segment-size", "0"], "--segment-size 0: at least 1"),
     (["--cross-attention", "srformer", "--target-ratio", "0.5"], "without --target-length-mode"),
     (["--cross-attention", "srformer", "--srformer-threshold-init", "0"], "at least 1e-06 is needed"),
@@ -327,7 +327,7 @@ def test_reference_mode_reads_the_targets_true_lengths(make_model: Build) -> Non
      "no effect with --srformer-no-neuron"),
     ("--cross-attention srformer --srformer-form recomputed --srformer-clamp 2".split(),
      "recomputed does not know --srformer-clamp"),
-    ("--cross-attention srformer --srformer-sigma --srformer-no-segmented-term".split(),
+    ("--cross-attention srformer --srformer-learned-mix --srformer-no-segmented-term".split(),
      "weighs a term"),
     (["--cross-attention", "srformer", "--no-cross-attention"], "leaves no place"),
 ])  # fmt: skip
