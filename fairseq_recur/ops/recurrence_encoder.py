@@ -43,9 +43,9 @@ def additive_attention(
 
 
 def gru_step(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor) -> Tensor:
-    """One step of N independent GRUs: h' = (1 - z) * n + z * h (Cho et al. 2014, torch's gate order).
+    """One step of N independent GRUs: h' = (1 - z) * n + z * h.
 
-    ``r, z = sigma(W x + U h)`` and ``n = tanh(W_n x + b + r * (U_n h))``. Only the candidate n has
+    Cho et al. 2014 with torch's gate order: ``r, z = sigma(W x + U h)`` and ``n = tanh(W_n x + b + r * (U_n h))``. Only the candidate n has
     a bias, as in the THUMT cell that agrees with the paper's parameter counts. The reset gate acts
     after the product with U_n, as in torch.
 

@@ -1,82 +1,453 @@
-"""Every fast function equals its naive reference: outputs and all gradients, in float64."""
+"""Every fast function equals its loops in `ops.naive`: outputs and all gradients, in float64.
+
+A reference compares one function with its loops, for random sizes and masks drawn from a generator.
+It runs at the lengths of the design and, drawn by hypothesis, at short ones.
+"""
 
 from collections.abc import Callable, Sequence
+from itertools import product
+from random import Random
 
 import pytest
 import torch
+import torch.nn.functional as F
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fairseq_recur.modules.biarn import BiARN
 from fairseq_recur.modules.birnn import BiRNN
 from fairseq_recur.modules.recurrence import RecurrenceOptions
-from fairseq_recur.ops import attention, fusion, gru, masking, naive
-from fairseq_recur.ops.recurrence_encoder import attentive_recurrence
+from fairseq_recur.ops import (
+    accumulate_fire,
+    attention,
+    mixture,
+    naive,
+    padding,
+    recurrence_encoder,
+    relative_positions,
+    rem,
+    segmented_attention,
+    toeplitz,
+)
+from tests.unit.test_srformer import by_loops, recomputed, stored
 
 LENGTHS = [1, 2, 17, 63, 64, 65]
 PADDING = ["none", "left", "right"]
+
+Reference = Callable[[Random, int], None]
+REFERENCES: dict[str, Reference] = {}
+
+
+def reference(function: Reference) -> Reference:
+    REFERENCES[function.__name__] = function
+    return function
 
 
 def random(*shape: int) -> Tensor:
     return torch.randn(shape, dtype=torch.float64, requires_grad=True)
 
 
-def padded_batch(length: int, width: int, side: str) -> tuple[Tensor, Tensor, list[list[Tensor]]]:
-    """Three sentences of different lengths: the batch, its mask, the real tokens of each."""
-    lengths = [length, length, length] if side == "none" else [length, (length + 1) // 2, 1]
-    x = random(3, length, width)
-    mask = torch.ones(3, length, dtype=torch.bool)
-    sentences = []
-    for b, real in enumerate(lengths):
-        start = length - real if side == "left" else 0
-        mask[b, start : start + real] = False
-        sentences.append([x[b, j] for j in range(start, start + real)])
-    return x, mask, sentences
+def assert_same(
+    fast: Tensor, slow: Tensor, inputs: Sequence[Tensor], every_input: bool = True
+) -> None:
+    """Equal values, and equal gradients of a random weighting of them for every input.
 
-
-def assert_same(fast: Tensor, slow: Tensor, inputs: Sequence[Tensor]) -> None:
-    """Equal values, and equal gradients of a random weighting of them for every input."""
+    Without *every_input*, both sides may ignore an input, as short sequences do: no gradient is 0.
+    """
     torch.testing.assert_close(fast, slow, rtol=1e-10, atol=1e-12)
     weight = torch.randn_like(slow)
     pairs = [
         torch.autograd.grad((out * weight).sum(), inputs, retain_graph=True, allow_unused=True)
+        if out.requires_grad
+        else [None] * len(inputs)
         for out in (fast, slow)
     ]
-    for of_fast, of_slow in zip(*pairs):
-        assert of_fast is not None and of_slow is not None
+    for x, of_fast, of_slow in zip(inputs, *pairs):
+        assert not every_input or of_fast is not None and of_slow is not None
+        of_fast, of_slow = (torch.zeros_like(x) if g is None else g for g in (of_fast, of_slow))
         torch.testing.assert_close(of_fast, of_slow, rtol=1e-9, atol=1e-11)
 
 
-@pytest.mark.parametrize("side", PADDING)
-@pytest.mark.parametrize("length", LENGTHS)
-def test_masked_mean(length: int, side: str) -> None:
-    x, mask, sentences = padded_batch(length, 3, side)
-    fast = padding.masked_mean(x, None if side == "none" else mask)
-    assert_same(fast, torch.stack([naive.mean_of_real_tokens(s) for s in sentences]), [x])
+def batch(r: Random, length: int, width: int) -> tuple[Tensor, Tensor, list[list[Tensor]]]:
+    """Four sentences: full, padded left, padded right, padding anywhere; mask and real tokens."""
+    left, right = r.randint(1, length), r.randint(1, length)
+    anywhere = [r.random() < 0.5 for _ in range(length)]
+    anywhere[r.randrange(length)] = False
+    position = range(length)
+    rows = [[False] * length, [j < length - left for j in position], [j >= right for j in position]]
+    mask = torch.tensor([*rows, anywhere])
+    x = random(4, length, width)
+    return x, mask, [[x[b, j] for j in position if not mask[b, j]] for b in range(4)]
 
 
-@pytest.mark.parametrize("side", PADDING)
-def test_real_tokens_first(side: str) -> None:
-    x, mask, sentences = padded_batch(17, 3, side)
+@reference
+def masked_mean(r: Random, length: int) -> None:
+    x, mask, sentences = batch(r, length, r.randint(1, 5))
+    slow = torch.stack([naive.mean_of_real_tokens(s) for s in sentences])
+    assert_same(padding.masked_mean(x, mask), slow, [x])
+    torch.testing.assert_close(padding.masked_mean(x[:1], None), slow[:1])
+
+
+@reference
+def order_of_real_tokens(r: Random, length: int) -> None:
+    x, mask, sentences = batch(r, length, r.randint(1, 5))
     order, lengths = padding.real_tokens_first(mask)
+    moved = x.gather(1, order.unsqueeze(-1).expand_as(x))
     for b, sentence in enumerate(sentences):
         assert lengths[b] == len(sentence)
-        assert torch.equal(x[b, order[b, : lengths[b]]], torch.stack(sentence))
-        assert sorted(order[b].tolist()) == list(range(17))
+        assert torch.equal(moved[b, : lengths[b]], torch.stack(sentence))
+        assert sorted(order[b].tolist()) == list(range(length))
+    assert torch.equal(padding.restore_order(moved, order), x)
 
 
-def test_gru_step() -> None:
-    x, h, w_x, w_h, bias = (
-        random(2, 5, 3),
-        random(2, 5, 4),
-        random(2, 12, 3),
-        random(2, 12, 4),
-        random(2, 4),
+@reference
+def additive_attention(r: Random, length: int) -> None:
+    values, mask, sentences = batch(r, length, r.randint(1, 5))
+    width = r.randint(1, 5)
+    query, w_k, score = random(4, 2, width), random(width, values.size(2)), random(width)
+    arguments = query, values @ w_k.t(), score, values
+    slow = torch.stack([
+        torch.stack([naive.additive_attention(q, [w_k.mv(v) for v in s], score, s) for q in of_b])
+        for of_b, s in zip(query, sentences)
+    ])  # fmt: skip
+    fast = recurrence_encoder.additive_attention(*arguments, mask)
+    assert_same(fast, slow, [query, values, w_k, score], length > 2)
+    unmasked = recurrence_encoder.additive_attention(
+        *(x[:1] for x in arguments[:2]), score, values[:1]
     )
-    slow = [
-        [naive.gru(x[n, b], h[n, b], w_x[n], w_h[n], bias[n]) for b in range(5)] for n in range(2)
-    ]
-    slow = torch.stack([torch.stack(row) for row in slow])
-    assert_same(gru.gru_step(x, h, w_x, w_h, bias), slow, [x, h, w_x, w_h, bias])
+    torch.testing.assert_close(unmasked, slow[:1])
+
+
+@reference
+def dot_product_attention(r: Random, length: int) -> None:
+    """Two heads and two queries, over the keys that the padding mask leaves."""
+    values, mask, sentences = batch(r, length, 4)
+    query, w_k = random(4, 2, 2, 6), random(2, 6, 4)
+    keys = torch.einsum("bsc,hdc->bhsd", values, w_k)
+    per_head = values.unsqueeze(1).expand(4, 2, length, 4)
+    slow = torch.stack([
+        naive.dot_product_attention(query[b, h, n], [w_k[h].mv(v) for v in s], s)
+        for b, s in enumerate(sentences) for h in range(2) for n in range(2)
+    ]).view(4, 2, 2, 4)  # fmt: skip
+    visible = padding.visible_keys(mask)
+    fast = attention.dot_product_attention(query, keys, per_head, visible)
+    assert_same(fast, slow, [query, values, w_k], length > 2)
+    unmasked = attention.dot_product_attention(query[:1], keys[:1], per_head[:1])
+    torch.testing.assert_close(unmasked, slow[:1])
+
+
+def gru_weights(units: int, inner: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
+    return random(units, 3 * width, inner), random(units, 3 * width, width), random(units, width)
+
+
+@reference
+def gru_step(r: Random, sentences: int) -> None:
+    units, width, inner = r.randint(1, 3), r.randint(1, 5), r.randint(1, 5)
+    x, h = random(units, sentences, inner), random(units, sentences, width)
+    weights = gru_weights(units, inner, width)
+    slow = torch.stack([
+        torch.stack([naive.gru(x[n, b], h[n, b], *of_n) for b in range(sentences)])
+        for n, of_n in enumerate(zip(*weights))
+    ])  # fmt: skip
+    assert_same(recurrence_encoder.gru_step(x, h, *weights), slow, [x, h, *weights])
+
+
+@reference
+def attentive_recurrence(r: Random, most: int) -> None:
+    """Each sentence with its own number of steps; all with the same; they read their state."""
+    steps, width = [most, r.randint(1, most), 1], r.randint(1, 5)
+    h0, weights = random(2, 3, width), gru_weights(2, width, width)
+
+    def attend(h: Tensor) -> Tensor:
+        return 2 * h
+
+    slow = torch.stack([
+        F.pad(naive.biarn(attend, (h0[0, b], h0[1, b]), *weights, n), (0, 0, 0, most - n))
+        for b, n in enumerate(steps)
+    ])  # fmt: skip
+    fast = recurrence_encoder.attentive_recurrence(attend, h0, *weights, most, torch.tensor(steps))
+    assert_same(fast, slow, [h0, *weights])
+    alike = recurrence_encoder.attentive_recurrence(attend, h0[:, :1], *weights, most)
+    torch.testing.assert_close(alike, slow[:1])
+
+
+@reference
+def gated_sum(r: Random, length: int) -> None:
+    width = r.randint(1, 5)
+    gates = r.choice([1, width])
+    d, other = random(length, width), random(length, width)
+    weights = random(gates, width), random(gates, width), random(gates)
+    slow = torch.stack([naive.gated_sum(d[t], other[t], *weights) for t in range(length)])
+    assert_same(recurrence_encoder.gated_sum(d, other, *weights), slow, [d, other, *weights])
+
+
+@reference
+def accumulate_fire_step(r: Random, length: int) -> None:
+    width, surrogate = min(length, 9), r.random() < 0.5
+    threshold = torch.rand((), dtype=torch.float64).add(0.1).requires_grad_()
+    inputs = [random(width, width), random(width, width), random(), threshold]
+    fast = accumulate_fire.accumulate_fire(*inputs, surrogate)
+    for ours, theirs in zip(fast, naive.raf(*inputs, surrogate)):
+        assert_same(ours, theirs, inputs, False)
+
+
+@reference
+def key_norm(r: Random, length: int) -> None:
+    keys = random(length, r.randint(1, 5))
+    for kind in ("key", "frobenius"):
+        slow = naive.key_norm(list(keys), kind)
+        fast = segmented_attention.key_norm(keys, kind).squeeze(0).expand_as(slow)
+        assert_same(fast, slow, [keys])
+
+
+# ---- recurrence encoding matrices and their products
+
+
+def heads_of_rem(r: Random, count: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Decay, of both signs, angle, sine and dilation of so many heads."""
+    decay = (1.9 * torch.rand(count, dtype=torch.float64) - 0.95).requires_grad_()
+    sine = torch.tensor([r.random() < 0.5 for _ in range(count)])
+    return decay, random(count), sine, torch.tensor([r.randint(1, 3) for _ in range(count)])
+
+
+def naive_rems(heads: Sequence[Tensor], queries: range, keys: range, *rest: object) -> Tensor:
+    return torch.stack([
+        naive.rem(decay, angle, bool(sine), int(dilation), list(queries), list(keys), *rest)
+        for decay, angle, sine, dilation in zip(*heads)
+    ])  # fmt: skip
+
+
+@reference
+def recurrence_encoding_matrix(r: Random, queries: int) -> None:
+    """Square, with a memory before the queries, a step of decoding, or any other two sequences.
+
+    Zero on the diagonal, off the dilation's grid and beyond the highest power.
+    """
+    keys, offset = r.choice([
+        (queries, 0), (queries + 4, 4), (1, r.randint(0, 4)), (r.randint(1, 9), r.randint(0, 4)),
+    ])  # fmt: skip
+    heads, most = heads_of_rem(r, r.randint(1, 3) if queries < 17 else 2), r.choice([0, 1, 2, 3])
+    for masked in (True, False):
+        kernel = rem.rem_kernel(*heads, offset + queries + keys, most)
+        fast = toeplitz.toeplitz_matrix(kernel, None if masked else kernel, queries, keys, offset)
+        slow = naive_rems(heads, range(offset, offset + queries), range(keys), masked, most)
+        assert_same(fast, slow, heads[:2], False)
+
+
+@reference
+def recurrent_product(r: Random, length: int) -> None:
+    """Dense, and in chunks of any size: the recurrences themselves, for each kind of head."""
+    values = random(2, 3, length, r.randint(1, 5))
+    decay = torch.tensor([r.choice([0.9, -0.8]), 0.95, 0.7]).double().requires_grad_()
+    angle, sine = random(3), torch.tensor([False, False, True])
+    turns = angle * torch.tensor([0.0, 1.0, 1.0])  # the angle of a regular head is no parameter
+    kernel = rem.rem_kernel(decay, turns, sine, torch.ones(3, dtype=torch.int64), length)
+    slow = torch.stack([torch.stack([
+        torch.stack(naive.regular_recurrence(decay[0], list(v[0]))),
+        torch.stack(naive.cyclical_recurrence(decay[1], angle[1], list(v[1]))[0]),
+        torch.stack(naive.cyclical_recurrence(decay[2], angle[2], list(v[2]))[1]),
+    ]) for v in values])  # fmt: skip
+    dense = toeplitz.shared_product(toeplitz.toeplitz_matrix(kernel, None, length, length), values)
+    chunked = rem.recurrent_product(decay, turns, sine, values, r.choice([1, 4, 16, 64]))
+    for fast in (dense, chunked):
+        assert_same(fast, slow, [decay, angle, values], length > 2)
+
+
+@reference
+def banded_product(r: Random, length: int) -> None:
+    """With fewer and with more lags than positions, in blocks of any size."""
+    kernel, values = random(2, r.choice([1, 2, 6, 41])), random(2, 2, length, r.randint(1, 5))
+    slow = torch.zeros_like(values)
+    for n in range(min(kernel.size(1), length)):
+        moved = F.pad(values, (0, 0, n, 0))[:, :, :length]
+        slow = slow + kernel[:, n].view(1, -1, 1, 1) * moved
+    fast = toeplitz.banded_product(kernel, values, r.choice([1, 4, 64]))
+    assert_same(fast, slow, [kernel, values])
+
+
+# ---- attention maps: causal or not, square or with memory, with padding on either side
+
+
+def against_heads(
+    r: Random,
+    length: int,
+    fast: Callable[[Tensor, Tensor, Tensor, Tensor | None, bool], list[Tensor]],
+    slow: Callable[[int, tuple[list[Tensor], ...], bool, slice, slice], Tensor],
+    parameters: Sequence[Tensor],
+    one_way: bool = False,
+) -> None:
+    """Compare *fast*(q, k, v, mask, causal) with *slow*(head, real q, k, v, causal, rows, columns).
+
+    *rows* and *columns* are the positions of the real queries and keys.
+    The last query is at the last key. Padding hides keys at the left, or at the right of a square.
+    """
+    kinds = [(False, False)] if one_way else list(product([True, False], repeat=2))
+    for causal, memory in kinds if length >= 17 else [r.choice(kinds)]:
+        queries = r.randint(1, length) if memory else length
+        q, k, v = (random(1, 2, n, 3) for n in (queries, length, length))
+        pad = r.choice([0, r.randint(0, length - 1)])
+        left = memory or r.random() < 0.5
+        columns = slice(pad, length) if left else slice(0, length - pad)
+        first = max(0, pad - (length - queries)) if left else 0
+        rows = slice(first, queries if left else queries - pad)
+        hidden = torch.ones(queries, length, dtype=torch.bool)
+        hidden[:, columns] = False
+        if causal:
+            hidden |= torch.ones(queries, length, dtype=torch.bool).triu(length - queries + 1)
+        mask = torch.zeros(hidden.shape).double().masked_fill(hidden, -1e300)
+        visible = torch.zeros_like(v).index_fill(2, torch.arange(length)[columns], 1.0) * v
+        positions = slice(rows.start + length - queries, rows.stop + length - queries)
+        loops = []
+        for h in range(2):
+            real = list(q[0, h, rows]), list(k[0, h, columns]), list(v[0, h, columns])
+            loops.append(slow(h, real, causal, positions, columns))
+        for out in fast(q, k, visible, mask if hidden.any() else None, causal):
+            assert_same(out[0, :, rows], torch.stack(loops), [q, k, v, *parameters], False)
+
+
+@reference
+def mixed_attention(r: Random, length: int) -> None:
+    """One map, or two outputs: the same sum; the second head has no matrix."""
+    matrix, mu = random(1, length, length), random()
+
+    def gate() -> Tensor:
+        return torch.stack([torch.sigmoid(mu), mu.new_zeros(())]).view(2, 1, 1)
+
+    def fast(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> list[Tensor]:
+        p = matrix[:, length - q.size(2) :]
+        weights = attention.attention_map(q, k, mask)
+        one, mixed = mixture.mixed_map(weights, v, F.pad(p, (0, 0, 0, 0, 0, 1)), gate())
+        torch.testing.assert_close(mixed @ v, one)
+        local = attention.dot_product_attention(q, k, v, mask)
+        return [one, mixture.mixed_outputs(local, p @ v[:, :1], gate())]
+
+    def slow(h: int, vectors: tuple, causal: bool, rows: slice, columns: slice) -> Tensor:
+        p = matrix[0][rows, columns] * (h == 0)
+        return naive.rsa_head(*vectors, p, gate()[h, 0, 0], causal)
+
+    against_heads(r, length, fast, slow, [matrix, mu])
+
+
+@reference
+def relative_attention(r: Random, length: int) -> None:
+    tables = [random(2, 2 * r.randint(1, 4) + 1, 3)]
+    tables.append(random(*tables[0].shape))
+
+    def fast(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> list[Tensor]:
+        out, weights = relative_positions.relative_attention(q, k, v, *tables, mask)
+        torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
+        return [out]
+
+    def slow(h: int, vectors: tuple, causal: bool, rows: slice, columns: slice) -> Tensor:
+        return naive.relative_head(*vectors, tables[0][h], tables[1][h], causal)
+
+    against_heads(r, length, fast, slow, tables)
+
+
+@reference
+def xl_attention(r: Random, length: int) -> None:
+    """Keys of positions for the lags of both directions, and for a causal map of earlier keys."""
+    projection, u, v = random(2, 3, r.randint(1, 7)), random(2, 3), random(2, 3)
+
+    def fast(q: Tensor, k: Tensor, x: Tensor, mask: Tensor | None, causal: bool) -> list[Tensor]:
+        outputs = []
+        for last in (-q.size(2), -1) if causal else (-q.size(2),):
+            lags = torch.arange(length - 1, last, -1).double()
+            encoding = relative_positions.sinusoids(lags, projection.size(2))
+            keys = encoding @ projection.transpose(1, 2)
+            out, weights = relative_positions.xl_attention(q, k, x, keys, u, v, mask)
+            torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
+            outputs.append(out)
+        return outputs
+
+    def slow(h: int, vectors: tuple, causal: bool, rows: slice, columns: slice) -> Tensor:
+        return naive.xl_head(*vectors, projection[h], u[h], v[h], causal)
+
+    against_heads(r, length, fast, slow, [projection, u, v])
+
+
+@reference
+def directional_attention(r: Random, length: int) -> None:
+    def fast(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> list[Tensor]:
+        weights = attention.directional_map(q, k, mask)
+        return [
+            attention.directional_attention(q, k, v, mask),
+            attention.read_values(weights, v),
+        ]
+
+    def slow(h: int, vectors: tuple, causal: bool, rows: slice, columns: slice) -> Tensor:
+        return naive.directional_head(*vectors, backward=h == 1)
+
+    against_heads(r, length, fast, slow, [], one_way=True)
+
+
+@reference
+def relative_buckets(r: Random, length: int) -> None:
+    buckets, two_sided = min(length + 1, 40), r.random() < 0.5
+    furthest = r.randint(buckets // 2 + 1, 300)
+    starts = torch.tensor(relative_positions.bucket_starts(buckets, furthest))
+    lags = torch.arange(-2 * furthest, 2 * furthest)
+    found = relative_positions.relative_buckets(lags, starts, two_sided)
+    every = 2 * buckets if two_sided else buckets
+    expected = [naive.relative_bucket(int(lag), every, furthest, two_sided) for lag in lags]
+    assert found.tolist() == expected
+
+
+@reference
+def segmented_recurrent_attention(r: Random, keys: int) -> None:
+    """Both forms against Algorithm 1, with every norm and both kinds of segments."""
+    heads, width = (1, 2) if keys >= 17 else (r.randint(1, 3), r.randint(1, 5))
+    queries, size, target = r.randint(1, 9), r.randint(1, 5), r.randint(1, 12)
+    options = {"norm": r.choice(segmented_attention.NORMS), "current": r.random() < 0.5}
+    inputs = [
+        *(random(1, heads, n, width) for n in (queries, keys, keys)),
+        random(width, width), torch.rand((), dtype=torch.float64).requires_grad_(),
+        torch.rand((), dtype=torch.float64).add(0.1).requires_grad_(),
+    ]  # fmt: skip
+    slow = by_loops(inputs, size, target, **options)
+    forms = [stored(inputs, size, target, **options)]
+    if target >= -(-keys // size):
+        forms.append(recomputed(inputs, size, target, **options))
+    for form in forms:
+        for ours, theirs in zip(form, slow):
+            assert_same(ours.expand_as(theirs), theirs, inputs, False)
+
+
+# ---- the references, run
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("name", REFERENCES)
+def test_equal(name: str, length: int) -> None:
+    REFERENCES[name](Random(length), length)
+
+
+def in_random_cases(name: str, examples: int) -> None:
+    @settings(
+        max_examples=examples, derandomize=True, deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )  # fmt: skip
+    @given(st.randoms(use_true_random=False), st.integers(1, 9), st.integers(0, 10_000))
+    def run(r: Random, length: int, seed: int) -> None:
+        torch.manual_seed(seed)
+        REFERENCES[name](r, length)
+
+    run()
+
+
+@pytest.mark.parametrize("name", REFERENCES)
+def test_equal_in_random_cases(name: str) -> None:
+    in_random_cases(name, examples=12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REFERENCES)
+def test_equal_in_many_cases(name: str) -> None:
+    in_random_cases(name, examples=600)
+
+
+# ---- what no loops say
 
 
 def test_naive_gru_is_torch_gru() -> None:
@@ -90,56 +461,29 @@ def test_naive_gru_is_torch_gru() -> None:
     torch.testing.assert_close(naive.gru(x, h, w_x, w_h, bias), cell(x, h))
 
 
-@pytest.mark.parametrize("side", PADDING)
-@pytest.mark.parametrize("length", LENGTHS)
-def test_additive_attention(length: int, side: str) -> None:
-    values, mask, sentences = padded_batch(length, 4, side)
-    query, w_k, score = random(3, 2, 5), random(5, 4), random(5)
-    fast = attention.additive_attention(
-        query, values @ w_k.t(), score, values, None if side == "none" else mask
-    )
-    slow = torch.stack(
-        [
-            torch.stack(
-                [
-                    naive.additive_attention(query[b, n], [w_k.mv(v) for v in s], score, s)
-                    for n in range(2)
-                ]
-            )
-            for b, s in enumerate(sentences)
-        ]
-    )
-    # A single token has weight one whatever its score is: no gradient to compare.
-    assert_same(fast, slow, [values] if length == 1 else [query, values, w_k, score])
+def test_gate_of_one_gives_d_to_the_last_bit() -> None:
+    d, r, w = torch.randn(3, 5), torch.randn(3, 5), torch.zeros(5, 5)
+    assert torch.equal(recurrence_encoder.gated_sum(d, r, w, w, torch.full((5,), float("inf"))), d)
 
 
-@pytest.mark.parametrize("side", PADDING)
-@pytest.mark.parametrize("length", LENGTHS)
-def test_dot_product_attention(length: int, side: str) -> None:
-    values, mask, sentences = padded_batch(length, 4, side)
-    query, w_k = random(3, 2, 2, 6), random(2, 6, 4)  # two heads, two queries
-    keys = torch.einsum("bsc,hdc->bhsd", values, w_k)
-    per_head = values.unsqueeze(1).expand(3, 2, length, 4)
-    fast = attention.dot_product_attention(query, keys, per_head, None if side == "none" else mask)
-    slow = torch.stack(
-        [
-            torch.stack(
-                [
-                    torch.stack(
-                        [
-                            naive.dot_product_attention(
-                                query[b, h, n], [w_k[h].mv(v) for v in s], s
-                            )
-                            for n in range(2)
-                        ]
-                    )
-                    for h in range(2)
-                ]
-            )
-            for b, s in enumerate(sentences)
-        ]
-    )
-    assert_same(fast, slow, [values] if length == 1 else [query, values, w_k])
+def test_xl_attention_needs_a_key_for_each_lag() -> None:
+    q, k, u = torch.randn(1, 2, 3, 4), torch.randn(1, 2, 5, 4), torch.zeros(2, 4)
+    with pytest.raises(ValueError, match="6 rows; expected 5 for causal attention or 7"):
+        relative_positions.xl_attention(q, k, k, torch.randn(2, 6, 4), u, u)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_sums_over_the_source_are_float32(dtype: torch.dtype) -> None:
+    """A mean and an attention over 20,000 tokens that half precision cannot sum."""
+    x = torch.full((1, 20000, 1), 8.0, dtype=dtype)
+    assert padding.masked_mean(x, None).item() == 8.0
+    assert padding.masked_mean(x, torch.zeros(1, 20000, dtype=torch.bool)).item() == 8.0
+    query, score = torch.zeros(1, 1, 1, dtype=dtype), torch.ones(1, dtype=dtype)
+    out = recurrence_encoder.additive_attention(query, torch.zeros_like(x), score, x)
+    assert abs(out.item() - 8.0) < 8.0 * torch.finfo(dtype).eps
+
+
+# ---- the modules of the recurrence encoder
 
 
 def reference_attend(module: BiARN, tokens: list[Tensor]) -> Callable[[Tensor], Tensor]:
@@ -163,7 +507,7 @@ def reference_attend(module: BiARN, tokens: list[Tensor]) -> Callable[[Tensor], 
 
 
 BIARN = [(kind, 3, length) for kind in ("additive", "multihead") for length in LENGTHS]
-# As many steps as tokens, in quadratic time; of those about 64 one is enough in each run.
+# As many steps as tokens, in quadratic time; of the lengths about 64 one is enough in each run.
 BIARN += [
     pytest.param("additive", -1, length, marks=pytest.mark.slow if length in (63, 64) else ())
     for length in LENGTHS
@@ -172,13 +516,12 @@ BIARN += [
 
 @pytest.mark.parametrize("first", [True, False], ids=["first-layer", "upper-layer"])
 @pytest.mark.parametrize("kind, steps, length", BIARN)
-@pytest.mark.parametrize("side", PADDING)
-def test_biarn(length: int, side: str, kind: str, steps: int, first: bool) -> None:
+def test_biarn(length: int, kind: str, steps: int, first: bool) -> None:
     width = 4
     options = RecurrenceOptions(steps=steps, attention=kind, heads=2, attention_dropout=0.0)
     module = BiARN(width if first else 2 * width, width, options).double()
     nn.init.normal_(module.bias)
-    x, mask, sentences = padded_batch(length, module.input_dim, side)
+    x, mask, sentences = batch(Random(length), length, module.input_dim)
     slow = []
     for tokens in sentences:
         mean = naive.mean_of_real_tokens(tokens)
@@ -186,35 +529,20 @@ def test_biarn(length: int, side: str, kind: str, steps: int, first: bool) -> No
         attend = reference_attend(module, tokens)
         gru = module.w_x, module.w_h, module.bias
         slow.append(naive.biarn(attend, h0, *gru, len(tokens) if steps < 0 else steps))
-    fast = module(x, None if side == "none" else mask)
+    fast = module(x, mask)
+    torch.testing.assert_close(module(x[:1], None)[0], slow[0])
     if steps < 0:
-        assert side == "none" or not fast[mask].any()
-        fast = fast.flatten(0, 1) if side == "none" else fast[~mask]
-        slow = [torch.cat(slow)]
-    # What scores a single token gets no gradient, and a bias common to all keys never does.
-    scoring = ("attention.query", "attention.key", "attention.score") if length == 1 else ()
-    skipped = (*scoring, "attention.key.bias")
-    parameters = [p for n, p in module.named_parameters() if not n.startswith(skipped)]
-    assert_same(fast, slow[0] if steps < 0 else torch.stack(slow), [x, *parameters])
-
-
-@pytest.mark.parametrize("steps", [1, 2, 17])
-def test_attentive_recurrence_steps(steps: int) -> None:
-    source, w_x, w_h, bias = random(3), random(2, 12, 3), random(2, 12, 4), random(2, 4)
-    h0 = random(2, 1, 4)
-
-    def attend(states: Tensor) -> Tensor:
-        return source * states.sum(-1, keepdim=True)
-
-    fast = attentive_recurrence(attend, h0, w_x, w_h, bias, steps)
-    slow = naive.biarn(attend, (h0[0, 0], h0[1, 0]), w_x, w_h, bias, steps)
-    assert_same(fast, slow.unsqueeze(0), [source, w_x, w_h, bias, h0])
+        assert not fast[mask].any()
+        fast = fast[~mask]
+    # A bias common to all keys never has a gradient.
+    parameters = [p for n, p in module.named_parameters() if n != "attention.key.bias"]
+    slow = torch.cat(slow) if steps < 0 else torch.stack(slow)
+    assert_same(fast, slow, [x, *parameters], length > 2)
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["first-layer", "upper-layer"])
-@pytest.mark.parametrize("side", PADDING)
 @pytest.mark.parametrize("length", LENGTHS)
-def test_birnn(length: int, side: str, first: bool) -> None:
+def test_birnn(length: int, first: bool) -> None:
     width = 4
     options = RecurrenceOptions(steps=8, attention="additive", heads=2, attention_dropout=0.0)
     module = BiRNN(width if first else 2 * width, width, options).double()
@@ -223,44 +551,13 @@ def test_birnn(length: int, side: str, first: bool) -> None:
     named = dict(module.gru.named_parameters())
     names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
     weights = [tuple(named[n + suffix] for n in names) for suffix in ("", "_reverse")]
-    x, mask, sentences = padded_batch(length, module.input_dim, side)
-    fast = module(x, None if side == "none" else mask)
-    if side != "none":
-        assert torch.equal(fast[mask], torch.zeros_like(fast[mask]))
+    x, mask, sentences = batch(Random(length), length, module.input_dim)
+    fast = module(x, mask)
+    assert torch.equal(fast[mask], torch.zeros_like(fast[mask]))
     slow = []
     for tokens in sentences:
         mean = naive.mean_of_real_tokens(tokens)
         h0 = (mean, mean) if first else (mean[:width], mean[width:])
         slow.append(naive.birnn(tokens, h0, *weights))
-    real = torch.cat([states[~m] for states, m in zip(fast, mask)])
-    if side == "none":
-        real = fast.flatten(0, 1)
-    assert_same(real, torch.cat(slow), [x, *module.parameters()])
-
-
-@pytest.mark.parametrize("gates", [1, 5])
-def test_gated_sum(gates: int) -> None:
-    d, r = random(7, 2, 5), random(7, 2, 5)
-    w_d, w_r, bias = random(gates, 5), random(gates, 5), random(gates)
-    slow = [
-        torch.stack([naive.gated_sum(d[t, b], r[t, b], w_d, w_r, bias) for b in range(2)])
-        for t in range(7)
-    ]
-    fast = fusion.gated_sum(d, r, w_d, w_r, bias)
-    assert_same(fast, torch.stack(slow), [d, r, w_d, w_r, bias])
-
-
-def test_gate_of_one_gives_d_to_the_last_bit() -> None:
-    d, r, w = torch.randn(3, 5), torch.randn(3, 5), torch.zeros(5, 5)
-    assert torch.equal(fusion.gated_sum(d, r, w, w, torch.full((5,), float("inf"))), d)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_sums_over_the_source_are_float32(dtype: torch.dtype) -> None:
-    """A mean and an attention over 20,000 tokens that half precision cannot sum."""
-    x = torch.full((1, 20000, 1), 8.0, dtype=dtype)
-    assert padding.masked_mean(x, None).item() == 8.0
-    assert padding.masked_mean(x, torch.zeros(1, 20000, dtype=torch.bool)).item() == 8.0
-    query, score = torch.zeros(1, 1, 1, dtype=dtype), torch.ones(1, dtype=dtype)
-    out = attention.additive_attention(query, torch.zeros_like(x), score, x)
-    assert abs(out.item() - 8.0) < 8.0 * torch.finfo(dtype).eps
+    torch.testing.assert_close(module(x[:1], None)[0], slow[0])
+    assert_same(fast[~mask], torch.cat(slow), [x, *module.parameters()])

@@ -17,17 +17,14 @@ from fairseq_recur import ops
 from fairseq_recur.ops import (
     accumulate_fire,
     attention,
-    attentive_recurrence,
-    directional,
-    fusion,
-    gru,
-    key_norm,
-    masking,
     mixture,
-    relative,
+    padding,
+    recurrence_encoder,
+    relative_positions,
     rem,
     segmented_attention,
     segmented_recurrent,
+    segments,
     toeplitz,
 )
 
@@ -64,49 +61,73 @@ def heads_of(x: Tensor) -> Tensor:
 
 CASES: dict[str, Case] = {
     "additive_attention": Case(
-        lambda q, k, w, v: attention.additive_attention(q, k, w, v, PADDING),
+        lambda q, k, w, v: recurrence_encoder.additive_attention(q, k, w, v, PADDING),
         [(B, T, D), (B, S, D), (D,), (B, S, 5)],
     ),
     "dot_product_attention": Case(
-        lambda q, k, v: attention.dot_product_attention(q, k, v, PADDING), [QUERY, KEY, KEY]
+        lambda q, k, v: attention.dot_product_attention(q, k, v, ~PADDING[:, None, None]),
+        [QUERY, KEY, KEY],
     ),
-    "gru_step": Case(gru.gru_step, [(2, B, 4), (2, B, D), (2, 3 * D, 4), (2, 3 * D, D), (2, D)]),
+    "gru_step": Case(
+        recurrence_encoder.gru_step,
+        [(2, B, 4), (2, B, D), (2, 3 * D, 4), (2, 3 * D, D), (2, D)],
+    ),
     "attentive_recurrence": Case(
-        lambda h, x, u, b: attentive_recurrence.attentive_recurrence(
+        lambda h, x, u, b: recurrence_encoder.attentive_recurrence(
             torch.tanh, h, x, u, b, steps=3, lengths=torch.tensor([3, 2])
         ),
         [(2, B, D), (2, 3 * D, D), (2, 3 * D, D), (2, D)],
     ),
-    "gate": Case(fusion.gate, [(B, T, D), (B, T, D), (D, D), (D, D), (D,)]),
-    "gated_sum": Case(fusion.gated_sum, [(B, T, D), (B, T, D), (D, D), (D, D), (D,)]),
+    "gate": Case(recurrence_encoder.gate, [(B, T, D), (B, T, D), (D, D), (D, D), (D,)]),
+    "gated_sum": Case(recurrence_encoder.gated_sum, [(B, T, D), (B, T, D), (D, D), (D, D), (D,)]),
     "masked_mean": Case(lambda x: padding.masked_mean(x, PADDING), [(B, S, D)]),
     "restore_order": Case(lambda x: padding.restore_order(x, ORDER), [(B, S, D)]),
     "accumulate_fire": Case(
         accumulate_fire.accumulate_fire, [(D, D), (D, D), (), ()], (2, 3), half=False
     ),
-    "key_norm": Case(lambda k: key_norm.key_norm(k, "key"), [KEY], half=False),
+    "key_norm": Case(lambda k: segmented_attention.key_norm(k, "key"), [KEY], half=False),
     "norm_of_squares": Case(
-        lambda s: key_norm.norm_of_squares(s, "frobenius"), [(B, H, D)], (0,), half=False
+        lambda s: segmented_attention.norm_of_squares(s, "frobenius"), [(B, H, D)], (0,), half=False
     ),
     "attention_map": Case(
-        lambda q, k: mixture.attention_map(q, k, ADDITIVE.to(q.dtype)), [QUERY, KEY], half=False
+        lambda q, k: attention.attention_map(q, k, ADDITIVE.to(q.dtype)), [QUERY, KEY], half=False
     ),
     "mixed_map": Case(
-        lambda q, k, v, p, g: mixture.mixed_map(q, k, v, p, heads_of(g), ADDITIVE.to(p.dtype)),
-        [QUERY, KEY, KEY, (H, T, S), HEADS],
+        lambda w, v, p, g: mixture.mixed_map(w, v, p, heads_of(g)),
+        [(B, H, T, S), KEY, (H, T, S), HEADS],
     ),
     "mixed_outputs": Case(
-        lambda q, k, v, r, g: mixture.mixed_outputs(q, k, v, r, heads_of(g), ADDITIVE.to(q.dtype)),
-        [QUERY, KEY, KEY, (B, 1, T, D), HEADS],
+        lambda x, r, g: mixture.mixed_outputs(x, r, heads_of(g)),
+        [QUERY, (B, 1, T, D), HEADS],
     ),
     "relative_attention": Case(
-        lambda q, k, v, a, b: relative.relative_attention(q, k, v, a, b, ADDITIVE.to(q.dtype)),
+        lambda q, k, v, a, b: relative_positions.relative_attention(
+            q, k, v, a, b, ADDITIVE.to(q.dtype)
+        ),
         [QUERY, KEY, KEY, (H, 5, D), (H, 5, D)],
     ),
-    "directional_attention": Case(directional.directional_attention, [QUERY, QUERY, QUERY]),
+    "relative_map": Case(
+        lambda q, k, a: relative_positions.relative_map(q, k, a, ADDITIVE.to(q.dtype)),
+        [QUERY, KEY, (H, 5, D)],
+    ),
+    "sinusoids": Case(lambda lags: relative_positions.sinusoids(lags, 5), [(S,)], half=False),
+    "relative_shift": Case(
+        lambda x: relative_positions.relative_shift(x, S), [(B, H, T, S + T - 1)], half=False
+    ),
+    "xl_map": Case(
+        lambda *x: relative_positions.xl_map(*x, ADDITIVE.to(x[0].dtype)),
+        [QUERY, KEY, (H, S + T - 1, D), (H, D), (H, D)],
+    ),
+    "xl_attention": Case(
+        lambda *x: relative_positions.xl_attention(*x, ADDITIVE.to(x[0].dtype)),
+        [QUERY, KEY, KEY, (H, S + T - 1, D), (H, D), (H, D)],
+    ),
+    "read_values": Case(attention.read_values, [(B, H, T, S), KEY]),
+    "directional_attention": Case(attention.directional_attention, [QUERY, QUERY, QUERY]),
+    "directional_map": Case(attention.directional_map, [QUERY, QUERY], half=False),
     "directional_masks": Case(
         lambda m: torch.cat([torch.softmax(x, -1) for x in
-                             directional.directional_masks(m.new_empty(B, H, T, D), m)], 1),
+                             attention.directional_masks(m.new_empty(B, H, T, D), m)], 1),
         [(B, H, T, T)], half=False,
     ),
     "rem_kernel": Case(
@@ -121,8 +142,9 @@ CASES: dict[str, Case] = {
         lambda d, a, v: rem.recurrent_product(heads_of(d), a, SINE, v, 2),
         [(H,), (H,), (B, H, 5, D)], half=False,
     ),
-    "carry": Case(
-        lambda d, a, x: rem.carry(heads_of(d), a, x, 2), [(H,), (H,), (B, H, 3, 2, D)], half=False
+    "carried_states": Case(
+        lambda d, a, x: rem.carried_states(heads_of(d), a, x, 2),
+        [(H,), (H,), (B, H, 3, 2, D)], half=False,
     ),
     "toeplitz_matrix": Case(
         lambda p, f: toeplitz.toeplitz_matrix(p, f, T, S, 1), [(H, 3), (H, 4)], half=False
@@ -134,9 +156,9 @@ CASES: dict[str, Case] = {
     "banded_product": Case(
         lambda k, v: toeplitz.banded_product(k, v, 2), [(H, 3), (B, H, 5, D)], half=False
     ),
-    "segmented": Case(lambda x: segmented_attention.segmented(x, 3), [KEY]),
-    "visited": Case(
-        lambda x: segmented_attention.visited(x, torch.tensor([[0, 2], [1, 1]]), 2),
+    "split_segments": Case(lambda x: segments.split_segments(x, 3), [KEY]),
+    "segments_at_steps": Case(
+        lambda x: segmented_attention.segments_at_steps(x, torch.tensor([[0, 2], [1, 1]]), 2),
         [(B, H, 3, 2, D)],
     ),
     "attend_segments": Case(
@@ -146,7 +168,10 @@ CASES: dict[str, Case] = {
         lambda k, v: segmented_attention.partial_products(k, v, None, 2),
         [(B, H, 3, 2, D), (B, H, 3, 2, D)], half=False,
     ),
-    "neurons": Case(segmented_attention.neurons, [(B, H, 2, D, D), (D, D), (), ()], (2, 3), half=False),
+    "recurrent_accumulate_fire": Case(
+        accumulate_fire.recurrent_accumulate_fire, [(B, H, 2, D, D), (D, D), (), ()], (2, 3),
+        half=False,
+    ),
     "segmented_recurrent": Case(
         lambda q, k, v, w, leak, thr: segmented_recurrent.segmented_recurrent(
             q, k, v, w, leak, thr, compiled=False
@@ -155,14 +180,16 @@ CASES: dict[str, Case] = {
     ),
     "segmented_recurrent in C": Case(
         segmented_recurrent.segmented_recurrent,
-        [(1, 1, 2, 1, 16), (1, 1, 2, 2, 16), (1, 1, 2, 2, 16), (16, 16), (), ()], (4, 5), half=False,
+        [(1, 1, 2, 1, 16), (1, 1, 2, 2, 16), (1, 1, 2, 2, 16), (16, 16), (), ()], (4, 5),
+        half=False,
     ),
 }  # fmt: skip
 
 NO_GRADIENT: dict[str, str] = {
     "at_least_float32": "a cast",
     "real_tokens_first": "whole numbers",
-    "hidden_keys": "booleans",
+    "visible_keys": "booleans",
+    "table_rows": "whole numbers",
     "relative_buckets": "whole numbers",
     "segment_counts": "whole numbers",
     "step_of": "whole numbers",
@@ -212,8 +239,8 @@ OVERFLOWS = {("gru_step", torch.float16)}
 """Where it is left to the loss scaler, which takes the update back: a matrix product over the whole
 width, in every layer of the model. `test_precision.py` has such updates."""
 
-FLOAT32_TOO = {"mixed_map": [3, 4], "mixed_outputs": [3, 4]}
-"""Inputs that come in float32 whatever the others are: P, P V and the gate."""
+FLOAT32_TOO = {"mixed_map": [0, 2, 3], "mixed_outputs": [1, 2], "read_values": [0]}
+"""Inputs that are always float32: the map, P, P V and the gate."""
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)

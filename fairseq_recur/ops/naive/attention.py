@@ -63,7 +63,7 @@ def xl_head(
 ) -> Tensor:
     """Transformer-XL's attention of one head (Dai et al. 2019, section 3.3): (T, D).
 
-    The four terms of the paper, with W_r = *projection* (D, C), u = *content_bias* and
+    (q + u) k^T + (q + v) (W_r R)^T with W_r = *projection* (D, C), u = *content_bias* and
     v = *position_bias*, (D,) each. The last query stands at the last key.
     """
     lags = range(len(keys) - 1, -len(keys), -1)
@@ -74,16 +74,11 @@ def xl_head(
     for t, query in enumerate(queries):
         position = len(keys) - len(queries) + t
         visible = range(position + 1 if masked else len(keys))
-        energies = []
+        with_content, with_position, energies = query + content_bias, query + position_bias, []
         for j in visible:
             r = position_keys[position - j]
-            terms = (
-                query.dot(keys[j]),
-                query.dot(r),
-                content_bias.dot(keys[j]),
-                position_bias.dot(r),
-            )
-            energies.append(sum(terms[1:], terms[0]) / query.numel() ** 0.5)
+            energy = with_content.dot(keys[j]) + with_position.dot(r)
+            energies.append(energy / query.numel() ** 0.5)
         outputs.append(softmax_sum(energies, [values[j] for j in visible]))
     return torch.stack(outputs)
 

@@ -82,7 +82,7 @@ def rsa_head(
     for t, query in enumerate(queries):
         seen = len(keys) - len(queries) + t + 1 if masked else len(keys)
         attention = dot_product_attention(query, keys[:seen], values[:seen])
-        recurrent = (matrix[t].unsqueeze(1) * torch.stack(values)).sum(0)
+        recurrent = (matrix[t, : len(values), None] * torch.stack(values)).sum(0)
         outputs.append((1 - gate) * attention + gate * recurrent)
     return torch.stack(outputs)
 

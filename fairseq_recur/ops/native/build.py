@@ -87,7 +87,7 @@ def build(source: Path, defines: list[str]) -> Path:
             os.replace(made, library)  # atomic, as other processes may compile it at the same time
     except OSError as error:
         raise BuildError(
-            f"the cache folder {folder} is not writable ({error}); set XDG_CACHE_HOME to one that is"
+            f"the folder {folder} is not writable ({error}); set XDG_CACHE_HOME to one that is"
         ) from error
     return library
 
