@@ -7,7 +7,7 @@ from typing import Any
 
 from fairseq.dataclass import FairseqDataclass
 
-from fairseq_recur import compat
+from fairseq_recur.integration import from_checkpoint
 
 
 def flag(name: str) -> str:
@@ -39,7 +39,7 @@ def given(cfg: Namespace, *defaults: FairseqDataclass) -> set[str]:
     Returns:
         their names; none where a checkpoint is loaded, in which the defaults of its time stand
     """
-    if compat.from_checkpoint():
+    if from_checkpoint():
         return set()
     return {
         f.name
