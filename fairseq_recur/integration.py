@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from omegaconf import DictConfig, open_dict
 
 from fairseq_recur.compat.registry import Function, extend
 from fairseq_recur.errors import ConfigError
@@ -46,8 +47,6 @@ def load_checkpoint(load: Function, cfg: Any, trainer: Any, **kwargs: Any) -> An
 
     fairseq itself makes one more update each time such a training is started again.
     """
-    from omegaconf import open_dict
-
     found = load(cfg, trainer, **kwargs)
     optimization = trainer.cfg.optimization
     limit, made = getattr(optimization, "max_update", None), trainer.get_num_updates()
@@ -101,3 +100,20 @@ def filter_indices_by_size(select: Function, self: Any, *args: Any, **kwargs: An
             "--truncate-source and --max-source-positions N, and in --task summarization "
             "long targets with --truncate-target"
         ) from None
+
+
+@extend(
+    "fairseq.tasks.multilingual_translation:MultilingualTranslationTask.build_model",
+    "models of several languages",
+)
+def build_multilingual_model(
+    build: Function, self: Any, args: Any, *rest: Any, **named: Any
+) -> Any:
+    """Refuse a model for one pair of languages with fairseq's own error.
+
+    fairseq first compares options of the task with options that such a model, whose
+    configuration is a dataclass, does not have.
+    """
+    if isinstance(args, DictConfig) and "lang_pairs" not in args:
+        raise ValueError("MultilingualTranslationTask requires a FairseqMultiModel architecture")
+    return build(self, args, *rest, **named)

@@ -7,6 +7,7 @@ installation needs. `environment_report` and `known_problems` describe the machi
 """
 
 from fairseq_recur.compat import (  # noqa: F401  (each registers its mends, in this order)
+    configuration,
     console,
     data,
     processes,
@@ -14,6 +15,7 @@ from fairseq_recur.compat import (  # noqa: F401  (each registers its mends, in 
     weight_decay,
 )
 from fairseq_recur.compat.checkpoints import checkpoint_problem, read_checkpoint
+from fairseq_recur.compat.configuration import model_options
 from fairseq_recur.compat.encoder_layer import disable_encoder_fastpath, drop_stale_encoder_keys
 from fairseq_recur.compat.fairseq_options import PACKAGE
 from fairseq_recur.compat.literals import evaluate
@@ -35,6 +37,7 @@ __all__ = [
     "evaluate",
     "extend",
     "known_problems",
+    "model_options",
     "read_checkpoint",
     "safe_globals",
 ]

@@ -1,13 +1,10 @@
-"""Options of fairseq's own programs, as they are parsed and turned into a configuration."""
+"""Options of fairseq's own programs, as they are parsed."""
 
-import difflib
 import inspect
 import os
-import re
 import sys
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
-from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -138,129 +135,6 @@ def _lost_trainings(options: Mapping[str, Any]) -> Iterator[str]:
     if options.get("best_checkpoint_metric") == "bleu" and not options.get("eval_bleu", True):
         if not options.get("disable_validation"):
             yield "--best-checkpoint-metric bleu, but no BLEU is computed: give --eval-bleu"
-
-
-values = mend(
-    "option values",
-    reason="a list such as --adaptive-softmax-cutoff '(1' ends with a SyntaxError; a value with a "
-    "backslash at its end, or with ${...}, ends with an error of hydra's parser",
-    until="a fairseq that hands its options to hydra as values and not as text",
-)
-
-
-@values.patch("fairseq.dataclass.utils:eval_str_list")
-def eval_str_list(evaluate: Function, x: Any, x_type: Function = float) -> Any:
-    """Raise a ValueError, which argparse reports, for text that is not a list."""
-    try:
-        return evaluate(x, x_type)
-    except (SyntaxError, TypeError, OverflowError, MemoryError, RecursionError) as error:
-        raise ValueError(f"{x!r}: expected a list of numbers ({error})") from error
-
-
-@values.patch("fairseq.dataclass.utils:override_module_args")
-def override_module_args(override: Function, args: Namespace) -> tuple[list[str], list[str]]:
-    """Refuse at once the values at which hydra's parser would stop."""
-    overrides, deletes = override(args)
-    keys = {word.split("=", 1)[0] for word in overrides}
-    problems = [problem for word in overrides if (problem := _unreadable(word, keys))]
-    if problems:
-        raise ConfigError("options that cannot be read:\n- " + "\n- ".join(problems))
-    return overrides, deletes
-
-
-def _unreadable(override: str, keys: set[str]) -> str | None:
-    """Return why hydra would stop at an option, "group.name=value", or None.
-
-    Args:
-        override: as fairseq gives it to hydra
-        keys: "group.name" of all options, to which ${...} may refer
-    """
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.errors import HydraException
-
-    key, _, value = override.partition("=")
-    name = "--" + key.rpartition(".")[2].replace("_", "-")
-    if "${" in value:
-        unknown = [k for k in re.findall(r"\$\{([^}]*)\}?", value) if k not in keys]
-        if unknown or key in value:
-            return f"{name} {value}: ${{...}} must name another option; give a value instead"
-    if "\\" in value:
-        try:
-            OverridesParser.create().parse_overrides([override])
-        except HydraException:
-            return f"{name} {value}: hydra cannot read this backslash; use / in paths"
-    return None
-
-
-old_tasks = mend(
-    "options of old tasks",
-    reason="the default ${task.max_source_positions} of a model refers to the task's "
-    "configuration, which tasks without a dataclass (translation_multi_simple_epoch) lack",
-    until="a fairseq whose tasks all have a dataclass",
-)
-
-
-@old_tasks.patch("fairseq.dataclass.utils:override_module_args")
-def resolve_old_task(override: Function, args: Namespace) -> tuple[list[str], list[str]]:
-    """Put the value of an old task's option in the place of a reference to it."""
-    from fairseq.dataclass.utils import _set_legacy_defaults
-    from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY
-
-    task = getattr(args, "task", None)
-    if task not in TASK_REGISTRY or task in TASK_DATACLASS_REGISTRY:
-        result: tuple[list[str], list[str]] = override(args)
-        return result
-    options = Namespace(**vars(args))
-    _set_legacy_defaults(options, TASK_REGISTRY[task])
-    # The names that a model's options refer to; nothing else is added, and *args* is not changed.
-    referred = {n: v for n, v in vars(options).items() if isinstance(v, (int, float))}
-    overrides, deletes = override(args)
-    pattern = re.compile(r"'\$\{task\.(\w+)\}'")
-    return [
-        pattern.sub(lambda found: str(referred.get(found[1], found[0])), word) for word in overrides
-    ], deletes
-
-
-hydra_options = mend(
-    "hydra options",
-    reason="an option that +group.key adds is refused without a hint at the right one; with "
-    "omegaconf 2.0, ??? in a configuration hides the default of the dataclass; and build_model "
-    "cannot take a dataclass in the place of an omegaconf object",
-    until="permanent; with hydra >= 1.1 only for the hint",
-)
-
-
-@hydra_options.patch("fairseq.models:merge_with_parent")
-@hydra_options.patch("fairseq.dataclass.utils:merge_with_parent")
-def merge_with_parent(merge: Function, dc: Any, cfg: Any, *args: Any, **kwargs: Any) -> Any:
-    """Check the options of a group before they are merged with its defaults."""
-    from fairseq.dataclass import FairseqDataclass
-    from omegaconf import OmegaConf, open_dict
-
-    if is_dataclass(cfg):
-        cfg = OmegaConf.structured(cfg)
-    options = getattr(dc, "__dataclass_fields__", {})
-    kind = dc if isinstance(dc, type) else type(dc)
-    if OmegaConf.is_dict(cfg) and issubclass(kind, FairseqDataclass):
-        missing = [name for name in cfg if OmegaConf.is_missing(cfg, name)]
-        with open_dict(cfg):
-            for name in missing:
-                del cfg[name]
-        if not (args or kwargs.get("remove_missing")):
-            _refuse_unknown(kind, sorted(cfg.keys() - options.keys()), list(options))
-    return merge(dc, cfg, *args, **kwargs)
-
-
-def _refuse_unknown(kind: type, unknown: list[str], options: list[str]) -> None:
-    """Raise ConfigError if there are unknown options, with the nearest known one for each."""
-    if unknown:
-        close = (difflib.get_close_matches(name, options, n=1) for name in unknown)
-        lines = [
-            f"there is no option {name!r}; "
-            + (f"did you mean {found[0]}?" if found else "see `fairseq-recur train --help`")
-            for name, found in zip(unknown, close)
-        ]
-        raise ConfigError(f"options of {kind.__name__}:\n- " + "\n- ".join(lines))
 
 
 user_dir = mend(

@@ -37,7 +37,7 @@ def evaluate(text: str | bytes) -> Any:
         raise _refused(text, error) from None
 
 
-def evaluate_data(line: str | bytes) -> Any:
+def evaluate_data(line: str) -> Any:
     """Return the value of a line of data: any literal of any length.
 
     Raises:

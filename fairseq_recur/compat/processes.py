@@ -32,7 +32,7 @@ def replace_ddp() -> None:
     if hasattr(base, "_fairseq_recur_subclass"):
         return
 
-    class CpuOrCudaDistributedDataParallel(base):  # type: ignore[misc]  # found at run time
+    class CpuOrCudaDistributedDataParallel(base):
         _fairseq_recur_subclass = True
 
         def __init__(self, module: torch.nn.Module, **kwargs: Any) -> None:

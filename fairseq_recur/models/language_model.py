@@ -12,8 +12,9 @@ from fairseq.models.transformer import TransformerConfig
 from fairseq.models.transformer_lm import TransformerLanguageModel, TransformerLanguageModelConfig
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
 from fairseq.tasks import FairseqTask
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
+from fairseq_recur.compat import model_options
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.models.attention_config import SelfAttentionConfig
 from fairseq_recur.models.base import RecurrentModel
@@ -50,12 +51,12 @@ class RsaLanguageModel(RecurrentModel, TransformerLanguageModel):
         Raises:
             ConfigError: listing every option that cannot be used
         """
-        options = Namespace(**OmegaConf.to_container(args, resolve=True, enum_to_str=True))
+        options = model_options(args, task)
         words = task.source_dictionary, task.target_dictionary
         problems = list(check_language_model(options, words[1])) or list(memory(options, *words))
         if problems:
             raise ConfigError("the model's options cannot be used:\n- " + "\n- ".join(problems))
-        model = super().build_model(args, task)
+        model = super().build_model(options, task)
         cfg = TransformerConfig.from_namespace(options)
         build = SELF_ATTENTION[options.decoder_self_attention]
         for index in range(len(model.decoder.layers)):  # iterating would drop layers (LayerDrop)

@@ -1,14 +1,15 @@
 """The one encoder-decoder whose parts are exchangeable."""
 
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser
 
 from fairseq.data import Dictionary
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models.transformer import TransformerConfig, TransformerModelBase
 from fairseq.tasks import FairseqTask
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from torch import nn
 
+from fairseq_recur.compat import model_options
 from fairseq_recur.models.base import RecurrentModel
 from fairseq_recur.models.check import check_config
 from fairseq_recur.models.config import FOLLOWS, RecurrentTransformerConfig
@@ -42,7 +43,7 @@ class RecurrentTransformerModel(RecurrentModel, TransformerModelBase):
         Raises:
             ConfigError: listing every option that cannot be used
         """
-        options = Namespace(**OmegaConf.to_container(cfg, resolve=True, enum_to_str=True))
+        options = model_options(cfg, task)
         preset = cls.config_class()
         check_config(options, preset, task.source_dictionary, task.target_dictionary)
         model = super().build_model(TransformerConfig.from_namespace(options), task)
