@@ -86,6 +86,7 @@ def test_a_task_for_other_models_says_what_it_says_to_stock_models(
         cfg = convert_namespace_to_omegaconf(
             options.parse_args_and_arch(options.get_training_parser(), flags)
         )
+        cfg.task.lang_pairs = ["a-b"]  # as the task's own preparation does
         made = kind(cfg.task, {"a": words, "b": words}, training=True)
         with pytest.raises(ValueError, match=f"^{kind.__name__} requires a FairseqMultiModel arch"):
             made.build_model(cfg.model)
