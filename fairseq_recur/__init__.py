@@ -1,8 +1,9 @@
 """Recurrence for fairseq's sequence-to-sequence Transformer.
 
 Importing this package, by ``--user-dir`` or by name, first adapts the installed
-fairseq and torch (`compat`) and then registers the models, optimizers, tasks, criterions and
-scorers. `from_pretrained` loads a trained model; what it needs is imported when it is asked for.
+fairseq and torch (`compat`), then extends fairseq's commands (`integration`) and registers the
+models, optimizers, tasks, criterions and scorers. `from_pretrained` loads a trained model; the
+modules that it needs are imported on first use.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -12,8 +13,15 @@ from fairseq_recur.version import __version__
 
 compat.apply()
 
-# Registration needs compat first.
-from fairseq_recur import criterions, models, optim, scorers, tasks  # noqa: E402
+# Registration requires compat.
+from fairseq_recur import (  # noqa: E402
+    criterions,
+    integration,
+    models,
+    optim,
+    scorers,
+    tasks,
+)
 
 if TYPE_CHECKING:
     from fairseq_recur.pretrained import from_pretrained
@@ -23,6 +31,7 @@ __all__ = [
     "compat",
     "criterions",
     "from_pretrained",
+    "integration",
     "models",
     "optim",
     "scorers",
@@ -31,7 +40,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import `from_pretrained` when it is first used: the plug-in itself does not need it."""
+    """Import `from_pretrained` on first use, because the plug-in itself does not need it."""
     if name == "from_pretrained":
         from fairseq_recur.pretrained import from_pretrained
 

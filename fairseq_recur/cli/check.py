@@ -1,4 +1,4 @@
-"""Say what is installed, what this plug-in registered and adapted, and what is wrong.
+"""Report what is installed, what this plug-in registered and mended, and what is wrong.
 
 The exit status is 1 if a problem would make training or decoding fail.
 """
@@ -6,6 +6,7 @@ The exit status is 1 if a problem would make training or decoding fail.
 import argparse
 import json
 import textwrap
+from collections import Counter
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ WIDTH = 96
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `check`."""
-    parser.add_argument("--verbose", action="store_true", help="say why each adaptation is made")
+    parser.add_argument("--verbose", action="store_true", help="give the reason for each mend")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
 
 
@@ -53,7 +54,7 @@ def registered() -> dict[str, list[str]]:
 
 
 def compiled_code() -> str:
-    """Whether what this package has in C runs on this machine."""
+    """Return whether the package's C code runs on this machine."""
     try:
         build.load(segmented_recurrent.NAME, torch.float32)
     except build.BuildError as error:
@@ -62,13 +63,14 @@ def compiled_code() -> str:
 
 
 def report() -> dict[str, Any]:
-    """Return all that `check` knows, as JSON has it."""
+    """Return the whole report in the form of the JSON output."""
     return {
         "environment": {**dict(compat.environment_report()), "compiled code": compiled_code()},
         "registered": registered(),
-        "adaptations": [
-            {"name": a.name, "reason": a.reason, "needless_from": a.needless_from}
-            for a in compat.ADAPTATIONS
+        "mends": [
+            {"name": m.name, "status": m.status, "reason": m.reason, "until": m.until}
+            | ({"error": m.error} if m.error else {})
+            for m in compat.MENDS
         ],
         "problems": [
             {"title": p.title, "remedy": p.remedy, "severity": p.severity}
@@ -89,15 +91,17 @@ def _text(found: dict[str, Any], verbose: bool) -> str:
     lines = ["Environment", *_columns(found["environment"]), ""]
     names = {kind: ", ".join(names) for kind, names in found["registered"].items() if names}
     lines += ["Registered", *_columns(names), ""]
-    lines.append(f"Adaptations of the installed fairseq and torch: {len(found['adaptations'])}")
+    counts = Counter(mend["status"] for mend in found["mends"])
+    states = ", ".join(f"{count} {status}" for status, count in counts.items())
+    lines.append(f"Mends of the installed fairseq and torch: {states}")
+    lines += _columns({mend["name"]: mend["status"] for mend in found["mends"]})
     if verbose:
-        for adaptation in found["adaptations"]:
-            lines += _wrapped(adaptation["name"], 2)
-            lines += _wrapped(adaptation["reason"], 6)
-            lines += _wrapped(f"needless from: {adaptation['needless_from']}", 6)
+        for mend in found["mends"]:
+            lines += _wrapped(mend["name"], 2)
+            lines += _wrapped(mend["reason"], 6)
+            lines += _wrapped(f"needed until: {mend['until']}", 6)
     else:
-        lines += _wrapped(", ".join(a["name"] for a in found["adaptations"]), 2)
-        lines.append("  (--verbose says why)")
+        lines.append("  (--verbose gives the reason for each)")
     lines += ["", f"Known problems: {len(found['problems']) or 'none found'}"]
     for problem in found["problems"]:
         lines += _wrapped(f"{problem['severity']}: {problem['title']}", 2)
@@ -106,7 +110,7 @@ def _text(found: dict[str, Any], verbose: bool) -> str:
 
 
 def _columns(rows: dict[str, str]) -> list[str]:
-    """Align names and values; a long value goes on below itself."""
+    """Align names and values; a long value continues below itself."""
     width = max(map(len, rows), default=0)
     lines = []
     for name, value in rows.items():

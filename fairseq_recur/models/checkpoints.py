@@ -1,13 +1,17 @@
 """How a checkpoint of another fairseq, of the stock Transformer or of BART comes to fit."""
 
 import logging
+from argparse import Namespace
 from collections import defaultdict
+from contextlib import nullcontext
 from typing import Any
 
 from fairseq.models import BaseFairseqModel
+from omegaconf import OmegaConf, open_dict
 from torch import Tensor, nn
 
 from fairseq_recur import compat
+from fairseq_recur.compat.registry import Function, extend
 from fairseq_recur.modules.part import Part
 
 logger = logging.getLogger(__name__)
@@ -30,16 +34,21 @@ OLD_MODULES = {".encoder_attn.sigma.": ".encoder_attn.learned_mix."}
 """Former names of modules in the names of weights."""
 
 
-def rename_old_options(options: Any) -> None:
-    """Give the options of an old checkpoint their present names, in place.
-
-    Args:
-        options: a mapping of the model's options
-    """
-    for old, (new, values) in OLD_OPTIONS.items():
-        if old in options:
-            value = options.pop(old)
-            options[new] = values.get(value, value)
+@extend("fairseq.checkpoint_utils:_upgrade_state_dict", "former names of options")
+def upgrade_state_dict(upgrade: Function, state: dict[str, Any]) -> Any:
+    """Give the model's options of an old checkpoint their present names."""
+    state = upgrade(state)
+    cfg = state.get("cfg")
+    options = None if cfg is None else cfg.get("model")
+    if options is None:
+        return state
+    with open_dict(options) if OmegaConf.is_config(options) else nullcontext():
+        mapping = vars(options) if isinstance(options, Namespace) else options
+        for old, (new, values) in OLD_OPTIONS.items():
+            if old in mapping:
+                value = mapping.pop(old)
+                mapping[new] = values.get(value, value)
+    return state
 
 
 def upgrade_weights(model: BaseFairseqModel, weights: Weights) -> None:

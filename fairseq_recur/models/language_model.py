@@ -14,12 +14,12 @@ from fairseq.tasks import FairseqTask
 from omegaconf import DictConfig
 from torch import nn
 
-from fairseq_recur import compat
+from fairseq_recur.compat import model_options
+from fairseq_recur.integration import from_checkpoint
 from fairseq_recur.models import config
 from fairseq_recur.models.base import RecurrentModel
 from fairseq_recur.models.check import check_config
 from fairseq_recur.models.decoder import RecurrentTransformerDecoder
-from fairseq_recur.models.model import plain_options
 from fairseq_recur.modules.parts import NONE
 
 ENCODER_SLOTS: dict[str, Any] = {
@@ -48,7 +48,7 @@ class RsaLanguageModel(RecurrentModel, TransformerLanguageModel):
         Raises:
             ConfigError: listing every option that cannot be used
         """
-        options = plain_options(args)
+        options = model_options(args, task)
         if options.decoder_layers_to_keep:
             options.decoder_layers = len(options.decoder_layers_to_keep.split(","))
         if options.max_target_positions is None:
@@ -56,7 +56,7 @@ class RsaLanguageModel(RecurrentModel, TransformerLanguageModel):
             options.max_target_positions = length
         slots = config.self_attention_slots("decoder")
         defaults = [config.language_model_config()(), cls.config_class()]
-        check_config(options, slots, defaults, loaded=compat.from_checkpoint())
+        check_config(options, slots, defaults, loaded=from_checkpoint())
         embedding = cls.build_token_embedding(options, task.source_dictionary)
         cfg = TransformerConfig.from_namespace(Namespace(**vars(options), **ENCODER_SLOTS))
         decoder = RecurrentTransformerDecoder(

@@ -1,17 +1,18 @@
 """The one encoder-decoder whose parts are exchangeable."""
 
-from argparse import ArgumentParser, Namespace
-from typing import Any, cast
+from argparse import ArgumentParser
+from typing import Any
 
 from fairseq.data import Dictionary
 from fairseq.dataclass import FairseqDataclass
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models.transformer import TransformerConfig, TransformerModelBase
 from fairseq.tasks import FairseqTask
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from torch import nn
 
-from fairseq_recur import compat
+from fairseq_recur.compat import model_options
+from fairseq_recur.integration import from_checkpoint
 from fairseq_recur.models import config
 from fairseq_recur.models.base import RecurrentModel
 from fairseq_recur.models.check import check_config
@@ -19,12 +20,6 @@ from fairseq_recur.models.decoder import RecurrentTransformerDecoder
 from fairseq_recur.models.encoder import RecurrentTransformerEncoder
 from fairseq_recur.models.t5 import T5Decoder, T5Encoder
 from fairseq_recur.modules.t5 import is_t5
-
-
-def plain_options(cfg: DictConfig) -> Namespace:
-    """A model's configuration as a flat namespace of plain values."""
-    options = OmegaConf.to_container(cfg, resolve=True, enum_to_str=True)
-    return Namespace(**cast(dict[str, Any], options))
 
 
 class RecurrentTransformerModel(RecurrentModel, TransformerModelBase):
@@ -54,10 +49,10 @@ class RecurrentTransformerModel(RecurrentModel, TransformerModelBase):
         Raises:
             ConfigError: listing every option that cannot be used
         """
-        options = plain_options(cfg)
+        options = model_options(cfg, task)
         defaults = [config.encoder_decoder_config()(), cls.config_class()]
         slots = config.encoder_decoder_slots()
-        check_config(options, slots, defaults, loaded=compat.from_checkpoint())
+        check_config(options, slots, defaults, loaded=from_checkpoint())
         model = super().build_model(TransformerConfig.from_namespace(options), task)
         model.observe_parts(options.monitor_interval)
         return model

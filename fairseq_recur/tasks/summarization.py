@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from fairseq import utils
 from fairseq.data import Dictionary, ListDataset, encoders
-from fairseq.tasks import register_task
+from fairseq.tasks import FairseqTask, register_task
 from fairseq.tasks.translation import TranslationTask, load_langpair_dataset
 from omegaconf import DictConfig
 from torch import Tensor
 
+from fairseq_recur.compat.registry import Function, extend
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.tasks.eval_rouge import RougeEvaluation, log_rouge
 from fairseq_recur.tasks.summarization_config import (
@@ -284,3 +285,18 @@ class SummarizationTask(TranslationTask):
         """Log the figures of batches, summed over processes."""
         super().reduce_metrics(logging_outputs, criterion)
         log_rouge(logging_outputs)
+
+
+@extend("fairseq.tasks:FairseqTask.load_state_dict", "summarization in other tasks")
+def refuse_other_task(load: Function, self: FairseqTask, state_dict: dict[str, Any]) -> None:
+    """Refuse to load a summarization model into another task, which would omit the prefix.
+
+    Raises:
+        ConfigError: the checkpoint's task is summarization, and this task is not
+    """
+    if STATE in state_dict and not isinstance(self, SummarizationTask):
+        raise ConfigError(
+            "this model was trained with --task summarization, which knows its source "
+            "prefix and truncation; give --task summarization here, too"
+        )
+    load(self, state_dict)

@@ -80,7 +80,7 @@ def test_two_processes_train_one_model_and_resume(
 def test_an_error_of_the_first_rank_ends_both(corpus: Path, tmp_path: Path) -> None:
     (tmp_path / "checkpoint_last.pt").write_bytes(b"damaged")
     output = torchrun("train", *flags(corpus, "transformer", tmp_path, 2), check=False)
-    assert "checkpoint_last.pt: 7 bytes that are no PyTorch checkpoint" in output
+    assert "checkpoint_last.pt: 7 bytes that are not a PyTorch checkpoint" in output
 
 
 @pytest.mark.skipif(

@@ -121,7 +121,7 @@ def test_a_missing_or_foreign_checkpoint(tmp_path: Path, corpus: Path, cli: Call
     missing, foreign = tmp_path / "none.pt", tmp_path / "foreign.pt"
     torch.save({"weight": torch.zeros(3)}, foreign)
     for command in ("generate", "interactive", "validate"):
-        for path, found in ((missing, "no such file"), (foreign, "no fairseq checkpoint")):
+        for path, found in ((missing, "no such file"), (foreign, "not a fairseq checkpoint")):
             with pytest.raises(CheckpointError, match=f"{path}: {found}"):
                 cli(command, corpus / "bin", "--path", path, "--cpu", "--max-tokens", "400")
 
@@ -129,5 +129,5 @@ def test_a_missing_or_foreign_checkpoint(tmp_path: Path, corpus: Path, cli: Call
 def test_training_from_a_damaged_checkpoint(tmp_path: Path, train: Callable) -> None:
     path = tmp_path / "checkpoint_last.pt"
     path.write_bytes(b"PK\x03\x04 damaged")
-    with pytest.raises(CheckpointError, match=f"{path}: 12 bytes that are no PyTorch checkpoint"):
+    with pytest.raises(CheckpointError, match=f"{path}: 12 bytes that are not a PyTorch checkpoint"):
         train(tmp_path, 2)

@@ -165,7 +165,7 @@ def test_wrong_use(save: Save, tmp_path: Path, capsys: pytest.CaptureFixture) ->
     lm = save("lm", "transformer_lm", "--decoder-embed-dim", "16", task="language_modeling")
     for arguments, message in (
         ([str(tmp_path / "none.pt")], "none.pt: no such file"),
-        ([str(cut)], "cut short or damaged"),
+        ([str(cut)], "truncated or damaged"),
         ([str(alone)], "no dict.src.txt in"),
         ([str(alone), "--data", str(tmp_path / "data")], "no data folder"),
         ([biarn, "-s", "en"], "no dict.en.txt"),

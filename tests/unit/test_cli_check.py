@@ -7,6 +7,7 @@ import pytest
 from fairseq_recur import compat
 from fairseq_recur.cli import main
 from fairseq_recur.cli.check import registered
+from fairseq_recur.compat import report
 from tests.conftest import OURS
 from tests.unit.test_cli_main import root_logger  # noqa: F401  (used by every test)
 
@@ -24,7 +25,7 @@ def test_everything_registered_is_listed(capsys: pytest.CaptureFixture) -> None:
     assert max(map(len, printed.splitlines())) <= 100
 
 
-def test_reasons_of_the_adaptations(capsys: pytest.CaptureFixture) -> None:
+def test_each_mend_has_its_state_and_reason(capsys: pytest.CaptureFixture) -> None:
     def words(text: str) -> str:
         return " ".join(text.split())
 
@@ -32,10 +33,29 @@ def test_reasons_of_the_adaptations(capsys: pytest.CaptureFixture) -> None:
     short = words(capsys.readouterr().out)
     main(["check", "--verbose"])
     long = words(capsys.readouterr().out)
-    assert compat.ADAPTATIONS
-    for adaptation in compat.ADAPTATIONS:
-        assert adaptation.name in short and adaptation.name in long
-        assert words(adaptation.reason) in long and words(adaptation.reason) not in short
+    assert len(compat.MENDS) > 20
+    for mend in compat.MENDS:
+        assert f"{mend.name} {mend.status}" in short and f"{mend.name} {mend.status}" in long
+        assert words(mend.reason) in long and words(mend.reason) not in short
+        assert words(mend.until) in long
+
+
+def test_a_mend_that_failed_is_an_error(
+    capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = compat.Mend("renamed", "what was wrong", "never", lambda: True)
+    broken.patch("fairseq.utils:eval_boolean")(print)
+    broken.apply()
+    monkeypatch.setattr(report, "MENDS", [broken])
+    monkeypatch.setattr(compat, "MENDS", [broken])
+    assert main(["check"]) == 1
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "1 failed renamed failed" in printed
+    assert (
+        "cannot apply 'renamed' to the installed libraries: fairseq.utils:eval_boolean" in printed
+    )
+    assert main(["check", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["mends"][0]["status"] == "failed"
 
 
 @pytest.mark.parametrize("severity, status", [("note", 0), ("warning", 0), ("error", 1)])

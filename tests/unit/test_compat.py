@@ -1,16 +1,18 @@
-"""The list of adaptations, and that applying them twice changes nothing."""
+"""The registry of mends, and that applying them twice changes nothing."""
 
 import importlib.metadata
-import importlib.util
 import logging
 import os
 import subprocess
 import sys
 import warnings
+from typing import Any
 
 import pytest
 
+import fairseq_recur
 from fairseq_recur import compat
+from fairseq_recur.compat import console, registry
 
 PLACES = [
     ("fairseq.options", "parse_args_and_arch"),
@@ -36,12 +38,15 @@ def current(place: str, attribute: str) -> object:
     return getattr(owner if name.islower() else getattr(owner, name), attribute)
 
 
-def test_every_adaptation_says_why_and_until_when() -> None:
-    names = [a.name for a in compat.ADAPTATIONS]
-    assert len(names) == len(set(names)) > 10
-    for item in compat.ADAPTATIONS:
-        assert len(item.reason) > 20, item.name
-        assert item.needless_from, item.name
+def test_every_mend_says_why_and_until_when() -> None:
+    names = [mend.name for mend in compat.MENDS]
+    assert len(names) == len(set(names)) > 20
+    for mend in compat.MENDS:
+        assert len(mend.reason) > 20 and mend.until, mend.name
+        assert mend.patches or mend.actions, mend.name
+        assert mend.status in (registry.APPLIED, registry.NOT_NEEDED), mend.error
+    with pytest.raises(ValueError, match="two mends are called 'last batch'"):
+        registry.mend("last batch", reason="", until="")
 
 
 def test_applying_again_changes_nothing() -> None:
@@ -53,20 +58,66 @@ def test_applying_again_changes_nothing() -> None:
     assert list(warnings.filters) == filters
 
 
-def test_a_second_copy_of_the_module_changes_nothing() -> None:
-    spec = importlib.util.spec_from_file_location("compat_under_another_name", compat.__file__)
-    copy = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = copy
+def test_a_second_copy_of_the_package_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     before = [current(*place) for place in PLACES]
-    spec.loader.exec_module(copy)
+    for name in [name for name in sys.modules if name.startswith("fairseq_recur.compat")]:
+        monkeypatch.delitem(sys.modules, name)
+    copy = importlib.import_module("fairseq_recur.compat")
+    monkeypatch.setattr(fairseq_recur, "compat", compat)
+    assert copy is not compat and len(copy.MENDS) == len(compat.MENDS)
     copy.apply()
-    del sys.modules[spec.name]
-    assert len(copy.ADAPTATIONS) == len(compat.ADAPTATIONS)
     assert [current(*place) for place in PLACES] == before
 
 
+class Installed:
+    """A library to mend."""
+
+    def double(self, number: int) -> int:
+        return 2 * number
+
+
+def made(target: str, **settings: Any) -> compat.Mend:
+    mend = compat.Mend("more", "a reason", "a version", **{"needed": lambda: True, **settings})
+    mend.patch(f"{__name__}:Installed.double")(lambda original, self, n: original(self, n) + 1)
+    mend.patch(target)(lambda original: original())
+    return mend
+
+
+def test_a_mend_wraps_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Installed, "double", Installed.double)
+    mend = made("os:getcwd", patches=[])
+    mend.patches.pop()
+    assert mend.status == ""
+    for _ in range(2):
+        mend.apply()
+        assert (mend.status, Installed().double(3), Installed.double.__name__) == (
+            registry.APPLIED, 7, "double",
+        )  # fmt: skip
+
+
+def test_a_mend_that_is_not_needed_leaves_everything() -> None:
+    mend = made("os:getcwd", needed=lambda: False)
+    mend.apply()
+    assert (mend.status, Installed().double(3)) == (registry.NOT_NEEDED, 6)
+
+
+@pytest.mark.parametrize(
+    "target", ["fairseq.utils:nowhere", "fairseq.trainer:Trainer.nowhere", "fairseq.nowhere:some"]
+)
+def test_a_renamed_attribute_names_the_mend(target: str, caplog: pytest.LogCaptureFixture) -> None:
+    mend = made(target)
+    mend.apply()
+    assert mend.status == registry.FAILED and Installed().double(3) == 6  # all patches or none
+    for text in (mend.error, caplog.text):
+        assert "cannot apply 'more'" in text and f"{target} not found" in text
+    with pytest.raises(ImportError, match=f"cannot apply 'more'.*{target} not found"):
+        made(target, required=True).apply()
+    with pytest.raises(ImportError, match=f"cannot apply 'own'.*{target} not found"):
+        registry.extend(target, "own")
+
+
 def test_a_broken_fairseq_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = compat.Problem("hydra-core 1.4 does not go with it", "pip install hydra", "error")
+    problem = compat.Problem("hydra-core 1.4 does not work with it", "pip install hydra", "error")
     monkeypatch.setitem(sys.modules, "fairseq", None)  # what `import fairseq` then finds
     monkeypatch.setattr(compat, "known_problems", lambda: [problem])
     with pytest.raises(ImportError, match="(?s)fairseq cannot be imported.*1.4 does.*pip install"):
@@ -86,32 +137,25 @@ def test_the_root_logger_is_lowered_only_where_fairseq_raised_it(
         for handler, expected in ((mine, logging.DEBUG), (theirs, logging.INFO)):
             monkeypatch.setattr(root, "handlers", [handler])
             root.setLevel(logging.DEBUG)
-            compat._quiet_root_logger()
+            console.lower_root_logger()
             assert root.level == expected
     finally:
         root.setLevel(level)
 
 
-def imported(code: str, **environment: str) -> subprocess.CompletedProcess:
-    """A new process that imports the package and then runs the code."""
+def test_an_import_in_a_new_process() -> None:
+    """Its environment variables and logger; one process for all, since fairseq loads slowly."""
     kept = {k: v for k, v in os.environ.items() if k not in ("HYDRA_FULL_ERROR", "LOGLEVEL")}
-    call = [sys.executable, "-c", f"import fairseq_recur, logging, os; print({code})"]
-    return subprocess.run(
-        call, env={**kept, **environment}, capture_output=True, text=True, check=True
+    code = (
+        "import fairseq_recur, logging, os; print(logging.getLogger().level, "
+        f"{compat.UNSAFE_VARIABLE!r} in os.environ, os.environ.get('HYDRA_FULL_ERROR'))"
     )
-
-
-def test_the_import_leaves_the_root_logger_at_info() -> None:
-    assert int(imported("logging.getLogger().level").stdout) >= logging.INFO
-
-
-def test_the_import_removes_the_variable_that_allows_code() -> None:
-    done = imported(f"{compat.UNSAFE_VARIABLE!r} in os.environ", **{compat.UNSAFE_VARIABLE: "1"})
-    assert done.stdout == "False\n"
-    assert "lets every checkpoint run code" in done.stderr
-
-
-def test_hydra_1_0_shows_its_errors() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**kept, compat.UNSAFE_VARIABLE: "1"},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    level, unsafe, hydra = done.stdout.split()
+    assert int(level) >= logging.INFO
+    assert unsafe == "False" and "lets every checkpoint run code" in done.stderr
     old = importlib.metadata.version("hydra-core").startswith("1.0.")
-    done = imported("os.environ.get('HYDRA_FULL_ERROR')")
-    assert done.stdout == ("1\n" if old and sys.version_info >= (3, 10) else "None\n")
+    assert hydra == ("1" if old and sys.version_info >= (3, 10) else "None")

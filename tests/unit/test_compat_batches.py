@@ -32,7 +32,7 @@ def test_no_sentence_is_lost(multiple: int, tokens: int, sentences: int, as_list
 
 @pytest.mark.parametrize("indices", [[], np.array([], dtype=np.int64)])
 def test_no_sentence_at_all(indices: Any) -> None:
-    with pytest.raises(ConfigError, match="no sentence of the data is left .* give a greater"):
+    with pytest.raises(ConfigError, match="no sentence is left to form batches.* give a greater"):
         data_utils.batch_by_size(indices, lambda i: LENGTHS[i], max_tokens=9)
 
 

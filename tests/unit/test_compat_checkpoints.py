@@ -4,6 +4,7 @@ import os
 import pickle
 import posix
 import subprocess
+import typing
 from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 from fairseq import checkpoint_utils
 
 from fairseq_recur import compat
+from fairseq_recur.compat import safe_loading
 from fairseq_recur.errors import CheckpointError
 
 OPTIONS = Namespace(arch="transformer", task="translation", data="data", criterion="nll")
@@ -118,7 +120,7 @@ def test_the_variable_that_allows_code_is_removed(
     trace, path = tmp_path / "trace", tmp_path / "model.pt"
     save(path, stock_state(extra_state=attacks(trace)["os.system"]), "zip")
     monkeypatch.setenv(compat.UNSAFE_VARIABLE, "1")
-    monkeypatch.setattr(compat, "_removed_variables", set())
+    monkeypatch.setattr(safe_loading, "removed_variables", set())
     with pytest.raises(CheckpointError):
         checkpoint_utils.load_checkpoint_to_cpu(str(path))
     assert not trace.exists() and compat.UNSAFE_VARIABLE not in os.environ
@@ -128,23 +130,25 @@ def test_the_variable_that_allows_code_is_removed(
 
 def test_old_torch_loads_weights_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TORCH_FORCE_WEIGHTS_ONLY_LOAD", raising=False)
-    compat._load_weights_only()
-    assert ("TORCH_FORCE_WEIGHTS_ONLY_LOAD" in os.environ) == (compat._torch_version() < (2, 6))
+    safe_loading.load_weights_only()
+    assert ("TORCH_FORCE_WEIGHTS_ONLY_LOAD" in os.environ) == (
+        safe_loading.torch_version() < (2, 6)
+    )
     monkeypatch.setattr(torch, "__version__", "2.5.1+cu121")
-    compat._load_weights_only()
+    safe_loading.load_weights_only()
     assert os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] == "1"
 
 
 def test_torch_without_an_allow_list(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(torch.serialization, "add_safe_globals")
-    compat._allow_list()
+    assert not safe_loading.safe_classes.needed()
     monkeypatch.setattr(torch, "__version__", "2.5.1")
     assert not any(isinstance(item, tuple) for item in compat.safe_globals())
 
 
 def test_nothing_on_the_allow_list_calls_what_a_file_names() -> None:
     functions = [i for i in compat.safe_globals() if not isinstance(i, (type, tuple))]
-    assert functions == [compat.typing.Any] or functions == []  # a class since Python 3.11
+    assert functions == [typing.Any] or functions == []  # a class since Python 3.11
     named = {i[1].rpartition(".")[2] for i in compat.safe_globals() if isinstance(i, tuple)}
     assert named == {"_reconstruct"}  # numpy's, which makes an array
 
@@ -155,7 +159,9 @@ def test_nothing_on_the_allow_list_calls_what_a_file_names() -> None:
 def test_bytes_that_are_no_checkpoint(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "model.pt"
     path.write_bytes(content)
-    with pytest.raises(CheckpointError, match=f"{path}: {len(content)} bytes that are no PyTorch"):
+    with pytest.raises(
+        CheckpointError, match=f"{path}: {len(content)} bytes that are not a PyTorch"
+    ):
         checkpoint_utils.load_checkpoint_to_cpu(str(path))
 
 
@@ -165,7 +171,7 @@ def test_a_file_cut_short(tmp_path: Path) -> None:
     content = whole.read_bytes()
     for length in (*(len(content) * tenth // 10 for tenth in range(1, 10)), len(content) - 20):
         path.write_bytes(content[:length])
-        with pytest.raises(CheckpointError, match=f"{path}: {length} bytes .* cut short"):
+        with pytest.raises(CheckpointError, match=f"{path}: {length} bytes  .*truncated"):
             checkpoint_utils.load_checkpoint_to_cpu(str(path))
 
 
@@ -216,7 +222,7 @@ def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
         (torch.zeros(3), "it holds a Tensor"),
         ({"weight": torch.zeros(3)}, r"it holds \[weight\]"),
         ({"model": {}}, r"it holds \[model\]"),
-        (stock_state(cfg=None), "no fairseq checkpoint"),
+        (stock_state(cfg=None), "not a fairseq checkpoint"),
     ],
 )
 def test_a_file_of_something_else(tmp_path: Path, state: Any, found: str) -> None:
@@ -285,4 +291,4 @@ def test_text_is_not_taken_for_an_attack(tmp_path: Path) -> None:
     path.write_text("cos is a function\nof an angle\n")
     problem = compat.checkpoint_problem(str(path))
     assert problem is not None
-    assert "no PyTorch checkpoint" in problem and "run code" not in problem
+    assert "not a PyTorch checkpoint" in problem and "run code" not in problem

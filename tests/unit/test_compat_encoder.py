@@ -8,6 +8,7 @@ import torch
 from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
 
 from fairseq_recur import compat
+from fairseq_recur.compat.encoder_layer import STALE_ENCODER_KEYS
 from tests.conftest import SMALL
 
 STALE = (
@@ -39,7 +40,7 @@ def test_exactly_the_copies_are_dropped(make_model: Callable) -> None:
 
 
 def test_a_key_without_its_real_one_stays() -> None:
-    for stale, real in compat.STALE_ENCODER_KEYS.items():
+    for stale, real in STALE_ENCODER_KEYS.items():
         state = {f"encoder.layers.0.{key}": 0 for key in (stale, *real)}
         compat.drop_stale_encoder_keys(state, "encoder.layers.0")
         assert state.keys() == {f"encoder.layers.0.{key}" for key in real}

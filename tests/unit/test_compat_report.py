@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from fairseq_recur import compat
+from fairseq_recur.compat import safe_loading
 
 
 def titles() -> str:
@@ -76,7 +77,7 @@ def test_a_whole_apex(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("hydra", ["1.4.0.dev1", "1.0.7", "1.3.1", "not a version"])
 def test_a_hydra_that_does_not_go_with_main(monkeypatch: pytest.MonkeyPatch, hydra: str) -> None:
     versions(monkeypatch, ve_fairseq="0.12.3", hydra_core=hydra)
-    assert f"hydra-core {hydra} does not go with ve-fairseq 0.12.3" in titles()
+    assert f"hydra-core {hydra} does not work with ve-fairseq 0.12.3" in titles()
 
 
 @pytest.mark.parametrize("hydra", ["1.3.2", "1.3.8"])
@@ -87,7 +88,7 @@ def test_a_hydra_that_does(monkeypatch: pytest.MonkeyPatch, hydra: str) -> None:
 
 def test_the_official_fairseq_wants_an_old_hydra(monkeypatch: pytest.MonkeyPatch) -> None:
     versions(monkeypatch, fairseq="0.12.2", hydra_core="1.3.2")
-    assert "hydra-core 1.3.2 does not go with fairseq 0.12.2" in titles()
+    assert "hydra-core 1.3.2 does not work with fairseq 0.12.2" in titles()
     versions(monkeypatch, fairseq="0.12.2", hydra_core="1.0.7")
     assert "hydra" not in titles()
 
@@ -110,7 +111,7 @@ def test_a_torch_with_the_hole(monkeypatch: pytest.MonkeyPatch, version: str, ol
 
 
 def test_the_unsafe_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compat, "_removed_variables", set())
+    monkeypatch.setattr(safe_loading, "removed_variables", set())
     assert compat.UNSAFE_VARIABLE not in titles()
     monkeypatch.setenv(compat.UNSAFE_VARIABLE, "1")
     assert compat.UNSAFE_VARIABLE in titles()

@@ -18,8 +18,8 @@ from fairseq.models.fconv import FConvModel
 from fairseq.optim.adam import FairseqAdam, FairseqAdamConfig
 from omegaconf import OmegaConf
 
+from fairseq_recur.compat import evaluate
 from fairseq_recur.errors import ConfigError
-from fairseq_recur.values import evaluate
 from tests.conftest import SMALL
 from tests.freeze import FOLDER, files
 from tests.fuzzing import system, within, words_of_the_tests
@@ -188,8 +188,7 @@ def test_where_options_are_used(use: Callable, name: str, tmp_path: Path) -> Non
 def test_on_the_command_line(arch: str, corpus: Path, tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     flag = {"fconv": "--encoder-layers", "transformer": "--adam-betas"}[arch]
-    said = {"fconv": "Nothing in it was executed", "transformer": "expected two numbers"}[arch]
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match="Nothing in it was executed"):
         run_command(
             "train", corpus / "bin", "--arch", arch, "--optimizer", "adam", "--lr", 1, "--cpu",
             "--max-tokens", 999, f"{flag}={attack('import', trace)}", "--save-dir", tmp_path,

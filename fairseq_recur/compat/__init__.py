@@ -1,0 +1,61 @@
+"""The only folder that knows which fairseq, torch and hydra are installed.
+
+Importing it registers the mends, one module per subject: each corrects one thing that the installed
+libraries do wrong, and says why and what makes it needless. `apply` applies those that this
+installation needs. `environment_report` and `known_problems` describe the machine for
+``fairseq-recur check``.
+"""
+
+from fairseq_recur.compat import (  # noqa: F401  (each registers its mends, in this order)
+    configuration,
+    console,
+    data,
+    processes,
+    training,
+    weight_decay,
+)
+from fairseq_recur.compat.checkpoints import checkpoint_problem, read_checkpoint
+from fairseq_recur.compat.configuration import model_options
+from fairseq_recur.compat.encoder_layer import disable_encoder_fastpath, drop_stale_encoder_keys
+from fairseq_recur.compat.fairseq_options import PACKAGE
+from fairseq_recur.compat.literals import evaluate
+from fairseq_recur.compat.registry import MENDS, Mend, extend
+from fairseq_recur.compat.report import Problem, environment_report, known_problems
+from fairseq_recur.compat.safe_loading import UNSAFE_VARIABLE, safe_globals
+
+__all__ = [
+    "MENDS",
+    "PACKAGE",
+    "UNSAFE_VARIABLE",
+    "Mend",
+    "Problem",
+    "apply",
+    "checkpoint_problem",
+    "disable_encoder_fastpath",
+    "drop_stale_encoder_keys",
+    "environment_report",
+    "evaluate",
+    "extend",
+    "known_problems",
+    "model_options",
+    "read_checkpoint",
+    "safe_globals",
+]
+
+
+def apply() -> None:
+    """Apply the mends that the installed fairseq and torch need; a second call changes nothing.
+
+    Raises:
+        ImportError: fairseq cannot be imported, or a mend that protects the user does not fit it;
+            the message says what to install
+    """
+    try:
+        import fairseq  # noqa: F401
+    except Exception as error:  # a wrong hydra or Python breaks it with errors of many types
+        remedies = "".join(f"\n- {p.title}: {p.remedy}" for p in known_problems())
+        message = f"fairseq cannot be imported ({type(error).__name__}: {error}); "
+        remedy = f"do what applies:{remedies}" if remedies else "reinstall it with its pins"
+        raise ImportError(message + remedy) from error
+    for mend in MENDS:
+        mend.apply()

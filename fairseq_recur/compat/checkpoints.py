@@ -1,0 +1,244 @@
+"""Checkpoints: read with checks, explained when they cannot be used, and written atomically."""
+
+import contextlib
+import os
+import re
+import shutil
+import zipfile
+from argparse import Namespace
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+
+from fairseq_recur.compat.registry import Function, mend
+from fairseq_recur.compat.safe_loading import load_weights_only
+from fairseq_recur.errors import CheckpointError
+from fairseq_recur.files import whole_file
+
+NOTHING_LOADED = "Nothing in it was executed and nothing was loaded."
+REMEDY = "Copy or download it again, or go back to an earlier checkpoint"
+
+
+def read_checkpoint(path: str) -> dict[str, Any]:
+    """Load a fairseq checkpoint without running code from it.
+
+    Raises:
+        CheckpointError: the file is missing, damaged, unsafe or not a fairseq checkpoint
+    """
+    if not os.path.exists(path):
+        problem = "no such file. Give a file that fairseq-train wrote to --save-dir"
+    elif os.path.isdir(path):
+        problem = "this is a folder. Give a file in it, such as checkpoint_best.pt"
+    else:
+        refuse_damaged(path)
+        try:
+            state = torch.load(path, map_location="cpu", weights_only=True)
+        except PermissionError:
+            problem = "cannot be read. Check the file's permissions"
+        except Exception as error:  # damaged bytes raise errors of any type
+            problem = _loading_problem(path, error)
+        else:
+            refuse_foreign(path, state)
+            loaded: dict[str, Any] = state
+            return loaded
+    raise CheckpointError(f"{path}: {problem}")
+
+
+def checkpoint_problem(path: str) -> str | None:
+    """Return why fairseq cannot use the checkpoint *path*, or None if it can."""
+    try:
+        read_checkpoint(path)
+    except CheckpointError as error:
+        return str(error)
+    return None
+
+
+def refuse_damaged(path: str) -> None:
+    """Compare the checksums in a checkpoint's zip file, which torch does not do.
+
+    Raises:
+        CheckpointError: a checksum is wrong
+    """
+    damaged = None
+    try:
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                damaged = archive.testzip()
+    except PermissionError:
+        return  # the error of loading it explains this
+    except Exception:  # damaged bytes raise errors of any type
+        damaged = "its index"
+    if damaged is not None:
+        raise CheckpointError(
+            f"{path}: damaged: {damaged} is not what was saved. {NOTHING_LOADED} {REMEDY}"
+        )
+
+
+def _loading_problem(path: str, error: Exception) -> str:
+    """Explain why torch could not load a file."""
+    refused = re.search(r"GLOBAL ([\w.]+) (?:was not|whose)", str(error))
+    if refused:
+        return (
+            f"refused, because it asks for {refused[1]}, which no fairseq checkpoint needs: it "
+            f"would run code. {NOTHING_LOADED} Do not use the file; get the weights from a source "
+            "that you trust"
+        )
+    size = os.path.getsize(path)
+    return (
+        f"{size} bytes that are not a PyTorch checkpoint, or a truncated or damaged one. "
+        f"{NOTHING_LOADED} {REMEDY}"
+    )
+
+
+def refuse_foreign(path: str, state: Any) -> None:
+    """Check that a loaded *state* is one that fairseq saved.
+
+    Raises:
+        CheckpointError: it is not
+    """
+    wanted = 'a dictionary with "model" and one of "cfg" and "args"'
+    advice = "Give a checkpoint that fairseq-train saved"
+    if not isinstance(state, dict):
+        raise CheckpointError(
+            f"{path}: it holds a {type(state).__name__}, expected {wanted}. {advice}"
+        )
+    if "model" not in state or (state.get("cfg") is None and state.get("args") is None):
+        keys = ", ".join(sorted(map(str, state))[:8])
+        raise CheckpointError(
+            f"{path}: not a fairseq checkpoint: it holds [{keys}], expected {wanted}. {advice}"
+        )
+    cfg = state.get("cfg") or {}  # omegaconf 2.0 has no .get() for a missing key
+    model = cfg["model"] if "model" in cfg else None
+    settings = vars(model) if isinstance(model, Namespace) else model or {}
+    part = settings["recurrence"] if "recurrence" in settings else None
+    if part not in (None, "none") and not any("recurrence_encoder." in k for k in state["model"]):
+        raise CheckpointError(
+            f"{path}: its configuration says recurrence={part}, but its weights have no "
+            "recurrence encoder: it was changed after it was saved. Use the original checkpoint"
+        )
+
+
+errors = mend(
+    "checkpoint errors",
+    reason="torch's error for a refused file recommends weights_only=False, which would run its "
+    "code",
+    until="permanent",
+    required=True,
+)
+
+
+@errors.patch("fairseq.checkpoint_utils:load_checkpoint_to_cpu")
+def load_checkpoint_to_cpu(load: Function, path: str, *args: Any, **kwargs: Any) -> Any:
+    """Load a checkpoint, with an error that says what is wrong and what to do."""
+    state = _load_explained(load, path, *args, **kwargs)
+    refuse_foreign(path, state)
+    return state
+
+
+@errors.patch("fairseq.checkpoint_utils:load_ema_from_checkpoint")
+def load_ema_from_checkpoint(load: Function, path: str) -> Any:
+    """Load the averaged weights of a checkpoint, with an error that explains their absence."""
+    return _load_explained(load, path, missing="it holds no EMA weights; train with --store-ema")
+
+
+def _load_explained(load: Function, path: str, *args: Any, missing: str = "", **kwargs: Any) -> Any:
+    """Call *load*; *missing* explains a failure for which a good checkpoint is to blame."""
+    from fairseq.file_io import PathManager
+
+    load_weights_only()
+    refuse_damaged(PathManager.get_local_path(path))
+    try:
+        return load(path, *args, **kwargs)
+    except Exception as error:
+        problem = checkpoint_problem(PathManager.get_local_path(path))
+        if problem is None and missing:
+            problem = f"{path}: {missing}"
+        if problem is None:
+            raise
+        raise CheckpointError(problem) from (error if isinstance(error, OSError) else None)
+
+
+@errors.patch("fairseq.checkpoint_utils:load_model_ensemble_and_task")
+def load_model_ensemble_and_task(
+    load: Function, filenames: list[str], *args: Any, **kwargs: Any
+) -> Any:
+    """Load models, with an error that says why a file is not found."""
+    try:
+        return load(filenames, *args, **kwargs)
+    except OSError as error:
+        if "Model file not found" not in str(error):
+            raise
+        path = str(error).rpartition(": ")[2]
+        problem = checkpoint_problem(path) or f"{error}; give the --path of an existing file"
+        raise CheckpointError(problem) from None
+
+
+misfit = mend(
+    "checkpoint that does not fit",
+    reason="the trainer replaces the error that says what does not fit with one that does not",
+    until="a fairseq whose Trainer.load_checkpoint lets the error through",
+)
+
+
+@misfit.patch("fairseq.trainer:Trainer.load_checkpoint")
+def load_checkpoint(load: Function, *args: Any, **kwargs: Any) -> Any:
+    """Let a CheckpointError through that the trainer would replace."""
+    try:
+        return load(*args, **kwargs)
+    except Exception as error:
+        if isinstance(error.__context__, CheckpointError):
+            raise error.__context__ from None
+        raise
+
+
+@contextlib.contextmanager
+def whole_checkpoint(path: str) -> Iterator[BinaryIO]:
+    """Write a file as `whole_file` does, with an error that says what is left and what to do."""
+    try:
+        with whole_file(Path(path)) as file:
+            yield file
+    except Exception as error:  # torch's writer turns a full disk into errors of its own
+        folder = Path(path).parent
+        free = shutil.disk_usage(folder if folder.is_dir() else ".").free
+        raise CheckpointError(
+            f"{path} could not be written ({type(error).__name__}: {error}); the disk of {folder} "
+            f"has {free / 1e9:.2f} GB left. The earlier checkpoints are intact: free some space; "
+            "the same command then continues from the last of them"
+        ) from error
+
+
+whole = mend(
+    "whole checkpoints",
+    reason="checkpoint_last.pt is overwritten in place, so a kill leaves half of it; and after a "
+    "failed write fairseq appends a second attempt to the same file",
+    until="permanent",
+)
+
+
+@whole.patch("fairseq.checkpoint_utils:torch_persistent_save")
+def torch_persistent_save(
+    save: Function, obj: Any, filename: str, async_write: bool = False
+) -> None:
+    """Save to a temporary file and rename it when it is complete."""
+    from fairseq.file_io import PathManager
+
+    if async_write or PathManager.path_requires_pathmanager(filename):
+        save(obj, filename, async_write=async_write)
+        return
+    with whole_checkpoint(filename) as file:
+        torch.save(obj, file)
+
+
+@whole.patch("fairseq.file_io:PathManager.copy")
+def copy(original: Function, src_path: str, dst_path: str, overwrite: bool = False) -> Any:
+    """Copy to a temporary file and rename it when it is complete."""
+    from fairseq.file_io import PathManager
+
+    remote = PathManager.path_requires_pathmanager
+    if not overwrite or remote(src_path) or remote(dst_path):
+        return original(src_path, dst_path, overwrite=overwrite)
+    with open(src_path, "rb") as source, whole_checkpoint(dst_path) as file:
+        shutil.copyfileobj(source, file)
+    return True

@@ -1,0 +1,164 @@
+"""Batches and lines: none is lost, repeated runs see the same ones, and threads end."""
+
+import atexit
+import contextlib
+import inspect
+import itertools
+import queue
+import sys
+import threading
+import time
+import types
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+from fairseq_recur.compat.registry import Function, mend, source_of
+from fairseq_recur.errors import ConfigError
+
+last_batch = mend(
+    "last batch",
+    reason="fairseq newer than 0.12.2 drops a last batch whose size is not a multiple of "
+    "--required-batch-size-multiple (8): up to 7 sentences are not translated, scored or "
+    "trained on; and if no sentence fits the model, it ends with an IndexError",
+    until="a fairseq whose batch_by_size returns every index, as its docstring says",
+)
+
+
+@last_batch.patch("fairseq.data.data_utils:batch_by_size")
+def batch_by_size(batch: Function, indices: Any, *args: Any, **kwargs: Any) -> Any:
+    """Add the batch that was dropped."""
+    import numpy
+
+    if not isinstance(indices, numpy.ndarray):
+        indices = numpy.fromiter(indices, dtype=numpy.int64)
+    if not len(indices):
+        raise ConfigError(
+            "no sentence is left to form batches: each is too long, or the data are empty; give a "
+            "greater --max-source-positions, --max-target-positions or --max-tokens"
+        )
+    batches = batch(indices, *args, **kwargs)
+    fixed = kwargs.get("fixed_shapes", args[5] if len(args) > 5 else None)
+    # Batches follow the order of the indices, so the missing ones are at the end.
+    rest = indices[sum(map(len, batches)) :] if fixed is None else []
+    return [*batches, rest] if len(rest) else batches
+
+
+ITERATOR = "fairseq.tasks.fairseq_task:FairseqTask.get_batch_iterator"
+
+resumed_batches = mend(
+    "resumed batches",
+    reason="the batches of all epochs are formed in the epoch in which a process starts, and drawn "
+    "with that epoch's number: a training resumed in a later epoch sees different batches",
+    until="a fairseq whose get_batch_iterator seeds ordered_indices without the epoch, as 0.12.2",
+    needed=lambda: "seed + epoch" in source_of(ITERATOR),
+)
+
+
+@resumed_batches.patch(ITERATOR)
+def get_batch_iterator(build: Function, self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Draw the batches as the first epoch would."""
+    given = inspect.signature(build).bind(self, *args, **kwargs)
+    given.apply_defaults()
+    options = given.arguments
+    once_for_all_epochs = (
+        not options.get("disable_iterator_cache")
+        and not options.get("update_epoch_batch_itr")
+        and not getattr(self.cfg, "rebuild_batches", False)
+        and self.can_reuse_epoch_itr(options["dataset"])
+    )
+    if not once_for_all_epochs:
+        return build(*given.args, **given.kwargs)
+    # fairseq adds the epoch; the iterator's own seed orders the batches of each epoch.
+    seed, options["seed"] = options["seed"], options["seed"] + 1 - options["epoch"]
+    iterator = build(*given.args, **given.kwargs)
+    iterator.seed = seed
+    return iterator
+
+
+threads = mend(
+    "threads at the end",
+    reason="a thread that prepares batches for a training that has ended is inside torch when "
+    "Python exits: the process aborts (terminate called without an active exception), and "
+    "torchrun with it",
+    until="Python 3.14, which suspends such threads, or a fairseq that ends its BackgroundConsumer",
+    needed=lambda: sys.version_info < (3, 14),
+)
+
+_consumers: "weakref.WeakSet[Any]" = weakref.WeakSet()
+_ending = threading.Event()
+
+
+@threads.patch("fairseq.data.iterators:BackgroundConsumer.run")
+def run_consumer(run: Function, self: Any) -> None:
+    """Prepare batches until the program ends."""
+    self._source = itertools.takewhile(lambda _: not _ending.is_set(), self._source)
+    _consumers.add(self)
+    run(self)
+
+
+@threads.action
+def end_consumers_at_exit() -> None:
+    """Register `end_consumers`, once."""
+    atexit.unregister(end_consumers)
+    atexit.register(end_consumers)
+
+
+def end_consumers() -> None:
+    """Let each thread finish its batch and wait for it, at most ten seconds in all."""
+    _ending.set()
+    deadline = time.monotonic() + 10
+    for consumer in list(_consumers):
+        while consumer.is_alive() and time.monotonic() < deadline:
+            with contextlib.suppress(queue.Empty):
+                while True:  # it may be waiting for room in the queue
+                    consumer._queue.get_nowait()
+            consumer.join(0.05)
+
+
+def _numpy_lacks_compat() -> bool:
+    import numpy
+
+    return not hasattr(numpy, "compat")
+
+
+numpy_names = mend(
+    "numpy names",
+    reason="language modeling with --sample-break-mode eos, and batches by number of tokens in "
+    "memory, use numpy.compat.long, which numpy 2 removed",
+    until="a fairseq that says numpy.int64",
+    needed=_numpy_lacks_compat,
+)
+
+
+@numpy_names.action
+def add_numpy_compat() -> None:
+    """Provide the name."""
+    import numpy
+
+    vars(numpy).setdefault("compat", types.SimpleNamespace(long=int))
+
+
+interactive_input = mend(
+    "interactive input",
+    reason="a carriage return within a line makes two sentences of it, which shifts all later "
+    "outputs, and one byte that is not UTF-8 ends the program and loses the lines in its buffer",
+    until="permanent",
+)
+
+
+@interactive_input.patch("fairseq_cli.interactive:buffered_read")
+def buffered_read(_: Function, input: str, buffer_size: int) -> Iterator[list[str]]:
+    """Yield lists of at most *buffer_size* lines, each of them one sentence."""
+    # In notebooks and tests standard input may be text already.
+    typed = getattr(sys.stdin, "buffer", sys.stdin)
+    with contextlib.nullcontext(typed) if input == "-" else open(input, "rb") as lines:
+        texts = map(_sentence, lines)
+        while buffer := list(itertools.islice(texts, buffer_size)):
+            yield buffer
+
+
+def _sentence(line: bytes | str) -> str:
+    """Return a line of input as one sentence; bytes that are not UTF-8 become U+FFFD."""
+    text = line if isinstance(line, str) else line.decode("utf-8", errors="replace")
+    return text.replace("\r", " ").strip()

@@ -1,0 +1,119 @@
+"""What the plug-in adds around fairseq's own commands, for every model.
+
+Each function receives the one that it wraps as its first argument. These are additions; corrections
+of the installed libraries are in `fairseq_recur.compat`.
+"""
+
+import contextvars
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from omegaconf import DictConfig, open_dict
+
+from fairseq_recur.compat.registry import Function, extend
+from fairseq_recur.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+TRANSLATION = "fairseq.tasks.translation:TranslationTask"
+
+_loading = contextvars.ContextVar("loading", default=False)
+
+
+def from_checkpoint() -> bool:
+    """Return whether the model that is being built is loaded from a checkpoint.
+
+    A checkpoint names every option with the default of its time. fairseq tells the task's
+    build_model, but not the model's, that no user has set them.
+    """
+    return _loading.get()
+
+
+@extend("fairseq.checkpoint_utils:load_model_ensemble_and_task", "from_checkpoint")
+def load_model_ensemble_and_task(load: Function, *args: Any, **kwargs: Any) -> Any:
+    """Make `from_checkpoint` true while models are loaded."""
+    before = _loading.set(True)
+    try:
+        return load(*args, **kwargs)
+    finally:
+        _loading.reset(before)
+
+
+@extend("fairseq.checkpoint_utils:load_checkpoint", "finished trainings")
+def load_checkpoint(load: Function, cfg: Any, trainer: Any, **kwargs: Any) -> Any:
+    """Leave a training that has reached --max-update as it is.
+
+    fairseq itself makes one more update each time such a training is started again.
+    """
+    found = load(cfg, trainer, **kwargs)
+    optimization = trainer.cfg.optimization
+    limit, made = getattr(optimization, "max_update", None), trainer.get_num_updates()
+    if isinstance(limit, int) and isinstance(made, int) and 0 < limit <= made:
+        logger.info(f"Nothing is left to train: {made} updates are made, --max-update is {limit}")
+        with open_dict(trainer.cfg):
+            optimization.max_epoch = -1  # so the loop of fairseq_cli.train runs no epoch
+    return found
+
+
+@extend(f"{TRANSLATION}.build_generator", "truncation")
+def build_generator(
+    build: Function, self: Any, models: Sequence[Any], *args: Any, **kwargs: Any
+) -> Any:
+    """Remember the limits of the models, which may be lower than the task's option."""
+    limits = [model.max_positions() for model in models if model is not None]
+    self._recur_source_limits = [limit[0] for limit in limits if isinstance(limit, tuple)]
+    return build(self, models, *args, **kwargs)
+
+
+@extend(f"{TRANSLATION}.build_dataset_for_inference", "truncation")
+def build_dataset_for_inference(
+    build: Function,
+    self: Any,
+    src_tokens: Sequence[torch.Tensor],
+    src_lengths: Sequence[int],
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """Obey --truncate-source in fairseq-interactive, which ignores it (fairseq's issue 4507)."""
+    if self.cfg.truncate_source:
+        known = getattr(self, "_recur_source_limits", [])
+        limit = min([self.cfg.max_source_positions, *known])
+        src_tokens = [
+            t if len(t) <= limit else torch.cat([t[: limit - 1], t[-1:]]) for t in src_tokens
+        ]
+        src_lengths = [len(t) for t in src_tokens]
+    return build(self, src_tokens, src_lengths, *args, **kwargs)
+
+
+@extend(f"{TRANSLATION}.filter_indices_by_size", "truncation")
+def filter_indices_by_size(select: Function, self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Name --truncate-source in the error for a line that is too long."""
+    try:
+        return select(self, *args, **kwargs)
+    except Exception as error:  # fairseq raises this base class
+        if not str(error).startswith("Size of sample"):
+            raise
+        raise ConfigError(
+            f"{error}. Such lines would have no output: truncate long sources with "
+            "--truncate-source and --max-source-positions N, and in --task summarization "
+            "long targets with --truncate-target"
+        ) from None
+
+
+@extend(
+    "fairseq.tasks.multilingual_translation:MultilingualTranslationTask.build_model",
+    "models of several languages",
+)
+def build_multilingual_model(
+    build: Function, self: Any, args: Any, *rest: Any, **named: Any
+) -> Any:
+    """Refuse a model for one pair of languages with fairseq's own error.
+
+    fairseq first compares options of the task with options that such a model, whose
+    configuration is a dataclass, does not have.
+    """
+    if isinstance(args, DictConfig) and "lang_pairs" not in args:
+        raise ValueError("MultilingualTranslationTask requires a FairseqMultiModel architecture")
+    return build(self, args, *rest, **named)
