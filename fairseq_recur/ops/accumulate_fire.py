@@ -22,8 +22,8 @@ def scan_(
 
     Args:
         inputs: x, (R, N, D, D)
-        leak, threshold: the neuron's scalars, the threshold positive; as tensors, so that a GPU
-            does not wait for the host
+        leak: the neuron's leak, a tensor, so that a GPU does not wait for the host
+        threshold: the neuron's threshold, positive, likewise
         out: receives thr out = relu(mem - thr), in the same shape; None if it is not needed
 
     Returns:
@@ -45,8 +45,10 @@ def accumulate_fire(
     """One differentiable step.
 
     Args:
-        x, memory: input and memory, of the same shape
-        leak, threshold: scalars, the threshold positive
+        x: input, of any shape
+        memory: in the shape of *x*
+        leak: scalar
+        threshold: scalar, positive
         surrogate: give the step [y > 0] the derivative 0.3 max(0, 1 - |y|) instead of 0
 
     Returns:
@@ -69,7 +71,9 @@ def recurrent_accumulate_fire(
     Args:
         partial: P_i, (B, H, N, D, D)
         weight: W, (D, D)
-        leak, threshold, surrogate: as in `accumulate_fire`
+        leak: as in `accumulate_fire`
+        threshold: as in `accumulate_fire`
+        surrogate: as in `accumulate_fire`
 
     Returns:
         (B, H, N, D, D)

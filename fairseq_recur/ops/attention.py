@@ -62,7 +62,8 @@ def dot_product_attention(
 
     Args:
         query: (B, H, T, D), unscaled
-        key, value: (B, H, S, D)
+        key: (B, H, S, D)
+        value: (B, H, S, D)
         mask: additive, or bool with True at visible keys; broadcastable to (B, H, T, S); or None
         dropout: probability of dropping a weight (0 outside training)
         causal: hide later keys without a mask, which is faster; *mask* must be None
@@ -117,7 +118,9 @@ def directional_attention(
     """Self-attention with the `directional_masks`, by torch's fused kernel (Shen et al. 2018).
 
     Args:
-        query, key, value: (B, H, T, D), the queries unscaled, H even
+        query: (B, H, T, D), unscaled, H even
+        key: (B, H, T, D)
+        value: (B, H, T, D)
         mask: additive, finite, broadcastable to (B, H, T, T), or None
         dropout: probability of dropping a weight (0 outside training)
         scale: as in `attention_map`

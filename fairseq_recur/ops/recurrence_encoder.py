@@ -45,9 +45,10 @@ def additive_attention(
 def gru_step(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor) -> Tensor:
     """One step of N independent GRUs: h' = (1 - z) * n + z * h.
 
-    Cho et al. 2014 with torch's gate order: ``r, z = sigma(W x + U h)`` and ``n = tanh(W_n x + b + r * (U_n h))``. Only the candidate n has
-    a bias, as in the THUMT cell that agrees with the paper's parameter counts. The reset gate acts
-    after the product with U_n, as in torch.
+    Cho et al. 2014 with torch's gate order: ``r, z = sigma(W x + U h)`` and
+    ``n = tanh(W_n x + b + r * (U_n h))``. Only the candidate n has a bias, as in the THUMT cell
+    that agrees with the paper's parameter counts. The reset gate acts after the product with U_n,
+    as in torch.
 
     Args:
         x: (N, B, I) inputs
@@ -85,7 +86,9 @@ def attentive_recurrence(
     Args:
         attend: maps (B, 2, C) states to (B, 2, I) contexts
         h0: (2, B, C) initial states
-        w_x, w_h, bias: the two GRUs, as in `gru_step` with N = 2
+        w_x: input weights of the two GRUs, as in `gru_step` with N = 2
+        w_h: recurrent weights, likewise
+        bias: biases, likewise
         steps: R
         lengths: (B,) int64, steps of each sentence, at most R; None if all have R
 
@@ -119,7 +122,8 @@ def gated_sum(d: Tensor, r: Tensor, w_d: Tensor, w_r: Tensor, bias: Tensor) -> T
     Args:
         d: (..., C), output of the attention over the Transformer encoder
         r: (..., C), output of the attention over the recurrence encoder
-        w_d, w_r: (G, C), with G = C for one gate per channel or G = 1 for a scalar gate
+        w_d: (G, C), with G = C for one gate per channel or G = 1 for a scalar gate
+        w_r: (G, C), with G = C for one gate per channel or G = 1 for a scalar gate
         bias: (G,)
 
     Returns:

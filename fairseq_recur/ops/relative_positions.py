@@ -60,8 +60,10 @@ def relative_attention(
 
     Args:
         query: (B, H, T, D), unscaled
-        key, value: (B, H, S, D)
-        key_table, value_table: (H, 2c + 1, D); row c + r belongs to a key r positions later
+        key: (B, H, S, D)
+        value: (B, H, S, D)
+        key_table: (H, 2c + 1, D); row c + r belongs to a key r positions later
+        value_table: (H, 2c + 1, D); row c + r belongs to a key r positions later
         mask: additive, broadcastable to (B, H, T, S), or None
         dropout: probability of dropping a weight (0 outside training)
         scale: factor of the scores in the place of 1 / sqrt(D), or None
@@ -167,10 +169,12 @@ def xl_attention(
 
     Args:
         query: (B, H, T, D), unscaled
-        key, value: (B, H, S, D)
+        key: (B, H, S, D)
+        value: (B, H, S, D)
         position_keys: W_r R, (H, N, D), for the lags S - 1, S - 2, ... in this order. N = S ends at
             lag 0: *mask* must hide later keys. N = S + T - 1 covers both directions.
-        content_bias, position_bias: u and v, (H, D)
+        content_bias: u, (H, D)
+        position_bias: v, (H, D)
         mask: additive, broadcastable to (B, H, T, S), or None
         dropout: probability of dropping a weight (0 outside training)
         scale: factor of the scores in the place of 1 / sqrt(D), or None

@@ -67,7 +67,9 @@ def recurrent_product(
     decays from chunk to chunk, and each later chunk reads its real or imaginary part.
 
     Args:
-        decay, angle, sine: (H,) as in `rem_kernel`; every dilation is 1
+        decay: (H,) as in `rem_kernel`; every dilation is 1
+        angle: (H,) as in `rem_kernel`; every dilation is 1
+        sine: (H,) as in `rem_kernel`; every dilation is 1
         values: (B, H, T, D)
         chunk: rows per chunk
 
@@ -101,7 +103,8 @@ def carried_states(decay: Tensor, angle: Tensor, ends: Tensor, chunk: int) -> Te
     """The state at the start of each chunk: the sum of the earlier chunks' decayed states z.
 
     Args:
-        decay, angle: (H,)
+        decay: (H,)
+        angle: (H,)
         ends: (B, H, M, 2, D), real and imaginary part of each chunk's own z at its end
         chunk: rows per chunk
 

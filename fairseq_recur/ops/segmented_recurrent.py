@@ -94,10 +94,12 @@ def segmented_recurrent(
     """O_S and O_R for queries in blocks, where block i reads segment i.
 
     Args:
-        queries: (B, H, N, n, D); keys, values: (B, H, M, s, D), zero at padding, with M >= N;
-            all in float32 or higher
+        queries: (B, H, N, n, D) in float32 or higher
+        keys: (B, H, M, s, D), zero at padding, with M >= N, in the dtype of *queries*
+        values: as the keys
         weight: W (D, D)
-        leak, threshold: scalars, the threshold positive
+        leak: scalar
+        threshold: scalar, positive
         norm: one of `segmented_attention.NORMS`
         rest: at each step scan the rest of the source (eq. 16); false: the segment itself
             (ablation IV of Table 3)
