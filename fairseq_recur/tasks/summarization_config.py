@@ -5,7 +5,7 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, Optional
 
 from fairseq import utils
 from fairseq.data import data_utils
@@ -23,7 +23,7 @@ from fairseq_recur.scoring.sentences import SEPARATOR
 class SummarizationConfig(TranslationConfig):
     """Those of fairseq's task ``translation``, and these."""
 
-    source_prefix: str | None = field(
+    source_prefix: Optional[str] = field(  # noqa: UP045
         default=None,
         metadata={
             "help": "text put before every source, such as 'summarize: '; encoded with --tokenizer "
@@ -47,7 +47,7 @@ class SummarizationConfig(TranslationConfig):
             '\'{"beam": 4, "lenpen": 2, "min_len": 55, "max_len_b": 140}\''
         },
     )
-    eval_rouge_remove_bpe: str | None = field(
+    eval_rouge_remove_bpe: Optional[str] = field(  # noqa: UP045
         default=None,
         metadata={
             "help": "remove BPE before computing ROUGE: '@@ ', sentencepiece, ...",
