@@ -21,7 +21,7 @@ TEXT = [
 
 
 def transformers() -> ModuleType:
-    """Import the library or skip the test; a torchaudio for another torch would break the import."""
+    """Import the library, or skip the test; an unsuitable torchaudio would break the import."""
     if "transformers" not in sys.modules:
         sys.modules.setdefault("torchaudio", None)  # type: ignore[arg-type]
     return pytest.importorskip("transformers")
@@ -58,12 +58,14 @@ def train_byte_bpe(folder: Path) -> int:
 T5_KINDS: dict[str, dict[str, Any]] = {
     "v1.0": {"d_model": 16, "d_kv": 8, "num_heads": 2, "feed_forward_proj": "relu"},
     "v1.1": {
-        "d_model": 16, "d_kv": 5, "num_heads": 3, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False,
-        "relative_attention_num_buckets": 8, "relative_attention_max_distance": 7,
+        "d_model": 16, "d_kv": 5, "num_heads": 3, "feed_forward_proj": "gated-gelu",
+        "tie_word_embeddings": False, "relative_attention_num_buckets": 8,
+        "relative_attention_max_distance": 7,
     },
     "mt5": {"d_model": 16, "d_kv": 4, "num_heads": 2, "feed_forward_proj": "gated-gelu"},
     "uneven": {
-        "d_model": 16, "d_kv": 8, "num_heads": 2, "feed_forward_proj": "gelu_new", "num_decoder_layers": 3
+        "d_model": 16, "d_kv": 8, "num_heads": 2, "feed_forward_proj": "gelu_new",
+        "num_decoder_layers": 3,
     },
 }  # fmt: skip
 """Shapes of T5: tied or not, with heads that add up to the width or do not."""

@@ -79,7 +79,8 @@ def t5_vocabulary(folder: Path, size: int, pad: int, eos: int) -> Vocabulary:
     Args:
         folder: with tokenizer.json or spiece.model.
         size: rows of the embedding matrix.
-        pad, eos: rows of these symbols.
+        pad: row of the padding symbol.
+        eos: row of the end-of-sentence symbol.
 
     Raises:
         ConfigError: the tokenizer is missing or larger than the matrix.

@@ -21,7 +21,7 @@ from fairseq_recur.errors import ConfigError
 from fairseq_recur.scorers.rouge import RougeScorerConfig
 from fairseq_recur.scoring.metrics import build_metric, score_corpus
 from fairseq_recur.scoring.rouge import VARIANTS, Rouge, hide_unknown
-from fairseq_recur.scoring.sentences import one_sentence_a_line, split_sentences
+from fairseq_recur.scoring.sentences import one_sentence_per_line, split_sentences
 
 # One sentence a line, as rouge-score wants them.
 REFERENCES = [
@@ -148,7 +148,7 @@ SENTENCES = {
 @pytest.mark.parametrize("text", SENTENCES)
 def test_sentences_end_where_they_do(text: str) -> None:
     assert split_sentences(text) == SENTENCES[text]
-    assert one_sentence_a_line(text).split("\n") == (SENTENCES[text] or [""])
+    assert one_sentence_per_line(text).split("\n") == (SENTENCES[text] or [""])
 
 
 # With quotes, brackets, marks that pySBD uses itself, and what begins a list.
@@ -170,11 +170,11 @@ def test_a_text_that_the_splitter_would_alter_stays_whole() -> None:
 
 
 def test_given_boundaries_are_the_only_ones() -> None:
-    assert one_sentence_a_line("A b. C d <q> e f. ") == "A b. C d\ne f."
-    assert one_sentence_a_line("A b. C d\n\n e f. ") == "A b. C d\ne f."
-    assert one_sentence_a_line("A b.\tC d. E", separator="\\t") == "A b.\nC d. E"
-    assert one_sentence_a_line("A b. C d. <q> E", separator="") == "A b.\nC d.\n<q> E"
-    assert one_sentence_a_line("A b. C d.\n") == "A b.\nC d.", "the end of the line is no boundary"
+    assert one_sentence_per_line("A b. C d <q> e f. ") == "A b. C d\ne f."
+    assert one_sentence_per_line("A b. C d\n\n e f. ") == "A b. C d\ne f."
+    assert one_sentence_per_line("A b.\tC d. E", separator="\\t") == "A b.\nC d. E"
+    assert one_sentence_per_line("A b. C d. <q> E", separator="") == "A b.\nC d.\n<q> E"
+    assert one_sentence_per_line("A b. C d.\n") == "A b.\nC d.", "the end of the line is no boundary"
 
 
 def test_nothing_is_downloaded(monkeypatch: pytest.MonkeyPatch) -> None:
