@@ -54,7 +54,7 @@ class MeanMetric(ABC):
 
     @abstractmethod
     def get_signature(self) -> str:
-        """Return the settings of the last scores, beginning with nrefs, as sacrebleu writes them."""
+        """Return the settings of the last scores, beginning with nrefs, as sacrebleu does."""
 
     def mean(self, scores: Sequence[float]) -> float:
         """Return the corpus score for the scores of its texts."""

@@ -19,12 +19,12 @@ def split_sentences(text: str) -> list[str]:
 
 
 def one_sentence_per_line(text: str, separator: str = SEPARATOR) -> str:
-    """Put a line break between sentences.
+    r"""Put a line break between sentences.
 
     Args:
         text: one summary.
         separator: the mark between sentences in a file with one summary per line, such as
-            ``<q>``; ``\\t`` and ``\\n`` may be spelled with a backslash; "" for none.
+            ``<q>``; ``\t`` and ``\n`` may be spelled with a backslash; "" for none.
 
     Returns:
         The sentences, joined by line breaks. If the text has line breaks or separators, they

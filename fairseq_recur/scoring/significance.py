@@ -10,7 +10,7 @@ formulas with the same draws: one seed gives the same resamples of the texts for
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from sacrebleu.metrics.base import Metric
@@ -85,8 +85,12 @@ def compare_systems(
     named = [(name, systems[name]) for name in names]
     results = []
     for metric in built:
-        run = _test_means if isinstance(metric, MeanMetric) else _test_by_sacrebleu
-        results.append(_collect(metric, named, run(metric, named, references, counts, seed)))
+        draws = named, references, counts, seed
+        if isinstance(metric, MeanMetric):
+            outcomes = _test_means(metric, *draws)
+        else:
+            outcomes = _test_by_sacrebleu(metric, *draws)
+        results.append(_collect(metric, named, outcomes))
     return Comparison(baseline, len(systems[baseline]), counts, seed, tuple(results))
 
 
@@ -139,7 +143,7 @@ def build_metrics(
     return built
 
 
-Named = Sequence[tuple[str, Sequence[str]]]
+Named = list[tuple[str, Sequence[str]]]
 
 
 class Outcome(NamedTuple):
@@ -147,7 +151,7 @@ class Outcome(NamedTuple):
 
     name: str
     signature: str
-    results: list[Result]
+    results: list[Any]  # sacrebleu's Result
 
 
 def _test_by_sacrebleu(

@@ -152,8 +152,8 @@ def test_the_log_says_what_is_cut(articles: Path, summarizer: Path) -> None:
     sources = sum(len(words) + 2 + 1 > 12 for words in texts["source"])
     summaries = sum(len(words) + 1 > 8 for words in texts["target"])
     assert 0 < sources < 11 and 0 < summaries < 11
-    assert f"valid: {sources} of 11 sources are longer than 12 tokens and are cut" in log
-    assert f"valid: {summaries} of 11 summaries are longer than 8 tokens and are cut" in log
+    assert f"valid: {sources} of 11 sources are longer than 12 tokens and are truncated" in log
+    assert f"valid: {summaries} of 11 summaries are longer than 8 tokens and are truncated" in log
     assert "every source begins with summarize :" in log
     assert log.count("example hypothesis: ") >= 4
 
@@ -187,7 +187,7 @@ def test_another_prefix_counts_and_is_warned_of(articles: Path, summarizer: Path
     without = generate(articles / "bin", checkpoint, *GENERATE, "--source-prefix", "")
     assert "'', but the model was trained with 'summarize :'" in without
     assert not re.findall(r"^S-[1-9]\d*\tsummarize", without, re.M)
-    with pytest.raises(ConfigError, match="does not have digest; give the --bpe"):
+    with pytest.raises(ConfigError, match="does not contain digest; give the --bpe"):
         generate(articles / "bin", checkpoint, *GENERATE, "--source-prefix", "digest")
 
 
@@ -246,6 +246,6 @@ def test_bad_combinations_are_one_error(cli: Cli, articles: Path, tmp_path: Path
     assert message.count("\n- ") == 4
     for part in (
         "--load-alignments", "rouge1 needs --eval-rouge", "needs --maximize-best-checkpoint-metric",
-        "the dictionary does not have digest:",
+        "the dictionary does not contain digest:",
     ):  # fmt: skip
         assert part in message

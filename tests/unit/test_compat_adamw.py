@@ -120,7 +120,7 @@ def test_it_is_registered_with_fairseqs_flags() -> None:
 
 @pytest.mark.parametrize("betas", ["0.9", "(0.9)", "(0.9, 1.0)", "(0.9, 'a')", "(0.9,", "x()", 0.9])
 def test_betas_that_are_no_pair(betas: Any) -> None:
-    with pytest.raises(ConfigError, match="expected two numbers from 0 to below 1"):
+    with pytest.raises(ConfigError, match="expected two numbers, at least 0 and below"):
         FairseqFusedAdamW(config(adam_betas=betas), parameters(torch.float32))
 
 
