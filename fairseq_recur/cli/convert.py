@@ -252,11 +252,11 @@ def rows_like(
     settings = Settings(config, f"--like {like}: config.json")
     # fairseq's <s> may be one row more; no vocabulary is built for any other size.
     size = settings.integer("vocab_size", high=MOST_WORDS)
-    rows = kind.vocabulary(like, settings).rows if size in (words - 1, words) else range(size)
+    rows: list[int] = kind.vocabulary(like, settings).rows if abs(words - size) < 2 else []
     if len(rows) != words:
         raise ConfigError(
             f"the checkpoint has {words} words, but the tokenizer of --like {like} needs "
-            f"{len(rows)}; give the folder that the checkpoint was converted from"
+            f"{len(rows) or size}; give the folder that the checkpoint was converted from"
         )
     return rows
 

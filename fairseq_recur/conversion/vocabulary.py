@@ -45,12 +45,13 @@ def named(pieces: Sequence[str | None]) -> list[str]:
     taken = {piece for piece in pieces if piece is not None}
     number = 0
     for piece in pieces:
-        if not piece or piece in used or any(c.isspace() or is_surrogate(c) for c in piece):
-            while (piece := f"madeupword{number:04d}") in used | taken:
+        word = piece or ""
+        if not word or word in used or any(c.isspace() or is_surrogate(c) for c in word):
+            while (word := f"madeupword{number:04d}") in used or word in taken:
                 number += 1
             number += 1
-        used.add(piece)
-        words.append(piece)
+        used.add(word)
+        words.append(word)
     return words
 
 

@@ -71,9 +71,7 @@ class RegularLanguagesConfig(FairseqDataclass):
     )
     add_bos_token: bool = field(
         default=False,
-        metadata={
-            "help": "put a start symbol before each string; its position classifies the empty prefix"
-        },
+        metadata={"help": "put a start symbol before each string; it classifies the empty prefix"},
     )
     # fairseq's language models read this from their task. A field without help has no flag.
     tokens_per_sample: int = II("task.max_target_positions")

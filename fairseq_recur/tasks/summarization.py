@@ -219,7 +219,7 @@ class SummarizationTask(TranslationTask):
         if len(prefix) + 2 > self.cfg.max_source_positions:
             raise ConfigError(
                 f"--source-prefix {text!r} has {len(prefix)} tokens, which leaves no room for a "
-                f"text in --max-source-positions {self.cfg.max_source_positions}; give a shorter one"
+                f"text in --max-source-positions {self.cfg.max_source_positions}; shorten it"
             )
         self.prefix = prefix
         if prefix:

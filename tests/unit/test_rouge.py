@@ -1,10 +1,8 @@
-"""ROUGE: the figures of rouge-score itself, one sentence a line, with fairseq's scorer."""
+"""ROUGE: the figures of rouge-score itself, one sentence per line, and fairseq's scorer."""
 
 import csv
 import json
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy
@@ -79,16 +77,15 @@ def test_the_corpus_scores_as_in_rouge_score(name: str, monkeypatch: pytest.Monk
 def test_the_command_of_rouge_score_prints_the_same(tmp_path: Path) -> None:
     for name, texts in (("references", REFERENCES), ("hypotheses", HYPOTHESES)):
         (tmp_path / name).write_text("".join(text + "|" for text in texts))
-    subprocess.run(
-        [
-            sys.executable, "-m", "rouge_score.rouge", "--use_stemmer", "--noaggregate",
-            "--delimiter=|", f"--rouge_types={','.join(VARIANTS)}",
-            f"--target_filepattern={tmp_path}/references",
-            f"--prediction_filepattern={tmp_path}/hypotheses",
-            f"--output_filename={tmp_path}/scores.csv",
-        ],
-        check=True, capture_output=True,
-    )  # fmt: skip
+    from rouge_score import rouge as command
+
+    command.FLAGS([
+        "rouge", "--use_stemmer", "--noaggregate", "--delimiter=|",
+        f"--rouge_types={','.join(VARIANTS)}", f"--target_filepattern={tmp_path}/references",
+        f"--prediction_filepattern={tmp_path}/hypotheses",
+        f"--output_filename={tmp_path}/scores.csv",
+    ])  # fmt: skip
+    command.main([])
     with open(tmp_path / "scores.csv") as stream:
         rows = list(csv.DictReader(stream))
     printed = [{name: float(row[f"{name}-F"]) for name in VARIANTS} for row in rows]
@@ -174,7 +171,9 @@ def test_given_boundaries_are_the_only_ones() -> None:
     assert one_sentence_per_line("A b. C d\n\n e f. ") == "A b. C d\ne f."
     assert one_sentence_per_line("A b.\tC d. E", separator="\\t") == "A b.\nC d. E"
     assert one_sentence_per_line("A b. C d. <q> E", separator="") == "A b.\nC d.\n<q> E"
-    assert one_sentence_per_line("A b. C d.\n") == "A b.\nC d.", "the end of the line is no boundary"
+    assert one_sentence_per_line("A b. C d.\n") == "A b.\nC d.", (
+        "the end of the line is no boundary"
+    )
 
 
 def test_nothing_is_downloaded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -17,6 +16,7 @@ from fairseq_recur.scoring.generation import read_hypotheses, read_lines
 from fairseq_recur.scoring.metrics import Score, build_metric, score_corpus, score_table
 from fairseq_recur.scoring.significance import bootstrap_p, compare_systems, randomization_p
 from tests.docs.commands import commands
+from tests.sacrebleu_command import run_sacrebleu
 
 REFERENCE = [
     "The cat sat on the mat.",
@@ -149,14 +149,7 @@ def test_scores_are_those_of_sacrebleus_command(
 ) -> None:
     files = [write(tmp_path / "one", REFERENCE), write(tmp_path / "two", SECOND)][:references]
     system = write(tmp_path / "system", SYSTEM)
-    printed = subprocess.run(
-        [sys.executable, "-m", "sacrebleu", *map(str, files), "-i", str(system), "-w", "10"]
-        + command,
-        capture_output=True,
-        check=True,
-        text=True,
-    ).stdout
-    expected = json.loads(printed)
+    expected = run_sacrebleu([*files, "-i", system, "-w", "10", *command])
     texts = [read_lines(file) for file in files]
     (score,) = score_corpus(read_hypotheses(system, 4), texts, [build_metric(name, **options)])
     assert f"{score.value:.10f}" == f"{expected['score']:.10f}"
