@@ -1,4 +1,4 @@
-"""Reading what is to be scored: plain text, or the output of fairseq's decoders."""
+"""Reading hypotheses and references: plain text, or the output of fairseq's decoders."""
 
 import re
 from collections.abc import Collection, Sequence

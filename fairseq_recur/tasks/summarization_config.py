@@ -74,7 +74,7 @@ class SummarizationConfig(TranslationConfig):
 
 
 def whole_config(cfg: Any) -> DictConfig | None:
-    """Return the command's configuration, of which a task's is a part; None if it is alone."""
+    """Return the command's configuration, which contains the task's, or None without one."""
     whole = cfg._get_parent() if isinstance(cfg, DictConfig) else None
     return whole if isinstance(whole, DictConfig) else None
 

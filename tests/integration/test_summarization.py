@@ -211,26 +211,9 @@ def test_a_translation_recipe_trains_with_one_flag_changed(
     cli: Cli, articles: Path, tmp_path: Path
 ) -> None:
     """Without the task's own options the losses are those of the task translation."""
-    logs = [
-        cli(
-            "train",
-            articles / "bin",
-            "--user-dir",
-            USER_DIR,
-            "--task",
-            task,
-            "--arch",
-            "transformer_biarn_tiny",
-            *SMALL,
-            *TRAIN,
-            "--max-epoch",
-            1,
-            "--no-save",
-            "--save-dir",
-            tmp_path,
-        )  # fmt: skip
-        for task in ("translation", "summarization")
-    ]
+    common = [articles / "bin", "--user-dir", USER_DIR, "--arch", "transformer_biarn_tiny"]
+    common += [*SMALL, *TRAIN, "--max-epoch", 1, "--no-save", "--save-dir", tmp_path]
+    logs = [cli("train", *common, "--task", task) for task in ("translation", "summarization")]
     losses = [re.findall(r"\bloss=?\s?([\d.]+)", log) for log in logs]
     assert losses[0] == losses[1] and len(losses[0]) > 2
 

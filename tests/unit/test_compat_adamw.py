@@ -79,18 +79,18 @@ def test_a_parameter_without_gradient_stays() -> None:
         assert torch.equal(second, before)
 
 
-def test_a_closure_is_called() -> None:
-    for dtype in (torch.float32, torch.bfloat16):
-        weights = parameters(dtype)
-        optimizer = FusedAdamW(weights, **SETTINGS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_closure_is_called(dtype: torch.dtype) -> None:
+    weights = parameters(dtype)
+    optimizer = FusedAdamW(weights, **SETTINGS)
 
-        def closure() -> torch.Tensor:
-            loss = sum((p.float() ** 2).sum() for p in weights)
-            loss.backward()
-            return loss
+    def closure() -> torch.Tensor:
+        loss = sum((p.float() ** 2).sum() for p in weights)
+        loss.backward()
+        return loss
 
-        first, second = optimizer.step(closure), optimizer.step(closure)
-        assert second < first
+    first, second = optimizer.step(closure), optimizer.step(closure)
+    assert second < first
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
