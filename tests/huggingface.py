@@ -1,4 +1,4 @@
-"""Small models and tokenizers of Hugging Face's format, made here: nothing is downloaded."""
+"""Small models and tokenizers in Hugging Face's format, built here without a download."""
 
 import json
 import sys
@@ -21,14 +21,14 @@ TEXT = [
 
 
 def transformers() -> ModuleType:
-    """The library, or a skip without it; a torchaudio of another torch would stop its import."""
+    """Import the library, or skip the test; an unsuitable torchaudio would break the import."""
     if "transformers" not in sys.modules:
         sys.modules.setdefault("torchaudio", None)  # type: ignore[arg-type]
     return pytest.importorskip("transformers")
 
 
 def train_sentencepiece(folder: Path) -> int:
-    """Write a T5-like spiece.model; its number of pieces."""
+    """Write a T5-like spiece.model; return its number of pieces."""
     import sentencepiece
 
     sentencepiece.SentencePieceTrainer.train(
@@ -42,7 +42,7 @@ def train_sentencepiece(folder: Path) -> int:
 
 
 def train_byte_bpe(folder: Path) -> int:
-    """Write a BART-like vocab.json and merges.txt; the number of tokens."""
+    """Write a BART-like vocab.json and merges.txt; return the number of tokens."""
     from tokenizers import ByteLevelBPETokenizer
 
     tokenizer = ByteLevelBPETokenizer()
@@ -58,24 +58,27 @@ def train_byte_bpe(folder: Path) -> int:
 T5_KINDS: dict[str, dict[str, Any]] = {
     "v1.0": {"d_model": 16, "d_kv": 8, "num_heads": 2, "feed_forward_proj": "relu"},
     "v1.1": {
-        "d_model": 16, "d_kv": 5, "num_heads": 3, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False,
-        "relative_attention_num_buckets": 8, "relative_attention_max_distance": 7,
+        "d_model": 16, "d_kv": 5, "num_heads": 3, "feed_forward_proj": "gated-gelu",
+        "tie_word_embeddings": False, "relative_attention_num_buckets": 8,
+        "relative_attention_max_distance": 7,
     },
     "mt5": {"d_model": 16, "d_kv": 4, "num_heads": 2, "feed_forward_proj": "gated-gelu"},
     "uneven": {
-        "d_model": 16, "d_kv": 8, "num_heads": 2, "feed_forward_proj": "gelu_new", "num_decoder_layers": 3
+        "d_model": 16, "d_kv": 8, "num_heads": 2, "feed_forward_proj": "gelu_new",
+        "num_decoder_layers": 3,
     },
 }  # fmt: skip
-"""Shapes of T5: tied and not, with heads that add up to the width and not."""
+"""Shapes of T5: tied or not, with heads that add up to the width or do not."""
+KINDS = [*T5_KINDS, "bart"]
 
 
 def save_t5(folder: Path, kind: str, spare: int = 8, **changes: Any) -> nn.Module:
-    """Write a T5 with random weights and its tokenizer; the model as the library reads it.
+    """Write a T5 with random weights and its tokenizer; return the model as the library reads it.
 
-    Its sentences end after some words, as those of trained models do.
+    Its sentences end after some words, like those of trained models.
 
     Args:
-        spare: rows beyond the tokenizer's pieces and its ten sentinels
+        spare: rows beyond the tokenizer's pieces and its ten sentinels.
     """
     library = transformers()
     folder.mkdir(parents=True, exist_ok=True)
@@ -104,7 +107,7 @@ def save_t5(folder: Path, kind: str, spare: int = 8, **changes: Any) -> nn.Modul
 
 
 def save_bart(folder: Path, **changes: Any) -> nn.Module:
-    """Write a BART as `save_t5` writes a T5."""
+    """Write a BART in the way in which `save_t5` writes a T5."""
     library = transformers()
     folder.mkdir(parents=True, exist_ok=True)
     size = train_byte_bpe(folder)
@@ -123,14 +126,14 @@ def save_bart(folder: Path, **changes: Any) -> nn.Module:
 
 
 def randomise(model: nn.Module) -> None:
-    """No norm or bias at its neutral value, so that one that is lost is seen."""
+    """Move norms and biases from their neutral values, so that a lost one is noticed."""
     for name, parameter in model.named_parameters():
         if "norm" in name or name.endswith("bias"):
             nn.init.normal_(parameter, mean=float(name.endswith("weight")), std=0.2)
 
 
 def state_of(folder: Path) -> dict[str, Tensor]:
-    """What is in a folder's model.safetensors."""
+    """Read a folder's model.safetensors."""
     from safetensors.torch import load_file
 
     return load_file(folder / "model.safetensors")
@@ -145,7 +148,7 @@ def convert(source: Path, target: Path, *flags: Any) -> None:
 
 
 def refused(capsys: pytest.CaptureFixture[str], source: Path, target: Path, *flags: Any) -> str:
-    """The one message of a conversion that fails; nothing may be written."""
+    """Return the one message of a conversion that fails and writes nothing."""
     before = sorted(target.parent.iterdir())
     capsys.readouterr()
     code = main(["convert", "--input", str(source), "--output", str(target), *map(str, flags)])

@@ -1,5 +1,4 @@
-"""Convert a T5 or a BART: a folder of Hugging Face's format into a checkpoint and dictionaries
-for fairseq, or a checkpoint of fairseq into such a folder.
+"""Convert a T5 or a BART from Hugging Face's format to fairseq's, or back.
 
 Nothing is downloaded, and no code from the files is run. A folder becomes model.pt,
 dict.source.txt, dict.target.txt and the files for --bpe; a checkpoint becomes config.json and
@@ -10,8 +9,10 @@ import argparse
 import os
 import shutil
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -26,6 +27,7 @@ from torch import Tensor
 from fairseq_recur import compat
 from fairseq_recur.cli.average import load
 from fairseq_recur.conversion import bart, huggingface, t5
+from fairseq_recur.conversion.settings import MOST_WORDS, Settings, Value, flags
 from fairseq_recur.errors import CheckpointError, ConfigError
 
 HELP = "convert T5 and BART from Hugging Face's format to fairseq's, and back"
@@ -41,30 +43,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--input",
         required=True,
         metavar="PATH",
-        help="a folder with config.json, weights and tokenizer; or a checkpoint of fairseq",
+        help="folder with config.json, weights and tokenizer, or a checkpoint of fairseq",
     )
     parser.add_argument(
-        "--output", required=True, metavar="FOLDER", help="where to write; must not be there yet"
+        "--output", required=True, metavar="FOLDER", help="folder to write; must not exist yet"
     )
     parser.add_argument(
         "--like",
         metavar="FOLDER",
-        help="with a checkpoint: the folder of Hugging Face's format that it came from, for the "
-        "tokenizer, the order of its words, and settings that fairseq does not know",
+        help="with a checkpoint: the folder in Hugging Face's format that it was converted from. "
+        "It gives the tokenizer, the order of its words, and settings that fairseq does not have",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Convert in the direction that the input asks for."""
+    """Convert in the direction that the input implies."""
     source, target = Path(args.input), Path(args.output)
     if not target.name:
         raise ConfigError(f"--output {args.output!r}: expected the name of a new folder")
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
-        raise ConfigError(f"--output {target} is there already; give another name")
+        raise ConfigError(f"--output {target} exists already; give another name")
     if source.is_dir():
         if args.like:
             raise ConfigError(
-                "--like goes with a checkpoint, but --input is a folder; leave it out"
+                "--like works with a checkpoint, but --input is a folder; leave out --like"
             )
         to_fairseq(source, target)
     elif source.is_file():
@@ -79,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
 
 @contextmanager
 def whole_or_nothing(target: Path) -> Iterator[Path]:
-    """A folder to write into that gets its name at the end, and is removed after an error."""
+    """Yield a folder that gets its final name at the end, and is removed after an error."""
     target.parent.mkdir(parents=True, exist_ok=True)
     unfinished = target.with_name(f"{target.name}.{os.getpid()}.tmp")
     unfinished.mkdir()
@@ -91,57 +93,70 @@ def whole_or_nothing(target: Path) -> Iterator[Path]:
 
 
 def kind_of(config: dict[str, Any], folder: Path) -> ModuleType:
-    """What a configuration is of.
+    """Return the module for a configuration.
 
     Raises:
-        ConfigError: if it is of none that can be converted
+        ConfigError: a model that cannot be converted.
     """
-    name = config.get("model_type")
-    if name not in KINDS:
-        raise ConfigError(
-            f"{folder / 'config.json'}: model_type {name} is not supported; supported are "
-            f"{', '.join(KINDS)}"
-        )
-    return KINDS[name]
+    return KINDS[Settings(config, f"{folder / 'config.json'}").choice("model_type", KINDS)]
 
 
 def to_fairseq(source: Path, target: Path) -> None:
     """Convert a folder of Hugging Face's format."""
-    config = huggingface.read_json(source / "config.json")
-    kind = kind_of(config, source)
-    arguments = kind.arguments(config)
-    vocabulary = kind.vocabulary(source, config)
+    raw = huggingface.read_json(source / "config.json")
+    kind, config = kind_of(raw, source), Settings(raw)
+    options = kind.model_options(config)
     weights = huggingface.read_weights(source)
     try:
+        kind.check_weights(config, weights)
+        vocabulary = kind.vocabulary(source, config)
         state = kind.to_fairseq(config, weights, vocabulary.rows)
     except KeyError as error:
         raise CheckpointError(
-            f"{source} lacks the weight {error.args[0]}; expected the whole of a model"
+            f"{source} lacks the weight {error.args[0]}; expected a complete model"
         ) from error
     if weights:
         raise ConfigError(
             f"{source} has weights that fairseq's {kind.NAME} has no place for: {first(weights)}; "
             f"expected a plain {kind.NAME}"
         )
-    cfg = training_config(arguments)
+    cfg = training_config(kind.ARCH, options)
     must_fit(kind, cfg, state, len(vocabulary.rows))
     with whole_or_nothing(target) as folder:
         torch.save(checkpoint(cfg, state), folder / "model.pt")
         vocabulary.write(folder)
-        flags = kind.tokenizer_files(source, folder)
+        bpe = kind.tokenizer_files(source, folder)
     print(f"{target}: {kind.NAME} with {len(vocabulary.rows):,} words as model.pt")
-    print(f"  arguments of its model: {' '.join(arguments)}")
+    print(f"  options of its model: --arch {kind.ARCH} {' '.join(flags(options))}")
     print("  dictionaries: dict.source.txt, dict.target.txt (for --srcdict and --tgtdict)")
-    if flags:
-        print(f"  text: {' '.join(flags)}, with these files' paths")
+    if bpe:
+        print(f"  text: {' '.join(bpe)}, with these files' paths")
     else:
         print("  text: the folder has no spiece.model; encode with the tokenizer's own library")
 
 
-def training_config(arguments: list[str]) -> DictConfig:
-    """The configuration that fairseq-train would make of a model's flags."""
+def training_config(arch: str, options: dict[str, Value]) -> DictConfig:
+    """Return the configuration that fairseq-train would make of a model's options.
+
+    Only constants pass through fairseq's parsers; the options are assigned as data.
+    """
+    cfg = deepcopy(default_config(arch))
+    width = options["encoder_embed_dim"]
+    implied = {f"decoder_{name}_dim": width for name in ("embed", "input", "output")}
+    implied["decoder_ffn_embed_dim"] = options["encoder_ffn_embed_dim"]
+    for name, value in {**implied, **options}.items():
+        if name in options or name in cfg.model:
+            setattr(cfg.model, name, value)
+        if name in cfg.task:
+            setattr(cfg.task, name, value)
+    return cfg
+
+
+@cache
+def default_config(arch: str) -> DictConfig:
+    """Return fairseq's configuration of a translation with an architecture as it is."""
     parser = fairseq_options.get_training_parser("translation")
-    words = [".", "--source-lang", "source", "--target-lang", "target", *arguments]
+    words = [".", "--source-lang", "source", "--target-lang", "target", "--arch", arch]
     return convert_namespace_to_omegaconf(fairseq_options.parse_args_and_arch(parser, words))
 
 
@@ -168,7 +183,7 @@ def must_fit(kind: ModuleType, cfg: DictConfig, state: dict[str, Tensor], words:
 
 
 def checkpoint(cfg: DictConfig, state: dict[str, Tensor]) -> dict[str, Any]:
-    """What fairseq expects in a file: settings and weights, no training begun."""
+    """Return what fairseq expects in a file: settings and weights of a training at its start."""
     start = {"epoch": 1, "iterations_in_epoch": 0, "shuffle": True, "version": 2}
     history = {
         "criterion_name": "none",
@@ -194,28 +209,19 @@ def to_huggingface(source: Path, target: Path, like: Path | None) -> None:
     loaded = load(source)
     options, state = model_options(loaded, source), dict(loaded["model"])
     compat.drop_stale_encoder_keys(state, "encoder")
-    kind = t5 if options.get("host") == "t5" else bart
-    like_config = rows = None
-    if like is not None:
-        like_config = huggingface.read_json(like / "config.json")
-        if kind_of(like_config, like) is not kind:
-            raise ConfigError(
-                f"--like {like} is a {like_config['model_type']}, {source} is not; "
-                "give the folder that it was converted from"
-            )
-        try:
-            rows = kind.vocabulary(like, like_config).rows
-        except KeyError as error:
-            raise ConfigError(
-                f"--like {like}: config.json lacks {error.args[0]}; "
-                "give the folder of a whole model"
-            ) from error
-    must_be_plain(options, source, kind.NAME)
+    kind = t5 if options.values.get("host") == "t5" else bart
+    must_be_plain(options.values, source, kind.NAME)
+    like_config: dict[str, Any] = {}
+    rows = None
     try:
+        table = len(state["encoder.embed_tokens.weight"])
+        if like is not None:
+            like_config = huggingface.read_json(like / "config.json")
+            rows = rows_like(kind, like, like_config, source, table)
         config, weights = kind.to_huggingface(options, state, like_config, rows)
     except KeyError as error:
         raise CheckpointError(
-            f"{source} lacks {error.args[0]}: no {kind.NAME}; give a checkpoint of one"
+            f"{source} lacks {error.args[0]}: not a {kind.NAME}; give a checkpoint of one"
         ) from error
     rest = [name for name in state if not name.endswith(".version")]
     if rest:
@@ -230,11 +236,36 @@ def to_huggingface(source: Path, target: Path, like: Path | None) -> None:
     print(f"  tokenizer: {', '.join(copied)}" if copied else "  no tokenizer: --like gives one")
 
 
-def model_options(loaded: dict[str, Any], source: Path) -> dict[str, Any]:
-    """A checkpoint's options of its model, flat.
+def rows_like(
+    kind: ModuleType, like: Path, config: dict[str, Any], source: Path, words: int
+) -> list[int]:
+    """Return the rows of fairseq's words in the matrices of ``--like``.
 
     Raises:
-        CheckpointError: if it has none
+        ConfigError: a folder that a checkpoint of so many words was not converted from.
+    """
+    if kind_of(config, like) is not kind:
+        raise ConfigError(
+            f"--like {like} is a {config['model_type']}, but {source} is not; "
+            "give the folder that it was converted from"
+        )
+    settings = Settings(config, f"--like {like}: config.json")
+    # fairseq's <s> may be one row more; no vocabulary is built for any other size.
+    size = settings.integer("vocab_size", high=MOST_WORDS)
+    rows: list[int] = kind.vocabulary(like, settings).rows if abs(words - size) < 2 else []
+    if len(rows) != words:
+        raise ConfigError(
+            f"the checkpoint has {words} words, but the tokenizer of --like {like} needs "
+            f"{len(rows) or size}; give the folder that the checkpoint was converted from"
+        )
+    return rows
+
+
+def model_options(loaded: dict[str, Any], source: Path) -> Settings:
+    """Return the flat options of a checkpoint's model.
+
+    Raises:
+        CheckpointError: it has none, or more layers than weights.
     """
     options = loaded.get("args")
     if options is None and isinstance(loaded.get("cfg"), dict):
@@ -242,13 +273,20 @@ def model_options(loaded: dict[str, Any], source: Path) -> dict[str, Any]:
     options = vars(options) if isinstance(options, Namespace) else options
     if not isinstance(options, dict) or "encoder_embed_dim" not in options:
         raise CheckpointError(
-            f"{source} does not say of which sizes its model is; give one that fairseq-train saved"
+            f"{source} does not contain the sizes of its model; give one that fairseq-train saved"
         )
-    return options
+    settings = Settings(options, str(source))
+    layers = settings.integer("encoder_layers") + settings.integer("decoder_layers")
+    if layers > len(loaded["model"]):
+        raise CheckpointError(
+            f"{source} asks for {layers} layers, but it has only {len(loaded['model'])} weights; "
+            "give one that fairseq-train saved"
+        )
+    return settings
 
 
-def must_be_plain(options: dict[str, Any], source: Path, name: str) -> None:
-    """Raise ConfigError, naming them, if a model has parts that the other format lacks."""
+def must_be_plain(options: Mapping[str, Any], source: Path, name: str) -> None:
+    """Raise ConfigError, naming the parts of a model that the other format lacks."""
     plain = {**dict.fromkeys(SLOTS, "dot"), "recurrence": "none"}
     parts = [
         f"--{key.replace('_', '-')} {options[key]}"
@@ -257,13 +295,13 @@ def must_be_plain(options: dict[str, Any], source: Path, name: str) -> None:
     ]
     if parts:
         raise ConfigError(
-            f"{source} has what Hugging Face's {name} cannot represent: {', '.join(parts)}; "
-            "give a model without"
+            f"{source} has parts that Hugging Face's {name} cannot represent: {', '.join(parts)}; "
+            "give a model without them"
         )
 
 
-def first(names: Any) -> str:
-    """Some names of weights."""
+def first(names: Iterable[str]) -> str:
+    """Return the first names of weights and the number of the rest."""
     shown = sorted(names)
     more = f" and {len(shown) - SHOWN} more" if len(shown) > SHOWN else ""
     return ", ".join(shown[:SHOWN]) + more

@@ -1,1 +1,1 @@
-"""Models of Hugging Face's format as fairseq's, and back: names, rows, options, files."""
+"""Conversion of models between Hugging Face's format and fairseq's."""

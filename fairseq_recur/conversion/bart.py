@@ -1,4 +1,4 @@
-"""BART: its options and the names of its weights, in both formats, which are nearly the same."""
+"""BART: options and names of the weights in both formats, which hardly differ."""
 
 from pathlib import Path
 from typing import Any
@@ -9,20 +9,21 @@ from fairseq.models.transformer import TransformerConfig, TransformerModelBase
 from torch import Tensor
 
 from fairseq_recur.conversion.byte_bpe import bart_vocabulary, read_byte_bpe
-from fairseq_recur.conversion.options import (
+from fairseq_recur.conversion.settings import (
     ACTIVATIONS,
-    flags,
-    refuse,
-    table_of,
-    their_activation,
-    value_of,
+    MOST_WORDS,
+    Settings,
+    Value,
+    check_sizes,
+    huggingface_activation,
 )
 from fairseq_recur.conversion.vocabulary import Vocabulary
 from fairseq_recur.errors import ConfigError
 
 NAME = "BART"
+ARCH = "bart_large"
 
-# Settings, some of old configurations, that say what fairseq's BART is.
+# Settings, some of them from old configurations, with the values that fairseq's BART has.
 EXPECTED = {
     "is_encoder_decoder": True,
     "normalize_before": False,
@@ -30,12 +31,13 @@ EXPECTED = {
     "add_final_layer_norm": False,
     "add_bias_logits": False,
     "static_position_embeddings": False,
+    "scale_embedding": False,
     "bos_token_id": 0,
     "pad_token_id": 1,
     "eos_token_id": 2,
     "decoder_start_token_id": 2,
 }
-# The same in fairseq's options, which Hugging Face's BART cannot do without.
+# The same as options of fairseq, which Hugging Face's BART cannot do without.
 NEEDED = {
     "encoder_normalize_before": False,
     "decoder_normalize_before": False,
@@ -48,13 +50,14 @@ NEEDED = {
 SHARED = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 
 
-def vocabulary(folder: Path, config: dict[str, Any]) -> Vocabulary:
-    """What the tokenizer's tokens are called in fairseq; each is where it was."""
-    return bart_vocabulary(read_byte_bpe(folder), config["vocab_size"], folder)
+def vocabulary(folder: Path, config: Settings) -> Vocabulary:
+    """Return fairseq's names for the tokenizer's tokens; each keeps its row."""
+    size = config.integer("vocab_size", high=MOST_WORDS)
+    return bart_vocabulary(read_byte_bpe(folder), size, folder)
 
 
 def tokenizer_files(folder: Path, target: Path) -> list[str]:
-    """Write what fairseq's ``--bpe`` reads into *target*; the flags to give."""
+    """Write the files of fairseq's ``--bpe`` into ``target``; return the flags to give."""
     read_byte_bpe(folder).write(target)
     return [
         "--bpe", "gpt2", "--gpt2-encoder-json", "encoder.json", "--gpt2-vocab-bpe", "vocab.bpe",
@@ -62,45 +65,43 @@ def tokenizer_files(folder: Path, target: Path) -> list[str]:
 
 
 def build(cfg: Any, task: Any) -> BaseFairseqModel:
-    """A model with the weights of fairseq's, which cannot be built without memory for them."""
+    """Build a model with the weights of fairseq's BART, which torch's meta device cannot hold."""
     return TransformerModelBase.build_model(TransformerConfig.from_namespace(cfg), task)
 
 
-def arguments(config: dict[str, Any]) -> list[str]:
-    """The flags of fairseq-train that build the model of a configuration.
+def model_options(config: Settings) -> dict[str, Value]:
+    """Return fairseq's options for a configuration.
 
     Raises:
-        ConfigError: naming everything that fairseq's BART is not
+        ConfigError: a setting that fairseq's BART does not have, or that is invalid.
     """
-    refuse(config, EXPECTED, NAME)
-    activation = config.get("activation_function", "gelu")
-    if activation not in ACTIVATIONS:
-        raise ConfigError(
-            f"activation_function {activation!r} is not supported; supported are "
-            f"{', '.join(ACTIVATIONS)}"
-        )
-    options: dict[str, Any] = {
+    config.refuse_other_than(EXPECTED, NAME)
+    width = config.integer("d_model")
+    activation = config.choice("activation_function", ACTIVATIONS, "gelu")
+    options: dict[str, Value] = {
         "activation_fn": ACTIVATIONS[activation],
-        "dropout": config.get("dropout", 0.1),
-        "attention_dropout": config.get("attention_dropout", 0.0),
-        "activation_dropout": config.get("activation_dropout", 0.0),
+        "dropout": config.probability("dropout", 0.1),
+        "attention_dropout": config.probability("attention_dropout", 0.0),
+        "activation_dropout": config.probability("activation_dropout", 0.0),
     }
     for side in ("encoder", "decoder"):
-        options[f"{side}_embed_dim"] = value_of(config, "d_model")
-        options[f"{side}_ffn_embed_dim"] = value_of(config, f"{side}_ffn_dim")
-        options[f"{side}_layers"] = value_of(config, f"{side}_layers")
-        options[f"{side}_attention_heads"] = value_of(config, f"{side}_attention_heads")
+        heads = config.integer(f"{side}_attention_heads")
+        if width % heads:
+            raise ConfigError(
+                f"config.json: d_model is {width}, expected a multiple of the {heads} "
+                f"{side}_attention_heads"
+            )
+        options[f"{side}_embed_dim"] = width
+        options[f"{side}_ffn_embed_dim"] = config.integer(f"{side}_ffn_dim")
+        options[f"{side}_layers"] = config.integer(f"{side}_layers")
+        options[f"{side}_attention_heads"] = heads
     for side in ("source", "target"):
-        options[f"max_{side}_positions"] = value_of(config, "max_position_embeddings")
-    if config.get("scale_embedding"):
-        raise ConfigError(
-            "scale_embedding is true: fairseq's BART does not scale embeddings; expected false"
-        )
-    return ["--arch", "bart_large", *flags(options)]
+        options[f"max_{side}_positions"] = config.integer("max_position_embeddings")
+    return options
 
 
 def names(encoder_layers: int, decoder_layers: int) -> list[str]:
-    """The weights but the embeddings; Hugging Face puts "model." before them."""
+    """Return the names of all weights but the embeddings, in both formats."""
     found = []
     for side, layers in (("encoder", encoder_layers), ("decoder", decoder_layers)):
         attentions = ["self_attn"] if side == "encoder" else ["self_attn", "encoder_attn"]
@@ -116,88 +117,87 @@ def names(encoder_layers: int, decoder_layers: int) -> list[str]:
     return found
 
 
-def to_fairseq(
-    config: dict[str, Any], weights: dict[str, Tensor], rows: list[int]
-) -> dict[str, Tensor]:
-    """The state of fairseq's model; arguments as in `t5.to_fairseq`.
+def check_weights(config: Settings, weights: dict[str, Tensor]) -> None:
+    """Refuse sizes that the weights do not have, see `check_sizes`."""
+    check_sizes(config, weights, sum(stack_heights(config)))
+
+
+def stack_heights(config: Settings) -> tuple[int, int]:
+    """Return the number of layers of the encoder and of the decoder."""
+    return config.integer("encoder_layers"), config.integer("decoder_layers")
+
+
+def to_fairseq(config: Settings, weights: dict[str, Tensor], rows: list[int]) -> dict[str, Tensor]:
+    """Return the state of fairseq's model; arguments as in `t5.to_fairseq`.
 
     Raises:
-        ConfigError: if the logits have a bias, or the output matrix is not the embeddings'
-        KeyError: naming a weight that is missing
+        ConfigError: the logits have a bias, or the output matrix is not the embeddings'.
+        KeyError: naming a weight that is missing.
     """
     bias = weights.pop("final_logits_bias", None)
     if bias is not None and bias.any():
         raise ConfigError(
             "final_logits_bias is not zero: fairseq's BART has no such bias; expected zeros"
         )
-    for name in [name for name in weights if name.startswith("model.")]:
-        weights[name.removeprefix("model.")] = weights.pop(name)
-    shared = table_of(weights, config)
+    shared = weights.pop("shared.weight")
     for name in (*SHARED, "lm_head.weight"):
         if not torch.equal(weights.pop(name, shared), shared):
             raise ConfigError(
-                f"{name} differs from shared.weight: fairseq's BART has one for both; "
-                "expected the same"
+                f"{name} differs from shared.weight: fairseq's BART has one matrix for both; "
+                "expected equal weights"
             )
     table = shared[rows]
     state = dict.fromkeys((*SHARED, "decoder.output_projection.weight"), table)
     for side in ("encoder", "decoder"):
-        weights.pop(f"{side}.version", None)  # which old files have
+        weights.pop(f"{side}.version", None)  # only in old files
         state[f"{side}.version"] = torch.tensor([3.0])
-    own = names(config["encoder_layers"], config["decoder_layers"])
-    return {**state, **{name: weights.pop(name) for name in own}}
+    return {**state, **{name: weights.pop(name) for name in names(*stack_heights(config))}}
 
 
 def to_huggingface(
-    options: dict[str, Any],
+    options: Settings,
     state: dict[str, Tensor],
-    like: dict[str, Any] | None,
+    like: dict[str, Any],
     rows: list[int] | None,
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The configuration and the weights of a fairseq model; arguments as in `t5.to_huggingface`.
+    """Return configuration and weights of a fairseq model; arguments as in `t5.to_huggingface`.
 
     Raises:
-        ConfigError: if Hugging Face's BART cannot be such a model
-        KeyError: naming a weight that is missing
+        ConfigError: Hugging Face's BART cannot represent the model.
+        KeyError: naming a weight that is missing.
     """
     wrong = [
-        f"{name} is {options.get(name)}, it has to be {value}"
+        f"{name} is {options.values.get(name)}, expected {value}"
         for name, value in NEEDED.items()
-        if bool(options.get(name)) is not value
+        if bool(options.values.get(name)) is not value
     ]
-    if options["encoder_embed_dim"] != options["decoder_embed_dim"]:
-        wrong.append("encoder_embed_dim and decoder_embed_dim differ, they have to be equal")
+    if options.integer("encoder_embed_dim") != options.integer("decoder_embed_dim"):
+        wrong.append("encoder_embed_dim and decoder_embed_dim differ, expected equal widths")
     if wrong:
-        raise ConfigError("this is no BART:\n- " + "\n- ".join(wrong))
+        raise ConfigError("this checkpoint is not a BART:\n- " + "\n- ".join(wrong))
     table = state.pop("encoder.embed_tokens.weight")
     for name in ("decoder.embed_tokens.weight", "decoder.output_projection.weight"):
         state.pop(name, None)
-    if rows is not None and len(rows) != len(table):
-        raise ConfigError(
-            f"the checkpoint has {len(table)} words and the tokenizer to go with it {len(rows)}: "
-            "it was not converted from that folder; "
-            "give the folder with --like that it was converted from"
-        )
     positions = state["encoder.embed_positions.weight"].size(0) - 2
-    config = {**(like or {}), **configuration(options, len(table), positions)}
-    own = names(options["encoder_layers"], options["decoder_layers"])
+    config = {**like, **configuration(options, len(table), positions)}
+    own = names(options.integer("encoder_layers"), options.integer("decoder_layers"))
     weights = {f"model.{name}": state.pop(name) for name in own}
     weights["model.shared.weight"] = table
     weights["final_logits_bias"] = torch.zeros(1, len(table))
     return config, weights
 
 
-def configuration(options: dict[str, Any], size: int, positions: int) -> dict[str, Any]:
-    """Hugging Face's configuration for fairseq's options."""
+def configuration(options: Settings, size: int, positions: int) -> dict[str, Any]:
+    """Return Hugging Face's configuration for fairseq's options."""
     config: dict[str, Any] = {
         "architectures": ["BartForConditionalGeneration"],
         "model_type": "bart",
         "is_encoder_decoder": True,
         "vocab_size": size,
-        "d_model": options["encoder_embed_dim"],
+        "d_model": options.integer("encoder_embed_dim"),
         "max_position_embeddings": positions,
-        "activation_function": their_activation(options),
-        "scale_embedding": not options.get("no_scale_embedding"),
+        "activation_function": huggingface_activation(options.values),
+        "scale_embedding": not options.values.get("no_scale_embedding"),
         "tie_word_embeddings": True,
         "bos_token_id": 0,
         "pad_token_id": 1,
@@ -205,9 +205,9 @@ def configuration(options: dict[str, Any], size: int, positions: int) -> dict[st
         "decoder_start_token_id": 2,
     }
     for name in ("dropout", "attention_dropout", "activation_dropout"):
-        config[name] = options.get(name, 0.0)
+        config[name] = options.probability(name, 0.0)
     for side in ("encoder", "decoder"):
-        config[f"{side}_ffn_dim"] = options[f"{side}_ffn_embed_dim"]
-        config[f"{side}_layers"] = options[f"{side}_layers"]
-        config[f"{side}_attention_heads"] = options[f"{side}_attention_heads"]
+        config[f"{side}_ffn_dim"] = options.integer(f"{side}_ffn_embed_dim")
+        config[f"{side}_layers"] = options.integer(f"{side}_layers")
+        config[f"{side}_attention_heads"] = options.integer(f"{side}_attention_heads")
     return config

@@ -1,7 +1,13 @@
-"""Reading and writing a folder of Hugging Face's format: config.json, weights, tokenizer."""
+"""Reading and writing folders of Hugging Face's format: config.json, weights, tokenizer.
+
+No code from the files is run, and no file can ask for more memory than its own size.
+"""
 
 import json
 import shutil
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,10 +31,10 @@ WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 
 
 def safetensors_torch() -> ModuleType:
-    """The package that reads and writes safetensors.
+    """Import the package that reads and writes safetensors.
 
     Raises:
-        ConfigError: if it is not installed
+        ConfigError: it is not installed.
     """
     try:
         import safetensors.torch
@@ -39,12 +45,24 @@ def safetensors_torch() -> ModuleType:
     return safetensors.torch
 
 
+@contextmanager
+def damage_reported(path: Path) -> Iterator[None]:
+    """Raise CheckpointError where the content of a file turns out to be malformed."""
+    try:
+        yield
+    except (ConfigError, CheckpointError):
+        raise
+    except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise CheckpointError(f"{path} is damaged: {what:.200}; get the file again") from error
+
+
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file.
+    """Read a JSON object from a file.
 
     Raises:
-        ConfigError: if there is no such file
-        CheckpointError: if it holds anything else
+        ConfigError: there is no such file.
+        CheckpointError: the file holds anything else.
     """
     if not path.is_file():
         there = ", ".join(sorted(p.name for p in path.parent.glob("*"))[:12]) or "nothing"
@@ -52,28 +70,31 @@ def read_json(path: Path) -> dict[str, Any]:
             f"no {path.name} in {path.parent}, which holds {there}; "
             "expected a model's folder in Hugging Face's format"
         )
-    try:
+    with damage_reported(path):
         content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise CheckpointError(f"{path} is damaged: {error}; get it again") from error
     if not isinstance(content, dict):
         raise CheckpointError(f"{path} is damaged: expected an object, found {content!r:.60}")
     return content
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
-    """All weights of a folder, in one file or in shards with an index; no code is run.
+    """Read all weights of a folder, from one file or from shards with an index.
+
+    BART's names come without the prefix "model.", which old files do not have either.
 
     Raises:
-        ConfigError: if there are none, or a shard is missing
-        CheckpointError: if a file is damaged
+        ConfigError: there are no weights, or a shard is missing.
+        CheckpointError: a file is damaged.
     """
     for name in WEIGHT_FILES:
-        if (folder / name).is_file():
-            return read_tensors(folder / name)
         index = folder / f"{name}.index.json"
-        if index.is_file():
-            return read_shards(index)
+        if (folder / name).is_file():
+            weights = read_tensors(folder / name)
+        elif index.is_file():
+            weights = read_shards(index)
+        else:
+            continue
+        return {name.removeprefix("model."): weight for name, weight in weights.items()}
     raise ConfigError(
         f"no weights in {folder}: expected {' or '.join(WEIGHT_FILES)}, or shards of one with its "
         "index (weights of TensorFlow or Flax cannot be read)"
@@ -81,16 +102,16 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
 
 
 def read_shards(index: Path) -> dict[str, Tensor]:
-    """The weights of all files that an index names."""
+    """Read the weights of all files that an index names."""
     places = read_json(index).get("weight_map")
     if not isinstance(places, dict) or not all(isinstance(p, str) for p in places.values()):
-        raise CheckpointError(f"{index} is damaged: it has no weight_map; get it again")
+        raise CheckpointError(f"{index} is damaged: it has no weight_map; get the file again")
     shards = sorted({Path(place).name for place in places.values()})
     absent = [shard for shard in shards if not (index.parent / shard).is_file()]
     if absent:
         raise ConfigError(
-            f"{index} names {', '.join(absent)}, which {index.parent} does not have; "
-            "get them as well"
+            f"{index} names {', '.join(absent)}, but {index.parent} does not contain them; "
+            "get these shards as well"
         )
     weights: dict[str, Tensor] = {}
     for shard in shards:
@@ -98,44 +119,63 @@ def read_shards(index: Path) -> dict[str, Tensor]:
     lost = sorted(places.keys() - weights.keys())
     if lost:
         raise CheckpointError(
-            f"{index} names {', '.join(lost[:5])}, which no shard has; get the shards again"
+            f"{index} names {', '.join(lost[:5])}, but no shard has these weights; "
+            "get the shards again"
         )
     return weights
 
 
 def read_tensors(file: Path) -> dict[str, Tensor]:
-    """The tensors of one file, by name."""
+    """Read the tensors of one file, by name."""
     safe = file.suffix == ".safetensors"
     load = safetensors_torch().load_file if safe else load_pickled
     try:
         weights = load(file)
     except Exception as error:  # damaged bytes raise whatever they lead to
         raise CheckpointError(
-            f"{file} cannot be read: {type(error).__name__}: {error}; get it again"
+            f"{file} cannot be read: {type(error).__name__}: {error}; get the file again"
         ) from error
-    if not isinstance(weights, dict) or not all(isinstance(w, Tensor) for w in weights.values()):
+    if not isinstance(weights, dict) or not all(map(is_plain, weights.values())):
         raise CheckpointError(
-            f"{file} holds something else than named tensors; expected a model's weights"
+            f"{file} holds something other than named, dense tensors; expected a model's weights"
         )
     return weights
 
 
+def is_plain(weight: Any) -> bool:
+    """Whether a value is a dense tensor that holds each of its elements.
+
+    A tensor with a stride of 0 would take a few bytes in the file and any number when copied.
+    """
+    return (
+        isinstance(weight, Tensor)
+        and weight.layout is torch.strided
+        and not (weight.is_meta or weight.is_quantized)
+        and weight.dim() > 0
+        and weight.numel() * weight.element_size() <= weight.untyped_storage().nbytes()
+    )
+
+
 def load_pickled(file: Path) -> Any:
-    """Tensors that torch has saved, without running code from the file."""
+    """Read what torch has saved, without running code from the file or inflating it."""
+    if zipfile.is_zipfile(file):
+        with zipfile.ZipFile(file) as archive:
+            if sum(entry.file_size for entry in archive.infolist()) > file.stat().st_size:
+                raise ValueError("its parts are larger than the file")
     return torch.load(file, map_location="cpu", weights_only=True)
 
 
 def write_model(folder: Path, config: dict[str, Any], weights: dict[str, Tensor]) -> None:
-    """Write config.json and model.safetensors into a folder that is there."""
+    """Write config.json and model.safetensors into an existing folder."""
     text = json.dumps(config, indent=2, sort_keys=True, ensure_ascii=False)
     (folder / "config.json").write_text(text + "\n", encoding="utf-8")
-    # A tensor that two names share would be refused.
+    # safetensors refuses a tensor that two names share.
     copies = {name: weight.detach().clone().contiguous() for name, weight in weights.items()}
     safetensors_torch().save_file(copies, folder / "model.safetensors", metadata={"format": "pt"})
 
 
 def copy_tokenizer(source: Path, target: Path) -> list[str]:
-    """Copy the files of a tokenizer that are there; their names."""
+    """Copy the files of a tokenizer that exist; return their names."""
     found = [name for name in TOKENIZER_FILES if (source / name).is_file()]
     for name in found:
         shutil.copyfile(source / name, target / name)

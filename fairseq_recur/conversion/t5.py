@@ -1,4 +1,4 @@
-"""T5 and mT5: their options and the names of their weights, in both formats."""
+"""T5 and mT5: options and names of the weights in both formats."""
 
 from pathlib import Path
 from typing import Any
@@ -7,18 +7,19 @@ import torch
 from fairseq.models import BaseFairseqModel, build_model
 from torch import Tensor
 
-from fairseq_recur.conversion.options import (
+from fairseq_recur.conversion.settings import (
     ACTIVATIONS,
-    flags,
-    refuse,
-    table_of,
-    their_activation,
-    value_of,
+    MOST_WORDS,
+    Settings,
+    Value,
+    check_sizes,
+    huggingface_activation,
 )
 from fairseq_recur.conversion.vocabulary import Vocabulary, default_t5_rows, t5_vocabulary
 from fairseq_recur.errors import ConfigError
 
 NAME = "T5"
+ARCH = "t5_small"
 
 # Weights that Hugging Face stores a second time, or that its T5 ignores as well.
 REPEATED = {
@@ -26,20 +27,27 @@ REPEATED = {
     "decoder.embed_tokens.weight": "shared.weight",
     "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight": None,
 }
+# Hugging Face's names of feed-forward networks: activation in fairseq, and whether it is gated.
+NETWORKS = {name: (ours, False) for name, ours in ACTIVATIONS.items()}
+NETWORKS.update({f"gated-{name}": (ours, True) for name, ours in ACTIVATIONS.items()})
+NETWORKS["gated-gelu"] = ("gelu_accurate", True)  # T5 v1.1's name for the approximation
 
 
-def vocabulary(folder: Path, config: dict[str, Any]) -> Vocabulary:
-    """What the tokenizer's pieces are called in fairseq, and where they are."""
-    return t5_vocabulary(folder, config["vocab_size"], pad_row(config), config["eos_token_id"])
+def vocabulary(folder: Path, config: Settings) -> Vocabulary:
+    """Return fairseq's names for the tokenizer's pieces, and their rows."""
+    size = config.integer("vocab_size", high=MOST_WORDS)
+    eos = config.integer("eos_token_id", low=0, high=size - 1)
+    return t5_vocabulary(folder, size, pad_row(config), eos)
 
 
-def pad_row(config: dict[str, Any]) -> int:
-    """The row of the padding, with which T5's outputs start."""
-    return config.get("pad_token_id", 0)
+def pad_row(config: Settings) -> int:
+    """Return the row of the padding symbol, with which T5's outputs start."""
+    size = config.integer("vocab_size", high=MOST_WORDS)
+    return config.integer("pad_token_id", 0, low=0, high=size - 1)
 
 
 def tokenizer_files(folder: Path, target: Path) -> list[str]:
-    """Write what fairseq's ``--bpe`` reads into *target*; the flags to give."""
+    """Write the files of fairseq's ``--bpe`` into ``target``; return the flags to give."""
     if not (folder / "spiece.model").is_file():
         return []
     (target / "spiece.model").write_bytes((folder / "spiece.model").read_bytes())
@@ -47,77 +55,79 @@ def tokenizer_files(folder: Path, target: Path) -> list[str]:
 
 
 def build(cfg: Any, task: Any) -> BaseFairseqModel:
-    """Fairseq's model for its configuration and a task with dictionaries."""
+    """Build fairseq's model for its configuration and a task with dictionaries."""
     return build_model(cfg, task)
 
 
-def feed_forward(config: dict[str, Any]) -> dict[str, Any]:
-    """Fairseq's options for ``feed_forward_proj``."""
-    usual = "gated-gelu" if config["model_type"] == "mt5" else "relu"
-    kind = config.get("feed_forward_proj", usual)
-    gated, name = kind.startswith("gated-"), kind.removeprefix("gated-")
-    if kind == "gated-gelu":
-        name = "gelu_new"  # that "gelu" was T5 v1.1's name for the approximation
-    if name not in ACTIVATIONS:
-        raise ConfigError(
-            f"feed_forward_proj {kind!r} is not supported; supported are {', '.join(ACTIVATIONS)}, "
-            "each also as gated-..."
-        )
-    return {"activation_fn": ACTIVATIONS[name], "t5_gated": gated}
+def feed_forward(config: Settings) -> dict[str, Value]:
+    """Return fairseq's options for ``feed_forward_proj``."""
+    usual = "gated-gelu" if is_mt5(config) else "relu"
+    activation, gated = NETWORKS[config.choice("feed_forward_proj", NETWORKS, usual)]
+    return {"activation_fn": activation, "t5_gated": gated}
 
 
-def check(config: dict[str, Any]) -> None:
-    """Raise ConfigError, naming all of it, if a T5's configuration has what fairseq's lacks."""
-    pad = pad_row(config)
-    refuse(
-        config,
-        {
-            "is_encoder_decoder": True,
-            "layer_norm_epsilon": 1e-6,
-            "decoder_start_token_id": pad,
-        },
-        NAME,
-    )
-    if not isinstance(config.get("eos_token_id"), int):
-        raise ConfigError(f"eos_token_id {config.get('eos_token_id')}: expected one number")
+def is_mt5(config: Settings) -> bool:
+    """Whether a configuration is mT5's, which has other defaults."""
+    return config.values.get("model_type") == "mt5"
 
 
-def scales_logits(config: dict[str, Any]) -> bool:
-    """Whether logits are multiplied by d_model^-1/2: T5 v1.0 does so, v1.1 and mT5 do not."""
-    if config["model_type"] == "mt5":
+def scales_logits(config: Settings) -> bool:
+    """Whether logits are multiplied by d_model^-1/2: in T5 v1.0, but not in v1.1 and mT5."""
+    if is_mt5(config):
         return False
-    tied = config.get("tie_word_embeddings") is not False
-    return bool(config.get("scale_decoder_outputs", tied))
+    return config.boolean("scale_decoder_outputs", config.boolean("tie_word_embeddings", True))
 
 
-def arguments(config: dict[str, Any]) -> list[str]:
-    """The flags of fairseq-train that build the model of a configuration."""
-    check(config)
-    width, heads = value_of(config, "d_model"), value_of(config, "num_heads")
-    layers = value_of(config, "num_layers")
-    head = config.get("d_kv", 64)
-    dropout = config.get("dropout_rate", 0.1)
-    options = {
+def model_options(config: Settings) -> dict[str, Value]:
+    """Return fairseq's options for a configuration.
+
+    Raises:
+        ConfigError: a setting that fairseq's T5 does not have, or that is invalid.
+    """
+    expected = {
+        "is_encoder_decoder": True,
+        "layer_norm_epsilon": 1e-6,
+        "decoder_start_token_id": pad_row(config),
+    }
+    config.refuse_other_than(expected, NAME)
+    width, heads = config.integer("d_model"), config.integer("num_heads")
+    layers, decoder_layers = stack_heights(config)
+    head = config.integer("d_kv", 64)
+    dropout = config.probability("dropout_rate", 0.1)
+    return {
         "encoder_embed_dim": width,
-        "encoder_ffn_embed_dim": value_of(config, "d_ff"),
+        "encoder_ffn_embed_dim": config.integer("d_ff"),
         "encoder_layers": layers,
-        "decoder_layers": config.get("num_decoder_layers") or layers,
+        "decoder_layers": decoder_layers,
         "encoder_attention_heads": heads,
         "decoder_attention_heads": heads,
         "t5_head_dim": 0 if head * heads == width else head,
-        "t5_relative_buckets": config.get("relative_attention_num_buckets", 32),
-        "t5_relative_max_distance": config.get("relative_attention_max_distance", 128),
+        # The bounds of the buckets are found one distance after the other: no large numbers.
+        "t5_relative_buckets": config.integer("relative_attention_num_buckets", 32, 4, 1024),
+        "t5_relative_max_distance": config.integer(
+            "relative_attention_max_distance", 128, 1, 2**16
+        ),
         "t5_untied_output": not scales_logits(config),
         "dropout": dropout,
         "attention_dropout": dropout,
         "activation_dropout": dropout,
         **feed_forward(config),
     }
-    return ["--arch", "t5_small", *flags(options)]
+
+
+def stack_heights(config: Settings) -> tuple[int, int]:
+    """Return the number of layers of the encoder and of the decoder."""
+    layers = config.integer("num_layers")
+    return layers, config.integer("num_decoder_layers", layers)
+
+
+def check_weights(config: Settings, weights: dict[str, Tensor]) -> None:
+    """Refuse sizes that the weights do not have, see `check_sizes`."""
+    check_sizes(config, weights, sum(stack_heights(config)))
 
 
 def names(layers: int, decoder_layers: int, gated: bool) -> dict[str, str]:
-    """Hugging Face's name of each weight but the embeddings, and fairseq's."""
+    """Return fairseq's name for each weight of Hugging Face's but the embeddings."""
     first = {"wi_0": "fc1.gate", "wi_1": "fc1.value"} if gated else {"wi": "fc1"}
     network = {**first, "wo": "fc2"}
     found = {}
@@ -128,8 +138,8 @@ def names(layers: int, decoder_layers: int, gated: bool) -> dict[str, str]:
         for i in range(count):
             block, layer = f"{side}.block.{i}.layer", f"{side}.layers.{i}"
             for n, (theirs, ours) in enumerate(attentions):
-                for a, b in zip("qkvo", ("q_proj", "k_proj", "v_proj", "out_proj")):
-                    found[f"{block}.{n}.{theirs}.{a}"] = f"{layer}.{ours}.{b}"
+                for a, b in zip("qkvo", ("q", "k", "v", "out")):
+                    found[f"{block}.{n}.{theirs}.{a}"] = f"{layer}.{ours}.{b}_proj"
                 found[f"{block}.{n}.layer_norm"] = f"{layer}.{ours}_layer_norm"
             n = len(attentions)
             for a, b in network.items():
@@ -142,34 +152,31 @@ def names(layers: int, decoder_layers: int, gated: bool) -> dict[str, str]:
     return {f"{a}.weight": f"{b}.weight" for a, b in found.items()}
 
 
-def names_of(config: dict[str, Any]) -> dict[str, str]:
-    """As `names`, for a configuration."""
-    layers = config["num_layers"]
-    decoder_layers = config.get("num_decoder_layers") or layers
-    return names(layers, decoder_layers, feed_forward(config)["t5_gated"])
+def names_of(config: Settings) -> dict[str, str]:
+    """Return the `names` for a configuration."""
+    return names(*stack_heights(config), bool(feed_forward(config)["t5_gated"]))
 
 
-def to_fairseq(
-    config: dict[str, Any], weights: dict[str, Tensor], rows: list[int]
-) -> dict[str, Tensor]:
-    """The state of fairseq's model.
+def to_fairseq(config: Settings, weights: dict[str, Tensor], rows: list[int]) -> dict[str, Tensor]:
+    """Return the state of fairseq's model.
 
     Args:
-        config: Hugging Face's
-        weights: Hugging Face's; those that are used are taken out, so that what is left over
-            has no place in the model
-        rows: of fairseq's indices in Hugging Face's matrices
+        config: Hugging Face's configuration.
+        weights: Hugging Face's. Used ones are removed, so what remains has no place in the
+            model.
+        rows: row in Hugging Face's matrices for each of fairseq's indices.
 
     Raises:
-        ConfigError: if the output matrix is of its own and yet scaled
-        KeyError: naming a weight that is missing
+        ConfigError: the output matrix is separate and yet scaled.
+        KeyError: naming a weight that is missing.
     """
-    shared = table_of(weights, config)
+    shared = weights.pop("shared.weight")
     for name, original in REPEATED.items():
         repeated = weights.pop(name, None)
         if repeated is not None and original and not torch.equal(repeated, shared):
             raise ConfigError(
-                f"{name} differs from {original}: fairseq's T5 has one for both; expected the same"
+                f"{name} differs from {original}: fairseq's T5 has one matrix for both; "
+                "expected equal weights"
             )
     output = weights.pop("lm_head.weight", shared)
     if scales_logits(config) and not torch.equal(output, shared):
@@ -189,95 +196,91 @@ def to_fairseq(
 
 
 def to_huggingface(
-    options: dict[str, Any],
+    options: Settings,
     state: dict[str, Tensor],
-    like: dict[str, Any] | None,
+    like: dict[str, Any],
     rows: list[int] | None,
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The configuration and the weights of a fairseq model.
+    """Return the configuration and the weights of a fairseq model.
 
     Args:
-        options: of fairseq's model, flat
-        state: of fairseq's model; what is used is taken out
-        like: configuration with the settings that fairseq does not know; None for T5's
-        rows: of fairseq's indices in the matrices; None for T5's order
+        options: of fairseq's model, flat.
+        state: of fairseq's model; used weights are removed.
+        like: configuration with the settings that fairseq does not know; may be empty.
+        rows: row in Hugging Face's matrices for each of fairseq's indices; None for T5's order.
 
     Raises:
-        ConfigError: if Hugging Face's T5 cannot be such a model
-        KeyError: naming a weight that is missing
+        ConfigError: Hugging Face's T5 cannot represent the model.
+        KeyError: naming a weight that is missing.
     """
-    one_size(options)
+    check_shared_sizes(options)
     table = state.pop("encoder.embed_tokens.weight")
     output = state.pop("decoder.output_projection.weight", table)
     state.pop("decoder.embed_tokens.weight", None)
     rows = rows or default_t5_rows(len(table))
-    if len(rows) != len(table):
-        raise ConfigError(
-            f"the checkpoint has {len(table)} words, and the tokenizer to go with it needs "
-            f"{len(rows)}: it was not converted from that folder; "
-            "give the folder with --like that it was converted from"
-        )
     size = max(rows) + 1
-    # From the end, as the first index, <s>, may be a copy of another's row.
+    # From the end, because the first index, <s>, may be a copy of another row.
     order = torch.empty(size, dtype=torch.long)
     for index in reversed(range(len(rows))):
         if index or rows.count(rows[0]) == 1:
             order[rows[index]] = index
-    tied = not options["t5_untied_output"]
-    config = {**(like or {}), **configuration(options, size, tied)}
-    for name in ("architectures", "model_type"):  # of an mT5 as well
-        config[name] = (like or config)[name]
-    if scales_logits(config) is not tied:
+    tied = not options.boolean("t5_untied_output", False)
+    config = {**like, **configuration(options, size, tied)}
+    for name in ("architectures", "model_type"):  # these may be mT5's
+        config[name] = like.get(name, config[name])
+    converted = Settings(config)
+    if scales_logits(converted) is not tied:
         raise ConfigError(
-            f"the logits are scaled, and those of {config['model_type']} are not; leave --like out"
+            f"the checkpoint's model scales its logits, but {config['model_type']} does not; "
+            "leave out --like"
         )
-    weights = {theirs: state.pop(ours) for theirs, ours in names_of(config).items()}
+    weights = {theirs: state.pop(ours) for theirs, ours in names_of(converted).items()}
     weights["shared.weight"] = table[order]
     if not tied:
         weights["lm_head.weight"] = output[order]
     return config, weights
 
 
-def one_size(options: dict[str, Any]) -> None:
+def check_shared_sizes(options: Settings) -> None:
     """Raise ConfigError if the two stacks differ, or do not share their embeddings."""
     for name in ("embed_dim", "ffn_embed_dim", "attention_heads"):
-        ours, theirs = options[f"encoder_{name}"], options[f"decoder_{name}"]
-        if ours != theirs:
+        encoder, decoder = (options.integer(f"{side}_{name}") for side in ("encoder", "decoder"))
+        if encoder != decoder:
             raise ConfigError(
-                f"encoder_{name} {ours} differs from decoder_{name} {theirs}: Hugging Face's T5 "
-                "has one for both; expected the same"
+                f"encoder_{name} {encoder} differs from decoder_{name} {decoder}: Hugging Face's "
+                "T5 has one size for both; expected equal sizes"
             )
-    if not options["share_all_embeddings"]:
+    if not options.boolean("share_all_embeddings", False):
         raise ConfigError(
             "Hugging Face's T5 has one embedding matrix; expected --share-all-embeddings"
         )
 
 
-def configuration(options: dict[str, Any], size: int, tied: bool) -> dict[str, Any]:
-    """Hugging Face's configuration for fairseq's options."""
-    activation = their_activation(options)
-    if options["t5_gated"]:
+def configuration(options: Settings, size: int, tied: bool) -> dict[str, Any]:
+    """Return Hugging Face's configuration for fairseq's options."""
+    activation = huggingface_activation(options.values)
+    if options.boolean("t5_gated", False):
         if activation == "gelu":
             raise ConfigError(
-                "--t5-gated with --activation-fn gelu: what Hugging Face's T5 calls gated-gelu is "
-                "gelu_accurate; expected that"
+                "found --t5-gated with --activation-fn gelu, but Hugging Face's gated-gelu is "
+                "gelu_accurate; expected that function"
             )
         activation = "gated-" + activation.removesuffix("_new")
-    heads, width = options["encoder_attention_heads"], options["encoder_embed_dim"]
+    heads, width = (options.integer(f"encoder_{n}") for n in ("attention_heads", "embed_dim"))
     return {
         "architectures": ["T5ForConditionalGeneration"],
         "model_type": "t5",
         "is_encoder_decoder": True,
         "vocab_size": size,
         "d_model": width,
-        "d_kv": options["t5_head_dim"] or width // heads,
-        "d_ff": options["encoder_ffn_embed_dim"],
-        "num_layers": options["encoder_layers"],
-        "num_decoder_layers": options["decoder_layers"],
+        "d_kv": options.integer("t5_head_dim", 0, low=0) or width // heads,
+        "d_ff": options.integer("encoder_ffn_embed_dim"),
+        "num_layers": options.integer("encoder_layers"),
+        "num_decoder_layers": options.integer("decoder_layers"),
         "num_heads": heads,
-        "relative_attention_num_buckets": options["t5_relative_buckets"],
-        "relative_attention_max_distance": options["t5_relative_max_distance"],
-        "dropout_rate": options["dropout"],
+        "relative_attention_num_buckets": options.integer("t5_relative_buckets"),
+        "relative_attention_max_distance": options.integer("t5_relative_max_distance"),
+        "dropout_rate": options.probability("dropout", 0.1),
         "layer_norm_epsilon": 1e-6,
         "feed_forward_proj": activation,
         "tie_word_embeddings": tied,

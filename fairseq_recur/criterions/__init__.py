@@ -1,4 +1,4 @@
-"""fairseq's criterions of this plug-in. Importing this package registers them."""
+"""Criterions of this plug-in. Importing this package registers them with fairseq."""
 
 from fairseq_recur.criterions.string_accuracy import StringAccuracyCriterion
 

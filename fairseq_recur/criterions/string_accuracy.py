@@ -1,7 +1,7 @@
-"""``--criterion string_accuracy``: squared errors of sigmoid outputs, and whole strings right.
+"""``--criterion string_accuracy``: squared error of sigmoid outputs and accuracy of strings.
 
 The loss and the measure of Bhattamishra et al. (EMNLP 2020), which Huang et al. (ICLR 2023,
-appendix E.2) follow: a string counts only if every output at every position is right.
+appendix E.2) follow: a string is correct only if every output at every position is.
 """
 
 from typing import Any
@@ -13,11 +13,11 @@ from fairseq.logging import metrics
 from torch import Tensor
 
 
-def right_positions(logits: Tensor, target: Tensor) -> Tensor:
-    """Say where all outputs of a position are right.
+def correct_positions(logits: Tensor, target: Tensor) -> Tensor:
+    """Return where all outputs of a position are correct.
 
     Args:
-        logits: (B, T, outputs); an output says yes where its sigmoid is at least one half.
+        logits: (B, T, outputs); an output is 1 where its sigmoid is at least one half.
         target: (B, T, outputs), zeros and ones.
 
     Returns:
@@ -27,14 +27,15 @@ def right_positions(logits: Tensor, target: Tensor) -> Tensor:
 
 
 def squared_error(logits: Tensor, target: Tensor, real: Tensor) -> Tensor:
-    """Sum, over the positions that are real, the mean squared error of the sigmoid outputs.
+    """Sum the mean squared error of the sigmoid outputs over all positions but the padding.
 
     Args:
-        logits, target: (B, T, outputs).
+        logits: (B, T, outputs).
+        target: (B, T, outputs).
         real: (B, T), False at the padding.
 
     Returns:
-        a scalar, float32 at least.
+        A scalar, at least float32.
     """
     precise = logits.to(torch.promote_types(logits.dtype, torch.float32))
     errors = (torch.sigmoid(precise) - target) ** 2
@@ -43,7 +44,7 @@ def squared_error(logits: Tensor, target: Tensor, real: Tensor) -> Tensor:
 
 @register_criterion("string_accuracy", dataclass=FairseqDataclass)
 class StringAccuracyCriterion(FairseqCriterion):
-    """Mean squared error of the sigmoid outputs; the share of strings that are right throughout.
+    """Mean squared error of the sigmoid outputs, and the share of correct strings.
 
     A sample's ``target`` is (B, T, outputs); padding in ``net_input.src_tokens`` does not count.
     """
@@ -51,19 +52,19 @@ class StringAccuracyCriterion(FairseqCriterion):
     def forward(
         self, model: torch.nn.Module, sample: dict[str, Any], reduce: bool = True
     ) -> tuple[Tensor, int, dict[str, Any]]:
-        """Return the summed loss, the number of positions it is a sum over, and the counts."""
+        """Return the summed loss, its number of positions, and the counts."""
         logits = model(**sample["net_input"])[0]
         tokens, target = sample["net_input"]["src_tokens"], sample["target"]
         real = tokens != self.task.source_dictionary.pad()
         loss = squared_error(logits, target, real)
-        right = right_positions(logits.detach(), target)
+        correct = correct_positions(logits.detach(), target)
         counts = {
             "loss": loss.detach(),
             "nsentences": sample["nsentences"],
             "ntokens": sample["ntokens"],
             "sample_size": sample["ntokens"],
-            "right_strings": (right | ~real).all(dim=-1).sum(),
-            "right_positions": (right & real).sum(),
+            "correct_strings": (correct | ~real).all(dim=-1).sum(),
+            "correct_positions": (correct & real).sum(),
         }
         return loss, sample["ntokens"], counts
 
@@ -76,11 +77,11 @@ class StringAccuracyCriterion(FairseqCriterion):
 
         strings, positions = total("nsentences"), total("sample_size")
         metrics.log_scalar("loss", total("loss") / positions, positions, round=5)
-        metrics.log_scalar("accuracy", total("right_strings") / strings, strings, round=4)
-        share = total("right_positions") / positions
+        metrics.log_scalar("accuracy", total("correct_strings") / strings, strings, round=4)
+        share = total("correct_positions") / positions
         metrics.log_scalar("position_accuracy", share, positions, round=5)
 
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:
-        """The counts of several batches or processes are added up."""
+        """Whether counts of several batches or processes may be added: they may."""
         return True

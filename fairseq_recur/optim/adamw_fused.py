@@ -1,13 +1,13 @@
 """``--optimizer adamw_fused``: torch's fused AdamW, with the flags of fairseq's ``adam``.
 
-fairseq's own Adam is a Python loop over the parameters; torch's fused kernel computes the
-same update for all of them at once, on CPU and CUDA. The one difference: torch adds
-``--adam-eps`` after the bias correction, fairseq before it.
+fairseq's own Adam is a Python loop over the parameters. torch's fused kernel computes the same
+update for all of them at once, on CPU and CUDA, with one difference: torch adds ``--adam-eps``
+after the bias correction, fairseq before it.
 """
 
 import ast
 import math
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,7 +28,9 @@ class FusedAdamWConfig(FairseqDataclass):
 
     adam_betas: Any = field(
         default=(0.9, 0.999),
-        metadata={"help": "decay of the two averages, as '(0.9, 0.98)' (default: (0.9, 0.999))"},
+        metadata={
+            "help": "decay rates of the two averages, such as '(0.9, 0.98)' (default: (0.9, 0.999))"
+        },
     )
     adam_eps: float = field(
         default=1e-8,
@@ -41,21 +43,21 @@ class FusedAdamWConfig(FairseqDataclass):
 
 
 class FusedAdamW(torch.optim.AdamW):
-    """torch's fused AdamW that keeps float32 averages for half-precision parameters.
+    """torch's fused AdamW, with float32 averages for half-precision parameters.
 
-    torch alone would keep them in the parameters' type, and bfloat16 averages stop moving:
+    torch itself keeps averages in the parameters' dtype, where bfloat16 averages stop moving:
     ``0.999 v + 0.001 g^2`` rounds back to v.
     """
 
     supports_memory_efficient_fp16 = True
     supports_flat_params = True
 
-    def __init__(self, params: Iterable, **settings: Any) -> None:
+    def __init__(self, params: Iterable[Any], **settings: Any) -> None:
         super().__init__(params, fused=True, **settings)
 
     @torch.no_grad()
-    def step(self, closure: Callable | None = None) -> Any:
-        """Update every parameter that has a gradient; returns what ``closure`` returns."""
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Update every parameter that has a gradient; return the result of ``closure``."""
         parameters = [p for group in self.param_groups for p in group["params"]]
         if not any(p.dtype in LOW_PRECISION for p in parameters):
             return super().step(closure)
@@ -66,10 +68,12 @@ class FusedAdamW(torch.optim.AdamW):
         for group in self.param_groups:
             for p in group["params"]:
                 if p.grad is not None:
-                    self._step_in_float32(p, group)
+                    self._step_in_float32(p, p.grad.float(), group)
         return loss
 
-    def _step_in_float32(self, p: torch.nn.Parameter, group: dict[str, Any]) -> None:
+    def _step_in_float32(
+        self, p: torch.nn.Parameter, grad: torch.Tensor, group: dict[str, Any]
+    ) -> None:
         weight, state = p.float(), self.state[p]
         if not state:
             state["step"] = torch.zeros((), device=p.device)
@@ -79,7 +83,7 @@ class FusedAdamW(torch.optim.AdamW):
             state[name] = value.to(device=p.device, dtype=torch.float32)
         adamw(
             [weight],
-            [p.grad.float()],
+            [grad],
             [state["exp_avg"]],
             [state["exp_avg_sq"]],
             [],
@@ -97,7 +101,7 @@ class FusedAdamW(torch.optim.AdamW):
 
 
 def _require_kernel(dtype: torch.dtype, device: torch.device) -> None:
-    """Take one step of one value, as torch tells only then what its kernel can do."""
+    """Take one step with one value: only then torch reports a missing kernel."""
     try:
         probe = torch.nn.Parameter(torch.zeros(1, dtype=dtype, device=device))
         probe.grad = torch.zeros_like(probe)
@@ -111,15 +115,15 @@ def _require_kernel(dtype: torch.dtype, device: torch.device) -> None:
 
 @register_optimizer("adamw_fused", dataclass=FusedAdamWConfig)
 class FairseqFusedAdamW(FairseqOptimizer):
-    """fairseq's side of `FusedAdamW`.
+    """fairseq's wrapper of `FusedAdamW`.
 
     Raises:
-        ConfigError: torch has no fused kernel for the parameters' device or type,
-            ``--adam-betas`` is no pair of numbers in [0, 1), or another number is negative or
-            not finite.
+        ConfigError: torch has no fused kernel for the parameters' device or dtype,
+            ``--adam-betas`` is not a pair of numbers in [0, 1), or another setting is negative
+            or not finite.
     """
 
-    def __init__(self, cfg: FusedAdamWConfig, params: Iterable) -> None:
+    def __init__(self, cfg: FusedAdamWConfig, params: Iterable[Any]) -> None:
         super().__init__(cfg)
         params = list(params)
         tensors = [p for g in params for p in (g["params"] if isinstance(g, dict) else [g])]
@@ -129,23 +133,23 @@ class FairseqFusedAdamW(FairseqOptimizer):
 
     @property
     def optimizer_config(self) -> dict[str, Any]:
-        """The settings that replace those of a checkpoint when training goes on."""
+        """The settings that replace those of a checkpoint when training resumes."""
         betas = self.cfg.adam_betas
         numbers = {"--lr": self.learning_rate(), "--adam-eps": self.cfg.adam_eps}
         numbers["--weight-decay"] = self.cfg.weight_decay
         wrong = [f"{flag} {x}" for flag, x in numbers.items() if not 0 <= x < math.inf]
         if wrong:
-            raise ConfigError(f"{', '.join(wrong)}: expected 0 or more, and finite")
+            raise ConfigError(f"{', '.join(wrong)}: expected finite numbers of at least 0")
         if isinstance(betas, str):
             try:
                 betas = ast.literal_eval(betas)
-            except (ValueError, SyntaxError):
+            except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
                 betas = ()
         betas = tuple(betas) if isinstance(betas, Collection) else ()
         if len(betas) != 2 or not all(isinstance(b, (int, float)) and 0 <= b < 1 for b in betas):
             raise ConfigError(
-                f"--adam-betas {self.cfg.adam_betas}: expected two numbers from 0 to below 1, "
-                'such as "(0.9, 0.98)"'
+                f"--adam-betas {self.cfg.adam_betas}: expected two numbers, at least 0 and below "
+                '1, such as "(0.9, 0.98)"'
             )
         return {
             "lr": numbers["--lr"],
@@ -155,12 +159,14 @@ class FairseqFusedAdamW(FairseqOptimizer):
         }
 
     def learning_rate(self) -> float:
-        """The first one; the scheduler sets those of later epochs."""
-        lr = self.cfg.lr
-        if isinstance(lr, Collection) and not lr:
-            raise ConfigError("--lr: expected a number, or numbers with commas between")
-        return lr[0] if isinstance(lr, Collection) else lr
+        """Return the first learning rate; the scheduler sets those of later epochs."""
+        rates = self.cfg.lr
+        if not isinstance(rates, Sequence):
+            return rates
+        if not rates:
+            raise ConfigError("--lr: found no number, expected one or several, comma-separated")
+        return rates[0]
 
     def average_params(self) -> None:
-        """Refuse ``--use-bmuf``, which averages the optimizer's state between processes."""
+        """Refuse ``--use-bmuf``, which averages the optimizer's state across processes."""
         raise ConfigError("--use-bmuf does not work with adamw_fused. Use --optimizer adam")

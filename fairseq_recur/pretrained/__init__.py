@@ -1,4 +1,4 @@
-"""Trained models from Python: text in, text, scores and attention out."""
+"""Trained models in Python: from text to text, scores and attention."""
 
 from fairseq_recur.pretrained.hypothesis import Hypothesis
 from fairseq_recur.pretrained.loading import from_pretrained

@@ -1,4 +1,4 @@
-"""Batches of encoded text for a model, long text cut or refused, and a bar that shows progress."""
+"""Batches of encoded text for a model, the limits of its length, and a progress bar."""
 
 import logging
 import warnings
@@ -19,16 +19,16 @@ from fairseq.data import (
     SortDataset,
 )
 from fairseq.tasks import FairseqTask
-from torch import Tensor, nn
+from torch import Tensor
 
 from fairseq_recur.errors import ConfigError
 
 DEFAULT_TOKENS = 4000
-"""Of the longer side in a batch, with padding, where nothing is said; of one longer text, more."""
+"""Default size of a batch: tokens of its longer side with padding, or one longer text."""
 
 
-def limits(task: FairseqTask, models: Sequence[nn.Module]) -> tuple[int, int]:
-    """The most tokens of a source, its prefix not counted, and of a target, ends included.
+def limits(task: FairseqTask, models: Sequence[Any]) -> tuple[int, int]:
+    """Return the most tokens of a source without its prefix, and of a target, ends included.
 
     A language model has one limit for both.
     """
@@ -40,16 +40,16 @@ def limits(task: FairseqTask, models: Sequence[nn.Module]) -> tuple[int, int]:
 
 
 def fit(what: str, texts: list[Tensor], limit: int, truncate: bool | None) -> list[Tensor]:
-    """Cut texts to a limit, the end of the sentence kept.
+    """Truncate texts to a limit but keep the end-of-sentence symbol.
 
     Args:
-        what: of them, for the error
-        texts: (L,) ids each, with the end of the sentence
-        limit: the most ids
-        truncate: False to raise instead; None if they cannot be cut
+        what: name of the texts for the error.
+        texts: (L,) ids each, with the end-of-sentence symbol.
+        limit: the most ids.
+        truncate: False to raise an error instead; None if truncation is impossible.
 
     Raises:
-        ConfigError: some are too long and not to be cut; it says which
+        ConfigError: naming texts that are too long and must not be truncated.
     """
     long = [number for number, text in enumerate(texts) if len(text) > limit]
     if long and not truncate:
@@ -57,8 +57,8 @@ def fit(what: str, texts: list[Tensor], limit: int, truncate: bool | None) -> li
         more = f" and {len(long) - 5} more" if len(long) > 5 else ""
         remedy = "shorten them" if truncate is None else "shorten them, or give truncate=True"
         raise ConfigError(
-            f"{len(long)} of {len(texts)} {what} are longer than the {limit} tokens that the model "
-            f"takes: {shown}{more} (counted from 0); {remedy}"
+            f"{len(long)} of {len(texts)} {what} are longer than the model's limit of {limit} "
+            f"tokens: {shown}{more} (counted from 0); {remedy}"
         )
     cut = set(long)
     return [
@@ -70,7 +70,7 @@ def fit(what: str, texts: list[Tensor], limit: int, truncate: bool | None) -> li
 def pairs(
     task: FairseqTask, sources: list[Tensor], targets: list[Tensor] | None = None
 ) -> LanguagePairDataset:
-    """Sources as the task hands them to a model, with a prefix if it has one, and targets."""
+    """Return sources as the task gives them to a model, with its prefix if any, and targets."""
     read = task.build_dataset_for_inference(sources, list(map(len, sources)))
     if targets is None:
         return read
@@ -82,9 +82,9 @@ def pairs(
 
 
 def whole_texts(task: FairseqTask, texts: list[Tensor]) -> FairseqDataset:
-    """Texts for a language model to score, the end of the sentence predicted as well.
+    """Return texts for a language model to score, including the end-of-sentence symbol.
 
-    (fairseq's own inference dataset leaves it out.)
+    fairseq's own inference dataset does not predict this symbol.
     """
     words = task.source_dictionary
     first = words.bos() if getattr(task.args, "add_bos_token", False) else words.eos()
@@ -112,16 +112,17 @@ def batches(
     max_tokens: int | None,
     progress: bool | None,
 ) -> Iterator[dict[str, Any]]:
-    """Yield batches of texts of similar length, with a bar that counts texts.
+    """Yield batches of texts of similar length, with a progress bar.
 
     Args:
-        task, data: of fairseq
-        batch_size: the most texts of a batch
-        max_tokens: the most tokens of a batch, with padding
-        progress: show the bar; None to show it if there are several batches
+        task: fairseq's task.
+        data: the texts.
+        batch_size: the most texts per batch.
+        max_tokens: the most tokens per batch, with padding.
+        progress: show the bar; None shows it for several batches.
 
     Raises:
-        ConfigError: a text that is longer than a batch may be
+        ConfigError: a text is longer than a batch may be.
     """
     longest = max(data.num_tokens(index) for index in range(len(data)))
     if batch_size is None and max_tokens is None:
@@ -131,9 +132,11 @@ def batches(
             raise ConfigError(f"{name}={value}: expected at least 1")
     if max_tokens is not None and longest > max_tokens:
         raise ConfigError(
-            f"max_tokens={max_tokens}: the longest text has {longest} tokens; give at least as many"
+            f"max_tokens={max_tokens}: the longest text has {longest} tokens; raise it to {longest}"
         )
-    log = logging.getLogger("fairseq.tasks.fairseq_task")  # four lines of no use to a notebook
+    log = logging.getLogger(
+        "fairseq.tasks.fairseq_task"
+    )  # four lines that are useless in a notebook
     level = log.level
     log.setLevel(logging.WARNING)
     try:
@@ -150,7 +153,7 @@ def batches(
 
 
 def bar(total: int, shown: bool) -> Any:
-    """Tqdm's bar: widgets in a notebook that has them, else a line of text."""
+    """Return tqdm's bar: a widget in a notebook with ipywidgets, otherwise a line of text."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # without ipywidgets it recommends them
         from tqdm.auto import tqdm

@@ -1,9 +1,9 @@
-"""What a folder of checkpoints holds: which checkpoint to load, and where the dictionaries are."""
+"""Finding the checkpoint to load in a folder, and its dictionaries."""
 
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Union
+from typing import Any
 
 from fairseq import utils
 from fairseq.data.data_utils import infer_language_pair
@@ -12,16 +12,16 @@ from fairseq_recur.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
-PathLike = Union[str, Path]
+PathLike = str | Path
 
 PREFERRED = ("average.pt", "checkpoint_best.pt", "checkpoint_last.pt")
-"""Of several checkpoints in a folder the first of these is taken."""
+"""Preferred names of a checkpoint, in this order."""
 
 SHOWN = 12  # files listed in an error
 
 
 def listing(folder: Path, pattern: str = "*") -> str:
-    """The files of a folder in words, for errors."""
+    """Describe the files of a folder for an error."""
     names = sorted(path.name for path in folder.glob(pattern))
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return ", ".join(names[:SHOWN]) + more if names else f"no {pattern}"
@@ -33,13 +33,14 @@ def find_checkpoints(
     """Choose the checkpoints to load.
 
     Args:
-        folder: of the checkpoints; or one checkpoint file
-        checkpoint: a file in the folder or anywhere, several for an ensemble, or None
+        folder: folder of the checkpoints, or one checkpoint file.
+        checkpoint: a file in the folder or elsewhere, several for an ensemble, or None.
 
-    Returns the folder and the files.
+    Returns:
+        The folder and the files.
 
     Raises:
-        ConfigError: no such folder or file, none in the folder, or several to choose from
+        ConfigError: the folder or file does not exist, or the choice is ambiguous.
     """
     home = Path(folder).expanduser()
     if home.is_file() and checkpoint is None:
@@ -47,7 +48,7 @@ def find_checkpoints(
     if not home.is_dir():
         raise ConfigError(
             f"from_pretrained: no folder {folder} ({home.absolute()}); expected the --save-dir of "
-            "a training, or a folder with a checkpoint and its dictionaries"
+            "fairseq-train, or a folder with a checkpoint and its dictionaries"
         )
     if checkpoint is None:
         return home, [choose_checkpoint(home)]
@@ -58,7 +59,7 @@ def find_checkpoints(
 
 
 def named_checkpoint(home: Path, name: Path) -> Path:
-    """A checkpoint that was named; ConfigError if it is not there."""
+    """Return the path of a checkpoint given by name; ConfigError if it does not exist."""
     for path in (home / name, name):
         if path.is_file():
             return path
@@ -69,13 +70,13 @@ def named_checkpoint(home: Path, name: Path) -> Path:
 
 
 def choose_checkpoint(home: Path) -> Path:
-    """The checkpoint of a folder that is meant if none is named; ConfigError if it is not clear."""
+    """Return the default checkpoint of a folder; ConfigError if the choice is ambiguous."""
     found = sorted(home.glob("*.pt"))
     preferred = [home / name for name in PREFERRED if (home / name).is_file()]
     if not found:
         raise ConfigError(
             f"from_pretrained: no checkpoint (*.pt) in {home}; it holds {listing(home)}. Give the "
-            "--save-dir of a training, or checkpoint=FILE"
+            "--save-dir of fairseq-train, or checkpoint=FILE"
         )
     if len(found) > 1 and not preferred:
         raise ConfigError(
@@ -94,15 +95,16 @@ def find_dictionaries(
     """Find the folder with the dictionaries.
 
     Args:
-        home: folder of the checkpoint
-        data: the folder, if it was given
-        saved: the data of the training, as the checkpoint has it
-        languages: source and target, None where it is not known; empty for a language model
+        home: folder of the checkpoint.
+        data: the user's choice, if any.
+        saved: data folder of the training, from the checkpoint.
+        languages: source and target, None if unknown; empty for a language model.
 
-    Returns the folder and the languages.
+    Returns:
+        The folder and the languages.
 
     Raises:
-        ConfigError: no folder has them; it says which files were looked for, and where
+        ConfigError: no folder has them; it names the files and the folders.
     """
     of_training = [Path(path) for path in utils.split_paths(saved or "")[:1]]
     places = [home, *of_training] if data is None else [Path(data).expanduser()]
@@ -127,7 +129,7 @@ def find_dictionaries(
 
 
 def known_languages(places: Sequence[Path], languages: Sequence[str | None]) -> list[str]:
-    """Both languages, where they are not known from the first binary data; none without any."""
+    """Return both languages, unknown ones from the first folder with binary data, if any."""
     found: list[Any] = list(languages)
     for place in places:
         if None in found and place.is_dir():

@@ -1,4 +1,4 @@
-"""What a model says, with its figures: a translation, a continuation, or a scored target."""
+"""Outputs of a model with their scores: translations, continuations and scored targets."""
 
 import math
 from dataclasses import dataclass, field
@@ -12,18 +12,18 @@ from fairseq_recur.pretrained.text import Text
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A text with the model's figures, which are those that fairseq's commands print.
+    """A text with the model's scores, equal to those that fairseq's commands print.
 
     Attributes:
-        text: as users read it
-        score: logarithm to base 2 of its probability, divided by its length to the power of
-            ``lenpen``: what stands in fairseq-generate's H- lines
-        tokens: T symbols of the dictionary, the end of the sentence included
-        token_scores: logarithm to base 2 of the probability of each token: the P- lines
+        text: detokenized text.
+        score: base-2 logarithm of its probability, divided by its length to the power of
+            ``lenpen``, as in the H- lines of fairseq-generate.
+        tokens: T symbols of the dictionary, including the end of the sentence.
+        token_scores: base-2 logarithm of each token's probability, as in the P- lines.
         source: S symbols that the encoder reads, with a prefix and the end of the sentence;
-            none for a language model
-        attention: (T, S), the mean over the heads of the decoder's top layer; None where the
-            model has no such weights
+            empty for a language model.
+        attention: (T, S), the mean over the heads of the decoder's top layer; None if the model
+            has no such weights.
     """
 
     text: str
@@ -35,27 +35,28 @@ class Hypothesis:
 
     @property
     def log_probability(self) -> float:
-        """The natural logarithm of the probability of the whole text."""
+        """Natural logarithm of the probability of the whole text."""
         return sum(self.token_scores) * math.log(2)
 
 
 def symbols(tokens: Tensor, dictionary: Dictionary) -> list[str]:
-    """Ids (T,) as the dictionary's symbols."""
+    """Return the dictionary's symbols for ids (T,)."""
     return [dictionary[token] for token in tokens.tolist()]
 
 
 def to_hypothesis(
     found: dict[str, Any], text: Text, source: Tensor | None, read: Text, scored: bool
 ) -> Hypothesis:
-    """Make a hypothesis of what a generator or a scorer of fairseq gives.
+    """Convert the result of fairseq's generator or scorer.
 
     Args:
         found: with ``tokens`` (T,), ``score``, ``positional_scores`` (T or more,) and
-            ``attention``, which may be None or empty
-        text: of the target side
-        source: (S,) ids with padding, or None
-        read: of the source side
-        scored: by a scorer, whose attention is (T or more, S); a generator's is (S, T)
+            ``attention``, which may be None or empty.
+        text: the target side.
+        source: (S,) ids with padding, or None.
+        read: the source side.
+        scored: whether it comes from a scorer, whose attention is (T or more, S); a generator's
+            is (S, T).
     """
     tokens = found["tokens"].cpu()
     attention = found["attention"] if source is not None else None

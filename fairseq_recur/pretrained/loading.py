@@ -1,4 +1,4 @@
-"""Loading trained models with their task, dictionaries and subwords, from what is in a folder."""
+"""Loading trained models with their task, dictionaries and subwords from a folder."""
 
 from argparse import Namespace
 from collections.abc import Sequence
@@ -23,8 +23,15 @@ PRECISIONS = ("fp32", "fp16", "bf16")
 
 SIDES = ("source_lang", "target_lang")
 
-NOT_TO_DO: dict[str, Any] = {"eval_bleu": False, "eval_rouge": False, "load_alignments": False}
-"""What tasks do in training alone, and need files for."""
+DOWNLOADING = ("bert",)
+"""BPEs that fetch files from a host: only the user may choose them, not a checkpoint."""
+
+ONLY_IN_TRAINING: dict[str, Any] = {
+    "eval_bleu": False,
+    "eval_rouge": False,
+    "load_alignments": False,
+}
+"""Options of training that need files, with the values that switch them off."""
 
 
 def from_pretrained(
@@ -45,36 +52,33 @@ def from_pretrained(
     Checkpoints are read without running code from them.
 
     Args:
-        folder: the ``--save-dir`` of a training, or one checkpoint
-        checkpoint: a file in it, several for an ensemble; otherwise ``average.pt``,
-            ``checkpoint_best.pt``, ``checkpoint_last.pt``, or the only one that is there
-        data: folder with the dictionaries; otherwise ``folder``, or the training's
-        source_lang, target_lang: otherwise as in training
-        tokenizer: such as "moses"; "none"; otherwise as the training was told, if it was
-        bpe: such as "sentencepiece" or "subword_nmt"; "none" for text in subwords; otherwise
-            as the training was told, or what the dictionary's symbols show
-        device: otherwise "cuda" if there is one
-        precision: "fp32", "fp16" or "bf16"
-        options: of the tokenizer and BPE, by fairseq's names, such as ``sentencepiece_model``
-            and ``bpe_codes``; otherwise such files are looked for in ``folder``, in the folder
-            of the dictionaries, and in the one above that
+        folder: the ``--save-dir`` of fairseq-train, or one checkpoint.
+        checkpoint: a file in the folder, several for an ensemble. The default is ``average.pt``,
+            ``checkpoint_best.pt``, ``checkpoint_last.pt``, or the only checkpoint.
+        data: folder with the dictionaries. The default is ``folder``, or the training's data.
+        source_lang: source language; by default that of the training.
+        target_lang: target language; by default that of the training.
+        tokenizer: such as "moses", or "none"; by default that of the training, if any.
+        bpe: such as "sentencepiece" or "subword_nmt", or "none" for text that is already split
+            into subwords. The default is that of the training, or follows from the dictionary.
+        device: by default "cuda" if available.
+        precision: "fp32", "fp16" or "bf16".
+        options: options of the tokenizer and BPE by fairseq's names, such as
+            ``sentencepiece_model`` and ``bpe_codes``. By default such files are searched for in
+            ``folder``, in the folder of the dictionaries, and in its parent.
 
     Raises:
-        ConfigError: something is not there, or does not go together
-        CheckpointError: a checkpoint that is none, is damaged, or does not fit
+        ConfigError: a file is missing or malformed, or options conflict.
+        CheckpointError: the checkpoint is damaged, foreign, or does not fit.
     """
     if precision not in PRECISIONS:
         raise ConfigError(f"from_pretrained: precision={precision!r}: expected one of {PRECISIONS}")
     home, files = find_checkpoints(folder, checkpoint)
-    models: list[nn.Module] = []
-    task: FairseqTask | None = None
-    for file in files:
-        state = read(file)
-        if task is None:
-            asked = state["cfg"]
-            place, languages = set_task(state, home, data, (source_lang, target_lang))
-        model, task = build(file, state, task, place)
-        models.append(model)
+    state = read(files[0])
+    asked = state["cfg"]
+    place, languages = set_task(state, home, data, (source_lang, target_lang))
+    first, task = build(files[0], state, None, place)
+    models = [first, *(build(file, read(file), task, place)[0] for file in files[1:])]
     settings = text_settings(asked, tokenizer, bpe, options, (home, place, place.parent))
     dictionaries = [task.source_dictionary, task.target_dictionary]
     check_options(settings, dictionaries)
@@ -92,34 +96,34 @@ def read(file: Path) -> dict[str, Any]:
     """Read a checkpoint whose model and task can be built here.
 
     Raises:
-        CheckpointError: no checkpoint, or refused
-        ConfigError: a task or model that is not known, or of another kind
+        CheckpointError: the file is not a checkpoint, or is unsafe.
+        ConfigError: an unknown or unsuitable task or model.
     """
     state = checkpoint_utils.load_checkpoint_to_cpu(str(file))
-    state["args"] = None  # of an old checkpoint; they are in cfg as well
+    state["args"] = None  # only in old checkpoints, and repeated in cfg
     task, model = state["cfg"]["task"], state["cfg"]["model"]
     if not issubclass(kind_of_task(task), (TranslationTask, LanguageModelingTask)):
         raise ConfigError(
-            f"{file}: it was trained with --task {option(task, '_name')}; expected translation, "
-            "summarization, language_modeling or a task derived from one of them. If it is "
-            "another plug-in's, import that first"
+            f"{file}: found a model of --task {option(task, '_name')}, expected translation, "
+            "summarization, language_modeling or a task derived from these; first import the "
+            "plug-in that has the task"
         )
     name = option(model, "_name") or option(model, "arch")
     if name not in MODEL_REGISTRY and name not in ARCH_MODEL_REGISTRY:
         raise ConfigError(
-            f"{file}: its architecture {name!r} is not known; import the plug-in that has it, "
+            f"{file}: unknown architecture {name!r}; import the plug-in that has it, "
             "or a newer fairseq_recur"
         )
     return state
 
 
 def kind_of_task(cfg: Any) -> type[FairseqTask]:
-    """The class of a checkpoint's task; fairseq's base for one that is not registered."""
+    """Return the class of a checkpoint's task, FairseqTask for one that is not registered."""
     return TASK_REGISTRY.get(option(cfg, "_name") or option(cfg, "task"), FairseqTask)
 
 
 def option(cfg: Any, name: str) -> Any:
-    """A value of a part of a checkpoint's configuration; None if it has none."""
+    """Return a value from a part of a checkpoint's configuration, or None."""
     if isinstance(cfg, Namespace):
         return getattr(cfg, name, None)
     return cfg[name] if cfg is not None and name in cfg else None
@@ -131,12 +135,13 @@ def set_task(
     data: PathLike | None,
     languages: tuple[str | None, str | None],
 ) -> tuple[Path, list[str]]:
-    """Set in a checkpoint's configuration where the dictionaries are, and switch off validation.
+    """Set the folder of the dictionaries in a checkpoint's configuration, without validation.
 
-    Returns the folder of the dictionaries, and both languages; none for a language model.
+    Returns:
+        The folder of the dictionaries, and both languages; no languages for a language model.
 
     Raises:
-        ConfigError: the dictionaries are not there
+        ConfigError: the dictionaries are missing.
     """
     saved = state["cfg"]["task"]
     wanted: list[str | None] = []
@@ -147,7 +152,7 @@ def set_task(
             "from_pretrained: a language model has no source_lang or target_lang; leave them out"
         )
     place, found = find_dictionaries(home, data, option(saved, "data"), wanted)
-    for name, value in {**NOT_TO_DO, "data": str(place), **dict(zip(SIDES, found))}.items():
+    for name, value in {**ONLY_IN_TRAINING, "data": str(place), **dict(zip(SIDES, found))}.items():
         if name in saved:
             setattr(saved, name, value)
     return place, found
@@ -156,10 +161,10 @@ def set_task(
 def build(
     file: Path, state: dict[str, Any], task: FairseqTask | None, place: Path
 ) -> tuple[nn.Module, FairseqTask]:
-    """Build a checkpoint's model, and its task if there is none yet.
+    """Build a checkpoint's model, and its task unless it exists already.
 
     Raises:
-        CheckpointError: the weights do not fit
+        CheckpointError: the weights do not fit.
     """
     try:
         models, _, task = checkpoint_utils.load_model_ensemble_and_task(
@@ -169,8 +174,8 @@ def build(
         if "size mismatch" not in str(error) and not isinstance(error, CheckpointError):
             raise
         raise CheckpointError(
-            f"{file} does not fit, maybe as the dictionaries in {place} are not those that it was "
-            f"trained with (give data=FOLDER): {error}"
+            f"{file} does not fit, perhaps because the dictionaries in {place} are not those of "
+            f"its training (give data=FOLDER): {error}"
         ) from error
     return models[0], task
 
@@ -182,12 +187,17 @@ def text_settings(
     options: dict[str, Any],
     places: Sequence[Path],
 ) -> Settings:
-    """What makes tokens of text: what the user says, else what the training was told."""
+    """Return how text becomes tokens: the user's choice, otherwise that of the training."""
     names, kept = {"tokenizer": tokenizer, "bpe": bpe}, {}
     for group, given in names.items():
         saved = option(cfg, group)
         if saved is not None and given in (None, option(saved, "_name")):
             names[group] = option(saved, "_name")
+            if given is None and names[group] in DOWNLOADING:
+                raise ConfigError(
+                    f"from_pretrained: the checkpoint asks for {group}={names[group]!r}, which "
+                    f"downloads files; give {group}={names[group]!r} to allow it"
+                )
             kept.update({name: saved[name] for name in saved if name in saved})  # not missing
     return Settings(
         tokenizer=names["tokenizer"],
@@ -198,14 +208,14 @@ def text_settings(
     )
 
 
-def prepare(model: nn.Module, device: str | torch.device | None, precision: str) -> None:
-    """Make a model ready for decoding, as fairseq-generate does, and move it."""
+def prepare(model: Any, device: str | torch.device | None, precision: str) -> None:
+    """Prepare a model for decoding, as fairseq-generate does, and move it to its device."""
     if precision == "fp16":
         model.half()
     elif precision == "bf16":
         model.bfloat16()
     model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    # The precision of the training does not matter here.
+    # The precision of the training has no effect here.
     common = Namespace(fp16=False, bf16=False)
     model.prepare_for_inference_(Namespace(common=common, generation=GenerationConfig()))
     model.eval()

@@ -1,4 +1,4 @@
-"""A trained model, or an ensemble, with text in and text out."""
+"""A trained model or an ensemble that reads and writes text."""
 
 import json
 import logging
@@ -25,23 +25,23 @@ from fairseq_recur.pretrained.text import Text
 logger = logging.getLogger(__name__)
 
 SUMMARIES: dict[str, Any] = {"beam": 4, "no_repeat_ngram_size": 3}
-"""The search for summaries, where the training did not say with which it validates."""
+"""Search options for summaries if the training had none for its validation."""
 
 MANY = 0.3
-"""The share of unknown tokens from which on a text was hardly made into tokens as in training."""
+"""Share of unknown tokens above which a warning asks about tokenization."""
 
 
 class Pretrained:
-    """What `fairseq_recur.from_pretrained` returns.
+    """The result of `fairseq_recur.from_pretrained`.
 
-    Outputs and scores are those of fairseq-generate and fairseq-interactive with the same
+    Outputs and scores equal those of fairseq-generate and fairseq-interactive with the same
     options, in the order of the input.
 
     Attributes:
-        models: in evaluation mode; several are an ensemble
-        task: fairseq's
-        source, target: dictionary, tokenizer and subwords of each side; of a language model
-            both are its one side
+        models: in evaluation mode; several form an ensemble.
+        task: fairseq's task.
+        source, target: dictionary, tokenizer and subwords of each side; a language model has
+            the same for both.
     """
 
     def __init__(
@@ -55,17 +55,17 @@ class Pretrained:
 
     @property
     def model(self) -> nn.Module:
-        """The model; of an ensemble the first."""
+        """The model, or the first of an ensemble."""
         return self.models[0]
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
+        """Device of the model."""
         return next(self.model.parameters()).device
 
     @property
     def is_language_model(self) -> bool:
-        """Whether it has no source."""
+        """Whether the model has no source."""
         return isinstance(self.model, FairseqLanguageModel)
 
     def __repr__(self) -> str:
@@ -93,23 +93,25 @@ class Pretrained:
         progress: bool | None = None,
         **search: Any,
     ) -> str | list[str]:
-        """The best translation of a text, or of each of several.
+        """Translate one text, or each of several.
 
         Args:
-            texts: a text is one sentence (or what was one line in training); the translation
-                of an empty one is empty
-            beam, lenpen, max_len_a, max_len_b: as in fairseq-generate
-            batch_size, max_tokens: the most texts, and tokens of the source with padding, in a
-                batch; 4,000 tokens if neither is given
-            truncate: cut long sources to what the model reads, as is always done by a model
-                that was trained so
-            progress: show a bar; if there are several batches where it is None
-            search: further options of fairseq-generate's search, such as ``min_len``,
-                ``no_repeat_ngram_size``, ``sampling``, ``sampling_topp``, ``temperature``
+            texts: one sentence each, or what was one line in training; an empty text has an
+                empty translation.
+            beam: size of the beam; this and the next three are fairseq-generate's.
+            lenpen: exponent of the length that divides the score.
+            max_len_a: factor of the source's length for the longest output.
+            max_len_b: summand for the longest output.
+            batch_size: the most texts per batch.
+            max_tokens: the most source tokens per batch, with padding; 4,000 by default if
+                ``batch_size`` is not given either.
+            truncate: truncate long sources; a model that was trained this way always does.
+            progress: show a progress bar; None shows it for several batches.
+            search: further search options of fairseq-generate, such as ``min_len``,
+                ``no_repeat_ngram_size``, ``sampling``, ``sampling_topp``, ``temperature``.
 
         Raises:
-            ConfigError: options that cannot be used, texts that are too long, or a model
-                without a source
+            ConfigError: invalid options, texts that are too long, or a model without a source.
         """
         if self.is_language_model:
             raise ConfigError(
@@ -132,23 +134,23 @@ class Pretrained:
     def summarize(
         self, texts: str | Sequence[str], *, truncate: bool = True, **options: Any
     ) -> str | list[str]:
-        """The summary of a text, or of each of several, by a model of ``--task summarization``.
+        """Summarize one text, or each of several, by a model of ``--task summarization``.
 
         Args:
-            texts: whole documents; line breaks in them count as spaces
-            truncate: cut long documents to what the model reads
-            options: as in `translate`; those of the search are otherwise as in the validation
-                of the training (``--eval-rouge-args``), or ``beam=4, no_repeat_ngram_size=3``
+            texts: whole documents; line breaks count as spaces.
+            truncate: truncate long documents to the model's limit.
+            options: as in `translate`. The default search is that of the training's validation
+                (``--eval-rouge-args``), or ``beam=4, no_repeat_ngram_size=3``.
 
         Raises:
-            ConfigError: a model of another task, or as `translate`
+            ConfigError: a model of another task, or as `translate`.
         """
         saved = getattr(self.task.cfg, "eval_rouge_args", None)
         if saved is None:
             raise ConfigError(
                 f"summarize: expected a model of --task summarization, found one of "
-                f"{type(self.task).__name__}, which says nothing of a prefix or how long summaries "
-                "are; use translate(texts, truncate=True, min_len=..., max_len_b=...)"
+                f"{type(self.task).__name__}, which has no prefix and no length of summaries; "
+                "use translate(texts, truncate=True, min_len=..., max_len_b=...)"
             )
         validated = {k: v for k, v in json.loads(saved).items() if k in OPTIONS}
         return self.translate(texts, truncate=truncate, **{**(validated or SUMMARIES), **options})
@@ -157,13 +159,14 @@ class Pretrained:
         """Continue texts with a language model.
 
         Args:
-            texts: beginnings, which may be empty
-            options: as in `translate`; the lengths are those of the continued text
+            texts: beginnings, which may be empty.
+            options: as in `translate`; lengths apply to the whole text.
 
-        Returns the continued texts, their beginnings included.
+        Returns:
+            The continued texts with their beginnings.
 
         Raises:
-            ConfigError: another model, or as `translate`
+            ConfigError: another kind of model, or as `translate`.
         """
         if not self.is_language_model:
             raise ConfigError(
@@ -183,22 +186,25 @@ class Pretrained:
         progress: bool | None = None,
         **search: Any,
     ) -> list[list[Hypothesis]]:
-        """The best outputs for each text with tokens, scores and attention, the best first.
+        """Return the best outputs for each text with tokens, scores and attention, best first.
 
         Args:
-            texts: sources; of a language model, beginnings
-            nbest: hypotheses of a text, at most ``beam``
-
-        The other arguments are those of `translate`.
+            texts: sources, or beginnings for a language model.
+            nbest: number of hypotheses per text, at most ``beam``.
+            batch_size: as in `translate`, like all further arguments.
+            max_tokens: as in `translate`.
+            truncate: as in `translate`.
+            progress: as in `translate`.
+            search: as in `translate`, with beam and lengths.
 
         Raises:
-            ConfigError: as `translate`
+            ConfigError: as `translate`.
         """
         sources = self._encode(as_list("texts", texts), self.source)
         sources = fit("texts", sources, self._limits[0], truncate or self._truncates)
         shortest = min(map(len, sources), default=1)
         options = search_options(search, nbest, shortest, self._limits[1])
-        # Nothing is said about nothing; a language model may begin with it.
+        # An empty source has an empty output, but a language model may start from nothing.
         empty = Hypothesis("", 0.0, [], [])
         found = [[] if len(s) > 1 or self.is_language_model else [empty] for s in sources]
         asked = [index for index, of_one in enumerate(found) if not of_one]
@@ -219,18 +225,22 @@ class Pretrained:
         truncate: bool = False,
         progress: bool | None = None,
     ) -> Hypothesis | list[Hypothesis]:
-        """How probable the model finds given targets: fairseq-generate's ``--score-reference``.
+        """Score given targets, like fairseq-generate's ``--score-reference``.
 
         Args:
-            sources: of a language model the texts to score, without targets
-            targets: one for each source
+            sources: sources, or the texts to score by a language model, without targets.
+            targets: one per source; they are never truncated.
+            batch_size: as in `translate`.
+            max_tokens: as in `translate`.
+            truncate: as in `translate`, for sources.
+            progress: as in `translate`.
 
-        The other arguments are those of `translate`; targets are never cut.
-
-        Returns one hypothesis for a text, a list for a list.
+        Returns:
+            One hypothesis for a text, a list for a list.
 
         Raises:
-            ConfigError: no targets, or another number of them; or as `translate`
+            ConfigError: targets are missing or differ in number from the sources, or as
+                `translate`.
         """
         given = as_list("sources", sources)
         if self.is_language_model != (targets is None):
@@ -259,21 +269,23 @@ class Pretrained:
         return result[0] if isinstance(sources, str) else result
 
     def look(self, source: str, target: str | None = None, **search: Any) -> tuple[Maps, Labels]:
-        """What the model, or an ensemble's first, looks at in one sentence.
+        """Return the attention maps of the model, or of an ensemble's first, for one sentence.
 
         Args:
-            source: the sentence
-            target: a translation; otherwise the model's own, found with the options ``search``
+            source: the sentence.
+            target: a translation; by default the model's own.
+            search: options of the search for the model's own translation.
 
-        Returns all maps of all heads, and the tokens that label them: what
-        `fairseq_recur.inspection.panels.panels` makes labelled matrices of.
+        Returns:
+            All maps of all heads, and the tokens that label them.
+            `fairseq_recur.inspection.panels.panels` turns them into labelled matrices.
 
         Raises:
-            ConfigError: as `translate`
+            ConfigError: as `translate`.
         """
         if self.is_language_model:
             raise ConfigError(
-                "look: expected a model with a source, found a language model; give another model"
+                "look: expected a model with a source, found a language model; use another model"
             )
         tokens = fit("texts", self._encode([source], self.source), self._limits[0], self._truncates)
         data = pairs(self.task, tokens)
@@ -296,19 +308,19 @@ class Pretrained:
 
     @property
     def _truncates(self) -> bool:
-        """Whether the model was trained with long sources cut."""
+        """Whether the model was trained on truncated sources."""
         task = self.task
         return bool(getattr(task, "truncate_source", getattr(task.cfg, "truncate_source", False)))
 
     def _encode(self, texts: list[str], side: Text) -> list[Tensor]:
-        """Texts as ids; a warning if the model knows few of them."""
+        """Return texts as ids; warn if many tokens are unknown."""
         found = [side.encode(text) for text in texts]
         tokens = sum(len(ids) - 1 for ids in found)
         unknown = sum(int(ids.eq(side.dictionary.unk()).sum()) for ids in found)
         if unknown > MANY * tokens:
             logger.warning(
-                "%d of %d tokens are not in the dictionary: is the text made into tokens as it was "
-                "for the training (tokenizer=, bpe=)? The first one: %s",
+                "%d of %d tokens are not in the dictionary: is the text tokenized as in training "
+                "(tokenizer=, bpe=)? The first text: %s",
                 unknown, tokens, side.pieces(texts[0]),
             )  # fmt: skip
         return found
@@ -316,7 +328,7 @@ class Pretrained:
     def _run(
         self, data: FairseqDataset, options: GenerationConfig, nbest: int, **how: Any
     ) -> Iterator[tuple[int, list[Hypothesis]]]:
-        """Search, or score, batch by batch: each text's number and its hypotheses."""
+        """Search or score batch by batch; yield each text's number and its hypotheses."""
         generator = self.task.build_generator(self.models, options)
         for batch in batches(self.task, data, **how):
             batch = utils.apply_to_sample(lambda tensor: tensor.to(self.device), batch)
@@ -334,7 +346,7 @@ class Pretrained:
 
 
 def as_list(name: str, texts: str | Sequence[str]) -> list[str]:
-    """One text as a list of one; ConfigError for what is neither text nor texts."""
+    """Return one text as a list; ConfigError for anything but a text or texts."""
     found = [texts] if isinstance(texts, str) else list(texts)
     for number, text in enumerate(found):
         if not isinstance(text, str):

@@ -1,4 +1,4 @@
-"""The options of fairseq's search for the best output, checked before it begins."""
+"""Options of fairseq's search, checked before it starts."""
 
 import difflib
 from typing import Any
@@ -12,25 +12,25 @@ OPTIONS = (
     "match_source_len sampling sampling_topk sampling_topp diverse_beam_groups "
     "diverse_beam_strength diversity_rate"
 ).split()
-"""What fairseq-generate has that a search obeys, with the same defaults."""
+"""The search options of fairseq-generate, with the same defaults."""
 
 
 def search_options(options: dict[str, Any], nbest: int, shortest: int, longest: int) -> Any:
-    """Make fairseq's configuration of a search.
+    """Build fairseq's configuration of a search.
 
     Args:
-        options: some of `OPTIONS`
-        nbest: hypotheses that are wanted
-        shortest: tokens of the shortest source, on which ``max_len_a`` depends
-        longest: tokens of the longest output that the model can make
+        options: some of `OPTIONS`.
+        nbest: number of hypotheses to return.
+        shortest: tokens of the shortest source, on which ``max_len_a`` depends.
+        longest: the most tokens of an output.
 
     Raises:
-        ConfigError: an unknown option, or values that do not go together
+        ConfigError: an unknown option, or conflicting values.
     """
     for name in options:
         if name not in OPTIONS:
             close = difflib.get_close_matches(name, OPTIONS, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"choose of {', '.join(OPTIONS)}"
+            hint = f"did you mean {close[0]}?" if close else f"choose one of {', '.join(OPTIONS)}"
             raise ConfigError(f"there is no search option {name!r}; {hint}")
     found = GenerationConfig(**options)
     if found.beam < 1 or not 1 <= nbest <= found.beam:
@@ -38,7 +38,7 @@ def search_options(options: dict[str, Any], nbest: int, shortest: int, longest: 
             f"nbest={nbest} of beam={found.beam}: expected a beam of at least 1, and nbest from 1 "
             "to the beam"
         )
-    # As fairseq counts: the end of the sentence comes on top.
+    # Like fairseq, without the end-of-sentence symbol.
     most = min(int(found.max_len_a * shortest + found.max_len_b), longest - 1)
     if found.match_source_len:
         most = shortest
@@ -59,7 +59,7 @@ def search_options(options: dict[str, Any], nbest: int, shortest: int, longest: 
         if on
     ]
     if len(kinds) > 1:
-        raise ConfigError(f"{' and '.join(kinds)} are different searches; choose one")
+        raise ConfigError(f"{' and '.join(kinds)} are different kinds of search; choose one")
     if not found.sampling and (found.sampling_topk > 0 or found.sampling_topp > 0):
         raise ConfigError(
             "sampling_topk and sampling_topp need sampling=True; give it, or leave them out"
@@ -67,6 +67,6 @@ def search_options(options: dict[str, Any], nbest: int, shortest: int, longest: 
     if found.diverse_beam_groups > 0 and found.beam % found.diverse_beam_groups:
         raise ConfigError(
             f"beam={found.beam} cannot be split into diverse_beam_groups="
-            f"{found.diverse_beam_groups}; choose a beam that is a multiple of them"
+            f"{found.diverse_beam_groups}; choose a beam that is a multiple of this number"
         )
     return found

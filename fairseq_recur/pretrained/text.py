@@ -1,7 +1,7 @@
-"""Between text and a model's tokens, with fairseq's tokenizers and subwords.
+"""Conversion between text and a model's tokens, by fairseq's tokenizers and subwords.
 
-What a training does not say is read off the dictionary: its symbols tell the kind of subwords,
-and the file that makes them is looked for beside the checkpoint and the data.
+If the checkpoint does not name the subwords, the symbols of the dictionary show their kind. The
+file with their rules is searched for near the checkpoint and the data.
 """
 
 import difflib
@@ -22,7 +22,7 @@ from fairseq_recur.pretrained.folder import listing
 logger = logging.getLogger(__name__)
 
 NONE = "none"
-"""In the place of a tokenizer or BPE: the text is in tokens already."""
+"""Name of no tokenizer or BPE: the text is split into tokens already."""
 
 FILES: dict[str, dict[str, str]] = {
     "sentencepiece": {"sentencepiece_model": "*.model"},
@@ -32,18 +32,18 @@ FILES: dict[str, dict[str, str]] = {
     "hf_byte_bpe": {"bpe_vocab": "vocab.json", "bpe_merges": "merges.txt"},
     "byte_bpe": {"sentencepiece_model_path": "*.model"},
 }
-"""The files that a kind of subwords needs: option of fairseq -> name."""
+"""The files that each kind of subwords needs: fairseq's option and the pattern of the name."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What makes tokens of text.
+    """How text becomes tokens.
 
     Attributes:
-        tokenizer, bpe: names in fairseq's registries, `NONE`, or None where nobody said
-        options: of both, by their names in fairseq, as the user and the checkpoint gave them
-        given: names of the options that the user gave
-        places: folders in which files are looked for, in this order
+        tokenizer, bpe: names in fairseq's registries, `NONE`, or None if not specified.
+        options: of both, by fairseq's names, from the user and the checkpoint.
+        given: names of the options that the user gave.
+        places: folders to search for files, in this order.
     """
 
     tokenizer: str | None
@@ -57,8 +57,8 @@ class Text:
     """One side of a model: its dictionary, and how text becomes its tokens.
 
     Args:
-        dictionary: of this side
-        tokenizer, bpe: of fairseq, or None
+        dictionary: of this side.
+        tokenizer, bpe: of fairseq, or None.
     """
 
     def __init__(self, dictionary: Dictionary, tokenizer: Any, bpe: Any) -> None:
@@ -67,18 +67,18 @@ class Text:
         self.bpe = bpe
 
     def pieces(self, text: str) -> str:
-        """A text as the symbols of the dictionary with spaces between; line breaks are spaces."""
+        """Return the symbols of a text, separated by spaces; line breaks count as spaces."""
         text = " ".join(text.splitlines()).strip()
         for encoder in (self.tokenizer, self.bpe):
             text = text if encoder is None else encoder.encode(text)
         return text
 
     def encode(self, text: str) -> Tensor:
-        """A text as (L,) int64 with the end of the sentence."""
+        """Return the ids of a text, (L,) int64, with the end-of-sentence symbol."""
         return self.dictionary.encode_line(self.pieces(text), add_if_not_exist=False).long()
 
     def decode(self, tokens: Tensor) -> str:
-        """Ids (L,) as the text that users read."""
+        """Return the detokenized text for ids (L,)."""
         text = self.dictionary.string(tokens.int())
         for decoder in (self.bpe, self.tokenizer):
             text = text if decoder is None else decoder.decode(text)
@@ -91,30 +91,44 @@ def build_text(
     """Build one side's encoders.
 
     Args:
-        dictionary: of this side
-        settings: of both sides
-        language: of this side, which chooses among files as ``codes.en`` and ``codes.de``
-        others: the other side's language, or none
+        dictionary: of this side.
+        settings: of both sides.
+        language: of this side; it chooses among files such as ``codes.en`` and ``codes.de``.
+        others: languages of the other side.
 
     Raises:
-        ConfigError: an unknown name, or a file that is not there
+        ConfigError: an unknown name, or a file that is missing or malformed.
+        ImportError: the library of the tokenizer or BPE is not installed.
     """
     tokenizer, bpe = chosen(dictionary, settings)
     options = dict(settings.options)
     for option, pattern in FILES.get(bpe, {}).items():
         options[option] = find_file(bpe, option, pattern, settings, language, others)
     if bpe == "subword_nmt" and columns(Path(options["bpe_codes"])) == 3:
-        bpe = "fastbpe"  # has its codes in another form, at which subword-nmt exits
+        bpe = "fastbpe"  # codes in a format that subword-nmt does not read
     # Moses' rules for this side's language in both directions.
     options["source_lang"] = options["target_lang"] = language
     namespace = Namespace(**options)
     namespace.tokenizer = None if tokenizer == NONE else tokenizer
     namespace.bpe = None if bpe == NONE else bpe
-    return Text(dictionary, encoders.build_tokenizer(namespace), encoders.build_bpe(namespace))
+    try:
+        encode = encoders.build_tokenizer(namespace), encoders.build_bpe(namespace)
+        text = Text(dictionary, *encode)
+        text.pieces("a b")  # some codes fail only here
+    except ImportError:
+        raise
+    except (Exception, SystemExit) as error:  # subword-nmt ends the process for malformed codes
+        files = [f"{name}={options[name]}" for name in FILES.get(bpe, {})]
+        raise ConfigError(
+            f"from_pretrained: tokenizer={tokenizer!r} with bpe={bpe!r} cannot be built from "
+            f"{', '.join(files) or 'the options'} ({type(error).__name__}: {error}); give the "
+            "files and options of the training"
+        ) from error
+    return text
 
 
 def chosen(dictionary: Dictionary, settings: Settings) -> tuple[str, str]:
-    """The names of a side's tokenizer and BPE; ConfigError for unknown ones."""
+    """Return the names of a side's tokenizer and BPE; ConfigError for unknown ones."""
     names = (settings.tokenizer or NONE, settings.bpe or kind_of(dictionary))
     for registry, name in zip(("tokenizer", "bpe"), names):
         known = [NONE, *REGISTRIES[registry]["registry"]]
@@ -126,10 +140,10 @@ def chosen(dictionary: Dictionary, settings: Settings) -> tuple[str, str]:
 
 
 def check_options(settings: Settings, dictionaries: Sequence[Dictionary]) -> None:
-    """Refuse options that the user gave and no chosen tokenizer or BPE has.
+    """Refuse options that neither the tokenizer nor the BPE has.
 
     Raises:
-        ConfigError: naming the one that was probably meant
+        ConfigError: naming the option that was probably meant.
     """
     sides = [chosen(dictionary, settings) for dictionary in dictionaries]
     there: set[str] = set()
@@ -140,16 +154,18 @@ def check_options(settings: Settings, dictionaries: Sequence[Dictionary]) -> Non
     for option in settings.given:
         if option not in there:
             close = difflib.get_close_matches(option, there, n=1)
-            hint = f"choose of {', '.join(sorted(there))}" if there else "found none; leave it out"
+            hint = (
+                f"choose one of {', '.join(sorted(there))}" if there else "found none; leave it out"
+            )
             hint = f"did you mean {close[0]}?" if close else hint
             raise ConfigError(
-                f"from_pretrained: there is no option {option!r} with tokenizer={sides[0][0]!r} "
+                f"from_pretrained: no option {option!r} with tokenizer={sides[0][0]!r} "
                 f"and bpe={sides[0][1]!r}; {hint}"
             )
 
 
 def kind_of(dictionary: Dictionary) -> str:
-    """The kind of subwords that a dictionary's symbols are."""
+    """Return the kind of subwords that a dictionary contains."""
     words = list(dictionary.symbols[dictionary.nspecial :])
     words = [word for word in words if not word.startswith("madeupword")]
     if any(word.endswith("@@") for word in words):
@@ -164,13 +180,13 @@ def kind_of(dictionary: Dictionary) -> str:
 def find_file(
     bpe: str, option: str, pattern: str, settings: Settings, language: str, others: Sequence[str]
 ) -> str:
-    """Find a file that makes subwords.
+    """Find a file with the rules of subwords.
 
-    One that the user gave is looked for as it is named and in the places; one of the training
-    where it was and, by its name, in the places; else the pattern is.
+    A file that the user or the training named is searched for under its path, then by its name in
+    the places. Otherwise the pattern is searched for.
 
     Raises:
-        ConfigError: it is not there, or there are several
+        ConfigError: there is no such file, or several.
     """
     named = settings.options.get(option)
     if named:
@@ -181,7 +197,7 @@ def find_file(
                 return str(path)
         if option in settings.given:
             raise ConfigError(
-                f"from_pretrained: {option}={named}: no such file; give one that is there"
+                f"from_pretrained: {option}={named}: no such file; give an existing one"
             )
     for place in settings.places:
         found = of_language(candidates(place, pattern, bpe), language, others)
@@ -197,12 +213,12 @@ def find_file(
     why = "" if settings.bpe else f" (the dictionary of {language} has such subwords)"
     raise ConfigError(
         f"from_pretrained: no {pattern} for bpe={bpe!r}{why}: {looked}. Give {option}=FILE, or "
-        f"bpe={NONE!r} for text that is in subwords already"
+        f"bpe={NONE!r} for text that is already split into subwords"
     )
 
 
 def candidates(place: Path, pattern: str, bpe: str) -> list[Path]:
-    """The files of a folder that could be meant."""
+    """Return the files of a folder that match a pattern and a kind of subwords."""
     found = sorted(path for path in place.glob(pattern) if path.is_file())
     if "bpe_codes" in FILES[bpe]:
         found = [p for p in found if p.suffix not in (".json", ".pt", ".py") and columns(p)]
@@ -210,13 +226,13 @@ def candidates(place: Path, pattern: str, bpe: str) -> list[Path]:
 
 
 def of_language(files: list[Path], language: str, others: Sequence[str]) -> list[Path]:
-    """Of files with languages in their names those of one language, else those without any."""
+    """Return the files for a language, or else those that are not for another language."""
     own = [path for path in files if language in path.name.split(".")]
     return own or [path for path in files if not set(others) & set(path.name.split("."))]
 
 
 def columns(path: Path) -> int:
-    """2 for codes of subword-nmt, 3 for those of fastBPE, 0 for other files."""
+    """Return 2 for codes of subword-nmt, 3 for those of fastBPE, 0 for other files."""
     with open(path, encoding="utf-8", errors="replace") as file:
         lines = [line for line in (file.readline(1000) for _ in range(2)) if line]
     if lines and lines[0].startswith("#version"):

@@ -1,4 +1,4 @@
-"""fairseq's scorers of this plug-in (``--scoring``). Importing this package registers them."""
+"""Scorers of this plug-in (``--scoring``). Importing this package registers them with fairseq."""
 
 from fairseq_recur.scorers.rouge import RougeScorer
 

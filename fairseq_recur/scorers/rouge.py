@@ -1,4 +1,4 @@
-"""``fairseq-generate --scoring rouge``: ROUGE of what was generated, in the log's last line."""
+"""``fairseq-generate --scoring rouge``: ROUGE in the last line of the log."""
 
 from dataclasses import dataclass, field
 
@@ -9,25 +9,27 @@ from fairseq_recur.errors import ConfigError
 from fairseq_recur.scoring.rouge import VARIANTS, Rouge, hide_unknown
 from fairseq_recur.scoring.sentences import SEPARATOR
 
+Variant = ChoiceEnum(list(VARIANTS))
+
 
 @dataclass
 class RougeScorerConfig(FairseqDataclass):
     """The flags of ``--scoring rouge``."""
 
-    rouge_variant: ChoiceEnum(list(VARIANTS)) = field(
+    rouge_variant: Variant = field(  # type: ignore[valid-type]  # an enum made at run time
         default="rougeLsum",
-        metadata={"help": "which of the figures is the score, and printed first"},
+        metadata={"help": "the variant that is the score and is printed first"},
     )
     rouge_separator: str = field(
         default=SEPARATOR,
         metadata={
-            "help": "what stands between the sentences of a summary, such as <q> or \\t; where it "
-            "does not occur, or is empty, sentences are found by rules for English"
+            "help": "mark between the sentences of a summary, such as <q> or \\t. Without it, "
+            "rules for English find the sentences"
         },
     )
     rouge_no_stemmer: bool = field(
         default=False,
-        metadata={"help": "compare words instead of their stems by Porter's algorithm"},
+        metadata={"help": "compare words instead of stems by Porter's algorithm"},
     )
 
 
@@ -41,7 +43,7 @@ class RougeScorer(BaseScorer):
         self.scores: dict[str, list[float]] = {name: [] for name in VARIANTS}
 
     def add_string(self, ref: str, pred: str) -> None:
-        """Score one summary; fairseq's unknown words match nothing."""
+        """Score one summary; unknown words match nothing."""
         ref, pred = hide_unknown(ref, pred)
         for name, value in self.rouge.score([ref], pred).items():
             self.scores[name].append(value)
@@ -49,12 +51,13 @@ class RougeScorer(BaseScorer):
     def figures(self) -> dict[str, float]:
         """Return all variants, the chosen one first.
 
-        Raises ConfigError if nothing was added.
+        Raises:
+            ConfigError: nothing was added.
         """
         chosen = str(self.cfg.rouge_variant)
         if not self.scores[chosen]:
             raise ConfigError(
-                "ROUGE of nothing: no summary was generated; give a set that has texts"
+                "no summary was generated, so there is no ROUGE; give a subset that contains texts"
             )
         names = [chosen, *(name for name in VARIANTS if name != chosen)]
         return {n: 100 * sum(self.scores[n]) / len(self.scores[n]) for n in names}

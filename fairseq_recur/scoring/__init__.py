@@ -1,1 +1,1 @@
-"""Scoring translations; needs neither torch nor fairseq."""
+"""Scores of translations and summaries, without torch or fairseq."""

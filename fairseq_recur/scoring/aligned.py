@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 
 def aligned(rows: Sequence[Sequence[str]], names: int) -> list[str]:
-    """Pad cells, so that columns stand below each other, with a rule below the head.
+    """Pad cells so that columns are aligned, with a rule below the header.
 
     Args:
-        rows: the head first, all of the same length
-        names: how many of the first columns are to the left; the others, numbers, to the right
+        rows: of equal length, the header first.
+        names: number of left-aligned columns; the remaining ones, numbers, are right-aligned.
 
     Returns:
-        a line for each row, and the rule
+        One line per row, and the rule.
     """
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = [

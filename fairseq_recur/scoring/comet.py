@@ -1,4 +1,4 @@
-"""COMET (Rei et al. 2020, *COMET: A Neural Framework for MT Evaluation*), if it is installed."""
+"""COMET (Rei et al. 2020, *COMET: A Neural Framework for MT Evaluation*), if installed."""
 
 from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -10,22 +10,23 @@ from fairseq_recur.scoring.mean import MeanMetric
 from fairseq_recur.scoring.problems import Problems
 
 DEFAULT_MODEL = "Unbabel/wmt22-comet-da"
-BATCH_SIZE = 8  # that of the package's examples; it does not change the scores
+BATCH_SIZE = 8  # as in the package's examples; scores do not depend on it
 
 Loaders = tuple[Callable[[str], str], Callable[[str], Any]]
 
 
 def comet_package() -> Loaders:
-    """Return the functions of the package comet that find and that load a model.
+    """Return the functions of the package comet that download and that load a model.
 
-    Raises ConfigError if the package is not installed.
+    Raises:
+        ConfigError: the package is not installed.
     """
     try:
         from comet import download_model, load_from_checkpoint
     except ImportError as error:
         raise ConfigError(
-            f"COMET is not installed ({error}); pip install unbabel-comet (the package named "
-            "comet is another program)"
+            f"COMET is not installed ({error}); pip install unbabel-comet (the package called "
+            "comet is a different program)"
         ) from error
     return download_model, load_from_checkpoint
 
@@ -36,24 +37,25 @@ def check_inputs(
     references: Sequence[Sequence[str]],
     problems: Problems,
 ) -> None:
-    """Note what COMET cannot work with; `texts` is the number of each system's texts."""
+    """Note input that COMET cannot score; ``texts`` is the number of texts per system."""
     if source is None:
         problems.add("COMET needs the source texts; give them with --source")
     elif len(source) != texts:
         problems.add(f"the source has {len(source)} lines, expected {texts}")
     if len(references) > 1:
-        problems.add(f"COMET takes one reference, found {len(references)}; score it by itself")
+        problems.add(f"COMET takes one reference, found {len(references)}; score COMET separately")
 
 
 class CometMetric(MeanMetric):
-    """The mean of what a COMET model gives the texts, as its own command prints it.
+    """The mean of a COMET model's scores, as the package's own command prints it.
 
     Args:
-        source: the texts that were translated.
+        source: the source texts.
         model: a name on the Hugging Face hub, or a checkpoint file.
-        gpus: how many GPUs to use, 0 for the CPU.
+        gpus: number of GPUs, 0 for the CPU.
 
-    Raises ConfigError if the package is not installed or the model cannot be loaded.
+    Raises:
+        ConfigError: the package is not installed, or the model cannot be loaded.
     """
 
     name = "COMET"
@@ -68,14 +70,14 @@ class CometMetric(MeanMetric):
             file = model if Path(model).is_file() else download_model(model)
             self._model = load_from_checkpoint(file)
         except Exception as error:
-            # The package raises Exception itself, and whatever its libraries do.
+            # The package raises Exception itself, and its libraries raise anything.
             raise ConfigError(
                 f"COMET's model {model!r} cannot be loaded ({type(error).__name__}: {error}); "
                 "expected a checkpoint file, or a name on the Hugging Face hub and a connection"
             ) from error
 
     def check(self, texts: int, references: Sequence[Sequence[str]], problems: Problems) -> None:
-        """Note a second reference, or another number of sources than of texts."""
+        """Note a second reference, or a number of sources that differs from that of the texts."""
         check_inputs(self.source, texts, references, problems)
 
     def text_scores(
@@ -90,7 +92,7 @@ class CometMetric(MeanMetric):
         return [float(score) for score in output.scores]
 
     def get_signature(self) -> str:
-        """Return the signature: the model and the package's version."""
+        """Return the model and the version of the package."""
         try:
             installed = version("unbabel-comet")
         except PackageNotFoundError:  # a checkout on the path

@@ -1,4 +1,4 @@
-"""What a comparison of systems found, and how it is shown."""
+"""The result of a comparison of systems, as a table or as JSON."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -17,10 +17,10 @@ class SystemResult:
         system: its name.
         score: of the whole test set, as `fairseq-recur score` prints it.
         difference: score minus the baseline's; 0 for the baseline.
-        mean, interval: of the scores of the bootstrap samples the mean, and half the width of
-            the range that holds 95 % of them; None where there was no bootstrap.
-        p: the p-value of each test that was done, by the test's name; empty for the baseline.
-        different: how many texts are not, letter for letter, those of the baseline.
+        mean, interval: of the bootstrap samples' scores, the mean and half the width of the
+            range that contains 95 % of them; None without a bootstrap.
+        p: p-value of each test by its name; empty for the baseline.
+        different: number of texts that are not identical to the baseline's.
     """
 
     system: str
@@ -32,12 +32,12 @@ class SystemResult:
     different: int
 
     def is_significant(self, test: str, level: float = LEVEL) -> bool:
-        """Say whether the difference from the baseline is significant by `test`.
+        """Whether the difference from the baseline is significant by ``test``.
 
-        Two systems that differ in k texts can be told apart by 2^(1-k) at best: no more
-        exchanges than 2^k are possible, and two of them give the difference itself. The
-        formula of sacrebleu does not know that; it gives its smallest p-value for a system
-        that is compared with itself. So a p-value counts here only if `level` can be reached.
+        For two systems that differ in k texts, no p-value below 2^(1-k) is possible: there are
+        2^k exchanges, and two of them give the difference itself. sacrebleu's formula ignores
+        this and gives its smallest p-value to a system compared with itself. Therefore a p-value
+        counts here only if ``level`` can be reached.
         """
         reachable = 2.0 ** (1 - self.different) < level
         return reachable and self.p.get(test, 1.0) < level
@@ -48,11 +48,11 @@ class MetricResult:
     """All systems by one metric.
 
     Attributes:
-        metric: its name, as its library prints it: "BLEU", "chrF2", "TER", "rougeL", ...
-        signatures: for each test done the signature, with the number of samples and the seed.
+        metric: the library's name: "BLEU", "chrF2", "TER", "rougeL", ...
+        signatures: of each test, with the number of samples and the seed.
         higher_is_better: False for TER.
-        decimals: how many of the score are worth showing.
-        systems: the baseline first, then the others as they were given.
+        decimals: number of decimals that tables show.
+        systems: the baseline first, then the remaining systems in the given order.
     """
 
     metric: str
@@ -64,14 +64,14 @@ class MetricResult:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What `compare_systems` found; ``dataclasses.asdict`` makes it ready for JSON.
+    """The result of `compare_systems`; ``dataclasses.asdict`` makes it ready for JSON.
 
     Attributes:
-        baseline: the name of the system that the others are compared with.
-        texts: how many texts the test set has.
-        samples: for each test done, how many times it drew.
-        seed: of the draws, or None if they were not seeded.
-        metrics: one result for each metric.
+        baseline: name of the system that all systems are compared with.
+        texts: number of texts in the test set.
+        samples: number of draws of each test.
+        seed: of the draws, or None for unseeded ones.
+        metrics: one result per metric.
     """
 
     baseline: str
@@ -81,7 +81,7 @@ class Comparison:
     metrics: tuple[MetricResult, ...]
 
     def of(self, metric: str, system: str) -> SystemResult:
-        """Return one system's result by one metric (its name as in `MetricResult.metric`)."""
+        """Return one system's result by one metric, whose name is `MetricResult.metric`."""
         for result in self.metrics:
             for found in result.systems:
                 if (result.metric, found.system) == (metric, system):
@@ -90,7 +90,7 @@ class Comparison:
 
 
 def as_json(comparison: Comparison, level: float = LEVEL) -> dict[str, Any]:
-    """Return everything in a Comparison for a JSON file, and what is significant at `level`."""
+    """Return a Comparison for a JSON file, with the significance of each result at ``level``."""
     report = asdict(comparison)
     for metric, written in zip(comparison.metrics, report["metrics"]):
         for system, of_one in zip(metric.systems, written["systems"]):
@@ -99,10 +99,11 @@ def as_json(comparison: Comparison, level: float = LEVEL) -> dict[str, Any]:
 
 
 def comparison_table(comparison: Comparison, markdown: bool = False) -> str:
-    """Format a Comparison for people: a row for each metric and system, and notes below.
+    """Format a Comparison as a table, one row per metric and system, followed by notes.
 
     Args:
-        markdown: a Markdown table and list, where otherwise columns are aligned by spaces.
+        comparison: what to show.
+        markdown: write a Markdown table and list instead of columns aligned by spaces.
     """
     rows = [["metric", "system", "score", "difference"]]
     if BOOTSTRAP in comparison.samples:
@@ -121,27 +122,25 @@ def comparison_table(comparison: Comparison, markdown: bool = False) -> str:
 
 
 def _row(metric: MetricResult, system: SystemResult, samples: dict[str, int]) -> list[str]:
-    """The cells of one system by one metric; the baseline's difference and p stay empty."""
+    """Return the cells of one system by one metric; the baseline has no difference and no p."""
     digits = metric.decimals
     row = [metric.metric, system.system, f"{system.score:.{digits}f}"]
     row.append(f"{system.difference:+.{digits}f}" if system.p else "")
     if BOOTSTRAP in samples:
         row += [f"{system.mean:.{digits}f}", f"± {system.interval:.{digits}f}"]
     for test, count in samples.items():
-        # As many decimals as it takes to show the smallest value, 1/(samples + 1).
+        # Enough decimals to show the smallest value, 1/(samples + 1).
         shown = f"{system.p[test]:.{max(4, len(str(count)))}f}" if system.p else ""
         row.append(shown + (" *" if system.is_significant(test) else "  " if shown else ""))
     return row
 
 
 def _notes(comparison: Comparison, quote: str) -> list[str]:
-    """What the table's columns and marks mean, and the signatures; `quote` is around literals."""
+    """Explain the table's columns and marks, and list the signatures, with quoted literals."""
     notes = [f"difference: from the baseline {comparison.baseline}, over {comparison.texts} texts"]
     if BOOTSTRAP in comparison.samples:
         notes.append("mean, 95 %: of the scores of the bootstrap samples")
-    notes.append(
-        f"{quote}*{quote}: p < {LEVEL}, between these outputs; training anew may change more"
-    )
+    notes.append(f"{quote}*{quote}: p < {LEVEL}, between these outputs; retraining may change more")
     notes += [f"{m.metric}: lower is better" for m in comparison.metrics if not m.higher_is_better]
     for metric in comparison.metrics:
         notes += [f"{metric.metric}: {quote}{s}{quote}" for s in metric.signatures.values()]

@@ -1,58 +1,65 @@
-"""Reading what is to be scored: plain text, or the output of fairseq's decoders."""
+"""Reading hypotheses and references: plain text, or the output of fairseq's decoders."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from itertools import count as count_from
+from itertools import islice
 from pathlib import Path
 
 from fairseq_recur.errors import ConfigError
 
 # A hypothesis of fairseq-generate or fairseq-interactive, "H-<id>\t<score>\t<text>" (tokens) or
-# "D-<id>\t<score>\t<text>" (detokenized). The score is in the pattern so that no sentence of
-# plain text is taken for one; the last tab is optional because an empty hypothesis loses it
-# when the white space at the line's end is dropped.
+# "D-<id>\t<score>\t<text>" (detokenized). The pattern includes the score, so it does not match
+# sentences of plain text. The last tab is optional because an empty hypothesis loses it when
+# white space at the end of the line is dropped.
 HYPOTHESIS = re.compile(r"([HD])-(\d+)\t-?(?:[\d.]+(?:e[-+]?\d+)?|inf|nan)(?:\t(.*))?", re.DOTALL)
 SOURCE = re.compile(r"S-\d+\t")
 
-SHOWN = 10  # ids named in an error before it says how many more there are
+SHOWN = 10  # ids that an error names before it counts the rest
+LONGEST_ID = 18  # digits
 
 
 def read_lines(path: str | Path) -> list[str]:
-    """Read a UTF-8 text file, one sentence a line, as sacrebleu's command does.
+    """Read a UTF-8 text file with one sentence per line, as sacrebleu's command does.
 
-    Only a newline ends a line (not the other Unicode separators, which occur inside
-    sentences), and white space at a line's end is dropped.
+    Only a newline ends a line; other Unicode separators occur inside sentences. White space at
+    the end of a line is dropped.
 
-    Raises ConfigError if the file is absent, a directory, empty or not UTF-8.
+    Raises:
+        ConfigError: the file is missing, a directory, empty, or not UTF-8.
     """
     path = Path(path)
     if not path.is_file():
         found = "it is a directory" if path.is_dir() else "there is no such file"
-        raise ConfigError(f"cannot read {path}: {found}; expected text, one sentence a line")
+        raise ConfigError(f"cannot read {path}: {found}; expected text, one sentence per line")
     try:
         with open(path, encoding="utf-8", newline="\n") as stream:
             lines = [line.rstrip() for line in stream]
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not UTF-8 text ({error}); convert it to UTF-8") from error
     if not lines:
-        raise ConfigError(f"{path} is empty; expected text, one sentence a line")
+        raise ConfigError(f"{path} is empty; expected text, one sentence per line")
     return lines
 
 
 def read_hypotheses(path: str | Path, count: int | None = None) -> list[str]:
-    """Read one system's sentences, in the order of the test set.
+    """Read one system's sentences in the order of the test set.
+
+    Time and memory depend on the size of the file, not on the ids in it.
 
     Args:
-        path: plain text, one sentence a line; or the output of fairseq-generate or
-            fairseq-interactive, recognised by its ``H-`` and ``D-`` lines. Of that the
-            detokenized ``D-`` lines are read, or the ``H-`` lines where there are none,
-            sorted by sentence id; of an n-best list the first, which is the best.
-        count: how many sentences there must be, if that is known.
+        path: plain text with one sentence per line, or the output of fairseq-generate or
+            fairseq-interactive, recognised by its ``H-`` and ``D-`` lines. Of the latter, the
+            detokenized ``D-`` lines are read, or the ``H-`` lines if there are none. They are
+            sorted by sentence id, and the first of an n-best list counts.
+        count: the expected number of sentences, if known.
 
     Returns:
-        the sentences; line i of plain text, or the one with id i.
+        The sentences: line i of plain text, or the hypothesis with id i.
 
-    Raises ConfigError if the file cannot be read, if an id is missing or there twice,
-    or if there are not `count` sentences.
+    Raises:
+        ConfigError: the file cannot be read, an id is missing or occurs twice, or the number of
+            sentences is not ``count``.
     """
     lines = read_lines(path)
     by_kind = _collect(lines, path)
@@ -64,12 +71,13 @@ def read_hypotheses(path: str | Path, count: int | None = None) -> list[str]:
     chosen = by_kind.get("D") or by_kind["H"]
     # With both kinds, an id that has an H line must have a D line too.
     known = max(max(ids) for ids in by_kind.values()) + 1
-    wanted = count if count is not None else known
-    missing = [i for i in range(max(wanted, known)) if i not in chosen]
-    if missing:
+    wanted = known if count is None else count
+    if len(chosen) < max(wanted, known):
+        missing = _missing(chosen, max(wanted, known))
         raise ConfigError(
-            f"{path}: fairseq output without {_some(missing)} (ids 0 to {wanted - 1} expected, "
-            f"{len(chosen)} found); generate again (were long ones skipped, or is the file cut off?)"
+            f"{path}: fairseq output without {missing} (ids 0 to {wanted - 1} expected, "
+            f"{len(chosen)} found); generate again (were long sentences skipped, or is the file "
+            "truncated?)"
         )
     if known > wanted:
         raise ConfigError(
@@ -80,10 +88,10 @@ def read_hypotheses(path: str | Path, count: int | None = None) -> list[str]:
 
 
 def _collect(lines: Sequence[str], path: str | Path) -> dict[str, dict[int, str]]:
-    """Gather the first hypothesis of each id, for the kinds H and D that occur.
+    """Collect the first hypothesis of each id, for the kinds H and D that occur.
 
-    The n hypotheses of an id follow one another; an id that comes back after another
-    one, or after a new source line, is a second output in the same file.
+    The n hypotheses of an id follow one another. An id that occurs again after another id, or
+    after a new source line, belongs to a second output in the same file.
     """
     found: dict[str, dict[int, str]] = {}
     block: dict[str, int] = {}  # the id whose n-best list is being read, for each kind
@@ -94,11 +102,16 @@ def _collect(lines: Sequence[str], path: str | Path) -> dict[str, dict[int, str]
         match = HYPOTHESIS.fullmatch(line)
         if match is None:
             continue
-        kind, index, text = match[1], int(match[2]), match[3] or ""
-        ids = found.setdefault(kind, {})
+        kind, digits, text = match[1], match[2], match[3] or ""
+        if len(digits) > LONGEST_ID:
+            raise ConfigError(
+                f"{path}: found an id of {len(digits)} digits, expected at most {LONGEST_ID}; "
+                "generate again"
+            )
+        index, ids = int(digits), found.setdefault(kind, {})
         if index in ids and block.get(kind) != index:
             raise ConfigError(
-                f"{path}: id {index} is there twice ({kind}-{index}); "
+                f"{path}: id {index} occurs twice ({kind}-{index}); "
                 "expected the output of one run, each sentence once"
             )
         ids.setdefault(index, text)
@@ -106,7 +119,9 @@ def _collect(lines: Sequence[str], path: str | Path) -> dict[str, dict[int, str]
     return found
 
 
-def _some(ids: Sequence[int]) -> str:
-    """Name the first few ids and count the rest."""
-    text = ("id " if len(ids) == 1 else "ids ") + ", ".join(str(i) for i in ids[:SHOWN])
-    return text + (f" and {len(ids) - SHOWN} more" if len(ids) > SHOWN else "")
+def _missing(found: Collection[int], total: int) -> str:
+    """Name the first missing ids below ``total``, and count the rest."""
+    number = total - len(found)
+    first = islice((i for i in count_from() if i not in found), min(number, SHOWN))
+    text = ("id " if number == 1 else "ids ") + ", ".join(map(str, first))
+    return text + (f" and {number - SHOWN} more" if number > SHOWN else "")

@@ -1,4 +1,4 @@
-"""Metrics whose score of a corpus is the mean of its texts' scores: ROUGE and COMET."""
+"""Metrics whose corpus score is the mean of the scores of its texts: ROUGE and COMET."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -8,19 +8,19 @@ from fairseq_recur.scoring.problems import Problems
 
 
 class CorpusMean(NamedTuple):
-    """The result of a corpus, with the fields of sacrebleu's scores that are used here."""
+    """A corpus score, with those fields of sacrebleu's scores that are used here."""
 
     name: str
     score: float
 
 
 class MeanMetric(ABC):
-    """A metric of single texts, with the methods of sacrebleu's metrics for a corpus.
+    """A metric of single texts, with the corpus methods of sacrebleu's metrics.
 
     Attributes:
-        name: what the metric is called in tables.
-        scale: what the mean is multiplied by, 100 for percentages.
-        decimals: how many are shown.
+        name: its name in tables.
+        scale: factor for the mean, 100 for percentages.
+        decimals: number of decimals that tables show.
     """
 
     name: str
@@ -35,30 +35,33 @@ class MeanMetric(ABC):
 
         Args:
             hypotheses: a system's texts.
-            references: one sequence for each set of references, each as long as `hypotheses`.
+            references: one sequence per reference set, each as long as ``hypotheses``.
 
         Returns:
-            one number for each text, before `scale`.
+            One number per text, without the factor ``scale``.
         """
 
-    def check(self, texts: int, references: Sequence[Sequence[str]], problems: Problems) -> None:
-        """Note what this metric cannot work with; most take any texts.
+    def check(  # noqa: B027 - most metrics accept any texts
+        self, texts: int, references: Sequence[Sequence[str]], problems: Problems
+    ) -> None:
+        """Note input that this metric cannot score.
 
         Args:
-            texts: how many texts each system has.
+            texts: number of texts per system.
             references: as for `text_scores`.
+            problems: where to note it.
         """
 
     @abstractmethod
     def get_signature(self) -> str:
-        """Return what makes figures comparable, beginning with nrefs, for what was scored last."""
+        """Return the settings of the last scores, beginning with nrefs, as sacrebleu does."""
 
     def mean(self, scores: Sequence[float]) -> float:
-        """Return the score of the corpus with these scores of its texts."""
+        """Return the corpus score for the scores of its texts."""
         return self.scale * sum(scores) / len(scores)
 
     def corpus_score(
         self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]
     ) -> CorpusMean:
-        """Average the scores of the texts, which `text_scores` explains."""
+        """Average the scores of the texts; arguments as for `text_scores`."""
         return CorpusMean(self.name, self.mean(self.text_scores(hypotheses, references)))

@@ -1,10 +1,12 @@
-"""Corpus scores by sacrebleu, rouge-score and COMET, each with the signature that it needs."""
+"""Corpus scores by sacrebleu, rouge-score and COMET, each with its signature."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.metrics.base import Metric
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.metrics.ter import TER
 
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.scoring.aligned import aligned
@@ -20,7 +22,7 @@ TOKENIZERS = tuple(BLEU.TOKENIZERS)
 
 @dataclass(frozen=True)
 class Score:
-    """One metric of one system: its name as its library prints it, the value, the signature."""
+    """One metric of one system: the library's name for it, the value and the signature."""
 
     name: str
     value: float
@@ -37,20 +39,20 @@ def build_metric(
     comet_model: str = DEFAULT_MODEL,
     gpus: int = 0,
 ) -> Metric | MeanMetric:
-    """Make one of METRICS: with the settings of sacrebleu's own command, or ROUGE with stemming.
+    """Build a metric with the settings of sacrebleu's own command, or ROUGE with stemming.
 
     Args:
         name: one of METRICS.
-        tokenize: BLEU's tokenizer, one of TOKENIZERS; the other metrics have their own.
-        lowercase: ignore case in BLEU and chrF. TER always does, as in sacrebleu's command, and
-            so does ROUGE.
-        separator: what stands between the sentences of a summary, for ROUGE.
-        source: the texts that were translated, for COMET.
+        tokenize: BLEU's tokenizer, one of TOKENIZERS; the other metrics have fixed ones.
+        lowercase: ignore case in BLEU and chrF. TER and ROUGE always do.
+        separator: the mark between the sentences of a summary, for ROUGE.
+        source: the source texts, for COMET.
         comet_model: a name on the Hugging Face hub or a checkpoint file, for COMET.
-        gpus: how many COMET uses.
+        gpus: number of GPUs for COMET.
 
-    Raises ConfigError for an unknown name or tokenizer, for a tokenizer that needs something
-    which is not installed or cannot be downloaded, for COMET also if it has no source.
+    Raises:
+        ConfigError: an unknown name or tokenizer, a tokenizer whose requirements are not
+            installed or cannot be downloaded, or COMET without a source.
     """
     if name not in METRICS:
         raise ConfigError(f"unknown metric {name!r}; expected one of {', '.join(METRICS)}")
@@ -58,7 +60,7 @@ def build_metric(
         return RougeMetric(name, separator)
     if name == "comet":
         if source is None:
-            raise ConfigError("COMET needs the source texts, and there are none; give source=...")
+            raise ConfigError("COMET needs the source texts, found none; give source=...")
         return CometMetric(source, comet_model, gpus)
     if name == "ter":
         return TER()
@@ -67,14 +69,14 @@ def build_metric(
     if tokenize not in TOKENIZERS:
         raise ConfigError(f"unknown tokenizer {tokenize!r}; expected {', '.join(TOKENIZERS)}")
     try:
-        # Who asks for no tokenizer knows that the text is tokenised; sacrebleu would warn.
+        # The user who asks for no tokenizer knows that the text is tokenized; sacrebleu would warn.
         return BLEU(tokenize=tokenize, lowercase=lowercase, force=tokenize == "none")
     except (RuntimeError, ImportError, OSError) as error:
         # The Japanese and Korean tokenizers need extras, the sentencepiece ones a download.
         reason = " ".join(str(error).split())
         raise ConfigError(
             f"sacrebleu's tokenizer {tokenize!r} is not available: {reason}; install or download "
-            "what it lacks, or choose another one"
+            "what is missing, or choose another tokenizer"
         ) from error
 
 
@@ -87,17 +89,17 @@ def score_corpus(
 
     Args:
         hypotheses: the system's sentences.
-        references: one sequence for each reference translation, each as long as `hypotheses`.
-        metrics: from build_metric.
+        references: one sequence per reference set, each as long as ``hypotheses``.
+        metrics: from `build_metric`.
 
-    Raises ConfigError if a reference has another number of sentences than the system, or a
-    metric cannot work with them.
+    Raises:
+        ConfigError: a reference of another length, or input that a metric cannot score.
     """
     for number, reference in enumerate(references, 1):
         if len(reference) != len(hypotheses):
             raise ConfigError(
                 f"{len(hypotheses)} hypotheses, but reference {number} has {len(reference)} lines; "
-                "expected as many"
+                "expected equal numbers"
             )
     problems = Problems("the system cannot be scored")
     for metric in metrics:
@@ -114,15 +116,14 @@ def score_corpus(
 
 
 def decimals_of(metric: Metric | MeanMetric) -> int:
-    """Return how many decimals of a metric's scores are shown."""
+    """Return the number of decimals that tables show of a metric's scores."""
     return metric.decimals if isinstance(metric, MeanMetric) else 2
 
 
 def score_table(systems: dict[str, Sequence[Score]]) -> str:
-    """Format scores for people: a row for each system, a column for each metric, and below
-    them what each column's name stands for (its signature).
+    """Format scores as a table: one row per system, one column per metric, then the signatures.
 
-    Every system must have been scored with the same metrics.
+    All systems must have scores of the same metrics.
     """
     first = next(iter(systems.values()))
     rows = [["system", *(score.name for score in first)]]

@@ -1,4 +1,4 @@
-"""All that is wrong with an input, told at once."""
+"""Reporting all problems of an input in one error."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,10 +7,10 @@ from fairseq_recur.errors import ConfigError
 
 
 class Problems:
-    """Gather what is wrong, then raise one ConfigError with all of it.
+    """Collects problems and raises one ConfigError for all of them.
 
     Args:
-        what: what cannot be done, the head of the message if there are several problems.
+        what: what cannot be done, the heading of the message if there are several problems.
     """
 
     def __init__(self, what: str) -> None:
@@ -23,14 +23,14 @@ class Problems:
 
     @contextmanager
     def gathered(self) -> Iterator[None]:
-        """Note a ConfigError that the block raises, and go on behind the block."""
+        """Note a ConfigError from the block, and continue after the block."""
         try:
             yield
         except ConfigError as error:
             self.add(str(error))
 
     def raise_all(self) -> None:
-        """Raise ConfigError if anything was found."""
+        """Raise ConfigError if there are any problems."""
         if len(self.found) == 1:
             raise ConfigError(self.found[0])
         if self.found:

@@ -1,7 +1,7 @@
-"""ROUGE by the rouge-score library, with the texts brought into the form that it expects.
+"""ROUGE by the rouge-score library, with texts in the form that it expects.
 
-Lin 2004, *ROUGE: A Package for Automatic Evaluation of Summaries*; rouge-score is Google's
-rewriting of its Perl program, which published figures for summaries come from.
+Lin 2004, *ROUGE: A Package for Automatic Evaluation of Summaries*. rouge-score is Google's
+reimplementation of the Perl program that published figures for summaries come from.
 """
 
 from collections.abc import Sequence
@@ -9,19 +9,19 @@ from importlib.metadata import version
 
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.scoring.mean import MeanMetric
-from fairseq_recur.scoring.sentences import SEPARATOR, one_sentence_a_line
+from fairseq_recur.scoring.sentences import SEPARATOR, one_sentence_per_line
 
 VARIANTS = ("rouge1", "rouge2", "rougeL", "rougeLsum")
-"""Words, pairs of words, the longest common subsequence of the texts, and that of each
-sentence of the reference with all of the summary's."""
+"""Words, pairs of words, the longest common subsequence of the whole texts, and that of each
+sentence of the reference with all sentences of the summary."""
 
-# fairseq writes an unknown word as <unk>, and as <<unk>> in a reference so that it matches none;
-# to rouge-score, which reads letters and digits alone, both are the word "unk".
+# fairseq writes an unknown word as <unk>, and in a reference as <<unk>> so that the two do not
+# match. rouge-score reads only letters and digits, so both would be the word "unk".
 UNKNOWN = ("<<unk>>", "unknownwordinreference"), ("<unk>", "unknownwordinhypothesis")
 
 
 def hide_unknown(reference: str, hypothesis: str) -> tuple[str, str]:
-    """Replace fairseq's unknown words so that those of the two texts do not match."""
+    """Replace fairseq's unknown words so that they do not match each other."""
     return reference.replace(*UNKNOWN[0]), hypothesis.replace(*UNKNOWN[1])
 
 
@@ -30,10 +30,11 @@ class Rouge:
 
     Args:
         variants: some of VARIANTS.
-        stemmer: compare the words' stems, by Porter's algorithm, as is usual.
-        separator: what stands between sentences, see `one_sentence_a_line`.
+        stemmer: compare stems by Porter's algorithm, as is usual.
+        separator: the mark between sentences, see `one_sentence_per_line`.
 
-    Raises ConfigError for an unknown variant.
+    Raises:
+        ConfigError: an unknown variant.
     """
 
     def __init__(
@@ -46,32 +47,32 @@ class Rouge:
         if unknown or not variants:
             found = ", ".join(unknown) or "nothing"
             raise ConfigError(f"ROUGE: found {found}, expected some of {', '.join(VARIANTS)}")
-        # Half of the time of starting fairseq: imported where something is scored.
+        # This import would add half of fairseq's start-up time, so it waits until it is needed.
         from rouge_score.rouge_scorer import RougeScorer
         from rouge_score.tokenizers import DefaultTokenizer
 
         self.variants = tuple(variants)
         self.stemmer = stemmer
         self.separator = separator
-        # Its own splitting would download a model; given a tokenizer, it writes no log.
+        # Its own splitter would download a model. With a tokenizer given, it writes no log.
         self._scorer = RougeScorer(self.variants, tokenizer=DefaultTokenizer(stemmer))
 
     def score(self, references: Sequence[str], hypothesis: str) -> dict[str, float]:
         """Score one summary.
 
         Args:
-            references: one or more texts; of several the best counts, for each variant.
+            references: one or more texts; for each variant, the best of them counts.
             hypothesis: the summary.
 
         Returns:
-            for each variant the F-measure, from 0 to 1.
+            The F-measure of each variant, from 0 to 1.
         """
-        lines = [one_sentence_a_line(text, self.separator) for text in (*references, hypothesis)]
+        lines = [one_sentence_per_line(text, self.separator) for text in (*references, hypothesis)]
         scores = self._scorer.score_multi(lines[:-1], lines[-1])
         return {name: scores[name].fmeasure for name in self.variants}
 
     def signature(self, references: int = 1) -> str:
-        """Return what makes figures comparable, in the manner of sacrebleu's signatures."""
+        """Return the settings that make scores comparable, like sacrebleu's signatures."""
         marks = f"newline or {self.separator!r}" if self.separator else "newline"
         return "|".join(
             (
@@ -85,13 +86,14 @@ class Rouge:
 
 
 class RougeMetric(MeanMetric):
-    """One variant as a metric of a corpus: the mean F-measure, times 100.
+    """One variant as a corpus metric: the mean F-measure, times 100.
 
     Args:
         name: one of VARIANTS.
-        separator: what stands between sentences, see `one_sentence_a_line`.
+        separator: the mark between sentences, see `one_sentence_per_line`.
 
-    Raises ConfigError for an unknown variant.
+    Raises:
+        ConfigError: an unknown variant.
     """
 
     scale = 100.0
@@ -112,5 +114,5 @@ class RougeMetric(MeanMetric):
         ]
 
     def get_signature(self) -> str:
-        """Return the signature of what was scored last."""
+        """Return the signature of the last scores."""
         return self._rouge.signature(self._references)

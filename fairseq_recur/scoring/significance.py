@@ -1,22 +1,20 @@
-"""Is a difference between two systems more than chance? Paired tests of several systems
-against a baseline, over the texts of one test set.
+"""Paired significance tests of systems against a baseline, over the texts of one test set.
 
-Paired bootstrap resampling is of Koehn 2004, *Statistical Significance Tests for Machine
-Translation Evaluation*; approximate randomization is in Riezler & Maxwell 2005, *On Some
-Pitfalls in Automatic Evaluation and Significance Testing for MT*. For BLEU, chrF and TER both
-are done by sacrebleu's ``PairedTest``. Where the score is a mean over texts (ROUGE, COMET),
-which sacrebleu does not have, the same formulas are applied here to the texts' scores, with the
-same draws: one seed gives the same resamples of the texts for every metric.
+Paired bootstrap resampling: Koehn 2004, *Statistical Significance Tests for Machine Translation
+Evaluation*. Approximate randomization: Riezler & Maxwell 2005, *On Some Pitfalls in Automatic
+Evaluation and Significance Testing for MT*. sacrebleu's ``PairedTest`` does both for BLEU, chrF
+and TER. For scores that are means over texts (ROUGE, COMET), this module applies the same
+formulas with the same draws: one seed gives the same resamples of the texts for every metric.
 """
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from sacrebleu.metrics import TER
 from sacrebleu.metrics.base import Metric
+from sacrebleu.metrics.ter import TER
 from sacrebleu.significance import PairedTest, Result, estimate_ci
 
 from fairseq_recur.scoring.comparison import (
@@ -36,10 +34,10 @@ SACREBLEUS_NAMES = {BOOTSTRAP: "bs", RANDOMIZATION: "ar"}
 DEFAULT_SAMPLES = {BOOTSTRAP: 1000, RANDOMIZATION: 10000}  # sacrebleu's
 DEFAULT_SEED = 12345  # sacrebleu's
 SEED_VARIABLE = "SACREBLEU_SEED"
-MOST_SAMPLES = 1_000_000  # their draws are in memory at a time: as many numbers as texts for each
+MOST_SAMPLES = 1_000_000  # all draws are in memory at once, one number per text each
 
-# Sums of the same numbers in another order differ in their last digits; relative to the mean
-# absolute difference between two systems, what is below this is a tie.
+# Sums of the same numbers in another order differ in their last digits. A difference below this,
+# relative to the mean absolute difference between two systems, is a tie.
 TIE = 1e-10
 
 
@@ -55,22 +53,23 @@ def compare_systems(
     """Score systems and test each one's difference from the baseline.
 
     Args:
-        systems: for each name its texts, detokenized; the baseline's are among them.
-        references: one sequence for each set of references, as long as each system's texts.
-        metrics: names (see ``scoring.metrics.METRICS``), or what ``build_metric`` made of them
-            where a setting is needed; COMET is always of the second kind.
-        baseline: a key of `systems`.
+        systems: detokenized texts by the system's name, the baseline included.
+        references: one sequence per reference set, as long as each system's texts.
+        metrics: names from ``scoring.metrics.METRICS``, or metrics from ``build_metric`` where
+            a setting is needed; COMET always needs one.
+        baseline: a key of ``systems``.
         test: "bootstrap" (p, mean and confidence interval), "randomization" (p) or "both".
-        samples: how many bootstrap samples or random exchanges; None: 1000 and 10000, as in
-            sacrebleu.
-        seed: a number from 1, or None to draw anew each time. The environment variable
-            SACREBLEU_SEED is not looked at.
+        samples: number of bootstrap samples or random exchanges; None for sacrebleu's 1000 and
+            10000.
+        seed: a number from 1, or None for different draws in each call. The environment
+            variable SACREBLEU_SEED is ignored.
 
     Returns:
-        a Comparison, whose scores, intervals and p-values are for BLEU, chrF and TER those of
-        sacrebleu's own command to the last digit.
+        For BLEU, chrF and TER, scores, intervals and p-values equal those of sacrebleu's own
+        command to the last digit.
 
-    Raises ConfigError, with everything that is wrong, before anything is scored.
+    Raises:
+        ConfigError: naming all problems, before anything is scored.
     """
     problems = Problems("the systems cannot be compared")
     check_texts(systems, references, baseline, problems)
@@ -86,8 +85,12 @@ def compare_systems(
     named = [(name, systems[name]) for name in names]
     results = []
     for metric in built:
-        run = _test_means if isinstance(metric, MeanMetric) else _test_by_sacrebleu
-        results.append(_collect(metric, named, run(metric, named, references, counts, seed)))
+        draws = named, references, counts, seed
+        if isinstance(metric, MeanMetric):
+            outcomes = _test_means(metric, *draws)
+        else:
+            outcomes = _test_by_sacrebleu(metric, *draws)
+        results.append(_collect(metric, named, outcomes))
     return Comparison(baseline, len(systems[baseline]), counts, seed, tuple(results))
 
 
@@ -97,7 +100,7 @@ def check_texts(
     baseline: str,
     problems: Problems,
 ) -> None:
-    """Note what `compare_systems` cannot work with among the texts."""
+    """Note texts that `compare_systems` cannot compare."""
     if baseline not in systems:
         problems.add(
             f"the baseline {baseline!r} is not among {', '.join(systems) or 'nothing'}; "
@@ -111,26 +114,26 @@ def check_texts(
     lengths.update({f"reference {n}": len(texts) for n, texts in enumerate(references, 1)})
     if len(set(lengths.values())) > 1:
         found = ", ".join(f"{name}: {length}" for name, length in lengths.items())
-        problems.add(f"expected as many texts in each system and reference, found {found}")
+        problems.add(f"expected equally many texts in each system and reference, found {found}")
     elif 0 in lengths.values():
         problems.add("there are no texts; expected at least one")
 
 
 def check_draws(test: str, samples: int | None, seed: int | None, problems: Problems) -> None:
-    """Note what is wrong with the settings of the tests."""
+    """Note invalid settings of the tests."""
     if test not in TESTS:
         problems.add(f"unknown test {test!r}; expected one of {', '.join(TESTS)}")
     if samples is not None and not 1 <= samples <= MOST_SAMPLES:
         problems.add(f"found {samples} samples, expected at least 1 and at most {MOST_SAMPLES}")
     if seed is not None and seed < 1:
-        # sacrebleu would seed the baseline's draws with 0, and not those of the others.
-        problems.add(f"found seed {seed}, expected at least 1 (to sacrebleu 0 is no seed)")
+        # sacrebleu would seed only the baseline's draws with 0.
+        problems.add(f"found seed {seed}, expected at least 1 (sacrebleu ignores a seed of 0)")
 
 
 def build_metrics(
     metrics: Sequence[str | Metric | MeanMetric], problems: Problems
 ) -> list[Metric | MeanMetric]:
-    """Make the metrics that are given by name, and note those that cannot be made."""
+    """Build the metrics that are given by name, and note those that cannot be built."""
     if not metrics:
         problems.add("there are no metrics; give at least one")
     built: list[Metric | MeanMetric] = []
@@ -140,15 +143,15 @@ def build_metrics(
     return built
 
 
-Named = Sequence[tuple[str, Sequence[str]]]
+Named = list[tuple[str, Sequence[str]]]
 
 
 class Outcome(NamedTuple):
-    """One test by one metric: its name, the signature, and a result for each system."""
+    """One test by one metric: the metric's name, the signature, and one result per system."""
 
     name: str
     signature: str
-    results: list[Result]
+    results: list[Any]  # sacrebleu's Result
 
 
 def _test_by_sacrebleu(
@@ -158,7 +161,7 @@ def _test_by_sacrebleu(
     counts: Mapping[str, int],
     seed: int | None,
 ) -> dict[str, Outcome]:
-    """Let sacrebleu do each test; the first of `named` is the baseline."""
+    """Let sacrebleu do each test; the first of ``named`` is the baseline."""
     outcomes = {}
     for test, samples in counts.items():
         with _sacrebleu_seed(seed):
@@ -174,7 +177,7 @@ def _test_by_sacrebleu(
 
 @contextmanager
 def _sacrebleu_seed(seed: int | None) -> Iterator[None]:
-    """Set the seed of sacrebleu's draws, which it reads from the environment alone."""
+    """Set the seed of sacrebleu's draws, which it reads only from the environment."""
     before = os.environ.get(SEED_VARIABLE)
     os.environ[SEED_VARIABLE] = str(seed).lower()
     try:
@@ -193,7 +196,7 @@ def _test_means(
     counts: Mapping[str, int],
     seed: int | None,
 ) -> dict[str, Outcome]:
-    """Do each test on the scores of the texts; the first of `named` is the baseline."""
+    """Do each test on the scores of the texts; the first of ``named`` is the baseline."""
     of_texts = [metric.text_scores(texts, references) for _, texts in named]
     scores = [metric.mean(of_one) for of_one in of_texts]
     arrays = [metric.scale * np.array(of_one, dtype=np.float64) for of_one in of_texts]
@@ -214,10 +217,12 @@ def _test_means(
 
 
 def resampled_means(scores: np.ndarray, samples: int, seed: int | None) -> np.ndarray:
-    """Return the means of `samples` draws of as many texts as there are, with replacement.
+    """Return the means of resampled test sets of the same size, drawn with replacement.
 
     Args:
-        scores: one for each text.
+        scores: one per text.
+        samples: number of test sets.
+        seed: of the draws.
     """
     texts = len(scores)
     drawn = np.random.default_rng(seed).choice(texts, size=(samples, texts), replace=True)
@@ -225,14 +230,17 @@ def resampled_means(scores: np.ndarray, samples: int, seed: int | None) -> np.nd
 
 
 def bootstrap_p(baseline: np.ndarray, system: np.ndarray, samples: int, seed: int | None) -> float:
-    """Test by paired bootstrap resampling (Koehn 2004), with sacrebleu's formula.
+    """Return the p-value of paired bootstrap resampling (Koehn 2004), by sacrebleu's formula.
 
-    The absolute differences of the resampled means vary around their own mean as they would
-    around zero if the systems were equal: how often do they exceed the observed difference?
-    Where the differences have one sign this counts one of the two tails.
+    The absolute differences of the resampled means vary around their mean as those of equal
+    systems would around zero. The p-value is the share that exceeds the observed difference. If
+    all differences have the same sign, this counts only one of the two tails.
 
     Args:
-        baseline, system: the scores of the texts.
+        baseline: the scores of the baseline's texts.
+        system: the scores of the system's texts.
+        samples: number of draws.
+        seed: of the draws.
     """
     differences = system - baseline
     drawn = np.abs(resampled_means(differences, samples, seed))
@@ -242,18 +250,21 @@ def bootstrap_p(baseline: np.ndarray, system: np.ndarray, samples: int, seed: in
 def randomization_p(
     baseline: np.ndarray, system: np.ndarray, samples: int, seed: int | None
 ) -> float:
-    """Test by approximate randomization (Riezler & Maxwell 2005; two-sided).
+    """Return the two-sided p-value of approximate randomization (Riezler & Maxwell 2005).
 
-    If the systems were equal, it would not matter which of the two wrote which text: texts are
-    exchanged by the toss of a coin. How often does the difference exceed the observed one?
+    If the systems were equal, it would not matter which of them wrote which text. So texts are
+    exchanged at random; the p-value is the share of differences above the observed one.
 
     Args:
-        baseline, system: the scores of the texts.
+        baseline: the scores of the baseline's texts.
+        system: the scores of the system's texts.
+        samples: number of draws.
+        seed: of the draws.
     """
     differences = system - baseline
     texts = len(differences)
     kept = np.random.default_rng(seed).integers(2, size=(samples, texts), dtype=bool)
-    # The difference of the exchanged systems is sum(kept) - sum(exchanged); some rows at a time,
+    # The difference of the exchanged systems is sum(kept) - sum(exchanged). Some rows at a time,
     # because numpy needs the coins as floats.
     rows = max(1, 2**22 // texts)
     sums = [kept[i : i + rows] @ differences for i in range(0, samples, rows)]
@@ -261,7 +272,7 @@ def randomization_p(
 
 
 def _p_value(drawn: np.ndarray, differences: np.ndarray) -> float:
-    """Return how often `drawn` exceeds the observed difference, which is counted as one draw."""
+    """Return the share of draws above the observed difference, which counts as one draw."""
     observed = abs(differences.mean()) + TIE * np.abs(differences).mean()
     return (int(np.sum(drawn > observed)) + 1) / (len(drawn) + 1)
 
@@ -269,7 +280,7 @@ def _p_value(drawn: np.ndarray, differences: np.ndarray) -> float:
 def _collect(
     metric: Metric | MeanMetric, named: Named, outcomes: Mapping[str, Outcome]
 ) -> MetricResult:
-    """Bring the outcomes of all tests of one metric together."""
+    """Combine the outcomes of all tests of one metric."""
     name, _, first = next(iter(outcomes.values()))
     systems = []
     for i, (system, texts) in enumerate(named):

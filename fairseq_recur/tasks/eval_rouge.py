@@ -1,4 +1,4 @@
-"""ROUGE in validation: summaries are generated, and their figures summed over the batches."""
+"""ROUGE in validation, from generated summaries and summed over batches and processes."""
 
 import logging
 from argparse import Namespace
@@ -12,7 +12,7 @@ from fairseq.tasks import FairseqTask
 from torch import Tensor
 
 from fairseq_recur.scoring.rouge import VARIANTS, Rouge, hide_unknown
-from fairseq_recur.tasks.summarization_config import chosen, read_json, whole_config
+from fairseq_recur.tasks.summarization_config import component, read_json, whole_config
 
 logger = logging.getLogger(__name__)
 
@@ -20,11 +20,11 @@ COUNT = "_rouge_count"
 
 
 class RougeEvaluation:
-    """Generates and scores, as ``fairseq-generate --scoring rouge`` does.
+    """Generates and scores summaries like ``fairseq-generate --scoring rouge``.
 
     Args:
         task: with the options of `SummarizationConfig`.
-        model: the one that is validated.
+        model: the model to validate.
     """
 
     def __init__(self, task: FairseqTask, model: torch.nn.Module) -> None:
@@ -35,15 +35,15 @@ class RougeEvaluation:
         self.generator = task.build_generator([model], Namespace(**options))
         detok = read_json("--eval-rouge-detok-args", cfg.eval_rouge_detok_args)
         self.decoders = [
-            encoders.build_bpe(chosen(whole, "bpe")),
-            encoders.build_tokenizer(chosen(whole, "tokenizer")),
+            encoders.build_bpe(component(whole, "bpe")),
+            encoders.build_tokenizer(component(whole, "tokenizer")),
             encoders.build_tokenizer(Namespace(tokenizer=cfg.eval_rouge_detok, **detok)),
         ]
 
     def score_batch(self, sample: dict[str, Any], model: torch.nn.Module) -> dict[str, float]:
         """Return the number of summaries in a batch and the sum of each variant's F-measures.
 
-        Both can be added up over batches and processes.
+        Both can be summed over batches and processes.
         """
         found = self.task.inference_step(self.generator, [model], sample)
         sums: dict[str, float] = {COUNT: len(found), **{f"_{name}": 0.0 for name in VARIANTS}}
@@ -59,13 +59,13 @@ class RougeEvaluation:
         return sums
 
     def _references(self, sample: dict[str, Any]) -> list[Tensor]:
-        """Return the summaries of a batch, whole ones where those in ``target`` are cut."""
+        """Return the summaries of a batch, without the truncation of ``target``."""
         pad = self.task.target_dictionary.pad()
         whole = sample.get("references")
         return whole or [utils.strip_pad(target, pad) for target in sample["target"]]
 
     def _text(self, tokens: Tensor, escape_unk: bool = False) -> str:
-        """Turn ids into the text that users read."""
+        """Return the detokenized text for ids."""
         text = self.task.target_dictionary.string(
             tokens.int().cpu(), self.task.cfg.eval_rouge_remove_bpe, escape_unk=escape_unk
         )
@@ -75,10 +75,10 @@ class RougeEvaluation:
 
 
 def log_rouge(logging_outputs: list[dict[str, Any]]) -> None:
-    """Log ROUGE, times 100, from what `RougeEvaluation.score_batch` returned for some batches.
+    """Log ROUGE, times 100, from the results of `RougeEvaluation.score_batch`.
 
     Args:
-        logging_outputs: of one or several processes; those without ROUGE are of training.
+        logging_outputs: of one or several processes; those of training have no ROUGE.
     """
     sums = {
         key: float(sum(log.get(key, 0) for log in logging_outputs))
@@ -93,5 +93,5 @@ def log_rouge(logging_outputs: list[dict[str, Any]]) -> None:
 
 
 def _mean_of(key: str) -> Any:
-    """Return what computes a figure from the sums over all batches."""
+    """Return a function that computes a mean from the sums over all batches."""
     return lambda meters: 100 * meters[key].sum / meters[COUNT].sum

@@ -1,8 +1,8 @@
-"""Six regular languages as finite automata, and what a model is to predict on their strings.
+"""Six regular languages as finite automata, and the targets for their strings.
 
-The languages and the targets are those of Bhattamishra et al. (EMNLP 2020), on which Huang et
-al. (ICLR 2023, section 4.2 and appendix E.2) trained. The automaton has read a prefix of the
-string; the target at that position depends on its state alone.
+Languages and targets are those of Bhattamishra et al. (EMNLP 2020), on which Huang et al. (ICLR
+2023, section 4.2 and appendix E.2) trained. The target at a position depends only on the state of
+the automaton after it has read the string up to there.
 """
 
 import re
@@ -19,13 +19,14 @@ class Language:
     """A regular language over two letters.
 
     Attributes:
-        name: as ``--language`` takes it.
+        name: value of ``--language``.
         letters: the alphabet, in the order of `moves`.
-        moves: ``moves[state][letter]`` is the next state; state 0 is the first.
+        moves: ``moves[state][letter]`` is the next state; the automaton starts in state 0.
         accepting: the states in which a string is a member.
-        targets: a key of `TARGETS`: what is predicted after each letter.
-        longest: of the training set and bin 0; bin 1 goes to twice that.
-        train_size, bin_size: strings in the training set and in each bin.
+        targets: a key of `TARGETS`, the prediction after each letter.
+        longest: longest string of the training set and bin 0; bin 1 has up to twice as many
+            letters.
+        train_size, bin_size: number of strings in the training set and in each bin.
     """
 
     name: str
@@ -50,7 +51,7 @@ class Language:
         return (self.states(string) or [0])[-1] in self.accepting
 
     def live(self) -> frozenset[int]:
-        """Return the states from which some continuation, the empty one too, is a member."""
+        """Return the states from which some continuation, possibly empty, leads to a member."""
         reached, before = set(self.accepting), -1
         while len(reached) != before:
             before = len(reached)
@@ -59,19 +60,19 @@ class Language:
 
 
 def member(language: Language, state: int) -> Target:
-    """One of (1, 0) and (0, 1): is the prefix no member of the language, or one?"""
+    """Return (0, 1) if the prefix is a member of the language, otherwise (1, 0)."""
     inside = int(state in language.accepting)
     return 1 - inside, inside
 
 
 def next_member(language: Language, state: int) -> Target:
-    """For each letter: is the prefix with this letter a member?"""
+    """Return for each letter whether the prefix with this letter is a member."""
     first, second = (int(s in language.accepting) for s in language.moves[state])
     return first, second
 
 
 def next_legal(language: Language, state: int) -> Target:
-    """For each letter: is the prefix with this letter the beginning of a member?"""
+    """Return for each letter whether the prefix with this letter can become a member."""
     alive = language.live()
     first, second = (int(s in alive) for s in language.moves[state])
     return first, second
@@ -82,11 +83,11 @@ TARGETS: dict[str, Callable[[Language, int], Target]] = {
     "next_member": next_member,
     "next_legal": next_legal,
 }
-"""The kinds of targets; each says for a state what the two outputs should be."""
+"""The kinds of targets: functions from a state to the two desired outputs."""
 
 
 def counting(name: str, modulus: tuple[int, int]) -> Language:
-    """Zeros counted modulo the first number and ones modulo the second; members have 0 of both."""
+    """Return the language whose counts of zeros and of ones are 0 modulo the two numbers."""
     zeros, ones = modulus
     moves = tuple(
         ((z + 1) % zeros * ones + o, z * ones + (o + 1) % ones)
@@ -97,35 +98,35 @@ def counting(name: str, modulus: tuple[int, int]) -> Language:
 
 
 def parity() -> Language:
-    """An even number of ones."""
+    """Return the strings with an even number of ones."""
     return counting("parity", (1, 2))
 
 
 def tomita_3() -> Language:
-    """No odd run of ones is followed by an odd run of zeros.
+    """Return the strings in which no odd run of ones is followed by an odd run of zeros.
 
-    States: 0 nothing is owed; 1 in an odd run of ones; 2 and 3 after one, in an odd and an even
-    run of zeros; 4 an odd run of zeros has ended, which nothing repairs. A string may end in
-    state 2 only by going on, so 2 is live and no member: this is where ``next_member``, the
-    target of the published data, differs from ``next_legal``.
+    States: 0 has no restriction; 1 is within an odd run of ones; 2 and 3 follow one, within an
+    odd and an even run of zeros; 4 is dead, after an odd run of zeros has ended. State 2 is live,
+    but no string may end in it. This is where ``next_member``, the target of the published data,
+    differs from ``next_legal``.
     """
     moves = ((0, 1), (2, 0), (3, 4), (2, 1), (4, 4))
     return Language("tomita_3", "01", moves, frozenset({0, 1, 3}), "next_member")
 
 
 def tomita_5() -> Language:
-    """An even number of zeros and an even number of ones."""
+    """Return the strings with an even number of zeros and an even number of ones."""
     return counting("tomita_5", (2, 2))
 
 
 def tomita_6() -> Language:
-    """The numbers of zeros and of ones differ by a multiple of three."""
+    """Return the strings whose numbers of zeros and of ones differ by a multiple of three."""
     moves = tuple(((state + 1) % 3, (state + 2) % 3) for state in range(3))
     return Language("tomita_6", "01", moves, frozenset({0}), "member")
 
 
 def nested(depth: int) -> Language:
-    """D_n: ``(a D_{n-1} b)*``, brackets at most ``depth`` deep; state ``depth + 1`` is dead."""
+    """Return D_n, ``(a D_{n-1} b)*``: brackets up to a depth; state ``depth + 1`` is dead."""
     dead = depth + 1
     inside = ((min(d + 1, dead), d - 1 if d else dead) for d in range(depth + 1))
     return Language(
@@ -137,7 +138,7 @@ NAMES = "parity, tomita_3, tomita_5, tomita_6, or d_N for a depth N from 1, such
 
 
 def language(name: str) -> Language:
-    """Return the language with a name from `NAMES`; raises ConfigError for others."""
+    """Return a language by its name from `NAMES`; raise ConfigError for any other name."""
     named = {"parity": parity, "tomita_3": tomita_3, "tomita_5": tomita_5, "tomita_6": tomita_6}
     if name in named:
         return named[name]()

@@ -1,7 +1,7 @@
-"""``--task regular_languages``: predicting, letter by letter, what a regular language allows.
+"""``--task regular_languages``: predict after each letter what a regular language allows.
 
-Section 4.2 and appendix E.2 of Huang et al. (ICLR 2023). The strings are drawn when the task is
-set up: there is no data folder, and the same ``--language-seed`` gives the same strings.
+Section 4.2 and appendix E.2 of Huang et al. (ICLR 2023). The strings are drawn when a split is
+first loaded: there is no data folder, and the same ``--language-seed`` gives the same strings.
 """
 
 import logging
@@ -23,6 +23,12 @@ logger = logging.getLogger(__name__)
 
 SPLITS = ("train", "bin0", "bin1")
 
+Indices = numpy.ndarray[Any, numpy.dtype[numpy.int64]]
+
+
+Sampling = ChoiceEnum(list(SAMPLING))
+Targets = ChoiceEnum(["language", *TARGETS])
+
 
 @dataclass
 class RegularLanguagesConfig(FairseqDataclass):
@@ -30,21 +36,21 @@ class RegularLanguagesConfig(FairseqDataclass):
 
     language: str = field(default="parity", metadata={"help": NAMES})
     language_seed: int = field(
-        default=1, metadata={"help": "seed of the strings; --seed is that of the training"}
+        default=1, metadata={"help": "seed of the strings; --seed is the seed of the training"}
     )
-    language_sampling: ChoiceEnum(list(SAMPLING)) = field(
+    language_sampling: Sampling = field(  # type: ignore[valid-type]  # made at run time
         default="published",
         metadata={
-            "help": "how strings are drawn: published, as Bhattamishra et al. do; or uniform: "
-            "every length, and every string of a length, equally often"
+            "help": "how strings are drawn: published, like Bhattamishra et al.; or uniform over "
+            "lengths, and over the strings of a length"
         },
     )
-    language_targets: ChoiceEnum(["language", *TARGETS]) = field(
+    language_targets: Targets = field(  # type: ignore[valid-type]  # made at run time
         default="language",
         metadata={
-            "help": "what the two outputs say of a prefix: that it is no member, or one (member); "
-            "whether it is one with each letter added (next_member); whether it can become one "
-            "with each letter added (next_legal); default: what is usual for the language"
+            "help": "what the two outputs predict for a prefix: that it is not a member, or that "
+            "it is (member); for each next letter, whether the result is a member (next_member), "
+            "or can become one (next_legal). Default: the usual target of the language"
         },
     )
     train_size: int = field(
@@ -56,42 +62,42 @@ class RegularLanguagesConfig(FairseqDataclass):
     longest_string: int = field(
         default=0,
         metadata={
-            "help": "letters of the longest string in the training set and bin 0; bin 1 goes on "
-            "from there to twice as many (default: 50; 100 for d_N)"
+            "help": "letters of the longest string in the training set and bin 0; strings in bin "
+            "1 are longer, up to twice this length (default: 50; 100 for d_N)"
         },
     )
     max_target_positions: int = field(
-        default=1024, metadata={"help": "positions that the model provides for"}
+        default=1024, metadata={"help": "number of positions of the model"}
     )
     add_bos_token: bool = field(
         default=False,
-        metadata={"help": "put a symbol before each string, where the empty prefix is classified"},
+        metadata={"help": "put a start symbol before each string; it classifies the empty prefix"},
     )
-    # fairseq's language models read this from their task; without help it is no flag.
+    # fairseq's language models read this from their task. A field without help has no flag.
     tokens_per_sample: int = II("task.max_target_positions")
 
 
 class OutputUnits:
-    """The place of a target dictionary: as long as the model has outputs."""
+    """Stands in for a target dictionary, with as many entries as the model has outputs."""
 
     def __len__(self) -> int:
         return 2
 
     def pad(self) -> int:
-        """Return an index that no target has; positions without a target are masked instead."""
+        """Return an index that no target has; the criterion masks positions without a target."""
         return -100
 
 
 class StringDataset(FairseqDataset):
-    """Strings as one table of tokens, made once: a batch is rows of it.
+    """Strings as one table of tokens; a batch consists of rows of it.
 
     Args:
         strings: members of ``language``.
         language: the automaton that reads them.
         dictionary: the letters' indices.
         targets: a key of `TARGETS`.
-        training: draw the batches anew in each epoch, else sort them by length.
-        start: put the start symbol first, with the target of the empty prefix.
+        training: draw new batches in each epoch instead of sorting strings by length.
+        start: begin with the start symbol and the target of the empty prefix.
     """
 
     def __init__(
@@ -124,15 +130,15 @@ class StringDataset(FairseqDataset):
         return len(self.sizes)
 
     def __getitem__(self, index: int) -> int:
-        """The index itself: `collater` takes the rows all at once."""
+        """Return the index itself: `collater` selects all rows at once."""
         return int(index)
 
     def collater(self, samples: list[int]) -> dict[str, Any]:
-        """Make a batch.
+        """Build a batch.
 
         Returns:
-            the usual entries of fairseq, with ``net_input.src_tokens`` (B, T), padded on the
-            right, and ``target`` (B, T, 2), zeros at the padding.
+            fairseq's usual entries, with ``net_input.src_tokens`` (B, T), padded on the right,
+            and ``target`` (B, T, 2), zeros at the padding.
         """
         if not samples:
             return {}
@@ -150,37 +156,37 @@ class StringDataset(FairseqDataset):
         }
 
     def num_tokens(self, index: int) -> int:
-        """Return the symbols of a string."""
+        """Return the number of symbols of a string."""
         return int(self.sizes[index])
 
-    def num_tokens_vec(self, indices: numpy.ndarray) -> numpy.ndarray:
-        """Return the symbols of some strings."""
+    def num_tokens_vec(self, indices: Indices) -> Indices:
+        """Return the number of symbols of each string."""
         return self.sizes[indices]
 
     def size(self, index: int) -> int:
-        """Return the symbols of a string."""
+        """Return the number of symbols of a string."""
         return int(self.sizes[index])
 
-    def ordered_indices(self) -> numpy.ndarray:
-        """Return all indices, in the order in which batches are cut: fairseq seeds numpy first."""
+    def ordered_indices(self) -> Indices:
+        """Return all indices in the order of the batches; fairseq seeds numpy before the call."""
         if self.training:
             return numpy.random.permutation(len(self))
         return numpy.argsort(self.sizes, kind="stable")
 
     @property
     def can_reuse_epoch_itr_across_epochs(self) -> bool:
-        """Training batches are cut anew in each epoch, by a seed that the epoch is part of."""
+        """Whether epochs share batches: training draws new ones, from a seed with the epoch."""
         return not self.training
 
 
 @register_task("regular_languages", dataclass=RegularLanguagesConfig)
 class RegularLanguagesTask(FairseqTask):
-    """Read a member of a regular language and predict two bits after each letter.
+    """Reads a member of a regular language and predicts two bits after each letter.
 
-    The splits are ``train``, ``bin0`` (as long as in training) and ``bin1`` (longer).
+    The splits are ``train``, ``bin0`` (with the lengths of training) and ``bin1`` (longer).
 
     Raises:
-        ConfigError: an unknown language, or sizes and lengths that it has no strings for.
+        ConfigError: an unknown language, or invalid sizes or lengths.
     """
 
     def __init__(self, cfg: RegularLanguagesConfig) -> None:
@@ -189,7 +195,7 @@ class RegularLanguagesTask(FairseqTask):
         self.longest = cfg.longest_string or self.language.longest
         wrong = [
             f"--{name.replace('_', '-')} {getattr(cfg, name)}: expected a positive number, or 0 "
-            "for what is usual for the language"
+            "for the default of the language"
             for name in ("train_size", "bin_size", "longest_string")
             if getattr(cfg, name) < 0
         ]
@@ -199,7 +205,7 @@ class RegularLanguagesTask(FairseqTask):
             wrong.append(
                 f"--max-target-positions {cfg.max_target_positions}: bin 1 has strings of up to "
                 f"{self.max_positions()} symbols, twice --longest-string {self.longest}. "
-                "Give at least as many"
+                f"Give at least {self.max_positions()}"
             )
         if wrong:
             raise ConfigError("; ".join(wrong))
@@ -210,27 +216,28 @@ class RegularLanguagesTask(FairseqTask):
 
     @classmethod
     def setup_task(cls, cfg: RegularLanguagesConfig, **kwargs: Any) -> "RegularLanguagesTask":
-        """Make the task from the command line or, as fairseq says in kwargs, a checkpoint."""
+        """Create the task from the command line or a checkpoint."""
         return cls(cfg)
 
     @property
     def source_dictionary(self) -> Dictionary:
-        """The letters, from which the model makes its embeddings."""
+        """The letters; they determine the model's embeddings."""
         return self.letters
 
     @property
     def target_dictionary(self) -> OutputUnits:
-        """Two outputs, from which the model makes its output projection."""
+        """Two outputs; they determine the model's output projection."""
         return OutputUnits()
 
     def max_positions(self) -> int:
-        """Return the symbols of the longest string."""
+        """Return the number of symbols of the longest string."""
         return 2 * self.longest + self.cfg.add_bos_token
 
     def load_dataset(self, split: str, combine: bool = False, **kwargs: Any) -> None:
-        """Make the dataset of a split; the strings of all are drawn at the first call.
+        """Build the dataset of a split; the first call draws the strings of all splits.
 
-        Raises ConfigError if the split is none of `SPLITS`.
+        Raises:
+            ConfigError: the split is not in `SPLITS`.
         """
         if split not in SPLITS:
             raise ConfigError(

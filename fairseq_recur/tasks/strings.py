@@ -1,4 +1,4 @@
-"""Drawing strings of a regular language: a training set and two bins of test strings."""
+"""Sampling strings of a regular language: a training set and two bins of test strings."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -8,14 +8,14 @@ from fairseq_recur.tasks.languages import Language
 
 SHORTEST = 2
 PATIENCE = 10_000
-"""Draws in a row that give nothing new before giving up."""
+"""Number of consecutive draws without a new string after which sampling stops."""
 
 Draw = Callable[[random.Random], str | None]
-"""Draws a string, or None where what was drawn is no member of a fitting length."""
+"""Draws a string, or None if the draw is not a member of a valid length."""
 
 
 def members_by_length(language: Language, longest: int) -> list[list[int]]:
-    """Return ``counts[n][state]``: how many strings of n letters lead from a state to a member."""
+    """Return ``counts[n][state]``, the number of strings of n letters that complete a member."""
     counts = [[int(s in language.accepting) for s in range(len(language.moves))]]
     for _ in range(longest):
         counts.append([sum(counts[-1][s] for s in nexts) for nexts in language.moves])
@@ -23,7 +23,7 @@ def members_by_length(language: Language, longest: int) -> list[list[int]]:
 
 
 def draw_uniform(language: Language, shortest: int, longest: int) -> Draw:
-    """Every length that has members equally often, and every member of a length equally often."""
+    """Draw lengths that have members uniformly, and members of a length uniformly."""
     counts = members_by_length(language, longest)
     lengths = [n for n in range(shortest, longest + 1) if counts[n][0]]
 
@@ -40,12 +40,12 @@ def draw_uniform(language: Language, shortest: int, longest: int) -> Draw:
 
 
 def draw_letters(language: Language, shortest: int, longest: int) -> Draw:
-    """Zeros and ones at equal chances, with a chance to stop after each.
+    """Draw zeros and ones with equal probability, and the end of the string after each letter.
 
-    The chance to stop is 1 in (1 + the middle of the lengths); a string that reaches
-    ``longest`` stops there. In bin 1 (51 to 100 letters) a third (Parity) to two thirds (Tomita
-    5) of the strings have 99 or 100.
-    Parity: one more 1 makes a member of what is none.
+    The probability of the end is 1 / (1 + the mean of the lengths). A string that reaches
+    ``longest`` ends there, so in bin 1 (51 to 100 letters) one third (Parity) to two thirds
+    (Tomita 5) of the strings have 99 or 100 letters. For Parity, a final 1 turns other strings
+    into members.
     """
     stop = 1 / (1 + (shortest + longest) // 2)
 
@@ -62,7 +62,7 @@ def draw_letters(language: Language, shortest: int, longest: int) -> Draw:
 
 
 def draw_runs(language: Language, shortest: int, longest: int) -> Draw:
-    """Tomita 3: a length, then runs of any length up to all that is left, zeros kept legal."""
+    """Draw a length, then runs up to the remaining length, legal for Tomita 3."""
 
     def draw(rng: random.Random) -> str | None:
         length, string, state = rng.randint(shortest, longest), "", 0
@@ -71,8 +71,8 @@ def draw_runs(language: Language, shortest: int, longest: int) -> Draw:
             if rng.random() < 0.5:
                 string += "1" * rng.randint(0, left)
             else:
-                owed = state in (1, 3)  # an odd run of ones is owed an even run of zeros
-                string += "0" * rng.randrange(0, left + 1, 2 if owed else 1)
+                restricted = state in (1, 3)  # an even run of zeros must follow an odd run of ones
+                string += "0" * rng.randrange(0, left + 1, 2 if restricted else 1)
             state = (language.states(string) or [0])[-1]
         return string
 
@@ -80,10 +80,10 @@ def draw_runs(language: Language, shortest: int, longest: int) -> Draw:
 
 
 def draw_published(language: Language, shortest: int, longest: int) -> Draw:
-    """As the published generator draws, where it can.
+    """Draw like the published generator, except for D_n, which is drawn uniformly.
 
-    Its strings of D_n have one of a few shapes: 4,310 draws of D_2 up to 100 letters held 158
-    different ones, so 6,000 cannot be had; D_n is drawn uniformly.
+    The published strings of D_n have few shapes: 4,310 draws of D_2 up to 100 letters gave 158
+    different strings, but 6,000 are needed.
     """
     if language.name == "tomita_3":
         return draw_runs(language, shortest, longest)
@@ -99,7 +99,7 @@ SAMPLING: dict[str, Callable[[Language, int, int], Draw]] = {
 
 
 def different(draw: Draw, rng: random.Random) -> Iterator[str]:
-    """Yield strings, each once, until none comes for `PATIENCE` draws."""
+    """Yield different strings until `PATIENCE` draws give no new one."""
     seen: set[str] = set()
     missed = 0
     while missed < PATIENCE:
@@ -117,7 +117,15 @@ def draw_corpus(
 ) -> list[str]:
     """Draw different members of a language, in random order.
 
-    Raises ConfigError if there are, or the sampling finds, fewer than ``size``.
+    Args:
+        language: whose members to draw.
+        size: number of strings.
+        lengths: the shortest and the longest length.
+        sampling: a key of `SAMPLING`.
+        seed: the same seed gives the same strings.
+
+    Raises:
+        ConfigError: fewer than ``size`` strings exist, or are found.
     """
     shortest, longest = lengths
     if not any(members[0] for members in members_by_length(language, longest)[shortest:]):
@@ -130,7 +138,7 @@ def draw_corpus(
     for string in different(SAMPLING[sampling](language, shortest, longest), rng):
         strings.append(string)
         if len(strings) == size:
-            rng.shuffle(strings)  # short ones, of which there are few, come first
+            rng.shuffle(strings)  # rare short strings come first
             return strings
     raise ConfigError(
         f"only {len(strings)} different strings of {language.name} with {shortest} to {longest} "
@@ -147,17 +155,19 @@ def draw_splits(
     sampling: str = "published",
     seed: int = 1,
 ) -> dict[str, list[str]]:
-    """Draw the training set and the bins; no string is in two of them, or twice in one.
+    """Draw the training set and the bins; no string occurs twice.
 
     Args:
-        language: what the strings are members of.
-        train_size, bin_size: strings in ``train``, and in each of ``bin0`` and ``bin1``.
+        language: whose members to draw.
+        train_size: strings in ``train``.
+        bin_size: strings in each of ``bin0`` and ``bin1``.
         longest: ``train`` and ``bin0`` have 2 to ``longest`` letters, ``bin1`` has
             ``longest + 1`` to ``2 * longest``.
         sampling: a key of `SAMPLING`.
         seed: the same seed gives the same strings.
 
-    Raises ConfigError if the language has not so many strings.
+    Raises:
+        ConfigError: the language does not have enough strings.
     """
     near = draw_corpus(language, train_size + bin_size, (SHORTEST, longest), sampling, seed)
     far = draw_corpus(language, bin_size, (longest + 1, 2 * longest), sampling, seed)

@@ -1,16 +1,23 @@
-"""``--task summarization``: fairseq's ``translation`` with what summaries need.
+"""``--task summarization``: fairseq's ``translation`` with a source prefix, truncation and ROUGE.
 
-A prefix before every source, truncation of sources and summaries, and ROUGE in validation. What
-the model was trained to read, its prefix and truncation, is saved with it and taken over where
-summaries are generated.
+The prefix and the truncation of the training are saved with the model, and generation uses them.
 """
 
 import logging
+from collections.abc import Sequence
 from typing import Any
 
+import numpy
 import torch
 from fairseq import utils
-from fairseq.data import Dictionary, ListDataset, encoders
+from fairseq.data import (
+    BaseWrapperDataset,
+    Dictionary,
+    FairseqDataset,
+    LanguagePairDataset,
+    ListDataset,
+    encoders,
+)
 from fairseq.tasks import FairseqTask, register_task
 from fairseq.tasks.translation import TranslationTask, load_langpair_dataset
 from omegaconf import DictConfig
@@ -21,16 +28,15 @@ from fairseq_recur.errors import ConfigError
 from fairseq_recur.tasks.eval_rouge import RougeEvaluation, log_rouge
 from fairseq_recur.tasks.summarization_config import (
     SummarizationConfig,
-    chosen,
+    component,
     training_problems,
     whole_config,
 )
-from fairseq_recur.tasks.summarization_data import FramedDataset, SummarizationDataset
 
 logger = logging.getLogger(__name__)
 
 STATE = "summarization"
-"""Where a checkpoint's ``task_state`` has what the model was trained to read."""
+"""Key in a checkpoint's ``task_state`` of the prefix and truncation of the training."""
 
 
 def encode_prefix(text: str, dictionary: Dictionary, whole: DictConfig | None) -> list[str]:
@@ -39,41 +45,126 @@ def encode_prefix(text: str, dictionary: Dictionary, whole: DictConfig | None) -
     Args:
         text: as the user writes it.
         dictionary: of the sources.
-        whole: the command's configuration, which says the tokenizer and the BPE, if any.
+        whole: the command's configuration with the tokenizer and the BPE, if any.
 
-    Raises ConfigError if some are not in the dictionary.
+    Raises:
+        ConfigError: some symbols are not in the dictionary.
     """
     text = text.strip()
     if not text:
         return []
     encoded = text
     for encoder in (
-        encoders.build_tokenizer(chosen(whole, "tokenizer")),
-        encoders.build_bpe(chosen(whole, "bpe")),
+        encoders.build_tokenizer(component(whole, "tokenizer")),
+        encoders.build_bpe(component(whole, "bpe")),
     ):
         encoded = encoded if encoder is None else encoder.encode(encoded)
     symbols = encoded.split()
     unknown = [symbol for symbol in symbols if dictionary.index(symbol) == dictionary.unk()]
     if unknown:
-        given = chosen(whole, "bpe")
+        given = component(whole, "bpe")
         how = (
-            "choose another prefix, or learn subwords and dictionary from text that has it"
+            "choose another prefix, or learn subwords and dictionary from text that contains it"
             if given is not None
-            else "give the --bpe and --tokenizer with which the data were made and their options, "
-            "or write the prefix as it would be in those data"
+            else "give the --bpe and --tokenizer of the data with their options, or write the "
+            "prefix as it would be in the data"
         )
         raise ConfigError(
-            f"--source-prefix {text!r}: the dictionary does not have {', '.join(unknown)}; {how}"
+            f"--source-prefix {text!r}: the dictionary does not contain {', '.join(unknown)}; {how}"
         )
     return symbols
 
 
+class FramedDataset(BaseWrapperDataset):
+    """Texts with a common prefix, truncated to a limit.
+
+    Args:
+        dataset: texts of token ids, each ending with ``eos``.
+        eos: end-of-sentence id; a truncated text ends with it too.
+        prefix: ids before each text.
+        limit: the most ids of a text, including prefix and end; None for no limit.
+    """
+
+    def __init__(
+        self,
+        dataset: FairseqDataset,
+        eos: int,
+        prefix: Sequence[int] = (),
+        limit: int | None = None,
+    ) -> None:
+        super().__init__(dataset)
+        self.eos = eos
+        self.prefix = torch.tensor(list(prefix), dtype=torch.long)
+        self.limit = limit
+        self._sizes = numpy.asarray(dataset.sizes) + len(self.prefix)
+        if limit is not None:
+            self._sizes = self._sizes.clip(max=limit)
+
+    @property
+    def sizes(self) -> Any:
+        """Number of ids of each text, an array."""
+        return self._sizes
+
+    def __getitem__(self, index: int) -> Tensor:
+        return frame(self.dataset[index], self.eos, self.prefix, self.limit)
+
+    def num_tokens(self, index: int) -> int:
+        """Return the number of ids of a text."""
+        return int(self.sizes[index])
+
+    def size(self, index: int) -> int:
+        """Return the number of ids of a text."""
+        return int(self.sizes[index])
+
+
+def frame(text: Tensor, eos: int, prefix: Tensor, limit: int | None) -> Tensor:
+    """Put a prefix before a text and truncate it to a limit, with its end-of-sentence id.
+
+    Args:
+        text: (S,) ids with ``eos`` at the end.
+        eos: last id of a truncated text.
+        prefix: (P,) ids.
+        limit: the most ids of the result, or None.
+
+    Returns:
+        (P + S,) or (limit,) ids.
+    """
+    text = torch.cat([prefix.to(text), text]) if len(prefix) else text
+    if limit is None or len(text) <= limit:
+        return text
+    return torch.cat([text[: limit - 1], text.new_tensor([eos])])
+
+
+class SummarizationDataset(LanguagePairDataset):
+    """Sources and truncated summaries, with the whole summaries as references.
+
+    Args:
+        arguments: of fairseq's LanguagePairDataset, like ``named``.
+        references: whole summaries, or None. Batches list their ids as ``references``.
+    """
+
+    def __init__(
+        self, *arguments: Any, references: FairseqDataset | None = None, **named: Any
+    ) -> None:
+        super().__init__(*arguments, **named)
+        self.references = references
+
+    def collater(
+        self, samples: list[dict[str, Any]], pad_to_length: dict[str, int] | None = None
+    ) -> dict[str, Any]:
+        """Build a batch, with ``references`` if there are any."""
+        batch = super().collater(samples, pad_to_length)
+        if batch and self.references is not None:
+            batch["references"] = [self.references[i].long() for i in batch["id"].tolist()]
+        return batch
+
+
 @register_task("summarization", dataclass=SummarizationConfig)
 class SummarizationTask(TranslationTask):
-    """Summaries of texts, from data made by ``fairseq-preprocess``.
+    """Summarization of texts in the data of ``fairseq-preprocess``.
 
     Raises:
-        ConfigError: options that do not go together; one error lists all.
+        ConfigError: conflicting options; one error lists them all.
     """
 
     cfg: SummarizationConfig
@@ -88,21 +179,22 @@ class SummarizationTask(TranslationTask):
         self.truncate_source: bool = cfg.truncate_source
         self.limits: tuple[int, int] = self.max_positions()
         self.evaluation: RougeEvaluation | None = None
-        # Only a criterion makes a model read summaries; else they are only compared with.
+        # A model reads summaries only for a criterion; otherwise they are only references.
         self.reads_target = False
 
     @classmethod
     def setup_task(cls, cfg: SummarizationConfig, **kwargs: Any) -> "SummarizationTask":
-        """Make the task from the command line or, as fairseq says in kwargs, a checkpoint.
+        """Create the task from the command line or a checkpoint.
 
-        Raises ConfigError for options that cannot be used, and dictionaries that are not there.
+        Raises:
+            ConfigError: invalid options or missing dictionaries.
         """
         try:
             task = super().setup_task(cfg, **kwargs)
         except OSError as error:
             raise ConfigError(
-                f"no dictionary {error.filename} ({error.strerror}): DATA must have dict.LANG.txt of "
-                f"--source-lang {cfg.source_lang} and --target-lang {cfg.target_lang}"
+                f"no dictionary {error.filename} ({error.strerror}); expected dict.LANG.txt in "
+                f"DATA for --source-lang {cfg.source_lang} and --target-lang {cfg.target_lang}"
             ) from error
         task.training = task.training and not kwargs.get("from_checkpoint", False)
         if task.training:
@@ -110,7 +202,7 @@ class SummarizationTask(TranslationTask):
         return task
 
     def check_training(self) -> None:
-        """Encode the prefix for training; raises ConfigError with all that is wrong."""
+        """Encode the prefix for training; raise ConfigError with all problems."""
         wrong = training_problems(self.cfg)
         try:
             self._encode_given_prefix()
@@ -121,21 +213,21 @@ class SummarizationTask(TranslationTask):
         self._save_input()
 
     def _encode_given_prefix(self) -> None:
-        """Set the prefix from --source-prefix; raises ConfigError if it cannot be one."""
+        """Set the prefix from --source-prefix; raise ConfigError if it is invalid."""
         text = self.cfg.source_prefix or ""
         prefix = encode_prefix(text, self.src_dict, whole_config(self.cfg))
         # A prefix, one token of the text, and the end of the sentence.
         if len(prefix) + 2 > self.cfg.max_source_positions:
             raise ConfigError(
-                f"--source-prefix {text!r} has {len(prefix)} tokens, which with a text do not fit "
-                f"in --max-source-positions {self.cfg.max_source_positions}; give a shorter one"
+                f"--source-prefix {text!r} has {len(prefix)} tokens, which leaves no room for a "
+                f"text in --max-source-positions {self.cfg.max_source_positions}; shorten it"
             )
         self.prefix = prefix
         if prefix:
             logger.info("every source begins with %s", " ".join(prefix))
 
     def _save_input(self) -> None:
-        """Put into the task's state, which checkpoints hold, what the model reads."""
+        """Save prefix and truncation in the task's state, which checkpoints contain."""
         self.state.merge_state_dict(
             {
                 STATE: {
@@ -147,11 +239,12 @@ class SummarizationTask(TranslationTask):
         )
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over what the model of a checkpoint was trained to read.
+        """Use the prefix and truncation of a checkpoint's training.
 
-        A prefix that was given counts, with a warning where it is another.
+        A given prefix has priority, with a warning if it differs.
 
-        Raises ConfigError if two models of an ensemble were trained with different prefixes.
+        Raises:
+            ConfigError: the models of an ensemble were trained with different prefixes.
         """
         before, saved = self.state.state_dict.get(STATE), state_dict.get(STATE)
         super().load_state_dict(state_dict)
@@ -170,13 +263,13 @@ class SummarizationTask(TranslationTask):
             logger.warning("--source-prefix %r, but the model was trained with %r", given, text)
         if saved["truncate_source"] and not self.truncate_source:
             self.truncate_source = True
-            logger.info("long sources are cut, as in training")
+            logger.info("long sources are truncated, as in training")
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> torch.nn.Module:
-        """Build the model, whose positions limit the texts as well."""
-        model = super().build_model(cfg, from_checkpoint)
+        """Build the model, whose positions also limit the texts."""
+        model: Any = super().build_model(cfg, from_checkpoint)
         if not self.training:
-            self._read_all_that_is_read_by(model)
+            self._use_length_limit_of(model)
         self.limits = utils.resolve_max_positions(self.limits, model.max_positions())
         if self.prefix is None:
             self._encode_given_prefix()
@@ -184,14 +277,14 @@ class SummarizationTask(TranslationTask):
             self.evaluation = RougeEvaluation(self, model)
         return model
 
-    def _read_all_that_is_read_by(self, model: torch.nn.Module) -> None:
+    def _use_length_limit_of(self, model: Any) -> None:
         """Raise the default length of sources, 1024, to that of a model for longer ones."""
         default = SummarizationConfig.__dataclass_fields__["max_source_positions"].default
         longest = model.max_positions()[0]
         if self.cfg.max_source_positions == default < longest:
             self.cfg.max_source_positions = longest
             self.limits = self.max_positions()
-            logger.info("sources of up to %d tokens are read, as in training", longest)
+            logger.info("sources may have up to %d tokens, as in training", longest)
 
     def build_criterion(self, cfg: Any, *args: Any, **kwargs: Any) -> torch.nn.Module:
         """Build the criterion: from here on the model reads summaries."""
@@ -201,7 +294,7 @@ class SummarizationTask(TranslationTask):
     def load_dataset(
         self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any
     ) -> None:
-        """Load a split; the log says how many of its texts are cut or too long."""
+        """Load a split, and log how many of its texts are truncated or too long."""
         cfg = self.cfg
         folders = utils.split_paths(cfg.data)
         if split != cfg.train_subset:
@@ -230,39 +323,39 @@ class SummarizationTask(TranslationTask):
         )  # fmt: skip
 
     def _frame_source(self, source: Any, split: str | None = None) -> FramedDataset:
-        """Put the prefix before texts and cut them, if they are to be cut."""
+        """Put the prefix before texts and truncate them, if so configured."""
         limit = self.limits[0] if self.truncate_source else None
         ids = [self.src_dict.index(symbol) for symbol in self.prefix or []]
         if split is not None:
-            self._tell(split, "sources", source.sizes + len(ids), 0, self.truncate_source)
+            self._log_long_texts(split, "sources", source.sizes + len(ids), 0, self.truncate_source)
         return FramedDataset(source, self.src_dict.eos(), ids, limit)
 
     def _frame_target(self, target: Any, split: str) -> tuple[Any, Any]:
-        """Cut summaries that a model reads, if they are to be cut; return them and their sizes.
+        """Return summaries, truncated if so configured and the model reads them, and their sizes.
 
-        Those that are only compared with stay whole, however long.
+        Mere references stay whole, however long.
         """
         if not self.reads_target:
             return target, target.sizes.clip(max=self.limits[1])
-        self._tell(split, "summaries", target.sizes, 1, self.cfg.truncate_target)
+        self._log_long_texts(split, "summaries", target.sizes, 1, self.cfg.truncate_target)
         if self.cfg.truncate_target:
             target = FramedDataset(target, self.tgt_dict.eos(), limit=self.limits[1])
         return target, target.sizes
 
-    def _tell(self, split: str, texts: str, sizes: Any, side: int, cut: bool) -> None:
-        """Log how many texts of a split are longer than the model reads."""
+    def _log_long_texts(self, split: str, texts: str, sizes: Any, side: int, cut: bool) -> None:
+        """Log how many texts of a split exceed the model's limit."""
         limit, flag = self.limits[side], ("--truncate-source", "--truncate-target")[side]
         long = int((sizes > limit).sum())
         what = f"{split}: {long:,} of {len(sizes):,} {texts} are longer than {limit} tokens"
         if long and cut:
-            logger.info("%s and are cut", what)
+            logger.info("%s and are truncated", what)
         elif long:
-            logger.warning("%s and cannot be read; %s would cut them", what, flag)
+            logger.warning("%s and cannot be read; %s would truncate them", what, flag)
 
     def build_dataset_for_inference(
         self, src_tokens: list[Tensor], src_lengths: list[int], constraints: Any = None
     ) -> SummarizationDataset:
-        """Put the prefix before what a user typed, and cut it as in training."""
+        """Put the prefix before texts of fairseq-interactive, and truncate them as in training."""
         source = self._frame_source(ListDataset(src_tokens, src_lengths))
         return SummarizationDataset(
             source, source.sizes, self.src_dict, tgt_dict=self.tgt_dict,
@@ -282,7 +375,7 @@ class SummarizationTask(TranslationTask):
     def reduce_metrics(
         self, logging_outputs: list[dict[str, Any]], criterion: torch.nn.Module
     ) -> None:
-        """Log the figures of batches, summed over processes."""
+        """Log the metrics of batches, summed over processes."""
         super().reduce_metrics(logging_outputs, criterion)
         log_rouge(logging_outputs)
 

@@ -1,11 +1,11 @@
-"""The flags of ``--task summarization``, and which of them do not go together."""
+"""The flags of ``--task summarization``, and the checks for conflicts among them."""
 
 import difflib
 import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, Optional
 
 from fairseq import utils
 from fairseq.data import data_utils
@@ -21,20 +21,20 @@ from fairseq_recur.scoring.sentences import SEPARATOR
 
 @dataclass
 class SummarizationConfig(TranslationConfig):
-    """Those of fairseq's task ``translation``, and these."""
+    """The flags of fairseq's task ``translation``, and those for summaries."""
 
-    source_prefix: str | None = field(
+    source_prefix: Optional[str] = field(  # noqa: UP045
         default=None,
         metadata={
-            "help": "text put before every source, such as 'summarize: '; encoded with --tokenizer "
-            "and --bpe where they are given. Generation takes it over from the checkpoint"
+            "help": "text before every source, such as 'summarize: '; encoded with --tokenizer "
+            "and --bpe if given. Generation takes it from the checkpoint"
         },
     )
     truncate_target: bool = field(
         default=False,
         metadata={
-            "help": "cut the summaries that are trained on to max-target-positions; those that "
-            "ROUGE compares with stay whole"
+            "help": "truncate summaries for training to max-target-positions; ROUGE compares with "
+            "whole ones"
         },
     )
     eval_rouge: bool = field(
@@ -47,7 +47,7 @@ class SummarizationConfig(TranslationConfig):
             '\'{"beam": 4, "lenpen": 2, "min_len": 55, "max_len_b": 140}\''
         },
     )
-    eval_rouge_remove_bpe: str | None = field(
+    eval_rouge_remove_bpe: Optional[str] = field(  # noqa: UP045
         default=None,
         metadata={
             "help": "remove BPE before computing ROUGE: '@@ ', sentencepiece, ...",
@@ -57,8 +57,8 @@ class SummarizationConfig(TranslationConfig):
     eval_rouge_detok: str = field(
         default="space",
         metadata={
-            "help": "detokenizer for --eval-rouge, e.g. moses; space for none, or for that of "
-            "--tokenizer where it is given"
+            "help": "detokenizer for --eval-rouge, e.g. moses; space for none, or for the one of "
+            "--tokenizer if given"
         },
     )
     eval_rouge_detok_args: str = field(
@@ -66,27 +66,27 @@ class SummarizationConfig(TranslationConfig):
     )
     eval_rouge_separator: str = field(
         default=SEPARATOR,
-        metadata={"help": "what stands between sentences, see --rouge-separator of generate"},
+        metadata={"help": "mark between sentences, like --rouge-separator of generate"},
     )
     eval_rouge_print_samples: bool = field(
-        default=False, metadata={"help": "log a summary and its reference in each batch"}
+        default=False, metadata={"help": "log one summary and its reference per batch"}
     )
 
 
 def whole_config(cfg: Any) -> DictConfig | None:
-    """Return the command's configuration, of which a task's is a part; None if it is alone."""
+    """Return the command's configuration, which contains the task's, or None without one."""
     whole = cfg._get_parent() if isinstance(cfg, DictConfig) else None
     return whole if isinstance(whole, DictConfig) else None
 
 
-def chosen(whole: DictConfig | None, group: str) -> DictConfig | None:
+def component(whole: DictConfig | None, group: str) -> DictConfig | None:
     """Return the options of what ``--bpe`` or ``--tokenizer`` (the group) chooses, or None."""
     options = None if whole is None else whole.get(group)
     return options if options is not None and options.get("_name") else None
 
 
 def read_json(flag: str, text: str | None) -> dict[str, Any]:
-    """Read the options in a flag; raises ValueError if it is no JSON object."""
+    """Read the options in a flag; raise ValueError unless it is a JSON object."""
     try:
         options = json.loads(text or "{}")
     except (ValueError, RecursionError) as error:
@@ -99,7 +99,7 @@ def read_json(flag: str, text: str | None) -> dict[str, Any]:
 
 
 def training_problems(cfg: SummarizationConfig) -> list[str]:
-    """Return what is wrong with the options of a training, apart from the source prefix."""
+    """Return the problems of the options of a training, except for the source prefix."""
     whole = whole_config(cfg)
     found = []
     if cfg.load_alignments:
@@ -115,7 +115,7 @@ def training_problems(cfg: SummarizationConfig) -> list[str]:
 
 
 def _checkpoint_metric_problems(cfg: SummarizationConfig, whole: DictConfig) -> Iterator[str]:
-    """Is the best checkpoint chosen by a ROUGE that is computed, and is more better?"""
+    """Check that the best checkpoint is chosen by a ROUGE that is computed and maximized."""
     metric = whole.checkpoint.best_checkpoint_metric
     if not metric.lower().startswith("rouge"):
         return
@@ -126,12 +126,12 @@ def _checkpoint_metric_problems(cfg: SummarizationConfig, whole: DictConfig) -> 
     if not whole.checkpoint.maximize_best_checkpoint_metric:
         yield (
             f"--best-checkpoint-metric {metric} needs --maximize-best-checkpoint-metric, "
-            "without which the checkpoint with the lowest is kept"
+            "without which the checkpoint with the lowest value is kept"
         )
 
 
 def _generation_problems(cfg: SummarizationConfig) -> Iterator[str]:
-    """Does --eval-rouge-args say what fairseq can do?"""
+    """Check --eval-rouge-args against fairseq's generation options."""
     try:
         options = read_json("--eval-rouge-args", cfg.eval_rouge_args)
     except ValueError as error:
@@ -140,21 +140,21 @@ def _generation_problems(cfg: SummarizationConfig) -> Iterator[str]:
     known = [option.name for option in fields(GenerationConfig) if option.name != "_name"]
     for name in options.keys() - set(known):
         close = difflib.get_close_matches(name, known, n=1)
-        some = "choose one of fairseq-generate's, with _ for -"
+        some = "give an option of fairseq-generate, with _ instead of -"
         hint = f"did you mean {close[0]}?" if close else some
-        yield f"--eval-rouge-args: there is no generation option {name!r}; {hint}"
+        yield f"--eval-rouge-args: no generation option {name!r}; {hint}"
     shortest, longest = options.get("min_len", 1), options.get("max_len_b", 200)
     if not options.get("max_len_a") and shortest > longest:
-        yield f"--eval-rouge-args: min_len {shortest} is more than max_len_b {longest}; give less"
+        yield f"--eval-rouge-args: min_len {shortest} is more than max_len_b {longest}; lower it"
     if shortest > cfg.max_target_positions - 1:
         yield (
             f"--eval-rouge-args: min_len {shortest} and the end of the sentence do not fit in "
-            f"--max-target-positions {cfg.max_target_positions}; give less"
+            f"--max-target-positions {cfg.max_target_positions}; lower min_len"
         )
 
 
 def _decoding_problems(cfg: SummarizationConfig, whole: DictConfig | None) -> Iterator[str]:
-    """Are summaries turned into text once, and by what is there?"""
+    """Check that summaries are detokenized exactly once, by a known detokenizer."""
     try:
         read_json("--eval-rouge-detok-args", cfg.eval_rouge_detok_args)
     except ValueError as error:
@@ -164,17 +164,18 @@ def _decoding_problems(cfg: SummarizationConfig, whole: DictConfig | None) -> It
             f"--eval-rouge-detok {cfg.eval_rouge_detok}: expected one of "
             f"{', '.join(sorted(TOKENIZER_REGISTRY))}"
         )
-    elif cfg.eval_rouge_detok != "space" and chosen(whole, "tokenizer"):
+    elif cfg.eval_rouge_detok != "space" and component(whole, "tokenizer"):
         yield "--tokenizer and --eval-rouge-detok: both would detokenize; give one"
-    if cfg.eval_rouge_remove_bpe and chosen(whole, "bpe"):
+    if cfg.eval_rouge_remove_bpe and component(whole, "bpe"):
         yield "--bpe and --eval-rouge-remove-bpe: both would join subwords; give one"
 
 
 def _validation_problems(cfg: SummarizationConfig, whole: DictConfig) -> Iterator[str]:
-    """Is there a validation, with summaries to compare with?"""
+    """Check that there is a validation, with reference summaries."""
     if whole.dataset.disable_validation:
         yield (
-            "--eval-rouge needs the validation that --disable-validation leaves out; leave one out"
+            "--eval-rouge needs the validation that --disable-validation switches off; "
+            "leave out one of them"
         )
         return
     folder = utils.split_paths(cfg.data)[0]

@@ -12,9 +12,11 @@ from fairseq.data.encoders.gpt2_bpe_utils import get_encoder
 from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE, SentencepieceConfig
 
 from fairseq_recur.cli.average import load
+from fairseq_recur.conversion import bart, huggingface, t5
+from fairseq_recur.conversion.settings import Settings, flags
 from tests.conftest import TRAIN
 from tests.huggingface import (
-    T5_KINDS,
+    KINDS,
     TEXT,
     change_config,
     convert,
@@ -26,51 +28,45 @@ from tests.huggingface import (
 from tests.running import USER_DIR, generate, hypotheses, saved_weights, update_losses
 
 Cli = Callable[..., str]
-KINDS = [*T5_KINDS, "bart"]
+Folders = Callable[[str], Path]
+LINES = [*TEXT, "unseen: Ωmega and 42!"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_there_and_back_is_the_same(
-    folders: Callable[[str], Path], kind: str, tmp_path: Path
-) -> None:
-    """Every weight to the last bit, under its name; the settings and the tokenizer too."""
-    folder = folders(kind)
-    convert(converted(folder) / "model.pt", tmp_path / "back", "--like", folder)
-    before, after = state_of(folder), state_of(tmp_path / "back")
+def test_there_and_back_is_the_same(folders: Folders, kind: str, tmp_path: Path) -> None:
+    """Every weight to the last bit, under its name; the settings and the tokenizer too.
+
+    Without --like the library reads the result, with T5's words in T5's order.
+    """
+    folder, model = folders(kind), converted(folders(kind)) / "model.pt"
+    back = tmp_path / "back"
+    convert(model, back, "--like", folder)
+    before, after = state_of(folder), state_of(back)
     assert before.keys() - {"final_logits_bias"} == after.keys() - {"final_logits_bias"}
     for name, weight in before.items():
         assert torch.equal(weight, after[name]) and weight.dtype == after[name].dtype, name
-    settings = [json.loads((f / "config.json").read_text()) for f in (folder, tmp_path / "back")]
+    settings = [json.loads((f / "config.json").read_text()) for f in (folder, back)]
     assert settings[0].keys() <= settings[1].keys()
     different = {k for k in settings[0] if settings[0][k] != settings[1][k]}
     assert different <= {"tie_word_embeddings"}
     for name in ("spiece.model", "vocab.json", "merges.txt", "tokenizer_config.json"):
         if (folder / name).exists():
-            assert (folder / name).read_bytes() == (tmp_path / "back" / name).read_bytes()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_comes_back_is_read_by_the_library(
-    folders: Callable[[str], Path], kind: str, tmp_path: Path
-) -> None:
-    """Without the folder it came from, T5's words are in the order that T5 has them in."""
-    folder = folders(kind)
-    convert(converted(folder) / "model.pt", tmp_path / "back")
+            assert (folder / name).read_bytes() == (back / name).read_bytes()
+    convert(model, tmp_path / "alone")
     library = transformers().AutoModelForSeq2SeqLM
-    source = torch.tensor([[5, 6, 7, 8, 1 if kind != "bart" else 2]])
-    target = torch.tensor([[0 if kind != "bart" else 2, 9, 10]])
+    eos, start = (2, 2) if kind == "bart" else (1, 0)
+    source, target = torch.tensor([[5, 6, 7, 8, eos]]), torch.tensor([[start, 9, 10]])
     logits = [
         library.from_pretrained(path).eval()(input_ids=source, decoder_input_ids=target).logits
-        for path in (folder, tmp_path / "back")
+        for path in (folder, tmp_path / "alone")
     ]
     torch.testing.assert_close(logits[0], logits[1], rtol=0, atol=1e-6)
 
 
-def test_half_precision_stays_half(folders: Callable[[str], Path], tmp_path: Path) -> None:
+def test_half_precision_stays_half(folders: Folders, tmp_path: Path) -> None:
     from safetensors.torch import save_file
 
-    folder = tmp_path / "half"
-    shutil.copytree(folders("v1.0"), folder)
+    folder = shutil.copytree(folders("v1.0"), tmp_path / "half")
     half = {name: weight.bfloat16() for name, weight in state_of(folder).items()}
     save_file(half, folder / "model.safetensors")
     convert(folder, tmp_path / "fairseq")
@@ -99,7 +95,7 @@ def test_words_without_a_row_to_spare(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["shards", "bin", "bin shards"])
-def test_other_files_of_weights(folders: Callable[[str], Path], form: str, tmp_path: Path) -> None:
+def test_other_files_of_weights(folders: Folders, form: str, tmp_path: Path) -> None:
     from safetensors.torch import save_file
 
     folder = tmp_path / "other"
@@ -125,7 +121,7 @@ def test_other_files_of_weights(folders: Callable[[str], Path], form: str, tmp_p
         (folder / name.replace(".", "-1.")).unlink()
 
 
-def test_older_bart_files(folders: Callable[[str], Path], tmp_path: Path) -> None:
+def test_older_bart_files(folders: Folders, tmp_path: Path) -> None:
     """Names without "model.", versions, no row for the mask that the tokenizer has."""
     from safetensors.torch import save_file
 
@@ -147,51 +143,48 @@ def test_older_bart_files(folders: Callable[[str], Path], tmp_path: Path) -> Non
     assert "<mask>" not in (tmp_path / "fairseq" / "dict.source.txt").read_text()
 
 
-def test_text_becomes_the_same_rows_with_t5(folders: Callable[[str], Path]) -> None:
-    """fairseq's SentencePiece and dictionary, against the tokenizer the folder came with."""
+def test_text_becomes_the_same_rows(folders: Folders) -> None:
+    """fairseq's subwords and dictionary, against the tokenizers that the folders came with."""
     folder = folders("v1.0")
-    target = converted(folder)
-    words = Dictionary.load(str(target / "dict.source.txt"))
-    encoder = SentencepieceBPE(
-        SentencepieceConfig(sentencepiece_model=str(target / "spiece.model"))
-    )
+    words, encode, target = encoder_of(folder)
     tokenizer = transformers().T5Tokenizer.from_pretrained(folder, extra_ids=10, legacy=False)
-    rows = t5_rows(folder)
-    for line in [*TEXT, "unseen: Ωmega and 42!"]:
-        ours = words.encode_line(encoder.encode(line), add_if_not_exist=False).tolist()
+    rows = t5.vocabulary(folder, Settings(huggingface.read_json(folder / "config.json"))).rows
+    for line in LINES:
+        ours = words.encode_line(encode(line), add_if_not_exist=False).tolist()
         assert [rows[i] for i in ours] == tokenizer(line).input_ids
         assert ours[-1] == words.eos() and len(ours) > 5
     assert (target / "dict.source.txt").read_text() == (target / "dict.target.txt").read_text()
     assert words.index("<extra_id_0>") != words.unk() and words.index("<extra_id_9>") != words.unk()
 
-
-def t5_rows(folder: Path) -> list[int]:
-    from fairseq_recur.conversion import t5
-    from fairseq_recur.conversion.huggingface import read_json
-
-    return t5.vocabulary(folder, read_json(folder / "config.json")).rows
-
-
-def test_text_becomes_the_same_rows_with_bart(folders: Callable[[str], Path]) -> None:
     folder = folders("bart")
-    target = converted(folder)
-    words = Dictionary.load(str(target / "dict.source.txt"))
-    encoder = get_encoder(str(target / "encoder.json"), str(target / "vocab.bpe"))
-    merges = folder / "merges.txt"
+    words, encode, target = encoder_of(folder)
     tokenizer = transformers().BartTokenizer(
         vocab=json.loads((folder / "vocab.json").read_text()),
-        merges=[tuple(line.split()) for line in merges.read_text().split("\n")[1:-1]],
+        merges=[
+            tuple(line.split()) for line in (folder / "merges.txt").read_text().split("\n")[1:-1]
+        ],
     )
-    for line in [*TEXT, "unseen: Ωmega and 42!"]:
-        text = " ".join(map(str, encoder.encode(line)))
-        ours = words.encode_line(text, add_if_not_exist=False).tolist()
+    decode = get_encoder(str(target / "encoder.json"), str(target / "vocab.bpe")).decode
+    for line in LINES:
+        ours = words.encode_line(encode(line), add_if_not_exist=False).tolist()
         assert [0, *ours] == tokenizer(line).input_ids
-        assert encoder.decode([int(word) for word in text.split()]) == line
+        assert decode([int(word) for word in encode(line).split()]) == line
     assert words[len(words) - 1] == "<mask>"
     assert words[4] == str(json.loads((target / "encoder.json").read_text())["!"])
 
 
-def test_rows_from_a_tokenizer_json(folders: Callable[[str], Path], tmp_path: Path) -> None:
+def encoder_of(folder: Path) -> tuple[Dictionary, Callable[[str], str], Path]:
+    """The dictionary and subwords that a folder was converted to, and where they are."""
+    target = converted(folder)
+    words = Dictionary.load(str(target / "dict.source.txt"))
+    if (target / "encoder.json").exists():
+        encoder = get_encoder(str(target / "encoder.json"), str(target / "vocab.bpe"))
+        return words, lambda line: " ".join(map(str, encoder.encode(line))), target
+    settings = SentencepieceConfig(sentencepiece_model=str(target / "spiece.model"))
+    return words, SentencepieceBPE(settings).encode, target
+
+
+def test_rows_from_a_tokenizer_json(folders: Folders, tmp_path: Path) -> None:
     """What the library writes today, instead of spiece.model and of vocab.json and merges.txt."""
     for kind, name in (("v1.0", "T5Tokenizer"), ("bart", "BartTokenizer")):
         folder = tmp_path / kind
@@ -222,42 +215,32 @@ def prepare(cli: Cli, folder: Path, data: Path, bpe: Callable[[str], str]) -> No
 
 
 @pytest.mark.parametrize("kind", ["v1.0", "v1.1", "bart"])
-def test_training_and_generation(
-    folders: Callable[[str], Path], kind: str, cli: Cli, tmp_path: Path
-) -> None:
-    """Generate with the checkpoint, restore it, fine-tune it with parts, convert back."""
+def test_training_and_generation(folders: Folders, kind: str, cli: Cli, tmp_path: Path) -> None:
+    """Generate with the checkpoint, fine-tune it, convert it back.
+
+    One T5 and the BART are restored as well; the other T5 starts a model with parts.
+    """
     folder = folders(kind)
-    target = converted(folder)
-    if kind == "bart":
-        encoder = get_encoder(str(target / "encoder.json"), str(target / "vocab.bpe"))
-        prepare(cli, target, tmp_path, lambda line: " ".join(map(str, encoder.encode(line))))
-    else:
-        settings = SentencepieceConfig(sentencepiece_model=str(target / "spiece.model"))
-        prepare(cli, target, tmp_path, SentencepieceBPE(settings).encode)
+    _, encode, target = encoder_of(folder)
+    prepare(cli, target, tmp_path, encode)
     data, model = tmp_path / "bin", target / "model.pt"
     assert sorted(hypotheses(generate(data, model))) == list(range(16))
-    arguments = model_flags(model, kind)
-    common = [data, "--user-dir", USER_DIR, *arguments, *TRAIN, "--max-update", 2]
-    cli("train", *common, "--restore-file", model, "--save-dir", tmp_path / "restored")
-    log = cli("train", *common, "--finetune-from-model", model, "--save-dir", tmp_path / "tuned")
+    module, config = bart if kind == "bart" else t5, huggingface.read_json(folder / "config.json")
+    options = flags(module.model_options(Settings(config)))
+    common = [data, "--user-dir", USER_DIR, "--arch", module.ARCH, *options, *TRAIN]
+    common += ["--max-update", 2, "--disable-validation"]
+    log = cli(
+        "train", *common, "--finetune-from-model", model, "--no-epoch-checkpoints",
+        "--save-dir", tmp_path / "tuned",
+    )  # fmt: skip
     assert list(update_losses(log)) == [1, 2] and "initialised fresh" not in log
     convert(tmp_path / "tuned" / "checkpoint_last.pt", tmp_path / "back", "--like", folder)
-    moved = state_of(tmp_path / "back")
-    before = state_of(folder)
+    moved, before = state_of(tmp_path / "back"), state_of(folder)
     assert any(not torch.equal(moved[name], before[name]) for name in before)
-    if kind != "bart":
-        parts = ["--encoder-self-attention", "rsa"]
-        log = cli(
-            "train", *common, *parts, "--finetune-from-model", model, "--save-dir",
-            tmp_path / "parts",
-        )  # fmt: skip
+    common += ["--no-save", "--save-dir", tmp_path / "other"]
+    if kind == "v1.1":
+        parts = ["--encoder-self-attention", "rsa", "--finetune-from-model", model]
+        log = cli("train", *common, *parts)
         assert "initialised fresh" in log and "encoder.layers.0.self_attn.mixture" in log
-
-
-def model_flags(model: Path, kind: str) -> list[str]:
-    """The flags of fairseq-train for a converted model, from the settings in its file."""
-    from fairseq_recur.conversion import bart, huggingface, t5
-
-    folder = model.parent.with_name(model.parent.name.removesuffix("-fairseq"))
-    config = huggingface.read_json(folder / "config.json")
-    return (bart if kind == "bart" else t5).arguments(config)
+    else:
+        cli("train", *common, "--restore-file", model)

@@ -1,10 +1,11 @@
-"""Converted models compute what they computed: logits, step by step, and beam search.
+"""Converted models compute the same as before: logits, single steps and beam search.
 
 Every model here was made by Hugging Face's library with random weights, saved, converted by
 ``fairseq-recur convert``, and loaded by fairseq.
 """
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,12 +15,11 @@ from fairseq.checkpoint_utils import load_model_ensemble_and_task
 from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor, nn
 
-from fairseq_recur.cli import main
 from fairseq_recur.conversion import bart, huggingface, t5
-from tests.huggingface import T5_KINDS, save_bart, save_t5
+from fairseq_recur.conversion.settings import Settings
+from tests.huggingface import KINDS, converted, transformers
 
 PAD, EOS = 1, 2
-KINDS = [*T5_KINDS, "bart"]
 BEAM = 4
 
 
@@ -34,31 +34,28 @@ class Pair(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def pairs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pair]:
-    """A converted model of each kind, made when it is first asked for."""
-    made: dict[str, Pair] = {}
+def pairs(folders: Callable[[str], Path]) -> Callable[[str], Pair]:
+    """A converted model of each kind, loaded when it is first asked for."""
 
-    def make(kind: str) -> Pair:
-        if kind not in made:
-            torch.manual_seed(3)
-            folder = tmp_path_factory.mktemp("models") / kind
-            theirs = save_bart(folder) if kind == "bart" else save_t5(folder, kind)
-            made[kind] = convert(folder, theirs, bart if kind == "bart" else t5)
-        return made[kind]
+    @cache
+    def load(kind: str) -> Pair:
+        module = bart if kind == "bart" else t5
+        folder = folders(kind)
+        target = converted(folder)
+        models, _, task = load_model_ensemble_and_task(
+            [str(target / "model.pt")], arg_overrides={"data": str(target)}
+        )
+        config = Settings(huggingface.read_json(folder / "config.json"))
+        rows = module.vocabulary(folder, config).rows
+        theirs = transformers().AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+        return Pair(theirs, models[0].eval(), task, rows, rows[EOS if module is bart else PAD])
 
-    return make
+    def seeded(kind: str) -> Pair:
+        pair = load(kind)
+        torch.manual_seed(3)  # the same sentences, whichever test makes the model
+        return pair
 
-
-def convert(folder: Path, theirs: nn.Module, module: Any) -> Pair:
-    """Convert a folder and load the result as fairseq does."""
-    target = folder.with_name(folder.name + "-fairseq")
-    assert main(["convert", "--input", str(folder), "--output", str(target)]) == 0
-    models, _, task = load_model_ensemble_and_task(
-        [str(target / "model.pt")], arg_overrides={"data": str(target)}
-    )
-    config = huggingface.read_json(folder / "config.json")
-    rows = module.vocabulary(folder, config).rows
-    return Pair(theirs, models[0].eval(), task, rows, rows[EOS if module is bart else PAD])
+    return seeded
 
 
 def sources(words: int, side: str = "left") -> Tensor:
@@ -89,7 +86,7 @@ def prefixes(pair: Pair, target: Tensor) -> Tensor:
     return torch.cat([start, torch.tensor(pair.rows)[target]], dim=1)
 
 
-def ours_to_theirs(pair: Pair, logits: Tensor, theirs: Tensor) -> Tensor:
+def in_our_order(pair: Pair, logits: Tensor, theirs: Tensor) -> Tensor:
     """Their logits in fairseq's order, asserted to be of the same words."""
     assert logits.size(-1) == len(pair.rows) == theirs.size(-1)
     return theirs[..., pair.rows]
@@ -112,14 +109,14 @@ def test_logits_are_equal(pairs: Callable[[str], Pair], kind: str, side: str) ->
             decoder_input_ids=prefixes(pair, target),
             decoder_attention_mask=real.long(),
         ).logits
-    expected = ours_to_theirs(pair, ours, theirs)
+    expected = in_our_order(pair, ours, theirs)
     assert expected.std() > 0.3
     torch.testing.assert_close(ours[real], expected[real], rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_steps_are_equal(pairs: Callable[[str], Pair], kind: str) -> None:
-    """Both decode a word at a time with what they keep of the earlier ones."""
+    """Both decode one word at a time, with a cache of the earlier ones."""
     pair = pairs(kind)
     source = sources(len(pair.rows))
     target = torch.randint(4, len(pair.rows), (3, 14))
@@ -136,7 +133,7 @@ def test_steps_are_equal(pairs: Callable[[str], Pair], kind: str) -> None:
                 decoder_input_ids=ids, past_key_values=past, use_cache=True,
             )  # fmt: skip
             past = out.past_key_values
-            expected = ours_to_theirs(pair, ours, out.logits)
+            expected = in_our_order(pair, ours, out.logits)
             torch.testing.assert_close(ours[:, -1], expected[:, -1], rtol=0, atol=1e-5)
 
 

@@ -1,7 +1,10 @@
-"""What ``fairseq-recur convert`` refuses: one message, and nothing written."""
+"""What ``fairseq-recur convert`` refuses: one message, nothing written, no code run."""
 
+import json
 import os
 import shutil
+import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,62 +13,82 @@ import pytest
 import torch
 
 from fairseq_recur.cli.average import load
+from fairseq_recur.conversion.vocabulary import t5_vocabulary
+from fairseq_recur.errors import ConfigError
 from tests.conftest import TRAIN
-from tests.huggingface import change_config, convert, converted, refused, save_t5
+from tests.huggingface import change_config, convert, converted, refused, save_t5, state_of
 from tests.running import USER_DIR
 
 Cli = Callable[..., str]
+Folders = Callable[[str], Path]
+Capture = pytest.CaptureFixture[str]
+LARGE = 10**9
 
 
-def test_parts_that_the_format_lacks_are_named(
-    cli: Cli, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.fixture
+def copied(folders: Folders, tmp_path: Path) -> Callable[[str], Path]:
+    """A copy of a model's folder that a test may change."""
+    return lambda kind: shutil.copytree(folders(kind), tmp_path / "model")
+
+
+def test_other_models_of_fairseq_are_refused(
+    cli: Cli, corpus: Path, tmp_path: Path, capsys: Capture
 ) -> None:
+    """Parts that the format lacks are named; a stock transformer is not a BART."""
     sizes = "--encoder-embed-dim 16 --encoder-ffn-embed-dim 24 --encoder-layers 1".split()
+    common = [corpus / "bin", "--user-dir", USER_DIR, *sizes, *TRAIN, "--max-update", 1]
+    common += "--disable-validation --no-epoch-checkpoints --save-dir".split()
     cli(
-        "train", corpus / "bin", "--user-dir", USER_DIR, "--arch", "t5_small", *sizes,
-        "--decoder-layers", 1, "--encoder-attention-heads", 2, "--decoder-attention-heads", 2,
-        "--decoder-self-attention", "rsa", "--recurrence", "biarn", *TRAIN, "--max-update", 1,
-        "--save-dir", tmp_path,
+        "train", *common, tmp_path, "--arch", "t5_small", "--decoder-layers", 1,
+        "--encoder-attention-heads", 2, "--decoder-attention-heads", 2,
+        "--decoder-self-attention", "rsa", "--recurrence", "biarn",
     )  # fmt: skip
     message = refused(capsys, tmp_path / "checkpoint_last.pt", tmp_path / "back")
     assert "--decoder-self-attention rsa, --recurrence biarn" in message
     state = load(tmp_path / "checkpoint_last.pt")
-    state["cfg"]["model"]["recurrence"] = "none"
-    state["cfg"]["model"]["decoder_self_attention"] = "dot"
-    torch.save(state, tmp_path / "claims.pt")
-    message = refused(capsys, tmp_path / "claims.pt", tmp_path / "back")
-    assert "no place for decoder.layers.0" in message
-
-
-def test_a_stock_transformer_is_no_bart(
-    cli: Cli, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    sizes = "--encoder-embed-dim 16 --encoder-ffn-embed-dim 24 --encoder-layers 1".split()
-    cli(
-        "train", corpus / "bin", "--user-dir", USER_DIR, "--arch", "transformer", *sizes, *TRAIN,
-        "--max-update", 1, "--save-dir", tmp_path,
-    )  # fmt: skip
-    message = refused(capsys, tmp_path / "checkpoint_last.pt", tmp_path / "back")
+    plain = {"recurrence": "none", "decoder_self_attention": "dot"}
+    for changes, said in (
+        (plain, "no place for decoder.layers.0"),
+        ({**plain, "encoder_layers": LARGE}, "expected a whole number from 1 to"),
+        ({**plain, "encoder_layers": 2**20}, "asks for 1048577 layers, but it has only"),
+        (
+            {"encoder_layers": 1, "encoder_embed_dim": "16"},
+            "encoder_embed_dim is '16', expected a whole",
+        ),
+    ):
+        state["cfg"]["model"].update(changes)
+        torch.save(state, tmp_path / "claims.pt")
+        assert said in refused(capsys, tmp_path / "claims.pt", tmp_path / "back")
+    cli("train", *common, tmp_path / "stock", "--arch", "transformer")
+    message = refused(capsys, tmp_path / "stock" / "checkpoint_last.pt", tmp_path / "back")
     assert "encoder_learned_pos" in message and "layernorm_embedding" in message
 
 
 UNSUPPORTED: dict[str, Any] = {
-    "kind": ("v1.0", {"model_type": "longt5"}, ["model_type longt5", "t5, mt5, bart"]),
+    "kind": ("v1.0", {"model_type": "longt5"}, ["model_type is 'longt5'", "t5, mt5, bart"]),
+    "no kind": ("v1.0", {"model_type": ["t5"]}, ["model_type is ['t5']"]),
     "activation": ("v1.0", {"feed_forward_proj": "gated-silu"}, ["'gated-silu'", "relu"]),
     "epsilon": ("v1.0", {"layer_norm_epsilon": 1e-5}, ["layer_norm_epsilon is 1e-05"]),
     "start": ("v1.0", {"decoder_start_token_id": 5}, ["decoder_start_token_id is 5"]),
     "width": ("v1.0", {"d_model": 32}, ["the weights do not fit", "asks for"]),
     "layers": ("v1.0", {"num_layers": 3, "num_decoder_layers": 2}, ["lacks the weight"]),
     "fewer layers": ("v1.0", {"num_layers": 1, "num_decoder_layers": 2}, ["has no place for"]),
+    "more layers": ("v1.0", {"num_layers": 2**20}, ["1048578 layers", "tensors"]),
     "rows": ("v1.0", {"vocab_size": 69}, ["shared.weight has 68 rows"]),
-    "tokenizer": ("v1.0", {"vocab_size": 20}, ["tokenizer", "beyond the 20 rows"]),
-    "size": ("v1.0", {"num_heads": "two"}, ["num_heads is two"]),
+    "all rows": ("v1.0", {"vocab_size": 2**24}, ["shared.weight has 68 rows"]),
+    "bart rows": ("bart", {"vocab_size": 2**24}, ["shared.weight has"]),
+    "bart layers": ("bart", {"decoder_layers": 2**20}, ["1048578 layers", "tensors"]),
+    "padding": ("v1.0", {"pad_token_id": 68}, ["pad_token_id is 68, expected a whole number"]),
+    "same row": (
+        "v1.0", {"pad_token_id": 1, "decoder_start_token_id": 1}, ["rows 1, 1 and 2", "different"]
+    ),
     "scaled": ("v1.1", {"scale_decoder_outputs": True}, ["lm_head.weight differs"]),
     "bart norm": (
         "bart", {"normalize_before": True, "add_final_layer_norm": True},
         ["normalize_before is True", "add_final_layer_norm is True"],
     ),
     "bart scale": ("bart", {"scale_embedding": True}, ["scale_embedding"]),
+    "bart heads": ("bart", {"encoder_attention_heads": 3}, ["multiple of the 3 encoder_att"]),
     "bart activation": ("bart", {"activation_function": "swish"}, ["'swish'", "gelu"]),
     "bart start": ("bart", {"decoder_start_token_id": 0}, ["decoder_start_token_id is 0"]),
 }  # fmt: skip
@@ -73,15 +96,41 @@ UNSUPPORTED: dict[str, Any] = {
 
 @pytest.mark.parametrize("kind, changes, said", UNSUPPORTED.values(), ids=UNSUPPORTED.keys())
 def test_unsupported_settings_are_named(
-    folders: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    copied: Callable[[str], Path], tmp_path: Path, capsys: Capture,
     kind: str, changes: dict[str, Any], said: list[str],
 ) -> None:  # fmt: skip
-    folder = tmp_path / "model"
-    shutil.copytree(folders(kind), folder)
+    folder = copied(kind)
     change_config(folder, **changes)
     message = refused(capsys, folder, tmp_path / "out")
     for words in said:
         assert words in message
+
+
+SETTINGS = {
+    "v1.0": "vocab_size d_model d_kv d_ff num_heads num_layers num_decoder_layers pad_token_id "
+    "eos_token_id relative_attention_num_buckets relative_attention_max_distance dropout_rate "
+    "feed_forward_proj tie_word_embeddings scale_decoder_outputs",
+    "bart": "vocab_size d_model encoder_ffn_dim decoder_ffn_dim encoder_layers decoder_layers "
+    "encoder_attention_heads decoder_attention_heads max_position_embeddings dropout "
+    "attention_dropout activation_dropout activation_function",
+}
+
+
+@pytest.mark.parametrize("kind", SETTINGS)
+def test_no_setting_becomes_an_option(
+    copied: Callable[[str], Path], tmp_path: Path, capsys: Capture, kind: str
+) -> None:
+    """Not a word of a command line, of another type, or beyond its range; no code is run."""
+    folder, ran = copied(kind), tmp_path / "model" / "ran"
+    (folder / "plugin").mkdir()
+    (folder / "plugin" / "__init__.py").write_text(f"open({str(ran)!r}, 'w')")
+    original = (folder / "config.json").read_text()
+    user_dir = f"--user-dir={folder / 'plugin'}"
+    for name in SETTINGS[kind].split():
+        for value in (user_dir, "--help", "", "${oc.env:HOME}", [user_dir], {}, LARGE, -1, -0.5):
+            (folder / "config.json").write_text(json.dumps({**json.loads(original), name: value}))
+            assert f"{name} is {value!r:.60}, expected" in refused(capsys, folder, tmp_path / "out")
+    assert not ran.exists()
 
 
 def damage(folder: Path, file: str) -> None:
@@ -90,68 +139,104 @@ def damage(folder: Path, file: str) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
+def write(file: str, text: str) -> Callable[[Path], Any]:
+    return lambda folder: (folder / file).write_text(text)
+
+
+def deflate(folder: Path) -> None:
+    """Weights that are much larger than their file."""
+    (folder / "model.safetensors").unlink()
+    torch.save({"shared.weight": torch.zeros(2**16, 16)}, folder / "large.bin")
+    with (
+        zipfile.ZipFile(folder / "large.bin") as stored,
+        zipfile.ZipFile(folder / "pytorch_model.bin", "w", zipfile.ZIP_DEFLATED) as small,
+    ):
+        for entry in stored.infolist():
+            small.writestr(entry.filename, stored.read(entry))
+
+
+def repeat(folder: Path) -> None:
+    """Weights with a stride of 0."""
+    (folder / "model.safetensors").unlink()
+    torch.save({"shared.weight": torch.zeros(1).expand(LARGE, 16)}, folder / "pytorch_model.bin")
+
+
+DEEP = "[" * 100_000
 BROKEN: dict[str, Any] = {
     "no config": (lambda f: (f / "config.json").unlink(), "no config.json in"),
     "half a config": (lambda f: damage(f, "config.json"), "config.json is damaged"),
-    "list": (lambda f: (f / "config.json").write_text("[]"), "expected an object"),
+    "list": (write("config.json", "[]"), "expected an object"),
+    "nested": (write("config.json", DEEP), "config.json is damaged: RecursionError"),
     "no weights": (lambda f: (f / "model.safetensors").unlink(), "no weights in"),
     "half the weights": (lambda f: damage(f, "model.safetensors"), "cannot be read"),
+    "deflated": (deflate, "its parts are larger than the file"),
+    "repeated": (repeat, "something other than named, dense tensors"),
     "no tokenizer": (lambda f: (f / "spiece.model").unlink(), "no tokenizer in"),
     "half a tokenizer": (lambda f: damage(f, "spiece.model"), "spiece.model is damaged"),
+    "sentinels": (write("tokenizer_config.json", '{"extra_ids": "x"}'), "config.json is damaged"),
     "other tokenizer": (
-        lambda f: (f / "tokenizer.json").write_text('{"model": {"type": "WordPiece"}}'),
-        "expected a Unigram model",
+        write("tokenizer.json", '{"model": {"type": "WordPiece"}}'), "expected a Unigram model"
     ),
-}
+    "no pieces": (write("tokenizer.json", '{"model": 3}'), "tokenizer.json is damaged"),
+    "other pieces": (
+        write("tokenizer.json", '{"model": {"type": "Unigram", "unk_id": 0, "vocab": [1]}}'),
+        "tokenizer.json is damaged",
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("change, said", BROKEN.values(), ids=BROKEN.keys())
 def test_broken_folders_are_refused(
-    folders: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    copied: Callable[[str], Path], tmp_path: Path, capsys: Capture,
     change: Callable[[Path], Any], said: str,
 ) -> None:  # fmt: skip
-    folder = tmp_path / "model"
-    shutil.copytree(folders("v1.0"), folder)
+    folder = copied("v1.0")
     change(folder)
     assert said in refused(capsys, folder, tmp_path / "out")
 
 
-def test_no_code_is_run(tmp_path: Path, folders: Callable[[str], Path],
-                        capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
-    """A pickle that would write a file when it is loaded."""
+def test_a_tokenizer_of_another_model(folders: Folders) -> None:
+    with pytest.raises(ConfigError, match="tokenizer .* beyond the 20 rows"):
+        t5_vocabulary(folders("v1.0"), 20, 0, 1)
+
+
+def test_no_code_in_weights_is_run(
+    copied: Callable[[str], Path], tmp_path: Path, capsys: Capture
+) -> None:
+    """A pickle that would make a folder when it is loaded."""
 
     class Bomb:
         def __reduce__(self) -> Any:
             return os.mkdir, (str(tmp_path / "exploded"),)
 
-    folder = tmp_path / "model"
-    shutil.copytree(folders("v1.0"), folder)
+    folder = copied("v1.0")
     (folder / "model.safetensors").unlink()
     torch.save({"shared.weight": Bomb()}, folder / "pytorch_model.bin")
     assert "cannot be read" in refused(capsys, folder, tmp_path / "out")
     assert not (tmp_path / "exploded").exists()
 
 
-def test_wrong_paths_are_refused(
-    folders: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder, full = folders("v1.0"), tmp_path / "full"
+def test_wrong_paths_are_refused(folders: Folders, tmp_path: Path, capsys: Capture) -> None:
+    folder, full, larger = folders("v1.0"), tmp_path / "full", tmp_path / "larger"
     full.mkdir()
     (full / "mine").touch()
-    assert "is there already" in refused(capsys, folder, full)
-    assert "no such file or folder" in refused(capsys, tmp_path / "none", tmp_path / "out")
-    assert "--like goes with" in refused(capsys, folder, tmp_path / "out", "--like", folder)
-    model = converted(folder) / "model.pt"
-    other = folders("bart")
-    assert "is a bart" in refused(capsys, model, tmp_path / "out", "--like", other)
-    larger = tmp_path / "larger"
     save_t5(larger, "v1.0", spare=20)
-    message = refused(capsys, model, tmp_path / "out", "--like", larger)
-    assert "the checkpoint has 68 words" in message
+    huge = shutil.copytree(folder, tmp_path / "huge")
+    change_config(huge, vocab_size=2**24)
+    model, out = converted(folder) / "model.pt", tmp_path / "out"
+    for arguments, said in (
+        ((folder, full), "exists already"),
+        ((tmp_path / "none", out), "no such file or folder"),
+        ((folder, out, "--like", folder), "--like works with"),
+        ((model, out, "--like", folders("bart")), "is a bart"),
+        ((model, out, "--like", larger), "the checkpoint has 68 words"),
+        ((model, out, "--like", huge), "the checkpoint has 68 words"),
+    ):
+        assert said in refused(capsys, *arguments)
 
 
 def test_a_failure_leaves_nothing(
-    folders: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device", "model.pt")
@@ -163,13 +248,11 @@ def test_a_failure_leaves_nothing(
 
 
 def test_without_safetensors_there_is_one_message(
-    folders: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
     folder = folders("v1.0")
-    monkeypatch.setitem(__import__("sys").modules, "safetensors.torch", None)
-    monkeypatch.setitem(__import__("sys").modules, "safetensors", None)
-    message = refused(capsys, folder, tmp_path / "out")
-    assert "pip install 'fairseq-recur[convert]'" in message
-    message = refused(capsys, converted(folder) / "model.pt", tmp_path / "out")
-    assert "pip install 'fairseq-recur[convert]'" in message
+    assert state_of(folder)
+    for name in ("safetensors.torch", "safetensors"):
+        monkeypatch.setitem(sys.modules, name, None)
+    for source in (folder, converted(folder) / "model.pt"):
+        assert "pip install 'fairseq-recur[convert]'" in refused(capsys, source, tmp_path / "out")

@@ -206,7 +206,7 @@ def test_raw_text_in_and_out(german: Path, cli: Cli) -> None:
     expected = re.findall(r"^D-(\d+)\t(\S+)\t(.*)$", output, re.M)
     (german / "codes.de").write_bytes((german / "codes").read_bytes())  # of one side alone
     model = from_pretrained(german / "model", tokenizer="moses", device="cpu")
-    for (number, score, text), (best,) in zip(expected, model.hypotheses(texts, **search)):
+    for (_, score, text), (best,) in zip(expected, model.hypotheses(texts, **search)):
         assert best.text == text
         assert best.score == pytest.approx(float(score), abs=1e-5)
         assert "@@" not in best.text and len(best.tokens) > len(best.text.split())

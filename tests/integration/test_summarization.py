@@ -152,8 +152,8 @@ def test_the_log_says_what_is_cut(articles: Path, summarizer: Path) -> None:
     sources = sum(len(words) + 2 + 1 > 12 for words in texts["source"])
     summaries = sum(len(words) + 1 > 8 for words in texts["target"])
     assert 0 < sources < 11 and 0 < summaries < 11
-    assert f"valid: {sources} of 11 sources are longer than 12 tokens and are cut" in log
-    assert f"valid: {summaries} of 11 summaries are longer than 8 tokens and are cut" in log
+    assert f"valid: {sources} of 11 sources are longer than 12 tokens and are truncated" in log
+    assert f"valid: {summaries} of 11 summaries are longer than 8 tokens and are truncated" in log
     assert "every source begins with summarize :" in log
     assert log.count("example hypothesis: ") >= 4
 
@@ -187,7 +187,7 @@ def test_another_prefix_counts_and_is_warned_of(articles: Path, summarizer: Path
     without = generate(articles / "bin", checkpoint, *GENERATE, "--source-prefix", "")
     assert "'', but the model was trained with 'summarize :'" in without
     assert not re.findall(r"^S-[1-9]\d*\tsummarize", without, re.M)
-    with pytest.raises(ConfigError, match="does not have digest; give the --bpe"):
+    with pytest.raises(ConfigError, match="does not contain digest; give the --bpe"):
         generate(articles / "bin", checkpoint, *GENERATE, "--source-prefix", "digest")
 
 
@@ -211,26 +211,9 @@ def test_a_translation_recipe_trains_with_one_flag_changed(
     cli: Cli, articles: Path, tmp_path: Path
 ) -> None:
     """Without the task's own options the losses are those of the task translation."""
-    logs = [
-        cli(
-            "train",
-            articles / "bin",
-            "--user-dir",
-            USER_DIR,
-            "--task",
-            task,
-            "--arch",
-            "transformer_biarn_tiny",
-            *SMALL,
-            *TRAIN,
-            "--max-epoch",
-            1,
-            "--no-save",
-            "--save-dir",
-            tmp_path,
-        )  # fmt: skip
-        for task in ("translation", "summarization")
-    ]
+    common = [articles / "bin", "--user-dir", USER_DIR, "--arch", "transformer_biarn_tiny"]
+    common += [*SMALL, *TRAIN, "--max-epoch", 1, "--no-save", "--save-dir", tmp_path]
+    logs = [cli("train", *common, "--task", task) for task in ("translation", "summarization")]
     losses = [re.findall(r"\bloss=?\s?([\d.]+)", log) for log in logs]
     assert losses[0] == losses[1] and len(losses[0]) > 2
 
@@ -246,6 +229,6 @@ def test_bad_combinations_are_one_error(cli: Cli, articles: Path, tmp_path: Path
     assert message.count("\n- ") == 4
     for part in (
         "--load-alignments", "rouge1 needs --eval-rouge", "needs --maximize-best-checkpoint-metric",
-        "the dictionary does not have digest:",
+        "the dictionary does not contain digest:",
     ):  # fmt: skip
         assert part in message

@@ -3,8 +3,6 @@
 import json
 import os
 import random
-import subprocess
-import sys
 from fractions import Fraction
 from pathlib import Path
 
@@ -22,6 +20,7 @@ from fairseq_recur.scoring.significance import (
     randomization_p,
     resampled_means,
 )
+from tests.sacrebleu_command import run_sacrebleu
 
 WORDS = "the The a cat dogs sat on mats Houses is wasn't big, small; 20% state-of-the-art!".split()
 
@@ -57,27 +56,6 @@ def files(tmp_path: Path) -> dict[str, str]:
     return {name: str(tmp_path / name) for name in TEXTS}
 
 
-# sacrebleu's command; in its JSON it cannot write the float32 of chrF's and TER's means.
-SACREBLEU = """
-import functools, json
-from sacrebleu.sacrebleu import main
-json.dumps = functools.partial(json.dumps, default=float)
-main()
-"""
-
-
-def run_sacrebleu(arguments: list[str], seed: int | None) -> list:
-    """What sacrebleu's command prints as JSON, with all digits."""
-    environment = {k: v for k, v in os.environ.items() if k != "SACREBLEU_SEED"}
-    if seed is not None:
-        environment["SACREBLEU_SEED"] = str(seed)
-    printed = subprocess.run(
-        [sys.executable, "-c", SACREBLEU, *arguments, "-f", "json", "-w", "12"],
-        capture_output=True, check=True, text=True, env=environment,
-    ).stdout  # fmt: skip
-    return json.loads(printed)
-
-
 def run_compare(files: dict[str, str], *arguments: str, references: int = 1) -> dict:
     """Everything that `compare` writes for the systems above."""
     report = str(Path(files["base"]).parent / "report.json")
@@ -103,61 +81,44 @@ SETTINGS = [
 ]
 
 
-@pytest.mark.parametrize("test, flag", [("bootstrap", "bs"), ("randomization", "ar")])
 @pytest.mark.parametrize("metric, options, command, references, seed", SETTINGS)
 def test_figures_are_those_of_sacrebleus_command(
     files: dict[str, str],
-    test: str,
-    flag: str,
     metric: str,
     options: list[str],
     command: list[str],
     references: int,
     seed: int | None,
 ) -> None:
+    """Both paired tests, and the mean and interval of --confidence, from the same seed."""
     given = [files[name] for name in ("one", "two")[:references]]
     outputs = [files[name] for name in SYSTEMS]
-    expected = run_sacrebleu(
-        [*given, "-i", *outputs, *command, f"--paired-{flag}", f"--paired-{flag}-n", "150"], seed
-    )
+    common = [*command, "-f", "json", "-w", "12"]
     seeded = [] if seed is None else ["--seed", str(seed)]
     report = run_compare(
-        files, "--metrics", metric, "--test", test, "--samples", "150", *options, *seeded,
+        files, "--metrics", metric, "--test", "both", "--samples", "150", *options, *seeded,
         references=references,
     )  # fmt: skip
     (found,) = report["metrics"]
     assert [system["system"] for system in found["systems"]] == list(SYSTEMS)
-    for ours, theirs in zip(found["systems"], expected):
-        result = theirs[found["metric"]]
-        assert ours["score"] == result["score"]
-        assert ours["p"].get(test) == result["p_value"]
-        assert (ours["mean"], ours["interval"]) == (result["mean"], result["ci"])
-        assert ours["difference"] == result["score"] - expected[0][found["metric"]]["score"]
-    assert found["systems"][1]["p"][test] > 1 / 151  # else a wrong seed would not be seen
-    signature = found["signatures"][test]
-    assert f"nrefs:{references}|{flag}:150|seed:{seed or 12345}|" in signature
-    assert report["seed"] == (seed or 12345) and report["samples"] == {test: 150}
-
-
-@pytest.mark.parametrize("metric, options, command, references, seed", SETTINGS)
-def test_mean_and_interval_are_those_of_sacrebleus_confidence(
-    files: dict[str, str],
-    metric: str,
-    options: list[str],
-    command: list[str],
-    references: int,
-    seed: int | None,
-) -> None:
-    """Its command has --confidence for one system, which is also drawn from the same seed."""
-    given = [files[name] for name in ("one", "two")[:references]]
-    expected = run_sacrebleu(
-        [*given, "-i", files["near"], *command, "--confidence", "--confidence-n", "150"], seed
-    )
-    seeded = [] if seed is None else ["--seed", str(seed)]
-    report = run_compare(
-        files, "--metrics", metric, "--samples", "150", *options, *seeded, references=references
-    )
-    (found,) = report["metrics"]
+    assert report["seed"] == (seed or 12345)
+    assert report["samples"] == {"bootstrap": 150, "randomization": 150}
+    for test, flag in (("bootstrap", "bs"), ("randomization", "ar")):
+        expected = run_sacrebleu(
+            [*given, "-i", *outputs, *common, f"--paired-{flag}", f"--paired-{flag}-n", 150], seed
+        )
+        for ours, theirs in zip(found["systems"], expected):
+            result = theirs[found["metric"]]
+            assert ours["score"] == result["score"]
+            assert ours["p"].get(test) == result["p_value"]
+            if test == "bootstrap":
+                assert (ours["mean"], ours["interval"]) == (result["mean"], result["ci"])
+            assert ours["difference"] == result["score"] - expected[0][found["metric"]]["score"]
+        assert found["systems"][1]["p"][test] > 1 / 151  # else a wrong seed would not be seen
+        signature = found["signatures"][test]
+        assert f"nrefs:{references}|{flag}:150|seed:{seed or 12345}|" in signature
+    confidence = ["--confidence", "--confidence-n", 150]
+    expected = run_sacrebleu([*given, "-i", files["near"], *common, *confidence], seed)
     near = found["systems"][1]
     assert f"{near['score']:.10f}" == f"{expected['score']:.10f}"
     # sacrebleu sums here in float32 and there in float64: seven digits agree.

@@ -79,18 +79,18 @@ def test_a_parameter_without_gradient_stays() -> None:
         assert torch.equal(second, before)
 
 
-def test_a_closure_is_called() -> None:
-    for dtype in (torch.float32, torch.bfloat16):
-        weights = parameters(dtype)
-        optimizer = FusedAdamW(weights, **SETTINGS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_closure_is_called(dtype: torch.dtype) -> None:
+    weights = parameters(dtype)
+    optimizer = FusedAdamW(weights, **SETTINGS)
 
-        def closure() -> torch.Tensor:
-            loss = sum((p.float() ** 2).sum() for p in weights)
-            loss.backward()
-            return loss
+    def closure() -> torch.Tensor:
+        loss = sum((p.float() ** 2).sum() for p in weights)
+        loss.backward()
+        return loss
 
-        first, second = optimizer.step(closure), optimizer.step(closure)
-        assert second < first
+    first, second = optimizer.step(closure), optimizer.step(closure)
+    assert second < first
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -120,7 +120,7 @@ def test_it_is_registered_with_fairseqs_flags() -> None:
 
 @pytest.mark.parametrize("betas", ["0.9", "(0.9)", "(0.9, 1.0)", "(0.9, 'a')", "(0.9,", "x()", 0.9])
 def test_betas_that_are_no_pair(betas: Any) -> None:
-    with pytest.raises(ConfigError, match="expected two numbers from 0 to below 1"):
+    with pytest.raises(ConfigError, match="expected two numbers, at least 0 and below"):
         FairseqFusedAdamW(config(adam_betas=betas), parameters(torch.float32))
 
 

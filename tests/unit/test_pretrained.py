@@ -11,6 +11,7 @@ import fairseq_recur
 from fairseq_recur import from_pretrained
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.pretrained.folder import choose_checkpoint, find_checkpoints, find_dictionaries
+from fairseq_recur.pretrained.loading import text_settings
 from fairseq_recur.pretrained.text import (
     Settings,
     Text,
@@ -164,6 +165,36 @@ def test_codes_of_fastbpe_are_not_given_to_subword_nmt(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("bpe", "files"),
+    [
+        ("subword_nmt", {"codes": "#version: x\n"}),
+        ("subword_nmt", {"codes": "#version: 0.2\na b\na b c d\n"}),
+        ("sentencepiece", {"spm.model": "not a model"}),
+        ("gpt2", {"encoder.json": "{", "vocab.bpe": ""}),
+        ("gpt2", {"encoder.json": "[]", "vocab.bpe": "#version\na b\n"}),
+    ],
+)
+def test_malformed_files_are_one_error(tmp_path: Path, bpe: str, files: dict[str, str]) -> None:
+    """Even those for which subword-nmt would end the process."""
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError, match=f"bpe='{bpe}' cannot be built from .*{tmp_path}"):
+        build_text(SUBWORDS, settings(tmp_path, bpe=bpe), "en", [])
+
+
+def test_a_checkpoint_cannot_ask_for_a_download_or_an_option(tmp_path: Path) -> None:
+    """Its separator would be a word of subword-nmt's command line."""
+    saved = {"bpe": {"_name": "bert"}, "tokenizer": None}
+    with pytest.raises(ConfigError, match="asks for bpe='bert', which downloads"):
+        text_settings(saved, None, None, {}, [tmp_path])
+    assert text_settings(saved, None, "bert", {}, [tmp_path]).bpe == "bert"
+    (tmp_path / "codes").write_text(CODES)
+    separator = Settings(None, "subword_nmt", {"bpe_separator": "--help"}, (), (tmp_path,))
+    with pytest.raises(ConfigError, match="cannot be built from"):
+        build_text(SUBWORDS, separator, "en", [])
+
+
+@pytest.mark.parametrize(
     ("files", "options", "message"),
     [
         ([], {}, r"no \*code\* for bpe='subword_nmt' \(the dictionary of en .*bpe='none'"),
@@ -238,4 +269,4 @@ def test_plugin_stays_light() -> None:
     assert "pretrained" not in before.split("if TYPE_CHECKING")[0].split('"""')[2]
     assert "from fairseq_recur.pretrained import from_pretrained" in after
     with pytest.raises(AttributeError, match="from_pretraind"):
-        fairseq_recur.from_pretraind
+        getattr(fairseq_recur, "from_pretraind")  # noqa: B009 - a typing error

@@ -1,10 +1,8 @@
-"""ROUGE: the figures of rouge-score itself, one sentence a line, with fairseq's scorer."""
+"""ROUGE: the figures of rouge-score itself, one sentence per line, and fairseq's scorer."""
 
 import csv
 import json
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy
@@ -21,7 +19,7 @@ from fairseq_recur.errors import ConfigError
 from fairseq_recur.scorers.rouge import RougeScorerConfig
 from fairseq_recur.scoring.metrics import build_metric, score_corpus
 from fairseq_recur.scoring.rouge import VARIANTS, Rouge, hide_unknown
-from fairseq_recur.scoring.sentences import one_sentence_a_line, split_sentences
+from fairseq_recur.scoring.sentences import one_sentence_per_line, split_sentences
 
 # One sentence a line, as rouge-score wants them.
 REFERENCES = [
@@ -79,16 +77,15 @@ def test_the_corpus_scores_as_in_rouge_score(name: str, monkeypatch: pytest.Monk
 def test_the_command_of_rouge_score_prints_the_same(tmp_path: Path) -> None:
     for name, texts in (("references", REFERENCES), ("hypotheses", HYPOTHESES)):
         (tmp_path / name).write_text("".join(text + "|" for text in texts))
-    subprocess.run(
-        [
-            sys.executable, "-m", "rouge_score.rouge", "--use_stemmer", "--noaggregate",
-            "--delimiter=|", f"--rouge_types={','.join(VARIANTS)}",
-            f"--target_filepattern={tmp_path}/references",
-            f"--prediction_filepattern={tmp_path}/hypotheses",
-            f"--output_filename={tmp_path}/scores.csv",
-        ],
-        check=True, capture_output=True,
-    )  # fmt: skip
+    from rouge_score import rouge as command
+
+    command.FLAGS([
+        "rouge", "--use_stemmer", "--noaggregate", "--delimiter=|",
+        f"--rouge_types={','.join(VARIANTS)}", f"--target_filepattern={tmp_path}/references",
+        f"--prediction_filepattern={tmp_path}/hypotheses",
+        f"--output_filename={tmp_path}/scores.csv",
+    ])  # fmt: skip
+    command.main([])
     with open(tmp_path / "scores.csv") as stream:
         rows = list(csv.DictReader(stream))
     printed = [{name: float(row[f"{name}-F"]) for name in VARIANTS} for row in rows]
@@ -148,7 +145,7 @@ SENTENCES = {
 @pytest.mark.parametrize("text", SENTENCES)
 def test_sentences_end_where_they_do(text: str) -> None:
     assert split_sentences(text) == SENTENCES[text]
-    assert one_sentence_a_line(text).split("\n") == (SENTENCES[text] or [""])
+    assert one_sentence_per_line(text).split("\n") == (SENTENCES[text] or [""])
 
 
 # With quotes, brackets, marks that pySBD uses itself, and what begins a list.
@@ -170,11 +167,13 @@ def test_a_text_that_the_splitter_would_alter_stays_whole() -> None:
 
 
 def test_given_boundaries_are_the_only_ones() -> None:
-    assert one_sentence_a_line("A b. C d <q> e f. ") == "A b. C d\ne f."
-    assert one_sentence_a_line("A b. C d\n\n e f. ") == "A b. C d\ne f."
-    assert one_sentence_a_line("A b.\tC d. E", separator="\\t") == "A b.\nC d. E"
-    assert one_sentence_a_line("A b. C d. <q> E", separator="") == "A b.\nC d.\n<q> E"
-    assert one_sentence_a_line("A b. C d.\n") == "A b.\nC d.", "the end of the line is no boundary"
+    assert one_sentence_per_line("A b. C d <q> e f. ") == "A b. C d\ne f."
+    assert one_sentence_per_line("A b. C d\n\n e f. ") == "A b. C d\ne f."
+    assert one_sentence_per_line("A b.\tC d. E", separator="\\t") == "A b.\nC d. E"
+    assert one_sentence_per_line("A b. C d. <q> E", separator="") == "A b.\nC d.\n<q> E"
+    assert one_sentence_per_line("A b. C d.\n") == "A b.\nC d.", (
+        "the end of the line is no boundary"
+    )
 
 
 def test_nothing_is_downloaded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -17,6 +16,7 @@ from fairseq_recur.scoring.generation import read_hypotheses, read_lines
 from fairseq_recur.scoring.metrics import Score, build_metric, score_corpus, score_table
 from fairseq_recur.scoring.significance import bootstrap_p, compare_systems, randomization_p
 from tests.docs.commands import commands
+from tests.sacrebleu_command import run_sacrebleu
 
 REFERENCE = [
     "The cat sat on the mat.",
@@ -109,10 +109,13 @@ def test_plain_text_stays_as_it_is(tmp_path: Path) -> None:
     [
         (["H-0\t-1\ta", "H-2\t-1\tc"], None, r"without id 1 \(ids 0 to 2 expected, 2 found\)"),
         (["H-0\t-1\ta", "H-1\t-1\tb"], 4, r"without ids 2, 3 "),
+        (["H-300000000\t-1\ta"], None, r"without ids 0, .*, 9 and 299999990 more"),
+        (["H-0\t-1\ta"], 10**9, r"without ids 1, .*, 10 and 999999989 more"),
+        ([f"H-{'9' * 19}\t-1\ta"], None, r"an id of 19 digits, expected at most 18"),
         (["H-20\t-1\ta"], None, r"without ids 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 10 more"),
         (["H-0\t-1\ta", "H-1\t-1\tb"], 1, r"with 2 sentences \(ids 0 to 1\), expected 1"),
-        (["H-0\t-1\ta", "H-1\t-1\tb", "H-0\t-1\ta"], None, r"id 0 is there twice \(H-0\)"),
-        (["S-0\tx", "H-0\t-1\ta", "S-0\tx", "H-0\t-1\ta"], None, r"id 0 is there twice"),
+        (["H-0\t-1\ta", "H-1\t-1\tb", "H-0\t-1\ta"], None, r"id 0 occurs twice \(H-0\)"),
+        (["S-0\tx", "H-0\t-1\ta", "S-0\tx", "H-0\t-1\ta"], None, r"id 0 occurs twice"),
         (["H-0\t-1\ta", "D-0\t-1\ta", "H-1\t-1\tb"], None, r"without id 1 "),
         (["a", "b"], 3, r"has 2 lines, expected 3"),
     ],
@@ -146,14 +149,7 @@ def test_scores_are_those_of_sacrebleus_command(
 ) -> None:
     files = [write(tmp_path / "one", REFERENCE), write(tmp_path / "two", SECOND)][:references]
     system = write(tmp_path / "system", SYSTEM)
-    printed = subprocess.run(
-        [sys.executable, "-m", "sacrebleu", *map(str, files), "-i", str(system), "-w", "10"]
-        + command,
-        capture_output=True,
-        check=True,
-        text=True,
-    ).stdout
-    expected = json.loads(printed)
+    expected = run_sacrebleu([*files, "-i", system, "-w", "10", *command])
     texts = [read_lines(file) for file in files]
     (score,) = score_corpus(read_hypotheses(system, 4), texts, [build_metric(name, **options)])
     assert f"{score.value:.10f}" == f"{expected['score']:.10f}"

@@ -16,8 +16,7 @@ from torch import Tensor
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.scoring.rouge import VARIANTS, Rouge
 from fairseq_recur.tasks.eval_rouge import COUNT, RougeEvaluation, log_rouge
-from fairseq_recur.tasks.summarization import STATE, SummarizationTask
-from fairseq_recur.tasks.summarization_data import FramedDataset
+from fairseq_recur.tasks.summarization import STATE, FramedDataset, SummarizationTask
 
 EOS = 2
 ROUGE = ["--eval-rouge", "--best-checkpoint-metric", "rougeL", "--maximize-best-checkpoint-metric"]
@@ -103,14 +102,13 @@ def test_prefixes_that_cannot_be_are_refused(
 ) -> None:
     unknown = problems(make_task, "--source-prefix", "a bz: ?")
     assert unknown == [
-        "--source-prefix 'a bz: ?': the dictionary does not have bz:, ?; give the --bpe and "
-        "--tokenizer with which the data were made and their options, or write the prefix as it "
-        "would be in those data"
+        "--source-prefix 'a bz: ?': the dictionary does not contain bz:, ?; give the --bpe and "
+        "--tokenizer of the data with their options, or write the prefix as it would be in the data"
     ]
     (letter,) = problems(make_task, "--source-prefix", "az", *bpe)
-    assert "does not have z; choose another prefix" in letter
+    assert "does not contain z; choose another prefix" in letter
     (long,) = problems(make_task, "--source-prefix", "a b c", "--max-source-positions", 4)
-    assert "has 3 tokens, which with a text do not fit in --max-source-positions 4" in long
+    assert "has 3 tokens, which leaves no room for a text in --max-source-positions 4" in long
     assert make_task("--source-prefix", "a b c", "--max-source-positions", 5).prefix
 
 
@@ -120,7 +118,7 @@ def test_rouge_as_best_checkpoint_metric_must_be_computed_and_maximized(
     assert problems(make_task, "--best-checkpoint-metric", "rougeLsum") == [
         "--best-checkpoint-metric rougeLsum needs --eval-rouge",
         "--best-checkpoint-metric rougeLsum needs --maximize-best-checkpoint-metric, without "
-        "which the checkpoint with the lowest is kept",
+        "which the checkpoint with the lowest value is kept",
     ]
     (name,) = problems(
         make_task, "--eval-rouge", "--best-checkpoint-metric", "rouge-L",
@@ -146,7 +144,7 @@ def test_rouge_as_best_checkpoint_metric_must_be_computed_and_maximized(
         (["--eval-rouge-detok-args", "x"], "--eval-rouge-detok-args x: not JSON"),
         (["--bpe", "subword_nmt", "--eval-rouge-remove-bpe"], "both would join subwords"),
         (["--tokenizer", "nltk", "--eval-rouge-detok", "moses"], "both would detokenize"),
-        (["--disable-validation"], "needs the validation that --disable-validation leaves out"),
+        (["--disable-validation"], "needs the validation that --disable-validation switches off"),
         (["--load-alignments"], "summaries have no word alignments"),
     ],
 )
