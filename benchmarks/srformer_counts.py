@@ -2,8 +2,8 @@
 
 The letters are those of Long et al. 2023: q target positions, k source positions, d width of a
 head, s segment size, m = ceil(k / s) segments, C width of the model. Unless stated otherwise, a
-function counts one head of one layer. A multiply-add is two FLOPs. With fewer queries than segments the
-neurons skip some segments (docs/srformer.md), which is not subtracted here.
+function counts one head of one layer. A multiply-add is two FLOPs. With fewer queries than segments
+the neurons skip some segments (docs/srformer.md), which is not subtracted here.
 
 `tests/unit/test_srformer_flops.py` compares the formulas with torch's FLOP counter.
 """

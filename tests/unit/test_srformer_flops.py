@@ -1,12 +1,11 @@
-"""The formulas of benchmarks/srformer_counts.py beside torch's own counter of FLOPs."""
+"""The formulas of benchmarks/srformer_counts.py agree with torch's FLOP counter."""
 
-import importlib.util
 import json
 import math
-import subprocess
-import sys
+import runpy
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,18 +21,16 @@ from fairseq_recur.ops.segments import visits
 from tests.conftest import SMALL
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-# Not by its name: another distribution has a package "benchmarks".
-spec = importlib.util.spec_from_file_location("counts", BENCHMARKS / "srformer_counts.py")
-counts = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(counts)
+# By path, because another distribution has a package "benchmarks".
+counts = SimpleNamespace(**runpy.run_path(str(BENCHMARKS / "srformer_counts.py")))
 
 Make = Callable[..., nn.Module]
 Shape = tuple[int, ...]
-BATCH, HEADS, WIDTH, MODEL = 3, 2, 8, 16  # the last three are those of SMALL
+BATCH, HEADS, WIDTH, MODEL = 3, 2, 8, 16  # the last three as in SMALL
 
-# q, k, s: segments shorter than a head is wide, of its width, and longer. No place stays empty.
+# q, k, s: segments shorter than the width of a head, equal to it, and longer; all blocks full.
 SETTINGS = [(12, 24, 4), (20, 20, 2), (6, 24, 8), (6, 48, 16)]
-# The second of these has a last segment that is filled up.
+# In the last setting the last segment is padded.
 WITH_A_REST = [*SETTINGS, (12, 22, 4)]
 
 
@@ -42,41 +39,41 @@ def added_product(_: Shape, left: Shape, right: Shape, **__: Any) -> int:
     return 2 * math.prod(left) * right[-1]
 
 
-NOT_IN_TORCHS_LIST = {
+UNCOUNTED = {
     torch.ops.aten.baddbmm_: added_product,
     torch.ops.aten.addmm_: added_product,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: (
         lambda q, k, v, *_, out_shape=None, **__: sdpa_flop_count(q, k, v)
     ),
 }
-"""Operations that FlopCounterMode takes for free."""
+"""Operations that FlopCounterMode does not count by itself."""
 
 
 def flops(run: Callable[[], Any]) -> int:
-    """What torch counts."""
-    with FlopCounterMode(display=False, custom_mapping=NOT_IN_TORCHS_LIST) as counter:
+    """Count the FLOPs of a call with torch."""
+    with FlopCounterMode(display=False, custom_mapping=UNCOUNTED) as counter:
         run()
     return counter.get_total_flops()
 
 
 def of_a_head(run: Callable[[], Any]) -> float:
-    """Multiply-adds of one head of one sentence."""
+    """Count the multiply-adds of one head of one sentence."""
     return flops(run) / 2 / BATCH / HEADS
 
 
 def inputs(q: int, k: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values, (B, H, T or S, D)."""
+    """Draw queries, keys and values, (B, H, T or S, D)."""
     return tuple(torch.randn(BATCH, HEADS, n, WIDTH, requires_grad=True) for n in (q, k, k))
 
 
 def lengths(q: int, size: int) -> list[str]:
-    """The flags of SRformer's lengths."""
+    """Return the flags for SRformer's lengths."""
     return ["--target-length", str(q), "--segment-size", str(size)]
 
 
 @pytest.fixture
 def attention(make_model: Make) -> Callable[..., nn.Module]:
-    """The cross-attention of a small model."""
+    """Build the cross-attention of a small model."""
 
     def make(q: int, size: int, form: str) -> nn.Module:
         model = make_model("srformer", *SMALL, *lengths(q, size), "--srformer-form", form)
@@ -109,7 +106,7 @@ def test_a_module_with_its_projections(make_model: Make, cross: str) -> None:
     model = make_model("srformer", *SMALL, "--cross-attention", cross, *flags)
     query, key = torch.randn(q, BATCH, MODEL), torch.randn(k, BATCH, MODEL)
     module = model.decoder.layers[0].encoder_attn
-    # With weights, so that fairseq's own takes plain products.
+    # With weights, because fairseq's attention then uses plain products.
     found = of_a_head(lambda: module(query, key, key, need_weights=True))
     head = counts.full(q, k, WIDTH) if cross == "dot" else counts.srformer(q, k, s, WIDTH)
     assert found == head + counts.projections(q, k, WIDTH, MODEL)
@@ -120,11 +117,11 @@ def test_a_module_with_its_projections(make_model: Make, cross: str) -> None:
 def test_training(
     attention: Callable[..., nn.Module], setting: tuple[int, int, int], form: str
 ) -> None:
-    """Forward, and forward and backward, of the module between its projections."""
+    """Forward alone, and with backward, of the module without its projections."""
     (q, k, s), (queries, keys, values) = setting, inputs(*setting[:2])
     module = attention(q, s, form)
     plan = visits((k,) * BATCH, (q,) * BATCH, q, s, queries.device)
-    assert plan.steps * plan.room == q, "no place may be empty"
+    assert plan.steps * plan.room == q, "all blocks must be full"
     missing = -k % s
     keys, values = (
         nn.functional.pad(x, (0, 0, 0, missing)).unflatten(2, (-1, s)) for x in (keys, values)
@@ -178,7 +175,7 @@ def test_a_whole_model(make_model: Make, cross: str) -> None:
     )
     found = flops(lambda: model(source, torch.full((BATCH,), k), target))
     assert found / 2 / BATCH == expected
-    # A step has the projections of the query and of the cross-attention's output, too.
+    # A step also includes the query and output projections of the cross-attention.
     steps = counts.decoder_without_cross(q, sizes) + 2 * 2 * q * MODEL**2
     assert q * counts.decoder_step(q, sizes) == steps
 
@@ -204,7 +201,7 @@ def test_the_papers_figures() -> None:
 @pytest.mark.parametrize("folded", [False, True])
 @pytest.mark.parametrize("s", [8, 16, 64, 128])
 def test_break_even(s: int, folded: bool) -> None:
-    """Below the length full attention takes fewer, above it more."""
+    """Full attention takes fewer multiply-adds below the break-even length, more above it."""
     k, d = 2048, 64
     even = counts.break_even(k, s, d, folded)
     for q in (math.floor(even), math.floor(even) + 1):
@@ -223,10 +220,13 @@ def test_break_even(s: int, folded: bool) -> None:
         assert cheaper == (n * s > length)
 
 
-def test_the_recorded_figures_are_those_of_the_program(tmp_path: Path) -> None:
+def test_the_recorded_figures_are_current(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     written = tmp_path / "out.json"
-    command = [sys.executable, "srformer_flops.py", "--output", str(written)]
-    done = subprocess.run(command, cwd=BENCHMARKS, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    recorded = json.loads((BENCHMARKS / "results" / "srformer_flops.json").read_text())
-    assert json.loads(written.read_text()) == recorded
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    monkeypatch.setattr("sys.argv", ["srformer_flops.py", "--output", str(written)])
+    runpy.run_path(str(BENCHMARKS / "srformer_flops.py"), run_name="__main__")
+    recorded = (BENCHMARKS / "results" / "srformer_flops.json").read_text()
+    assert json.loads(written.read_text()) == json.loads(recorded)
+    assert "| Table 1 | 128, 1024, 64 | 8,389 | 4,719 | 56.2 % |" in capsys.readouterr().out
