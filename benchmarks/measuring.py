@@ -197,16 +197,17 @@ class Report:
             record(self.output, self.rows, **self.more)
 
 
-def lines(row: Row, indent: str = "") -> Iterator[str]:
-    """Format a row: its values on one line, and each nested row on a line of its own."""
+def lines(row: Row) -> Iterator[str]:
+    """Format a row: its values on one line, and each row within it on a separate line."""
     nested = {key: value for key, value in row.items() if isinstance(value, dict)}
     values = [f"{key} {shown(value)}" for key, value in row.items() if key not in nested]
     if values:
-        yield indent + "  ".join(values)
+        yield "  ".join(values)
     for key, value in nested.items():
-        first, *rest = lines(value, indent + "    ")
-        yield f"{indent}    {key:24}{first.lstrip()}"
-        yield from rest
+        for line in lines(value):
+            # A name before a group of rows would say nothing about them.
+            group = any(isinstance(inner, dict) for inner in value.values())
+            yield f"    {line}" if group else f"    {key:20}{line}"
 
 
 def shown(value: Any) -> str:

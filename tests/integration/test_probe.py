@@ -183,7 +183,7 @@ def test_models_that_cannot_be_probed(
         (other / f"dict.{side}.txt").write_text("balor 1\nbalos 1\n")
     capsys.readouterr()
     base = ["--path", paths(work)["base"], "--data", str(other)]
-    assert "does not tell them" in error(probe(work, *base), capsys)
+    assert "does not reveal them" in error(probe(work, *base), capsys)
     (other / "train.src-tgt.src.bin").touch()
     (other / "train.src-tgt.src.idx").touch()
     for name, data, message in (

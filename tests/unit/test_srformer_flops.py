@@ -66,18 +66,20 @@ def inputs(q: int, k: int) -> tuple[Tensor, Tensor, Tensor]:
     return tuple(torch.randn(BATCH, HEADS, n, WIDTH, requires_grad=True) for n in (q, k, k))
 
 
-def lengths(q: int, size: int) -> list[str]:
-    """Return the flags for SRformer's lengths."""
-    return ["--target-length", str(q), "--segment-size", str(size)]
+@pytest.fixture(scope="module")
+def model_of(make_model: Make) -> Callable[[str], nn.Module]:
+    """Build a small model: ``model_of("dot")``, or with one of SRformer's forms.
 
+    The tests give segment sizes and target lengths themselves; the sizes of SETTINGS[0] are used
+    where a model runs as a whole. Few different flags save time.
+    """
 
-@pytest.fixture
-def attention(make_model: Make) -> Callable[..., nn.Module]:
-    """Build the cross-attention of a small model."""
-
-    def make(q: int, size: int, form: str) -> nn.Module:
-        model = make_model("srformer", *SMALL, *lengths(q, size), "--srformer-form", form)
-        return model.decoder.layers[0].encoder_attn
+    def make(form: str) -> nn.Module:
+        if form == "dot":
+            return make_model("srformer", *SMALL, "--cross-attention", "dot")
+        q, _, s = SETTINGS[0]
+        sizes = ["--target-length", str(q), "--segment-size", str(s)]
+        return make_model("srformer", *SMALL, *sizes, "--srformer-form", form)
 
     return make
 
@@ -99,27 +101,24 @@ def test_full_attention() -> None:
     assert fused == counts.full_training(q, k, WIDTH, fused=True)
 
 
-@pytest.mark.parametrize("cross", ["dot", "srformer"])
-def test_a_module_with_its_projections(make_model: Make, cross: str) -> None:
+@pytest.mark.parametrize("form", ["dot", "stored"])
+def test_a_module_with_its_projections(model_of: Make, form: str) -> None:
     q, k, s = SETTINGS[0]
-    flags = [] if cross == "dot" else [*lengths(q, s), "--srformer-form", "stored"]
-    model = make_model("srformer", *SMALL, "--cross-attention", cross, *flags)
+    model = model_of(form)
     query, key = torch.randn(q, BATCH, MODEL), torch.randn(k, BATCH, MODEL)
     module = model.decoder.layers[0].encoder_attn
     # With weights, because fairseq's attention then uses plain products.
     found = of_a_head(lambda: module(query, key, key, need_weights=True))
-    head = counts.full(q, k, WIDTH) if cross == "dot" else counts.srformer(q, k, s, WIDTH)
+    head = counts.full(q, k, WIDTH) if form == "dot" else counts.srformer(q, k, s, WIDTH)
     assert found == head + counts.projections(q, k, WIDTH, MODEL)
 
 
 @pytest.mark.parametrize("form", ["stored", "recomputed"])
 @pytest.mark.parametrize("setting", WITH_A_REST)
-def test_training(
-    attention: Callable[..., nn.Module], setting: tuple[int, int, int], form: str
-) -> None:
+def test_training(model_of: Make, setting: Shape, form: str) -> None:
     """Forward alone, and with backward, of the module without its projections."""
     (q, k, s), (queries, keys, values) = setting, inputs(*setting[:2])
-    module = attention(q, s, form)
+    module = model_of(form).decoder.layers[0].encoder_attn
     plan = visits((k,) * BATCH, (q,) * BATCH, q, s, queries.device)
     assert plan.steps * plan.room == q, "all blocks must be full"
     missing = -k % s
@@ -137,9 +136,9 @@ def test_training(
 
 
 @pytest.mark.parametrize("setting", WITH_A_REST)
-def test_decoding(attention: Callable[..., nn.Module], setting: tuple[int, int, int]) -> None:
+def test_decoding(model_of: Make, setting: Shape) -> None:
     (q, k, s), beam = setting, 3
-    module = attention(q, s, "auto")
+    module = model_of("auto").decoder.layers[0].encoder_attn
     plan = visits((k,) * BATCH, (q,) * BATCH, q, s, torch.device("cpu"))
     keys = torch.randn(BATCH, HEADS, plan.steps, s, WIDTH)
     kept = {}
@@ -159,15 +158,14 @@ def test_a_decoding_step_of_full_attention() -> None:
     assert step == counts.full_decoding(1, beam, k, WIDTH) == beam * counts.full_step(k, WIDTH)
 
 
-@pytest.mark.parametrize("cross", ["dot", "srformer"])
-def test_a_whole_model(make_model: Make, cross: str) -> None:
+@pytest.mark.parametrize("form", ["dot", "auto"])
+def test_a_whole_model(model_of: Make, form: str) -> None:
     q, k, s = SETTINGS[0]
-    flags = [] if cross == "dot" else lengths(q, s)
-    model = make_model("srformer", *SMALL, "--cross-attention", cross, *flags)
+    model = model_of(form)
     words = model.decoder.output_projection.out_features
     sizes = counts.Model(width=MODEL, heads=HEADS, layers=2, inner=24, words=words)  # as in SMALL
     source, target = torch.randint(4, 60, (BATCH, k)), torch.randint(4, 60, (BATCH, q))
-    head = counts.full(q, k, WIDTH) if cross == "dot" else counts.srformer(q, k, s, WIDTH, True)
+    head = counts.full(q, k, WIDTH) if form == "dot" else counts.srformer(q, k, s, WIDTH, True)
     expected = (
         counts.encoder(k, sizes)
         + counts.decoder_without_cross(q, sizes)
@@ -183,17 +181,12 @@ def test_a_whole_model(make_model: Make, cross: str) -> None:
 def test_the_papers_figures() -> None:
     """Table 1, and the reductions that sections 3.5 and 4.4.1 draw from it."""
     q, k, d, s = 128, 1024, 64, 64
-    figures = [
-        counts.paper_full(q, k, d),
-        counts.paper_segmented(q, s, d),
-        counts.paper_srformer(q, k, s, d),
-        counts.paper_full_memory(q, k, d),
-        counts.paper_srformer_memory(q, k, s, d),
-    ]
-    printed = [8389, 524, 4718, 197, 139]
-    assert all(abs(a / 1000 - b) < 1 for a, b in zip(figures, printed))
-    assert int(100 * (1 - figures[2] / figures[0])) == 43
-    assert round(100 * (1 - figures[4] / figures[3])) == 29
+    full, srformer = counts.paper_full(q, k, d), counts.paper_srformer(q, k, s, d)
+    memory, less = counts.paper_full_memory(q, k, d), counts.paper_srformer_memory(q, k, s, d)
+    figures = [full, counts.paper_segmented(q, s, d), srformer, memory, less]
+    assert all(abs(a / 1000 - b) < 1 for a, b in zip(figures, [8389, 524, 4718, 197, 139]))
+    assert int(100 * (1 - srformer / full)) == 43
+    assert round(100 * (1 - less / memory)) == 29
     longest = counts.paper_srformer(1024, 8192, s, d) / counts.paper_full(1024, 8192, d)
     assert round(100 * (1 - longest)) == 93
 
