@@ -207,7 +207,7 @@ def lines(row: Row) -> Iterator[str]:
         for line in lines(value):
             # A name before a group of rows would say nothing about them.
             group = any(isinstance(inner, dict) for inner in value.values())
-            yield f"    {line}" if group else f"    {key:20}{line}"
+            yield f"    {line}" if group else f"    {key:20} {line}"
 
 
 def shown(value: Any) -> str:

@@ -32,11 +32,6 @@ MODELS = {
 }
 
 
-def times(matrix: list[list[float]], vector: list[float]) -> list[float]:
-    """Multiply a matrix and a vector, with loops."""
-    return [sum(row[j] * vector[j] for j in range(len(vector))) for row in matrix]
-
-
 def doubles(model, count: int, seed: int) -> dict[str, Tensor]:
     """Initial parameters in float64, with noise so that no two heads or models are equal."""
     generator = torch.Generator().manual_seed(seed)
@@ -50,19 +45,15 @@ def doubles(model, count: int, seed: int) -> dict[str, Tensor]:
 @pytest.mark.parametrize("activation", SCALARS)
 def test_sequences_follow_equation_nine(activation: str) -> None:
     layers, inputs, errors = synthetic.draw(seed=3, length=12, input_scale=1.5)
-    alpha, previous = 0.3, [[0.0, 0.0], [0.0, 0.0]]
-    clean = []
-    for x in inputs.tolist():
-        below = x
+    alpha, states, clean = 0.3, [torch.zeros(2, dtype=torch.float64)] * 2, []
+    for below in inputs:
         for i, layer in enumerate(layers):
-            recurrent = times(layer.recurrent.tolist(), previous[i])
-            drive = times(layer.input.tolist(), below)
-            h = [a + b + c for a, b, c in zip(recurrent, drive, layer.bias.tolist())]
-            below = [alpha * SCALARS[activation](u) + (1 - alpha) * u for u in h]
-            previous[i] = below
+            h = (layer.recurrent @ states[i] + layer.input @ below + layer.bias).tolist()
+            mixed = [alpha * SCALARS[activation](u) + (1 - alpha) * u for u in h]
+            below = states[i] = torch.tensor(mixed, dtype=torch.float64)
         clean.append(below)
     sequence = synthetic.generate(activation, alpha, seed=3, length=12, input_scale=1.5)
-    expected = torch.tensor(clean, dtype=torch.float64)
+    expected = torch.stack(clean)
     torch.testing.assert_close(sequence.clean, expected, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(sequence.targets, expected + errors)
     assert torch.equal(sequence.inputs, inputs)
@@ -194,28 +185,22 @@ def test_training_is_plain_adam_with_the_stopping_rule() -> None:
 
 def test_stopping_rule() -> None:
     stopping = Stopping(4, tolerance=0.1, patience=2)
-    losses = {
-        "falls": [5, 4, 3, 2, 1],
-        "stalls once, then falls, then stalls": [5, 4.95, 4, 3.95, 4.5],
-        "rises, and falls to where it was": [5, 6, 5.5, 5.2, 4.95],
-        "diverges": [5, 4, *[float("nan")] * 3],
-    }
-    done = [stopping.update(torch.tensor(epoch)).tolist() for epoch in zip(*losses.values())]
-    assert done == [
-        [False, False, False, False],
-        [False, False, False, False],
-        [False, False, True, False],
-        [False, False, True, True],
-        [False, True, True, True],
+    losses = [  # and the epoch at which the model is done
+        ([5, 4, 3, 2, 1], None),
+        ([5, 4.95, 4, 3.95, 4.5], 4),  # stalls once, falls, stalls
+        ([5, 6, 5.5, 5.2, 4.95], 2),  # rises, then falls to where it was
+        ([5, 4, *[float("nan")] * 3], 3),  # diverges
     ]
+    for epoch, values in enumerate(zip(*(values for values, _ in losses))):
+        expected = [end is not None and epoch >= end for _, end in losses]
+        assert stopping.update(torch.tensor(values)).tolist() == expected
 
 
 def test_the_start_with_the_least_training_loss_counts() -> None:
     losses = torch.tensor([3.0, 1.0, float("nan"), 2.0, 4.0, 5.0])  # 2 starts of 3 models
     fitted = Fit(torch.arange(12.0).view(6, 2), torch.arange(6), losses)
-    best = fitted.best_of(2)
-    assert best.epochs.tolist() == [3, 1, 5] and best.losses.tolist() == [2, 1, 5]
-    assert torch.equal(best.predictions, fitted.predictions[[3, 1, 5]])
+    for found, values in zip(fitted.best_of(2), fitted):
+        assert torch.equal(found, values[[3, 1, 5]])
 
 
 def test_every_start_gets_the_segments_in_order(monkeypatch) -> None:
@@ -304,15 +289,15 @@ def test_an_interrupted_run_resumes(tmp_path, monkeypatch, capsys) -> None:
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["--alpha-step", "0.3"], "--alpha-step 0.3; expected 1 / N"),
-        (["--alpha-step", "0"], "--alpha-step 0.0; expected 1 / N"),
-        (["--seeds", "0"], "--seeds 0; expected at least 1"),
-        (["--segment-length", "1"], "--segment-length 1; expected at least 2"),
+        ("--alpha-step 0.3", "--alpha-step 0.3; expected 1 / N"),
+        ("--alpha-step 0", "--alpha-step 0.0; expected 1 / N"),
+        ("--seeds 0", "--seeds 0; expected at least 1"),
+        ("--segment-length 1", "--segment-length 1; expected at least 2"),
     ],
 )
 def test_invalid_options_are_refused(arguments, message, tmp_path, monkeypatch, capsys) -> None:
     with pytest.raises(SystemExit):
-        run(monkeypatch, tmp_path / "none", *arguments)
+        run(monkeypatch, tmp_path / "none", *arguments.split())
     assert message in capsys.readouterr().err
     assert not (tmp_path / "none").exists()
 
