@@ -2,13 +2,13 @@
 
     python build_corpus.py PATH/TO/debsum [OUTPUT_FOLDER]
 
-For each set X in train, valid and test, the full corpus has three files: `X.source` (descriptions of
-Debian packages), `X.target` (synopses, one line each) and `X.origin.tsv` (binary and source packages).
-The sets share no source package and little wording. This program keeps
+For each set X in train, valid and test, the full corpus has three files: `X.source` (descriptions
+of Debian packages), `X.target` (synopses, one line each) and `X.origin.tsv` (binary and source
+packages). The sets share no source package and little wording. This program keeps
 
-- packages of certain kinds: libraries for Python, Perl and Java, development files and documentation.
-  Their wording is repetitive, so a model can learn it from few texts. A summary needs information from
-  both ends of the text: what the software is, and what the package contains;
+- packages of certain kinds: libraries for Python, Perl and Java, development files and
+  documentation. Their wording is repetitive, so a model can learn it from few texts. A summary
+  needs information from both ends of the text: what the software is, and what the package contains;
 - texts of 60 to 140 words, which have several segments, with summaries of 3 to 15 words;
 - texts without a web address, mail address, host name or similar, by the rules of the quick start.
 
