@@ -150,10 +150,10 @@ def test_batched_training_equals_separate_training(name: str) -> None:
     together = fit_doubles(name, slice(None))
     assert len(together.epochs.unique()) > 1  # so some models left the batch early
     for i in range(6):
-        alone = fit_doubles(name, slice(i, i + 1))
-        assert alone.epochs.item() == together.epochs[i]
-        torch.testing.assert_close(alone.predictions[0], together.predictions[i])
-        torch.testing.assert_close(alone.losses[0], together.losses[i])
+        single = fit_doubles(name, slice(i, i + 1))
+        assert single.epochs.item() == together.epochs[i]
+        torch.testing.assert_close(single.predictions[0], together.predictions[i])
+        torch.testing.assert_close(single.losses[0], together.losses[i])
 
 
 def test_the_predicted_target_is_not_used() -> None:
@@ -223,8 +223,8 @@ def test_cells_fitted_together_equal_cells_fitted_separately(starts: int) -> Non
     together = experiment.fit_cells(MODELS["linear"], data, starts, 1, training, "")
     assert not torch.equal(together[0].predictions, together[1].predictions)
     for one, cell in zip(data, together):
-        (alone,) = experiment.fit_cells(MODELS["linear"], [one], starts, 1, training, "")
-        torch.testing.assert_close(alone.predictions, cell.predictions, rtol=1e-4, atol=1e-5)
+        (single,) = experiment.fit_cells(MODELS["linear"], [one], starts, 1, training, "")
+        torch.testing.assert_close(single.predictions, cell.predictions, rtol=1e-4, atol=1e-5)
 
 
 def test_limit_of_epochs_is_reported() -> None:

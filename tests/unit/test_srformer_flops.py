@@ -116,7 +116,7 @@ def test_a_module_with_its_projections(model_of: Make, form: str) -> None:
 @pytest.mark.parametrize("form", ["stored", "recomputed"])
 @pytest.mark.parametrize("setting", WITH_A_REST)
 def test_training(model_of: Make, setting: Shape, form: str) -> None:
-    """Forward alone, and with backward, of the module without its projections."""
+    """The forward pass, with and without backward, of a module without its projections."""
     (q, k, s), (queries, keys, values) = setting, inputs(*setting[:2])
     module = model_of(form).decoder.layers[0].encoder_attn
     plan = visits((k,) * BATCH, (q,) * BATCH, q, s, queries.device)
