@@ -61,7 +61,7 @@ class Concatenation(nn.Module):
         return torch.cat([representations[i] for i in self.selected], dim=-1)
 
 
-COMBINE: dict[str, Callable[..., nn.Module]] = {
+COMBINE: dict[str, Callable[..., Gate | Concatenation]] = {
     "gate": Gate,
     "concat": lambda *widths: Concatenation(widths, (0, 1)),
     "transformer": lambda *widths: Concatenation(widths, (0,)),
@@ -84,7 +84,7 @@ class Classifier(nn.Module):
         self, combine: str, widths: Sequence[int], classes: int, hidden: int, dropout: float
     ) -> None:
         super().__init__()
-        self.combine = COMBINE[combine](*widths)
+        self.combine: Gate | Concatenation = COMBINE[combine](*widths)
         layers: list[nn.Module] = []
         if hidden:
             layers = [nn.Linear(self.combine.width, hidden), nn.Dropout(dropout), nn.Sigmoid()]

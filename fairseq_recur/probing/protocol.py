@@ -106,11 +106,11 @@ def train_once(
     """Train for one epoch, in random order."""
     model.train()
     order = torch.randperm(len(train), device=train.tensors[0].device)
-    for index in order.split(batch_size):
+    for index in torch.split(order, batch_size):
         *inputs, labels = train[index]
         loss = F.cross_entropy(model(*inputs), labels)
         optimizer.zero_grad()
-        loss.backward()
+        torch.autograd.backward(loss)
         optimizer.step()
 
 
@@ -119,7 +119,8 @@ def accuracy(model: nn.Module, split: TensorDataset) -> float:
     """Return the share of correctly classified sentences, between 0 and 1."""
     model.eval()
     correct = 0
-    for index in torch.arange(len(split), device=split.tensors[0].device).split(CHUNK):
+    order = torch.arange(len(split), device=split.tensors[0].device)
+    for index in torch.split(order, CHUNK):
         *inputs, labels = split[index]
         correct += int(model(*inputs).argmax(dim=-1).eq(labels).sum())
     return correct / len(split)

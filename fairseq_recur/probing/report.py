@@ -121,7 +121,7 @@ def split_inputs(inputs: tuple[Tensor, ...], data: TaskData) -> dict[str, Tensor
     labels = [label for split in data.splits.values() for label in split.labels]
     columns = (*inputs, torch.tensor(labels, device=inputs[0].device))
     sizes = [len(split.labels) for split in data.splits.values()]
-    parts = zip(*(column.split(sizes) for column in columns))
+    parts = zip(*(torch.split(column, sizes) for column in columns))
     return {name: TensorDataset(*part) for name, part in zip(data.splits, parts)}
 
 

@@ -11,6 +11,7 @@ Nothing is trained here.
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -84,7 +85,8 @@ class SentenceEncoder:
         device: torch.device,
         max_tokens: int = 4000,
     ) -> None:
-        self.encoder = model.encoder.to(device).float().eval().requires_grad_(False)
+        encoder: Any = model.encoder
+        self.encoder = encoder.to(device).float().eval().requires_grad_(False)
         self.task, self.segment, self.device = task, segment, device
         self.max_tokens = max_tokens
         self.max_positions = int(self.encoder.max_positions())
