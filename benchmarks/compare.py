@@ -1,14 +1,13 @@
-"""One benchmark with the package of two commits, in turns.
+"""Run one benchmark with the package of two commits, in turns.
 
-    python benchmarks/compare.py BEFORE AFTER [--rounds N] [--output FILE] -- training.py --arch NAME ...
+    python benchmarks/compare.py BEFORE AFTER [--output FILE] -- training.py [--arch NAME ...]
 
-Each round runs the benchmark (as it is here) once with each package, a process each time; so what has
-slowed the machine meanwhile has slowed both. What comes out is AFTER divided by BEFORE, round by
-round, for every number that was measured: below one is faster for times, above one for speeds.
-AFTER may be "." for the files as they are.
+Each round runs the benchmark of this checkout once with each package, in a new process. A temporary
+slowdown of the machine therefore affects both. The result is AFTER divided by BEFORE, round by
+round, for every measured number: below one is better for times, above one for speeds. AFTER may be
+"." for the files of this checkout.
 """
 
-import argparse
 import json
 import os
 import statistics
@@ -19,14 +18,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from measuring import middle, ratios, record, turns
+from measuring import Report, command_line, ratios, turns
 
 HERE = Path(__file__).resolve().parent
 PACKAGE = "fairseq_recur"
 
 
 def unpack(commit: str, folder: Path) -> Path:
-    """The package of a commit, in a folder; "." is the one beside this file."""
+    """Extract the package of a commit into a folder; "." is the package of this checkout."""
     if commit == ".":
         return HERE.parent
     folder.mkdir()
@@ -40,7 +39,7 @@ def unpack(commit: str, folder: Path) -> Path:
 
 
 def numbers(row: Any, names: tuple[str, ...] = ()) -> Iterator[tuple[str, float]]:
-    """Every measured number of a row, the median of those with repeats, by its name."""
+    """Yield the name and value of every measurement in a row; of repeated ones, the median."""
     for key, value in row.items():
         if isinstance(value, dict):
             yield from numbers(value, (*names, key))
@@ -63,33 +62,24 @@ def measured(package: Path, words: list[str], output: Path) -> dict[str, float]:
 
 
 def main() -> None:
-    """Run both in turns, print and write the ratios."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    """Run both packages in turns, then print and write the ratios."""
+    parser = command_line(__doc__, rounds=5, device=False)
     parser.add_argument("before", help="a commit")
     parser.add_argument("after", help='a commit, or "."')
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--output", type=Path)
     parser.add_argument(
-        "benchmark", nargs="+", help="a file of this folder and its options, after --"
+        "benchmark", nargs="+", help="after --: a file of this folder and its options"
     )
     args = parser.parse_args()
     found: dict[str, list[dict[str, float]]] = {"before": [], "after": []}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        packages = {
-            when: unpack(getattr(args, when), folder / when) for when in ("before", "after")
-        }
+        packages = {when: unpack(getattr(args, when), folder / when) for when in found}
         for when in turns(args.rounds, list(packages)):
             found[when].append(measured(packages[when], args.benchmark, folder / "result.json"))
-    rows = []
+    report = Report(args.output, before=args.before, after=args.after)
     for what in found["before"][0]:
-        both = [[one[what] for one in found[when]] for when in ("before", "after")]
-        rows.append(
-            {"what": what, "before": both[0], "after": both[1], "ratio": ratios(both[1], both[0])}
-        )
-        print(f"{what:70}{middle(rows[-1]['ratio'], 3)}", flush=True)
-    if args.output:
-        record(args.output, rows, before=args.before, after=args.after)
+        before, after = ([one[what] for one in found[when]] for when in ("before", "after"))
+        report.add({"what": what, "before": before, "after": after, "ratio": ratios(after, before)})
 
 
 if __name__ == "__main__":

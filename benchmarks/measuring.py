@@ -1,4 +1,4 @@
-"""What all benchmarks share: turns, clocks, memory, and where figures come from."""
+"""What the benchmarks share: options, timing, memory, and reports with their provenance."""
 
 import argparse
 import json
@@ -18,16 +18,57 @@ from torch.profiler import profile
 from fairseq_recur.experiments import machine
 
 Run = Callable[[], object]
+Row = dict[str, Any]
+
+
+def command_line(
+    description: str | None,
+    rounds: int | None = None,
+    inner: int | None = None,
+    device: bool = True,
+) -> argparse.ArgumentParser:
+    """Make a parser with the options that the benchmarks have in common.
+
+    Args:
+        description: docstring of the program, whose first line goes into the help
+        rounds: default of --rounds, for programs that time several systems
+        inner: default of --inner, for programs that time short operations
+        device: whether the program has the option --device
+    """
+    parser = argparse.ArgumentParser(description=(description or "").split("\n")[0])
+    if device:
+        parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--output", type=Path, help="JSON file for the results")
+    if rounds:
+        parser.add_argument("--rounds", type=int, default=rounds, help="measurements per system")
+    if inner:
+        parser.add_argument(
+            "--inner", type=int, default=inner, help="calls per measurement; the fastest counts"
+        )
+    return parser
+
+
+def refuse_unused(
+    parser: argparse.ArgumentParser, args: argparse.Namespace, names: Sequence[str], why: str
+) -> None:
+    """Exit with an error if options were set that have no effect."""
+    dests = {name: name.replace("-", "_") for name in names}
+    given = [f"--{n}" for n, d in dests.items() if getattr(args, d) != parser.get_default(d)]
+    if given:
+        parser.error(f"{', '.join(given)}: not used {why}; remove")
+
+
+# Time and memory ----------------------------------------------------------------------
 
 
 def synchronise(device: str) -> None:
-    """Wait until the device has done its work."""
+    """Wait until the device has finished its work."""
     if device != "cpu":
         torch.cuda.synchronize(device)
 
 
 def seconds(run: Run, device: str = "cpu") -> float:
-    """Time one call, to the end of its work on the device."""
+    """Time one call, until the device has finished."""
     synchronise(device)
     start = time.perf_counter()
     run()
@@ -36,7 +77,7 @@ def seconds(run: Run, device: str = "cpu") -> float:
 
 
 def turns(rounds: int, names: Sequence[str]) -> Iterator[str]:
-    """Every name in every round, each time beginning with another one."""
+    """Yield every name once per round; each round starts with a different name."""
     names = list(names)
     for number in range(rounds):
         shift = number % len(names)
@@ -46,19 +87,19 @@ def turns(rounds: int, names: Sequence[str]) -> Iterator[str]:
 def in_turns(
     runs: dict[str, Run], rounds: int, device: str = "cpu", inner: int = 1
 ) -> dict[str, list[float]]:
-    """Seconds of every run in every round, after one round that is not counted.
+    """Time all runs in every round, after one warm-up call of each.
 
-    What slows the machine for a while slows them all; so the numbers of one round may be divided
+    A temporary slowdown of the machine affects all runs, so times of the same round may be divided
     by each other.
 
     Args:
         runs: by name
-        rounds: counted ones
-        device: where they work
-        inner: calls of which a round takes the fastest
+        rounds: measurements per run, without the warm-up
+        device: where they compute
+        inner: calls per measurement, of which the fastest counts
 
     Returns:
-        a list with an entry for each round, by name
+        the seconds of every round, by name
     """
     for run in runs.values():
         run()
@@ -68,19 +109,8 @@ def in_turns(
     return found
 
 
-def ratios(of: Sequence[float], to: Sequence[float]) -> list[float]:
-    """Round by round."""
-    return [a / b for a, b in zip(of, to)]
-
-
-def middle(values: Sequence[float], digits: int) -> str:
-    """Median, and range in brackets."""
-    shown = (statistics.median(values), min(values), max(values))
-    return "{:.{d}f} ({:.{d}f}–{:.{d}f})".format(*shown, d=digits)
-
-
 def peak_mib(run: Run, device: str = "cpu") -> float:
-    """MiB that torch has allocated at most while it ran, beyond what was there before."""
+    """Return the peak of the memory that torch allocates during a call, in MiB."""
     if device != "cpu":
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
@@ -99,13 +129,37 @@ def peak_mib(run: Run, device: str = "cpu") -> float:
     return (max(e["args"]["Total Allocated"] for e in events) - before) / 2**20
 
 
-def rounded(values: Sequence[float], digits: int = 4) -> list[float]:
-    """To so many significant digits: more of a time is noise."""
-    return [float(f"{value:.{digits}g}") for value in values]
+# Numbers ------------------------------------------------------------------------------
+
+
+def ratios(of: Sequence[float], to: Sequence[float]) -> list[float]:
+    """Divide round by round."""
+    return [a / b for a, b in zip(of, to)]
+
+
+def rounded(values: Sequence[float]) -> list[float]:
+    """Round to four significant digits: the rest of a time is noise."""
+    return [float(f"{value:.4g}") for value in values]
+
+
+def milliseconds(times: Sequence[float]) -> list[float]:
+    """Convert seconds, for a report."""
+    return rounded([1e3 * t for t in times])
+
+
+def spread(values: Sequence[float], decimals: int | None = None) -> str:
+    """Format the median and the range; by default with three significant digits of the median."""
+    size = statistics.median(values)
+    if decimals is None:
+        decimals = 0 if size >= 100 else 1 if size >= 10 else 2 if size >= 1 else 3
+    return "{:.{d}f} ({:.{d}f}–{:.{d}f})".format(size, min(values), max(values), d=decimals)
+
+
+# Reports ------------------------------------------------------------------------------
 
 
 def provenance() -> dict[str, Any]:
-    """Where figures come from: the command, commit, versions and machine."""
+    """Return the command, commit, versions and machine of this run."""
     script = Path(sys.argv[0])
     return {
         "command": shlex.join(["python", f"{script.parent.name}/{script.name}", *sys.argv[1:]]),
@@ -117,22 +171,47 @@ def provenance() -> dict[str, Any]:
 
 
 def record(output: Path, rows: Any, **more: Any) -> None:
-    """Write a result with its provenance."""
+    """Write results with their provenance."""
     content = {**provenance(), **more, "rows": rows}
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def refuse_unused(
-    parser: argparse.ArgumentParser, args: argparse.Namespace, names: Sequence[str], why: str
-) -> None:
-    """End with an error if options are given that change nothing."""
-    dests = {name: name.replace("-", "_") for name in names}
-    given = [f"--{n}" for n, d in dests.items() if getattr(args, d) != parser.get_default(d)]
-    if given:
-        parser.error(f"{', '.join(given)}: not used {why}; leave out")
+class Report:
+    """Rows of results: each is printed when it is added, and all of them are then written.
+
+    Args:
+        output: JSON file, or None
+        more: what the file contains besides the rows and their provenance
+    """
+
+    def __init__(self, output: Path | None, **more: Any) -> None:
+        self.output, self.more = output, more
+        self.rows: list[Row] = []
+
+    def add(self, row: Row) -> None:
+        """Add a row. The file is written at once, so that an interruption loses nothing."""
+        self.rows.append(row)
+        print("\n".join(lines(row)), flush=True)
+        if self.output:
+            record(self.output, self.rows, **self.more)
 
 
-def add_device(parser: argparse.ArgumentParser) -> None:
-    """The option that all benchmarks have."""
-    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+def lines(row: Row) -> Iterator[str]:
+    """Format a row: its values on one line, and each row within it on a separate line."""
+    nested = {key: value for key, value in row.items() if isinstance(value, dict)}
+    values = [f"{key} {shown(value)}" for key, value in row.items() if key not in nested]
+    if values:
+        yield "  ".join(values)
+    for key, value in nested.items():
+        for line in lines(value):
+            # A name before a group of rows would say nothing about them.
+            group = any(isinstance(inner, dict) for inner in value.values())
+            yield f"    {line}" if group else f"    {key:20} {line}"
+
+
+def shown(value: Any) -> str:
+    """Format one value; a list holds the measurements of all rounds."""
+    if isinstance(value, list):
+        return spread(value)
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

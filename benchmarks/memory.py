@@ -1,12 +1,11 @@
 """Whether memory stays flat over hours: python benchmarks/memory.py [--output FILE].
 
-A small model decodes thousands of sentences in one `fairseq-recur interactive`, and trains over thousands
-of epochs, with validation and checkpoints, in one `fairseq-recur train`. The resident memory of the
-process is read after each so many sentences and epochs; its slope is that of a straight line
-through the second half, when everything has been allocated once.
+A small model trains for thousands of epochs, with validation and checkpoints, in one process of
+`fairseq-recur train`. It then decodes thousands of sentences in one `fairseq-recur interactive`.
+The resident memory of the process is read at regular intervals. The slope is that of a straight
+line through the second half of the readings, when everything has been allocated once.
 """
 
-import argparse
 import random
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from measuring import record
+from measuring import command_line, record
 
 from fairseq_recur.cli import main as fairseq_recur
 
@@ -34,26 +33,26 @@ WORDS = [f"w{n}" for n in range(200)]
 
 
 class Curve(NamedTuple):
-    """Resident memory in MiB after so many sentences or epochs."""
+    """Resident memory in MiB, and the number of sentences or epochs done at each reading."""
 
     done: list[int]
     mib: list[float]
 
     @property
     def slope(self) -> float:
-        """KiB a sentence or an epoch, over the second half."""
+        """KiB per sentence or epoch, over the second half."""
         half = len(self.done) // 2
         return float(np.polyfit(self.done[half:], self.mib[half:], 1)[0] * 1024)
 
 
 def resident(process: "subprocess.Popen[str]") -> float:
-    """MiB, as Linux counts them."""
+    """Return the resident memory of a process in MiB, from Linux's /proc."""
     pages = int(Path(f"/proc/{process.pid}/statm").read_text().split()[1])
     return pages * 4096 / 2**20
 
 
 def line(chance: random.Random) -> str:
-    """A sentence of 1 to 40 words."""
+    """Draw a sentence of 1 to 40 words."""
     return " ".join(chance.choices(WORDS, k=chance.randint(1, 40)))
 
 
@@ -72,7 +71,7 @@ def prepare(folder: Path) -> Path:
 
 
 def watch(process: "subprocess.Popen[str]", mark: str, every: int) -> Curve:
-    """Read the process's memory at every so many lines with a mark, until it ends."""
+    """Read the memory of a process at every *every*-th line that contains *mark*, until it ends."""
     curve, seen = Curve([], []), 0
     assert process.stdout is not None
     last = ""
@@ -83,46 +82,42 @@ def watch(process: "subprocess.Popen[str]", mark: str, every: int) -> Curve:
                 curve.done.append(seen)
                 curve.mib.append(round(resident(process), 3))
     if process.wait() != 0:
-        raise RuntimeError(f"the command ended with {process.returncode}: {last}")
+        raise RuntimeError(f"the command failed with status {process.returncode}: {last}")
     return curve
 
 
-def command(*argv: object) -> list[str]:
-    return [sys.executable, "-m", "fairseq_recur", *map(str, argv)]
+def start(*argv: object, stderr: int) -> "subprocess.Popen[str]":
+    """Start a command of fairseq-recur whose output can be read."""
+    command = [sys.executable, "-m", "fairseq_recur", *map(str, argv)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
 
 
 def train(data: Path, arch: str, folder: Path, epochs: int) -> Curve:
-    """Many small epochs, each validated and saved."""
-    argv = command("train", data, "--arch", arch, *SIZES, *TRAINING, "--save-dir", folder)
-    with subprocess.Popen(
-        [*argv, "--max-epoch", str(epochs)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    ) as process:
+    """Train for many small epochs, each of them validated and saved."""
+    with start(
+        "train", data, "--arch", arch, *SIZES, *TRAINING, "--save-dir", folder,
+        "--max-epoch", epochs, stderr=subprocess.STDOUT,
+    ) as process:  # fmt: skip
         return watch(process, "end of epoch", max(1, epochs // 400))
 
 
 def decode(data: Path, checkpoint: Path, sentences: int) -> Curve:
-    """Many sentences, eight at a time."""
+    """Decode many sentences, in batches of eight."""
     chance = random.Random(2)
     lines: Iterator[str] = (line(chance) for _ in range(sentences))
     source = checkpoint.with_name("sentences")
     source.write_text("\n".join(lines) + "\n")
-    argv = command(
+    with start(
         "interactive", data, "--path", checkpoint, "--cpu", "--input", source, "--buffer-size", 8,
-        "--batch-size", 8, "--max-len-b", 20, "--max-len-a", 0,
-    )  # fmt: skip
-    with subprocess.Popen(
-        argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as process:
+        "--batch-size", 8, "--max-len-b", 20, "--max-len-a", 0, stderr=subprocess.DEVNULL,
+    ) as process:  # fmt: skip
         return watch(process, "H-", max(1, sentences // 400))
 
 
 def measure(
     architectures: list[str], sentences: int, epochs: int, jobs: int = 1
 ) -> dict[str, dict[str, Curve]]:
-    """Both curves of each architecture, so many architectures at a time."""
+    """Measure both curves of each architecture, *jobs* architectures at a time."""
     with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(jobs) as pool:
         data = prepare(Path(name))
 
@@ -138,7 +133,7 @@ def measure(
 
 
 def draw(curves: dict[str, dict[str, Curve]], path: Path) -> None:
-    """Memory beside the first reading of the second half, one panel for each kind of work."""
+    """Plot the memory over time, in one panel for training and one for decoding."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3.5), layout="constrained")
@@ -155,19 +150,21 @@ def draw(curves: dict[str, dict[str, Curve]], path: Path) -> None:
 
 
 def main() -> None:
-    """Measure, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Run the benchmark."""
+    parser = command_line(__doc__, device=False)
     parser.add_argument("--arch", nargs="+", default=ARCHITECTURES)
     parser.add_argument("--sentences", type=int, default=10_000)
     parser.add_argument("--epochs", type=int, default=1_000)
-    parser.add_argument("--jobs", type=int, default=1, help="architectures at a time")
-    parser.add_argument("--output", type=Path, help="where to write .json and .png")
+    parser.add_argument("--jobs", type=int, default=1, help="architectures measured at a time")
     args = parser.parse_args()
     curves = measure(args.arch, args.sentences, args.epochs, args.jobs)
     for arch, of_arch in curves.items():
         for kind, curve in of_arch.items():
-            print(f"{arch:20} {kind}: {curve.mib[-1]:.0f} MiB at the end, {curve.slope:+.3f} KiB for "
-                  f"each of {curve.done[-1]}", flush=True)  # fmt: skip
+            unit = "epoch" if kind == "training" else "sentence"
+            print(
+                f"{arch:20} {kind}: {curve.mib[-1]:.0f} MiB after {curve.done[-1]} {unit}s, "
+                f"{curve.slope:+.3f} KiB per {unit}"
+            )
     if args.output:
         rows = {
             arch: {k: {**c._asdict(), "slope_kib": c.slope} for k, c in kinds.items()}

@@ -1,23 +1,23 @@
-"""Every operation in all its forms: the plain loops, the fast ones, and torch's own beside them.
+"""Every operation in all its forms: plain loops, fast forms, and torch's attention for comparison.
 
     python benchmarks/ops.py [--only NAME ...] [--lengths N ...] [--output FILE]
 
-Batches of two sequences, eight heads of 64 (networks: width 512), float32; the decoder's side where
-there are two. All forms of an operation compute the same from the same numbers, which is checked in
-float64 before anything is measured (up to 512 positions); but torch's fused attention, "sdpa",
-has no recurrence, and shows what standard attention takes. Times are of the forward pass, and of
-forward and backward; memory is what torch has allocated at most meanwhile, inputs apart.
+Batches of two sequences, eight heads of width 64 (networks: width 512), float32. Where encoder and
+decoder differ, the decoder's operation is measured. All forms of an operation compute the same
+function of the same inputs. This is checked in float64 before the measurement, up to 512 positions.
+The exception is "sdpa", torch's fused attention without recurrence: it shows the cost of standard
+attention. Times cover the forward pass, and forward plus backward. Memory is torch's peak
+allocation, without the inputs.
 """
 
 import argparse
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from measuring import Run, add_device, in_turns, middle, peak_mib, record, rounded
+from measuring import Report, Row, Run, command_line, in_turns, milliseconds, peak_mib
 from torch import Tensor, nn
 
 from fairseq_recur.ops import naive
@@ -39,10 +39,10 @@ MODEL = HEADS * WIDTH
 STEPS, SEGMENT, CLIP, CHUNK, MAX_POWER = 8, 64, 16, 64, 200
 LENGTHS = (32, 128, 512, 2048, 4096, 16384)
 OTHER = "sdpa"
-"""The form that computes something else, to compare with."""
+"""The form that computes a different function, for comparison."""
 
-# The longest sequence at which a form is measured; beyond, loops over pairs of positions, loops over
-# positions, maps and attention over all pairs, and torch's GRU take minutes or gigabytes.
+# The longest sequence for each kind of form: loops over pairs of positions, loops over positions,
+# attention over all pairs, and torch's GRU. Beyond it they take minutes or gigabytes.
 LONGEST_CHECKED = 512
 LONGEST = {"loops": 32, "steps": 512, "square": 4096, "recurrence": 4096}
 
@@ -51,8 +51,8 @@ class Form(NamedTuple):
     """One way to compute an operation.
 
     Attributes:
-        run: from the inputs to the output
-        kind: of LONGEST, or "" for every length
+        run: computes the output
+        kind: key of LONGEST, or "" if there is no limit
     """
 
     run: Callable[[], Tensor]
@@ -63,7 +63,7 @@ class Case(NamedTuple):
     """An operation at one length.
 
     Attributes:
-        inputs: what gradients are taken of
+        inputs: the tensors that have gradients
         forms: by name
     """
 
@@ -72,19 +72,19 @@ class Case(NamedTuple):
 
 
 def leaf(*size: int, device: str) -> Tensor:
-    """Numbers that have a gradient."""
+    """Draw a leaf tensor that requires a gradient."""
     return torch.randn(size, device=device, requires_grad=True)
 
 
 def attention_inputs(length: int, device: str, queries: int = 0) -> list[Tensor]:
-    """Queries, keys and values (B, H, T or S, D)."""
+    """Draw queries, keys and values, (B, H, T or S, D)."""
     return [
         leaf(BATCH, HEADS, n, WIDTH, device=device) for n in (queries or length, length, length)
     ]
 
 
 def heads_of(head: Callable[..., Tensor], *batched: Tensor) -> Tensor:
-    """Loop over sentences and heads: *head* of a number and the rows of each (B, H, T, D)."""
+    """Loop over sentences and heads: call *head* with its index and the rows of (B, H, T, D)."""
     return torch.stack([
         torch.stack([head(h, *(list(x[b, h]) for x in batched)) for h in range(HEADS)])
         for b in range(batched[0].size(0))
@@ -92,12 +92,12 @@ def heads_of(head: Callable[..., Tensor], *batched: Tensor) -> Tensor:
 
 
 def causal(length: int, device: str) -> Tensor:
-    """The decoder's additive mask."""
+    """Return the decoder's additive mask."""
     return torch.full((length, length), float("-inf"), device=device).triu(1)
 
 
 def regular_heads(device: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Decay, angle, sine and dilation of heads with a regular matrix."""
+    """Return decay, angle, sine and dilation of heads with regular matrices."""
     decay = torch.linspace(-0.6, 0.9, HEADS, device=device).requires_grad_()
     zeros = torch.zeros(HEADS, device=device)
     return decay, zeros, zeros.bool(), torch.ones(HEADS, dtype=torch.int64, device=device)
@@ -125,6 +125,9 @@ def rsa(length: int, device: str) -> Case:
 
         return heads_of(head, q, k, v)
 
+    def mixed() -> Tensor:
+        return mixed_map(q, k, v, matrix(), gates, causal(length, device))[0]
+
     def sum_of(recurrent: Tensor) -> Tensor:
         local = dot_product_attention(q, k, v, causal(length, device))
         return mixed_outputs(local, recurrent, gates)
@@ -143,7 +146,7 @@ def rsa(length: int, device: str) -> Case:
 
 
 def rem_product(length: int, device: str) -> Case:
-    """P V alone, without a highest power: a linear recurrence over the values (eqs. 2 and 3)."""
+    """Only P V, without a highest power: a linear recurrence over the values (eqs. 2 and 3)."""
     (v,) = attention_inputs(length, device)[:1]
     decay, angle, sine, dilation = regular_heads(device)
 
@@ -169,9 +172,12 @@ def relative(length: int, device: str) -> Case:
     def head(h: int, *rows: list[Tensor]) -> Tensor:
         return naive.relative_head(*rows, tables[0][h], tables[1][h], True)
 
+    def products() -> Tensor:
+        return relative_attention(q, k, v, *tables, causal(length, device))[0]
+
     return Case([q, k, v, *tables], {
         "naive": Form(lambda: heads_of(head, q, k, v), "loops"),
-        "products": Form(lambda: relative_attention(q, k, v, *tables, causal(length, device))[0], "square"),
+        "products": Form(products, "square"),
         OTHER: Form(lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True), "square"),
     })  # fmt: skip
 
@@ -285,17 +291,17 @@ CASES: dict[str, Callable[[int, str], Case]] = {
 
 
 def gradients(case: Case, form: Form) -> tuple[Tensor, ...]:
-    """Of the sum of the outputs, for every input that has one."""
+    """Differentiate the sum of the outputs with respect to the inputs."""
     return torch.autograd.grad(form.run().sum(), case.inputs, allow_unused=True)
 
 
 def measurable(case: Case, length: int) -> dict[str, Form]:
-    """The forms that are measured at a length."""
+    """Return the forms that are measured at a length."""
     return {n: f for n, f in case.forms.items() if length <= LONGEST.get(f.kind, length)}
 
 
 def check(case: Case, forms: dict[str, Form]) -> None:
-    """All forms but torch's attention give the same numbers and gradients."""
+    """Assert that all forms but torch's attention give the same outputs and gradients."""
     same = [form for name, form in forms.items() if name != OTHER]
     for form in same[1:]:
         torch.testing.assert_close(form.run(), same[0].run(), rtol=1e-8, atol=1e-10)
@@ -304,7 +310,7 @@ def check(case: Case, forms: dict[str, Form]) -> None:
 
 
 def check_in_double(name: str, length: int, device: str) -> None:
-    """`check` an operation with float64, in which rounding makes no neuron fire that should not."""
+    """Check an operation in float64, where rounding cannot make a neuron fire by mistake."""
     torch.set_default_dtype(torch.float64)
     try:
         case = CASES[name](length, device)
@@ -314,7 +320,7 @@ def check_in_double(name: str, length: int, device: str) -> None:
 
 
 def runs_of(case: Case, forms: dict[str, Form]) -> Iterator[tuple[str, dict[str, Run]]]:
-    """What is timed."""
+    """Yield the functions to time."""
 
     def forward(form: Form) -> Run:
         @torch.no_grad()
@@ -327,47 +333,33 @@ def runs_of(case: Case, forms: dict[str, Form]) -> Iterator[tuple[str, dict[str,
     yield "both", {name: lambda f=form: gradients(case, f) for name, form in forms.items()}
 
 
-def measure(name: str, length: int, args: argparse.Namespace) -> dict[str, Any]:
-    """One operation at one length: all its forms in turns."""
+def measure(name: str, length: int, args: argparse.Namespace) -> Row:
+    """Measure all forms of an operation at one length, in turns."""
     torch.manual_seed(1)
     if length <= LONGEST_CHECKED:
         check_in_double(name, length, args.device)
     case = CASES[name](length, args.device)
     forms = measurable(case, length)
-    row: dict[str, Any] = {"op": name, "length": length, "forms": {n: {} for n in forms}}
-    if not forms:
-        return row
-    for kind, runs in runs_of(case, forms):
-        times = in_turns(runs, args.rounds, args.device, args.inner)
-        for form, values in times.items():
-            row["forms"][form][f"{kind}_ms"] = rounded([t * 1e3 for t in values])
-    for form, run in runs.items():  # forward and backward
-        row["forms"][form]["peak_mib"] = round(peak_mib(run, args.device), 1)
-        found = row["forms"][form]
-        print(
-            f"{name:12}{length:>6}  {form:24}{middle(found['forward_ms'], 2):>26}"
-            f"{middle(found['both_ms'], 2):>28} ms{found['peak_mib']:>9.1f} MiB", flush=True,
-        )  # fmt: skip
-    return row
+    found: dict[str, Row] = {form: {} for form in forms}
+    for kind, runs in runs_of(case, forms) if forms else ():
+        for form, times in in_turns(runs, args.rounds, args.device, args.inner).items():
+            found[form][f"{kind}_ms"] = milliseconds(times)
+            if kind == "both":
+                found[form]["peak_mib"] = round(peak_mib(runs[form], args.device), 1)
+    return {"op": name, "length": length, "forms": found}
 
 
 def main() -> None:
-    """Measure, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add_device(parser)
+    """Run the benchmark."""
+    parser = command_line(__doc__, rounds=5, inner=1)
     parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), metavar="NAME")
     parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--inner", type=int, default=1, help="calls of which the fastest counts")
-    parser.add_argument("--output", type=Path)
     args = parser.parse_args()
-    rows: list[dict[str, Any]] = []
+    report = Report(args.output)
     for name, length in product(args.only, args.lengths):
         row = measure(name, length, args)
         if row["forms"]:
-            rows.append(row)
-        if args.output:  # after each, so that nothing is lost
-            record(args.output, rows)
+            report.add(row)
 
 
 if __name__ == "__main__":

@@ -1,19 +1,18 @@
-"""The plan's predictions beside what was measured or published: python benchmarks/planning.py WHAT.
+"""Compare plans with measured or published speeds: python benchmarks/planning.py WHAT.
 
-``papers`` prints the plans of the papers' setups, ``published`` those of trainings whose speed is
-public, and ``measure`` trains small models on this CPU and predicts their speed from the peak of
-a matrix product, the bandwidth of a copy and the time of a small operation, measured beside them.
+``papers`` prints the plans for the setups of the papers, and ``published`` those for training runs
+with a published speed. ``measure`` trains small models on this CPU and predicts their speed from
+three measurements: the peak of a matrix product, the bandwidth of a copy and the time of a small
+operation.
 """
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from measuring import record
+from measuring import command_line, record
 
 import fairseq_recur  # noqa: F401  (registers the presets)
 from fairseq_recur.cli import build_parser
@@ -51,12 +50,12 @@ PAPERS: list[str] = [
 
 
 class Published(NamedTuple):
-    """A training of which somebody wrote how fast it was.
+    """A training run with a published speed.
 
     Attributes:
-        source: where
-        words: target words a second
-        options: of the plan
+        source: what was trained, and where the speed was published
+        words: target words per second
+        options: options of `fairseq-recur plan`
     """
 
     source: str
@@ -85,13 +84,13 @@ PUBLISHED = [
 
 
 def plan_of(options: str) -> tuple[Setup, Plan]:
-    """What `fairseq-recur plan` computes."""
+    """Compute a plan as `fairseq-recur plan` does."""
     setup = setup_of(build_parser().parse_args(["plan", *options.split()]))
     return setup, make_plan(setup)
 
 
 def print_table(rows: Iterable[Sequence[str]]) -> None:
-    """As Markdown, each row when it is known; the first is the header."""
+    """Print rows as Markdown as soon as they are computed; the first is the header."""
     for number, row in enumerate(rows):
         print("| " + " | ".join(row) + " |", flush=True)
         if number == 0:
@@ -99,8 +98,8 @@ def print_table(rows: Iterable[Sequence[str]]) -> None:
 
 
 def papers() -> Iterator[list[str]]:
-    """The plans of the papers' setups, row by row."""
-    yield ["model", "GPUs", "words an update", "parameters, M", "MFLOPs a token", "GB",
+    """Yield the plans for the setups of the papers."""
+    yield ["model", "GPUs", "words per update", "parameters, M", "MFLOPs per token", "GB",
            "tokens that fit", "max-tokens x update-freq", "updates/s", "MFU", "updates",
            "hours"]  # fmt: skip
     for options in PAPERS:
@@ -117,7 +116,7 @@ def papers() -> Iterator[list[str]]:
 
 
 def published() -> Iterator[list[str]]:
-    """Predicted words a second beside those that were published."""
+    """Yield predicted and published words per second."""
     yield ["training", "published words/s", "predicted", "predicted/published"]
     for known in PUBLISHED:
         setup, plan = plan_of(known.options)
@@ -126,8 +125,8 @@ def published() -> Iterator[list[str]]:
 
 
 def median_seconds(function: Callable[[], Any], repeats: int) -> float:
-    """Processor time of a call on one thread, which other programs disturb less than the clock."""
-    function()  # does not count
+    """Time a call on one thread in CPU time, which other programs affect less than wall time."""
+    function()  # warm-up
     times = []
     for _ in range(repeats):
         start = time.process_time()
@@ -137,7 +136,7 @@ def median_seconds(function: Callable[[], Any], repeats: int) -> float:
 
 
 def machine(repeats: int) -> dict[str, float]:
-    """This CPU's peak in TFLOP/s, bandwidth in GB/s, and microseconds of a small operation."""
+    """Measure this CPU: peak in TFLOP/s, bandwidth in GB/s, microseconds per small operation."""
     a, b = torch.randn(512, 512), torch.randn(512, 2048)
     peak = 2 * 512 * 512 * 2048 / median_seconds(lambda: a @ b, repeats)
     x = torch.randn(32 * 2**20 // 4)
@@ -151,7 +150,7 @@ def machine(repeats: int) -> dict[str, float]:
             z = z * 1.5
         z.sum().backward()
 
-    # Each multiplication has one more in the backward pass.
+    # Each of the 100 multiplications has another one in its backward pass.
     overhead = median_seconds(operations, repeats) / 200
     return {"flops": peak / 1e12, "bandwidth": copied / 1e9, "overhead": overhead * 1e6}
 
@@ -163,7 +162,7 @@ TINY = ("--encoder-embed-dim 128 --encoder-ffn-embed-dim 512 --encoder-layers 2 
 
 
 def updates_a_second(arch: str, flags: list[str], sentences: int, repeats: int) -> float:
-    """Of a real training, the data aside: forward, backward, gradient norm, fused AdamW."""
+    """Measure training without data loading: forward, backward, gradient norm, fused AdamW."""
     torch.manual_seed(1)
     built = build(arch, flags, 2000, 2000, "fp32", "cpu")
     batch = sample(built, sentences, 25, 25)
@@ -181,7 +180,7 @@ def updates_a_second(arch: str, flags: list[str], sentences: int, repeats: int) 
 def predicted_seconds(
     arch: str, flags: list[str], sentences: int, can: dict[str, float], shares: Sequence[float]
 ) -> dict[str, float]:
-    """Of an update on a machine that reaches *shares* of its peak and of its bandwidth."""
+    """Predict the time of an update that reaches *shares* of peak and bandwidth."""
     device = own_device("custom", can["flops"], 8.0, can["bandwidth"])
     built = build(arch, flags, 2000, 2000, "fp32")
     operations = trace(built, sample(built, sentences, 25, 25)).operations
@@ -192,7 +191,7 @@ def predicted_seconds(
 
 
 def measure(repeats: int) -> list[dict[str, Any]]:
-    """Predicted and measured updates a second, the machine measured before each model."""
+    """Predict and measure updates per second; measure the machine again before each model."""
     rows = []
     for arch in MODELS:
         flags = [] if arch.endswith("_tiny") else TINY
@@ -208,8 +207,8 @@ def measure(repeats: int) -> list[dict[str, Any]]:
 
 
 def measured(rows: list[dict[str, Any]]) -> Iterator[list[str]]:
-    """The rows of `measure`."""
-    yield ["model", "words an update", "GFLOP/s", "GB/s", "us", "measured updates/s",
+    """Format the rows of `measure`."""
+    yield ["model", "words per update", "GFLOP/s", "GB/s", "us", "measured updates/s",
            *(f"predicted with {name}" for name in SHARES)]  # fmt: skip
     for r in rows:
         can, predicted = r["machine"], [r[name]["updates_a_second"] for name in SHARES]
@@ -221,11 +220,10 @@ def measured(rows: list[dict[str, Any]]) -> Iterator[list[str]]:
 
 
 def main() -> None:
-    """Print a table of Markdown; with --output also write the measurement."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Print a Markdown table; with --output, also write the measurement."""
+    parser = command_line(__doc__, device=False)
     parser.add_argument("what", choices=["papers", "published", "measure"])
-    parser.add_argument("--repeats", type=int, default=9)
-    parser.add_argument("--output", type=Path)
+    parser.add_argument("--repeats", type=int, default=9, help="calls per measurement")
     args = parser.parse_args()
     if args.what != "measure":
         print_table(papers() if args.what == "papers" else published())

@@ -1,16 +1,15 @@
-"""Multiply-adds of SRformer's cross-attention, as its paper counts them and all of them.
+"""Multiply-adds of SRformer's cross-attention: as counted in its paper, and in full.
 
     python benchmarks/srformer_flops.py [--output FILE]
 
-Nothing is measured: every figure follows from sizes. The formulas and their letters are in
-`srformer_counts.py`.
+Nothing is measured: every figure follows from the sizes. `srformer_counts.py` has the formulas and
+explains their letters.
 """
 
-import argparse
 import json
-from pathlib import Path
 
 import srformer_counts as counts
+from measuring import command_line
 from srformer_counts import Model
 
 MODELS = {
@@ -18,7 +17,7 @@ MODELS = {
     "BART-base": Model(768, 12, 6, 3072, 50265),
     "BART-large": Model(1024, 16, 12, 4096, 50265),
 }
-"""The first two are the paper's; the heads of all three are 64 wide."""
+"""The paper uses the first two; all three have heads of width 64."""
 
 WIDTH = 64
 """d"""
@@ -33,11 +32,11 @@ SETTINGS = {
     "q 2048, k 16384": (2048, 16384, 64),
     "9 words of 10,240": (9, 10240, 1024),
 }
-"""q, k and s. For each data set the paper has q 128 and k 1024; XSum's words: section 4.1."""
+"""q, k and s. The paper uses q 128 and k 1024 for all data sets; section 4.1 has XSum's words."""
 
 
 def attention_row(q: int, k: int, s: int, d: int = WIDTH) -> dict[str, object]:
-    """One setting, one head of one layer, forward."""
+    """Count one head of one layer, forward."""
     return {
         "q": q, "k": k, "s": s, "segments": counts.segments(k, s),
         "paper": {
@@ -67,7 +66,7 @@ def attention_row(q: int, k: int, s: int, d: int = WIDTH) -> dict[str, object]:
 
 
 def training_row(q: int, k: int, s: int, d: int = WIDTH) -> dict[str, int]:
-    """One setting, one head of one layer, forward and backward."""
+    """Count one head of one layer, forward and backward."""
     return {
         "full": counts.full_training(q, k, d, fused=False),
         "full, fused": counts.full_training(q, k, d, fused=True),
@@ -77,7 +76,7 @@ def training_row(q: int, k: int, s: int, d: int = WIDTH) -> dict[str, int]:
 
 
 def decoding_row(q: int, k: int, s: int, beam: int, d: int = WIDTH) -> dict[str, int]:
-    """One setting, one head of one layer, q steps of a beam."""
+    """Count one head of one layer, for q decoding steps with a beam."""
     return {
         "full, a step": counts.full_step(k, d),
         "srformer, a step": counts.srformer_step(s, d),
@@ -89,7 +88,7 @@ def decoding_row(q: int, k: int, s: int, beam: int, d: int = WIDTH) -> dict[str,
 
 
 def model_row(model: Model, q: int, k: int, s: int) -> dict[str, int]:
-    """One setting, a whole model, forward."""
+    """Count a whole model, forward."""
     d = model.width // model.heads
     of_head = {
         "projections": counts.projections(q, k, d, model.width),
@@ -104,7 +103,7 @@ def model_row(model: Model, q: int, k: int, s: int) -> dict[str, int]:
 
 
 def step_row(model: Model, q: int, k: int, s: int) -> dict[str, int]:
-    """One setting, a whole decoder, the last step of one beam."""
+    """Count a whole decoder, for the last step of one beam."""
     d = model.width // model.heads
     return {
         "but attention over the source": counts.decoder_step(q, model),
@@ -114,24 +113,24 @@ def step_row(model: Model, q: int, k: int, s: int) -> dict[str, int]:
 
 
 def thousands(number: float) -> str:
-    """In thousands, as Table 1 has it."""
+    """Format in thousands, as in Table 1."""
     return f"{number / 1e3:,.0f}"
 
 
 def share(part: float, whole: float) -> str:
-    """In per cent."""
+    """Format a ratio in percent."""
     return f"{100 * part / whole:.1f} %"
 
 
 def show(title: str, head: list[str], rows: list[list[str]]) -> None:
-    """A table in Markdown."""
+    """Print a table in Markdown."""
     print(f"\n{title}\n\n| {' | '.join(head)} |\n|{' --- |' * len(head)}")
     for row in rows:
         print(f"| {' | '.join(row)} |")
 
 
 def show_attention() -> None:
-    """Forward, and the break-even lengths."""
+    """Print the forward pass, and the break-even lengths."""
     rows, ends = [], []
     for name, (q, k, s) in SETTINGS.items():
         row = attention_row(q, k, s)
@@ -145,13 +144,17 @@ def show_attention() -> None:
         source = ["never" if x is None else f"{x:.0f}" for x in row["break_even_k"].values()]
         ends.append([name, *(f"{x:.0f}" for x in row["break_even_q"].values()), *source])
     head = ["", "q, k, s", "paper: full", "SRformer", "", "all: full", "Algorithm 1", "", "folded"]
-    show("Thousands of multiply-adds of a head, forward", [*head, ""], rows)
+    show("Thousands of multiply-adds per head, forward", [*head, ""], rows)
     head = ["", "paper: q", "Algorithm 1: q", "folded: q", "Algorithm 1: k", "folded: k"]
-    show("From which q at this k, and from which k at this q, SRformer takes fewer", head, ends)
+    show(
+        "Break-even: the q (at this k) and the k (at this q) from which SRformer takes fewer",
+        head,
+        ends,
+    )
 
 
 def show_rest(beam: int) -> None:
-    """Memory, training, and decoding."""
+    """Print memory, training and decoding."""
     memory, training, decoding = [], [], []
     for name, setting in SETTINGS.items():
         row = attention_row(*setting)["paper_memory"]
@@ -160,13 +163,17 @@ def show_rest(beam: int) -> None:
         training.append([name, *map(thousands, found.values())])
         found = decoding_row(*setting, beam)
         decoding.append([name, *map(thousands, found.values())])
-    show("Thousands of numbers, Table 1's memory", ["", "full", "SRformer", ""], memory)
+    show("Memory as in Table 1, in thousands of numbers", ["", "full", "SRformer", ""], memory)
     show("Thousands of multiply-adds, forward and backward", ["", *training_row(1, 1, 1)], training)
-    show(f"Thousands, decoding q words, beam {beam}", ["", *decoding_row(1, 1, 1, 1)], decoding)
+    show(
+        f"Thousands of multiply-adds, decoding q words, beam {beam}",
+        ["", *decoding_row(1, 1, 1, 1)],
+        decoding,
+    )
 
 
 def show_models() -> None:
-    """Whole models: the forward pass of a source, and a step of decoding."""
+    """Print whole models: the forward pass of a source, and a decoding step."""
     models, steps = [], []
     for name, model in MODELS.items():
         for setting in (SETTINGS["Table 1"], SETTINGS["Fig. 5, longest"]):
@@ -186,13 +193,13 @@ def show_models() -> None:
             ])  # fmt: skip
     head = ["model, (q, k, s)", *model_row(MODELS["T5-small"], 1, 1, 1), "cross-attention with its "
             "projections", "full attention's products in the model", "model"]  # fmt: skip
-    show("Thousands of millions of multiply-adds, a source, forward", head, models)
+    show("Billions of multiply-adds per source, forward", head, models)
     head = ["model, (q, k, s)", *step_row(MODELS["T5-small"], 1, 1, 1), "step"]
-    show("Millions of multiply-adds, the last step of one beam", head, steps)
+    show("Millions of multiply-adds, last step of one beam", head, steps)
 
 
 def record(beam: int) -> dict[str, object]:
-    """All of it as numbers."""
+    """Return all figures."""
     return {
         "command": "python benchmarks/srformer_flops.py",
         "unit": "multiply-adds; of one head of one layer, but for the whole models",
@@ -213,10 +220,9 @@ def record(beam: int) -> dict[str, object]:
 
 
 def main() -> None:
-    """Print the tables, write the numbers."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    """Print the tables and write the figures."""
+    parser = command_line(__doc__, device=False)
     parser.add_argument("--beam", type=int, default=4)
-    parser.add_argument("--output", type=Path)
     args = parser.parse_args()
     show_attention()
     show_rest(args.beam)

@@ -1,21 +1,19 @@
-"""What one step of incremental decoding costs, by itself: python benchmarks/steps.py [--output FILE].
+"""The cost of one step of incremental decoding: python benchmarks/steps.py [--output FILE].
 
-RSA: one self-attention module of the base size, 20 rows (four sentences, beam 5), milliseconds of a step
-on average over a sentence of so many; beside fairseq's own module.
+RSA: one self-attention module of base size with 20 rows (four sentences, beam 5). Reports the
+milliseconds per step, averaged over a sentence of the given length, for RSA and fairseq's module.
 
-SRformer: the attention alone (two sentences, beam 5, eight heads of 64), once the source of so
-many keys has been read; beside torch's fused attention over keys and values of which every beam
-has a copy, as in fairseq.
+SRformer: only the attention (two sentences, beam 5, eight heads of width 64), after a source of the
+given number of keys has been read. The reference is torch's fused attention with a copy of keys and
+values for every beam, as in fairseq.
 """
 
 import argparse
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
-from measuring import Run, add_device, in_turns, middle, ratios, record, rounded
+from measuring import Report, Row, Run, command_line, in_turns, milliseconds, ratios, rounded
 from rsa_forms import WIDTH, build
 from torch import Tensor, nn
 
@@ -25,7 +23,7 @@ from fairseq_recur.ops.segments import split_segments
 ROWS, BEAM = 20, 5
 SENTENCES, HEADS, HEAD, SEGMENT = 2, 8, 64, 64
 INNER = 20
-"""Calls of a step of SRformer, which takes less than a millisecond."""
+"""Calls per measurement of SRformer's step, which takes less than a millisecond."""
 KINDS = {
     "dot": {"rsa_form": "dot"},
     "rsa": {"rsa_form": "auto"},
@@ -40,25 +38,23 @@ KINDS = {
 
 @torch.no_grad()
 def sentence(module: nn.Module, steps: int, device: str) -> None:
-    """Decode one of so many steps."""
+    """Decode a sentence of the given length."""
     x, state = torch.randn(1, ROWS, WIDTH, device=device), {}
     for _ in range(steps):
         module(x, x, x, incremental_state=state, need_weights=False)
 
 
-def rsa(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Sentences of different lengths."""
+def rsa(args: argparse.Namespace, report: Report) -> None:
+    """Measure sentences of different lengths."""
     modules = {k: build("decoder", args.device, **o).eval() for k, o in KINDS.items()}
-    rows = []
     for steps in args.steps:
         runs = {name: partial(sentence, m, steps, args.device) for name, m in modules.items()}
         times = in_turns(runs, args.rounds, args.device)
-        rows.append(row("rsa", steps, {n: [x / steps for x in t] for n, t in times.items()}, "dot"))
-    return rows
+        report.add(row("rsa", steps, {n: [x / steps for x in t] for n, t in times.items()}))
 
 
 def srformer_step(length: int, device: str) -> dict[str, Run]:
-    """One position of both attentions for the beams of each sentence."""
+    """Return one step of both attentions, for all beams."""
     rows, count = SENTENCES * BEAM, -(-length // SEGMENT)
     query = torch.randn(rows, HEADS, 1, HEAD, device=device)
     keys, values = (torch.randn(rows, HEADS, length, HEAD, device=device) for _ in range(2))
@@ -82,42 +78,36 @@ def srformer_step(length: int, device: str) -> dict[str, Run]:
     return {"full": full, "srformer": srformer}
 
 
-def srformer(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Sources of different lengths."""
-    rows = []
+def srformer(args: argparse.Namespace, report: Report) -> None:
+    """Measure sources of different lengths."""
     for length in args.keys:
         runs = srformer_step(length, args.device)
-        times = in_turns(runs, args.rounds, args.device, inner=INNER)
-        rows.append(row("srformer", length, times, "full"))
-    return rows
+        report.add(row("srformer", length, in_turns(runs, args.rounds, args.device, inner=INNER)))
 
 
-def row(op: str, length: int, times: dict[str, list[float]], first: str) -> dict[str, Any]:
-    """Milliseconds, and how many times as fast as the first in the same round."""
-    found = {
-        name: {"ms": rounded([x * 1e3 for x in t]), "faster": rounded(ratios(times[first], t))}
+def row(op: str, length: int, times: dict[str, list[float]]) -> Row:
+    """Report milliseconds, and the speed relative to the first form in the same round."""
+    first = next(iter(times.values()))
+    forms = {
+        name: {"ms": milliseconds(t), "faster": rounded(ratios(first, t))}
         for name, t in times.items()
     }
-    for name, numbers in found.items():
-        print(f"{op:10}{length:>6}  {name:34}{middle(numbers['ms'], 3):>24} ms"
-              f"{middle(numbers['faster'], 2):>22} times as fast", flush=True)  # fmt: skip
-    return {"op": op, "length": length, "forms": found}
+    return {"op": op, "length": length, "forms": forms}
 
 
 def main() -> None:
-    """Measure, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add_device(parser)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--steps", type=int, nargs="+", default=[32, 128, 512], help="of RSA")
+    """Run the benchmark."""
+    parser = command_line(__doc__, rounds=7)
     parser.add_argument(
-        "--keys", type=int, nargs="+", default=[1024, 4096, 16384], help="of SRformer"
+        "--steps", type=int, nargs="+", default=[32, 128, 512], help="sentence lengths for RSA"
     )
-    parser.add_argument("--output", type=Path)
+    parser.add_argument(
+        "--keys", type=int, nargs="+", default=[1024, 4096, 16384], help="sources for SRformer"
+    )
     args = parser.parse_args()
-    rows = rsa(args) + srformer(args)
-    if args.output:
-        record(args.output, rows)
+    report = Report(args.output)
+    rsa(args, report)
+    srformer(args, report)
 
 
 if __name__ == "__main__":

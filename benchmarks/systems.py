@@ -1,10 +1,12 @@
-"""Models in fairseq's trainer and generator, on real text, many in one process."""
+"""Models in fairseq's trainer and generator, on real text, several in one process."""
 
 import argparse
+import logging
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import redirect_stdout
+from contextlib import contextmanager, redirect_stdout
 from io import StringIO
 from itertools import islice
 from pathlib import Path
@@ -23,20 +25,20 @@ from fairseq_recur.errors import ConfigError
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 SHARED = "--share-all-embeddings"
 FLAGS = [
-    "--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.1", "--optimizer", "adam",
-    "--adam-betas", "(0.9, 0.98)", "--lr", "0.0005", "--lr-scheduler", "inverse_sqrt",
-    "--warmup-updates", "4000", SHARED, "--seed", "1", "--num-workers", "0",
-    "--no-progress-bar",
+    "--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.1",
+    "--optimizer", "adam", "--adam-betas", "(0.9, 0.98)",
+    "--lr", "0.0005", "--lr-scheduler", "inverse_sqrt", "--warmup-updates", "4000", SHARED,
+    "--seed", "1", "--num-workers", "0", "--no-progress-bar",
 ]  # fmt: skip
 
 
 class Text(NamedTuple):
-    """A corpus that the project ships, and how it is cut.
+    """A corpus of this project.
 
     Attributes:
         data: folder with train, valid and test
-        sides: endings of its files
-        join: pieces of a source, made of consecutive ones; 0 leaves lines as they are
+        sides: suffixes of its files
+        join: length in pieces of each source, joined from consecutive lines; 0 for single lines
     """
 
     data: Path
@@ -45,12 +47,12 @@ class Text(NamedTuple):
 
 
 class Name(NamedTuple):
-    """What the name of a system says, ARCH[+fused][+FLAG=VALUE ...].
+    """The parts of a system's name, ARCH[+fused][+FLAG=VALUE ...].
 
     Attributes:
         arch: the architecture
-        flags: its own ones of fairseq-train, from +FLAG=VALUE
-        fused: its cross-attention in training is torch's fused attention
+        flags: additional flags of fairseq-train, from +FLAG=VALUE
+        fused: whether cross-attention uses torch's fused attention in training
     """
 
     arch: str
@@ -59,43 +61,51 @@ class Name(NamedTuple):
 
 
 def parse_name(name: str) -> Name:
-    """Read the name of a system.
+    """Parse the name of a system.
 
     Raises:
-        argparse.ArgumentTypeError: if something stands behind a "+" that is neither
+        argparse.ArgumentTypeError: the text after a "+" is neither "fused" nor FLAG=VALUE
     """
     arch, *more = name.split("+")
     flags = [word.split("=", 1) for word in more if word != "fused"]
     if any(len(pair) != 2 for pair in flags):
-        raise argparse.ArgumentTypeError(f"{name}: behind a + is expected fused, or FLAG=VALUE")
+        raise argparse.ArgumentTypeError(f"{name}: expected fused, or FLAG=VALUE, after each +")
     return Name(arch, [w for flag, value in flags for w in (f"--{flag}", value)], "fused" in more)
 
 
 def system_name(name: str) -> str:
-    """The type of options that name systems: refuses one that `parse_name` cannot read."""
+    """Check a command-line argument that names a system."""
     parse_name(name)
     return name
 
 
-def add_models(parser: argparse.ArgumentParser, default: Sequence[str]) -> None:
-    """The options of all that builds models, *default* if none is named."""
+def add_models(parser: argparse.ArgumentParser, default: Sequence[str], max_tokens: int) -> None:
+    """Add the options of all programs that build models."""
     parser.add_argument(
         "--arch", nargs="+", type=system_name, default=default, metavar="NAME[+fused][+FLAG=VALUE]"
     )
-    parser.add_argument("--vocabulary", type=int, default=32000, help="words of the dictionary")
-    parser.add_argument("--pieces", type=int, default=4000, help="of BPE")
-    parser.add_argument("--flags", default="", help="further ones of fairseq-train, as one word")
+    parser.add_argument("--vocabulary", type=int, default=32000, help="size of the dictionary")
+    parser.add_argument("--pieces", type=int, default=4000, help="number of BPE pieces")
+    parser.add_argument("--flags", default="", help="more flags of fairseq-train, in one argument")
+    parser.add_argument("--max-tokens", type=int, default=max_tokens, help="tokens per batch")
+
+
+def add_text(parser: argparse.ArgumentParser) -> None:
+    """Add the option that selects the text."""
+    parser.add_argument(
+        "--text", default="sentences", help='"sentences", or the source length in pieces'
+    )
 
 
 def text(name: str) -> Text:
-    """ "sentences", or the length of sources in pieces, which are joined documents."""
+    """Find a corpus: "sentences", or the source length in pieces for joined documents."""
     if name == "sentences":
         return Text(EXAMPLES / "quickstart" / "data", ("en", "de"))
     return Text(EXAMPLES / "summarization" / "data", ("source", "target"), int(name))
 
 
 def joined(lines: Sequence[tuple[list[str], list[str]]], length: int) -> Iterator[tuple[str, str]]:
-    """Consecutive pairs as one: sources of *length* pieces, targets of at most a sixteenth."""
+    """Join consecutive pairs: sources of *length* pieces, targets of at most length / 16."""
     source: list[str] = []
     target: list[str] = []
     for more, summary in lines:
@@ -106,14 +116,14 @@ def joined(lines: Sequence[tuple[list[str], list[str]]], length: int) -> Iterato
 
 
 def prepare(name: str, pieces: int, vocabulary: int, folder: Path) -> Path:
-    """Binary data of a text.
+    """Make the binary data of a text.
 
     Args:
         name: as in `text`
-        pieces: of BPE, learned from the text
-        vocabulary: words of the dictionary, filled up with some that no line has, so that the
-            output layer is as large as in a training on a large corpus
-        folder: empty, for everything that is written
+        pieces: number of BPE pieces to learn from the text
+        vocabulary: size of the dictionary; it is padded with unused words, so that the output
+            layer is as large as with a large corpus
+        folder: empty folder for all files
     """
     data, sides, join = text(name)
     encode = [sys.executable, str(EXAMPLES / "quickstart" / "bpe.py"), str(data), str(folder)]
@@ -137,13 +147,21 @@ def prepare(name: str, pieces: int, vocabulary: int, folder: Path) -> Path:
     return folder / "bin"
 
 
+@contextmanager
+def prepared(args: argparse.Namespace, name: str) -> Iterator[Path]:
+    """Silence fairseq's log and provide the binary data of a text, in a temporary folder."""
+    logging.disable(logging.INFO)
+    with tempfile.TemporaryDirectory() as folder:
+        yield prepare(name, args.pieces, args.vocabulary, Path(folder))
+
+
 class System:
     """A model with fairseq's trainer.
 
     Args:
         name: as in `parse_name`
         data: binary data
-        flags: further ones of fairseq-train
+        flags: additional flags of fairseq-train
         device: "cpu" or "cuda"
     """
 
@@ -163,24 +181,24 @@ class System:
 
     @property
     def parameters(self) -> int:
-        """How many numbers are trained."""
+        """Number of trained parameters."""
         return sum(p.numel() for p in self.model.parameters() if p.requires_grad)
 
     def batches(self, split: str, tokens: int, count: int) -> list[dict[str, Any]]:
-        """The first batches of an epoch, on the device; the same for every system."""
+        """Return the first batches of an epoch, on the device; all systems get the same."""
         found = batches_of(self.task, self.cfg, split, tokens, count)
         return [move_to_cuda(batch) for batch in found] if self.device == "cuda" else found
 
     def update(self, batch: dict[str, Any]) -> None:
-        """One update: forward, backward, optimizer."""
+        """Do one update: forward, backward, optimizer."""
         self.trainer.train_step([batch])
 
 
 def fuse_cross_attention(model: nn.Module) -> None:
-    """Let fairseq's cross-attention train with torch's fused attention, which it never does.
+    """Make fairseq's cross-attention use torch's fused attention in training.
 
-    Its decoder layer always says that keys and values are static, which only matters in
-    incremental decoding and keeps it from that branch.
+    By itself it never does: the decoder layer always passes static_kv, which matters only in
+    incremental decoding, but excludes the fused branch.
     """
     for layer in model.decoder.layers:
         if isinstance(layer.encoder_attn, MultiheadAttention):
@@ -188,7 +206,7 @@ def fuse_cross_attention(model: nn.Module) -> None:
 
 
 def fused(attention: MultiheadAttention) -> Any:
-    """Its `forward`, without weights and static keys in training."""
+    """Wrap `forward`: in training, without attention weights and static keys."""
     usual = attention.forward
 
     def forward(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Any:
@@ -202,7 +220,7 @@ def fused(attention: MultiheadAttention) -> Any:
 def batches_of(
     task: Any, cfg: Any, split: str, tokens: int, count: int | None
 ) -> list[dict[str, Any]]:
-    """The first batches of an epoch, or all, in fairseq's order: shuffled for training alone."""
+    """Return the first batches of an epoch, or all; as in fairseq, only train is shuffled."""
     task.load_dataset(split)
     iterator = task.get_batch_iterator(
         task.dataset(split), max_tokens=tokens, ignore_invalid_inputs=True, seed=1,
@@ -211,10 +229,12 @@ def batches_of(
     )  # fmt: skip
     found = list(islice(iterator.next_epoch_itr(shuffle=split == "train"), count))
     if not found:
-        raise ConfigError(f"no line of {split} fits the model; give larger --max-source-positions")
+        raise ConfigError(
+            f"no line of {split} fits the model; expected larger --max-source-positions in --flags"
+        )
     return found
 
 
 def tokens_of(batches: Sequence[dict[str, Any]]) -> int:
-    """Target tokens, as fairseq counts words."""
+    """Count the target tokens, as fairseq does."""
     return sum(batch["ntokens"] for batch in batches)

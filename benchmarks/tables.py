@@ -1,19 +1,18 @@
-"""Write the tables of pages from the recorded results: python benchmarks/tables.py [--check].
+"""Fill in the tables of pages from the recorded results: python benchmarks/tables.py [--check].
 
-A table stands between `<!-- table: NAME -->` and `<!-- end -->`, where NAME is a file of results/,
-and a name of TABLES behind it if the file has several. A test says when they are out of date.
+A table is placed between `<!-- table: FILE KIND -->` and `<!-- end -->`. FILE is in results/.
+KIND is a key of TABLES, followed by a colon and an argument if the table takes one. A test fails
+when a page is out of date.
 """
 
 import argparse
 import json
 import re
-import statistics
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-from measuring import middle
+from measuring import Row, spread
 
 HERE = Path(__file__).resolve().parent
 PAGES = [HERE / "README.md", HERE.parent / "docs" / "results.md"]
@@ -21,18 +20,18 @@ PLACE = re.compile(r"(<!-- table: (\S+?)(?: (\S+))? -->\n).*?(<!-- end -->)", re
 Rows = Iterable[Sequence[str]]
 
 
-def ops(result: dict[str, Any]) -> Iterator[list[str]]:
-    """Every operation, length and form."""
+def ops(result: Row) -> Iterator[list[str]]:
+    """Every operation, at each length and in each form."""
     yield ["operation", "length", "form", "forward, ms", "forward and backward, ms", "peak, MiB"]
     for row in result["rows"]:
         for form, found in row["forms"].items():
             yield [
-                row["op"].replace("_", " "), str(row["length"]), form, digits(found["forward_ms"]),
-                digits(found["both_ms"]), f"{found['peak_mib']:.1f}",
+                row["op"].replace("_", " "), str(row["length"]), form, spread(found["forward_ms"]),
+                spread(found["both_ms"]), f"{found['peak_mib']:.1f}",
             ]  # fmt: skip
 
 
-def training(result: dict[str, Any]) -> Iterator[list[str]]:
+def training(result: Row) -> Iterator[list[str]]:
     """Speed of whole models."""
     lengths = "source" in result["rows"][0]
     head = ["system", "parameters, M", "target tokens/s", "of the first", "FLOPs allow",
@@ -41,23 +40,23 @@ def training(result: dict[str, Any]) -> Iterator[list[str]]:
     for row in result["rows"]:
         cells = [
             f"`{row['system']}`", f"{row['parameters'] / 1e6:.1f}",
-            middle(row["tokens_per_second"], 0), middle(row["of_first"], 2),
+            spread(row["tokens_per_second"], 0), spread(row["of_first"], 2),
             f"{row['flops_allow']:.2f}", f"{row['peak_mib']:.0f}",
         ]  # fmt: skip
         yield [str(row["source"]), *cells] if lengths else cells
 
 
-def processes(result: dict[str, Any]) -> Iterator[list[str]]:
+def processes(result: Row) -> Iterator[list[str]]:
     """Speed with processes."""
     yield ["system", "processes", "target tokens/s", "of one process"]
     for row in result["rows"]:
         yield [
-            f"`{row['system']}`", str(row["processes"]), middle(row["tokens_per_second"], 0),
-            middle(row["of_one"], 2),
+            f"`{row['system']}`", str(row["processes"]), spread(row["tokens_per_second"], 0),
+            spread(row["of_one"], 2),
         ]  # fmt: skip
 
 
-def decoding(result: dict[str, Any]) -> Iterator[list[str]]:
+def decoding(result: Row) -> Iterator[list[str]]:
     """Speed, lengths and quality."""
     metric = next((name for name in ("bleu", "rougeL") if name in result["rows"][0]), None)
     yield [
@@ -67,32 +66,32 @@ def decoding(result: dict[str, Any]) -> Iterator[list[str]]:
     for row in result["rows"]:
         yield [
             str(row["beam"]), f"{row['source']:g}", f"`{row['system']}`",
-            digits(row["sentences_per_second"]), middle(row["of_first"], 2), f"{row['output']:g}",
+            spread(row["sentences_per_second"]), spread(row["of_first"], 2), f"{row['output']:g}",
             *([] if metric is None else [f"{row[metric]:.2f}"]),
         ]  # fmt: skip
 
 
-def forms(result: dict[str, Any]) -> Iterator[list[str]]:
-    """Milliseconds of every form of RSA."""
+def forms(result: Row) -> Iterator[list[str]]:
+    """Times of the forms of RSA."""
     yield ["side", "length", *result["rows"][0]["ms"]]
     for row in result["rows"]:
-        yield [row["side"], str(row["length"]), *(middle(t, 0) for t in row["ms"].values())]
+        yield [row["side"], str(row["length"]), *(spread(t, 0) for t in row["ms"].values())]
 
 
-def steps(result: dict[str, Any], op: str) -> Iterator[list[str]]:
-    """A step of decoding."""
+def steps(result: Row, op: str) -> Iterator[list[str]]:
+    """Times of a decoding step."""
     rows = [row for row in result["rows"] if row["op"] == op]
     first, *others = rows[0]["forms"]
     yield ["length", f"{first}, ms", *(x for o in others for x in (f"{o}, ms", "times as fast"))]
     for row in rows:
         yield [
-            str(row["length"]), digits(row["forms"][first]["ms"]),
+            str(row["length"]), spread(row["forms"][first]["ms"]),
             *(x for o in others
-              for x in (digits(row["forms"][o]["ms"]), middle(row["forms"][o]["faster"], 2))),
+              for x in (spread(row["forms"][o]["ms"]), spread(row["forms"][o]["faster"], 2))),
         ]  # fmt: skip
 
 
-def memory(result: dict[str, Any]) -> Iterator[list[str]]:
+def memory(result: Row) -> Iterator[list[str]]:
     """Resident memory."""
     yield ["architecture", "work", "MiB at the end", "KiB for each epoch or sentence"]
     for arch, kinds in result["rows"].items():
@@ -100,8 +99,8 @@ def memory(result: dict[str, Any]) -> Iterator[list[str]]:
             yield [arch, kind, f"{curve['mib'][-1]:.0f}", f"{curve['slope_kib']:+.2f}"]
 
 
-def profiling(result: dict[str, Any]) -> Iterator[list[str]]:
-    """Where an update's time goes."""
+def profiling(result: Row) -> Iterator[list[str]]:
+    """Operations of an update."""
     names = [name for name in result["rows"][0] if name != "op"]
     yield [
         "operation",
@@ -114,12 +113,12 @@ def profiling(result: dict[str, Any]) -> Iterator[list[str]]:
         yield [f"`{row['op']}`", *(text for cell in cells for text in cell)]
 
 
-def comparison(result: dict[str, Any]) -> Iterator[list[str]]:
+def comparison(result: Row) -> Iterator[list[str]]:
     """Two commits."""
     after = result["commit"] if result["after"] == "." else result["after"]
     yield ["measured", result["before"], after, "ratio"]
     for row in result["rows"]:
-        yield [row["what"], digits(row["before"]), digits(row["after"]), middle(row["ratio"], 3)]
+        yield [row["what"], spread(row["before"]), spread(row["after"]), spread(row["ratio"], 3)]
 
 
 TABLES: dict[str, Callable[..., Rows]] = {
@@ -128,14 +127,8 @@ TABLES: dict[str, Callable[..., Rows]] = {
 }
 
 
-def digits(values: Sequence[float]) -> str:
-    """Median and range with three digits of the median."""
-    size = statistics.median(values)
-    return middle(values, 0 if size >= 100 else 1 if size >= 10 else 2 if size >= 1 else 3)
-
-
 def markdown(rows: Rows) -> str:
-    """A table; numbers to the right."""
+    """Format a table; columns of numbers are right-aligned."""
     head, *body = rows
     numeric = [all(re.match(r"[-+.\d]", row[c]) for row in body) for c in range(len(head))]
     lines = [head, ["---:" if right else "---" for right in numeric], *body]
@@ -143,25 +136,26 @@ def markdown(rows: Rows) -> str:
 
 
 def table(file: str, kind: str) -> str:
-    """What stands at a place: the command, commit and machine, and the table."""
+    """Format one table with its command, commit and machine."""
     result = json.loads((HERE / "results" / file).read_text(encoding="utf-8"))
     name, _, argument = kind.partition(":")
     rows = TABLES[name](result, argument) if argument else TABLES[name](result)
     torch = result.get("versions", {}).get("torch") or result["torch"]
-    about = f"Commit {result['commit']}, torch {torch}, {result['threads']} threads; {result['machine']}."
+    versions = f"Commit {result['commit']}, torch {torch}, {result['threads']} threads"
+    about = f"{versions}; {result['machine']}."
     return f"\n    {result['command']}\n\n{about}\n\n{markdown(rows)}\n"
 
 
 def filled(text: str) -> str:
-    """A page with its tables as they should be."""
+    """Return the text of a page with up-to-date tables."""
     return PLACE.sub(lambda m: m[1] + table(m[2], m[3]) + m[4], text)
 
 
 def main() -> None:
-    """Write the pages, or say which are out of date."""
+    """Write the pages, or list those that are out of date."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        "--check", action="store_true", help="write nothing; end with 1 if it would"
+        "--check", action="store_true", help="write nothing; exit with 1 if a page is out of date"
     )
     args = parser.parse_args()
     texts = {page: page.read_text(encoding="utf-8") for page in PAGES}

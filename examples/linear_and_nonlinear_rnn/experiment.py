@@ -2,15 +2,13 @@
 
     python experiment.py --output FOLDER [--alpha-step 0.1] [--seeds 3] [--activations ...]
 
-A cell is an activation, an alpha and a seed. Finished cells are kept in FOLDER/results.json:
-start it again to go on, or with more seeds or a finer step to add cells.
+A cell is a combination of activation, alpha and seed. Finished cells are stored in
+FOLDER/results.json. Run the command again to resume, or with more seeds or a finer step to add
+cells.
 """
 
 import argparse
 import json
-import os
-import platform
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -24,10 +22,10 @@ from models import RNN, RSA, identity
 from synthetic import ACTIVATIONS, Sequence, generate, segments
 from torch import Tensor
 
-import fairseq_recur
+from fairseq_recur.experiments import machine
 
 HERE = Path(__file__).resolve().parent
-# What makes a cell's numbers, and so must not change between cells of one file.
+# What determines the numbers of a cell, and must therefore be the same for all cells of a file.
 SETTINGS = (
     *("segments", "segment_length", "input_scale", "starts"),
     *("lr", "tolerance", "patience", "max_epochs", "rems", "mu"),
@@ -35,68 +33,75 @@ SETTINGS = (
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command line; without options it is the experiment as in the README."""
+    """Build the command line; its defaults are the experiment of the README."""
     formatter = argparse.ArgumentDefaultsHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0], formatter_class=formatter)
-    parser.add_argument("--output", type=Path, required=True, help="folder of the results")
-    parser.add_argument("--alpha-step", type=float, default=0.1, help="alpha is 0, STEP, ... 1")
-    parser.add_argument("--seeds", type=int, default=3, help="repeats, with seeds 1, 2, ...")
+    training = Training()
+    parser.add_argument("--output", type=Path, required=True, help="folder for the results")
+    parser.add_argument(
+        "--alpha-step", type=float, default=0.1, help="alpha takes the values 0, STEP, ..., 1"
+    )
+    parser.add_argument("--seeds", type=int, default=3, help="repetitions, with seeds 1, 2, ...")
     parser.add_argument(
         "--activations", nargs="+", choices=list(ACTIVATIONS), default=list(ACTIVATIONS)
     )
-    parser.add_argument("--segments", type=int, default=100, help="of one sequence")
-    parser.add_argument("--segment-length", type=int, default=100, help="the last one is predicted")
+    parser.add_argument("--segments", type=int, default=100, help="segments per sequence")
     parser.add_argument(
-        "--input-scale", type=float, default=1.0, help="standard deviation of the data's W_z"
+        "--segment-length", type=int, default=100, help="positions; the last one is predicted"
     )
     parser.add_argument(
-        "--starts", type=int, default=2, help="first parameters tried; the least loss counts"
+        "--input-scale", type=float, default=1.0, help="standard deviation of W_z in the data"
     )
-    parser.add_argument("--lr", type=float, default=Training().lr, help="Adam's learning rate")
-    parser.add_argument("--tolerance", type=float, default=Training().tolerance)
     parser.add_argument(
-        "--patience",
-        type=int,
-        default=Training().patience,
-        help="a model is done after so many epochs in a row with a fall under the tolerance",
+        "--starts", type=int, default=2, help="initialisations; the one with the least loss counts"
     )
-    parser.add_argument("--max-epochs", type=int, default=Training().max_epochs)
-    parser.add_argument("--rems", choices=("regular", "cyclical"), default="regular")
-    parser.add_argument("--mu", type=float, default=0.0, help="RSA's gate starts at sigmoid(MU)")
+    parser.add_argument("--lr", type=float, default=training.lr, help="learning rate of Adam")
+    parser.add_argument(
+        "--tolerance", type=float, default=training.tolerance, help="smallest fall that counts"
+    )
+    parser.add_argument(
+        "--patience", type=int, default=training.patience, help="epochs without such a fall"
+    )
+    parser.add_argument(
+        "--max-epochs", type=int, default=training.max_epochs, help="upper limit on the epochs"
+    )
+    parser.add_argument(
+        "--rems", choices=("regular", "cyclical"), default="regular", help="kind of RSA heads"
+    )
+    parser.add_argument(
+        "--mu", type=float, default=0.0, help="RSA's gate is initialised to sigmoid(MU)"
+    )
     return parser
 
 
 def check(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
-    """Stop with one message where a number makes no sense."""
+    """Exit with an error if a number is out of range."""
     steps = round(1 / args.alpha_step) if 0 < args.alpha_step <= 1 else 0
     if not steps or abs(steps * args.alpha_step - 1) > 1e-9:
-        parser.error(f"--alpha-step {args.alpha_step}; expected 1 / N for a whole number N")
-    for name in ("seeds", "segments", "starts", "patience", "max_epochs"):
-        if getattr(args, name) < 1:
+        parser.error(f"--alpha-step {args.alpha_step}; expected 1 / N for an integer N")
+    least = dict.fromkeys(("seeds", "segments", "starts", "patience", "max_epochs"), 1)
+    # A segment needs positions to train on and one to predict.
+    for name, low in {**least, "segment_length": 2}.items():
+        if getattr(args, name) < low:
             flag = "--" + name.replace("_", "-")
-            parser.error(f"{flag} {getattr(args, name)}; expected at least 1")
-    if args.segment_length < 2:
-        parser.error(
-            f"--segment-length {args.segment_length}; expected at least 2: one to train, one to "
-            "predict"
-        )
+            parser.error(f"{flag} {getattr(args, name)}; expected at least {low}")
 
 
 def load(file: Path, settings: dict[str, Any]) -> dict[str, Any]:
-    """The results so far, or empty ones; exits where they were made with other settings."""
+    """Read the results so far; exit if they were computed with other settings."""
     if not file.exists():
         return {"settings": settings, "runs": [], "cells": []}
     results = json.loads(file.read_text(encoding="utf-8"))
     if results["settings"] != settings:
         sys.exit(
-            f"error: {file} has cells made with {results['settings']}, this run has {settings}. "
+            f"error: {file} was computed with {results['settings']}, but this run uses {settings}. "
             "Choose another --output, or remove the file"
         )
     return results
 
 
 def save(file: Path, results: dict[str, Any]) -> None:
-    """Write through a second file, so that a stop at any time leaves a whole one."""
+    """Write to a second file first, so that an interruption cannot leave a partial one."""
     order = list(ACTIVATIONS)
     results["cells"].sort(key=lambda c: (order.index(c["activation"]), c["alpha"], c["seed"]))
     part = file.with_suffix(".part")
@@ -105,28 +110,15 @@ def save(file: Path, results: dict[str, Any]) -> None:
 
 
 def describe_run() -> dict[str, Any]:
-    """Command, commit, versions and machine of this run."""
-
-    def git(*words: str) -> subprocess.CompletedProcess:
-        return subprocess.run(["git", *words], cwd=HERE, capture_output=True, text=True)
-
-    commit = git("rev-parse", "--short", "HEAD").stdout.strip() or "unknown"
-    code = ("*.py", "../../fairseq_recur/ops", ":(exclude)../../fairseq_recur/ops/naive")
-    if git("diff", "--quiet", "HEAD", "--", *code).returncode:
-        commit += ", with uncommitted changes"
-    # The output folder is left out: it says where files are on this machine, and nothing else.
+    """Return command, commit, versions and machine of this run."""
+    # Without the output folder, which is a path of this machine.
     words = iter(sys.argv[1:])
     options = [w for w in words if not (w == "--output" and next(words))]
-    script = f"bash examples/{HERE.name}/run.sh"
     return {
-        "command": " ".join([script, *options]),
-        "commit": commit,
-        "versions": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "fairseq_recur": fairseq_recur.__version__,
-        },
-        "machine": f"{os.cpu_count()} cores, {platform.machine()}, {torch.get_num_threads()} used",
+        "command": " ".join([f"bash examples/{HERE.name}/run.sh", *options]),
+        "commit": machine.commit(),
+        "versions": machine.versions(),
+        "machine": f"{machine.machine()}, {torch.get_num_threads()} threads",
         "seconds": 0.0,
     }
 
@@ -134,7 +126,7 @@ def describe_run() -> dict[str, Any]:
 def cells_to_do(
     args: argparse.Namespace, results: dict[str, Any]
 ) -> dict[tuple[str, int], list[float]]:
-    """Alphas that are missing, for each activation and seed."""
+    """Return the alphas without results, by activation and seed."""
     there = {(c["activation"], c["seed"], c["alpha"]) for c in results["cells"]}
     steps = round(1 / args.alpha_step)
     todo = {}
@@ -148,7 +140,7 @@ def cells_to_do(
 
 
 def measure(fitted: Fit, data: Sequence, training: Training) -> dict[str, float]:
-    """MSPE over the segments, against the target and against the target without its error."""
+    """Compute the MSPE over the segments, against the targets with and without their errors."""
     targets, clean = data.targets[:, -1].float(), data.clean[:, -1].float()
     return {
         "mspe": (fitted.predictions - targets).square().mean().item(),
@@ -160,11 +152,11 @@ def measure(fitted: Fit, data: Sequence, training: Training) -> dict[str, float]
 
 
 def show(label: str) -> Callable[[int, int], None] | None:
-    """A progress display on a terminal: epoch, and models that still train."""
+    """Return a progress display, if on a terminal: the epoch, and the models still training."""
 
     def progress(epoch: int, active: int) -> None:
         if epoch % 10 == 0:
-            print(f"\r{label}: epoch {epoch}, {active} models train  ", end="", file=sys.stderr)
+            print(f"\r{label}: epoch {epoch}, {active} models training  ", end="", file=sys.stderr)
 
     return progress if sys.stderr.isatty() else None
 
@@ -191,7 +183,7 @@ def fit_cells(
 def make_cells(
     args: argparse.Namespace, activation: str, seed: int, alphas: list[float]
 ) -> Iterator[dict[str, Any]]:
-    """The cells of one activation and seed, one after the other."""
+    """Yield the cells of one activation and seed."""
     training = Training(args.lr, args.tolerance, args.patience, args.max_epochs)
     length = args.segments * args.segment_length
     data = [
@@ -203,7 +195,7 @@ def make_cells(
         label = f"{activation}, seed {seed}, {name}"
         return fit_cells(model, chosen, args.starts, seed, training, label)
 
-    # The small RNNs of all alphas go into one batch, RSA's larger maps do not.
+    # The RNNs of all alphas fit into one batch; RSA's larger attention maps do not.
     linear = fits(RNN(identity), data, "linear")
     nonlinear = fits(RNN(ACTIVATIONS[activation]), data, "nonlinear")
     for i, alpha in enumerate(alphas):
@@ -214,10 +206,10 @@ def make_cells(
 
 
 def run(args: argparse.Namespace, results: dict[str, Any], file: Path) -> None:
-    """Do the cells that are missing, saving after each."""
+    """Compute the missing cells, and save the results after each of them."""
     todo = cells_to_do(args, results)
     left = sum(map(len, todo.values()))
-    print(f"{left} cells to do, {len(results['cells'])} in {file}", flush=True)
+    print(f"{left} cells to compute, {len(results['cells'])} in {file}", flush=True)
     if left:
         results["runs"].append(describe_run())
     start = time.monotonic()
@@ -235,7 +227,7 @@ def run(args: argparse.Namespace, results: dict[str, Any], file: Path) -> None:
 
 
 def main() -> None:
-    """Run, print the table, draw the figure."""
+    """Run the experiment, print the table, draw the figure."""
     parser = build_parser()
     args = parser.parse_args()
     check(parser, args)

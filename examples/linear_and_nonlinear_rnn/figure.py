@@ -1,4 +1,4 @@
-"""The MSPE ratios over alpha, as a table and as the paper's figure 7.
+"""The MSPE ratios over alpha, as a table and as figure 7 of the paper.
 
 python figure.py results.json mspe_ratios.png
 """
@@ -6,6 +6,7 @@ python figure.py results.json mspe_ratios.png
 import json
 import sys
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 MODELS = {"linear": "linear RNN", "rsa": "RSA"}
@@ -14,7 +15,7 @@ TITLES = {"tanh": "Tanh", "sigmoid": "Sigmoid", "relu": "ReLU"}
 
 
 def ratios(results: dict[str, Any], activation: str, model: str) -> list[tuple[float, list[float]]]:
-    """Each alpha with its seeds' ratios e(model) / e(nonlinear RNN), alphas in order."""
+    """Return (alpha, [e(model) / e(nonlinear RNN) for each seed]) in the order of alpha."""
     found: dict[float, list[float]] = {}
     for cell in results["cells"]:
         if cell["activation"] == activation:
@@ -24,18 +25,13 @@ def ratios(results: dict[str, Any], activation: str, model: str) -> list[tuple[f
 
 
 def activations(results: dict[str, Any]) -> list[str]:
-    """Those that have cells, in the paper's order."""
+    """Return the activations that have cells, in the order of the paper."""
     there = {cell["activation"] for cell in results["cells"]}
     return [name for name in TITLES if name in there]
 
 
-def mean(values: list[float]) -> float:
-    """Arithmetic mean."""
-    return sum(values) / len(values)
-
-
 def summarize(results: dict[str, Any]) -> str:
-    """The ratios as text: mean over the seeds of each alpha, and least to largest."""
+    """Format the ratios: for each alpha, mean and range over the seeds."""
     lines = [f"{'':8} {'alpha':>5} seeds" + "".join(f"  {MODELS[m]:^20}" for m in MODELS)]
     for activation in activations(results):
         columns = [ratios(results, activation, model) for model in MODELS]
@@ -46,31 +42,26 @@ def summarize(results: dict[str, Any]) -> str:
 
 
 def draw(results: dict[str, Any], file: Path) -> None:
-    """A panel for each activation: mean over the seeds as a line, range as bars."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
+    """Draw one panel per activation: mean over the seeds as a line, range as bars."""
+    from matplotlib.figure import Figure
 
     names = activations(results)
-    figure, panels = plt.subplots(
-        1, len(names), figsize=(4 * len(names), 3.6), squeeze=False, layout="constrained"
-    )
-    for panel, activation in zip(panels[0], names):
+    figure = Figure(figsize=(4 * len(names), 3.6), layout="constrained")
+    panels = figure.subplots(1, len(names), squeeze=False)[0]
+    for panel, activation in zip(panels, names):
         for model, label in MODELS.items():
             alphas, values = zip(*ratios(results, activation, model))
             means = list(map(mean, values))
-            # Bars and no band: alphas may have different numbers of seeds.
+            # Bars instead of a band, because alphas may have different numbers of seeds.
             below = [m - min(v) for m, v in zip(means, values)]
             above = [max(v) - m for m, v in zip(means, values)]
             style = {"fmt": "o-", "ms": 4, "capsize": 3, "color": COLORS[model]}
             panel.errorbar(alphas, means, yerr=[below, above], label=label, **style)
         panel.axhline(1, color="gray", lw=1, ls="--", label="nonlinear RNN")
         panel.set(title=TITLES[activation], xlabel="alpha")
-    panels[0][0].set_ylabel("MSPE ratio to the nonlinear RNN")
-    panels[0][0].legend()
+    panels[0].set_ylabel("MSPE ratio to the nonlinear RNN")
+    panels[0].legend()
     figure.savefig(file, dpi=110)
-    plt.close(figure)
 
 
 if __name__ == "__main__":

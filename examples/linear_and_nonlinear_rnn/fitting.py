@@ -1,4 +1,4 @@
-"""Training many small models at once, each until its own loss no longer falls."""
+"""Training many small models at once, each until its own loss stops falling."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -10,7 +10,7 @@ Parameters = dict[str, Tensor]
 
 
 class Training(NamedTuple):
-    """Adam's learning rate, and when to stop."""
+    """Adam's learning rate, and the stopping rule."""
 
     lr: float = 0.05
     tolerance: float = 1e-5
@@ -19,16 +19,16 @@ class Training(NamedTuple):
 
 
 class Fit(NamedTuple):
-    """Of each of N models: prediction of the last position (N, 2), epochs and training loss (N)."""
+    """Results of N models: prediction of the last position (N, 2), epochs and training loss (N)."""
 
     predictions: Tensor
     epochs: Tensor
     losses: Tensor
 
     def best_of(self, starts: int) -> "Fit":
-        """Of N models that were each started *starts* times, (starts * N): those of least loss.
+        """Select for each model the start with the least training loss: (starts * N) to (N).
 
-        The choice sees the training loss alone. A start that diverged counts as the worst.
+        A start that diverged counts as the worst.
         """
         losses = self.losses.view(starts, -1)
         best = losses.nan_to_num(float("inf")).argmin(0)
@@ -37,7 +37,7 @@ class Fit(NamedTuple):
 
 
 class Stopping:
-    """Done after *patience* epochs in a row that lower the least loss by less than *tolerance*."""
+    """Stops after *patience* epochs in a row that lower the least loss by less than *tolerance*."""
 
     def __init__(self, count: int, tolerance: float, patience: int) -> None:
         self.tolerance, self.patience = tolerance, patience
@@ -45,9 +45,9 @@ class Stopping:
         self.stale = torch.zeros(count, dtype=torch.int64)
 
     def update(self, losses: Tensor) -> Tensor:
-        """Take the losses (N) of an epoch; say which models (N, bool) are done.
+        """Take the losses (N) of an epoch and return which models are done, (N) bool.
 
-        A loss that is not a number is no fall, so that a model that diverged ends as well.
+        A loss that is not a number does not count as a fall, so a diverged model also stops.
         """
         fell = losses <= self.least - self.tolerance
         self.stale = torch.where(fell, 0, self.stale + 1)
@@ -55,7 +55,7 @@ class Stopping:
         return self.stale >= self.patience
 
     def keep(self, models: Tensor) -> None:
-        """Go on with these models (N, bool) alone."""
+        """Continue only with the given models, (N) bool."""
         self.least, self.stale = self.least[models], self.stale[models]
 
 
@@ -69,14 +69,15 @@ def fit(
 ) -> Fit:
     """Fit N models by full-batch Adam to all positions but the last, and predict the last.
 
-    The sum of the N losses is differentiated; as no parameter belongs to two models and Adam
-    works on single numbers, each model takes the steps that it would take alone. A model that
+    The sum of the N losses is differentiated. No parameter belongs to two models, and Adam is
+    element-wise, so each model takes the same steps as if it were trained separately. A model that
     is done leaves the batch.
 
     Args:
         predict: parameters and inputs (N, T, 2) to predictions (N, T, 2)
-        parameters: leading axis N; not changed
-        inputs, targets: (N, T, 2); the last target is not read
+        parameters: with leading axis N; not modified
+        inputs: (N, T, 2)
+        targets: (N, T, 2); the last target is not read
         training: learning rate and stopping rule
         progress: called with the epoch and the number of models still training
     """
@@ -113,7 +114,7 @@ def fit(
 
 
 def keep(parameters: Parameters, optimizer: torch.optim.Adam, models: Tensor) -> Parameters:
-    """These models (N, bool) alone: their parameters, put into Adam with its averages of them."""
+    """Select models, (N) bool: return their parameters, and keep only their state in Adam."""
     kept = {name: values.detach()[models].requires_grad_() for name, values in parameters.items()}
     for old, new in zip(parameters.values(), kept.values()):
         state = optimizer.state.pop(old)

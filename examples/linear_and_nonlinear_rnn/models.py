@@ -1,8 +1,8 @@
-"""The three models, many at once: N models of their own parameters, one for each segment.
+"""The three models, batched: N models with separate parameters, one per segment.
 
-A model is a class with `draw(count, generator)`, which gives its first parameters (a dict of
-tensors whose leading axis is N), and `predict(parameters, inputs)`, (N, T, 2) to (N, T, 2).
-None has an output projection: as in eq. 9, the state of the upper layer is the prediction.
+A model is a class with two methods. `draw(count, generator)` returns the initial parameters, a dict
+of tensors with leading axis N. `predict(parameters, inputs)` maps (N, T, 2) to (N, T, 2). There is
+no output projection: as in eq. 9, the state of the upper layer is the prediction.
 """
 
 import math
@@ -17,7 +17,7 @@ from fairseq_recur.ops.mixture import mixed_outputs
 from fairseq_recur.ops.rem import recurrent_product
 
 Parameters = dict[str, Tensor]
-# Rows of a block of the recurrent product; any number gives the same sum.
+# Rows per block of the recurrent product; the result does not depend on it.
 CHUNK = 10
 
 
@@ -27,7 +27,7 @@ def identity(values: Tensor) -> Tensor:
 
 
 def uniform(generator: torch.Generator, *shape: int) -> Tensor:
-    """Between -1/2 and 1/2: rows of W_h then sum to 1 at most, and no RNN starts explosive."""
+    """Draw from [-1/2, 1/2]: absolute row sums of W_h are then at most 1, so no RNN explodes."""
     return torch.rand(*shape, generator=generator) - 0.5
 
 
@@ -38,7 +38,7 @@ class RNN:
         self.activation = activation
 
     def draw(self, count: int, generator: torch.Generator) -> Parameters:
-        """10 parameters a layer; the same numbers for every activation."""
+        """Draw 10 parameters per layer; the numbers do not depend on the activation."""
         parameters = {}
         for layer in range(LAYERS):
             parameters[f"{layer}.recurrent"] = uniform(generator, count, WIDTH, WIDTH)
@@ -47,7 +47,7 @@ class RNN:
         return parameters
 
     def predict(self, parameters: Parameters, inputs: Tensor) -> Tensor:
-        """(N, T, 2) to (N, T, 2)."""
+        """Map inputs (N, T, 2) to predictions (N, T, 2)."""
         below = inputs
         for layer in range(LAYERS):
             drive = affine(below, parameters[f"{layer}.input"], parameters[f"{layer}.bias"])
@@ -62,21 +62,21 @@ class RNN:
 
 
 class RSA:
-    """The linear RNN combined with self-attention: multi-head RSA (eq. 4) in the RNN's place.
+    """The linear RNN combined with self-attention: multi-head RSA (eq. 4) replaces the RNN.
 
         z_t = W_x x_t + b + W_O [head_1, head_2]_t
         head_k = [(1 - g) softmax(Q_k K_k') + g P_k] V_k
 
-    causal, of width 2 in all: two heads of width 1, and one gate g a layer. At g = 1 two
-    regular heads give every linear RNN of width 2 whose W_h has two different real eigenvalues
-    (Proposition 1), and one cyclical pair some of those with complex ones.
+    It is causal and has total width 2: two heads of width 1, and one gate g per layer. At g = 1,
+    two regular heads represent every linear RNN of width 2 whose W_h has two distinct real
+    eigenvalues (Proposition 1); one cyclical pair represents some of those with complex ones.
     """
 
     def __init__(self, kind: str, gate: float) -> None:
         self.kind, self.gate = kind, gate
 
     def draw(self, count: int, generator: torch.Generator) -> Parameters:
-        """25 parameters a layer. REMs start as the paper's do, projections as the RNNs."""
+        """Draw 25 parameters per layer: REMs as in the paper, projections as for the RNNs."""
         parameters = {}
         for layer in range(LAYERS):
             for name in ("query", "key", "value", "output", "input"):
@@ -91,7 +91,7 @@ class RSA:
         return parameters
 
     def predict(self, parameters: Parameters, inputs: Tensor) -> Tensor:
-        """(N, T, 2) to (N, T, 2)."""
+        """Map inputs (N, T, 2) to predictions (N, T, 2)."""
         below = inputs
         for layer in range(LAYERS):
             own = {
@@ -103,7 +103,7 @@ class RSA:
         return below
 
     def layer(self, own: Parameters, inputs: Tensor) -> Tensor:
-        """One layer: (N, T, 2) to (N, T, 2)."""
+        """Apply one layer: (N, T, 2) to (N, T, 2)."""
         query, key, value = (
             (inputs @ own[name].transpose(1, 2)).transpose(1, 2).unsqueeze(-1)  # (N, H, T, 1)
             for name in ("query", "key", "value")
@@ -117,7 +117,7 @@ class RSA:
         return affine(inputs, own["input"], own["bias"]) + mixed
 
     def recurrent(self, own: Parameters, value: Tensor) -> Tensor:
-        """P V, (N, H, T, 1): the project's operation sees the heads of N models as N H heads."""
+        """Compute P V, (N, H, T, 1); the heads of all models are passed as N H heads."""
         if self.kind == "regular":
             decay = torch.tanh(own["eta"])
             angle, sine = torch.zeros_like(decay), [False, False]
@@ -132,5 +132,5 @@ class RSA:
 
 
 def affine(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """W x_t + b: (N, T, 2), (N, 2, 2), (N, 2) to (N, T, 2)."""
+    """Compute W x_t + b: (N, T, 2), (N, 2, 2), (N, 2) to (N, T, 2)."""
     return torch.baddbmm(bias.unsqueeze(1), inputs, weight.transpose(1, 2))

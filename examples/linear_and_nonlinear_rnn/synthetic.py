@@ -8,8 +8,8 @@ from torch import Tensor
 
 WIDTH = 2
 LAYERS = 2
-# Spectral norm of W_h. Each activation has slopes of at most 1, so that below 1 the past fades
-# for every alpha.
+# Spectral norm of W_h. No activation has a slope above 1, so with a norm below 1 the influence of
+# the past decays for every alpha.
 RECURRENT_NORM = 0.5
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -36,7 +36,7 @@ class Sequence(NamedTuple):
 
 
 def draw(seed: int, length: int, input_scale: float) -> tuple[list[Layer], Tensor, Tensor]:
-    """The layers, the inputs and the errors of a seed: the same for each activation and alpha."""
+    """Draw layers, inputs and errors; they depend on the seed, not on activation or alpha."""
     generator = torch.Generator().manual_seed(seed)
 
     def normal(*shape: int) -> Tensor:
@@ -53,12 +53,12 @@ def draw(seed: int, length: int, input_scale: float) -> tuple[list[Layer], Tenso
 def generate(
     activation: str, alpha: float, seed: int, length: int, input_scale: float = 1.0
 ) -> Sequence:
-    """One sequence of eq. 9 from z_0 = 0, in float64.
+    """Generate one sequence of eq. 9 from z_0 = 0, in float64.
 
     Args:
         activation: "tanh", "sigmoid" or "relu"
         alpha: weight of the nonlinear part, 0 to 1
-        seed: of weights, inputs and errors
+        seed: for weights, inputs and errors
         length: T
         input_scale: standard deviation of the entries of W_z
     """
@@ -76,5 +76,5 @@ def generate(
 
 
 def segments(sequence: Sequence, length: int) -> Sequence:
-    """Cut into segments of *length*: each (T, 2) becomes (N, length, 2)."""
+    """Cut into segments of *length* positions: each (T, 2) becomes (N, length, 2)."""
     return Sequence(*(part.view(-1, length, WIDTH) for part in sequence))

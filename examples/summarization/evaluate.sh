@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
-# Summarize the test set with the best checkpoint of every system, and score the summaries.
+# Summarize the test set with the best checkpoint of each system, and score the summaries.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/settings.sh"
 
-# What a summary must beat: the first words of the text, as many as a summary of the training
-# set has on average.
+# The baseline: the first words of the text, as many as the average training summary has.
 words="$(awk '{ n += NF } END { printf "%.0f", n / NR }' "$DATA/train.target")"
 cut -d " " -f "1-$words" "$DATA/test.source" > "$WORK/first_words.txt"
 
@@ -12,7 +11,7 @@ for seed in $SEEDS; do
     outputs=()
     for system in "${systems[@]}"; do
         folder="$WORK/seed$seed/$system"
-        [ -f "$folder/epochs" ] || { echo "no $system, seed $seed: bash run.sh" >&2; exit 1; }
+        [ -f "$folder/epochs" ] || { echo "error: $system, seed $seed, is not trained; run bash run.sh first" >&2; exit 1; }
         outputs+=(--system "$system=$folder/test.txt")
         inputs="$(fingerprint "$folder/inputs" "$folder/epochs" "$SUMMARIZATION/evaluate.sh")"
         if same "$folder/summarized" "$inputs"; then continue; fi

@@ -1,8 +1,8 @@
-"""Draw ROUGE and the time of a training step against the segment size, as the paper's figure 4.
+"""Plot ROUGE and the time of a training step against the segment size, as figure 4 of the paper.
 
     python figure.py RESULTS.json FIGURE.png
 
-RESULTS.json is what table.py wrote. With several seeds curves are their means, bars their range.
+RESULTS.json comes from table.py. Curves are means over the seeds, bars are ranges.
 """
 
 import json
@@ -23,7 +23,7 @@ PANELS: dict[str, tuple[str, Summary]] = {
 
 
 def curves(systems: dict[str, Any], quantity: str) -> dict[str, dict[int, list[float]]]:
-    """Each kind of system with its sizes in order, and what was measured at each."""
+    """Return the measurements of each kind of system by segment size, in order of size."""
     found: dict[str, dict[int, list[float]]] = {}
     for system, row in systems.items():
         kind, _, size = system.partition("_")
@@ -33,7 +33,7 @@ def curves(systems: dict[str, Any], quantity: str) -> dict[str, dict[int, list[f
 
 
 def draw(systems: dict[str, Any], file: Path) -> None:
-    """Draw a panel for each quantity; full attention is a level line."""
+    """Draw one panel per quantity; full attention is a horizontal line."""
     figure = new_figure(4.2 * len(PANELS), 3.6)
     for axes, (quantity, (label, summary)) in zip(figure.subplots(1, len(PANELS)), PANELS.items()):
         axes.axhline(

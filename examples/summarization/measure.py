@@ -1,11 +1,11 @@
-"""Measure what systems cost: time of training steps and of decoding, peak memory, parameters.
+"""Measure the cost of systems: training step, decoding, peak memory and parameters.
 
     python measure.py NAME=CHECKPOINT [NAME=CHECKPOINT ...] [--repeats N] --output FILE
 
-For memory each system trains in a process of its own. For time all are in one process and take
-turns, in each repeat in another order. A training step is a call of fairseq's trainer: forward,
-backward, update; the batches are the same for all. In decoding every summary is made equally long,
-so that all systems take the same number of steps.
+Memory is measured with each system in a separate process. Time is measured with all systems in one
+process, in turns, and the order rotates from repeat to repeat. A training step is one call of
+fairseq's trainer: forward, backward, update. All systems get the same batches. In decoding, all
+summaries have the same length, so all systems take the same number of steps.
 """
 
 import argparse
@@ -31,10 +31,10 @@ PIECES = 16
 
 
 class System:
-    """A trained model with what it needs to go on training and to summarize.
+    """A trained model with what it needs to continue training and to summarize.
 
     Args:
-        checkpoint: as fairseq-train wrote it.
+        checkpoint: a file that fairseq-train wrote
     """
 
     def __init__(self, checkpoint: str) -> None:
@@ -57,15 +57,15 @@ class System:
         return list(iterator.next_epoch_itr(shuffle=True))
 
     def train(self) -> None:
-        """Do a training step for each of the batches."""
+        """Do one training step per batch."""
         for batch in self.batches:
             self.trainer.train_step([batch])
 
     def prepare_decoding(self) -> None:
-        """Build what `decode` needs. The model's attention is put into its form for inference."""
+        """Build what `decode` needs, and switch the model to inference."""
         self.texts = self._batches("test", self.cfg.dataset.max_tokens_valid)
         self.cfg.generation.beam = BEAM
-        # Without the token that ends a summary.
+        # These lengths do not include the end-of-sentence token.
         self.cfg.generation.min_len = self.cfg.generation.max_len_b = PIECES - 1
         self.model.prepare_for_inference_(self.cfg)
         self.generator = self.task.build_generator([self.model], self.cfg.generation)
@@ -73,14 +73,14 @@ class System:
 
     @torch.no_grad()
     def decode(self) -> None:
-        """Summarize the whole test set with the same number of steps for each batch."""
+        """Summarize the test set, with the same number of steps for every batch."""
         for batch in self.texts:
             found = self.task.inference_step(self.generator, [self.model], batch)
             assert all(len(beams[0]["tokens"]) == PIECES for beams in found)
 
 
 def turns(repeats: int, names: list[str]) -> Iterator[str]:
-    """Every name in every repeat, each time beginning with another one."""
+    """Yield every name once per repeat; each repeat starts with a different name."""
     for repeat in range(repeats):
         shift = repeat % len(names)
         yield from names[shift:] + names[:shift]
@@ -94,11 +94,11 @@ def seconds(run: Callable[[], None]) -> float:
 
 
 def speed(checkpoints: dict[str, str], repeats: int) -> dict[str, dict[str, Any]]:
-    """Milliseconds of training steps and texts a second in decoding, all repeats of both.
+    """Measure milliseconds per training step and texts per second in decoding.
 
     Args:
-        checkpoints: name -> file.
-        repeats: measured ones; one before them is not.
+        checkpoints: file of each system, by name
+        repeats: measurements of each, after one warm-up
     """
     systems = {name: System(file) for name, file in checkpoints.items()}
     found: dict[str, dict[str, Any]] = {
@@ -123,14 +123,14 @@ def speed(checkpoints: dict[str, str], repeats: int) -> dict[str, dict[str, Any]
 
 
 def peak() -> float:
-    """The largest resident memory that this process has had, in MB (10^6 bytes)."""
-    # In KiB on Linux, in bytes on macOS.
+    """Return the peak resident memory of this process, in MB (10^6 bytes)."""
+    # ru_maxrss is in KiB on Linux, in bytes on macOS.
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
 
 
 def memory_here(checkpoint: str) -> dict[str, float]:
-    """Peak memory of this process before training (libraries, data, model) and in it, in MB."""
+    """Train in this process; return its peak memory in MB before and after training."""
     system = System(checkpoint)
     before = peak()
     system.train()
@@ -138,19 +138,19 @@ def memory_here(checkpoint: str) -> dict[str, float]:
 
 
 def memory(checkpoint: str) -> dict[str, float]:
-    """The same, measured in a new process."""
+    """Return the same, measured in a new process."""
     command = [sys.executable, __file__, "--memory-here", f"system={checkpoint}"]
     output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     return json.loads(output.splitlines()[-1])
 
 
 def main() -> None:
-    """Measure, write."""
+    """Measure all systems and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("checkpoints", nargs="+", metavar="NAME=CHECKPOINT")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--output", type=Path)
-    parser.add_argument("--memory-here", action="store_true", help="of one system, in this process")
+    parser.add_argument("--memory-here", action="store_true", help="only the memory of one system")
     args = parser.parse_args()
     logging.disable(logging.INFO)
     checkpoints = dict(item.split("=", 1) for item in args.checkpoints)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Measure time and memory of every system. Nothing else should run on the machine meanwhile.
+# Measure time and memory of each system. Nothing else should run on the machine at the same time.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/settings.sh"
 
@@ -13,11 +13,11 @@ done
 inputs="$(fingerprint "$SUMMARIZATION/measure.py" "$REPEATS" "$OMP_NUM_THREADS" \
     "${checkpoints[@]}" "${trained[@]}")"
 if same "$WORK/$NAME-inputs" "$inputs"; then
-    say "Time and memory are measured already"
+    say "Time and memory: already measured"
     exit
 fi
 
-say "Time and memory of training and decoding: $REPEATS repeats, the systems in turns"
+say "Measuring time and memory of training and decoding: $REPEATS repeats"
 python "$SUMMARIZATION/measure.py" "${checkpoints[@]}" --repeats "$REPEATS" \
     --output "$WORK/$NAME-measured.json"
 echo "$inputs" > "$WORK/$NAME-inputs"

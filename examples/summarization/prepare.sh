@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Learn BPE, encode the corpus, and make the binary data that fairseq trains on.
+# Learn BPE, encode the corpus, and write the binary data for fairseq.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/settings.sh"
 
 inputs="$(fingerprint "$DATA"/{train,valid,test}.{source,target} "$QUICKSTART/bpe.py" \
     "$BPE_SIZE")"
 if same "$WORK/prepared" "$inputs"; then
-    say "The data is prepared already"
+    say "The data is already prepared"
     exit
 fi
 

@@ -1,5 +1,5 @@
-# What the steps of cnn_dm, xsum, arxiv and mediasum share; each of them sources this file.
-# docs/summarization_recipes.md explains the variables, docs/launching.md those of a training's GPUs.
+# Shared by the steps of cnn_dm, xsum, arxiv and mediasum; every step sources this file.
+# docs/summarization_recipes.md explains the variables, docs/launching.md those for GPUs.
 
 RECIPE="$(cd "$(dirname "${BASH_SOURCE[1]}")" && pwd)"
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
@@ -20,7 +20,7 @@ PYTHON="$(dirname "$(command -v fairseq-recur)")/python"
 [ -x "$PYTHON" ] || PYTHON=python3
 export PYTHON
 
-# recipe COMMAND [OPTION...]: run scripts/recipes/summarization.py with the variables that are set.
+# recipe COMMAND [OPTION...]: run scripts/recipes/summarization.py with the variables set.
 recipe() {
     local options=(--recipe "$RECIPE" --work "$WORK") name option
     for name in ARCH RUN SEED AVERAGE PIECES START MAX_SOURCE MAX_TARGET VOCABULARY SETTINGS \
@@ -35,22 +35,22 @@ recipe() {
         "$@" "${options[@]}"
 }
 
-# read_plan COMMAND: put what recipe prints, a word a line, into the array plan.
+# read_plan COMMAND: read the output of recipe, one word per line, into the array plan.
 read_plan() {
     local text
     text="$(recipe "$1")"
     mapfile -t plan <<< "$text"
 }
 
-# processes: how many train together, as scripts/launch counts them.
+# processes: print the number of training processes, as scripts/launch counts them.
 processes() {
     local gpus="${GPUS:-}"
     if [ -z "$gpus" ]; then gpus="$(nvidia-smi --list-gpus 2> /dev/null | grep -c '^GPU' || true)"; fi
     echo $(((gpus > 0 ? gpus : ${PROCESSES:-1}) * ${NODES:-1}))
 }
 
-# set_batch UNIT SIZE: the variables of scripts/launch, and the flag in the array documents, for a
-# batch of SIZE tokens or documents on all GPUs together.
+# set_batch UNIT SIZE: set the variables of scripts/launch, and the array documents, for a batch of
+# SIZE tokens or documents over all GPUs.
 set_batch() {
     documents=()
     if [ "$1" = tokens ]; then
@@ -62,14 +62,14 @@ set_batch() {
     if [ $(($2 % count)) -ne 0 ]; then
         fail "a batch of $2 documents cannot be divided among $count processes; set GPUS (or PROCESSES)"
     fi
-    # As many tokens as those documents can have, so that their number alone is the limit.
+    # As many tokens as these documents can have, so that only their number is a limit.
     local tokens=$(($2 * (${MAX_SOURCE:-1024} > 1024 ? MAX_SOURCE : 1024)))
     documents=(--max-sentences $(($2 / count)))
     export BATCH_TOKENS="${BATCH_TOKENS:-$tokens}" MAX_TOKENS="${MAX_TOKENS:-$((tokens / count))}"
 }
 
-# train [FLAG...]: train, or go on. The plan begins with the data's folder, the training's, and the
-# unit and the size of the batch.
+# train [FLAG...]: train or resume. The plan starts with the folder of the data, the folder of the
+# training, and the unit and size of the batch.
 train() {
     local plan documents chosen launcher
     read_plan train
@@ -77,8 +77,8 @@ train() {
     set_batch "${plan[2]}" "${plan[3]}"
     chosen="$(printf '%q ' "$(cat "${plan[0]}/.key")" "${plan[@]:2}" "$BATCH_TOKENS" "$@")"
     if [ -f "$folder/settings" ] && [ "$(cat "$folder/settings")" != "$chosen" ]; then
-        fail "$folder was trained with other data or settings ($folder/settings); give this" \
-            "training another name with RUN=NAME, or remove that folder"
+        fail "$folder was trained with other data or settings ($folder/settings); choose another" \
+            "name with RUN=NAME, or remove the folder"
     fi
     if [ "${PRINT:-0}" != 1 ]; then
         mkdir -p "$folder"
@@ -91,15 +91,15 @@ train() {
         --log-file "$folder/train.log" "$@"
 }
 
-# evaluate [FLAG...]: summaries of the test set and their scores. The plan begins with the data's
-# folder, the training's, and the checkpoint.
+# evaluate [FLAG...]: summarize the test set and score the summaries. The plan starts with the folder
+# of the data, the folder of the training, and the checkpoint.
 evaluate() {
     local plan device=()
     read_plan generate
     local folder="${plan[1]}" checkpoint="${plan[2]}"
-    [ -d "$folder" ] || fail "$folder is not there: this model is not trained; run train.sh first"
+    [ -d "$folder" ] || fail "$folder does not exist: the model is not trained; run train.sh first"
     if [ "${AVERAGE:-0}" -gt 0 ]; then
-        say "Averaging the last $AVERAGE epochs' checkpoints"
+        say "Averaging the checkpoints of the last $AVERAGE epochs"
         fairseq-recur average --inputs "$folder" --last "$AVERAGE" --output "$checkpoint"
     fi
     if [ "${GPUS:-}" = 0 ]; then device=(--cpu); fi

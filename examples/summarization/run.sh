@@ -2,12 +2,12 @@
 # Summarization with four kinds of cross-attention: bash examples/summarization/run.sh
 #
 # Sets up the environment, prepares the data, trains, summarizes, scores, measures time and memory.
-# What is there already is not made again: stop it at any time, and start it again to go on.
+# Finished steps are not repeated, so the run can be interrupted and resumed at any time.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/settings.sh"
 for system in "${systems[@]}"; do cross_attention "$system" > /dev/null; done
 
-SECONDS=0 # bash counts them; making the environment is not part of it
+SECONDS=0 # bash counts up from here, without the setup of the environment
 bash "$SUMMARIZATION/prepare.sh"
 for seed in $SEEDS; do
     for system in "${systems[@]}"; do bash "$SUMMARIZATION/train.sh" "$system" "$seed"; done

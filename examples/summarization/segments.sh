@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # ROUGE and time against the segment size: bash examples/summarization/segments.sh
 #
-# run.sh with srformer and segmented at every one of SIZES beside full attention, then a figure.
-# Trainings that run.sh has made are used again.
+# Runs run.sh with full attention and with srformer and segmented at each of SIZES, then draws a
+# figure. Systems that run.sh has already trained are reused.
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 

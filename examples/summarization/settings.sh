@@ -1,24 +1,24 @@
-# What the steps of the example share; each of them sources this file.
-# SYSTEMS, SEEDS, EPOCHS, REPEATS, WORK, NAME and OMP_NUM_THREADS can be set from outside.
+# Settings of the example; every step sources this file.
+# SYSTEMS, SEEDS, EPOCHS, REPEATS, WORK, NAME and OMP_NUM_THREADS can be set in the environment.
 
 SUMMARIZATION="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 chosen="${SYSTEMS:-full segmented_32 srformer_32 srformer_8}"
 WORK="${WORK:-$SUMMARIZATION/work}"
 EPOCHS="${EPOCHS:-4}"
-# The environment, the threads, and the functions say, fingerprint and same are the quick start's.
+# The quick start provides the environment, the threads, and the functions say, fingerprint, same.
 source "$SUMMARIZATION/../quickstart/settings.sh"
 
 DATA="$SUMMARIZATION/data"
 BPE_SIZE=3000
 SEEDS="${SEEDS:-1}"
 REPEATS="${REPEATS:-5}"
-NAME="${NAME:-results}" # what files with scores, measurements and tables are called
-# Bash passes no arrays on to the steps.
+NAME="${NAME:-results}" # of the files with scores, measurements and tables
+# Bash cannot export arrays to the steps.
 unset SYSTEMS
 export SYSTEMS="$chosen"
 read -ra systems <<< "$SYSTEMS"
 
-# All systems are trained with exactly these; they differ in cross_attention and nothing else.
+# All systems are trained with exactly these flags; they differ only in cross_attention.
 TRAINING=(
     --task summarization --arch srformer_tiny --share-all-embeddings --dropout 0.0
     --truncate-source --max-source-positions 256 --max-target-positions 64
@@ -31,9 +31,9 @@ TRAINING=(
     --best-checkpoint-metric rougeL --maximize-best-checkpoint-metric
 )
 
-# Print the flags of a system: full, or a part's name and its segment size. A third number, of
-# srformer alone, is its neurons' initial threshold, otherwise 10: see README.md. Nine of ten
-# summaries have at most 17 pieces, so the queries of 16 go through the whole source.
+# Print the flags of a system: full, or the name of a part and its segment size. srformer takes a
+# third number, the initial threshold of its neurons, with the default 10: see README.md. Nine in ten
+# summaries have at most 17 pieces, so with a target length of 16 the queries cover the whole source.
 cross_attention() {
     local part size threshold
     IFS=_ read -r part size threshold <<< "$1"

@@ -1,4 +1,4 @@
-"""Put scores and measurements together: a table in Markdown, and everything as JSON.
+"""Combine scores and measurements into a Markdown table and a JSON file.
 
     python table.py WORK NAME --seeds SEED [SEED ...] [--settings NAME=VALUE ...]
 
@@ -26,7 +26,7 @@ def read(file: Path) -> Any:
 
 
 def collect(work: Path, name: str, seeds: list[str]) -> dict[str, Any]:
-    """Gather the scores of every seed and all measurements, by system."""
+    """Collect the scores of all seeds and the measurements, by system."""
     scores = [read(work / f"seed{seed}" / f"{name}.json") for seed in seeds]
     systems: dict[str, dict[str, Any]] = {system: {} for system in scores[0]["systems"]}
     signatures = set()
@@ -46,13 +46,13 @@ def collect(work: Path, name: str, seeds: list[str]) -> dict[str, Any]:
 
 
 def spread(values: list[float], digits: int) -> str:
-    """Median and range of repeats."""
+    """Format the median and range of repeats."""
     low, high = min(values), max(values)
     return f"{median(values):.{digits}f} ({low:.{digits}f}–{high:.{digits}f})"
 
 
 def cells(system: str, row: dict[str, Any]) -> list[str]:
-    """One line of the table; what is not measured of a line is left empty."""
+    """Format one row of the table; cells without a measurement stay empty."""
     kind, size, threshold = (system.split("_") + ["", ""])[:3]
     measured = "step_ms" in row
     if threshold:
@@ -69,14 +69,14 @@ def cells(system: str, row: dict[str, Any]) -> list[str]:
 
 
 def table(systems: dict[str, dict[str, Any]]) -> str:
-    """Return the table in Markdown."""
+    """Format the table in Markdown."""
     rule = ["---"] + ["---:"] * (len(COLUMNS) - 1)
     lines = [COLUMNS, rule, *(cells(system, row) for system, row in systems.items())]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def main() -> None:
-    """Read, print, write."""
+    """Read the inputs, print the table, write both files."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("work", type=Path)
     parser.add_argument("name")

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Train one system: bash train.sh full|segmented_SIZE|srformer_SIZE[_THRESHOLD] [SEED]
-# A training that was stopped goes on with the epoch in which it stopped.
+# An interrupted training resumes with the epoch in which it was interrupted.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/settings.sh"
 
@@ -11,11 +11,11 @@ read -ra part <<< "$part"
 folder="$WORK/seed$seed/$system"
 inputs="$(fingerprint "$WORK/prepared" "${part[@]}" "${TRAINING[@]}")"
 if [ -d "$folder" ] && ! same "$folder/inputs" "$inputs"; then
-    say "The data or the settings have changed: $system is trained anew"
+    say "The data or the settings have changed: $system is trained from scratch"
     rm -rf "$folder"
 fi
 if [ -f "$folder/epochs" ] && [ "$(cat "$folder/epochs")" -ge "$EPOCHS" ]; then
-    say "$system, seed $seed, is trained already ($(cat "$folder/epochs") epochs)"
+    say "$system, seed $seed, is already trained ($(cat "$folder/epochs") epochs)"
     exit
 fi
 

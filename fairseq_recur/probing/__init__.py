@@ -1,1 +1,1 @@
-"""What an encoder's sentence representations tell: probing tasks (Conneau et al. 2018)."""
+"""Probing tasks: what the sentence representations of an encoder contain (Conneau et al. 2018)."""

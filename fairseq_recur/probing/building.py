@@ -1,8 +1,8 @@
-"""The three surface tasks, built from any text of one sentence a line, words between spaces.
+"""The three surface tasks, built from any text: one sentence per line, tokenised with spaces.
 
-They follow the descriptions of SentEval's files: labels are balanced, a sentence occurs once in
-a task, and what could give a label away without reading (quotes, punctuation that has moved, the
-capital of a first word) is kept out.
+They follow the descriptions of SentEval's files: labels are balanced, and a sentence occurs once
+per task. Clues that would reveal a label without reading the sentence are avoided: quotes, moved
+punctuation, and the capital letter of a first word.
 """
 
 import random
@@ -20,8 +20,8 @@ Pools = dict[str, list[str]]
 Splits = dict[str, list[tuple[str, str]]]
 
 LENGTH_BINS: Bins = ((5, 8), (9, 12), (13, 16), (17, 20), (21, 25), (26, 28))
-"""SentEval's: words of a sentence, first and last included."""
-SHORTEST_TARGET = 4  # letters of a word to look for
+"""SentEval's length bins: smallest and largest number of words."""
+SHORTEST_TARGET = 4  # letters of a target word
 QUOTES = ('"', "``", "''", "\u201c", "\u201d", "\u201e", "&quot;")
 SHOWN = 5  # labels named in an error
 
@@ -30,9 +30,9 @@ class Plan(NamedTuple):
     """What to build.
 
     Attributes:
-        sizes: sentences of train, valid and test
-        words: labels of word content
-        bins: labels of length; a sentence outside of them is in no task
+        sizes: sentences in train, valid and test
+        words: number of labels of WordContent
+        bins: labels of Length; no task uses sentences outside the bins
         seed: the same seed and corpus give the same files
     """
 
@@ -43,59 +43,55 @@ class Plan(NamedTuple):
 
 
 class Corpus(NamedTuple):
-    """The different sentences that can be used, as words, and how many lines there were."""
+    """The distinct usable sentences, split into words, and the number of lines read."""
 
     sentences: list[list[str]]
     lines: int
 
 
 def read_corpus(path: Path, bins: Bins) -> Corpus:
-    """Read the sentences of a length that is in a bin, each once.
+    """Read the distinct sentences whose length is in one of the bins.
 
     Raises:
-        ConfigError: no such file, or not UTF-8
+        ConfigError: the file is missing or not UTF-8
     """
-    seen: dict[str, None] = {}
-    lines = 0
-    for _, line in read_text(path):
-        lines += 1
-        words = line.split()
-        if _bin_of(len(words), bins) is not None:
-            seen[" ".join(words)] = None
-    return Corpus([sentence.split() for sentence in seen], lines)
+    lines = [line.split() for _, line in read_text(path)]
+    distinct = dict.fromkeys(tuple(w) for w in lines if _bin_of(len(w), bins) is not None)
+    return Corpus([list(words) for words in distinct], len(lines))
 
 
 def build_tasks(corpus: Corpus, names: Sequence[str], plan: Plan) -> dict[str, Splits]:
-    """Build tasks, each with its own random numbers, so that one does not change another.
+    """Build tasks, each from its own random generator, so that they do not affect each other.
 
     Args:
-        corpus: from `read_corpus` with the bins of the plan
-        names: of BUILDERS
+        corpus: from `read_corpus`, with the bins of the plan
+        names: keys of BUILDERS
+        plan: sizes, labels and seed
 
     Returns:
         {task: {"train": [(label, sentence), ...], "valid": ..., "test": ...}}
 
     Raises:
-        ConfigError: the corpus is too small; for each task, what there is and what is needed
+        ConfigError: the corpus is too small; says for each task what was found and expected
     """
     built, problems = {}, []
     for name in names:
-        rng = random.Random(f"{name} {plan.seed}")  # a string is hashed the same everywhere
+        rng = random.Random(f"{name} {plan.seed}")  # strings hash to the same seed everywhere
         try:
             built[name] = deal(BUILDERS[name](corpus.sentences, plan, rng), plan.sizes, rng)
         except ConfigError as error:
             problems.append(f"{name}: {error}")
     if problems:
         raise ConfigError(
-            f"the corpus is too small: {corpus.lines} lines, {len(corpus.sentences)} different "
-            f"sentences of {plan.bins[0][0]} to {plan.bins[-1][1]} words. Give more text or "
-            "smaller --sizes, fewer --words, other --bins\n- " + "\n- ".join(problems)
+            f"the corpus is too small: {corpus.lines} lines, {len(corpus.sentences)} distinct "
+            f"sentences of {plan.bins[0][0]} to {plan.bins[-1][1]} words. Give more text, "
+            "smaller --sizes, fewer --words or other --bins\n- " + "\n- ".join(problems)
         )
     return built
 
 
 def length_pools(sentences: list[list[str]], plan: Plan, rng: random.Random) -> Pools:
-    """Sentences by the bin of their length."""
+    """Group sentences by length bin."""
     pools: Pools = {str(index): [] for index in range(len(plan.bins))}
     for words in sentences:
         pools[str(_bin_of(len(words), plan.bins))].append(" ".join(words))
@@ -103,21 +99,22 @@ def length_pools(sentences: list[list[str]], plan: Plan, rng: random.Random) -> 
 
 
 def word_pools(sentences: list[list[str]], plan: Plan, rng: random.Random) -> Pools:
-    """Sentences by the one target word in them, which is in them once.
+    """Group sentences by target word; each sentence has exactly one target, exactly once.
 
-    Targets are the rarest words of enough sentences. A sentence with two targets is of no use,
-    so that a choice may leave some targets with too few; those make room for commoner ones.
+    The targets are the rarest words that occur in enough sentences. A sentence with two targets
+    is unusable, so a choice of targets may leave some of them with too few sentences. Those are
+    replaced by more frequent words.
     """
     need = sum(-(-size // plan.words) for size in plan.sizes)
-    bare = [[_bare(word) for word in words] for words in sentences]
-    once = Counter(w for words in bare for w, n in Counter(words).items() if n == 1)
+    plain = [[_strip(word) for word in words] for words in sentences]
+    once = Counter(w for words in plain for w, n in Counter(words).items() if n == 1)
     ranked = sorted((n, w) for w, n in once.items() if n >= need and _can_be_target(w))
     candidates = {word: None for _, word in ranked}
-    bare = [[word for word in words if word in candidates] for words in bare]
+    plain = [[word for word in words if word in candidates] for words in plain]
     waiting = iter(candidates)
     targets = set(islice(waiting, plan.words))
     while len(targets) == plan.words:
-        found = [[word for word in words if word in targets] for words in bare]
+        found = [[word for word in words if word in targets] for words in plain]
         usable = Counter(words[0] for words in found if len(words) == 1)
         lacking = {word for word in targets if usable[word] < need}
         if not lacking:
@@ -129,23 +126,24 @@ def word_pools(sentences: list[list[str]], plan: Plan, rng: random.Random) -> Po
         targets -= lacking
         targets.update(islice(waiting, len(lacking)))
     raise ConfigError(
-        f"{plan.words} words are needed, each in {need} sentences without the others; "
-        f"{len(candidates)} words are in so many sentences at all; give more text, or fewer --words"
+        f"expected {plan.words} words, each in {need} sentences that contain none of the other "
+        f"words; only {len(candidates)} words occur in that many sentences at all. "
+        "Give more text, or fewer --words"
     )
 
 
 def shift_pools(sentences: list[list[str]], plan: Plan, rng: random.Random) -> Pools:
-    """Sentences as they are (O), and others with two neighbouring words exchanged (I).
+    """Make a pool of original sentences (O) and one with two adjacent words swapped (I).
 
-    Both are drawn from the sentences in which two words could be exchanged. Neither the first
-    word moves nor punctuation, and what comes out is no other sentence of the corpus.
+    Both come from sentences in which two words can be swapped. The first word and punctuation
+    never move, and the result is not another sentence of the corpus.
     """
     shiftable = [words for words in sentences if _places(words)]
     needed = sum(plan.sizes)
     if len(shiftable) < needed:
         raise ConfigError(
-            f"{needed} sentences are needed with two neighbouring words to exchange and without "
-            f"quotes; there are {len(shiftable)}. Give more text, or smaller --sizes"
+            f"expected {needed} sentences without quotes in which two adjacent words can be "
+            f"swapped; found {len(shiftable)}. Give more text, or smaller --sizes"
         )
     rng.shuffle(shiftable)
     taken = {" ".join(words) for words in sentences}
@@ -169,26 +167,25 @@ BUILDERS: dict[str, Callable[[list[list[str]], Plan, random.Random], Pools]] = {
 
 
 def shares(size: int, labels: int) -> list[int]:
-    """Divide a split among labels; the first ones get what is left over."""
+    """Divide a split evenly among the labels; the remainder goes to the first labels."""
     return [size // labels + (index < size % labels) for index in range(labels)]
 
 
 def deal(pools: Pools, sizes: Sequence[int], rng: random.Random) -> Splits:
-    """Deal the sentences of each label to the splits, then shuffle each split.
+    """Distribute the sentences of each label over the splits, then shuffle each split.
 
     Raises:
-        ConfigError: labels with too few sentences
+        ConfigError: some labels have too few sentences
     """
-    needs = [[shares(size, len(pools))[index] for size in sizes] for index in range(len(pools))]
+    needs = list(zip(*(shares(size, len(pools)) for size in sizes)))
     lacking = [
-        f"{sum(need)} for label {label}; there are {len(pool)}"
+        f"{sum(need)} for label {label}, found {len(pool)}"
         for need, (label, pool) in zip(needs, pools.items())
         if len(pool) < sum(need)
     ]
     if lacking:
-        more = [f"and {len(lacking) - SHOWN} labels more"] if len(lacking) > SHOWN else []
-        shown = ", ".join(lacking[:SHOWN] + more)
-        raise ConfigError(f"sentences are needed: {shown}")
+        more = [f"and {len(lacking) - SHOWN} more labels"] if len(lacking) > SHOWN else []
+        raise ConfigError(f"sentences expected: {'; '.join(lacking[:SHOWN] + more)}")
     splits: Splits = {name: [] for name in SPLITS.values()}
     for need, (label, pool) in zip(needs, pools.items()):
         drawn = iter(rng.sample(pool, sum(need)))
@@ -200,14 +197,13 @@ def deal(pools: Pools, sizes: Sequence[int], rng: random.Random) -> Splits:
 
 
 def _bin_of(length: int, bins: Bins) -> int | None:
-    """Find the bin of a number of words."""
+    """Find the bin of a sentence length."""
     return next((i for i, (low, high) in enumerate(bins) if low <= length <= high), None)
 
 
-def _bare(word: str) -> str:
-    """Write a word in lower case, without what is neither letter nor digit around it."""
-    ends = [i for i, character in enumerate(word) if character.isalnum()]
-    return word[ends[0] : ends[-1] + 1].lower() if ends else ""
+def _strip(word: str) -> str:
+    """Lower-case a word and strip leading and trailing characters other than letters and digits."""
+    return word.strip("".join(c for c in word if not c.isalnum())).lower()
 
 
 def _can_be_target(word: str) -> bool:
@@ -215,10 +211,10 @@ def _can_be_target(word: str) -> bool:
 
 
 def _places(words: list[str]) -> list[int]:
-    """List the positions whose word can change places with the next one."""
+    """List the positions of the words that can be swapped with the next word."""
     if any(quote in word for word in words for quote in QUOTES):
         return []
-    plain = [bool(word) and word.lower() == _bare(word) for word in words]
+    plain = [bool(word) and word.lower() == _strip(word) for word in words]
     return [
         i
         for i in range(1, len(words) - 1)
@@ -227,7 +223,7 @@ def _places(words: list[str]) -> list[int]:
 
 
 def _shift(words: list[str], taken: set[str], rng: random.Random) -> str | None:
-    """Exchange two words at a random place where the outcome is new; None if there is none."""
+    """Swap two words at a random position where the result is new; None if there is no such one."""
     places = _places(words)
     for i in rng.sample(places, len(places)):
         shifted = " ".join([*words[:i], words[i + 1], words[i], *words[i + 2 :]])

@@ -1,4 +1,4 @@
-"""The classifiers that are trained on representations, and how two representations become one."""
+"""The probing classifiers, and the ways to combine the representations of two encoders."""
 
 from collections.abc import Callable, Sequence
 
@@ -8,25 +8,25 @@ from torch import Tensor, nn
 COMBINATIONS = ("gate", "concat", "transformer", "recurrence")
 
 
-def used_combination(wanted: str, has_recurrence: bool) -> str:
-    """Say how a model's representations are combined: one encoder leaves nothing to combine.
+def used_combination(requested: str, has_recurrence: bool) -> str:
+    """Return the combination that applies to a model: with one encoder, there is no choice.
 
     Args:
-        wanted: of COMBINATIONS; not "recurrence" where there is none
+        requested: one of COMBINATIONS; "recurrence" only for a model with a recurrence encoder
         has_recurrence: whether the model has a recurrence encoder
     """
-    return wanted if has_recurrence else "transformer"
+    return requested if has_recurrence else "transformer"
 
 
 class Gate(nn.Module):
     """g = sigma(W [e; r] + b), g * e + (1 - g) * r' (Hao et al. 2019, "Linguistic Analyses").
 
-    The paper does not say how r, twice as wide as e, comes to e's width. Here r' = V r with a
-    learned V, and r' = r where the widths are the same. g has a value for each channel.
+    The paper does not say how r, which is twice as wide as e, is reduced to the width of e. Here
+    r' = V r with a learned V, and r' = r if the widths are equal. g has one value per channel.
 
     Args:
-        width: of e, C
-        recurrence_width: of r, 2C in this plug-in
+        width: C, the width of e
+        recurrence_width: the width of r, 2C in this plug-in
     """
 
     def __init__(self, width: int, recurrence_width: int) -> None:
@@ -37,91 +37,70 @@ class Gate(nn.Module):
         self.project = nn.Identity() if same else nn.Linear(recurrence_width, width, bias=False)
 
     def forward(self, e: Tensor, r: Tensor) -> Tensor:
-        """(B, C) and (B, 2C) to (B, C)."""
+        """Combine e (B, C) and r (B, 2C) into (B, C)."""
         g = torch.sigmoid(self.gate(torch.cat([e, r], dim=-1)))
-        return g * e + (1 - g) * self.project(r)
+        combined: Tensor = g * e + (1 - g) * self.project(r)
+        return combined
 
 
 class Concatenation(nn.Module):
-    """[e; r]."""
+    """[e; r], or one of the two.
 
-    def __init__(self, width: int, recurrence_width: int) -> None:
+    Args:
+        widths: of the representations, (C,) or (C, 2C)
+        selected: which of them to concatenate, by index
+    """
+
+    def __init__(self, widths: Sequence[int], selected: Sequence[int]) -> None:
         super().__init__()
-        self.width = width + recurrence_width
+        self.selected = selected
+        self.width = sum(widths[i] for i in selected)
 
-    def forward(self, e: Tensor, r: Tensor) -> Tensor:
-        """(B, C) and (B, 2C) to (B, 3C)."""
-        return torch.cat([e, r], dim=-1)
-
-
-class EncoderOnly(nn.Module):
-    """e."""
-
-    def __init__(self, width: int, recurrence_width: int = 0) -> None:
-        super().__init__()
-        self.width = width
-
-    def forward(self, e: Tensor, *r: Tensor) -> Tensor:
-        """(B, C), and r or nothing, to (B, C)."""
-        return e
+    def forward(self, *representations: Tensor) -> Tensor:
+        """Concatenate the selected (B, width) tensors along the channels."""
+        return torch.cat([representations[i] for i in self.selected], dim=-1)
 
 
-class RecurrenceOnly(nn.Module):
-    """r."""
-
-    def __init__(self, width: int, recurrence_width: int) -> None:
-        super().__init__()
-        self.width = recurrence_width
-
-    def forward(self, e: Tensor, r: Tensor) -> Tensor:
-        """(B, C) and (B, 2C) to (B, 2C)."""
-        return r
-
-
-COMBINE: dict[str, Callable[..., nn.Module]] = {
+COMBINE: dict[str, Callable[..., Gate | Concatenation]] = {
     "gate": Gate,
-    "concat": Concatenation,
-    "transformer": EncoderOnly,
-    "recurrence": RecurrenceOnly,
+    "concat": lambda *widths: Concatenation(widths, (0, 1)),
+    "transformer": lambda *widths: Concatenation(widths, (0,)),
+    "recurrence": lambda *widths: Concatenation(widths, (1,)),
 }
 
 
 class Classifier(nn.Module):
-    """SentEval's multi-layer perceptron over combined representations, all trained together.
+    """SentEval's multi-layer perceptron on combined representations, trained together.
 
     Args:
-        combine: of COMBINATIONS
+        combine: one of COMBINATIONS
         widths: of the representations, (C,) or (C, 2C)
         classes: number of labels
-        hidden: units of the hidden layer; 0 for none, which is logistic regression
-        dropout: before the hidden layer's sigmoid, where SentEval has it
+        hidden: units of the hidden layer; 0 for logistic regression
+        dropout: applied before the sigmoid of the hidden layer, as in SentEval
     """
 
     def __init__(
         self, combine: str, widths: Sequence[int], classes: int, hidden: int, dropout: float
     ) -> None:
         super().__init__()
-        self.combine = COMBINE[combine](*widths)
+        self.combine: Gate | Concatenation = COMBINE[combine](*widths)
+        layers: list[nn.Module] = []
         if hidden:
-            self.head = nn.Sequential(
-                nn.Linear(self.combine.width, hidden),
-                nn.Dropout(dropout),
-                nn.Sigmoid(),
-                nn.Linear(hidden, classes),
-            )
-        else:
-            self.head = nn.Sequential(nn.Linear(self.combine.width, classes))
+            layers = [nn.Linear(self.combine.width, hidden), nn.Dropout(dropout), nn.Sigmoid()]
+        self.head = nn.Sequential(*layers, nn.Linear(hidden or self.combine.width, classes))
 
     def forward(self, *representations: Tensor) -> Tensor:
-        """(B, C), or (B, C) and (B, 2C), to logits (B, classes)."""
-        return self.head(self.combine(*representations))
+        """Map e (B, C), or e and r (B, 2C), to logits (B, classes)."""
+        logits: Tensor = self.head(self.combine(*representations))
+        return logits
 
 
 class BagOfWords(nn.Module):
-    """Logistic regression on the number of times that each word is in a sentence.
+    """Logistic regression on the word counts of a sentence.
 
     Args:
-        words: size of the vocabulary with padding, which is number 0
+        words: size of the vocabulary, including padding, which is word 0
         classes: number of labels
     """
 
@@ -132,5 +111,6 @@ class BagOfWords(nn.Module):
         nn.init.zeros_(self.weight.weight)
 
     def forward(self, words: Tensor) -> Tensor:
-        """(B, S) int64 to logits (B, classes)."""
-        return self.weight(words) + self.bias
+        """Map word numbers (B, S), int64, to logits (B, classes)."""
+        logits: Tensor = self.weight(words) + self.bias
+        return logits

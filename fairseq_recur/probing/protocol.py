@@ -1,4 +1,4 @@
-"""SentEval's protocol: train on the training split, choose on the valid split, test once."""
+"""SentEval's protocol: train on one split, select on the validation split, test once."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -7,22 +7,24 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
+from torch.utils.data import TensorDataset
 
-CHUNK = 4096  # sentences that are classified at once when nothing is learned
+CHUNK = 4096  # sentences per batch when nothing is learned
 
 
 class Protocol(NamedTuple):
     """How a classifier is trained; the defaults are SentEval's.
 
     Attributes:
-        l2: weight decays to choose from on the valid split
-        dropout: likewise
+        l2: candidate weight decays; the validation split selects one
+        dropout: candidate dropout rates, selected in the same way
         learning_rate: of Adam
-        batch_size: sentences of an update
-        epochs_per_check: passes over the training split between two looks at the valid split
-        patience: looks that may bring nothing better, all in all; training stops at the next
-        max_epochs: passes at which training stops
+        batch_size: sentences per update
+        epochs_per_check: epochs between two validations
+        patience: validations without improvement, counted over the whole training; training
+            stops at the next one
+        max_epochs: upper limit on the epochs
     """
 
     l2: tuple[float, ...] = (1e-5, 1e-4, 1e-3, 1e-2)
@@ -34,19 +36,8 @@ class Protocol(NamedTuple):
     max_epochs: int = 200
 
 
-class Split(NamedTuple):
-    """What a classifier reads, each (N, ...), and the labels (N,) int64."""
-
-    inputs: tuple[Tensor, ...]
-    labels: Tensor
-
-    def rows(self, index: Tensor) -> tuple[Tensor, ...]:
-        """Return some rows of the inputs."""
-        return tuple(x.index_select(0, index) for x in self.inputs)
-
-
 class Outcome(NamedTuple):
-    """Accuracies, between 0 and 1, of the classifier that was best on the valid split."""
+    """Accuracies, between 0 and 1, of the classifier that was best on the validation split."""
 
     seed: int
     valid: float
@@ -57,37 +48,40 @@ class Outcome(NamedTuple):
 
 
 def probe(
-    build: Callable[[float], nn.Module], splits: dict[str, Split], protocol: Protocol, seed: int
+    build: Callable[[float], nn.Module],
+    splits: dict[str, TensorDataset],
+    protocol: Protocol,
+    seed: int,
 ) -> Outcome:
-    """Train a classifier for each l2 and dropout; test the one that is best on the valid split.
+    """Train one classifier per dropout and l2; test the one that is best on the validation split.
 
     Args:
-        build: from the dropout to a fresh classifier, on the device of the splits
-        splits: train, valid, test
+        build: maps a dropout rate to a new classifier, on the device of the splits
+        splits: "train", "valid" and "test"; each holds the inputs (N, ...) and the labels (N,)
         protocol: how to train
-        seed: of weights, order and dropout; the caller's random numbers stay as they are
+        seed: for weights, order and dropout; the caller's random state is not changed
 
     Returns:
-        the outcome; of equally good ones the first
+        the outcome; among equally good classifiers, the first
     """
-    best, chosen = None, None
+    candidates = []
     for dropout, l2 in product(protocol.dropout, protocol.l2):
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             model = build(dropout)
             valid, epochs = fit(model, splits["train"], splits["valid"], protocol, l2)
-        if best is None or valid > best.valid:
-            best, chosen = Outcome(seed, valid, 0.0, l2, dropout, epochs), model
-    return best._replace(test=accuracy(chosen, splits["test"]))
+        candidates.append((Outcome(seed, valid, 0.0, l2, dropout, epochs), model))
+    best, model = max(candidates, key=lambda candidate: candidate[0].valid)
+    return best._replace(test=accuracy(model, splits["test"]))
 
 
 def fit(
-    model: nn.Module, train: Split, valid: Split, protocol: Protocol, l2: float
+    model: nn.Module, train: TensorDataset, valid: TensorDataset, protocol: Protocol, l2: float
 ) -> tuple[float, int]:
-    """Train a classifier in place, to the weights that are best on the valid split.
+    """Train a classifier in place and restore the weights that were best on the validation split.
 
     Returns:
-        the best accuracy on the valid split, and the passes over the training split in all
+        the best accuracy on the validation split, and the number of epochs
     """
     optimizer = torch.optim.Adam(
         model.parameters(), lr=protocol.learning_rate, weight_decay=l2, fused=True
@@ -107,24 +101,26 @@ def fit(
 
 
 def train_once(
-    model: nn.Module, train: Split, optimizer: torch.optim.Optimizer, batch_size: int
+    model: nn.Module, train: TensorDataset, optimizer: torch.optim.Optimizer, batch_size: int
 ) -> None:
-    """Make one pass over the training split in a random order."""
+    """Train for one epoch, in random order."""
     model.train()
-    order = torch.randperm(len(train.labels), device=train.labels.device)
-    for index in order.split(batch_size):
-        loss = F.cross_entropy(model(*train.rows(index)), train.labels.index_select(0, index))
+    order = torch.randperm(len(train), device=train.tensors[0].device)
+    for index in torch.split(order, batch_size):
+        *inputs, labels = train[index]
+        loss = F.cross_entropy(model(*inputs), labels)
         optimizer.zero_grad()
-        loss.backward()
+        torch.autograd.backward(loss)
         optimizer.step()
 
 
 @torch.no_grad()
-def accuracy(model: nn.Module, split: Split) -> float:
-    """Return the share of sentences that a classifier labels right, between 0 and 1."""
+def accuracy(model: nn.Module, split: TensorDataset) -> float:
+    """Return the share of correctly classified sentences, between 0 and 1."""
     model.eval()
-    right = 0
-    for index in torch.arange(len(split.labels), device=split.labels.device).split(CHUNK):
-        predicted = model(*split.rows(index)).argmax(dim=-1)
-        right += int(predicted.eq(split.labels.index_select(0, index)).sum())
-    return right / len(split.labels)
+    correct = 0
+    order = torch.arange(len(split), device=split.tensors[0].device)
+    for index in torch.split(order, CHUNK):
+        *inputs, labels = split[index]
+        correct += int(model(*inputs).argmax(dim=-1).eq(labels).sum())
+    return correct / len(split)

@@ -1,26 +1,29 @@
-"""One row of results: a system on a task, over several seeds."""
+"""Rows of the results table: the accuracy of one system on one task, over several seeds."""
 
 from collections import Counter
+from collections.abc import Callable
 from statistics import mean, stdev
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import TensorDataset
 
 from fairseq_recur.probing.classifier import BagOfWords, Classifier, used_combination
-from fairseq_recur.probing.protocol import Outcome, Protocol, Split, probe
+from fairseq_recur.probing.protocol import Outcome, Protocol, probe
 from fairseq_recur.probing.representations import SentenceEncoder
 from fairseq_recur.probing.tasks import TaskData
 
 NO_HIDDEN_LAYER = ("WordContent",)
-"""Tasks of so many labels that SentEval takes logistic regression."""
+"""Tasks with so many labels that SentEval uses logistic regression."""
 VOCABULARY = 10000
-"""Words of the bag of words: the most frequent of the training split."""
+"""Size of the bag of words: the most frequent words of the training split."""
 MAJORITY, BAG_OF_WORDS = "majority label", "bag of words"
 
 
 class Settings(NamedTuple):
-    """How models are probed: see `classifier.Classifier` and `protocol.Protocol`."""
+    """How to probe a model: see `classifier.Classifier` and `protocol.Protocol`."""
 
     combine: str
     hidden: int
@@ -35,8 +38,8 @@ class Row(NamedTuple):
         system: name of a model or of a reference
         combine: how its representations were combined; "" for a reference
         task: SentEval's name
-        accuracies: one for each seed
-        outcomes: how each came about; none for the majority label
+        accuracies: one per seed
+        outcomes: one per seed; empty for the majority label
     """
 
     system: str
@@ -52,11 +55,11 @@ class Row(NamedTuple):
 
     @property
     def spread(self) -> float | None:
-        """Standard deviation over the seeds, with one less in the divisor; None of one."""
+        """Sample standard deviation over the seeds; None for a single seed."""
         return stdev(self.accuracies) if len(self.accuracies) > 1 else None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what a results file says."""
+        """Return the row as it is written to the results file."""
         return {
             "system": self.system,
             "combine": self.combine,
@@ -68,63 +71,67 @@ class Row(NamedTuple):
 
 
 def probe_model(name: str, encoder: SentenceEncoder, data: TaskData, settings: Settings) -> Row:
-    """Represent a task's sentences once, and train classifiers on that with every seed."""
+    """Encode the sentences of a task once, then train one classifier per seed."""
     combine = used_combination(settings.combine, encoder.has_recurrence)
     inputs = encoder.represent(data.sentences(), f"{data.task.name}, {name}")
     widths = [x.size(1) for x in inputs]
     hidden = 0 if data.task.name in NO_HIDDEN_LAYER else settings.hidden
 
-    def build(dropout: float) -> Classifier:
-        model = Classifier(combine, widths, len(data.labels), hidden, dropout)
-        return model.to(encoder.device)
+    def build(dropout: float) -> nn.Module:
+        return Classifier(combine, widths, len(data.labels), hidden, dropout)
 
-    protocol = settings.protocol if hidden else without_dropout(settings.protocol)
-    splits = split_inputs(inputs, data)
-    outcomes = [probe(build, splits, protocol, seed) for seed in settings.seeds]
-    return Row(name, combine, data.task.name, [100 * o.test for o in outcomes], outcomes)
+    return _train(Row(name, combine, data.task.name, [], []), build, inputs, data, settings, hidden)
 
 
 def reference_rows(data: TaskData, settings: Settings, device: torch.device) -> list[Row]:
-    """Score the training split's most frequent label, and a bag of words."""
+    """Score two references: the most frequent training label, and a bag of words."""
     label = Counter(data.splits["train"].labels).most_common(1)[0][0]
     test = data.splits["test"].labels
-    rows = [Row(MAJORITY, "", data.task.name, [100 * test.count(label) / len(test)], [])]
+    majority = Row(MAJORITY, "", data.task.name, [100 * test.count(label) / len(test)], [])
     words, size = word_numbers(data)
 
-    def build(dropout: float) -> BagOfWords:
-        return BagOfWords(size, len(data.labels)).to(device)
+    def build(dropout: float) -> nn.Module:
+        return BagOfWords(size, len(data.labels))
 
-    splits = split_inputs((words.to(device),), data)
-    protocol = without_dropout(settings.protocol)
-    outcomes = [probe(build, splits, protocol, seed) for seed in settings.seeds]
-    accuracies = [100 * outcome.test for outcome in outcomes]
-    return rows + [Row(BAG_OF_WORDS, "", data.task.name, accuracies, outcomes)]
+    bag = Row(BAG_OF_WORDS, "", data.task.name, [], [])
+    return [majority, _train(bag, build, (words.to(device),), data, settings, hidden=0)]
 
 
-def without_dropout(protocol: Protocol) -> Protocol:
-    """Leave out a choice that would change nothing: logistic regression has no dropout."""
-    return protocol._replace(dropout=(0.0,))
+def _train(
+    row: Row,
+    build: Callable[[float], nn.Module],
+    inputs: tuple[Tensor, ...],
+    data: TaskData,
+    settings: Settings,
+    hidden: int,
+) -> Row:
+    """Train the classifiers of a row, one per seed, and fill in the row."""
+    # Logistic regression has no dropout, so a choice of rates would change nothing.
+    protocol = settings.protocol if hidden else settings.protocol._replace(dropout=(0.0,))
+    splits, device = split_inputs(inputs, data), inputs[0].device
+    outcomes = [
+        probe(lambda dropout: build(dropout).to(device), splits, protocol, seed)
+        for seed in settings.seeds
+    ]
+    return row._replace(accuracies=[100 * o.test for o in outcomes], outcomes=outcomes)
 
 
-def split_inputs(inputs: tuple[Tensor, ...], data: TaskData) -> dict[str, Split]:
-    """Cut what was computed for all sentences of a task into its splits."""
-    splits, start = {}, 0
-    for name, examples in data.splits.items():
-        end = start + len(examples.labels)
-        labels = torch.tensor(examples.labels, device=inputs[0].device)
-        splits[name] = Split(tuple(x[start:end] for x in inputs), labels)
-        start = end
-    return splits
+def split_inputs(inputs: tuple[Tensor, ...], data: TaskData) -> dict[str, TensorDataset]:
+    """Divide the inputs (N, ...) of all sentences of a task into its splits, and add the labels."""
+    labels = [label for split in data.splits.values() for label in split.labels]
+    columns = (*inputs, torch.tensor(labels, device=inputs[0].device))
+    sizes = [len(split.labels) for split in data.splits.values()]
+    parts = zip(*(torch.split(column, sizes) for column in columns))
+    return {name: TensorDataset(*part) for name, part in zip(data.splits, parts)}
 
 
 def word_numbers(data: TaskData) -> tuple[Tensor, int]:
     """Number the words of all sentences: (N, S) int64, 0 for padding, and the vocabulary's size.
 
-    Words that are not among the most frequent of the training split share number 1.
+    Words outside the vocabulary share number 1.
     """
     counts = Counter(w for s in data.splits["train"].sentences for w in s.split())
     known = sorted(counts, key=lambda word: (-counts[word], word))[:VOCABULARY]
     numbers = {word: index for index, word in enumerate(known, 2)}
-    rows = [[numbers.get(word, 1) for word in s.split()] for s in data.sentences()]
-    longest = max(map(len, rows))
-    return torch.tensor([row + [0] * (longest - len(row)) for row in rows]), len(known) + 2
+    rows = [torch.tensor([numbers.get(w, 1) for w in s.split()]) for s in data.sentences()]
+    return pad_sequence(rows, batch_first=True), len(known) + 2

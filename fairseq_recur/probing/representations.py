@@ -1,15 +1,17 @@
 """The sentence representations of trained encoders (Hao et al. 2019, "Linguistic Analyses").
 
-e is the mean of the Transformer encoder's top layer over a sentence's tokens, r that of the
-recurrence encoder's top layer, over its tokens or, for an attentive network, over its R steps.
-The end-of-sentence token counts as a token, since the encoders write to it and the decoder reads
-it, padding does not. Where the encoders' outputs are joined before the decoder reads them (the
-multi-column encoder), e is the mean of what is joined, and there is no r. Nothing is trained here.
+e is the mean of the top layer of the Transformer encoder over the tokens of a sentence. r is the
+mean of the top layer of the recurrence encoder: over the tokens or, for an attentive recurrent
+network, over its R steps. The end-of-sentence token is included, because the encoders write to it
+and the decoder reads it; padding is not. If the encoder outputs are joined before the decoder
+reads them (the multi-column encoder), e is the mean of the joined output and there is no r.
+Nothing is trained here.
 """
 
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,54 +27,54 @@ from fairseq_recur import compat
 from fairseq_recur.errors import CheckpointError, ConfigError
 from fairseq_recur.ops.padding import masked_mean
 
-# What each subword encoder of fairseq reads.
 BPE_FILES = {"sentencepiece": "sentencepiece_model", "subword_nmt": "bpe_codes"}
+"""The subword encoders of fairseq, and the option that names the file of each."""
 
 Segment = Callable[[str], str]
 
 
 def subwords(bpe: str | None, sentencepiece_model: str | None, bpe_codes: str | None) -> Segment:
-    """Build fairseq's subword encoder; without a name, words stay whole.
+    """Build one of fairseq's subword encoders; without a name, words stay whole.
 
     Raises:
-        ConfigError: its file is missing or of another kind, or belongs to another encoder
+        ConfigError: the file is missing or unreadable, or belongs to the other encoder
     """
     given = {"sentencepiece_model": sentencepiece_model, "bpe_codes": bpe_codes}
-    wanted = BPE_FILES[bpe] if bpe else None
-    for name, path in given.items():
-        flag = "--" + name.replace("_", "-")
-        if path is not None and name != wanted:
-            owner = next(key for key, of_key in BPE_FILES.items() if of_key == name)
+    for name, option in BPE_FILES.items():
+        path, flag = given[option], "--" + option.replace("_", "-")
+        if path is not None and name != bpe:
             raise ConfigError(
-                f"{flag} is of --bpe {owner}, not of --bpe {bpe or '(none)'}; leave it out"
+                f"{flag} belongs to --bpe {name}, but --bpe is {bpe or '(none)'}; remove {flag}"
             )
-        if path is None and name == wanted:
+        if path is None and name == bpe:
             raise ConfigError(f"--bpe {bpe} needs {flag} FILE")
         if path is not None and not Path(path).is_file():
-            raise ConfigError(f"{flag} {path}: no such file; give one that is there")
+            raise ConfigError(f"{flag} {path}: no such file; expected the file that {name} wrote")
     if bpe is None:
         return lambda sentence: sentence
     try:
-        return build_bpe(Namespace(bpe=bpe, **given)).encode
-    # What the libraries raise at a foreign file; subword-nmt leaves the program.
+        encode: Segment = build_bpe(Namespace(bpe=bpe, **given)).encode
+    # These are the libraries' reactions to an unsuitable file; subword-nmt exits.
     except (OSError, RuntimeError, ValueError, IndexError, SystemExit) as error:
+        file = given[BPE_FILES[bpe]]
         raise ConfigError(
-            f"{given[wanted]} cannot be read by {bpe}: {error}; give one that it wrote"
+            f"{file} cannot be read by {bpe}: {error}; give a file that {bpe} wrote"
         ) from None
+    return encode
 
 
 class SentenceEncoder:
-    """The encoders of one model, frozen.
+    """The frozen encoders of one model.
 
     Args:
-        model: with a Transformer encoder, and perhaps a recurrence encoder beside it
-        task: the task that the model was trained in, with its source dictionary
-        segment: from a sentence to its subwords, with spaces between
+        model: has a Transformer encoder and, optionally, a recurrence encoder
+        task: the task that the model was trained on, with its source dictionary
+        segment: maps a sentence to its subwords, separated by spaces
         device: where to compute
-        max_tokens: subwords of a batch, padding included
+        max_tokens: subwords per batch, including padding
 
     Attributes:
-        has_recurrence: whether a recurrence encoder's output stands by itself, hence is an r
+        has_recurrence: whether the output of a recurrence encoder is available separately, as r
     """
 
     def __init__(
@@ -83,7 +85,8 @@ class SentenceEncoder:
         device: torch.device,
         max_tokens: int = 4000,
     ) -> None:
-        self.encoder = model.encoder.to(device).float().eval().requires_grad_(False)
+        encoder: Any = model.encoder
+        self.encoder = encoder.to(device).float().eval().requires_grad_(False)
         self.task, self.segment, self.device = task, segment, device
         self.max_tokens = max_tokens
         self.max_positions = int(self.encoder.max_positions())
@@ -91,23 +94,23 @@ class SentenceEncoder:
         self.has_recurrence = len(self.means(end)) > 1
 
     def tokens(self, sentence: str) -> Tensor:
-        """Return the numbers of a sentence's subwords and of its end: (S,) int64."""
+        """Return the token numbers of a sentence, end-of-sentence included: (S,) int64."""
         dictionary = self.task.source_dictionary
         return dictionary.encode_line(self.segment(sentence), add_if_not_exist=False).long()
 
     def check(self, sentences: Sequence[str]) -> float:
-        """Say which share of the subwords the dictionary does not know.
+        """Return the share of tokens that are not in the dictionary.
 
         Raises:
-            ConfigError: a sentence that is too long for the model
+            ConfigError: a sentence is too long for the model
         """
         unknown = total = 0
         for sentence in sentences:
             tokens = self.tokens(sentence)
             if len(tokens) > self.max_positions:
                 raise ConfigError(
-                    f"a sentence has {len(tokens)} subwords, and the model reads at most "
-                    f"{self.max_positions}: {sentence[:60]} ...; shorten it there"
+                    f"a sentence has {len(tokens)} subwords, but the model reads at most "
+                    f"{self.max_positions}; shorten or remove it: {sentence[:60]} ..."
                 )
             unknown += int(tokens.eq(self.task.source_dictionary.unk()).sum())
             total += len(tokens)
@@ -115,11 +118,11 @@ class SentenceEncoder:
 
     @torch.no_grad()
     def represent(self, sentences: Sequence[str], progress: str = "") -> tuple[Tensor, ...]:
-        """Compute (e,), or (e, r) where there is an r, in the order of the sentences.
+        """Compute (e,), or (e, r) if there is an r, in the order of the sentences.
 
         Args:
-            sentences: N of them, words with spaces between
-            progress: what the progress bar says
+            sentences: N sentences, words separated by spaces
+            progress: label of the progress bar
 
         Returns:
             e (N, C) and r (N, 2C), float32, on the device
@@ -127,7 +130,7 @@ class SentenceEncoder:
         tokens = [self.tokens(sentence) for sentence in sentences]
         lengths = np.array([len(t) for t in tokens], dtype=np.int64)
         dataset = self.task.build_dataset_for_inference(tokens, lengths)
-        order = np.argsort(lengths, kind="stable")  # alike lengths: little padding
+        order = np.argsort(lengths, kind="stable")  # similar lengths need little padding
         limit = max(self.max_tokens, int(lengths.max()))
         batches = batch_by_size(order, lambda i: lengths[i], max_tokens=limit)
         results: list[Tensor] = []
@@ -144,32 +147,34 @@ class SentenceEncoder:
 
     @torch.no_grad()
     def means(self, src_tokens: Tensor) -> tuple[Tensor, ...]:
-        """Compute e (B, C), and r (B, 2C) if there is one, of (B, S) tokens, padded on any side."""
+        """Compute e (B, C), and r (B, 2C) if there is one, of tokens (B, S), padded on any side."""
         mask = src_tokens.eq(self.encoder.padding_idx)
         out = self.encoder(src_tokens, src_lengths=(~mask).sum(dim=1))
         means = [masked_mean(out["encoder_out"][0].transpose(0, 1), mask)]
         if "recurrence_out" in out:
             states = out["recurrence_out"][0].transpose(0, 1)
-            masks = out["recurrence_padding_mask"]  # none where the states are steps
+            masks = out["recurrence_padding_mask"]  # empty if the states are steps
             means.append(masked_mean(states, masks[0] if masks else None))
         return tuple(means)
 
 
 def load_encoder(path: str, data: str, segment: Segment, device: torch.device) -> SentenceEncoder:
-    """Load the encoders of a checkpoint with the task that it was trained in.
+    """Load the encoders of a checkpoint, and the task that it was trained on.
 
     Args:
-        path: of the checkpoint
+        path: checkpoint file
         data: folder with the dictionaries
         segment: see `subwords`
         device: where to compute
 
     Raises:
         CheckpointError: not a checkpoint, or one that does not fit the dictionaries
-        ConfigError: a folder without dictionaries, or a model without a Transformer encoder
+        ConfigError: the folder has no dictionaries, or the model has no Transformer encoder
     """
     if not any(Path(data).glob("dict.*")):
-        raise ConfigError(f"--data {data}: no dict.*.txt there; expected what preprocess wrote")
+        raise ConfigError(
+            f"--data {data}: no dict.*.txt there; expected the folder that preprocess wrote"
+        )
     problem = compat.checkpoint_problem(path)
     if problem:
         raise CheckpointError(problem)
@@ -177,7 +182,7 @@ def load_encoder(path: str, data: str, segment: Segment, device: torch.device) -
         models, _, task = checkpoint_utils.load_model_ensemble_and_task(
             [path], arg_overrides={"data": data}
         )
-    except Exception as error:  # fairseq raises this bare class
+    except Exception as error:  # fairseq raises a bare Exception
         _explain(error, path, data)
         raise
     if not isinstance(getattr(models[0], "encoder", None), TransformerEncoderBase):
@@ -189,15 +194,15 @@ def load_encoder(path: str, data: str, segment: Segment, device: torch.device) -
 
 
 def _explain(error: Exception, path: str, data: str) -> None:
-    """Say in words what a checkpoint and dictionaries that do not go together cause."""
+    """Raise a clear error if a checkpoint and a data folder do not belong together."""
     if "Could not infer language pair" in str(error):
         raise ConfigError(
             f"{path} was trained without --source-lang and --target-lang, and {data} does not "
-            "tell them; expected the folder that preprocess wrote, with train.SOURCE-TARGET.*"
+            "reveal them; expected the folder that preprocess wrote, with train.SOURCE-TARGET.*"
         ) from None
-    # The models of this plug-in explain it themselves.
+    # The models of this plug-in raise a clear error themselves.
     if "size mismatch" in str(error) and not isinstance(error, CheckpointError):
         raise CheckpointError(
-            f"{path} does not fit the dictionaries in {data}: it was trained with others; "
-            "give the --data that it was trained on"
+            f"{path} does not fit the dictionaries in {data}: it was trained with different ones; "
+            "set --data to the folder that it was trained on"
         ) from None

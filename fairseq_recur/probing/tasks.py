@@ -1,7 +1,7 @@
 """The probing tasks, and their files in SentEval's format.
 
-A line is a sentence: its split (tr, va or te), its label, and its words, with tabs between;
-further fields before the last are left out, as SentEval does.
+Each line of a file holds a split (tr, va or te), a label and a sentence, separated by tabs. As in
+SentEval, any fields between label and sentence are ignored.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ SHOWN = 8  # labels and files named in an error
 
 
 class ProbingTask(NamedTuple):
-    """A task of SentEval: its name there, in Hao et al. 2019's table 5, and its file."""
+    """A SentEval task: its name there, its name in table 5 of Hao et al. 2019, and its file."""
 
     name: str
     short: str
@@ -41,14 +41,14 @@ TASKS: dict[str, ProbingTask] = {
 
 
 class Examples(NamedTuple):
-    """One split: sentences, and for each the number of its label."""
+    """One split: its sentences, and the number of each sentence's label."""
 
     sentences: list[str]
     labels: list[int]
 
 
 class TaskData(NamedTuple):
-    """A task's labels, in the order of their numbers, and its splits: train, valid, test."""
+    """A task: its labels, in the order of their numbers, and the splits train, valid and test."""
 
     task: ProbingTask
     labels: list[str]
@@ -60,34 +60,36 @@ class TaskData(NamedTuple):
 
 
 def choose_tasks(folder: Path, names: Sequence[str]) -> list[ProbingTask]:
-    """Find the tasks of a folder.
+    """Find the tasks in a folder.
 
     Args:
-        folder: with files named as SentEval names them
-        names: which tasks; none for all that are there
+        folder: with files named as in SentEval
+        names: the tasks; empty for all tasks in the folder
 
     Raises:
-        ConfigError: no such folder, or a task's file is not in it
+        ConfigError: the folder, or the file of a requested task, is missing
     """
     if not folder.is_dir():
-        raise ConfigError(f"{folder}: no such folder; expected one with SentEval's probing files")
+        raise ConfigError(
+            f"{folder}: no such folder; expected a folder with SentEval's probing files"
+        )
     chosen = [TASKS[name] for name in TASKS if name in names or not names]
     missing = [task.file for task in chosen if not (folder / task.file).is_file()]
     if missing and (names or len(missing) == len(chosen)):
         there = sorted(path.name for path in folder.iterdir())[:SHOWN]
         raise ConfigError(
             f"{folder} has no {', '.join(missing)}; it has {', '.join(there) or 'no files'}. "
-            "Make three tasks from any text with `fairseq-recur probe make`"
+            "Create three tasks from any text with `fairseq-recur probe make`"
         )
     return [task for task in chosen if task.file not in missing]
 
 
 def read_task(folder: Path, task: ProbingTask) -> TaskData:
-    """Read a task's file; the labels are those of its training split, sorted.
+    """Read the file of a task; its labels are those of the training split, sorted.
 
     Raises:
-        ConfigError: a line that is not in SentEval's format, with its number; an empty split;
-            a label that is not in the training split, or fewer than two that are
+        ConfigError: a line is not in SentEval's format, or has a label that the training split
+            lacks; a split is empty; the training split has fewer than two labels
     """
     path = folder / task.file
     found: dict[str, list[tuple[int, str, str]]] = {name: [] for name in SPLITS.values()}
@@ -98,28 +100,26 @@ def read_task(folder: Path, task: ProbingTask) -> TaskData:
         raise ConfigError(f"{path}: no line of split {', '.join(empty)}; expected tr, va and te")
     labels = sorted({label for _, label, _ in found["train"]})
     if len(labels) < 2:
-        raise ConfigError(f"{path}: all of split tr has the label {labels[0]!r}; expected several")
+        raise ConfigError(
+            f"{path}: every line of split tr has the label {labels[0]!r}; expected 2 labels or more"
+        )
     numbers = {label: index for index, label in enumerate(labels)}
-    for lines in found.values():
-        for number, label, _ in lines:
-            if label not in numbers:
-                known = ", ".join(labels[:SHOWN]) + (" ..." if len(labels) > SHOWN else "")
-                raise ConfigError(
-                    f"{path}, line {number}: the label {label!r} is not in split tr; "
-                    f"expected one of its {len(labels)}: {known}"
-                )
-    return TaskData(
-        task,
-        labels,
-        {
-            name: Examples([s for _, _, s in lines], [numbers[label] for _, label, _ in lines])
-            for name, lines in found.items()
-        },
-    )
+    for number, label, _ in (line for lines in found.values() for line in lines):
+        if label not in numbers:
+            known = ", ".join(labels[:SHOWN]) + (" ..." if len(labels) > SHOWN else "")
+            raise ConfigError(
+                f"{path}, line {number}: the label {label!r} does not occur in split tr; "
+                f"expected one of its {len(labels)} labels: {known}"
+            )
+    splits = {
+        name: Examples([s for _, _, s in lines], [numbers[label] for _, label, _ in lines])
+        for name, lines in found.items()
+    }
+    return TaskData(task, labels, splits)
 
 
 def _read_lines(path: Path) -> Iterator[tuple[int, str, str, str]]:
-    """Yield the number, split, label and sentence of each line that is not blank."""
+    """Yield the number, split, label and sentence of each non-blank line."""
     for number, line in read_text(path):
         fields = line.split("\t")
         split, sentence = fields[0], " ".join(fields[-1].split())
@@ -127,7 +127,7 @@ def _read_lines(path: Path) -> Iterator[tuple[int, str, str, str]]:
         if len(fields) < 3:
             raise ConfigError(
                 f"{where}: {len(fields)} field{'s' * (len(fields) > 1)} in {line[:60]!r}; "
-                "expected split, label and sentence with tabs between"
+                "expected split, label and sentence, separated by tabs"
             )
         if split not in SPLITS:
             raise ConfigError(f"{where}: split {split[:20]!r}; expected tr, va or te")
@@ -138,27 +138,27 @@ def _read_lines(path: Path) -> Iterator[tuple[int, str, str, str]]:
 
 
 def read_text(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the number and text of each line that is not blank.
+    """Yield the number and text of each non-blank line.
 
     Raises:
-        ConfigError: no such file, or a line that is not UTF-8
+        ConfigError: the file is missing, or a line is not UTF-8
     """
     if not path.is_file():
-        raise ConfigError(f"{path}: no such file; give a file that is there")
+        raise ConfigError(f"{path}: no such file; expected a text file")
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             try:
                 text = line.decode("utf-8").rstrip("\r\n")
             except UnicodeDecodeError as error:
                 raise ConfigError(
-                    f"{path}, line {number}: not UTF-8 text ({error}); convert it to UTF-8"
+                    f"{path}, line {number}: not UTF-8 text ({error}); convert the file to UTF-8"
                 ) from None
             if text.strip():
                 yield number, text
 
 
 def write_task(path: Path, splits: dict[str, list[tuple[str, str]]]) -> None:
-    """Write (label, sentence) pairs of train, valid and test as SentEval does."""
+    """Write the (label, sentence) pairs of train, valid and test in SentEval's format."""
     lines = [
         f"{short}\t{label}\t{sentence}\n"
         for short, name in SPLITS.items()

@@ -1,4 +1,4 @@
-"""`fairseq-recur probe` through the command line: building tasks, probing models, errors."""
+"""`fairseq-recur probe` from the command line: building tasks, probing models, errors."""
 
 import json
 import random
@@ -21,7 +21,7 @@ FAST = "--l2 1e-5 --max-epochs 8 --hidden 8 --runs 2 --cpu".split()
 
 @pytest.fixture(scope="module")
 def work(tmp_path_factory: pytest.TempPathFactory, cli: Callable[..., str]) -> Path:
-    """A text, its data-bin, a BiARN model and fairseq's own after an update, and built tasks."""
+    """A text, its binary data, two models after one update (BiARN and fairseq's), and tasks."""
     folder = tmp_path_factory.mktemp("probe")
     rng = random.Random(1)
     weights = [1 / (i + 1) for i in range(len(WORDS))]
@@ -52,13 +52,15 @@ def paths(work: Path) -> dict[str, str]:
 
 
 def probe(work: Path, *flags: object, tasks: str = "tasks") -> list[str]:
-    """The arguments to probe both models."""
+    """Return the arguments that probe both models."""
     models = [f"{name}={path}" for name, path in paths(work).items()]
     return ["probe", "run", str(work / tasks), "--data", str(work / "bin"),
             "--path", *models, *FAST, *map(str, flags)]  # fmt: skip
 
 
-def test_make_says_what_it_made(work: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_make_reports_what_it_made(
+    work: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     assert make(work / "train.src", tmp_path / "new", *SIZES, "--tasks", "WordContent") == 0
     printed = capsys.readouterr().out.splitlines()
     assert printed[0].startswith(f"{work / 'train.src'}: 700 lines, ")
@@ -101,7 +103,7 @@ def test_run_prints_and_writes_the_table(
     }  # fmt: skip
 
 
-def test_same_seed_same_numbers(work: Path, tmp_path: Path) -> None:
+def test_equal_seeds_give_equal_results(work: Path, tmp_path: Path) -> None:
     rows = []
     for name in ("a", "b"):
         flags = ["--tasks", "Length", "--combine", "concat", "--json", tmp_path / name]
@@ -111,7 +113,7 @@ def test_same_seed_same_numbers(work: Path, tmp_path: Path) -> None:
     assert [row["combine"] for row in rows[0]] == ["", "", "concat", "transformer"]
 
 
-def test_recurrence_alone(work: Path, capsys: pytest.CaptureFixture) -> None:
+def test_combining_only_the_recurrence(work: Path, capsys: pytest.CaptureFixture) -> None:
     assert main(probe(work, "--tasks", "Length", "--combine", "recurrence")) == 2
     assert "base has no recurrence encoder" in capsys.readouterr().err
     biarn = ["--path", f"biarn={paths(work)['biarn']}"]
@@ -139,7 +141,7 @@ WRONG_RUNS: dict[str, list[str]] = {
 
 
 @pytest.mark.parametrize("message", WRONG_RUNS)
-def test_wrong_runs_stop_before_any_work(
+def test_invalid_runs_are_refused_at_once(
     work: Path, message: str, tmp_path: Path, capsys: pytest.CaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -151,7 +153,9 @@ def test_wrong_runs_stop_before_any_work(
     assert re.search(message, printed.replace("\n", " ")), printed
 
 
-def test_wrong_files_and_folders(work: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_invalid_files_and_folders(
+    work: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     assert "no such folder" in error(probe(work, tasks="none"), capsys)
     data = ["--data", str(tmp_path)]
     assert "no dict.*.txt there" in error([*probe(work), *data], capsys)
@@ -170,7 +174,7 @@ def test_wrong_files_and_folders(work: Path, tmp_path: Path, capsys: pytest.Capt
 def test_models_that_cannot_be_probed(
     work: Path, tmp_path: Path, cli: Callable[..., str], capsys: pytest.CaptureFixture
 ) -> None:
-    """Other dictionaries, and a model without an encoder."""
+    """Models with other dictionaries, and a model without an encoder."""
     cli("preprocess", "--only-source", "--trainpref", work / "train.src", "--validpref",
         work / "train.src", "--destdir", tmp_path / "lm")  # fmt: skip
     small = "--decoder-embed-dim 16 --decoder-ffn-embed-dim 24 --decoder-layers 1".split()
@@ -183,7 +187,7 @@ def test_models_that_cannot_be_probed(
         (other / f"dict.{side}.txt").write_text("balor 1\nbalos 1\n")
     capsys.readouterr()
     base = ["--path", paths(work)["base"], "--data", str(other)]
-    assert "does not tell them" in error(probe(work, *base), capsys)
+    assert "does not reveal them" in error(probe(work, *base), capsys)
     (other / "train.src-tgt.src.bin").touch()
     (other / "train.src-tgt.src.idx").touch()
     for name, data, message in (
@@ -195,7 +199,7 @@ def test_models_that_cannot_be_probed(
         assert printed.count("error:") == 1 and message in printed
 
 
-def test_unknown_words_are_told(work: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_words_cause_a_warning(work: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = work / "unknown"
     folder.mkdir(exist_ok=True)
     lines = [f"{split}\t{label}\tnone known" for split in ("tr", "va", "te") for label in "ab"]
@@ -205,7 +209,9 @@ def test_unknown_words_are_told(work: Path, caplog: pytest.LogCaptureFixture) ->
     assert "OddManOut: 66.7% of the subwords are unknown to base; are --bpe" in caplog.text
 
 
-def test_wrong_makes(work: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_invalid_corpora_and_plans(
+    work: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     corpus = work / "train.src"
     capsys.readouterr()
     for flags, message in (

@@ -1,4 +1,4 @@
-"""The experiment on linear and nonlinear RNNs: its data, its batched training, its files."""
+"""The experiment with linear and nonlinear RNNs: data, batched training and files."""
 
 import json
 import math
@@ -32,13 +32,8 @@ MODELS = {
 }
 
 
-def times(matrix: list[list[float]], vector: list[float]) -> list[float]:
-    """A matrix times a vector, as loops."""
-    return [sum(row[j] * vector[j] for j in range(len(vector))) for row in matrix]
-
-
 def doubles(model, count: int, seed: int) -> dict[str, Tensor]:
-    """First parameters in float64, drawn anew so that no two heads or models are alike."""
+    """Initial parameters in float64, with noise so that no two heads or models are equal."""
     generator = torch.Generator().manual_seed(seed)
     first = model.draw(count, generator)
     return {
@@ -48,27 +43,23 @@ def doubles(model, count: int, seed: int) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("activation", SCALARS)
-def test_sequence_is_equation_nine(activation: str) -> None:
+def test_sequences_follow_equation_nine(activation: str) -> None:
     layers, inputs, errors = synthetic.draw(seed=3, length=12, input_scale=1.5)
-    alpha, previous = 0.3, [[0.0, 0.0], [0.0, 0.0]]
-    clean = []
-    for x in inputs.tolist():
-        below = x
+    alpha, states, clean = 0.3, [torch.zeros(2, dtype=torch.float64)] * 2, []
+    for below in inputs:
         for i, layer in enumerate(layers):
-            recurrent = times(layer.recurrent.tolist(), previous[i])
-            drive = times(layer.input.tolist(), below)
-            h = [a + b + c for a, b, c in zip(recurrent, drive, layer.bias.tolist())]
-            below = [alpha * SCALARS[activation](u) + (1 - alpha) * u for u in h]
-            previous[i] = below
+            h = (layer.recurrent @ states[i] + layer.input @ below + layer.bias).tolist()
+            mixed = [alpha * SCALARS[activation](u) + (1 - alpha) * u for u in h]
+            below = states[i] = torch.tensor(mixed, dtype=torch.float64)
         clean.append(below)
     sequence = synthetic.generate(activation, alpha, seed=3, length=12, input_scale=1.5)
-    expected = torch.tensor(clean, dtype=torch.float64)
+    expected = torch.stack(clean)
     torch.testing.assert_close(sequence.clean, expected, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(sequence.targets, expected + errors)
     assert torch.equal(sequence.inputs, inputs)
 
 
-def test_weights_keep_the_states_bounded_and_differ_between_seeds() -> None:
+def test_weights_are_bounded_and_depend_on_the_seed() -> None:
     for seed in range(5):
         layers, _, _ = synthetic.draw(seed, 2, 1.0)
         for layer in layers:
@@ -81,7 +72,7 @@ def test_weights_keep_the_states_bounded_and_differ_between_seeds() -> None:
     assert torch.equal(scaled.recurrent, other.recurrent)
 
 
-def test_segments_follow_each_other() -> None:
+def test_segments_are_consecutive() -> None:
     sequence = synthetic.generate("tanh", 0.5, seed=1, length=12)
     cut = synthetic.segments(sequence, 4)
     assert cut.targets.shape == (3, 4, 2)
@@ -90,7 +81,7 @@ def test_segments_follow_each_other() -> None:
 
 
 @pytest.mark.parametrize("kind", ["regular", "cyclical"])
-def test_rsa_layer_is_equation_four_written_out(kind: str) -> None:
+def test_rsa_layer_follows_equation_four(kind: str) -> None:
     model = models.RSA(kind, gate=0.3)
     own = {n[2:]: v for n, v in doubles(model, 3, seed=1).items() if n.startswith("0.")}
     length = 2 * models.CHUNK + 3
@@ -114,7 +105,7 @@ def test_rsa_layer_is_equation_four_written_out(kind: str) -> None:
 
 
 def rem_entry(own: dict[str, Tensor], n: int, head: int, lag: int) -> float:
-    """f(lag) of a head of model n."""
+    """Compute f(lag) for a head of model n."""
     if "eta" in own:
         return math.tanh(own["eta"][n, head]) ** lag
     gamma = 1 / (1 + math.exp(-own["nu"][n, 0]))
@@ -122,7 +113,7 @@ def rem_entry(own: dict[str, Tensor], n: int, head: int, lag: int) -> float:
     return gamma**lag * wave(lag * own["theta"][n, 0])
 
 
-def test_open_gate_holds_a_linear_rnn() -> None:
+def test_open_gate_represents_a_linear_rnn() -> None:
     """Proposition 1: W_h = B diag(lambda) B^-1 is W_O = B and W_V = B^-1 W_x, at g = 1."""
     rnn, rsa = models.RNN(models.identity), models.RSA("regular", gate=60.0)
     linear, mixed = doubles(rnn, 1, seed=2), rsa.draw(1, torch.Generator().manual_seed(2))
@@ -144,7 +135,7 @@ def test_open_gate_holds_a_linear_rnn() -> None:
 
 
 def fit_doubles(name: str, models_kept: slice, targets_change: float = 0.0) -> Fit:
-    """Train some of six models on six segments, in float64."""
+    """Train a selection of six models on six segments, in float64."""
     data = synthetic.segments(synthetic.generate("tanh", 0.5, seed=1, length=6 * 30), 30)
     targets = data.targets.clone()
     targets[:, -1] += targets_change
@@ -155,25 +146,25 @@ def fit_doubles(name: str, models_kept: slice, targets_change: float = 0.0) -> F
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_batch_trains_each_model_as_alone(name: str) -> None:
+def test_batched_training_equals_separate_training(name: str) -> None:
     together = fit_doubles(name, slice(None))
-    assert len(together.epochs.unique()) > 1  # so models left the batch while others trained
+    assert len(together.epochs.unique()) > 1  # so some models left the batch early
     for i in range(6):
-        alone = fit_doubles(name, slice(i, i + 1))
-        assert alone.epochs.item() == together.epochs[i]
-        torch.testing.assert_close(alone.predictions[0], together.predictions[i])
-        torch.testing.assert_close(alone.losses[0], together.losses[i])
+        single = fit_doubles(name, slice(i, i + 1))
+        assert single.epochs.item() == together.epochs[i]
+        torch.testing.assert_close(single.predictions[0], together.predictions[i])
+        torch.testing.assert_close(single.losses[0], together.losses[i])
 
 
-def test_the_predicted_target_is_not_read() -> None:
+def test_the_predicted_target_is_not_used() -> None:
     assert torch.equal(
         fit_doubles("linear", slice(None)).predictions,
         fit_doubles("linear", slice(None), targets_change=5.0).predictions,
     )
 
 
-def test_training_is_plain_adam_until_the_rule_stops_it() -> None:
-    """One model, one weight: y = w x, against a loop over torch's Adam."""
+def test_training_is_plain_adam_with_the_stopping_rule() -> None:
+    """One model with one weight, y = w x, equals a loop over torch's Adam."""
     inputs = torch.randn(1, 20, 2, generator=torch.Generator().manual_seed(1))
     targets, training = 3 * inputs, Training(0.1, 0.02, 2, 500)
     first = {"w": torch.zeros(1)}
@@ -194,31 +185,25 @@ def test_training_is_plain_adam_until_the_rule_stops_it() -> None:
 
 def test_stopping_rule() -> None:
     stopping = Stopping(4, tolerance=0.1, patience=2)
-    losses = {
-        "falls": [5, 4, 3, 2, 1],
-        "stalls once, then falls, then stalls": [5, 4.95, 4, 3.95, 4.5],
-        "rises, and falls to where it was": [5, 6, 5.5, 5.2, 4.95],
-        "diverges": [5, 4, *[float("nan")] * 3],
-    }
-    done = [stopping.update(torch.tensor(epoch)).tolist() for epoch in zip(*losses.values())]
-    assert done == [
-        [False, False, False, False],
-        [False, False, False, False],
-        [False, False, True, False],
-        [False, False, True, True],
-        [False, True, True, True],
+    losses = [  # and the epoch at which the model is done
+        ([5, 4, 3, 2, 1], None),
+        ([5, 4.95, 4, 3.95, 4.5], 4),  # stalls once, falls, stalls
+        ([5, 6, 5.5, 5.2, 4.95], 2),  # rises, then falls to where it was
+        ([5, 4, *[float("nan")] * 3], 3),  # diverges
     ]
+    for epoch, values in enumerate(zip(*(values for values, _ in losses))):
+        expected = [end is not None and epoch >= end for _, end in losses]
+        assert stopping.update(torch.tensor(values)).tolist() == expected
 
 
-def test_of_several_starts_the_one_of_least_training_loss_counts() -> None:
+def test_the_start_with_the_least_training_loss_counts() -> None:
     losses = torch.tensor([3.0, 1.0, float("nan"), 2.0, 4.0, 5.0])  # 2 starts of 3 models
     fitted = Fit(torch.arange(12.0).view(6, 2), torch.arange(6), losses)
-    best = fitted.best_of(2)
-    assert best.epochs.tolist() == [3, 1, 5] and best.losses.tolist() == [2, 1, 5]
-    assert torch.equal(best.predictions, fitted.predictions[[3, 1, 5]])
+    for found, values in zip(fitted.best_of(2), fitted):
+        assert torch.equal(found, values[[3, 1, 5]])
 
 
-def test_each_start_of_a_cell_has_the_segments_in_order(monkeypatch) -> None:
+def test_every_start_gets_the_segments_in_order(monkeypatch) -> None:
     def knows_the_last(predict, first, inputs, targets, training, progress) -> Fit:
         return Fit(targets[:, -1], torch.zeros(len(inputs)), torch.rand(len(inputs)))
 
@@ -230,7 +215,7 @@ def test_each_start_of_a_cell_has_the_segments_in_order(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("starts", [1, 2])
-def test_cells_fitted_together_are_the_cells_fitted_alone(starts: int) -> None:
+def test_cells_fitted_together_equal_cells_fitted_separately(starts: int) -> None:
     training = Training(max_epochs=20)
     data = [
         synthetic.segments(synthetic.generate("tanh", alpha, 1, 60), 20) for alpha in (0.0, 1.0)
@@ -238,8 +223,8 @@ def test_cells_fitted_together_are_the_cells_fitted_alone(starts: int) -> None:
     together = experiment.fit_cells(MODELS["linear"], data, starts, 1, training, "")
     assert not torch.equal(together[0].predictions, together[1].predictions)
     for one, cell in zip(data, together):
-        (alone,) = experiment.fit_cells(MODELS["linear"], [one], starts, 1, training, "")
-        torch.testing.assert_close(alone.predictions, cell.predictions, rtol=1e-4, atol=1e-5)
+        (single,) = experiment.fit_cells(MODELS["linear"], [one], starts, 1, training, "")
+        torch.testing.assert_close(single.predictions, cell.predictions, rtol=1e-4, atol=1e-5)
 
 
 def test_limit_of_epochs_is_reported() -> None:
@@ -253,13 +238,13 @@ def test_limit_of_epochs_is_reported() -> None:
 
 
 def run(monkeypatch: pytest.MonkeyPatch, folder: Path, *arguments: str) -> dict:
-    """A tiny experiment; its results."""
+    """Run a tiny experiment; return its results."""
     monkeypatch.setattr(sys, "argv", ["experiment.py", "--output", str(folder), *TINY, *arguments])
     experiment.main()
     return json.loads((folder / "results.json").read_text())
 
 
-def test_tiny_run_writes_results_table_and_figure(tmp_path, monkeypatch, capsys) -> None:
+def test_results_table_and_figure(tmp_path, monkeypatch, capsys) -> None:
     results = run(monkeypatch, tmp_path, "--seeds", "2")
     assert len(results["cells"]) == 3 * 2 * 2
     for cell in results["cells"]:
@@ -277,7 +262,7 @@ def test_tiny_run_writes_results_table_and_figure(tmp_path, monkeypatch, capsys)
     assert line.endswith(shown)
 
 
-def test_stopped_run_goes_on_and_keeps_its_cells(tmp_path, monkeypatch, capsys) -> None:
+def test_an_interrupted_run_resumes(tmp_path, monkeypatch, capsys) -> None:
     options = ("--activations", "tanh", "relu", "--seeds", "1")
     whole = run(monkeypatch, tmp_path / "whole", *options)["cells"]
     saved = []
@@ -295,29 +280,29 @@ def test_stopped_run_goes_on_and_keeps_its_cells(tmp_path, monkeypatch, capsys) 
     monkeypatch.setattr(experiment, "save", keep)
     capsys.readouterr()
     resumed = run(monkeypatch, tmp_path / "stopped", *options)
-    assert "3 cells to do, 1 in" in capsys.readouterr().out
+    assert "3 cells to compute, 1 in" in capsys.readouterr().out
     assert resumed["cells"] == whole and len(resumed["runs"]) == 2
     again = run(monkeypatch, tmp_path / "stopped", *options)
-    assert "0 cells to do, 4 in" in capsys.readouterr().out and again == resumed
+    assert "0 cells to compute, 4 in" in capsys.readouterr().out and again == resumed
 
 
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["--alpha-step", "0.3"], "--alpha-step 0.3; expected 1 / N"),
-        (["--alpha-step", "0"], "--alpha-step 0.0; expected 1 / N"),
-        (["--seeds", "0"], "--seeds 0; expected at least 1"),
-        (["--segment-length", "1"], "--segment-length 1; expected at least 2"),
+        ("--alpha-step 0.3", "--alpha-step 0.3; expected 1 / N"),
+        ("--alpha-step 0", "--alpha-step 0.0; expected 1 / N"),
+        ("--seeds 0", "--seeds 0; expected at least 1"),
+        ("--segment-length 1", "--segment-length 1; expected at least 2"),
     ],
 )
-def test_bad_options_stop_at_once(arguments, message, tmp_path, monkeypatch, capsys) -> None:
+def test_invalid_options_are_refused(arguments, message, tmp_path, monkeypatch, capsys) -> None:
     with pytest.raises(SystemExit):
-        run(monkeypatch, tmp_path / "none", *arguments)
+        run(monkeypatch, tmp_path / "none", *arguments.split())
     assert message in capsys.readouterr().err
     assert not (tmp_path / "none").exists()
 
 
-def test_cells_of_other_settings_are_not_mixed(tmp_path, monkeypatch) -> None:
+def test_cells_of_different_settings_are_not_mixed(tmp_path, monkeypatch) -> None:
     options = ("--activations", "tanh", "--seeds", "1")
     run(monkeypatch, tmp_path, *options)
     before = (tmp_path / "results.json").read_bytes()

@@ -1,4 +1,4 @@
-"""The example of summarization: its scripts on a small cut of its data, and its data."""
+"""The summarization example: its scripts on a small sample of the data, and the data."""
 
 import json
 import os
@@ -21,7 +21,7 @@ DATA = EXAMPLE / "data"
 LINES = {"train": 60, "valid": 6, "test": 6}
 ROUGE = ("rouge1", "rouge2", "rougeL", "rougeLsum")
 
-# What the copy's settings end with: a model of width 16, and as few pieces as the cut gives.
+# Appended to the settings of the copy: a model of width 16 and a small number of pieces.
 TINY = """
 BPE_SIZE=300
 TRAINING+=(
@@ -34,7 +34,7 @@ TRAINING+=(
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A project with the examples alone, a cut of the data, and this process's Python."""
+    """Copy the examples, with a sample of the data and the Python of this process."""
     root = tmp_path / "project"
     ignored = shutil.ignore_patterns("work", "results")
     shutil.copytree(ROOT / "examples", root / "examples", ignore=ignored)
@@ -56,7 +56,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def write_program(root: Path, name: str, text: str) -> None:
-    """Put a program into the project's environment."""
+    """Install a program in the environment of the project."""
     file = root / ".venv" / "bin" / name
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text)
@@ -75,14 +75,14 @@ def run(root: Path, script: str, *words: str, **variables: str) -> subprocess.Co
 
 
 def check_scores(cells: dict[str, str], row: dict[str, Any]) -> None:
-    """The table has what was scored."""
+    """Assert that the table contains the scores."""
     assert [float(cells[name]) for name in ("R-1", "R-2", "R-L", "R-Lsum")] == [
         pytest.approx(row[metric][0], abs=0.006) for metric in ROUGE
     ]
 
 
 def check_measured(cells: dict[str, str], row: dict[str, Any]) -> None:
-    """The table has what was measured."""
+    """Assert that the table contains the measurements."""
     for column, key in (("step (ms)", "step_ms"), ("texts/s", "texts_per_second")):
         (value,) = row[key]
         assert cells[column] == f"{value:.1f} ({value:.1f}–{value:.1f})"
@@ -92,7 +92,7 @@ def check_measured(cells: dict[str, str], row: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-def test_the_example_fills_its_table_and_does_nothing_twice(project: Path) -> None:
+def test_the_example_fills_its_table_and_repeats_nothing(project: Path) -> None:
     settings = {"SYSTEMS": "srformer_8", "EPOCHS": "1", "REPEATS": "1"}
     done = run(project, "run.sh", **settings)
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
@@ -109,17 +109,17 @@ def test_the_example_fills_its_table_and_does_nothing_twice(project: Path) -> No
     check_measured(system, report["systems"]["srformer_8"])
     assert (system["system"], system["segment size"]) == ("srformer", "8")
     assert lead["system"] == "first 7 words" and first[6:] == [""] * 4
-    # A model that has hardly learned may have 0 everywhere; the first words have not.
+    # The scores of a barely trained model may all be 0; those of the first words are not.
     assert float(lead["R-1"]) > float(lead["R-2"]) > 0
 
     again = run(project, "run.sh", **settings)
     assert again.returncode == 0, (again.stdout + again.stderr)[-4000:]
-    for words in ("is prepared already", "is trained already", "are measured already", page):
+    for words in ("already prepared", "already trained", "already measured", page):
         assert words in again.stdout
     assert "summaries of" in done.stdout and "summaries of" not in again.stdout
 
 
-def test_an_unknown_system_is_refused_before_anything_is_done(project: Path) -> None:
+def test_an_unknown_system_is_refused_at_once(project: Path) -> None:
     for name in ("srformer", "segmented_0", "dot", "segmented_8_1"):
         for script in ("run.sh", "train.sh"):
             work = project / "refused"
@@ -129,8 +129,8 @@ def test_an_unknown_system_is_refused_before_anything_is_done(project: Path) -> 
             assert f"system {name}: {expected}" in refused.stderr
 
 
-def test_systems_differ_in_the_cross_attention_alone(project: Path) -> None:
-    """And every call of fairseq in the sweep is one that it takes."""
+def test_systems_differ_only_in_the_cross_attention(project: Path) -> None:
+    """And fairseq accepts every command line of the sweep."""
     log = project / "calls"
     write_program(project, "python", "#!/bin/sh\n")
     write_program(
@@ -157,7 +157,7 @@ def test_systems_differ_in_the_cross_attention_alone(project: Path) -> None:
     assert parts == {"dot", f"segmented {size}", srformer} and len(others) == 1
 
 
-def test_the_figure_has_a_point_for_each_size() -> None:
+def test_the_figure_has_one_point_per_size() -> None:
     figure = runpy.run_path(str(EXAMPLE / "figure.py"))
     systems = {
         "full": {"rougeL": [20.0, 22.0]},
@@ -179,7 +179,7 @@ def test_the_sample_follows_its_rules(name: str) -> None:
     rows = list(zip(*columns, strict=True))
     assert len(rows) > 100
     assert [row for row in rows if not rules["wanted"](*row)] == []
-    # Independently of the rules' own pattern.
+    # Independent of the pattern in the rules.
     address = re.compile(r"@|://|\bwww\b|\b\w+\.(com|org|net|io|de|edu|gov|info)\b", re.IGNORECASE)
     assert [row for row in rows if address.search(" ".join(row[1:]))] == []
 

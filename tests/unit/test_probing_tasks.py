@@ -1,7 +1,8 @@
-"""Probing: files in SentEval's format, and the tasks that are built from a text."""
+"""Probing: files in SentEval's format, and the tasks built from a text."""
 
 import random
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ TENSE = TASKS["Tense"]
 GOOD = "tr\tPAST\tit was .\ntr\tPRES\tit is .\nva\tPAST\tso it was .\nte\tPRES\tso it is .\n"
 
 
-def test_files_in_sentevals_format(tmp_path: Path) -> None:
+def test_files_in_senteval_format(tmp_path: Path) -> None:
     text = GOOD.replace("it is .", "4\tit  is .") + "\nva\tPAST\tlast\r\n"
     (tmp_path / TENSE.file).write_bytes(text.encode())
     data = read_task(tmp_path, TENSE)
@@ -34,37 +35,25 @@ def test_files_in_sentevals_format(tmp_path: Path) -> None:
     assert data.sentences() == ["it was .", "it is .", "so it was .", "last", "it is ."]
 
 
-WRONG: dict[str, tuple[bytes, str]] = {
-    "two fields": (b"tr\tit was .\n", "line 5: 2 fields in 'tr.tit was .'; expected split, label"),
-    "spaces": (b"tr PAST it was .\n", "line 5: 1 field in "),
-    "split": (b"dev\tPAST\tit was .\n", "line 5: split 'dev'; expected tr, va or te"),
-    "no label": (b"tr\t\tit was .\n", "line 5: the label is empty"),
-    "no sentence": (b"tr\tPAST\t \n", "line 5: the sentence is empty"),
-    "latin-1": (b"tr\tPAST\tcaf\xe9\n", "line 5: not UTF-8"),
-    "unknown in test": (b"te\tFUT\tit will .\n", "line 5: the label 'FUT' .* 2: PAST, PRES"),
-    "unknown in valid": (b"va\tFUT\tit will .\n", "line 5: the label 'FUT'"),
-}
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_line_is_named(tmp_path: Path, name: str) -> None:
-    line, message = WRONG[name]
-    (tmp_path / TENSE.file).write_bytes(GOOD.encode() + line)
-    with pytest.raises(ConfigError, match=f"{TENSE.file}, {message}"):
-        read_task(tmp_path, TENSE)
-
-
 @pytest.mark.parametrize(
     "text, message",
     [
+        (GOOD + "tr\tit was .\n", "line 5: 2 fields in 'tr.tit was .'; expected split, label"),
+        (GOOD + "tr PAST it was .\n", "line 5: 1 field in "),
+        (GOOD + "dev\tPAST\tit was .\n", "line 5: split 'dev'; expected tr, va or te"),
+        (GOOD + "tr\t\tit was .\n", "line 5: the label is empty"),
+        (GOOD + "tr\tPAST\t \n", "line 5: the sentence is empty"),
+        (GOOD + "tr\tPAST\tcaf\xe9\n", "line 5: not UTF-8"),
+        (GOOD + "te\tFUT\tit will .\n", "line 5: the label 'FUT' .* 2 labels: PAST, PRES"),
+        (GOOD + "va\tFUT\tit will .\n", "line 5: the label 'FUT'"),
         (GOOD.replace("va\t", "tr\t"), "no line of split va"),
-        (GOOD.replace("PRES", "PAST"), "all of split tr has the label 'PAST'"),
+        (GOOD.replace("PRES", "PAST"), "every line of split tr has the label 'PAST'"),
         ("", "no line of split tr, va, te"),
     ],
 )
-def test_a_file_that_is_no_task(tmp_path: Path, text: str, message: str) -> None:
-    (tmp_path / TENSE.file).write_text(text)
-    with pytest.raises(ConfigError, match=message):
+def test_invalid_files_are_refused(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / TENSE.file).write_bytes(text.encode("latin-1"))
+    with pytest.raises(ConfigError, match=f"{TENSE.file}.*{message}"):
         read_task(tmp_path, TENSE)
 
 
@@ -81,7 +70,7 @@ def test_tasks_of_a_folder(tmp_path: Path) -> None:
         choose_tasks(tmp_path, ["OddManOut", "Tense"])
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_written_tasks_can_be_read(tmp_path: Path) -> None:
     pairs = {"train": [("a", "x y"), ("b", "é")], "valid": [("a", "z")], "test": [("b", "w")]}
     write_task(tmp_path / TENSE.file, pairs)
     data = read_task(tmp_path, TENSE)
@@ -108,24 +97,50 @@ def corpus() -> Corpus:
     return Corpus(kept, 1500)
 
 
-def texts(corpus: Corpus) -> set[str]:
-    return {" ".join(words) for words in corpus.sentences}
+def check_length(label: str, words: list[str]) -> None:
+    """The label is the bin of the sentence length."""
+    low, high = LENGTH_BINS[int(label)]
+    assert low <= len(words) <= high
 
 
-@pytest.mark.parametrize("name", BUILDERS)
-def test_built_tasks_are_balanced_and_disjoint(corpus: Corpus, name: str) -> None:
+def check_shift(words: list[str], originals: set[str], used: set[str]) -> None:
+    """The sentence differs from unused corpus sentences by one swap of two plain words."""
+    undone = {
+        " ".join([*words[:i], words[i + 1], words[i], *words[i + 2 :]]): i
+        for i in range(len(words) - 1)
+    }
+    sources = undone.keys() & originals
+    assert sources and not sources & used, "each sentence occurs once, in one form"
+    for i in (undone[source] for source in sources):
+        assert i >= 1 and "." not in words[i : i + 2] and words[i] != words[i + 1]
+
+
+@pytest.mark.parametrize("name, labels", [("Length", 6), ("WordContent", 5), ("BigramShift", 2)])
+def test_built_tasks(corpus: Corpus, name: str, labels: int) -> None:
+    """Splits are balanced, disjoint and shuffled, and every label is true."""
     splits = build_tasks(corpus, [name], PLAN)[name]
-    assert [len(splits[s]) for s in ("train", "valid", "test")] == [61, 17, 18]
-    every = [sentence for split in splits.values() for _, sentence in split]
-    assert len(set(every)) == len(every)
-    labels = {"Length": 6, "WordContent": 5, "BigramShift": 2}[name]
+    assert [len(splits[s]) for s in ("train", "valid", "test")] == list(PLAN.sizes)
+    pairs = [pair for split in splits.values() for pair in split]
+    originals, used = {" ".join(words) for words in corpus.sentences}, {s for _, s in pairs}
+    assert len(used) == len(pairs)
     for split in splits.values():
-        counts = [[l for l, _ in split].count(label) for label in {l for l, _ in split}]
+        counts = Counter(label for label, _ in split).values()
         assert len(counts) == labels and max(counts) - min(counts) <= 1
-        assert [l for l, _ in split] != sorted(l for l, _ in split), "shuffled"
+        assert [label for label, _ in split] != sorted(label for label, _ in split), "shuffled"
+    targets = {label for label, _ in splits["train"]}
+    if name == "WordContent":
+        assert all(len(word) >= 4 and word.isalpha() and word.islower() for word in targets)
+    for label, sentence in pairs:
+        assert (sentence in originals) == (label != "I")
+        if name == "Length":
+            check_length(label, sentence.split())
+        elif name == "WordContent":
+            assert [word for word in sentence.lower().split() if word in targets] == [label]
+        elif label == "I":
+            check_shift(sentence.split(), originals, used)
 
 
-def test_built_tasks_follow_the_seed(corpus: Corpus) -> None:
+def test_built_tasks_depend_on_the_seed_only(corpus: Corpus) -> None:
     first = build_tasks(corpus, list(BUILDERS), PLAN)
     assert build_tasks(corpus, list(BUILDERS), PLAN) == first
     for name in BUILDERS:
@@ -133,74 +148,42 @@ def test_built_tasks_follow_the_seed(corpus: Corpus) -> None:
         assert build_tasks(corpus, [name], PLAN._replace(seed=4))[name] != first[name]
 
 
-def test_length(corpus: Corpus) -> None:
-    for split in build_tasks(corpus, ["Length"], PLAN)["Length"].values():
-        for label, sentence in split:
-            low, high = LENGTH_BINS[int(label)]
-            assert low <= len(sentence.split()) <= high and sentence in texts(corpus)
+QUOTED = ['He " said it " so', "It 's , \u201ewell\u201c so on"]
+TWINS = [f"{word} {pair}" for word in ("We", "You", "They") for pair in ("a b", "b a")]
 
 
-def test_word_content(corpus: Corpus) -> None:
-    splits = build_tasks(corpus, ["WordContent"], PLAN)["WordContent"]
-    targets = {label for label, _ in splits["train"]}
-    assert all(len(word) >= 4 and word.isalpha() and word.islower() for word in targets)
-    for split in splits.values():
-        for label, sentence in split:
-            words = sentence.lower().split()
-            assert [word for word in words if word in targets] == [label]
-            assert sentence in texts(corpus)
+@pytest.mark.parametrize(
+    "sentences, bins, message",
+    [
+        (["One two , three .", "A b b b b", *QUOTED], [(5, 9), (10, 11)], "expected 6 .* found 0"),
+        (TWINS, [(3, 3), (4, 4)], "3 for label I, found 0"),
+    ],
+)
+def test_bigram_shift_exclusions(
+    sentences: list[str], bins: list[tuple[int, int]], message: str
+) -> None:
+    """First words, punctuation, equal words and quoted sentences stay; results must be new."""
+    small = Corpus([s.split() for s in sentences], len(sentences))
+    with pytest.raises(ConfigError, match=f"BigramShift: .*{message}"):
+        build_tasks(small, ["BigramShift"], Plan((2, 2, 2), 2, bins, 1))
 
 
-def test_bigram_shift(corpus: Corpus) -> None:
-    splits = build_tasks(corpus, ["BigramShift"], PLAN)["BigramShift"]
-    every = {sentence for split in splits.values() for _, sentence in split}
-    for split in splits.values():
-        for label, sentence in split:
-            if label == "O":
-                assert sentence in texts(corpus)
-                continue
-            words = sentence.split()
-            assert sentence not in texts(corpus)
-            undone = {
-                " ".join([*words[:i], words[i + 1], words[i], *words[i + 2 :]]): i
-                for i in range(len(words) - 1)
-            }
-            originals = undone.keys() & texts(corpus)
-            assert originals and not originals & every, "a sentence is there once, in one form"
-            for original in originals:
-                i = undone[original]
-                assert i >= 1 and "." not in words[i : i + 2] and words[i] != words[i + 1]
-
-
-def test_what_bigram_shift_leaves_out() -> None:
-    """First words, punctuation, equal words and sentences with quotes stay as they are."""
-    quoted = ['He " said it " so', "It 's , \u201ewell\u201c so on"]
-    fixed = ["One two , three .", "A b b b b", *quoted]
-    plan = Plan((2, 2, 2), 2, [(5, 9), (10, 11)], 1)
-    small = Corpus([s.split() for s in fixed], len(fixed))
-    with pytest.raises(ConfigError, match="BigramShift: 6 sentences .* there are 0"):
-        build_tasks(small, ["BigramShift"], plan)
-    twins = [f"{word} {pair}".split() for word in ("We", "You", "They") for pair in ("a b", "b a")]
-    plan = plan._replace(bins=[(3, 3), (4, 4)])
-    with pytest.raises(ConfigError, match="3 for label I; there are 0"):
-        build_tasks(Corpus(twins, len(twins)), ["BigramShift"], plan)
-
-
-def test_a_small_corpus_says_what_there_is(corpus: Corpus) -> None:
+def test_a_small_corpus_is_described(corpus: Corpus) -> None:
     plan = PLAN._replace(sizes=(3000, 60, 60), words=30)
     with pytest.raises(ConfigError) as error:
         build_tasks(corpus, list(BUILDERS), plan)
     lines = str(error.value).split("\n- ")
-    assert f"1500 lines, {len(corpus.sentences)} different sentences of 5 to 28 words" in lines[0]
+    assert f"1500 lines, {len(corpus.sentences)} distinct sentences of 5 to 28 words" in lines[0]
     in_bin = sum(5 <= len(words) <= 8 for words in corpus.sentences)
-    assert f"Length: sentences are needed: 520 for label 0; there are {in_bin}" in lines[1]
+    assert f"Length: sentences expected: 520 for label 0, found {in_bin}" in lines[1]
+    lower = [[word.lower() for word in words] for words in corpus.sentences]
     frequent = [
-        word for word in {w.lower() for words in corpus.sentences for w in words}
-        if len(word) >= 4
-        and sum([w.lower() for w in words].count(word) == 1 for words in corpus.sentences) >= 104
-    ]  # fmt: skip
-    assert re.search(rf"30 words .* in 104 sentences .*; {len(frequent)} words are", lines[2])
-    assert f"BigramShift: 3120 sentences are needed" in lines[3]
+        word
+        for word in {word for words in lower for word in words}
+        if len(word) >= 4 and sum(words.count(word) == 1 for words in lower) >= 104
+    ]
+    assert re.search(rf"30 words.* 104 sentences .* only {len(frequent)} words occur", lines[2])
+    assert "BigramShift: expected 3120 sentences" in lines[3]
 
 
 def test_reading_a_corpus(tmp_path: Path) -> None:

@@ -1,12 +1,11 @@
-"""The formulas of benchmarks/srformer_counts.py beside torch's own counter of FLOPs."""
+"""The formulas of benchmarks/srformer_counts.py agree with torch's FLOP counter."""
 
-import importlib.util
 import json
 import math
-import subprocess
-import sys
+import runpy
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,22 +17,20 @@ from torch.utils.flop_counter import (
     sdpa_flop_count,
 )
 
-from fairseq_recur.ops.segments import segment_schedule
+from fairseq_recur.ops.segments import visits
 from tests.conftest import SMALL
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-# Not by its name: another distribution has a package "benchmarks".
-spec = importlib.util.spec_from_file_location("counts", BENCHMARKS / "srformer_counts.py")
-counts = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(counts)
+# By path, because another distribution has a package "benchmarks".
+counts = SimpleNamespace(**runpy.run_path(str(BENCHMARKS / "srformer_counts.py")))
 
 Make = Callable[..., nn.Module]
 Shape = tuple[int, ...]
-BATCH, HEADS, WIDTH, MODEL = 3, 2, 8, 16  # the last three are those of SMALL
+BATCH, HEADS, WIDTH, MODEL = 3, 2, 8, 16  # the last three as in SMALL
 
-# q, k, s: segments shorter than a head is wide, of its width, and longer. No place stays empty.
+# q, k, s: segments shorter than the width of a head, equal to it, and longer; all blocks full.
 SETTINGS = [(12, 24, 4), (20, 20, 2), (6, 24, 8), (6, 48, 16)]
-# The second of these has a last segment that is filled up.
+# In the last setting the last segment is padded.
 WITH_A_REST = [*SETTINGS, (12, 22, 4)]
 
 
@@ -42,45 +39,47 @@ def added_product(_: Shape, left: Shape, right: Shape, **__: Any) -> int:
     return 2 * math.prod(left) * right[-1]
 
 
-NOT_IN_TORCHS_LIST = {
+UNCOUNTED = {
     torch.ops.aten.baddbmm_: added_product,
     torch.ops.aten.addmm_: added_product,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: (
         lambda q, k, v, *_, out_shape=None, **__: sdpa_flop_count(q, k, v)
     ),
 }
-"""Operations that FlopCounterMode takes for free."""
+"""Operations that FlopCounterMode does not count by itself."""
 
 
 def flops(run: Callable[[], Any]) -> int:
-    """What torch counts."""
-    with FlopCounterMode(display=False, custom_mapping=NOT_IN_TORCHS_LIST) as counter:
+    """Count the FLOPs of a call with torch."""
+    with FlopCounterMode(display=False, custom_mapping=UNCOUNTED) as counter:
         run()
     return counter.get_total_flops()
 
 
 def of_a_head(run: Callable[[], Any]) -> float:
-    """Multiply-adds of one head of one sentence."""
+    """Count the multiply-adds of one head of one sentence."""
     return flops(run) / 2 / BATCH / HEADS
 
 
 def inputs(q: int, k: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values, (B, H, T or S, D)."""
+    """Draw queries, keys and values, (B, H, T or S, D)."""
     return tuple(torch.randn(BATCH, HEADS, n, WIDTH, requires_grad=True) for n in (q, k, k))
 
 
-def lengths(q: int, size: int) -> list[str]:
-    """The flags of SRformer's lengths."""
-    return ["--target-length", str(q), "--segment-size", str(size)]
+@pytest.fixture(scope="module")
+def model_of(make_model: Make) -> Callable[[str], nn.Module]:
+    """Build a small model: ``model_of("dot")``, or with one of SRformer's forms.
 
+    The tests give segment sizes and target lengths themselves; the sizes of SETTINGS[0] are used
+    where a model runs as a whole. Few different flags save time.
+    """
 
-@pytest.fixture
-def attention(make_model: Make) -> Callable[..., nn.Module]:
-    """The cross-attention of a small model."""
-
-    def make(q: int, size: int, form: str) -> nn.Module:
-        model = make_model("srformer", *SMALL, *lengths(q, size), "--srformer-form", form)
-        return model.decoder.layers[0].encoder_attn
+    def make(form: str) -> nn.Module:
+        if form == "dot":
+            return make_model("srformer", *SMALL, "--cross-attention", "dot")
+        q, _, s = SETTINGS[0]
+        sizes = ["--target-length", str(q), "--segment-size", str(s)]
+        return make_model("srformer", *SMALL, *sizes, "--srformer-form", form)
 
     return make
 
@@ -102,29 +101,26 @@ def test_full_attention() -> None:
     assert fused == counts.full_training(q, k, WIDTH, fused=True)
 
 
-@pytest.mark.parametrize("cross", ["dot", "srformer"])
-def test_a_module_with_its_projections(make_model: Make, cross: str) -> None:
+@pytest.mark.parametrize("form", ["dot", "stored"])
+def test_a_module_with_its_projections(model_of: Make, form: str) -> None:
     q, k, s = SETTINGS[0]
-    flags = [] if cross == "dot" else [*lengths(q, s), "--srformer-form", "stored"]
-    model = make_model("srformer", *SMALL, "--cross-attention", cross, *flags)
+    model = model_of(form)
     query, key = torch.randn(q, BATCH, MODEL), torch.randn(k, BATCH, MODEL)
     module = model.decoder.layers[0].encoder_attn
-    # With weights, so that fairseq's own takes plain products.
+    # With weights, because fairseq's attention then uses plain products.
     found = of_a_head(lambda: module(query, key, key, need_weights=True))
-    head = counts.full(q, k, WIDTH) if cross == "dot" else counts.srformer(q, k, s, WIDTH)
+    head = counts.full(q, k, WIDTH) if form == "dot" else counts.srformer(q, k, s, WIDTH)
     assert found == head + counts.projections(q, k, WIDTH, MODEL)
 
 
 @pytest.mark.parametrize("form", ["stored", "recomputed"])
 @pytest.mark.parametrize("setting", WITH_A_REST)
-def test_training(
-    attention: Callable[..., nn.Module], setting: tuple[int, int, int], form: str
-) -> None:
-    """Forward, and forward and backward, of the module between its projections."""
+def test_training(model_of: Make, setting: Shape, form: str) -> None:
+    """The forward pass, with and without backward, of a module without its projections."""
     (q, k, s), (queries, keys, values) = setting, inputs(*setting[:2])
-    module = attention(q, s, form)
-    plan = segment_schedule((k,) * BATCH, (q,) * BATCH, q, s, queries.device)
-    assert plan.steps * plan.queries_per_step == q, "no place may be empty"
+    module = model_of(form).decoder.layers[0].encoder_attn
+    plan = visits((k,) * BATCH, (q,) * BATCH, q, s, queries.device)
+    assert plan.steps * plan.room == q, "all blocks must be full"
     missing = -k % s
     keys, values = (
         nn.functional.pad(x, (0, 0, 0, missing)).unflatten(2, (-1, s)) for x in (keys, values)
@@ -140,10 +136,10 @@ def test_training(
 
 
 @pytest.mark.parametrize("setting", WITH_A_REST)
-def test_decoding(attention: Callable[..., nn.Module], setting: tuple[int, int, int]) -> None:
+def test_decoding(model_of: Make, setting: Shape) -> None:
     (q, k, s), beam = setting, 3
-    module = attention(q, s, "auto")
-    plan = segment_schedule((k,) * BATCH, (q,) * BATCH, q, s, torch.device("cpu"))
+    module = model_of("auto").decoder.layers[0].encoder_attn
+    plan = visits((k,) * BATCH, (q,) * BATCH, q, s, torch.device("cpu"))
     keys = torch.randn(BATCH, HEADS, plan.steps, s, WIDTH)
     kept = {}
     once = of_a_head(lambda: kept.update(module.prepare(keys, keys, plan, None, keys)))
@@ -162,15 +158,14 @@ def test_a_decoding_step_of_full_attention() -> None:
     assert step == counts.full_decoding(1, beam, k, WIDTH) == beam * counts.full_step(k, WIDTH)
 
 
-@pytest.mark.parametrize("cross", ["dot", "srformer"])
-def test_a_whole_model(make_model: Make, cross: str) -> None:
+@pytest.mark.parametrize("form", ["dot", "auto"])
+def test_a_whole_model(model_of: Make, form: str) -> None:
     q, k, s = SETTINGS[0]
-    flags = [] if cross == "dot" else lengths(q, s)
-    model = make_model("srformer", *SMALL, "--cross-attention", cross, *flags)
+    model = model_of(form)
     words = model.decoder.output_projection.out_features
     sizes = counts.Model(width=MODEL, heads=HEADS, layers=2, inner=24, words=words)  # as in SMALL
     source, target = torch.randint(4, 60, (BATCH, k)), torch.randint(4, 60, (BATCH, q))
-    head = counts.full(q, k, WIDTH) if cross == "dot" else counts.srformer(q, k, s, WIDTH, True)
+    head = counts.full(q, k, WIDTH) if form == "dot" else counts.srformer(q, k, s, WIDTH, True)
     expected = (
         counts.encoder(k, sizes)
         + counts.decoder_without_cross(q, sizes)
@@ -178,7 +173,7 @@ def test_a_whole_model(make_model: Make, cross: str) -> None:
     )
     found = flops(lambda: model(source, torch.full((BATCH,), k), target))
     assert found / 2 / BATCH == expected
-    # A step has the projections of the query and of the cross-attention's output, too.
+    # A step also includes the query and output projections of the cross-attention.
     steps = counts.decoder_without_cross(q, sizes) + 2 * 2 * q * MODEL**2
     assert q * counts.decoder_step(q, sizes) == steps
 
@@ -186,17 +181,12 @@ def test_a_whole_model(make_model: Make, cross: str) -> None:
 def test_the_papers_figures() -> None:
     """Table 1, and the reductions that sections 3.5 and 4.4.1 draw from it."""
     q, k, d, s = 128, 1024, 64, 64
-    figures = [
-        counts.paper_full(q, k, d),
-        counts.paper_segmented(q, s, d),
-        counts.paper_srformer(q, k, s, d),
-        counts.paper_full_memory(q, k, d),
-        counts.paper_srformer_memory(q, k, s, d),
-    ]
-    printed = [8389, 524, 4718, 197, 139]
-    assert all(abs(a / 1000 - b) < 1 for a, b in zip(figures, printed))
-    assert int(100 * (1 - figures[2] / figures[0])) == 43
-    assert round(100 * (1 - figures[4] / figures[3])) == 29
+    full, srformer = counts.paper_full(q, k, d), counts.paper_srformer(q, k, s, d)
+    memory, less = counts.paper_full_memory(q, k, d), counts.paper_srformer_memory(q, k, s, d)
+    figures = [full, counts.paper_segmented(q, s, d), srformer, memory, less]
+    assert all(abs(a / 1000 - b) < 1 for a, b in zip(figures, [8389, 524, 4718, 197, 139]))
+    assert int(100 * (1 - srformer / full)) == 43
+    assert round(100 * (1 - less / memory)) == 29
     longest = counts.paper_srformer(1024, 8192, s, d) / counts.paper_full(1024, 8192, d)
     assert round(100 * (1 - longest)) == 93
 
@@ -204,7 +194,7 @@ def test_the_papers_figures() -> None:
 @pytest.mark.parametrize("folded", [False, True])
 @pytest.mark.parametrize("s", [8, 16, 64, 128])
 def test_break_even(s: int, folded: bool) -> None:
-    """Below the length full attention takes fewer, above it more."""
+    """Full attention takes fewer multiply-adds below the break-even length, more above it."""
     k, d = 2048, 64
     even = counts.break_even(k, s, d, folded)
     for q in (math.floor(even), math.floor(even) + 1):
@@ -223,10 +213,13 @@ def test_break_even(s: int, folded: bool) -> None:
         assert cheaper == (n * s > length)
 
 
-def test_the_recorded_figures_are_those_of_the_program(tmp_path: Path) -> None:
+def test_the_recorded_figures_are_current(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     written = tmp_path / "out.json"
-    command = [sys.executable, "srformer_flops.py", "--output", str(written)]
-    done = subprocess.run(command, cwd=BENCHMARKS, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    recorded = json.loads((BENCHMARKS / "results" / "srformer_flops.json").read_text())
-    assert json.loads(written.read_text()) == recorded
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    monkeypatch.setattr("sys.argv", ["srformer_flops.py", "--output", str(written)])
+    runpy.run_path(str(BENCHMARKS / "srformer_flops.py"), run_name="__main__")
+    recorded = (BENCHMARKS / "results" / "srformer_flops.json").read_text()
+    assert json.loads(written.read_text()) == json.loads(recorded)
+    assert "| Table 1 | 128, 1024, 64 | 8,389 | 4,719 | 56.2 % |" in capsys.readouterr().out

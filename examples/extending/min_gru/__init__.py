@@ -1,13 +1,11 @@
-"""A further recurrent network for the recurrence encoder: the minGRU, in both directions.
+"""An additional recurrent network for the recurrence encoder: the bidirectional minGRU.
 
-Feng et al. 2024, "Were RNNs All We Needed?": a GRU whose gate and candidate read the input alone,
+Feng et al. 2024, "Were RNNs All We Needed?": a GRU whose gate and candidate read only the input,
 
     z_t = sigma(W_z x_t),   c_t = W_c x_t,   h_t = (1 - z_t) h_{t-1} + z_t c_t
 
-so that nothing but a weighted sum passes from token to token.
+so the state passes from token to token only through a weighted sum.
 """
-
-from typing import Optional
 
 import torch
 from torch import Tensor, nn
@@ -17,20 +15,20 @@ from fairseq_recur.modules.recurrence import Recurrence, RecurrenceOptions
 
 
 class MinGRU(Recurrence):
-    """REC(H) with an output for each token: (B, S, I) to (B, S, 2C)."""
+    """REC(H) with one output per token: (B, S, I) to (B, S, 2C)."""
 
     keeps_length = True
 
     def __init__(self, input_dim: int, state_dim: int, options: RecurrenceOptions) -> None:
         super().__init__(input_dim, state_dim, options)
-        # One row of matrices a direction: gate and candidate, forward and backward.
+        # Gate and candidate, for the forward and the backward direction.
         self.input_proj = nn.Linear(input_dim, 4 * state_dim)
 
     def forward(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
-        """(B, S, I) and (B, S) bool or None to (B, S, 2C), zero at padding."""
+        """Map x (B, S, I) and a mask (B, S) bool, or None, to (B, S, 2C), zero at padding."""
         gates, candidates = self.input_proj(x).view(*x.shape[:2], 2, 2, -1).unbind(2)
-        z = torch.sigmoid(gates)  # (B, S, 2, C), the directions side by side
-        if padding_mask is not None:  # the state goes through padding as it is
+        z = torch.sigmoid(gates)  # (B, S, 2, C), both directions
+        if padding_mask is not None:  # padding leaves the state unchanged
             z = z.masked_fill(padding_mask[:, :, None, None], 0.0)
         states = self.initial_states(x, padding_mask)
         forward = self.scan(z[:, :, 0], candidates[:, :, 0], states[0])
@@ -40,7 +38,7 @@ class MinGRU(Recurrence):
 
     @staticmethod
     def scan(z: Tensor, candidates: Tensor, state: Tensor) -> Tensor:
-        """h_1 ... h_S from gates and candidates (B, S, C) and h_0 (B, C): (B, S, C)."""
+        """Compute h_1, ..., h_S (B, S, C) from gates and candidates (B, S, C) and h_0 (B, C)."""
         states = []
         for gate, candidate in zip(z.unbind(1), candidates.unbind(1)):
             state = torch.lerp(state, candidate, gate)

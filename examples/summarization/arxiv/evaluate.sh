@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Summarize the test set and score it: bash examples/summarization/arxiv/evaluate.sh [FLAG...]
-# Further flags are fairseq-generate's.
+# Additional flags are passed to fairseq-generate.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../recipe.sh"
 evaluate "$@"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Get and prepare the data: bash examples/summarization/arxiv/prepare.sh
-# What is there already is not made again: stop it at any time, and start it again to go on.
+# Download and prepare the data: bash examples/summarization/arxiv/prepare.sh
+# Finished steps are not repeated, so the preparation can be interrupted and resumed at any time.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../recipe.sh"
 recipe prepare

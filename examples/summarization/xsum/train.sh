@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Train one model: bash examples/summarization/xsum/train.sh [FLAG...]
-# A training that was stopped goes on from its last checkpoint. Further flags are fairseq-train's.
+# An interrupted training resumes from its last checkpoint. Additional flags are passed to fairseq-train.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../recipe.sh"
 train "$@"
