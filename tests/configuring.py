@@ -70,25 +70,28 @@ def compose_directly(overrides: Sequence[str], group: str | None = None) -> Dict
 
 
 def compose(
-    name: str, overrides: Sequence[str], group: str | None = None, **rest: Any
+    name: str, overrides: Sequence[str], group: str | None, fallback: bool, **rest: Any
 ) -> DictConfig:
-    """`compose_directly`, or hydra for what that refuses, so that the error is hydra's."""
+    """`compose_directly`; with a fallback, hydra for what that refuses, so the error is hydra's."""
     try:
         return compose_directly(overrides, group)
     except Exception:
+        if not fallback:
+            raise
         return compose_by_hydra(name, overrides=overrides, **rest)
 
 
 @contextmanager
-def composing_directly(group: str | None = None) -> Iterator[None]:
-    """Have fairseq's `convert_namespace_to_omegaconf` compose directly."""
-    with patch.object(dataclass_utils, "compose", partial(compose, group=group)):
+def composing_directly(group: str | None = None, fallback: bool = True) -> Iterator[None]:
+    """Have fairseq's `convert_namespace_to_omegaconf` use `compose`."""
+    quick = partial(compose, group=group, fallback=fallback)
+    with patch.object(dataclass_utils, "compose", quick):
         yield
 
 
-def group_config(group: str, args: Namespace) -> Any:
+def group_config(group: str, args: Namespace, fallback: bool = True) -> Any:
     """A group of the configuration of a parsed command line, such as "model"."""
-    with composing_directly(group):
+    with composing_directly(group, fallback):
         return dataclass_utils.convert_namespace_to_omegaconf(args)[group]
 
 

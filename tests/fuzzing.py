@@ -16,11 +16,9 @@ from fairseq import options
 from fairseq.data import Dictionary
 from fairseq.dataclass import utils as dataclass_utils
 from fairseq.models import ARCH_MODEL_REGISTRY
-from fairseq.tasks import TASK_DATACLASS_REGISTRY
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from omegaconf import DictConfig, OmegaConf
 
 from fairseq_recur.errors import ConfigError
+from tests.configuring import group_config
 from tests.conftest import LANGUAGE_MODELS, SEGMENTS, SMALL
 
 SECONDS = 20
@@ -84,33 +82,6 @@ def lines_of(action: argparse.Action, values: Sequence[str] = HOSTILE) -> Iterat
                 yield [name, *[value] * count]
 
 
-def overrides(group: str, options: type, args: Namespace) -> dict[str, str]:
-    """The options of a group as fairseq gives them to hydra: {"group.name": text}."""
-    words = dataclass_utils._override_attr(group, options, args)
-    return dict(word.split("=", 1) for word in words)
-
-
-def config_of(group: str, options: type, args: Namespace, others: dict[str, Any]) -> DictConfig:
-    """A group's part of fairseq's `convert_namespace_to_omegaconf`, in milliseconds.
-
-    That composes the configuration of everything, which takes a second; what it refuses is
-    refused here, but with the error of hydra or omegaconf.
-
-    Args:
-        group: "model", "task", ...
-        options: the dataclass of what is chosen of the group
-        args: the parsed command line
-        others: of other groups, to which options may refer
-    """
-    usual = overrides(group, options, Namespace())
-    found = overrides(group, options, args)
-    changed = [f"{key}={text}" for key, text in found.items() if usual[key] != text]
-    cfg = OmegaConf.create({**others, group: OmegaConf.structured(options)})
-    for override in OverridesParser.create().parse_overrides(changed):
-        OmegaConf.update(cfg, override.key_or_group, override.value(), merge=True)
-    return OmegaConf.create(OmegaConf.to_container(cfg, resolve=True, enum_to_str=True))[group]
-
-
 class System:
     """An architecture with options, small: its flags, and what a command line makes of it."""
 
@@ -125,16 +96,6 @@ class System:
         names = {f.name for f in fields(self.dataclass)}
         self.flags = [a for a in self.parser._actions if a.dest in names]
         self.unparsed = names - {a.dest for a in self.flags} - {"_name"}
-
-    def config(self, args: Namespace) -> DictConfig:
-        """The model's part of the configuration."""
-        task = TASK_DATACLASS_REGISTRY[self.task]()
-        lengths = ("max_source_positions", "max_target_positions", "tokens_per_sample")
-        known = {name: getattr(task, name) for name in lengths if hasattr(task, name)}
-        known.update((name, getattr(args, name)) for name in known if hasattr(args, name))
-        cfg = config_of("model", self.dataclass, args, {"task": known})
-        cfg._name = self.arch
-        return cfg
 
     def attempt(self, words: Sequence[str], whole: bool = False) -> str:
         """Parse, check, build and compute; what came of it: "built" or the refusal's message.
@@ -162,7 +123,7 @@ class System:
         """From the parsed arguments of a command line to numbers."""
         try:
             assert not whole
-            cfg = self.config(args)
+            cfg = group_config("model", args, fallback=False)
         except Exception:  # so fairseq's own function must refuse it in words
             args = options.parse_args_and_arch(options.get_training_parser(self.task), line)
             cfg = dataclass_utils.convert_namespace_to_omegaconf(args).model

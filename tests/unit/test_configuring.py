@@ -7,9 +7,8 @@ import pytest
 from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
-from tests import configuring
-from tests.conftest import LANGUAGE_MODELS, PRESETS, SMALL, SYSTEMS, TRAIN
 from tests.configuring import composing_directly, group_config
+from tests.conftest import LANGUAGE_MODELS, PRESETS, SMALL, SYSTEMS, TRAIN
 
 Parser = Callable[[], object]
 COMMANDS: dict[str, tuple[Parser, list[str]]] = {
@@ -37,21 +36,12 @@ COMMANDS: dict[str, tuple[Parser, list[str]]] = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def no_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let an error of the short way through."""
-    monkeypatch.setattr(
-        configuring, "compose", lambda name, overrides, group=None, **_:
-        configuring.compose_directly(overrides, group),
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize("command", COMMANDS)
-def test_whole_configurations_are_equal(command: str, no_fallback: None) -> None:
+def test_whole_configurations_are_equal(command: str) -> None:
     make, flags = COMMANDS[command]
     args = options.parse_args_and_arch(make(), ["data", *flags])
     expected = convert_namespace_to_omegaconf(args)
-    with composing_directly():
+    with composing_directly(fallback=False):
         found = convert_namespace_to_omegaconf(args)
     assert found == expected and list(found) == list(expected)
 
@@ -71,10 +61,10 @@ def arguments(arch: str) -> Namespace:
         *(pytest.param(p, marks=pytest.mark.slow) for p in (*PRESETS, *LANGUAGE_MODELS)),
     ],
 )
-def test_models_configurations_are_equal(arch: str, no_fallback: None) -> None:
+def test_models_configurations_are_equal(arch: str) -> None:
     args = arguments(arch)
     expected = convert_namespace_to_omegaconf(args).model
-    found = group_config("model", args)
+    found = group_config("model", args, fallback=False)
     assert type(found) is type(expected) and found == expected
 
 

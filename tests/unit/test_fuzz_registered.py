@@ -13,16 +13,14 @@ from typing import Any
 import pytest
 import torch
 from fairseq import options
-from fairseq.dataclass import FairseqDataclass
 from fairseq.dataclass import utils as dataclass_utils
-from fairseq.dataclass.configs import FairseqConfig
 from fairseq.registry import REGISTRIES
 from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY
-from omegaconf import OmegaConf
 
 from fairseq_recur.errors import ConfigError
+from tests.configuring import composing_directly
 from tests.freeze import FOLDER
-from tests.fuzzing import config_of, lines_of, within
+from tests.fuzzing import lines_of, within
 
 Key = tuple[str, str]
 """A group and a name in it: ("optimizer", "adamw_fused")."""
@@ -93,17 +91,6 @@ def use(key: Key, cfg: Any) -> None:
         raise AssertionError(f"how is a {group} used?")
 
 
-def sections(args: Namespace) -> dict[str, Any]:
-    """The other groups, which a task looks at as well, and the learning rates of the line."""
-    found: dict[str, Any] = {"bpe": None, "tokenizer": None}
-    for section in fields(FairseqConfig):
-        if isinstance(section.type, type) and issubclass(section.type, FairseqDataclass):
-            found[section.name] = OmegaConf.structured(section.type)
-    if hasattr(args, "lr"):
-        found["optimization"].lr = args.lr
-    return found
-
-
 def attempt(key: Key, words: Sequence[str]) -> str:
     """Parse, configure, make, use: "used", "parser" or what was refused."""
     try:
@@ -115,7 +102,8 @@ def attempt(key: Key, words: Sequence[str]) -> str:
         return str(error)
     try:
         try:
-            cfg = config_of(key[0], dataclass_of(key), args, sections(args))
+            with composing_directly(fallback=False):
+                cfg = dataclass_utils.convert_namespace_to_omegaconf(args)[key[0]]
         except Exception:  # so fairseq's own function must refuse it in words
             cfg = dataclass_utils.convert_namespace_to_omegaconf(args)[key[0]]
         use(key, cfg)
