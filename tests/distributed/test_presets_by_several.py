@@ -177,11 +177,11 @@ def assert_equal_one(
     cli: Callable[..., str], tmp_path: Path,
 ) -> None:  # fmt: skip
     """Train in one process, and compare with what several have trained by all *backends*."""
-    flags = arguments(data, model, tmp_path, *shares.alone)
-    cli("train", *flags, "--max-update", UPDATES // 2)
-    before = weights(tmp_path)
-    cli("train", *flags)
+    every = ["--save-interval-updates", str(UPDATES // 2)]
+    cli("train", *arguments(data, model, tmp_path, *shares.alone, *every))
     one = weights(tmp_path)
+    (halfway,) = tmp_path.glob(f"checkpoint_*_{UPDATES // 2}.pt")
+    before = saved_weights(halfway)
     assert {backend.name for backend in several.iterdir()} == {*backends}
     for backend in several.iterdir():
         state = torch.load(backend / "checkpoint_last.pt", weights_only=True)
