@@ -1,6 +1,6 @@
-"""Every flag of our tasks, criterions, optimizers and scorers, with hostile values.
+"""Every flag of the plug-in's tasks, criterions, optimizers and scorers, with hostile values.
 
-They are found in fairseq's registries: what is registered anew cannot escape.
+They are read from fairseq's registries, so that new ones are tested without a change here.
 """
 
 import random
@@ -27,7 +27,7 @@ Key = tuple[str, str]
 
 
 def ours(registry: dict[str, type]) -> list[str]:
-    """The names in a registry that are of this package."""
+    """The names in a registry that this package registers."""
     return [n for n, c in registry.items() if c.__module__.split(".")[0] == "fairseq_recur"]
 
 
@@ -46,12 +46,12 @@ NAMES = [f"{group} {name}" for group, name in REGISTERED]
 
 
 def dataclass_of(key: Key) -> Any:
-    """The options of what is registered."""
+    """The dataclass of a registered name; None if it has no options."""
     return GROUPS[key[0]][1].get(key[1])
 
 
 def parse(key: Key, words: Sequence[str]) -> tuple[Any, Namespace]:
-    """The parser of a training (of generation for scorers) with one of ours, and the arguments."""
+    """The parser of training (for scorers: of generation) with a registered name, and its result."""
     scorer = key[0] == "scoring"
     make = options.get_generation_parser if scorer else options.get_training_parser
     parser = make()
@@ -63,7 +63,7 @@ def parse(key: Key, words: Sequence[str]) -> tuple[Any, Namespace]:
 
 
 def flags_of(key: Key) -> list[Action]:
-    """The flags of one of ours, as the parser has them."""
+    """The flags of a registered name, as the parser has them."""
     if dataclass_of(key) is None:
         return []
     names = {f.name for f in fields(dataclass_of(key))} - {"_name", "data"}
@@ -71,7 +71,7 @@ def flags_of(key: Key) -> list[Action]:
 
 
 def use(key: Key, cfg: Any) -> None:
-    """Make one of ours and let it do what it is for."""
+    """Create a registered object and use it."""
     group, name = key
     made = GROUPS[group][0][name]
     if group == "task":
@@ -88,11 +88,11 @@ def use(key: Key, cfg: Any) -> None:
         scorer.add_string("a b c", "a b d")
         assert 0 <= scorer.score() <= 100 and scorer.result_string()
     else:
-        raise AssertionError(f"how is a {group} used?")
+        raise AssertionError(f"`use` does not know the group {group}: add what to do with it")
 
 
 def attempt(key: Key, words: Sequence[str]) -> str:
-    """Parse, configure, make, use: "used", "parser" or what was refused."""
+    """Parse, configure, create and use; "used", "parser", or the message of the refusal."""
     try:
         _, args = parse(key, words)
     except SystemExit as left:
@@ -104,7 +104,7 @@ def attempt(key: Key, words: Sequence[str]) -> str:
         try:
             with composing_directly(fallback=False):
                 cfg = dataclass_utils.convert_namespace_to_omegaconf(args)[key[0]]
-        except Exception:  # so fairseq's own function must refuse it in words
+        except Exception:  # fairseq's own function must refuse it with a clear message
             cfg = dataclass_utils.convert_namespace_to_omegaconf(args)[key[0]]
         use(key, cfg)
     except ConfigError as error:
@@ -113,7 +113,7 @@ def attempt(key: Key, words: Sequence[str]) -> str:
 
 
 def must_be_told(key: Key, words: Sequence[str]) -> None:
-    """An error must name a flag of the line, and come soon."""
+    """An error must name a flag of the command line, and come soon."""
     with within():
         came = attempt(key, words)
     if came not in ("used", "parser"):
