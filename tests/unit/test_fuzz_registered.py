@@ -51,7 +51,7 @@ def dataclass_of(key: Key) -> Any:
 
 
 def parse(key: Key, words: Sequence[str]) -> tuple[Any, Namespace]:
-    """The parser of training (for scorers: of generation) with a registered name, and its result."""
+    """The parser of training (for scorers: of generation), and the parsed command line."""
     scorer = key[0] == "scoring"
     make = options.get_generation_parser if scorer else options.get_training_parser
     parser = make()

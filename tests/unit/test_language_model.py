@@ -25,7 +25,7 @@ MODELS = {
 
 @pytest.fixture(params=MODELS.values(), ids=MODELS.keys())
 def model(request: pytest.FixtureRequest, make_model: Build) -> nn.Module:
-    """A small float64 model in evaluation mode, with random values for parameters that start at 0."""
+    """A small float64 model in evaluation mode, in which no parameter is zero."""
     name, *flags = request.param
     built = make_model(name, *SMALL_LM, *flags).double().eval()
     for parameter in built.parameters():

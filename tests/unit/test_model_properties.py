@@ -74,7 +74,7 @@ def test_sentence_alone_equals_sentence_in_a_padded_batch(
     source, target = sentences(lengths, side), targets(4, 6)
     batched, _ = model(source, true_lengths(source), target)
     out = encode(model, source)
-    for b, length in enumerate(lengths):
+    for b in range(len(lengths)):
         real = source[b][source[b].ne(PAD)].unsqueeze(0)
         alone, _ = model(real, true_lengths(real), target[b : b + 1])
         torch.testing.assert_close(batched[b], alone[0], rtol=1e-9, atol=1e-11)
