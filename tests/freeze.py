@@ -1,7 +1,7 @@
-"""Make the frozen checkpoint of each preset that has none: python -m tests.freeze
+"""Create the frozen checkpoints that are missing: python -m tests.freeze
 
-Each is a small model of a structure, trained for a few updates, and what it computes for some
-sentences. They are made once: a later version has to load them and to compute the same.
+Each is a small model of one structure, trained for a few updates, together with its logits for
+some sentences. They are created once: later versions must load them and compute the same logits.
 """
 
 import os
@@ -22,16 +22,16 @@ NAMES: list[str] = [*STRUCTURES, *LANGUAGE_MODELS]
 
 
 def files(name: str) -> dict[str, Path]:
-    """Where a preset's checkpoint is, and what it computed when it was made."""
+    """The paths of a preset's checkpoint and of the logits that it computed when it was created."""
     return {"checkpoint": FOLDER / f"{name}.pt", "expected": FOLDER / f"{name}.expected.pt"}
 
 
 @torch.no_grad()
 def compute(name: str) -> dict[str, torch.Tensor]:
-    """Load a preset's checkpoint as any command does, and compute with it.
+    """Load a preset's checkpoint as the commands do, and compute its logits.
 
     Returns:
-        the tokens it was given, and the logits
+        the input tokens and the logits
     """
     (model,), _, _ = checkpoint_utils.load_model_ensemble_and_task(
         [str(files(name)["checkpoint"])], arg_overrides={"data": str(FOLDER)}
@@ -50,7 +50,7 @@ def compute(name: str) -> dict[str, torch.Tensor]:
 
 
 def train(name: str) -> None:
-    """Train a preset for three updates in the current folder; its checkpoint names no other."""
+    """Train a preset for three updates in the current folder, so that its paths are relative."""
     flags = [*SMALL, *TRAIN]
     data = ["bin", "-s", "src", "-t", "tgt"]
     if name in LANGUAGE_MODELS:
@@ -67,7 +67,7 @@ def train(name: str) -> None:
 
 
 def main() -> None:
-    """Make those that are not there."""
+    """Create the missing files."""
     missing = [name for name in NAMES if not all(f.exists() for f in files(name).values())]
     FOLDER.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""Command lines of hostile values for every flag that there is, and what may come of them."""
+"""Command lines with hostile values for every flag, and their permitted outcomes."""
 
 import argparse
 import signal
@@ -16,15 +16,13 @@ from fairseq import options
 from fairseq.data import Dictionary
 from fairseq.dataclass import utils as dataclass_utils
 from fairseq.models import ARCH_MODEL_REGISTRY
-from fairseq.tasks import TASK_DATACLASS_REGISTRY
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from omegaconf import DictConfig, OmegaConf
 
 from fairseq_recur.errors import ConfigError
+from tests.configuring import group_config
 from tests.conftest import LANGUAGE_MODELS, SEGMENTS, SMALL
 
 SECONDS = 20
-"""What a refusal may take; a machine that does other things as well needs most of it."""
+"""Time limit of a refusal, generous enough for a busy machine."""
 
 HOSTILE: list[str] = [
     *("x", "", " ", "é\u202e漢", "none", "True", "[1,2]", "1,2", "(1", "{}", "a'b", "a=b"),
@@ -33,7 +31,7 @@ HOSTILE: list[str] = [
     *("nan", "inf", "-inf", "1e400", "nan,nan", "1,nan", "-1,1", "1,0,0,1,0,0", "2147483648"),
     *("1000000000", "9223372036854775808", "1" + "0" * 30, "-1" + "0" * 30, "1" * 5000),
 ]
-"""Other types, the ends of ranges and what is beyond them, and what parsers stumble at."""
+"""Wrong types, values at and beyond the ends of ranges, and text that breaks parsers."""
 
 SMALL_LM: list[str] = (
     "--decoder-embed-dim 16 --decoder-ffn-embed-dim 24 --decoder-layers 2 "
@@ -42,12 +40,12 @@ SMALL_LM: list[str] = (
 
 
 class TooLong(BaseException):
-    """Not an `Exception`, so that nothing takes it for one of its own."""
+    """Not an `Exception`, so that no handler catches it by mistake."""
 
 
 @contextmanager
 def within(seconds: int = SECONDS) -> Iterator[None]:
-    """Raise `TooLong` in the block after so many seconds."""
+    """Raise `TooLong` if the block takes longer than *seconds*."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise TooLong(f"{seconds} seconds have passed")
@@ -62,14 +60,14 @@ def within(seconds: int = SECONDS) -> Iterator[None]:
 
 
 def flag(action: argparse.Action) -> str:
-    """The longest name of a flag; "" for what has none."""
+    """The longest name of a flag; "" for a positional argument."""
     return max(action.option_strings, key=len, default="")
 
 
 def lines_of(action: argparse.Action, values: Sequence[str] = HOSTILE) -> Iterator[list[str]]:
-    """The flag alone, if it takes no value; else with each value and each of its choices.
+    """The flag without a value if it takes none, else with each value and each of its choices.
 
-    A flag of several values gets them once, then twice with another one.
+    A flag that takes several values is also given each value repeated as often as it needs.
     """
     name = flag(action)
     if action.nargs == 0:
@@ -84,35 +82,8 @@ def lines_of(action: argparse.Action, values: Sequence[str] = HOSTILE) -> Iterat
                 yield [name, *[value] * count]
 
 
-def overrides(group: str, options: type, args: Namespace) -> dict[str, str]:
-    """The options of a group as fairseq gives them to hydra: {"group.name": text}."""
-    words = dataclass_utils._override_attr(group, options, args)
-    return dict(word.split("=", 1) for word in words)
-
-
-def config_of(group: str, options: type, args: Namespace, others: dict[str, Any]) -> DictConfig:
-    """A group's part of fairseq's `convert_namespace_to_omegaconf`, in milliseconds.
-
-    That composes the configuration of everything, which takes a second; what it refuses is
-    refused here, but with the error of hydra or omegaconf.
-
-    Args:
-        group: "model", "task", ...
-        options: the dataclass of what is chosen of the group
-        args: the parsed command line
-        others: of other groups, to which options may refer
-    """
-    usual = overrides(group, options, Namespace())
-    found = overrides(group, options, args)
-    changed = [f"{key}={text}" for key, text in found.items() if usual[key] != text]
-    cfg = OmegaConf.create({**others, group: OmegaConf.structured(options)})
-    for override in OverridesParser.create().parse_overrides(changed):
-        OmegaConf.update(cfg, override.key_or_group, override.value(), merge=True)
-    return OmegaConf.create(OmegaConf.to_container(cfg, resolve=True, enum_to_str=True))[group]
-
-
 class System:
-    """An architecture with options, small: its flags, and what a command line makes of it."""
+    """A small architecture with options: its flags, and the outcome of a command line."""
 
     def __init__(self, arch: str, *given: str) -> None:
         self.arch = arch
@@ -126,26 +97,19 @@ class System:
         self.flags = [a for a in self.parser._actions if a.dest in names]
         self.unparsed = names - {a.dest for a in self.flags} - {"_name"}
 
-    def config(self, args: Namespace) -> DictConfig:
-        """The model's part of the configuration."""
-        task = TASK_DATACLASS_REGISTRY[self.task]()
-        lengths = ("max_source_positions", "max_target_positions", "tokens_per_sample")
-        known = {name: getattr(task, name) for name in lengths if hasattr(task, name)}
-        known.update((name, getattr(args, name)) for name in known if hasattr(args, name))
-        cfg = config_of("model", self.dataclass, args, {"task": known})
-        cfg._name = self.arch
-        return cfg
-
     def attempt(self, words: Sequence[str], whole: bool = False) -> str:
-        """Parse, check, build and compute; what came of it: "built" or the refusal's message.
+        """Parse, check, build and compute.
 
         Args:
             words: the flags
             whole: let fairseq compose the whole configuration
 
+        Returns:
+            "built", or the message of the refusal
+
         Raises:
-            AssertionError: the model computes what is not finite
-            anything but ConfigError and SystemExit: a defect
+            AssertionError: the logits are not finite
+            Exception: any other error than ConfigError and SystemExit is a defect
         """
         line = [*self.given, *words]
         try:
@@ -159,11 +123,11 @@ class System:
             return str(error)
 
     def build(self, args: Namespace, line: list[str], whole: bool) -> str:
-        """From the parsed arguments of a command line to numbers."""
+        """Build the model of a parsed command line and compute its logits."""
         try:
             assert not whole
-            cfg = self.config(args)
-        except Exception:  # so fairseq's own function must refuse it in words
+            cfg = group_config("model", args, fallback=False)
+        except Exception:  # fairseq's own function must refuse it with a clear message
             args = options.parse_args_and_arch(options.get_training_parser(self.task), line)
             cfg = dataclass_utils.convert_namespace_to_omegaconf(args).model
         task = Namespace(source_dictionary=words_of_the_tests())
@@ -214,7 +178,7 @@ SYSTEMS: dict[str, list[str]] = {
     "t5": ["t5_small"],
     "language model": ["rsa_transformer_lm"],
 }
-"""One for each part, so that each option acts in one of them."""
+"""One system for each part, so that every option has an effect in at least one of them."""
 
 
 @cache
@@ -224,5 +188,5 @@ def system(name: str) -> System:
 
 
 def reads(name: str, words: Sequence[str]) -> Any:
-    """Whether a system does not say of flags that they have no effect with its parts."""
+    """Whether a system uses flags, that is, does not refuse them as without effect."""
     return "has no effect" not in system(name).attempt(words)

@@ -1,4 +1,4 @@
-"""Commands in processes of their own that can be killed, without an import of fairseq for each."""
+"""Commands in separate processes that can be killed; fairseq is imported only once."""
 
 import json
 import os
@@ -31,11 +31,11 @@ for line in sys.stdin:
     print(child, flush=True)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
-"""Reads commands, runs each in a fork, prints its process and then how it ended."""
+"""Reads commands, forks a process for each, prints its process id and then its exit status."""
 
 
 class Commands:
-    """Runs train, generate and average, each in a fork of one process that has imported them."""
+    """Runs train, generate and average, each in a fork of one process that has imported fairseq."""
 
     def __enter__(self) -> "Commands":
         self.process = subprocess.Popen(
@@ -55,10 +55,10 @@ class Commands:
         self.process.wait()
 
     def run(self, name: str, *argv: Any, output: Path, kill_after: float | None = None) -> int:
-        """Run a command, and kill it after some seconds if it has not ended by then.
+        """Run a command, and kill it if it is still running after *kill_after* seconds.
 
         Returns:
-            its exit status; -9 when the kill hit it
+            the exit status; -9 if the command was killed
         """
         assert self.process.stdin is not None
         line: list[Any] = [name, [str(a) for a in argv], str(output)]
@@ -66,7 +66,7 @@ class Commands:
         child = int(self._read())
         if kill_after is not None:
             time.sleep(kill_after)
-            # One that has ended is gone, or waits for `_read`: then nothing happens.
+            # A command that has ended already needs no signal.
             try:
                 os.kill(child, signal.SIGKILL)
             except ProcessLookupError:

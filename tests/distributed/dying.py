@@ -1,6 +1,6 @@
-"""A training of which one process is killed when it has made three updates.
+"""A training of which one process is killed after three updates.
 
-``python -m tests.distributed.dying RANK FLAGS...``, started as often as a launcher wants.
+``python -m tests.distributed.dying RANK FLAGS...``, started once per process.
 """
 
 import os
@@ -18,7 +18,7 @@ if __name__ == "__main__":
     victim, train_step = sys.argv[1], Trainer.train_step
 
     def train_or_die(trainer: Trainer, *args: Any, **kwargs: Any) -> Any:
-        """fairseq's, until it is time."""
+        """Call fairseq's method, or kill the process."""
         if os.environ["RANK"] == victim and trainer.get_num_updates() == UPDATES:
             os.kill(os.getpid(), signal.SIGKILL)
         return train_step(trainer, *args, **kwargs)

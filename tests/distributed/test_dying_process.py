@@ -1,4 +1,4 @@
-"""A process that is killed ends the whole training, soon and with one error; nothing is lost."""
+"""Killing one process ends the whole training soon, with one error; nothing is lost."""
 
 import os
 import signal
@@ -16,13 +16,14 @@ from tests.running import USER_DIR, saved_weights
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 120
-"""Much more than starting takes, much less than gloo's half an hour."""
+"""Much longer than the start takes, much shorter than gloo's timeout of half an hour."""
 
 
 def flags(corpus: Path, folder: Path) -> list[str]:
     return [
-        str(corpus / "bin"), "--arch", "transformer_biarn_tiny", *SMALL, *TRAIN, "--max-update", "8",
-        "--save-dir", str(folder), "--save-interval-updates", "1", "--keep-interval-updates", "1",
+        str(corpus / "bin"), "--arch", "transformer_biarn_tiny", *SMALL, *TRAIN,
+        "--max-update", "8", "--save-dir", str(folder), "--save-interval-updates", "1",
+        "--keep-interval-updates", "1",
     ]  # fmt: skip
 
 
@@ -40,7 +41,7 @@ def free_port() -> int:
 
 
 def by_hand(victim: int, arguments: list[str]) -> list["subprocess.CompletedProcess[str]"]:
-    """Three processes without anything that looks after them, as `srun` starts them."""
+    """Three processes without a supervisor, as `srun` starts them."""
     rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "WORLD_SIZE": 3}
     argv = [sys.executable, "-m", "tests.distributed.dying", str(victim), *arguments]
     running = [
@@ -61,8 +62,8 @@ def by_hand(victim: int, arguments: list[str]) -> list["subprocess.CompletedProc
     ]
 
 
-def goes_on(cli: Callable[..., str], corpus: Path, folder: Path) -> None:
-    """The last checkpoint is whole, of the update before the death, and is resumed."""
+def assert_resumes(cli: Callable[..., str], corpus: Path, folder: Path) -> None:
+    """The last checkpoint is complete and recent, and training resumes from it."""
     assert saved_weights(folder / "checkpoint_last.pt")
     output = cli("train", *flags(corpus, folder), "--user-dir", USER_DIR)
     assert f"@ {UPDATES} updates" in output
@@ -82,7 +83,7 @@ def test_the_others_end_with_one_error(
             assert "another process of this training has gone, or could not" in error
             assert f"rank {rank} was told: " in error and "gloo/" not in error
             assert "goes on from the last checkpoint" in ended.stderr
-    goes_on(cli, corpus, tmp_path)
+    assert_resumes(cli, corpus, tmp_path)
 
 
 @pytest.mark.slow
@@ -94,4 +95,4 @@ def test_torchrun_ends(corpus: Path, cli: Callable[..., str], tmp_path: Path) ->
     )  # fmt: skip
     assert done.returncode == 1
     assert "Signal 9 (SIGKILL) received by PID" in done.stderr
-    goes_on(cli, corpus, tmp_path)
+    assert_resumes(cli, corpus, tmp_path)

@@ -1,4 +1,4 @@
-"""What training shows of the recurrent parts is of all processes together."""
+"""Training logs monitor the recurrent parts over all processes together."""
 
 import json
 import os
@@ -48,6 +48,6 @@ def test_two_processes_show_what_one_does(data: Path, tmp_path: Path) -> None:  
     two, one = (line(folder) for folder in folders.values())
     for name in NAMES:
         assert two[name] == pytest.approx(one[name], abs=1e-4), name
-    # One of the two alone would show something else.
+    # Half of the batch gives other values.
     run_command("train", *arguments(data, folders["one"], *half))
     assert any(line(folders["one"])[name] != pytest.approx(two[name], abs=2e-4) for name in NAMES)

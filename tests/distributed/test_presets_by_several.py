@@ -1,4 +1,4 @@
-"""Two and four processes train what one process trains, also where batches are uneven."""
+"""Two and four processes train the same model as one, also with uneven batches."""
 
 import json
 import os
@@ -19,8 +19,8 @@ ROOT = Path(__file__).parents[2]
 SENTENCES = 16  # the whole training set
 UPDATES = 20
 
-# Plain gradient descent: Adam makes a step of full size of a gradient that is zero but for
-# its last bit, like that of a bias that softmax cancels.
+# Plain gradient descent: Adam turns the last bit of a zero gradient, such as that of a bias that
+# softmax cancels, into a step of full size.
 TRAINING = [
     *SMALL, *TRAIN, *"--optimizer sgd --lr 0.05 --lr-scheduler fixed".split(),
     *f"--max-update {UPDATES} --disable-validation --no-epoch-checkpoints".split(),
@@ -29,25 +29,25 @@ TRAINING = [
 ]  # fmt: skip
 
 
-# At the paper's threshold of 0.1 SRformer's neuron makes rounding grow: after 20 updates one process
-# with half the batch, twice an update, is 0.007 away from one with the whole.
+# At the paper's threshold of 0.1 SRformer's neuron amplifies rounding: after 20 updates, half the
+# batch twice per update is 0.007 away from the whole batch.
 NEURON = ["--srformer-threshold-init", "1"]
 
 
 class Shares(NamedTuple):
-    """How many processes share an update, each with a batch of so many sentences."""
+    """The number of processes that share an update, and the sentences in each one's batch."""
 
     processes: int
     each: int
 
     @property
     def alone(self) -> list[str]:
-        """What one process does that does the same."""
+        """The flags of the same training in one process."""
         return ["--batch-size", str(self.each), "--update-freq", str(self.processes)]
 
 
-# Batches of 7, 7 and 2, and five of 3 and one of 1: the second update of each epoch has none for
-# one process of two, and for two processes of four.
+# Batches of 7, 7 and 2, or five of 3 and one of 1: in the second update of each epoch, one of two
+# processes or two of four have no batch.
 TWO, FOUR = Shares(2, 7), Shares(4, 3)
 
 BACKENDS: dict[str, list[str]] = {
@@ -75,7 +75,7 @@ def data(tmp_path_factory: pytest.TempPathFactory, cli: Callable[..., str]) -> P
 
 
 def has_neuron(flags: list[str]) -> bool:
-    """Whether there is a threshold to set: the cross-attention, of the preset or by a flag."""
+    """Whether the cross-attention has a threshold to set."""
     config = ARCH_MODEL_REGISTRY[flags[1]].config_class()
     part = getattr(config, "cross_attention", None)
     if "--cross-attention" in flags:
@@ -94,7 +94,7 @@ def arguments(data: Path, model: str, folder: Path, *flags: str) -> list[str]:
 def train_by(
     shares: Shares, data: Path, folder: Path, models: list[str], backends: list[str]
 ) -> Path:
-    """Train all in several processes, and return the folder in which they are: MODEL/BACKEND."""
+    """Train all models in several processes, each into (folder)/MODEL/BACKEND."""
     batch = ["--batch-size", str(shares.each)]
     plan = [
         arguments(data, model, folder / model / backend, *batch, *BACKENDS[backend])
@@ -120,7 +120,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 @pytest.fixture(scope="module")
 def two(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The presets, by fairseq's default back end."""
+    """The presets, trained with fairseq's default back end."""
     return train_by(TWO, data, tmp_path_factory.mktemp("two"), DEFAULTS, ["pytorch_ddp"])
 
 
@@ -131,13 +131,13 @@ def four(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def others(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The presets, by the other back end, and with activation checkpointing."""
+    """The presets, trained with the other back end, and with activation checkpointing."""
     return train_by(TWO, data, tmp_path_factory.mktemp("others"), DEFAULTS, OTHERS)
 
 
 @pytest.fixture(scope="module")
 def options(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Their options, by one back end."""
+    """The presets' options, trained with one back end."""
     return train_by(TWO, data, tmp_path_factory.mktemp("options"), OPTIONS, ["pytorch_ddp"])
 
 
@@ -176,12 +176,12 @@ def assert_equal_one(
     shares: Shares, data: Path, several: Path, model: str, backends: list[str],
     cli: Callable[..., str], tmp_path: Path,
 ) -> None:  # fmt: skip
-    """Train in one process, and compare with what several have trained by all *backends*."""
-    flags = arguments(data, model, tmp_path, *shares.alone)
-    cli("train", *flags, "--max-update", UPDATES // 2)
-    before = weights(tmp_path)
-    cli("train", *flags)
+    """Train in one process, and compare with what several processes trained."""
+    every = ["--save-interval-updates", str(UPDATES // 2)]
+    cli("train", *arguments(data, model, tmp_path, *shares.alone, *every))
     one = weights(tmp_path)
+    (halfway,) = tmp_path.glob(f"checkpoint_*_{UPDATES // 2}.pt")
+    before = saved_weights(halfway)
     assert {backend.name for backend in several.iterdir()} == {*backends}
     for backend in several.iterdir():
         state = torch.load(backend / "checkpoint_last.pt", weights_only=True)

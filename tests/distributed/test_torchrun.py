@@ -1,4 +1,4 @@
-"""Two processes that torchrun starts on a CPU train one model, and go on where it was."""
+"""Two CPU processes that torchrun starts train one model, and resume."""
 
 import inspect
 import os
@@ -15,8 +15,8 @@ from fairseq.distributed import utils as distributed_utils
 from fairseq_recur.compat import PACKAGE
 from tests.conftest import SMALL, TRAIN
 
-# Plain gradient descent: it does not blow up the last bit of a gradient that should be zero,
-# as Adam does. Two ranks take the batches that --update-freq 2 puts together in one process.
+# Adam would amplify the last bit of a gradient that should be zero; plain gradient descent does
+# not. Two ranks take the batches that --update-freq 2 combines in one process.
 SGD = ["--optimizer", "sgd", "--lr", "0.05", "--lr-scheduler", "fixed", "--dropout", "0"]
 MODELS = {"legacy_ddp": "transformer", "pytorch_ddp": "transformer_biarn_tiny"}
 
@@ -29,7 +29,7 @@ def flags(corpus: Path, arch: str, folder: Path, updates: int) -> list[str]:
 
 
 def torchrun(command: str, *arguments: str, check: bool = True) -> str:
-    """Start ``fairseq-COMMAND`` twice, as a user does; what both print."""
+    """Start ``fairseq-COMMAND`` in two processes, as a user does, and return their output."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     for name in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK"):
         environment.pop(name, None)
@@ -65,7 +65,7 @@ def test_two_processes_train_one_model_and_resume(
         output = torchrun("train", *flags(corpus, arch, two, updates), "--ddp-backend", backend)
         assert "training on 2 devices" in output
         if updates == 6:
-            assert "@ 3 updates" in output  # gone on, not begun again
+            assert "@ 3 updates" in output  # resumed, not restarted
         assert_same(weights(two), weights(one))
 
     if backend == "legacy_ddp":

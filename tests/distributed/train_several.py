@@ -1,4 +1,4 @@
-"""Several trainings one after the other in each process of torchrun: importing takes seconds.
+"""Several trainings in sequence in each process of torchrun, because importing takes seconds.
 
 ``torchrun --nproc_per_node 2 -m tests.distributed.train_several PLAN``, where PLAN is a JSON
 file with the arguments of each training.

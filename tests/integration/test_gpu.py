@@ -25,7 +25,7 @@ PRECISIONS = {
 
 
 def losses(log: str) -> list[float]:
-    """The training losses of a log, update by update."""
+    """The training loss of each update in a log."""
     return [float(x) for x in re.findall(r"^epoch \d+:.* loss=([\d.]+|nan|inf)", log, re.M)]
 
 
@@ -33,7 +33,7 @@ def losses(log: str) -> list[float]:
 def test_training_and_decoding(
     corpus: Path, cli: Callable[..., str], tmp_path: Path, preset: str, precision: list[str]
 ) -> None:
-    """Forty updates halve the excess loss of none; the checkpoint decodes in half precision."""
+    """Forty updates lower the loss by a tenth; the checkpoint decodes in half precision."""
     log = cli(
         "train", corpus / "bin", "--arch", preset, *SMALL, *ON_GPU, *precision,
         "--max-update", 40, "--save-dir", tmp_path, "--no-epoch-checkpoints",

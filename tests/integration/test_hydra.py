@@ -35,14 +35,14 @@ OVERRIDE_MODEL = [flag[1:] for flag in SMALL_MODEL]
 
 @pytest.fixture
 def here(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder, in which there is the data folder "bin" and nothing else."""
+    """The current folder, which holds only the data folder "bin"."""
     (tmp_path / "bin").symlink_to(corpus / "bin")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 def model_config(cli: Cli, program: str, *arguments: Any) -> dict[str, Any]:
-    """The model's configuration with which a program would train."""
+    """The configuration of the model that a program would train."""
     name = {"train": "fairseq_cli.train.main", "hydra_train": "fairseq_cli.hydra_train.pre_main"}
     seen: list[Any] = []
     with patch(name[program], seen.append):
@@ -57,7 +57,7 @@ def model_config(cli: Cli, program: str, *arguments: Any) -> dict[str, Any]:
     "choice", ["model={}", pytest.param("model._name={}", marks=pytest.mark.slow)]
 )
 def test_preset_has_its_own_defaults(sized: str, choice: str, here: Path, cli: Cli) -> None:
-    """Of full size: what --arch gives, without training it."""
+    """The full-size configuration equals that of --arch; nothing is trained."""
     expected = model_config(
         cli, "train", "bin", "--user-dir", USER_DIR, "--arch", sized, "--max-tokens", 400
     )
@@ -70,7 +70,7 @@ def test_preset_has_its_own_defaults(sized: str, choice: str, here: Path, cli: C
 def test_shipped_config_trains_every_preset(
     preset: str, here: Path, cli: Cli, trained: Callable[[str], Path]
 ) -> None:
-    """Relative paths hold, and nothing is written but the checkpoints."""
+    """Relative paths work, and only checkpoints are written."""
     chosen = [f"model={preset}", *OVERRIDE_MODEL]
     log = cli("hydra_train", *SHIPPED, "task.data=bin", *FAST, *chosen)
     assert list(update_losses(log)) == [1, 2]
@@ -84,7 +84,7 @@ def test_shipped_config_trains_every_preset(
 
 
 def test_options_are_overridden_by_name(here: Path, cli: Cli) -> None:
-    """Those of the recurrence encoder without a plus sign: the configuration lists them."""
+    """Options of the recurrence encoder need no plus sign: the configuration lists them."""
     chosen = {
         "recurrence": "biarn",
         "recurrence_layers": 2,
@@ -142,7 +142,7 @@ def test_resume(here: Path, cli: Cli) -> None:
 
 
 def test_fairseqs_own_program_with_the_user_dir(here: Path) -> None:
-    """In a new process that knows the plug-in only from ``common.user_dir``."""
+    """In a new process that finds the plug-in only through ``common.user_dir``."""
     done = subprocess.run(
         [sys.executable, "-m", "fairseq_cli.hydra_train", *SHIPPED, "task.data=bin", *FAST,
          *SMALL_MODEL, f"common.user_dir={USER_DIR}", "model._name=transformer_biarn_tiny",

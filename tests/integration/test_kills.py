@@ -1,4 +1,4 @@
-"""Killed at random moments, again and again, nothing is lost and nothing is half."""
+"""Commands killed repeatedly at random moments lose nothing and leave no partial file."""
 
 import random
 import resource
@@ -20,7 +20,7 @@ from tests.running import SHORT, USER_DIR, hypotheses, saved_weights
 
 PRESET = "transformer_biarn_tiny"
 EVERY = ["--save-interval-updates", 1]
-"""Checkpoints after each update: much of the time is saving, so many kills hit it."""
+"""A checkpoint after each update, so that many kills happen while it is written."""
 
 
 @pytest.fixture(scope="module")
@@ -44,12 +44,12 @@ def test_training(kills: int, commands: Commands, corpus: Path, tmp_path: Path) 
     flags = train_flags(corpus, PRESET, folder, *UPTO[12], *EVERY)
     moments, done, finished = random.Random(kills), 0, 0
     while done < kills or not finished:
-        # From time to time none, so that the training gets to its end however slow it is.
+        # After the last kill the training must reach its end, however slow it is.
         patience = moments.uniform(0, seconds) if done < kills else None
         ended = commands.run("train", *flags, output=log, kill_after=patience)
         assert ended in (0, -signal.SIGKILL), log.read_text()
         done += ended != 0
-        for file in folder.glob("*.pt"):  # each that has its name is whole
+        for file in folder.glob("*.pt"):  # each file with a final name is complete
             torch.load(file, weights_only=True)
         if ended == 0:
             finished += 1
@@ -100,7 +100,7 @@ def test_generating(
     while done < kills:
         patience = moments.uniform(0, seconds)
         done += commands.run("generate", *argv, output=log, kill_after=patience) != 0
-        found = hypotheses(log.read_text().rpartition("\n")[0])  # the last line may be half
+        found = hypotheses(log.read_text().rpartition("\n")[0])  # the last line may be incomplete
         assert all(found[n] == expected[n] for n in found)
     assert commands.run("generate", *argv, output=log) == 0
     assert hypotheses(log.read_text()) == expected and checkpoint.read_bytes() == before
@@ -123,7 +123,7 @@ TRAINING = "from fairseq_cli.train import cli_main; cli_main()"
 
 
 def train_apart(code: str, *flags: Any, **settings: Any) -> "subprocess.CompletedProcess[str]":
-    """Train in a process of its own, after some code."""
+    """Train in a separate process that runs some code first."""
     argv = [sys.executable, "-c", code + TRAINING, *map(str, flags)]
     return subprocess.run(argv, capture_output=True, text=True, **settings)
 
@@ -133,8 +133,8 @@ def six_updates(cli: Callable[..., str], corpus: Path, folder: Path) -> dict[str
     return {file.name: file.read_bytes() for file in folder.iterdir()}
 
 
-def goes_on(cli: Callable[..., str], corpus: Path, folder: Path) -> None:
-    """What is there is resumed, and becomes what a training that was never stopped becomes."""
+def assert_resumes(cli: Callable[..., str], corpus: Path, folder: Path) -> None:
+    """The training resumes and becomes equal to one that was never stopped."""
     cli("train", *train_flags(corpus, PRESET, folder, *UPTO[12]))
     whole = folder.with_name("whole")
     cli("train", *train_flags(corpus, PRESET, whole, *UPTO[12]))
@@ -152,7 +152,7 @@ def test_killed_while_the_last_checkpoint_is_copied(
     left = (folder / "checkpoint_last.pt.tmp").stat().st_size + 1
     assert 0 < left < len(before["checkpoint_last.pt"])
     assert (folder / "checkpoint_last.pt").read_bytes() == before["checkpoint_last.pt"]
-    goes_on(cli, corpus, folder)
+    assert_resumes(cli, corpus, folder)
 
 
 def test_a_disk_that_fills_up(cli: Callable[..., str], corpus: Path, tmp_path: Path) -> None:
@@ -169,11 +169,11 @@ def test_a_disk_that_fills_up(cli: Callable[..., str], corpus: Path, tmp_path: P
     last = done.stderr.strip().splitlines()[-1]
     assert "could not be written" in last and "GB left" in last and "make room" in last
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
-    goes_on(cli, corpus, folder)
+    assert_resumes(cli, corpus, folder)
 
 
 def test_a_write_that_fails_once_leaves_no_mixture(tmp_path: Path) -> None:
-    """fairseq tried again in the same file; now there is one error, and the file of before."""
+    """Stock fairseq retries in the same file; here there is one error and the earlier file."""
     from fairseq import checkpoint_utils
 
     path = tmp_path / "checkpoint1.pt"

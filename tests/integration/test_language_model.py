@@ -1,4 +1,4 @@
-"""A language model through fairseq's commands: train, eval-lm, generate, resume, checkpoints."""
+"""A language model in fairseq's commands: train, eval-lm, generate, resume, checkpoints."""
 
 import re
 from collections.abc import Callable
@@ -24,7 +24,7 @@ TRAINING = [
 
 @pytest.fixture(scope="module")
 def text(corpus: Path, tmp_path_factory: pytest.TempPathFactory, cli: Cli) -> Path:
-    """The corpus's source sentences, binary, as text to model."""
+    """The preprocessed source sentences of the corpus."""
     folder = tmp_path_factory.mktemp("text") / "bin"
     sets = [f"--{name}pref={corpus / (name + '.src')}" for name in ("train", "valid", "test")]
     cli("preprocess", "--only-source", *sets, "--destdir", folder)
@@ -55,7 +55,7 @@ def perplexity(log: str) -> float:
 
 
 def test_eval_lm_is_the_validation(model: Path, text: Path, cli: Cli) -> None:
-    """The same perplexity by two ways; better than guessing among 24 symbols."""
+    """Both commands give the same perplexity, which is better than guessing among 24 symbols."""
     checkpoint = model / "checkpoint_last.pt"
     how = ["--user-dir", USER_DIR, "--path", checkpoint, "--batch-size", 7, "--cpu"]
     log = cli(
@@ -146,7 +146,7 @@ def test_stock_checkpoint_starts_it(text: Path, cli: Cli, tmp_path: Path) -> Non
 def test_no_weight_decay_on_the_matrices(
     text: Path, cli: Cli, tmp_path: Path, flags: list[str]
 ) -> None:
-    """With gradients clipped to nothing, decay alone moves parameters; it leaves these alone."""
+    """With gradients clipped to zero only decay changes parameters, but not these."""
     name = "decoder.layers.0.self_attn.mixture"
     results = []
     for decay in (0.0, 0.5):

@@ -1,4 +1,4 @@
-"""Small models learn to copy and to reverse, through the command line."""
+"""Small models learn to copy and to reverse sentences, through the command line."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,9 +16,9 @@ TASKS: dict[str, Callable[[list[str]], list[str]]] = {
     "reverse": lambda words: words[::-1],
 }
 
-# What a system needs to learn these tasks.
+# Further flags that a system needs to learn these tasks.
 NEEDS = {
-    # Over states that do not know the order of the words: BLEU 13 after 2500 updates of copying.
+    # Without positions the states do not know the order of words: BLEU 13 after 2500 updates.
     ("gated_sum", "all", "scalar"): ["--recurrence-positions"],
     # Its queries are not scaled: copying was at BLEU 66 after 800 updates with a threshold of 0.1,
     # at 97.6 after 1600 with 10.
@@ -36,7 +36,7 @@ SOONER = "--srformer-threshold-init 10 --max-update 1600 --total-num-update 1600
 
 
 def has_neuron(system: list[str]) -> bool:
-    """Whether it has SRformer's accumulate-and-fire neuron."""
+    """Whether a system has SRformer's accumulate-and-fire neuron."""
     without = {"--cross-attention", "--srformer-no-neuron"}
     return system[1].startswith("srformer") and not without & {*system}
 
@@ -56,7 +56,7 @@ LEARNING = (
 
 @pytest.fixture(scope="module")
 def tasks(tmp_path_factory: pytest.TempPathFactory, cli: Cli) -> Path:
-    """For each task 8000 sentence pairs to learn from and 200 others to be tested with."""
+    """For each task 8000 sentence pairs for training and 200 others for testing."""
     for task, change in TASKS.items():
         folder = tmp_path_factory.getbasetemp() / "tasks" / task
         folder.mkdir(parents=True)
@@ -77,7 +77,7 @@ def tasks(tmp_path_factory: pytest.TempPathFactory, cli: Cli) -> Path:
 
 
 def learn(cli: Cli, folder: Path, save_dir: Path, updates: int, *flags: str) -> float:
-    """BLEU on the sentences that were not learnt."""
+    """Train, and return BLEU on the held-out sentences."""
     cli(
         "train", folder / "bin", "--user-dir", USER_DIR, *SIZES, *LEARNING,
         "--max-update", updates, "--total-num-update", updates, "--save-dir", save_dir, *flags,

@@ -1,4 +1,4 @@
-"""Sources of thousands of tokens through fairseq's commands, in both tasks."""
+"""Sources of thousands of tokens in fairseq's commands, with both tasks."""
 
 import random
 import re
@@ -12,10 +12,10 @@ from tests.conftest import TRAIN
 from tests.running import USER_DIR, generate, hypotheses, run_command, update_losses
 
 LIMIT = 4000
-"""--max-source-positions, the end of the sentence included."""
+"""--max-source-positions, including the end of the sentence."""
 
 LENGTHS = {"train": [3100, 3600, 3999, 5200], "valid": [3000, 3999, 4700], "test": [3999, 3200]}
-"""Words of the sources: one of the train and one of the valid set are too long."""
+"""Words of the sources; one source each of the train and valid set is too long."""
 
 MODEL = (
     "--arch srformer_tiny --encoder-embed-dim 16 --encoder-ffn-embed-dim 24 --encoder-layers 1 "
@@ -23,15 +23,15 @@ MODEL = (
 ).split()
 
 TASKS: dict[str, list[str]] = {
-    # At most 63 segments, and more places than that: each is read.
+    # At most 63 segments and a longer target, so that each segment is read.
     "summarization": "--truncate-source --segment-size 64 --target-length 70".split(),
-    # About as many segments for a third as many places: some are skipped.
+    # The target is a third of the number of segments, so that some are skipped.
     "translation": "--segment-size 64 --target-length-mode ratio --target-ratio 0.005".split(),
 }
 
 DECODE: dict[str, list[str]] = {
-    "summarization": [],  # a model reads what it was trained on
-    "translation": ["--max-source-positions", str(LIMIT)],  # which fairseq has to be told again
+    "summarization": [],  # the checkpoint stores the limit
+    "translation": ["--max-source-positions", str(LIMIT)],  # fairseq needs the limit again
 }
 for task, flags in DECODE.items():
     flags += ["--task", task, "--beam", "4", "--batch-size", "2"]
@@ -46,7 +46,7 @@ class Trained(NamedTuple):
 
 
 def sources(words: list[int], seed: int) -> list[str]:
-    """Texts of so many words."""
+    """Random texts with these numbers of words."""
     rng = random.Random(seed)
     return [" ".join(f"w{rng.randrange(40)}" for _ in range(count)) for count in words]
 
@@ -105,7 +105,7 @@ def test_training_and_validation(trained: Trained) -> None:
 
 
 def test_documents_that_are_too_long_for_training(trained: Trained) -> None:
-    """Cut where the flag says so; else left out, with a warning that names them."""
+    """They are cut if the flag asks for it, else skipped with a warning."""
     if trained.task == "summarization":
         assert f"train: 1 of 4 sources are longer than {LIMIT} tokens and are truncated" in trained.log
         assert f"valid: 1 of 3 sources are longer than {LIMIT} tokens and are truncated" in trained.log
@@ -116,7 +116,7 @@ def test_documents_that_are_too_long_for_training(trained: Trained) -> None:
 
 
 def test_decoding(trained: Trained, documents: Path) -> None:
-    """Beam search of generate and interactive finds the same."""
+    """Generate and interactive find the same hypotheses by beam search."""
     found = hypotheses(decode(trained, documents))
     texts = (documents / "test.source").read_text().splitlines()
     typed = hypotheses(type_in(trained, documents, texts))
@@ -127,7 +127,7 @@ def test_decoding(trained: Trained, documents: Path) -> None:
 
 
 def test_every_part_of_a_document_counts(trained: Trained, documents: Path) -> None:
-    """Another word near its start, in its middle or at its end changes the score."""
+    """A different word near the start, in the middle or at the end changes the score."""
     (text,) = sources([3999], seed=7)
     texts = [text]
     for place in (70, 2000, 3998):
@@ -147,7 +147,7 @@ def test_documents_that_are_too_long_for_decoding(trained: Trained, documents: P
             type_in(trained, documents, long)
         cut = ["--truncate-source"]
     else:
-        cut = []  # the checkpoint says so
+        cut = []  # the checkpoint stores the flag
     for limit in (LIMIT, 1500):
         shorter = [*cut, "--max-source-positions", str(limit)] if limit < LIMIT else cut
         by_hand = [" ".join(text.split()[: limit - 1]) for text in long]

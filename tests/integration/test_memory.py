@@ -1,4 +1,4 @@
-"""Memory over time: it grows while everything is allocated once, and then no more."""
+"""Memory grows while everything is allocated for the first time, and then no more."""
 
 import sys
 from pathlib import Path
@@ -13,7 +13,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 def memory(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The benchmark as a module."""
     if not Path("/proc/self/statm").is_file():
-        pytest.skip("memory is read as Linux tells it")
+        pytest.skip("memory is read from /proc, which only Linux has")
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     import memory
 
@@ -31,7 +31,7 @@ def test_hours_of_work(preset: str, memory: Any) -> None:
 
 
 def test_growth_is_seen(memory: Any) -> None:
-    """A leak of 10 KiB a sentence is a slope of 10; memory that is kept from the start is none."""
+    """A leak of 10 KiB per sentence has a slope of 10; memory that stays constant has none."""
     done = [*range(0, 1000, 10)]
     assert memory.Curve(done, [300 + n * 10 / 1024 for n in done]).slope == pytest.approx(10)
     assert memory.Curve(done, [min(n, 400) for n in done]).slope == pytest.approx(0)

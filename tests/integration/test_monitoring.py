@@ -1,4 +1,4 @@
-"""The recurrent parts in the logs of real trainings, in TensorBoard, and in figures of them."""
+"""The recurrent parts in training logs, in TensorBoard, and in figures."""
 
 import math
 import struct
@@ -16,14 +16,15 @@ from fairseq_recur.experiments.training_log import TrainingLog, read_log
 from tests.conftest import SEGMENTS, SMALL, TRAIN
 from tests.running import USER_DIR, saved_weights
 
-# Every kind of part that has something to show.
+# Every kind of part that is monitored.
 MODEL: list[str] = [
     "--arch", "srformer", *SMALL, *SEGMENTS, "--srformer-learned-mix",
     *"--recurrence biarn --recurrence-fusion gated_sum --recurrence-fused-layers all".split(),
     *"--encoder-self-attention rsa --decoder-self-attention rsa".split(),
 ]  # fmt: skip
 SHOWN = [
-    *(f"{name}_{side}_{i}" for name in ("gate", "rem") for side in ("encoder", "decoder") for i in (0, 1)),
+    *(f"{name}_{side}_{i}" for name in ("gate", "rem") for side in ("encoder", "decoder")
+      for i in (0, 1)),
     *(f"{name}_decoder_{i}" for name in ("spike", "membrane", "membrane_sd", "fusion_gate", "sigma")
       for i in (0, 1)),
     "recurrent_norm_recurrence_0", "saturation_recurrence_0", "step_time",
@@ -67,7 +68,7 @@ def board(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def watched(run: Callable[..., Run], board: Path) -> Run:
-    """A training that is looked at at each second update, with validations between."""
+    """A training that is monitored at every second update, with validations in between."""
     progress_bar._tensorboard_writers.clear()  # of other trainings of this process
     flags = ["--log-format", "json", "--monitor-interval", 2, "--tensorboard-logdir", board]
     training = run(*DIVIDED, *flags)
@@ -84,7 +85,7 @@ def test_every_line_of_training_has_every_number(watched: Run) -> None:
             assert math.isfinite(line[name]), (updates, name)
     first, second, third, fourth = watched.log.steps.values()
     for name in ("rem_encoder_0", "rem_decoder_1", "recurrent_norm_recurrence_0"):
-        # A look is before update 1, and one before update 3.
+        # Parameters are read before updates 1 and 3.
         assert first[name] == second[name] and third[name] == fourth[name]
     assert len({line["membrane_decoder_0"] for line in (first, second, third)}) == 3
     mean = (first["step_time"] + second["step_time"]) / 2
@@ -175,7 +176,7 @@ def test_figures_of_several_runs(
     assert choose_panels([watched.log], ["membrane"]) == {"membrane": of_layers}
     figure = draw([("a", watched.log), ("b", watched.log)], panels, "updates")
     assert len(figure.axes) == len(families) + 1 == 10
-    assert all(axes.get_ylabel() not in panels for axes in figure.axes), "each has its unit"
+    assert all(axes.get_ylabel() not in panels for axes in figure.axes), "each axis has a unit"
     spike = next(axes for axes in figure.axes if "fire" in axes.get_ylabel())
     labels = [line.get_label() for line in spike.lines]
     assert labels == ["a, decoder 0", "a, decoder 1", "b, decoder 0", "b, decoder 1"]

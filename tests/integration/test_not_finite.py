@@ -1,4 +1,4 @@
-"""A NaN is reported with the module in which it first appears, and the update is not made."""
+"""A NaN is reported with the module in which it first appears, and the update is skipped."""
 
 import re
 from collections.abc import Callable
@@ -15,7 +15,7 @@ Cli = Callable[..., str]
 
 
 def poison(monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Any], None]) -> None:
-    """Have a model changed when it is built."""
+    """Change every model when it is built."""
     build = TranslationTask.build_model
 
     def build_model(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -26,7 +26,7 @@ def poison(monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Any], None]) -> Non
     monkeypatch.setattr(TranslationTask, "build_model", build_model)
 
 
-# torch's attention computes with the weights of its projections, and does not call them.
+# torch's attention uses the weights of its projections without calling the modules.
 @pytest.mark.parametrize(
     "module, named",
     [
@@ -50,7 +50,7 @@ def test_the_module_of_the_first_nan_is_named(
 def test_a_gradient_that_is_infinite(
     cli: Cli, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The forward pass is finite, and the gradient of one layer is not."""
+    """The forward pass is finite, but the gradient of one layer is not."""
 
     def spoil(model: Any) -> None:
         layer = model.encoder.layers[0].fc2

@@ -1,4 +1,4 @@
-"""fairseq's commands one after the other, with every preset."""
+"""fairseq's commands in sequence, with every preset."""
 
 import re
 from collections.abc import Callable
@@ -15,12 +15,12 @@ from tests.running import SHORT, USER_DIR, Hypothesis, generate, hypotheses, upd
 Cli = Callable[..., str]
 Trained = Callable[[str], Path]
 
-# fairseq >= 0.12.3 by itself loses the sentences left over from batches of this size.
+# Without this, fairseq >= 0.12.3 drops the sentences that do not fill a batch.
 WHOLE = ["--required-batch-size-multiple", "1"]
 
 
 def assert_same(found: dict[int, list[Hypothesis]], expected: dict[int, list[Hypothesis]]) -> None:
-    """The same words for every sentence, and the same scores but for float32 arithmetic."""
+    """Compare the words of every sentence, and the scores up to float32 rounding."""
     assert {n: [h.words for h in hs] for n, hs in found.items()} == {
         n: [h.words for h in hs] for n, hs in expected.items()
     }
@@ -66,7 +66,7 @@ def training_log(folder: Path) -> str:
 def test_generate_translates_every_sentence(
     preset: str, cli: Cli, corpus: Path, trained: Trained
 ) -> None:
-    """With the defaults: all twenty sentences, none left over from a batch of eight."""
+    """With the defaults, all twenty sentences: the last batch of eight is not full."""
     output = generate(corpus / "bin", trained(preset) / "checkpoint_last.pt", "--batch-size", 8)
     assert sorted(hypotheses(output)) == list(range(20))
 
@@ -80,11 +80,11 @@ def test_batches_do_not_change_translations(
     flags = ["--beam", beam, "--nbest", beam, *WHOLE]
     alone = hypotheses(generate(corpus / "bin", checkpoint, *flags, "--batch-size", 1))
     assert sorted(alone) == list(range(20))
-    assert len({hs[0].words for hs in alone.values()}) > 5, "the model must tell sentences apart"
+    assert len({hs[0].words for hs in alone.values()}) > 5, "the model must distinguish sentences"
     for batches in (
         ["--batch-size", 8],
         ["--max-tokens", 40],
-        ["--batch-size", 20, "--left-pad-source"],  # the flag means: not on the left
+        ["--batch-size", 20, "--left-pad-source"],  # the flag turns padding on the left off
     ):
         assert_same(hypotheses(generate(corpus / "bin", checkpoint, *flags, *batches)), alone)
 
@@ -99,7 +99,7 @@ def test_interactive_equals_generate(preset: str, cli: Cli, corpus: Path, traine
         stdin=(corpus / "test.src").read_text(),
     )  # fmt: skip
     found = hypotheses(output)
-    assert list(found) == list(range(20)), "one hypothesis a line, in the order of the lines"
+    assert list(found) == list(range(20)), "one hypothesis per line, in the order of the lines"
     assert re.findall(r"^S-\d+\t(.*)$", output, re.M) == lines(corpus / "test.src")
     assert_same(found, expected)
 

@@ -13,9 +13,9 @@ from tests.running import USER_DIR, generate, hypotheses, saved_weights, update_
 
 Cli = Callable[..., str]
 
-# Checkpointing adds the gradients of a tensor that several layers read in another order,
-# and Adam makes full steps of the last bit of a gradient that is zero. With a learning rate of 0.1
-# six recurrent layers made 2e-5 of the last bit in five updates; with this one it stays the last.
+# Checkpointing changes the order in which the gradients of a tensor that several layers read are
+# added, and Adam turns the last bit of a zero gradient into a full step. With a learning rate of
+# 0.1, six recurrent layers amplified the last bit to 2e-5 in five updates.
 SGD = ["--optimizer", "sgd", "--lr", 0.02, "--lr-scheduler", "fixed"]
 
 CHECKPOINTED: dict[str, list[str]] = {
@@ -25,7 +25,7 @@ CHECKPOINTED: dict[str, list[str]] = {
 
 
 def train(cli: Cli, corpus: Path, folder: Path, *flags: Any) -> tuple[dict[int, float], Any]:
-    """Losses of five updates, and the weights after them."""
+    """The losses of five updates, and the weights after them."""
     log = cli(
         "train", corpus / "bin", "--user-dir", USER_DIR, *SMALL, *TRAIN, "--max-update", 5,
         "--disable-validation", "--no-epoch-checkpoints", "--save-dir", folder, *SGD,
@@ -37,7 +37,7 @@ def train(cli: Cli, corpus: Path, folder: Path, *flags: Any) -> tuple[dict[int, 
 def assert_trains_the_same(
     cli: Cli, corpus: Path, folder: Path, arch: list[str], ways: list[str]
 ) -> None:
-    """With dropout, which must fall on the same units in the second forward pass."""
+    """With dropout, which must drop the same units in the second forward pass."""
     dropout = ["--dropout", 0.1, "--attention-dropout", 0.1]
     losses, expected = train(cli, corpus, folder / "all", *arch, *dropout)
     assert len(losses) == 5
@@ -65,7 +65,7 @@ def test_every_system_trains_the_same(
 
 @pytest.mark.slow_options
 def test_every_layer_is_checkpointed(system: list[str], make_model: Callable[..., Any]) -> None:
-    """Those of the recurrence encoder as well: their activations grow with the steps."""
+    """Including those of the recurrence encoder, whose activations grow with the steps."""
     wrapped: list[torch.nn.Module] = []
     with patch(
         "fairseq_recur.models.layers.checkpoint_wrapper",

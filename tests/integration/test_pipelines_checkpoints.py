@@ -1,4 +1,4 @@
-"""What is done with checkpoints, with every preset: averages, ensembles, Python, fine-tuning."""
+"""Uses of checkpoints, with every preset: averages, ensembles, Python, fine-tuning."""
 
 import math
 import subprocess
@@ -27,12 +27,12 @@ from tests.running import (
 Cli = Callable[..., str]
 Trained = Callable[..., Path]
 
-# Of a learning rate of zero: what is saved after the first update is what it started from.
+# With a learning rate of zero, the checkpoint after the first update has the initial weights.
 STANDING_STILL = "--lr 0 --lr-scheduler fixed --max-update 1 --no-epoch-checkpoints".split()
 
 
 def start(cli: Cli, corpus: Path, arch: str, folder: Path, *flags: Any) -> str:
-    """Train one update that changes nothing; the log."""
+    """Train for one update that changes nothing, and return the log."""
     return cli(
         "train", corpus / "bin", "--user-dir", USER_DIR, "--arch", arch, *SMALL, *TRAIN,
         *STANDING_STILL, "--save-dir", folder, *flags,
@@ -90,7 +90,7 @@ def test_ensemble_of_a_model_with_itself_is_the_model(
 
 @pytest.fixture(scope="session")
 def bpe_codes(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """BPE merges with which every word of the corpus is one unit."""
+    """BPE merges that make every word of the corpus one unit."""
     codes = tmp_path_factory.mktemp("bpe") / "codes"
     subprocess.run(
         [sys.executable, "-m", "subword_nmt.learn_bpe", "-s", "200", "--min-frequency", "1",
@@ -119,7 +119,7 @@ def test_translate_in_python_equals_generate(
 
 
 def fresh_parts(log: str) -> list[str]:
-    """The parts that the log names as initialised fresh."""
+    """The parts that the log names as freshly initialised."""
     mark = "initialised fresh, as the checkpoint does not have it: "
     return [line.split(mark)[1].split()[0] for line in log.splitlines() if mark in line]
 
@@ -129,7 +129,7 @@ Stock = Callable[[list[str]], Path]
 
 @pytest.fixture
 def stock_checkpoint(trained: Trained) -> Stock:
-    """A checkpoint of the model around a system's parts."""
+    """A checkpoint of the host of a system."""
 
     def make(system: list[str]) -> Path:
         return trained(*stock_of(system)[1:]) / "checkpoint_last.pt"
@@ -152,7 +152,7 @@ def test_finetune_starts_from_the_stock_transformer(
         assert any(name.startswith(part + ".") for name in added)
 
 
-# What leaves the standard parts, or puts parts into the slots that have no weights of their own.
+# Flags that keep the standard parts, or select parts without weights.
 WITHOUT_WEIGHTS = {"segmented", "xl", "global", "--srformer-no-neuron", "transformer_disan"}
 WITH_WEIGHTS = {"rnn", "transient", "biarn", "transformer_rnn_multicolumn"}
 
@@ -174,7 +174,7 @@ def test_finetune_starts_every_system(
 
 
 @pytest.mark.slow_presets
-def test_finetuned_model_goes_on_learning(
+def test_finetuned_model_continues_to_learn(
     preset: str,
     cli: Cli,
     corpus: Path,
@@ -182,7 +182,7 @@ def test_finetuned_model_goes_on_learning(
     stock_checkpoint: Stock,
     tmp_path: Path,
 ) -> None:
-    """The first loss is near the baseline's last one, far from that of a new model."""
+    """The first loss is near the baseline's last loss, far from that of a new model."""
     log = cli(
         "train", corpus / "bin", "--user-dir", USER_DIR, "--arch", preset, *SMALL, *TRAIN,
         "--finetune-from-model", stock_checkpoint(["--arch", preset]),
@@ -214,7 +214,7 @@ def test_restore_file_starts_from_another_training(
 
 
 def damage(checkpoint: Path, where: Path, *missing: str) -> Path:
-    """A copy of a checkpoint without the weights whose names end so."""
+    """A copy of a checkpoint without the weights whose names end in *missing*."""
     state = torch.load(checkpoint, weights_only=True)
     names = [n for n in state["model"] if n.endswith(missing)]
     assert len(names) == len(missing), (names, missing)

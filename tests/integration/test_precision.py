@@ -1,4 +1,4 @@
-"""Half precision is finite where float32 is: in training, in decoding, with large activations."""
+"""Half precision is finite wherever float32 is: training, decoding, large activations."""
 
 import functools
 import math
@@ -20,12 +20,12 @@ TRAINING_MODES = ["--bf16", "--memory-efficient-bf16", "--memory-efficient-fp16"
 
 @pytest.fixture(scope="module")
 def losses(cli: Cli, corpus: Path) -> Callable[..., list[float]]:
-    """The losses of five updates with some flags, which are run once."""
+    """The losses of five updates with some flags; each set of flags is trained once."""
     return functools.lru_cache(maxsize=None)(functools.partial(train, cli, corpus))
 
 
 def slow(case: Any) -> Any:
-    """A case that is left to the slow tests."""
+    """A case that only the slow run tests."""
     values = case if isinstance(case, tuple) else (case,)
     return pytest.param(*values, marks=pytest.mark.slow)
 
@@ -43,10 +43,10 @@ def train(cli: Cli, corpus: Path, *flags: Any) -> list[float]:
 
 
 def assert_trains_like_float32(found: list[float], expected: list[float], updates: int) -> None:
-    """Finite throughout, and near to float32 for so many updates.
+    """All losses are finite, and the first *updates* of them are close to float32.
 
-    The memory-efficient modes keep no float32 copy of the weights, and round every update
-    away that is small beside its weight: only their first loss is comparable.
+    The memory-efficient modes keep no float32 copy of the weights and lose updates that are
+    small compared with their weights, so only their first loss is comparable.
     """
     assert all(math.isfinite(loss) for loss in found)
     assert found[:updates] == pytest.approx(expected[:updates], abs=0.05)
@@ -60,7 +60,7 @@ def test_every_preset_trains(preset: str, mode: str, losses: Callable[..., list[
     updates = 1 if "memory" in mode else 5
     found, expected = losses(*arch, mode), losses(*arch)
     assert_trains_like_float32(found, expected, updates)
-    assert expected[-1] < expected[0] - 0.05, "the training moves"
+    assert expected[-1] < expected[0] - 0.05, "the training must change the model"
 
 
 @pytest.mark.slow
@@ -84,13 +84,13 @@ def test_every_preset_decodes(
     scores = [(found[n][0].score, expected[n][0].score) for n in expected]
     assert all(math.isfinite(score) for score, _ in scores)
     mean = sum(abs(one - other) for one, other in scores) / len(scores)
-    assert 0 < mean < 0.1, "half precision is in use, and near to float32"
+    assert 0 < mean < 0.1, "half precision must be in use, and close to float32"
 
 
 def batch(sources: int, length: int, words: int) -> list[Tensor]:
     """Source tokens (B, S) padded on the left, source lengths, and shifted target tokens.
 
-    The longest sentence is one word again and again, whose embeddings add up.
+    The longest sentence repeats one word, whose embeddings add up.
     """
     lengths = torch.linspace(length, max(1, length // 7), sources).long()
     tokens = torch.randint(4, words, (sources, length))
@@ -100,7 +100,7 @@ def batch(sources: int, length: int, words: int) -> list[Tensor]:
 
 
 def all_finite(model: nn.Module, inputs: list[Tensor]) -> bool:
-    """Whether loss and gradients of a training step, and the states in evaluation, are finite."""
+    """Whether a training step's loss and gradients, and the logits in evaluation, are finite."""
     model.train()
     logits = model(*inputs)[0]
     model.get_normalized_probs((logits, None), log_probs=True).float().mean().backward()
@@ -115,7 +115,7 @@ def all_finite(model: nn.Module, inputs: list[Tensor]) -> bool:
 
 
 @pytest.mark.slow_options
-# float16 has the narrower range, bfloat16 that of float32.
+# float16 has a narrower range than float32, bfloat16 the same.
 @pytest.mark.parametrize("dtype", [torch.float16, slow(torch.bfloat16)], ids=["fp16", "bf16"])
 @pytest.mark.parametrize("length, scale", [slow((1000, 1)), slow((1000, 100)), (40, 200)])
 def test_finite_where_float32_is(
@@ -125,18 +125,18 @@ def test_finite_where_float32_is(
     dtype: torch.dtype,
     make_model: Callable[..., nn.Module],
 ) -> None:
-    """Long sources, and embeddings whose values are *scale* times larger than initialised."""
+    """Long sources, and embeddings *scale* times larger than initialised."""
     model = make_model(system[1], *SMALL, *system[2:], "--max-source-positions", "1024")
     inputs = batch(3, length, 64)
     with torch.no_grad():
         model.encoder.embed_tokens.weight.mul_(scale)
-    assert all_finite(model, inputs), "the case must be one that float32 can do"
+    assert all_finite(model, inputs), "float32 must be finite for this case"
     assert all_finite(model.to(dtype), inputs)
 
 
 @pytest.mark.slow_presets
-def test_the_loss_scaler_takes_back_what_overflows(preset: str, cli: Cli, corpus: Path) -> None:
-    """A scale that no gradient fits in is halved until they do; nothing is lost by it."""
+def test_the_loss_scaler_repeats_updates_that_overflow(preset: str, cli: Cli, corpus: Path) -> None:
+    """A scale at which all gradients overflow is halved until they fit; no update is lost."""
     log = cli(
         "train", corpus / "bin", "--user-dir", USER_DIR, "--arch", preset, *SMALL, *TRAIN,
         "--max-update", 3, "--disable-validation", "--no-save", "--memory-efficient-fp16",

@@ -1,4 +1,4 @@
-"""A training that was stopped and resumed is the training that was never stopped."""
+"""A training that was stopped and resumed equals one that was never stopped."""
 
 import signal
 import subprocess
@@ -14,7 +14,7 @@ from tests.running import USER_DIR, saved_weights, update_losses
 
 Cli = Callable[..., str]
 
-# An epoch has four updates: six end in the middle of one.
+# An epoch has four updates, so six updates end in the middle of one.
 UPTO = {n: ["--max-update", str(n)] for n in (6, 12)}
 
 
@@ -64,8 +64,8 @@ def test_resumed_equals_never_stopped(preset: str, cli: Cli, corpus: Path, tmp_p
     assert_identical(saved(in_two), saved(at_once))
 
 
-def test_a_finished_training_is_left_alone(cli: Cli, corpus: Path, tmp_path: Path) -> None:
-    """Started again it ends at once: fairseq made another update, each time."""
+def test_a_finished_training_is_unchanged(cli: Cli, corpus: Path, tmp_path: Path) -> None:
+    """It ends at once when it is started again; stock fairseq makes one more update each time."""
     flags = train_flags(corpus, "transformer_biarn_tiny", tmp_path, *UPTO[6])
     cli("train", *flags)
     before = (tmp_path / "checkpoint_last.pt").read_bytes()
@@ -90,7 +90,7 @@ cli_main()
 
 
 def test_killed_and_resumed_equals_never_stopped(cli: Cli, corpus: Path, tmp_path: Path) -> None:
-    """Killed by the system after nine updates, with a checkpoint of the sixth."""
+    """Killed after nine updates, with a checkpoint of the sixth."""
     at_once, killed = tmp_path / "once", tmp_path / "killed"
     preset = "transformer_biarn_tiny"
     cli("train", *train_flags(corpus, preset, at_once, *UPTO[12]))

@@ -1,4 +1,4 @@
-"""Shapes at the edge: padding alone, one token, more tokens than positions, one word in a tail."""
+"""Extreme shapes: only padding, one token, more tokens than positions, a tail of one word."""
 
 from collections.abc import Callable
 
@@ -16,24 +16,24 @@ from tests.conftest import SMALL
 
 Build = Callable[..., nn.Module]
 
-ALONE = torch.tensor([[False, False, True], [True, True, True]])
-"""A sentence of two tokens, and one that is padding alone."""
+PADDING_ONLY = torch.tensor([[False, False, True], [True, True, True]])
+"""The padding mask of a sentence of two tokens, and of one that is only padding."""
 
 POOLS = {
-    "masked_mean": lambda x: padding.masked_mean(x, ALONE),
+    "masked_mean": lambda x: padding.masked_mean(x, PADDING_ONLY),
     "additive_attention": lambda x: recurrence_encoder.additive_attention(
-        x[:, :1], x, x.new_ones(4), x, ALONE
+        x[:, :1], x, x.new_ones(4), x, PADDING_ONLY
     ),
     "dot_product_attention": lambda x: attention.dot_product_attention(
-        x[:, None, :1], x[:, None], x[:, None], padding.visible_keys(ALONE)
+        x[:, None, :1], x[:, None], x[:, None], padding.visible_keys(PADDING_ONLY)
     ),
 }
 
 
 @pytest.mark.parametrize("name", POOLS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-def test_padding_alone(name: str, dtype: torch.dtype) -> None:
-    """Finite numbers for it, finite gradients for all, and its neighbour does not notice."""
+def test_a_sentence_of_only_padding(name: str, dtype: torch.dtype) -> None:
+    """Outputs and gradients are finite, and the other sentence of the batch is unchanged."""
     x = torch.randn(2, 3, 4).to(dtype).requires_grad_()
     both = POOLS[name](x)
     both.float().sum().backward()
@@ -58,7 +58,7 @@ def translator(make_model: Build, system: list[str], *flags: str) -> nn.Module:
 
 @pytest.mark.slow_options
 def test_sentences_of_one_token(make_model: Build, system: list[str]) -> None:
-    """Nothing but the end of the sentence, alone and beside a longer one."""
+    """Only the end-of-sentence token, in a batch of its own and with a longer sentence."""
     torch.manual_seed(1)
     model = translator(make_model, system).double()
     out, _ = model(*batch([[2]], [[2]]))
@@ -74,7 +74,7 @@ def test_sentences_of_one_token(make_model: Build, system: list[str]) -> None:
 def test_decoding_ends_where_positions_end(
     make_model: Build, preset: str, dictionary: Dictionary
 ) -> None:
-    """A beam may ask for more words than the model has positions."""
+    """Beam search may request more words than the model has positions."""
     model = translator(make_model, ["--arch", preset], "--max-target-positions", "9").eval()
     source, lengths, _ = batch([[5, 6, 7, 2]], [[2]])
     generator = SequenceGenerator([model], dictionary, beam_size=2, max_len_b=200, min_len=8)
@@ -85,7 +85,7 @@ def test_decoding_ends_where_positions_end(
 
 
 def test_a_tail_of_one_word(make_model: Build, preset: str, dictionary: Dictionary) -> None:
-    """The adaptive softmax may have one word in its last band; or the preset refuses it."""
+    """The last band of the adaptive softmax may hold one word, unless the preset refuses it."""
     flags = ["--adaptive-softmax-cutoff", f"20,{len(dictionary) - 1}"]
     config = ARCH_MODEL_REGISTRY[preset].config_class()
     if config.share_all_embeddings or config.share_decoder_input_output_embed:

@@ -1,4 +1,4 @@
-"""Checkpoints of earlier versions load, and compute what they computed then."""
+"""Checkpoints of earlier versions load and compute the same logits as before."""
 
 from pathlib import Path
 
@@ -16,14 +16,14 @@ def test_a_frozen_checkpoint_computes_what_it_did(name: str) -> None:
     expected = torch.load(files(name)["expected"], weights_only=True)
     found = compute(name)
     assert found.keys() == expected.keys()
-    # Other processors sum in another order.
+    # Processors differ in the order of summation.
     for key, value in expected.items():
         torch.testing.assert_close(found[key], value, rtol=1e-4, atol=1e-5)
     assert expected["logits"].std() > 0.01
 
 
 def test_other_defaults_of_options_without_effect(tmp_path: Path) -> None:
-    """A checkpoint has the defaults of its time, also of parts that its model has not."""
+    """A checkpoint stores the defaults of its version, also for parts that its model lacks."""
     state = torch.load(files("transformer_biarn")["checkpoint"], weights_only=True)
     state["cfg"]["model"]["srformer_threshold_init"] = 0.7
     torch.save(state, tmp_path / "old.pt")

@@ -1,6 +1,6 @@
-"""Every flag and argument of every command of ours, with hostile values.
+"""Every flag and argument of every ``fairseq-recur`` command, with hostile values.
 
-The flags are found in the commands' parsers: a new flag, or a new command, cannot escape.
+The flags are read from the parsers, so that new flags and commands are tested too.
 """
 
 import argparse
@@ -28,7 +28,7 @@ Leaf = tuple[str, ...]
 def leaves(
     parser: argparse.ArgumentParser, words: Leaf = ()
 ) -> Iterator[tuple[Leaf, argparse.ArgumentParser]]:
-    """The commands below a parser that have none below them."""
+    """The commands of a parser that have no subcommands."""
     below = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
     if not below:
         yield words, parser
@@ -42,7 +42,7 @@ COMMANDS: dict[Leaf, argparse.ArgumentParser] = dict(leaves(build_parser()))
 
 
 def table(folder: Path, corpus: Path) -> dict[str, Any]:
-    """What an experiment needs to be possible."""
+    """The settings of a valid experiment."""
     sizes = dict(zip((name[2:] for name in SMALL[::2]), map(int, SMALL[1::2])))
     train = {"arch": "transformer", "cpu": True, "optimizer": "adam", "lr": 0.1, "max-epoch": 2}
     return {
@@ -55,7 +55,7 @@ def table(folder: Path, corpus: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory, corpus: Path) -> Path:
-    """A folder with all that the commands read."""
+    """A folder with the files that the commands read."""
     folder = tmp_path_factory.mktemp("inputs")
     (folder / "text").write_text("".join(f"a b c w{i} d e f g\n" for i in range(30)))
     write(folder / "log", JSON)
@@ -73,7 +73,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory, corpus: Path) -> Path:
 
 
 def usual(folder: Path) -> dict[Leaf, dict[str, list[str]]]:
-    """A right line of each command: {flag: values}, and what has no flag under its name."""
+    """A valid command line of each command: {flag or name of an argument: values}."""
     model = str(files("rsa_transformer")["checkpoint"])
     text, log = str(folder / "words"), str(folder / "log")
     biarn = str(files("transformer_biarn")["checkpoint"])
@@ -113,7 +113,7 @@ def usual(folder: Path) -> dict[Leaf, dict[str, list[str]]]:
 
 
 def line(command: Leaf, folder: Path, name: str, words: list[str]) -> list[str]:
-    """The usual line of a command with other words for one of its flags or arguments."""
+    """The valid command line with other words for one of its flags or arguments."""
     chosen = {k: v for k, v in usual(folder)[command].items() if k != name}
     flags = [word for k, v in chosen.items() if k.startswith("-") for word in (k, *v)]
     rest = [word for k, v in chosen.items() if not k.startswith("-") for word in v]
@@ -122,11 +122,11 @@ def line(command: Leaf, folder: Path, name: str, words: list[str]) -> list[str]:
 
 FETCHED = {"spm", "flores101", "flores200", "spBLEU-1K", "comet", "gpt2", "bert", "hf_byte_bpe"}
 FETCHED |= {"nltk"}
-"""Choices for which something is fetched from the network."""
+"""Choices that download something."""
 
 
 def hostile(action: argparse.Action) -> Iterator[tuple[str, list[str]]]:
-    """A flag or an argument by its name, and hostile words for it."""
+    """The name of a flag or an argument, with hostile words for it."""
     if not action.option_strings:
         for value in HOSTILE:
             yield action.dest, ["--", value]
@@ -137,13 +137,17 @@ def hostile(action: argparse.Action) -> Iterator[tuple[str, list[str]]]:
 
 
 def actions(command: Leaf) -> list[argparse.Action]:
-    """What a command takes, but for its help."""
+    """The flags and arguments of a command, except --help."""
     return [a for a in COMMANDS[command]._actions if a.dest != "help"]
 
 
 def run(command: Leaf, folder: Path, name: str, words: list[str], where: Path,
         capfd: pytest.CaptureFixture[str]) -> str:  # fmt: skip
-    """Run a line in an empty folder; "done", or one error on stderr and nothing in the folder."""
+    """Run a command line in an empty folder.
+
+    Returns:
+        "done", or the one error that it printed; after an error the folder must be empty
+    """
     where.mkdir()
     before = os.getcwd()
     os.chdir(where)
@@ -162,7 +166,7 @@ def run(command: Leaf, folder: Path, name: str, words: list[str], where: Path,
     assert "error: " in told and "Traceback" not in told, (argv, told)
     value = "".join(words[-1:]).split("=")[-1]
     if any(value in (action.choices or ()) for action in actions(command)):
-        return told  # a right value, which this folder or machine cannot serve
+        return told  # a valid value that this folder or machine cannot serve
     flags = {word.split("=")[0] for word in argv if word.startswith("--") and len(word) > 2}
     named = [w for w in (name, value, repr(value)[1:-1], *flags) if w in told]
     assert named, (argv, told)
@@ -178,14 +182,14 @@ def test_every_command_is_fuzzed(inputs: Path) -> None:
 
 
 SLOW = [("plan",), ("probe", "run"), ("plot", "attention"), ("experiment", "run")]
-"""Commands whose usual line takes a second or more."""
+"""Commands that take a second or more."""
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_the_usual_line_is_right(
     command: Leaf, inputs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """So an error of another line comes of what is hostile in it."""
+    """So that the error of another command line is caused by its hostile value."""
     if command == ("convert",):
         pytest.importorskip("safetensors")
     if command[0] == "plot":
@@ -206,7 +210,7 @@ def test_commands_with_hostile_values(
         run(command, inputs, name, words, tmp_path / str(number), capfd)
 
 
-@pytest.mark.slow  # minutes each; of commands that take seconds every eighth value
+@pytest.mark.slow  # minutes per command; only every eighth value of slow commands
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_commands_with_all_hostile_values(
     command: Leaf, inputs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]

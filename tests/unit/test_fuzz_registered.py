@@ -1,6 +1,6 @@
-"""Every flag of our tasks, criterions, optimizers and scorers, with hostile values.
+"""Every flag of the plug-in's tasks, criterions, optimizers and scorers, with hostile values.
 
-They are found in fairseq's registries: what is registered anew cannot escape.
+They are read from fairseq's registries, so that new ones are tested without a change here.
 """
 
 import random
@@ -13,23 +13,21 @@ from typing import Any
 import pytest
 import torch
 from fairseq import options
-from fairseq.dataclass import FairseqDataclass
 from fairseq.dataclass import utils as dataclass_utils
-from fairseq.dataclass.configs import FairseqConfig
 from fairseq.registry import REGISTRIES
 from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY
-from omegaconf import OmegaConf
 
 from fairseq_recur.errors import ConfigError
+from tests.configuring import composing_directly
 from tests.freeze import FOLDER
-from tests.fuzzing import config_of, lines_of, within
+from tests.fuzzing import lines_of, within
 
 Key = tuple[str, str]
 """A group and a name in it: ("optimizer", "adamw_fused")."""
 
 
 def ours(registry: dict[str, type]) -> list[str]:
-    """The names in a registry that are of this package."""
+    """The names in a registry that this package registers."""
     return [n for n, c in registry.items() if c.__module__.split(".")[0] == "fairseq_recur"]
 
 
@@ -48,12 +46,12 @@ NAMES = [f"{group} {name}" for group, name in REGISTERED]
 
 
 def dataclass_of(key: Key) -> Any:
-    """The options of what is registered."""
+    """The dataclass of a registered name; None if it has no options."""
     return GROUPS[key[0]][1].get(key[1])
 
 
 def parse(key: Key, words: Sequence[str]) -> tuple[Any, Namespace]:
-    """The parser of a training (of generation for scorers) with one of ours, and the arguments."""
+    """The parser of training (for scorers: of generation), and the parsed command line."""
     scorer = key[0] == "scoring"
     make = options.get_generation_parser if scorer else options.get_training_parser
     parser = make()
@@ -65,7 +63,7 @@ def parse(key: Key, words: Sequence[str]) -> tuple[Any, Namespace]:
 
 
 def flags_of(key: Key) -> list[Action]:
-    """The flags of one of ours, as the parser has them."""
+    """The flags of a registered name, as the parser has them."""
     if dataclass_of(key) is None:
         return []
     names = {f.name for f in fields(dataclass_of(key))} - {"_name", "data"}
@@ -73,7 +71,7 @@ def flags_of(key: Key) -> list[Action]:
 
 
 def use(key: Key, cfg: Any) -> None:
-    """Make one of ours and let it do what it is for."""
+    """Create a registered object and use it."""
     group, name = key
     made = GROUPS[group][0][name]
     if group == "task":
@@ -90,22 +88,11 @@ def use(key: Key, cfg: Any) -> None:
         scorer.add_string("a b c", "a b d")
         assert 0 <= scorer.score() <= 100 and scorer.result_string()
     else:
-        raise AssertionError(f"how is a {group} used?")
-
-
-def sections(args: Namespace) -> dict[str, Any]:
-    """The other groups, which a task looks at as well, and the learning rates of the line."""
-    found: dict[str, Any] = {"bpe": None, "tokenizer": None}
-    for section in fields(FairseqConfig):
-        if isinstance(section.type, type) and issubclass(section.type, FairseqDataclass):
-            found[section.name] = OmegaConf.structured(section.type)
-    if hasattr(args, "lr"):
-        found["optimization"].lr = args.lr
-    return found
+        raise AssertionError(f"`use` does not know the group {group}: add what to do with it")
 
 
 def attempt(key: Key, words: Sequence[str]) -> str:
-    """Parse, configure, make, use: "used", "parser" or what was refused."""
+    """Parse, configure, create and use; "used", "parser", or the message of the refusal."""
     try:
         _, args = parse(key, words)
     except SystemExit as left:
@@ -115,8 +102,9 @@ def attempt(key: Key, words: Sequence[str]) -> str:
         return str(error)
     try:
         try:
-            cfg = config_of(key[0], dataclass_of(key), args, sections(args))
-        except Exception:  # so fairseq's own function must refuse it in words
+            with composing_directly(fallback=False):
+                cfg = dataclass_utils.convert_namespace_to_omegaconf(args)[key[0]]
+        except Exception:  # fairseq's own function must refuse it with a clear message
             cfg = dataclass_utils.convert_namespace_to_omegaconf(args)[key[0]]
         use(key, cfg)
     except ConfigError as error:
@@ -125,7 +113,7 @@ def attempt(key: Key, words: Sequence[str]) -> str:
 
 
 def must_be_told(key: Key, words: Sequence[str]) -> None:
-    """An error must name a flag of the line, and come soon."""
+    """An error must name a flag of the command line, and come soon."""
     with within():
         came = attempt(key, words)
     if came not in ("used", "parser"):

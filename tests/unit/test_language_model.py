@@ -1,4 +1,4 @@
-"""What must hold for every decoder-only model and every self-attention part in it."""
+"""Properties of every decoder-only model with every self-attention part."""
 
 from collections.abc import Callable
 
@@ -25,7 +25,7 @@ MODELS = {
 
 @pytest.fixture(params=MODELS.values(), ids=MODELS.keys())
 def model(request: pytest.FixtureRequest, make_model: Build) -> nn.Module:
-    """A small float64 model in evaluation mode, what starts at zero made random."""
+    """A small float64 model in evaluation mode, in which no parameter is zero."""
     name, *flags = request.param
     built = make_model(name, *SMALL_LM, *flags).double().eval()
     for parameter in built.parameters():
@@ -38,7 +38,7 @@ def test_there_is_a_language_model() -> None:
     assert "rsa_transformer_lm" in LANGUAGE_MODELS
 
 
-def test_text_alone_equals_text_in_a_padded_batch(model: nn.Module) -> None:
+def test_a_text_by_itself_equals_the_text_in_a_padded_batch(model: nn.Module) -> None:
     lengths = [9, 1, 5, 2]
     batch = sentences(lengths, "right")
     logits, _ = model(batch)
@@ -58,7 +58,7 @@ def test_no_position_sees_the_future(model: nn.Module) -> None:
 
 
 def test_incremental_decoding_equals_teacher_forcing(model: nn.Module) -> None:
-    """Step by step, with rows re-ordered, doubled and dropped."""
+    """Step by step, with rows reordered, duplicated and dropped."""
     prefix = torch.randint(4, 60, (6, 1))
     state: dict[str, dict[str, Tensor]] = {}
     orders = [[2, 0, 0, 1, 5, 4], [5, 4, 3, 2, 1, 0], [0, 1, 1], [2, 0, 1], [1], [0], [0]]
@@ -95,7 +95,7 @@ def test_half_precision_stays_finite_and_near(model: nn.Module, dtype: torch.dty
 @pytest.mark.parametrize("form", ["dense", "chunked"])
 @pytest.mark.parametrize("name", LANGUAGE_MODELS)
 def test_closed_gate_is_the_stock_model(make_model: Build, name: str, form: str) -> None:
-    """Bit for bit, in training and in decoding; its checkpoint starts the model."""
+    """Bit for bit, for whole sentences and step by step; the stock checkpoint loads."""
     stock = make_model("transformer_lm", *SMALL_LM).eval()
     model = make_model(name, *SMALL_LM, "--rsa-form", form).eval()
     model.load_state_dict(stock.state_dict(), strict=True)
@@ -123,7 +123,7 @@ def test_dot_is_the_stock_model(make_model: Build, name: str) -> None:
 
 
 def test_parameters_added(make_model: Build) -> None:
-    """A layer with eight regular heads adds nine."""
+    """A layer with eight regular heads adds nine parameters."""
     with torch.device("meta"):
         sizes = [
             sum(p.numel() for p in make_model(name).parameters())
@@ -133,7 +133,7 @@ def test_parameters_added(make_model: Build) -> None:
 
 
 def test_layer_drop_leaves_no_stock_layer(make_model: Build) -> None:
-    """Layers that are dropped at random in training have their parts as well."""
+    """Layers that training drops at random have their parts too."""
     model = make_model("rsa_transformer_lm", *SMALL_LM, "--decoder-layerdrop", "0.9")
     assert len([m for m in model.modules() if isinstance(m, Mixture)]) == 2
 

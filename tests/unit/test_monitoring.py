@@ -2,18 +2,14 @@
 
 import copy
 import math
-import re
-from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import torch
-from fairseq.data import Dictionary
 from fairseq.logging import meters, metrics
-from fairseq.models import ARCH_MODEL_REGISTRY, build_model
-from omegaconf import OmegaConf
+from fairseq.models import ARCH_MODEL_REGISTRY
 from torch import Tensor, nn
 
 from fairseq_recur.models import monitoring
@@ -28,37 +24,12 @@ from tests.unit.test_language_model import SMALL_LM
 from tests.unit.test_model_properties import PAD, sentences, targets, true_lengths
 
 Build = Callable[..., nn.Module]
-POSITIONS = "--max-source-positions 64 --max-target-positions 64".split()
 NO_DROPOUT = "--dropout 0 --attention-dropout 0 --activation-dropout 0".split()
 EVERY = ["--monitor-interval", "1"]
 LAYERS = [f"{side}_{index}" for side in ("encoder", "decoder") for index in (0, 1)]
 
 # Parts that have nothing recurrent. A part that is not among them has a number of its own to show.
 STEADY = {"none", "dot", "relative", "directional", "segmented", "xl", "global"}
-
-
-@pytest.fixture(scope="session")
-def build(dictionary: Dictionary) -> Build:
-    """As `make_model`, for encoder-decoders, without fairseq's parser, which takes a second."""
-    task = Namespace(source_dictionary=dictionary, target_dictionary=dictionary)
-
-    def make(arch: str, *flags: str) -> nn.Module:
-        config = ARCH_MODEL_REGISTRY[arch].config_class()
-        config._name = arch
-        for flag, value in re.findall(r"--(\S+)((?: (?!--)\S+)?)", " ".join([*POSITIONS, *flags])):
-            name, value = flag.replace("-", "_"), value.strip()
-            assert hasattr(config, name), flag
-            default = getattr(config, name)
-            kind = type(default) if isinstance(default, (int, float)) else str
-            kind = float if kind is int and "." in value else kind
-            setattr(config, name, kind(value) if value else True)
-            if name.startswith("encoder_embed_dim"):
-                config.decoder_embed_dim = config.decoder_output_dim = int(value)
-            if name.startswith("encoder_ffn"):
-                config.decoder_ffn_embed_dim = int(value)
-        return build_model(OmegaConf.structured(config), task)
-
-    return make
 
 
 def batch(lengths: tuple[int, ...] = (9, 1, 5, 2), side: str = "left") -> tuple[Tensor, ...]:
@@ -117,12 +88,14 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize("arch", STRUCTURES)
-def test_every_preset_with_a_recurrent_part_has_numbers_of_its_own(build: Build, arch: str) -> None:
+def test_every_preset_with_a_recurrent_part_has_numbers_of_its_own(
+    make_model: Build, arch: str
+) -> None:
     config = ARCH_MODEL_REGISTRY[arch].config_class()
     slots = "encoder_self_attention decoder_self_attention cross_attention recurrence".split()
     recurrent = {getattr(config, slot) for slot in slots} - STEADY
     flags = [*SMALL, *(SEGMENTS if "srformer" in recurrent else [])]
-    line = update(build(arch, *flags), batch())
+    line = update(make_model(arch, *flags), batch())
     assert all(math.isfinite(line[name]) for name in shown(line))
     assert bool(shown(line)) == bool(recurrent)
     kinds = {name.rsplit("_", 2)[0] for name in shown(line)}
@@ -141,13 +114,13 @@ def test_no_architecture_is_left_out() -> None:
     assert LANGUAGE_MODELS and len(STRUCTURES) > 5
 
 
-def test_every_layer_shows_its_part(build: Build) -> None:
+def test_every_layer_shows_its_part(make_model: Build) -> None:
     flags = [
         *SEGMENTS, *"--recurrence birnn --recurrence-layers 2".split(),
         *"--recurrence-fusion gated_sum --recurrence-fused-layers all --srformer-learned-mix".split(),
         *"--encoder-self-attention rsa --decoder-self-attention toeplitz".split(),
     ]  # fmt: skip
-    model = build("srformer", *SMALL, *flags)
+    model = make_model("srformer", *SMALL, *flags)
     of_decoder = "spike membrane membrane_sd fusion_gate sigma gate rem"
     expected = {
         *(f"{name}_encoder_{i}" for name in ("gate", "rem") for i in (0, 1)),
@@ -184,8 +157,8 @@ MATRICES = {
 
 
 @pytest.mark.parametrize("flags", MATRICES.values(), ids=MATRICES)
-def test_rem_is_the_largest_row_sum(build: Build, flags: list[str]) -> None:
-    model = build("rsa_transformer", *SMALL, "--rsa-gate-init", "0.5", *flags).double()
+def test_rem_is_the_largest_row_sum(make_model: Build, flags: list[str]) -> None:
+    model = make_model("rsa_transformer", *SMALL, "--rsa-gate-init", "0.5", *flags).double()
     found = of_parameters(model)
     for layer, module in zip(LAYERS, (m for m in model.modules() if isinstance(m, Mixture))):
         decay, angle = module.heads_parameters()
@@ -207,8 +180,8 @@ def test_rem_is_the_largest_row_sum(build: Build, flags: list[str]) -> None:
 
 
 @pytest.mark.parametrize("part", ["toeplitz", "full_matrix"])
-def test_rem_of_learned_matrices(build: Build, part: str) -> None:
-    model = build(
+def test_rem_of_learned_matrices(make_model: Build, part: str) -> None:
+    model = make_model(
         "rsa_transformer", *SMALL, "--encoder-self-attention", part,
         "--decoder-self-attention", part, "--learned-matrix-length", "5",
     ).double()  # fmt: skip
@@ -222,8 +195,8 @@ def test_rem_of_learned_matrices(build: Build, part: str) -> None:
         assert found[f"rem_{layer}"].value == pytest.approx(largest, rel=1e-6)
 
 
-def test_exploding_matrix_is_told_once(build: Build, caplog: pytest.LogCaptureFixture) -> None:
-    model = build("rsa_transformer", *SMALL).train()
+def test_exploding_matrix_is_told_once(make_model: Build, caplog: pytest.LogCaptureFixture) -> None:
+    model = make_model("rsa_transformer", *SMALL).train()
     model.set_num_updates(0)
     assert caplog.messages == []
     mixtures = [m for m in model.modules() if isinstance(m, Mixture)]
@@ -239,22 +212,22 @@ def rms_singular(blocks: list[Tensor]) -> float:
     return math.sqrt(sum(float(v) ** 2 for v in values) / len(values))
 
 
-def test_recurrent_norm_is_of_the_singular_values(build: Build) -> None:
+def test_recurrent_norm_is_of_the_singular_values(make_model: Build) -> None:
     width = 16
-    biarn = noisy(build("transformer_biarn", *SMALL))
+    biarn = noisy(make_model("transformer_biarn", *SMALL))
     weight = biarn.encoder.recurrence_encoder.layers[0].recurrence.w_h
     blocks = [gate for direction in weight for gate in direction.split(width)]
     found = of_parameters(biarn)["recurrent_norm_recurrence_0"].value
     assert found == pytest.approx(rms_singular(blocks), rel=1e-9)
 
-    birnn = noisy(build("transformer_biarn", *SMALL, "--recurrence", "birnn"))
+    birnn = noisy(make_model("transformer_biarn", *SMALL, "--recurrence", "birnn"))
     gru = birnn.encoder.recurrence_encoder.layers[0].recurrence.gru
     blocks = [*gru.weight_hh_l0.split(width), *gru.weight_hh_l0_reverse.split(width)]
     found = of_parameters(birnn)["recurrent_norm_recurrence_0"].value
     assert found == pytest.approx(rms_singular(blocks), rel=1e-9)
 
     xl = noisy(
-        build("srformer", *SMALL, "--cross-attention", "xl", "--xl-memory", "rnn", *SEGMENTS)
+        make_model("srformer", *SMALL, "--cross-attention", "xl", "--xl-memory", "rnn", *SEGMENTS)
     )
     for index, layer in enumerate(xl.decoder.layers):
         rnns = layer.encoder_attn.rnns
@@ -263,8 +236,8 @@ def test_recurrent_norm_is_of_the_singular_values(build: Build) -> None:
         assert found == pytest.approx(rms_singular(blocks), rel=1e-9)
 
 
-def test_sigma(build: Build) -> None:
-    model = build("srformer", *SMALL, "--srformer-learned-mix")
+def test_sigma(make_model: Build) -> None:
+    model = make_model("srformer", *SMALL, "--srformer-learned-mix")
     nn.init.constant_(model.decoder.layers[1].encoder_attn.learned_mix.logit, -2.0)
     found = of_parameters(model)
     assert found["sigma_decoder_0"].value == 0.5
@@ -312,9 +285,9 @@ NEURONS = {
 @pytest.mark.parametrize("flags", NEURONS.values(), ids=NEURONS)
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_spikes_and_membranes_are_those_of_algorithm_1(
-    build: Build, flags: list[str], side: str
+    make_model: Build, flags: list[str], side: str
 ) -> None:
-    model = build(
+    model = make_model(
         "srformer", *SMALL, *NO_DROPOUT, "--srformer-threshold-init", "0.3", *flags
     ).double()
     inputs = batch(side=side)
@@ -343,8 +316,8 @@ def test_spikes_and_membranes_are_those_of_algorithm_1(
     assert line["membrane_sd_decoder_1"] == pytest.approx(sd, abs=6e-5)
 
 
-def test_neurons_of_few_sentences_of_all_lengths(build: Build) -> None:
-    model = build("srformer", *SMALL, *NO_DROPOUT, *SEGMENTS)
+def test_neurons_of_few_sentences_of_all_lengths(make_model: Build) -> None:
+    model = make_model("srformer", *SMALL, *NO_DROPOUT, *SEGMENTS)
     lengths = tuple(range(20, 0, -1))
     source, sizes, target = batch(lengths)
     some = [source[::5], sizes[::5], target[::5]]
@@ -354,9 +327,9 @@ def test_neurons_of_few_sentences_of_all_lengths(build: Build) -> None:
 
 
 @pytest.mark.parametrize("gate", ["vector", "scalar"])
-def test_fusion_gate_is_lambda_at_real_positions(build: Build, gate: str) -> None:
+def test_fusion_gate_is_lambda_at_real_positions(make_model: Build, gate: str) -> None:
     model = noisy(
-        build(
+        make_model(
             "transformer_biarn", *SMALL, *NO_DROPOUT, "--recurrence-fusion", "gated_sum",
             "--recurrence-fused-layers", "all", "--recurrence-gate", gate,
         )
@@ -389,8 +362,8 @@ def test_fusion_gate_is_lambda_at_real_positions(build: Build, gate: str) -> Non
 @pytest.mark.parametrize(
     "flags", [[], ["--recurrence", "birnn"], "--recurrence-steps -1 --recurrence-layers 2".split()]
 )
-def test_saturation_counts_real_states(build: Build, flags: list[str]) -> None:
-    model = noisy(build("transformer_biarn", *SMALL, *NO_DROPOUT, *flags))
+def test_saturation_counts_real_states(make_model: Build, flags: list[str]) -> None:
+    model = noisy(make_model("transformer_biarn", *SMALL, *NO_DROPOUT, *flags))
     seen: list[Tensor] = []
     layers = model.encoder.recurrence_encoder.layers
     for layer in layers:
@@ -420,8 +393,8 @@ ALL = [
 ]  # fmt: skip
 
 
-def test_several_batches_of_an_update_count_by_their_size(build: Build) -> None:
-    model = noisy(build("srformer", *SMALL, *NO_DROPOUT, *ALL))
+def test_several_batches_of_an_update_count_by_their_size(make_model: Build) -> None:
+    model = noisy(make_model("srformer", *SMALL, *NO_DROPOUT, *ALL))
     first, second = batch((9, 4)), batch((3,))
     apart = update(model, first), update(model, second)
     with log() as line:
@@ -435,8 +408,8 @@ def test_several_batches_of_an_update_count_by_their_size(build: Build) -> None:
     assert line[name] == pytest.approx(expected, abs=1e-4)
 
 
-def test_a_line_has_the_mean_of_its_looks_or_the_last(build: Build) -> None:
-    model = build("rsa_transformer", *SMALL, "--monitor-interval", "3").train()
+def test_a_line_has_the_mean_of_its_looks_or_the_last(make_model: Build) -> None:
+    model = make_model("rsa_transformer", *SMALL, "--monitor-interval", "3").train()
     gate = next(m for m in model.modules() if isinstance(m, Mixture)).mu
 
     def line_of(*updates: int) -> float:
@@ -456,8 +429,8 @@ def test_a_line_has_the_mean_of_its_looks_or_the_last(build: Build) -> None:
     assert line_of(6, 7, 8, 9) == pytest.approx((sigma(6) + sigma(9)) / 2, abs=1e-4)
 
 
-def test_nothing_is_observed_but_a_look(build: Build) -> None:
-    model = build("srformer", *SMALL, *ALL, "--monitor-interval", "2")
+def test_nothing_is_observed_but_a_look(make_model: Build) -> None:
+    model = make_model("srformer", *SMALL, *ALL, "--monitor-interval", "2")
     calls: list[str] = []
     for module in model.modules():
         if isinstance(module, Observed):
@@ -481,11 +454,11 @@ def test_nothing_is_observed_but_a_look(build: Build) -> None:
     assert observed_at(4) == 6
 
 
-def test_recomputation_is_not_counted(build: Build) -> None:
+def test_recomputation_is_not_counted(make_model: Build) -> None:
     """Activation checkpointing computes a layer twice, the second time in the backward pass."""
     flags = [*SMALL, *ALL, *NO_DROPOUT]
-    model = build("srformer", *flags)
-    again = build("srformer", *flags, "--checkpoint-activations")
+    model = make_model("srformer", *flags)
+    again = make_model("srformer", *flags, "--checkpoint-activations")
     again.load_state_dict(model.state_dict())
     inputs = batch()
     lines = []
@@ -507,8 +480,10 @@ def test_recomputation_is_not_counted(build: Build) -> None:
     assert lines[0] == lines[1]
 
 
-def test_a_dropped_layer_has_no_value(build: Build) -> None:
-    model = build("srformer", *SMALL, *NO_DROPOUT, *SEGMENTS, "--decoder-layerdrop", "0.5", *EVERY)
+def test_a_dropped_layer_has_no_value(make_model: Build) -> None:
+    model = make_model(
+        "srformer", *SMALL, *NO_DROPOUT, *SEGMENTS, "--decoder-layerdrop", "0.5", *EVERY
+    )
     assert type(model.decoder.layers).__name__ == "LayerDropModuleList"
     inputs, seen, ran = batch(), set(), []
     for index in (0, 1):
@@ -526,9 +501,9 @@ def test_a_dropped_layer_has_no_value(build: Build) -> None:
     assert {(0,), (1,), (0, 1)} <= seen
 
 
-def test_the_mean_is_over_all_workers(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_mean_is_over_all_workers(make_model: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     """What another worker has seen is added; tests/distributed has real ones."""
-    model = noisy(build("srformer", *SMALL, *NO_DROPOUT, *ALL))
+    model = noisy(make_model("srformer", *SMALL, *NO_DROPOUT, *ALL))
     inputs, others = batch((9, 4)), batch((3, 2, 2))
     apart = [update(model, each) for each in (inputs, others)]
     sent: list[Tensor] = []
@@ -552,8 +527,8 @@ def test_the_mean_is_over_all_workers(build: Build, monkeypatch: pytest.MonkeyPa
         assert apart[0][name] != pytest.approx(apart[1][name], abs=1e-3)
 
 
-def test_a_failed_forward_pass_ends_the_look(build: Build) -> None:
-    model = build("srformer", *SMALL, *ALL).train()
+def test_a_failed_forward_pass_ends_the_look(make_model: Build) -> None:
+    model = make_model("srformer", *SMALL, *ALL).train()
     model.set_num_updates(0)
     with pytest.raises(TypeError):
         model(*batch(), unknown=1)
@@ -563,18 +538,18 @@ def test_a_failed_forward_pass_ends_the_look(build: Build) -> None:
 # ---- nothing changes
 
 
-def test_off(build: Build) -> None:
-    model = build("srformer", *SMALL, *ALL, "--monitor-interval", "0")
+def test_off(make_model: Build) -> None:
+    model = make_model("srformer", *SMALL, *ALL, "--monitor-interval", "0")
     with log() as line:
         model.train().set_num_updates(0)
         model(*batch())
     assert line == {"step_time": None} and model.monitor is None
 
 
-def test_the_same_to_the_last_bit(build: Build) -> None:
+def test_the_same_to_the_last_bit(make_model: Build) -> None:
     """Outputs, gradients and the state of the random numbers; looked at, not looked at, off."""
-    plain = build("srformer", *SMALL, *ALL, "--monitor-interval", "0").train()
-    watched = build("srformer", *SMALL, *ALL, *EVERY).train()
+    plain = make_model("srformer", *SMALL, *ALL, "--monitor-interval", "0").train()
+    watched = make_model("srformer", *SMALL, *ALL, *EVERY).train()
     assert plain.state_dict().keys() == watched.state_dict().keys()
     watched.load_state_dict(plain.state_dict())
     copied = copy.deepcopy(watched)

@@ -1,0 +1,103 @@
+"""fairseq's configuration of a command line, without the second or two that hydra takes.
+
+fairseq has hydra compose it from some 350 overrides and a tree of files. The tests run hundreds of
+commands and build hundreds of models, so they compose it directly from the same dataclasses.
+"""
+
+import re
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import fields, is_dataclass
+from functools import cache, partial
+from typing import Any
+from unittest.mock import patch
+
+from fairseq import options
+from fairseq.dataclass import utils as dataclass_utils
+from fairseq.dataclass.configs import FairseqConfig
+from hydra.core.config_store import ConfigStore
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import DictConfig, OmegaConf
+
+compose_by_hydra = dataclass_utils.compose
+
+DEFAULT_GROUPS = {"criterion": "cross_entropy", "lr_scheduler": "fixed"}
+"""Those of fairseq's config/config.yaml."""
+
+
+@cache
+def parse_override(override: str) -> tuple[str, Any]:
+    """The key and the value of an override such as ``model.dropout=0.1``."""
+    (found,) = OverridesParser.create().parse_overrides([override])
+    return found.key_or_group, found.value()
+
+
+def compose_directly(overrides: Sequence[str], group: str | None = None) -> DictConfig:
+    """What ``hydra.compose("config", overrides)`` returns.
+
+    Args:
+        overrides: as fairseq makes them of a command line
+        group: compose only this group, such as "model", and those to which its options refer
+    """
+    if group is not None:
+        of_group = " ".join(o for o in overrides if o.startswith(f"{group}."))
+        wanted = {group, *re.findall(r"\$\{(\w+)\.", of_group)}
+        overrides = [o for o in overrides if re.split("[.=]", o, maxsplit=1)[0] in wanted]
+    pairs = [parse_override(override) for override in overrides]
+    chosen = {**DEFAULT_GROUPS, **{key: name for key, name in pairs if "." not in key}}
+    cfg = OmegaConf.create({})
+    for section in fields(FairseqConfig):
+        node = None
+        if group is None or section.name in wanted:
+            if chosen.get(section.name) is not None:
+                path = f"{section.name}/{chosen[section.name]}.yaml"
+                node = ConfigStore.instance().load(path).node
+            elif is_dataclass(section.type):
+                node = OmegaConf.structured(section.type)
+        cfg[section.name] = node
+    values: dict[str, Any] = {}
+    for key, value in pairs:
+        *path, name = key.split(".")
+        section = values
+        for step in path:
+            section = section.setdefault(step, {})
+        if path:
+            section[name] = deepcopy(value)
+    cfg.merge_with(values)
+    return cfg
+
+
+def compose(
+    name: str, overrides: Sequence[str], group: str | None, fallback: bool, **rest: Any
+) -> DictConfig:
+    """`compose_directly`; with a fallback, hydra for what that refuses, so the error is hydra's."""
+    try:
+        return compose_directly(overrides, group)
+    except Exception:
+        if not fallback:
+            raise
+        return compose_by_hydra(name, overrides=overrides, **rest)
+
+
+@contextmanager
+def composing_directly(group: str | None = None, fallback: bool = True) -> Iterator[None]:
+    """Have fairseq's `convert_namespace_to_omegaconf` use `compose`."""
+    quick = partial(compose, group=group, fallback=fallback)
+    with patch.object(dataclass_utils, "compose", quick):
+        yield
+
+
+def group_config(group: str, args: Namespace, fallback: bool = True) -> Any:
+    """A group of the configuration of a parsed command line, such as "model"."""
+    with composing_directly(group, fallback):
+        return dataclass_utils.convert_namespace_to_omegaconf(args)[group]
+
+
+def model_config(task: str, arch: str, flags: Sequence[str]) -> Any:
+    """The model's part of what ``fairseq-train data --task TASK --arch ARCH FLAGS`` has."""
+    parser = options.get_training_parser(task)
+    return group_config(
+        "model", options.parse_args_and_arch(parser, ["data", "--arch", arch, *flags])
+    )

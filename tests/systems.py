@@ -1,0 +1,360 @@
+"""The systems that the tests build: presets, small sizes, and options of every part."""
+
+import functools
+import re
+from dataclasses import fields
+from functools import cache
+from itertools import product
+from typing import Any
+
+from fairseq.models import ARCH_MODEL_REGISTRY, FairseqLanguageModel
+
+import fairseq_recur  # noqa: F401  (registers the presets)
+
+OURS: list[str] = sorted(
+    name
+    for name, model in ARCH_MODEL_REGISTRY.items()
+    if model.__module__.split(".")[0] == "fairseq_recur"
+)
+"""Every architecture that the plug-in registers, so that a new one is tested."""
+
+LANGUAGE_MODELS: list[str] = [
+    name for name in OURS if issubclass(ARCH_MODEL_REGISTRY[name], FairseqLanguageModel)
+]
+"""The decoder-only ones."""
+
+PRESETS: list[str] = [name for name in OURS if name not in LANGUAGE_MODELS]
+"""The encoder-decoders."""
+
+SMALL: list[str] = (
+    "--encoder-embed-dim 16 --encoder-ffn-embed-dim 24 --encoder-layers 2 --decoder-layers 2 "
+    "--encoder-attention-heads 2 --decoder-attention-heads 2"
+).split()
+"""Flags that make any preset small without changing its structure."""
+
+PLAIN: list[str] = (
+    "--recurrence none --cross-attention dot "
+    "--encoder-self-attention dot --decoder-self-attention dot"
+).split()
+"""Flags that put the standard part into every slot."""
+
+RECURRENCE_VARIANTS: dict[str, list[str]] = {
+    "all-layers": ["--recurrence-fused-layers", "all"],
+    "gated-sum": ["--recurrence-fusion", "gated_sum"],
+    "gated-sum-all-scalar": (
+        "--recurrence-fusion gated_sum --recurrence-fused-layers all --recurrence-gate scalar"
+    ).split(),
+    "a-step-a-token": "--recurrence-steps -1 --recurrence-layers 2".split(),
+    "deep-positions": "--recurrence-layers 3 --recurrence-positions --recurrence-steps 5".split(),
+    "multihead": ["--recurrence-attention", "multihead"],
+    "birnn": ["--recurrence", "birnn"],
+    "birnn-deep-gated": (
+        "--recurrence birnn --recurrence-layers 2 --recurrence-fusion gated_sum"
+    ).split(),
+    "pre-norm": "--encoder-normalize-before --decoder-normalize-before".split(),
+    "birnn-pre-norm-deep": (
+        "--recurrence birnn --recurrence-layers 2 --encoder-normalize-before "
+        "--decoder-normalize-before"
+    ).split(),
+    "no-recurrence": ["--recurrence", "none"],
+}
+"""The options of the recurrence encoder, each value at least once."""
+
+COMPARISON_VARIANTS: dict[str, dict[str, list[str]]] = {
+    "transformer_relpos": {
+        "pre-norm": (
+            "--relative-clip 3 --encoder-normalize-before --decoder-normalize-before"
+        ).split(),
+    },
+    "transformer_disan": {
+        "pre-norm-biarn": (
+            "--encoder-normalize-before --decoder-normalize-before --recurrence biarn"
+        ).split(),
+    },
+    "transformer_rnn_multicolumn": {
+        "pre-norm-segmented": (
+            "--encoder-normalize-before --decoder-normalize-before --recurrence-layers 2 "
+            "--recurrence-positions --cross-attention segmented --segment-size 3 --target-length 7"
+        ).split(),
+    },
+}
+"""The systems that Hao et al. compare with, in other hosts and together with other parts."""
+
+DECODER_VARIANTS: dict[str, list[str]] = {
+    "dilated": "--rsa-heads 1,0,0,1,0,0 --rsa-dilations 2".split(),
+    "dilated-pair": "--rsa-heads 0,0,0,0,1,1 --rsa-dilations 2,3".split(),
+    "dilated-chunked": (
+        "--rsa-heads 0,0,0,0,1,1 --rsa-dilations 3,2 --rsa-form chunked --rsa-max-power 0"
+    ).split(),
+    "own-angles": "--rsa-heads 0,1,1,0,0,0 --rsa-untie-conjugates --rsa-max-power 0".split(),
+    "capped": ["--rsa-max-power", "2"],
+    "capped-chunked": "--rsa-max-power 2 --rsa-form chunked".split(),
+    "some-heads": "--rsa-heads 1,0,0,0,0,0 --rsa-dropout mixed".split(),
+    "dense": ["--rsa-form", "dense"],
+    "normalized": ["--rsa-normalize"],
+    "normalized-dense": "--rsa-normalize --rsa-form dense".split(),
+    "toeplitz": "--decoder-self-attention toeplitz --learned-matrix-length 4".split(),
+    "toeplitz-chunked": "--decoder-self-attention toeplitz --rsa-form chunked".split(),
+    "full-matrix": "--decoder-self-attention full_matrix --learned-matrix-length 6".split(),
+    "full-matrix-normalized": (
+        "--decoder-self-attention full_matrix --learned-matrix-length 30 --rsa-normalize"
+    ).split(),
+    "relative": "--decoder-self-attention relative --relative-clip 3".split(),
+}
+"""The options of the self-attention parts, each value at least once, for the decoder."""
+
+
+SEGMENTS: list[str] = "--segment-size 3 --target-length 7".split()
+"""Segments short enough that the tests' sources have several."""
+
+SRFORMER_VARIANTS: dict[str, list[str]] = {
+    "default": SEGMENTS,
+    "long-targets-leaky": (
+        "--segment-size 2 --target-length 3 --srformer-leak-init 0.5 --srformer-threshold-init 0.3"
+    ).split(),
+    "ratio-sigma-pre-norm": (
+        "--segment-size 2 --target-length-mode ratio --target-ratio 0.7 --srformer-norm frobenius "
+        "--srformer-learned-mix --encoder-normalize-before --decoder-normalize-before"
+    ).split(),
+    "clamp-surrogate": [
+        *SEGMENTS,
+        *"--srformer-clamp 2 --srformer-surrogate piecewise --srformer-norm none".split(),
+    ],
+    "no-segmented-term-stored": [
+        *SEGMENTS,
+        "--srformer-no-segmented-term",
+        "--srformer-form",
+        "stored",
+    ],
+    "no-neuron": [*SEGMENTS, "--srformer-no-neuron"],
+    "current-segment": [*SEGMENTS, "--srformer-current-segment"],
+    "segmented": ["--cross-attention", "segmented", *SEGMENTS],
+    "xl": ["--cross-attention", "xl", *SEGMENTS],
+    "xl-rnn": ["--cross-attention", "xl", "--xl-memory", "rnn", *SEGMENTS],
+    "global": ["--cross-attention", "global", *SEGMENTS],
+    "global-transient": ["--cross-attention", "global", "--global-tokens", "transient", *SEGMENTS],
+    "all-three": [
+        *SEGMENTS,
+        *"--recurrence biarn --recurrence-fused-layers all".split(),
+        *"--encoder-self-attention rsa --decoder-self-attention rsa".split(),
+    ],
+}
+"""The options of the cross-attention parts, each value at least once."""
+
+
+def on_both_sides(flags: list[str]) -> list[str]:
+    """The decoder's flags, and the same flags for the encoder."""
+    both = list(flags)
+    for name, value in zip(flags, flags[1:]):
+        if name.startswith("--decoder-"):
+            both += [name.replace("--decoder-", "--encoder-"), value]
+    return both
+
+
+SELF_ATTENTION_VARIANTS: dict[str, list[str]] = {
+    **{name: on_both_sides(flags) for name, flags in DECODER_VARIANTS.items()},
+    "encoder-alone": ["--decoder-self-attention", "dot"],
+    "decoder-alone-pre-norm": (
+        "--encoder-self-attention dot --encoder-normalize-before --decoder-normalize-before"
+    ).split(),
+    "with-biarn": "--recurrence biarn --recurrence-fused-layers all".split(),
+}
+"""The same for both sides, for one side only, and together with a recurrence encoder."""
+
+
+T5_VARIANTS: dict[str, list[str]] = {
+    "gated-untied": "--t5-gated --activation-fn gelu_accurate --t5-untied-output".split(),
+    "own-head-width": ["--t5-head-dim", "5"],
+    "few-buckets": "--t5-relative-buckets 6 --t5-relative-max-distance 5".split(),
+    "rsa": "--encoder-self-attention rsa --decoder-self-attention rsa".split(),
+    "rsa-dense": (
+        "--encoder-self-attention rsa --decoder-self-attention rsa --rsa-form dense"
+    ).split(),
+    "relative": "--encoder-self-attention relative --decoder-self-attention relative".split(),
+    "biarn": "--recurrence biarn --recurrence-fused-layers all".split(),
+    "birnn-gated-sum": "--recurrence birnn --recurrence-fusion gated_sum".split(),
+    "directional-multicolumn": (
+        "--encoder-self-attention directional --recurrence birnn --recurrence-fusion multicolumn"
+    ).split(),
+}
+"""The options of T5, each value at least once, and the parts that T5 takes."""
+
+
+RATES = {"dropout", "attention_dropout", "activation_dropout"}
+"""Options that do not change a structure."""
+
+
+def structure(preset: str) -> tuple[tuple[str, str], ...]:
+    """The options of a preset that is made small: equal options build equal models."""
+    config = ARCH_MODEL_REGISTRY[preset].config_class()
+    small = {name[2:].replace("-", "_"): value for name, value in zip(SMALL[::2], SMALL[1::2])}
+    names = {f.name for f in fields(config)} - RATES - {"_name"}
+    options = {name: str(getattr(config, name)) for name in names}
+    assert small.keys() <= options.keys()
+    return tuple(sorted({**options, **small}.items()))
+
+
+STRUCTURES: list[str] = list({structure(p): p for p in reversed(PRESETS)}.values())[::-1]
+"""One of the presets that differ only in their sizes, so that every structure is tested once."""
+
+
+def variants_of(preset: str) -> dict[str, list[str]]:
+    """The sets of options with which a structure is tested."""
+    config = ARCH_MODEL_REGISTRY[preset].config_class()
+    segments = [] if config.cross_attention == "dot" else SEGMENTS
+    variants: dict[str, list[str]] = {"default": segments}
+    if preset in COMPARISON_VARIANTS:
+        return {**variants, **COMPARISON_VARIANTS[preset]}
+    if config.recurrence != "none":
+        variants.update(RECURRENCE_VARIANTS)
+    if config.host == "t5" and not segments:
+        variants.update(T5_VARIANTS)
+    if preset == "srformer":  # the part is the same in the other hosts
+        variants.update(SRFORMER_VARIANTS)
+    if config.encoder_self_attention == "rsa":
+        variants.update(SELF_ATTENTION_VARIANTS)
+    return variants
+
+
+SYSTEMS: dict[str, list[str]] = {
+    f"{preset}-{name}": ["--arch", preset, *flags]
+    for preset in STRUCTURES
+    for name, flags in variants_of(preset).items()
+}
+"""Every structure with every set of its options: the flags that select it."""
+
+
+BART_FLAGS: list[str] = (
+    "--encoder-learned-pos --decoder-learned-pos --layernorm-embedding --no-scale-embedding "
+    "--share-all-embeddings --share-decoder-input-output-embed --activation-fn gelu"
+).split()
+"""Flags that make fairseq's Transformer a BART."""
+
+HOST_FLAGS = ("--t5-", "--activation-fn", "--encoder-normalize-", "--decoder-normalize-")
+
+
+def stock_of(system: list[str]) -> list[str]:
+    """The host of a system: fairseq's Transformer, or T5 without further parts."""
+    options = re.findall(r"(--\S+)((?: (?!--)\S+)*)", " ".join(system[2:]))
+    flags = [word for name, values in options if name.startswith(HOST_FLAGS)
+             for word in (name, *values.split())]  # fmt: skip
+    config = ARCH_MODEL_REGISTRY[system[1]].config_class()
+    arch = {"transformer": "transformer", "t5": "t5_small"}[config.host]
+    if config.host == "transformer" and config.no_token_positional_embeddings:
+        flags.append("--no-token-positional-embeddings")
+    return ["--arch", arch, *flags, *(BART_FLAGS if config.layernorm_embedding else [])]
+
+
+TRANSFORMERS: list[str] = [
+    p for p in STRUCTURES if ARCH_MODEL_REGISTRY[p].config_class().host == "transformer"
+]
+"""The structures whose host is fairseq's Transformer, with which they are compared bit for bit.
+
+tests/integration/test_convert_logits.py compares T5 with another library.
+"""
+
+
+COMPOSED_FAMILIES: list[tuple[str, list[tuple[list[str], dict[str, list[str]]]]]] = [
+    (
+        "srformer",
+        [
+            (
+                "--encoder-self-attention rsa --decoder-self-attention rsa".split(),
+                {n: flags for n, flags in SELF_ATTENTION_VARIANTS.items() if n != "with-biarn"},
+            ),
+            (
+                "--recurrence biarn".split(),
+                {n: flags for n, flags in RECURRENCE_VARIANTS.items() if n != "no-recurrence"},
+            ),
+            ([], {n: flags for n, flags in SRFORMER_VARIANTS.items() if n != "all-three"}),
+        ],
+    ),
+    (
+        "t5_small",
+        [
+            ([], {n: T5_VARIANTS[n] for n in ("gated-untied", "own-head-width", "few-buckets")}),
+            ([], {n: T5_VARIANTS[n] for n in ("rsa", "rsa-dense", "relative")}),
+            ([], {n: T5_VARIANTS[n] for n in ("biarn", "birnn-gated-sum")}),
+        ],
+    ),
+]
+"""For a host the families of options that are independent of each other: (common flags, variants).
+
+A further family is a further entry of a host's list.
+"""
+
+
+def composed_systems() -> dict[str, list[str]]:
+    """Systems with one variant of each family, such as RSA with BiARN and SRformer."""
+    return {
+        "+".join((host, *(name for name, _ in choice))): [
+            "--arch", host, *(flag for _, flags in choice for flag in flags)
+        ]
+        for host, families in COMPOSED_FAMILIES
+        for choice in product(*(
+            [(name, [*common, *flags]) for name, flags in variants.items()]
+            for common, variants in families
+        ))
+    }  # fmt: skip
+
+
+SLOTS = (
+    "host", "encoder_self_attention", "decoder_self_attention", "cross_attention", "recurrence",
+    "recurrence_fusion",
+)  # fmt: skip
+"""The options that name parts. `pairwise_choice` combines each part with every option's value."""
+
+
+def option_values(system: list[str]) -> dict[str, str]:
+    """The options that a system's flags set, without dashes: {"rsa_form": "dense", ...}."""
+    flags = re.findall(r"--(\S+)((?: (?!--)\S+)*)", " ".join(system[2:]))
+    return {name.replace("-", "_"): value.strip() for name, value in flags}
+
+
+@cache
+def default_parts(arch: str) -> dict[str, str]:
+    """The parts of an architecture by slot."""
+    config = ARCH_MODEL_REGISTRY[arch].config_class()
+    return {slot: str(getattr(config, slot)) for slot in SLOTS}
+
+
+def interactions(system: list[str]) -> set[tuple[tuple[str, str], ...]]:
+    """What a system tests: its architecture, and each part together with each value and part."""
+    values = option_values(system)
+    filled = {slot: values.get(slot, part) for slot, part in default_parts(system[1]).items()}
+    if filled["recurrence"] == "none":
+        del filled["recurrence_fusion"]
+    parts = [(slot, part) for slot, part in filled.items() if part not in ("none", "dot")]
+    return {(part, other) for part in parts for other in (*parts, *values.items())} | {
+        (("arch", system[1]),)
+    }
+
+
+def pairwise_choice(
+    wanted: dict[str, list[str]], more: dict[str, list[str]]
+) -> dict[str, list[str]]:
+    """A few systems that together test every interaction of the wanted ones.
+
+    The choice is greedy: the next system is the first of those that add the most.
+
+    Args:
+        wanted: systems by name
+        more: further systems to choose from
+    """
+    candidates = {**more, **wanted}
+    bits: dict[Any, int] = {}
+    tested = {
+        name: sum(1 << bits.setdefault(pair, len(bits)) for pair in interactions(system))
+        for name, system in candidates.items()
+    }
+    left = functools.reduce(int.__or__, (tested[name] for name in wanted))
+    chosen = {}
+    while left:
+        best = max(tested, key=lambda name: (tested[name] & left).bit_count())
+        chosen[best] = candidates[best]
+        left &= ~tested[best]
+    return chosen
+
+
+FAST_SYSTEMS: dict[str, list[str]] = pairwise_choice(SYSTEMS, composed_systems())
+"""The systems of the fast tests; the slow ones take all of `SYSTEMS`."""
