@@ -1,14 +1,14 @@
 """The errors that a user's input can cause.
 
-A message begins with what was found, and goes on with what was expected or what to do:
-"--recurrence-steps 0: expected at least 1", "no data folder bin; give the --destdir of ...". It
-begins small, ends without a full stop, and names what the documentation names. A test reads all
-messages from the source and holds them to this.
+A message says what was found, then what was expected or what to do: "--recurrence-steps 0:
+expected at least 1", "no data folder bin; give the --destdir of ...". It begins in lower case, ends
+without a full stop, and uses only names from the documentation. A test reads all messages from the
+source and checks these rules.
 """
 
 
 class ConfigError(ValueError):
-    """Options that are wrong or do not go together; the message lists all of them."""
+    """Options that are invalid or incompatible; the message lists all of them."""
 
 
 class CheckpointError(RuntimeError):
@@ -16,4 +16,4 @@ class CheckpointError(RuntimeError):
 
 
 class ProcessError(RuntimeError):
-    """Another process of the same training has gone, so this one cannot go on."""
+    """Another process of the same training has ended, so this one cannot continue."""

@@ -1,4 +1,4 @@
-"""Files that are written as a whole or not at all."""
+"""Files that are written completely or not at all."""
 
 import os
 from collections.abc import Iterator
@@ -9,19 +9,19 @@ from typing import BinaryIO
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """A file to write to, which gets its name when all is written and on the disk.
+    """Write a file that gets its name only when it is complete and on the disk.
 
-    A reader sees what was there before, or the whole new file. After an error nothing is left
-    of the new one; after a kill PATH.tmp, over which the next call writes.
+    A reader sees either the old file or the whole new one. After an error nothing of the new file
+    remains. After a kill PATH.tmp remains, which the next call overwrites.
 
     Args:
-        path: the name; its folder is made
+        path: the final name; its folder is created
 
     Yields:
-        open for writing bytes
+        a file open for writing bytes
 
     Raises:
-        OSError: it cannot be written
+        OSError: the file cannot be written
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f"{path.name}.tmp")
