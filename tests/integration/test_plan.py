@@ -39,7 +39,7 @@ def test_a_plan_is_text_and_json(tmp_path: Path, capsys: pytest.CaptureFixture) 
     total = seconds.pop("total")
     assert total == pytest.approx(sum(seconds.values()))
     assert found["hours"] == pytest.approx(1000 * total / 3600)
-    assert found["updates_a_second"] == pytest.approx(1 / total)
+    assert found["updates_per_second"] == pytest.approx(1 / total)
     assert 0 < found["mfu"] < 0.4, "no more than the products reach"
 
 
