@@ -128,7 +128,8 @@ class PartTracker:
             after = bisect_right(self.numbers, node._sequence_nr())
             return self.parts[after] if after < len(self.parts) else OTHER
         part = self.running[-1] if self.running else OTHER
-        self.numbers.append(torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]  # not public)
+        number = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]  # not public
+        self.numbers.append(number)
         self.parts.append(part)
         return part
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_recur.cli import inputs, main
+from fairseq_recur.cli import main, preflight
 from fairseq_recur.errors import ConfigError
 from tests.unit.test_cli_main import root_logger  # noqa: F401  (used by every test)
 
@@ -42,7 +42,7 @@ def passes(command: str, arguments: list[object], monkeypatch: pytest.MonkeyPatc
     """Let the check alone look at arguments that are all right."""
     argv = [str(a) for a in arguments]
     monkeypatch.setattr("sys.argv", [command, *argv])
-    inputs.check(command, argv)
+    preflight.check(command, argv)
 
 
 TRAIN = ["--arch", "transformer_tiny", "--max-tokens", "10"]
@@ -179,6 +179,6 @@ def test_hydra_data_folder_becomes_absolute(data: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(data.parent)
     given = ["task.data=bin", "model=bin", "task.data=${env:DATA}", "+task.data='bin'"]
     expected = [f"task.data='{data}'", *given[1:3], f"+task.data='{data}'"]
-    assert inputs.absolute_overrides(given) == expected
+    assert preflight.absolute_overrides(given) == expected
     with pytest.raises(ConfigError, match="task.data=none: no such data folder"):
-        inputs.absolute_overrides(["task.data=none"])
+        preflight.absolute_overrides(["task.data=none"])

@@ -10,7 +10,7 @@ import pytest
 
 import fairseq_recur
 from fairseq_recur import cli
-from fairseq_recur.cli import OWN_COMMANDS, TRACEBACK, main, wrap
+from fairseq_recur.cli import OWN_COMMANDS, TRACEBACK, fairseq_commands, main
 from fairseq_recur.errors import CheckpointError, ConfigError
 
 OWN = str(Path(fairseq_recur.__file__).resolve().parent)
@@ -30,7 +30,7 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture) -> None:
         main(["--help"])
     printed = capsys.readouterr().out
     assert left.value.code == 0
-    assert all(f"\n    {name}" in printed for name in [*wrap.COMMANDS, *OWN_COMMANDS])
+    assert all(f"\n    {name}" in printed for name in [*fairseq_commands.COMMANDS, *OWN_COMMANDS])
 
 
 @pytest.mark.parametrize("command", OWN_COMMANDS)
@@ -41,7 +41,7 @@ def test_help_of_own_commands(command: str, capsys: pytest.CaptureFixture) -> No
     assert f"usage: fairseq-recur {command}" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", [c for c in wrap.COMMANDS if c != "hydra-train"])
+@pytest.mark.parametrize("command", [c for c in fairseq_commands.COMMANDS if c != "hydra-train"])
 def test_help_of_fairseqs_commands(command: str, capsys: pytest.CaptureFixture) -> None:
     before = list(sys.argv)
     with pytest.raises(SystemExit) as left:
@@ -113,7 +113,7 @@ def test_log_format_is_fairseqs_and_foreign_handlers_stay(capsys: pytest.Capture
     root, other = logging.getLogger(), logging.NullHandler()
     root.handlers = [logging.StreamHandler(), other]
     for _ in range(2):
-        wrap.set_up_logging(sys.stdout)
+        fairseq_commands.set_up_logging(sys.stdout)
     logging.getLogger("valid").info("done")
     printed = capsys.readouterr()
     assert printed.err == "" and printed.out.count("\n") == 1

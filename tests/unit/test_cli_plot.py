@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_recur.cli import main
-from fairseq_recur.cli.plot import choose_panels, draw
+from fairseq_recur.plotting.curves import choose_panels, draw
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.training_log import TrainingLog, read_log
 from tests.unit.test_cli_main import root_logger  # noqa: F401  (used by every test)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_recur.cli import build_parser
-from fairseq_recur.cli.attention_figure import boxes, draw
-from fairseq_recur.cli.figures import fonts_for
+from fairseq_recur.plotting.attention import boxes, draw
+from fairseq_recur.plotting.figures import fonts_for
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.inspection.capture import captured, places
 from fairseq_recur.inspection.panels import Labels, panels
