@@ -7,6 +7,7 @@ import argparse
 import difflib
 import errno
 import importlib
+import itertools
 import os
 import sys
 import traceback
@@ -103,6 +104,13 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse; unknown arguments are an error of the command that they were given to."""
+        words = sys.argv[1:] if args is None else list(args)
+        # Before argparse asks for required options, of which this may be one misspelled.
+        for word in itertools.takewhile(lambda word: word != "--", words):
+            option = word.split("=")[0]
+            is_option = self._subparsers is None and word.startswith("--") and " " not in word
+            if is_option and option not in self._option_string_actions:
+                self.refuse("argument", option, self._option_string_actions)
         namespace, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.refuse("argument", unknown[0].split("=")[0], self._option_string_actions)

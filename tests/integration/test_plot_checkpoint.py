@@ -78,9 +78,9 @@ def test_wrong_use(
     log = str(Path(checkpoint).parent / "train.log")
     for arguments, message in (
         ([biarn], "has no recurrence encoding matrices"),
-        ([checkpoint, log], "cannot be drawn in one figure"),
+        ([checkpoint, log], "train.log"),
         ([checkpoint, "--layer", "encoder.7"], "has encoder.0, encoder.1, decoder.0, decoder.1"),
-        ([checkpoint, "--lags", "1"], "--lags 1: at least 2"),
+        ([checkpoint, "--lags", "1"], "--lags 1: expected at least 2"),
         ([str(broken)], "broken.pt"),
         ([str(tmp_path / "none.pt")], "no such checkpoint"),
     ):

@@ -18,7 +18,7 @@ from tests.conftest import SMALL
 from tests.freeze import FOLDER, files
 from tests.fuzzing import HOSTILE, SMALL_LM, TooLong, flag, lines_of, within
 from tests.unit.test_cli_main import root_logger  # noqa: F401  (used by every test)
-from tests.unit.test_cli_plot import JSON, write
+from tests.unit.test_plot_curves import JSON, write
 from tests.unit.test_experiments import content
 
 Leaf = tuple[str, ...]
