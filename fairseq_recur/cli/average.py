@@ -148,7 +148,7 @@ def average_checkpoints(files: Sequence[Path]) -> dict[str, Any]:
                 sums[name] += tensor.double()
             elif not torch.equal(tensor, first[name]):
                 raise CheckpointError(
-                    f"{file}: the values of {name} ({tensor.dtype}) differ from those in {files[0]}, "
+                    f"{file}: values of {name} ({tensor.dtype}) differ from those in {files[0]}, "
                     "and only floating-point tensors can be averaged; "
                     "give checkpoints of one training"
                 )

@@ -173,7 +173,7 @@ def test_text_for_preprocess(
         ([*train, *new], f"no file {tmp_path / 'train'} (name the languages with -s and -t)"),
         ([*pair, *train, *new, "--validpref", tmp_path / "valid"], "no file"),
         ([*pair, *new, "--trainpref", tmp_path / "x"], f"no file {tmp_path / 'x'}.en"),
-        ([*pair, *new], "no text to make dictionaries from"),
+        ([*pair, *new], "no text to build dictionaries from"),
         ([*pair, *new, "--trainpref", tmp_path / "empty"], "empty.de: found no lines"),
         ([*pair, *train, *new, "--srcdict", "x.txt"], "--srcdict x.txt: no such file"),
         ([*pair, *train, "--destdir", data], f"{data / 'dict.en.txt'} exists already"),
