@@ -20,7 +20,7 @@ from fairseq_recur.cli.plan import BANDWIDTH, MATMUL, setup_of
 from fairseq_recur.optim.adamw_fused import FusedAdamW
 from fairseq_recur.planning.building import build, sample
 from fairseq_recur.planning.hardware import own_device
-from fairseq_recur.planning.memory import bytes_a_parameter
+from fairseq_recur.planning.memory import bytes_per_parameter
 from fairseq_recur.planning.plan import Plan, Setup, count_parameters, make_plan
 from fairseq_recur.planning.timing import Assumptions, step_seconds
 from fairseq_recur.planning.tracing import trace
@@ -110,7 +110,7 @@ def papers() -> Iterator[list[str]]:
             f"`{setup.arch}`", f"{setup.gpus} x {setup.device.name}", f"{setup.batch:,}",
             f"{plan.parameters / 1e6:.1f}", f"{sum(plan.flops.values()) / 1e6:,.0f}",
             f"{used / 1e9:.1f}", f"{plan.fits:,}", f"{plan.max_tokens} x {plan.update_freq}",
-            f"{plan.updates_a_second:.1f}", f"{plan.mfu:.0%}",
+            f"{plan.updates_per_second:.1f}", f"{plan.mfu:.0%}",
             f"{setup.updates // 1000}k", f"{hours:.1f}",
         ]  # fmt: skip
 
@@ -120,7 +120,7 @@ def published() -> Iterator[list[str]]:
     yield ["training", "published words/s", "predicted", "predicted/published"]
     for known in PUBLISHED:
         setup, plan = plan_of(known.options)
-        words = setup.batch * plan.updates_a_second
+        words = setup.batch * plan.updates_per_second
         yield [known.source, f"{known.words:,.0f}", f"{words:,.0f}", f"{words / known.words:.2f}"]
 
 
@@ -185,7 +185,7 @@ def predicted_seconds(
     built = build(arch, flags, 2000, 2000, "fp32")
     operations = trace(built, sample(built, sentences, 25, 25)).operations
     assumed = Assumptions(*shares, can["overhead"] / 1e6)
-    traffic = count_parameters(built) * bytes_a_parameter("fp32", False).traffic
+    traffic = count_parameters(built) * bytes_per_parameter("fp32", False).traffic
     step = step_seconds(operations, device, "fp32", assumed)
     return {**step, "optimizer": traffic / (device.bandwidth * assumed.bandwidth)}
 

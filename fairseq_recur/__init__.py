@@ -6,24 +6,16 @@ models, optimizers, tasks, criterions and scorers. `from_pretrained` loads a tra
 modules that it needs are imported on first use.
 """
 
+import multiprocessing
+import sys
+from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairseq_recur import compat
 from fairseq_recur.version import __version__
 
-compat.apply()
-
-# Registration requires compat.
-from fairseq_recur import (  # noqa: E402
-    criterions,
-    integration,
-    models,
-    optim,
-    scorers,
-    tasks,
-)
-
 if TYPE_CHECKING:
+    from fairseq_recur import compat, criterions, integration, models, optim, scorers, tasks
     from fairseq_recur.pretrained import from_pretrained
 
 __all__ = [
@@ -34,15 +26,40 @@ __all__ = [
     "integration",
     "models",
     "optim",
+    "register",
     "scorers",
     "tasks",
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Import `from_pretrained` on first use, because the plug-in itself does not need it."""
-    if name == "from_pretrained":
-        from fairseq_recur.pretrained import from_pretrained
+def register() -> None:
+    """Adapt fairseq and torch, then register everything with fairseq; repeated calls do nothing."""
+    import_module("fairseq_recur.compat").apply()
+    for name in ("criterions", "integration", "models", "optim", "scorers", "tasks"):
+        import_module(f"fairseq_recur.{name}")
 
-        return from_pretrained
+
+def _starts_command() -> bool:
+    """Whether this import starts `fairseq-recur`, which calls `register` only if it needs fairseq.
+
+    ``sys.argv[0]`` is "-m" while ``python -m fairseq_recur`` imports the package.
+    """
+    program = Path(sys.argv[0]).stem if sys.argv else ""
+    own_module = program == "-m" and "fairseq_recur" in sys.orig_argv
+    command = own_module or program == "fairseq-recur"
+    return command and multiprocessing.parent_process() is None
+
+
+def __getattr__(name: str) -> Any:
+    """Import `from_pretrained` on first use; register first where that has been put off."""
+    if name == "from_pretrained":
+        return import_module("fairseq_recur.pretrained").from_pretrained
+    if name in __all__:
+        if f"fairseq_recur.{name}" not in sys.modules:  # else it is being imported
+            register()
+        return sys.modules[f"fairseq_recur.{name}"]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+if not _starts_command():
+    register()

@@ -1,9 +1,9 @@
-"""``python -m fairseq_recur``: the same as the command ``fairseq-recur``."""
+"""``python -m fairseq_recur`` is the same as the command ``fairseq-recur``."""
 
 import sys
 
 from fairseq_recur.cli import main
 
-# The guard matters: a process that torch.multiprocessing spawns imports this file again.
+# torch.multiprocessing imports this file again in the processes that it spawns.
 if __name__ == "__main__":
     sys.exit(main())

@@ -29,6 +29,6 @@ fairseq-recur score --reference "$DATA/test.de" --system "source copied=$DATA/te
     "${outputs[@]/#/--system=}" --json "$WORK/scores.json" | tee "$WORK/scores.txt"
 
 say "Learning curves"
-fairseq-recur plot "$WORK"/{transformer,transformer_biarn_tiny}/train.log \
+fairseq-recur plot curves "$WORK"/{transformer,transformer_biarn_tiny}/train.log \
     --label transformer --label transformer_biarn_tiny \
     --metric valid_loss valid_bleu --output "$WORK/learning_curve.png"

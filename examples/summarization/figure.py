@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-from fairseq_recur.cli.figures import COLOURS, new_figure, plain_axes
+from fairseq_recur.plotting.figures import COLOURS, new_figure, plain_axes
 
 Summary = Callable[[list[float]], float]
 PANELS: dict[str, tuple[str, Summary]] = {

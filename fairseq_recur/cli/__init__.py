@@ -1,34 +1,29 @@
-"""The command ``fairseq-recur``: one file a command, chosen here."""
+"""The command ``fairseq-recur``: one module per command, imported when the command runs.
+
+Importing fairseq takes seconds, so ``path``, ``--help`` and scoring do without it.
+"""
 
 import argparse
+import difflib
 import errno
+import importlib
+import itertools
 import os
 import sys
 import traceback
-from collections.abc import Sequence
-from typing import Any, List, Optional
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, NoReturn
 
-from fairseq_recur.cli import (
-    average,
-    check,
-    compare,
-    convert,
-    experiment,
-    path,
-    plan,
-    plot,
-    plot_attention,
-    probe,
-    score,
-    wrap,
-)
+import fairseq_recur
+from fairseq_recur.cli import fairseq_commands
 from fairseq_recur.errors import CheckpointError, ConfigError, ProcessError
 from fairseq_recur.version import __version__
 
 PROG = "fairseq-recur"
 TRACEBACK = "FAIRSEQ_RECUR_TRACEBACK"
 
-# What a user's input can cause; every other exception is a defect and keeps its traceback.
 INPUT_ERRORS = (
     ConfigError,
     CheckpointError,
@@ -38,35 +33,96 @@ INPUT_ERRORS = (
     NotADirectoryError,
     PermissionError,
 )
+"""Errors that a user's input can cause. Any other exception is a defect and keeps its traceback."""
 
-OWN_COMMANDS = {
-    "check": check,
-    "path": path,
-    "average": average,
-    "convert": convert,
-    "score": score,
-    "compare": compare,
-    "plot": plot,
-    "probe": probe,
-    "plot attention": plot_attention,
-    "experiment": experiment,
-    "plan": plan,
+
+@dataclass(frozen=True)
+class Command:
+    """A command of this package.
+
+    Attributes:
+        module: in this folder, with `add_arguments(parser)` and `run(args) -> int`; its
+            docstring is the command's description
+        help: one line for the list of commands
+        needs_fairseq: whether everything must be registered with fairseq before the import
+    """
+
+    module: str
+    help: str
+    needs_fairseq: bool = True
+
+    def load(self) -> ModuleType:
+        """Import the module."""
+        if self.needs_fairseq:
+            fairseq_recur.register()
+        return importlib.import_module(f"fairseq_recur.cli.{self.module}")
+
+
+OWN_COMMANDS: dict[str, Command] = {
+    "check": Command("check", "show versions, registered names, known problems and remedies"),
+    "path": Command("path", "print the folder for fairseq's --user-dir", needs_fairseq=False),
+    "average": Command("average", "average the parameters of checkpoints"),
+    "convert": Command("convert", "convert T5 and BART from Hugging Face's format and back"),
+    "score": Command(
+        "score",
+        "score translations with BLEU, chrF, TER and COMET, summaries with ROUGE",
+        needs_fairseq=False,
+    ),
+    "compare": Command(
+        "compare", "test whether systems differ significantly from a baseline", needs_fairseq=False
+    ),
+    "plot curves": Command(
+        "plot_curves", "draw learning curves from training logs", needs_fairseq=False
+    ),
+    "plot checkpoint": Command("plot_checkpoint", "draw the gates and kernels of RSA checkpoints"),
+    "plot attention": Command(
+        "plot_attention", "draw attention weights, BiARN's steps and gates for one sentence"
+    ),
+    "probe make": Command("probe_make", "build probing tasks from a text"),
+    "probe run": Command("probe_run", "train classifiers on the frozen encoders of checkpoints"),
+    "experiment": Command("experiment", "train, decode and score the systems of a table"),
+    "plan": Command("plan", "predict a training's memory, batch size and duration"),
 }
+GROUPS = {
+    "plot": "draw learning curves, checkpoints or attention weights",
+    "probe": "probe the sentence representations of frozen encoders",
+}
+"""The first words of the commands that have two."""
 
 
-class _Parser(argparse.ArgumentParser):
-    """A parser to which a command of two words is one word."""
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """Return "; did you mean ...?" if a known word comes close to *word*, else nothing."""
+    close = difflib.get_close_matches(word, list(known), n=2, cutoff=0.7)
+    return f"; did you mean {' or '.join(close)}?" if close else ""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors about unknown arguments suggest similar names."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**{"allow_abbrev": False, **kwargs})
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse's; the first two words joined where they are a command."""
-        args = list(sys.argv[1:] if args is None else args)
-        if " ".join(args[:2]) in OWN_COMMANDS:
-            args[:2] = [" ".join(args[:2])]
-        return super().parse_known_args(args, namespace)
+        """Parse; unknown arguments are an error of the command that they were given to."""
+        words = sys.argv[1:] if args is None else list(args)
+        # Before argparse asks for required options, of which this may be one misspelled.
+        for word in itertools.takewhile(lambda word: word != "--", words):
+            option = word.split("=")[0]
+            is_option = self._subparsers is None and word.startswith("--") and " " not in word
+            if is_option and option not in self._option_string_actions:
+                self.refuse("argument", option, self._option_string_actions)
+        namespace, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.refuse("argument", unknown[0].split("=")[0], self._option_string_actions)
+        return namespace, unknown
+
+    def refuse(self, kind: str, word: str, known: Iterable[str]) -> NoReturn:
+        """Exit with status 2 because of an unknown word."""
+        self.error(f"unknown {kind} {word!r}{suggestion(word, known) or '; see --help'}")
 
 
 class _Help(argparse.ArgumentDefaultsHelpFormatter):
-    """Show the defaults that say something: not those of flags and of required options."""
+    """Shows defaults, except those of switches and required options."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         if action.required or action.default in (None, False):
@@ -74,40 +130,44 @@ class _Help(argparse.ArgumentDefaultsHelpFormatter):
         return super()._get_help_string(action)
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of everything that is not passed on to fairseq."""
-    parser = _Parser(
+def build_parser(only: str | None = None) -> Parser:
+    """Return the parser of all commands.
+
+    Args:
+        only: the command whose options are declared; the others' modules are not imported. None
+            declares the options of all.
+    """
+    parser = Parser(
         prog=PROG,
         description="Recurrence for fairseq's Transformer: fairseq's commands with the plug-in "
         "loaded, and tools around them.",
-        epilog=f"{PROG} COMMAND --help explains a command. Exit status: 0 done, "
-        "1 check found a problem, or another process of a training has gone, 2 wrong input, "
+        epilog=f"{PROG} COMMAND --help explains a command. Exit status: 0 success; 1 check found "
+        "a problem, or another process of a distributed training has died; 2 invalid input; "
         "75 a signal stopped a training, which is saved.",
     )
     parser.add_argument("--version", action="version", version=f"{PROG} {__version__}")
     parser.add_argument(
         "--debug",
         action="store_true",
-        help=f"show the traceback of an error in the input (also: {TRACEBACK}=1)",
+        help=f"show the traceback of input errors (also: {TRACEBACK}=1)",
     )
-    commands = parser.add_subparsers(
-        dest="command",
-        metavar="COMMAND",
-        required=True,
-        parser_class=argparse.ArgumentParser,
-    )
-    for name, help_text in wrap.COMMANDS.items():
-        commands.add_parser(name, add_help=False, help=help_text)
-    for name, module in OWN_COMMANDS.items():
-        description = module.__doc__.strip()
-        command = commands.add_parser(
-            name,
-            help=module.HELP,
-            description=description,
-            formatter_class=_Help,
-            allow_abbrev=False,
-        )
-        module.add_arguments(command)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, text in fairseq_commands.COMMANDS.items():
+        commands.add_parser(name, add_help=False, help=text)
+    groups: dict[str, Any] = {"": commands}
+    for name, command in OWN_COMMANDS.items():
+        group, _, word = name.rpartition(" ")
+        if group not in groups:
+            text = GROUPS[group]
+            inner = commands.add_parser(group, help=text, description=f"{text.capitalize()}.")
+            groups[group] = inner.add_subparsers(
+                dest="subcommand", metavar="SUBCOMMAND", required=True
+            )
+        leaf = groups[group].add_parser(word, help=command.help, formatter_class=_Help)
+        if only in (None, name):
+            module = command.load()
+            leaf.description = (module.__doc__ or "").strip()
+            module.add_arguments(leaf)
     return parser
 
 
@@ -115,50 +175,58 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.
 
     Args:
-        argv: the arguments after the program's name; those of this process if None.
+        argv: the arguments after the program's name; None reads those of this process
 
-    Returns the exit status: 0, 1 (`check` found a problem, or another process of a training has
-    gone), 2 (wrong input, explained in one message on stderr) or 75 (a training was stopped by a
-    signal, and saved).
-    argparse leaves by SystemExit, also with 2.
+    Returns:
+        the exit status: 0 for success; 1 if `check` found a problem, or another process of a
+        training has died; 2 for invalid input, which one message on stderr explains; 75 if a
+        signal stopped a training, which is saved
+
+    Raises:
+        SystemExit: from argparse, with status 2 for invalid arguments
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     debug = os.environ.get(TRACEBACK, "") not in ("", "0")
-    while argv[:1] == ["--debug"]:
-        debug = True
+    while argv[:1] in (["--debug"], ["--"]):
+        debug = debug or argv[0] == "--debug"
         argv = argv[1:]
     try:
         return _dispatch(argv)
-    except INPUT_ERRORS as error:
-        if debug:
-            traceback.print_exc()
-        print(f"{PROG}: error: {_message(error)}", file=sys.stderr)
-        return 2
-    except ProcessError as error:
-        print(f"{PROG}: error: {error}", file=sys.stderr)
-        return 1
     except BrokenPipeError:
         # The reader of the output has gone (`| head`); Python would complain again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except OSError as error:
-        if error.errno != errno.ENAMETOOLONG:
-            raise
+    except (*INPUT_ERRORS, ProcessError, OSError) as error:
+        is_input_error = isinstance(error, INPUT_ERRORS)
+        if isinstance(error, OSError) and not is_input_error:
+            if error.errno != errno.ENAMETOOLONG:
+                raise
+        if debug and is_input_error:
+            traceback.print_exc()
         print(f"{PROG}: error: {_message(error)}", file=sys.stderr)
-        return 2
+        return 1 if isinstance(error, ProcessError) else 2
 
 
 def _dispatch(argv: list[str]) -> int:
-    """Pass fairseq's commands on untouched; parse the arguments of the others."""
-    if argv and argv[0] in wrap.COMMANDS:
-        return wrap.run(argv[0], argv[1:])
-    args = build_parser().parse_args(argv)
-    wrap.set_up_logging(sys.stderr)
-    return OWN_COMMANDS[args.command].run(args)
+    """Pass fairseq's commands on as they are; parse the arguments of this package's own."""
+    first = argv[0] if argv else ""
+    if first in fairseq_commands.COMMANDS:
+        fairseq_recur.register()
+        return fairseq_commands.run(first, argv[1:])
+    words = argv[: 2 if first in GROUPS else 1]
+    name = " ".join(words)
+    parser = build_parser(only=name)
+    if words and not words[-1].startswith("-"):
+        known = [*fairseq_commands.COMMANDS, *OWN_COMMANDS, *GROUPS]
+        if name not in known:
+            parser.refuse("command", name, known)
+    args = parser.parse_args(argv)  # exits unless the command is one of this package's own
+    fairseq_commands.set_up_logging(sys.stderr)
+    return int(OWN_COMMANDS[name].load().run(args))
 
 
 def _message(error: BaseException) -> str:
-    """Say in words what an operating system error says in numbers."""
+    """Return an error's message; of an operating system error its words without the number."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}: {error.filename}"
     if isinstance(error, OSError):

@@ -1,7 +1,7 @@
 """Average the parameters of several checkpoints of one training.
 
-The output takes its settings from the first input, holds no optimizer state, and loads
-wherever a checkpoint is decoded, validated or fine-tuned.
+The output has the configuration of the first input and no optimizer state. It can be decoded,
+validated and fine-tuned like any checkpoint.
 """
 
 import argparse
@@ -16,12 +16,11 @@ from fairseq_recur import compat
 from fairseq_recur.errors import CheckpointError, ConfigError
 from fairseq_recur.files import whole_file
 
-HELP = "average the parameters of checkpoints"
-
 EPOCH = re.compile(r"checkpoint(\d+)\.pt")
 UPDATE = re.compile(r"checkpoint_\d+_(\d+)\.pt")
 
-SHOWN = 5  # parameters named in an error
+SHOWN = 5
+"""Parameters named in an error."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,40 +30,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         required=True,
         metavar="PATH",
-        help="checkpoints; or one folder, of which --last takes the newest",
+        help="checkpoints; or one folder, from which --last takes the newest",
     )
-    parser.add_argument("--output", required=True, metavar="FILE", help="where to write")
+    parser.add_argument("--output", required=True, metavar="FILE", help="checkpoint to write")
     parser.add_argument(
         "--last",
         type=int,
         metavar="N",
-        help="with a folder: the N newest checkpointE.pt, by epoch E",
+        help="with a folder: average the N newest checkpointE.pt, by epoch E",
     )
     parser.add_argument(
         "--updates",
         action="store_true",
-        help="with --last: take the checkpoint_E_U.pt instead, by update U",
+        help="with --last: use checkpoint_E_U.pt instead, by update U",
     )
     parser.add_argument(
         "--checkpoint-upper-bound",
         type=int,
         metavar="U",
-        help="with --last: none newer than this epoch (with --updates: this update)",
+        help="with --last: ignore checkpoints after this epoch (with --updates: this update)",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Choose the inputs, average them, write the output."""
+    """Select the inputs, average them, write the output."""
     files = choose_inputs(args.inputs, args.last, args.updates, args.checkpoint_upper_bound)
     output = Path(args.output)
     if output.is_dir():
-        raise ConfigError(f"--output {output} is a folder; expected the name of a file")
+        raise ConfigError(f"--output {output} is a folder; expected a file name")
     state = average_checkpoints(files)
     with whole_file(output) as file:
         torch.save(state, file)
     print(f"{output}: average of {len(files)} checkpoints")
-    for file in files:
-        print(f"  {file}")
+    for name in files:
+        print(f"  {name}")
     return 0
 
 
@@ -74,31 +73,36 @@ def choose_inputs(
     updates: bool = False,
     upper_bound: int | None = None,
 ) -> list[Path]:
-    """Return the checkpoint files to average, the newest first where a folder was given.
+    """Return the checkpoint files to average; from a folder, the newest first.
 
-    Raises ConfigError if a file is absent, if the folder has fewer than `last` checkpoints,
-    or if the options do not go together.
+    Raises:
+        ConfigError: a file is missing, the folder has fewer than `last` checkpoints, or the
+            options contradict each other
     """
     paths = [Path(item) for item in inputs]
     folders = [path for path in paths if path.is_dir()]
     if folders and len(paths) > 1:
-        raise ConfigError(f"--inputs has the folder {folders[0]} among others; give it alone")
+        raise ConfigError(
+            f"--inputs: found the folder {folders[0]} and other paths; give only the folder"
+        )
     if not folders:
         if last is not None or updates or upper_bound is not None:
-            absent = ", which does not exist; give a folder"
-            there = "; leave them out" if paths[0].exists() else absent
+            missing = ", which does not exist; give a folder"
+            remedy = "; remove them" if paths[0].exists() else missing
             raise ConfigError(
-                "--last, --updates and --checkpoint-upper-bound choose from a folder, "
-                f"but --inputs is {paths[0]}{there}"
+                "--last, --updates and --checkpoint-upper-bound select from a folder, "
+                f"but --inputs is {paths[0]}{remedy}"
             )
         lost = [str(path) for path in paths if not path.is_file()]
         if lost:
             raise ConfigError(
-                f"no such checkpoint: {', '.join(lost)}; give files that are there, or a folder"
+                f"no such checkpoint: {', '.join(lost)}; give existing files, or a folder"
             )
         return paths
     if last is None or last < 1:
-        raise ConfigError(f"--inputs {paths[0]} is a folder: say how many with --last N (N >= 1)")
+        raise ConfigError(
+            f"--inputs {paths[0]} is a folder; give the number of checkpoints, --last N (N >= 1)"
+        )
     return _newest(paths[0], last, updates, upper_bound)
 
 
@@ -112,23 +116,26 @@ def _newest(folder: Path, last: int, updates: bool, upper_bound: int | None) -> 
             numbered[int(match[1])] = file
     if len(numbered) < last:
         bound = "" if upper_bound is None else f" up to {upper_bound}"
-        there = ", ".join(sorted(file.name for file in folder.glob("*.pt"))) or "no *.pt at all"
+        names = ", ".join(sorted(file.name for file in folder.glob("*.pt"))) or "no *.pt file"
         raise ConfigError(
-            f"--last {last}: {folder} has {len(numbered)} of the form {shape}{bound}; "
-            f"it holds {there}. Give a smaller --last"
+            f"--last {last}: {folder} has {len(numbered)} files {shape}{bound}; "
+            f"it contains {names}. Give a smaller --last"
         )
     return [numbered[number] for number in sorted(numbered, reverse=True)[:last]]
 
 
 def average_checkpoints(files: Sequence[Path]) -> dict[str, Any]:
-    """Average the parameters of checkpoints, one of which is in memory at a time.
+    """Average the parameters of checkpoints, reading one at a time.
 
-    Floating-point tensors are summed in float64 and cast back to the type they have in the
-    first file; all others (counters, masks) must be equal in all files.
+    Floating-point tensors are summed in float64 and cast back to their type in the first file.
+    All other tensors (counters, masks) must be equal in all files.
 
-    Returns the first file's state with the averaged parameters, without what belongs to
-    its own parameters only (optimizer state, moving averages).
-    Raises CheckpointError if a file cannot be read, or has other parameters than the first.
+    Returns:
+        the first file's state with the averaged parameters, without its optimizer state and
+        moving averages, which belong to its own parameters
+
+    Raises:
+        CheckpointError: a file cannot be read, or its parameters differ from the first file's
     """
     state = load(files[0])
     first = state["model"]
@@ -141,9 +148,9 @@ def average_checkpoints(files: Sequence[Path]) -> dict[str, Any]:
                 sums[name] += tensor.double()
             elif not torch.equal(tensor, first[name]):
                 raise CheckpointError(
-                    f"{file}: {name} ({tensor.dtype}) has other values than in {files[0]}; "
-                    "only floating-point tensors can be averaged; "
-                    "average checkpoints of one training"
+                    f"{file}: values of {name} ({tensor.dtype}) differ from those in {files[0]}, "
+                    "and only floating-point tensors can be averaged; "
+                    "give checkpoints of one training"
                 )
     state["model"] = {
         name: (sums[name] / len(files)).to(tensor.dtype) if tensor.is_floating_point() else tensor
@@ -156,19 +163,20 @@ def average_checkpoints(files: Sequence[Path]) -> dict[str, Any]:
 
 
 def _for_sum(tensor: torch.Tensor) -> torch.Tensor:
-    """A float64 copy to add to; what is not averaged is left alone."""
+    """Return a float64 copy to add to; of what is not averaged, the tensor itself."""
     return tensor.to(torch.float64, copy=True) if tensor.is_floating_point() else tensor
 
 
 def load(file: Path) -> dict[str, Any]:
     """Read a checkpoint without running code from it.
 
-    Raises CheckpointError if it is not a checkpoint of fairseq, damaged, or unsafe.
+    Raises:
+        CheckpointError: it is not a fairseq checkpoint, is damaged, or is unsafe
     """
     state = compat.read_checkpoint(str(file))
     if not isinstance(state["model"], dict):
         raise CheckpointError(
-            f"{file}: no fairseq checkpoint: it has no parameters; "
+            f"{file}: not a fairseq checkpoint, because it has no parameters; "
             "give one that fairseq-train saved"
         )
     return state
@@ -180,11 +188,11 @@ def _must_match(
     file: Path,
     model: dict[str, torch.Tensor],
 ) -> None:
-    """Raise CheckpointError, naming the keys, unless names and shapes are the same."""
+    """Raise CheckpointError, naming the differences, unless names, shapes and kinds are equal."""
     found = []
     for what, keys in (
         ("lacks", first.keys() - model.keys()),
-        ("has in addition", model.keys() - first.keys()),
+        ("adds", model.keys() - first.keys()),
     ):
         if keys:
             names = sorted(keys)
@@ -195,10 +203,9 @@ def _must_match(
             expected, shape = tuple(first[name].shape), tuple(model[name].shape)
             found.append(f"has {name} of shape {shape} instead of {expected}")
         elif first[name].is_floating_point() != model[name].is_floating_point():
-            expected, dtype = first[name].dtype, model[name].dtype
-            found.append(f"has {name} of type {dtype} instead of {expected}")
+            found.append(f"has {name} of type {model[name].dtype} instead of {first[name].dtype}")
     if found:
         raise CheckpointError(
-            f"{file} does not go with {first_file}: it {'; '.join(found[:SHOWN])}. "
-            "Average checkpoints of one training"
+            f"{file} does not match {first_file}: it {'; '.join(found[:SHOWN])}. "
+            "Give checkpoints of one training"
         )

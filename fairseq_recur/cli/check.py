@@ -14,8 +14,6 @@ import torch
 from fairseq_recur import compat
 from fairseq_recur.ops.native import build, segmented_recurrent
 
-HELP = "versions, what is registered, known problems and their remedies"
-
 PACKAGE = "fairseq_recur"
 WIDTH = 96
 

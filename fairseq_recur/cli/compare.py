@@ -1,10 +1,9 @@
-"""Test whether systems differ from a baseline by more than chance: paired bootstrap resampling and
-approximate randomization, by sacrebleu for BLEU, chrF and TER; for ROUGE and COMET the same on
-the scores of the texts.
+"""Test whether systems differ significantly from a baseline, by paired bootstrap resampling or
+approximate randomization. sacrebleu does this for BLEU, chrF and TER; for ROUGE and COMET the
+same tests use the scores of the texts.
 
-FILE is as in `score`: plain text, or the output of generate or interactive. The tests compare
-two outputs; they know nothing of how much a system changes when it is trained with another
-seed.
+FILE is as in `score`: plain text, or the output of generate or interactive. The tests compare two
+outputs; they do not measure how much a system varies with the training seed.
 """
 
 import argparse
@@ -12,7 +11,7 @@ import json
 import os
 from pathlib import Path
 
-from fairseq_recur.cli.scoring_input import (
+from fairseq_recur.cli.scoring_options import (
     add_metric_arguments,
     add_text_arguments,
     build_metrics,
@@ -30,8 +29,6 @@ from fairseq_recur.scoring.significance import (
     compare_systems,
 )
 
-HELP = "test whether systems differ from a baseline by more than chance"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `compare`."""
@@ -40,36 +37,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--baseline",
         required=True,
         metavar="NAME=FILE",
-        help="the output that the others are compared with, and its name",
-    )
-    parser.add_argument(
-        "--system",
-        action="append",
-        required=True,
-        metavar="NAME=FILE",
-        help="a system's name and output; give it again for further systems",
+        help="the baseline's name and output",
     )
     add_metric_arguments(parser)
-    parser.add_argument("--test", choices=TESTS, default=BOOTSTRAP, help="which test to do")
+    parser.add_argument("--test", choices=TESTS, default=BOOTSTRAP, help="significance test")
     parser.add_argument(
         "--samples",
         type=int,
         metavar="N",
-        help="how often each test draws (default, as in sacrebleu: bootstrap 1000, "
-        "randomization 10000)",
+        help="resamples per test (default, as in sacrebleu: bootstrap 1000, randomization 10000)",
     )
     parser.add_argument(
         "--seed",
         metavar="N",
-        help=f"seed of the draws, or none to draw anew each time (default: {SEED_VARIABLE}, as "
-        f"for sacrebleu, or else {DEFAULT_SEED})",
+        help="random seed, or none for different resamples each time (default: the variable "
+        f"{SEED_VARIABLE}, as for sacrebleu, or {DEFAULT_SEED})",
     )
-    parser.add_argument("--json", metavar="OUT", help="write everything to this file as well")
+    parser.add_argument("--json", metavar="OUT", help="also write all results to this file")
     parser.add_argument("--markdown", action="store_true", help="print a Markdown table")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read everything, do the tests, print the table."""
+    """Read all texts, run the tests, print the table."""
     problems = Problems("the systems cannot be compared")
     seed = _seed(args.seed, problems)
     check_draws(args.test, args.samples, seed, problems)
@@ -89,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _seed(given: str | None, problems: Problems) -> int | None:
-    """Return the seed of the option, of the environment or of sacrebleu; None for "none"."""
+    """Return the seed from the option, the environment or sacrebleu's default; None for "none"."""
     name = "--seed" if given is not None else SEED_VARIABLE
     text = given if given is not None else os.environ.get(SEED_VARIABLE, str(DEFAULT_SEED))
     if text.lower() == "none":
@@ -97,5 +86,5 @@ def _seed(given: str | None, problems: Problems) -> int | None:
     try:
         return int(text)
     except ValueError:
-        problems.add(f"{name}: found {text!r}, expected a number from 1, or none")
+        problems.add(f"{name}: found {text!r}, expected a positive integer or none")
         return None

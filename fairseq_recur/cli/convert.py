@@ -30,8 +30,6 @@ from fairseq_recur.conversion import bart, huggingface, t5
 from fairseq_recur.conversion.settings import MOST_WORDS, Settings, Value, flags
 from fairseq_recur.errors import CheckpointError, ConfigError
 
-HELP = "convert T5 and BART from Hugging Face's format to fairseq's, and back"
-
 KINDS: dict[str, ModuleType] = {"t5": t5, "mt5": t5, "bart": bart}
 SLOTS = ("encoder_self_attention", "decoder_self_attention", "cross_attention")
 SHOWN = 5  # weights named in an error

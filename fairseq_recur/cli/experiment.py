@@ -26,8 +26,6 @@ from fairseq_recur.experiments.settings import read_experiment
 from fairseq_recur.experiments.speed import measure_speed
 from fairseq_recur.experiments.steps import Run, read_json, runs_of, write_json
 
-HELP = "train, decode and score the systems of a table alike"
-
 ABOUT = "command.json"
 
 

@@ -11,7 +11,7 @@ from fairseq import options, tasks
 from fairseq.data import data_utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
-from fairseq_recur.cli import inputs, user_dir, wrap
+from fairseq_recur.cli import fairseq_commands, plugin_loading, preflight
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.steps import Run, read_json
 from fairseq_recur.scoring.generation import read_lines
@@ -69,9 +69,9 @@ def _model_of(run: Run) -> dict[str, int]:
     flags = run.train_flags()
     if not (flags.get("max-update") or flags.get("max-epoch")):
         raise ConfigError("expected --max-update or --max-epoch, or training would never end")
-    argv, _ = user_dir.add_option(_without_start(run))
-    with wrap.program("fairseq-recur train", argv):
-        inputs.check("train", argv)
+    argv, _ = plugin_loading.add_option(_without_start(run))
+    with fairseq_commands.program("fairseq-recur train", argv):
+        preflight.check("train", argv)
         parser = options.get_training_parser()
         parser.usage = "fairseq-recur train"
         cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(parser))
@@ -90,8 +90,8 @@ def _without_start(run: Run) -> list[str]:
 
 def _check_generate(run: Run) -> None:
     """Parse the flags of decoding."""
-    argv, _ = user_dir.add_option(run.generate_argv()[1:])
-    with wrap.program("fairseq-recur generate", argv):
+    argv, _ = plugin_loading.add_option(run.generate_argv()[1:])
+    with fairseq_commands.program("fairseq-recur generate", argv):
         parser = options.get_generation_parser()
         parser.usage = "fairseq-recur generate"
         options.parse_args_and_arch(parser)

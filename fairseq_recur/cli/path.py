@@ -3,10 +3,9 @@
 """
 
 import argparse
+from pathlib import Path
 
-from fairseq_recur.cli.user_dir import OWN
-
-HELP = "print the folder to give to fairseq's --user-dir"
+PLUGIN_FOLDER = str(Path(__file__).resolve().parents[1])
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -14,6 +13,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print it, and nothing else, on stdout."""
-    print(OWN)
+    """Print the folder, and nothing else, on stdout."""
+    print(PLUGIN_FOLDER)
     return 0

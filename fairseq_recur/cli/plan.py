@@ -1,8 +1,8 @@
-"""Predict what a training costs: memory, tokens a GPU, and hours.
+"""Predict what a training costs: memory, tokens per GPU, and hours.
 
-The model of any architecture is computed without its numbers, which takes seconds and no memory,
+The model of any architecture is run on tensors without data, which takes seconds and no memory,
 and its operations are counted. Flags of the model come after --, as in fairseq-train.
-docs/planning.md says what the prediction is made of, how it was checked, and its limits.
+docs/planning.md describes the method, how it was checked, and its limits.
 """
 
 import argparse
@@ -15,8 +15,6 @@ from fairseq_recur.planning.hardware import GIGA, GPUS, PRECISIONS, own_device
 from fairseq_recur.planning.plan import Setup, as_json, make_plan
 from fairseq_recur.planning.report import report
 from fairseq_recur.planning.timing import Assumptions
-
-HELP = "predict memory, tokens a GPU and hours of a training"
 
 MATMUL = 0.4
 BANDWIDTH = 0.6
@@ -33,95 +31,87 @@ LARGEST: dict[str, float] = {
     "nodes": 100_000,
     **dict.fromkeys(("flops", "memory", "bandwidth", "network", "overhead"), 1e9),
 }
-"""The largest numbers that are taken."""
+"""Upper limits of the options; with larger values a plan would take more than seconds."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `plan`."""
-    parser.add_argument("--arch", required=True, metavar="NAME", help="any architecture of fairseq")
-    parser.add_argument(
-        "flags", nargs="*", metavar="FLAG", help="after --: flags of fairseq-train for the model"
-    )
-    _add_text(parser)
-    _add_batch(parser)
-    _add_device(parser)
-    _add_assumptions(parser)
-    parser.add_argument("--json", metavar="FILE", help="write the plan there as well")
-
-
-def _add_text(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+    add = parser.add_argument
+    add("--arch", required=True, metavar="NAME", help="any architecture of fairseq")
+    add("flags", nargs="*", metavar="FLAG", help="after --: fairseq-train's flags for the model")
+    add(
         "--vocabulary", nargs="+", type=int, default=[32768], metavar="N",
-        help="entries of the dictionary; two numbers: of the source and of the target",
+        help="dictionary size; two numbers: of the source and of the target",
     )  # fmt: skip
-    parser.add_argument(
+    add(
         "--lengths", nargs=2, type=int, default=[30, 30], metavar=("SOURCE", "TARGET"),
-        help="mean lengths of sentences in tokens, the end of the sentence counted",
+        help="mean sentence lengths in tokens, including the end of the sentence",
     )  # fmt: skip
-    parser.add_argument(
+    add(
         "--longest", type=int, metavar="N",
-        help="tokens of the longest sentences, for which the memory must suffice (otherwise 256, "
-        "or the longer mean length)",
+        help="tokens of the longest sentences, which must fit into memory (default: 256, or the "
+        "longer mean length)",
     )  # fmt: skip
-
-
-def _add_batch(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+    add(
         "--batch-tokens", type=int, default=25000, metavar="N",
-        help="words an update on all GPUs, of the longer side and with padding: "
+        help="tokens per update on all GPUs, of the longer side and with padding: "
         "GPUs x --max-tokens x --update-freq",
     )  # fmt: skip
-    parser.add_argument(
+    add(
         "--max-tokens", type=int, default=0, metavar="N",
-        help="words at a time on one GPU; 0: the most that fit and divide the batch",
+        help="tokens per step on one GPU; 0: the most that fit and divide the batch",
     )  # fmt: skip
-    parser.add_argument(
-        "--updates", type=int, default=100000, metavar="N", help="of the whole training"
-    )
+    add("--updates", type=int, default=100000, metavar="N", help="updates of the whole training")
+    _add_device(parser)
+    _add_assumptions(parser)
+    add("--json", metavar="FILE", help="also write the plan to this file")
 
 
 def _add_device(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+    """Declare the options that describe the machine."""
+    add = parser.add_argument
+    add(
         "--gpu", required=True, metavar="TYPE",
-        help=f"{', '.join(GPUS)}, or custom with the next three",
+        help=f"{', '.join(GPUS)}, or custom with the next three options",
     )  # fmt: skip
-    parser.add_argument("--flops", type=float, metavar="TFLOPS", help="peak of matrix products")
-    parser.add_argument("--memory", type=float, metavar="GB", help="memory of one device")
-    parser.add_argument("--bandwidth", type=float, metavar="GB/S", help="of the device's memory")
-    parser.add_argument("--gpus", type=int, default=1, metavar="N", help="GPUs of a node")
-    parser.add_argument("--nodes", type=int, default=1, metavar="N", help="nodes")
-    parser.add_argument(
-        "--network", type=float, default=12.5, metavar="GB/S", help="of a node, one direction"
-    )
-    parser.add_argument(
-        "--precision", choices=PRECISIONS, default="fp16", help="fp16 and bf16 as fairseq's flags"
-    )
-    parser.add_argument(
+    add("--flops", type=float, metavar="TFLOPS", help="peak speed of matrix products")
+    add("--memory", type=float, metavar="GB", help="memory of one device")
+    add("--bandwidth", type=float, metavar="GB/S", help="bandwidth of the device's memory")
+    add("--gpus", type=int, default=1, metavar="N", help="GPUs per node")
+    add("--nodes", type=int, default=1, metavar="N", help="number of nodes")
+    add(
+        "--network", type=float, default=12.5, metavar="GB/S",
+        help="network bandwidth per node, in one direction",
+    )  # fmt: skip
+    add("--precision", choices=PRECISIONS, default="fp16", help="fp16 and bf16 as fairseq's flags")
+    add(
         "--memory-efficient", action="store_true",
         help="fairseq's --memory-efficient-fp16 or -bf16: no fp32 copies",
     )  # fmt: skip
 
 
 def _add_assumptions(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+    """Declare the options for what the device reaches."""
+    add = parser.add_argument
+    add(
         "--matmul-efficiency", type=float, default=MATMUL, metavar="SHARE",
-        help="of the peak that matrix products reach",
+        help="share of the peak speed that matrix products reach",
     )  # fmt: skip
-    parser.add_argument(
+    add(
         "--bandwidth-efficiency", type=float, default=BANDWIDTH, metavar="SHARE",
-        help="of the bandwidths that are reached",
+        help="share of the bandwidths that is reached",
     )  # fmt: skip
-    parser.add_argument(
+    add(
         "--overhead", type=float, default=OVERHEAD, metavar="US",
-        help="microseconds that an operation takes at least",
+        help="minimum time per operation in microseconds",
     )  # fmt: skip
-    parser.add_argument(
+    add(
         "--mfu", type=float, default=0.0, metavar="SHARE",
-        help="predict the time of a step by FLOPs alone, at this share of the peak; 0: not so",
+        help="predict the time of a step from FLOPs only, at this share of the peak; 0: off",
     )  # fmt: skip
-    parser.add_argument(
+    add(
         "--reserve", type=float, default=0.1, metavar="SHARE",
-        help="of the memory, left for the CUDA context, libraries and fragmentation",
+        help="share of the memory for the CUDA context, libraries and fragmentation",
     )  # fmt: skip
 
 
@@ -136,12 +126,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def setup_of(args: argparse.Namespace) -> Setup:
-    """What the options ask for.
+    """Convert the options.
 
     Raises:
-        ConfigError: they cannot be used
+        ConfigError: options are out of range or contradict each other
     """
-    check(args)
+    problems = list(_problems(args))
+    if problems:
+        raise ConfigError("invalid options of plan:\n- " + "\n- ".join(problems))
     return Setup(
         arch=args.arch,
         flags=args.flags,
@@ -164,54 +156,37 @@ def setup_of(args: argparse.Namespace) -> Setup:
     )
 
 
-def _too_large(args: argparse.Namespace) -> Iterator[str]:
-    """Numbers for which nothing could be computed in seconds, or that are none."""
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _problems(args: argparse.Namespace) -> Iterator[str]:
+    """Yield all that is wrong with the options."""
+    for name in ("batch_tokens", "updates", "gpus", "nodes", "network", "overhead"):
+        value = getattr(args, name)
+        if not value > 0:
+            yield f"{_flag(name)} {value}: expected more than 0"
+    if not min(args.lengths) > 0:
+        yield f"--lengths {min(args.lengths)}: expected more than 0"
     for name, most in LARGEST.items():
-        given = getattr(args, name)
-        numbers = given if isinstance(given, list) else [given]
-        for number in numbers:
-            if number is not None and not number <= most:  # also where it is nan
-                flag = "--" + name.replace("_", "-")
-                yield f"{flag} {number}: expected at most {most:.12g}"
+        values = getattr(args, name)
+        for value in values if isinstance(values, list) else [values]:
+            if value is not None and not value <= most:  # also true of nan
+                yield f"{_flag(name)} {value}: expected at most {most:.12g}"
                 break
-
-
-def check(args: argparse.Namespace) -> None:
-    """Raise ConfigError, naming everything that is wrong with the numbers."""
-    found: list[str] = []
-    positive: dict[str, float] = {
-        "--batch-tokens": args.batch_tokens,
-        "--updates": args.updates,
-        "--gpus": args.gpus,
-        "--nodes": args.nodes,
-        "--network": args.network,
-        "--overhead": args.overhead,
-        "--lengths": min(args.lengths),
-    }
-    found += [f"{flag} {x}: expected more than 0" for flag, x in positive.items() if not x > 0]
-    found += _too_large(args)
     if args.max_tokens < 0:
-        found.append(f"--max-tokens {args.max_tokens}: expected 0 or more")
-    shares = {
-        "--matmul-efficiency": args.matmul_efficiency,
-        "--bandwidth-efficiency": args.bandwidth_efficiency,
-    }
-    rule = "expected more than 0 and at most 1"
-    found += [f"{flag} {x}: {rule}" for flag, x in shares.items() if not 0 < x <= 1]
+        yield f"--max-tokens {args.max_tokens}: expected 0 or more"
+    for name in ("matmul_efficiency", "bandwidth_efficiency"):
+        value = getattr(args, name)
+        if not 0 < value <= 1:
+            yield f"{_flag(name)} {value}: expected more than 0 and at most 1"
     if not 0 <= args.mfu <= 1:
-        found.append(f"--mfu {args.mfu}: expected 0 to 1")
+        yield f"--mfu {args.mfu}: expected 0 to 1"
     if not 0 <= args.reserve < 1:
-        found.append(f"--reserve {args.reserve}: expected 0 to below 1")
+        yield f"--reserve {args.reserve}: expected at least 0 and less than 1"
     if len(args.vocabulary) > 2 or min(args.vocabulary) < 10:
-        found.append(f"--vocabulary {args.vocabulary}: expected one or two numbers from 10 on")
+        yield f"--vocabulary {args.vocabulary}: expected one or two numbers, at least 10 each"
     if args.longest is not None and args.longest < max(args.lengths):
-        found.append(
-            f"--longest {args.longest} is less than the mean lengths {args.lengths}; give more"
-        )
+        yield f"--longest {args.longest} is less than the mean lengths {args.lengths}; increase it"
     if args.precision == "fp32" and args.memory_efficient:
-        found.append(
-            "--memory-efficient goes with --precision fp16 or bf16; "
-            "choose one of them, or leave it out"
-        )
-    if found:
-        raise ConfigError("the plan's options cannot be used:\n- " + "\n- ".join(found))
+        yield "--memory-efficient needs --precision fp16 or bf16, found fp32; change one of them"

@@ -1,4 +1,7 @@
-"""`probe run`: from the options to the table."""
+"""Probe the encoders of checkpoints with the tasks of Conneau et al. 2018: train classifiers on the
+frozen encoders, as Hao et al. 2019 do for their table 5, and print the accuracies. The task files
+have SentEval's format.
+"""
 
 import argparse
 import json
@@ -9,7 +12,6 @@ from typing import Any
 import torch
 
 from fairseq_recur import compat
-from fairseq_recur.cli.probe_table import markdown_table, text_table
 from fairseq_recur.errors import CheckpointError, ConfigError
 from fairseq_recur.probing.classifier import COMBINATIONS
 from fairseq_recur.probing.protocol import Protocol
@@ -20,48 +22,67 @@ from fairseq_recur.probing.representations import (
     load_encoder,
     subwords,
 )
+from fairseq_recur.probing.table import markdown_table, text_table
 from fairseq_recur.probing.tasks import TASKS, TaskData, choose_tasks, read_task
 
 logger = logging.getLogger(__name__)
 
 MANY_UNKNOWN = 0.1
-"""Share of unknown subwords from which on a warning asks whether --bpe is right."""
+"""Share of unknown subwords above which a warning suggests to check --bpe."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `probe run`."""
-    parser.add_argument("folder", metavar="TASKS", help="folder with files in SentEval's format")
+    parser.add_argument(
+        "folder", metavar="TASKS", help="folder with task files in SentEval's format"
+    )
     parser.add_argument(
         "--path",
         nargs="+",
         required=True,
         metavar="NAME=CHECKPOINT",
-        help="the models, of this plug-in or fairseq's transformer",
+        help="models of this plug-in, or fairseq's transformer",
     )
     parser.add_argument(
-        "--data", required=True, metavar="DATA", help="data-bin with the models' dictionaries"
+        "--data", required=True, metavar="DATA", help="folder with the models' dictionaries"
     )
-    parser.add_argument("--bpe", choices=BPE_FILES, help="subwords, as for interactive")
-    parser.add_argument("--sentencepiece-model", metavar="FILE", help="of --bpe sentencepiece")
-    parser.add_argument("--bpe-codes", metavar="FILE", help="of --bpe subword_nmt")
+    parser.add_argument("--bpe", choices=BPE_FILES, help="subword segmentation, as for interactive")
     parser.add_argument(
-        "--tasks", nargs="+", choices=TASKS, default=[], help="some of the folder's tasks, not all"
+        "--sentencepiece-model", metavar="FILE", help="model for --bpe sentencepiece"
+    )
+    parser.add_argument("--bpe-codes", metavar="FILE", help="codes for --bpe subword_nmt")
+    parser.add_argument(
+        "--tasks",
+        nargs="+",
+        choices=TASKS,
+        default=[],
+        help="tasks to use (default: all in the folder)",
     )
     parser.add_argument(
         "--combine",
         choices=COMBINATIONS,
         default="gate",
-        help="how the representations of Transformer encoder and recurrence encoder become one; "
-        "a model without the latter is probed by the former alone",
+        help="how to combine the Transformer encoder's and the recurrence encoder's "
+        "representations; a model without recurrence encoder is probed by the former only",
     )
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the first run")
-    parser.add_argument("--runs", type=int, default=3, metavar="N", help="classifiers, a seed each")
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="seed of the first run")
     parser.add_argument(
-        "--max-tokens", type=int, default=4000, metavar="N", help="subwords of an encoder's batch"
+        "--runs",
+        type=int,
+        default=3,
+        metavar="N",
+        help="number of classifiers, each with its own seed",
+    )
+    parser.add_argument(
+        "--max-tokens",
+        type=int,
+        default=4000,
+        metavar="N",
+        help="subwords per batch of the encoder",
     )
     parser.add_argument("--cpu", action="store_true", help="do not use a GPU")
-    parser.add_argument("--json", metavar="OUT", help="write every run's accuracies as well")
-    parser.add_argument("--markdown", metavar="OUT", help="write the table as well")
+    parser.add_argument("--json", metavar="OUT", help="also write the accuracies of all runs")
+    parser.add_argument("--markdown", metavar="OUT", help="also write the table")
     _add_classifier_arguments(parser)
 
 
@@ -74,23 +95,23 @@ def _add_classifier_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=200,
         metavar="N",
-        help="units of the hidden layer, 0 for none; WordContent has none in any case",
+        help="units of the hidden layer, 0 for no hidden layer; WordContent never has one",
     )
-    for name, text in (("l2", "weight decays"), ("dropout", "rates of dropout")):
+    for name, text in (("l2", "weight decays"), ("dropout", "dropout rates")):
         group.add_argument(
             f"--{name}",
             nargs="+",
             type=float,
             default=list(getattr(standard, name)),
             metavar="X",
-            help=f"{text}, of which the valid split chooses",
+            help=f"{text} to select from on the valid split",
         )
     group.add_argument("--learning-rate", type=float, default=standard.learning_rate, metavar="X")
     for name, text in (
-        ("batch_size", "sentences of an update"),
-        ("epochs_per_check", "epochs between two looks at the valid split"),
-        ("patience", "looks that may bring nothing better; training stops at the next"),
-        ("max_epochs", "epochs at which training stops"),
+        ("batch_size", "sentences per update"),
+        ("epochs_per_check", "epochs between two evaluations of the valid split"),
+        ("patience", "evaluations without improvement that are tolerated"),
+        ("max_epochs", "largest number of epochs"),
     ):
         flag = "--" + name.replace("_", "-")
         default = getattr(standard, name)
@@ -98,7 +119,7 @@ def _add_classifier_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check everything, then probe task by task."""
+    """Check the input, then probe task by task."""
     settings = _settings(args)
     paths = _checkpoints(args.path)
     folder = Path(args.folder)
@@ -116,15 +137,15 @@ def run(args: argparse.Namespace) -> int:
         rows += reference_rows(task, settings, device)
         for name, encoder in encoders.items():
             rows.append(probe_model(name, encoder, task, settings))
-            logger.info(f"{task.task.name}, {name}: {rows[-1].mean:.2f}% right")
-        # After every task: a run over all of SentEval takes long.
+            logger.info(f"{task.task.name}, {name}: {rows[-1].mean:.2f}% correct")
+        # After every task, because a run over all of SentEval takes long.
         _write(args, rows, tasks, paths)
     print(text_table(rows, args.runs))
     return 0
 
 
 def _settings(args: argparse.Namespace) -> Settings:
-    """Check the numbers."""
+    """Check the options' values."""
     least = {"hidden": 0, "runs": 1, "max_tokens": 1, "batch_size": 1, "epochs_per_check": 1,
              "patience": 0, "max_epochs": 1, "learning_rate": 1e-12}  # fmt: skip
     problems = [
@@ -138,7 +159,7 @@ def _settings(args: argparse.Namespace) -> Settings:
     for flag in ("json", "markdown"):
         path = getattr(args, flag)
         if path and (Path(path).is_dir() or not Path(path).absolute().parent.is_dir()):
-            problems.append(f"--{flag} {path}: expected the name of a file in a folder there is")
+            problems.append(f"--{flag} {path}: expected a file name in an existing folder")
     if problems:
         raise ConfigError("\n- ".join(["probe run:", *problems]) if problems[1:] else problems[0])
     values = {name: getattr(args, name) for name in Protocol._fields}
@@ -148,7 +169,7 @@ def _settings(args: argparse.Namespace) -> Settings:
 
 
 def _checkpoints(given: list[str]) -> dict[str, str]:
-    """Split NAME=CHECKPOINT, and see that each is a checkpoint; a bare one is its own name."""
+    """Split NAME=CHECKPOINT and check each file; a file without a name is named after itself."""
     paths: dict[str, str] = {}
     for item in given:
         name, equals, path = item.partition("=")
@@ -156,7 +177,7 @@ def _checkpoints(given: list[str]) -> dict[str, str]:
         if not name or not path:
             raise ConfigError(f"--path {item!r}: expected NAME=CHECKPOINT")
         if name in paths:
-            raise ConfigError(f"--path: {name!r} is there twice; give each model its own name")
+            raise ConfigError(f"--path: {name!r} occurs twice; give each model a different name")
         paths[name] = path
     for path in paths.values():
         problem = compat.checkpoint_problem(path)
@@ -166,16 +187,16 @@ def _checkpoints(given: list[str]) -> dict[str, str]:
 
 
 def _check_encoder(name: str, encoder: SentenceEncoder, combine: str) -> None:
-    """Refuse --combine recurrence for a model without a recurrence encoder."""
+    """Reject --combine recurrence for a model without a recurrence encoder."""
     if combine == "recurrence" and not encoder.has_recurrence:
         raise ConfigError(
-            f"--combine recurrence: {name} has no recurrence encoder; leave it out, or take "
+            f"--combine recurrence: {name} has no recurrence encoder; remove it, or use "
             "--combine gate, which probes it by its Transformer encoder"
         )
 
 
 def _check_sentences(name: str, encoder: SentenceEncoder, tasks: list[TaskData]) -> None:
-    """Refuse sentences that are too long for a model; warn of unknown subwords."""
+    """Reject sentences that are too long for a model; warn about unknown subwords."""
     for task in tasks:
         try:
             unknown = encoder.check(task.sentences())
@@ -183,21 +204,21 @@ def _check_sentences(name: str, encoder: SentenceEncoder, tasks: list[TaskData])
             raise ConfigError(f"{task.task.name}, {name}: {error}") from None
         if unknown > MANY_UNKNOWN:
             logger.warning(
-                f"{task.task.name}: {unknown:.1%} of the subwords are unknown to {name}; are --bpe "
-                "and its file those that it was trained with?"
+                f"{task.task.name}: {unknown:.1%} of the subwords are unknown to {name}; "
+                "check that --bpe and its file are those of the training"
             )
 
 
 def _write(
     args: argparse.Namespace, rows: list[Row], tasks: list[TaskData], paths: dict[str, str]
 ) -> None:
-    """Write what is known so far to the files that were asked for."""
+    """Write the results so far to the requested files."""
     if args.markdown:
         text = markdown_table(rows, args.runs) + "\n"
         Path(args.markdown).write_text(text, encoding="utf-8")
     if args.json:
         report: dict[str, Any] = {
-            "settings": {k: v for k, v in vars(args).items() if k not in ("command", "action")},
+            "settings": {k: v for k, v in vars(args).items() if k not in ("command", "subcommand")},
             "checkpoints": paths,
             "tasks": {
                 t.task.name: {

@@ -1,16 +1,17 @@
-"""Score translations with sacrebleu and COMET, summaries with rouge-score: one row for each
-system, with the signatures.
+"""Score translations with sacrebleu and COMET, summaries with rouge-score. The table has one row
+per system, and the metrics' signatures.
 
-A system's FILE is plain text (one sentence a line) or the output of generate or
-interactive: of that the detokenized D- lines are read, or the H- lines where there are
-none, put in the order of their ids; of an n-best list, the best.
+A system's FILE is plain text, one sentence per line, or the output of generate or interactive.
+From such output the detokenized D- lines are read, or the H- lines if there are none, sorted by
+sentence number; of an n-best list, the best.
 """
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
-from fairseq_recur.cli.scoring_input import (
+from fairseq_recur.cli.scoring_options import (
     Texts,
     add_metric_arguments,
     add_text_arguments,
@@ -22,30 +23,21 @@ from fairseq_recur.cli.scoring_input import (
 from fairseq_recur.scoring.metrics import Score, score_corpus, score_table
 from fairseq_recur.scoring.problems import Problems
 
-HELP = "score translations with BLEU, chrF, TER and COMET, summaries with ROUGE"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `score`."""
     add_text_arguments(parser)
-    parser.add_argument(
-        "--system",
-        action="append",
-        required=True,
-        metavar="NAME=FILE",
-        help="a system's name and output; give it again for further systems",
-    )
     add_metric_arguments(parser)
-    parser.add_argument("--json", metavar="OUT", help="write the scores to this file as well")
+    parser.add_argument("--json", metavar="OUT", help="also write the scores to this file")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read everything, score every system, print the table."""
+    """Read all texts, score each system, print the table."""
     problems = Problems("the systems cannot be scored")
     check_output(args.json, problems)
     texts = read_texts(args, split_names(args.system, problems), problems)
     metrics = build_metrics(args, texts, problems)
-    scores = {
+    scores: dict[str, Sequence[Score]] = {
         name: score_corpus(lines, texts.references, metrics)
         for name, lines in texts.systems.items()
     }
@@ -55,8 +47,8 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _write_json(args: argparse.Namespace, texts: Texts, scores: dict[str, list[Score]]) -> None:
-    """Write what was printed, and from which files it comes."""
+def _write_json(args: argparse.Namespace, texts: Texts, scores: dict[str, Sequence[Score]]) -> None:
+    """Write the scores with the names of the files."""
     report = {
         "references": args.reference,
         "sentences": len(texts.references[0]),

@@ -1,1 +1,1 @@
-"""What a trained model looks at: attention weights and gates of one sentence."""
+"""Attention weights, gates and recurrence matrices of trained models."""

@@ -1,7 +1,7 @@
-"""Taking the attention weights and gates out of a forward pass, without changing the model.
+"""Capturing attention weights and gates during a forward pass, without changing the model.
 
-Hooks ask each attention for the weights of its heads and keep them; the modules compute what they
-always do. They are gone when the block is left.
+Hooks request each attention's weights per head and keep them; the modules compute the same
+results. The hooks are removed at the end.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,8 +18,8 @@ from fairseq_recur.modules.rsa import MixedSelfAttention
 from fairseq_recur.modules.srformer import SRformerAttention
 
 KINDS = ("encoder", "decoder", "cross", "steps", "fusion", "gate")
-"""Self-attention of the encoder and of the decoder, attention over the encoder, the steps of an
-attentive recurrence encoder, attention over the recurrence encoder, and the gated sum's lambda."""
+"""Self-attention of the encoder and of the decoder, cross-attention, the steps of an attentive
+recurrence encoder, attention over the recurrence encoder, and lambda of the gated sum."""
 
 Place = tuple[str, int]
 """One of KINDS, and the layer."""
@@ -29,7 +29,7 @@ Maps = dict[Place, Tensor]
 
 
 def places(model: nn.Module) -> dict[Place, nn.Module]:
-    """The modules of an encoder-decoder that have something to show, in the order of KINDS."""
+    """Find the modules of an encoder-decoder that have weights or gates, in the order of KINDS."""
     found: dict[Place, nn.Module] = {}
     attentions = (
         ("encoder", model.encoder, "self_attn"),
@@ -55,25 +55,25 @@ def places(model: nn.Module) -> dict[Place, nn.Module]:
 
 
 def layers_of(stack: Any) -> list[nn.Module]:
-    """The layers of an encoder or a decoder, from the bottom; none of something else."""
+    """The layers of an encoder or a decoder, from the bottom; an empty list for anything else."""
     layers = getattr(stack, "layers", [])
-    return [layers[index] for index in range(len(layers))]  # iterating may drop some (LayerDrop)
+    return [layers[index] for index in range(len(layers))]  # iteration may skip some (LayerDrop)
 
 
 def has_weights(attention: MultiheadAttention) -> bool:
-    """Whether anything that it computes is weighted by attention weights."""
+    """Whether the attention has weights; SRformer without its segmented term has none."""
     return not isinstance(attention, SRformerAttention) or attention.local
 
 
 @contextmanager
 def captured(model: nn.Module) -> Iterator[Maps]:
-    """While the block runs, keep what the model's modules computed last.
+    """Within this context, keep the maps of the last forward pass.
 
     Args:
-        model: an encoder-decoder in evaluation mode, given one sentence without padding
+        model: an encoder-decoder in evaluation mode, which gets one sentence without padding
 
     Yields:
-        the maps, filled by each forward pass anew
+        the maps, which each forward pass replaces
     """
     maps: Maps = {}
     handles: list[RemovableHandle] = []
@@ -88,7 +88,7 @@ def captured(model: nn.Module) -> Iterator[Maps]:
             keep = keep_weights(maps, place)
         handles.append(module.register_forward_hook(keep, with_kwargs=True))
         if isinstance(module, MixedSelfAttention):
-            # The form that has the map; without padding every matrix can be in it.
+            # The form that computes the map; without padding every matrix has it.
             forms[module] = module.form
             module.form = "mixed"
     try:
@@ -100,11 +100,13 @@ def captured(model: nn.Module) -> Iterator[Maps]:
             module.form = form
 
 
-def want_weights(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict]:
-    """Ask an attention for the weights of each head."""
+def want_weights(
+    module: nn.Module, args: Any, kwargs: dict[str, Any]
+) -> tuple[Any, dict[str, Any]]:
+    """Request an attention's weights per head."""
     wanted = {"need_weights": True, "need_head_weights": True}
     if kwargs.get("incremental_state") is None:
-        # Else fairseq hands self-attention to torch's function, which averages over the heads.
+        # Otherwise fairseq calls torch's self-attention, which averages over the heads.
         wanted["static_kv"] = True
     return args, {**kwargs, **wanted}
 
@@ -115,7 +117,7 @@ Hook = Callable[[nn.Module, Any, dict[str, Any], Any], None]
 def keep_weights(maps: Maps, place: Place) -> Hook:
     """Keep an attention's weights."""
 
-    def keep(module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> None:
+    def keep(module: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
         if output[1] is not None:
             maps[place] = output[1][:, 0].detach().float()
 
@@ -123,18 +125,18 @@ def keep_weights(maps: Maps, place: Place) -> Hook:
 
 
 def keep_steps(maps: Maps, place: Place) -> Hook:
-    """Keep the weights of an attentive recurrent network's steps."""
+    """Keep the attention weights of an attentive recurrent network's steps."""
 
-    def keep(module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> None:
+    def keep(module: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
         maps[place] = module.weights(*args, **kwargs, out=output)[0].detach().float()
 
     return keep
 
 
 def keep_gate(maps: Maps, place: Place) -> Hook:
-    """Keep a gated sum's lambda."""
+    """Keep lambda of a gated sum."""
 
-    def keep(module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> None:
+    def keep(module: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
         maps[place] = module.gate(*args, **kwargs)[:, 0].detach().float()
 
     return keep

@@ -1,4 +1,4 @@
-"""Captured maps as labelled matrices: which are wanted, and what their rows and columns are."""
+"""Captured maps as labelled matrices: selecting them, and naming their rows and columns."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,33 +18,33 @@ from fairseq_recur.modules.srformer import SRformerAttention
 NAMES = {
     "encoder": "self-attention of the encoder",
     "decoder": "self-attention of the decoder",
-    "cross": "attention over the encoder",
+    "cross": "cross-attention over the encoder",
     "steps": "steps of the recurrence encoder",
     "fusion": "attention over the recurrence encoder",
-    "gate": "gate of the sum",
+    "gate": "gate of the gated sum",
 }
 
 ABSENT = {
     "encoder": "its encoder has no self-attention",
     "decoder": "its decoder has no self-attention",
-    "cross": "its decoder weights no source tokens",
-    "steps": "no recurrence encoder that reads the source by attention (--recurrence biarn)",
+    "cross": "its decoder has no attention weights over the source",
+    "steps": "it has no recurrence encoder that attends to the source (--recurrence biarn)",
     "fusion": "its decoder layers attend to no recurrence encoder (--recurrence biarn or birnn)",
-    "gate": "nothing in it is summed by a gate (--recurrence-fusion gated_sum)",
+    "gate": "it has no gated sum (--recurrence-fusion gated_sum)",
 }
 
 QUANTILES = (0.1, 0.9)
-"""Of a gate's channels, beside their mean."""
+"""Quantiles of a gate's channels, which are shown with the mean."""
 
 
 @dataclass(frozen=True)
 class Labels:
-    """What stands at the positions of a sentence.
+    """The tokens of a sentence pair.
 
     Attributes:
-        source: the tokens that the encoder reads
-        read: those that the decoder reads
-        target: those that it predicts from them
+        source: the encoder's input
+        read: the decoder's input
+        target: the decoder's output
     """
 
     source: list[str]
@@ -54,17 +54,17 @@ class Labels:
 
 @dataclass(frozen=True)
 class Panel:
-    """One matrix.
+    """One labelled matrix.
 
     Attributes:
         kind: one of `KINDS`
         layer: of the encoder, the decoder or the recurrence encoder, from 0
-        head: from 0, "mean", or None for what has no heads
-        title: what it is
-        row_title, column_title: what the rows and columns are
-        rows, columns: a label for each
-        values: (rows, columns). Of a gate the columns are the mean over the channels and two
-            quantiles, or its value if it is a scalar
+        head: from 0, "mean", or None where there are no heads
+        title: describes the matrix
+        row_title, column_title: describe the rows and columns
+        rows, columns: their labels
+        values: (rows, columns). The columns of a gate are the mean over the channels and two
+            quantiles, or the value of a scalar gate
     """
 
     kind: str
@@ -90,27 +90,27 @@ def panels(
     layer: str = "top",
     head: str = "mean",
 ) -> list[Panel]:
-    """The matrices that are wanted, in the order of `KINDS`.
+    """Select matrices, in the order of `KINDS`.
 
     Args:
-        model: whose maps they are
+        model: the model of the maps
         maps: from `look`
-        labels: of their positions
+        labels: of the positions
         show: some of `KINDS`; None for all that the model has
-        layer: "top" for the uppermost of each kind, "all", or a number
+        layer: "top" for the top layer of each kind, "all", or a number
         head: "mean", "all", or a number
 
     Raises:
-        ConfigError: something that the model does not have, saying what it has
+        ConfigError: the model does not have the kind, layer or head; the message lists what it has
     """
     modules = {place: module for place, module in places(model).items() if place in maps}
     there = {kind: [i for k, i in modules if k == kind] for kind in KINDS}
     chosen: list[Panel] = []
     for kind in KINDS if show is None else sorted(set(show), key=KINDS.index):
         if not there[kind] and show is not None:
-            has = ", ".join(k for k in KINDS if there[k]) or "nothing to show"
+            has = ", ".join(k for k in KINDS if there[k]) or "none of the kinds"
             raise ConfigError(
-                f"--show {kind}: {ABSENT[kind]}; this model has {has}; choose of these"
+                f"--show {kind}: {ABSENT[kind]}; this model has {has}; choose from these"
             )
         for index in choose_layers(kind, there[kind], layer, required=show is not None):
             context = Context(model, modules[kind, index], kind, index, labels)
@@ -118,13 +118,13 @@ def panels(
     if not chosen:
         has = "; ".join(f"{k} has {span(there[k])}" for k in KINDS if there[k])
         raise ConfigError(
-            f"--layer {layer}: {has or 'the model is no Transformer'}; choose another layer"
+            f"--layer {layer}: {has or 'the model is not a Transformer'}; choose another layer"
         )
     return chosen
 
 
 def choose_layers(kind: str, there: list[int], layer: str, required: bool) -> list[int]:
-    """Of the layers that a kind has those that are wanted; ConfigError if a required one lacks."""
+    """Select among the layers that a kind has; ConfigError if a required layer is missing."""
     if layer == "all":
         return there
     if layer == "top":
@@ -132,12 +132,12 @@ def choose_layers(kind: str, there: list[int], layer: str, required: bool) -> li
     if int(layer) in there:
         return [int(layer)]
     if required:
-        raise ConfigError(f"--layer {layer}: {kind} has {span(there)}; choose of these")
+        raise ConfigError(f"--layer {layer}: {kind} has {span(there)}; choose from these")
     return []
 
 
 def span(numbers: list[int]) -> str:
-    """Layers in words: "layer 5" or "layers 0 to 5"."""
+    """Describe layers: "layer 5" or "layers 0 to 5"."""
     if len(numbers) == 1:
         return f"layer {numbers[0]}"
     return f"layers {numbers[0]} to {numbers[-1]}"
@@ -147,14 +147,14 @@ def span(numbers: list[int]) -> str:
 class Context:
     """One place of a model and a sentence."""
 
-    model: nn.Module
+    model: Any
     module: nn.Module
     kind: str
     layer: int
     labels: Labels
 
     def panels(self, values: Tensor, head: str) -> Iterator[Panel]:
-        """The panels of this place's map."""
+        """Make the panels of this place's map."""
         if self.kind == "gate":
             yield self.gate(values)
         elif self.kind == "steps":
@@ -164,22 +164,22 @@ class Context:
             yield from self.heads(values, head, "")
 
     def heads(self, values: Tensor, head: str, more: str) -> Iterator[Panel]:
-        """The wanted heads of (H, T, S)."""
+        """Make the panels of the selected heads of (H, T, S)."""
         heads = len(values)
-        if isinstance(self.module, BiARN) and heads == 1:  # additive attention has none
+        if isinstance(self.module, BiARN) and heads == 1:  # additive attention has no heads
             yield self.panel(values[0], None, more)
         elif head == "mean":
             yield self.panel(values.mean(0), "mean", f"{more}, mean of {heads} heads")
         else:
             if head != "all" and not 0 <= int(head) < heads:
                 raise ConfigError(
-                    f"--head {head}: {self.kind} has heads 0 to {heads - 1}; choose of these"
+                    f"--head {head}: {self.kind} has heads 0 to {heads - 1}; choose from these"
                 )
             for number in range(heads) if head == "all" else [int(head)]:
                 yield self.panel(values[number], number, f"{more}, head {number}")
 
     def panel(self, values: Tensor, head: Any, more: str) -> Panel:
-        """One matrix with its labels."""
+        """Label one matrix."""
         title = f"{NAMES[self.kind]}\nlayer {self.layer}{more}{note(self.module)}"
         row_title, rows = self.rows(len(values))
         column_title, columns = self.columns(values.size(1))
@@ -188,7 +188,7 @@ class Context:
         )
 
     def gate(self, values: Tensor) -> Panel:
-        """Lambda by target position, (T, C) or (T, 1)."""
+        """Summarize lambda over the target positions, (T, C) or (T, 1)."""
         if values.size(1) == 1:
             columns = ["lambda"]
         else:
@@ -201,7 +201,7 @@ class Context:
         )  # fmt: skip
 
     def rows(self, number: int) -> tuple[str, list[str]]:
-        """What a row is."""
+        """Describe and label the rows."""
         if self.kind == "encoder":
             return "source", self.labels.source
         if self.kind == "steps":
@@ -209,10 +209,10 @@ class Context:
         return "predicts", self.labels.target
 
     def columns(self, number: int) -> tuple[str, list[str]]:
-        """What a column is."""
+        """Describe and label the columns."""
         positions = [str(position) for position in range(1, number + 1)]
         if self.kind == "decoder":
-            return "has read", self.labels.read
+            return "input so far", self.labels.read
         if self.kind == "steps" and self.layer > 0:
             return f"state of the recurrence layer {self.layer - 1} below", positions
         if self.kind == "fusion" and self.reads_steps():
@@ -221,13 +221,13 @@ class Context:
         return "source", self.labels.source
 
     def reads_steps(self) -> bool:
-        """Whether what the recurrence encoder gives are steps, not tokens."""
+        """Whether the recurrence encoder's outputs are steps, not tokens."""
         layers = layers_of(self.model.encoder.recurrence_encoder)
         return isinstance(layers[-1].recurrence, BiARN)
 
 
 def note(module: nn.Module) -> str:
-    """What an attention's weights are, where they are not all that it computes."""
+    """Explain an attention's weights if they are not its whole result."""
     if isinstance(module, MixedSelfAttention):
         return "\n(1 \u2212 g) softmax + g P"
     if isinstance(module, MemoryAttention):

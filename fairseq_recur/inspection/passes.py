@@ -1,4 +1,4 @@
-"""Running a model on one sentence: its translation, and what it looked at."""
+"""Running a model on one sentence: its translation, and its attention."""
 
 from collections import defaultdict
 from typing import Any
@@ -8,20 +8,20 @@ import torch.nn.functional as F
 from fairseq.dataclass.configs import GenerationConfig
 from fairseq.tasks import FairseqTask
 from omegaconf import OmegaConf
-from torch import Tensor, nn
+from torch import Tensor
 
 from fairseq_recur.inspection.capture import Maps, captured
 
 
 @torch.no_grad()
-def translate(task: FairseqTask, model: nn.Module, source: Tensor, **options: Any) -> Tensor:
-    """The best translation by fairseq's generator.
+def translate(task: FairseqTask, model: Any, source: Tensor, **options: Any) -> Tensor:
+    """Find the best translation with fairseq's generator.
 
     Args:
-        task: of the model
+        task: the model's task
         model: an encoder-decoder in evaluation mode
         source: (S,) int64, with the end of the sentence
-        options: of fairseq's GenerationConfig, such as ``beam``
+        options: fields of fairseq's GenerationConfig, such as ``beam``
 
     Returns:
         (T,) int64, with the end of the sentence
@@ -32,19 +32,18 @@ def translate(task: FairseqTask, model: nn.Module, source: Tensor, **options: An
 
 
 @torch.no_grad()
-def look(
-    model: nn.Module, source: Tensor, target: Tensor, eos: int, step_by_step: bool = False
-) -> Maps:
-    """What a model looks at when it reads a source and writes a target.
+def look(model: Any, source: Tensor, target: Tensor, eos: int, step_by_step: bool = False) -> Maps:
+    """Capture a model's attention and gates for a source and a target.
 
     Args:
         model: an encoder-decoder in evaluation mode
-        source, target: (S,) and (T,) int64, with the end of the sentence
-        eos: with which fairseq's decoders begin
-        step_by_step: as in decoding, and not the whole target at once
+        source: (S,) int64, with the end of the sentence
+        target: (T,) likewise
+        eos: the first input of fairseq's decoders
+        step_by_step: decode incrementally instead of the whole target at once
 
     Returns:
-        the maps; row t of the decoder's is where target token t is predicted
+        the maps; row t of the decoder's maps belongs to the prediction of target token t
     """
     inputs = torch.cat([target.new_tensor([eos]), target[:-1]])[None]
     with captured(model) as maps:
@@ -65,5 +64,5 @@ def look(
 
 
 def lengths(tokens: Tensor) -> Tensor:
-    """The length of one sentence (S,), as fairseq wants it."""
+    """The length of one sentence (S,), as fairseq expects it: (1,) int64."""
     return tokens.new_tensor([len(tokens)])

@@ -1,4 +1,4 @@
-"""The real model of an architecture, without memory for its numbers, and a batch for it."""
+"""The model of an architecture with parameters that have no data, and a batch for it."""
 
 from argparse import Namespace
 from collections.abc import Sequence
@@ -14,12 +14,12 @@ from fairseq.models import ARCH_MODEL_REGISTRY, FairseqLanguageModel, build_mode
 from torch import nn
 
 from fairseq_recur.errors import ConfigError
-from fairseq_recur.planning.devices import RealIntegers, RealNumbers
+from fairseq_recur.planning.meta_tensors import RealIntegers, RealNumbers
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
-# What the plan has options of its own for, or finds out.
-NOT_HERE = (
+# The plan has its own options for these, or computes them.
+PLANNED = (
     "--arch", "-a", "--max-tokens", "--batch-size", "--update-freq", "--max-update", "--fp16",
     "--bf16", "--memory-efficient-fp16", "--memory-efficient-bf16", "--amp", "--user-dir",
 )  # fmt: skip
@@ -30,14 +30,14 @@ Sample = dict[str, Any]
 
 
 class Built(NamedTuple):
-    """A model and what is needed to compute its loss.
+    """A model, and what is needed to compute its loss.
 
     Attributes:
         model: in training mode, on torch's meta device
-        criterion: fairseq's, of the flags
+        criterion: fairseq's, from the flags
         decoder_only: whether it is a language model
         source, target: sizes of the dictionaries
-        positions: the longest source and target that the model takes
+        positions: the longest source and target that the model accepts
     """
 
     model: nn.Module
@@ -49,7 +49,7 @@ class Built(NamedTuple):
 
 
 def words(size: int) -> Dictionary:
-    """A dictionary of *size* entries, fairseq's special ones among them."""
+    """A dictionary of *size* entries, including fairseq's special ones."""
     dictionary = Dictionary()
     for i in range(size - len(dictionary)):
         dictionary.add_symbol(f"w{i}")
@@ -57,19 +57,19 @@ def words(size: int) -> Dictionary:
 
 
 def configure(arch: str, flags: Sequence[str]) -> Any:
-    """fairseq-train's configuration of an architecture with flags.
+    """Return fairseq-train's configuration of an architecture with flags.
 
     Raises:
-        ConfigError: the architecture is unknown, or a flag is the plan's own
-        SystemExit: 2, with fairseq's message, if a flag is wrong
+        ConfigError: the architecture is unknown, or the plan has its own option for a flag
+        SystemExit: 2, with fairseq's message, if a flag is invalid
     """
     if arch not in ARCH_MODEL_REGISTRY:
-        raise ConfigError(f"unknown architecture {arch!r}; see `fairseq-recur check` for all")
-    foreign = [flag for flag in flags if flag.split("=")[0] in NOT_HERE]
+        raise ConfigError(f"unknown architecture {arch!r}; see `fairseq-recur train --list`")
+    foreign = [flag for flag in flags if flag.split("=")[0] in PLANNED]
     if foreign:
         raise ConfigError(
-            f"after -- come flags of the model; the plan has its own options for "
-            f"{', '.join(foreign)}, or finds them out; leave them out there"
+            f"found {', '.join(foreign)} after --, expected flags of the model; the plan has its "
+            "own options for these, or computes them; remove them there"
         )
     decoder_only = issubclass(ARCH_MODEL_REGISTRY[arch], FairseqLanguageModel)
     parser = options.get_training_parser("language_modeling" if decoder_only else "translation")
@@ -81,17 +81,18 @@ def configure(arch: str, flags: Sequence[str]) -> Any:
 def build(
     arch: str, flags: Sequence[str], source: int, target: int, precision: str, device: str = "meta"
 ) -> Built:
-    """Build an architecture as fairseq-train does.
+    """Build a model as fairseq-train does.
 
     Args:
         arch: a name of fairseq's registry
-        flags: of fairseq-train, for the model and the criterion
-        source, target: sizes of the dictionaries; equal ones are one dictionary
-        precision: "fp32", "fp16" or "bf16", of its parameters
-        device: "meta" computes shapes alone; the tests compare with "cpu"
+        flags: fairseq-train's flags for the model and the criterion
+        source: size of the dictionary
+        target: likewise; equal sizes mean one joined dictionary
+        precision: of the parameters, "fp32", "fp16" or "bf16"
+        device: "meta" computes only shapes; the tests compare with "cpu"
 
     Raises:
-        ConfigError: the architecture or its flags cannot be used
+        ConfigError: the architecture or its flags are invalid
     """
     config = configure(arch, flags)
     dictionary = words(source)
@@ -114,12 +115,13 @@ def build(
 
 
 def sample(built: Built, sentences: int, source: int, target: int) -> Sample:
-    """A batch of full sentences: the integers are real, whatever the model's device.
+    """Make a batch of sentences without padding. Its integers have data on any device.
 
     Args:
         built: a model
         sentences: B
-        source, target: S and T, in tokens; a language model reads T
+        source: S, in tokens
+        target: T, in tokens; a language model reads T
     """
     generator = torch.Generator().manual_seed(1)
 

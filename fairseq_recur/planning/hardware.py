@@ -1,4 +1,4 @@
-"""What accelerators can do, from their makers' data sheets."""
+"""Accelerators: memory, bandwidth and speed, from the manufacturers' data sheets."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,10 +17,10 @@ class Device:
     Attributes:
         name: as in the data sheet
         memory: bytes
-        bandwidth: of its memory, bytes a second
-        peak: FLOP/s by precision, dense, with sums in float32; a precision it lacks is absent
-        link: to the others of its node, bytes a second in one direction
-        source: where the figures come from
+        bandwidth: of its memory, in bytes per second
+        peak: FLOP/s per supported precision, dense, accumulated in float32
+        link: to the other accelerators of its node, in bytes per second in one direction
+        source: origin of the figures
     """
 
     name: str
@@ -41,7 +41,7 @@ def _gpu(
     source: str,
     bf16: bool = True,
 ) -> Device:
-    """A row of the table: GB, GB/s, TFLOP/s."""
+    """A row of the table, in GB, GB/s and TFLOP/s."""
     peak = {"fp32": fp32 * 1e12, "fp16": half * 1e12}
     if bf16:
         peak["bf16"] = half * 1e12
@@ -62,37 +62,39 @@ GPUS: dict[str, Device] = {
     "rtx3090": _gpu("GeForce RTX 3090", 24, 936, 35.6, 71, 32, "Ampere GA102 whitepaper"),
     "rtx4090": _gpu("GeForce RTX 4090", 24, 1008, 82.6, 165.2, 32, "Ada whitepaper"),
 }
-"""fp32 without TF32, which torch leaves off; half precision by tensor cores that add in float32."""
+"""fp32 without TF32, torch's default; half precision on tensor cores with float32 accumulation."""
 
 
 def own_device(
     name: str, flops: float | None, memory: float | None, bandwidth: float | None
 ) -> Device:
-    """A device of the table, or one that is described in TFLOP/s, GB and GB/s.
+    """Return a device of the table, or one described in TFLOP/s, GB and GB/s.
 
-    Values replace those of the table; with ``custom`` all three must be given.
+    Values replace those of the table; ``custom`` needs all three.
 
     Raises:
-        ConfigError: the name is unknown, a value is lacking or is not positive
+        ConfigError: the name is unknown, or a value is missing or not positive
     """
     given = {"--flops": flops, "--memory": memory, "--bandwidth": bandwidth}
     wrong = [f"{flag} {x}" for flag, x in given.items() if x is not None and not x > 0]
     if wrong:
         raise ConfigError(f"{', '.join(wrong)}: expected more than 0")
     if name != "custom" and name not in GPUS:
-        raise ConfigError(f"--gpu {name} is not known; expected one of {', '.join(GPUS)}, custom")
+        raise ConfigError(f"--gpu {name} is unknown; expected one of {', '.join(GPUS)}, custom")
     missing = [flag for flag, value in given.items() if value is None]
     if name == "custom" and missing:
         raise ConfigError(f"--gpu custom needs {', '.join(missing)} as well")
     known = GPUS.get(name)
-    if known is not None and len(missing) == len(given):
+    if known is None:
+        known = Device("custom", 0.0, 0.0, {}, 10 * GIGA, "")
+    elif len(missing) == len(given):
         return known
     peak = dict.fromkeys(PRECISIONS, flops * 1e12) if flops is not None else known.peak
     return Device(
-        "custom" if known is None else f"{known.name}, changed",
+        f"{known.name}, changed" if name in GPUS else "custom",
         known.memory if memory is None else memory * GIGA,
         known.bandwidth if bandwidth is None else bandwidth * GIGA,
         peak,
-        known.link if known is not None else 10 * GIGA,
+        known.link,
         "given by options",
     )

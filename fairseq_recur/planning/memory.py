@@ -1,4 +1,4 @@
-"""What a training keeps in the memory of one accelerator."""
+"""The memory that a training needs on one accelerator."""
 
 import math
 from typing import NamedTuple
@@ -7,15 +7,14 @@ from fairseq_recur.planning.building import Built, sample
 from fairseq_recur.planning.tracing import trace
 
 
-class BytesAParameter(NamedTuple):
+class BytesPerParameter(NamedTuple):
     """Bytes that fairseq keeps for each parameter.
 
     Attributes:
-        weights: of the model
-        gradients: of the model
-        masters: fp32 copies of both, from which fairseq's fp16 and bf16 optimizer computes
+        weights, gradients: of the model
+        masters: fp32 copies of both, used by fairseq's fp16 and bf16 optimizers
         optimizer: Adam's two averages, in float32
-        traffic: read and written by an update: gradient norm, Adam, and the copies
+        traffic: bytes that an update reads and writes: gradient norm, Adam, and the copies
     """
 
     weights: int
@@ -26,28 +25,28 @@ class BytesAParameter(NamedTuple):
 
 
 BYTES = {
-    "fp32": BytesAParameter(4, 4, 0, 8, 4 + 28),
-    "half": BytesAParameter(2, 2, 8, 8, 6 + 4 + 28 + 6),
-    "memory-efficient-half": BytesAParameter(2, 2, 0, 8, 2 + 24),
+    "fp32": BytesPerParameter(4, 4, 0, 8, 4 + 28),
+    "half": BytesPerParameter(2, 2, 8, 8, 6 + 4 + 28 + 6),
+    "memory-efficient-half": BytesPerParameter(2, 2, 0, 8, 2 + 24),
 }
 
 
-def bytes_a_parameter(precision: str, memory_efficient: bool) -> BytesAParameter:
-    """Of "fp32", or of "fp16" and "bf16" with or without fairseq's --memory-efficient form."""
+def bytes_per_parameter(precision: str, memory_efficient: bool) -> BytesPerParameter:
+    """Return the bytes for a precision, with or without fairseq's --memory-efficient options."""
     if precision == "fp32":
         return BYTES["fp32"]
     return BYTES["memory-efficient-half" if memory_efficient else "half"]
 
 
 class Memory(NamedTuple):
-    """Bytes of one accelerator: what is there at all lengths, and what grows with the batch.
+    """Bytes on one accelerator: a fixed part, and a part that grows with the batch.
 
     Attributes:
-        weights, gradients, masters, optimizer: of all parameters
+        weights, gradients, masters, optimizer: for all parameters
         buckets: DistributedDataParallel's copy of the gradients; 0 with one process
-        reserve: left for the CUDA context, libraries and fragmentation
+        reserve: for the CUDA context, libraries and fragmentation
         capacity: of the accelerator
-        fixed, slope: activations of a batch of n tokens are fixed + slope n bytes
+        fixed, slope: a batch of n tokens needs fixed + slope n bytes for activations
     """
 
     weights: int
@@ -62,16 +61,16 @@ class Memory(NamedTuple):
 
     @property
     def static(self) -> int:
-        """All but activations and reserve."""
+        """Everything except activations and reserve."""
         return self.weights + self.gradients + self.masters + self.optimizer + self.buckets
 
     def activations(self, tokens: int) -> int:
-        """Peak bytes of a batch of so many tokens, in sentences of the longest length."""
+        """Peak bytes of a batch with that many tokens, in sentences of the longest length."""
         return math.ceil(self.fixed + self.slope * tokens)
 
     @property
     def largest(self) -> int:
-        """The largest --max-tokens that fits; 0 or less: none does."""
+        """The largest --max-tokens that fits; 0 or less if none does."""
         free = self.capacity - self.reserve - self.static - self.fixed
         return math.floor(free / self.slope)
 
@@ -79,21 +78,21 @@ class Memory(NamedTuple):
 def measure(
     built: Built,
     parameters: int,
-    of_each: BytesAParameter,
+    of_each: BytesPerParameter,
     processes: int,
     capacity: float,
     reserve: float,
     longest: int,
 ) -> Memory:
-    """Trace two batches of the longest sentences, between and beyond which memory is a line.
+    """Trace two batches of the longest sentences; memory is linear in the batch.
 
     Args:
         built: the model
-        parameters: their number
-        of_each: bytes of each
+        parameters: their count
+        of_each: bytes per parameter
         processes: of the whole training
         capacity: bytes of the accelerator
-        reserve: share of them that is left free
+        reserve: share of the capacity that is left free
         longest: length of both sides, in tokens
     """
     sizes = [max(1, round(tokens / longest)) for tokens in (2048, 8192)]
@@ -115,10 +114,11 @@ def measure(
 
 
 def divided(batch: int, processes: int, limit: int) -> tuple[int, int]:
-    """--max-tokens and --update-freq: the most words at a time that make the batch exactly.
+    """Return --max-tokens and --update-freq: the largest steps that add up to the batch exactly.
 
-    processes x max-tokens x update-freq is *batch*. Returns (0, 0) if no parts of a quarter
-    of *limit* or more do, or if the batch is no multiple of the processes.
+    processes x max-tokens x update-freq equals *batch*, and max-tokens is at most *limit*. The
+    result is (0, 0) if that needs steps below a quarter of *limit*, or if the batch is not a
+    multiple of the processes.
     """
     share, rest = divmod(batch, processes)
     if rest or limit < 1:

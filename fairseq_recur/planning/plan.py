@@ -1,4 +1,4 @@
-"""A plan: everything that follows from a model, a device and a batch."""
+"""Planning: memory and time of a training, from a model, a device and a batch."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -7,28 +7,28 @@ from typing import Any, NamedTuple
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.planning.building import Built, build, sample
 from fairseq_recur.planning.hardware import Device
-from fairseq_recur.planning.memory import Memory, bytes_a_parameter, divided, measure
-from fairseq_recur.planning.parts import OTHER, PARTS
+from fairseq_recur.planning.memory import Memory, bytes_per_parameter, divided, measure
 from fairseq_recur.planning.timing import Assumptions, Seconds, exchange_seconds, step_seconds
-from fairseq_recur.planning.tracing import Trace, trace
+from fairseq_recur.planning.tracing import OTHER, PARTS, Trace, trace
 
 
 class Setup(NamedTuple):
-    """What is planned.
+    """The training to plan.
 
     Attributes:
-        arch, flags: the model
+        arch, flags: of the model
         vocabulary: sizes of the source and the target dictionary
         lengths: mean source and target length, in tokens
-        longest: length of the longest sentences of either side, for which memory must suffice
+        longest: length of the longest sentences of either side, which must fit into memory
         precision: "fp32", "fp16" or "bf16"
         memory_efficient: fairseq's --memory-efficient-fp16 or -bf16
-        device, gpus, nodes, network: what it runs on; network in bytes a second a node
-        batch: words an update, of the longer side, padding counted
-        max_tokens: words a step of a process; 0 for the most that fit
-        updates: of the whole training
+        device, gpus, nodes: the hardware, with gpus per node
+        network: bytes per second per node
+        batch: tokens per update, of the longer side and with padding
+        max_tokens: tokens per step of a process; 0 for the most that fit
+        updates: total number
         reserve: share of the memory that is left free
-        assumed: what the device reaches
+        assumed: efficiencies of the device
     """
 
     arch: str
@@ -50,18 +50,18 @@ class Setup(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What follows.
+    """The prediction.
 
     Attributes:
-        parameters: their number
-        flops: FLOPs a token of the longer side, forward and backward, by part
-        operations: kernels of a step
-        kept: bytes that the forward pass keeps for the backward pass, a token
+        parameters: their count
+        flops: per part of the model, FLOPs per token of the longer side, forward and backward
+        operations: kernels per step
+        kept: bytes per token that the forward pass keeps for the backward pass
         memory: of one accelerator
-        fits: the largest --max-tokens
-        max_tokens, update_freq: the choice
-        seconds: of an update
-        mfu: FLOPs of the model over what the accelerators' peak would do in that time
+        fits: the largest --max-tokens that fits
+        max_tokens, update_freq: the values chosen
+        seconds: per update
+        mfu: the model's FLOPs divided by those of the accelerators at peak speed in that time
     """
 
     parameters: int
@@ -76,36 +76,37 @@ class Plan(NamedTuple):
     mfu: float
 
     @property
-    def updates_a_second(self) -> float:
-        """Updates a second."""
+    def updates_per_second(self) -> float:
+        """Updates per second."""
         return 1 / self.seconds.total
 
 
 def count_parameters(built: Built) -> int:
-    """The number of parameters, shared ones once."""
+    """Count the parameters, shared ones once."""
     return sum(p.numel() for p in built.model.parameters())
 
 
 def make_plan(setup: Setup) -> Plan:
-    """Build the model, trace it at three batches, and do the arithmetic.
+    """Build the model, trace it with three batches, and compute memory and time.
 
     Raises:
-        ConfigError: the model, the lengths or the batch cannot be used
+        ConfigError: the model, the lengths or the batch are invalid, or do not fit
     """
     if setup.precision not in setup.device.peak:
         raise ConfigError(
-            f"--precision {setup.precision}: {setup.device.name} has no such matrix products; "
+            f"--precision {setup.precision}: {setup.device.name} does not support it; "
             f"expected one of {', '.join(setup.device.peak)}"
         )
-    built = build(setup.arch, setup.flags, *setup.vocabulary, setup.precision)
+    source, target = setup.vocabulary
+    built = build(setup.arch, setup.flags, source, target, setup.precision)
     if setup.longest > built.positions:
         raise ConfigError(
-            f"--longest {setup.longest}: {setup.arch} has positions for {built.positions}; give "
-            "less, or --max-source-positions and --max-target-positions after --"
+            f"--longest {setup.longest}: {setup.arch} has {built.positions} positions; decrease "
+            "it, or give --max-source-positions and --max-target-positions after --"
         )
     processes = setup.gpus * setup.nodes
     parameters = count_parameters(built)
-    each = bytes_a_parameter(setup.precision, setup.memory_efficient)
+    each = bytes_per_parameter(setup.precision, setup.memory_efficient)
     memory = measure(
         built, parameters, each, processes, setup.device.memory, setup.reserve, setup.longest
     )
@@ -114,7 +115,7 @@ def make_plan(setup: Setup) -> Plan:
     sentences = max(1, round(max_tokens / longer))
     step = trace(built, sample(built, sentences, *setup.lengths))
     tokens = sentences * longer
-    # Sentences are whole, so that a step may have some more or fewer tokens than planned.
+    # Sentences are not split, so a step may have slightly more or fewer tokens than planned.
     parts = step_seconds(step.operations, setup.device, setup.precision, setup.assumed)
     seconds = Seconds(
         **{limit: time * update_freq * max_tokens / tokens for limit, time in parts.items()},
@@ -140,18 +141,18 @@ def make_plan(setup: Setup) -> Plan:
 
 
 def by_part(step: Trace, tokens: int) -> dict[str, float]:
-    """FLOPs a token of each part that has any, in both passes."""
-    sums: Counter = Counter()
+    """FLOPs per token in both passes, of each part that has any."""
+    sums: Counter[str] = Counter()
     for operation in step.operations:
         sums[operation.part] += operation.flops
     return {part: sums[part] / tokens for part in (*PARTS, OTHER) if sums[part]}
 
 
 def choose(setup: Setup, memory: Memory, processes: int) -> tuple[int, int]:
-    """--max-tokens and --update-freq.
+    """Choose --max-tokens and --update-freq.
 
     Raises:
-        ConfigError: nothing fits, or the batch has no equal parts
+        ConfigError: nothing fits, or the batch cannot be divided evenly
     """
     largest = memory.largest
     if largest < setup.longest:
@@ -159,26 +160,26 @@ def choose(setup: Setup, memory: Memory, processes: int) -> tuple[int, int]:
             f"one sentence of --longest {setup.longest} tokens does not fit into "
             f"{setup.device.name}: {gigabytes(memory.static)} GB for the parameters and "
             f"{gigabytes(memory.activations(setup.longest))} GB for activations, with "
-            f"{gigabytes(memory.reserve)} GB in reserve, of {gigabytes(memory.capacity)} GB. "
-            "Give a smaller --longest, --memory-efficient, or --checkpoint-activations after --"
+            f"{gigabytes(memory.reserve)} GB reserved, of {gigabytes(memory.capacity)} GB. "
+            "Decrease --longest, or give --memory-efficient, or --checkpoint-activations after --"
         )
     if setup.batch % processes:
         below = setup.batch - setup.batch % processes
         raise ConfigError(
-            f"--batch-tokens {setup.batch} is no multiple of {processes} processes; "
+            f"--batch-tokens {setup.batch} is not a multiple of {processes} processes; "
             f"give {below or processes} or {below + processes}"
         )
     limit = setup.max_tokens or largest
     max_tokens, update_freq = divided(setup.batch, processes, limit)
     if not max_tokens:
         raise ConfigError(
-            f"--batch-tokens {setup.batch} on {processes} processes has no equal parts near "
-            f"{limit} words, the {'--max-tokens' if setup.max_tokens else 'most that fit'}; "
+            f"--batch-tokens {setup.batch} on {processes} processes cannot be divided into steps "
+            f"near {limit} tokens, the {'--max-tokens' if setup.max_tokens else 'most that fit'}; "
             "choose another batch"
         )
     if setup.max_tokens not in (0, max_tokens):
         raise ConfigError(
-            f"--batch-tokens {setup.batch} is no whole multiple of {processes} processes x "
+            f"--batch-tokens {setup.batch} is not a multiple of {processes} processes x "
             f"--max-tokens {setup.max_tokens}; give --max-tokens {max_tokens}, with "
             f"--update-freq {update_freq}"
         )
@@ -186,19 +187,19 @@ def choose(setup: Setup, memory: Memory, processes: int) -> tuple[int, int]:
 
 
 def gigabytes(size: float) -> str:
-    """Bytes in GB, two places."""
+    """Format bytes as GB with two decimals."""
     return f"{size / 1e9:.2f}"
 
 
 def as_json(setup: Setup, plan: Plan) -> dict[str, Any]:
-    """Setup and plan as numbers and words."""
+    """Convert setup and plan for a JSON file."""
     flags: list[str] = list(setup.flags)
     given = setup._asdict() | {"flags": flags, "assumed": setup.assumed._asdict()}
     given["device"] = {**vars(setup.device), "peak": dict(setup.device.peak)}
     found = plan._asdict() | {
         "seconds": plan.seconds._asdict() | {"total": plan.seconds.total},
         "memory": plan.memory._asdict() | {"activations": plan.memory.activations(plan.max_tokens)},
-        "updates_a_second": plan.updates_a_second,
+        "updates_per_second": plan.updates_per_second,
         "hours": setup.updates * plan.seconds.total / 3600,
     }
     return {"prediction": True, "setup": given, "plan": found}

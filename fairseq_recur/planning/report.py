@@ -8,17 +8,17 @@ Row = tuple[str, str]
 
 
 def report(setup: Setup, plan: Plan) -> str:
-    """The plan in lines of a name and a value."""
+    """Format the plan, one name and value per line."""
     blocks = [_setup(setup), _model(plan), _memory(setup, plan), _time(setup, plan)]
     width = max(len(name) for rows in blocks for name, _ in rows) + 2
     text = "\n\n".join(
         "\n".join(f"{name:<{width}}{value}" for name, value in rows) for rows in blocks
     )
-    return "A prediction; docs/planning.md says from what.\n\n" + text
+    return "A prediction; docs/planning.md describes the method.\n\n" + text
 
 
 def command(setup: Setup, plan: Plan) -> str:
-    """The variables with which scripts/launch/ trains like this."""
+    """The environment variables with which scripts/launch/ runs this training."""
     precision = f"PRECISION={setup.precision}"
     efficient = " MEMORY_EFFICIENT=1" if setup.memory_efficient else ""
     nodes = f" NODES={setup.nodes}" if setup.nodes > 1 else ""
@@ -45,10 +45,10 @@ def _setup(setup: Setup) -> list[Row]:
 def _assumed(setup: Setup) -> str:
     assumed = setup.assumed
     if assumed.mfu:
-        return f"{assumed.mfu:.0%} of the peak by FLOPs alone"
+        return f"{assumed.mfu:.0%} of the peak by FLOPs only"
     return (
         f"{assumed.matmul:.0%} of the peak, {assumed.bandwidth:.0%} of the bandwidth, "
-        f"{assumed.overhead * 1e6:g} us an operation at least"
+        f"{assumed.overhead * 1e6:g} us per operation at least"
     )
 
 
@@ -56,11 +56,11 @@ def _model(plan: Plan) -> list[Row]:
     total = sum(plan.flops.values())
     rows = [
         ("parameters", f"{plan.parameters:,}"),
-        ("FLOPs a token", f"{total / 1e6:,.1f} M, forward and backward"),
+        ("FLOPs per token", f"{total / 1e6:,.1f} M, forward and backward"),
     ]
     for part, flops in plan.flops.items():
         rows.append((f"  {part}", f"{flops / 1e6:,.1f} M ({flops / total:.1%})"))
-    return [*rows, ("operations a step", f"{plan.operations:,}")]
+    return [*rows, ("operations per step", f"{plan.operations:,}")]
 
 
 def _memory(setup: Setup, plan: Plan) -> list[Row]:
@@ -77,29 +77,29 @@ def _memory(setup: Setup, plan: Plan) -> list[Row]:
     used = memory.static + activations
     return [
         ("memory", f"{gigabytes(used)} of {gigabytes(memory.capacity)} GB, "
-                   f"{gigabytes(memory.reserve)} of them in reserve"),
+                   f"{gigabytes(memory.reserve)} of them reserved"),
         *((f"  {kind}", f"{gigabytes(size)} GB") for kind, size in kinds.items() if size),
-        ("activations a token", f"{memory.slope / 1e3:,.1f} kB at the longest sentences, "
-                                f"{plan.kept / 1e3:,.1f} kB kept at the mean ones"),
+        ("activations per token", f"{memory.slope / 1e3:,.1f} kB for the longest sentences, "
+                                f"{plan.kept / 1e3:,.1f} kB kept for sentences of mean length"),
         ("largest --max-tokens", f"{plan.fits:,}"),
         ("--max-tokens", f"{plan.max_tokens}"),
         ("--update-freq", f"{plan.update_freq}"),
-        ("words an update", f"{setup.batch:,}"),
+        ("tokens per update", f"{setup.batch:,}"),
     ]  # fmt: skip
 
 
 def _time(setup: Setup, plan: Plan) -> list[Row]:
     def rows() -> Iterator[Row]:
         seconds = plan.seconds
-        yield "time an update", f"{seconds.total * 1e3:,.1f} ms"
+        yield "time per update", f"{seconds.total * 1e3:,.1f} ms"
         for name, value in zip(
             ("matrix products", "memory traffic", "latency", "optimizer", "all-reduce"), seconds
         ):
             if value:
                 yield f"  {name}", f"{value * 1e3:,.1f} ms ({value / seconds.total:.0%})"
-        yield "updates a second", f"{plan.updates_a_second:.3g}"
-        yield "words a second", f"{setup.batch * plan.updates_a_second:,.0f}"
-        yield "share of the peak", f"{plan.mfu:.1%} (MFU; what follows from the above)"
+        yield "updates per second", f"{plan.updates_per_second:.3g}"
+        yield "tokens per second", f"{setup.batch * plan.updates_per_second:,.0f}"
+        yield "share of the peak", f"{plan.mfu:.1%} (MFU; computed from the above)"
         hours = setup.updates * seconds.total / 3600
         yield f"{setup.updates:,} updates", f"{hours:,.1f} hours"
         yield "scripts/launch", command(setup, plan)

@@ -7,14 +7,14 @@ from fairseq_recur.planning.tracing import Operation
 
 
 class Assumptions(NamedTuple):
-    """What no data sheet says.
+    """Efficiencies that no data sheet states.
 
     Attributes:
         matmul: share of the peak that matrix products reach
-        bandwidth: share of the memory's bandwidth that is reached, and of the links'
-        overhead: seconds that an operation takes at least: the way through Python and torch,
-            and the start of a kernel
-        mfu: if given, FLOPs alone decide, at this share of the peak
+        bandwidth: share of the bandwidth that memory and links reach
+        overhead: minimum seconds per operation: the call through Python and torch, and the start
+            of a kernel
+        mfu: if not 0, only FLOPs count, at this share of the peak
     """
 
     matmul: float
@@ -24,14 +24,14 @@ class Assumptions(NamedTuple):
 
 
 class Seconds(NamedTuple):
-    """Of one update, by what sets the pace.
+    """Seconds per update, by what limits the speed.
 
     Attributes:
-        products: operations as slow as their FLOPs
-        traffic: operations as slow as the memory
-        latency: operations as slow as their start
+        products: operations limited by FLOPs
+        traffic: operations limited by memory bandwidth
+        latency: operations limited by overhead
         optimizer: the update of the parameters
-        exchange: the sum of the gradients over all processes
+        exchange: the all-reduce of the gradients
     """
 
     products: float
@@ -42,14 +42,14 @@ class Seconds(NamedTuple):
 
     @property
     def total(self) -> float:
-        """Nothing overlaps in this model."""
+        """The sum; this model assumes no overlap."""
         return sum(self)
 
 
 def step_seconds(
     operations: list[Operation], device: Device, precision: str, assumed: Assumptions
 ) -> dict[str, float]:
-    """Seconds of one step: each operation takes what the slowest of three limits asks."""
+    """Seconds of one step; each operation takes the longest of three limits."""
     peak = device.peak[precision]
     if assumed.mfu:
         total = sum(operation.flops for operation in operations)
@@ -67,12 +67,15 @@ def step_seconds(
 def exchange_seconds(
     gradients: int, gpus: int, nodes: int, link: float, network: float, assumed: Assumptions
 ) -> float:
-    """Seconds of a ring all-reduce of *gradients* bytes, not hidden behind anything.
+    """Seconds of a ring all-reduce of *gradients* bytes without overlap.
 
     Args:
-        gpus: of a node
-        link: bytes a second between the accelerators of a node
-        network: bytes a second of a node
+        gradients: bytes
+        gpus: per node
+        nodes: number of nodes
+        link: bytes per second between the accelerators of a node
+        network: bytes per second per node
+        assumed: efficiencies
     """
     processes = gpus * nodes
     if processes == 1:

@@ -1,30 +1,43 @@
-"""Running a training step without its numbers, and writing down what it would cost.
+"""Running a training step on tensors without data, and recording what it would cost.
 
-Floating-point tensors are on torch's meta device: they have shapes and no memory, so that a
-step of any model at any length takes a second. What is counted is what the model really calls:
-no formula knows any part.
+Floating-point tensors are on torch's meta device. They have shapes but no memory, so a step of any
+model at any length takes about a second. The operations counted are those that the model calls;
+there are no formulas for its parts.
 """
 
 import math
 import weakref
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules import module as hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 from torch.utils.flop_counter import flop_registry
 
 from fairseq_recur.planning.building import Built, Sample
-from fairseq_recur.planning.devices import on_one_device
-from fairseq_recur.planning.parts import PartTracker
+from fairseq_recur.planning.meta_tensors import on_one_device
 
 aten = torch.ops.aten
 
+PARTS: dict[str, tuple[str, ...]] = {
+    "recurrence encoder": ("recurrence_encoder", "fusion", "columns"),
+    "self-attention": ("self_attn",),
+    "cross-attention": ("encoder_attn",),
+    "feed-forward": ("fc1", "fc2"),
+    "output": ("output_projection",),
+}
+"""Names of a plan's parts, and the module names that belong to them; the first match counts."""
+
+OTHER = "other"
+
 
 class Operation(NamedTuple):
-    """One kernel: which part it belongs to, and its FLOPs and bytes of memory traffic."""
+    """One kernel: the part of the model it belongs to, its FLOPs and bytes of memory traffic."""
 
     part: str
     flops: int
@@ -32,13 +45,13 @@ class Operation(NamedTuple):
 
 
 class Trace(NamedTuple):
-    """What a forward and a backward pass cost.
+    """The cost of a forward and a backward pass.
 
     Attributes:
-        operations: in their order, views left out
-        forward: how many of them are the forward pass
-        saved: bytes that the forward pass keeps for the backward pass, parameters aside
-        peak: the most bytes alive at a time, parameters and their gradients aside
+        operations: in order, without views
+        forward: number of operations in the forward pass
+        saved: bytes that the forward pass keeps for the backward pass, without parameters
+        peak: largest number of bytes alive, without parameters and their gradients
     """
 
     operations: list[Operation]
@@ -53,12 +66,12 @@ class Trace(NamedTuple):
 
 
 def _added_product(_: Any, left: tuple[int, ...], right: tuple[int, ...], **__: Any) -> int:
-    """FLOPs of adding a product of (..., X, Y) and (..., Y, Z) in place."""
+    """FLOPs of adding the product of (..., X, Y) and (..., Y, Z) in place."""
     return 2 * math.prod(left) * right[-1]
 
 
-def flops_of(func: Any, args: tuple, kwargs: dict[str, Any], out: Any) -> int:
-    """FLOPs by torch's own formulas; of those it lacks, the products in place."""
+def flops_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> int:
+    """FLOPs by torch's formulas, and by our own for the in-place products that torch lacks."""
     packet = func._overloadpacket
     if packet in (aten.baddbmm_, aten.addmm_):
         return _added_product(*(x.shape for x in args[:3]))
@@ -68,33 +81,94 @@ def flops_of(func: Any, args: tuple, kwargs: dict[str, Any], out: Any) -> int:
     return flop_registry[packet](*args, **kwargs, out_val=out)
 
 
-class _Recorder(TorchDispatchMode):
-    """Writes down each operation, and keeps floats on meta and integers on the CPU."""
+class PartTracker:
+    """Assigns operations to parts of the model, in the forward and in the backward pass.
+
+    Autograd numbers its nodes in the order of the forward pass. In the backward pass the number of
+    the current node therefore leads to the part that created it.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.of_module: dict[nn.Module, str] = {}
+        for name, module in model.named_modules():
+            words = set(name.split("."))
+            part = next((p for p, names in PARTS.items() if not words.isdisjoint(names)), None)
+            if part is not None:
+                self.of_module[module] = part
+        self.running: list[str] = []
+        self.numbers: list[int] = []  # ascending
+        self.parts: list[str] = []  # of the numbers
+
+    @contextmanager
+    def follow(self) -> Iterator[None]:
+        """Follow the modules while the model computes."""
+
+        def enter(module: nn.Module, _: Any) -> None:
+            if module in self.of_module:
+                self.running.append(self.of_module[module])
+
+        def leave(module: nn.Module, *_: Any) -> None:
+            if module in self.of_module:
+                self.running.pop()
+
+        handles = [
+            hooks.register_module_forward_pre_hook(enter),
+            hooks.register_module_forward_hook(leave, always_call=True),
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def part(self) -> str:
+        """The part of the current operation."""
+        node = torch._C._current_autograd_node()
+        if node is not None and not self.running:
+            after = bisect_right(self.numbers, node._sequence_nr())
+            return self.parts[after] if after < len(self.parts) else OTHER
+        part = self.running[-1] if self.running else OTHER
+        number = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]  # not public
+        self.numbers.append(number)
+        self.parts.append(part)
+        return part
+
+
+class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # of torch
+    """Records each operation; keeps floats on the meta device and integers on the CPU."""
 
     def __init__(self, part: Callable[[], str]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # of torch
         self.part = part
         self.operations: list[Operation] = []
-        self.events: list[tuple[int, int]] = []  # storage number, bytes; negative when freed
-        self.numbers: dict[int, int] = {}  # of living storages, by their address
+        self.events: list[
+            tuple[int, int]
+        ] = []  # (storage number, bytes), bytes negative when freed
+        self.numbers: dict[int, int] = {}  # of live storages, by address
         self.count = 0
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple = (), kwargs: Any = None
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = dict(kwargs or {})
         tensors = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, Tensor)]
         if func is aten._local_scalar_dense.default and tensors[0].is_meta:
-            return 1.0  # a learned scalar that is read as a number
+            return 1.0  # a learned scalar read as a Python number
         args, kwargs = on_one_device(func, args, kwargs, tensors)
         out = func(*args, **kwargs)
         results = [x for x in tree_flatten(out)[0] if isinstance(x, Tensor)]
         if any(x.is_meta for x in results):
-            self._write_down(func, args, kwargs, out, tensors, results)
+            self._record(func, args, kwargs, out, tensors, results)
         return out
 
-    def _write_down(
-        self, func: Any, args: Any, kwargs: Any, out: Any, tensors: list, results: list
+    def _record(
+        self,
+        func: Any,
+        args: Any,
+        kwargs: Any,
+        out: Any,
+        tensors: list[Tensor],
+        results: list[Tensor],
     ) -> None:
         before = {x.untyped_storage()._cdata for x in tensors}
         for x in results:
@@ -123,7 +197,7 @@ class _Recorder(TorchDispatchMode):
         weakref.finalize(storage, freed).atexit = False
 
     def peak(self, without: set[int]) -> int:
-        """The most bytes alive, of all storages but some, by their numbers."""
+        """The largest number of bytes alive, without the storages of the given numbers."""
         alive = most = 0
         for number, size in self.events:
             if number not in without:
@@ -133,12 +207,12 @@ class _Recorder(TorchDispatchMode):
 
 
 def _bytes(x: Tensor) -> int:
-    """What an operation reads or writes of a tensor; of an expanded one its storage."""
+    """Bytes of a tensor that an operation moves; of an expanded tensor, its storage."""
     return min(x.numel() * x.element_size(), x.untyped_storage().nbytes())
 
 
 class _Saved:
-    """The storages that autograd keeps, parameters aside, each counted once while it lives."""
+    """The storages that autograd keeps, without parameters, each counted once while alive."""
 
     def __init__(self, model: nn.Module) -> None:
         tensors = [*model.parameters(), *model.buffers()]
@@ -146,27 +220,27 @@ class _Saved:
         self.sizes: dict[int, int] = {}
 
     def pack(self, x: Tensor) -> Tensor:
-        """Note what autograd is about to keep."""
+        """Record a tensor that autograd is about to keep."""
         storage = x.untyped_storage()
         address = storage._cdata
         if address not in self.parameters and address not in self.sizes:
             self.sizes[address] = storage.nbytes()
-            # What belongs to a result that nobody uses goes before the backward pass.
+            # Tensors saved for an unused result are freed before the backward pass.
             weakref.finalize(storage, self.sizes.pop, address, None).atexit = False
         return x
 
     def loss(self, built: Built, batch: Sample) -> Tensor:
-        """The loss of a batch, on the way to which tensors are noted."""
+        """Compute the loss of a batch while recording."""
         with torch.autograd.graph.saved_tensors_hooks(self.pack, lambda x: x):
             return built.criterion(built.model, batch)[0]
 
     def bytes(self) -> int:
-        """Of all that is kept now."""
+        """Bytes kept now."""
         return sum(self.sizes.values())
 
 
 def saved_bytes(built: Built, batch: Sample) -> int:
-    """Bytes that a forward pass keeps for the backward pass; of a real model as well."""
+    """Bytes that a forward pass keeps for the backward pass; also for a model on the CPU."""
     saved = _Saved(built.model)
     loss = saved.loss(built, batch)
     size = saved.bytes()
@@ -175,7 +249,7 @@ def saved_bytes(built: Built, batch: Sample) -> int:
 
 
 def trace(built: Built, batch: Sample) -> Trace:
-    """Compute the loss and its gradients without numbers, and return what that costs."""
+    """Compute the loss and its gradients without data, and return the cost."""
     saved = _Saved(built.model)
     built.model.zero_grad(set_to_none=True)
     tracker = PartTracker(built.model)
@@ -183,9 +257,9 @@ def trace(built: Built, batch: Sample) -> Trace:
     with tracker.follow(), recorder:
         loss = saved.loss(built, batch)
         forward, size = len(recorder.operations), saved.bytes()
-        loss.backward()
+        torch.autograd.backward(loss)
     gradients = [p.grad for p in built.model.parameters() if p.grad is not None]
-    kept = {recorder.numbers.get(g.untyped_storage()._cdata) for g in gradients}
-    kept -= {None}
+    addresses = {g.untyped_storage()._cdata for g in gradients}
+    kept = {number for address, number in recorder.numbers.items() if address in addresses}
     built.model.zero_grad(set_to_none=True)
     return Trace(recorder.operations, forward, size, recorder.peak(kept))

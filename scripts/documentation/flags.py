@@ -249,7 +249,7 @@ def command_sections(name: str, parser: argparse.ArgumentParser, level: int) -> 
 
 def commands_page() -> str:
     """docs/commands.md."""
-    passed_on = ", ".join(f"`{name}`" for name in cli.wrap.COMMANDS)
+    passed_on = ", ".join(f"`{name}`" for name in cli.fairseq_commands.COMMANDS)
     lines = [
         MADE,
         "# Commands\n",
@@ -260,7 +260,7 @@ def commands_page() -> str:
         "training, which is saved.",
     ]
     own = subparsers(cli.build_parser())
-    for name in cli.OWN_COMMANDS:
+    for name in dict.fromkeys(name.split()[0] for name in cli.OWN_COMMANDS):
         lines += command_sections(name, own[name], 2)
     return "\n".join(lines) + "\n"
 

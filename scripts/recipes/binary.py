@@ -4,7 +4,7 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from fairseq_recur.cli.wrap import run
+from fairseq_recur.cli.fairseq_commands import run
 
 
 def binarize(

@@ -29,7 +29,7 @@ SCRIPTS = sorted(
     and path.read_bytes().startswith((b"#!/usr/bin/env bash", b"# What the steps"))
 )
 
-COMMANDS = {*cli.OWN_COMMANDS, *cli.wrap.COMMANDS, "COMMAND"}
+COMMANDS = {*cli.OWN_COMMANDS, *cli.GROUPS, *cli.fairseq_commands.COMMANDS, "COMMAND"}
 
 assert len(SCRIPTS) > 5
 

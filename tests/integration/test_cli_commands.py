@@ -65,7 +65,7 @@ def test_real_logs_of_every_format_say_the_same(run: Path) -> None:
 
 def test_plot_of_real_logs(run: Path, tmp_path: Path) -> None:
     output = tmp_path / "curves.png"
-    status, out, err = command("plot", run / "json.log", run / "simple.log", "--output", output)
+    status, out, err = command("plot", "curves", run / "json.log", run / "simple.log", "--output", output)
     assert (status, out, err) == (0, f"{output}\n", "")
     image = pytest.importorskip("matplotlib.image").imread(output)
     assert image.shape[0] > 500 and len(np.unique(image.reshape(-1, image.shape[2]), axis=0)) > 20
@@ -117,7 +117,7 @@ def test_score_names_what_does_not_fit(corpus: Path, tmp_path: Path) -> None:
         (["--reference", reference, "--system", f"a={short}"], f"{short} has 1 lines, expected 20"),
         (["--reference", reference, short], None),
         (["--reference", reference, "--reference", short, "--system", f"a={reference}"], "1 lines"),
-        (["--reference", reference, "--system", f"a={short}", "--system", "a=b"], "there twice"),
+        (["--reference", reference, "--system", f"a={short}", "--system", "a=b"], "occurs twice"),
         (["--reference", reference, "--system", "=x"], "expected NAME=FILE"),
         (["--reference", tmp_path / "no", "--system", f"a={short}"], "there is no such file"),
     ):
@@ -163,7 +163,7 @@ def test_another_plugin_is_loaded_beside_this_one(corpus: Path, tmp_path: Path) 
             f"--user-dir={OWN}", *SMALL, *TRAIN, "--max-update", 1, "--no-save",
         )  # fmt: skip
         assert status == 0, err
-        assert f"--user-dir {plugin} is loaded beside fairseq_recur" in out
+        assert f"--user-dir {plugin} is loaded in addition to fairseq_recur" in out
         assert "num_updates 1 " in out
     finally:
         ARCH_MODEL_REGISTRY.pop("arch_of_a_user", None)
@@ -237,5 +237,5 @@ def test_average_of_other_architectures_is_refused(run: Path, tmp_path: Path) ->
     status, _, err = command(
         "average", "--inputs", run / "checkpoint4.pt", tmp_path / "a.pt", "--output", tmp_path / "b"
     )
-    assert status == 2 and "a.pt does not go with" in err and "lacks decoder." in err
+    assert status == 2 and "a.pt does not match" in err and "lacks decoder." in err
     assert not (tmp_path / "b").exists()

@@ -11,7 +11,7 @@ import torch
 from fairseq.logging import progress_bar
 
 from fairseq_recur.cli import main
-from fairseq_recur.cli.plot import choose_panels, draw
+from fairseq_recur.plotting.curves import choose_panels, draw
 from fairseq_recur.experiments.training_log import TrainingLog, read_log
 from tests.conftest import SEGMENTS, SMALL, TRAIN
 from tests.running import USER_DIR, saved_weights
@@ -157,6 +157,7 @@ def test_figures_of_several_runs(
     own = str(watched.folder / "train.log")
     command = [
         "plot",
+        "curves",
         own,
         own,
         "--output",
@@ -184,7 +185,7 @@ def test_figures_of_several_runs(
     assert list(spike.lines[1].get_ydata()) == expected
     capsys.readouterr()
 
-    assert main(["plot", str(stock), "--output", str(output), "--metric", "spike"]) == 2
-    assert "no spike in the logs; they have train_loss, train_wall;" in capsys.readouterr().err
-    assert main(["plot", own, str(stock), "--output", str(output), "--metric", "spike"]) == 2
-    assert "stock has none of spike; it has train_loss, train_wall;" in capsys.readouterr().err
+    assert main(["plot", "curves", str(stock), "--output", str(output), "--metric", "spike"]) == 2
+    assert "no metric spike in the logs; choose from those they have: train_loss, train_wall" in capsys.readouterr().err
+    assert main(["plot", "curves", own, str(stock), "--output", str(output), "--metric", "spike"]) == 2
+    assert "stock has no metric of spike; choose from train_loss, train_wall" in capsys.readouterr().err

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from fairseq_recur.cli import main
-from fairseq_recur.cli.plot import choose_panels
-from fairseq_recur.cli.plot_checkpoint import draw, head_label, memory_lengths, read_layers
+from fairseq_recur.plotting.curves import choose_panels
+from fairseq_recur.inspection.matrices import head_label, memory_lengths, read_layers
+from fairseq_recur.plotting.matrices import draw
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.training_log import read_log
 
@@ -45,7 +46,7 @@ def test_memory_length(checkpoint: str) -> None:
 def test_figures(checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     output = tmp_path / "parts.png"
     show = ["--show", "gates", "memory", "kernels", "matrices", "--lags", "12"]
-    assert main(["plot", checkpoint, checkpoint, "--label", "a", "--label", "b",
+    assert main(["plot", "checkpoint", checkpoint, checkpoint, "--label", "a", "--label", "b",
                  "--output", str(output), *show]) == 0  # fmt: skip
     assert output.read_bytes().startswith(b"\x89PNG")
     figure = draw([("a", checkpoint)], ["gates", "kernels"], "encoder.1", 12)
@@ -77,13 +78,13 @@ def test_wrong_use(
     log = str(Path(checkpoint).parent / "train.log")
     for arguments, message in (
         ([biarn], "has no recurrence encoding matrices"),
-        ([checkpoint, log], "cannot be drawn in one figure"),
+        ([checkpoint, log], "train.log"),
         ([checkpoint, "--layer", "encoder.7"], "has encoder.0, encoder.1, decoder.0, decoder.1"),
-        ([checkpoint, "--lags", "1"], "--lags 1: at least 2"),
+        ([checkpoint, "--lags", "1"], "--lags 1: expected at least 2"),
         ([str(broken)], "broken.pt"),
         ([str(tmp_path / "none.pt")], "no such checkpoint"),
     ):
-        assert main(["plot", *arguments, *output]) == 2
+        assert main(["plot", "checkpoint", *arguments, *output]) == 2
         assert message in capsys.readouterr().err
     assert not (tmp_path / "a.png").exists()
     with pytest.raises(ConfigError):

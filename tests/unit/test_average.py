@@ -69,32 +69,35 @@ def test_newest_checkpoints_of_a_folder(tmp_path: Path) -> None:
     assert chosen(2, False, 10) == ["checkpoint10.pt", "checkpoint9.pt"]
     assert chosen(2, True) == ["checkpoint_10_1000.pt", "checkpoint_2_900.pt"]
     assert chosen(2, True, 999) == ["checkpoint_2_900.pt", "checkpoint_1_100.pt"]
-    with pytest.raises(ConfigError, match="has 2 of the form checkpointE.pt up to 3; it holds .*9"):
+    with pytest.raises(ConfigError, match="has 2 files checkpointE.pt up to 3; it contains .*9"):
         chosen(3, False, 3)
-    with pytest.raises(ConfigError, match="--last N"):
-        chosen(None)
-    with pytest.raises(ConfigError, match="--last N"):
-        chosen(0)
 
 
-def test_options_that_do_not_go_together(tmp_path: Path) -> None:
-    file = tmp_path / "a.pt"
-    file.touch()
-    with pytest.raises(ConfigError, match="choose from a folder"):
-        choose_inputs([str(file)], last=1)
-    with pytest.raises(ConfigError, match="give it alone"):
-        choose_inputs([str(file), str(tmp_path)], last=1)
-    with pytest.raises(ConfigError, match=f"no such checkpoint: {tmp_path / 'b.pt'}"):
-        choose_inputs([str(file), str(tmp_path / "b.pt")])
-    with pytest.raises(ConfigError, match="which does not exist"):
-        choose_inputs([str(tmp_path / "nowhere")], last=2)
+@pytest.mark.parametrize(
+    "names, options, message",
+    [
+        (["a.pt"], {"last": 1}, "select from a folder, but --inputs is .*; remove them"),
+        (["a.pt", "."], {"last": 1}, "give only the folder"),
+        (["a.pt", "b.pt"], {}, "no such checkpoint: .*b.pt"),
+        (["nowhere"], {"last": 2}, "which does not exist"),
+        (["."], {}, "--last N"),
+        (["."], {"last": 0}, "--last N"),
+        (["."], {"last": 1}, "has 0 files checkpointE.pt; it contains a.pt"),
+    ],
+)
+def test_options_that_contradict_each_other(
+    names: list[str], options: dict[str, int], message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "a.pt").touch()
+    with pytest.raises(ConfigError, match=message):
+        choose_inputs([str(tmp_path / name) for name in names], **options)
 
 
 @pytest.mark.parametrize(
     "change, message",
     [
-        (lambda model: model.pop("weight"), "b.pt does not go with .*a.pt: it lacks weight"),
-        (lambda model: model.update(gate=torch.zeros(1)), "has in addition gate"),
+        (lambda model: model.pop("weight"), "b.pt does not match .*a.pt: it lacks weight"),
+        (lambda model: model.update(gate=torch.zeros(1)), "adds gate"),
         (
             lambda model: model.update(weight=torch.zeros(7, 5)),
             r"weight of shape \(7, 5\) instead of \(5, 7\)",
@@ -105,7 +108,7 @@ def test_options_that_do_not_go_together(tmp_path: Path) -> None:
         ),
         (
             lambda model: model.update(counter=torch.tensor([3, 5])),
-            "counter .* has other values than in .*a.pt",
+            "values of counter .* differ from those in .*a.pt",
         ),
     ],
 )

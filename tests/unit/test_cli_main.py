@@ -1,4 +1,4 @@
-"""Dispatch, help, exit status and the shape of errors."""
+"""The command line itself: help, dispatch, import time, exit status and the form of errors."""
 
 import logging
 import subprocess
@@ -10,8 +10,8 @@ import pytest
 
 import fairseq_recur
 from fairseq_recur import cli
-from fairseq_recur.cli import OWN_COMMANDS, TRACEBACK, main, wrap
-from fairseq_recur.errors import CheckpointError, ConfigError
+from fairseq_recur.cli import GROUPS, OWN_COMMANDS, TRACEBACK, fairseq_commands, main
+from fairseq_recur.errors import CheckpointError, ConfigError, ProcessError
 
 OWN = str(Path(fairseq_recur.__file__).resolve().parent)
 
@@ -25,95 +25,172 @@ def root_logger() -> Iterator[None]:
     root.handlers, root.level = handlers, level
 
 
-def test_help_lists_every_command(capsys: pytest.CaptureFixture) -> None:
-    with pytest.raises(SystemExit) as left:
-        main(["--help"])
-    printed = capsys.readouterr().out
-    assert left.value.code == 0
-    assert all(f"\n    {name}" in printed for name in [*wrap.COMMANDS, *OWN_COMMANDS])
+def left(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[object, str, str]:
+    """Run a command that exits by argparse: the status, stdout and stderr."""
+    with pytest.raises(SystemExit) as error:
+        main(arguments)
+    return (error.value.code, *capsys.readouterr())
+
+
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    status, printed, _ = left(["--help"], capsys)
+    names = {*fairseq_commands.COMMANDS, *GROUPS, *(n for n in OWN_COMMANDS if " " not in n)}
+    assert status == 0 and all(f"\n    {name}" in printed for name in names)
+    for group in GROUPS:
+        status, printed, _ = left([group, "--help"], capsys)
+        words = [name.split()[1] for name in OWN_COMMANDS if name.startswith(f"{group} ")]
+        assert status == 0 and words and all(f"\n    {word}" in printed for word in words)
 
 
 @pytest.mark.parametrize("command", OWN_COMMANDS)
-def test_help_of_own_commands(command: str, capsys: pytest.CaptureFixture) -> None:
-    with pytest.raises(SystemExit) as left:
-        main([command, "--help"])
-    assert left.value.code == 0
-    assert f"usage: fairseq-recur {command}" in capsys.readouterr().out
+def test_help_of_own_commands(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status, printed, _ = left([*command.split(), "--help"], capsys)
+    assert status == 0 and f"usage: fairseq-recur {command}" in printed
 
 
-@pytest.mark.parametrize("command", [c for c in wrap.COMMANDS if c != "hydra-train"])
-def test_help_of_fairseqs_commands(command: str, capsys: pytest.CaptureFixture) -> None:
+@pytest.mark.parametrize("command", [c for c in fairseq_commands.COMMANDS if c != "hydra-train"])
+def test_help_of_fairseqs_commands(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     before = list(sys.argv)
-    with pytest.raises(SystemExit) as left:
-        main([command, "--help"])
-    assert left.value.code == 0
-    assert f"usage: fairseq-recur {command} " in capsys.readouterr().out
+    if command == "train":  # its help is our own
+        assert main(["train", "--help"]) == 0
+        printed = capsys.readouterr().out
+    else:
+        status, printed, _ = left([command, "--help"], capsys)
+        assert status == 0
+    assert f"usage: fairseq-recur {command} " in printed
     assert sys.argv == before
 
 
-@pytest.mark.parametrize("arguments", [[], ["trian"], ["score"], ["path", "--where"]])
-def test_wrong_usage_leaves_with_2(arguments: list, capsys: pytest.CaptureFixture) -> None:
-    with pytest.raises(SystemExit) as left:
-        main(arguments)
-    assert left.value.code == 2
-    assert "fairseq-recur" in capsys.readouterr().err
+def test_help_of_train_shows_the_options_of_what_is_chosen(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Those of the model that fairseq lacks come first, then our other parts, then fairseq's."""
+    chosen = "--arch transformer_biarn --optimizer adamw_fused --criterion cross_entropy".split()
+    assert main(["train", *chosen, "--help"]) == 0
+    printed = capsys.readouterr().out
+    wanted = ["--recurrence-steps ", "--adam-betas ", "--encoder-layers ", "--max-tokens "]
+    places = [printed.index(f"\n  {option}") for option in (wanted[0], wanted[2], wanted[1])]
+    places.append(printed.index(wanted[3]))
+    assert places == sorted(places) and "--sentence-avg" in printed
+    assert printed.index("\n--optimizer adamw_fused:") < printed.index("\n--task translation:")
+    assert main(["train", "--arch", "transformer_biern", "-h"]) == 2
+    assert "did you mean transformer_biarn" in capsys.readouterr().err
 
 
-def test_path_prints_the_package_alone(capsys: pytest.CaptureFixture) -> None:
-    assert main(["path"]) == 0
-    assert capsys.readouterr().out == OWN + "\n"
-
-
-def test_module_is_the_same_command(tmp_path: Path) -> None:
-    # From another folder; the package is found as in this process.
-    code = f"import sys; sys.path.insert(0, {str(Path(OWN).parent)!r}); sys.argv[1:] = ['path']; "
-    code += "import runpy; runpy.run_module('fairseq_recur', run_name='__main__', alter_sys=True)"
-    run = [sys.executable, "-c", code]
-    done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, OWN + "\n"), done.stderr
+def test_list_of_train_shows_all_names(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--list"]) == 0
+    printed = capsys.readouterr().out
+    for name in ("transformer_biarn_tiny", "biarn", "srformer", "rsa", "adamw_fused", "lstm_lm"):
+        assert name in printed.replace(",", " ").split()
 
 
 @pytest.mark.parametrize(
-    "error, message",
+    "arguments, message",
     [
-        (ConfigError("two things"), "two things"),
-        (CheckpointError("a.pt is broken"), "a.pt is broken"),
-        (FileNotFoundError(2, "No such file", "x.txt"), "No such file: x.txt"),
-        (FileNotFoundError("Dataset not found: valid"), "FileNotFoundError: Dataset not found: v"),
-        (PermissionError(13, "Permission denied", "x.txt"), "Permission denied: x.txt"),
+        ([], "required: COMMAND"),
+        (["score"], "required: --reference"),
+        (["path", "--where"], "fairseq-recur path: error: unknown argument '--where'; see --help"),
+        (["trian"], "unknown command 'trian'; did you mean train?"),
+        (["plot"], "required: SUBCOMMAND"),
+        (["plot", "checkpoints"], "unknown command 'plot checkpoints'; did you mean plot check"),
+        (["average", "--imputs", "a", "--inputs", "b", "--output", "c"], "did you mean --inputs?"),
     ],
 )
-def test_input_errors_are_one_message(
-    error: Exception, message: str, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+def test_wrong_usage_leaves_with_2(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail(argv: list) -> int:
+    status, _, said = left(arguments, capsys)
+    assert status == 2 and message in said
+
+
+LIGHT: dict[str, set[str]] = {
+    "path": {"torch", "fairseq", "sacrebleu", "numpy", "matplotlib"},
+    "--version": {"torch", "fairseq", "sacrebleu", "numpy", "matplotlib"},
+    "--help": {"torch", "fairseq", "sacrebleu", "numpy", "matplotlib"},
+    "score --help": {"torch", "fairseq", "matplotlib"},
+    "compare --help": {"torch", "fairseq", "matplotlib"},
+    "plot curves --help": {"torch", "fairseq"},
+}
+"""Packages that cost seconds and that a command must not import."""
+
+
+@pytest.mark.parametrize("line", LIGHT)
+def test_commands_import_only_what_they_need(line: str, tmp_path: Path) -> None:
+    """In a new process and from another folder; ``python -m`` is the same command."""
+    run = [sys.executable, "-X", "importtime", "-m", "fairseq_recur", *line.split()]
+    environment = {"PYTHONPATH": str(Path(OWN).parent)}
+    done = subprocess.run(run, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    lines = [row for row in done.stderr.splitlines() if row.startswith("import time:")]
+    names = [row.rpartition("|")[2].strip() for row in lines]
+    assert not LIGHT[line] & set(names)
+    assert len(names) < (250 if "sacrebleu" in LIGHT[line] else 900)
+    if line == "path":
+        assert done.stdout == OWN + "\n", "and nothing else"
+
+
+def test_the_command_registers_when_it_needs_fairseq(tmp_path: Path) -> None:
+    """All other imports of the package register at once, which the other tests rely on."""
+    code = (
+        "import sys; sys.argv = ['/bin/fairseq-recur']; import fairseq_recur\n"
+        "assert 'fairseq' not in sys.modules\n"
+        "assert fairseq_recur.models is sys.modules['fairseq_recur.models']\n"
+        "from fairseq.models import ARCH_MODEL_REGISTRY\n"
+        "assert 'transformer_biarn' in ARCH_MODEL_REGISTRY\n"
+    )
+    environment = {"PYTHONPATH": str(Path(OWN).parent), "HOME": str(tmp_path)}
+    run = [sys.executable, "-c", code]
+    done = subprocess.run(run, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "error, message, status",
+    [
+        (ConfigError("two things"), "two things", 2),
+        (CheckpointError("a.pt is broken"), "a.pt is broken", 2),
+        (FileNotFoundError(2, "No such file", "x.txt"), "No such file: x.txt", 2),
+        (FileNotFoundError("Dataset not found: valid"), "FileNotFoundError: Dataset not f", 2),
+        (PermissionError(13, "Permission denied", "x.txt"), "Permission denied: x.txt", 2),
+        (OSError(36, "File name too long", "x" * 9), "File name too long: xxxxxxxxx", 2),
+        (ProcessError("rank 1 has died"), "rank 1 has died", 1),
+        (RuntimeError("a defect"), None, None),
+        (OSError(28, "No space left on device"), None, None),
+    ],
+)
+def test_errors(
+    error: Exception,
+    message: str | None,
+    status: int | None,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Input errors are one message, with a traceback on demand; a defect keeps its traceback."""
+
+    def fail(argv: list[str]) -> int:
         raise error
 
     monkeypatch.setattr(cli, "_dispatch", fail)
     monkeypatch.delenv(TRACEBACK, raising=False)
-    assert main(["check"]) == 2
+    if message is None:
+        with pytest.raises(type(error), match=str(error.args[-1])):
+            main(["check"])
+        return
+    assert main(["check"]) == status
     printed = capsys.readouterr().err
     assert printed.startswith(f"fairseq-recur: error: {message}") and printed.count("\n") == 1
     for arguments, variable in ((["--debug", "check"], "0"), (["check"], "1")):
         monkeypatch.setenv(TRACEBACK, variable)
-        assert main(arguments) == 2
-        assert "Traceback" in capsys.readouterr().err
+        assert main(arguments) == status
+        is_input_error = isinstance(error, cli.INPUT_ERRORS)
+        assert ("Traceback" in capsys.readouterr().err) is is_input_error
 
 
-def test_defects_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(argv: list) -> int:
-        raise RuntimeError("a defect")
-
-    monkeypatch.setattr(cli, "_dispatch", fail)
-    with pytest.raises(RuntimeError, match="a defect"):
-        main(["check"])
-
-
-def test_log_format_is_fairseqs_and_foreign_handlers_stay(capsys: pytest.CaptureFixture) -> None:
+def test_log_format_is_fairseqs_and_other_handlers_stay(capsys: pytest.CaptureFixture[str]) -> None:
     root, other = logging.getLogger(), logging.NullHandler()
     root.handlers = [logging.StreamHandler(), other]
     for _ in range(2):
-        wrap.set_up_logging(sys.stdout)
+        fairseq_commands.set_up_logging(sys.stdout)
     logging.getLogger("valid").info("done")
     printed = capsys.readouterr()
     assert printed.err == "" and printed.out.count("\n") == 1

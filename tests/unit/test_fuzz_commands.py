@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 import yaml
 
-from fairseq_recur.cli import build_parser, main, wrap
+from fairseq_recur.cli import build_parser, fairseq_commands, main
 from tests.conftest import SMALL
 from tests.freeze import FOLDER, files
 from tests.fuzzing import HOSTILE, SMALL_LM, TooLong, flag, lines_of, within
 from tests.unit.test_cli_main import root_logger  # noqa: F401  (used by every test)
-from tests.unit.test_cli_plot import JSON, write
+from tests.unit.test_plot_curves import JSON, write
 from tests.unit.test_experiments import content
 
 Leaf = tuple[str, ...]
@@ -34,7 +34,7 @@ def leaves(
         yield words, parser
     for action in below:
         for name, command in action.choices.items():
-            if words or name not in wrap.COMMANDS:
+            if words or name not in fairseq_commands.COMMANDS:
                 yield from leaves(command, (*words, *name.split()))
 
 
@@ -85,7 +85,8 @@ def usual(folder: Path) -> dict[Leaf, dict[str, list[str]]]:
         ("convert",): {"--input": [str(files("t5_small")["checkpoint"])], "--output": ["out"]},
         ("score",): scored,
         ("compare",): {**scored, "--baseline": [f"b={text}"], "--samples": ["5"]},
-        ("plot",): {"files": [log], "--output": ["out.png"]},
+        ("plot", "curves"): {"files": [log], "--output": ["out.png"]},
+        ("plot", "checkpoint"): {"files": [model], "--output": ["out.png"]},
         ("plot", "attention"): {
             "checkpoint": [biarn], "--data": [str(FOLDER)], "--source": ["w1 w2"],
             "--output": ["out.png"], "--max-len-b": ["3"],

@@ -17,7 +17,7 @@ from fairseq_recur.errors import ConfigError
 from fairseq_recur.ops import segmented_recurrent
 from fairseq_recur.planning.building import Built, build, sample
 from fairseq_recur.planning.hardware import GPUS, Device, own_device
-from fairseq_recur.planning.memory import bytes_a_parameter, divided, measure
+from fairseq_recur.planning.memory import bytes_per_parameter, divided, measure
 from fairseq_recur.planning.plan import count_parameters
 from fairseq_recur.planning.timing import Assumptions, exchange_seconds, step_seconds
 from fairseq_recur.planning.tracing import Operation, saved_bytes, trace
@@ -142,7 +142,7 @@ def test_a_product_by_hand() -> None:
 
 def test_memory_is_a_line() -> None:
     built = make("transformer_biarn_tiny", "meta", "bf16")
-    number, each = count_parameters(built), bytes_a_parameter("bf16", False)
+    number, each = count_parameters(built), bytes_per_parameter("bf16", False)
     memory = measure(built, number, each, 8, 1e9, 0.1, 32)
     assert memory.weights == 2 * number and memory.masters == memory.optimizer == 8 * number
     assert memory.buckets == memory.gradients == 2 * number
@@ -208,7 +208,7 @@ def test_devices() -> None:
 
 
 def test_flags_that_the_plan_knows_itself_are_refused() -> None:
-    with pytest.raises(ConfigError, match="own options for --max-tokens, --fp16"):
+    with pytest.raises(ConfigError, match="found --max-tokens, --fp16 after --"):
         build("transformer", ["--max-tokens", "5", "--fp16"], WORDS, WORDS, "fp32")
     with pytest.raises(ConfigError, match="unknown architecture 'transfomer'"):
         build("transfomer", [], WORDS, WORDS, "fp32")

@@ -10,8 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_recur.cli import build_parser
-from fairseq_recur.cli.attention_figure import boxes, draw
-from fairseq_recur.cli.figures import fonts_for
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.inspection.capture import captured, places
 from fairseq_recur.inspection.panels import Labels, panels
@@ -20,6 +18,8 @@ from fairseq_recur.modules.fusion import GatedSumFusion
 from fairseq_recur.modules.rsa import MixedSelfAttention
 from fairseq_recur.modules.segment_memory import MemoryAttention
 from fairseq_recur.ops import naive
+from fairseq_recur.plotting.attention import boxes, draw
+from fairseq_recur.plotting.figures import fonts_for
 from tests.conftest import SMALL, SYSTEMS
 
 Make = Callable[..., nn.Module]
@@ -289,7 +289,7 @@ def test_panels_refuse_what_is_not_there(make_model: Make) -> None:
     (fusion,) = panels(model, maps, LABELS, ["fusion"])
     assert fusion.columns == LABELS.source
     for options, message in (
-        ({"show": ["steps"]}, "--show steps: no recurrence encoder that reads"),
+        ({"show": ["steps"]}, "--show steps: it has no recurrence encoder that attends"),
         ({"show": ["gate"]}, "this model has encoder, decoder, cross, fusion"),
         ({"show": ["fusion"], "layer": "1"}, "--layer 1: fusion has layer 2"),
         ({"show": ["encoder"], "layer": "2"}, "--layer 2: encoder has layers 0 to 1"),
@@ -373,19 +373,18 @@ def test_missing_characters_are_named() -> None:
     assert fonts_for(["Datei"]) == (["DejaVu Sans"], "")
 
 
-def test_two_words_are_a_command() -> None:
-    parser = build_parser()
-    args = parser.parse_args("plot attention a.pt --source x --output a.png --bpe sentencepiece "
-                             "--sentencepiece-model m -s en -t de".split())  # fmt: skip
-    assert (args.command, args.checkpoint, args.source_lang) == ("plot attention", "a.pt", "en")
+def test_options_of_tokenizers_are_fairseqs() -> None:
+    args = build_parser("plot attention").parse_args(
+        "plot attention a.pt --source x --output a.png --bpe sentencepiece "
+        "--sentencepiece-model m -s en -t de".split()
+    )
+    assert (args.subcommand, args.checkpoint, args.source_lang) == ("attention", "a.pt", "en")
     assert (args.bpe, args.sentencepiece_model) == ("sentencepiece", "m")
-    logs = parser.parse_args("plot ./attention attention --output a.png".split())
-    assert (logs.command, logs.files) == ("plot", ["./attention", "attention"])
 
 
 @pytest.mark.parametrize("wrong", ["--layer -1", "--layer first", "--head x", "--show words"])
 def test_wrong_options(wrong: str, capsys: pytest.CaptureFixture) -> None:
     words = f"plot attention a.pt --source x --output a.png {wrong}".split()
     with pytest.raises(SystemExit):
-        build_parser().parse_args(words)
+        build_parser("plot attention").parse_args(words)
     assert wrong.split()[0] in capsys.readouterr().err

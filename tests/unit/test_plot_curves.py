@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from fairseq_recur.cli import main
-from fairseq_recur.cli.plot import choose_panels, draw
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.training_log import TrainingLog, read_log
+from fairseq_recur.plotting.curves import choose_panels, draw
 from tests.unit.test_cli_main import root_logger  # noqa: F401  (used by every test)
 
 # The same training in fairseq's log formats: two epochs of four updates, a step logged
@@ -105,7 +105,10 @@ def test_panels() -> None:
         "loss": ["valid_loss", "train_loss"],
         "bleu": ["valid_bleu"],
     }
-    with pytest.raises(ConfigError, match="no wer in the logs; they have train_loss, train_ppl"):
+    with pytest.raises(
+        ConfigError,
+        match="no metric wer in the logs; choose from those they have: train_loss, train_ppl",
+    ):
         choose_panels([log], ["wer"])
 
 
@@ -132,7 +135,10 @@ def test_figure_is_written(
 ) -> None:
     logs = [str(write(tmp_path / name, JSON)) for name in ("a", "b")]
     output = tmp_path / "new" / f"figure{suffix}"
-    assert main(["plot", *logs, "--output", str(output), "--metric", "loss", "valid_bleu"]) == 0
+    assert (
+        main(["plot", "curves", *logs, "--output", str(output), "--metric", "loss", "valid_bleu"])
+        == 0
+    )
     assert output.read_bytes().startswith(magic)
     assert capsys.readouterr().out == f"{output}\n"
 
@@ -143,10 +149,10 @@ def test_wrong_use_is_one_message(tmp_path: Path, capsys: pytest.CaptureFixture)
     for arguments, message in (
         ([log, "--output", str(tmp_path / "a.gif")], "ends in .png, .pdf or .svg"),
         ([log, log, "--label", "one", *output], "1 --label for 2 files"),
-        ([log, "--x", "seconds", *output], "does not tell the seconds; use --x updates"),
+        ([log, "--x", "seconds", *output], "does not record the seconds; use --x updates"),
         ([str(tmp_path / "none"), *output], "no such log"),
     ):
-        assert main(["plot", *arguments]) == 2
+        assert main(["plot", "curves", *arguments]) == 2
         assert message in capsys.readouterr().err
     assert not (tmp_path / "a.png").exists()
 
@@ -156,5 +162,5 @@ def test_matplotlib_is_asked_for(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     log = str(write(tmp_path / "log", JSON))
-    assert main(["plot", log, "--output", str(tmp_path / "a.png")]) == 2
+    assert main(["plot", "curves", log, "--output", str(tmp_path / "a.png")]) == 2
     assert 'pip install "fairseq-recur[plot]"' in capsys.readouterr().err

@@ -1,4 +1,6 @@
-"""Floats without numbers beside real integers, which models ask for lengths and positions."""
+"""Floating-point tensors without data together with real integers, because models read lengths and
+positions.
+"""
 
 from typing import Any
 
@@ -11,11 +13,11 @@ from torch.utils._pytree import tree_flatten, tree_map
 aten = torch.ops.aten
 
 
-class RealIntegers(TorchDispatchMode):
-    """While a model is built under ``torch.device("meta")``: its integer buffers are real."""
+class RealIntegers(TorchDispatchMode):  # type: ignore[no-untyped-call]  # of torch
+    """Gives integer buffers data while a model is built under ``torch.device("meta")``."""
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple = (), kwargs: Any = None
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = dict(kwargs or {})
         tensors = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, Tensor)]
@@ -24,31 +26,32 @@ class RealIntegers(TorchDispatchMode):
 
 
 class RealNumbers(TorchFunctionMode):
-    """The same for ``torch.tensor``, which makes its tensors beside the dispatcher."""
+    """Does the same for ``torch.tensor``, which bypasses the dispatcher."""
 
     def __torch_function__(
-        self, func: Any, types: Any, args: tuple = (), kwargs: Any = None
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = dict(kwargs or {})
         if func is not torch.tensor or kwargs.get("device") is not None:
             return func(*args, **kwargs)
-        made = func(*args, **kwargs, device="cpu")
+        made = func(*args, **{**kwargs, "device": "cpu"})
         return made.to(device="meta") if made.is_floating_point() else made
 
 
 def on_one_device(
-    func: Any, args: tuple, kwargs: dict[str, Any], tensors: list[Tensor]
-) -> tuple[tuple, dict[str, Any]]:
-    """The arguments of an operation, such that integers are real and floats are on meta.
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Adapt the arguments of an operation: integers have data, floats are on the meta device.
 
     Args:
         func: the operation
-        args, kwargs: its arguments
-        tensors: all tensors among them
+        args: its arguments
+        kwargs: its keyword arguments
+        tensors: all tensors in them
     """
     device = kwargs.get("device")
     if func is aten._to_copy.default and tensors[0].is_meta:
-        kwargs["device"] = torch.device("meta")  # there are no numbers to take elsewhere
+        kwargs["device"] = torch.device("meta")  # there is no data to move
     elif device is not None and torch.device(device).type == "meta":
         dtype = kwargs.get("dtype") or (tensors[0].dtype if tensors else None)
         if dtype is None and func._overloadpacket is aten.arange:

@@ -1,11 +1,12 @@
-"""What is missing is told before anything is loaded, in one message."""
+"""Missing input is reported before anything is loaded, in one message."""
 
 from pathlib import Path
 
 import pytest
 
-from fairseq_recur.cli import inputs, main
+from fairseq_recur.cli import main, preflight
 from fairseq_recur.errors import ConfigError
+from tests.conftest import PRESETS
 from tests.unit.test_cli_main import root_logger  # noqa: F401  (used by every test)
 
 
@@ -31,7 +32,7 @@ def checkpoint(tmp_path: Path) -> Path:
 
 
 def error_of(arguments: list[object], capsys: pytest.CaptureFixture) -> str:
-    """Run a command that must stop before it loads anything; return its message."""
+    """Run a command that must fail before it loads anything; return its message."""
     assert main([str(a) for a in arguments]) == 2
     printed = capsys.readouterr().err.splitlines()
     assert len(printed) == 1 and printed[0].startswith("fairseq-recur: error: ")
@@ -39,10 +40,10 @@ def error_of(arguments: list[object], capsys: pytest.CaptureFixture) -> str:
 
 
 def passes(command: str, arguments: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the check alone look at arguments that are all right."""
+    """Run only the check, with valid arguments."""
     argv = [str(a) for a in arguments]
     monkeypatch.setattr("sys.argv", [command, *argv])
-    inputs.check(command, argv)
+    preflight.check(command, argv)
 
 
 TRAIN = ["--arch", "transformer_tiny", "--max-tokens", "10"]
@@ -60,23 +61,29 @@ def test_what_is_there_passes(
     passes("interactive", [data, "--path", checkpoint, "--input", checkpoint], monkeypatch)
 
 
-@pytest.mark.parametrize(
-    "flags", [["--arch", "transformer_tiy"], ["-a", "transformer_tiy"], ["--arch=transformer_tiy"]]
-)
-def test_unknown_architecture(flags: list, data: Path, capsys: pytest.CaptureFixture) -> None:
-    message = error_of(["train", data, *flags], capsys)
+@pytest.mark.parametrize("flags", ["--arch {}", "-a {}", "--arch={}"])
+def test_unknown_architecture(flags: str, data: Path, capsys: pytest.CaptureFixture) -> None:
+    message = error_of(["train", data, *flags.format("transformer_tiy").split()], capsys)
     assert "unknown architecture 'transformer_tiy'; did you mean transformer_tiny" in message
 
 
-def test_misspelled_preset(preset: str, data: Path, capsys: pytest.CaptureFixture) -> None:
-    # Two letters exchanged, as fingers do.
-    wrong = preset[:-3] + preset[-2] + preset[-3] + preset[-1]
-    assert preset in error_of(["train", data, "--arch", wrong], capsys).split("; ")[1]
+@pytest.mark.parametrize("name", PRESETS)
+def test_misspelled_preset(name: str) -> None:
+    wrong = name[:-3] + name[-2] + name[-3] + name[-1]  # two letters exchanged
+    with pytest.raises(ConfigError, match=f"did you mean .*{name}"):
+        preflight.check_architecture(["--arch", wrong])
+
+
+def test_misspelled_option(data: Path, capsys: pytest.CaptureFixture) -> None:
+    arguments = ["train", data, "-a", "transformer_biarn", "--max-tokens", 9]
+    message = error_of([*arguments, "--recurrence-stepz", "3"], capsys)
+    assert "train: unknown argument '--recurrence-stepz'; did you mean --recurrence-step" in message
+    assert "unknown argument 'more'; remove it" in error_of([*arguments, "more"], capsys)
 
 
 def test_what_must_be_given(data: Path, capsys: pytest.CaptureFixture) -> None:
     assert "train needs --arch NAME" in error_of(["train", data], capsys)
-    assert "needs the size of a batch" in error_of(["train", data, "-a", "transformer"], capsys)
+    assert "train needs a batch size" in error_of(["train", data, "-a", "transformer"], capsys)
     assert "generate needs --path" in error_of(["generate", data], capsys)
     with pytest.raises(SystemExit) as left:
         main(["train", *TRAIN])
@@ -116,10 +123,10 @@ def test_incomplete_data(
     (data / removed).unlink()
     arguments = [str(checkpoint) if a == "CHECKPOINT" else a for a in arguments]
     message = error_of([arguments[0], data, *arguments[1:]], capsys)
-    assert f"{wanted}" in message and "; there are dict." in message
+    assert f"{wanted}" in message and "; it contains dict." in message
 
 
-def test_languages_and_subsets_are_looked_for(
+def test_languages_and_subsets_are_checked(
     data: Path, checkpoint: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert "no dict.fr.txt" in error_of(["train", data, *TRAIN, "-s", "fr", "-t", "de"], capsys)
@@ -133,9 +140,9 @@ def test_languages_and_subsets_are_looked_for(
 def test_checkpoints(data: Path, checkpoint: Path, capsys: pytest.CaptureFixture) -> None:
     folder = checkpoint.parent
     for path, wanted in (
-        (folder / "x.pt", f"x.pt: no such file; in {folder} there are checkpoint_best.pt"),
+        (folder / "x.pt", f"x.pt: no such file in {folder}; it contains checkpoint_best.pt"),
         (f"{checkpoint}:{folder / 'x.pt'}", "x.pt: no such file"),
-        (folder, "it is a folder; there are checkpoint_best.pt"),
+        (folder, "this is a folder; it contains checkpoint_best.pt"),
         (folder / "none" / "x.pt", f"no folder {folder / 'none'}"),
     ):
         for command in ("generate", "interactive"):
@@ -166,10 +173,10 @@ def test_text_for_preprocess(
         ([*train, *new], f"no file {tmp_path / 'train'} (name the languages with -s and -t)"),
         ([*pair, *train, *new, "--validpref", tmp_path / "valid"], "no file"),
         ([*pair, *new, "--trainpref", tmp_path / "x"], f"no file {tmp_path / 'x'}.en"),
-        ([*pair, *new], "no text to make dictionaries from"),
+        ([*pair, *new], "no text to build dictionaries from"),
         ([*pair, *new, "--trainpref", tmp_path / "empty"], "empty.de: found no lines"),
         ([*pair, *train, *new, "--srcdict", "x.txt"], "--srcdict x.txt: no such file"),
-        ([*pair, *train, "--destdir", data], f"{data / 'dict.en.txt'} is there already"),
+        ([*pair, *train, "--destdir", data], f"{data / 'dict.en.txt'} exists already"),
     ):
         assert wanted in error_of(["preprocess", *arguments], capsys)
     assert not (tmp_path / "new").exists()
@@ -179,6 +186,6 @@ def test_hydra_data_folder_becomes_absolute(data: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(data.parent)
     given = ["task.data=bin", "model=bin", "task.data=${env:DATA}", "+task.data='bin'"]
     expected = [f"task.data='{data}'", *given[1:3], f"+task.data='{data}'"]
-    assert inputs.absolute_overrides(given) == expected
+    assert preflight.absolute_overrides(given) == expected
     with pytest.raises(ConfigError, match="task.data=none: no such data folder"):
-        inputs.absolute_overrides(["task.data=none"])
+        preflight.absolute_overrides(["task.data=none"])

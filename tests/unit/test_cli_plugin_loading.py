@@ -6,7 +6,7 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 import fairseq_recur
-from fairseq_recur.cli.user_dir import add_option, add_override
+from fairseq_recur.cli.plugin_loading import add_option, add_override
 from fairseq_recur.errors import ConfigError
 
 OWN = str(Path(fairseq_recur.__file__).resolve().parent)

@@ -1,5 +1,6 @@
-"""Figures that need no display; matplotlib is an extra of this package and imported here alone."""
+"""Figures without a display. Only this module imports matplotlib, an optional dependency."""
 
+import argparse
 import logging
 import warnings
 from collections.abc import Sequence
@@ -8,17 +9,30 @@ from typing import Any
 
 from fairseq_recur.errors import ConfigError
 
-logger = logging.getLogger(__name__)
-
-# Colours that people with colour blindness can tell apart (Okabe and Ito).
+# Colours that people with colour blindness can distinguish (Okabe and Ito).
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
 SUFFIXES = (".png", ".pdf", ".svg")
 
 
-def check_output(output: str) -> Path:
-    """Return where a figure is to be written.
+def add_output_arguments(parser: argparse.ArgumentParser, labels: bool = False) -> None:
+    """Declare --output, and --label for figures of several files."""
+    parser.add_argument(
+        "--output", required=True, metavar="FILE", help="figure to write: .png, .pdf or .svg"
+    )
+    if labels:
+        parser.add_argument(
+            "--label",
+            action="append",
+            metavar="NAME",
+            help="label of a file, in the order of the files (default: the file's name)",
+        )
 
-    Raises ConfigError if the name does not tell the format, or matplotlib is not installed.
+
+def check_output(output: str) -> Path:
+    """Return the path of the figure to write.
+
+    Raises:
+        ConfigError: the suffix is not a supported format, or matplotlib is not installed
     """
     path = Path(output)
     if path.suffix not in SUFFIXES:
@@ -27,12 +41,18 @@ def check_output(output: str) -> Path:
     return path
 
 
-def new_figure(width: float, height: float, layout: str = "constrained") -> Any:
-    """Make an empty matplotlib Figure, its size in inches; layout "none" leaves it to the caller.
+def new_figure(width: float, height: float, layout: Any = "constrained") -> Any:
+    """Create an empty matplotlib Figure.
 
-    Raises ConfigError if matplotlib is not installed.
+    Args:
+        width: in inches
+        height: in inches
+        layout: matplotlib's layout engine; "none" leaves the layout to the caller
+
+    Raises:
+        ConfigError: matplotlib is not installed
     """
-    # It tells at level INFO that it looks for fonts.
+    # At level INFO it reports its search for fonts.
     logging.getLogger("matplotlib").setLevel(logging.WARNING)
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -47,26 +67,27 @@ def new_figure(width: float, height: float, layout: str = "constrained") -> Any:
 
 
 def save(figure: Any, output: Path) -> None:
-    """Write a figure, and print where."""
+    """Write a figure and print its path."""
     output.parent.mkdir(parents=True, exist_ok=True)
     with warnings.catch_warnings():
-        # `fonts_for` has said it once for all characters.
+        # The result of `fonts_for` gives one warning for all characters.
         warnings.filterwarnings("ignore", message=r"Glyph \d+ .* missing from")
         figure.savefig(output, dpi=150)
     print(output)
 
 
 def plain_axes(axes: Any) -> None:
-    """Give axes a light grid behind the curves and no frame."""
+    """Give axes a light grid behind the curves, and no frame at the top and right."""
     axes.grid(True, color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
 
 
 def fonts_for(texts: Sequence[str]) -> tuple[list[str], str]:
-    """Choose font families that have all characters, as far as the machine's fonts do.
+    """Choose font families that together have all characters of the texts.
 
-    Returns the families, matplotlib's own first, and the characters that none has.
+    Returns:
+        the families, matplotlib's own first, and the characters that no installed font has
     """
     from matplotlib import font_manager
 
@@ -77,20 +98,20 @@ def fonts_for(texts: Sequence[str]) -> tuple[list[str], str]:
     for font in sorted(font_manager.fontManager.ttflist, key=lambda font: font.name):
         if not missing:
             break
-        # matplotlib brings a font that has a box for everything.
+        # matplotlib includes a font that has a box for every character.
         if font.name not in families and not font.name.startswith("Last Resort"):
-            has = characters(font.fname) & missing
-            if has:
+            found = characters(font.fname) & missing
+            if found:
                 families.append(font.name)
-                missing -= has
+                missing -= found
     return families, "".join(sorted(missing))
 
 
 def characters(font: str) -> set[str]:
-    """The characters that a font's file has."""
+    """Return the characters in a font file."""
     from matplotlib.font_manager import get_font
 
     try:
         return {chr(code) for code in get_font(font).get_charmap()}
-    except RuntimeError:  # a damaged file among the machine's fonts
+    except RuntimeError:  # a damaged font file
         return set()

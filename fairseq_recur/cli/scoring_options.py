@@ -1,11 +1,10 @@
-"""What `score` and `compare` share: the options of texts and metrics, and reading them."""
+"""What `score` and `compare` share: options for texts and metrics, and reading the texts."""
 
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from sacrebleu.metrics.base import Metric
 
 from fairseq_recur.errors import ConfigError
@@ -19,7 +18,7 @@ from fairseq_recur.scoring.sentences import SEPARATOR
 
 @dataclass
 class Texts:
-    """What is scored: each system's file and texts, the references, and COMET's source."""
+    """The texts to score: each system's file and lines, the references, and COMET's source."""
 
     files: dict[str, str]
     systems: dict[str, list[str]]
@@ -28,21 +27,28 @@ class Texts:
 
 
 def add_text_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options that say what is scored, all but the systems."""
+    """Declare the options for systems, references and source."""
     parser.add_argument(
         "--reference",
         action="append",
         required=True,
         metavar="FILE",
-        help="reference translation or summary, plain text; give it again for further references",
+        help="plain text with reference translations or summaries; repeat for more references",
     )
-    parser.add_argument("--source", metavar="FILE", help="COMET: what was translated, plain text")
+    parser.add_argument(
+        "--system",
+        action="append",
+        required=True,
+        metavar="NAME=FILE",
+        help="a system's name and output; repeat for more systems",
+    )
+    parser.add_argument("--source", metavar="FILE", help="COMET: the source text, plain text")
 
 
 def add_metric_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of the metrics."""
     parser.add_argument(
-        "--metrics", nargs="+", choices=METRICS, default=["bleu", "chrf"], help="what to compute"
+        "--metrics", nargs="+", choices=METRICS, default=["bleu", "chrf"], help="metrics to compute"
     )
     parser.add_argument(
         "--tokenize",
@@ -54,51 +60,51 @@ def add_metric_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--lowercase",
         action="store_true",
-        help="ignore case in BLEU and chrF (TER does so always, as in sacrebleu, and ROUGE)",
+        help="ignore case in BLEU and chrF (TER and ROUGE always do)",
     )
     parser.add_argument(
         "--separator",
         default=SEPARATOR,
         metavar="TEXT",
-        help="ROUGE: what stands between the sentences of a summary, such as %(default)s or \\t; "
-        "where it does not occur, or is empty, sentences are found by rules for English",
+        help="ROUGE: the separator between the sentences of a summary, such as %(default)s or "
+        "\\t; a text without it is split into sentences by rules for English",
     )
     parser.add_argument(
         "--comet-model",
         default=comet.DEFAULT_MODEL,
         metavar="MODEL",
-        help="COMET: a name on the Hugging Face hub, or a checkpoint file",
+        help="COMET: model name on the Hugging Face hub, or checkpoint file",
     )
 
 
 def check_output(file: str | None, problems: Problems) -> None:
-    """Note that a report cannot be written where it is wanted."""
+    """Record a problem if a report cannot be written to *file*."""
     if file is None:
         return
     if Path(file).is_dir():
-        problems.add(f"cannot write {file}: it is a folder; expected a file's name")
+        problems.add(f"cannot write {file}: this is a folder; expected a file name")
     elif not Path(file).parent.is_dir():
-        problems.add(f"cannot write {file}: there is no folder {Path(file).parent}; make it first")
+        problems.add(f"cannot write {file}: no folder {Path(file).parent}; create it first")
 
 
 def split_names(given: Sequence[str], problems: Problems) -> dict[str, str]:
-    """Split each NAME=FILE; a bare FILE is its own name."""
+    """Split each NAME=FILE; a FILE without a name is named after itself."""
     files: dict[str, str] = {}
     for item in given:
         name, equals, file = item.partition("=")
         if not equals:
             name = file = item
         if not name or not file:
-            problems.add(f"the system {item!r}: expected NAME=FILE")
+            problems.add(f"system {item!r}: expected NAME=FILE")
         elif name in files:
-            problems.add(f"the system {name!r} is there twice; give each one its own name")
+            problems.add(f"system {name!r} occurs twice; give each system a different name")
         else:
             files[name] = file
     return files
 
 
 def read_texts(args: argparse.Namespace, files: dict[str, str], problems: Problems) -> Texts:
-    """Read all files, and note those that cannot be read or do not fit the first reference."""
+    """Read all files; record a problem for each that is unreadable or has a wrong length."""
     texts = Texts(files, {}, [], None)
     count: int | None = None
     for file in args.reference:
@@ -109,7 +115,7 @@ def read_texts(args: argparse.Namespace, files: dict[str, str], problems: Proble
             if len(lines) != count:
                 raise ConfigError(
                     f"{file} has {len(lines)} lines, but the first reference has {count}; "
-                    "give references of one test set, a line for each of its sentences"
+                    "give references of one test set, one line per sentence"
                 )
     for name, file in files.items():
         with problems.gathered():
@@ -122,7 +128,7 @@ def read_texts(args: argparse.Namespace, files: dict[str, str], problems: Proble
 def _check_comet(
     args: argparse.Namespace, texts: Texts, count: int | None, problems: Problems
 ) -> None:
-    """Read COMET's source, and note what it lacks."""
+    """Read COMET's source, and record what COMET lacks."""
     with problems.gathered():
         comet.comet_package()
     if args.source is not None:
@@ -135,13 +141,14 @@ def _check_comet(
 def build_metrics(
     args: argparse.Namespace, texts: Texts, problems: Problems
 ) -> list[Metric | MeanMetric]:
-    """Make each metric once.
+    """Build each metric once.
 
-    Raises ConfigError with all that was noted before, because COMET's model may have to be
-    fetched, or else with what is wrong with the metrics.
+    Raises:
+        ConfigError: problems recorded so far, before COMET's model may be downloaded; or problems
+            with the metrics
     """
     problems.raise_all()
-    gpus = 1 if torch.cuda.is_available() else 0
+    gpus = _gpus() if "comet" in args.metrics else 0
     metrics: list[Metric | MeanMetric] = []
     for name in dict.fromkeys(args.metrics):
         with problems.gathered():
@@ -158,3 +165,10 @@ def build_metrics(
             )
     problems.raise_all()
     return metrics
+
+
+def _gpus() -> int:
+    """The number of GPUs for COMET: 1 or 0."""
+    import torch  # takes seconds
+
+    return int(torch.cuda.is_available())

@@ -1,7 +1,7 @@
-"""Drawing what a model looks at: a matrix for each panel, the gates of all layers as curves.
+"""Figures of attention weights: one matrix per panel, and the gates of all layers as curves.
 
-Everything has its place in inches: a cell has one size in all panels, the figure grows with the
-sentence, and matplotlib's automatic layout, slow for dozens of panels, is not needed.
+The layout is computed in inches. Cells have the same size in all panels, the figure grows with the
+sentence, and matplotlib's automatic layout, which is slow for dozens of panels, is not needed.
 """
 
 import logging
@@ -11,41 +11,41 @@ from dataclasses import dataclass
 from typing import Any
 from unicodedata import east_asian_width
 
-from fairseq_recur.cli.figures import COLOURS, fonts_for, new_figure, plain_axes
 from fairseq_recur.inspection.panels import Panel
+from fairseq_recur.plotting.figures import COLOURS, fonts_for, new_figure, plain_axes
 
 logger = logging.getLogger(__name__)
 
 FONT_SIZE = 7
 CHARACTER, LINE = 0.066, 0.14
-"""A letter's mean width and a line's height at that size, in inches."""
+"""Mean width of a character and height of a line at that size, in inches."""
 
 CELL = 0.2
 SMALLEST, LARGEST = 0.8, 12.0
-"""Sides of a cell, and of a matrix; beyond the largest the cells shrink."""
+"""Sides of a cell and limits for the sides of a matrix; cells shrink beyond the largest."""
 
 SHELF = 14.0
-"""Width of the figure beyond which a new row begins, if there is more than one panel in it."""
+"""Width at which a new row of panels begins; a wider panel has a row for itself."""
 
 SCALES = ("one", "panel")
-"""Where the colours of a matrix end: at 1, or at its largest value."""
+"""Upper end of the colour scale: 1, or the matrix's largest value."""
 
 GAP, BAR, BAR_LABELS = 0.08, 0.1, 0.4
 LONGEST_LABEL = 24
 WIDER_TITLE = 1.15
-"""The size of a title's letters; those of labels have 1."""
+"""Size of a title's characters relative to those of labels."""
 
 
 @dataclass(frozen=True)
 class Box:
-    """One axes: a matrix, or the gates of all layers. All sizes are in inches.
+    """The layout of one axes: a matrix, or the gates of all layers. Sizes are in inches.
 
     Attributes:
-        panels: one, or those of the gates
+        panels: one panel, or those of all gates
         title, column_title: text above and below
-        left, below, above: room for the labels and the title
+        left, below, above: space for labels and title
         width, height: of the axes
-        right: room for the colour bar or the legend, and for what is wider than the axes
+        right: space for the colour bar or legend, and for text that is wider than the axes
     """
 
     panels: list[Panel]
@@ -60,23 +60,26 @@ class Box:
 
     @property
     def whole(self) -> tuple[float, float]:
-        """Width and height with everything."""
+        """Width and height, with labels."""
         return self.left + self.width + self.right, self.below + self.height + self.above
 
 
 def draw(panels: Sequence[Panel], scale: str = "one") -> Any:
-    """Draw panels from left to right in rows.
+    """Draw panels from left to right in rows; log one warning if fonts lack characters.
 
     Args:
         panels: at least one
         scale: one of `SCALES`
 
-    Returns a matplotlib Figure. Logs one warning if the machine's fonts lack characters.
+    Returns:
+        a matplotlib Figure
     """
     texts = [text for panel in panels for text in (*panel.rows, *panel.columns)]
     fonts, missing = fonts_for(texts)
     if missing:
-        logger.warning("no font here has the characters %s; boxes stand for them", missing)
+        logger.warning(
+            "no installed font has the characters %s; the figure shows boxes instead", missing
+        )
     shelves = arrange(boxes(panels))
     width = max(sum(box.whole[0] for box in shelf) for shelf in shelves)
     heights = [max(box.whole[1] for box in shelf) for shelf in shelves]
@@ -96,14 +99,14 @@ def draw(panels: Sequence[Panel], scale: str = "one") -> Any:
 
 
 def boxes(panels: Sequence[Panel]) -> list[Box]:
-    """A box for each matrix and one for the gates, with room for their labels."""
+    """Return one box per matrix and one for all gates, with space for their labels."""
     gates = [panel for panel in panels if panel.kind == "gate"]
     found = [matrix_box(panel) for panel in panels if panel.kind != "gate"]
     return [*found, gate_box(gates)] if gates else found
 
 
 def matrix_box(panel: Panel) -> Box:
-    """The box of a matrix."""
+    """Lay out a matrix."""
     width, height = side(len(panel.columns)), side(len(panel.rows))
     right = GAP + BAR + BAR_LABELS
     title, below = (
@@ -119,14 +122,14 @@ def matrix_box(panel: Panel) -> Box:
         above=(title.count("\n") + 2) * LINE,
         width=width,
         height=height,
-        right=max(right, widest + GAP - width),  # of a word longer than a line
+        right=max(right, widest + GAP - width),  # a word may be longer than a line
     )
 
 
 def gate_box(panels: list[Panel]) -> Box:
-    """The box of all gates."""
+    """Lay out the gates."""
     scalar = panels[0].values.size(1) == 1
-    vector = "mean over the channels, and where 80% of them are"
+    vector = "mean over the channels, and the range of 80% of them"
     spread = "one for all channels" if scalar else vector
     title = f"{panels[0].title}\n{spread}"
     width = max(side(len(panels[0].rows)), 1.5 * SMALLEST)
@@ -144,7 +147,7 @@ def gate_box(panels: list[Panel]) -> Box:
 
 
 def arrange(all_boxes: list[Box]) -> list[list[Box]]:
-    """The boxes of each row of the figure."""
+    """Distribute the boxes over the rows of the figure."""
     shelves: list[list[Box]] = [[]]
     for box in all_boxes:
         if shelves[-1] and sum(b.whole[0] for b in shelves[-1]) + box.whole[0] > SHELF:
@@ -154,12 +157,12 @@ def arrange(all_boxes: list[Box]) -> list[list[Box]]:
 
 
 def side(tokens: int) -> float:
-    """The length of an axis with so many tokens."""
+    """The length of an axis with that many tokens."""
     return min(max(CELL * tokens, SMALLEST), LARGEST)
 
 
 def text_width(texts: Sequence[str]) -> float:
-    """About the width of the longest text; Chinese and its like are twice as wide."""
+    """The approximate width of the longest text; East Asian characters count twice."""
 
     def wide(text: str) -> int:
         return sum(2 if east_asian_width(character) in "WF" else 1 for character in text)
@@ -168,13 +171,13 @@ def text_width(texts: Sequence[str]) -> float:
 
 
 def wrapped(text: str, width: float) -> str:
-    """Lines no longer than *width* inches as a title, so that panels of one size stand in columns."""
-    letters = int(width / (WIDER_TITLE * CHARACTER))
-    return "\n".join(part for line in text.split("\n") for part in textwrap.wrap(line, letters))
+    """Wrap a title at *width* inches, so that panels of the same size line up in columns."""
+    characters = int(width / (WIDER_TITLE * CHARACTER))
+    return "\n".join(part for line in text.split("\n") for part in textwrap.wrap(line, characters))
 
 
 def shortened(labels: Sequence[str]) -> list[str]:
-    """Labels of a length that leaves room for the matrix."""
+    """Shorten labels to leave space for the matrix."""
     return [
         text if len(text) <= LONGEST_LABEL else text[: LONGEST_LABEL - 1] + "\u2026"
         for text in labels
@@ -182,7 +185,7 @@ def shortened(labels: Sequence[str]) -> list[str]:
 
 
 def add_axes(figure: Any, x: float, y: float, width: float, height: float) -> Any:
-    """Axes at a place in inches."""
+    """Add axes at a position in inches."""
     whole, tall = figure.get_size_inches()
     return figure.add_axes((x / whole, y / tall, width / whole, height / tall))
 
@@ -190,7 +193,7 @@ def add_axes(figure: Any, x: float, y: float, width: float, height: float) -> An
 def draw_matrix(
     figure: Any, box: Box, place: tuple[float, float], fonts: list[str], scale: str
 ) -> None:
-    """Draw a matrix as an image: from 0 up, or, as P can be negative, around 0."""
+    """Draw a matrix as an image. The colour scale starts at 0, or is symmetric if P is negative."""
     (panel,) = box.panels
     axes = add_axes(figure, *place, box.width, box.height)
     values = panel.values.numpy()
@@ -209,7 +212,7 @@ def draw_matrix(
 
 
 def draw_gates(figure: Any, box: Box, place: tuple[float, float], fonts: list[str]) -> None:
-    """Draw lambda over the target's tokens, a line for each layer, and the channels' spread."""
+    """Draw lambda over the target tokens: one line per layer, and the spread of the channels."""
     axes = add_axes(figure, *place, box.width, box.height)
     for panel in box.panels:
         colour = COLOURS[panel.layer % len(COLOURS)]
@@ -230,14 +233,14 @@ def draw_gates(figure: Any, box: Box, place: tuple[float, float], fonts: list[st
 
 
 def describe(axes: Any, box: Box, row_title: str) -> None:
-    """Write the titles; those above and below begin where the axes do."""
+    """Write the titles; those above and below are aligned with the axes' left edge."""
     axes.set_title(box.title, fontsize=FONT_SIZE + 1, loc="left")
     axes.set_xlabel(box.column_title, fontsize=FONT_SIZE, loc="left")
     axes.set_ylabel(row_title, fontsize=FONT_SIZE)
 
 
 def label(axis: Any, labels: list[str], size: float, fonts: list[str], rotation: float = 0) -> None:
-    """Put tokens at an axis: each, or where there is no room every second, third, ..."""
+    """Label an axis with tokens: all of them, or every second, third, ... if space is short."""
     every = -(-len(labels) // max(1, int(size / LINE)))
     places = range(0, len(labels), every)
     shown = shortened(labels)

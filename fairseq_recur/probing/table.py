@@ -1,4 +1,4 @@
-"""Accuracies as a table: a row for each system, a column for each task, as Hao et al.'s table 5."""
+"""Accuracies as a table, like table 5 of Hao et al. 2019: a row per system, a column per task."""
 
 from collections.abc import Sequence
 
@@ -20,13 +20,13 @@ def markdown_table(rows: Sequence[Row], runs: int) -> str:
 
 
 def caption(runs: int) -> str:
-    """Say what the numbers are."""
+    """Describe the numbers."""
     spread = f", mean ± standard deviation over {runs} seeds of the classifier" if runs > 1 else ""
     return f"accuracy on the test split in %{spread}"
 
 
 def table_cells(rows: Sequence[Row]) -> list[list[str]]:
-    """Arrange the table: a headline, then a row for each system."""
+    """Return the cells: a header, then one row per system."""
     tasks = [name for name in TASKS if any(row.task == name for row in rows)]
     found = {(row.system, row.task): row for row in rows}
     cells = [["system", "encoders", *(TASKS[name].short for name in tasks)]]
@@ -38,5 +38,5 @@ def table_cells(rows: Sequence[Row]) -> list[list[str]]:
 
 
 def cell(row: Row) -> str:
-    """Write mean and spread."""
+    """Format mean and standard deviation."""
     return f"{row.mean:.2f}" + ("" if row.spread is None else f" ± {row.spread:.2f}")

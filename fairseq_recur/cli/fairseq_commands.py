@@ -1,0 +1,103 @@
+"""fairseq's own commands, with this plug-in loaded and their input checked first."""
+
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TextIO
+
+COMMANDS = {
+    "preprocess": "fairseq-preprocess: convert text to binary data and dictionaries",
+    "train": "fairseq-train; --list shows all architectures and parts",
+    "hydra-train": "fairseq-hydra-train: train from configuration files",
+    "validate": "fairseq-validate: compute the loss on a data set",
+    "generate": "fairseq-generate: translate binary data",
+    "interactive": "fairseq-interactive: translate text line by line",
+    "eval-lm": "fairseq-eval-lm: compute the perplexity of a language model",
+}
+
+# These write their results to stdout, so their log goes to stderr.
+LOG_TO_STDERR = ("generate", "interactive")
+
+TRAINING = ("train", "hydra-train")
+
+logger = logging.getLogger(__name__)
+
+
+def run(command: str, argv: Sequence[str]) -> int:
+    """Run one of `COMMANDS` as fairseq's program of that name would.
+
+    Everything must be registered with fairseq already.
+
+    Args:
+        command: a key of COMMANDS
+        argv: the arguments after the command
+
+    Returns:
+        the exit status: 0, or `graceful_stop.STOPPED` if a signal stopped a training, which is
+        saved
+
+    Raises:
+        ConfigError: for what can be seen before anything is loaded: an invalid plug-in folder,
+            an unknown architecture or option, missing data, checkpoints or text
+    """
+    from fairseq_recur.cli import graceful_stop, plugin_loading, preflight, training_help
+
+    set_up_logging(sys.stderr if command in LOG_TO_STDERR else sys.stdout)
+    argv = list(argv)
+    if command == "hydra-train":
+        argv, other_plugin = plugin_loading.add_override(argv)
+        argv = preflight.absolute_overrides(argv)
+        plugin_loading.load_before_hydra(other_plugin)
+    else:
+        argv, other_plugin = plugin_loading.add_option(argv)
+    if other_plugin is not None:
+        logger.info("--user-dir %s is loaded in addition to fairseq_recur", other_plugin)
+    with program(f"fairseq-recur {command}", argv):
+        wants_help = bool({"-h", "--help"} & set(argv))
+        if command == "train" and (wants_help or "--list" in argv):
+            print(training_help.help_text(argv) if wants_help else training_help.list_text())
+            return 0
+        if command != "hydra-train" and not wants_help:
+            preflight.check(command, argv)
+        module = importlib.import_module("fairseq_cli." + command.replace("-", "_"))
+        if command not in TRAINING:
+            module.cli_main()
+            return 0
+        with graceful_stop.on_signals(importlib.import_module("fairseq_cli.train")) as stop:
+            module.cli_main()
+        return stop.status
+
+
+@contextmanager
+def program(name: str, argv: list[str]) -> Iterator[None]:
+    """Replace sys.argv, which fairseq's programs and their usage messages read, for a while."""
+    before = sys.argv
+    sys.argv = [name, *argv]
+    try:
+        yield
+    finally:
+        sys.argv = before
+
+
+def set_up_logging(stream: TextIO) -> None:
+    """Log to a stream in the format of fairseq's programs.
+
+    Those programs set up logging before they import fairseq, because a module of fairseq installs
+    a handler with another format. Here fairseq may have been imported, so its handler is replaced.
+    Handlers that others installed stay.
+    """
+    root = logging.getLogger()
+    for handler in list(root.handlers):
+        if type(handler) is logging.StreamHandler:
+            root.removeHandler(handler)
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(
+        logging.Formatter(
+            "%(asctime)s | %(levelname)s | %(name)s | %(message)s", "%Y-%m-%d %H:%M:%S"
+        )
+    )
+    root.addHandler(handler)
+    root.setLevel(os.environ.get("LOGLEVEL", "INFO").upper())

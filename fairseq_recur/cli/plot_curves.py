@@ -1,0 +1,54 @@
+"""Draw learning curves from training logs.
+
+A log is what training printed, or what it wrote with --log-file, in any --log-format. The values
+that --monitor-interval logs for each layer (gate, rem, spike, membrane and others) are metrics too:
+one name draws the curves of all layers.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from fairseq_recur.errors import ConfigError
+from fairseq_recur.experiments.training_log import read_log
+from fairseq_recur.plotting.curves import X_LABELS, choose_panels, draw
+from fairseq_recur.plotting.figures import add_output_arguments, check_output, save
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `plot curves`."""
+    parser.add_argument("files", nargs="+", metavar="LOG", help="training log, one per run")
+    add_output_arguments(parser, labels=True)
+    parser.add_argument(
+        "--metric",
+        nargs="+",
+        default=["loss"],
+        metavar="NAME",
+        help="train_loss, valid_loss, valid_bleu, ... as in the log; a name without train_ or "
+        "valid_ means both; metrics of one kind share a panel",
+    )
+    parser.add_argument("--x", choices=list(X_LABELS), default="updates", help="horizontal axis")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read all logs, then draw."""
+    output = check_output(args.output)
+    labels = run_labels(args.label, args.files)
+    runs = [(label, read_log(path)) for label, path in zip(labels, args.files)]
+    panels = choose_panels([log for _, log in runs], args.metric)
+    save(draw(runs, panels, args.x), output)
+    return 0
+
+
+def run_labels(labels: list[str] | None, paths: Sequence[str]) -> list[str]:
+    """Return a label per run: those given, else the files' names, or their paths if names repeat.
+
+    Raises:
+        ConfigError: the number of labels differs from that of the files
+    """
+    if labels is None:
+        stems = [Path(path).stem for path in paths]
+        return stems if len(set(stems)) == len(stems) else list(paths)
+    if len(labels) != len(paths):
+        raise ConfigError(f"{len(labels)} --label for {len(paths)} files; give one per file")
+    return labels

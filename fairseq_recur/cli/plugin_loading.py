@@ -1,0 +1,126 @@
+"""Passing this plug-in's folder to fairseq's --user-dir, with at most one other plug-in."""
+
+import os
+import re
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+
+import fairseq
+from fairseq.utils import import_user_module
+from omegaconf import OmegaConf
+
+from fairseq_recur.cli.path import PLUGIN_FOLDER
+from fairseq_recur.errors import ConfigError
+
+OVERRIDE = re.compile(r"\+{0,2}common\.user_dir=(?P<value>.*)")
+
+
+def add_option(argv: Sequence[str]) -> tuple[list[str], str | None]:
+    """Make sure that the arguments have exactly one --user-dir.
+
+    Another plug-in's folder is kept: this plug-in is imported already, so both are loaded.
+
+    Returns:
+        the arguments, and the other plug-in's folder or None
+
+    Raises:
+        ConfigError: two other folders (fairseq takes one), or a folder that cannot be imported
+    """
+    rest: list[str] = []
+    folders: list[str] = []
+    words = iter(argv)
+    for word in words:
+        if word == "--user-dir":
+            value = next(words, "")
+            if not value or value.startswith("--"):
+                raise ConfigError(f"--user-dir is followed by {value!r}; expected a folder")
+            folders.append(value)
+        elif word.startswith("--user-dir="):
+            folders.append(word.split("=", 1)[1])
+        else:
+            rest.append(word)
+    other = other_plugin(folders)
+    return rest + ["--user-dir", other or PLUGIN_FOLDER], other
+
+
+def add_override(argv: Sequence[str]) -> tuple[list[str], str | None]:
+    """Make sure that hydra's configuration has a common.user_dir.
+
+    Returns:
+        the arguments, and the other plug-in's folder, from an override or from the configuration
+        file, or None
+
+    Raises:
+        ConfigError: as `add_option`
+    """
+    matches = [(word, OVERRIDE.fullmatch(word)) for word in argv]
+    folders = [match["value"].strip("'\"") for _, match in matches if match]
+    rest = [word for word, match in matches if not match]
+    in_file = _user_dir_of_config(rest)
+    if in_file is not None and not folders:
+        # It may contain ${...}, which only hydra can resolve, so it is not checked.
+        return rest, in_file
+    other = other_plugin(folders)
+    folder = os.path.abspath(other) if other else PLUGIN_FOLDER  # hydra changes the folder
+    quoted = folder.replace("\\", "\\\\").replace("'", "\\'")
+    return rest + [f"common.user_dir='{quoted}'"], other
+
+
+def load_before_hydra(folder: str | None) -> None:
+    """Import another plug-in now: hydra validates options before fairseq would import it.
+
+    A folder with ${...}, which only hydra can resolve, is left to fairseq.
+    """
+    if folder is not None and "${" not in folder:
+        import_user_module(Namespace(user_dir=folder))
+
+
+def other_plugin(folders: Sequence[str]) -> str | None:
+    """Return the one folder that is not this plug-in's, or None.
+
+    Raises:
+        ConfigError: there are two, or fairseq could not import it
+    """
+    others = {os.path.realpath(f): f for f in folders if os.path.realpath(f) != PLUGIN_FOLDER}
+    if len(others) > 1:
+        raise ConfigError(
+            f"--user-dir: found {' and '.join(others.values())}, but fairseq takes one plug-in; "
+            "import one from the other's __init__.py (fairseq_recur is always loaded)"
+        )
+    if not others:
+        return None
+    (folder,) = others.values()
+    package = os.path.dirname(fairseq.__file__)
+    places = [folder, os.path.join(package, folder), os.path.join(package, "..", folder)]
+    if not any(map(os.path.exists, places)):  # where fairseq looks
+        raise ConfigError(
+            f"--user-dir {folder}: no such folder ({os.path.abspath(folder)}); "
+            "expected one with an __init__.py"
+        )
+    if os.path.isfile(folder):
+        raise ConfigError(f"--user-dir {folder} is a file; expected a folder with an __init__.py")
+    return folder
+
+
+def _user_dir_of_config(argv: Sequence[str]) -> str | None:
+    """Return common.user_dir from the user's primary configuration file, if it is set there."""
+    folders = _values(argv, ("--config-dir", "-cd", "--config-path", "-cp"))
+    names = _values(argv, ("--config-name", "-cn")) or ["config"]
+    for folder in folders:
+        file = Path(folder) / names[-1]
+        file = file if file.suffix in (".yaml", ".yml") else Path(f"{file}.yaml")
+        if file.is_file():
+            config = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
+            common = config.get("common") if isinstance(config, dict) else None
+            value = common.get("user_dir") if isinstance(common, dict) else None
+            if value is not None:
+                return str(value)
+    return None
+
+
+def _values(argv: Sequence[str], options: Sequence[str]) -> list[str]:
+    """Return the values of options, after a space or an equals sign."""
+    found = [after for word, after in zip(argv, argv[1:]) if word in options]
+    pairs = (word.split("=", 1) for word in argv if "=" in word)
+    return found + [value for option, value in pairs if option in options]

@@ -1,0 +1,279 @@
+"""Checks of a command's input before anything is loaded.
+
+fairseq notices a missing file only when it opens it, possibly after it has built the model, and
+then prints a traceback.
+"""
+
+import argparse
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from fairseq import options, utils
+from fairseq.data.data_utils import infer_language_pair
+from fairseq.data.indexed_dataset import dataset_exists
+from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.tasks import TASK_REGISTRY
+from fairseq.tasks.translation import TranslationTask
+
+from fairseq_recur.cli import suggestion
+from fairseq_recur.errors import ConfigError
+
+PARSERS = {
+    "train": options.get_training_parser,
+    "validate": options.get_validation_parser,
+    "generate": options.get_generation_parser,
+    "interactive": options.get_interactive_generation_parser,
+    "eval-lm": options.get_eval_lm_parser,
+}
+
+SHOWN = 12
+"""Files listed in an error."""
+
+PREPROCESS = "`fairseq-recur preprocess`"
+
+
+def check(command: str, argv: Sequence[str]) -> None:
+    """Check a command's arguments; sys.argv must be the command's, for fairseq's parsers read it.
+
+    Raises:
+        ConfigError: an unknown option, or input that is missing
+        SystemExit: 2, with argparse's message, for a missing argument or an invalid value
+    """
+    if command == "preprocess":
+        check_text(options.get_preprocessing_parser().parse_known_args()[0])
+        return
+    parser = PARSERS[command]()  # imports the user's plug-in, which may add architectures
+    if command == "train":
+        check_architecture(argv)
+    if command == "generate":  # as the program itself adds it
+        parser.add_argument("--arch", "-a", default="wav2vec2")
+    # fairseq's usage message has 170 lines, in which an error is easily overlooked.
+    parser.usage = "%(prog)s DATA [OPTION ...]   (--help lists the options)"
+    args, unknown = options.parse_args_and_arch(parser, parse_known=True)
+    if unknown:
+        word = unknown[0].split("=")[0]
+        hint = suggestion(word, parser._option_string_actions) or "; remove it, or see --help"
+        raise ConfigError(f"{command}: unknown argument {word!r}{hint}")
+    if command in ("train", "validate") and args.max_tokens is None and args.batch_size is None:
+        raise ConfigError(f"{command} needs a batch size: give --max-tokens N or --batch-size N")
+    check_data(command, args)
+    check_checkpoints(command, args)
+    text = getattr(args, "input", "-")
+    if command == "interactive" and text != "-" and not os.path.isfile(text):
+        raise ConfigError(f"--input {text}: no such file; give a text file, or - for stdin")
+
+
+def check_architecture(argv: Sequence[str]) -> None:
+    """Raise ConfigError, suggesting similar names, if --arch is missing or unknown."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--arch", "-a", nargs="?")
+    name = parser.parse_known_args(argv)[0].arch
+    if name is None:
+        raise ConfigError("train needs --arch NAME; see `fairseq-recur train --list`")
+    if name not in ARCH_MODEL_REGISTRY:
+        raise ConfigError(
+            f"unknown architecture {name!r}{suggestion(name, ARCH_MODEL_REGISTRY)}; "
+            "see `fairseq-recur train --list`"
+        )
+
+
+def check_data(command: str, args: argparse.Namespace) -> None:
+    """Raise ConfigError if DATA does not exist or lacks a file that the command reads.
+
+    The contents of the folder are checked for translation only; other tasks have other files.
+    """
+    translation = issubclass(TASK_REGISTRY[args.task], TranslationTask)
+    data = getattr(args, "data", None)
+    if translation and data is None:
+        raise ConfigError(
+            f"{command} needs DATA, the --destdir of {PREPROCESS}: "
+            f"fairseq-recur {command} DATA --option ..."
+        )
+    if not isinstance(data, str) or "://" in data:
+        return
+    folders = utils.split_paths(data)
+    for folder in folders:
+        if not os.path.isdir(folder):
+            raise ConfigError(
+                f"no data folder {folder} ({os.path.abspath(folder)}); expected the --destdir "
+                f"of {PREPROCESS}"
+            )
+    if not translation:
+        return
+    source, target = args.source_lang, args.target_lang
+    if source is None or target is None:
+        source, target = infer_language_pair(folders[0])
+    if source is None or target is None:
+        raise _incomplete(folders[0], "train.SOURCE-TARGET.SOURCE.bin")
+    for language in (source, target):
+        if not os.path.isfile(os.path.join(folders[0], f"dict.{language}.txt")):
+            raise _incomplete(folders[0], f"dict.{language}.txt")
+    if args.dataset_impl == "fasta":
+        return
+    for split, of_split in _splits(command, args, folders).items():
+        for folder in of_split:
+            pairs = (f"{source}-{target}", f"{target}-{source}")
+            names = [os.path.join(folder, f"{split}.{pair}.{source}") for pair in pairs]
+            if not any(dataset_exists(name, args.dataset_impl) for name in names):
+                raise _incomplete(folder, f"{split}.{source}-{target}.{source}.bin and .idx")
+
+
+def _splits(command: str, args: argparse.Namespace, folders: list[str]) -> dict[str, list[str]]:
+    """Return the splits that a command reads, and the folders that must contain each."""
+    if command == "generate":
+        return {args.gen_subset: folders[:1]}
+    splits: dict[str, list[str]] = {}
+    if command == "validate" or (command == "train" and not args.disable_validation):
+        splits = dict.fromkeys(args.valid_subset.split(","), folders[:1])
+    if command == "train":
+        splits[args.train_subset] = folders  # one shard per epoch
+    return splits
+
+
+def _incomplete(folder: str, wanted: str) -> ConfigError:
+    """Return the error that a data folder lacks a file, with what the folder contains."""
+    return ConfigError(
+        f"no {wanted} in {folder}; {_contents(folder)}. Create it with `fairseq-recur preprocess "
+        f"... --destdir {folder}`, or check DATA, -s, -t and the names of the subsets"
+    )
+
+
+def _contents(folder: str, suffix: str = "") -> str:
+    """Describe the contents of a folder."""
+    names = sorted(name for name in os.listdir(folder) if name.endswith(suffix))
+    if not names:
+        return f"it contains no {suffix} file" if suffix else "the folder is empty"
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return f"it contains {', '.join(names[:SHOWN])}{more}"
+
+
+def check_checkpoints(command: str, args: argparse.Namespace) -> None:
+    """Raise ConfigError if a checkpoint that the command reads does not exist."""
+    named = {"--finetune-from-model": getattr(args, "finetune_from_model", None)}
+    if command != "train":
+        named = {"--path": args.path, "--lm-path": getattr(args, "lm_path", None)}
+        if not args.path:
+            raise ConfigError(f"{command} needs --path CHECKPOINT (several: a.pt:b.pt)")
+    # Shards have other file names, which fairseq composes.
+    if getattr(args, "checkpoint_suffix", "") or getattr(args, "checkpoint_shard_count", 1) > 1:
+        return
+    for option, paths in named.items():
+        for path in map(Path, utils.split_paths(paths) if paths else []):
+            if "://" in str(paths) or path.is_file():
+                continue
+            if path.is_dir():
+                found = f"this is a folder; {_contents(str(path), '.pt')}"
+            elif path.parent.is_dir():
+                found = f"no such file in {path.parent}; {_contents(str(path.parent), '.pt')}"
+            else:
+                found = f"no folder {path.parent}"
+            raise ConfigError(f"{option} {path}: {found}; expected a checkpoint")
+
+
+def check_text(args: argparse.Namespace) -> None:
+    """Raise ConfigError if `preprocess` lacks a file, or would stop at a dictionary."""
+    languages = [args.source_lang] + ([] if args.only_source else [args.target_lang])
+    for option in ("trainpref", "validpref", "testpref"):
+        for prefix in filter(None, (getattr(args, option) or "").split(",")):
+            names = [f"{prefix}.{lang}" if lang else prefix for lang in languages]
+            for name in names:
+                if not os.path.isfile(name):
+                    hint = "" if all(languages) else " (name the languages with -s and -t)"
+                    raise ConfigError(
+                        f"--{option} {prefix}: no file {name}{hint}; expected "
+                        f"{' and '.join(names)}, one sentence per line"
+                    )
+            check_parallel(names)
+    for option in ("srcdict", "tgtdict", "alignfile"):
+        name = getattr(args, option)
+        if name and not os.path.isfile(name):
+            raise ConfigError(
+                f"--{option} {name}: no such file; give an existing file, or remove the option"
+            )
+    has_dictionaries = args.srcdict and (args.tgtdict or args.only_source)
+    joined = args.joined_dictionary and (args.srcdict or args.tgtdict)
+    if not (args.trainpref or has_dictionaries or joined):
+        raise ConfigError(
+            "no text to build dictionaries from: give --trainpref PREFIX (files PREFIX.SOURCE "
+            "and PREFIX.TARGET), or dictionaries with --srcdict and --tgtdict"
+        )
+    for lang, option in zip(languages, ("srcdict", "tgtdict")):
+        name = os.path.join(args.destdir, f"dict.{lang}.txt" if lang else "dict.txt")
+        if os.path.exists(name) and not getattr(args, option):
+            raise ConfigError(
+                f"{name} exists already; give another --destdir, remove that folder, or use "
+                f"the dictionary with --{option} {name}"
+            )
+
+
+def check_parallel(names: Sequence[str]) -> None:
+    """Check files whose lines belong together.
+
+    Raises:
+        ConfigError: their numbers of lines differ or are 0; or as `count_lines`
+    """
+    counts = [count_lines(name) for name in names]
+    if len(set(counts)) > 1:
+        found = " and ".join(f"{name} has {count:,}" for name, count in zip(names, counts))
+        raise ConfigError(
+            f"{found} lines; expected the same number, because line N of one file belongs to "
+            "line N of the other"
+        )
+    if not any(counts):
+        raise ConfigError(
+            f"{' and '.join(names)}: found no lines; expected text, one sentence per line, "
+            "because training cannot read empty data: check the step that wrote the file"
+        )
+
+
+def count_lines(name: str) -> int:
+    """Count the lines of a text as fairseq does.
+
+    Raises:
+        ConfigError: the text is not UTF-8, or has a carriage return within a line; fairseq ends
+            the line there, which shifts all lines after it
+    """
+    number = 0
+    with open(name, "rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                line.decode("utf-8")
+            except UnicodeDecodeError as error:
+                raise ConfigError(
+                    f"{name}, line {number}: byte {line[error.start]:#04x} at {error.start + 1} is "
+                    "not UTF-8; convert the file (iconv -f ENCODING -t UTF-8), or correct the line"
+                ) from None
+            if b"\r" in line.removesuffix(b"\n").removesuffix(b"\r"):
+                raise ConfigError(
+                    f"{name}, line {number}: found a carriage return within the line, where "
+                    "fairseq would start a new line and shift all lines after it; "
+                    f"replace it: tr '\\r' ' ' < {name} > NEW"
+                )
+    return number
+
+
+def absolute_overrides(argv: Sequence[str]) -> list[str]:
+    """Make task.data in hydra's overrides absolute, because hydra changes the current folder.
+
+    Values with ${...} are left for hydra to resolve.
+
+    Raises:
+        ConfigError: the folder does not exist
+    """
+    return [_absolute(word) or word for word in argv]
+
+
+def _absolute(word: str) -> str | None:
+    key, _, value = word.partition("=")
+    if key.lstrip("+") != "task.data" or not value or "$" in value or "://" in value:
+        return None
+    folders = utils.split_paths(value.strip("'\""))
+    for folder in folders:
+        if not os.path.isdir(folder):
+            raise ConfigError(
+                f"{key}={folder}: no such data folder ({os.path.abspath(folder)}); "
+                f"expected the --destdir of {PREPROCESS}"
+            )
+    joined = os.pathsep.join(map(os.path.abspath, folders)).replace("'", "\\'")
+    return f"{key}='{joined}'"

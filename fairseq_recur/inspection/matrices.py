@@ -1,0 +1,107 @@
+"""The recurrence encoding matrices of a checkpoint, and what can be read off them."""
+
+import re
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq.models.transformer import TransformerConfig
+from omegaconf import OmegaConf
+
+from fairseq_recur import compat
+from fairseq_recur.errors import ConfigError
+from fairseq_recur.modules.mixture import LagMixture
+from fairseq_recur.modules.parts import SELF_ATTENTION
+from fairseq_recur.modules.rem import RecurrenceEncodingMatrices
+
+LAYER = re.compile(
+    r"^(?P<prefix>(?P<side>encoder|decoder)\.layers\.(?P<index>\d+)\.self_attn\.mixture\.)mu$"
+)
+SHARE = 0.95
+"""Share of a kernel's absolute values within its effective memory."""
+LONGEST = 4096
+"""Number of lags over which the memory of an unlimited kernel is measured."""
+
+Layers = dict[str, LagMixture]
+
+
+def read_layers(path: str) -> Layers:
+    """Read the matrices of a checkpoint: {"encoder.0": mixture, ...}, in the order of the layers.
+
+    Raises:
+        CheckpointError: the file is not a usable checkpoint
+        ConfigError: the file does not exist, or its model has no such matrices
+    """
+    if not Path(path).is_file():
+        raise ConfigError(f"no such checkpoint: {path}; give an existing file")
+    state = compat.read_checkpoint(path)
+    saved: Any = OmegaConf.to_container(OmegaConf.create(state["cfg"]), resolve=True)
+    cfg = saved["model"]
+    options = cfg if isinstance(cfg, dict) else vars(cfg)
+    host = TransformerConfig.from_namespace(Namespace(**options))
+    layers: Layers = {}
+    for name in state["model"]:
+        match = LAYER.match(name)
+        if match:
+            side, prefix = match["side"], match["prefix"]
+            part = SELF_ATTENTION[options[f"{side}_self_attention"]]
+            mixture: Any = part(host, side, torch.nn.Identity).mixture
+            weights = state["model"].items()
+            mixture.load_state_dict(
+                {k[len(prefix) :]: v for k, v in weights if k.startswith(prefix)}
+            )
+            if isinstance(mixture, LagMixture):
+                layers[f"{side}.{match['index']}"] = mixture.float()
+    if not layers:
+        raise ConfigError(
+            f"{path} has no recurrence encoding matrices; expected a model with "
+            "--encoder-self-attention or --decoder-self-attention rsa or toeplitz"
+        )
+    return layers
+
+
+@torch.no_grad()
+def gate_values(layer: LagMixture) -> list[float]:
+    """The gate g = sigma(mu), one per layer."""
+    return [float(torch.sigmoid(layer.mu))]
+
+
+@torch.no_grad()
+def kernels(layer: LagMixture, lags: int) -> torch.Tensor:
+    """The heads' kernels f(1), ..., f(lags), (H, lags)."""
+    kernel: Any = layer.kernels(lags + 1)[0]
+    return kernel[:, 1:]
+
+
+@torch.no_grad()
+def matrices(layer: LagMixture, size: int) -> torch.Tensor:
+    """P for *size* positions, (H, size, size)."""
+    return layer.matrix(size, size)
+
+
+@torch.no_grad()
+def memory_lengths(layer: LagMixture) -> list[int]:
+    """Per head, the number of lags that hold 95% of the absolute values of its kernel.
+
+    An all-zero kernel gives 0.
+    """
+    kernel = layer.kernels(LONGEST)[0].abs()
+    held = kernel.cumsum(1) >= SHARE * kernel.sum(1, keepdim=True)
+    return held.int().argmax(dim=1).tolist()
+
+
+@torch.no_grad()
+def head_label(mixture: LagMixture, head: int) -> str:
+    """A short text with a head's parameters."""
+    if not isinstance(mixture, RecurrenceEncodingMatrices):
+        return "learned"
+    sine: Any = mixture.sine
+    dilations: Any = mixture.dilation
+    decay, angle = (float(x[head]) for x in mixture.heads_parameters())
+    dilation = int(dilations[head])
+    every = f", d={dilation}" if dilation > 1 else ""
+    if angle == 0 and not bool(sine[head]):
+        return f"\u03bb={decay:.2f}{every}"
+    kind = "sin" if bool(sine[head]) else "cos"
+    return f"{kind} \u03b3={decay:.2f} \u03b8={angle:.2f}{every}"

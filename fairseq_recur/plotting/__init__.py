@@ -1,0 +1,1 @@
+"""Figures of trainings and trained models; they need matplotlib, an optional dependency."""

@@ -1,0 +1,156 @@
+"""Learning curves: one panel per quantity, one colour per run."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from fairseq_recur.errors import ConfigError
+from fairseq_recur.experiments.training_log import TrainingLog
+from fairseq_recur.plotting.figures import COLOURS, new_figure, plain_axes
+
+# The quantities with their units; fairseq's losses are to base 2.
+QUANTITIES = {
+    "loss": "loss (bits per target token)",
+    "nll_loss": "negative log-likelihood (bits per target token)",
+    "ppl": "perplexity",
+    "bleu": "BLEU",
+    "wps": "speed (target tokens per second)",
+    "ups": "speed (updates per second)",
+    "step_time": "time per update (ms)",
+    "lr": "learning rate",
+    "gnorm": "gradient norm",
+    "gate": "gate, share of the matrix in RSA",
+    "rem": "largest row sum of the recurrence encoding matrices",
+    "fusion_gate": "fusion gate, share of the Transformer encoder",
+    "sigma": "sigma, share of the segment in SRformer",
+    "spike": "share of the accumulate-and-fire neurons that fire",
+    "membrane": "membrane, mean (thresholds)",
+    "membrane_sd": "membrane, standard deviation (thresholds)",
+    "recurrent_norm": "recurrent weights, RMS singular value",
+    "saturation": "share of saturated recurrent states",
+}
+X_LABELS = {"updates": "updates", "epoch": "epochs", "seconds": "training time (seconds)"}
+# Metrics that are logged per layer: gate_encoder_0, gate_encoder_1, ...
+PER_LAYER = re.compile(r"train_(?P<family>.+)_(?P<side>encoder|decoder|recurrence)_(?P<index>\d+)")
+LINES = ("-", "--", ":", "-.")
+
+
+def choose_panels(logs: Sequence[TrainingLog], metrics: Sequence[str]) -> dict[str, list[str]]:
+    """Map each quantity to its curves.
+
+    Raises:
+        ConfigError: no log has a metric; the message lists those that exist
+    """
+    names = sorted({name for log in logs for name in log.metrics()}, key=_by_layer)
+    subsets = ["train", *sorted({subset for log in logs for subset in log.valid})]
+    panels: dict[str, list[str]] = {}
+    for metric in metrics:
+        # "loss" means the loss of every subset; "valid_loss" means itself.
+        wanted = [f"{subset}_{metric}" for subset in subsets] + [metric]
+        found = [name for name in wanted if name in names]
+        found += [name for name in names if _family(name) == metric]
+        if not found:
+            raise ConfigError(
+                f"no metric {metric} in the logs; choose from those they have: {_listed(names)}"
+            )
+        for name in found:
+            quantity = _family(name) or _quantity(name, subsets)
+            if name not in panels.setdefault(quantity, []):
+                panels[quantity].append(name)
+    return panels
+
+
+def _family(metric: str) -> str:
+    """The name without the layer; "" for a metric that is not logged per layer."""
+    found = PER_LAYER.fullmatch(metric)
+    return found["family"] if found else ""
+
+
+def _layer(metric: str) -> str:
+    """The layer as "encoder 0"; "" for a metric that is not logged per layer."""
+    found = PER_LAYER.fullmatch(metric)
+    return f"{found['side']} {found['index']}" if found else ""
+
+
+def _by_layer(metric: str) -> tuple[str, str, int]:
+    """A sort key that puts layer 10 after layer 9."""
+    found = PER_LAYER.fullmatch(metric)
+    return (found["family"], found["side"], int(found["index"])) if found else (metric, "", 0)
+
+
+def _listed(metrics: Sequence[str]) -> str:
+    """List the names that --metric takes; one name for all layers."""
+    return ", ".join(dict.fromkeys(_family(metric) or metric for metric in metrics))
+
+
+def _quantity(metric: str, subsets: Sequence[str]) -> str:
+    """The metric without the name of its subset."""
+    for subset in sorted(subsets, key=len, reverse=True):
+        if metric.startswith(subset + "_"):
+            return metric[len(subset) + 1 :]
+    return metric
+
+
+def draw(runs: Sequence[tuple[str, TrainingLog]], panels: dict[str, list[str]], x: str) -> Any:
+    """Draw one panel per quantity. Each run has a colour; training is thin and dashed.
+
+    Args:
+        runs: (label, log)
+        panels: from `choose_panels`
+        x: "updates", "epoch" or "seconds"
+
+    Returns:
+        a matplotlib Figure
+
+    Raises:
+        ConfigError: matplotlib is not installed, or a log lacks the metrics or the x axis
+    """
+    for label, log in runs:
+        if not any(log.curve(metric) for metrics in panels.values() for metric in metrics):
+            raise ConfigError(
+                f"{label} has no metric of {', '.join(panels)}; choose from "
+                f"{_listed(log.metrics())}, or remove the run"
+            )
+    figure = new_figure(7.0 * len(panels), 4.5)
+    row = figure.subplots(1, len(panels), squeeze=False)[0]
+    for axes, (quantity, metrics) in zip(row, panels.items()):
+        for index, (label, log) in enumerate(runs):
+            for number, metric in enumerate(metrics):
+                # Metrics per layer: one colour per layer, one line style per run.
+                which = number if _family(metric) else index
+                _draw_curve(axes, label, log, metric, x, COLOURS[which % len(COLOURS)], index)
+        axes.set_xlabel(X_LABELS[x])
+        axes.set_ylabel(QUANTITIES.get(quantity, quantity))
+        plain_axes(axes)
+        if axes.lines:
+            axes.legend(frameon=False, fontsize=9 if len(axes.lines) <= 8 else 6)
+    return figure
+
+
+def _draw_curve(
+    axes: Any, label: str, log: TrainingLog, metric: str, x: str, colour: str, run: int
+) -> None:
+    """Draw one metric of one run, if the run has it."""
+    points = log.curve(metric)
+    if not points:
+        return
+    places = [log.position(updates, x) for updates, _ in points]
+    if None in places:
+        raise ConfigError(f"the log of {label} does not record the {x}; use --x updates")
+    layer = _layer(metric)
+    training = metric.startswith("train_") and not layer
+    # A curve of one point is invisible without a marker; many markers hide the curve.
+    marked = len(points) == 1 if training else len(points) <= 40
+    subset = metric.split("_", 1)[0]
+    data = {"train": "training", "valid": "validation"}.get(subset, subset)
+    axes.plot(
+        places,
+        [value for _, value in points],
+        color=colour,
+        linewidth=1.0 if training else 1.8,
+        linestyle="--" if training else LINES[run % len(LINES)] if layer else "-",
+        alpha=0.75 if training else 1.0,
+        marker="o" if marked else None,
+        markersize=4,
+        label=f"{label}, {layer or data}",
+    )

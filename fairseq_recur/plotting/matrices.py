@@ -1,0 +1,123 @@
+"""Figures of the recurrence encoding matrices of checkpoints."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from fairseq_recur.errors import ConfigError
+from fairseq_recur.inspection.matrices import (
+    SHARE,
+    Layers,
+    gate_values,
+    head_label,
+    kernels,
+    matrices,
+    memory_lengths,
+    read_layers,
+)
+from fairseq_recur.plotting.figures import COLOURS, new_figure, plain_axes
+
+SHOWN = ("gates", "memory", "kernels", "matrices")
+
+Models = Sequence[tuple[str, Layers]]
+"""(label, layers) per checkpoint."""
+
+
+def draw(runs: Sequence[tuple[str, str]], show: Sequence[str], layer: str | None, lags: int) -> Any:
+    """Draw one row per item of *show*; kernels and matrices have a row per checkpoint.
+
+    Args:
+        runs: (label, path)
+        show: some of SHOWN
+        layer: name of the layer for kernels and matrices, or None
+        lags: number of lags, or of positions of a matrix
+
+    Returns:
+        a matplotlib Figure
+
+    Raises:
+        ConfigError: a checkpoint lacks the layer or has no matrices
+        CheckpointError: a file is not a usable checkpoint
+    """
+    if lags < 2:
+        raise ConfigError(f"--lags {lags}: expected at least 2")
+    models = [(label, read_layers(path)) for label, path in runs]
+    for label, layers in models:
+        if layer and layer not in layers:
+            raise ConfigError(f"--layer {layer}: {label} has {', '.join(layers)}; choose one")
+    rows: list[Callable[[Any], None]] = []
+    for name in show:
+        if name == "gates":
+            rows.append(partial(_by_layer, models=models, title="gate", values=gate_values))
+        elif name == "memory":
+            title = f"lags with {SHARE:.0%} of the kernel"
+            rows.append(partial(_by_layer, models=models, title=title, values=memory_lengths))
+        for label, layers in models:
+            if name == "kernels":
+                drawn = {layer: layers[layer]} if layer else layers
+                rows.append(partial(_kernels, label=label, layers=drawn, lags=lags))
+            elif name == "matrices":
+                chosen = layer or next(iter(layers))
+                title = f"{label}, {chosen}"
+                rows.append(partial(_matrices, title=title, mixture=layers[chosen], size=lags))
+    figure = new_figure(12.0, 3.4 * len(rows))
+    for part, draw_row in zip(figure.subfigures(len(rows), 1, squeeze=False)[:, 0], rows):
+        draw_row(part)
+    return figure
+
+
+def _by_layer(
+    part: Any, models: Models, title: str, values: Callable[[Any], Sequence[float]]
+) -> None:
+    """Draw a few values of each layer as points; one colour per checkpoint."""
+    axes = part.subplots()
+    names = sorted({name for _, layers in models for name in layers}, key=_order)
+    for index, (label, layers) in enumerate(models):
+        points = [(names.index(n), v) for n, m in layers.items() for v in values(m)]
+        xs, ys = zip(*points)
+        colour = COLOURS[index % len(COLOURS)]
+        shifted = [x + 0.08 * (index - (len(models) - 1) / 2) for x in xs]
+        axes.plot(shifted, ys, "o", color=colour, alpha=0.7, label=label)
+    axes.set_xticks(range(len(names)), names)
+    axes.set_ylabel(title)
+    axes.set_ylim(0, 1.1 * max(axes.get_ylim()[1], 1e-3))
+    axes.legend(frameon=False, fontsize=9)
+    plain_axes(axes)
+
+
+def _kernels(part: Any, label: str, layers: Layers, lags: int) -> None:
+    """Draw f over the lags: one panel per layer, one line per head."""
+    row = part.subplots(1, len(layers), squeeze=False, sharey=True)[0]
+    for axes, (name, mixture) in zip(row, layers.items()):
+        for head, values in enumerate(kernels(mixture, lags).tolist()):
+            axes.plot(
+                range(1, len(values) + 1),
+                values,
+                color=COLOURS[head % len(COLOURS)],
+                linewidth=1.2,
+                label=f"{head}: {head_label(mixture, head)}",
+            )
+        axes.set_title(f"{label}, {name}", fontsize=9)
+        axes.set_xlabel("lag")
+        axes.legend(frameon=False, fontsize=6)
+        plain_axes(axes)
+    row[0].set_ylabel("kernel")
+
+
+def _matrices(part: Any, title: str, mixture: Any, size: int) -> None:
+    """Draw P of each head as an image, positive entries red and negative ones blue."""
+    per_head = matrices(mixture, size)
+    row = part.subplots(1, len(per_head), squeeze=False)[0]
+    largest = max(float(per_head.abs().max()), 1e-12)
+    for head, (axes, matrix) in enumerate(zip(row, per_head)):
+        image = axes.imshow(matrix, cmap="RdBu_r", vmin=-largest, vmax=largest)
+        axes.set_title(f"{head}: {head_label(mixture, head)}", fontsize=7)
+        axes.tick_params(labelsize=6)
+    part.colorbar(image, ax=row.tolist(), shrink=0.8)
+    part.suptitle(title, fontsize=9)
+
+
+def _order(name: str) -> tuple[bool, int]:
+    """A sort key: the encoder's layers before the decoder's, each by number."""
+    side, index = name.split(".")
+    return side == "decoder", int(index)
