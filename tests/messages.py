@@ -1,409 +1,331 @@
-"""Reading from the source every message that an error of ours can have.
+"""Collect the text of every error message from the source code.
 
-A message is followed back from where it becomes an error to the texts that it is made of: through
-f-strings, variables, helper functions, lists in which problems are gathered, and functions that
-yield them. What cannot be followed is Unreadable, so that no message escapes by being written in
-another way.
+A message is followed from the statement that raises it back to the strings that it consists of:
+through variables, parameters, lists of problems, and functions that return or yield text. In the
+collected text, ``[[expression]]`` marks the place of a value. A message that cannot be followed
+raises ``Unreadable``, so none escapes the checks by being written in an unusual way.
 """
 
 import ast
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
-from itertools import product
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("fairseq_recur", "scripts", "examples")
-# Exceptions of Python that tell a user something where we raise them ...
-TELLING = {"ValueError", "ArgumentTypeError", "OSError", "ImportError", "FloatingPointError"}
-# ... and those that tell a program: a method to write, an attribute, a key, the end.
-SILENT = {"NotImplementedError", "AttributeError", "KeyError", "KeyboardInterrupt", "Stopped"}
-ERROR, OURS = "error", "error of ours"
-BINDING = (ast.AnnAssign, ast.NamedExpr, ast.For, ast.comprehension, ast.AugAssign)
-HANDS_ON = "fairseq_recur/scoring/problems.py"  # what others add to it
-MOST = 200  # texts that one message can have
+# Exceptions of Python that address a user where the project raises them.
+FOR_USERS = {"ValueError", "ArgumentTypeError", "OSError", "ImportError", "FloatingPointError"}
+# Exceptions that address a program, not a user; no message is expected of them.
+FOR_PROGRAMS = {"NotImplementedError", "AttributeError", "KeyError", "KeyboardInterrupt", "Stopped"}
+OWN_ERROR = "own error"  # a caught exception of ours: its message is checked where it is raised
+# It hands on what others added to it, which is read where they add it.
+HANDS_ON = "fairseq_recur/scoring/problems.py"
+Scope = ast.FunctionDef | ast.Module
 
 
 class Unreadable(Exception):
-    """What a message says cannot be told from the source."""
+    """The text of a message cannot be told from the source."""
 
 
 @dataclass(frozen=True)
 class Message:
-    """A text that a user can meet, and where it is raised; [[...]] stands for a value."""
+    """One text that a user can see, and the line that raises it."""
 
     place: str
     text: str
 
 
-class Module:
-    """A source file, with the parents of its nodes."""
+@dataclass(frozen=True)
+class Parameter:
+    """An argument of a function: its texts are those that the callers pass."""
 
-    def __init__(self, place: str, text: str) -> None:
-        self.place, self.tree = place, ast.parse(text)
-        self.nodes: list[ast.AST] = [self.tree]
-        self.parents: dict[ast.AST, ast.AST] = {}
-        for node in self.nodes:  # which grows
-            for child in ast.iter_child_nodes(node):
-                self.parents[child] = node
-                self.nodes.append(child)
-        self.name = place.removesuffix(".py").removeprefix("scripts/").replace("/", ".")
-        self.imported: dict[str, str] = {}  # the module behind a name: of a function, or itself
-        for node in self.nodes:
-            if isinstance(node, ast.ImportFrom):
-                for each in node.names:
-                    self.imported[each.asname or each.name] = node.module or ""
-
-    def above(self, node: ast.AST) -> Iterator[ast.AST]:
-        """What a node is in, from within."""
-        while node in self.parents:
-            node = self.parents[node]
-            yield node
-
-    def catches(self, node: ast.AST, kind: str) -> bool:
-        """Is an error of that kind caught by the function that raises it?"""
-        for outer in self.above(node):
-            if isinstance(outer, ast.FunctionDef):
-                return False
-            if isinstance(outer, ast.Try) and kind in {called(h.type) for h in outer.handlers}:
-                return not any(part in outer.handlers for part in self.above(node))
-        return False
+    function: ast.FunctionDef
+    index: int
 
 
-def called(node: ast.AST) -> str:
-    """The last part of the name that a call calls; empty where it has none."""
-    function = node.func if isinstance(node, ast.Call) else node
-    return getattr(function, "attr", getattr(function, "id", ""))
+@dataclass(frozen=True)
+class Passed:
+    """A list that is passed to a function, which may append to it."""
+
+    call: ast.Call
+    index: int
 
 
-@cache
-def own(function: ast.AST) -> list[ast.AST]:
-    """The nodes of a function without those of the functions within."""
-    found = list(ast.iter_child_nodes(function))
-    for node in found:  # which grows
-        if not isinstance(node, (ast.FunctionDef, ast.Lambda)):
-            found += ast.iter_child_nodes(node)
-    return found
-
-
-@cache
-def uses(scope: ast.AST) -> dict[str, list[ast.AST]]:
-    """Where a name of a function may get a value, or its list a text."""
-    found: dict[str, list[ast.AST]] = {}
-    for node in own(scope):
-        names: list[ast.AST] = []
-        if isinstance(node, ast.Assign):
-            names = [n for t in node.targets for n in getattr(t, "elts", [t])]
-        elif isinstance(node, BINDING):
-            names = [node.target]
-        elif isinstance(node, ast.Call):
-            names = [getattr(node.func, "value", node.func), *node.args]
-        for name in {called(each) for each in names} - {""}:
-            found.setdefault(name, []).append(node)
-    return found
-
-
-def hole(node: ast.AST) -> str:
-    """What stands for a value in a text."""
-    return f"[[{ast.unparse(node)}]]"
-
-
-def project() -> list[Module]:
-    """Every Python file that users run."""
-    return [
-        Module(str(path.relative_to(ROOT)), path.read_text(encoding="utf-8"))
-        for folder in FOLDERS
-        for path in sorted((ROOT / folder).rglob("*.py"))
+def project() -> dict[str, str]:
+    """Return the source of every Python file that users run, by its path."""
+    paths = (path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py")))
+    return {
+        str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
+        for path in paths
         if "work" not in path.relative_to(ROOT).parts
-    ]
+    }
 
 
-Read = Callable[[Module, ast.AST], list[str]]
+def last_name(node: ast.AST | None) -> str:
+    """Return the last part of a dotted name or of the name that a call calls, or ""."""
+    node = node.func if isinstance(node, ast.Call) else node
+    return getattr(node, "attr", getattr(node, "id", ""))
 
 
 class Reader:
-    """Follows messages back through the modules of a project."""
+    """Follows messages through the source files of a project."""
 
-    def __init__(self, modules: Sequence[Module]) -> None:
-        self.modules = modules
-        self.functions: dict[str, list[tuple[Module, ast.FunctionDef]]] = {}
-        self.calls: dict[str, list[tuple[Module, ast.Call]]] = {}
-        self.ours: set[str] = set()
-        self.read: dict[tuple[str, ast.AST], list[str]] = {}
-        for module in modules:
-            for node in module.nodes:
-                if isinstance(node, ast.FunctionDef):
-                    self.functions.setdefault(node.name, []).append((module, node))
-                elif isinstance(node, ast.Call):
-                    self.calls.setdefault(called(node), []).append((module, node))
-                elif isinstance(node, ast.ClassDef) and node.name not in SILENT:
-                    if any(called(base).endswith(("Error", "Exception")) for base in node.bases):
-                        self.ours.add(node.name)
+    def __init__(self, sources: Mapping[str, str]) -> None:
+        self.places: dict[Scope, str] = {}
+        self.scope_of: dict[ast.AST, Scope] = {}
+        self.bound: dict[tuple[Scope, str], list[ast.AST | Parameter | Passed]] = {}
+        self.constants: dict[str, list[ast.AST]] = {}
+        self.functions: dict[str, list[ast.FunctionDef]] = {}
+        self.results: dict[ast.FunctionDef, list[ast.AST]] = {}
+        self.calls: dict[str, list[ast.Call]] = {}
+        self.own_errors: set[str] = set()
+        self.imported: dict[str, dict[str, str]] = {}
+        self.tried: dict[ast.ExceptHandler, list[ast.stmt]] = {}
+        self.caught: set[ast.AST] = set()
+        self.known: dict[ast.AST, set[str]] = {}
+        for place, text in sources.items():
+            tree, self.imported[place] = ast.parse(text), {}
+            self.enter(tree, tree, place)
+
+    def enter(self, node: ast.AST, scope: Scope, place: str) -> None:
+        """Record what a node and the nodes within it define, bind and call."""
+        self.scope_of[node] = scope
+        self.places[scope] = place
+        if isinstance(node, ast.FunctionDef):
+            self.functions.setdefault(node.name, []).append(node)
+            self.places[node] = place
+            for index, argument in enumerate(node.args.args):
+                self.bind(node, argument.arg, Parameter(node, index))
+            scope_within: Scope = node
+        else:
+            scope_within = scope
+        self.record(node, scope)
+        for child in ast.iter_child_nodes(node):
+            self.enter(child, scope_within, place)
+
+    def record(self, node: ast.AST, scope: Scope) -> None:
+        """Record the bindings of one node."""
+        match node:
+            case ast.ClassDef(name=name, bases=bases):
+                kinds = {last_name(base) for base in bases}
+                if name not in FOR_PROGRAMS and any(k.endswith(("Error", "Exception")) for k in kinds):
+                    self.own_errors.add(name)
+            case ast.Assign(targets=targets, value=value):
+                for target in targets:
+                    self.bind_target(scope, target, value)
+            case ast.AnnAssign(value=value) | ast.NamedExpr(value=value) | ast.AugAssign(value=value):
+                self.bind_target(scope, node.target, value)
+            case ast.For() | ast.comprehension():
+                self.bind_target(scope, node.target, node.iter)
+            case ast.Try(body=body, handlers=handlers):
+                self.tried.update((handler, body) for handler in handlers)
+                kinds = {last_name(handler.type) for handler in handlers}
+                within = [inner for statement in body for inner in ast.walk(statement)]
+                self.caught |= {
+                    n for n in within if isinstance(n, ast.Raise) and last_name(n.exc) in kinds
+                }
+            case ast.ExceptHandler(name=str(name)):
+                self.bind(scope, name, node)
+            case ast.ImportFrom(module=module, names=names):
+                path = (module or "").replace(".", "/") + ".py"
+                self.imported[self.places[scope]] |= {each.asname or each.name: path for each in names}
+            case ast.Return(value=value) | ast.Yield(value=value) | ast.YieldFrom(value=value):
+                if value is not None and isinstance(scope, ast.FunctionDef):
+                    self.results.setdefault(scope, []).append(value)
+            case ast.Call():
+                self.calls.setdefault(last_name(node), []).append(node)
+                for index, argument in enumerate(node.args):
+                    if isinstance(argument, ast.Name):
+                        self.bind(scope, argument.id, Passed(node, index))
+                if last_name(node) in ("append", "extend") and isinstance(node.func, ast.Attribute):
+                    self.bind(scope, last_name(node.func.value), node.args[0])
+
+    def bind(self, scope: Scope, name: str, value: ast.AST | Parameter | Passed) -> None:
+        """Record that a name of a scope can have a value."""
+        self.bound.setdefault((scope, name), []).append(value)
+        if isinstance(scope, ast.Module) and isinstance(value, ast.AST):
+            self.constants.setdefault(name, []).append(value)
+
+    def bind_target(self, scope: Scope, target: ast.AST, value: ast.AST | None) -> None:
+        """Record an assignment; of tuples, name by name."""
+        targets = getattr(target, "elts", [target])
+        values = getattr(value, "elts", []) if len(targets) > 1 else [value]
+        if len(values) != len(targets):
+            values = [value] * len(targets)
+        for each, part in zip(targets, values):
+            if part is not None:
+                self.bind(scope, last_name(each), part)
 
     def messages(self) -> Iterator[Message]:
-        """All messages; Unreadable if one cannot be followed."""
-        for module in self.modules:
-            for node in module.nodes:
-                if self.tells(module, node):
-                    place = f"{module.place}:{node.lineno}"
-                    try:
-                        found = self.texts(module, node.args[0]) if node.args else []
-                    except Unreadable as error:
-                        raise Unreadable(f"{place}: {ast.unparse(node)}: {error}") from error
-                    texts = [text for text in dict.fromkeys(found) if text]
-                    if not texts:
-                        raise Unreadable(f"{place}: {ast.unparse(node)} says nothing")
-                    yield from (Message(place, text) for text in texts)
+        """Yield all messages; ``Unreadable`` if one cannot be followed."""
+        for node, scope in self.scope_of.items():
+            if self.places[scope] == HANDS_ON:
+                continue
+            argument = self.message_of(node)
+            if argument is not None:
+                place = f"{self.places[scope]}:{node.lineno}"
+                try:
+                    texts = self.texts(argument)
+                except Unreadable as error:
+                    raise Unreadable(f"{place}: {ast.unparse(node)}: {error}") from error
+                if not texts:
+                    raise Unreadable(f"{place}: {ast.unparse(node)}: no text found")
+                yield from (Message(place, text) for text in sorted(texts))
 
-    def tells(self, module: Module, node: ast.AST) -> bool:
-        """Does this node give a message to a user? Unreadable if it raises what we do not know."""
-        if isinstance(node, ast.Raise) and node.exc is not None:
-            name = called(node.exc)
-            if name not in self.ours | TELLING | SILENT | {"__context__"}:
-                raise Unreadable(f"{module.place}:{node.lineno}: what is {ast.unparse(node)}?")
-        if not isinstance(node, ast.Call):
-            return False
-        name, receiver = called(node), called(getattr(node.func, "value", node.func))
-        if module.place == HANDS_ON:
-            return False
-        if name in TELLING:
-            return isinstance(module.parents[node], ast.Raise) and not module.catches(node, name)
-        if name == "exit":
-            return bool(node.args) and not isinstance(node.args[0], (ast.Call, ast.Name))
-        return (
-            name in self.ours
-            or (receiver, name) == ("parser", "error")
-            or (name == "add" and "Problems" in module.imported)
-        )
-
-    def texts(self, module: Module, node: ast.AST) -> list[str]:
-        """The texts that an expression can be."""
-        return self.follow(self._texts, module, node)
-
-    def items(self, module: Module, node: ast.AST) -> list[str]:
-        """The texts that can be in a list, or that an iterator can yield."""
-        return self.follow(self._items, module, node)
-
-    def follow(self, read: Read, module: Module, node: ast.AST) -> list[str]:
-        """Read an expression once; one that leads back to itself adds nothing."""
-        key = (read.__name__, node)
-        if key not in self.read:
-            self.read[key] = []
-            try:
-                self.read[key] = list(dict.fromkeys(read(module, node)))
-            except Unreadable:
-                del self.read[key]
-                raise
-            if len(self.read[key]) > MOST:
-                raise Unreadable(f"{ast.unparse(node)} can be more than {MOST} texts")
-        return self.read[key]
-
-    def _texts(self, module: Module, node: ast.AST) -> list[str]:
-        if isinstance(node, ast.Constant) and isinstance(node.value, (str, type(None))):
-            return [] if node.value is None else [node.value]
-        if isinstance(node, ast.JoinedStr):
-            parts = [self.part(module, value) for value in node.values]
-            return ["".join(chosen) for chosen in product(*parts)]
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-            sides = self.texts(module, node.left), self.texts(module, node.right)
-            return [left + right for left, right in product(*sides)]
-        if isinstance(node, ast.IfExp):
-            return self.texts(module, node.body) + self.texts(module, node.orelse)
-        if isinstance(node, ast.BoolOp):
-            return [text for value in node.values for text in self.texts(module, value) if text]
-        if isinstance(node, ast.Subscript):
-            return self.items(module, node.value)
-        if isinstance(node, ast.Name):
-            return self.named(module, node, self.texts)
+    def message_of(self, node: ast.AST) -> ast.AST | None:
+        """Return the expression of a message that this node gives to a user."""
+        if isinstance(node, ast.Raise) and node.exc is not None and node not in self.caught:
+            name = last_name(node.exc)
+            if isinstance(node.exc, ast.Call) and name not in FOR_PROGRAMS | self.own_errors:
+                if name not in FOR_USERS or not node.exc.args:
+                    raise Unreadable(f"{ast.unparse(node)}: an unknown exception, or no message")
+                return node.exc.args[0]
+            if not isinstance(node.exc, ast.Call) and name not in FOR_PROGRAMS | {"__context__"}:
+                kinds = self.bound.get((self.scope_of[node], name), [])
+                if not any(isinstance(kind, ast.ExceptHandler) for kind in kinds):
+                    raise Unreadable(f"{ast.unparse(node)}: what does it raise?")
         if isinstance(node, ast.Call):
-            return self.result(module, node)
+            name, receiver = last_name(node), last_name(getattr(node.func, "value", None))
+            if name in self.own_errors:
+                if not node.args:
+                    raise Unreadable(f"{ast.unparse(node)}: no message")
+                return node.args[0]
+            reported = name == "add" and "Problems" in self.imported[self.places[self.scope_of[node]]]
+            if (receiver, name) == ("parser", "error") or reported:
+                return node.args[0]
+            if (receiver, name) == ("sys", "exit") and node.args:
+                return None if isinstance(node.args[0], (ast.Call, ast.Name)) else node.args[0]
+        return None
+
+    def texts(self, node: ast.AST) -> set[str]:
+        """Return the texts of an expression; one that leads back to itself adds nothing."""
+        if node not in self.known:
+            self.known[node] = set()
+            try:
+                self.known[node] = self.read(node)
+            except Unreadable:
+                del self.known[node]
+                raise
+        return self.known[node]
+
+    def read(self, node: ast.AST) -> set[str]:
+        """Return the texts that an expression, or an element of it, can be."""
+        match node:
+            case ast.Constant(value=value):
+                return {value} if isinstance(value, str) and any(map(str.isalpha, value)) else set()
+            case ast.JoinedStr(values=values):
+                return variants([self.part(value) for value in values])
+            case ast.BinOp(left=left, op=ast.Add(), right=right):
+                return variants([self.part(side) for side in (left, right)])
+            case ast.Name(id=name):
+                return self.named(node, name)
+            case ast.Call():
+                return self.called(node)
+            case ast.IfExp(body=body, orelse=orelse):
+                return self.texts(body) | self.texts(orelse)
+            case ast.Subscript(value=value) | ast.Starred(value=value):
+                return self.texts(value)
+            case ast.ListComp(elt=elt) | ast.GeneratorExp(elt=elt):
+                return self.texts(elt)
+            case ast.Dict(values=values) | ast.BoolOp(values=values):
+                return self.all_texts(values)
+            case ast.List(elts=values) | ast.Tuple(elts=values) | ast.Set(elts=values):
+                return self.all_texts(values)
         raise Unreadable(f"what is {ast.unparse(node)}?")
 
-    def part(self, module: Module, node: ast.AST) -> list[str]:
-        """The texts that a part of an f-string can be, or the hole for a value."""
-        if isinstance(node, ast.FormattedValue):
-            node = node.value
-            if isinstance(node, ast.Call) and called(node) == "join" and "\n" not in hole(node):
-                return [hole(node)]
-            if isinstance(node, ast.Subscript):
-                return [hole(node)]
+    def all_texts(self, nodes: Iterable[ast.AST]) -> set[str]:
+        """Return the texts of several expressions."""
+        return {text for node in nodes for text in self.texts(node)}
+
+    def part(self, node: ast.AST) -> set[str]:
+        """Return the texts of a part of a string, or the mark of a value."""
+        if isinstance(node, ast.Constant):
+            return {str(node.value)}
+        value = node.value if isinstance(node, ast.FormattedValue) else node
+        mark = {f"[[{ast.unparse(value)}]]"}
+        if isinstance(value, ast.Subscript):
+            return mark
         try:
-            return self.texts(module, node) or [hole(node)]
+            return self.texts(value) or mark
         except Unreadable:
-            return [hole(node)]
+            if last_name(value) == "join" and "\\n" in ast.unparse(value):  # whole messages
+                raise
+            return mark
 
-    def result(self, module: Module, node: ast.Call) -> list[str]:
-        """The texts that a call returns."""
-        name, receiver = called(node), getattr(node.func, "value", None)
-        if name == "str" and isinstance(node.args[0], ast.Name):
-            return self.texts(module, node.args[0])
-        if name == "join" and isinstance(node.args[0], ast.List):  # a headline, and lines
-            head, *lines = (self.item(module, each) for each in node.args[0].elts)
-            under = [line for each in lines for line in each] or [""]
-            return [f"{first}\n- {line}" for first in head for line in under]
-        if name == "join":
-            return self.items(module, node.args[0])
-        if name == "replace":
-            old, new = (ast.literal_eval(each) for each in node.args)
-            return [text.replace(old, new) for text in self.texts(module, receiver)]
-        return [text for there, each in self.defined(module, node)
-                for text in self.returned(there, each, self.texts)]  # fmt: skip
-
-    def defined(self, module: Module, node: ast.Call) -> list[tuple[Module, ast.FunctionDef]]:
-        """The function of ours that a call means."""
-        found = self.meant(module, node)
-        if not found:
-            raise Unreadable(f"what is {ast.unparse(node)}?")
+    def named(self, node: ast.AST, name: str) -> set[str]:
+        """Return the texts that a variable, a parameter or a constant can be."""
+        scope = self.scope_of[node]
+        while (scope, name) not in self.bound and not isinstance(scope, ast.Module):
+            scope = self.scope_of[scope]
+        values = self.bound.get((scope, name)) or self.constants.get(name)
+        if not values:
+            raise Unreadable(f"what is {name}?")
+        found: set[str] = set()
+        for value in values:
+            if isinstance(value, ast.ExceptHandler):
+                found.add(f"[[{OWN_ERROR if self.is_own(value) else name}]]")
+            elif isinstance(value, Parameter):
+                found |= self.all_texts(self.arguments(value))
+            elif isinstance(value, Passed):
+                for function in self.functions_of(value.call):
+                    parameters = function.args.args[value.index : value.index + 1]
+                    for inner in self.bound.get((function, parameters[0].arg), []) if parameters else []:
+                        if isinstance(inner, ast.AST):
+                            found |= self.texts(inner)
+            else:
+                found |= self.texts(value)
         return found
 
-    def meant(self, module: Module, node: ast.Call) -> list[tuple[Module, ast.FunctionDef]]:
-        """The same, of the module itself or imported; nothing if it is none of ours."""
-        known = self.functions.get(called(node), [])
-        receiver = called(getattr(node.func, "value", node.func))
-        source = module.imported.get(receiver)
-        places = {source, f"{source}.{receiver}", None if source else module.name}
-        found = [each for each in known if each[0].name in places]
-        is_method = isinstance(node.func, ast.Attribute) and len(known) == 1
-        return found or (known if is_method else [])
-
-    def returned(self, module: Module, function: ast.FunctionDef, read: Read) -> list[str]:
-        """What a function returns or yields, one by one."""
-        found: list[str] = []
-        for node in own(function):
-            if isinstance(node, ast.Yield) and node.value is not None:
-                found += self.texts(module, node.value)
-            elif isinstance(node, ast.YieldFrom):
-                found += self.items(module, node.value)
-            elif isinstance(node, ast.Return) and node.value is not None:
-                if not (isinstance(node.value, ast.Constant) and node.value.value is None):
-                    found += read(module, node.value)
-        return found
-
-    def _items(self, module: Module, node: ast.AST) -> list[str]:
-        if isinstance(node, (ast.List, ast.Tuple, ast.Set)):
-            return [text for item in node.elts for text in self.item(module, item)]
-        if isinstance(node, (ast.ListComp, ast.GeneratorExp)):
-            return self.texts(module, node.elt)
-        if isinstance(node, ast.IfExp):
-            return self.items(module, node.body) + self.items(module, node.orelse)
-        if isinstance(node, ast.BoolOp):
-            return [text for value in node.values for text in self.items(module, value)]
-        if isinstance(node, ast.BinOp):
-            return self.items(module, node.left) + self.items(module, node.right)
-        if isinstance(node, ast.Subscript):
-            return self.items(module, node.value)
-        if isinstance(node, ast.Name):
-            return self.named(module, node, self.items)
-        if isinstance(node, ast.Call) and called(node) in ("list", "sorted", "fromkeys", "map"):
-            return self.items(module, node.args[-1]) if node.args else []
-        if isinstance(node, ast.Call):
-            return [text for there, each in self.defined(module, node)
-                    for text in self.returned(there, each, self.items)]  # fmt: skip
-        raise Unreadable(f"what is in {ast.unparse(node)}?")
-
-    def item(self, module: Module, node: ast.AST) -> list[str]:
-        """The texts that an element of a list can be."""
-        if isinstance(node, ast.Starred):
-            return self.items(module, node.value)
-        return self.texts(module, node)
-
-    def named(self, module: Module, node: ast.Name, read: Read) -> list[str]:
-        """What a variable, a parameter, a caught error or a constant can be."""
-        for scope in module.above(node):
-            if isinstance(scope, ast.ExceptHandler) and scope.name == node.id:
-                return [f"[[{OURS if self.from_us(module, scope) else ERROR}]]"]
-            if isinstance(scope, (ast.FunctionDef, ast.Module)):
-                values = list(self.assigned(module, scope, node.id, read))
-                arguments = getattr(scope, "args", None)
-                names = [a.arg for a in arguments.args] if arguments else []
-                if node.id in names:
-                    values.append(self.given(scope, names.index(node.id), read))
-                if values:
-                    return [text for value in values for text in value]
-        for other in self.modules:  # an imported constant
-            if other.name == module.imported.get(node.id):
-                values = list(self.assigned(other, other.tree, node.id, read))
-                return [text for value in values for text in value]
-        raise Unreadable(f"what is {node.id}?")
-
-    def assigned(
-        self, module: Module, scope: ast.AST, name: str, read: Read
-    ) -> Iterator[list[str]]:
-        """What becomes the value of a name, or is put into the list of that name."""
-        for node in uses(scope).get(name, []):
-            if isinstance(node, ast.Assign):
-                for target in node.targets:
-                    value = element(target, node.value, name)
-                    if value is not None:
-                        yield read(module, value)
-            elif isinstance(node, (ast.AnnAssign, ast.NamedExpr)) and called(node.target) == name:
-                if node.value is not None:
-                    yield read(module, node.value)
-            elif isinstance(node, (ast.For, ast.comprehension)) and called(node.target) == name:
-                yield self.items(module, node.iter)
-            elif isinstance(node, ast.AugAssign) and called(node.target) == name:
-                yield read(module, node.value)
-            elif isinstance(node, ast.Call):
-                yield from self.put(module, node, name)
-
-    def put(self, module: Module, node: ast.Call, name: str) -> Iterator[list[str]]:
-        """What a call puts into the list of that name: as its method, or given the list."""
-        if called(getattr(node.func, "value", node.func)) == name:
-            if called(node) == "append":
-                yield self.texts(module, node.args[0])
-            elif called(node) == "extend":
-                yield self.items(module, node.args[0])
-        for index, argument in enumerate(node.args):
-            if called(argument) == name and isinstance(argument, ast.Name):
-                for there, each in self.meant(module, node):
-                    parameter = each.args.args[index].arg
-                    for inner in own(each):
-                        if isinstance(inner, ast.Call) and is_append(inner, parameter):
-                            yield self.texts(there, inner.args[0])
-
-    def given(self, function: ast.FunctionDef, index: int, read: Read) -> list[str]:
-        """What the callers of a function give as one of its arguments."""
-        found: list[str] = []
-        is_method = function.args.args[0].arg == "self"
-        for module, call in self.calls.get(function.name, []):
-            by_name = {word.arg: word.value for word in call.keywords}
-            place = index - is_method
-            if place < len(call.args):
-                found += read(module, call.args[place])
-            elif function.args.args[index].arg in by_name:
-                found += read(module, by_name[function.args.args[index].arg])
-        return found
-
-    def from_us(self, module: Module, handler: ast.ExceptHandler) -> bool:
-        """Is a caught error one whose message is ours, and read where it is raised?"""
-        kinds = getattr(handler.type, "elts", [handler.type])
-        if all(called(kind) in self.ours for kind in kinds):
+    def is_own(self, handler: ast.ExceptHandler) -> bool:
+        """Does a handler catch exceptions whose messages are read where they are raised?"""
+        kinds = {last_name(kind) for kind in getattr(handler.type, "elts", [handler.type])}
+        if kinds <= self.own_errors:
             return True
-        if [called(kind) for kind in kinds] != ["ValueError"]:
-            return False
-        inside = [n for part in module.parents[handler].body for n in ast.walk(part)]
-        functions = [f for n in inside if isinstance(n, ast.Call)
-                     for _, f in self.meant(module, n)]  # fmt: skip
-        return any(
-            isinstance(n, ast.Raise) and called(n.exc) == "ValueError"
+        inside = [node for statement in self.tried[handler] for node in ast.walk(statement)]
+        functions = {f for n in inside if isinstance(n, ast.Call) for f in self.functions_of(n)}
+        return kinds == {"ValueError"} and any(
+            isinstance(node, ast.Raise) and last_name(node.exc) == "ValueError"
             for function in functions
-            for n in own(function)
+            for node in ast.walk(function)
         )
 
+    def arguments(self, parameter: Parameter) -> Iterator[ast.AST]:
+        """Yield what the callers of a function pass for one of its parameters."""
+        names = [argument.arg for argument in parameter.function.args.args]
+        place = parameter.index - (names[0] == "self")
+        for call in self.calls.get(parameter.function.name, []):
+            if place < len(call.args):
+                yield call.args[place]
+            yield from (k.value for k in call.keywords if k.arg == names[parameter.index])
 
-def element(target: ast.AST, value: ast.AST, name: str) -> ast.AST | None:
-    """What of a value an assignment gives to a name; None if nothing."""
-    if isinstance(target, ast.Name):
-        return value if target.id == name else None
-    if isinstance(target, ast.Tuple):
-        values: Sequence[ast.AST] = getattr(value, "elts", [value] * len(target.elts))
-        for inner, part in zip(target.elts, values):
-            if called(inner) == name:
-                return part
-    return None
+    def functions_of(self, call: ast.Call) -> list[ast.FunctionDef]:
+        """Return the functions of a call's name: of its file, of an imported one, else of any."""
+        name, place = last_name(call), self.places[self.scope_of[call]]
+        imported = self.imported[place].get(name, "-")
+        found = self.functions.get(name, [])
+        own = [each for each in found if self.places[each] == place]
+        return own or [each for each in found if self.places[each].endswith(imported)] or found
+
+    def called(self, node: ast.Call) -> set[str]:
+        """Return the texts that a call returns or yields."""
+        functions = self.functions_of(node)
+        if functions:
+            results = [result for each in functions for result in self.results.get(each, [])]
+            return self.all_texts(results)
+        if last_name(node) in ("str", "join", "list", "sorted", "fromkeys", "map"):
+            if node.args and isinstance(node.args[0], ast.List):  # a headline, and lines below it
+                head, *lines = (self.texts(element) for element in node.args[0].elts)
+                return variants([head, {"\n- "}, {text for line in lines for text in line} or {""}])
+            return self.texts(node.args[-1]) if node.args else set()
+        if last_name(node) == "replace":
+            return self.texts(node.func.value)
+        raise Unreadable(f"what is {ast.unparse(node)}?")
 
 
-def is_append(node: ast.Call, name: str) -> bool:
-    """Does the call add to the list of that name?"""
-    return called(node) == "append" and called(getattr(node.func, "value", node.func)) == name
+def variants(parts: list[set[str]]) -> set[str]:
+    """Join parts, each with every one of its alternatives at least once."""
+    ordered = [sorted(part) for part in parts]
+    if not all(ordered):
+        return set()
+    longest = max(map(len, ordered), default=0)
+    return {"".join(part[i % len(part)] for part in ordered) for i in range(longest)}

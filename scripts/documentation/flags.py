@@ -1,8 +1,8 @@
-"""Write docs/flags.md and docs/commands.md from the dataclasses and the parsers.
+"""Generate docs/flags.md and docs/commands.md from the dataclasses and the parsers.
 
     python scripts/documentation/flags.py
 
-A test says when they are out of date.
+A test fails when a page is out of date.
 """
 
 import argparse
@@ -125,12 +125,24 @@ def own_fields(config: type) -> Iterator[Any]:
             yield option
 
 
+def range_of(option: Any) -> str:
+    """Return the smallest and the largest value that an option accepts, or ""."""
+    limits = option.metadata.get("within")
+    if limits is None:
+        return ""
+    low, high = limits
+    if high in (2**31 - 1, float("inf")):
+        return f"{low:,g} or more"
+    return f"{low:,g} to {high:,g}"
+
+
 def table(options: Iterable[Any], presets: bool) -> Iterator[str]:
-    """Rows of Markdown for options."""
-    yield "| flag | values | default |" + (" in presets |" if presets else "") + " meaning |"
-    yield "| --- | --- | --- |" + (" --- |" if presets else "") + " --- |"
+    """Yield the rows of a Markdown table of options."""
+    heads = ["flag", "values", "range", "default", *(["in presets"] if presets else []), "meaning"]
+    yield f"| {' | '.join(heads)} |"
+    yield f"| {' | '.join(['---'] * len(heads))} |"
     for option in options:
-        row = [f"`{flag(option.name)}`", values_of(option), code(option.default)]
+        row = [f"`{flag(option.name)}`", values_of(option), range_of(option), code(option.default)]
         row += [set_by(option.name)] if presets else []
         yield f"| {' | '.join(row)} | {cell(option.metadata['help'])} |"
 
@@ -166,10 +178,10 @@ def flags_page() -> str:
     lines = [
         MADE,
         "# Flags and presets\n",
-        "Every flag of `fairseq-train` that this project adds. In hydra's form an option has the",
-        "same name with underscores: `--recurrence-steps 4` is `model.recurrence_steps=4`. A value",
-        "that cannot be used is an error before the model is built, and so is an option that would",
-        "change nothing; all of them are said at once.\n",
+        "These are the flags that this project adds to `fairseq-train`. In hydra, an option has the",
+        "same name with underscores: `--recurrence-steps 4` is `model.recurrence_steps=4`. An",
+        "unusable value is an error before the model is built, and so is an option without effect.",
+        "One message lists all of them.\n",
         "## Presets\n",
         "`--arch NAME`. A preset sets the flags of its parts and sizes; what is given on the",
         "command line counts instead. The last column is what depends on the dictionaries, here of",
@@ -188,9 +200,9 @@ def flags_page() -> str:
         ]
     lines += [
         "\n## fairseq's Transformer\n",
-        "The options of fairseq's Transformer, with its names and meanings; `fairseq-recur train",
-        "--arch transformer_biarn --help` explains them. These are the defaults without a preset's",
-        "sizes.\n",
+        "These are the options of fairseq's Transformer, with its names and meanings. To read about",
+        "them, run `fairseq-recur train --arch transformer_biarn --help`. The defaults are those",
+        "without a preset's sizes.\n",
         "| flag | values | default | in presets |",
         "| --- | --- | --- | --- |",
         *(
@@ -226,7 +238,7 @@ def arguments(parser: argparse.ArgumentParser) -> Iterator[str]:
         text = re.sub(r"%\(default\)s", str(default), action.help or "").replace("%%", "%")
         yield f"| {named} | {literal(default)} | {cell(text)} |"
     if any(action.help in FAIRSEQS for action in parser._actions):
-        yield "\nBeside these, the options of `--tokenizer` and `--bpe` of `fairseq-interactive`."
+        yield "\nThe options of `--tokenizer` and `--bpe` of `fairseq-interactive` apply as well."
 
 
 def subparsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
@@ -253,11 +265,11 @@ def commands_page() -> str:
     lines = [
         MADE,
         "# Commands\n",
-        f"`fairseq-recur` passes {passed_on} on to fairseq's command of that name, with this",
-        "plug-in loaded; their arguments are fairseq's and those of [the flags' page](flags.md).",
-        "The others are its own. The exit status is 0 when it is done, 1 when `check` found a",
-        "problem, 2 for wrong input, which one message explains, and 75 when a signal stopped a",
-        "training, which is saved.",
+        f"`fairseq-recur` passes {passed_on} on to fairseq's command of the same name, with this",
+        "plug-in loaded. Their arguments are fairseq's and those in [the list of flags](flags.md).",
+        "The commands below belong to `fairseq-recur` itself. The exit status is 0 on success, 1 if",
+        "`check` found a problem, 2 for wrong input, which one message explains, and 75 if a signal",
+        "stopped a training, which is then saved.",
     ]
     own = subparsers(cli.build_parser())
     for name in dict.fromkeys(name.split()[0] for name in cli.OWN_COMMANDS):
