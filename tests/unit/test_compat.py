@@ -113,7 +113,7 @@ def test_a_renamed_attribute_names_the_mend(target: str, caplog: pytest.LogCaptu
     with pytest.raises(ImportError, match=f"cannot apply 'more'.*{target} not found"):
         made(target, required=True).apply()
     with pytest.raises(ImportError, match=f"cannot apply 'own'.*{target} not found"):
-        registry.extend(target, "own")
+        registry.extend(target, "own")(print)
 
 
 def test_a_broken_fairseq_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:

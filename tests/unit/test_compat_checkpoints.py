@@ -171,7 +171,7 @@ def test_a_file_cut_short(tmp_path: Path) -> None:
     content = whole.read_bytes()
     for length in (*(len(content) * tenth // 10 for tenth in range(1, 10)), len(content) - 20):
         path.write_bytes(content[:length])
-        with pytest.raises(CheckpointError, match=f"{path}: {length} bytes  .*truncated"):
+        with pytest.raises(CheckpointError, match=f"{path}: {length} bytes .*truncated"):
             checkpoint_utils.load_checkpoint_to_cpu(str(path))
 
 
