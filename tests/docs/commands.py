@@ -219,7 +219,7 @@ def parse_hydra(arguments: list[str]) -> None:
 def known_options() -> frozenset[str]:
     """Every option of fairseq's commands, ours and our scripts, whatever --arch or --task it is of."""
     parsers = [get() for get in PARSERS.values()] + [cli.build_parser()]
-    found = set()
+    found = {"--list"}  # of train, whose parser is fairseq's
     for parser in parsers:  # which grows
         for action in parser._actions:
             found |= set(action.option_strings)
