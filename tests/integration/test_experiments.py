@@ -13,7 +13,7 @@ import torch
 import yaml
 
 from fairseq_recur.cli import main
-from fairseq_recur.experiments.runner import LOCK, hold
+from fairseq_recur.experiments.runs import LOCK, hold
 from fairseq_recur.scoring.generation import read_hypotheses
 from tests.conftest import SMALL, TRAIN
 from tests.running import USER_DIR
@@ -80,14 +80,14 @@ def done(tmp_path_factory: pytest.TempPathFactory, corpus: Path) -> Path:
     """A finished experiment, which was killed in its first training and started again."""
     folder = tmp_path_factory.mktemp("experiment")
     file, work = write(folder, content(corpus)), folder / "work"
-    process = start("run", file, "--work", str(work), log=folder / "first.log")
+    process = start("run", file, "--work-dir", str(work), log=folder / "first.log")
     log = work / "plain/seed1/train.log"
     wait_for(lambda: log.is_file() and "num_updates=8" in log.read_text())
     process.kill()
     process.wait()
     # The training itself may outlive it, and the second start waits for it.
     assert not (work / "plain/seed1/test.txt").exists()
-    assert main(["experiment", "run", file, "--work", str(work)]) == 0
+    assert main(["experiment", "run", file, "--work-dir", str(work)]) == 0
     return folder
 
 
@@ -151,7 +151,15 @@ def test_what_is_done_is_not_done_again(done: Path, capsys: pytest.CaptureFixtur
     work = done / "work"
     made = [work / "speed.json", *work.glob("*/seed1/*")]
     before = {p: p.stat().st_mtime_ns for p in made}
-    argv = ["experiment", "run", str(done / "t.yaml"), "--work", str(work), "--only", "plain"]
+    argv = [
+        "experiment",
+        "run",
+        str(done / "t.yaml"),
+        "--work-dir",
+        str(work),
+        "--systems",
+        "plain",
+    ]
     assert main(argv) == 0
     assert {p: p.stat().st_mtime_ns for p in made} == before
     results = json.loads((work / "results.json").read_text())
@@ -159,14 +167,14 @@ def test_what_is_done_is_not_done_again(done: Path, capsys: pytest.CaptureFixtur
     capsys.readouterr()
     assert main(["experiment", "status", str(work)]) == 0
     said = capsys.readouterr().out
-    assert "nothing runs" in said and "plain seed 1: done" in said and "# Reversing" in said
+    assert "nothing is running" in said and "plain seed 1: done" in said and "# Reversing" in said
 
 
 def test_other_settings_are_refused(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    argv = ["experiment", "run", str(done / "t.yaml"), "--work", str(done / "work")]
+    argv = ["experiment", "run", str(done / "t.yaml"), "--work-dir", str(done / "work")]
     assert main([*argv, "--set", "train.lr=0.5"]) == 2
     said = capsys.readouterr().err
-    assert "plain seed 1: --lr was 0.02, is 0.5" in said and "use another --work" in said
+    assert "plain seed 1: --lr was 0.02, is 0.5" in said and "use another --work-dir" in said
 
 
 def test_everything_wrong_is_said_before_anything_is_done(
@@ -175,7 +183,7 @@ def test_everything_wrong_is_said_before_anything_is_done(
     experiment = content(corpus)
     experiment["systems"]["plain"]["flags"]["no-such-flag"] = 1
     experiment["systems"]["biarn"]["flags"]["recurrence-fused-layers"] = 7
-    argv = ["experiment", "run", write(tmp_path, experiment), "--work", str(tmp_path / "work")]
+    argv = ["experiment", "run", write(tmp_path, experiment), "--work-dir", str(tmp_path / "work")]
     assert main(argv) == 2
     said = capsys.readouterr().err
     assert "plain: " in said and "unrecognized arguments: --no-such-flag" in said
@@ -190,7 +198,7 @@ def test_everything_wrong_is_said_before_anything_is_done(
     write(tmp_path, experiment)
     assert main(argv) == 2
     said = capsys.readouterr().err
-    assert "train.tgt has 200 lines, but the set test 20" in said and "--beams" in said
+    assert "train.tgt has 200 lines, but the subset test has 20" in said and "--beams" in said
     experiment = content(corpus)
     experiment["score"] |= {"metrics": ["bleu", "comet"], "source": str(corpus / "test.src")}
     write(tmp_path, experiment)
@@ -210,7 +218,7 @@ def test_a_failure_is_reported_and_the_others_go_on(
         "after": {"flags": {"arch": "transformer"}, "start_from": "broken"},
         "fine": {"flags": {"arch": "transformer"}},
     }
-    argv = ["experiment", "run", write(tmp_path, experiment), "--work", str(tmp_path / "work")]
+    argv = ["experiment", "run", write(tmp_path, experiment), "--work-dir", str(tmp_path / "work")]
     assert main(argv) == 1
     said = capsys.readouterr()
     assert "broken seed 1: train failed (1)" in said.out and "nonsense" in said.out
@@ -227,7 +235,7 @@ def test_in_the_background_and_stopped(
     experiment = {**content(corpus), "speed": None}
     experiment["train"]["max-epoch"] = 5000
     file, work = write(tmp_path, experiment), tmp_path / "work"
-    argv = ["run", file, "--work", str(work)]
+    argv = ["run", file, "--work-dir", str(work)]
     assert start(*argv, "--background", log=tmp_path / "log").wait(120) == 0
     assert "experiment stop" in (tmp_path / "log").read_text()
     log = work / "plain/seed1/train.log"
@@ -237,12 +245,12 @@ def test_in_the_background_and_stopped(
     assert "an experiment runs in" in capsys.readouterr().err
     assert main(["experiment", "status", str(work)]) == 0
     said = capsys.readouterr().out
-    assert "works on it" in said and "plain seed 1: update " in said
-    assert "biarn seed 1: waits" in said
+    assert "is running" in said and "plain seed 1: update " in said
+    assert "biarn seed 1: waiting" in said
     assert main(["experiment", "stop", str(work)]) == 0
     assert hold(work / "plain/seed1" / LOCK) is not None, "the training has ended as well"
     assert main(["experiment", "stop", str(work)]) == 0
-    assert "nothing runs" in capsys.readouterr().out
+    assert "nothing is running" in capsys.readouterr().out
     assert "stopped by SIGTERM" in (work / "run.log").read_text()
 
 
@@ -274,7 +282,7 @@ def test_the_examples_can_be_run(
     small = {f"train.{name}": value for name, value in flags_of(sizes).items()}
     changes = [f"--set={key}={value}" for key, value in {**here, **small}.items()]
     files = [str(EXAMPLE / f"tables/{table}.yaml"), str(EXAMPLE / f"corpora/{corpora}.yaml")]
-    argv = ["experiment", "run", *files, "--work", str(tmp_path / "work"), "--seeds", "4"]
+    argv = ["experiment", "run", *files, "--work-dir", str(tmp_path / "work"), "--seeds", "4"]
     # What needs a GPU is not built here.
     argv += ["--dry-run", "--set", "train.cpu=true", "--set", "train.fp16=null"]
     assert main([*argv, *changes]) == 0
