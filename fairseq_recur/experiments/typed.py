@@ -1,7 +1,7 @@
 """Settings with types, ranges and choices: OmegaConf checks the types, this module reports."""
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import Field, field, fields, is_dataclass
 from typing import Any, TypeVar, get_args, get_origin
 
@@ -9,7 +9,6 @@ from omegaconf import MISSING, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 T = TypeVar("T")
-Show = Callable[[str, Any, str], str]
 
 
 def setting(
@@ -38,17 +37,12 @@ def in_file(name: str, value: Any, expected: str) -> str:
     return f"{name}: {value!r}; expected {expected}"
 
 
-def in_environment(name: str, value: Any, expected: str) -> str:
-    """Describe a wrong environment variable: ``BPE=both: expected ...``."""
-    return f"{name.upper()}={value}: expected {expected}"
-
-
 def fill(
     schema: type[T],
     given: Any,
     problems: list[str],
     where: str = "",
-    show: Show = in_file,
+    environment: bool = False,
 ) -> T | None:
     """Convert and check settings.
 
@@ -60,14 +54,14 @@ def fill(
         given: values by name, as YAML, the environment or the command line has them
         problems: receives a line for each unknown name, missing value and wrong value
         where: prefix of the names in messages, such as ``score.``
-        show: how a message presents a wrong value
+        environment: whether the names are those of environment variables, in capitals
 
     Returns:
         an instance of the dataclass, or None if anything is wrong
     """
     known = {f.name: f for f in fields(schema) if f.metadata}  # type: ignore[arg-type]
     if not isinstance(given, Mapping):
-        problems.append(show(where.rstrip("."), given, "the keys " + ", ".join(known)))
+        problems.append(in_file(where.rstrip("."), given, "the keys " + ", ".join(known)))
         return None
     config, values, before = OmegaConf.structured(schema), {}, len(problems)
     for key in given:
@@ -76,27 +70,31 @@ def fill(
     for name, declared in known.items():
         inner, expected = _inner_schema(declared), _expected(declared)
         value = given.get(name)
+        label = name.upper() if environment else where + name
+        wrong = f"{label}={value}: expected {expected}"
+        if not environment:
+            wrong = in_file(label, value, expected)
         if name not in given:
             if declared.default == MISSING:
-                problems.append(f"{where}{name} is missing: expected {expected}")
+                problems.append(f"{label} is missing: expected {expected}")
         elif inner is None:
             try:
                 config[name] = value
                 values[name] = _plain(config[name])
             except (OmegaConfBaseException, ValueError):
-                problems.append(show(where + name, value, expected))
+                problems.append(wrong)
             else:
                 if not _allowed(declared, values[name]):
-                    problems.append(show(where + name, value, expected))
+                    problems.append(wrong)
         elif value is not None and not isinstance(value, Mapping):
-            problems.append(show(where + name, value, expected))
+            problems.append(wrong)
         elif get_origin(declared.type) is dict:
             values[name] = {
-                row: fill(inner, content, problems, f"{where}{name}.{row}.", show)
+                row: fill(inner, content, problems, f"{where}{name}.{row}.")
                 for row, content in (value or {}).items()
             }
         elif value is not None:
-            values[name] = fill(inner, value, problems, f"{where}{name}.", show)
+            values[name] = fill(inner, value, problems, f"{where}{name}.")
     return None if len(problems) > before else schema(**values)
 
 

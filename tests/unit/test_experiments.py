@@ -35,8 +35,9 @@ def content() -> dict[str, Any]:
     }
 
 
-def read(folder: Path, changed: dict[str, Any] = {}, *changes: str) -> Any:
-    (folder / "t.yaml").write_text(yaml.safe_dump({**content(), **changed}, sort_keys=False))
+def read(folder: Path, changed: dict[str, Any] | None = None, *changes: str) -> Any:
+    whole = {**content(), **(changed or {})}
+    (folder / "t.yaml").write_text(yaml.safe_dump(whole, sort_keys=False))
     return read_experiment([folder / "t.yaml"], changes)
 
 
@@ -136,13 +137,18 @@ def test_what_is_no_experiment(tmp_path: Path) -> None:
     (tmp_path / "list.yaml").write_text("- a")
     with pytest.raises(ConfigError, match="expected keys and values"):
         read_experiment([tmp_path / "list.yaml"])
-    for change, message in (("x", "--set 'x'"), ("=3", "--set '=3'"), ("a=[", r"--set 'a=\['"),
-                            ("title.deep=3", "title: {'deep': 3}"), ("data=${no}", "--set")):  # fmt: skip
+    for change, message in (
+        ("x", "--set 'x'"),
+        ("=3", "--set '=3'"),
+        ("a=[", r"--set 'a=\['"),
+        ("title.deep=3", "title: {'deep': 3}"),
+        ("data=${no}", "--set"),
+    ):
         with pytest.raises(ConfigError, match=message):
             read(tmp_path, {}, change)
 
 
-def runs(folder: Path, changed: dict[str, Any] = {}, *changes: str) -> list[SystemRun]:
+def runs(folder: Path, changed: dict[str, Any] | None = None, *changes: str) -> list[SystemRun]:
     return runs_of(read(folder, changed, *changes), folder / "work")
 
 
