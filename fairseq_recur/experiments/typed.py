@@ -86,12 +86,12 @@ def fill(
             else:
                 if not _allowed(declared, values[name]):
                     problems.append(wrong)
-        elif value is not None and not isinstance(value, Mapping):
+        elif not isinstance(value, Mapping) and not (value is None and declared.default is None):
             problems.append(wrong)
         elif get_origin(declared.type) is dict:
             values[name] = {
                 row: fill(inner, content, problems, f"{where}{name}.{row}.")
-                for row, content in (value or {}).items()
+                for row, content in value.items()
             }
         elif value is not None:
             values[name] = fill(inner, value, problems, f"{where}{name}.")

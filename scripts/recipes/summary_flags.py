@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_recur.errors import ConfigError
-from recipes.summary_choices import AUTO, POSITIONS, Choices, start_file
-from recipes.summary_data import DataSet
-from recipes.summary_pieces import load_pieces
+from recipes.subwords import load_pieces
+from recipes.summary_options import AUTO, POSITIONS, Choices, DataSet, start_file
 from recipes.summary_texts import COUNTS
 
 PREFIX = "summarize: "

@@ -1,6 +1,8 @@
 """Preparing a summarization data set: archives, texts, pieces, fairseq's binary format."""
 
 import shutil
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -9,19 +11,25 @@ import yaml
 from fairseq_recur import cli
 from fairseq_recur.errors import ConfigError
 from recipes.archives import extract
-from recipes.binary import binarize
 from recipes.fetch import SUMS, Archive, fetch, sha256
-from recipes.steps import Made, need_space, step
-from recipes.summary_choices import Choices
-from recipes.summary_data import SPLITS, DataSet, Source, archive
-from recipes.summary_pieces import SPIECE, encode_all, learn, load_pieces
-from recipes.summary_texts import READERS, write_texts
+from recipes.parallel import chunks, in_order
+from recipes.steps import Made, binarize, need_space, step
+from recipes.subwords import SPIECE, load_pieces, train_sentencepiece
+from recipes.summary_options import SPLITS, Choices, DataSet, Source, archive
+from recipes.summary_texts import READERS, SIDES, write_texts
 
 TEXT_TO_ALL = 3.5
 """Bytes of texts, pieces and binary data together, for each byte of text."""
 
 PACKED = 5
 """Bytes of text for each byte of an archive whose text's size is not known."""
+
+
+CHUNK = 200
+"""Words per training sentence of SentencePiece, which skips long lines."""
+
+MOST_WORDS = 20_000_000
+"""Words from which a SentencePiece model is learned; larger texts are sampled evenly."""
 
 
 class Preparation:
@@ -80,7 +88,7 @@ class Preparation:
             )
         lacking = [
             f"{source.archive.name}: {source.how or 'no address is known'}"
-            for source in self.data.sources.values()
+            for source in self.data.files.values()
             if self.mirror is None and not source.archive.urls
             and not (self.work / "downloads" / source.archive.name).is_file()
         ]  # fmt: skip
@@ -96,7 +104,7 @@ class Preparation:
         Raises:
             ConfigError: there is not enough
         """
-        files = [s.archive for s in self.data.sources.values()]
+        files = [s.archive for s in self.data.files.values()]
         text = float(self.data.text_bytes)
         if self.own_sums():
             found = (Path(self.mirror or "") / a.name for a in files)
@@ -129,7 +137,7 @@ class Preparation:
 
     def texts(self) -> Made:
         """Write texts and summaries, one a line."""
-        files = {role: self.fetch_source(source) for role, source in self.data.sources.items()}
+        files = {role: self.fetch_source(source) for role, source in self.data.files.items()}
         expected = None if self.own_sums() else self.data.documents
         sums = {role: sha256(file) for role, file in files.items()}
 
@@ -176,7 +184,12 @@ class Preparation:
 
             return step(prepared, "model", [kind, start], take)
         size = self.choices.vocabulary
-        return step(prepared, "model", [kind, texts, size], lambda f: learn(texts.folder, f, size))
+        return step(
+            prepared,
+            "model",
+            [kind, texts, size],
+            lambda f: learn_from_documents(texts.folder, f, size),
+        )
 
     def pieces(self, prepared: Path, texts: Made, model: Made) -> Made:
         """Write all texts in pieces."""
@@ -218,3 +231,95 @@ def convert(source: Path, target: Path) -> None:
     for file in inner.iterdir():
         file.rename(target / file.name)
     inner.rmdir()
+
+
+def learn_from_documents(texts: Path, folder: Path, size: int) -> None:
+    """Learn SentencePiece from both sides of the training set, for summarization.
+
+    Args:
+        texts: folder with train.source and train.target
+        folder: output folder of spiece.model
+        size: number of subwords
+
+    Raises:
+        ConfigError: the texts do not have as many subwords
+    """
+    words = sum(len(line.split()) for line in _training_lines(texts))
+    distance = max(1, -(-words // MOST_WORDS))
+    chosen = islice(_chunks(texts), 0, None, distance)
+    train_sentencepiece(chosen, size, folder / SPIECE, character_coverage=0.9999)
+
+
+def _training_lines(texts: Path) -> Iterator[str]:
+    for side in SIDES:
+        with open(texts / f"train.{side}", encoding="utf-8", newline="\n") as lines:
+            yield from lines
+
+
+def _chunks(texts: Path) -> Iterator[str]:
+    for line in _training_lines(texts):
+        words = line.split()
+        for begin in range(0, len(words), CHUNK):
+            yield " ".join(words[begin : begin + CHUNK])
+
+
+class Encode:
+    """Encodes lines.
+
+    Args:
+        kind: one of KINDS
+        model: folder with the files of that kind
+        limit: maximum number of subwords of a line; 0 for no limit
+    """
+
+    def __init__(self, kind: str, model: Path, limit: int) -> None:
+        self.encode, self.limit = load_pieces(kind, model).encode, limit
+
+    def __call__(self, lines: list[str]) -> list[tuple[str, bool]]:
+        """Return each line in subwords, and whether it was truncated."""
+        return [self.line(line) for line in lines]
+
+    def line(self, line: str) -> tuple[str, bool]:
+        """Return a line in subwords, and whether it was truncated."""
+        pieces = self.encode(line)
+        cut = bool(self.limit) and len(pieces) > self.limit
+        return " ".join(pieces[: self.limit] if cut else pieces), cut
+
+
+def _words(lines: Iterable[str], limit: int) -> Iterator[str]:
+    """Drop the words that are beyond a limit in any case, as each has at least one subword."""
+    for line in lines:
+        yield " ".join(line.split(None, limit + 1)[: limit + 1]) if limit else line.rstrip("\n")
+
+
+def encode_all(
+    kind: str, model: Path, texts: Path, folder: Path, limits: dict[str, int], workers: int
+) -> None:
+    """Write all texts in subwords, line by line.
+
+    All sources are truncated. Summaries are truncated only in the training set, because those of
+    the other sets are references.
+
+    Args:
+        kind: one of KINDS
+        model: folder with the files of that kind
+        texts: folder with SPLIT.source and SPLIT.target
+        folder: output folder; the files have the same names
+        limits: maximum number of subwords of a source and of a target, without the end symbol
+        workers: number of processes
+    """
+    for split in SPLITS:
+        for side in SIDES:
+            limit = limits[side] if side == "source" or split == "train" else 0
+            name, count = f"{split}.{side}", 0
+            with (
+                open(texts / name, encoding="utf-8", newline="\n") as lines,
+                open(folder / name, "w", encoding="utf-8", newline="\n") as out,
+            ):
+                parts = chunks(_words(lines, limit))
+                for part in in_order(Encode, (kind, model, limit), parts, workers, name):
+                    for pieces, cut in part:
+                        out.write(pieces + "\n")
+                        count += cut
+            if limit:
+                print(f"{name}: {count:,} texts are truncated to {limit:,} subwords", flush=True)

@@ -6,10 +6,9 @@ from pathlib import Path
 from fairseq_recur import cli
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.scoring.generation import read_hypotheses
-from recipes.summary_choices import Choices
-from recipes.summary_data import DataSet
+from recipes.subwords import load_pieces
 from recipes.summary_flags import generation
-from recipes.summary_pieces import load_pieces
+from recipes.summary_options import Choices, DataSet
 from recipes.summary_texts import COUNTS, one_line
 
 GENERATED, TEXT, SCORES, COMPARED, RESULTS = (

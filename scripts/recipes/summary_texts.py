@@ -1,25 +1,239 @@
-"""From the files of a data set to texts and summaries, one a line."""
+"""From the files of a data set to texts and summaries, one per line."""
 
+import hashlib
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
 from fairseq_recur.errors import ConfigError
-from recipes import summary_papers, summary_stories
-from recipes.summary_data import SPLITS
-from recipes.summary_document import Document
+from recipes.archives import json_of, objects, read_json, tar_members, text_of, zip_lines
+from recipes.summary_options import SPLITS
+
+
+@dataclass(frozen=True)
+class Document:
+    """A text with its summary, as found; line breaks and all.
+
+    Attributes:
+        split: train, valid or test
+        name: what the data set calls it
+        source: the text
+        summary: its summary
+    """
+
+    split: str
+    name: str
+    source: str
+    summary: str
+
+
+HIGHLIGHT = "@highlight"
+ENDS = (".", "!", "?", "'", "`", '"', "\u2019", "\u201d", ")")
+"""What a line of a story ends with if its full stop is not missing."""
+
+SECTION = re.compile(r"\[SN\]([A-Z-]+)\[SN\]")
+
+
+def cnn_dm(files: dict[str, Path], options: dict[str, Any]) -> Iterator[Document]:
+    """CNN/DailyMail from the stories, not anonymised.
+
+    A story belongs to the split whose list has its address; its file is named by the address's
+    SHA-1.
+
+    Args:
+        files: cnn and dailymail, archives of .story files; train, valid and test, lists of
+            addresses
+        options: none
+
+    Raises:
+        ConfigError: an archive is damaged, a listed story is in none of them, or is there twice
+    """
+    splits = ((s, files[s], _lines(files[s])) for s in ("train", "valid", "test"))
+    wanted = _wanted(
+        (split, list_, [hashlib.sha1(url.encode()).hexdigest() for url in urls])
+        for split, list_, urls in splits
+    )
+    stories = (m for part in ("cnn", "dailymail") for m in tar_members(files[part], ".story"))
+    for name, split, text in _chosen(stories, wanted, [files["cnn"], files["dailymail"]]):
+        article, highlights = split_story(text)
+        yield Document(split, name, article, highlights)
+
+
+def split_story(text: str) -> tuple[str, str]:
+    """The article of a story and its highlights, each with full stops where they were missing."""
+    article: list[str] = []
+    highlights: list[str] = []
+    for line in (line.strip() for line in text.split("\n")):
+        if line.startswith(HIGHLIGHT):
+            highlights.append("")  # what follows is of this one, up to the next mark
+        elif line:
+            line = line if line.endswith(ENDS) else f"{line} ."
+            if highlights:
+                highlights[-1] = f"{highlights[-1]} {line}".strip()
+            else:
+                article.append(line)
+    return " ".join(article), " ".join(filter(None, highlights))
+
+
+def xsum(files: dict[str, Path], options: dict[str, Any]) -> Iterator[Document]:
+    """XSum: the first sentence of a BBC article is the summary of the rest.
+
+    Args:
+        files: articles, an archive of .summary files; splits, JSON with their numbers
+        options: boilerplate, lines of web pages that are left out
+
+    Raises:
+        ConfigError: an archive is damaged, an article is missing, there twice or without a section
+    """
+    listed = read_json(files["splits"])
+    names = {"train": "train", "valid": "validation", "test": "test"}
+    if not isinstance(listed, dict) or not set(names.values()) <= set(listed):
+        raise ConfigError(f"{files['splits']}: expected lists train, validation and test")
+    wanted = _wanted((s, files["splits"], map(str, listed[name])) for s, name in names.items())
+    boilerplate = frozenset(options["boilerplate"])
+    articles = tar_members(files["articles"], ".summary")
+    for name, split, text in _chosen(articles, wanted, [files["articles"]]):
+        parts = SECTION.split(text)
+        sections = dict(zip(parts[1::2], parts[2::2]))
+        if not {"FIRST-SENTENCE", "RESTBODY"} <= set(sections):
+            raise ConfigError(
+                f"{files['articles']}, {name}.summary: expected the sections FIRST-SENTENCE and"
+                f" RESTBODY, found {', '.join(sections) or 'none'}"
+            )
+        lines = (line for line in sections["RESTBODY"].split("\n"))
+        body = " ".join(line for line in lines if line.strip() not in boilerplate)
+        yield Document(split, name, body, sections["FIRST-SENTENCE"])
+
+
+def _lines(file: Path) -> list[str]:
+    text = text_of(file.read_bytes(), str(file))
+    return [line.strip() for line in text.split("\n") if line.strip()]
+
+
+def _wanted(lists: Iterable[tuple[str, Path, Iterable[str]]]) -> dict[str, str]:
+    """Name to split."""
+    wanted: dict[str, str] = {}
+    for split, file, names in lists:
+        for name in names:
+            if wanted.setdefault(name, split) != split:
+                raise ConfigError(
+                    f"{file}: {name} is in {wanted[name]} and in {split}; get the lists again"
+                )
+    return wanted
+
+
+def _chosen(
+    members: Iterable[tuple[str, str]], wanted: dict[str, str], archives: list[Path]
+) -> Iterator[tuple[str, str, str]]:
+    """Name, split and text of the wanted members.
+
+    Raises:
+        ConfigError: one is there twice, or not at all
+    """
+    where, found = " and ".join(map(str, archives)), set()
+    for name, text in members:
+        if name in wanted:
+            if name in found:
+                raise ConfigError(f"{where}: {name} is there twice; get the archive again")
+            found.add(name)
+            yield name, wanted[name], text
+    missing = [name for name in wanted if name not in found]
+    if missing:
+        raise ConfigError(
+            f"{where}: {len(missing):,} of {len(wanted):,} listed documents are not there, the"
+            f" first is {missing[0]}; the archive is incomplete or another one; get it again"
+        )
+
+
+SENTENCE = re.compile(r"</?S>")
+"""Marks around the sentences of an abstract."""
+
+
+def arxiv(files: dict[str, Path], options: dict[str, Any]) -> Iterator[Document]:
+    """arXiv: a paper's body and its abstract.
+
+    Args:
+        files: papers, a .zip with train.txt, val.txt and test.txt, a JSON object a line
+        options: none
+
+    Raises:
+        ConfigError: the archive is damaged, or a line is not such an object
+    """
+    for split, name in (("train", "train.txt"), ("valid", "val.txt"), ("test", "test.txt")):
+        for where, line in zip_lines(files["papers"], name):
+            paper = json_of(line, where)
+            if not isinstance(paper, dict):
+                raise ConfigError(f"{where}: expected an object; get the file again")
+            article = " ".join(_texts(paper, "article_text", where))
+            abstract = SENTENCE.sub(" ", " ".join(_texts(paper, "abstract_text", where)))
+            yield Document(split, str(paper.get("article_id", where)), article, abstract)
+
+
+def mediasum(files: dict[str, Path], options: dict[str, Any]) -> Iterator[Document]:
+    """MediaSum: an interview, and the broadcaster's overview of it.
+
+    Args:
+        files: interviews, a JSON array; splits, JSON with their names
+        options: speakers, whether each utterance begins with its speaker
+
+    Raises:
+        ConfigError: a file is damaged, an interview is missing, there twice or not as expected
+    """
+    listed = read_json(files["splits"])
+    names = {"train": "train", "valid": "val", "test": "test"}
+    if not isinstance(listed, dict) or not set(names.values()) <= set(listed):
+        raise ConfigError(f"{files['splits']}: expected lists train, val and test")
+    wanted = {name: split for split, key in names.items() for name in listed[key]}
+    if len(wanted) != sum(len(listed[key]) for key in names.values()):
+        raise ConfigError(f"{files['splits']}: an interview is in it twice; get the file again")
+    total = len(wanted)
+    for where, interview in objects(files["interviews"]):
+        split = wanted.pop(interview.get("id"), None)
+        if split is None:
+            continue
+        utterances, speakers = (_texts(interview, key, where) for key in ("utt", "speaker"))
+        if len(utterances) != len(speakers):
+            raise ConfigError(
+                f"{where}: {len(utterances)} utterances and {len(speakers)} speakers; "
+                "expected as many"
+            )
+        if options["speakers"]:
+            utterances = [f"{s}: {u}" for s, u in zip(speakers, utterances)]
+        summary = interview.get("summary") or ""
+        yield Document(split, interview["id"], " ".join(utterances), summary)
+    if wanted:
+        raise ConfigError(
+            f"{files['interviews']}: {len(wanted):,} of {total:,} listed interviews are not there,"
+            f" the first is {next(iter(wanted))}; the file is incomplete or another one; "
+            "get it again"
+        )
+
+
+def _texts(item: dict[str, Any], key: str, where: str) -> list[str]:
+    """A list of texts; one that is absent is empty.
+
+    Raises:
+        ConfigError: it is something else
+    """
+    found = item.get(key) or []
+    if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
+        raise ConfigError(f"{where}: expected a list of texts as {key}; get the file again")
+    return found
+
 
 Reader = Callable[[dict[str, Path], dict[str, Any]], Iterator[Document]]
 
 READERS: dict[str, Reader] = {
-    "cnn_dm": summary_stories.cnn_dm,
-    "xsum": summary_stories.xsum,
-    "arxiv": summary_papers.arxiv,
-    "mediasum": summary_papers.mediasum,
+    "cnn_dm": cnn_dm,
+    "xsum": xsum,
+    "arxiv": arxiv,
+    "mediasum": mediasum,
 }
 SIDES = ("source", "target")
 COUNTS = "counts.json"

@@ -1,23 +1,60 @@
-"""The translation recipes: `python -m recipes.translation prepare RECIPE.yaml` and what follows.
+"""The translation recipes: `python -m recipes.translation COMMAND`; their scripts call it.
 
-The options of `prepare` are environment variables: see recipes/options.py.
+The options of `prepare` are environment variables: see recipes/translation_options.py.
 """
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from sacrebleu.metrics import BLEU
+
 from fairseq_recur.errors import ConfigError
-from recipes.corpora import text_step, tokens_step
+from fairseq_recur.scoring.generation import read_hypotheses, read_lines
 from recipes.fetch import fetch
-from recipes.lock import alone
-from recipes.options import Options, read_options
-from recipes.pieces import binary_step, cut_step, model_step
-from recipes.recipe import Recipe, read_recipe
-from recipes.steps import Made, need_space
-from recipes.translations import extra_scores, write_translations
+from recipes.steps import Made, exclusive, need_space
+from recipes.translation_options import Options, Recipe, read_options, read_recipe
+from recipes.translation_steps import binary_step, cut_step, model_step, text_step, tokens_step
+from recipes.translation_text import detokenise_chinese, tidy, tokeniser
+
+HYPHEN = re.compile(r"(\S)-(?=\S)")
+
+
+def write_translations(generated: Path, output: Path, language: str) -> None:
+    """Write the sentences of what `generate` printed, in the test set's order, one a line.
+
+    Raises:
+        ConfigError: sentences are missing
+    """
+    lines = read_hypotheses(generated)
+    if language == "zh":
+        lines = [detokenise_chinese(line) for line in lines]
+    output.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", newline="\n")
+
+
+def extra_scores(reference: Path, translations: Path, language: str) -> str:
+    """BLEU of Moses's tokens, and of tokens whose compounds are split at hyphens.
+
+    Older papers have these. Both sides get the tokens of the same rules, punctuation normalised;
+    BLEU is not smoothed, as in multi-bleu.perl. They compare with nothing but themselves.
+    """
+    tokenise = tokeniser(language, normalise=True, dashes=False, chinese="characters")
+    sides = [[tokenise(tidy(line)) for line in read_lines(f)] for f in (translations, reference)]
+    split = [[HYPHEN.sub(r"\1 ##AT##-##AT## ", line) for line in lines] for lines in sides]
+    name = "characters" if language == "zh" else "Moses's tokens"
+    shown = [f"BLEU of {name}: {_bleu(*sides):.2f}"]
+    if language != "zh":
+        shown.append(f"BLEU of {name}, compounds split: {_bleu(*split):.2f}")
+    return "\n".join(f"(not comparable with the scores above) {line}" for line in shown)
+
+
+def _bleu(translations: list[str], reference: list[str]) -> float:
+    metric = BLEU(tokenize="none", smooth_method="none", force=True)
+    return float(metric.corpus_score(translations, [reference]).score)
+
 
 MADE = ("text", "tokens", "pieces")  # and data-bin.DIRECTION
 
@@ -29,7 +66,7 @@ def prepare(recipe: Recipe, options: Options) -> None:
         ConfigError: no room, no archive, or a wrong one; or a preparation runs already
     """
     work = options.work
-    with alone(work):
+    with exclusive(work):
         need_space(work, space(recipe, options), f"preparing {options.direction}")
         corpora = {corpus.name: corpus for corpus in recipe.used(options.direction)}
         text = {}

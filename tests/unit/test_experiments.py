@@ -86,6 +86,8 @@ WRONG = [
     ({"speed": {"rounds": 2}}, "unknown key speed.rounds; expected updates, warmup, repeats"),
     ({"speed": {"repeats": 0}}, "speed.repeats: 0; expected a whole number, at least 1"),
     ({"speed": {"updates": "many"}}, "speed.updates: 'many'; expected a whole number, at least 1"),
+    ({"score": None}, "score: None; expected at least `reference: FILE`"),
+    ({"systems": None}, "systems: None; expected a name and flags for each row"),
     ({"speed": 3}, "speed: 3; expected updates, warmup, repeats"),
     ({"score": {"reference": "r", "metrics": ["blue"]}}, "score.metrics: ['blue']"),
     ({"score": {"metrics": ["bleu"]}}, "score.reference is missing"),
