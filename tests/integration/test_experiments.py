@@ -1,22 +1,29 @@
 """An experiment through the command line: killed, resumed, in the background, wrong."""
 
 import json
+import logging
+import os
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import IO, Any
 
 import pytest
 import torch
 import yaml
+from sacrebleu.metrics import BLEU
 
 from fairseq_recur.cli import main
+from fairseq_recur.experiments import runner, speed
 from fairseq_recur.experiments.runs import LOCK, hold
 from fairseq_recur.scoring.generation import read_hypotheses
 from tests.conftest import SMALL, TRAIN
-from tests.running import USER_DIR
+from tests.running import USER_DIR, reset_command_state
 
 ROOT = Path(USER_DIR).parent
 
@@ -68,6 +75,76 @@ def start(*argv: str, log: Path) -> "subprocess.Popen[bytes]":
         )  # fmt: skip
 
 
+class Forked:
+    """Replaces `subprocess.Popen`: a copy of this process, which has imported torch already."""
+
+    def __init__(
+        self, command: list[str], *, stdout: IO[bytes], stderr: Any, env: dict[str, str], **_: Any
+    ) -> None:
+        assert command[:3] == [sys.executable, "-m", "fairseq_recur"]
+        self.returncode: int | None = None
+        self.pid = os.fork()
+        if self.pid == 0:
+            status = 70
+            try:
+                for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                    signal.signal(number, signal.SIG_DFL)
+                os.dup2(stdout.fileno(), 1)
+                os.dup2(1 if stderr == subprocess.STDOUT else stderr.fileno(), 2)
+                os.environ.update(env)
+                sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)
+                logging.getLogger().handlers = [logging.StreamHandler(sys.stdout)]
+                logging.getLogger().setLevel(logging.INFO)
+                reset_command_state()
+                status = main(command[3:])
+            except SystemExit as end:
+                status = end.code if isinstance(end.code, int) else 1
+            except BaseException:
+                traceback.print_exc()
+                status = 1
+            finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(status)
+
+    def poll(self) -> int | None:
+        return self._look(os.WNOHANG)
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        return self._look(0)
+
+    def _look(self, how: int) -> int | None:
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, how)
+            if pid:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def terminate(self) -> None:
+        if self.returncode is None:
+            os.kill(self.pid, signal.SIGTERM)
+
+
+def forked_run(command: list[str], **settings: Any) -> SimpleNamespace:
+    """Replaces `subprocess.run`."""
+    del settings["check"]
+    return SimpleNamespace(returncode=Forked(command, **settings).wait())
+
+
+@pytest.fixture(scope="module")
+def forked() -> Iterator[None]:
+    """The commands of experiments as forks, which spares each the seconds of importing torch."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module, name, value in (
+            (runner, "Popen", Forked),
+            (speed, "run", forked_run),
+        ):
+            names = {**vars(subprocess), name: value}
+            patch.setattr(module, "subprocess", SimpleNamespace(**names))
+        patch.setattr(runner, "POLL", 0.05)
+        yield
+
+
 def wait_for(what: Callable[[], Any], seconds: float = 120) -> None:
     end = time.monotonic() + seconds
     while not what():
@@ -76,7 +153,7 @@ def wait_for(what: Callable[[], Any], seconds: float = 120) -> None:
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory: pytest.TempPathFactory, corpus: Path) -> Path:
+def done(tmp_path_factory: pytest.TempPathFactory, corpus: Path, forked: None) -> Path:
     """A finished experiment, which was killed in its first training and started again."""
     folder = tmp_path_factory.mktemp("experiment")
     file, work = write(folder, content(corpus)), folder / "work"
@@ -110,15 +187,11 @@ def test_the_results(done: Path, corpus: Path) -> None:
     results = json.loads((done / "work/results.json").read_text())
     runs = {run["system"]: run for run in results["runs"]}
     assert {*runs} == {"plain", "biarn"}
+    references = (corpus / "test.tgt").read_text().splitlines()
     for name, run in runs.items():
         texts = read_hypotheses(done / "work" / name / "seed1/test.txt", 20)
-        (done / "texts").write_text("".join(t + "\n" for t in texts))
-        call = [
-            sys.executable, "-m", "sacrebleu", str(corpus / "test.tgt"), "-i", str(done / "texts"),
-            "--tokenize", "none", "--force", "--score-only", "--width", "6",
-        ]  # fmt: skip
-        printed = subprocess.run(call, capture_output=True, text=True, check=True).stdout
-        assert float(printed) == pytest.approx(run["scores"]["BLEU"], abs=1e-6)
+        expected = BLEU(tokenize="none", force=True).corpus_score(texts, [references]).score
+        assert expected == pytest.approx(run["scores"]["BLEU"], abs=1e-9)
         assert run["epochs"] == 6 and run["updates"] > 6 and len(run["valid_loss"]) == 6
     compared = results["comparisons"][0]["metrics"][0]
     assert [s["system"] for s in compared["systems"]] == ["plain", "biarn"]
@@ -208,7 +281,7 @@ def test_everything_wrong_is_said_before_anything_is_done(
 
 @pytest.mark.slow
 def test_a_failure_is_reported_and_the_others_go_on(
-    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], forked: None
 ) -> None:
     experiment = {**content(corpus), "checkpoint": "last", "speed": None, "baseline": "fine"}
     experiment["train"]["max-epoch"] = 1
