@@ -15,38 +15,38 @@ from typing import IO, Any, TextIO
 from fairseq_recur.errors import ConfigError
 
 DAMAGED = (EOFError, zlib.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile, OSError)
-"""What reading a truncated archive, or another file, raises (gzip.BadGzipFile is an OSError)."""
+"""Errors of reading a truncated or wrong archive (gzip.BadGzipFile is an OSError)."""
 
-NAMED = 20  # members that an error names
+NAMED = 20  # members that an error lists
 
 
 @contextmanager
 def named(archive: Path) -> Iterator[None]:
-    """Turn what reading a damaged archive raises into an error that names it.
+    """Convert the errors of reading a damaged archive into one that names the archive.
 
     Raises:
-        ConfigError: the archive is truncated, or is none
+        ConfigError: the archive is truncated, or not an archive
     """
     try:
         yield
     except DAMAGED as error:
         if isinstance(error, OSError) and error.errno is not None:
-            raise  # no room, no permission: nothing that the archive is guilty of
+            raise  # a full disk or a missing permission, not a damaged archive
         raise ConfigError(
-            f"{archive} is truncated or damaged, or another kind of file"
+            f"{archive} is truncated or damaged, or not such an archive"
             f" ({error or type(error).__name__}); remove it and get it again"
         ) from error
 
 
 def extract(archive: Path, wanted: Mapping[str, Path]) -> None:
-    """Take files out of an archive.
+    """Extract single files from an archive.
 
     Args:
-        archive: a .zip, or a tar that is compressed by gzip, bzip2 or xz, or not at all
-        wanted: for each member's name the file to write
+        archive: a .zip, or a tar, possibly compressed by gzip, bzip2 or xz
+        wanted: name of a member -> output file
 
     Raises:
-        ConfigError: the archive is truncated, is none, or has no such member
+        ConfigError: the archive is truncated, not an archive, or lacks a member
     """
     left = dict(wanted)
     there: list[str] = []
@@ -66,7 +66,7 @@ def extract(archive: Path, wanted: Mapping[str, Path]) -> None:
 
 
 def _members(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
-    """The names and contents of an archive's files, in its order; each is read at once."""
+    """Yield the names and contents of an archive's files; read each before the next."""
     if archive.suffix == ".zip":
         with zipfile.ZipFile(archive) as opened:
             for info in opened.infolist():
@@ -82,7 +82,7 @@ def _members(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
 
 
 def _plain(name: str) -> str:
-    """A member's name without the ./ that some archivers write."""
+    """Return a member's name without the ./ that some archivers write."""
     return name[2:] if name.startswith("./") else name
 
 
@@ -93,7 +93,7 @@ def text_of(content: bytes, where: str) -> str:
     """Decode UTF-8.
 
     Raises:
-        ConfigError: it is something else; the message says where
+        ConfigError: the content is not UTF-8; the message says where
     """
     try:
         return content.decode("utf-8")
@@ -105,7 +105,7 @@ def json_of(text: str, where: str) -> Any:
     """Parse JSON.
 
     Raises:
-        ConfigError: it is none; the message says where
+        ConfigError: the text is not JSON; the message says where
     """
     try:
         return json.loads(text)
@@ -117,20 +117,20 @@ def read_json(file: Path) -> Any:
     """Read a JSON file.
 
     Raises:
-        ConfigError: it is none
+        ConfigError: the content is not JSON
     """
     return json_of(text_of(file.read_bytes(), str(file)), str(file))
 
 
 def tar_members(file: Path, ending: str) -> Iterator[tuple[str, str]]:
-    """The texts in a .tar.gz, one after the other; nothing is unpacked on the disk.
+    """Yield the texts in a .tar.gz without unpacking it on the disk.
 
     Args:
         file: the archive
-        ending: of the members' names that are wanted
+        ending: suffix of the names of the wanted members
 
     Yields:
-        a member's name without folder and ending, and its text
+        a member's name without folder and suffix, and its text
 
     Raises:
         ConfigError: the archive is damaged, or a member is not UTF-8
@@ -139,7 +139,7 @@ def tar_members(file: Path, ending: str) -> Iterator[tuple[str, str]]:
         with tarfile.open(fileobj=raw, mode="r|") as tar:
             for member in tar:
                 name = PurePosixPath(member.name).name
-                # macOS writes a second file ._NAME beside each.
+                # macOS adds a file ._NAME to each file.
                 if not member.isfile() or not name.endswith(ending) or name.startswith("._"):
                     continue
                 content = tar.extractfile(member).read()  # type: ignore[union-attr]
@@ -149,17 +149,18 @@ def tar_members(file: Path, ending: str) -> Iterator[tuple[str, str]]:
 
 
 def zip_lines(file: Path, name: str) -> Iterator[tuple[str, str]]:
-    """The lines of a file in a .zip; only a newline ends a line.
+    """Yield the lines of a file in a .zip; only a newline ends a line.
 
     Args:
         file: the archive
-        name: of the file, in whatever folder of the archive
+        name: name of the file, in any folder of the archive
 
     Yields:
-        where a line is, for messages, and the line
+        the place of a line, for messages, and the line
 
     Raises:
-        ConfigError: the archive is damaged or has not one such file, or a line is not UTF-8
+        ConfigError: the archive is damaged, does not have exactly one such file, or a line is
+            not UTF-8
     """
     with named(file), zipfile.ZipFile(file) as archive:
         found = [
@@ -176,20 +177,20 @@ def zip_lines(file: Path, name: str) -> Iterator[tuple[str, str]]:
 
 
 JSON_BLOCK = 1 << 17
-"""Characters that are read at once. What is left of them is copied for each object."""
+"""Characters that are read at once; the rest of them is copied for each object."""
 
 LARGEST = 1 << 27
-"""Characters without the end of an object after which there is taken to be none."""
+"""Maximum number of characters of an object."""
 
 
 def objects(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The objects of a file that is one array, of whatever line breaks.
+    """Yield the objects of a file that holds a JSON array, which may be too large for memory.
 
     Yields:
-        where an object is, for messages, and the object
+        the place of an object, for messages, and the object
 
     Raises:
-        ConfigError: the file is not such an array, ends early or is not UTF-8; with the line
+        ConfigError: the file is not such an array, is truncated or not UTF-8; names the line
     """
     with open(file, encoding="utf-8", newline="\n") as stream:
         try:
@@ -201,7 +202,7 @@ def objects(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 def _objects(stream: TextIO, file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     decoder, text, line, count, mark = json.JSONDecoder(), "", 1, 0, "["
     while True:
-        # What stands before an object: the array's beginning, or a comma; or its end.
+        # Before an object: the beginning of the array, or a comma. After the last one: its end.
         text, line = _fill(stream, text, line)
         where = f"{file}, line {line:,}"
         if count and text[:1] == "]" and not (text[1:] + stream.read(JSON_BLOCK)).strip():
@@ -218,7 +219,7 @@ def _objects(stream: TextIO, file: Path) -> Iterator[tuple[str, dict[str, Any]]]
 
 
 def _fill(stream: TextIO, text: str, line: int) -> tuple[str, int]:
-    """Go on to what is no white space; the text from there, and its line."""
+    """Skip white space; return the remaining text and its line."""
     rest = text.lstrip()
     while not rest and (block := stream.read(JSON_BLOCK)):
         text += block
@@ -229,7 +230,7 @@ def _fill(stream: TextIO, text: str, line: int) -> tuple[str, int]:
 def _parse(
     decoder: json.JSONDecoder, stream: TextIO, text: str, where: str
 ) -> tuple[dict[str, Any], int, str]:
-    """Parse the object at the text's beginning, reading on for as long as it is not whole."""
+    """Parse the object at the beginning of the text, reading on until it is complete."""
     while True:
         try:
             value, end = decoder.raw_decode(text)
@@ -237,8 +238,8 @@ def _parse(
             block = stream.read(max(JSON_BLOCK, len(text))) if len(text) < LARGEST else ""
             if not block:
                 raise ConfigError(
-                    f"{where}: no whole object begins here ({error.msg}, {error.lineno - 1} lines"
-                    " further); the file is truncated or not JSON; get it again"
+                    f"{where}: no complete object begins here ({error.msg}, {error.lineno - 1}"
+                    " lines further); the file is truncated or not JSON; get it again"
                 ) from error
             text += block
         else:

@@ -14,15 +14,15 @@ from recipes.summary_prepare import Preparation
 from recipes.summary_report import write_results
 
 COMMANDS = {
-    "prepare": "get and prepare the data",
-    "train": "print the data's folder, the training's, the batch, and fairseq-train's flags",
-    "generate": "print the data's folder, the training's, the checkpoint, and the search's flags",
-    "results": "decode and score what was generated",
+    "prepare": "download and prepare the data",
+    "train": "print the folders of data and training, the batch, and the flags of fairseq-train",
+    "generate": "print the folders of data and training, the checkpoint, and the search flags",
+    "results": "score the generated summaries",
 }
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Return the parser; the scripts give every option to every command."""
+    """Return the parser; every command accepts all options."""
     parser = argparse.ArgumentParser(
         prog="recipes.summarization", description=__doc__,
         epilog="; ".join(f"{name}: {what}" for name, what in COMMANDS.items()),
@@ -37,14 +37,14 @@ def build_parser() -> argparse.ArgumentParser:
         parser.add_argument(f"--{choice.name.replace('_', '-')}", type=kind, default=default)
     parser.add_argument("--prefix", default=AUTO)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--run", help="a training's name; by default from the settings")
-    parser.add_argument("--baseline", help="a training to compare with: its name, or its folder")
-    parser.add_argument("--search", default="", help="further flags of the search")
+    parser.add_argument("--run", help="name of the training (default: from the settings)")
+    parser.add_argument("--baseline", help="training to compare with: its name or folder")
+    parser.add_argument("--search", default="", help="additional flags of the search")
     return parser
 
 
 def run(args: argparse.Namespace, data: DataSet, choices: Choices) -> None:
-    """Do what the command says; words for the scripts are printed one a line."""
+    """Run the command; output for the scripts is one word per line."""
     work: Path = args.work_dir
     runs = summary_flags.runs(choices, work)
     name = args.run or f"{choices.arch}-{choices.settings}-seed{args.seed}"
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace, data: DataSet, choices: Choices) -> None:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Run a command; its exit status, 2 for wrong settings and unusable files."""
+    """Run a command; return 0, or 2 for wrong settings and unusable files."""
     args = build_parser().parse_args(words)
     try:
         data = read_data_set(args.recipe / "data.yaml")

@@ -1,4 +1,4 @@
-"""Preparing a summarization data set: archives, texts, pieces, fairseq's binary format."""
+"""Preparing a summarization data set: archives, texts, subwords, fairseq's binary format."""
 
 import shutil
 from collections.abc import Iterable, Iterator
@@ -19,10 +19,10 @@ from recipes.summary_options import SPLITS, Choices, DataSet, Source, archive
 from recipes.summary_texts import READERS, SIDES, write_texts
 
 TEXT_TO_ALL = 3.5
-"""Bytes of texts, pieces and binary data together, for each byte of text."""
+"""Total bytes of texts, subwords and binary data per byte of text."""
 
 PACKED = 5
-"""Bytes of text for each byte of an archive whose text's size is not known."""
+"""Bytes of text per byte of an archive, where the size of the text is unknown."""
 
 
 CHUNK = 200
@@ -38,9 +38,9 @@ class Preparation:
     Args:
         data: the data set
         choices: the user's settings
-        work: where everything is written
+        work: output folder
         models: the file models.yaml
-        mirror: a folder or an address with the archives; None for their own addresses
+        mirror: folder or address of the archives; None for their own addresses
     """
 
     def __init__(
@@ -55,7 +55,8 @@ class Preparation:
         """Do all steps that are not done.
 
         Raises:
-            ConfigError: an archive cannot be got, is damaged or another one, or no room is left
+            ConfigError: an archive cannot be downloaded, is damaged or a different one, or the
+                disk is full
         """
         self.check_sources()
         self.check_space()
@@ -68,23 +69,23 @@ class Preparation:
         print(f"Prepared: {prepared / 'data-bin'}")
 
     def own_sums(self) -> bool:
-        """Whether the mirror says that it has other versions of the files."""
+        """Return whether the mirror has other versions of the files, with its own checksums."""
         return self.local_mirror() and (Path(self.mirror or "") / SUMS).is_file()
 
     def local_mirror(self) -> bool:
-        """Whether the mirror is a folder."""
+        """Return whether the mirror is a folder."""
         return self.mirror is not None and "://" not in self.mirror
 
     def check_sources(self) -> None:
-        """Look whether there is a way to every file.
+        """Check that every file can be downloaded or is in the mirror.
 
         Raises:
-            ConfigError: there is none; the message says what a person has to do
+            ConfigError: a file has no address; the message says how a person gets it
         """
         if self.local_mirror() and not Path(self.mirror or "").is_dir():
             raise ConfigError(
                 f"SUMMARIZATION_MIRROR={self.mirror}: there is no such folder; "
-                "make it and put the files there"
+                "create it and put the files there"
             )
         lacking = [
             f"{source.archive.name}: {source.how or 'no address is known'}"
@@ -95,14 +96,15 @@ class Preparation:
         if lacking:
             raise ConfigError(
                 "some files have no address that a program could use:\n- "
-                + "\n- ".join(lacking) + "\nthen say SUMMARIZATION_MIRROR=FOLDER, where all are"
+                + "\n- ".join(lacking)
+                + "\nput all files into a folder and set SUMMARIZATION_MIRROR=FOLDER"
             )  # fmt: skip
 
     def check_space(self) -> None:
-        """Look for room on the disk before anything is got.
+        """Check the free space of the disk before any download.
 
         Raises:
-            ConfigError: there is not enough
+            ConfigError: there is not enough space
         """
         files = [s.archive for s in self.data.files.values()]
         text = float(self.data.text_bytes)
@@ -118,15 +120,15 @@ class Preparation:
         need_space(self.work, int(size), f"the data set {self.data.name}")
 
     def fetch(self, wanted: Archive, folder: str = "") -> Path:
-        """Get a file; those of a folder are in a folder of that name here and on mirrors."""
+        """Download a file; the files of a folder are in a folder of that name on mirrors, too."""
         mirror = f"{self.mirror}/{folder}" if self.mirror and folder else self.mirror
         return fetch(wanted, self.work / "downloads" / folder, mirror)
 
     def fetch_source(self, source: Source) -> Path:
-        """Get a file of the data set.
+        """Download a file of the data set.
 
         Raises:
-            ConfigError: as `fetch`; the message says what else a person can do
+            ConfigError: see `fetch`; the message also says how a person gets the file
         """
         try:
             return self.fetch(source.archive)
@@ -136,7 +138,7 @@ class Preparation:
             raise ConfigError(f"{error}\n{source.how}") from error
 
     def texts(self) -> Made:
-        """Write texts and summaries, one a line."""
+        """Write texts and summaries, one per line."""
         files = {role: self.fetch_source(source) for role, source in self.data.files.items()}
         expected = None if self.own_sums() else self.data.documents
         sums = {role: sha256(file) for role, file in files.items()}
@@ -148,7 +150,7 @@ class Preparation:
         return step(self.work, "text", [self.data.format, self.data.options, sums, expected], make)
 
     def start(self) -> Made | None:
-        """Get the model to start from, in fairseq's format; None if there is none."""
+        """Download the pretrained model and convert it to fairseq's format; None without one."""
         name = "t5-small" if self.choices.pieces == "t5" else self.choices.start
         if name == "none":
             return None
@@ -164,7 +166,7 @@ class Preparation:
         return step(self.work, name, [sha256(file) for file in files], make)
 
     def pieces_model(self, prepared: Path, texts: Made, start: Made | None) -> Made:
-        """Make the folder with what encodes text: pieces, and their dictionary if it is given."""
+        """Make the folder of the subword model, with its dictionary if there is a published one."""
         kind = self.choices.pieces
         if kind == "gpt2":
             files = [self.fetch(archive(fields)) for fields in self.models["gpt2"]["files"]]
@@ -192,7 +194,7 @@ class Preparation:
         )
 
     def pieces(self, prepared: Path, texts: Made, model: Made) -> Made:
-        """Write all texts in pieces."""
+        """Write all texts in subwords."""
         choices = self.choices
         limits = {"source": choices.max_source - 1, "target": choices.max_target - 1}
 
@@ -204,7 +206,7 @@ class Preparation:
         return step(prepared, "pieces", [texts, model, limits], make)
 
     def binary(self, prepared: Path, pieces: Made, model: Made) -> Made:
-        """Write fairseq's binary format."""
+        """Write the texts in fairseq's binary format."""
         given = model.folder / "dict.txt"
         words = ["--joined-dictionary"]
         if given.is_file():
@@ -218,7 +220,7 @@ class Preparation:
 
 
 def convert(source: Path, target: Path) -> None:
-    """Convert a model of Hugging Face's format.
+    """Convert a model in the Hugging Face format.
 
     Raises:
         ConfigError: it cannot be converted
@@ -226,7 +228,7 @@ def convert(source: Path, target: Path) -> None:
     inner = target / "converted"
     if cli.main(["convert", "--input", str(source), "--output", str(inner)]):
         raise ConfigError(
-            f"{source} cannot be converted, see above; mend that and run prepare.sh again"
+            f"{source} cannot be converted, see above; correct that and run prepare.sh again"
         )
     for file in inner.iterdir():
         file.rename(target / file.name)

@@ -18,11 +18,11 @@ from recipes.summary_options import SPLITS
 
 @dataclass(frozen=True)
 class Document:
-    """A text with its summary, as found; line breaks and all.
+    """A text and its summary, unchanged, including line breaks.
 
     Attributes:
         split: train, valid or test
-        name: what the data set calls it
+        name: its name in the data set
         source: the text
         summary: its summary
     """
@@ -35,16 +35,16 @@ class Document:
 
 HIGHLIGHT = "@highlight"
 ENDS = (".", "!", "?", "'", "`", '"', "\u2019", "\u201d", ")")
-"""What a line of a story ends with if its full stop is not missing."""
+"""Endings of a story's line that does not lack a full stop."""
 
 SECTION = re.compile(r"\[SN\]([A-Z-]+)\[SN\]")
 
 
 def cnn_dm(files: dict[str, Path], options: dict[str, Any]) -> Iterator[Document]:
-    """CNN/DailyMail from the stories, not anonymised.
+    """Read the stories of CNN/DailyMail, which are not anonymised.
 
-    A story belongs to the split whose list has its address; its file is named by the address's
-    SHA-1.
+    A story belongs to the split whose list has its address. The name of its file is the SHA-1 of
+    the address.
 
     Args:
         files: cnn and dailymail, archives of .story files; train, valid and test, lists of
@@ -52,7 +52,7 @@ def cnn_dm(files: dict[str, Path], options: dict[str, Any]) -> Iterator[Document
         options: none
 
     Raises:
-        ConfigError: an archive is damaged, a listed story is in none of them, or is there twice
+        ConfigError: an archive is damaged; a listed story is missing or exists twice
     """
     splits = ((s, files[s], _lines(files[s])) for s in ("train", "valid", "test"))
     wanted = _wanted(
@@ -66,12 +66,12 @@ def cnn_dm(files: dict[str, Path], options: dict[str, Any]) -> Iterator[Document
 
 
 def split_story(text: str) -> tuple[str, str]:
-    """The article of a story and its highlights, each with full stops where they were missing."""
+    """Return the article and the highlights of a story, with missing full stops added."""
     article: list[str] = []
     highlights: list[str] = []
     for line in (line.strip() for line in text.split("\n")):
         if line.startswith(HIGHLIGHT):
-            highlights.append("")  # what follows is of this one, up to the next mark
+            highlights.append("")  # the lines up to the next mark belong to it
         elif line:
             line = line if line.endswith(ENDS) else f"{line} ."
             if highlights:
@@ -82,14 +82,14 @@ def split_story(text: str) -> tuple[str, str]:
 
 
 def xsum(files: dict[str, Path], options: dict[str, Any]) -> Iterator[Document]:
-    """XSum: the first sentence of a BBC article is the summary of the rest.
+    """Read XSum: the first sentence of a BBC article is the summary of the rest.
 
     Args:
         files: articles, an archive of .summary files; splits, JSON with their numbers
-        options: boilerplate, lines of web pages that are left out
+        options: boilerplate, lines of web pages to leave out
 
     Raises:
-        ConfigError: an archive is damaged, an article is missing, there twice or without a section
+        ConfigError: an archive is damaged; an article is missing, exists twice or lacks a section
     """
     listed = read_json(files["splits"])
     names = {"train": "train", "valid": "validation", "test": "test"}
@@ -117,7 +117,7 @@ def _lines(file: Path) -> list[str]:
 
 
 def _wanted(lists: Iterable[tuple[str, Path, Iterable[str]]]) -> dict[str, str]:
-    """Name to split."""
+    """Return name -> split; a name must be in only one split."""
     wanted: dict[str, str] = {}
     for split, file, names in lists:
         for name in names:
@@ -131,39 +131,39 @@ def _wanted(lists: Iterable[tuple[str, Path, Iterable[str]]]) -> dict[str, str]:
 def _chosen(
     members: Iterable[tuple[str, str]], wanted: dict[str, str], archives: list[Path]
 ) -> Iterator[tuple[str, str, str]]:
-    """Name, split and text of the wanted members.
+    """Yield name, split and text of the wanted members.
 
     Raises:
-        ConfigError: one is there twice, or not at all
+        ConfigError: a member exists twice, or is missing
     """
     where, found = " and ".join(map(str, archives)), set()
     for name, text in members:
         if name in wanted:
             if name in found:
-                raise ConfigError(f"{where}: {name} is there twice; get the archive again")
+                raise ConfigError(f"{where}: {name} exists twice; get the archive again")
             found.add(name)
             yield name, wanted[name], text
     missing = [name for name in wanted if name not in found]
     if missing:
         raise ConfigError(
-            f"{where}: {len(missing):,} of {len(wanted):,} listed documents are not there, the"
-            f" first is {missing[0]}; the archive is incomplete or another one; get it again"
+            f"{where}: {len(missing):,} of {len(wanted):,} listed documents are missing, the"
+            f" first is {missing[0]}; the archive is incomplete or a different one; get it again"
         )
 
 
 SENTENCE = re.compile(r"</?S>")
-"""Marks around the sentences of an abstract."""
+"""Tags around the sentences of an abstract."""
 
 
 def arxiv(files: dict[str, Path], options: dict[str, Any]) -> Iterator[Document]:
-    """arXiv: a paper's body and its abstract.
+    """Read arXiv: the body and the abstract of papers.
 
     Args:
-        files: papers, a .zip with train.txt, val.txt and test.txt, a JSON object a line
+        files: papers, a .zip with train.txt, val.txt and test.txt, a JSON object per line
         options: none
 
     Raises:
-        ConfigError: the archive is damaged, or a line is not such an object
+        ConfigError: the archive is damaged, or a line is not a paper
     """
     for split, name in (("train", "train.txt"), ("valid", "val.txt"), ("test", "test.txt")):
         for where, line in zip_lines(files["papers"], name):
@@ -176,14 +176,14 @@ def arxiv(files: dict[str, Path], options: dict[str, Any]) -> Iterator[Document]
 
 
 def mediasum(files: dict[str, Path], options: dict[str, Any]) -> Iterator[Document]:
-    """MediaSum: an interview, and the broadcaster's overview of it.
+    """Read MediaSum: interviews, and the broadcasters' overviews of them.
 
     Args:
         files: interviews, a JSON array; splits, JSON with their names
         options: speakers, whether each utterance begins with its speaker
 
     Raises:
-        ConfigError: a file is damaged, an interview is missing, there twice or not as expected
+        ConfigError: a file is damaged; an interview is missing, exists twice or is malformed
     """
     listed = read_json(files["splits"])
     names = {"train": "train", "valid": "val", "test": "test"}
@@ -191,7 +191,7 @@ def mediasum(files: dict[str, Path], options: dict[str, Any]) -> Iterator[Docume
         raise ConfigError(f"{files['splits']}: expected lists train, val and test")
     wanted = {name: split for split, key in names.items() for name in listed[key]}
     if len(wanted) != sum(len(listed[key]) for key in names.values()):
-        raise ConfigError(f"{files['splits']}: an interview is in it twice; get the file again")
+        raise ConfigError(f"{files['splits']}: an interview exists twice; get the file again")
     total = len(wanted)
     for where, interview in objects(files["interviews"]):
         split = wanted.pop(interview.get("id"), None)
@@ -201,7 +201,7 @@ def mediasum(files: dict[str, Path], options: dict[str, Any]) -> Iterator[Docume
         if len(utterances) != len(speakers):
             raise ConfigError(
                 f"{where}: {len(utterances)} utterances and {len(speakers)} speakers; "
-                "expected as many"
+                "expected equal numbers"
             )
         if options["speakers"]:
             utterances = [f"{s}: {u}" for s, u in zip(speakers, utterances)]
@@ -209,17 +209,17 @@ def mediasum(files: dict[str, Path], options: dict[str, Any]) -> Iterator[Docume
         yield Document(split, interview["id"], " ".join(utterances), summary)
     if wanted:
         raise ConfigError(
-            f"{files['interviews']}: {len(wanted):,} of {total:,} listed interviews are not there,"
-            f" the first is {next(iter(wanted))}; the file is incomplete or another one; "
+            f"{files['interviews']}: {len(wanted):,} of {total:,} listed interviews are missing,"
+            f" the first is {next(iter(wanted))}; the file is incomplete or a different one; "
             "get it again"
         )
 
 
 def _texts(item: dict[str, Any], key: str, where: str) -> list[str]:
-    """A list of texts; one that is absent is empty.
+    """Return a list of texts, empty if the key is missing.
 
     Raises:
-        ConfigError: it is something else
+        ConfigError: the value is not a list of texts
     """
     found = item.get(key) or []
     if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
@@ -240,9 +240,9 @@ COUNTS = "counts.json"
 
 
 def one_line(text: str) -> str:
-    """A text as a line: white space of any kind, line separators too, becomes a blank.
+    """Return a text as one line: any white space, including line separators, becomes a space.
 
-    A surrogate without its other half, which JSON can have and UTF-8 cannot, becomes "?".
+    A lone surrogate, which JSON can represent and UTF-8 cannot, becomes "?".
     """
     return " ".join(text.split()).encode("utf-8", "replace").decode("utf-8")
 
@@ -252,16 +252,16 @@ def write_texts(
 ) -> None:
     """Write SPLIT.source and SPLIT.target, and counts.json.
 
-    A document of the training set without text or summary is left out. In the other sets it
-    stays, so that figures are of the whole set, and is warned of.
+    Incomplete documents, which lack text or summary, are left out of the training set. The other
+    sets keep them, with a warning, so that results cover the whole set.
 
     Args:
-        documents: in any order of the splits
-        folder: where to write
-        expected: how many documents each split must have; None where that is not known
+        documents: the splits may be mixed
+        folder: output folder
+        expected: number of documents per split; None if unknown
 
     Raises:
-        ConfigError: there are fewer or more, or none
+        ConfigError: the numbers differ, or a split is empty
     """
     counts = {s: {"documents": 0, "without_text": 0, "without_summary": 0} for s in SPLITS}
     total = sum(expected.values()) if expected else None
@@ -288,7 +288,7 @@ def write_texts(
 
 
 def check_counts(counts: dict[str, dict[str, int]], expected: dict[str, int] | None) -> None:
-    """Print what was found, and compare it with what is known.
+    """Print the counts, and compare them with the expected ones.
 
     Raises:
         ConfigError: they differ, or a split is empty
@@ -307,4 +307,6 @@ def check_counts(counts: dict[str, dict[str, int]], expected: dict[str, int] | N
         elif not lines:
             problems.append(f"{split} is empty; remove downloads and prepare again")
     if problems:
-        raise ConfigError("the data set is incomplete or another one:\n- " + "\n- ".join(problems))
+        raise ConfigError(
+            "the data set is incomplete or a different one:\n- " + "\n- ".join(problems)
+        )

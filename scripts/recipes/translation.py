@@ -24,7 +24,7 @@ HYPHEN = re.compile(r"(\S)-(?=\S)")
 
 
 def write_translations(generated: Path, output: Path, language: str) -> None:
-    """Write the sentences of what `generate` printed, in the test set's order, one a line.
+    """Write the translations that `generate` printed, in the order of the test set, one per line.
 
     Raises:
         ConfigError: sentences are missing
@@ -36,10 +36,11 @@ def write_translations(generated: Path, output: Path, language: str) -> None:
 
 
 def extra_scores(reference: Path, translations: Path, language: str) -> str:
-    """BLEU of Moses's tokens, and of tokens whose compounds are split at hyphens.
+    """Return the BLEU of Moses tokens, without and with compounds split at hyphens.
 
-    Older papers have these. Both sides get the tokens of the same rules, punctuation normalised;
-    BLEU is not smoothed, as in multi-bleu.perl. They compare with nothing but themselves.
+    Older papers report these. Both sides are tokenised by the same rules, with punctuation
+    normalised. BLEU is not smoothed, as in multi-bleu.perl. The scores are only comparable with
+    each other.
     """
     tokenise = tokeniser(language, normalise=True, dashes=False, chinese="characters")
     sides = [[tokenise(tidy(line)) for line in read_lines(f)] for f in (translations, reference)]
@@ -63,7 +64,7 @@ def prepare(recipe: Recipe, options: Options) -> None:
     """Prepare a direction of a recipe, from its archives to fairseq's binary data.
 
     Raises:
-        ConfigError: no room, no archive, or a wrong one; or a preparation runs already
+        ConfigError: the disk is full, an archive is missing or wrong, or another preparation runs
     """
     work = options.work
     with exclusive(work):
@@ -86,7 +87,7 @@ def prepare(recipe: Recipe, options: Options) -> None:
 
 
 def space(recipe: Recipe, options: Options) -> int:
-    """The bytes that a preparation still has to write."""
+    """Return the number of bytes that a preparation still has to write."""
     downloads, mirror = options.work / "downloads", options.wmt_mirror
     local = downloads if mirror is None or "://" in mirror else Path(mirror)
     sizes: dict[str, int] = {}
@@ -105,9 +106,9 @@ def space(recipe: Recipe, options: Options) -> int:
 
 
 def write_settings(options: Options, model: Made, data: Made) -> None:
-    """Write what training and evaluation must know: `prepared.SRC-TGT.sh`, which they source.
+    """Write `prepared.SRC-TGT.sh`, which the scripts of training and evaluation source.
 
-    The keys say whether what it is about is still there: another preparation may have replaced it.
+    The keys identify the data, which another preparation may replace.
     """
     if options.tokenizer == "moses":
         decoding = f'--bpe subword_nmt --bpe-codes "$WORK/pieces/model/codes.{options.target}"'
@@ -126,7 +127,7 @@ def write_settings(options: Options, model: Made, data: Made) -> None:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """The command; 1 if something is wrong, which it then says."""
+    """Run the command; return 0, or 1 after an error message."""
     parser = argparse.ArgumentParser("recipes.translation", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     one = commands.add_parser("prepare", help="from archives to binary data")

@@ -19,19 +19,19 @@ Pair = tuple[str, str]
 
 
 def read(file: Path) -> Iterator[str]:
-    """The lines of a text file without their ends; nothing but a newline ends one."""
+    """Yield the lines of a text file without newlines; only a newline ends a line."""
     with file.open(encoding="utf-8", newline="\n") as lines:
         for line in lines:
             yield line.rstrip("\n")
 
 
 def write(file: Path) -> TextIO:
-    """A text file to write."""
+    """Open a text file for writing."""
     return file.open("w", encoding="utf-8", newline="\n")
 
 
 def text_step(work: Path, corpus: Corpus, archive: Path) -> Made:
-    """Take a corpus out of its archive: `text/NAME/text.LANGUAGE`, a sentence a line.
+    """Extract a corpus from its archive: `text/NAME/text.LANGUAGE`, one sentence per line.
 
     Raises:
         ConfigError: the archive is damaged, or the two languages have different numbers of lines
@@ -57,7 +57,7 @@ def text_step(work: Path, corpus: Corpus, archive: Path) -> Made:
 
 
 def _convert(member: str, raw: Path, out: TextIO) -> int:
-    """Write a member's sentences; how many they are."""
+    """Write the sentences of a member; return their number."""
     count = 0
     with raw.open(encoding="utf-8", errors="replace", newline="\n") as lines:
         texts = sentences(lines, member) if member.endswith(".sgm") else map(tidy, lines)
@@ -72,9 +72,9 @@ def _check_counts(corpus: Corpus, archive: Path, counts: dict[str, int]) -> None
     if first != second:
         raise ConfigError(
             f"{corpus.name} of {archive} has {first:,} lines of {one} and {second:,} of {other};"
-            " expected the same number: the archive is another one, or damaged"
+            " expected the same number: the archive is a different one, or damaged"
         )
-    # Published figures are of `wc -l`, which does not count a last line without an end.
+    # Published numbers come from `wc -l`, which does not count a last line without newline.
     if corpus.pairs is not None and abs(corpus.pairs - first) > len(corpus.members[one]):
         print(
             f"warning: {corpus.name} has {first:,} pairs, expected {corpus.pairs:,}",
@@ -83,11 +83,11 @@ def _check_counts(corpus: Corpus, archive: Path, counts: dict[str, int]) -> None
 
 
 class Clean:
-    """Pairs of lines to those that are kept, as tokens, and what became of the others.
+    """Cleans and tokenises pairs of lines.
 
     Args:
-        languages: of the two lines
-        options: of tokenisers and cleaning
+        languages: languages of the two lines
+        options: options of tokenizers and cleaning
     """
 
     def __init__(self, languages: Sequence[str], options: Options) -> None:
@@ -119,7 +119,7 @@ class Clean:
 
 
 def line_tokeniser(language: str, options: Options) -> Tokeniser:
-    """What makes of a tidy line that which BPE or SentencePiece reads."""
+    """Return the function that prepares a clean line for BPE or SentencePiece."""
     if options.tokenizer == "sentencepiece":
         return join_chinese if language == "zh" else str
     return tokeniser(
@@ -128,7 +128,7 @@ def line_tokeniser(language: str, options: Options) -> Tokeniser:
 
 
 def token_options(options: Options) -> list[object]:
-    """The options that tokens depend on."""
+    """Return the options on which tokens depend."""
     of_moses = [options.normalise, options.dashes, options.segmentation]
     return [options.tokenizer, *(of_moses if options.tokenizer == "moses" else [])]
 
@@ -136,8 +136,8 @@ def token_options(options: Options) -> list[object]:
 def tokens_step(work: Path, text: Made, languages: Sequence[str], options: Options) -> Made:
     """Clean and tokenise a training corpus.
 
-    Makes `tokens/NAME` with tokens.LANGUAGE; with Moses words.LANGUAGE, the counts of words; and
-    pairs.json: how many pairs were kept, and how many dropped, and why.
+    Makes `tokens/NAME` with tokens.LANGUAGE and pairs.json, the numbers of kept pairs and of
+    dropped pairs by reason. With Moses, words.LANGUAGE has the word counts.
     """
 
     def make(folder: Path) -> None:
@@ -177,8 +177,8 @@ def model_step(
 ) -> Made:
     """Learn BPE or SentencePiece: `pieces/model`.
 
-    Makes with Moses codes.LANGUAGE and vocabulary.LANGUAGE; with SentencePiece model.LANGUAGE. The
-    two languages have the same codes or model where BPE is joint.
+    Makes codes.LANGUAGE and vocabulary.LANGUAGE with Moses, model.LANGUAGE with SentencePiece.
+    With a joint BPE, both languages have the same codes or model.
     """
     moses = options.tokenizer == "moses"
 
@@ -219,7 +219,7 @@ def _learn_model(folder: Path, tokens: Sequence[Made], learned: Sequence[str], s
     count = sum(1 for _ in lines())
     if not count:
         raise ConfigError(
-            "there is nothing to learn SentencePiece on: no pair was kept; "
+            "there is no text to learn SentencePiece from: no pair was kept; "
             "check MIN_LENGTH and MAX_LENGTH"
         )
     for language in learned:
@@ -231,13 +231,13 @@ def _learn_model(folder: Path, tokens: Sequence[Made], learned: Sequence[str], s
 
 
 class Cut:
-    """Lines to lines of pieces.
+    """Splits lines into subwords.
 
     Args:
-        model: the folder of `model_step`
-        language: of the lines
-        options: of pieces
-        raw: whether the lines are text as it is, not yet tidy and tokenised
+        model: folder of `model_step`
+        language: language of the lines
+        options: options of subwords
+        raw: whether the lines are raw text, which is not yet cleaned and tokenised
     """
 
     def __init__(self, model: Path, language: str, options: Options, raw: bool) -> None:
@@ -263,15 +263,15 @@ def cut_step(
     work: Path, name: str, made: Sequence[Made], model: Made, languages: Sequence[str],
     options: Options,
 ) -> Made:  # fmt: skip
-    """Cut files into pieces: `pieces/NAME/NAME.LANGUAGE`, the files of several steps joined.
+    """Split files into subwords: `pieces/NAME/NAME.LANGUAGE`, with all steps concatenated.
 
     Args:
-        work: the folder for everything
-        name: "train" for corpora that are tokens already, else of a validation or test set
+        work: folder of all steps
+        name: "train" for tokenised corpora, or the name of a validation or test set
         made: the steps with the files
-        model: `model_step`
-        languages: of the files
-        options: of pieces
+        model: the step of `model_step`
+        languages: languages of the files
+        options: options of subwords
     """
     raw = name != "train"
     kind = "text" if raw else "tokens"
@@ -297,8 +297,8 @@ def binary_step(work: Path, pieces: dict[str, Made], options: Options) -> Made:
     """Make fairseq's binary data: `data-bin.SRC-TGT`.
 
     Args:
-        work: the folder for everything
-        pieces: the steps with train, valid and test
+        work: folder of all steps
+        pieces: the steps of train, valid and test
         options: the direction, the dictionaries and the number of processes
     """
 

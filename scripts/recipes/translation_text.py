@@ -17,38 +17,38 @@ _INVISIBLE = re.compile("[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]")
 _HAN = "\u2e80-\u2fdf\u3001-\u303f\u31c0-\u31ef\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff01-\uff65"
 _HAN_EXTENDED = "\U00020000-\U0003fffd"
 CHINESE = re.compile(f"[{_HAN}{_HAN_EXTENDED}]")
-"""A Chinese character, or a punctuation mark of its width."""
+"""A Chinese character or full-width punctuation mark."""
 _BLANK_IN_CHINESE = re.compile(f"(?<={CHINESE.pattern}) (?={CHINESE.pattern})")
 _BLANK_BESIDE_CHINESE = re.compile(f"(?<={CHINESE.pattern}) | (?={CHINESE.pattern})")
 
 
 def tidy(text: str) -> str:
-    """One line of printable text: no control characters, words apart by single blanks."""
+    """Return one line of printable text: no control characters, single spaces between words."""
     return " ".join(_INVISIBLE.sub("", _BREAKING.sub(" ", text)).split())
 
 
 def join_chinese(text: str) -> str:
-    """Chinese without the blanks between characters: some of CWMT's corpora are segmented."""
+    """Remove spaces between Chinese characters: some of CWMT's corpora are segmented."""
     return _BLANK_IN_CHINESE.sub("", text)
 
 
 def detokenise_chinese(text: str) -> str:
-    """Chinese as it is written: no blanks beside Chinese characters."""
+    """Return Chinese as it is written: without spaces next to Chinese characters."""
     return _BLANK_BESIDE_CHINESE.sub("", text)
 
 
 def length(text: str) -> int:
-    """The number of words of a line; of untokenised Chinese, of characters and other words."""
+    """Return the number of words of a line; each Chinese character counts as a word."""
     return len(CHINESE.sub(" x ", text).split())
 
 
 @dataclass(frozen=True)
 class Rules:
-    """Which pairs are kept.
+    """The rules by which pairs are kept.
 
     Attributes:
-        shortest, longest: the words that each side may have
-        ratio: how many times as long as the other a side may be
+        shortest, longest: limits of the number of words of each side
+        ratio: how many times longer one side may be than the other
     """
 
     shortest: int
@@ -56,7 +56,7 @@ class Rules:
     ratio: float
 
     def fault(self, one: str, other: str) -> str | None:
-        """Why a pair of raw lines is dropped, if it is, whatever its length."""
+        """Return why a pair of raw lines is dropped regardless of its length, or None."""
         if not one or not other:
             return "empty"
         if one == other:
@@ -66,7 +66,7 @@ class Rules:
         return None
 
     def misfit(self, one: int, other: int) -> str | None:
-        """Why a pair of so many words is dropped, if it is."""
+        """Return why a pair with these numbers of words is dropped, or None."""
         if min(one, other) < self.shortest:
             return "short"
         if max(one, other) > self.longest:
@@ -81,29 +81,29 @@ OPEN = re.compile(r"<seg\b", re.IGNORECASE)
 
 
 def sentences(lines: Iterable[str], name: str) -> Iterator[str]:
-    """The text of each segment, one line each, with characters in the place of entities.
+    """Yield the text of each segment, one line each, with entities replaced by characters.
 
-    White space is that of sacreBLEU, which leaves entities for its tokenizers to replace.
+    White space is treated as in sacreBLEU, which leaves entities to its tokenizers.
 
     Args:
-        lines: of the file
-        name: of the file, for the error
+        lines: lines of the file
+        name: name of the file, for the error
 
     Raises:
-        ConfigError: there is no segment, or one that does not end
+        ConfigError: the file has no segment, or an unclosed one
     """
     text = "".join(lines)
     found = [re.sub(r"\s+", " ", html.unescape(s)).strip() for s in SEGMENT.findall(text)]
     if not found or len(found) != len(OPEN.findall(text)):
         raise ConfigError(
-            f"{name} has {len(OPEN.findall(text))} <seg> and {len(found)} of them end: not WMT's"
-            " SGML, or cut off; get it again"
+            f"{name} has {len(OPEN.findall(text))} <seg> and {len(found)} closed ones: not WMT's"
+            " SGML, or truncated; get it again"
         )
     yield from found
 
 
 Tokeniser = Callable[[str], str]
-"""From a tidy line to words with blanks between them."""
+"""A function from a clean line to words separated by spaces."""
 
 # A Chinese character, a word or number of another script, or any other character.
 _CHARACTERS = re.compile(rf"{CHINESE.pattern}|[^\W\u2e80-\uffff]+(?:[.,'-][^\W\u2e80-\uffff]+)*|\S")
@@ -111,14 +111,14 @@ _CHARACTERS = re.compile(rf"{CHINESE.pattern}|[^\W\u2e80-\uffff]+(?:[.,'-][^\W\u
 
 @cache  # building one takes a second
 def tokeniser(language: str, normalise: bool, dashes: bool, chinese: str) -> Tokeniser:
-    """The tokeniser of a language.
+    """Return the tokenizer of a language.
 
     Args:
-        language: "zh", or one that Moses's tokeniser has rules for
-        normalise: replace quotation marks and other punctuation by those of ASCII, as Moses does;
-            not in Chinese
-        dashes: split words at dashes, "well @-@ known", as `tokenizer.perl -a`
-        chinese: "jieba" or "characters", for zh alone
+        language: "zh", or a language of the Moses tokenizer
+        normalise: replace quotation marks and other punctuation by ASCII, as Moses does; has no
+            effect on Chinese
+        dashes: split words at dashes, "well @-@ known", like `tokenizer.perl -a`
+        chinese: "jieba" or "characters"; only for zh
     """
     if language == "zh":
         return _jieba() if chinese == "jieba" else _characters
@@ -153,8 +153,8 @@ def _jieba() -> Tokeniser:
         ) from error
     jieba.setLogLevel("WARNING")
     cutter = jieba.Tokenizer()
-    # What its own initialisation does, without the cache that it keeps in the temporary folder:
-    # that is read as code would be, and whoever writes there could have put it there.
+    # Its own initialisation reads a pickled cache from the temporary folder, where anybody may
+    # have put one. A pickle can run code.
     cutter.FREQ, cutter.total = cutter.gen_pfdict(cutter.get_dict_file())
     cutter.initialized = True
 

@@ -92,7 +92,9 @@ def test_an_archive_that_is_damaged_or_another_kind_is_named(tmp_path: Path) -> 
         list(tar_members(file, ".story"))
     for other in (b"<html>not found</html>", gzip.compress(b"no tar" * 500)):
         file.write_bytes(other)
-        with pytest.raises(ConfigError, match="a.tgz is truncated or damaged, or another kind"):
+        with pytest.raises(
+            ConfigError, match="a.tgz is truncated or damaged, or not such an archive"
+        ):
             list(tar_members(file, ".story"))
 
 
@@ -178,7 +180,7 @@ def test_an_object_without_an_end_is_not_looked_for_in_gigabytes(
     monkeypatch.setattr(archives, "JSON_BLOCK", 10)
     monkeypatch.setattr(archives, "LARGEST", 100)
     text = io.StringIO('{"a" 1}' + " " * 10_000)
-    with pytest.raises(ConfigError, match="no whole object begins here"):
+    with pytest.raises(ConfigError, match="no complete object begins here"):
         archives._parse(json.JSONDecoder(), text, "", "here")
     assert text.tell() < 500
 
@@ -197,9 +199,9 @@ def test_interviews(tmp_path: Path) -> None:
     assert found == Document("valid", "1", "A, host: Hi. B: Yes.", "s")
     (found,) = mediasum(files, {"speakers": False})
     assert found.source == "Hi. Yes."
-    with pytest.raises(ConfigError, match="1 of 2 listed interviews are not there, the first is 3"):
+    with pytest.raises(ConfigError, match="1 of 2 listed interviews are missing, the first is 3"):
         list(mediasum(interviews(tmp_path, [item], val=["1"], test=["3"]), {"speakers": True}))
-    with pytest.raises(ConfigError, match="an interview is in it twice"):
+    with pytest.raises(ConfigError, match="an interview exists twice"):
         list(mediasum(interviews(tmp_path, [item], val=["1"], test=["1"]), {"speakers": True}))
     files = interviews(tmp_path, [{**item, "speaker": ["A"]}], val=["1"])
     with pytest.raises(ConfigError, match="line 1: 2 utterances and 1 speakers"):
@@ -223,8 +225,8 @@ def test_articles(tmp_path: Path) -> None:
     assert (found.split, one_line(found.source)) == ("test", "Share this with us. rest")
     assert one_line(found.summary) == "first"
     for found_, splits, message in (
-        ([("7", text)], {"test": ["7", "9"]}, "1 of 2 listed documents are not there, .* is 9"),
-        ([("7", text)] * 2, {"test": ["7"]}, "7 is there twice"),
+        ([("7", text)], {"test": ["7", "9"]}, "1 of 2 listed documents are missing, .* is 9"),
+        ([("7", text)] * 2, {"test": ["7"]}, "7 exists twice"),
         ([("7", "[SN]URL[SN]")], {"test": ["7"]}, "expected the sections .* found URL"),
         ([("7", text)], {"test": ["7"], "train": ["7"]}, "7 is in train and in test"),
     ):

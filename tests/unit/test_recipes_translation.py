@@ -87,7 +87,7 @@ def test_truncated_archives_are_named(tmp_path: Path, kind: str, part: float) ->
 def test_an_error_page_is_no_archive(tmp_path: Path, kind: str) -> None:
     file = tmp_path / f"archive.{kind}"
     file.write_text("<html><body>404 Not Found</body></html>\n" * 100)
-    with pytest.raises(ConfigError, match="truncated or damaged, or another kind"):
+    with pytest.raises(ConfigError, match="truncated or damaged, or not such an archive"):
         extract(file, {"a/one.txt": tmp_path / "out"})
 
 
