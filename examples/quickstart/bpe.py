@@ -3,8 +3,8 @@
     python bpe.py DATA WORK SIZE SOURCE TARGET
 
 SOURCE and TARGET are the suffixes of the files, such as en and de. The program reads
-`DATA/{train,valid,test}.{SOURCE,TARGET}`, and writes `WORK/bpe.model` and the same files in subwords
-to `WORK/pieces/`. SentencePiece reads and decodes plain text, so no tokenizer is needed.
+`DATA/{train,valid,test}.{SOURCE,TARGET}`, and writes `WORK/bpe.model` and the same files in
+subwords to `WORK/pieces/`. SentencePiece reads and decodes plain text, so no tokenizer is needed.
 """
 
 import sys
