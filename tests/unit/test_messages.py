@@ -19,7 +19,7 @@ FUNCTION_WORDS = set(
 )
 JUDGEMENTS = set(
     "invalid wrong bad illegal incorrect unsupported unknown unexpected unusable empty missing "
-    "damaged error failed failure value".split()
+    "damaged error failed failure value found got".split()
 )
 EXPECTATION = r"\b(expected|must|needs?|needed|ha(s|ve) to|at least|at most)\b"
 # What a message without a value names instead: an option, a setting, or something that is absent.
@@ -147,6 +147,7 @@ def test_a_message_that_cannot_be_followed_is_an_error(source: str) -> None:
     ("--lr [[lr]] is wrong", "expected or what to do"),
     ("--lr [[lr]]: invalid", "expected or what to do"),
     ("--lr [[lr]]: invalid value", "expected or what to do"),
+    ("--seed: found [[text]], invalid value", "expected or what to do"),
     ("[[path]]: no such file", "expected or what to do"),
     ("[[path]]: [[error]]", "expected or what to do"),
     ("use of --lr [[lr]] without a name", "expected or what to do"),
