@@ -15,7 +15,8 @@ LONGEST = 300  # characters, without those of the values
 FUNCTION_WORDS = set(
     "a an the this that these those it its there they one which what who no not none nothing "
     "neither is are was were be been has have had does did can cannot could will would in on at of "
-    "by for from to with without as than so because but such also only all each any some more".split()
+    "by for from to with without as than so because but such also only all each any some "
+    "more".split()
 )
 JUDGEMENTS = set(
     "invalid wrong bad illegal incorrect unsupported unknown unexpected unusable empty missing "
