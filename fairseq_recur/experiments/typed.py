@@ -86,14 +86,16 @@ def fill(
             else:
                 if not _allowed(declared, values[name]):
                     problems.append(wrong)
-        elif not isinstance(value, Mapping) and not (value is None and declared.default is None):
+        elif value is None and declared.default is None:
+            continue
+        elif not isinstance(value, Mapping):
             problems.append(wrong)
         elif get_origin(declared.type) is dict:
             values[name] = {
                 row: fill(inner, content, problems, f"{where}{name}.{row}.")
                 for row, content in value.items()
             }
-        elif value is not None:
+        else:
             values[name] = fill(inner, value, problems, f"{where}{name}.")
     return None if len(problems) > before else schema(**values)
 
