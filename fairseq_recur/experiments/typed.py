@@ -91,7 +91,7 @@ def fill(
         elif get_origin(declared.type) is dict:
             values[name] = {
                 row: fill(inner, content, problems, f"{where}{name}.{row}.")
-                for row, content in value.items()
+                for row, content in (value or {}).items()
             }
         elif value is not None:
             values[name] = fill(inner, value, problems, f"{where}{name}.")
