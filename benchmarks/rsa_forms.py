@@ -11,11 +11,11 @@ from argparse import Namespace
 import torch
 from fairseq.models.transformer import TransformerConfig
 from fairseq.modules import MultiheadAttention
+from fairseq_recur.models.attention_config import SelfAttentionConfig
 from measuring import Report, Run, command_line, in_turns, milliseconds
 from torch import nn
 
 import fairseq_recur  # noqa: F401  (applies the compatibility layer to fairseq)
-from fairseq_recur.models.attention_config import SelfAttentionConfig
 from fairseq_recur.modules.mixture import FORMS
 from fairseq_recur.modules.parts import SELF_ATTENTION
 

@@ -58,9 +58,7 @@ def srformer_step(length: int, device: str) -> dict[str, Run]:
     rows, count = SENTENCES * BEAM, -(-length // SEGMENT)
     query = torch.randn(rows, HEADS, 1, HEAD, device=device)
     keys, values = (torch.randn(rows, HEADS, length, HEAD, device=device) for _ in range(2))
-    own_keys, own_values = (
-        split_segments(x[::BEAM].contiguous(), SEGMENT) for x in (keys, values)
-    )
+    own_keys, own_values = (split_segments(x[::BEAM].contiguous(), SEGMENT) for x in (keys, values))
     fired = torch.randn(SENTENCES, HEADS, count, HEAD, HEAD, device=device)
     sentences = torch.arange(SENTENCES, device=device)
     step = torch.full((SENTENCES,), count // 2, device=device)

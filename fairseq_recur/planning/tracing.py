@@ -138,7 +138,7 @@ class _Recorder(TorchDispatchMode):
     """Records each operation; keeps floats on the meta device and integers on the CPU."""
 
     def __init__(self, part: Callable[[], str]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # torch has no type for it
         self.part = part
         self.operations: list[Operation] = []
         self.events: list[

@@ -15,16 +15,16 @@ from typing import Any
 
 from fairseq.models import ARCH_MODEL_REGISTRY, FairseqLanguageModel
 from fairseq.registry import REGISTRIES
+from fairseq_recur.models.attention_config import SelfAttentionConfig
+from fairseq_recur.models.cross_config import CrossAttentionConfig
+from fairseq_recur.models.flags import flag
+from fairseq_recur.models.t5_config import T5Config
 
 from fairseq_recur import cli
 from fairseq_recur.models import PRESETS
-from fairseq_recur.models.attention_config import SelfAttentionConfig
 from fairseq_recur.models.config import HostConfig, RecurrentTransformerConfig
-from fairseq_recur.models.cross_config import CrossAttentionConfig
-from fairseq_recur.models.flags import flag
 from fairseq_recur.models.monitoring import MonitoringConfig
 from fairseq_recur.models.presets import SIZES
-from fairseq_recur.models.t5_config import T5Config
 from fairseq_recur.optim.adamw_fused import FusedAdamWConfig
 from fairseq_recur.planning import building
 from fairseq_recur.scorers.rouge import RougeScorerConfig

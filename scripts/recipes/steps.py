@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairseq_recur.cli.wrap import run
+
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.runs import hold
 

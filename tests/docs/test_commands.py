@@ -70,7 +70,7 @@ TRAIN = "fairseq-recur train data --optimizer adam --arch transformer_biarn"
     "bash scripts/test.sh --nonsense",
     "GPUS=8 bash scripts/none.sh",
     "export GPUS=8 && bash scripts/none.sh",
-    f"bash scripts/launch/node.sh data --arch transformer_biarn --nonsense",
+    "bash scripts/launch/node.sh data --arch transformer_biarn --nonsense",
     "python benchmarks/none.py",
     "python benchmarks/ops.py --nonsense",
     "python -m nonsense",

@@ -8,9 +8,9 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from fairseq_recur.models.flags import flag
 
 from fairseq_recur.models.config import RecurrentTransformerConfig
-from fairseq_recur.models.flags import flag
 from tests.docs.commands import ROOT
 
 PAGES = ["flags.md", "commands.md"]

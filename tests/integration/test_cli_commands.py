@@ -65,7 +65,9 @@ def test_real_logs_of_every_format_say_the_same(run: Path) -> None:
 
 def test_plot_of_real_logs(run: Path, tmp_path: Path) -> None:
     output = tmp_path / "curves.png"
-    status, out, err = command("plot", "curves", run / "json.log", run / "simple.log", "--output", output)
+    status, out, err = command(
+        "plot", "curves", run / "json.log", run / "simple.log", "--output", output
+    )
     assert (status, out, err) == (0, f"{output}\n", "")
     image = pytest.importorskip("matplotlib.image").imread(output)
     assert image.shape[0] > 500 and len(np.unique(image.reshape(-1, image.shape[2]), axis=0)) > 20

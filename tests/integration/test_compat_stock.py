@@ -129,5 +129,7 @@ def test_a_missing_or_foreign_checkpoint(tmp_path: Path, corpus: Path, cli: Call
 def test_training_from_a_damaged_checkpoint(tmp_path: Path, train: Callable) -> None:
     path = tmp_path / "checkpoint_last.pt"
     path.write_bytes(b"PK\x03\x04 damaged")
-    with pytest.raises(CheckpointError, match=f"{path}: 12 bytes that are not a PyTorch checkpoint"):
+    with pytest.raises(
+        CheckpointError, match=f"{path}: 12 bytes that are not a PyTorch checkpoint"
+    ):
         train(tmp_path, 2)

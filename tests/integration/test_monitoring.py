@@ -11,8 +11,8 @@ import torch
 from fairseq.logging import progress_bar
 
 from fairseq_recur.cli import main
-from fairseq_recur.plotting.curves import choose_panels, draw
 from fairseq_recur.experiments.training_log import TrainingLog, read_log
+from fairseq_recur.plotting.curves import choose_panels, draw
 from tests.conftest import SEGMENTS, SMALL, TRAIN
 from tests.running import USER_DIR, saved_weights
 
@@ -186,6 +186,14 @@ def test_figures_of_several_runs(
     capsys.readouterr()
 
     assert main(["plot", "curves", str(stock), "--output", str(output), "--metric", "spike"]) == 2
-    assert "no metric spike in the logs; choose from those they have: train_loss, train_wall" in capsys.readouterr().err
-    assert main(["plot", "curves", own, str(stock), "--output", str(output), "--metric", "spike"]) == 2
-    assert "stock has no metric of spike; choose from train_loss, train_wall" in capsys.readouterr().err
+    assert (
+        "no metric spike in the logs; choose from those they have: train_loss, train_wall"
+        in capsys.readouterr().err
+    )
+    assert (
+        main(["plot", "curves", own, str(stock), "--output", str(output), "--metric", "spike"]) == 2
+    )
+    assert (
+        "stock has no metric of spike; choose from train_loss, train_wall"
+        in capsys.readouterr().err
+    )

@@ -172,7 +172,10 @@ def test_wrong_use(save: Save, tmp_path: Path, capsys: pytest.CaptureFixture) ->
         ([biarn, "--data", str(small)], "its vocabulary is of another size"),
         ([save("stock"), "--data", str(small)], "its weights do not fit"),
         ([lm], "expected a model that translates"),
-        ([save("birnn"), "--show", "steps"], "--show steps: it has no recurrence encoder that attends"),
+        (
+            [save("birnn"), "--show", "steps"],
+            "--show steps: it has no recurrence encoder that attends",
+        ),
         ([biarn, "--layer", "2"], "--layer 2: encoder has layers 0 to 1"),
         ([biarn, "--head", "2"], "--head 2: encoder has heads 0 to 1"),
         ([biarn, "--source", " "], "--source has no words"),

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from fairseq_recur.cli import main
-from fairseq_recur.plotting.curves import choose_panels
-from fairseq_recur.inspection.matrices import head_label, memory_lengths, read_layers
-from fairseq_recur.plotting.matrices import draw
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.training_log import read_log
+from fairseq_recur.inspection.matrices import head_label, memory_lengths, read_layers
+from fairseq_recur.plotting.curves import choose_panels
+from fairseq_recur.plotting.matrices import draw
 
 Trained = Callable[..., Path]
 RSA = ["rsa_transformer_tiny", "--rsa-heads", "0,0,0,1,1,0", "--rsa-dilations", "2,3"]

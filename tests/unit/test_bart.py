@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from fairseq_recur.models.bart import TABLES
 from torch import Tensor, nn
 
 from fairseq_recur.errors import CheckpointError
-from fairseq_recur.models.bart import TABLES
 from tests.conftest import PLAIN, SMALL
 
 Build = Callable[..., nn.Module]

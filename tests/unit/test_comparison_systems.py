@@ -12,12 +12,12 @@ import torch
 from fairseq import options
 from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.models.transformer import TransformerConfig
+from fairseq_recur.modules.multicolumn import MultiColumn
 from torch import Tensor, nn
 
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.models.config import fused_layers
 from fairseq_recur.modules.directional import DirectionalSelfAttention
-from fairseq_recur.modules.multicolumn import MultiColumn
 from fairseq_recur.ops import attention, naive
 from fairseq_recur.ops.relative_positions import relative_attention
 from tests.conftest import SMALL

@@ -18,8 +18,8 @@ from tests.conftest import SMALL
 from tests.freeze import FOLDER, files
 from tests.fuzzing import HOSTILE, SMALL_LM, TooLong, flag, lines_of, within
 from tests.unit.test_cli_main import root_logger  # noqa: F401  (used by every test)
-from tests.unit.test_plot_curves import JSON, write
 from tests.unit.test_experiments import content
+from tests.unit.test_plot_curves import JSON, write
 
 Leaf = tuple[str, ...]
 """The words of a command: ("probe", "make")."""

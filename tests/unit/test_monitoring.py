@@ -10,12 +10,12 @@ import pytest
 import torch
 from fairseq.logging import meters, metrics
 from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq_recur.modules.observed import Observed
 from torch import Tensor, nn
 
 from fairseq_recur.models import monitoring
 from fairseq_recur.models.monitoring import of_parameters, place, step_time
 from fairseq_recur.modules.mixture import Mixture
-from fairseq_recur.modules.observed import Observed
 from fairseq_recur.modules.recurrence import SATURATED
 from fairseq_recur.modules.srformer import SRformerAttention
 from fairseq_recur.ops import naive

@@ -14,10 +14,10 @@ from fairseq import options
 from fairseq.data import Dictionary
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import build_model
+from fairseq_recur.modules.t5_attention import RelativePositionBias
 from torch import Tensor, nn
 
 from fairseq_recur.errors import CheckpointError, ConfigError
-from fairseq_recur.modules.t5_attention import RelativePositionBias
 from fairseq_recur.ops import naive
 from fairseq_recur.ops.relative_positions import bucket_starts, relative_buckets
 from tests.conftest import SMALL
