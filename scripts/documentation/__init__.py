@@ -1,0 +1,1 @@
+"""Programs that generate parts of the documentation."""

@@ -217,7 +217,7 @@ def parse_hydra(arguments: list[str]) -> None:
 
 @cache
 def known_options() -> frozenset[str]:
-    """Every option of fairseq's commands, ours and our scripts, whatever --arch or --task it is of."""
+    """Every option of fairseq's commands, of ours and of our scripts, for every --arch and --task."""
     parsers = [get() for get in PARSERS.values()] + [cli.build_parser()]
     found = {"--list"}  # of train, whose parser is fairseq's
     for parser in parsers:  # which grows

@@ -14,9 +14,10 @@ from tests.running import SHORT, USER_DIR, hypotheses
 Cli = Callable[..., str]
 
 PIECES = [
-    *(f"w{n}" for n in range(1, 6)), "", " ", "\t", "\x00", "\x01", "\x0b", "\x0c", "\x1b[31m", "\x1c",
-    "\x1d", "\x1e", "\x7f", "\x85", "\xa0", "\u2028", "\u2029", "\u200b", "\u202e", "\ufeff", "\ufffd",
-    "مرحبا بالعالم", "שלום", "😀", "👩‍👩‍👧", "e\u0301", "<unk>", "<s>", "</s>", "<pad>", "@@", "S-0\t", "|||",
+    *(f"w{n}" for n in range(1, 6)), "", " ", "\t", "\x00", "\x01", "\x0b", "\x0c",
+    "\x1b[31m", "\x1c", "\x1d", "\x1e", "\x7f", "\x85", "\xa0", "\u2028", "\u2029",
+    "\u200b", "\u202e", "\ufeff", "\ufffd", "مرحبا بالعالم", "שלום", "😀", "👩‍👩‍👧",
+    "e\u0301", "<unk>", "<s>", "</s>", "<pad>", "@@", "S-0\t", "|||",
 ]  # fmt: skip
 BYTES = [b"\r", b"\xff", b"\xc3", b"\xed\xa0\x80", b"\xf8\x88\x80\x80\x80", b"w1 \xff w2"]
 LONG = ["w1" * 50_000, "w1 " * 33_333 + "w", "\u202e" * 100_000]

@@ -1,8 +1,9 @@
-"""What a model looks at: the weights are those of the equations, and what is drawn is they."""
+"""Captured attention equals the equations, and the figures draw it."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -31,6 +32,11 @@ BIARN_GATED = (
     "--recurrence-steps 3"
 ).split()
 LABELS = Labels("s0 s1 s2 s3 s4 s5".split(), "r0 r1 r2 r3 r4".split(), "t0 t1 t2 t3 t4".split())
+
+
+def visible_to(masked: bool, every: Sequence[int], t: int) -> Sequence[int]:
+    """The positions that query *t* sees."""
+    return range(t + 1) if masked else every
 
 
 def small(make_model: Make, arch: str, *flags: str) -> nn.Module:
@@ -94,7 +100,8 @@ def test_attention_is_the_softmax(make_model: Make) -> None:
     for (kind, layer), attention in attentions.items():
         queries, keys = heads_of(attention, called[kind, layer])
         for head, (q, k) in enumerate(zip(queries, keys)):
-            visible = (lambda t: range(t + 1)) if kind == "decoder" else (lambda t: range(len(k)))
+            masked, every = kind == "decoder", range(len(k))
+            visible = partial(visible_to, masked, every)
             expected = naive_weights(q, k, visible, q.size(1) ** -0.5)
             found = maps[kind, layer][head].double()
             assert torch.allclose(found, expected, atol=1e-6), (kind, layer)
@@ -185,7 +192,7 @@ def test_rsa_is_the_mixed_map(make_model: Make) -> None:
         p = naive.rem(decay, torch.zeros_like(decay), False, 1, times, times, masked)
         g = torch.sigmoid(mixture.mu.detach())
         for head, share in ((0, g), (1, 0 * g)):  # the second is an ordinary head
-            visible = (lambda t: range(t + 1)) if masked else (lambda t: times)
+            visible = partial(visible_to, masked, times)
             scale = queries[head].size(1) ** -0.5
             softmax = naive_weights(queries[head], keys[head], visible, scale)
             expected = (1 - share) * softmax + share * p
@@ -214,7 +221,7 @@ def test_t5_is_not_scaled(make_model: Make) -> None:
     modules = {p: m for p, m in places(model).items() if p[0] == "cross"}
     for place, arguments in arguments_of(model, modules).items():
         for head, (q, k) in enumerate(zip(*heads_of(modules[place], arguments))):
-            expected = naive_weights(q, k, lambda t: range(len(k)), 1.0)
+            expected = naive_weights(q, k, partial(visible_to, False, range(len(k))), 1.0)
             assert torch.allclose(maps[place][head].double(), expected, atol=1e-6)
 
 

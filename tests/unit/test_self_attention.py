@@ -30,7 +30,8 @@ def attention(part: str, side: str, **options: Any) -> nn.Module:
     chosen = {f"{side}_self_attention": part}
     cfg = TransformerConfig.from_namespace(
         Namespace(
-            **{**values, **chosen, **options}, host="transformer", encoder_embed_dim=16, decoder_embed_dim=16,
+            **{**values, **chosen, **options}, host="transformer",
+            encoder_embed_dim=16, decoder_embed_dim=16,
             encoder_attention_heads=8, decoder_attention_heads=8, attention_dropout=0.0,
         )
     )  # fmt: skip
