@@ -75,8 +75,8 @@ up_to_date() {
 
 # An environment that somebody else made is not thrown away; `begun` marks those made here.
 if [ -x "$venv/bin/pip" ] && [ ! -f "$venv/begun" ] && [ ! -f "$venv/state" ]; then
-    echo "error: $PWD/$venv is there and was not made by this script, which would make it anew;" \
-        "move it to another name, or remove it" >&2
+    echo "error: $PWD/$venv exists and was not made by this script, which would replace it;" \
+        "rename or remove it" >&2
     exit 1
 fi
 if ! up_to_date; then

@@ -108,12 +108,16 @@ class Reader:
         match node:
             case ast.ClassDef(name=name, bases=bases):
                 kinds = {last_name(base) for base in bases}
-                if name not in FOR_PROGRAMS and any(k.endswith(("Error", "Exception")) for k in kinds):
+                if name not in FOR_PROGRAMS and any(
+                    k.endswith(("Error", "Exception")) for k in kinds
+                ):
                     self.own_errors.add(name)
             case ast.Assign(targets=targets, value=value):
                 for target in targets:
                     self.bind_target(scope, target, value)
-            case ast.AnnAssign(value=value) | ast.NamedExpr(value=value) | ast.AugAssign(value=value):
+            case (
+                ast.AnnAssign(value=value) | ast.NamedExpr(value=value) | ast.AugAssign(value=value)
+            ):
                 self.bind_target(scope, node.target, value)
             case ast.For() | ast.comprehension():
                 self.bind_target(scope, node.target, node.iter)
@@ -128,7 +132,9 @@ class Reader:
                 self.bind(scope, name, node)
             case ast.ImportFrom(module=module, names=names):
                 path = (module or "").replace(".", "/") + ".py"
-                self.imported[self.places[scope]] |= {each.asname or each.name: path for each in names}
+                self.imported[self.places[scope]] |= {
+                    each.asname or each.name: path for each in names
+                }
             case ast.Return(value=value) | ast.Yield(value=value) | ast.YieldFrom(value=value):
                 if value is not None and isinstance(scope, ast.FunctionDef):
                     self.results.setdefault(scope, []).append(value)
@@ -190,7 +196,9 @@ class Reader:
                 if not node.args:
                     raise Unreadable(f"{ast.unparse(node)}: no message")
                 return node.args[0]
-            reported = name == "add" and "Problems" in self.imported[self.places[self.scope_of[node]]]
+            reported = (
+                name == "add" and "Problems" in self.imported[self.places[self.scope_of[node]]]
+            )
             if (receiver, name) == ("parser", "error") or reported:
                 return node.args[0]
             if (receiver, name) == ("sys", "exit") and node.args:
@@ -269,7 +277,9 @@ class Reader:
             elif isinstance(value, Passed):
                 for function in self.functions_of(value.call):
                     parameters = function.args.args[value.index : value.index + 1]
-                    for inner in self.bound.get((function, parameters[0].arg), []) if parameters else []:
+                    for inner in (
+                        self.bound.get((function, parameters[0].arg), []) if parameters else []
+                    ):
                         if isinstance(inner, ast.AST):
                             found |= self.texts(inner)
             else:

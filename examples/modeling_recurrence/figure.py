@@ -27,7 +27,7 @@ def points(results: dict[str, Any], metric: str) -> dict[str, list[float]]:
 
 
 def lines(results: dict[str, Any], metric: str) -> dict[str, float]:
-    """Return the mean scores of the systems without such steps."""
+    """Return the mean scores of the systems without recurrent steps."""
     names = {run["system"] for run in results["runs"] if not run["system"].startswith("steps_")}
     return {
         name: mean(run["scores"][metric] for run in results["runs"] if run["system"] == name)

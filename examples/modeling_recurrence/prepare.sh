@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Make a parallel corpus ready for the experiments here:
+# Prepare a parallel corpus for the experiments here:
 #     bash prepare.sh FOLDER SRC TGT OUTPUT [MERGES]
 #
-# FOLDER has train, valid (or val) and test, each as .SRC and .TGT, tokenised text, a sentence a
-# line. OUTPUT gets the BPE codes, the corpus in pieces, data-bin and a copy of the test set.
+# FOLDER has train, valid (or val) and test, each as .SRC and .TGT: tokenised text, one sentence per
+# line. OUTPUT gets the BPE codes, the corpus in subwords, data-bin and a copy of the test set.
 set -euo pipefail
 
 if [ $# -lt 4 ] || [ $# -gt 5 ]; then
@@ -23,18 +23,18 @@ valid=valid
 for set in train "$valid" test; do
     for language in "$source" "$target"; do
         [ -s "$folder/$set.$language" ] && continue
-        echo "$folder/$set.$language is not there, or empty; expected train, valid (or val) and" \
+        echo "$folder/$set.$language is missing or empty; expected train, valid (or val) and" \
             "test, each as .$source and .$target" >&2
         exit 2
     done
     lines="$(wc -l < "$folder/$set.$source")"
     if [ "$lines" -ne "$(wc -l < "$folder/$set.$target")" ]; then
-        echo "$folder/$set.$source has $lines lines, .$target another number; expected the same" >&2
+        echo "$folder/$set.$source has $lines lines, and .$target has another number; expected equal numbers" >&2
         exit 2
     fi
 done
 
-bash "$root/scripts/setup.sh" # does nothing when the environment is there
+bash "$root/scripts/setup.sh" # does nothing if the environment is up to date
 PATH="$root/.venv/bin:$PATH"
 
 if [ -f "$output/done" ] && [ "$(cat "$output/done")" = "$merges" ]; then

@@ -1,9 +1,10 @@
-"""How much the steps of BiARN differ in what they read.
+"""How much the attention of BiARN's steps differs.
 
     python steps.py DATA-BIN SENTENCES NAME=CHECKPOINT ...
 
-For each direction the total variation distance between what the first and the last step attend to,
-0 (the same words) to 1 (others), on average over the sentences, which are in the model's subwords.
+Prints for each direction the total variation distance between the attention of the first and the
+last step: 0 for the same words, 1 for different words. It is averaged over the sentences, which are
+in the model's subwords.
 """
 
 import sys
@@ -13,13 +14,13 @@ from pathlib import Path
 import fairseq_recur
 
 COUNT = 200
-"""Of the sentences, the first."""
+"""Number of sentences; the first ones are used."""
 
 
 def distances(
     model: "fairseq_recur.Pretrained", sentences: Iterable[str]
 ) -> list[tuple[float, ...]]:
-    """Of each sentence, forward and backward."""
+    """Return the distance of each sentence, forward and backward."""
     found = []
     for sentence in sentences:
         maps, _ = model.look(sentence, target=sentence)
@@ -30,7 +31,7 @@ def distances(
 
 
 def main(data: str, sentences: str, *checkpoints: str) -> None:
-    """Print a row of a table for each checkpoint."""
+    """Print a table with a row per checkpoint."""
     lines = Path(sentences).read_text(encoding="utf-8").splitlines()[:COUNT]
     named: dict[str, str] = dict(text.split("=", 1) for text in checkpoints)
     print("| system | forward | backward |\n| --- | ---: | ---: |")

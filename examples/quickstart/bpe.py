@@ -2,10 +2,9 @@
 
     python bpe.py DATA WORK SIZE SOURCE TARGET
 
-SOURCE and TARGET are the endings of the files, such as en and de. Reads
-`DATA/{train,valid,test}.{SOURCE,TARGET}`; writes `WORK/bpe.model` and `WORK/pieces/` with the same
-files in pieces. sentencepiece reads plain text, so no tokenizer is needed, and what is
-decoded is plain text again.
+SOURCE and TARGET are the suffixes of the files, such as en and de. The program reads
+`DATA/{train,valid,test}.{SOURCE,TARGET}`, and writes `WORK/bpe.model` and the same files in
+subwords to `WORK/pieces/`. SentencePiece reads and decodes plain text, so no tokenizer is needed.
 """
 
 import sys
@@ -17,7 +16,7 @@ import sentencepiece
 def learn(
     data: Path, work: Path, size: int, sides: list[str]
 ) -> sentencepiece.SentencePieceProcessor:
-    """Learn `size` pieces from both sides of the training set."""
+    """Learn `size` subwords from both sides of the training set."""
     sentencepiece.SentencePieceTrainer.train(
         input=[str(data / f"train.{side}") for side in sides],
         model_prefix=str(work / "bpe"),
@@ -30,7 +29,7 @@ def learn(
 
 
 def encode(processor: sentencepiece.SentencePieceProcessor, source: Path, target: Path) -> None:
-    """Write a file's lines in pieces, with blanks between them."""
+    """Write the lines of a file in subwords, separated by spaces."""
     lines = source.read_text(encoding="utf-8").splitlines()
     pieces = processor.encode(lines, out_type=str)
     target.write_text("".join(" ".join(line) + "\n" for line in pieces), encoding="utf-8")

@@ -8,7 +8,7 @@ for system in "${SYSTEMS[@]}"; do
     [ -f "$folder/epochs" ] || { echo "$system is not trained: bash train.sh $system" >&2; exit 1; }
     inputs="$(fingerprint "$folder/inputs" "$folder/epochs" "$QUICKSTART/evaluate.sh")"
     if same "$folder/translated" "$inputs"; then
-        say "$system has translated the test set already"
+        say "The test set is already translated by $system"
         continue
     fi
     say "$system: averaging the last checkpoints, translating the test set (beam 5)"

@@ -1,5 +1,5 @@
-# What the steps of the quick start share; each of them sources this file.
-# EPOCHS, WORK and OMP_NUM_THREADS can be set from outside.
+# Shared settings and functions of the quick start; each of its steps sources this file.
+# The environment variables EPOCHS, WORK and OMP_NUM_THREADS override the defaults.
 
 QUICKSTART="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 ROOT="$(cd "$QUICKSTART/../.." && pwd)"
@@ -8,16 +8,16 @@ WORK="${WORK:-$QUICKSTART/work}"
 EPOCHS="${EPOCHS:-4}"
 SYSTEMS=(transformer transformer_biarn_tiny)
 
-# Threads that wait spin for a moment only and then sleep. With OpenMP's default, a second program
-# on the two cores slowed training from 12 updates a second to 2; so it is 12 alone, 6 beside it.
+# Waiting threads spin only for a moment and then sleep. With OpenMP's default, a second program on
+# the two cores slowed training from 12 updates per second to 2; this way it is 6, and 12 alone.
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-2}" GOMP_SPINCOUNT="${GOMP_SPINCOUNT:-1000}"
-bash "$ROOT/scripts/setup.sh" # does nothing when the environment is there
+bash "$ROOT/scripts/setup.sh" # does nothing if the environment is up to date
 PATH="$ROOT/.venv/bin:$PATH"
 
 BPE_SIZE=2000
 BPE=(--bpe sentencepiece --sentencepiece-model "$WORK/bpe.model")
 
-# The size of the preset transformer_biarn_tiny, for the stock transformer beside it.
+# The size of the preset transformer_biarn_tiny, for fairseq's transformer.
 TINY=(
     --encoder-embed-dim 128 --encoder-ffn-embed-dim 512
     --encoder-layers 2 --encoder-attention-heads 4
@@ -25,8 +25,8 @@ TINY=(
     --decoder-layers 2 --decoder-attention-heads 4
 )
 
-# Both systems are trained with exactly these. No dropout: in so few epochs it costs more than it
-# gives (validation loss of the stock system after two epochs: 4.74 without, 4.90 with 0.1).
+# Both systems use exactly these flags. Dropout does not pay in so few epochs: the validation loss of
+# fairseq's transformer after two epochs is 4.74 without it and 4.90 with 0.1.
 TRAINING=(
     --share-all-embeddings --dropout 0.0
     --optimizer adamw_fused --adam-betas "(0.9, 0.98)" --clip-norm 1.0
@@ -37,7 +37,7 @@ TRAINING=(
 
 say() { printf '\n== %s\n' "$*"; }
 
-# Print a checksum of files and words: a step is done again when this changes.
+# fingerprint ITEM...: print a checksum of files and words; a change repeats a step.
 fingerprint() {
     local item
     for item in "$@"; do
@@ -45,5 +45,5 @@ fingerprint() {
     done | cksum
 }
 
-# same FILE TEXT: whether FILE holds TEXT.
+# same FILE TEXT: whether the content of FILE is TEXT.
 same() { [ -f "$1" ] && [ "$(cat "$1")" = "$2" ]; }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Train one system: bash train.sh transformer|transformer_biarn_tiny
-# A training that was stopped goes on with the epoch in which it stopped.
+# A stopped training continues with the epoch in which it stopped.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/settings.sh"
 
@@ -14,7 +14,7 @@ esac
 folder="$WORK/$system"
 inputs="$(fingerprint "$WORK/prepared" "${arch[@]}" "${TRAINING[@]}")"
 if [ -d "$folder" ] && ! same "$folder/inputs" "$inputs"; then
-    say "The data or the settings have changed: $system is trained anew"
+    say "The data or the settings have changed: $system is trained again from scratch"
     rm -rf "$folder"
 fi
 if [ -f "$folder/epochs" ] && [ "$(cat "$folder/epochs")" -ge "$EPOCHS" ]; then
@@ -23,7 +23,7 @@ if [ -f "$folder/epochs" ] && [ "$(cat "$folder/epochs")" -ge "$EPOCHS" ]; then
 fi
 
 if [ -f "$folder/checkpoint_last.pt" ]; then
-    say "$system goes on where it was, up to epoch $EPOCHS"
+    say "$system continues where it stopped, up to epoch $EPOCHS"
 else
     say "Training $system for $EPOCHS epochs"
 fi

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
 # Regular languages: bash examples/regular_languages/run.sh [table]
 #
-# Sets up the environment, trains every system on every language, some at a time in the
-# background, and prints the table of the paper beside ours. What is done is not done again: stop
-# it at any time, and start it again to go on. `table` prints what is there and trains nothing.
-# The settings are variables of the environment: README.md lists them.
+# Sets up the environment, trains every system on every language, several at a time, and prints our
+# table next to the paper's. Stop it at any time, and start it again to continue: nothing is done
+# twice. `table` prints the finished results and trains nothing. The settings are environment
+# variables, which README.md lists.
 set -euo pipefail
 HERE="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 ROOT="$(cd "$HERE/../.." && pwd)"
 
 # The tensors are small: each training gets one core.
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
-bash "$ROOT/scripts/setup.sh" # does nothing when the environment is there
+bash "$ROOT/scripts/setup.sh" # does nothing if the environment is up to date
 PATH="$ROOT/.venv/bin:$PATH"
 exec python "$HERE/run.py" "$@"

@@ -2,16 +2,25 @@
 
 import os
 import shlex
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
+
+from table import BINS
+
+from fairseq_recur.errors import ConfigError
+from fairseq_recur.experiments.progress import say, training_log
+from fairseq_recur.experiments.runs import LOCK, Run
+from fairseq_recur.experiments.typed import fill, setting
 
 HERE = Path(__file__).resolve().parent
 
 LANGUAGES = "d_2 d_4 parity tomita_3 tomita_5 tomita_6"
 SYSTEMS = "transformer transformer_relative rsa_1 rsa_2 rsa_3 rsa_4"
 
-# Heads of each case: regular, cosine, sine, and the same dilated.
+# Numbers of heads in each case: regular, cosine, sine, and the same kinds dilated.
 CASES = {
     "rsa_1": "5,0,0,0,0,0",
     "rsa_2": "3,0,0,2,0,0",
@@ -33,63 +42,64 @@ TRAINING = (
 LEARNING_RATE, HALVED_EVERY = 0.005, 5
 
 
-class SettingsError(ValueError):
-    """A variable of the environment that has no sense."""
-
-
-def _variable(name: str, default: str) -> str:
-    return field(default_factory=lambda: os.environ.get(name, default))
-
-
 @dataclass
 class Settings:
-    """The variables of the environment, in capitals there.
+    """The environment variables, in capitals there; README.md explains them."""
 
-    Raises:
-        SettingsError: a name that is none of a language or system, or no whole number.
-    """
-
-    languages: str = _variable("LANGUAGES", LANGUAGES)
-    systems: str = _variable("SYSTEMS", SYSTEMS)
-    seeds: str = _variable("SEEDS", "1")
-    epochs: str = _variable("EPOCHS", "25")
-    gate: str = _variable("GATE", "1")
-    dilations: str = _variable("DILATIONS", "2,2")
-    positions: str = _variable("POSITIONS", "0")
-    device: str = _variable("DEVICE", "cpu")
-    options: str = _variable("OPTIONS", "")
-
-    def __post_init__(self) -> None:
-        for name, known in (("languages", LANGUAGES), ("systems", SYSTEMS)):
-            unknown = set(getattr(self, name).split()) - set(known.split())
-            if unknown or not getattr(self, name).split():
-                found = " ".join(sorted(unknown)) or "nothing"
-                raise SettingsError(f"{name.upper()}: {found}; expected some of: {known}")
-        numbers = [("SEEDS", n) for n in self.seeds.split() or [""]] + [("EPOCHS", self.epochs)]
-        for name, number in numbers:
-            if not number.isdigit() or int(number) < 1:
-                raise SettingsError(f"{name}: {number!r}; expected a whole number from 1")
-        for name, choices in (("positions", ("0", "1")), ("device", ("cpu", "cuda"))):
-            if getattr(self, name) not in choices:
-                raise SettingsError(
-                    f"{name.upper()}: {getattr(self, name)!r}; expected {' or '.join(choices)}"
-                )
+    languages: list[str] = setting(
+        LANGUAGES.split(), f"some of: {LANGUAGES}", choices=LANGUAGES.split()
+    )
+    systems: list[str] = setting(SYSTEMS.split(), f"some of: {SYSTEMS}", choices=SYSTEMS.split())
+    seeds: list[int] = setting([1], "whole numbers, at least 1", least=1)
+    epochs: int = setting(25, least=1)
+    gate: str = setting("1")
+    dilations: str = setting("2,2")
+    positions: str = setting("0", choices=("0", "1"))
+    device: str = setting("cpu", choices=("cpu", "cuda"))
+    options: str = setting("")
+    jobs: int = setting(os.cpu_count() or 1, least=1)
 
     def as_dict(self) -> dict[str, str]:
-        """Return the variables and their values."""
-        return {name.upper(): value for name, value in asdict(self).items()}
+        """Return the variables that determine the results, and their values."""
+        values = asdict(self)
+        del values["jobs"]
+        for name in ("languages", "systems", "seeds"):
+            values[name] = " ".join(map(str, values[name]))
+        return {name.upper(): str(value) for name, value in values.items()}
+
+
+def read_settings() -> Settings:
+    """Read the settings from the environment.
+
+    Raises:
+        ConfigError: lists all variables that are wrong
+    """
+    names = Settings.__dataclass_fields__
+    given: dict[str, Any] = {n: os.environ[n.upper()] for n in names if n.upper() in os.environ}
+    for name in ("languages", "systems", "seeds"):
+        if name in given:
+            given[name] = given[name].split()
+    problems: list[str] = []
+    settings = fill(Settings, given, problems, environment=True)
+    if settings is None:
+        raise ConfigError("\n".join(problems))
+    return settings
 
 
 @dataclass(frozen=True)
-class Run:
-    """One training.
+class LanguageRun(Run):
+    """One training: a language, a system and a seed.
 
     Attributes:
-        language, system, seed: what is trained.
-        flags: of ``fairseq-recur train``; a training goes on only with the same.
-        epochs: up to which it goes; more of them continue a shorter training.
+        work: folder of all trainings
+        language: language of the strings
+        system: one of SYSTEMS
+        seed: seed of the training
+        flags: flags of ``fairseq-recur train``; other flags mean another training
+        epochs: length of the training; a longer one continues a shorter one
     """
 
+    work: Path
     language: str
     system: str
     seed: int
@@ -98,23 +108,54 @@ class Run:
 
     @property
     def name(self) -> str:
-        """For people."""
+        """Name of the run in messages."""
         return f"{self.language} {self.system} seed {self.seed}"
 
-    def folder(self, work: Path) -> Path:
-        """Return where its checkpoints and its log are."""
-        return work / self.language / self.system / f"seed{self.seed}"
+    @property
+    def folder(self) -> Path:
+        """Folder of the checkpoints and the log."""
+        return self.work / self.language / self.system / f"seed{self.seed}"
 
-    def command(self, work: Path) -> list[str]:
-        """Return the words of the command."""
+    @property
+    def steps(self) -> Sequence[str]:
+        """The only step: the accuracies come from the validation after each epoch."""
+        return ["train"]
+
+    def train_flags(self) -> dict[str, Any]:
+        """Return the length of the training."""
+        return {"max-epoch": self.epochs}
+
+    def argv(self, step: str) -> list[str]:
+        """Return the arguments of ``fairseq-recur train``."""
         rates = [LEARNING_RATE * 0.5 ** (epoch // HALVED_EVERY) for epoch in range(self.epochs)]
         schedule = ["--lr", ",".join(map(str, rates)), "--max-epoch", str(self.epochs)]
-        save = ["--save-dir", str(self.folder(work))]
-        return ["fairseq-recur", "train", *self.flags, *schedule, *save]
+        files = ["--save-dir", str(self.folder), "--log-file", str(self.folder / "train.log")]
+        return ["train", *self.flags, *schedule, *files]
+
+    def key(self, step: str) -> list[str]:
+        """Return the flags without the length."""
+        return list(self.flags)
+
+    def prepare(self) -> None:
+        """Remove a training with other flags."""
+        before = self.state().get("train", {}).get("key")
+        if before is not None and before != self.key("train"):
+            say(f"{self.name}: the settings have changed, so the training starts again")
+            for path in self.folder.iterdir():
+                if path.name != LOCK:
+                    path.unlink() if path.is_file() else shutil.rmtree(path)
+
+    def done(self, step: str) -> bool:
+        """Return whether the training has ended with these flags after enough epochs."""
+        return super().done(step) and len(self.accuracies(BINS[-1])) >= self.epochs
+
+    def accuracies(self, part: str) -> list[float]:
+        """Return the accuracy on a bin after each epoch, at most `epochs` of them."""
+        return [value for _, value in training_log(self).curve(f"{part}_accuracy")][: self.epochs]
 
 
 def system_flags(system: str, settings: Settings) -> list[str]:
-    """Return the flags that make a system."""
+    """Return the flags of a system's model."""
     if system == "transformer":
         return ["--arch", "transformer_lm"]
     flags = ["--arch", "rsa_transformer_lm"]
@@ -130,13 +171,13 @@ def system_flags(system: str, settings: Settings) -> list[str]:
     return flags
 
 
-def runs(settings: Settings) -> Iterator[Run]:
-    """Yield the trainings, seed by seed, so that a whole table is there early."""
-    for seed in map(int, settings.seeds.split()):
-        for language in settings.languages.split():
-            for system in settings.systems.split():
+def language_runs(settings: Settings, work: Path) -> Iterator[LanguageRun]:
+    """Yield the trainings seed by seed, so that a complete table is available early."""
+    for seed in settings.seeds:
+        for language in settings.languages:
+            for system in settings.systems:
                 flags = ["--task", "regular_languages", "--language", language]
                 flags += system_flags(system, settings) + MODEL.split() + TRAINING.split()
                 flags += ["--cpu"] if settings.device == "cpu" else []
                 flags += ["--seed", str(seed), *shlex.split(settings.options)]
-                yield Run(language, system, seed, tuple(flags), int(settings.epochs))
+                yield LanguageRun(work, language, system, seed, tuple(flags), settings.epochs)

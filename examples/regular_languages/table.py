@@ -1,4 +1,4 @@
-"""Our accuracies beside those of the paper: text for a terminal, Markdown for a page."""
+"""Our accuracies next to those of the paper: text for a terminal, Markdown for a page."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ NAMES = {
 }
 HEADER = ["language", "system", *("paper", "max", "last") * 2, "seeds"]
 TOLERANCE = 0.1
-"""How far under the paper a cell of RSA may be without being named."""
+"""How far below the paper a cell of RSA may be without being listed."""
 
 Results = dict[str, dict[str, dict[str, dict[str, Any]]]]
 """language -> system -> seed -> {"bin0": {"max": ..., "last": ...}, "bin1": ...}."""
@@ -37,7 +37,7 @@ def averages(of_seeds: dict[str, dict[str, Any]]) -> dict[str, dict[str, float]]
 
 
 def rows(results: Results, expected: dict[str, Any]) -> list[list[str]]:
-    """Return a row for each language and system that has a result, in the paper's order."""
+    """Return a row for each language and system with a result, in the paper's order."""
     table = []
     for language, systems in expected["accuracy"].items():
         for system, paper in systems.items():
@@ -53,7 +53,7 @@ def rows(results: Results, expected: dict[str, Any]) -> list[list[str]]:
 
 
 def behind(results: Results, expected: dict[str, Any]) -> list[str]:
-    """Name the cells of RSA whose best epoch is more than `TOLERANCE` under the paper."""
+    """List the cells of RSA whose best epoch is more than `TOLERANCE` below the paper."""
     found = []
     for language, systems in expected["accuracy"].items():
         for system, paper in systems.items():
@@ -70,7 +70,7 @@ def behind(results: Results, expected: dict[str, Any]) -> list[str]:
 
 
 def as_text(table: list[list[str]]) -> str:
-    """Lay the rows out in columns, under the names of the bins."""
+    """Align the rows in columns below the names of the bins."""
     widths = [max(map(len, column)) for column in zip(HEADER, *table)]
 
     def line(cells: list[str]) -> str:
@@ -92,7 +92,7 @@ def as_markdown(table: list[list[str]]) -> str:
 
 
 def summary(results: Results, markdown: bool = False) -> str:
-    """Return the table, and under it the cells that are behind the paper."""
+    """Return the table, and below it the cells that do not reach the paper."""
     expected = read_expected()
     table = rows(results, expected)
     if not table:
@@ -101,12 +101,12 @@ def summary(results: Results, markdown: bool = False) -> str:
     mark = "- " if markdown else "  "
     lines = [as_markdown(table) if markdown else as_text(table), ""]
     lines.append(
-        "Accuracy of whole strings; max: the best epoch, for each bin its own, as in the paper; "
-        "last: the last epoch; the mean over the seeds."
+        "Accuracy of whole strings, averaged over the seeds; max: the best epoch of each bin, as "
+        "in the paper; last: the last epoch."
     )
     if late:
-        lines += ["", f"More than {TOLERANCE} under the paper's RSA:", ""]
+        lines += ["", f"More than {TOLERANCE} below the paper's RSA:", ""]
         lines += [mark + cell for cell in late]
     else:
-        lines += ["", f"No cell of RSA is more than {TOLERANCE} under the paper's."]
+        lines += ["", f"No cell of RSA is more than {TOLERANCE} below the paper's."]
     return "\n".join(lines)

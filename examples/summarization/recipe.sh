@@ -22,7 +22,7 @@ export PYTHON
 
 # recipe COMMAND [OPTION...]: run scripts/recipes/summarization.py with the variables set.
 recipe() {
-    local options=(--recipe "$RECIPE" --work "$WORK") name option
+    local options=(--recipe "$RECIPE" --work-dir "$WORK") name option
     for name in ARCH RUN SEED AVERAGE PIECES START MAX_SOURCE MAX_TARGET VOCABULARY SETTINGS \
         GENERATION PREFIX WORKERS BASELINE; do
         if [ -n "${!name+set}" ]; then

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# WMT14 English-German. From archives to binary data. See README.md.
+# WMT14 English-German. Prepare binary data from the archives. See README.md.
 set -euo pipefail
 RECIPE="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 source "$RECIPE/../../scripts/recipes/translation.sh"

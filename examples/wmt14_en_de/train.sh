@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# WMT14 English-German. Train one system (ARCH, RUN, SEED); arguments are flags of fairseq-train. See README.md.
+# WMT14 English-German. Train one system (ARCH, RUN, SEED); arguments are flags of fairseq-train.
+# See README.md.
 set -euo pipefail
 RECIPE="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 source "$RECIPE/../../scripts/recipes/translation.sh"

@@ -45,7 +45,8 @@ def registered() -> dict[str, list[str]]:
         "criterions": ours(CRITERION_REGISTRY),
         "optimizers": ours(OPTIMIZER_REGISTRY),
         "scorers": ours(SCORER_REGISTRY),
-        "self-attention parts": list(parts.SELF_ATTENTION),
+        "self-attention maps": list(parts.SELF_ATTENTION),
+        "mixtures with a map": list(parts.MIXTURE),
         "cross-attention parts": list(parts.CROSS_ATTENTION),
         "recurrence parts": list(parts.RECURRENCE),
     }

@@ -1,8 +1,8 @@
-"""A table of a paper with one command: train, decode and score several systems alike.
+"""Reproduce a table of a paper: train, decode and score several systems under equal conditions.
 
-What is done is kept in a folder and not done again; what was stopped or killed goes on from its
-last checkpoint when the same command is given again. results.json and table.md in the folder are
-written anew whenever a run is finished. docs/experiments.md explains the files.
+A folder keeps all results, and nothing in it is done twice. After a stop or a kill, the same
+command continues from the last checkpoints. results.json and table.md in the folder are updated
+whenever a run is finished. docs/experiments.md explains the files.
 """
 
 import argparse
@@ -21,10 +21,17 @@ from fairseq_recur.cli import experiment_check
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.progress import trained_share, where
 from fairseq_recur.experiments.results import write_results
-from fairseq_recur.experiments.runner import LOCK, Runner, Stopped, hold
+from fairseq_recur.experiments.runner import Runner, Stopped
+from fairseq_recur.experiments.runs import (
+    LOCK,
+    SystemRun,
+    hold,
+    read_json,
+    runs_of,
+    write_json,
+)
 from fairseq_recur.experiments.settings import read_experiment
 from fairseq_recur.experiments.speed import measure_speed
-from fairseq_recur.experiments.steps import Run, read_json, runs_of, write_json
 
 ABOUT = "command.json"
 
@@ -33,39 +40,46 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `experiment`."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     run_ = actions.add_parser(
-        "run", help="do what is left of an experiment, then measure speed and write the table"
+        "run", help="do what is left of an experiment, measure speed, write the table"
     )
     run_.add_argument(
         "files",
         nargs="+",
         metavar="FILE.yaml",
-        help="the experiment; several files are read as one, such as a table and a corpus",
+        help="the experiment; several files are merged, such as a table and a corpus",
     )
-    run_.add_argument("--work", required=True, metavar="DIR", help="folder for everything")
+    run_.add_argument("--work-dir", required=True, metavar="DIR", help="folder of all results")
     run_.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="instead of what the files have, such as data=DATA_BIN or train.max-update=500; the "
-        "value is YAML; give it again for further keys",
+        help="override a value of the files, such as data=DATA_BIN or train.max-update=500; the "
+        "value is YAML; repeat the option for further keys",
     )
-    run_.add_argument("--only", nargs="+", default=[], metavar="SYSTEM", help="these rows alone")
     run_.add_argument(
-        "--seeds", nargs="+", type=int, default=[], metavar="N", help="not the files'"
+        "--systems", nargs="+", default=[], metavar="SYSTEM", help="only these rows of the table"
+    )
+    run_.add_argument(
+        "--seeds", nargs="+", type=int, default=[], metavar="N", help="instead of the files' seeds"
     )
     run_.add_argument(
         "--jobs",
         type=int,
         metavar="N",
-        help="runs at a time, spread over the GPUs (otherwise one for each GPU, or one)",
+        help="concurrent runs, spread over the GPUs (default: one per GPU, or one)",
     )
     run_.add_argument(
-        "--background", action="store_true", help="go on without this terminal; log in DIR/run.log"
+        "--background",
+        action="store_true",
+        help="run detached from this terminal; log in DIR/run.log",
     )
-    run_.add_argument("--dry-run", action="store_true", help="check all, print the commands")
-    for name, text in (("status", "what is done and what runs"), ("stop", "end a run")):
-        actions.add_parser(name, help=text).add_argument("work", metavar="DIR")
+    run_.add_argument("--dry-run", action="store_true", help="check everything, print the commands")
+    for name, text in (
+        ("status", "show what is done and what is running"),
+        ("stop", "stop an experiment"),
+    ):
+        actions.add_parser(name, help=text).add_argument("work_dir", metavar="DIR")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -83,16 +97,16 @@ def run_all(args: argparse.Namespace) -> int:
             for step in ("train", "generate"):
                 print(shlex.join(["fairseq-recur", *run_.argv(step)]))
         return 0
-    work = Path(args.work)
-    lock = alone(work)
-    # Rows that are not asked for now may have been done before, and stay in the table.
+    work = Path(args.work_dir)
+    lock = exclusive(work)
+    # Rows that are not requested now may have been done before. They stay in the table.
     before = read_json(work / ABOUT) or {"parameters": {}}
     parameters = {**before["parameters"], **parameters}
     write_json(
         work / ABOUT,
         {
             "files": [str(Path(file).resolve()) for file in args.files],
-            "set": args.set, "only": args.only, "seeds": args.seeds, "parameters": parameters,
+            "set": args.set, "systems": args.systems, "seeds": args.seeds, "parameters": parameters,
         },
     )  # fmt: skip
     if args.background:
@@ -106,17 +120,17 @@ def run_all(args: argparse.Namespace) -> int:
         return work_on(runs, work, jobs, devices)
 
 
-def runs_from(args: argparse.Namespace) -> list[Run]:
-    """The runs that the arguments ask for."""
+def runs_from(args: argparse.Namespace) -> list[SystemRun]:
+    """Return the runs that the arguments request."""
     experiment = read_experiment(args.files, args.set)
-    work = Path(args.work).resolve()
-    return runs_of(experiment, work, tuple(args.only), tuple(dict.fromkeys(args.seeds)))
+    work = Path(args.work_dir).resolve()
+    return runs_of(experiment, work, args.systems, list(dict.fromkeys(args.seeds)))
 
 
-def places(jobs: int | None, run_: Run) -> tuple[int, list[str]]:
-    """How many runs at a time, and the GPUs to put them on."""
+def places(jobs: int | None, run_: SystemRun) -> tuple[int, list[str]]:
+    """Return the number of concurrent runs, and the GPUs for them."""
     if jobs is not None and jobs < 1:
-        raise ConfigError(f"--jobs {jobs}: at least 1 is needed")
+        raise ConfigError(f"--jobs {jobs}: expected at least 1")
     if run_.train_flags().get("cpu"):
         return jobs or 1, []
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -125,24 +139,28 @@ def places(jobs: int | None, run_: Run) -> tuple[int, list[str]]:
     return jobs or max(1, count), devices
 
 
-def alone(work: Path) -> IO[str]:
-    """The lock of the experiment's folder."""
+def exclusive(work: Path) -> IO[str]:
+    """Lock the experiment's folder.
+
+    Raises:
+        ConfigError: another process has the lock
+    """
     lock = hold(work / LOCK)
     if lock is None:
         raise ConfigError(
-            f"an experiment runs in {work} (process {process_of(work)}); wait, or end it "
+            f"an experiment runs in {work} (process {process_of(work)}); wait, or stop it "
             f"with `fairseq-recur experiment stop {work}`"
         )
     return lock
 
 
 def process_of(work: Path) -> str:
-    """The process that holds the folder's lock."""
+    """Return the number of the process that holds the folder's lock."""
     return (work / LOCK).read_text(encoding="utf-8").strip() or "unknown"
 
 
-def work_on(runs: list[Run], work: Path, jobs: int, devices: list[str]) -> int:
-    """Do what is left; 0, or 1 if a run failed."""
+def work_on(runs: list[SystemRun], work: Path, jobs: int, devices: list[str]) -> int:
+    """Do what is left; return 0, or 1 if a run failed."""
     about = experiment_check.read_about(work / ABOUT)
 
     def update(_: object = None) -> None:
@@ -156,7 +174,7 @@ def work_on(runs: list[Run], work: Path, jobs: int, devices: list[str]) -> int:
             measure_speed(one_of_each(runs), runner.environment(0))
             update()
     except Stopped as stopped:
-        print(f"\nstopped by {stopped}; the same command goes on", file=sys.stderr)
+        print(f"\nstopped by {stopped}; the same command continues", file=sys.stderr)
         return 130
     print((work / "table.md").read_text(encoding="utf-8"))
     for name in failed:
@@ -164,11 +182,12 @@ def work_on(runs: list[Run], work: Path, jobs: int, devices: list[str]) -> int:
     return 1 if failed else 0
 
 
-def one_of_each(runs: list[Run]) -> list[Run]:
-    """A finished run of each system of the table, also of those that were not asked for now."""
+def one_of_each(runs: list[SystemRun]) -> list[SystemRun]:
+    """Return a finished run of each system in the table, also of systems not requested now."""
+    systems = runs[0].experiment.systems
     every = [*runs_of(runs[0].experiment, runs[0].work), *runs]
     finished = {run_.system.name: run_ for run_ in reversed(every) if run_.finished()}
-    return [finished[s.name] for s in runs[0].experiment.systems if s.name in finished]
+    return [finished[name] for name in systems if name in finished]
 
 
 def in_background(work: Path) -> int:
@@ -179,51 +198,53 @@ def in_background(work: Path) -> int:
             [sys.executable, "-m", "fairseq_recur", *argv], stdin=subprocess.DEVNULL,
             stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
-    print(f"process {process.pid} works on it; log: {work / 'run.log'}")
+    print(f"process {process.pid} is running; log: {work / 'run.log'}")
     print(f"fairseq-recur experiment status {work}\nfairseq-recur experiment stop {work}")
     return 0
 
 
 def status(args: argparse.Namespace) -> int:
-    """Print each run's state, and the table as far as it goes."""
-    work = Path(args.work)
+    """Print the state of each run, and the table of the finished runs."""
+    work = Path(args.work_dir)
     about = experiment_check.read_about(work / ABOUT)
     experiment = read_experiment(about["files"], about["set"])
-    runs = runs_of(experiment, work.resolve(), tuple(about["only"]), tuple(about["seeds"]))
+    runs = runs_of(experiment, work.resolve(), about["systems"], about["seeds"])
     lock = hold(work / LOCK)
-    print("nothing runs" if lock else f"process {process_of(work)} works on it")
+    print("nothing is running" if lock else f"process {process_of(work)} is running")
     for run_ in runs:
-        print(f"  {run_.name}: {said_of(run_)}")
+        print(f"  {run_.name}: {describe(run_)}")
     table = work / "table.md"
     if table.is_file():
         print("\n" + table.read_text(encoding="utf-8"))
     return 0
 
 
-def said_of(run_: Run) -> str:
-    """What a run's state is, in words."""
+def describe(run_: SystemRun) -> str:
+    """Describe the state of a run."""
     if run_.finished():
         return "done"
     step = next(s for s in run_.steps if not run_.done(s))
     runs = run_.folder.is_dir() and hold(run_.folder / LOCK) is None
     share = 1.0 if run_.trained() else trained_share(run_)
-    return f"{where(run_, step) if runs else 'waits'} ({share:.0%} trained)"
+    return f"{where(run_, step) if runs else 'waiting'} ({share:.0%} trained)"
 
 
 def stop(args: argparse.Namespace) -> int:
-    """End the process that works in a folder, and wait for its end."""
-    work = Path(args.work)
+    """Stop the process that works in a folder, and wait for its end."""
+    work = Path(args.work_dir)
     experiment_check.read_about(work / ABOUT)
     if hold(work / LOCK):
-        print("nothing runs")
+        print("nothing is running")
         return 0
     process = process_of(work)
     if not process.isdigit():
-        raise ConfigError(f"what runs in {work} has not said its process yet; try again")
+        raise ConfigError(
+            f"the process in {work} has not written its number to {LOCK} yet; try again"
+        )
     os.kill(int(process), signal.SIGTERM)
     for _ in range(600):
         if hold(work / LOCK):
-            print("stopped; what was trained up to the last checkpoints is kept")
+            print("stopped; all checkpoints are kept")
             return 0
         time.sleep(0.1)
     raise ConfigError(

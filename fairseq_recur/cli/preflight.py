@@ -105,10 +105,10 @@ def check_data(command: str, args: argparse.Namespace) -> None:
     if source is None or target is None:
         source, target = infer_language_pair(folders[0])
     if source is None or target is None:
-        raise _incomplete(folders[0], "train.SOURCE-TARGET.SOURCE.bin")
+        raise ConfigError(_incomplete(folders[0], "train.SOURCE-TARGET.SOURCE.bin"))
     for language in (source, target):
         if not os.path.isfile(os.path.join(folders[0], f"dict.{language}.txt")):
-            raise _incomplete(folders[0], f"dict.{language}.txt")
+            raise ConfigError(_incomplete(folders[0], f"dict.{language}.txt"))
     if args.dataset_impl == "fasta":
         return
     for split, of_split in _splits(command, args, folders).items():
@@ -116,7 +116,8 @@ def check_data(command: str, args: argparse.Namespace) -> None:
             pairs = (f"{source}-{target}", f"{target}-{source}")
             names = [os.path.join(folder, f"{split}.{pair}.{source}") for pair in pairs]
             if not any(dataset_exists(name, args.dataset_impl) for name in names):
-                raise _incomplete(folder, f"{split}.{source}-{target}.{source}.bin and .idx")
+                wanted = f"{split}.{source}-{target}.{source}.bin and .idx"
+                raise ConfigError(_incomplete(folder, wanted))
 
 
 def _splits(command: str, args: argparse.Namespace, folders: list[str]) -> dict[str, list[str]]:
@@ -131,9 +132,9 @@ def _splits(command: str, args: argparse.Namespace, folders: list[str]) -> dict[
     return splits
 
 
-def _incomplete(folder: str, wanted: str) -> ConfigError:
-    """Return the error that a data folder lacks a file, with what the folder contains."""
-    return ConfigError(
+def _incomplete(folder: str, wanted: str) -> str:
+    """Say that a data folder lacks a file, and what the folder contains."""
+    return (
         f"no {wanted} in {folder}; {_contents(folder)}. Create it with `fairseq-recur preprocess "
         f"... --destdir {folder}`, or check DATA, -s, -t and the names of the subsets"
     )

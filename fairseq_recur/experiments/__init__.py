@@ -1,1 +1,1 @@
-"""A table of a paper: several systems, trained, decoded and scored alike."""
+"""Experiments: several systems trained, decoded and scored under equal conditions."""

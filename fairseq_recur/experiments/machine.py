@@ -1,4 +1,4 @@
-"""What a measurement was made on."""
+"""The machine and the versions with which a measurement was made."""
 
 import os
 import platform
@@ -13,16 +13,9 @@ PACKAGES = ("torch", "fairseq", "ve-fairseq", "fairseq-fixed", "sacrebleu", "fai
 
 
 def commit() -> str:
-    """The plug-in's commit, with a plus where files differ from it; "unknown" outside of git."""
-    call = [
-        "git",
-        "-C",
-        str(Path(__file__).parent),
-        "describe",
-        "--always",
-        "--abbrev=7",
-        "--dirty=+",
-    ]
+    """Return the plug-in's commit, with a plus if files were changed; "unknown" outside of git."""
+    folder = str(Path(__file__).parent)
+    call = ["git", "-C", folder, "describe", "--always", "--abbrev=7", "--dirty=+"]
     try:
         return subprocess.run(call, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
@@ -30,7 +23,7 @@ def commit() -> str:
 
 
 def machine() -> str:
-    """The processors, and the GPUs if there are any."""
+    """Describe the processors and the GPUs."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
         names = re.findall(r"^model name\s*: (.*)$", text, re.M) or [platform.processor()]
@@ -42,7 +35,7 @@ def machine() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python, torch, fairseq, sacrebleu and this plug-in, as far as installed."""
+    """Return the versions of Python and of the installed packages that matter."""
     found = {"python": platform.python_version()}
     for name in PACKAGES:
         try:

@@ -1,4 +1,4 @@
-"""What is said while an experiment runs."""
+"""Progress reports of running experiments."""
 
 import shutil
 import sys
@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from fairseq_recur.errors import ConfigError
-from fairseq_recur.experiments.steps import Run
+from fairseq_recur.experiments.runs import Run
 from fairseq_recur.experiments.training_log import TrainingLog, read_log
 
 EVERY = {True: 5.0, False: 120.0}
@@ -14,10 +14,10 @@ EVERY = {True: 5.0, False: 120.0}
 
 
 class Progress:
-    """A line that changes on a terminal, and now and then a line elsewhere.
+    """A status line: rewritten in place on a terminal, printed now and then elsewhere.
 
     Args:
-        runs: all that are to be done
+        runs: all runs that are to be done
     """
 
     def __init__(self, runs: Sequence[Run]) -> None:
@@ -26,13 +26,13 @@ class Progress:
         self.before = self.share()
 
     def share(self) -> float:
-        """The part of all trainings that is done, 0 to 1."""
+        """Return the part of all trainings that is done, 0 to 1."""
         return sum(1.0 if run.trained() else trained_share(run) for run in self.runs) / max(
             1, len(self.runs)
         )
 
-    def line(self, active: Sequence[tuple[Run, str]]) -> str:
-        """How much is done, how long the rest will take at the same rate, and what is at work."""
+    def line(self, active: Sequence[tuple[Run, str]] = ()) -> str:
+        """Describe how much is done, how long the rest will take, and what is running."""
         share, now = self.share(), time.monotonic() - self.began
         new = share - self.before
         left = f"about {clock(now / new * (1 - share))} left" if new > 0 else "time left unknown"
@@ -40,11 +40,11 @@ class Progress:
         at = "; ".join(f"{run.name}: {where(run, step)}" for run, step in active)
         return (
             f"{finished} of {len(self.runs)} runs done, {share:.0%} of the training, "
-            f"{clock(now)} gone, {left} | {at}"
+            f"{clock(now)} elapsed, {left}" + (f" | {at}" if at else "")
         )
 
     def show(self, active: Sequence[tuple[Run, str]]) -> None:
-        """Report, if it is time."""
+        """Report if the last report is old enough."""
         terminal = sys.stdout.isatty()
         if not active or time.monotonic() - self.last < EVERY[terminal]:
             return
@@ -55,13 +55,14 @@ class Progress:
         else:
             print(self.line(active), flush=True)
 
-    def say(self, text: str) -> None:
-        """Print something that stays."""
-        print(("\r" if sys.stdout.isatty() else "") + text, flush=True)
+
+def say(text: str) -> None:
+    """Print a line that stays, over the status line of a terminal."""
+    print(("\r" if sys.stdout.isatty() else "") + text, flush=True)
 
 
 def where(run: Run, step: str) -> str:
-    """What a run is doing, in words."""
+    """Describe what a run is doing."""
     log = training_log(run)
     if step != "train" or not log.timeline:
         return step
@@ -72,7 +73,7 @@ def where(run: Run, step: str) -> str:
 
 
 def trained_share(run: Run) -> float:
-    """The part of a run's training that is in its log, 0 to 1."""
+    """Return the part of a run's training that its log shows as done, 0 to 1."""
     log = training_log(run)
     if not log.timeline:
         return 0.0
@@ -87,7 +88,7 @@ def trained_share(run: Run) -> float:
 
 
 def training_log(run: Run) -> TrainingLog:
-    """A run's log, empty if there is none yet."""
+    """Return a run's log, empty if there is none yet."""
     try:
         return read_log(run.folder / "train.log")
     except ConfigError:
@@ -95,6 +96,6 @@ def training_log(run: Run) -> TrainingLog:
 
 
 def clock(seconds: float) -> str:
-    """A time as hours:minutes:seconds."""
+    """Format a time as hours:minutes:seconds."""
     minutes, rest = divmod(int(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"

@@ -1,26 +1,27 @@
-"""What came out of an experiment: one file with everything, one table."""
+"""The results of an experiment: results.json with everything, and a table."""
 
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from fairseq_recur.experiments import machine
+from fairseq_recur.experiments.runs import SystemRun, read_json, runs_of, write_json
 from fairseq_recur.experiments.settings import Experiment
-from fairseq_recur.experiments.steps import Run, read_json, write_json
 from fairseq_recur.experiments.table import table
 from fairseq_recur.experiments.training_log import read_log
+from fairseq_recur.scoring.comparison import BOTH
 from fairseq_recur.scoring.generation import read_hypotheses, read_lines
 from fairseq_recur.scoring.metrics import score_corpus
-from fairseq_recur.scoring.significance import BOTH, compare_systems
+from fairseq_recur.scoring.significance import compare_systems
 
 
 def write_results(experiment: Experiment, work: Path, about: dict[str, Any]) -> None:
-    """Score all that has been translated, whichever runs were asked for; write the two files.
+    """Score all translations in the folder, also those of earlier calls; write both files.
 
     Args:
         experiment: the table
         work: its folder; results.json and table.md are written there
-        about: what it was started with, and the numbers of parameters
+        about: how it was started (``set``), and the numbers of ``parameters``
     """
     results = collect(experiment, work, about)
     write_json(work / "results.json", results)
@@ -28,16 +29,12 @@ def write_results(experiment: Experiment, work: Path, about: dict[str, Any]) -> 
 
 
 def collect(experiment: Experiment, work: Path, about: dict[str, Any]) -> dict[str, Any]:
-    """Everything that goes into results.json."""
-    references = [read_lines(file) for file in experiment.scoring.references]
+    """Return the content of results.json."""
+    references = [read_lines(file) for file in experiment.score.reference]
     seeds = sorted({int(p.name[4:]) for p in work.glob("*/seed*") if p.name[4:].isdigit()})
     runs, comparisons = [], []
     for seed in seeds:
-        done = [
-            run
-            for run in (Run(experiment, s, seed, work.resolve()) for s in experiment.systems)
-            if run.finished()
-        ]
+        done = [run for run in runs_of(experiment, work.resolve(), (), (seed,)) if run.finished()]
         texts = {
             r.system.name: read_hypotheses(r.folder / "test.txt", len(references[0])) for r in done
         }
@@ -51,7 +48,7 @@ def collect(experiment: Experiment, work: Path, about: dict[str, Any]) -> dict[s
         "machine": machine.machine(),
         "versions": machine.versions(),
         "commit": machine.commit(),
-        "experiment": asdict(experiment),
+        "experiment": experiment.as_record(),
         "parameters": about["parameters"],
         "runs": runs,
         "comparisons": comparisons,
@@ -59,9 +56,9 @@ def collect(experiment: Experiment, work: Path, about: dict[str, Any]) -> dict[s
     }
 
 
-def of_run(run: Run, texts: list[str], references: list[list[str]]) -> dict[str, Any]:
-    """One run: its scores, and how its training went."""
-    scores = score_corpus(texts, references, run.experiment.scoring.build())
+def of_run(run: SystemRun, texts: list[str], references: list[list[str]]) -> dict[str, Any]:
+    """Return the scores of a run, and how its training went."""
+    scores = score_corpus(texts, references, run.experiment.score.build())
     log, state = read_log(run.folder / "train.log"), run.state()
     updates, epochs, _ = log.timeline[-1]
     valid = log.curve("valid_loss")
@@ -83,11 +80,11 @@ def of_run(run: Run, texts: list[str], references: list[list[str]]) -> dict[str,
 def _compare(
     experiment: Experiment, texts: dict[str, list[str]], references: list[list[str]]
 ) -> dict[str, Any] | None:
-    """Paired tests of one seed's systems against the baseline of that seed."""
+    """Test one seed's systems against the baseline with the same seed; None without both."""
     if experiment.baseline not in texts or len(texts) < 2:
         return None
-    scoring = experiment.scoring
+    score = experiment.score
     found = compare_systems(
-        texts, references, scoring.build(), experiment.baseline, BOTH, scoring.samples
+        texts, references, score.build(), experiment.baseline, BOTH, score.samples
     )
     return asdict(found)

@@ -1,15 +1,18 @@
-"""What an experiment is: YAML files, read and checked as a whole."""
+"""The settings of an experiment: YAML files, merged by OmegaConf and checked as a whole."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import yaml
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 from sacrebleu.metrics.base import Metric
 
 from fairseq_recur.errors import ConfigError
+from fairseq_recur.experiments.typed import fill, in_file, setting
 from fairseq_recur.scoring.comet import DEFAULT_MODEL
 from fairseq_recur.scoring.generation import read_lines
 from fairseq_recur.scoring.mean import MeanMetric
@@ -17,57 +20,57 @@ from fairseq_recur.scoring.metrics import METRICS, TOKENIZERS, build_metric
 
 Flags = dict[str, Any]
 
-# The experiment itself gives these to fairseq's commands.
-OWN = {
-    "train": {"save-dir", "seed", "log-file", "user-dir", "restore-file", "finetune-from-model"},
-    "generate": {"path", "user-dir", "results-path"},
-}
-OWN["flags"] = OWN["train"]
+# The experiment passes these to fairseq's commands itself.
+TRAIN_FLAGS = {"save-dir", "seed", "log-file", "user-dir", "restore-file", "finetune-from-model"}
+GENERATE_FLAGS = {"path", "user-dir", "results-path"}
 
 
-@dataclass(frozen=True)
+@dataclass
 class System:
     """One row of the table.
 
     Attributes:
-        name: of the row, and of the folder
-        flags: of fairseq-train, before those of all systems
-        start_from: the system whose trained model of the same seed this one starts from
-        published: metric -> what the paper has, to be shown beside
+        flags: flags of fairseq-train; they take precedence over those of all systems
+        start_from: system whose trained model with the same seed initialises this one
+        published: metric -> published value, shown next to the measured one
+        name: of the row and of its folder
     """
 
-    name: str
-    flags: Flags
-    start_from: str | None = None
-    published: dict[str, float] = field(default_factory=dict)
+    flags: Flags = setting(expected="flags of fairseq-train and their values")
+    start_from: Optional[str] = setting(None, "the name of a system")  # noqa: UP045 (OmegaConf 2.0)
+    published: dict[str, float] = setting({}, "metrics and their published values")
+    name: str = field(init=False, default="")
 
 
-@dataclass(frozen=True)
+@dataclass
 class Scoring:
     """How translations are scored: see ``fairseq-recur score`` and ``compare``.
 
     Attributes:
-        references: files
-        metrics: names of them
-        tokenize, lowercase: of BLEU and chrF
-        samples: of the paired tests
-        source: file that was translated, which COMET reads, or None
-        comet_model: for COMET
+        reference: reference files
+        metrics: their names
+        tokenize: tokenizer of BLEU
+        lowercase: whether BLEU and chrF ignore case
+        samples: number of samples of the paired tests
+        source: translated file, which COMET reads
+        comet_model: model of COMET
     """
 
-    references: tuple[str, ...]
-    metrics: tuple[str, ...] = ("bleu", "chrf")
-    tokenize: str = "13a"
-    lowercase: bool = False
-    samples: int = 1000
-    source: str | None = None
-    comet_model: str = DEFAULT_MODEL
+    reference: list[str] = setting(expected="a file, or a list of files")
+    metrics: list[str] = setting(
+        ["bleu", "chrf"], f"a list of {', '.join(METRICS)}", choices=METRICS
+    )
+    tokenize: str = setting("13a", choices=TOKENIZERS)
+    lowercase: bool = setting(False, "true or false")
+    samples: int = setting(1000, least=1)
+    source: Optional[str] = setting(None, "a file")  # noqa: UP045 (OmegaConf 2.0)
+    comet_model: str = setting(DEFAULT_MODEL, "a model of COMET")
 
     def build(self) -> list[Metric | MeanMetric]:
-        """The metrics.
+        """Return the metrics.
 
         Raises:
-            ConfigError: one that cannot be had here
+            ConfigError: a metric is not available in this environment
         """
         source = read_lines(self.source) if self.source is not None else None
         return [
@@ -78,55 +81,64 @@ class Scoring:
         ]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Speed:
-    """How speed is measured: in turns, *repeats* times, over *updates* after *warmup* others."""
+    """How speed is measured: alternating between systems, `repeats` times.
 
-    updates: int = 40
-    warmup: int = 10
-    repeats: int = 3
+    Attributes:
+        updates: measured updates of each training
+        warmup: updates before them, which do not count
+        repeats: rounds over all systems
+    """
+
+    updates: int = setting(40, least=1)
+    warmup: int = setting(10, least=0)
+    repeats: int = setting(3, least=1)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Experiment:
     """A table.
 
     Attributes:
         title: of the table
         data: folder of fairseq's binary data
-        source, target: languages
-        baseline: name of the system that the others are compared with
-        seeds: each system is trained once with each
-        train, generate: flags of the two commands, for all systems
-        checkpoint: what is decoded: a number of last checkpoints to average, "best" or "last"
-        scoring: of the test set
-        speed: how speed is measured, None for not at all
-        systems: the rows
+        source: source language
+        target: target language
+        baseline: name of the system that the tests compare the other systems with
+        train: flags of fairseq-train for all systems
+        score: scoring of the test set
+        systems: the rows by name
+        seeds: each system is trained once per seed
+        generate: flags of fairseq-generate for all systems
+        checkpoint: which model is decoded: the average of this many last checkpoints, "best"
+            or "last"
+        speed: how speed is measured; None for not at all
     """
 
-    title: str
-    data: str
-    source: str
-    target: str
-    baseline: str
-    seeds: tuple[int, ...]
-    train: Flags
-    generate: Flags
-    checkpoint: int | str
-    scoring: Scoring
-    speed: Speed | None
-    systems: tuple[System, ...]
+    title: str = setting(expected="a text")
+    data: str = setting(expected="a folder made by fairseq-recur preprocess")
+    source: str = setting(expected="a language code")
+    target: str = setting(expected="a language code")
+    baseline: str = setting(expected="the name of a system")
+    train: Flags = setting(expected="flags of fairseq-train and their values")
+    score: Scoring = setting(expected="at least `reference: FILE`")
+    systems: dict[str, System] = setting(expected="a name and flags for each row")
+    seeds: list[int] = setting([1], "a list of different whole numbers")
+    generate: Flags = setting({}, "flags of fairseq-generate and their values")
+    checkpoint: Any = setting(5, "a number of checkpoints to average, best or last")
+    speed: Optional[Speed] = setting(None, "updates, warmup, repeats")  # noqa: UP045 (OmegaConf 2.0)
 
-    def system(self, name: str) -> System:
-        """The system of that name."""
-        return next(s for s in self.systems if s.name == name)
+    def as_record(self) -> dict[str, Any]:
+        """Return what results.json stores: systems as a list, in the order of the table."""
+        return {**asdict(self), "systems": [asdict(system) for system in self.systems.values()]}
 
 
 def arguments(flags: Flags) -> list[str]:
-    """A command line from {"max-tokens": 4096, "cpu": True, ...}.
+    """Convert flags such as ``{"max-tokens": 4096, "cpu": True}`` to a command line.
 
-    True is a flag without value; False and None are left out; a list is several values; a
-    dictionary is written as JSON, which is how fairseq takes one.
+    True is a flag without a value; False and None leave the flag out; a list is several values;
+    a dictionary is written as JSON, which is how fairseq reads one.
     """
     words: list[str] = []
     for name, value in flags.items():
@@ -143,214 +155,116 @@ def arguments(flags: Flags) -> list[str]:
 
 
 def read_experiment(paths: Sequence[str | Path], changes: Sequence[str] = ()) -> Experiment:
-    """Read YAML files that make one experiment together, such as a table and a corpus.
+    """Read YAML files that form one experiment together, such as a table and a corpus.
 
     Args:
-        paths: of the files; paths in a file are relative to its folder, and where two have the
-            same key the later counts
-        changes: "train.max-update=500", ... instead of what the files have; the value is YAML
+        paths: the files; a path inside a file is relative to the file's folder, and where two
+            files have the same key, the later file counts
+        changes: overrides such as "train.max-update=500"; the value is YAML
 
     Raises:
-        ConfigError: with everything that is wrong, one line each
+        ConfigError: lists everything that is wrong, one line each
     """
-    content: dict[str, Any] = {}
-    for path in paths:
-        content = _merged(content, _load(Path(path)))
-    for change in changes:
-        _change(content, change)
-    problems = list(_problems(content))
-    if problems:
-        named = " and ".join(map(str, paths))
+    named = " and ".join(map(str, paths))
+    try:
+        merged = OmegaConf.merge(*(_load(Path(path)) for path in paths), _overrides(changes))
+        content: Any = OmegaConf.to_container(merged, resolve=True)
+    except OmegaConfBaseException as error:
+        raise ConfigError(
+            f"{named}: {' '.join(str(error).split())}; correct it there or in --set"
+        ) from error
+    if isinstance(score := content.get("score"), dict) and isinstance(score.get("reference"), str):
+        score["reference"] = [score["reference"]]
+    problems: list[str] = []
+    experiment = fill(Experiment, content, problems)
+    if experiment is not None:
+        for name, system in experiment.systems.items():
+            system.name = name
+        problems = list(_problems(experiment))
+    if experiment is None or problems:
         raise ConfigError(f"{named}: not an experiment:\n- " + "\n- ".join(problems))
-    scoring = content["score"]
-    references = scoring["reference"]
-    return Experiment(
-        title=content["title"],
-        data=content["data"],
-        source=content["source"],
-        target=content["target"],
-        baseline=content["baseline"],
-        seeds=tuple(content.get("seeds", [1])),
-        train=content["train"],
-        generate=content.get("generate", {}),
-        checkpoint=content.get("checkpoint", 5),
-        scoring=Scoring(
-            references=tuple([references] if isinstance(references, str) else references),
-            **{key: _frozen(value) for key, value in scoring.items() if key != "reference"},
-        ),
-        speed=Speed(**content["speed"]) if content.get("speed") else None,
-        systems=tuple(
-            System(
-                name,
-                row["flags"],
-                row.get("start_from"),
-                row.get("published", {}),
-            )
-            for name, row in content["systems"].items()
-        ),
-    )
+    return experiment
 
 
-def _frozen(value: Any) -> Any:
-    """A list as a tuple."""
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _merged(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
-    """Both, the second's values where both have one; dictionaries are merged inside."""
-    both = {**first, **second}
-    for key in {*first} & {*second}:
-        if isinstance(first[key], dict) and isinstance(second[key], dict):
-            both[key] = _merged(first[key], second[key])
-    return both
-
-
-def _load(path: Path) -> dict[str, Any]:
-    """The file's content, with paths as from here."""
+def _load(path: Path) -> DictConfig:
+    """Read one file and make the paths inside it relative to the current folder."""
     if not path.is_file():
         raise ConfigError(f"no such file: {path}; expected an experiment in YAML")
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = OmegaConf.load(path)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"{path} is not YAML: {' '.join(str(error).split())}; correct it there"
         ) from error
-    if not isinstance(content, dict):
+    if not isinstance(content, DictConfig):
         raise ConfigError(f"{path}: expected keys and values such as `title: ...`")
-    _apply(content, lambda value: str(path.parent / value))
+    for section, key in ((content, "data"), *((content.get("score"), k) for k in _SCORED)):
+        if isinstance(section, DictConfig) and section.get(key) is not None:
+            section[key] = _below(path.parent, section[key])
     return content
 
 
-def _apply(content: dict[str, Any], to_path: Callable[[str], str]) -> None:
-    """Change the paths in *content*."""
-    if isinstance(content.get("data"), str):
-        content["data"] = to_path(content["data"])
-    score = content.get("score")
-    for key in ("reference", "source") if isinstance(score, dict) else ():
-        if isinstance(score.get(key), str):
-            score[key] = to_path(score[key])
-        elif isinstance(score.get(key), list):
-            score[key] = [to_path(str(item)) for item in score[key]]
+_SCORED = ("reference", "source")
 
 
-def _change(content: dict[str, Any], change: str) -> None:
-    """Carry out one ``KEY.KEY=VALUE``."""
-    key, equals, value = change.partition("=")
-    if not equals or not key:
-        raise ConfigError(f"--set {change!r}: expected KEY=VALUE, such as train.max-update=500")
-    *outer, last = key.split(".")
-    place = content
-    for name in outer:
-        place = place.setdefault(name, {})
-        if not isinstance(place, dict):
-            raise ConfigError(f"--set {change!r}: {name} has no keys; name a key that has")
-    try:
-        place[last] = yaml.safe_load(value)
-    except yaml.YAMLError as error:
-        raise ConfigError(
-            f"--set {change!r}: the value is not YAML; put it in quotation marks"
-        ) from error
+def _below(folder: Path, value: Any) -> Any:
+    """Return a path, or each path of a list, relative to a folder."""
+    if isinstance(value, str):
+        return str(folder / value)
+    if OmegaConf.is_list(value):
+        return [_below(folder, item) for item in value]
+    return value
 
 
-SHAPES: dict[str, tuple[Any, str]] = {
-    "title": (str, "a text"),
-    "data": (str, "a folder made by fairseq-recur preprocess"),
-    "source": (str, "a language code"),
-    "target": (str, "a language code"),
-    "baseline": (str, "the name of a system"),
-    "train": (dict, "flags of fairseq-train and their values"),
-    "score": (dict, "at least `reference: FILE`"),
-    "systems": (dict, "a name and its flags for each row"),
-    "seeds": (list, "a list of numbers"),
-    "generate": (dict, "flags of fairseq-generate and their values"),
-    "checkpoint": ((int, str), "a number of checkpoints to average, best or last"),
-    "speed": ((dict, type(None)), "updates, warmup, repeats"),
-}
-OPTIONAL = {"seeds", "generate", "checkpoint", "speed"}
+def _overrides(changes: Sequence[str]) -> Any:
+    """Parse ``KEY.KEY=VALUE`` words."""
+    for change in changes:
+        if not change.partition("=")[0] or "=" not in change:
+            raise ConfigError(f"--set {change!r}: expected KEY=VALUE, such as train.max-update=500")
+    found: Any = OmegaConf.create({})
+    for change in changes:
+        try:
+            found = OmegaConf.merge(found, OmegaConf.from_dotlist([change]))
+        except (yaml.YAMLError, OmegaConfBaseException, ValueError, TypeError) as error:
+            raise ConfigError(
+                f"--set {change!r}: not a key and a YAML value; put the value in quotation marks"
+            ) from error
+    return found
 
 
-def _problems(content: dict[str, Any]) -> Iterator[str]:
-    """Everything that is wrong."""
-    yield from (
-        f"unknown key {key}; expected {', '.join(SHAPES)}" for key in {*content} - {*SHAPES}
-    )
-    wrong = False
-    for key, (kind, expected) in SHAPES.items():
-        if key not in content and key not in OPTIONAL:
-            wrong = True
-            yield f"{key} is missing: expected {expected}"
-        elif key in content and not isinstance(content[key], kind):
-            wrong = True
-            yield f"{key}: {content[key]!r}; expected {expected}"
-    if wrong:
-        return
-    yield from _small_problems(content)
-    yield from _scoring_problems(content["score"])
-    yield from _system_problems(content["systems"], content["baseline"])
-    for command in ("train", "generate"):
-        yield from _owned(command, content.get(command, {}), OWN[command])
-
-
-def _small_problems(content: dict[str, Any]) -> Iterator[str]:
-    """Seeds, checkpoint and speed."""
-    seeds = content.get("seeds", [1])
-    if not seeds or len({*map(str, seeds)}) < len(seeds) or not all(type(s) is int for s in seeds):
-        yield f"seeds: {seeds!r}; expected a list of different whole numbers"
-    checkpoint = content.get("checkpoint", 5)
+def _problems(experiment: Experiment) -> Iterator[str]:
+    """Yield what the types and ranges of single settings cannot tell."""
+    seeds, checkpoint, score = experiment.seeds, experiment.checkpoint, experiment.score
+    if len(set(seeds)) < len(seeds):
+        yield in_file("seeds", seeds, "a list of different whole numbers")
     if checkpoint not in ("best", "last") and not (type(checkpoint) is int and checkpoint > 0):
-        yield f"checkpoint: {checkpoint!r}; expected a number above 0, best or last"
-    for key, value in (content.get("speed") or {}).items():
-        if key not in Speed.__dataclass_fields__:
-            yield f"speed has no {key}; expected {', '.join(Speed.__dataclass_fields__)}"
-        elif type(value) is not int or value < (key != "warmup"):
-            yield f"speed.{key}: {value!r}; expected a whole number of them"
-
-
-def _scoring_problems(score: dict[str, Any]) -> Iterator[str]:
-    """What ``score`` has."""
-    if not score.get("reference"):
-        yield "score.reference is missing: expected a file, or several"
-    known = {"reference", *Scoring.__dataclass_fields__} - {"references"}
-    yield from (
-        f"score has no {key}; expected {', '.join(sorted(known))}" for key in {*score} - known
-    )
-    metrics = score.get("metrics", ["bleu"])
-    if not isinstance(metrics, list) or not metrics or {*map(str, metrics)} - {*METRICS}:
-        yield f"score.metrics: {metrics!r}; expected a list of {', '.join(METRICS)}"
-    if score.get("tokenize", "13a") not in TOKENIZERS:
-        yield f"score.tokenize: {score['tokenize']!r}; expected one of {', '.join(TOKENIZERS)}"
-    if "comet" in metrics and not isinstance(score.get("source"), str):
-        yield "score.source is missing: expected the file that is translated, which comet reads"
-    samples = score.get("samples", 1000)
-    if type(samples) is not int or samples < 1:
-        yield f"score.samples: {samples!r}; expected a number above 0"
-
-
-def _system_problems(systems: dict[str, Any], baseline: str) -> Iterator[str]:
-    """The rows, and how they depend on each other."""
-    if baseline not in systems:
-        yield f"baseline: there is no system {baseline}; choose of {', '.join(map(str, systems))}"
-    for name, row in systems.items():
+        yield in_file("checkpoint", checkpoint, "a number above 0, best or last")
+    if not all(score.reference):
+        yield in_file("score.reference", score.reference, "a file, or a list of files")
+    if "comet" in score.metrics and score.source is None:
+        yield "score.source is missing: expected the translated file, which comet reads"
+    systems = experiment.systems
+    if experiment.baseline not in systems:
+        known = ", ".join(map(str, systems))
+        yield f"baseline: there is no system {experiment.baseline}; choose one of {known}"
+    for name, system in systems.items():
         if not isinstance(name, str) or not name or "/" in name or name.startswith("."):
             yield f"systems: {name!r} cannot be the name of a folder; choose another name"
-        if not isinstance(row, dict) or not isinstance(row.get("flags"), dict):
-            yield f"systems.{name}: expected `flags:` with the flags of fairseq-train"
-            continue
-        for key in {*row} - {"flags", "start_from", "published"}:
-            yield f"systems.{name} has no {key}; expected flags, start_from, published"
-        yield from _owned(f"systems.{name}.flags", row["flags"], OWN["flags"])
-        seen, other = [name], row.get("start_from")
+        yield from _owned(f"systems.{name}.flags", system.flags, TRAIN_FLAGS)
+        seen, other = [name], system.start_from
         while other is not None:
             if other in seen or other not in systems:
-                why = "itself" if other in seen else "no system of this experiment"
+                why = "itself" if other in seen else "not a system of this experiment"
                 yield f"systems.{name}.start_from leads to {other}, which is {why}; name another"
                 break
             seen.append(other)
-            other = systems[other].get("start_from") if isinstance(systems[other], dict) else None
+            other = systems[other].start_from
+    yield from _owned("train", experiment.train, TRAIN_FLAGS)
+    yield from _owned("generate", experiment.generate, GENERATE_FLAGS)
 
 
-def _owned(where: str, flags: Flags, owned: Sequence[str]) -> Iterator[str]:
-    """Flags that are not the file's to give."""
+def _owned(where: str, flags: Flags, owned: Collection[str]) -> Iterator[str]:
+    """Yield the flags that the experiment sets itself."""
     for name in flags:
-        if str(name).replace("_", "-") in owned:
+        if name.replace("_", "-") in owned:
             yield f"{where}.{name} is set by the experiment itself; remove it"

@@ -1,4 +1,4 @@
-"""How fast systems train and decode, measured in turns."""
+"""How fast systems train and decode, measured alternately."""
 
 import re
 import subprocess
@@ -9,29 +9,28 @@ from pathlib import Path
 
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments import machine
+from fairseq_recur.experiments.runs import SystemRun, read_json, write_json
 from fairseq_recur.experiments.settings import arguments
-from fairseq_recur.experiments.steps import Run, read_json, write_json
 from fairseq_recur.experiments.training_log import read_log
 
 DECODED = re.compile(r"Translated [\d,]+ sentences .* \((?P<speed>[\d.]+) sentences/s")
 INTERVAL = 5
-"""Updates from one line of the log to the next."""
+"""Updates between two lines of the log."""
 
 
-def measure_speed(runs: Sequence[Run], environment: dict[str, str]) -> None:
-    """Measure the systems one after the other, and again; write speed.json.
-
-    What has been measured with the same commands is not measured again.
+def measure_speed(runs: Sequence[SystemRun], environment: dict[str, str]) -> None:
+    """Measure the systems in several rounds; write speed.json.
 
     In each round every system trains for a few updates from scratch and decodes the test set
-    once, so that what slows the machine for a while slows them all.
+    once. Whatever slows the machine for a while then slows all systems. If speed.json holds
+    measurements of the same commands, nothing is measured.
 
     Args:
-        runs: of one experiment, finished, one for each system
-        environment: variables of the processes
+        runs: finished runs of one experiment, one per system
+        environment: environment variables of the processes
 
     Raises:
-        ConfigError: a command failed
+        ConfigError: a command fails
     """
     speed, work = runs[0].experiment.speed, runs[0].work
     assert speed is not None
@@ -57,8 +56,8 @@ def measure_speed(runs: Sequence[Run], environment: dict[str, str]) -> None:
     write_json(work / "speed.json", content)
 
 
-def training_speed(run: Run, environment: dict[str, str]) -> float:
-    """Updates a second of a training from scratch, after the first ones."""
+def training_speed(run: SystemRun, environment: dict[str, str]) -> float:
+    """Return the updates per second of a training from scratch, without the first updates."""
     speed = run.experiment.speed
     assert speed is not None
     log = run.work / "speed.log"
@@ -75,20 +74,18 @@ def training_speed(run: Run, environment: dict[str, str]) -> float:
     return len(rates) / sum(1 / rate for rate in rates)
 
 
-def decoding_speed(run: Run, environment: dict[str, str]) -> float:
-    """Sentences a second of decoding the test set; loading is not counted."""
+def decoding_speed(run: SystemRun, environment: dict[str, str]) -> float:
+    """Return the sentences per second of decoding the test set, without loading."""
     out = run.work / "speed.out"
     _call(run.generate_argv(), environment, out)
     match = DECODED.search(out.read_text(encoding="utf-8", errors="replace"))
     if match is None:
-        raise ConfigError(
-            f"{out} does not say how fast the sentences were translated; look there for an error"
-        )
+        raise ConfigError(f"{out} does not report the speed of decoding; look there for an error")
     return float(match["speed"])
 
 
 def _call(words: list[str], environment: dict[str, str], out: Path) -> None:
-    """Run a command with its output in a file."""
+    """Run a command; its output goes to a file."""
     command = [sys.executable, "-m", "fairseq_recur", *words]
     with open(out, "wb") as stream:
         code = subprocess.run(

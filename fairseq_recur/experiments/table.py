@@ -8,13 +8,13 @@ TESTS = {"bootstrap": "p bootstrap", "randomization": "p randomization"}
 
 
 def table(results: Results) -> str:
-    """Rows in the order of the file, with what is there of each.
+    """Write a row for each system, in the order of the file; unfinished systems have empty cells.
 
     Args:
-        results: what results.json has
+        results: content of results.json
 
     Returns:
-        Markdown: the title, the table, and what its numbers are
+        Markdown: the title, the table, and notes that explain its numbers
     """
     systems = [s["name"] for s in results["experiment"]["systems"]]
     rows = [row(results, name) for name in systems]
@@ -26,7 +26,7 @@ def table(results: Results) -> str:
 
 
 def row(results: Results, name: str) -> dict[str, str]:
-    """One system's cells by column; empty where there is nothing yet."""
+    """Return one system's cells by column; a cell without a value is empty."""
     experiment = results["experiment"]
     baseline = experiment["baseline"]
     runs = [run for run in results["runs"] if run["system"] == name]
@@ -49,7 +49,7 @@ def row(results: Results, name: str) -> dict[str, str]:
 
 
 def spread(values: list[float], digits: int) -> str:
-    """Mean and standard deviation over the seeds; of one seed the value."""
+    """Format mean and standard deviation over the seeds; for one seed, only its value."""
     if not values:
         return ""
     if len(values) == 1:
@@ -58,7 +58,7 @@ def spread(values: list[float], digits: int) -> str:
 
 
 def difference(results: Results, name: str, metric: str, digits: int) -> str:
-    """Mean difference from the baseline over the seeds that both have; of itself nothing."""
+    """Format the mean difference from the baseline over common seeds; empty for the baseline."""
     if name == results["experiment"]["baseline"]:
         return ""
     found = [s["difference"] for c in results["comparisons"] for s in of_metric(c, name, metric)]
@@ -66,13 +66,13 @@ def difference(results: Results, name: str, metric: str, digits: int) -> str:
 
 
 def p_values(results: Results, name: str, metric: str, test: str) -> str:
-    """A test's p of each seed."""
+    """Format a test's p-value for each seed."""
     found = [s["p"][test] for c in results["comparisons"] for s in of_metric(c, name, metric)]
     return ", ".join(f"{p:.3f}" for p in found)
 
 
 def of_metric(comparison: dict[str, Any], name: str, metric: str) -> list[dict[str, Any]]:
-    """A system's result in one seed's comparison, or nothing."""
+    """Return a system's results in one seed's comparison: one, or none."""
     return [
         s
         for m in comparison["metrics"]
@@ -83,7 +83,7 @@ def of_metric(comparison: dict[str, Any], name: str, metric: str) -> list[dict[s
 
 
 def relative(results: Results, name: str, quantity: str) -> str:
-    """Speed as a multiple of the baseline's of the same round: median and range."""
+    """Format speed relative to the baseline in the same round: median and range."""
     speed: dict[str, Any] | None = results["speed"]
     baseline = results["experiment"]["baseline"]
     if speed is None or not {name, baseline} <= {*speed["systems"]}:
@@ -97,7 +97,7 @@ def relative(results: Results, name: str, quantity: str) -> str:
 
 
 def notes(results: Results) -> list[str]:
-    """What the numbers are, below the table."""
+    """Return the lines below the table, which explain its numbers."""
     runs, baseline = results["runs"], results["experiment"]["baseline"]
     if not runs:
         return ["Nothing is finished yet."]
@@ -128,5 +128,5 @@ def notes(results: Results) -> list[str]:
 
 
 def rounds(results: Results) -> int:
-    """How often speed was measured."""
+    """Return the number of rounds in which speed was measured."""
     return len(next(iter(results["speed"]["systems"].values()))["updates_per_second"])

@@ -1,10 +1,12 @@
-"""Reading the logs that fairseq writes while it trains."""
+"""Logs of fairseq's trainings."""
 
 import json
 import re
 from bisect import bisect_left
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from fairseq_recur.errors import ConfigError
 
@@ -25,11 +27,11 @@ class TrainingLog:
     """One training run.
 
     Attributes:
-        steps: the averages over each --log-interval updates; key: updates done.
-        epochs: the averages over each epoch; key: updates done.
-        valid: for each validation subset the results; key: updates done.
-        timeline: (updates, epochs, seconds) in the order of the updates, as far as the
-            log says; epochs are fractional, seconds are None where not logged.
+        steps: updates done -> averages over the last --log-interval updates
+        epochs: updates done -> averages over an epoch
+        valid: validation subset -> updates done -> results
+        timeline: (updates, epochs, seconds), sorted; epochs are fractional, and seconds are
+            None where the log does not have them
     """
 
     steps: dict[int, Stats] = field(default_factory=dict)
@@ -38,7 +40,7 @@ class TrainingLog:
     timeline: list[tuple[int, float, float | None]] = field(default_factory=list)
 
     def metrics(self) -> list[str]:
-        """Return the names of the curves in the log, as --log-format json has them."""
+        """Return the names of the curves, spelled as in --log-format json."""
         train = {name for stats in (*self.steps.values(), *self.epochs.values()) for name in stats}
         names = {f"train_{name}" for name in train}
         for subset, results in self.valid.items():
@@ -48,9 +50,9 @@ class TrainingLog:
     def curve(self, metric: str) -> list[tuple[int, float]]:
         """Return (updates, value) of a metric such as train_loss or valid_bleu.
 
-        Training is shown step by step where the log has the metric for two steps or more,
-        else by epoch. A log that goes on after an interruption has some updates twice: the
-        later line counts, and this is what the model kept.
+        Training metrics are per step if the log has the metric for at least two steps, and per
+        epoch otherwise. The log of an interrupted training has some updates twice. The later
+        line counts, because the model continued from there.
         """
         for subset, results in self.valid.items():
             name = metric[len(subset) + 1 :]
@@ -63,15 +65,15 @@ class TrainingLog:
         return by_step if len(by_step) > 1 else _points(self.epochs, name) or by_step
 
     def position(self, updates: int, unit: str) -> float | None:
-        """Say where in the training an update is, in "updates", "epoch" or "seconds".
+        """Return the position of an update in "updates", "epoch" or "seconds".
 
-        Validation lines say the updates alone; what lies between two training lines is
-        interpolated. None if the log does not tell.
+        Validation lines have only the updates, so positions between two training lines are
+        interpolated. None if the log does not have the unit.
         """
         if unit == "updates":
             return float(updates)
         column = 1 if unit == "epoch" else 2
-        known = [(p[0], p[column]) for p in self.timeline if p[column] is not None]
+        known = [(p[0], float(at)) for p in self.timeline if (at := p[column]) is not None]
         if not known:
             return None
         place = bisect_left(known, (updates, float("-inf")))
@@ -86,9 +88,10 @@ class TrainingLog:
 
 
 def read_log(path: str | Path) -> TrainingLog:
-    """Read a log that fairseq's training wrote to stdout or to --log-file, in any --log-format.
+    """Read what fairseq's training wrote to stdout or to --log-file, in any --log-format.
 
-    Raises ConfigError if the file is absent or has no line of training or validation.
+    Raises:
+        ConfigError: the file is missing, or has no line of training or validation
     """
     path = Path(path)
     if not path.is_file():
@@ -107,7 +110,7 @@ def read_log(path: str | Path) -> TrainingLog:
 
 
 def _read_line(line: str, log: TrainingLog, where: dict[int, tuple[float, float | None]]) -> None:
-    """Add what one line says, if it is one of those that carry results."""
+    """Add the results of one line; lines without results are skipped."""
     match = PREFIX.match(line)
     text = match["rest"] if match else line
     parsed = _parse(text.strip())
@@ -117,7 +120,7 @@ def _read_line(line: str, log: TrainingLog, where: dict[int, tuple[float, float 
     updates = int(stats.pop("num_updates"))
     if subset in ("train_inner", "train"):
         (log.steps if subset == "train_inner" else log.epochs)[updates] = stats
-        # A step tells the fraction of the epoch; the end of an epoch adds nothing to it.
+        # A step has the fraction of the epoch; the end of an epoch has nothing more precise.
         if subset == "train_inner" or updates not in where:
             where[updates] = (epoch, stats.get("wall"))
     else:
@@ -125,7 +128,7 @@ def _read_line(line: str, log: TrainingLog, where: dict[int, tuple[float, float 
 
 
 def _parse(text: str) -> tuple[str, float, Stats] | None:
-    """Split a line into (train_inner, train or the subset's name; epochs done; results)."""
+    """Split a line into ("train_inner", "train" or the subset; epochs done; results)."""
     if text.startswith("{"):
         return _parse_json(text)
     match = STEP.match(text)
@@ -142,7 +145,7 @@ def _parse(text: str) -> tuple[str, float, Stats] | None:
 
 
 def _parse_json(text: str) -> tuple[str, float, Stats] | None:
-    """Split a line of --log-format json; its keys carry the subset in front."""
+    """Split a line of --log-format json, where the subset is a prefix of the keys."""
     try:
         values = json.loads(text)
     except ValueError:
@@ -159,18 +162,18 @@ def _parse_json(text: str) -> tuple[str, float, Stats] | None:
 
 
 def _numbers(
-    subset: str, epoch: float, values: dict[str, object]
+    subset: str, epoch: float, values: Mapping[str, Any]
 ) -> tuple[str, float, Stats] | None:
-    """Keep the values that are numbers; a line that does not say the updates is not one of ours."""
+    """Keep the values that are numbers; a line without the number of updates has no results."""
     stats = {}
     for name, value in values.items():
         try:
-            stats[name] = float(value)  # type: ignore[arg-type]
+            stats[name] = float(value)
         except (TypeError, ValueError):
             continue
     return (subset, epoch, stats) if "num_updates" in stats else None
 
 
 def _points(lines: dict[int, Stats], name: str) -> list[tuple[int, float]]:
-    """Return (updates, value) where the metric is there, in the order of the updates."""
+    """Return (updates, value) of the lines that have the metric, sorted by updates."""
     return [(updates, lines[updates][name]) for updates in sorted(lines) if name in lines[updates]]

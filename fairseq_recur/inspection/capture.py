@@ -14,7 +14,9 @@ from torch.utils.hooks import RemovableHandle
 
 from fairseq_recur.modules.biarn import BiARN
 from fairseq_recur.modules.fusion import GatedSumFusion, StackFusion
-from fairseq_recur.modules.rsa import MixedSelfAttention
+from fairseq_recur.modules.mixture import Mixture
+from fairseq_recur.modules.multihead import MultiheadBase
+from fairseq_recur.modules.self_attention import SelfAttention
 from fairseq_recur.modules.srformer import SRformerAttention
 
 KINDS = ("encoder", "decoder", "cross", "steps", "fusion", "gate")
@@ -61,8 +63,14 @@ def layers_of(stack: Any) -> list[nn.Module]:
 
 
 def has_weights(attention: MultiheadAttention) -> bool:
-    """Whether the attention has weights; SRformer without its segmented term has none."""
-    return not isinstance(attention, SRformerAttention) or attention.local
+    """Whether the attention has weights.
+
+    SRformer without its segmented term has none, nor a mixture with a map that is not the whole
+    output, such as that of relative positions.
+    """
+    if isinstance(attention, SelfAttention):
+        return attention.mixture is None or attention.has_map
+    return not isinstance(attention, SRformerAttention) or bool(attention.local)
 
 
 @contextmanager
@@ -77,7 +85,7 @@ def captured(model: nn.Module) -> Iterator[Maps]:
     """
     maps: Maps = {}
     handles: list[RemovableHandle] = []
-    forms: dict[MixedSelfAttention, str] = {}
+    forms: dict[Mixture, str] = {}
     for place, module in places(model).items():
         if place[0] == "steps":
             keep = keep_steps(maps, place)
@@ -87,17 +95,18 @@ def captured(model: nn.Module) -> Iterator[Maps]:
             handles.append(module.register_forward_pre_hook(want_weights, with_kwargs=True))
             keep = keep_weights(maps, place)
         handles.append(module.register_forward_hook(keep, with_kwargs=True))
-        if isinstance(module, MixedSelfAttention):
+        mixture = getattr(module, "mixture", None)
+        if mixture is not None:
             # The form that computes the map; without padding every matrix has it.
-            forms[module] = module.form
-            module.form = "mixed"
+            forms[mixture] = mixture.form
+            mixture.form = "mixed"
     try:
         yield maps
     finally:
         for handle in handles:
             handle.remove()
-        for module, form in forms.items():
-            module.form = form
+        for mixture, form in forms.items():
+            mixture.form = form
 
 
 def want_weights(
@@ -105,8 +114,8 @@ def want_weights(
 ) -> tuple[Any, dict[str, Any]]:
     """Request an attention's weights per head."""
     wanted = {"need_weights": True, "need_head_weights": True}
-    if kwargs.get("incremental_state") is None:
-        # Otherwise fairseq calls torch's self-attention, which averages over the heads.
+    if not isinstance(module, MultiheadBase) and kwargs.get("incremental_state") is None:
+        # Otherwise fairseq calls torch's attention, which averages over the heads.
         wanted["static_kv"] = True
     return args, {**kwargs, **wanted}
 

@@ -11,8 +11,10 @@ from omegaconf import OmegaConf
 
 from fairseq_recur import compat
 from fairseq_recur.errors import ConfigError
+from fairseq_recur.models.checkpoints import rename_old_options
+from fairseq_recur.models.config import encoder_decoder_slots, part_fields
 from fairseq_recur.modules.mixture import LagMixture
-from fairseq_recur.modules.parts import SELF_ATTENTION
+from fairseq_recur.modules.parts import MIXTURE, map_and_mixture
 from fairseq_recur.modules.rem import RecurrenceEncodingMatrices
 
 LAYER = re.compile(
@@ -38,15 +40,18 @@ def read_layers(path: str) -> Layers:
     state = compat.read_checkpoint(path)
     saved: Any = OmegaConf.to_container(OmegaConf.create(state["cfg"]), resolve=True)
     cfg = saved["model"]
-    options = cfg if isinstance(cfg, dict) else vars(cfg)
+    given = dict(cfg if isinstance(cfg, dict) else vars(cfg))
+    rename_old_options(given)
+    defaults = {name: made.default for name, _, made in part_fields(encoder_decoder_slots())}
+    options = {**defaults, **given}
     host = TransformerConfig.from_namespace(Namespace(**options))
     layers: Layers = {}
     for name in state["model"]:
         match = LAYER.match(name)
         if match:
             side, prefix = match["side"], match["prefix"]
-            part = SELF_ATTENTION[options[f"{side}_self_attention"]]
-            mixture: Any = part(host, side, torch.nn.Identity).mixture
+            _, part = map_and_mixture(host, side)
+            mixture: Any = MIXTURE[part](host, side)
             weights = state["model"].items()
             mixture.load_state_dict(
                 {k[len(prefix) :]: v for k, v in weights if k.startswith(prefix)}

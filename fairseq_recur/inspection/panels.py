@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.inspection.capture import KINDS, Maps, layers_of, places
 from fairseq_recur.modules.biarn import BiARN
-from fairseq_recur.modules.rsa import MixedSelfAttention
 from fairseq_recur.modules.segment_memory import MemoryAttention
 from fairseq_recur.modules.segmented_attention import SegmentedAttention
 from fairseq_recur.modules.srformer import SRformerAttention
@@ -228,7 +227,7 @@ class Context:
 
 def note(module: nn.Module) -> str:
     """Explain an attention's weights if they are not its whole result."""
-    if isinstance(module, MixedSelfAttention):
+    if getattr(module, "mixture", None) is not None:
         return "\n(1 \u2212 g) softmax + g P"
     if isinstance(module, MemoryAttention):
         return "\na segment of the source, without its memory"

@@ -43,12 +43,16 @@ def upgrade_state_dict(upgrade: Function, state: dict[str, Any]) -> Any:
     if options is None:
         return state
     with open_dict(options) if OmegaConf.is_config(options) else nullcontext():
-        mapping = vars(options) if isinstance(options, Namespace) else options
-        for old, (new, values) in OLD_OPTIONS.items():
-            if old in mapping:
-                value = mapping.pop(old)
-                mapping[new] = values.get(value, value)
+        rename_old_options(vars(options) if isinstance(options, Namespace) else options)
     return state
+
+
+def rename_old_options(options: Any) -> None:
+    """Give a mapping of the model's options their present names, in place."""
+    for old, (new, values) in OLD_OPTIONS.items():
+        if old in options:
+            value = options.pop(old)
+            options[new] = values.get(value, value)
 
 
 def upgrade_weights(model: BaseFairseqModel, weights: Weights) -> None:

@@ -76,7 +76,9 @@ class DecoderLayer(TransformerDecoderLayerBase):
             if self.normalize_before:
                 read = self.encoder_attn_layer_norm(x)
             needed = need_attn or (not self.training and self.need_attn)
-            read, attention = self.encoder_attn(read, context, needed, need_attn)
+            read, attention = self.encoder_attn(
+                read, context, need_weights=needed, need_head_weights=need_attn
+            )
             read = self.residual_connection(self.dropout_module(read), x)
             if not self.normalize_before:
                 read = self.encoder_attn_layer_norm(read)

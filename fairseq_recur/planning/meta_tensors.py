@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 aten = torch.ops.aten
 
 
-class RealIntegers(TorchDispatchMode):  # type: ignore[no-untyped-call]  # of torch
+class RealIntegers(TorchDispatchMode):
     """Gives integer buffers data while a model is built under ``torch.device("meta")``."""
 
     def __torch_dispatch__(

@@ -134,11 +134,11 @@ class PartTracker:
         return part
 
 
-class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # of torch
+class _Recorder(TorchDispatchMode):
     """Records each operation; keeps floats on the meta device and integers on the CPU."""
 
     def __init__(self, part: Callable[[], str]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # of torch
+        super().__init__()
         self.part = part
         self.operations: list[Operation] = []
         self.events: list[

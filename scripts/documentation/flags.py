@@ -178,7 +178,8 @@ def flags_page() -> str:
     lines = [
         MADE,
         "# Flags and presets\n",
-        "These are the flags that this project adds to `fairseq-train`. In hydra, an option has the",
+        "These are the flags that this project adds to `fairseq-train`. In hydra, an option has "
+        "the",
         "same name with underscores: `--recurrence-steps 4` is `model.recurrence_steps=4`. An",
         "unusable value is an error before the model is built, and so is an option without effect.",
         "One message lists all of them.\n",
@@ -200,7 +201,8 @@ def flags_page() -> str:
         ]
     lines += [
         "\n## fairseq's Transformer\n",
-        "These are the options of fairseq's Transformer, with its names and meanings. To read about",
+        "These are the options of fairseq's Transformer, with its names and meanings. To read "
+        "about",
         "them, run `fairseq-recur train --arch transformer_biarn --help`. The defaults are those",
         "without a preset's sizes.\n",
         "| flag | values | default | in presets |",
@@ -267,8 +269,10 @@ def commands_page() -> str:
         "# Commands\n",
         f"`fairseq-recur` passes {passed_on} on to fairseq's command of the same name, with this",
         "plug-in loaded. Their arguments are fairseq's and those in [the list of flags](flags.md).",
-        "The commands below belong to `fairseq-recur` itself. The exit status is 0 on success, 1 if",
-        "`check` found a problem, 2 for wrong input, which one message explains, and 75 if a signal",
+        "The commands below belong to `fairseq-recur` itself. The exit status is 0 on success, 1 "
+        "if",
+        "`check` found a problem, 2 for wrong input, which one message explains, and 75 if a "
+        "signal",
         "stopped a training, which is then saved.",
     ]
     own = subparsers(cli.build_parser())

@@ -1,9 +1,9 @@
-# Running the command such that SIGTERM and SIGUSR1 end it with a checkpoint; sourced.
+# Run a command so that SIGTERM and SIGUSR1 stop it with a checkpoint; sourced by the launchers.
 #
-# The training is asked by a file, at which it looks after every update: torchrun does not pass
-# SIGUSR1 on, and answers SIGTERM by killing its processes after 30 seconds, however long they save.
+# The request is a file, which the training checks after every update: torchrun does not forward
+# SIGUSR1, and after SIGTERM it kills its processes within 30 seconds, even while they save.
 
-# Exit status of sysexits.h's EX_TEMPFAIL: stopped and saved, the same command goes on.
+# Exit status EX_TEMPFAIL of sysexits.h: stopped and saved; the same command continues.
 STOPPED=75
 
 # run WORD...: run the command; returns its status, or STOPPED.
@@ -11,9 +11,9 @@ run() {
     local child status=0 folder result
     folder="$(mktemp -d)"
     trap 'touch "$folder/asked"' TERM USR1
-    set -m # with a process group of its own, to which Ctrl-C is passed on
+    set -m # a separate process group, to which Ctrl-C is forwarded
     (
-        trap '' USR1 # SLURM can send it to all processes, and torchrun would die of it
+        trap '' USR1 # SLURM can send it to all processes, and it would kill torchrun
         export FAIRSEQ_RECUR_STOP="$folder"
         exec "$@"
     ) &
@@ -22,12 +22,12 @@ run() {
     trap 'kill -INT -- "-$child" 2>/dev/null || true' INT
     while kill -0 "$child" 2>/dev/null; do
         sleep 1 &
-        wait $! || true # which a signal ends
+        wait $! || true # a signal interrupts it
     done
     wait "$child" || status=$?
     trap - TERM USR1 INT
     result="$status"
-    # Cut off while it was stopping: there is an earlier checkpoint to go on from.
+    # Killed while it was stopping: the next start continues from an earlier checkpoint.
     if [ -e "$folder/asked" ] && [ "$status" -ne 0 ]; then result="$STOPPED"; fi
     if [ -e "$folder/stopped" ]; then result="$STOPPED"; fi
     rm -rf "$folder"

@@ -1,36 +1,36 @@
-# What the launchers share; each of them sources this file. docs/launching.md has the variables.
+# Shared functions of the launchers. docs/launching.md explains the variables.
 #
-# read_settings ARGUMENT... reads and checks all of them and leaves the command in the array
-# `command`: nothing is started before everything has been checked.
+# read_settings ARGUMENT... checks all settings and sets the array `command`. Nothing is started
+# before everything has been checked.
 
-GPUS="${GPUS-}"                             # of a node; 0: CPU processes; empty: all there are
-PROCESSES="${PROCESSES:-1}"                 # of a node, where GPUS=0
+GPUS="${GPUS-}"                             # GPUs per node; 0: CPU processes; empty: all GPUs
+PROCESSES="${PROCESSES:-1}"                 # processes per node, with GPUS=0
 NODES="${NODES:-1}"
-RENDEZVOUS="${RENDEZVOUS:-}"                # host:port of one node, for several
-JOB="${JOB:-fairseq-recur}"                 # a name that the nodes of one training share
-BATCH_TOKENS="${BATCH_TOKENS:-32768}"       # words an update, on all GPUs of all nodes
-MAX_TOKENS="${MAX_TOKENS:-4096}"            # words at a time on one GPU
+RENDEZVOUS="${RENDEZVOUS:-}"                # host:port of one node, with several nodes
+JOB="${JOB:-fairseq-recur}"                 # name of the training, equal on all nodes
+BATCH_TOKENS="${BATCH_TOKENS:-32768}"       # tokens per update, on all GPUs of all nodes
+MAX_TOKENS="${MAX_TOKENS:-4096}"            # tokens per batch on one GPU
 PRECISION="${PRECISION:-fp32}"              # fp32, fp16, bf16
-MEMORY_EFFICIENT="${MEMORY_EFFICIENT:-0}"   # 1: no fp32 copies of the weights
+MEMORY_EFFICIENT="${MEMORY_EFFICIENT:-0}"   # 1: without fp32 copies of the weights
 DDP="${DDP:-pytorch_ddp}"                   # pytorch_ddp, c10d, legacy_ddp, no_c10d
 ADAM="${ADAM:-auto}"                        # auto, torch, apex, fairseq, none
 CHECKPOINT_ACTIVATIONS="${CHECKPOINT_ACTIVATIONS:-0}"
-PRINT="${PRINT:-0}"                         # 1: print the command and do nothing
+PRINT="${PRINT:-0}"                         # 1: only print the command
 PYTHON="${PYTHON:-python}"
 
 problems=()
 
-# problem WORD...: remember what is wrong, to tell everything at once.
+# problem WORD...: collect a problem, so that all of them are reported together.
 problem() { problems+=("$*"); }
 
-# whole NAME LEAST: whether the variable NAME is a whole number from LEAST on.
+# whole NAME LEAST: check that the variable NAME is a whole number, at least LEAST.
 whole() {
     if [[ "${!1}" =~ ^[0-9]{1,12}$ ]] && [ "$((10#${!1}))" -ge "$2" ]; then return; fi
-    problem "$1=${!1}: expected a whole number from $2 on"
+    problem "$1=${!1}: expected a whole number, at least $2"
     return 1
 }
 
-# one_of NAME VALUE...: whether the variable NAME has one of the values.
+# one_of NAME VALUE...: check that the variable NAME has one of the values.
 one_of() {
     local name="$1" value
     shift
@@ -43,7 +43,7 @@ one_of() {
 
 count_gpus() { { nvidia-smi --list-gpus 2>/dev/null || true; } | grep -c '^GPU' || true; }
 
-# The flags that come from variables, so that one thing is not said twice.
+# Flags that are set by variables.
 OWN_FLAGS=(
     --max-tokens --update-freq --fp16 --bf16 --amp --memory-efficient-fp16 --memory-efficient-bf16
     --ddp-backend --cpu --distributed-world-size --checkpoint-activations
@@ -57,11 +57,11 @@ check_arguments() {
     for word in "$@"; do
         for flag in "${OWN_FLAGS[@]}"; do
             if [ "${word%%=*}" = "$flag" ]; then
-                problem "$flag is set by a variable (docs/launching.md); leave it out"
+                problem "$flag is set by a variable (docs/launching.md); remove it"
             fi
         done
         if [ "${word%%=*}" = --optimizer ] && [ "$ADAM" != auto ] && [ "$ADAM" != none ]; then
-            problem "ADAM=$ADAM and --optimizer: give one of them"
+            problem "ADAM=$ADAM and --optimizer exclude each other; remove one of them"
         fi
     done
 }
@@ -71,7 +71,7 @@ divide() {
     local workers share steps
     workers=$((processes * NODES))
     if [ $((BATCH_TOKENS % workers)) -ne 0 ]; then
-        problem "BATCH_TOKENS=$BATCH_TOKENS is no multiple of the $workers processes; give" \
+        problem "BATCH_TOKENS=$BATCH_TOKENS is not a multiple of the number of processes, $workers; use" \
             "$((BATCH_TOKENS / workers * workers)) or $(((BATCH_TOKENS / workers + 1) * workers))"
         return
     fi
@@ -79,8 +79,8 @@ divide() {
     if [ $((share % MAX_TOKENS)) -ne 0 ]; then
         steps=$(((share + MAX_TOKENS - 1) / MAX_TOKENS))
         while [ $((share % steps)) -ne 0 ]; do steps=$((steps + 1)); done
-        problem "BATCH_TOKENS=$BATCH_TOKENS is no whole multiple of $workers processes x" \
-            "MAX_TOKENS=$MAX_TOKENS; give MAX_TOKENS=$((share / steps)) (--update-freq $steps)"
+        problem "BATCH_TOKENS=$BATCH_TOKENS is not a multiple of $workers processes x" \
+            "MAX_TOKENS=$MAX_TOKENS; use MAX_TOKENS=$((share / steps)) (--update-freq $steps)"
         return
     fi
     update_freq=$((share / MAX_TOKENS))
@@ -89,24 +89,24 @@ divide() {
 set_precision() {
     if [ "$PRECISION" = fp32 ]; then
         if [ "$MEMORY_EFFICIENT" = 1 ]; then
-            problem "MEMORY_EFFICIENT=1 goes with PRECISION=fp16 or bf16, not with fp32; choose one"
+            problem "MEMORY_EFFICIENT=1 needs PRECISION=fp16 or bf16, not fp32; choose one of them"
         fi
     elif [ "$MEMORY_EFFICIENT" = 1 ]; then
         flags+=("--memory-efficient-$PRECISION")
     elif [ "$PRECISION" = fp16 ] && [ "$GPUS" = 0 ]; then
-        problem "PRECISION=fp16 needs a GPU; without one, MEMORY_EFFICIENT=1 or bf16"
+        problem "PRECISION=fp16 needs a GPU; without one, use MEMORY_EFFICIENT=1 or bf16"
     else
         flags+=("--$PRECISION")
     fi
 }
 
-# Whether an apex with its extensions is there; the package of that name on PyPI is another.
+# Whether NVIDIA's apex is installed with its extensions; PyPI's package apex is a different one.
 has_apex() {
     "$PYTHON" -c 'import sys; from importlib.util import find_spec
 sys.exit(not (find_spec("apex") and find_spec("amp_C")))'
 }
 
-# fairseq's adam uses apex where it is, and its own loop over the parameters elsewhere.
+# fairseq's adam uses apex if it is installed, and a loop over the parameters otherwise.
 set_adam() {
     local word
     for word in "$@"; do
@@ -133,7 +133,7 @@ check_nodes() {
     fi
 }
 
-# torchrun's part of the command: nothing for one process.
+# Set torchrun's part of the command, which is empty for one process.
 set_launcher() {
     launcher=()
     if [ "$NODES" -gt 1 ]; then
@@ -175,7 +175,7 @@ read_settings() {
     flags+=(--max-tokens "$MAX_TOKENS" --update-freq "$update_freq" --ddp-backend "$DDP")
     if [ "$CHECKPOINT_ACTIVATIONS" = 1 ]; then flags+=(--checkpoint-activations); fi
     if [ "$GPUS" = 0 ]; then flags+=(--cpu); fi
-    # Otherwise one process would start one for each GPU that it sees.
+    # Otherwise this process would start one process per visible GPU.
     if [ $((processes * NODES)) -eq 1 ]; then flags+=(--distributed-world-size 1); fi
     command=("$PYTHON" ${launcher[@]+"${launcher[@]}"})
     command+=(-m fairseq_recur train "${arguments[@]}" "${flags[@]}")

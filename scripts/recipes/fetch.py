@@ -1,4 +1,4 @@
-"""Getting archives, checked: from their addresses, resumed after a kill, or from a mirror."""
+"""Download archives and check them: from their addresses, or from a mirror."""
 
 import hashlib
 import urllib.error
@@ -13,19 +13,19 @@ from fairseq_recur.errors import ConfigError
 BLOCK = 1 << 20
 SUMS = "SHA256SUMS"
 TIMEOUT = 60
-"""Seconds without an answer after which an address is given up."""
+"""Seconds without an answer after which an address counts as dead."""
 
 
 @dataclass(frozen=True)
 class Archive:
-    """A file to download, and how to know that it is the right one.
+    """A file to download, and how to check it.
 
     Attributes:
-        name: of the file here and on mirrors
-        urls: addresses, tried one after the other
-        size: in bytes, if it is known
-        sha256: of its content, if it is known
-        md5: the same, where nobody has published more
+        name: name of the file here and on mirrors
+        urls: addresses, tried in order
+        size: size in bytes, if known
+        sha256: checksum, if known
+        md5: checksum, if no better one has been published
     """
 
     name: str
@@ -36,20 +36,21 @@ class Archive:
 
 
 def fetch(archive: Archive, downloads: Path, mirror: str | None = None) -> Path:
-    """Get an archive, whole and right, or say why not.
+    """Return a complete and correct archive; an interrupted download continues.
 
     Args:
-        archive: what to get
-        downloads: where downloaded archives are kept; a name is there only when it is whole
-        mirror: a folder, whose file is used where it is, or an address that has the files below
-            it; instead of the archive's own addresses. A folder with other versions of the
-            files says so by a file SHA256SUMS, as `sha256sum` writes it.
+        archive: the archive
+        downloads: folder of downloaded archives, which holds only complete files under their
+            names
+        mirror: a folder with the archives, which are used in place, or an address below which
+            they are; it replaces the archive's own addresses. A folder with other versions of
+            the files has a file SHA256SUMS, as `sha256sum` writes it.
 
     Returns:
         the file
 
     Raises:
-        ConfigError: no address has it, or it is truncated or another file
+        ConfigError: no address has the file, or it is truncated or a different file
     """
     if mirror is not None and "://" not in mirror:
         return _from_folder(archive, Path(mirror))
@@ -68,8 +69,10 @@ def fetch(archive: Archive, downloads: Path, mirror: str | None = None) -> Path:
         else:
             return partial.rename(whole)
     raise ConfigError(
-        f"{archive.name} could not be got:\n" + "\n".join(failures) + "\nIf an address is dead,"
-        f" get the file elsewhere, put it into a folder and name that as mirror"
+        f"{archive.name} could not be downloaded:\n"
+        + "\n".join(failures)
+        + "\nIf an address is dead,"
+        " get the file elsewhere and use its folder as mirror"
     )
 
 
@@ -88,13 +91,13 @@ def _from_folder(archive: Archive, folder: Path) -> Path:
 
 
 def _sums(file: Path) -> dict[str, str]:
-    """What a file of sha256sum says: name to checksum."""
+    """Read a file of sha256sum: name -> checksum."""
     pairs = (line.split(maxsplit=1) for line in file.read_text().splitlines() if line.strip())
     return {name.lstrip("*"): value for value, name in pairs}
 
 
 def _download(url: str, partial: Path, size: int | None) -> None:
-    """Download, or go on with, a file."""
+    """Download a file, or continue its download."""
     start = partial.stat().st_size if partial.exists() else 0
     if size is not None and start >= size:
         if start == size:
@@ -120,13 +123,13 @@ def _download(url: str, partial: Path, size: int | None) -> None:
                 bar.update(len(block))
     if rest and partial.stat().st_size < begin + int(rest):
         raise OSError(
-            f"the connection broke, {partial.stat().st_size:,} bytes are here; run the same command "
-            "again, it goes on from there"
+            f"the connection broke after {partial.stat().st_size:,} bytes; "
+            "run the same command again to continue"
         )
 
 
 def sha256(file: Path) -> str:
-    """The checksum of a file."""
+    """Return the checksum of a file."""
     return _digest(file, "sha256")
 
 
@@ -139,7 +142,7 @@ def _digest(file: Path, kind: str) -> str:
 
 
 def _check(file: Path, archive: Archive) -> None:
-    """Compare size and checksum; a download that is wrong is put aside, so as not to be resumed."""
+    """Compare size and checksum; a wrong download is renamed, so that it is not resumed."""
     size = file.stat().st_size
     problem = None
     if archive.size is not None and size != archive.size:
@@ -153,4 +156,6 @@ def _check(file: Path, archive: Archive) -> None:
         return
     if file.suffix == ".part":
         file.replace(file.with_suffix(".wrong"))
-    raise ConfigError(f"{file} is truncated or another file: {problem}; remove it and get it again")
+    raise ConfigError(
+        f"{file} is truncated or a different file: {problem}; remove it and get it again"
+    )

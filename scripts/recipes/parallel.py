@@ -1,4 +1,4 @@
-"""Work on lines in several processes, with the results in the lines' order."""
+"""Process lines in several processes, with the results in the order of the lines."""
 
 import multiprocessing
 import os
@@ -18,14 +18,14 @@ from fairseq_recur.errors import ConfigError
 T = TypeVar("T")
 Work = Callable[[Any], Any]
 
-CHUNK = 2000  # lines that are handed to a process at once
-AHEAD = 4  # chunks for each process that are read before the first is done
+CHUNK = 2000  # lines that a process gets at once
+AHEAD = 4  # chunks per process that are read ahead
 
 _work: Work
 
 
 def chunks(items: Iterable[T], size: int = CHUNK) -> Iterator[list[T]]:
-    """Lists of so many items; the last has what is left."""
+    """Yield lists of `size` items; the last one may be shorter."""
     rest = iter(items)
     while chunk := list(islice(rest, size)):
         yield chunk
@@ -34,21 +34,21 @@ def chunks(items: Iterable[T], size: int = CHUNK) -> Iterator[list[T]]:
 def in_order(
     make: Callable[..., Work], arguments: tuple, items: Iterable[Any], workers: int, what: str
 ) -> Iterator[Any]:
-    """Do the same with each item; the results are the same with any number of processes.
+    """Map a function over items; the results do not depend on the number of processes.
 
     Args:
-        make: called once in each process, gives what does the work; both must be importable
-        arguments: of `make`
-        items: what the work is done on; few are read before they are needed
-        workers: the number of processes; 1 is this one
-        what: the name of the progress bar
+        make: called once in each process, returns the function; both must be importable
+        arguments: arguments of `make`
+        items: items to process; only a few are read ahead
+        workers: number of processes; 1 means this process
+        what: name of the progress bar
 
     Raises:
-        ConfigError: a process was killed; and what the work raises
+        ConfigError: a process was killed; errors of the function are passed on
     """
     tqdm.monitor_interval = 0  # its thread would be forked
     with tqdm(desc=what, unit="k lines", unit_scale=CHUNK / 1000, mininterval=5) as bar:
-        results = _here(make, arguments, items) if workers == 1 else _beside(
+        results = _here(make, arguments, items) if workers == 1 else _in_processes(
             make, arguments, items, workers
         )  # fmt: skip
         try:
@@ -57,8 +57,8 @@ def in_order(
                 yield result
         except BrokenProcessPool as error:
             raise ConfigError(
-                f"{what}: one of the {workers} processes was killed, as happens where memory runs"
-                " out; run the same command with fewer WORKERS, it goes on with this step"
+                f"{what}: one of the {workers} processes was killed, probably because memory ran"
+                " out; run the same command with fewer WORKERS to continue with this step"
             ) from error
 
 
@@ -67,7 +67,7 @@ def _here(make: Callable[..., Work], arguments: tuple, items: Iterable[Any]) -> 
     return map(work, items)
 
 
-def _beside(
+def _in_processes(
     make: Callable[..., Work], arguments: tuple, items: Iterable[Any], workers: int
 ) -> Iterator[Any]:
     waiting: deque[Future] = deque()
@@ -90,7 +90,7 @@ def _begin(parent: int, make: Callable[..., Work], arguments: tuple) -> None:
 
 
 def _end_with(parent: int) -> None:
-    """End when the parent does: killed, it cannot say so, and we would wait for ever."""
+    """End with the parent: if it is killed, this process would wait forever."""
     while os.getppid() == parent:
         time.sleep(1)
     os._exit(1)

@@ -1,44 +1,53 @@
-"""Steps of a preparation: each makes a folder, as a whole or not at all."""
+"""Steps of a preparation: each makes a folder completely or not at all."""
 
 import hashlib
 import json
+import logging
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from fairseq_recur.cli.wrap import run
 from fairseq_recur.errors import ConfigError
+from fairseq_recur.experiments.runs import hold
 
 KEY = ".key"
 
 
 @dataclass(frozen=True)
 class Made:
-    """A finished step: its folder, and what it was made from."""
+    """A finished step.
+
+    Attributes:
+        folder: its output
+        key: checksum of everything that the output depends on
+    """
 
     folder: Path
     key: str
 
 
 def step(work: Path, name: str, inputs: Sequence[object], make: Callable[[Path], None]) -> Made:
-    """Make a folder, unless it is there and was made from the same inputs.
+    """Make a folder, unless it already exists and was made from the same inputs.
 
-    A step that was killed leaves nothing but a folder that ends in .partial, which the next
-    start removes. When inputs change, this step and those that were made from it are made anew.
+    A killed step leaves only a folder that ends in .partial, which the next start removes. If
+    inputs change, this step and the steps that depend on it are repeated.
 
     Args:
-        work: where the steps' folders are
-        name: the folder's name
-        inputs: all that the content depends on: steps before this one, and what JSON can hold
+        work: folder of all steps
+        name: name of this step's folder
+        inputs: everything that the output depends on: earlier steps, and what JSON can represent
         make: called with an empty folder to fill
     """
     content = [name, *(i.key if isinstance(i, Made) else i for i in inputs)]
     key = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-    # With the process's number: what a killed one started may still write into its own folder.
+    # With the process's number: children of a killed process may still write to its folder.
     folder, partial = work / name, work / f"{name}.{os.getpid()}.partial"
     if (folder / KEY).is_file() and (folder / KEY).read_text() == key:
-        print(f"== {name}: there already", flush=True)
+        print(f"== {name}: already done", flush=True)
         return Made(folder, key)
     print(f"== {name}", flush=True)
     for old in (folder, *work.glob(f"{name}.*.partial")):
@@ -46,26 +55,76 @@ def step(work: Path, name: str, inputs: Sequence[object], make: Callable[[Path],
     partial.mkdir(parents=True)
     make(partial)
     (partial / KEY).write_text(key)
-    os.sync()  # the content is on the disk before the name says that it is there
+    os.sync()  # the content must be on the disk before the name says that it is complete
     partial.rename(folder)
     return Made(folder, key)
 
 
-def need_space(folder: Path, size: int, what: str) -> None:
-    """Look whether a disk has room.
+@contextmanager
+def exclusive(work: Path) -> Iterator[None]:
+    """Lock a folder: two preparations would make the same steps, and remove each other's.
+
+    Child processes do not inherit the lock, so the children of a killed preparation do not
+    block the next one.
 
     Args:
-        folder: on that disk; it need not exist yet
-        size: in bytes, of what is still to be written
-        what: that is written there, for the message
+        work: the folder; it is created if needed
 
     Raises:
-        ConfigError: it has not
+        ConfigError: another process has the lock
+    """
+    lock = hold(work / ".lock", inherited=False)
+    if lock is None:
+        raise ConfigError(
+            f"another preparation works in {work}; wait until it ends, or choose another folder"
+        )
+    with lock:
+        yield
+
+
+def need_space(folder: Path, size: int, what: str) -> None:
+    """Check the free space of a disk.
+
+    Args:
+        folder: a folder on that disk, which need not exist yet
+        size: bytes that are still to be written
+        what: what is written, for the message
+
+    Raises:
+        ConfigError: there is not enough space
     """
     there = next(p for p in (folder, *folder.absolute().parents) if p.exists())
     free = shutil.disk_usage(there).free
     if free < size:
         raise ConfigError(
             f"{what} needs {size / 1e9:.1f} GB and the disk of {folder} has {free / 1e9:.1f} GB"
-            " left; make room, or choose another folder"
+            " left; free some space, or choose another folder"
         )
+
+
+def binarize(
+    folder: Path,
+    sides: Sequence[str],
+    prefixes: Sequence[str],
+    workers: int,
+    dictionary: Sequence[str],
+) -> None:
+    """Run fairseq-recur preprocess in this process, so that a kill ends both.
+
+    Args:
+        folder: output
+        sides: source and target, the suffixes of the texts
+        prefixes: flags with the prefixes of the texts
+        workers: number of processes
+        dictionary: flags of the dictionaries
+    """
+    source, target = sides
+    words = ["-s", source, "-t", target, "--destdir", str(folder), "--workers", str(workers)]
+    run("preprocess", [*words, *prefixes, *dictionary])
+    # preprocess leaves its log open; with times and paths in it, no two logs are equal.
+    logger = logging.getLogger("fairseq_cli.preprocess")
+    for handler in list(logger.handlers):
+        if isinstance(handler, logging.FileHandler):
+            logger.removeHandler(handler)
+            handler.close()
+    (folder / "preprocess.log").unlink()

@@ -3,62 +3,56 @@
 import argparse
 import os
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 from fairseq_recur.errors import CheckpointError, ConfigError
 from recipes import summary_flags
-from recipes.lock import alone
-from recipes.summary_choices import AUTO, Choices, choose
-from recipes.summary_data import DataSet, read_data_set
+from recipes.steps import exclusive
+from recipes.summary_options import AUTO, Choices, DataSet, choose, read_data_set
 from recipes.summary_prepare import Preparation
 from recipes.summary_report import write_results
 
 COMMANDS = {
-    "prepare": "get and prepare the data",
-    "train": "print the data's folder, the training's, the batch, and fairseq-train's flags",
-    "generate": "print the data's folder, the training's, the checkpoint, and the search's flags",
-    "results": "decode and score what was generated",
+    "prepare": "download and prepare the data",
+    "train": "print the folders of data and training, the batch, and the flags of fairseq-train",
+    "generate": "print the folders of data and training, the checkpoint, and the search flags",
+    "results": "score the generated summaries",
 }
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Return the parser; the scripts give every option to every command."""
+    """Return the parser; every command accepts all options."""
     parser = argparse.ArgumentParser(
         prog="recipes.summarization", description=__doc__,
         epilog="; ".join(f"{name}: {what}" for name, what in COMMANDS.items()),
     )  # fmt: skip
     parser.add_argument("command", choices=list(COMMANDS))
     parser.add_argument("--recipe", type=Path, required=True, help="folder with data.yaml")
-    parser.add_argument("--work", type=Path, required=True, help="where everything is written")
+    parser.add_argument("--work-dir", type=Path, required=True, help="output folder")
     parser.add_argument("--mirror", help="folder or address with the archives")
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes")
-    parser.add_argument("--arch", default="srformer_bart_base")
-    parser.add_argument("--pieces", default=AUTO)
-    parser.add_argument("--start", default=AUTO)
-    parser.add_argument("--max-source", type=int, default=1024)
-    parser.add_argument("--max-target", type=int, default=128)
-    parser.add_argument("--vocabulary", type=int, default=32000)
-    parser.add_argument("--settings", default=AUTO)
-    parser.add_argument("--generation", default="usual")
+    for choice in fields(Choices):
+        default = (os.cpu_count() or 1) if choice.name == "workers" else choice.default
+        kind = int if choice.type is int else str
+        parser.add_argument(f"--{choice.name.replace('_', '-')}", type=kind, default=default)
     parser.add_argument("--prefix", default=AUTO)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--average", type=int, default=0, help="checkpoints of so many epochs")
-    parser.add_argument("--run", help="a training's name; by default from the settings")
-    parser.add_argument("--baseline", help="a training to compare with: its name, or its folder")
-    parser.add_argument("--search", default="", help="further flags of the search")
+    parser.add_argument("--run", help="name of the training (default: from the settings)")
+    parser.add_argument("--baseline", help="training to compare with: its name or folder")
+    parser.add_argument("--search", default="", help="additional flags of the search")
     return parser
 
 
 def run(args: argparse.Namespace, data: DataSet, choices: Choices) -> None:
-    """Do what the command says; words for the scripts are printed one a line."""
-    work: Path = args.work
+    """Run the command; output for the scripts is one word per line."""
+    work: Path = args.work_dir
     runs = summary_flags.runs(choices, work)
     name = args.run or f"{choices.arch}-{choices.settings}-seed{args.seed}"
     checkpoint = f"average{args.average}.pt" if args.average else "checkpoint_best.pt"
     words = [str(work / choices.folder / "data-bin"), str(runs / name)]
     if args.command == "prepare":
         models = args.recipe.parent / "models.yaml"
-        with alone(work):
+        with exclusive(work):
             Preparation(data, choices, work, models, args.mirror).run()
     elif args.command == "train":
         flags = summary_flags.training(data, choices, work, runs / name, args.prefix, args.seed)
@@ -78,14 +72,11 @@ def run(args: argparse.Namespace, data: DataSet, choices: Choices) -> None:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Run a command; its exit status, 2 for wrong settings and unusable files."""
+    """Run a command; return 0, or 2 for wrong settings and unusable files."""
     args = build_parser().parse_args(words)
     try:
         data = read_data_set(args.recipe / "data.yaml")
-        wanted = Choices(
-            args.arch, args.pieces, args.start, args.max_source, args.max_target,
-            args.vocabulary, args.settings, args.generation, args.workers, args.average,
-        )  # fmt: skip
+        wanted = Choices(**{choice.name: getattr(args, choice.name) for choice in fields(Choices)})
         run(args, data, choose(wanted))
     except (ConfigError, CheckpointError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)

@@ -1,24 +1,23 @@
-"""The flags with which fairseq trains and searches in the summarization recipes."""
+"""The flags of fairseq-train and fairseq-generate in the summarization recipes."""
 
 import json
 from pathlib import Path
 from typing import Any
 
 from fairseq_recur.errors import ConfigError
-from recipes.summary_choices import AUTO, POSITIONS, Choices, start_file
-from recipes.summary_data import DataSet
-from recipes.summary_pieces import load_pieces
+from recipes.subwords import load_pieces
+from recipes.summary_options import AUTO, POSITIONS, Choices, DataSet, start_file
 from recipes.summary_texts import COUNTS
 
 PREFIX = "summarize: "
 EPOCHS = 25
-"""Of the SRformer paper."""
+"""Number of epochs in the SRformer paper."""
 
 STOCK_BART = (
     "--layernorm-embedding", "--share-all-embeddings", "--share-decoder-input-output-embed",
     "--find-unused-parameters",
 )  # fmt: skip
-# Which Adam there is, scripts/launch finds out; weight decay is AdamW's in all of them.
+# scripts/launch chooses the implementation of Adam; all of them decouple weight decay.
 PARAMETERS: dict[str, list[str]] = {
     # The SRformer paper and its published code: AdamW as Hugging Face's defaults have it, linear
     # decay, no warm-up, no clipping, no label smoothing.
@@ -43,32 +42,34 @@ PARAMETERS: dict[str, list[str]] = {
 }
 
 
-def documents_a_batch(choices: Choices) -> int:
-    """Of the paper's settings: 16 for T5, 8 for BART."""
+def documents_per_batch(choices: Choices) -> int:
+    """Return the paper's batch size: 16 documents for T5, 8 for BART."""
     return 16 if choices.pieces == "t5" else 8
 
 
 def batch(data: DataSet, choices: Choices) -> tuple[str, int]:
-    """How large the batch of all GPUs together is: documents of the paper, tokens otherwise."""
+    """Return the unit and the size of the batch of all GPUs: documents (paper) or tokens."""
     if choices.settings == "paper":
-        return "documents", documents_a_batch(choices)
+        return "documents", documents_per_batch(choices)
     return "tokens", int(data.training["batch_tokens"])
 
 
 def updates(data: DataSet, choices: Choices, texts: Path) -> int:
-    """Of the schedule: fairseq's number, or the paper's epochs over this training set.
+    """Return the length of the schedule: fairseq's, or the paper's epochs over this training set.
 
     Args:
-        texts: the prepared texts with their counts
+        data: the data set
+        choices: the settings
+        texts: folder of the prepared texts and their counts
     """
     if choices.settings == "fairseq":
         return int(data.training["updates"])
     lines = json.loads((texts / COUNTS).read_text())["train"]["lines"]
-    return EPOCHS * -(-lines // documents_a_batch(choices))
+    return EPOCHS * -(-lines // documents_per_batch(choices))
 
 
 def reading(choices: Choices) -> list[str]:
-    """The task, and how long texts may be."""
+    """Return the flags of the task and of the lengths of texts."""
     learned = "bart" in choices.arch  # positions, of which the pretrained models have 1024
     source = max(choices.max_source, POSITIONS if learned else 0)
     target = max(POSITIONS, choices.max_target)
@@ -80,19 +81,22 @@ def reading(choices: Choices) -> list[str]:
 
 
 def runs(choices: Choices, work: Path) -> Path:
-    """Where the trainings on the same data are."""
+    """Return the folder of all trainings on the same data."""
     return work / choices.folder / "runs"
 
 
 def training(
     data: DataSet, choices: Choices, work: Path, folder: Path, prefix: str, seed: int
 ) -> list[str]:
-    """Flags of fairseq-train, all but the size of the batch and what depends on the machine.
+    """Return the flags of fairseq-train, without the batch size and those of the machine.
 
     Args:
-        folder: of the training
+        data: the data set
+        choices: the settings
+        work: folder of the recipe
+        folder: folder of the training
         prefix: text before every source; "auto" is "summarize: " for T5 and in the paper's settings
-        seed: of the training
+        seed: seed of the training
 
     Raises:
         ConfigError: nothing is prepared for these choices
@@ -125,9 +129,9 @@ def training(
 
 
 def generation(data: DataSet, choices: Choices) -> list[str]:
-    """Flags of fairseq-generate: the data set's usual ones, or the SRformer paper's.
+    """Return the flags of fairseq-generate: the data set's usual ones, or the SRformer paper's.
 
-    The paper takes the likeliest next piece, 128 times at most.
+    The paper decodes greedily, at most 128 subwords.
     """
     paper = {"beam": 1, "max-len-b": 128}
     chosen: dict[str, Any] = paper if choices.generation == "paper" else data.generation
@@ -136,10 +140,10 @@ def generation(data: DataSet, choices: Choices) -> list[str]:
 
 
 def check_prepared(choices: Choices, work: Path) -> None:
-    """Look whether the data is there.
+    """Check that the data exists.
 
     Raises:
-        ConfigError: it is not
+        ConfigError: it does not
     """
     wanted = [work / choices.folder / "data-bin"]
     if choices.start != "none":

@@ -1,6 +1,8 @@
-"""Preparing a summarization data set: archives, texts, pieces, fairseq's binary format."""
+"""Preparing a summarization data set: archives, texts, subwords, fairseq's binary format."""
 
 import shutil
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -9,19 +11,25 @@ import yaml
 from fairseq_recur import cli
 from fairseq_recur.errors import ConfigError
 from recipes.archives import extract
-from recipes.binary import binarize
 from recipes.fetch import SUMS, Archive, fetch, sha256
-from recipes.steps import Made, need_space, step
-from recipes.summary_choices import Choices
-from recipes.summary_data import SPLITS, DataSet, Source, archive
-from recipes.summary_pieces import SPIECE, encode_all, learn, load_pieces
-from recipes.summary_texts import READERS, write_texts
+from recipes.parallel import chunks, in_order
+from recipes.steps import Made, binarize, need_space, step
+from recipes.subwords import SPIECE, load_pieces, train_sentencepiece
+from recipes.summary_options import SPLITS, Choices, DataSet, Source, archive
+from recipes.summary_texts import READERS, SIDES, write_texts
 
 TEXT_TO_ALL = 3.5
-"""Bytes of texts, pieces and binary data together, for each byte of text."""
+"""Total bytes of texts, subwords and binary data per byte of text."""
 
 PACKED = 5
-"""Bytes of text for each byte of an archive whose text's size is not known."""
+"""Bytes of text per byte of an archive, where the size of the text is unknown."""
+
+
+CHUNK = 200
+"""Words per training sentence of SentencePiece, which skips long lines."""
+
+MOST_WORDS = 20_000_000
+"""Words from which a SentencePiece model is learned; larger texts are sampled evenly."""
 
 
 class Preparation:
@@ -30,9 +38,9 @@ class Preparation:
     Args:
         data: the data set
         choices: the user's settings
-        work: where everything is written
+        work: output folder
         models: the file models.yaml
-        mirror: a folder or an address with the archives; None for their own addresses
+        mirror: folder or address of the archives; None for their own addresses
     """
 
     def __init__(
@@ -47,7 +55,8 @@ class Preparation:
         """Do all steps that are not done.
 
         Raises:
-            ConfigError: an archive cannot be got, is damaged or another one, or no room is left
+            ConfigError: an archive cannot be downloaded, is damaged or a different one, or the
+                disk is full
         """
         self.check_sources()
         self.check_space()
@@ -60,43 +69,44 @@ class Preparation:
         print(f"Prepared: {prepared / 'data-bin'}")
 
     def own_sums(self) -> bool:
-        """Whether the mirror says that it has other versions of the files."""
+        """Return whether the mirror has other versions of the files, with its own checksums."""
         return self.local_mirror() and (Path(self.mirror or "") / SUMS).is_file()
 
     def local_mirror(self) -> bool:
-        """Whether the mirror is a folder."""
+        """Return whether the mirror is a folder."""
         return self.mirror is not None and "://" not in self.mirror
 
     def check_sources(self) -> None:
-        """Look whether there is a way to every file.
+        """Check that every file can be downloaded or is in the mirror.
 
         Raises:
-            ConfigError: there is none; the message says what a person has to do
+            ConfigError: a file has no address; the message says how a person gets it
         """
         if self.local_mirror() and not Path(self.mirror or "").is_dir():
             raise ConfigError(
                 f"SUMMARIZATION_MIRROR={self.mirror}: there is no such folder; "
-                "make it and put the files there"
+                "create it and put the files there"
             )
         lacking = [
             f"{source.archive.name}: {source.how or 'no address is known'}"
-            for source in self.data.sources.values()
+            for source in self.data.files.values()
             if self.mirror is None and not source.archive.urls
             and not (self.work / "downloads" / source.archive.name).is_file()
         ]  # fmt: skip
         if lacking:
             raise ConfigError(
                 "some files have no address that a program could use:\n- "
-                + "\n- ".join(lacking) + "\nthen say SUMMARIZATION_MIRROR=FOLDER, where all are"
+                + "\n- ".join(lacking)
+                + "\nput all files into a folder and set SUMMARIZATION_MIRROR=FOLDER"
             )  # fmt: skip
 
     def check_space(self) -> None:
-        """Look for room on the disk before anything is got.
+        """Check the free space of the disk before any download.
 
         Raises:
-            ConfigError: there is not enough
+            ConfigError: there is not enough space
         """
-        files = [s.archive for s in self.data.sources.values()]
+        files = [s.archive for s in self.data.files.values()]
         text = float(self.data.text_bytes)
         if self.own_sums():
             found = (Path(self.mirror or "") / a.name for a in files)
@@ -110,15 +120,15 @@ class Preparation:
         need_space(self.work, int(size), f"the data set {self.data.name}")
 
     def fetch(self, wanted: Archive, folder: str = "") -> Path:
-        """Get a file; those of a folder are in a folder of that name here and on mirrors."""
+        """Download a file; the files of a folder are in a folder of that name on mirrors, too."""
         mirror = f"{self.mirror}/{folder}" if self.mirror and folder else self.mirror
         return fetch(wanted, self.work / "downloads" / folder, mirror)
 
     def fetch_source(self, source: Source) -> Path:
-        """Get a file of the data set.
+        """Download a file of the data set.
 
         Raises:
-            ConfigError: as `fetch`; the message says what else a person can do
+            ConfigError: see `fetch`; the message also says how a person gets the file
         """
         try:
             return self.fetch(source.archive)
@@ -128,8 +138,8 @@ class Preparation:
             raise ConfigError(f"{error}\n{source.how}") from error
 
     def texts(self) -> Made:
-        """Write texts and summaries, one a line."""
-        files = {role: self.fetch_source(source) for role, source in self.data.sources.items()}
+        """Write texts and summaries, one per line."""
+        files = {role: self.fetch_source(source) for role, source in self.data.files.items()}
         expected = None if self.own_sums() else self.data.documents
         sums = {role: sha256(file) for role, file in files.items()}
 
@@ -140,7 +150,7 @@ class Preparation:
         return step(self.work, "text", [self.data.format, self.data.options, sums, expected], make)
 
     def start(self) -> Made | None:
-        """Get the model to start from, in fairseq's format; None if there is none."""
+        """Download the pretrained model and convert it to fairseq's format; None without one."""
         name = "t5-small" if self.choices.pieces == "t5" else self.choices.start
         if name == "none":
             return None
@@ -156,7 +166,7 @@ class Preparation:
         return step(self.work, name, [sha256(file) for file in files], make)
 
     def pieces_model(self, prepared: Path, texts: Made, start: Made | None) -> Made:
-        """Make the folder with what encodes text: pieces, and their dictionary if it is given."""
+        """Make the folder of the subword model, with its dictionary if there is a published one."""
         kind = self.choices.pieces
         if kind == "gpt2":
             files = [self.fetch(archive(fields)) for fields in self.models["gpt2"]["files"]]
@@ -176,10 +186,15 @@ class Preparation:
 
             return step(prepared, "model", [kind, start], take)
         size = self.choices.vocabulary
-        return step(prepared, "model", [kind, texts, size], lambda f: learn(texts.folder, f, size))
+        return step(
+            prepared,
+            "model",
+            [kind, texts, size],
+            lambda f: learn_from_documents(texts.folder, f, size),
+        )
 
     def pieces(self, prepared: Path, texts: Made, model: Made) -> Made:
-        """Write all texts in pieces."""
+        """Write all texts in subwords."""
         choices = self.choices
         limits = {"source": choices.max_source - 1, "target": choices.max_target - 1}
 
@@ -191,7 +206,7 @@ class Preparation:
         return step(prepared, "pieces", [texts, model, limits], make)
 
     def binary(self, prepared: Path, pieces: Made, model: Made) -> Made:
-        """Write fairseq's binary format."""
+        """Write the texts in fairseq's binary format."""
         given = model.folder / "dict.txt"
         words = ["--joined-dictionary"]
         if given.is_file():
@@ -205,7 +220,7 @@ class Preparation:
 
 
 def convert(source: Path, target: Path) -> None:
-    """Convert a model of Hugging Face's format.
+    """Convert a model in the Hugging Face format.
 
     Raises:
         ConfigError: it cannot be converted
@@ -213,8 +228,100 @@ def convert(source: Path, target: Path) -> None:
     inner = target / "converted"
     if cli.main(["convert", "--input", str(source), "--output", str(inner)]):
         raise ConfigError(
-            f"{source} cannot be converted, see above; mend that and run prepare.sh again"
+            f"{source} cannot be converted, see above; correct that and run prepare.sh again"
         )
     for file in inner.iterdir():
         file.rename(target / file.name)
     inner.rmdir()
+
+
+def learn_from_documents(texts: Path, folder: Path, size: int) -> None:
+    """Learn SentencePiece from both sides of the training set, for summarization.
+
+    Args:
+        texts: folder with train.source and train.target
+        folder: output folder of spiece.model
+        size: number of subwords
+
+    Raises:
+        ConfigError: the texts do not have as many subwords
+    """
+    words = sum(len(line.split()) for line in _training_lines(texts))
+    distance = max(1, -(-words // MOST_WORDS))
+    chosen = islice(_chunks(texts), 0, None, distance)
+    train_sentencepiece(chosen, size, folder / SPIECE, character_coverage=0.9999)
+
+
+def _training_lines(texts: Path) -> Iterator[str]:
+    for side in SIDES:
+        with open(texts / f"train.{side}", encoding="utf-8", newline="\n") as lines:
+            yield from lines
+
+
+def _chunks(texts: Path) -> Iterator[str]:
+    for line in _training_lines(texts):
+        words = line.split()
+        for begin in range(0, len(words), CHUNK):
+            yield " ".join(words[begin : begin + CHUNK])
+
+
+class Encode:
+    """Encodes lines.
+
+    Args:
+        kind: one of KINDS
+        model: folder with the files of that kind
+        limit: maximum number of subwords of a line; 0 for no limit
+    """
+
+    def __init__(self, kind: str, model: Path, limit: int) -> None:
+        self.encode, self.limit = load_pieces(kind, model).encode, limit
+
+    def __call__(self, lines: list[str]) -> list[tuple[str, bool]]:
+        """Return each line in subwords, and whether it was truncated."""
+        return [self.line(line) for line in lines]
+
+    def line(self, line: str) -> tuple[str, bool]:
+        """Return a line in subwords, and whether it was truncated."""
+        pieces = self.encode(line)
+        cut = bool(self.limit) and len(pieces) > self.limit
+        return " ".join(pieces[: self.limit] if cut else pieces), cut
+
+
+def _words(lines: Iterable[str], limit: int) -> Iterator[str]:
+    """Drop the words that are beyond a limit in any case, as each has at least one subword."""
+    for line in lines:
+        yield " ".join(line.split(None, limit + 1)[: limit + 1]) if limit else line.rstrip("\n")
+
+
+def encode_all(
+    kind: str, model: Path, texts: Path, folder: Path, limits: dict[str, int], workers: int
+) -> None:
+    """Write all texts in subwords, line by line.
+
+    All sources are truncated. Summaries are truncated only in the training set, because those of
+    the other sets are references.
+
+    Args:
+        kind: one of KINDS
+        model: folder with the files of that kind
+        texts: folder with SPLIT.source and SPLIT.target
+        folder: output folder; the files have the same names
+        limits: maximum number of subwords of a source and of a target, without the end symbol
+        workers: number of processes
+    """
+    for split in SPLITS:
+        for side in SIDES:
+            limit = limits[side] if side == "source" or split == "train" else 0
+            name, count = f"{split}.{side}", 0
+            with (
+                open(texts / name, encoding="utf-8", newline="\n") as lines,
+                open(folder / name, "w", encoding="utf-8", newline="\n") as out,
+            ):
+                parts = chunks(_words(lines, limit))
+                for part in in_order(Encode, (kind, model, limit), parts, workers, name):
+                    for pieces, cut in part:
+                        out.write(pieces + "\n")
+                        count += cut
+            if limit:
+                print(f"{name}: {count:,} texts are truncated to {limit:,} subwords", flush=True)

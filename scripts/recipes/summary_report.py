@@ -1,4 +1,4 @@
-"""The summaries as text, their scores, and all results of a recipe in one file."""
+"""The results of a recipe: summaries as text, their scores, and results.json."""
 
 import json
 from pathlib import Path
@@ -6,10 +6,9 @@ from pathlib import Path
 from fairseq_recur import cli
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.scoring.generation import read_hypotheses
-from recipes.summary_choices import Choices
-from recipes.summary_data import DataSet
+from recipes.subwords import load_pieces
 from recipes.summary_flags import generation
-from recipes.summary_pieces import load_pieces
+from recipes.summary_options import Choices, DataSet
 from recipes.summary_texts import COUNTS, one_line
 
 GENERATED, TEXT, SCORES, COMPARED, RESULTS = (
@@ -19,13 +18,13 @@ METRICS = ("rouge1", "rouge2", "rougeL", "rougeLsum")
 
 
 def write_summaries(choices: Choices, model: Path, run: Path, references: Path) -> None:
-    """Write the text of what fairseq-generate has found, one summary a line, in the set's order.
+    """Write the summaries of fairseq-generate as text, one per line, in the order of the set.
 
     Args:
-        choices: they say which pieces
-        model: the folder with the pieces' files
-        run: with fairseq-generate's output, in pieces
-        references: a line for each
+        choices: the settings, which tell the kind of subwords
+        model: folder with the files of the subwords
+        run: folder with the output of fairseq-generate, in subwords
+        references: file with one line per summary
 
     Raises:
         ConfigError: a summary is missing
@@ -39,16 +38,16 @@ def write_summaries(choices: Choices, model: Path, run: Path, references: Path) 
 
 
 def score(references: Path, run: Path, name: str, baseline: Path | None) -> None:
-    """Score the summaries, and compare them with a baseline's.
+    """Score the summaries, and compare them with those of a baseline.
 
     Args:
-        references: one a line
-        run: with test.txt
-        name: of the system
-        baseline: the run of another system, which has been evaluated before; None for none
+        references: file with one reference per line
+        run: folder with test.txt
+        name: name of the system
+        baseline: folder of another system that is already evaluated, or None
 
     Raises:
-        ConfigError: one cannot be read
+        ConfigError: a file cannot be read
     """
     words = ["--reference", str(references), "--system", f"{name}={run / TEXT}"]
     words += ["--metrics", *METRICS]
@@ -62,7 +61,7 @@ def score(references: Path, run: Path, name: str, baseline: Path | None) -> None
     for command in commands:
         if cli.main(command):
             raise ConfigError(
-                f"{run / TEXT} cannot be scored, see above; mend that and run evaluate.sh again"
+                f"{run / TEXT} cannot be scored, see above; correct that and run evaluate.sh again"
             )
 
 
@@ -70,14 +69,16 @@ def write_results(
     data: DataSet, choices: Choices, work: Path, run: Path, checkpoint: str, extra: list[str],
     baseline: Path | None,
 ) -> Path:  # fmt: skip
-    """Decode, score and compare what was generated, and write down everything about it.
+    """Convert the generated summaries to text, score and compare them, write results.json.
 
     Args:
-        work: the recipe's folder
-        run: the folder of the training, with fairseq-generate's output
-        checkpoint: that was evaluated
-        extra: further flags of the search
-        baseline: as for `score`
+        data: the data set
+        choices: the settings
+        work: folder of the recipe
+        run: folder of the training, with the output of fairseq-generate
+        checkpoint: the evaluated checkpoint
+        extra: additional flags of the search
+        baseline: see `score`
 
     Returns:
         the file with the results

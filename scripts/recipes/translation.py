@@ -1,23 +1,61 @@
-"""The translation recipes: `python -m recipes.translation prepare RECIPE.yaml` and what follows.
+"""The translation recipes: `python -m recipes.translation COMMAND`; their scripts call it.
 
-The options of `prepare` are environment variables: see recipes/options.py.
+The options of `prepare` are environment variables: see recipes/translation_options.py.
 """
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from sacrebleu.metrics import BLEU
+
 from fairseq_recur.errors import ConfigError
-from recipes.corpora import text_step, tokens_step
+from fairseq_recur.scoring.generation import read_hypotheses, read_lines
 from recipes.fetch import fetch
-from recipes.lock import alone
-from recipes.options import Options, read_options
-from recipes.pieces import binary_step, cut_step, model_step
-from recipes.recipe import Recipe, read_recipe
-from recipes.steps import Made, need_space
-from recipes.translations import extra_scores, write_translations
+from recipes.steps import Made, exclusive, need_space
+from recipes.translation_options import Options, Recipe, read_options, read_recipe
+from recipes.translation_steps import binary_step, cut_step, model_step, text_step, tokens_step
+from recipes.translation_text import detokenise_chinese, tidy, tokeniser
+
+HYPHEN = re.compile(r"(\S)-(?=\S)")
+
+
+def write_translations(generated: Path, output: Path, language: str) -> None:
+    """Write the translations that `generate` printed, in the order of the test set, one per line.
+
+    Raises:
+        ConfigError: sentences are missing
+    """
+    lines = read_hypotheses(generated)
+    if language == "zh":
+        lines = [detokenise_chinese(line) for line in lines]
+    output.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", newline="\n")
+
+
+def extra_scores(reference: Path, translations: Path, language: str) -> str:
+    """Return the BLEU of Moses tokens, without and with compounds split at hyphens.
+
+    Older papers report these. Both sides are tokenised by the same rules, with punctuation
+    normalised. BLEU is not smoothed, as in multi-bleu.perl. The scores are only comparable with
+    each other.
+    """
+    tokenise = tokeniser(language, normalise=True, dashes=False, chinese="characters")
+    sides = [[tokenise(tidy(line)) for line in read_lines(f)] for f in (translations, reference)]
+    split = [[HYPHEN.sub(r"\1 ##AT##-##AT## ", line) for line in lines] for lines in sides]
+    name = "characters" if language == "zh" else "Moses's tokens"
+    shown = [f"BLEU of {name}: {_bleu(*sides):.2f}"]
+    if language != "zh":
+        shown.append(f"BLEU of {name}, compounds split: {_bleu(*split):.2f}")
+    return "\n".join(f"(not comparable with the scores above) {line}" for line in shown)
+
+
+def _bleu(translations: list[str], reference: list[str]) -> float:
+    metric = BLEU(tokenize="none", smooth_method="none", force=True)
+    return float(metric.corpus_score(translations, [reference]).score)
+
 
 MADE = ("text", "tokens", "pieces")  # and data-bin.DIRECTION
 
@@ -26,10 +64,10 @@ def prepare(recipe: Recipe, options: Options) -> None:
     """Prepare a direction of a recipe, from its archives to fairseq's binary data.
 
     Raises:
-        ConfigError: no room, no archive, or a wrong one; or a preparation runs already
+        ConfigError: the disk is full, an archive is missing or wrong, or another preparation runs
     """
     work = options.work
-    with alone(work):
+    with exclusive(work):
         need_space(work, space(recipe, options), f"preparing {options.direction}")
         corpora = {corpus.name: corpus for corpus in recipe.used(options.direction)}
         text = {}
@@ -49,7 +87,7 @@ def prepare(recipe: Recipe, options: Options) -> None:
 
 
 def space(recipe: Recipe, options: Options) -> int:
-    """The bytes that a preparation still has to write."""
+    """Return the number of bytes that a preparation still has to write."""
     downloads, mirror = options.work / "downloads", options.wmt_mirror
     local = downloads if mirror is None or "://" in mirror else Path(mirror)
     sizes: dict[str, int] = {}
@@ -68,9 +106,9 @@ def space(recipe: Recipe, options: Options) -> int:
 
 
 def write_settings(options: Options, model: Made, data: Made) -> None:
-    """Write what training and evaluation must know: `prepared.SRC-TGT.sh`, which they source.
+    """Write `prepared.SRC-TGT.sh`, which the scripts of training and evaluation source.
 
-    The keys say whether what it is about is still there: another preparation may have replaced it.
+    The keys identify the data, which another preparation may replace.
     """
     if options.tokenizer == "moses":
         decoding = f'--bpe subword_nmt --bpe-codes "$WORK/pieces/model/codes.{options.target}"'
@@ -89,7 +127,7 @@ def write_settings(options: Options, model: Made, data: Made) -> None:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """The command; 1 if something is wrong, which it then says."""
+    """Run the command; return 0, or 1 after an error message."""
     parser = argparse.ArgumentParser("recipes.translation", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     one = commands.add_parser("prepare", help="from archives to binary data")

@@ -1,6 +1,6 @@
-# What the steps of the translation recipes share. A script of examples/wmt14_en_de or
-# examples/wmt17_zh_en sets RECIPE, its folder, sources this file and calls one of
-# prepare, train and evaluate. The READMEs there say which variables can be set from outside.
+# Shared functions of the translation recipes. A script of examples/wmt14_en_de or
+# examples/wmt17_zh_en sets RECIPE to its folder, sources this file and calls prepare, train or
+# evaluate. The READMEs there list the environment variables.
 
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
 export WORK="${WORK:-$RECIPE/work}"
@@ -15,7 +15,7 @@ elif ! command -v fairseq-recur > /dev/null; then
         "fits your GPU driver, pip install '.[recipes]'" >&2
     exit 1
 fi
-# The Python that fairseq-recur belongs to.
+# The Python of fairseq-recur.
 PYTHON="$(dirname "$(command -v fairseq-recur)")/python"
 [ -x "$PYTHON" ] || PYTHON=python3
 export PYTHON
@@ -26,15 +26,15 @@ recipes() {
 say() { printf '\n== %s\n' "$*"; }
 fail() { echo "error: $*" >&2; exit 1; }
 
-# A number from 1 on: number NAME
-number() { [[ "${!1}" =~ ^[1-9][0-9]*$ ]] || fail "$1=${!1}: expected a whole number from 1 on"; }
+# number NAME: check that a variable is a whole number, at least 1
+number() { [[ "${!1}" =~ ^[1-9][0-9]*$ ]] || fail "$1=${!1}: expected a whole number, at least 1"; }
 
 prepare() {
-    [ $# -eq 0 ] || fail "prepare.sh takes no arguments, but variables: see $RECIPE/README.md"
+    [ $# -eq 0 ] || fail "prepare.sh takes variables, not arguments: see $RECIPE/README.md"
     recipes prepare "$RECIPE/recipe.yaml"
 }
 
-# Read what prepare.sh has written, and check that it is still about the data that is there.
+# Read the file that prepare.sh wrote, and check that it matches the present data.
 read_prepared() {
     local default
     default="$(sed -n 's/^  source: //p' "$RECIPE/recipe.yaml")"
@@ -49,11 +49,11 @@ read_prepared() {
     source "$prepared"
     if [ "$MODEL_KEY" != "$(cat "$WORK/pieces/model/.key")" ] ||
         [ "$DATA_KEY" != "$(cat "$DATA/.key")" ]; then
-        fail "$pair was prepared with other options than what is in $WORK now: run prepare.sh again"
+        fail "$pair was prepared with options that differ from the data in $WORK: run prepare.sh again"
     fi
 }
 
-# Which model: ARCH, RUN, SEED, and what depends on the size.
+# Set ARCH, RUN, SEED, and the settings that depend on the size of the model.
 choose_model() {
     ARCH="${ARCH:-transformer_wmt_en_de}" SEED="${SEED:-1}"
     RUN="${RUN:-$ARCH}"
@@ -70,11 +70,11 @@ choose_model() {
 }
 
 # Hao et al. follow Vaswani et al. 2017: Adam with 0.9, 0.98 and 1e-9, 4000 updates of warm-up to
-# width^-0.5 4000^-0.5, label smoothing 0.1, 25,000 words of source and of target an update.
+# width^-0.5 4000^-0.5, label smoothing 0.1, 25,000 source and target tokens per update.
 train() {
     read_prepared
     choose_model
-    # 25,000 words are 3125 on each of 8 GPUs, or 8 times 3125 on one.
+    # 25,000 tokens are 3125 on each of 8 GPUs, or 8 times 3125 on one GPU.
     export BATCH_TOKENS="${BATCH_TOKENS:-25000}" MAX_TOKENS="${MAX_TOKENS:-3125}"
     local settings=(
         --arch "$ARCH" --dropout "$DROPOUT" --seed "$SEED"
@@ -86,20 +86,20 @@ train() {
     if [ -n "${START_FROM:-}" ]; then
         local start="$START_FROM"
         if [ ! -f "$start" ]; then start="$RUNS/$START_FROM/seed$SEED/checkpoint_best.pt"; fi
-        [ -f "$start" ] || fail "START_FROM=$START_FROM: no checkpoint, and no run with $start; train that first"
+        [ -f "$start" ] || fail "START_FROM=$START_FROM: neither a checkpoint nor a run with $start; train it first"
         settings+=(--finetune-from-model "$start")
     fi
     local chosen
     chosen="$(printf '%q ' "$DATA_KEY" "$BATCH_TOKENS" "${settings[@]}" "$@")"
     if [ -f "$FOLDER/checkpoint_last.pt" ] && [ "$(cat "$FOLDER/settings")" != "$chosen" ]; then
-        fail "$FOLDER was trained with other data or settings ($FOLDER/settings); give this" \
-            "training another name with RUN=NAME, or remove that folder"
+        fail "$FOLDER was trained with other data or settings ($FOLDER/settings); choose" \
+            "another name with RUN=NAME, or remove that folder"
     fi
     mkdir -p "$FOLDER"
     echo "$chosen" > "$FOLDER/settings"
     say "$RUN, $SOURCE-$TARGET, seed $SEED: up to update $MAX_UPDATES, in $FOLDER"
-    # A training that was stopped goes on with its last checkpoint. The launcher takes this
-    # process's place, so that a signal reaches it.
+    # A stopped training continues from its last checkpoint. The launcher replaces this process, so
+    # that signals reach it.
     local launcher
     read -ra launcher <<< "${LAUNCHER:-bash}"
     if [ -z "${LAUNCHER:-}" ]; then launcher+=("$ROOT/scripts/launch/node.sh"); fi
@@ -109,11 +109,11 @@ train() {
         --no-epoch-checkpoints --log-interval 100 --log-file "$FOLDER/train.log" "$@"
 }
 
-# Average, translate, score, compare. Flags are added to those of generate.
+# Average, translate, score, compare. Arguments are additional flags of generate.
 evaluate() {
     read_prepared
     choose_model
-    [ -d "$FOLDER" ] || fail "$FOLDER is not there: RUN=$RUN is not trained; run train.sh first"
+    [ -d "$FOLDER" ] || fail "$FOLDER does not exist: RUN=$RUN is not trained; run train.sh first"
     local base=()
     if [ -n "${BASELINE:-}" ]; then
         base=(--baseline "$BASELINE=$RUNS/$BASELINE/seed$SEED/test.txt")

@@ -1,22 +1,29 @@
 """An experiment through the command line: killed, resumed, in the background, wrong."""
 
 import json
+import logging
+import os
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import IO, Any
 
 import pytest
 import torch
 import yaml
+from sacrebleu.metrics import BLEU
 
 from fairseq_recur.cli import main
-from fairseq_recur.experiments.runner import LOCK, hold
+from fairseq_recur.experiments import runner, speed
+from fairseq_recur.experiments.runs import LOCK, hold
 from fairseq_recur.scoring.generation import read_hypotheses
 from tests.conftest import SMALL, TRAIN
-from tests.running import USER_DIR
+from tests.running import USER_DIR, reset_command_state
 
 ROOT = Path(USER_DIR).parent
 
@@ -68,6 +75,76 @@ def start(*argv: str, log: Path) -> "subprocess.Popen[bytes]":
         )  # fmt: skip
 
 
+class Forked:
+    """Replaces `subprocess.Popen`: a copy of this process, which has imported torch already."""
+
+    def __init__(
+        self, command: list[str], *, stdout: IO[bytes], stderr: Any, env: dict[str, str], **_: Any
+    ) -> None:
+        assert command[:3] == [sys.executable, "-m", "fairseq_recur"]
+        self.returncode: int | None = None
+        self.pid = os.fork()
+        if self.pid == 0:
+            status = 70
+            try:
+                for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                    signal.signal(number, signal.SIG_DFL)
+                os.dup2(stdout.fileno(), 1)
+                os.dup2(1 if stderr == subprocess.STDOUT else stderr.fileno(), 2)
+                os.environ.update(env)
+                sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)
+                logging.getLogger().handlers = [logging.StreamHandler(sys.stdout)]
+                logging.getLogger().setLevel(logging.INFO)
+                reset_command_state()
+                status = main(command[3:])
+            except SystemExit as end:
+                status = end.code if isinstance(end.code, int) else 1
+            except BaseException:
+                traceback.print_exc()
+                status = 1
+            finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(status)
+
+    def poll(self) -> int | None:
+        return self._look(os.WNOHANG)
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        return self._look(0)
+
+    def _look(self, how: int) -> int | None:
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, how)
+            if pid:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def terminate(self) -> None:
+        if self.returncode is None:
+            os.kill(self.pid, signal.SIGTERM)
+
+
+def forked_run(command: list[str], **settings: Any) -> SimpleNamespace:
+    """Replaces `subprocess.run`."""
+    del settings["check"]
+    return SimpleNamespace(returncode=Forked(command, **settings).wait())
+
+
+@pytest.fixture(scope="module")
+def forked() -> Iterator[None]:
+    """The commands of experiments as forks, which spares each the seconds of importing torch."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module, name, value in (
+            (runner, "Popen", Forked),
+            (speed, "run", forked_run),
+        ):
+            names = {**vars(subprocess), name: value}
+            patch.setattr(module, "subprocess", SimpleNamespace(**names))
+        patch.setattr(runner, "POLL", 0.05)
+        yield
+
+
 def wait_for(what: Callable[[], Any], seconds: float = 120) -> None:
     end = time.monotonic() + seconds
     while not what():
@@ -76,18 +153,18 @@ def wait_for(what: Callable[[], Any], seconds: float = 120) -> None:
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory: pytest.TempPathFactory, corpus: Path) -> Path:
+def done(tmp_path_factory: pytest.TempPathFactory, corpus: Path, forked: None) -> Path:
     """A finished experiment, which was killed in its first training and started again."""
     folder = tmp_path_factory.mktemp("experiment")
     file, work = write(folder, content(corpus)), folder / "work"
-    process = start("run", file, "--work", str(work), log=folder / "first.log")
+    process = start("run", file, "--work-dir", str(work), log=folder / "first.log")
     log = work / "plain/seed1/train.log"
     wait_for(lambda: log.is_file() and "num_updates=8" in log.read_text())
     process.kill()
     process.wait()
     # The training itself may outlive it, and the second start waits for it.
     assert not (work / "plain/seed1/test.txt").exists()
-    assert main(["experiment", "run", file, "--work", str(work)]) == 0
+    assert main(["experiment", "run", file, "--work-dir", str(work)]) == 0
     return folder
 
 
@@ -110,15 +187,11 @@ def test_the_results(done: Path, corpus: Path) -> None:
     results = json.loads((done / "work/results.json").read_text())
     runs = {run["system"]: run for run in results["runs"]}
     assert {*runs} == {"plain", "biarn"}
+    references = (corpus / "test.tgt").read_text().splitlines()
     for name, run in runs.items():
         texts = read_hypotheses(done / "work" / name / "seed1/test.txt", 20)
-        (done / "texts").write_text("".join(t + "\n" for t in texts))
-        call = [
-            sys.executable, "-m", "sacrebleu", str(corpus / "test.tgt"), "-i", str(done / "texts"),
-            "--tokenize", "none", "--force", "--score-only", "--width", "6",
-        ]  # fmt: skip
-        printed = subprocess.run(call, capture_output=True, text=True, check=True).stdout
-        assert float(printed) == pytest.approx(run["scores"]["BLEU"], abs=1e-6)
+        expected = BLEU(tokenize="none", force=True).corpus_score(texts, [references]).score
+        assert expected == pytest.approx(run["scores"]["BLEU"], abs=1e-9)
         assert run["epochs"] == 6 and run["updates"] > 6 and len(run["valid_loss"]) == 6
     compared = results["comparisons"][0]["metrics"][0]
     assert [s["system"] for s in compared["systems"]] == ["plain", "biarn"]
@@ -151,7 +224,15 @@ def test_what_is_done_is_not_done_again(done: Path, capsys: pytest.CaptureFixtur
     work = done / "work"
     made = [work / "speed.json", *work.glob("*/seed1/*")]
     before = {p: p.stat().st_mtime_ns for p in made}
-    argv = ["experiment", "run", str(done / "t.yaml"), "--work", str(work), "--only", "plain"]
+    argv = [
+        "experiment",
+        "run",
+        str(done / "t.yaml"),
+        "--work-dir",
+        str(work),
+        "--systems",
+        "plain",
+    ]
     assert main(argv) == 0
     assert {p: p.stat().st_mtime_ns for p in made} == before
     results = json.loads((work / "results.json").read_text())
@@ -159,14 +240,14 @@ def test_what_is_done_is_not_done_again(done: Path, capsys: pytest.CaptureFixtur
     capsys.readouterr()
     assert main(["experiment", "status", str(work)]) == 0
     said = capsys.readouterr().out
-    assert "nothing runs" in said and "plain seed 1: done" in said and "# Reversing" in said
+    assert "nothing is running" in said and "plain seed 1: done" in said and "# Reversing" in said
 
 
 def test_other_settings_are_refused(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    argv = ["experiment", "run", str(done / "t.yaml"), "--work", str(done / "work")]
+    argv = ["experiment", "run", str(done / "t.yaml"), "--work-dir", str(done / "work")]
     assert main([*argv, "--set", "train.lr=0.5"]) == 2
     said = capsys.readouterr().err
-    assert "plain seed 1: --lr was 0.02, is 0.5" in said and "use another --work" in said
+    assert "plain seed 1: --lr was 0.02, is 0.5" in said and "use another --work-dir" in said
 
 
 def test_everything_wrong_is_said_before_anything_is_done(
@@ -175,7 +256,7 @@ def test_everything_wrong_is_said_before_anything_is_done(
     experiment = content(corpus)
     experiment["systems"]["plain"]["flags"]["no-such-flag"] = 1
     experiment["systems"]["biarn"]["flags"]["recurrence-fused-layers"] = 7
-    argv = ["experiment", "run", write(tmp_path, experiment), "--work", str(tmp_path / "work")]
+    argv = ["experiment", "run", write(tmp_path, experiment), "--work-dir", str(tmp_path / "work")]
     assert main(argv) == 2
     said = capsys.readouterr().err
     assert "plain: " in said and "unrecognized arguments: --no-such-flag" in said
@@ -190,7 +271,7 @@ def test_everything_wrong_is_said_before_anything_is_done(
     write(tmp_path, experiment)
     assert main(argv) == 2
     said = capsys.readouterr().err
-    assert "train.tgt has 200 lines, but the set test 20" in said and "--beams" in said
+    assert "train.tgt has 200 lines, but the subset test has 20" in said and "--beams" in said
     experiment = content(corpus)
     experiment["score"] |= {"metrics": ["bleu", "comet"], "source": str(corpus / "test.src")}
     write(tmp_path, experiment)
@@ -200,7 +281,7 @@ def test_everything_wrong_is_said_before_anything_is_done(
 
 @pytest.mark.slow
 def test_a_failure_is_reported_and_the_others_go_on(
-    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], forked: None
 ) -> None:
     experiment = {**content(corpus), "checkpoint": "last", "speed": None, "baseline": "fine"}
     experiment["train"]["max-epoch"] = 1
@@ -210,7 +291,7 @@ def test_a_failure_is_reported_and_the_others_go_on(
         "after": {"flags": {"arch": "transformer"}, "start_from": "broken"},
         "fine": {"flags": {"arch": "transformer"}},
     }
-    argv = ["experiment", "run", write(tmp_path, experiment), "--work", str(tmp_path / "work")]
+    argv = ["experiment", "run", write(tmp_path, experiment), "--work-dir", str(tmp_path / "work")]
     assert main(argv) == 1
     said = capsys.readouterr()
     assert "broken seed 1: train failed (1)" in said.out and "nonsense" in said.out
@@ -227,7 +308,7 @@ def test_in_the_background_and_stopped(
     experiment = {**content(corpus), "speed": None}
     experiment["train"]["max-epoch"] = 5000
     file, work = write(tmp_path, experiment), tmp_path / "work"
-    argv = ["run", file, "--work", str(work)]
+    argv = ["run", file, "--work-dir", str(work)]
     assert start(*argv, "--background", log=tmp_path / "log").wait(120) == 0
     assert "experiment stop" in (tmp_path / "log").read_text()
     log = work / "plain/seed1/train.log"
@@ -237,12 +318,12 @@ def test_in_the_background_and_stopped(
     assert "an experiment runs in" in capsys.readouterr().err
     assert main(["experiment", "status", str(work)]) == 0
     said = capsys.readouterr().out
-    assert "works on it" in said and "plain seed 1: update " in said
-    assert "biarn seed 1: waits" in said
+    assert "is running" in said and "plain seed 1: update " in said
+    assert "biarn seed 1: waiting" in said
     assert main(["experiment", "stop", str(work)]) == 0
     assert hold(work / "plain/seed1" / LOCK) is not None, "the training has ended as well"
     assert main(["experiment", "stop", str(work)]) == 0
-    assert "nothing runs" in capsys.readouterr().out
+    assert "nothing is running" in capsys.readouterr().out
     assert "stopped by SIGTERM" in (work / "run.log").read_text()
 
 
@@ -274,7 +355,7 @@ def test_the_examples_can_be_run(
     small = {f"train.{name}": value for name, value in flags_of(sizes).items()}
     changes = [f"--set={key}={value}" for key, value in {**here, **small}.items()]
     files = [str(EXAMPLE / f"tables/{table}.yaml"), str(EXAMPLE / f"corpora/{corpora}.yaml")]
-    argv = ["experiment", "run", *files, "--work", str(tmp_path / "work"), "--seeds", "4"]
+    argv = ["experiment", "run", *files, "--work-dir", str(tmp_path / "work"), "--seeds", "4"]
     # What needs a GPU is not built here.
     argv += ["--dry-run", "--set", "train.cpu=true", "--set", "train.fp16=null"]
     assert main([*argv, *changes]) == 0

@@ -139,10 +139,10 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
 
 def test_a_batch_that_does_not_divide_names_the_tokens_that_would() -> None:
     done = launch("node.sh", "DATA", GPUS="8", BATCH_TOKENS="25000", MAX_TOKENS="4096")
-    assert done.returncode == 2 and "give MAX_TOKENS=3125 (--update-freq 1)" in done.stderr
+    assert done.returncode == 2 and "use MAX_TOKENS=3125 (--update-freq 1)" in done.stderr
     assert value(printed(GPUS="8", BATCH_TOKENS="25000", MAX_TOKENS="3125"), "--update-freq") == "1"
     done = launch("node.sh", "DATA", GPUS="3", BATCH_TOKENS="25000", MAX_TOKENS="4096")
-    assert done.returncode == 2 and "give 24999 or 25002" in done.stderr
+    assert done.returncode == 2 and "use 24999 or 25002" in done.stderr
     done = launch("nodes.sh", "DATA", GPUS="1", NODES="2", RENDEZVOUS="nowhere")
     assert done.returncode == 2 and "RENDEZVOUS=nowhere: expected host:port" in done.stderr
 

@@ -107,8 +107,12 @@ def test_training_and_validation(trained: Trained) -> None:
 def test_documents_that_are_too_long_for_training(trained: Trained) -> None:
     """They are cut if the flag asks for it, else skipped with a warning."""
     if trained.task == "summarization":
-        assert f"train: 1 of 4 sources are longer than {LIMIT} tokens and are truncated" in trained.log
-        assert f"valid: 1 of 3 sources are longer than {LIMIT} tokens and are truncated" in trained.log
+        assert (
+            f"train: 1 of 4 sources are longer than {LIMIT} tokens and are truncated" in trained.log
+        )
+        assert (
+            f"valid: 1 of 3 sources are longer than {LIMIT} tokens and are truncated" in trained.log
+        )
         assert "will be skipped" not in trained.log
     else:
         skipped = re.findall(r"(\d+) samples have invalid sizes and will be skipped", trained.log)

@@ -329,7 +329,7 @@ LONG = "w1 " * 1500
         ("score", [["w1", "w2"], ["w1"]], {}, "2 sources and 1 targets"),
         ("score", ["w1", ["w1"]], {}, "one text each"),
         ("score", ["w1", LONG], {}, "1 of 1 targets are longer"),
-        ("look", [LONG], {}, "longer than the 1024"),
+        ("look", [LONG], {}, "longer than the model.s limit of 1024"),
     ],
 )
 def test_calls_that_cannot_be_done(

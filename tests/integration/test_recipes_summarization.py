@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from recipes import summarization
-from recipes.summary_pieces import SentencePieces
+from recipes.subwords import SPIECE, SentencePieces
 from recipes.summary_texts import one_line
 
 from tests import huggingface
@@ -53,8 +53,8 @@ def mirror(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Mirror]:
 
 def words(of: Mirror, work: Path, arch: str = SCRATCH, folder: Path | None = None) -> list[str]:
     options = {
-        "recipe": RECIPES / of.name, "work": work, "mirror": folder or of.folder, "arch": arch, "vocabulary": 300,
-        "workers": 2,
+        "recipe": RECIPES / of.name, "work-dir": work, "mirror": folder or of.folder,
+        "arch": arch, "vocabulary": 300, "workers": 2,
     }  # fmt: skip
     return ["prepare", *(f"--{name}={value}" for name, value in options.items())]
 
@@ -99,7 +99,7 @@ def test_archives_become_lines(
             line = by_source[expected_source(name, text)]
             assert line.startswith(one_line(summary))
         pieces = tmp_path / "sentencepiece-300-1024-128" / "pieces"
-        model = SentencePieces(pieces.parent / "model")
+        model = SentencePieces(pieces.parent / "model" / SPIECE)
         encoded = (pieces / f"{split}.target").read_text("utf-8").split("\n")[:-1]
         decoded = [model.decode(line.split()) for line in encoded]
         assert len(decoded) == len(complete)
@@ -187,7 +187,7 @@ def test_a_wrong_archive_is_named(
     content = file.read_bytes()
     file.write_bytes(content[: len(content) * 2 // 3])
     assert prepare(of, work, SCRATCH, folder) == 2
-    assert f"{file} is truncated or another file: sha256" in capsys.readouterr().err
+    assert f"{file} is truncated or a different file: sha256" in capsys.readouterr().err
     add_sums(folder)
     assert prepare(of, work, SCRATCH, folder) == 2
     error = capsys.readouterr().err

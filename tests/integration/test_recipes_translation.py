@@ -12,10 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from recipes.clean import detokenise_chinese
-from recipes.lock import alone
-from recipes.recipe import read_recipe
-from recipes.tokenise import tokeniser
+from recipes.steps import exclusive
+from recipes.translation_options import read_recipe
+from recipes.translation_text import detokenise_chinese, tokeniser
 
 from tests.translation_archives import archives, chinese, german, wmt14, write_sums
 from tests.translation_preparing import (  # noqa: F401  (fixtures)
@@ -215,7 +214,7 @@ def test_two_preparations_do_not_share_a_folder(
     locked, end = os.pipe(), os.pipe()
     child = os.fork()
     if not child:
-        with alone(work):
+        with exclusive(work):
             os.write(locked[1], b"x")
             os.read(end[0], 1)
         os._exit(0)
@@ -224,7 +223,7 @@ def test_two_preparations_do_not_share_a_folder(
     os.write(end[1], b"x")
     assert os.waitpid(child, 0)[1] == 0
     assert status == 1 and "another preparation works in" in capsys.readouterr().err
-    with alone(work):
+    with exclusive(work):
         pass
 
 

@@ -137,7 +137,7 @@ def test_scripts_say_what_is_missing(
     done = run(programs, "wmt17_zh_en", "train", **nothing)
     assert done.returncode == 1 and "zh-en is not prepared" in done.stderr
     done = run(programs, "wmt17_zh_en", "prepare", "--workers", "2", **nothing)
-    assert done.returncode == 1 and "takes no arguments" in done.stderr
+    assert done.returncode == 1 and "takes variables, not arguments" in done.stderr
     (programs / "fairseq-recur").rename(programs / "elsewhere")
     done = run(programs, "wmt17_zh_en", "prepare", **nothing, PATH="/usr/bin:/bin")
     assert done.returncode == 1 and "pip install '.[recipes]'" in done.stderr
@@ -151,7 +151,7 @@ def test_scripts_say_what_is_missing(
     shutil.copytree(work, other)
     (other / "pieces/model/.key").write_text("another")
     done = run(programs, "wmt14_en_de", "train", WORK=str(other))
-    assert done.returncode == 1 and "prepared with other options" in done.stderr
+    assert done.returncode == 1 and "prepared with options that differ" in done.stderr
     folder = work / "runs/en-de/mine/seed1"
     folder.mkdir(parents=True)
     (folder / "checkpoint_last.pt").touch()

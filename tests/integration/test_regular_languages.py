@@ -6,13 +6,11 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -20,6 +18,8 @@ import torch
 
 import fairseq_recur.criterions  # noqa: F401
 import fairseq_recur.tasks  # noqa: F401
+from fairseq_recur.experiments import runner
+from fairseq_recur.experiments.runs import LOCK
 from tests.docs.commands import parse
 from tests.running import USER_DIR, saved_weights
 
@@ -104,7 +104,7 @@ def test_wrong_subset_is_refused_before_training(cli: Cli, tmp_path: Path) -> No
 
 # The runner ---------------------------------------------------------------------------
 
-# Stands for fairseq-recur: each call trains one epoch more than there was, or fails.
+# Replaces fairseq-recur: each call trains from the last epoch on, or fails.
 PROGRAM = """#!{python}
 import json, os, pathlib, sys, time
 words = dict(zip(sys.argv, sys.argv[1:]))
@@ -116,44 +116,55 @@ if words["--language"] == os.environ.get("FAILS"):
 done = folder / "epochs"
 first = int(done.read_text()) + 1 if done.exists() else 1
 for epoch in range(first, int(words["--max-epoch"]) + 1):
-    for part, value in (("bin0", 0.9 - 0.01 * epoch), ("bin1", 0.1 * epoch)):
-        stats = {{"epoch": epoch, part + "_accuracy": str(value)}}
-        print(f"2026-01-01 00:00:00 | INFO | {{part}} | " + json.dumps(stats), flush=True)
+    with open(words["--log-file"], "a") as log:
+        for part, value in (("bin0", 0.9 - 0.01 * epoch), ("bin1", 0.1 * epoch)):
+            stats = {{"epoch": epoch, part + "_accuracy": str(value)}}
+            print(json.dumps({{**stats, part + "_num_updates": str(7 * epoch)}}), file=log)
     done.write_text(str(epoch))
     if str(epoch) == os.environ.get("STOPS_AFTER"):
         (folder / "new").write_text(str(os.getpid()))
         (folder / "new").rename(folder / "waiting")
         time.sleep(60)
 """
+MODULES = ("run", "report", "settings", "table")
 
 
-class Runner:
-    """Runs run.py with a program in the place of fairseq-recur."""
+class Example:
+    """The example's modules, with a program in place of fairseq-recur."""
 
-    def __init__(self, folder: Path) -> None:
-        self.work, self.program = folder / "work", folder / "bin" / "fairseq-recur"
-        self.program.parent.mkdir()
-        self.program.write_text(PROGRAM.format(python=sys.executable))
-        self.program.chmod(0o755)
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.work, self.monkeypatch = folder / "work", monkeypatch
+        program = folder / "program"
+        program.write_text(PROGRAM.format(python=sys.executable))
+        program.chmod(0o755)
+        monkeypatch.setattr(runner, "PROGRAM", [str(program)])
+        monkeypatch.setattr(runner, "POLL", 0.02)
+        monkeypatch.syspath_prepend(str(EXAMPLE))
+        for name in ("SEEDS", "OPTIONS", "POSITIONS", "GATE", "DILATIONS", "DEVICE"):
+            monkeypatch.delenv(name, raising=False)
+        for name in MODULES:
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        self.settings = importlib.import_module("settings")
+        self.run = importlib.import_module("run")
 
-    def start(self, *arguments: str, **variables: Any) -> subprocess.Popen:
-        settings = {"LANGUAGES": "d_2 parity", "SYSTEMS": "transformer rsa_1", "EPOCHS": 3}
-        clean = {k: v for k, v in os.environ.items() if k not in ("SEEDS", "OPTIONS", "POSITIONS")}
-        environment = {
-            **clean, "WORK": self.work, "POLL": "0.05",
-            "PATH": f"{self.program.parent}:{os.environ['PATH']}",
-            "JOBS": 2, **settings, **variables,
-        }  # fmt: skip
-        return subprocess.Popen(
-            [sys.executable, EXAMPLE / "run.py", *arguments], text=True,
-            env={k: str(v) for k, v in environment.items()},
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
+    def __call__(self, *arguments: str, **variables: Any) -> int:
+        """Run run.py in this process with the variables; return its exit status."""
+        small = {"LANGUAGES": "d_2 parity", "SYSTEMS": "transformer rsa_1", "EPOCHS": 3}
+        with self.monkeypatch.context() as patch:
+            for name, value in {"WORK": self.work, "JOBS": 2, **small, **variables}.items():
+                patch.setenv(name, str(value))
+            return self.run.main(list(arguments))
 
-    def run(self, *arguments: str, **variables: Any) -> subprocess.CompletedProcess:
-        process = self.start(*arguments, **variables)
-        output, errors = process.communicate(timeout=60)
-        return subprocess.CompletedProcess([], process.returncode, output, errors)
+    def start(self, **variables: Any) -> int:
+        """Run run.py in a process; return its number."""
+        child = os.fork()
+        if child == 0:
+            status = 70
+            try:
+                status = self(**variables)
+            finally:
+                os._exit(status)
+        return child
 
     def folder(self, language: str, system: str, seed: int = 1) -> Path:
         return self.work / language / system / f"seed{seed}"
@@ -162,154 +173,179 @@ class Runner:
         files = sorted(self.work.rglob("calls"))
         return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 
+    def results(self) -> dict[str, Any]:
+        return json.loads((self.work / "results.json").read_text())
+
 
 @pytest.fixture
-def runner(tmp_path: Path) -> Runner:
-    return Runner(tmp_path)
+def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Example]:
+    yield Example(tmp_path, monkeypatch)
+    for name in MODULES:
+        sys.modules.pop(name, None)
 
 
 def wait_for(path: Path) -> None:
-    for _ in range(300):
+    for _ in range(1000):
         if path.exists():
             return
-        time.sleep(0.05)
+        time.sleep(0.02)
     raise AssertionError(f"{path} did not appear")
 
 
-def test_runner_trains_everything_once(runner: Runner) -> None:
-    first = runner.run(SEEDS="1 2")
-    assert first.returncode == 0, first.stderr
-    assert "8 of 8 runs done, 100 % of all epochs" in first.stdout
-    assert len(runner.calls()) == 8
-    report = json.loads((runner.work / "results.json").read_text())
+def exit_status(child: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+ONE = {"LANGUAGES": "parity", "SYSTEMS": "rsa_1"}
+
+
+def test_everything_is_trained_once(example: Example, capsys: pytest.CaptureFixture[str]) -> None:
+    assert example(SEEDS="1 2") == 0
+    printed = capsys.readouterr().out
+    assert "8 of 8 runs done, 100% of the training" in printed
+    assert len(example.calls()) == 8
+    report = example.results()
     result = report["runs"]["d_2"]["rsa_1"]["2"]
     assert result["bin0"] == {"max": 0.89, "last": 0.87, "epochs": [0.89, 0.88, 0.87]}
     assert result["bin1"]["max"] == result["bin1"]["last"] == pytest.approx(0.3)
     row = r"D_2 +RSA I \(5,0,0,0,0,0\) +1.00 +0.89 +0.87 +1.00 +0.30 +0.30 +2"
-    assert re.search(row, first.stdout)
-    assert "D_2, RSA I (5,0,0,0,0,0), bin 1: 0.30, paper 1.00" in first.stdout
-    assert "Parity, RSA I (5,0,0,0,0,0), bin 0: " not in first.stdout  # 0.89 is near 0.99
+    assert re.search(row, printed)
+    assert "D_2, RSA I (5,0,0,0,0,0), bin 1: 0.30, paper 1.00" in printed
+    assert "Parity, RSA I (5,0,0,0,0,0), bin 0: " not in printed  # 0.89 is near 0.99
     assert report["settings"]["SEEDS"] == "1 2" and report["versions"]["torch"] == version("torch")
     assert "SEEDS='1 2'" in report["command"]
-    page = (runner.work / "results.md").read_text()
+    page = (example.work / "results.md").read_text()
     assert "| Parity | rsa_1 | 2 | 0.8900 | 0.8700 | 0.3000 | 0.3000 |" in page
 
-    again = runner.run(SEEDS="1 2")
-    assert "8 of them done before" in again.stdout and len(runner.calls()) == 8
-    table = runner.run("table")  # one seed of the two
-    assert re.search(r"D_2 +RSA I .* 1$", table.stdout, re.M) and len(runner.calls()) == 8
+    assert example(SEEDS="1 2") == 0 and len(example.calls()) == 8
+    assert "8 of them already done" in capsys.readouterr().out
+    assert example("table") == 0 and len(example.calls()) == 8
+    assert re.search(r"D_2 +RSA I .* 1$", capsys.readouterr().out, re.M)  # one seed of the two
 
 
-@pytest.mark.slow
-def test_runner_goes_on_after_it_was_stopped(runner: Runner) -> None:
-    process = runner.start(STOPS_AFTER=2)
+def test_stopped_and_continued(example: Example, capfd: pytest.CaptureFixture[str]) -> None:
+    child = example.start(STOPS_AFTER=2)
     for system in ("transformer", "rsa_1"):
-        wait_for(runner.folder("d_2", system) / "waiting")
-    process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=30)
-    assert process.returncode == 130 and "goes on from here" in errors
-    assert runner.run("table").stdout.startswith("\nNo training is finished yet.")
-    again = runner.run()
-    assert again.returncode == 0 and "4 of 4 runs done" in again.stdout
-    log = (runner.folder("d_2", "rsa_1") / "train.log").read_text()
-    assert re.findall(r'bin1 \| {"epoch": (\d)', log) == ["1", "2", "3"]
+        wait_for(example.folder("d_2", system) / "waiting")
+    os.kill(child, signal.SIGTERM)
+    assert exit_status(child) == 130 and "continues from here" in capfd.readouterr().err
+    seconds = json.loads((example.folder("d_2", "rsa_1") / "state.json").read_text())["train"]
+    assert seconds["seconds"] > 0 and not seconds["done"]
+    assert example("table") == 0
+    assert capfd.readouterr().out.startswith("\nNo training is finished yet.")
+    assert example() == 0 and "4 of 4 runs done" in capfd.readouterr().out
+    log = (example.folder("d_2", "rsa_1") / "train.log").read_text()
+    assert re.findall(r'"epoch": (\d), "bin1', log) == ["1", "2", "3"]
 
 
-@pytest.mark.slow
-def test_runner_continues_with_more_epochs_and_starts_anew_with_other_flags(runner: Runner) -> None:
-    only = {"LANGUAGES": "parity", "SYSTEMS": "rsa_1"}
-    runner.run(**only)
-    runner.run(**only, **{"EPOCHS": 5})
-    log = runner.folder("parity", "rsa_1") / "train.log"
-    assert re.findall(r'bin1 \| {"epoch": (\d)', log.read_text()) == list("12345")
-    fewer = runner.run(**only)  # the first three epochs count
-    assert json.loads((runner.work / "results.json").read_text())["runs"]["parity"]["rsa_1"]["1"][
-        "bin1"
-    ]["epochs"] == pytest.approx([0.1, 0.2, 0.3])
-    assert "1 of them done before" in fewer.stdout
-    other = runner.run(**only, **{"GATE": "-1"})
-    assert "the settings have changed" in other.stdout
-    assert re.findall(r'bin1 \| {"epoch": (\d)', log.read_text()) == list("123")
-    assert "--rsa-gate-init=-1" in runner.calls()[-1]
+def test_more_epochs_continue_and_other_flags_start_again(
+    example: Example, capsys: pytest.CaptureFixture[str]
+) -> None:
+    example(**ONE)
+    example(**ONE, EPOCHS=5)
+    log = example.folder("parity", "rsa_1") / "train.log"
+    assert re.findall(r'"epoch": (\d), "bin1', log.read_text()) == list("12345")
+    capsys.readouterr()
+    example(**ONE)  # the first three epochs count
+    assert "1 of them already done" in capsys.readouterr().out
+    found = example.results()["runs"]["parity"]["rsa_1"]["1"]["bin1"]["epochs"]
+    assert found == pytest.approx([0.1, 0.2, 0.3])
+    example(**ONE, GATE="-1")
+    assert "the settings have changed" in capsys.readouterr().out
+    assert re.findall(r'"epoch": (\d), "bin1', log.read_text()) == list("123")
+    assert "--rsa-gate-init=-1" in example.calls()[-1]
 
 
-def test_runner_tells_what_failed_and_does_the_rest(runner: Runner) -> None:
-    result = runner.run(FAILS="d_2")
-    assert result.returncode == 1
-    assert "fairseq stumbled" in result.stderr and "failed: d_2 rsa_1 seed 1" in result.stderr
-    assert "2 of 4 runs done" in result.stdout and "Parity" in result.stdout
-    assert runner.run().returncode == 0
+def test_a_failure_is_reported_and_the_rest_is_done(
+    example: Example, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert example(FAILS="d_2") == 1
+    printed = capsys.readouterr()
+    assert "fairseq stumbled" in printed.out and "failed: d_2 rsa_1 seed 1" in printed.err
+    assert "2 of 4 runs done" in printed.out and "Parity" in printed.out
+    assert example() == 0
 
 
-def test_runner_waits_for_a_training_that_another_started(runner: Runner) -> None:
-    folder = runner.folder("parity", "rsa_1")
+def test_a_training_that_stops_too_early_has_failed(
+    example: Example, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "program").write_text("#!/bin/sh\nexit 0\n")
+    assert example(**ONE) == 1
+    assert "parity rsa_1 seed 1: train failed (0)" in capsys.readouterr().out
+
+
+def test_it_waits_for_a_training_that_another_process_started(example: Example) -> None:
+    folder = example.folder("parity", "rsa_1")
     folder.mkdir(parents=True)
-    with open(folder / "lock", "w") as lock:
+    with open(folder / LOCK, "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        process = runner.start(LANGUAGES="parity")
-        wait_for(runner.folder("parity", "transformer") / "epochs")
-        time.sleep(0.5)
-        assert process.poll() is None and not (folder / "calls").exists()
-    assert process.wait(timeout=30) == 0
-    assert (folder / "calls").exists()
-    process.communicate()
+        child = example.start(LANGUAGES="parity")
+        wait_for(example.folder("parity", "transformer") / "epochs")
+        time.sleep(0.3)
+        assert os.waitpid(child, os.WNOHANG) == (0, 0) and not (folder / "calls").exists()
+        fcntl.flock(lock, fcntl.LOCK_UN)
+    assert exit_status(child) == 0 and (folder / "calls").exists()
 
 
-def test_runner_waits_for_a_training_that_outlived_its_runner(runner: Runner) -> None:
-    only = {"LANGUAGES": "parity", "SYSTEMS": "rsa_1"}
-    killed = runner.start(**only, STOPS_AFTER=2)
-    folder = runner.folder("parity", "rsa_1")
+def test_it_waits_for_a_training_that_outlived_its_parent(
+    example: Example, capfd: pytest.CaptureFixture[str]
+) -> None:
+    killed = example.start(**ONE, STOPS_AFTER=2)
+    folder = example.folder("parity", "rsa_1")
     wait_for(folder / "waiting")
-    killed.kill()
-    killed.communicate()
-    process = runner.start(**only)
-    time.sleep(0.7)
-    assert len(runner.calls()) == 1 and process.poll() is None
+    os.kill(killed, signal.SIGKILL)
+    os.waitpid(killed, 0)
+    child = example.start(**ONE)
+    time.sleep(0.4)
+    assert len(example.calls()) == 1 and os.waitpid(child, os.WNOHANG) == (0, 0)
     os.kill(int((folder / "waiting").read_text()), signal.SIGKILL)
-    output, _ = process.communicate(timeout=30)
-    assert process.returncode == 0 and len(runner.calls()) == 2
-    assert "1 of 1 runs done" in output
+    assert exit_status(child) == 0 and len(example.calls()) == 2
+    assert "1 of 1 runs done" in capfd.readouterr().out
 
 
-@pytest.mark.slow
-def test_runner_refuses_wrong_settings(runner: Runner) -> None:
-    for name, value, message in (
-        ("LANGUAGES", "tomita_4", "LANGUAGES: tomita_4; expected some of: d_2 d_4"),
-        ("SYSTEMS", "rsa", "SYSTEMS: rsa; expected some of"),
-        ("SEEDS", "one", "SEEDS: 'one'; expected a whole number"),
-        ("EPOCHS", "0", "EPOCHS: '0'"),
-        ("POSITIONS", "yes", "POSITIONS: 'yes'; expected 0 or 1"),
-        ("DEVICE", "gpu", "DEVICE: 'gpu'; expected cpu or cuda"),
-        ("JOBS", "0", "with JOBS=0; expected bash run.sh [table], and JOBS from 1"),
-    ):
-        result = runner.run(**{name: value})
-        assert result.returncode == 2 and message in result.stderr
-    assert not runner.work.exists()
+def test_wrong_settings_are_refused(example: Example, capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = {
+        "LANGUAGES": ("tomita_4", "expected some of: d_2 d_4"),
+        "SYSTEMS": ("rsa", "expected some of: transformer"),
+        "SEEDS": ("one", "expected whole numbers, at least 1"),
+        "EPOCHS": ("0", "expected a whole number, at least 1"),
+        "POSITIONS": ("yes", "expected one of 0, 1"),
+        "DEVICE": ("gpu", "expected one of cpu, cuda"),
+        "JOBS": ("0", "expected a whole number, at least 1"),
+    }
+    assert example(**{name: value for name, (value, _) in wrong.items()}) == 2
+    lines = capsys.readouterr().err.removeprefix("error: ").splitlines()
+    assert [line.split("=")[0] for line in lines] == list(wrong)
+    for line, (value, message) in zip(lines, wrong.values()):
+        assert value in line and message in line
+    assert example("tables") == 2 and "expected bash run.sh [table]" in capsys.readouterr().err
+    assert not example.work.exists()
 
 
-@pytest.fixture
-def settings(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(EXAMPLE))
-    for name in ("LANGUAGES", "SYSTEMS", "SEEDS", "EPOCHS", "GATE", "OPTIONS"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.delitem(sys.modules, "settings", raising=False)
-    return importlib.import_module("settings")
+def test_the_recorded_table_can_be_made_again(example: Example) -> None:
+    record = json.loads((EXAMPLE / "results/seed1.json").read_text())
+    made = importlib.import_module("table").summary(record["runs"], markdown=True)
+    recorded = (EXAMPLE / "README.md").read_text().split("| language | system | bin 0: paper")[1]
+    rows = [line for line in recorded.splitlines() if re.match(r"\| (D_|Parity|Tomita)", line)][:36]
+    made_rows = [line.rsplit(" |", 2)[0] + " |" for line in made.splitlines()[2:38]]
+    assert made_rows == rows
 
 
-def test_every_command_parses(settings: ModuleType) -> None:
-    """A command for each system is taken by the real parsers; the languages are in their place."""
-    everything = list(settings.runs(settings.Settings(seeds="1 2")))
+def test_every_command_parses(example: Example) -> None:
+    """The real parsers accept the command of each system; all languages have one."""
+    settings, work = example.settings, Path("work")
+    everything = list(settings.language_runs(settings.Settings(seeds=[1, 2]), work))
     assert len({run.name for run in everything}) == len(everything) == 72
-    assert {run.flags[run.flags.index("--language") + 1] for run in everything} == set(
-        settings.LANGUAGES.split()
-    )
-    cases = list(settings.runs(settings.Settings(languages="d_4", positions="1", gate="-1")))
-    for run in [*cases[2:4], *everything[:6]]:
-        command = run.command(Path("work"))
-        assert command[0] == "fairseq-recur"
+    languages = {run.flags[run.flags.index("--language") + 1] for run in everything}
+    assert languages == set(settings.LANGUAGES.split())
+    other = settings.Settings(languages=["d_4"], positions="1", gate="-1")
+    cases = list(settings.language_runs(other, work))
+    for run in [cases[3], *everything[:2], everything[5]]:
+        command = ["fairseq-recur", *run.argv("train")]
         parse(command)
     assert all("--cpu" in run.flags for run in everything)
-    assert not any("--cpu" in r.flags for r in settings.runs(settings.Settings(device="cuda")))
+    on_gpu = settings.language_runs(settings.Settings(device="cuda"), work)
+    assert not any("--cpu" in run.flags for run in on_gpu)
     rates = command[command.index("--lr") + 1].split(",")
     assert len(rates) == 25
     assert [float(r) for r in (rates[4], rates[5], rates[24])] == [0.005, 0.0025, 0.0003125]

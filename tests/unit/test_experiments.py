@@ -10,9 +10,9 @@ import yaml
 
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.progress import trained_share
-from fairseq_recur.experiments.runner import Runner, hold
+from fairseq_recur.experiments.runner import Runner
+from fairseq_recur.experiments.runs import SystemRun, hold, runs_of
 from fairseq_recur.experiments.settings import arguments, read_experiment
-from fairseq_recur.experiments.steps import Run, runs_of
 from fairseq_recur.experiments.table import table
 
 
@@ -35,8 +35,9 @@ def content() -> dict[str, Any]:
     }
 
 
-def read(folder: Path, changed: dict[str, Any] = {}, *changes: str) -> Any:
-    (folder / "t.yaml").write_text(yaml.safe_dump({**content(), **changed}, sort_keys=False))
+def read(folder: Path, changed: dict[str, Any] | None = None, *changes: str) -> Any:
+    whole = {**content(), **(changed or {})}
+    (folder / "t.yaml").write_text(yaml.safe_dump(whole, sort_keys=False))
     return read_experiment([folder / "t.yaml"], changes)
 
 
@@ -52,9 +53,9 @@ def test_flags_become_words() -> None:
 def test_paths_are_relative_to_the_file_and_changes_to_here(tmp_path: Path) -> None:
     found = read(tmp_path, {}, "train.max-epoch=9", "systems.a.flags.arch=x", "seeds=[7]")
     assert found.data == str(tmp_path / "bin")
-    assert found.scoring.references == (str(tmp_path / "test.de"),)
-    assert found.train["max-epoch"] == 9 and found.seeds == (7,)
-    assert found.system("a").flags == {"arch": "x"}
+    assert found.score.reference == [str(tmp_path / "test.de")]
+    assert found.train["max-epoch"] == 9 and found.seeds == [7]
+    assert found.systems["a"].flags == {"arch": "x"}
     assert read(tmp_path, {}, "data=elsewhere").data == "elsewhere"
     assert read(tmp_path, {"data": "/abs"}).data == "/abs"
 
@@ -74,45 +75,58 @@ def test_files_are_read_as_one(tmp_path: Path) -> None:
 
 
 WRONG = [
-    ({"title": 3}, "title: 3; expected a text"),
+    ({"title": [3]}, "title: [3]; expected a text"),
     ({"train": None}, "train: None; expected flags"),
     ({"sedes": [1]}, "unknown key sedes"),
-    ({"baseline": "c"}, "baseline: there is no system c; choose of a, b"),
+    ({"baseline": "c"}, "baseline: there is no system c; choose one of a, b"),
     ({"seeds": [1, 1]}, "seeds: [1, 1]; expected a list of different whole numbers"),
     ({"checkpoint": 0}, "checkpoint: 0; expected a number above 0, best or last"),
     ({"checkpoint": "newest"}, "checkpoint: 'newest'; expected"),
-    ({"speed": {"rounds": 2}}, "speed has no rounds; expected updates, warmup, repeats"),
-    ({"speed": {"repeats": 0}}, "speed.repeats: 0"),
+    ({"seeds": [1, "x"]}, "seeds: [1, 'x']; expected a list of different whole numbers"),
+    ({"speed": {"rounds": 2}}, "unknown key speed.rounds; expected updates, warmup, repeats"),
+    ({"speed": {"repeats": 0}}, "speed.repeats: 0; expected a whole number, at least 1"),
+    ({"speed": {"updates": "many"}}, "speed.updates: 'many'; expected a whole number, at least 1"),
+    ({"score": None}, "score: None; expected at least `reference: FILE`"),
+    ({"systems": None}, "systems: None; expected a name and flags for each row"),
+    ({"speed": 3}, "speed: 3; expected updates, warmup, repeats"),
     ({"score": {"reference": "r", "metrics": ["blue"]}}, "score.metrics: ['blue']"),
     ({"score": {"metrics": ["bleu"]}}, "score.reference is missing"),
     ({"score": {"reference": "r", "tokenize": "x"}}, "score.tokenize: 'x'"),
     ({"score": {"reference": "r", "samples": 0}}, "score.samples: 0"),
-    ({"score": {"reference": "r", "metric": 1}}, "score has no metric"),
+    ({"score": {"reference": "r", "metric": 1}}, "unknown key score.metric"),
+    ({"score": {"reference": "r", "lowercase": "maybe"}}, "score.lowercase: 'maybe'"),
+    ({"score": {"reference": []}}, "score.reference: []; expected a file"),
     ({"score": {"reference": "r", "metrics": ["comet"]}}, "score.source is missing"),
     ({"train": {"save_dir": "x"}}, "train.save_dir is set by the experiment itself"),
     ({"generate": {"path": "x"}}, "generate.path is set by the experiment itself"),
     ({"systems": {"a": {"flags": {"seed": 3}}}}, "systems.a.flags.seed is set by the"),
-    ({"systems": {"a": {}}}, "systems.a: expected `flags:`"),
-    ({"systems": {"a": {"flags": {}, "x": 1}}}, "systems.a has no x"),
+    ({"systems": {"a": {}}}, "systems.a.flags is missing: expected flags of fairseq-train"),
+    ({"systems": {"a": 3}}, "systems.a: 3; expected the keys flags, start_from, published"),
+    ({"systems": {"a": {"flags": {}, "x": 1}}}, "unknown key systems.a.x"),
+    ({"systems": {"a": {"flags": {}, "name": "b"}}}, "unknown key systems.a.name"),
+    ({"title": "${nope}"}, "nope"),
     ({"systems": {"a": {"flags": {}}, "b/c": {"flags": {}}}}, "'b/c' cannot be the name"),
     (
         {"systems": {"a": {"flags": {}, "start_from": "b"}, "b": {"flags": {}, "start_from": "a"}}},
         "systems.a.start_from leads to a, which is itself",
     ),
-    ({"systems": {"a": {"flags": {}, "start_from": "z"}}}, "z, which is no system"),
+    ({"systems": {"a": {"flags": {}, "start_from": "z"}}}, "z, which is not a system"),
 ]
 
 
 @pytest.mark.parametrize("changed, message", WRONG)
 def test_a_wrong_file_is_refused(changed: dict[str, Any], message: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="not an experiment") as error:
+    with pytest.raises(ConfigError, match="t.yaml: ") as error:
         read(tmp_path, changed)
     assert message in str(error.value)
 
 
 def test_everything_wrong_is_said_at_once(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as error:
-        read(tmp_path, {"seeds": [], "checkpoint": -1, "baseline": "c"})
+        read(tmp_path, {"seeds": [], "title": {}, "score": {}, "systems": {"a": {"x": 1}}})
+    assert str(error.value).count("\n- ") == 5
+    with pytest.raises(ConfigError, match="not an experiment") as error:
+        read(tmp_path, {"seeds": [1, 1], "checkpoint": -1, "baseline": "c"})
     assert str(error.value).count("\n- ") == 3
 
 
@@ -125,12 +139,18 @@ def test_what_is_no_experiment(tmp_path: Path) -> None:
     (tmp_path / "list.yaml").write_text("- a")
     with pytest.raises(ConfigError, match="expected keys and values"):
         read_experiment([tmp_path / "list.yaml"])
-    for change in ("x", "=3", "title.deep=3", "a=["):
-        with pytest.raises(ConfigError, match="--set"):
+    for change, message in (
+        ("x", "--set 'x'"),
+        ("=3", "--set '=3'"),
+        ("a=[", r"--set 'a=\['"),
+        ("title.deep=3", "title: {'deep': 3}"),
+        ("data=${no}", "--set"),
+    ):
+        with pytest.raises(ConfigError, match=message):
             read(tmp_path, {}, change)
 
 
-def runs(folder: Path, changed: dict[str, Any] = {}, *changes: str) -> list[Run]:
+def runs(folder: Path, changed: dict[str, Any] | None = None, *changes: str) -> list[SystemRun]:
     return runs_of(read(folder, changed, *changes), folder / "work")
 
 
@@ -149,7 +169,7 @@ def test_a_run_is_fairseqs_commands(tmp_path: Path) -> None:
         "--path", str(folder / "average.pt"), "--beam", "2",
     ]  # fmt: skip
     assert runs_of(a1.experiment, a1.work, ("b",), (2, 3))[1].name == "b seed 3"
-    with pytest.raises(ConfigError, match="no system c in the table; choose of a, b"):
+    with pytest.raises(ConfigError, match="no system c in the table; choose from a, b"):
         runs_of(a1.experiment, a1.work, ("c",))
 
 

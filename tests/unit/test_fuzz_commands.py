@@ -101,10 +101,10 @@ def usual(folder: Path) -> dict[Leaf, dict[str, list[str]]]:
             "--l2": ["0"], "--dropout": ["0"],
         },
         ("experiment", "run"): {
-            "files": [str(folder / "table.yaml")], "--work": ["out"], "--dry-run": []
+            "files": [str(folder / "table.yaml")], "--work-dir": ["out"], "--dry-run": []
         },
-        ("experiment", "status"): {"work": ["out"]},
-        ("experiment", "stop"): {"work": ["out"]},
+        ("experiment", "status"): {"work_dir": ["out"]},
+        ("experiment", "stop"): {"work_dir": ["out"]},
         ("plan",): {
             "--arch": ["rsa_transformer_lm"], "--gpu": ["t4"], "--vocabulary": ["30"],
             "--lengths": ["5", "5"], "--longest": ["50"], "--max-tokens": ["100"],

@@ -15,11 +15,12 @@ LONGEST = 300  # characters, without those of the values
 FUNCTION_WORDS = set(
     "a an the this that these those it its there they one which what who no not none nothing "
     "neither is are was were be been has have had does did can cannot could will would in on at of "
-    "by for from to with without as than so because but such also only all each any some more".split()
+    "by for from to with without as than so because but such also only all each any some "
+    "more".split()
 )
 JUDGEMENTS = set(
     "invalid wrong bad illegal incorrect unsupported unknown unexpected unusable empty missing "
-    "damaged error failed failure value".split()
+    "damaged error failed failure value found got".split()
 )
 EXPECTATION = r"\b(expected|must|needs?|needed|ha(s|ve) to|at least|at most)\b"
 # What a message without a value names instead: an option, a setting, or something that is absent.
@@ -147,6 +148,7 @@ def test_a_message_that_cannot_be_followed_is_an_error(source: str) -> None:
     ("--lr [[lr]] is wrong", "expected or what to do"),
     ("--lr [[lr]]: invalid", "expected or what to do"),
     ("--lr [[lr]]: invalid value", "expected or what to do"),
+    ("--seed: found [[text]], invalid value", "expected or what to do"),
     ("[[path]]: no such file", "expected or what to do"),
     ("[[path]]: [[error]]", "expected or what to do"),
     ("use of --lr [[lr]] without a name", "expected or what to do"),

@@ -15,7 +15,6 @@ from fairseq_recur.inspection.capture import captured, places
 from fairseq_recur.inspection.panels import Labels, panels
 from fairseq_recur.inspection.passes import look
 from fairseq_recur.modules.fusion import GatedSumFusion
-from fairseq_recur.modules.rsa import MixedSelfAttention
 from fairseq_recur.modules.segment_memory import MemoryAttention
 from fairseq_recur.ops import naive
 from fairseq_recur.plotting.attention import boxes, draw
@@ -23,7 +22,7 @@ from fairseq_recur.plotting.figures import fonts_for
 from tests.conftest import SMALL, SYSTEMS
 
 Make = Callable[..., nn.Module]
-NOT_ONE = (MixedSelfAttention, MemoryAttention)
+NOT_ONE = (MemoryAttention,)
 """Attentions whose shown weights need not sum to one."""
 
 SOURCE, TARGET, EOS = torch.tensor([9, 4, 30, 11, 17, 2]), torch.tensor([8, 20, 7, 5, 2]), 2
@@ -191,7 +190,7 @@ def test_rsa_is_the_mixed_map(make_model: Make) -> None:
             softmax = naive_weights(queries[head], keys[head], visible, scale)
             expected = (1 - share) * softmax + share * p
             assert torch.allclose(maps[kind, layer][head].double(), expected, atol=1e-6)
-        assert module.form == "chunked", "the capture leaves the form as it was"
+        assert module.mixture.form == "chunked", "the capture leaves the form as it was"
 
 
 def test_srformer_is_the_softmax_of_the_segment(make_model: Make) -> None:
@@ -243,7 +242,9 @@ def test_decoding_looks_at_what_teacher_forcing_does(make_model: Make, name: str
     modules = places(model)
     for place, values in at_once.items():
         assert torch.allclose(values, step_by_step[place], atol=1e-5), place
-        if place[0] != "gate" and not isinstance(modules[place], NOT_ONE):
+        if place[0] != "gate" and not (
+            isinstance(modules[place], NOT_ONE) or getattr(modules[place], "mixture", None)
+        ):
             assert torch.allclose(values.sum(-1), torch.ones(()), atol=1e-5), place
     with torch.no_grad():
         assert torch.equal(model(SOURCE[None], **run)[0], before)

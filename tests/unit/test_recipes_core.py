@@ -10,9 +10,8 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from recipes.binary import binarize
 from recipes.fetch import Archive, fetch, sha256
-from recipes.steps import Made, need_space, step
+from recipes.steps import Made, binarize, need_space, step
 
 from fairseq_recur.errors import ConfigError
 
@@ -77,7 +76,7 @@ def test_a_download_is_checked_and_not_done_again(address: str, tmp_path: Path) 
 def test_a_broken_download_goes_on(address: str, tmp_path: Path, path: str) -> None:
     downloads = tmp_path / "downloads"
     known = {"size": len(CONTENT), "sha256": sha256(tmp_path / "served/a.tgz")}
-    with pytest.raises(ConfigError, match="a.tgz could not be got"):
+    with pytest.raises(ConfigError, match="a.tgz could not be downloaded"):
         fetch(archive(f"{address}/broken/a.tgz", **known), downloads)
     half = (downloads / "a.tgz.part").stat().st_size
     assert 0 < half < len(CONTENT) and not (downloads / "a.tgz").exists()
@@ -111,7 +110,7 @@ def test_dead_addresses_are_all_named_and_the_next_is_tried(address: str, tmp_pa
 
 @pytest.mark.parametrize("known", [{"size": 7}, {"sha256": "0" * 64}], ids=["size", "sum"])
 def test_another_file_is_put_aside(address: str, tmp_path: Path, known: dict) -> None:
-    with pytest.raises(ConfigError, match="truncated or another file"):
+    with pytest.raises(ConfigError, match="truncated or a different file"):
         fetch(archive(f"{address}/a.tgz", **known), tmp_path / "downloads")
     assert {p.name for p in (tmp_path / "downloads").iterdir()} == {"a.tgz.wrong"}
 

@@ -11,16 +11,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from recipes import summarization, summary_flags, summary_json
-from recipes.summary_archives import tar_members, zip_lines
-from recipes.summary_choices import AUTO, Choices, choose
-from recipes.summary_data import SPLITS, read_data_set
-from recipes.summary_document import Document
-from recipes.summary_json import objects
-from recipes.summary_papers import arxiv, mediasum
-from recipes.summary_pieces import KINDS, Encode, Gpt2, encode_all, learn
-from recipes.summary_stories import split_story, xsum
-from recipes.summary_texts import READERS, one_line, write_texts
+from recipes import archives, summarization, summary_flags
+from recipes.archives import objects, tar_members, zip_lines
+from recipes.subwords import KINDS, Gpt2
+from recipes.summary_options import AUTO, SPLITS, Choices, choose, read_data_set
+from recipes.summary_prepare import Encode, encode_all, learn_from_documents
+from recipes.summary_texts import (
+    READERS,
+    Document,
+    arxiv,
+    mediasum,
+    one_line,
+    split_story,
+    write_texts,
+    xsum,
+)
 
 from fairseq_recur.errors import ConfigError
 from tests.docs.commands import parse
@@ -29,11 +34,10 @@ from tests.summarization_mirror import gpt2, tar_gz
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = ROOT / "examples" / "summarization"
 NAMES = ("cnn_dm", "xsum", "arxiv", "mediasum")
-PLAIN = Choices("srformer_bart_base", AUTO, AUTO, 1024, 128, 32000, AUTO, "usual", 1, 0)
 
 
 def chosen(**changes: Any) -> Choices:
-    return choose(replace(PLAIN, **changes))
+    return choose(replace(Choices(), **changes))
 
 
 def test_a_text_is_one_line_whatever_is_in_it() -> None:
@@ -88,7 +92,9 @@ def test_an_archive_that_is_damaged_or_another_kind_is_named(tmp_path: Path) -> 
         list(tar_members(file, ".story"))
     for other in (b"<html>not found</html>", gzip.compress(b"no tar" * 500)):
         file.write_bytes(other)
-        with pytest.raises(ConfigError, match="a.tgz is truncated or damaged, or another kind"):
+        with pytest.raises(
+            ConfigError, match="a.tgz is truncated or damaged, or not such an archive"
+        ):
             list(tar_members(file, ".story"))
 
 
@@ -142,7 +148,7 @@ ITEMS: list[dict[str, Any]] = [
 def test_objects_of_an_array(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int, indent: Any
 ) -> None:
-    monkeypatch.setattr(summary_json, "BLOCK", block)
+    monkeypatch.setattr(archives, "JSON_BLOCK", block)
     file = tmp_path / "a.json"
     text = json.dumps(ITEMS, indent=indent, ensure_ascii=False)
     file.write_text(f" \n{text}\n\n", encoding="utf-8")
@@ -171,11 +177,11 @@ def test_an_array_that_is_truncated_anywhere_is_named(tmp_path: Path) -> None:
 def test_an_object_without_an_end_is_not_looked_for_in_gigabytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(summary_json, "BLOCK", 10)
-    monkeypatch.setattr(summary_json, "LARGEST", 100)
+    monkeypatch.setattr(archives, "JSON_BLOCK", 10)
+    monkeypatch.setattr(archives, "LARGEST", 100)
     text = io.StringIO('{"a" 1}' + " " * 10_000)
-    with pytest.raises(ConfigError, match="no whole object begins here"):
-        summary_json._parse(json.JSONDecoder(), text, "", "here")
+    with pytest.raises(ConfigError, match="no complete object begins here"):
+        archives._parse(json.JSONDecoder(), text, "", "here")
     assert text.tell() < 500
 
 
@@ -193,9 +199,9 @@ def test_interviews(tmp_path: Path) -> None:
     assert found == Document("valid", "1", "A, host: Hi. B: Yes.", "s")
     (found,) = mediasum(files, {"speakers": False})
     assert found.source == "Hi. Yes."
-    with pytest.raises(ConfigError, match="1 of 2 listed interviews are not there, the first is 3"):
+    with pytest.raises(ConfigError, match="1 of 2 listed interviews are missing, the first is 3"):
         list(mediasum(interviews(tmp_path, [item], val=["1"], test=["3"]), {"speakers": True}))
-    with pytest.raises(ConfigError, match="an interview is in it twice"):
+    with pytest.raises(ConfigError, match="an interview exists twice"):
         list(mediasum(interviews(tmp_path, [item], val=["1"], test=["1"]), {"speakers": True}))
     files = interviews(tmp_path, [{**item, "speaker": ["A"]}], val=["1"])
     with pytest.raises(ConfigError, match="line 1: 2 utterances and 1 speakers"):
@@ -219,8 +225,8 @@ def test_articles(tmp_path: Path) -> None:
     assert (found.split, one_line(found.source)) == ("test", "Share this with us. rest")
     assert one_line(found.summary) == "first"
     for found_, splits, message in (
-        ([("7", text)], {"test": ["7", "9"]}, "1 of 2 listed documents are not there, .* is 9"),
-        ([("7", text)] * 2, {"test": ["7"]}, "7 is there twice"),
+        ([("7", text)], {"test": ["7", "9"]}, "1 of 2 listed documents are missing, .* is 9"),
+        ([("7", text)] * 2, {"test": ["7"]}, "7 exists twice"),
         ([("7", "[SN]URL[SN]")], {"test": ["7"]}, "expected the sections .* found URL"),
         ([("7", text)], {"test": ["7"], "train": ["7"]}, "7 is in train and in test"),
     ):
@@ -259,9 +265,9 @@ def test_a_set_of_another_size_is_refused(tmp_path: Path) -> None:
 def test_data_sets_are_described(name: str) -> None:
     data = read_data_set(RECIPES / name / "data.yaml")
     assert data.format in READERS and set(data.documents) == set(SPLITS)
-    archives = [source.archive for source in data.sources.values()]
+    archives = [source.archive for source in data.files.values()]
     assert len({a.name for a in archives}) == len(archives)
-    assert all(source.archive.urls or source.how for source in data.sources.values())
+    assert all(source.archive.urls or source.how for source in data.files.values())
     assert all(a.sha256 is None or len(a.sha256) == 64 for a in archives)
     for script in ("prepare.sh", "train.sh", "evaluate.sh"):
         assert f"{name}/{script}" in (RECIPES / name / script).read_text()
@@ -298,7 +304,7 @@ def test_all_wrong_settings_are_told_at_once() -> None:
             vocabulary=1, settings="best", generation="x", workers=0, average=-1,
         )  # fmt: skip
     lines = str(error.value).split("\n")[1:]
-    names = "ARCH PIECES START SETTINGS GENERATION MAX_SOURCE MAX_TARGET VOCABULARY WORKERS AVERAGE"
+    names = "ARCH PIECES START MAX_SOURCE MAX_TARGET VOCABULARY SETTINGS GENERATION WORKERS AVERAGE"
     assert [line[2:].split("=")[0] for line in lines] == names.split()
     assert "did you mean srformer_bart_base?" in lines[0]
     for wrong, message in (
@@ -389,7 +395,7 @@ def test_gpt2_pieces_are_the_text_again(tmp_path: Path) -> None:
     assert pieces.decode(encoded) == text and len(encoded) < len(text.encode())
     assert pieces.decode([*encoded, "<unk>", "madeupword0001", "99999"]) == text
     (tmp_path / "encoder.json").write_text("{")
-    with pytest.raises(ConfigError, match="no GPT-2 pieces"):
+    with pytest.raises(ConfigError, match="no usable GPT-2 BPE"):
         Gpt2(tmp_path)
 
 
@@ -427,15 +433,15 @@ def test_sentencepiece_learns_from_long_texts(tmp_path: Path) -> None:
     """Lines longer than its limit of 4192 bytes would be left out."""
     for side in ("source", "target"):
         (tmp_path / f"train.{side}").write_text(" ".join(["lorem ipsum dolor sit amet"] * 900))
-    learn(tmp_path, tmp_path, 30)
+    learn_from_documents(tmp_path, tmp_path, 30)
     assert (tmp_path / "spiece.model").is_file()
-    with pytest.raises(ConfigError, match="9,999 pieces cannot be learnt"):
-        learn(tmp_path, tmp_path, 9999)
+    with pytest.raises(ConfigError, match="cannot learn 9,999 subwords"):
+        learn_from_documents(tmp_path, tmp_path, 9999)
 
 
 def prepare(work: Path, name: str, *words: Any) -> int:
     return summarization.main(
-        ["prepare", "--recipe", str(RECIPES / name), "--work", str(work), *map(str, words)]
+        ["prepare", "--recipe", str(RECIPES / name), "--work-dir", str(work), *map(str, words)]
     )
 
 

@@ -13,19 +13,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from recipes import bpe, sentencepieces
+from recipes import subwords
 from recipes.archives import extract
-from recipes.clean import Rules, detokenise_chinese, join_chinese, length, tidy
-from recipes.corpora import Clean, text_step
 from recipes.fetch import Archive, fetch
-from recipes.options import Options, read_options
 from recipes.parallel import chunks, in_order
-from recipes.pieces import Cut
-from recipes.recipe import Corpus, Recipe, read_recipe
-from recipes.sgm import sentences
-from recipes.tokenise import tokeniser
-from recipes.translation import space
-from recipes.translations import extra_scores, write_translations
+from recipes.translation import extra_scores, space, write_translations
+from recipes.translation_options import Corpus, Options, Recipe, read_options, read_recipe
+from recipes.translation_steps import Clean, Cut, text_step
+from recipes.translation_text import (
+    Rules,
+    detokenise_chinese,
+    join_chinese,
+    length,
+    sentences,
+    tidy,
+    tokeniser,
+)
 from sacrebleu.metrics import BLEU
 from sacremoses import MosesDetokenizer
 from subword_nmt.learn_bpe import learn_bpe
@@ -84,7 +87,7 @@ def test_truncated_archives_are_named(tmp_path: Path, kind: str, part: float) ->
 def test_an_error_page_is_no_archive(tmp_path: Path, kind: str) -> None:
     file = tmp_path / f"archive.{kind}"
     file.write_text("<html><body>404 Not Found</body></html>\n" * 100)
-    with pytest.raises(ConfigError, match="truncated or damaged, or another kind"):
+    with pytest.raises(ConfigError, match="truncated or damaged, or not such an archive"):
         extract(file, {"a/one.txt": tmp_path / "out"})
 
 
@@ -273,7 +276,7 @@ def test_order_is_kept_and_little_is_read_ahead(workers: int) -> None:
 
     def numbers() -> Iterator[int]:
         nonlocal taken
-        for taken in range(3000):
+        for taken in range(3000):  # noqa: UP028 (counts what is read)
             yield taken
 
     found = in_order(shifted, (5,), chunks(numbers(), 10), workers, "test")
@@ -303,21 +306,23 @@ def test_a_process_that_is_killed_is_said() -> None:
 def test_bpe_of_counts_is_bpe_of_text(tmp_path: Path) -> None:
     lines = [one for one, _ in german("train", 200)]
     counts = Counter(word for line in lines for word in line.split())
-    bpe.learn(counts, 120, tmp_path / "codes")
+    subwords.learn_codes(counts, 120, tmp_path / "codes")
     expected = io.StringIO()
     learn_bpe(io.StringIO("\n".join(lines)), expected, 120)
     assert (tmp_path / "codes").read_text() == expected.getvalue()
-    bpe.write_counts(bpe.pieces_of(counts, tmp_path / "codes"), tmp_path / "vocabulary")
-    cut = bpe.Apply(tmp_path / "codes", tmp_path / "vocabulary", 0)
+    subwords.write_counts(
+        subwords.count_subwords(counts, tmp_path / "codes"), tmp_path / "vocabulary"
+    )
+    cut = subwords.ApplyBpe(tmp_path / "codes", tmp_path / "vocabulary", 0)
     pieces = Counter(piece for line in lines for piece in cut(line).split())
-    assert pieces == bpe.read_counts([tmp_path / "vocabulary"])
+    assert pieces == subwords.read_counts([tmp_path / "vocabulary"])
     assert cut(lines[0]).replace("@@ ", "") == lines[0] and cut("") == ""
 
 
 def test_a_joint_bpe_makes_no_piece_that_the_language_lacks(tmp_path: Path) -> None:
-    bpe.learn({"haus": 10, "house": 10}, 9, tmp_path / "codes.en")
-    english = bpe.pieces_of({"house": 10}, tmp_path / "codes.en")
-    bpe.write_counts(english, tmp_path / "vocabulary.en")
+    subwords.learn_codes({"haus": 10, "house": 10}, 9, tmp_path / "codes.en")
+    english = subwords.count_subwords({"house": 10}, tmp_path / "codes.en")
+    subwords.write_counts(english, tmp_path / "vocabulary.en")
     free = Cut(tmp_path, "en", options(bpe_threshold=0), raw=False)
     bound = Cut(tmp_path, "en", options(bpe_threshold=5), raw=False)
     assert free(["haus house"]) == ["haus house"]
@@ -327,22 +332,22 @@ def test_a_joint_bpe_makes_no_piece_that_the_language_lacks(tmp_path: Path) -> N
 
 def test_no_words(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no pair of the corpora was kept"):
-        bpe.learn({}, 10, tmp_path / "codes")
+        subwords.learn_codes({}, 10, tmp_path / "codes")
 
 
 def test_sentencepiece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [one for one, _ in german("train", 200)]
-    sentencepieces.learn(lines, len(lines), 150, 1.0, tmp_path / "model")
-    cut = sentencepieces.Apply(tmp_path / "model")
+    subwords.learn_from_lines(lines, len(lines), 150, 1.0, tmp_path / "model")
+    cut = subwords.SentencePieces(tmp_path / "model")
     assert cut(lines[0]).replace(" ", "").replace("▁", " ").strip() == lines[0]
-    monkeypatch.setattr(sentencepieces, "MOST", 50)
-    sentencepieces.learn(lines, len(lines), 120, 1.0, tmp_path / "every-fourth")
-    sentencepieces.learn(lines[::4], 50, 120, 1.0, tmp_path / "same")
-    assert sentencepieces.Apply(tmp_path / "every-fourth")(lines[1]) == sentencepieces.Apply(
+    monkeypatch.setattr(subwords, "MOST_LINES", 50)
+    subwords.learn_from_lines(lines, len(lines), 120, 1.0, tmp_path / "every-fourth")
+    subwords.learn_from_lines(lines[::4], 50, 120, 1.0, tmp_path / "same")
+    assert subwords.SentencePieces(tmp_path / "every-fourth")(lines[1]) == subwords.SentencePieces(
         tmp_path / "same"
     )(lines[1])
-    with pytest.raises(ConfigError, match="BPE_SIZE=5 of 200 lines"):
-        sentencepieces.learn(lines, len(lines), 5, 1.0, tmp_path / "none")
+    with pytest.raises(ConfigError, match="cannot learn 5 subwords.*BPE_SIZE"):
+        subwords.learn_from_lines(lines, len(lines), 5, 1.0, tmp_path / "none")
 
 
 # --- recipes and options ----------------------------------------------------------------------
@@ -404,8 +409,8 @@ def test_all_wrong_options_are_named_at_once() -> None:
     with pytest.raises(ConfigError) as error:
         read_options(recipe, given)
     for text in (
-        "TOKENIZER=spacy: expected moses or sentencepiece", "WORKERS=0: expected a whole",
-        "BPE_SIZE=many", "RATIO=nan", "DASHES=no: expected 0 or 1", "WORK is not set",
+        "TOKENIZER=spacy: expected one of moses, sentencepiece", "WORKERS=0: expected a whole",
+        "BPE_SIZE=many", "RATIO=nan", "DASHES=no: expected one of 0, 1", "WORK is missing",
     ):  # fmt: skip
         assert text in str(error.value)
     with pytest.raises(ConfigError) as error:
@@ -422,7 +427,7 @@ def test_threshold_is_of_joint_bpe(other: dict[str, str]) -> None:
     recipe = read_recipe(RECIPES["wmt14_en_de"])
     assert read_options(recipe, {"WORK": "w"}).bpe_threshold == 50
     assert read_options(recipe, {"WORK": "w", **other}).bpe_threshold == 0
-    with pytest.raises(ConfigError, match="BPE_THRESHOLD is of BPE=joint"):
+    with pytest.raises(ConfigError, match="BPE_THRESHOLD has no effect without BPE=joint"):
         read_options(recipe, {"WORK": "w", "BPE_THRESHOLD": "5", **other})
 
 

@@ -201,7 +201,7 @@ def test_dropout_of_the_recomputed_form() -> None:
         torch.manual_seed(3)
         plan = segment_schedule((12,), (6,), 6, 4, CPU)
         return sum(segmented_recurrent(
-            plan.to_blocks(tensors[0]), split_segments(tensors[1], 4), split_segments(tensors[2], 4),
+            plan.to_blocks(tensors[0]), *(split_segments(x, 4) for x in tensors[1:3]),
             *tensors[3:5], inputs[5].detach(), dropout=0.4,
         ))  # fmt: skip
 

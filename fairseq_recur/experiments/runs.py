@@ -1,0 +1,277 @@
+"""One run of an experiment: its folder, its commands, and which of them are done."""
+
+import fcntl
+import json
+import os
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Optional
+
+from fairseq_recur.errors import ConfigError
+from fairseq_recur.experiments.settings import Experiment, Flags, System, arguments
+from fairseq_recur.files import whole_file
+
+LAST = "checkpoint_last.pt"
+# Settings that may change after a training has begun.
+PROLONGS = {"max-update", "max-epoch", "stop-time-hours"}
+REPORTS = {"log-interval", "log-format", "tensorboard-logdir", "wandb-project", "no-progress-bar"}
+
+LOCK = "lock"
+"""File that is locked while a process works in its folder."""
+
+
+class Run(ABC):
+    """Steps in a folder, each a command of ``fairseq-recur``; the runner does what is left.
+
+    Subclasses provide `name`, `folder`, `steps`, `argv` and `train_flags`.
+    """
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """Name of the run in messages."""
+
+    @property
+    @abstractmethod
+    def folder(self) -> Path:
+        """Folder of the run's files."""
+
+    @property
+    @abstractmethod
+    def steps(self) -> Sequence[str]:
+        """Names of the steps, in order; the first is ``train``."""
+
+    @abstractmethod
+    def argv(self, step: str) -> list[str]:
+        """Return the arguments of a step's command."""
+
+    @abstractmethod
+    def train_flags(self) -> Flags:
+        """Return the flags of the training; ``max-update`` and ``max-epoch`` tell its length."""
+
+    @property
+    def starts_from(self) -> Optional["Run"]:
+        """The run whose model initialises this one, or None."""
+        return None
+
+    def key(self, step: str) -> list[str]:
+        """Return what a step depends on besides earlier steps; a change repeats the step."""
+        return self.argv(step)
+
+    def prepare(self) -> None:
+        """Prepare the folder; called before a step, while the folder is locked."""
+        return
+
+    def state(self) -> dict[str, Any]:
+        """Return what is known of the steps: {"train": {"key": [...], "seconds": 12.3, ...}}."""
+        return read_json(self.folder / "state.json") or {}
+
+    def write_state(self, state: dict[str, Any]) -> None:
+        """Store what is known of the steps; the file is never half-written."""
+        write_json(self.folder / "state.json", state)
+
+    def done(self, step: str) -> bool:
+        """Return whether a step was done with its present settings."""
+        found = self.state().get(step, {})
+        return bool(found.get("done")) and found.get("key") == self.key(step)
+
+    def finished(self) -> bool:
+        """Return whether all steps are done."""
+        return all(map(self.done, self.steps))
+
+    def trained(self) -> bool:
+        """Return whether the run has its final model: all steps before ``generate`` are done."""
+        return all(self.done(step) for step in self.steps if step != "generate")
+
+
+@dataclass(frozen=True)
+class SystemRun(Run):
+    """A row of a table with one seed: trains, averages checkpoints, translates the test set.
+
+    Attributes:
+        experiment: the table
+        system: the row
+        seed: seed of the training
+        work: folder of the experiment; the run's own folder is SYSTEM/seedN below it
+    """
+
+    experiment: Experiment
+    system: System
+    seed: int
+    work: Path
+
+    @property
+    def name(self) -> str:
+        """Name of the run in messages."""
+        return f"{self.system.name} seed {self.seed}"
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the run's files."""
+        return self.work / self.system.name / f"seed{self.seed}"
+
+    @property
+    def model(self) -> Path:
+        """The checkpoint that is decoded."""
+        names = {"best": "checkpoint_best.pt", "last": LAST}
+        return self.folder / names.get(self.experiment.checkpoint, "average.pt")
+
+    @property
+    def steps(self) -> Sequence[str]:
+        """Names of the steps, in order."""
+        averaged = isinstance(self.experiment.checkpoint, int)
+        return ["train", *(["average"] if averaged else []), "generate"]
+
+    @property
+    def starts_from(self) -> Optional["SystemRun"]:
+        """The run of the system that initialises this one, with the same seed."""
+        name = self.system.start_from
+        if name is None:
+            return None
+        return SystemRun(self.experiment, self.experiment.systems[name], self.seed, self.work)
+
+    def train_flags(self) -> Flags:
+        """Return the flags of all systems, overridden by the system's own."""
+        flags = normal(self.experiment.train)
+        if isinstance(self.experiment.checkpoint, int):
+            kept = "keep-interval-updates" if by_updates(flags) else "keep-last-epochs"
+            flags.setdefault(kept, self.experiment.checkpoint)
+        return {**flags, **normal(self.system.flags), "seed": self.seed}
+
+    def train_argv(self) -> list[str]:
+        """Return the arguments of ``fairseq-recur train``."""
+        words = ["train", self.experiment.data, *self.languages(), *arguments(self.train_flags())]
+        if self.starts_from is not None:
+            words += ["--finetune-from-model", str(self.starts_from.model)]
+        log = str(self.folder / "train.log")
+        return [*words, "--save-dir", str(self.folder), "--log-file", log]
+
+    def average_argv(self) -> list[str]:
+        """Return the arguments of ``fairseq-recur average``; few checkpoints are all averaged."""
+        updates = by_updates(self.train_flags())
+        pattern = r"checkpoint_\d+_\d+\.pt" if updates else r"checkpoint\d+\.pt"
+        saved = [p for p in os.listdir(self.folder) if re.fullmatch(pattern, p)]
+        count = min(len(saved), int(self.experiment.checkpoint))
+        words = ["average", "--inputs", str(self.folder), "--last", str(count)]
+        return [*words, *(["--updates"] if updates else []), "--output", str(self.model)]
+
+    def generate_argv(self) -> list[str]:
+        """Return the arguments of ``fairseq-recur generate``."""
+        flags = arguments(normal(self.experiment.generate))
+        return [
+            "generate", self.experiment.data, *self.languages(), "--path", str(self.model), *flags
+        ]  # fmt: skip
+
+    def argv(self, step: str) -> list[str]:
+        """Return the arguments of a step's command."""
+        return {
+            "train": self.train_argv, "average": self.average_argv, "generate": self.generate_argv
+        }[step]()  # fmt: skip
+
+    def key(self, step: str) -> list[str]:
+        """Return what a step depends on besides earlier steps."""
+        return [str(self.experiment.checkpoint)] if step == "average" else self.argv(step)
+
+    def languages(self) -> list[str]:
+        """Return the flags of the languages."""
+        return ["-s", self.experiment.source, "-t", self.experiment.target]
+
+    def check_unchanged(self) -> list[str]:
+        """Return how the settings differ from those with which its training began, a line each."""
+        before = self.state().get("train", {}).get("key")
+        if before is None:
+            return []
+        old, new = (pairs(words) for words in (before, self.key("train")))
+        names = sorted(n for n in {*old, *new} if old.get(n) != new.get(n))
+        no = "not given"
+        return [
+            f"{self.name}: --{name} was {old.get(name, no)}, is {new.get(name, no)}"
+            for name in names
+            if name not in PROLONGS | REPORTS
+        ]
+
+
+def normal(flags: Flags) -> Flags:
+    """Return flags with their names spelled as on a command line."""
+    return {name.replace("_", "-"): value for name, value in flags.items()}
+
+
+def by_updates(flags: Flags) -> bool:
+    """Return whether checkpoints are kept by updates, not by epochs."""
+    return bool(flags.get("save-interval-updates"))
+
+
+def pairs(words: list[str]) -> dict[str, str]:
+    """Convert a command line to {flag: value}; positional words are named by their index."""
+    found: dict[str, str] = {}
+    name = ""
+    for number, word in enumerate(words):
+        if word.startswith("-") and not re.fullmatch(r"-[\d.]+", word):
+            name = word.lstrip("-")
+            found[name] = "given"
+        elif name:
+            found[name] = word if found[name] == "given" else f"{found[name]} {word}"
+        else:
+            found[f"argument {number}"] = word
+    return found
+
+
+def runs_of(
+    experiment: Experiment, work: Path, systems: Sequence[str] = (), seeds: Sequence[int] = ()
+) -> list[SystemRun]:
+    """Return the runs of an experiment, the first seed of all systems first.
+
+    Args:
+        experiment: the table
+        work: its folder
+        systems: names of rows; empty for all
+        seeds: empty for those of the experiment
+
+    Raises:
+        ConfigError: a system is not in the table
+    """
+    unknown = [name for name in systems if name not in experiment.systems]
+    if unknown:
+        known = ", ".join(experiment.systems)
+        raise ConfigError(f"no system {', '.join(unknown)} in the table; choose from {known}")
+    chosen = [s for s in experiment.systems.values() if not systems or s.name in systems]
+    return [
+        SystemRun(experiment, system, seed, work)
+        for seed in seeds or experiment.seeds
+        for system in chosen
+    ]
+
+
+def hold(path: Path, *, inherited: bool = True) -> IO[str] | None:
+    """Lock a file.
+
+    Args:
+        path: the file; its folder is made
+        inherited: whether child processes keep the lock when this process dies, so that a
+            training that outlives its parent still holds its folder
+
+    Returns:
+        the open file, which holds the lock until it is closed; None if another process has it
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = open(path, "a+", encoding="utf-8")
+    try:
+        (fcntl.flock if inherited else fcntl.lockf)(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        return None
+    return lock
+
+
+def read_json(path: Path) -> Any:
+    """Read what `write_json` wrote; None if there is no file."""
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write a file completely or not at all."""
+    with whole_file(path) as file:
+        file.write((json.dumps(content, indent=2) + "\n").encode())

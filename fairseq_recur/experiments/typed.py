@@ -1,0 +1,135 @@
+"""Settings with types, ranges and choices: OmegaConf checks the types, this module reports."""
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import Field, field, fields, is_dataclass
+from typing import Any, TypeVar, get_args, get_origin
+
+from omegaconf import MISSING, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+T = TypeVar("T")
+
+
+def setting(
+    default: Any = MISSING,
+    expected: str = "",
+    *,
+    choices: Collection[str] = (),
+    least: float | None = None,
+) -> Any:
+    """Declare a field of a settings dataclass.
+
+    Args:
+        default: value if the user gives none; without a default the setting is required
+        expected: what the value must be, for messages; choices and numbers describe themselves
+        choices: allowed values, or allowed items of a list
+        least: smallest allowed number
+    """
+    metadata = {"expected": expected, "choices": choices, "least": least}
+    if isinstance(default, (list, dict)):
+        return field(default_factory=default.copy, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def in_file(name: str, value: Any, expected: str) -> str:
+    """Describe a wrong value of a file: ``seeds: []; expected ...``."""
+    return f"{name}: {value!r}; expected {expected}"
+
+
+def fill(
+    schema: type[T],
+    given: Any,
+    problems: list[str],
+    where: str = "",
+    environment: bool = False,
+) -> T | None:
+    """Convert and check settings.
+
+    A field whose type is a dataclass takes a dictionary of its settings; a field whose type is
+    ``dict[str, DATACLASS]`` takes one such dictionary per name.
+
+    Args:
+        schema: dataclass; `setting` declares the fields that a user can give
+        given: values by name, as YAML, the environment or the command line has them
+        problems: receives a line for each unknown name, missing value and wrong value
+        where: prefix of the names in messages, such as ``score.``
+        environment: whether the names are those of environment variables, in capitals
+
+    Returns:
+        an instance of the dataclass, or None if anything is wrong
+    """
+    known = {f.name: f for f in fields(schema) if f.metadata}  # type: ignore[arg-type]
+    if not isinstance(given, Mapping):
+        problems.append(in_file(where.rstrip("."), given, "the keys " + ", ".join(known)))
+        return None
+    config, values, before = OmegaConf.structured(schema), {}, len(problems)
+    for key in given:
+        if key not in known:
+            problems.append(f"unknown key {where}{key}; expected {', '.join(known)}")
+    for name, declared in known.items():
+        inner, expected = _inner_schema(declared), _expected(declared)
+        value = given.get(name)
+        label = name.upper() if environment else where + name
+        wrong = f"{label}={value}: expected {expected}"
+        if not environment:
+            wrong = in_file(label, value, expected)
+        if name not in given:
+            if declared.default == MISSING:
+                problems.append(f"{label} is missing: expected {expected}")
+        elif inner is None:
+            try:
+                config[name] = value
+                values[name] = _plain(config[name])
+            except (OmegaConfBaseException, ValueError):
+                problems.append(wrong)
+            else:
+                if not _allowed(declared, values[name]):
+                    problems.append(wrong)
+        elif value is None and declared.default is None:
+            continue
+        elif not isinstance(value, Mapping):
+            problems.append(wrong)
+        elif get_origin(declared.type) is dict:
+            values[name] = {
+                row: fill(inner, content, problems, f"{where}{name}.{row}.")
+                for row, content in (value or {}).items()
+            }
+        else:
+            values[name] = fill(inner, value, problems, f"{where}{name}.")
+    return None if len(problems) > before else schema(**values)
+
+
+def _inner_schema(declared: Field[Any]) -> type[Any] | None:
+    """Return the dataclass in a field's type, or None."""
+    kinds = (declared.type, *get_args(declared.type))
+    return next((k for k in kinds if isinstance(k, type) and is_dataclass(k)), None)
+
+
+def _plain(value: Any) -> Any:
+    """Return lists and dictionaries without OmegaConf's types."""
+    return OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
+
+
+def _allowed(declared: Field[Any], value: Any) -> bool:
+    """Return whether a value, or each item of a list, is in the range and among the choices."""
+    least, choices = declared.metadata["least"], declared.metadata["choices"]
+    if value is None or isinstance(value, dict):
+        return True
+    items = value if isinstance(value, list) else [value]
+    if least is not None and not all(least <= item < math.inf for item in items):
+        return False
+    return bool(items) and (not choices or set(items) <= set(choices))
+
+
+def _expected(declared: Field[Any]) -> str:
+    """Describe the allowed values of a setting."""
+    described: str = declared.metadata["expected"]
+    if described:
+        return described
+    if declared.metadata["choices"]:
+        return "one of " + ", ".join(declared.metadata["choices"])
+    kinds = {declared.type, *get_args(declared.type)}
+    kind = "a whole number" if int in kinds else "a number" if float in kinds else "a text"
+    least = declared.metadata["least"]
+    return kind if least is None else f"{kind}, at least {least:g}"

@@ -1,0 +1,186 @@
+"""The settings of a summarization recipe: its data.yaml and the user's choices."""
+
+import difflib
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Optional
+
+import yaml
+from fairseq.models import ARCH_MODEL_REGISTRY
+
+import fairseq_recur  # noqa: F401  (registers its architectures)
+from fairseq_recur.errors import ConfigError
+from fairseq_recur.experiments.typed import fill, setting
+from recipes.fetch import Archive
+from recipes.subwords import KINDS
+
+SPLITS = ("train", "valid", "test")
+
+
+@dataclass
+class Source:
+    """A file of a data set.
+
+    Attributes:
+        name: name of the file
+        urls: its addresses
+        size: its size in bytes, if known
+        sha256: its checksum, if known
+        how: how a person gets the file, in one sentence; empty if an address is enough
+    """
+
+    name: str = setting(expected="the name of a file")
+    urls: list[str] = setting([], "a list of addresses")
+    size: Optional[int] = setting(None, least=1)  # noqa: UP045 (OmegaConf 2.0)
+    sha256: Optional[str] = setting(None, "a checksum")  # noqa: UP045 (OmegaConf 2.0)
+    how: str = setting("", "a sentence")
+
+    @property
+    def archive(self) -> Archive:
+        """The file as something to download."""
+        return Archive(self.name, tuple(self.urls), self.size, self.sha256)
+
+
+@dataclass
+class DataSet:
+    """A data set: the content of data.yaml.
+
+    Attributes:
+        format: which reader of `recipes.summary_texts` reads its files
+        files: its files, by the role that they have for the reader
+        documents: number of documents in each split, including incomplete ones
+        text_bytes: size of all splits as plain text
+        training: how fairseq's recipe differs from that of the other sets
+        generation: usual flags of fairseq-generate
+        options: options of the reader
+        name: name of its folder
+    """
+
+    format: str = setting(expected="the name of a reader")
+    files: dict[str, Source] = setting(expected="a name per file")
+    documents: dict[str, int] = setting(expected="a number per split")
+    text_bytes: int = setting(least=1)
+    training: dict[str, Any] = setting(expected="updates and batch_tokens")
+    generation: dict[str, Any] = setting(expected="flags of fairseq-generate")
+    options: dict[str, Any] = setting({}, "options of the reader")
+    name: str = field(init=False, default="")
+
+
+def archive(fields: dict[str, Any]) -> Archive:
+    """Return an archive of models.yaml; it has a name, and urls, size and sha256 if known."""
+    return Source(**fields).archive
+
+
+def read_data_set(file: Path) -> DataSet:
+    """Read a data.yaml.
+
+    Raises:
+        ConfigError: it does not exist or is not complete; lists everything that is wrong
+    """
+    if not file.is_file():
+        raise ConfigError(f"there is no {file}; expected a recipe's data.yaml")
+    problems: list[str] = []
+    data = fill(DataSet, yaml.safe_load(file.read_text(encoding="utf-8")), problems)
+    if data is None:
+        raise ConfigError(f"{file}: not a data set; correct it:\n- " + "\n- ".join(problems))
+    data.name = file.parent.name
+    return data
+
+
+AUTO = "auto"
+STARTS = {"none": "", "bart.base": "gpt2", "bart.large": "gpt2", "t5-small": "t5"}
+"""Pretrained models, and the kind of subwords that they need."""
+
+SETTINGS = ("paper", "fairseq", "scratch")
+GENERATIONS = ("usual", "paper")
+POSITIONS = 1024
+"""Number of BART's learned positions."""
+
+
+@dataclass
+class Choices:
+    """Settings of a recipe.
+
+    Attributes:
+        arch: --arch of fairseq-train
+        pieces: kind of subwords
+        start: pretrained model
+        max_source: maximum number of subwords of a source, the end symbol included
+        max_target: the same for the summaries of the training set; others are never truncated
+        vocabulary: number of subwords that SentencePiece learns
+        settings: settings of the training
+        generation: settings of the search
+        workers: number of processes of the preparation
+        average: number of epochs whose checkpoints are averaged; 0 for none
+    """
+
+    arch: str = setting("srformer_bart_base")
+    pieces: str = setting(AUTO, choices=(AUTO, *KINDS))
+    start: str = setting(AUTO, choices=(AUTO, *STARTS))
+    max_source: int = setting(1024, least=2)
+    max_target: int = setting(128, least=2)
+    vocabulary: int = setting(32000, least=10)
+    settings: str = setting(AUTO, choices=(AUTO, *SETTINGS))
+    generation: str = setting("usual", choices=GENERATIONS)
+    workers: int = setting(1, least=1)
+    average: int = setting(0, least=0)
+
+    @property
+    def folder(self) -> str:
+        """Name of the folder for data with these subwords and limits."""
+        size = f"{self.vocabulary}-" if self.pieces == "sentencepiece" else ""
+        return f"{self.pieces}-{size}{self.max_source}-{self.max_target}"
+
+
+def choose(wanted: Choices) -> Choices:
+    """Replace "auto" by what follows from the architecture.
+
+    The presets of BART and T5 start from the published models with the paper's settings. All
+    other architectures start from scratch, with subwords learned from the data.
+
+    Raises:
+        ConfigError: lists all settings that are wrong or inconsistent
+    """
+    arch, pieces, start = wanted.arch, wanted.pieces, wanted.start
+    if start == AUTO:
+        start = next((s for s in STARTS if s.replace(".", "_").replace("-", "_") in arch), "none")
+        if pieces not in (AUTO, STARTS[start]):
+            start = "none"
+    if pieces == AUTO:
+        pieces = STARTS.get(start) or "sentencepiece"
+    settings = wanted.settings
+    if settings == AUTO:
+        settings = "scratch" if start == "none" else "paper"
+    choices = replace(wanted, pieces=pieces, start=start, settings=settings)
+    problems = list(_problems(choices))
+    fill(Choices, asdict(choices), problems, environment=True)
+    if problems:
+        raise ConfigError("settings:\n- " + "\n- ".join(problems))
+    return choices
+
+
+def _problems(choices: Choices) -> Iterator[str]:
+    """Yield what the types, ranges and choices of single settings cannot tell."""
+    arch, pieces, start = choices.arch, choices.pieces, choices.start
+    if arch not in ARCH_MODEL_REGISTRY:
+        close = difflib.get_close_matches(arch, ARCH_MODEL_REGISTRY, n=1)
+        hint = f"did you mean {close[0]}?" if close else "see `fairseq-recur check`"
+        yield f"ARCH={arch}: there is no such architecture; {hint}"
+    if start in STARTS and STARTS[start] and pieces in KINDS and STARTS[start] != pieces:
+        yield f"START={start} needs PIECES={STARTS[start]}, not {pieces}"
+    if start.startswith("bart") and max(choices.max_source, choices.max_target) > POSITIONS:
+        yield (
+            f"START={start} has {POSITIONS} positions; MAX_SOURCE and MAX_TARGET cannot be larger; "
+            "reduce them"
+        )
+
+
+def start_file(choices: Choices, work: Path) -> Path:
+    """Return the prepared model that initialises a training.
+
+    Args:
+        choices: their start is not "none"
+        work: folder of the recipe
+    """
+    return work / choices.start / "model.pt"
