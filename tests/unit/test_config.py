@@ -347,19 +347,19 @@ REFUSED: dict[str, list[tuple[str, list[str]]]] = {
 
 
 @pytest.mark.parametrize(
-    "preset, flags, said",
+    "arch, flags, said",
     [
-        pytest.param(preset, flags, said, id=f"{preset} {flags}")
-        for preset, cases in REFUSED.items()
+        pytest.param(arch, flags, said, id=f"{arch} {flags}")
+        for arch, cases in REFUSED.items()
         for flags, said in cases
     ],
 )
 def test_what_cannot_be_used_is_refused(
-    make_model: Build, preset: str, flags: str, said: list[str]
+    make_model: Build, arch: str, flags: str, said: list[str]
 ) -> None:
-    sizes = SMALL_LM if preset in LANGUAGE_MODELS else SMALL
+    sizes = SMALL_LM if arch in LANGUAGE_MODELS else SMALL
     with pytest.raises(ConfigError) as caught:
-        make_model(preset, *sizes, *flags.split())
+        make_model(arch, *sizes, *flags.split())
     for words in said:
         assert words in str(caught.value)
 
