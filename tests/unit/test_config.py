@@ -3,10 +3,12 @@
 from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 import torch
 from fairseq import options
+from fairseq.checkpoint_utils import load_model_ensemble
 from fairseq.dataclass import FairseqDataclass
 from fairseq.models.transformer import TransformerConfig
 from torch import nn
@@ -14,11 +16,22 @@ from torch import nn
 from fairseq_recur.errors import CheckpointError, ConfigError
 from fairseq_recur.models import PRESETS as DECLARED
 from fairseq_recur.models.check import check_config
+from fairseq_recur.models.checkpoints import part_weights
 from fairseq_recur.models.config import LEFT_OUT, encoder_decoder_slots
 from fairseq_recur.models.model import RecurrentTransformerModel
 from fairseq_recur.modules.parts import map_and_mixture
-from tests.conftest import LANGUAGE_MODELS, PLAIN, PRESETS, SMALL, STRUCTURES, stock_of, structure
-from tests.running import weights
+from tests.conftest import (
+    LANGUAGE_MODELS,
+    PLAIN,
+    PRESETS,
+    SEGMENTS,
+    SMALL,
+    STRUCTURES,
+    TRAIN,
+    stock_of,
+    structure,
+)
+from tests.running import USER_DIR, weights
 from tests.unit.test_language_model import SMALL_LM
 
 Build = Callable[..., nn.Module]
@@ -409,7 +422,7 @@ def test_stock_checkpoint_starts_every_system(
         assert torch.equal(value, saved.get(name, fresh[name])), name
     named = [line for line in caplog.messages if "initialised fresh" in line]
     parts = {line.split(": ")[1].split(" (")[0] for line in named}
-    assert parts == {part for slot in model.part_weights().values() for part in slot}
+    assert parts == {part for slot in part_weights(model).values() for part in slot}
     for slot, part in PLACES.items():
         assert (part in parts) == uses(model, slot), slot
 
@@ -434,8 +447,40 @@ def uses(model: nn.Module, slot: str) -> bool:
     if slot == "cross-attention":
         return cfg.cross_attention == "srformer" and not cfg.srformer_no_neuron
     if slot == "relative":
-        return cfg.decoder_self_attention == "relative"
+        return cfg.decoder_self_attention in {"relative", "xl"}
     return map_and_mixture(cfg, slot)[1] != "none"
+
+
+@pytest.mark.parametrize("share, untied", [("none", True), ("pairs", False)])
+def test_former_names_in_a_checkpoint(
+    share: str, untied: bool, corpus: Path, tmp_path: Path, cli: Callable[..., str]
+) -> None:
+    """Options and weights of former names load through fairseq's own loader."""
+    own = ["--rsa-untie-conjugates"] if untied else []
+    cli(
+        "train", corpus / "bin", "--user-dir", USER_DIR, "--arch", "srformer", *SMALL, *SEGMENTS,
+        "--srformer-learned-mix", "--encoder-self-attention", "rsa", "--rsa-heads", "0,1,1,0,0,0",
+        *own, *TRAIN, "--max-update", 1, "--disable-validation", "--save-dir", tmp_path,
+    )  # fmt: skip
+    path = tmp_path / "checkpoint_last.pt"
+    state = torch.load(path, weights_only=False)
+    cfg = state["cfg"]["model"]
+    values = vars(cfg) if isinstance(cfg, Namespace) else cfg
+    assert values.pop("rsa_untie_conjugates") is untied
+    values["rsa_share"] = share
+    assert values.pop("srformer_learned_mix") is True
+    values["srformer_sigma"] = True
+    before = weights(state["model"])
+    state["model"] = {n.replace(".learned_mix.", ".sigma."): w for n, w in before.items()}
+    assert "decoder.layers.0.encoder_attn.sigma.logit" in state["model"]
+    torch.save(state, path)
+    (model,), _ = load_model_ensemble([str(path)])
+    loaded = weights(model.state_dict())
+    assert loaded.keys() == before.keys()
+    assert all(torch.equal(loaded[name], before[name]) for name in before)
+    assert model.encoder.cfg.rsa_untie_conjugates is untied
+    mixture = model.encoder.layers[0].self_attn.mixture
+    assert len(mixture.nu) == (2 if untied else 1)
 
 
 def test_half_a_part_is_refused(make_model: Build, preset: str) -> None:
@@ -444,7 +489,7 @@ def test_half_a_part_is_refused(make_model: Build, preset: str) -> None:
     marks = ("recurrence_encoder", "mixture.eta", "neuron.leak", "position_bias", "positions.key")
     lost = next((k for k in state if any(mark in k for mark in marks)), None)
     if lost is None:
-        assert not model.part_weights()
+        assert not part_weights(model)
         pytest.skip("it has no weights of its own")
     del state[lost]
     with pytest.raises(CheckpointError, match=f"lacks {lost}"):

@@ -296,12 +296,12 @@ def test_what_depends_on_the_source_is_computed_once_a_sentence(make_model: Buil
         beams = target.repeat_interleave(4, 0)
         for t in range(1, 4):
             model.decoder(beams[:, :t], out, incremental_state=state)
-            kept = attention.get_incremental_state(state, "source")["source"]
+            kept = attention.get_incremental_state(state, "source")
             before = {name: x.data_ptr() for name, x in kept.items()}
             order = torch.tensor([1, 0, 3, 3, 5, 4, 7, 6, 9, 9, 8, 11])
             model.decoder.reorder_incremental_state_scripting(state, order)
             assert model.encoder.reorder_encoder_out(out, order) is out
-            after = attention.get_incremental_state(state, "source")["source"]
+            after = attention.get_incremental_state(state, "source")
             assert {name: x.data_ptr() for name, x in after.items()} == before
             assert kept["keys"].size(0) == 3
     assert rows == [3]
