@@ -129,13 +129,14 @@ def range_of(option: Any) -> str:
 
 def needed_by(option: Any) -> str:
     """The choices under which an option has an effect; nothing if it always has."""
-    conditions = [joined(OWNERS[option.name])] if option.name in OWNERS else []
+    owners = joined(OWNERS.get(option.name, [])).split(", or ")
+    conditions = [" or ".join(literal(owner) for owner in owners)]
     for other, values in option.metadata.get("needs", {}).items():
         if values == (False,):
-            conditions.append(f"without {flag(other)}")
+            conditions.append(f"without {literal(flag(other))}")
         else:
-            conditions.append(f"{flag(other)} {' or '.join(map(str, values))}")
-    return "; ".join(f"`{condition}`" for condition in conditions)
+            conditions.append(literal(f"{flag(other)} {' or '.join(map(str, values))}"))
+    return "; ".join(condition for condition in conditions if condition)
 
 
 def model_table(options: Iterable[Any]) -> Iterator[str]:

@@ -24,8 +24,9 @@ from omegaconf import DictConfig, OmegaConf
 
 import fairseq_recur
 from fairseq_recur import cli
+from fairseq_recur.models import config
 from fairseq_recur.models.check import check_config
-from fairseq_recur.models.language_model import RsaLanguageModel, check_language_model
+from fairseq_recur.models.language_model import RsaLanguageModel
 from fairseq_recur.models.model import RecurrentTransformerModel
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -188,11 +189,14 @@ def check_model(arch: str, model: DictConfig | Namespace) -> None:
     if isinstance(model, Namespace):  # fairseq's own
         return
     given = Namespace(**OmegaConf.to_container(model, resolve=True, enum_to_str=True))
-    kind, words = ARCH_MODEL_REGISTRY[arch], Dictionary()
+    kind = ARCH_MODEL_REGISTRY[arch]
     if issubclass(kind, RecurrentTransformerModel):
-        check_config(given, kind.config_class(), words, words)
+        slots, assemble = config.encoder_decoder_slots(), config.encoder_decoder_config
     elif issubclass(kind, RsaLanguageModel):
-        assert not list(check_language_model(given, words))
+        slots, assemble = config.self_attention_slots("decoder"), config.language_model_config
+    else:
+        return
+    check_config(given, slots, [assemble()(), kind.config_class()], loaded=False)
 
 
 def parse_hydra(arguments: list[str]) -> None:
