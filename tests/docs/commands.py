@@ -15,7 +15,6 @@ from pathlib import Path
 from textwrap import dedent
 
 from fairseq import options
-from fairseq.data import Dictionary
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_DATACLASS_REGISTRY
 from fairseq.registry import REGISTRIES
@@ -221,7 +220,7 @@ def parse_hydra(arguments: list[str]) -> None:
 
 @cache
 def known_options() -> frozenset[str]:
-    """Every option of fairseq's commands, ours and our scripts, whatever --arch or --task it is of."""
+    """Every option of fairseq's commands, of ours and of our scripts."""
     parsers = [get() for get in PARSERS.values()] + [cli.build_parser()]
     found = {"--list"}  # of train, whose parser is fairseq's
     for parser in parsers:  # which grows

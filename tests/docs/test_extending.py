@@ -89,7 +89,8 @@ def test_hydra_takes_it(corpus: Path, tmp_path: Path, cli: Callable[..., str]) -
 
 
 def test_options_of_other_parts_are_refused(make_model: Callable[..., torch.nn.Module]) -> None:
-    with pytest.raises(ConfigError, match="--recurrence-steps 3 has no effect: it needs --recurrence biarn"):
+    expected = "--recurrence-steps 3 has no effect: it needs --recurrence biarn"
+    with pytest.raises(ConfigError, match=expected):
         make_model(*ARCH[1:], "--recurrence-steps", "3")
 
 
