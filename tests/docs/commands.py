@@ -220,11 +220,7 @@ def parse_hydra(arguments: list[str]) -> None:
 
 @cache
 def known_options() -> frozenset[str]:
-<<<<<<< HEAD
-    """Every option of fairseq's commands, of ours and of our scripts, for every --arch and --task."""
-=======
     """Every option of fairseq's commands, of ours and of our scripts."""
->>>>>>> coredocs
     parsers = [get() for get in PARSERS.values()] + [cli.build_parser()]
     found = {"--list"}  # of train, whose parser is fairseq's
     for parser in parsers:  # which grows
