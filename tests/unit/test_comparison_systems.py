@@ -1,4 +1,4 @@
-"""The systems of table 4 of Hao et al. 2019: relative positions, DiSAN, the multi-column encoder."""
+"""Table 4 of Hao et al. 2019: relative positions, DiSAN, the multi-column encoder."""
 
 import re
 from argparse import Namespace
