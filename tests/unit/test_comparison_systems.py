@@ -1,4 +1,4 @@
-"""What Hao et al. 2019 compare with in table 4: relative positions, DiSAN, the multi-column encoder."""
+"""The systems of table 4 of Hao et al. 2019: relative positions, DiSAN, multi-column encoder."""
 
 import re
 from argparse import Namespace

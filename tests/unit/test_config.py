@@ -256,8 +256,10 @@ REFUSED: dict[str, list[tuple[str, list[str]]]] = {
         ("--rsa-gate-init open", ["--rsa-gate-init open: expected a number or random"]),
         (
             "--relative-clip 4",
-            ["--relative-clip 4 has no effect: it needs --encoder-self-attention relative, or "
-             "--decoder-self-attention relative"],
+            [
+                "--relative-clip 4 has no effect: it needs --encoder-self-attention relative, or "
+                "--decoder-self-attention relative"
+            ],
         ),
         (
             "--encoder-self-attention toeplitz --learned-matrix-length 0",
@@ -268,18 +270,25 @@ REFUSED: dict[str, list[tuple[str, list[str]]]] = {
             ["--rsa-form chunked: FullMatrix only has the form dense"],
         ),
         ("--rsa-form chunked --rsa-normalize", ["--rsa-form chunked has no rows"]),
-        ("--rsa-form dense --rsa-dropout mixed", ["--rsa-dropout mixed drops entries of a mixed map"]),
+        (
+            "--rsa-form dense --rsa-dropout mixed",
+            ["--rsa-dropout mixed drops entries of a mixed map"],
+        ),
         ("--cross-self-attention", ["--cross-self-attention joins the self-attention"]),
         (
             "--encoder-self-attention-mixture toeplitz",
-            ["--encoder-self-attention rsa and --encoder-self-attention-mixture toeplitz name two "
-             "mixtures; leave one out"],
+            [
+                "--encoder-self-attention rsa and --encoder-self-attention-mixture toeplitz name two "
+                "mixtures; leave one out"
+            ],
         ),
         (
             "--decoder-self-attention relative --decoder-self-attention-mixture rsa "
             "--rsa-form mixed",
-            ["--rsa-form mixed needs a mixed map, which --decoder-self-attention relative does not "
-             "have; use dense"],
+            [
+                "--rsa-form mixed needs a mixed map, which --decoder-self-attention relative does not "
+                "have; use dense"
+            ],
         ),
         (
             "--decoder-self-attention relative --decoder-self-attention-mixture rsa "
@@ -302,8 +311,10 @@ REFUSED: dict[str, list[tuple[str, list[str]]]] = {
         ("--recurrence biarn", ["--recurrence-fusion multicolumn concatenates the outputs of two"]),
         (
             "--recurrence-fused-layers all",
-            ["--recurrence-fused-layers all has no effect: it needs --recurrence-fusion stack or "
-             "gated_sum"],
+            [
+                "--recurrence-fused-layers all has no effect: it needs --recurrence-fusion stack or "
+                "gated_sum"
+            ],
         ),
         (
             "--recurrence-gate scalar",
@@ -321,7 +332,10 @@ REFUSED: dict[str, list[tuple[str, list[str]]]] = {
     "t5_small": [
         ("--t5-relative-buckets 7", ["--t5-relative-buckets 7: expected an even number"]),
         ("--t5-relative-buckets 2", ["--t5-relative-buckets 2: expected 4 to 1024"]),
-        ("--t5-relative-max-distance 16", ["--t5-relative-max-distance 16: expected more than half"]),
+        (
+            "--t5-relative-max-distance 16",
+            ["--t5-relative-max-distance 16: expected more than half"],
+        ),
         ("--t5-head-dim -1", ["--t5-head-dim -1: expected 0 to"]),
         ("--layernorm-embedding", ["--layernorm-embedding asks"]),
         ("--encoder-learned-pos", ["--encoder-learned-pos asks"]),

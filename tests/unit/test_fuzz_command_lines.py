@@ -124,12 +124,20 @@ def test_many_flags_together(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 MESSAGES: list[tuple[str, str, str]] = [
-    ("biarn", "--recurrence-steps 1000000000", "--recurrence-steps 1000000000: expected -1 to 10000"),
+    (
+        "biarn",
+        "--recurrence-steps 1000000000",
+        "--recurrence-steps 1000000000: expected -1 to 10000",
+    ),
     ("srformer", "--target-length 0", "--target-length 0: expected 1 to"),
     ("srformer", "--target-length-mode ratio --target-ratio nan", "--target-ratio nan: expected"),
     ("rsa", "--rsa-gate-init nan", "--rsa-gate-init nan: expected a number"),
     ("rsa", "--rsa-nu-init 1,x", "--rsa-nu-init 1,x: expected two numbers"),
-    ("toeplitz", "--learned-matrix-length 2147483647", "--learned-matrix-length 2147483647: expected"),
+    (
+        "toeplitz",
+        "--learned-matrix-length 2147483647",
+        "--learned-matrix-length 2147483647: expected",
+    ),
     ("relative", "--relative-clip 2147483647", "--relative-clip 2147483647: expected 1 to 65536"),
     ("t5", "--t5-relative-buckets 5", "--t5-relative-buckets 5: expected an even number"),
 ]

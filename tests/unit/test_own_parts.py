@@ -18,7 +18,7 @@ from tests.conftest import SMALL, TRAIN
 
 Cli = Callable[..., str]
 
-PACKAGE = '''
+PACKAGE = """
 from dataclasses import dataclass
 
 import fairseq_recur
@@ -59,7 +59,7 @@ add_part("cross_attention", "own_segments", OwnSegments)
 add_part("recurrence", "own_biarn", OwnBiARN)
 add_part("encoder_self_attention_mixture", "own_matrices", OwnMatrices)
 add_part("recurrence", "scaled", Scaled)
-'''
+"""
 
 PARTS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "--cross-attention own_segments --segment-size 32": (
