@@ -117,7 +117,8 @@ def test_no_architecture_is_left_out() -> None:
 def test_every_layer_shows_its_part(make_model: Build) -> None:
     flags = [
         *SEGMENTS, *"--recurrence birnn --recurrence-layers 2".split(),
-        *"--recurrence-fusion gated_sum --recurrence-fused-layers all --srformer-learned-mix".split(),
+        *"--recurrence-fusion gated_sum --recurrence-fused-layers all".split(),
+        "--srformer-learned-mix",
         *"--encoder-self-attention rsa --decoder-self-attention toeplitz".split(),
     ]  # fmt: skip
     model = make_model("srformer", *SMALL, *flags)
@@ -467,7 +468,9 @@ def test_recomputation_is_not_counted(make_model: Build) -> None:
         for module in each.modules():
             if isinstance(module, MonitoredModule):
 
-                def observe(name: str, *rest: Any, module: MonitoredModule = module) -> None:
+                def observe(
+                    name: str, *rest: Any, module: MonitoredModule = module, calls: list = calls
+                ) -> None:
                     calls.append(name)
                     MonitoredModule.observe(module, name, *rest)
 
