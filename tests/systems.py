@@ -172,13 +172,18 @@ def on_both_sides(flags: list[str]) -> list[str]:
 
 SELF_ATTENTION_VARIANTS: dict[str, list[str]] = {
     **{name: on_both_sides(flags) for name, flags in DECODER_VARIANTS.items()},
-    **{
-        f"directional-{mixture}": (
-            f"--encoder-self-attention directional --encoder-self-attention-mixture {mixture} "
-            "--decoder-self-attention dot"
-        ).split()
-        for mixture in ("rsa", "toeplitz", "full_matrix")
-    },
+    "directional-rsa": (
+        "--encoder-self-attention directional --encoder-self-attention-mixture rsa "
+        "--decoder-self-attention dot"
+    ).split(),
+    "toeplitz-directional-relative": (
+        "--encoder-self-attention directional --encoder-self-attention-mixture toeplitz "
+        "--decoder-self-attention relative --decoder-self-attention-mixture toeplitz"
+    ).split(),
+    "full-matrix-directional-relative": (
+        "--encoder-self-attention directional --encoder-self-attention-mixture full_matrix "
+        "--decoder-self-attention relative --decoder-self-attention-mixture full_matrix"
+    ).split(),
     "encoder-alone": ["--decoder-self-attention", "dot"],
     "decoder-alone-pre-norm": (
         "--encoder-self-attention dot --encoder-normalize-before --decoder-normalize-before"

@@ -278,8 +278,8 @@ REFUSED: dict[str, list[tuple[str, list[str]]]] = {
         (
             "--encoder-self-attention-mixture toeplitz",
             [
-                "--encoder-self-attention rsa and --encoder-self-attention-mixture toeplitz name "
-                "two "
+                "--encoder-self-attention rsa and --encoder-self-attention-mixture "
+                "toeplitz name two "
                 "mixtures; leave one out"
             ],
         ),
@@ -287,8 +287,8 @@ REFUSED: dict[str, list[tuple[str, list[str]]]] = {
             "--decoder-self-attention relative --decoder-self-attention-mixture rsa "
             "--rsa-form mixed",
             [
-                "--rsa-form mixed needs a mixed map, which --decoder-self-attention relative "
-                "does not "
+                "--rsa-form mixed needs a mixed map, which --decoder-self-attention "
+                "relative does not "
                 "have; use dense"
             ],
         ),
@@ -314,8 +314,8 @@ REFUSED: dict[str, list[tuple[str, list[str]]]] = {
         (
             "--recurrence-fused-layers all",
             [
-                "--recurrence-fused-layers all has no effect: it needs --recurrence-fusion stack "
-                "or "
+                "--recurrence-fused-layers all has no effect: it needs "
+                "--recurrence-fusion stack or "
                 "gated_sum"
             ],
         ),

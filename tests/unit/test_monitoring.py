@@ -469,10 +469,7 @@ def test_recomputation_is_not_counted(make_model: Build) -> None:
             if isinstance(module, MonitoredModule):
 
                 def observe(
-                    name: str,
-                    *rest: Any,
-                    module: MonitoredModule = module,
-                    calls: list[str] = calls,
+                    name: str, *rest: Any, module: MonitoredModule = module, calls: list = calls
                 ) -> None:
                     calls.append(name)
                     MonitoredModule.observe(module, name, *rest)

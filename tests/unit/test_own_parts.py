@@ -148,8 +148,7 @@ def test_hydra_has_its_option(
         ),
         (
             "--recurrence-steps 3",
-            "--recurrence-steps 3 has no effect: it needs --recurrence biarn or own_biarn or "
-            "scaled",
+            "--recurrence-steps 3 has no effect: it needs --recurrence biarn or own_biarn",
         ),
         ("--cross-attention own_segments --segment-size 0", "--segment-size 0: expected 1 to"),
         (
