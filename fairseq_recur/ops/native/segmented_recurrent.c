@@ -222,7 +222,8 @@ static void softmax_forward(const Block *of, real *spare, real *a, real *out)
     product(of->count, d, of->job->size, a, 1, of->padded, of->values, d, out, d, 0);
 }
 
-/* Adds to the gradients of Q, K_i and V_i, given *grad*, the gradient of O_S. *da* is (s, padded). */
+/* Adds to the gradients of Q, K_i and V_i, given *grad*, the gradient of O_S.
+   *da* is (s, padded). */
 static void softmax_backward(const Block *of, const real *grad, real *spare, real *a, real *da,
                              real *grad_queries, real *grad_keys, real *grad_values)
 {
@@ -346,7 +347,8 @@ static void read_backward(const Job *job, int64_t row, int64_t step, const Space
     }
 }
 
-/* One step back through the neurons. Replaces the memory by dx_i; returns the gradient of the leak. */
+/* One step back through the neurons. Replaces the memory by dx_i.
+   Returns the gradient of the leak. */
 static real neuron_backward(const Job *job, int64_t step, const Space *x)
 {
     int64_t d = job->width;
