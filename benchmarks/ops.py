@@ -125,9 +125,6 @@ def rsa(length: int, device: str) -> Case:
 
         return heads_of(head, q, k, v)
 
-    def mixed() -> Tensor:
-        return mixed_map(q, k, v, matrix(), gates, causal(length, device))[0]
-
     def sum_of(recurrent: Tensor) -> Tensor:
         local = dot_product_attention(q, k, v, causal(length, device))
         return mixed_outputs(local, recurrent, gates)

@@ -10,40 +10,48 @@ from argparse import Namespace
 
 import torch
 from fairseq.models.transformer import TransformerConfig
-from fairseq.modules import MultiheadAttention
-from fairseq_recur.models.attention_config import SelfAttentionConfig
 from measuring import Report, Run, command_line, in_turns, milliseconds
-from torch import nn
 
 import fairseq_recur  # noqa: F401  (applies the compatibility layer to fairseq)
+from fairseq_recur.models.config import encoder_decoder_config
+from fairseq_recur.modules.context import Context
 from fairseq_recur.modules.mixture import FORMS
-from fairseq_recur.modules.parts import SELF_ATTENTION
+from fairseq_recur.modules.parts import build_self_attention
+from fairseq_recur.modules.self_attention import SelfAttention
 
 WIDTH, HEADS, TOKENS = 512, 8, 2048
 LENGTHS = (16, 32, 64, 128, 256, 512, 1024, 2048)
 
 
-def build(side: str, device: str, **options: object) -> nn.Module:
-    """Build an RSA module of base size or, for the form "dot", fairseq's module."""
+def build(side: str, device: str, **options: object) -> SelfAttention:
+    """Build an RSA module of base size or, for the form "dot", fairseq's arithmetic."""
     if options["rsa_form"] == "dot":
-        return MultiheadAttention(WIDTH, HEADS, self_attention=True).to(device)
-    values = {name: f.default for name, f in SelfAttentionConfig.__dataclass_fields__.items()}
-    names = ("encoder_embed_dim", "decoder_embed_dim")
-    heads = ("encoder_attention_heads", "decoder_attention_heads")
-    host = {**dict.fromkeys(names, WIDTH), **dict.fromkeys(heads, HEADS)}
-    cfg = TransformerConfig.from_namespace(Namespace(**{**values, **host, **options}))
-    return SELF_ATTENTION["rsa"](cfg, side, nn.Identity).to(device)
+        options = {"encoder_self_attention": "dot", "decoder_self_attention": "dot"}
+    rsa = {"encoder_self_attention": "rsa", "decoder_self_attention": "rsa"}
+    widths = dict.fromkeys(("encoder_embed_dim", "decoder_embed_dim"), WIDTH)
+    heads = dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), HEADS)
+    values = {**vars(encoder_decoder_config()()), **widths, **heads, **rsa, **options}
+    return build_self_attention(TransformerConfig.from_namespace(Namespace(**values)), side).to(
+        device
+    )
 
 
-def step(module: nn.Module, side: str, length: int, device: str) -> Run:
+def context_of(side: str, length: int, device: str) -> Context:
+    """What a layer on a side knows of a batch without padding."""
+    if side == "encoder":
+        return Context()
+    hidden = torch.full((length, length), float("-inf"), device=device).triu(1)
+    mask = hidden.clamp(min=torch.finfo(hidden.dtype).min)
+    return Context(mask=mask, causal=True, future=hidden)
+
+
+def step(module: SelfAttention, side: str, length: int, device: str) -> Run:
     """Return a function that does one forward and backward pass."""
     x = torch.randn(length, TOKENS // length, WIDTH, device=device, requires_grad=True)
-    mask = None
-    if side == "decoder":
-        mask = torch.full((length, length), float("-inf"), device=device).triu(1)
+    context = context_of(side, length, device)
 
     def run() -> None:
-        out, _ = module(x, x, x, need_weights=False, attn_mask=mask)
+        out, _ = module(x, context)
         out.sum().backward()
 
     return run

@@ -15,8 +15,10 @@ import torch
 import torch.nn.functional as F
 from measuring import Report, Row, Run, command_line, in_turns, milliseconds, ratios, rounded
 from rsa_forms import WIDTH, build
-from torch import Tensor, nn
+from torch import Tensor
 
+from fairseq_recur.modules.context import Context
+from fairseq_recur.modules.self_attention import SelfAttention
 from fairseq_recur.ops.segmented_attention import attend_segments
 from fairseq_recur.ops.segments import split_segments
 
@@ -37,11 +39,11 @@ KINDS = {
 
 
 @torch.no_grad()
-def sentence(module: nn.Module, steps: int, device: str) -> None:
+def sentence(module: SelfAttention, steps: int, device: str) -> None:
     """Decode a sentence of the given length."""
     x, state = torch.randn(1, ROWS, WIDTH, device=device), {}
-    for _ in range(steps):
-        module(x, x, x, incremental_state=state, need_weights=False)
+    for position in range(steps):
+        module(x, Context(incremental_state=state, position=position))
 
 
 def rsa(args: argparse.Namespace, report: Report) -> None:

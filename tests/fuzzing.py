@@ -18,6 +18,9 @@ from fairseq.dataclass import utils as dataclass_utils
 from fairseq.models import ARCH_MODEL_REGISTRY
 
 from fairseq_recur.errors import ConfigError
+from fairseq_recur.models.config import encoder_decoder_slots, part_fields, self_attention_slots
+from fairseq_recur.models.monitoring import MonitoringOptions
+from fairseq_recur.models.t5 import T5Options
 from tests.configuring import group_config
 from tests.conftest import LANGUAGE_MODELS, SEGMENTS, SMALL
 
@@ -83,7 +86,10 @@ def lines_of(action: argparse.Action, values: Sequence[str] = HOSTILE) -> Iterat
 
 
 class System:
-    """A small architecture with options: its flags, and the outcome of a command line."""
+    """A small architecture with options: the plug-in's flags, and the outcome of a command line.
+
+    fairseq judges the values of its own flags.
+    """
 
     def __init__(self, arch: str, *given: str) -> None:
         self.arch = arch
@@ -93,9 +99,12 @@ class System:
         self.parser = options.get_training_parser(self.task)
         options.parse_args_and_arch(self.parser, self.given)
         self.dataclass = getattr(ARCH_MODEL_REGISTRY[arch], "__dataclass")
-        names = {f.name for f in fields(self.dataclass)}
+        parsed = {a.dest for a in self.parser._actions}
+        self.unparsed = {f.name for f in fields(self.dataclass)} - parsed - {"_name"}
+        slots = self_attention_slots("decoder") if decoder_only else encoder_decoder_slots()
+        names = {name for name, *_ in part_fields(slots)} & parsed
+        names |= {f.name for options in (T5Options, MonitoringOptions) for f in fields(options)}
         self.flags = [a for a in self.parser._actions if a.dest in names]
-        self.unparsed = names - {a.dest for a in self.flags} - {"_name"}
 
     def attempt(self, words: Sequence[str], whole: bool = False) -> str:
         """Parse, check, build and compute.

@@ -86,22 +86,41 @@ DECODER_VARIANTS: dict[str, list[str]] = {
     "dilated-chunked": (
         "--rsa-heads 0,0,0,0,1,1 --rsa-dilations 3,2 --rsa-form chunked --rsa-max-power 0"
     ).split(),
-    "own-angles": "--rsa-heads 0,1,1,0,0,0 --rsa-untie-conjugates --rsa-max-power 0".split(),
+    "own-angles-xl": (
+        "--decoder-self-attention xl --decoder-self-attention-mixture rsa --rsa-heads 0,1,1,0,0,0 "
+        "--rsa-untie-conjugates --rsa-max-power 0"
+    ).split(),
     "capped": ["--rsa-max-power", "2"],
-    "capped-chunked": "--rsa-max-power 2 --rsa-form chunked".split(),
+    "capped-chunked-relative": (
+        "--decoder-self-attention relative --decoder-self-attention-mixture rsa --rsa-max-power 2 "
+        "--rsa-form chunked"
+    ).split(),
     "some-heads": "--rsa-heads 1,0,0,0,0,0 --rsa-dropout mixed".split(),
     "dense": ["--rsa-form", "dense"],
     "normalized": ["--rsa-normalize"],
     "normalized-dense": "--rsa-normalize --rsa-form dense".split(),
     "toeplitz": "--decoder-self-attention toeplitz --learned-matrix-length 4".split(),
-    "toeplitz-chunked": "--decoder-self-attention toeplitz --rsa-form chunked".split(),
+    "toeplitz-chunked-xl": (
+        "--decoder-self-attention xl --decoder-self-attention-mixture toeplitz --rsa-form chunked"
+    ).split(),
+    "toeplitz-relative": (
+        "--decoder-self-attention relative --decoder-self-attention-mixture toeplitz"
+    ).split(),
     "full-matrix": "--decoder-self-attention full_matrix --learned-matrix-length 6".split(),
-    "full-matrix-normalized": (
-        "--decoder-self-attention full_matrix --learned-matrix-length 30 --rsa-normalize"
+    "full-matrix-normalized-xl": (
+        "--decoder-self-attention xl --decoder-self-attention-mixture full_matrix "
+        "--learned-matrix-length 30 --rsa-normalize"
+    ).split(),
+    "full-matrix-relative": (
+        "--decoder-self-attention relative --decoder-self-attention-mixture full_matrix"
     ).split(),
     "relative": "--decoder-self-attention relative --relative-clip 3".split(),
+    "xl": "--decoder-self-attention xl".split(),
 }
-"""The options of the self-attention parts, each value at least once, for the decoder."""
+"""The options of the self-attention parts, each value at least once, for the decoder.
+
+Every map has every mixture: a name such as toeplitz as the map is short for dot with that mixture.
+"""
 
 
 SEGMENTS: list[str] = "--segment-size 3 --target-length 7".split()
@@ -153,6 +172,18 @@ def on_both_sides(flags: list[str]) -> list[str]:
 
 SELF_ATTENTION_VARIANTS: dict[str, list[str]] = {
     **{name: on_both_sides(flags) for name, flags in DECODER_VARIANTS.items()},
+    "directional-rsa": (
+        "--encoder-self-attention directional --encoder-self-attention-mixture rsa "
+        "--decoder-self-attention dot"
+    ).split(),
+    "toeplitz-directional-relative": (
+        "--encoder-self-attention directional --encoder-self-attention-mixture toeplitz "
+        "--decoder-self-attention relative --decoder-self-attention-mixture toeplitz"
+    ).split(),
+    "full-matrix-directional-relative": (
+        "--encoder-self-attention directional --encoder-self-attention-mixture full_matrix "
+        "--decoder-self-attention relative --decoder-self-attention-mixture full_matrix"
+    ).split(),
     "encoder-alone": ["--decoder-self-attention", "dot"],
     "decoder-alone-pre-norm": (
         "--encoder-self-attention dot --encoder-normalize-before --decoder-normalize-before"
@@ -171,6 +202,10 @@ T5_VARIANTS: dict[str, list[str]] = {
         "--encoder-self-attention rsa --decoder-self-attention rsa --rsa-form dense"
     ).split(),
     "relative": "--encoder-self-attention relative --decoder-self-attention relative".split(),
+    "xl-rsa": (
+        "--encoder-self-attention xl --encoder-self-attention-mixture rsa "
+        "--decoder-self-attention xl --decoder-self-attention-mixture rsa"
+    ).split(),
     "biarn": "--recurrence biarn --recurrence-fused-layers all".split(),
     "birnn-gated-sum": "--recurrence birnn --recurrence-fusion gated_sum".split(),
     "directional-multicolumn": (
@@ -273,7 +308,7 @@ COMPOSED_FAMILIES: list[tuple[str, list[tuple[list[str], dict[str, list[str]]]]]
         "t5_small",
         [
             ([], {n: T5_VARIANTS[n] for n in ("gated-untied", "own-head-width", "few-buckets")}),
-            ([], {n: T5_VARIANTS[n] for n in ("rsa", "rsa-dense", "relative")}),
+            ([], {n: T5_VARIANTS[n] for n in ("rsa", "rsa-dense", "relative", "xl-rsa")}),
             ([], {n: T5_VARIANTS[n] for n in ("biarn", "birnn-gated-sum")}),
         ],
     ),
@@ -299,8 +334,8 @@ def composed_systems() -> dict[str, list[str]]:
 
 
 SLOTS = (
-    "host", "encoder_self_attention", "decoder_self_attention", "cross_attention", "recurrence",
-    "recurrence_fusion",
+    "host", "encoder_self_attention", "encoder_self_attention_mixture", "decoder_self_attention",
+    "decoder_self_attention_mixture", "cross_attention", "recurrence", "recurrence_fusion",
 )  # fmt: skip
 """The options that name parts. `pairwise_choice` combines each part with every option's value."""
 

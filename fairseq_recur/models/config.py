@@ -5,7 +5,7 @@ A configuration has every option of fairseq's Transformer under its usual name
 recipe for the stock model keeps its meaning, then the slots and the options of the parts.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, make_dataclass
 from typing import Any, Optional, cast
 
@@ -48,6 +48,7 @@ class Slot:
         default: the part of a model without a preset
         help: of the option
         further: choices beside the names in the table
+        needs: the parts of another slot without which this one has no effect
     """
 
     option: str
@@ -55,11 +56,12 @@ class Slot:
     default: str
     help: str
     further: tuple[str, ...] = ()
+    needs: Mapping[str, Sequence[str]] | None = None
 
     def field(self) -> DataclassField:
         """The option as a dataclass field."""
         choices = [*self.further, *self.table]
-        return self.option, ChoiceEnum(choices), option(self.default, self.help)
+        return self.option, ChoiceEnum(choices), option(self.default, self.help, needs=self.needs)
 
 
 def self_attention_slots(side: str) -> list[Slot]:
@@ -114,6 +116,7 @@ def encoder_decoder_slots() -> list[Slot]:
             "Transformer encoder: in a layer (stack, gated_sum), or for comparison before all "
             "layers, by concatenation of the encoders' outputs (multicolumn, Chen et al. 2018; "
             "only with birnn)",
+            needs={"recurrence": tuple(parts.RECURRENCE)},
         ),
     ]
 

@@ -143,7 +143,7 @@ def register_presets() -> None:
     """Register every preset with fairseq, or, once it is registered, its present options.
 
     A part from outside the package adds a choice and options of its own. fairseq keeps the
-    dataclass of each model, and hydra a node made of it; both are replaced.
+    dataclass of each model, twice, and hydra a node made of it; all of them are replaced.
     """
     for presets, base, assemble in KINDS:
         base.config_class = assemble()
@@ -157,6 +157,7 @@ def register_presets() -> None:
                 continue
             model = MODEL_REGISTRY[name]
             model.config_class = MODEL_DATACLASS_REGISTRY[name] = config
+            setattr(model, "__dataclass", config)  # noqa: B010 (what fairseq reads for the flags)
             node = config()
             node._name = name
             ConfigStore.instance().store(name=name, group="model", node=node, provider="fairseq")

@@ -10,7 +10,7 @@ from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
 
 from fairseq_recur.modules.mixture import LagMixture, Mixture
-from fairseq_recur.modules.options import LARGEST, option
+from fairseq_recur.modules.options import option
 from fairseq_recur.modules.part import exempt_from_decay
 from fairseq_recur.modules.rem import CHUNK
 from fairseq_recur.ops.padding import real_tokens_first
@@ -21,7 +21,7 @@ from fairseq_recur.ops.toeplitz import banded_product
 def length_option() -> Any:
     """The option that both learned matrices declare."""
     return option(
-        256, "lags of toeplitz and positions of full_matrix that have parameters", (1, LARGEST)
+        256, "lags of toeplitz and positions of full_matrix that have parameters", (1, 2**16)
     )
 
 

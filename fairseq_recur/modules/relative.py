@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from fairseq_recur.modules.context import Context
 from fairseq_recur.modules.mixture import Mixture
-from fairseq_recur.modules.options import LARGEST, option
+from fairseq_recur.modules.options import option
 from fairseq_recur.modules.part import Part
 from fairseq_recur.modules.self_attention import SelfAttention
 from fairseq_recur.ops.relative_positions import relative_attention
@@ -56,7 +56,7 @@ class RelativeSelfAttention(SelfAttention):
         """Options of the relative positions."""
 
         relative_clip: int = option(
-            16, "largest distance with vectors of its own; longer ones share them", (1, LARGEST)
+            16, "largest distance with vectors of its own; longer ones share them", (1, 2**16)
         )
 
     has_map = False

@@ -141,7 +141,7 @@ class Backward:
             fresh = torch.bmm(asked.transpose(1, 2), of_step, out=spare)
             where_fired(fresh, fired, 0, grad_input=fresh)
             along.addcmul_(fresh, fired)
-            carried = torch.add(fresh, carried.mul_(leak), out=state)
+            carried = torch.addcmul(fresh, carried, leak, out=state)
         self.grad_leak += decay.sum()
         return along.sum(1, keepdim=True)
 

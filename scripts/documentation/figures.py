@@ -58,7 +58,7 @@ def overview() -> Figure:
         ax.text(x, 0.16, text, ha="center", weight="bold")
     ax.text(6.9, 4.1, "next word", ha="center")
     notes = [
-        (3.95, "self-attention: dot, rsa, relative, directional, ..."),
+        (3.95, "self-attention: dot, relative, xl, directional; mixed with rsa, ..."),
         (3.7, "cross-attention: dot, srformer, segmented, xl, global"),
         (3.45, "fusion: stack or gated sum, in the top layer or in all"),
     ]
@@ -77,7 +77,7 @@ def recurrence_encoder() -> Figure:
         arrow(ax, (0.75 + 0.85 * i, 0.71), (0.75 + 0.85 * i, 1.39))
         if i:
             arrow(ax, (0.2 + 0.85 * i, 2.75), (0.45 + 0.85 * i, 2.75))
-    box(ax, 2.02, 1.6, "attention over all words, one a step", SLOT, w=3.2)
+    box(ax, 2.02, 1.6, "attention over all words, at each step", SLOT, w=3.2)
     ax.text(2.02, 3.2, "and a second chain, numbered from the end", ha="center")
     ax.text(
         2.02,
@@ -133,7 +133,7 @@ def rsa() -> Figure:
         arrow(ax, (x, 1.8), (x, 2.54))
     arrow(ax, (1.75, 2.96), (1.75, 3.4))
     ax.text(1.75, 3.5, "output of the head", ha="center")
-    ax.text(1.75, 3.95, "$g = \\sigma(\\mu)$, one a layer", ha="center", weight="bold")
+    ax.text(1.75, 3.95, "$g = \\sigma(\\mu)$, one per layer", ha="center", weight="bold")
     kinds = [
         ("regular, $\\lambda=0.8$", 0.8, 0.0, False, 1, False),
         ("cosine, $\\gamma=0.9$", 0.9, pi / 4, False, 1, False),

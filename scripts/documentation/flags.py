@@ -9,22 +9,20 @@ import argparse
 import logging
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import fields
+from dataclasses import fields, make_dataclass
 from pathlib import Path
 from typing import Any
 
-from fairseq.models import ARCH_MODEL_REGISTRY, FairseqLanguageModel
+from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.registry import REGISTRIES
-from fairseq_recur.models.attention_config import SelfAttentionConfig
-from fairseq_recur.models.cross_config import CrossAttentionConfig
-from fairseq_recur.models.flags import flag
-from fairseq_recur.models.t5_config import T5Config
 
 from fairseq_recur import cli
-from fairseq_recur.models import PRESETS
-from fairseq_recur.models.config import HostConfig, RecurrentTransformerConfig
-from fairseq_recur.models.monitoring import MonitoringConfig
-from fairseq_recur.models.presets import SIZES
+from fairseq_recur.models import PRESETS, config
+from fairseq_recur.models.check import joined
+from fairseq_recur.models.monitoring import MonitoringOptions
+from fairseq_recur.models.presets import LANGUAGE_MODELS, SIZES
+from fairseq_recur.models.t5 import T5Options
+from fairseq_recur.modules.options import LARGEST, flag
 from fairseq_recur.optim.adamw_fused import FusedAdamWConfig
 from fairseq_recur.planning import building
 from fairseq_recur.scorers.rouge import RougeScorerConfig
@@ -34,21 +32,23 @@ from fairseq_recur.tasks.summarization_config import SummarizationConfig
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 MADE = "<!-- made by scripts/documentation/flags.py from the program's own definitions -->\n"
 VOCABULARY = 32768
-SLOTS = [
-    "encoder_self_attention", "decoder_self_attention", "cross_attention", "recurrence",
-    "recurrence_fusion", "host",
-]  # fmt: skip
+SLOTS = config.encoder_decoder_slots()
+OWNERS = config.part_options(SLOTS)
+"""The parts that declare an option, as they are named on the command line."""
 
-# Heading, where more is said, and the dataclasses that define the flags. The flag for the
-# encoder's self-attention is defined with those of the recurrence encoder.
+# Heading, the page that says more, and the slots whose options the section lists.
+SLOT_GROUPS: list[tuple[str, str, list[config.Slot]]] = [
+    (title, page, [slot for slot in SLOTS if slot.option.endswith(ends)])
+    for title, page, ends in (
+        ("Self-attention", "rsa.md", ("self_attention", "self_attention_mixture")),
+        ("Cross-attention", "srformer.md", ("cross_attention",)),
+        ("Recurrence encoder", "recurrence_encoder.md", ("recurrence", "recurrence_fusion")),
+    )
+]
 MODEL_GROUPS: list[tuple[str, str, type]] = [
-    ("Recurrence encoder, and the encoder's self-attention", "recurrence_encoder.md",
-     RecurrentTransformerConfig),
-    ("Self-attention of the decoder, and options for both", "rsa.md", SelfAttentionConfig),
-    ("Cross-attention", "srformer.md", CrossAttentionConfig),
-    ("Host, and T5", "t5_and_bart.md", T5Config),
-    ("What training shows", "plotting.md", MonitoringConfig),
-]  # fmt: skip
+    ("Host, and T5", "t5_and_bart.md", T5Options),
+    ("Training statistics", "plotting.md", MonitoringOptions),
+]
 OTHER_GROUPS: list[tuple[str, str, type]] = [
     ("`--task summarization`", "summarization.md", SummarizationConfig),
     ("`--scoring rouge`", "summarization.md", RougeScorerConfig),
@@ -64,9 +64,9 @@ OTHER_GROUPS: list[tuple[str, str, type]] = [
 FAIRSEQS = {
     option.metadata.get("help")
     for kind in ("tokenizer", "bpe")
-    for config in REGISTRIES[kind]["dataclass_registry"].values()
-    for option in fields(config)
-    if config is not None and option.metadata.get("help")
+    for declaration in REGISTRIES[kind]["dataclass_registry"].values()
+    for option in fields(declaration)
+    if declaration is not None and option.metadata.get("help")
 }
 
 
@@ -104,47 +104,73 @@ def values_of(option: Any) -> str:
     return "text"
 
 
-def set_by(name: str) -> str:
+def set_by(option: Any) -> str:
     """The systems whose presets have another default, and which."""
-    default = next(f.default for f in fields(RecurrentTransformerConfig) if f.name == name)
     found: dict[str, list[str]] = {}
     for preset, values in PRESETS.items():
         sized = max((s for s in SIZES if preset.endswith(s)), key=len)
-        if name in values and values[name] != default:
-            systems = found.setdefault(code(values[name]), [])
-            system = preset.removesuffix(sized)
-            if f"`{system}`" not in systems:
-                systems.append(f"`{system}`")
+        if option.name in values and values[option.name] != option.default:
+            systems = found.setdefault(code(values[option.name]), [])
+            system = f"`{preset.removesuffix(sized)}`"
+            if system not in systems:
+                systems.append(system)
     return "; ".join(f"{value}: {', '.join(names)}" for value, names in found.items())
 
 
-def own_fields(config: type) -> Iterator[Any]:
-    """The options that this dataclass itself defines."""
-    for option in fields(config):
-        if option.name in vars(config).get("__annotations__", {}) and option.metadata.get("help"):
-            yield option
-
-
 def range_of(option: Any) -> str:
-    """Return the smallest and the largest value that an option accepts, or ""."""
-    limits = option.metadata.get("within")
+    """The smallest and the largest value that an option accepts; nothing for other types."""
+    whole = option.type is int
+    limits = option.metadata.get("within", (0, LARGEST) if whole else None)
     if limits is None:
         return ""
     low, high = limits
-    if high in (2**31 - 1, float("inf")):
-        return f"{low:,g} or more"
-    return f"{low:,g} to {high:,g}"
+    return f"{low:,g} or more" if high >= LARGEST else f"{low:,.9g} to {high:,.9g}"
 
 
-def table(options: Iterable[Any], presets: bool) -> Iterator[str]:
-    """Yield the rows of a Markdown table of options."""
-    heads = ["flag", "values", "range", "default", *(["in presets"] if presets else []), "meaning"]
-    yield f"| {' | '.join(heads)} |"
-    yield f"| {' | '.join(['---'] * len(heads))} |"
+def needed_by(option: Any) -> str:
+    """The choices under which an option has an effect; nothing if it always has."""
+    owners = joined(OWNERS.get(option.name, [])).split(", or ")
+    conditions = [" or ".join(literal(owner) for owner in owners)]
+    for other, values in option.metadata.get("needs", {}).items():
+        if values == (False,):
+            conditions.append(f"without {literal(flag(other))}")
+        else:
+            conditions.append(literal(f"{flag(other)} {' or '.join(map(str, values))}"))
+    return "; ".join(condition for condition in conditions if condition)
+
+
+def model_table(options: Iterable[Any]) -> Iterator[str]:
+    """Yield the rows of a Markdown table of the model's options."""
+    yield "| flag | values | range | default | in presets | acts with | meaning |"
+    yield "| --- | --- | --- | --- | --- | --- | --- |"
     for option in options:
-        row = [f"`{flag(option.name)}`", values_of(option), range_of(option), code(option.default)]
-        row += [set_by(option.name)] if presets else []
+        row = [
+            f"`{flag(option.name)}`", values_of(option), range_of(option), code(option.default),
+            set_by(option), needed_by(option), cell(option.metadata["help"]),
+        ]  # fmt: skip
+        yield f"| {' | '.join(row)} |"
+
+
+def other_table(options: Iterable[Any]) -> Iterator[str]:
+    """Yield the rows of a Markdown table of the options of a task, a scorer or an optimizer."""
+    yield "| flag | values | default | meaning |"
+    yield "| --- | --- | --- | --- |"
+    for option in options:
+        row = [f"`{flag(option.name)}`", values_of(option), code(option.default)]
         yield f"| {' | '.join(row)} | {cell(option.metadata['help'])} |"
+
+
+def own_fields(declaration: type) -> Iterator[Any]:
+    """The options that a dataclass itself defines."""
+    for option in fields(declaration):
+        own = option.name in vars(declaration).get("__annotations__", {})
+        if own and option.metadata.get("help"):
+            yield option
+
+
+def slot_fields(slots: list[config.Slot]) -> list[Any]:
+    """The options of slots and of their parts, as dataclass fields."""
+    return list(fields(make_dataclass("Listed", config.part_fields(slots))))
 
 
 def parameters(arch: str) -> tuple[int, int]:
@@ -161,14 +187,12 @@ def preset_rows() -> Iterator[str]:
         if model.__module__.split(".")[0] == "fairseq_recur":
             defaults = repr(sorted(PRESETS.get(arch, {arch: 0}).items()))
             names.setdefault(defaults, []).append(arch)
+    presets = {**PRESETS, **LANGUAGE_MODELS}
+    slots = [*(slot.option for slot in SLOTS), "host"]
     for same in names.values():
         words, others = parameters(same[0])
-        kind = ARCH_MODEL_REGISTRY[same[0]]
-        parts = [
-            f"`{flag(slot)} {PRESETS[same[0]][slot]}`"
-            for slot in SLOTS
-            if slot in PRESETS.get(same[0], {})
-        ] or ["`--decoder-self-attention rsa`" if issubclass(kind, FairseqLanguageModel) else ""]
+        chosen = presets.get(same[0], {})
+        parts = [f"`{flag(slot)} {chosen[slot]}`" for slot in slots if slot in chosen]
         listed = ", ".join(f"`{name}`" for name in same)
         yield f"| {listed} | {', '.join(parts)} | {others:,} | {words:,} |"
 
@@ -191,14 +215,13 @@ def flags_page() -> str:
         "| --- | --- | ---: | ---: |",
         *preset_rows(),
     ]
-    for title, page, config in MODEL_GROUPS:
-        lines += [f"\n## {title}\n", f"More: [{page}]({page}).\n", *table(own_fields(config), True)]
-    for title, page, config in OTHER_GROUPS:
-        lines += [
-            f"\n## {title}\n",
-            f"More: [{page}]({page}).\n",
-            *table(own_fields(config), False),
-        ]
+    sections = [
+        *((title, page, model_table(slot_fields(slots))) for title, page, slots in SLOT_GROUPS),
+        *((title, page, model_table(own_fields(own))) for title, page, own in MODEL_GROUPS),
+        *((title, page, other_table(own_fields(own))) for title, page, own in OTHER_GROUPS),
+    ]
+    for title, page, rows in sections:
+        lines += [f"\n## {title}\n", f"More: [{page}]({page}).\n", *rows]
     lines += [
         "\n## fairseq's Transformer\n",
         "These are the options of fairseq's Transformer, with its names and meanings. To read "
@@ -208,8 +231,8 @@ def flags_page() -> str:
         "| flag | values | default | in presets |",
         "| --- | --- | --- | --- |",
         *(
-            f"| `{flag(f.name)}` | {values_of(f)} | {code(f.default)} | {set_by(f.name)} |"
-            for f in fields(HostConfig)
+            f"| `{flag(f.name)}` | {values_of(f)} | {code(f.default)} | {set_by(f)} |"
+            for f in fields(config.HostConfig)
             if f.name != "_name"
         ),
     ]

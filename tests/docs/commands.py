@@ -15,7 +15,6 @@ from pathlib import Path
 from textwrap import dedent
 
 from fairseq import options
-from fairseq.data import Dictionary
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_DATACLASS_REGISTRY
 from fairseq.registry import REGISTRIES
@@ -24,8 +23,9 @@ from omegaconf import DictConfig, OmegaConf
 
 import fairseq_recur
 from fairseq_recur import cli
+from fairseq_recur.models import config
 from fairseq_recur.models.check import check_config
-from fairseq_recur.models.language_model import RsaLanguageModel, check_language_model
+from fairseq_recur.models.language_model import RsaLanguageModel
 from fairseq_recur.models.model import RecurrentTransformerModel
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -188,11 +188,14 @@ def check_model(arch: str, model: DictConfig | Namespace) -> None:
     if isinstance(model, Namespace):  # fairseq's own
         return
     given = Namespace(**OmegaConf.to_container(model, resolve=True, enum_to_str=True))
-    kind, words = ARCH_MODEL_REGISTRY[arch], Dictionary()
+    kind = ARCH_MODEL_REGISTRY[arch]
     if issubclass(kind, RecurrentTransformerModel):
-        check_config(given, kind.config_class(), words, words)
+        slots, assemble = config.encoder_decoder_slots(), config.encoder_decoder_config
     elif issubclass(kind, RsaLanguageModel):
-        assert not list(check_language_model(given, words))
+        slots, assemble = config.self_attention_slots("decoder"), config.language_model_config
+    else:
+        return
+    check_config(given, slots, [assemble()(), kind.config_class()], loaded=False)
 
 
 def parse_hydra(arguments: list[str]) -> None:
@@ -217,7 +220,7 @@ def parse_hydra(arguments: list[str]) -> None:
 
 @cache
 def known_options() -> frozenset[str]:
-    """Every option of fairseq's commands, of ours and of our scripts, for every --arch and --task."""
+    """Every option of fairseq's commands, of ours and of our scripts."""
     parsers = [get() for get in PARSERS.values()] + [cli.build_parser()]
     found = {"--list"}  # of train, whose parser is fairseq's
     for parser in parsers:  # which grows

@@ -10,8 +10,8 @@ from fairseq.utils import import_user_module
 
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.models.extending import SLOTS, add_part
+from fairseq_recur.modules.context import Padding
 from fairseq_recur.modules.parts import RECURRENCE
-from fairseq_recur.modules.recurrence import RecurrenceOptions
 from tests.conftest import SMALL, TRAIN
 from tests.docs.commands import ROOT
 from tests.running import hypotheses, update_losses
@@ -19,7 +19,6 @@ from tests.unit.test_language_model import SMALL_LM
 
 EXAMPLE = ROOT / "examples" / "extending" / "min_gru"
 ARCH = ["--arch", "transformer_biarn_tiny", *SMALL, "--recurrence", "min_gru"]
-OPTIONS = RecurrenceOptions(steps=8, attention="additive", heads=2, attention_dropout=0.0)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -48,14 +47,14 @@ def by_loops(part: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("pad_left", [False, True])
 def test_it_equals_its_equations_in_a_padded_batch(pad_left: bool) -> None:
-    part = RECURRENCE["min_gru"](6, 6, OPTIONS).double()
+    part = RECURRENCE["min_gru"](6, 6, None).double()
     x = torch.randn(1, 5, 6, dtype=torch.float64, requires_grad=True)
     expected = by_loops(part, x[0])
     noise = torch.randn(1, 3, 6, dtype=torch.float64)
     padded = torch.cat([noise, x] if pad_left else [x, noise], dim=1)
     mask = torch.zeros(1, 8, dtype=torch.bool)
     (mask[:, :3] if pad_left else mask[:, 5:]).fill_(True)
-    found = part(padded, mask)
+    found = part(padded, Padding.of(mask))
     torch.testing.assert_close(found[0, ~mask[0]], expected)
     assert not found[0, mask[0]].any()
     slow, fast = (torch.autograd.grad(y.square().sum(), x)[0] for y in (expected, found))
@@ -90,7 +89,8 @@ def test_hydra_takes_it(corpus: Path, tmp_path: Path, cli: Callable[..., str]) -
 
 
 def test_options_of_other_parts_are_refused(make_model: Callable[..., torch.nn.Module]) -> None:
-    with pytest.raises(ConfigError, match="--recurrence-steps 3 has no effect with --recurrence"):
+    expected = "--recurrence-steps 3 has no effect: it needs --recurrence biarn"
+    with pytest.raises(ConfigError, match=expected):
         make_model(*ARCH[1:], "--recurrence-steps", "3")
 
 
@@ -98,7 +98,7 @@ def test_names_and_slots_are_looked_at() -> None:
     with pytest.raises(ConfigError, match="no slot recurence; choose one of .*recurrence"):
         add_part("recurence", "another", object)
     for slot, name in (("recurrence", "biarn"), ("recurrence", "none"), ("cross_attention", "dot")):
-        with pytest.raises(ConfigError, match=f"{slot} has a part {name} already"):
+        with pytest.raises(ConfigError, match=f"{slot} already has a part {name}"):
             add_part(slot, name, object)
 
 

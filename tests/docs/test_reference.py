@@ -8,9 +8,9 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from fairseq_recur.models.flags import flag
 
-from fairseq_recur.models.config import RecurrentTransformerConfig
+from fairseq_recur.models.model import RecurrentTransformerModel
+from fairseq_recur.modules.options import flag
 from tests.docs.commands import ROOT
 
 PAGES = ["flags.md", "commands.md"]
@@ -40,7 +40,7 @@ def written(folder: Path, *arguments: str) -> None:
 
 # fairseq 0.12.2 has no --merge-src-tgt-embed, and its Transformer's flags are listed as well.
 current_fairseq = pytest.mark.skipif(
-    "merge_src_tgt_embed" not in {f.name for f in fields(RecurrentTransformerConfig)},
+    "merge_src_tgt_embed" not in {f.name for f in fields(RecurrentTransformerModel.config_class)},
     reason="the pages list the flags of a later fairseq",
 )
 
@@ -58,5 +58,5 @@ def test_pages_are_up_to_date(tmp_path: Path, arguments: list) -> None:
 @current_fairseq
 def test_every_flag_of_the_model_is_there() -> None:
     listed = re.findall(r"^\| `(--[\w-]+)` \|", (ROOT / "docs" / "flags.md").read_text(), re.M)
-    options = {flag(f.name) for f in fields(RecurrentTransformerConfig) if f.name != "_name"}
-    assert not options - set(listed)
+    options = {f.name for f in fields(RecurrentTransformerModel.config_class)} - {"_name"}
+    assert not {flag(name) for name in options} - set(listed)

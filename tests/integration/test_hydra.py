@@ -14,7 +14,7 @@ import yaml
 from omegaconf import OmegaConf
 
 from fairseq_recur.errors import ConfigError
-from fairseq_recur.models.config import HostConfig, RecurrentTransformerConfig
+from fairseq_recur.models.config import HostConfig, encoder_decoder_config
 from tests.conftest import PRESETS, SMALL, STRUCTURES
 from tests.running import USER_DIR, generate, hypotheses, saved_weights, update_losses
 
@@ -107,7 +107,7 @@ def test_options_are_overridden_by_name(here: Path, cli: Cli) -> None:
 def test_shipped_config_lists_every_option_of_the_parts() -> None:
     options = yaml.safe_load(CONFIG.read_text())["model"]
     host = HostConfig.__dataclass_fields__.keys()
-    own = RecurrentTransformerConfig.__dataclass_fields__.keys() - host
+    own = encoder_decoder_config().__dataclass_fields__.keys() - host
     assert "rsa_heads" in own and own == options.keys() - host
     assert all(value == "???" for name, value in options.items() if name != "_name")
 
@@ -125,7 +125,7 @@ def test_mistyped_option_is_refused(here: Path, cli: Cli) -> None:
     "wrong, said",
     [
         ("model.recurrence_fusion=sum", "stack, gated_sum"),
-        ("model.recurrence_steps=0", "--recurrence-steps 0: at least 1"),
+        ("model.recurrence_steps=0", "--recurrence-steps 0: expected at least 1, or -1"),
         ("model.recurrence_fused_layers=3", "--recurrence-fused-layers 3: the decoder has 2"),
     ],
 )

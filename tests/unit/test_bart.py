@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from fairseq_recur.models.bart import TABLES
 from torch import Tensor, nn
 
 from fairseq_recur.errors import CheckpointError
+from fairseq_recur.models.checkpoints import TABLES
 from tests.conftest import PLAIN, SMALL
 
 Build = Callable[..., nn.Module]
@@ -72,7 +72,7 @@ def test_other_vocabularies_are_refused(make_model: Build, rows: int) -> None:
         table = state[f"{side}.embed_tokens.weight"][:64]
         name = f"{side}.embed_tokens.weight"
         state[name] = table.repeat(2, 1)[: 64 + rows]
-    with pytest.raises(CheckpointError, match="vocabulary is of another size"):
+    with pytest.raises(CheckpointError, match="vocabulary has another size"):
         make_model(*BART, *PLAIN).load_state_dict(state)
 
 
@@ -81,5 +81,5 @@ def test_no_row_of_another_model_is_cut(make_model: Build) -> None:
     state = {name: weight.clone() for name, weight in stock.state_dict().items()}
     for name in TABLES:
         state[name] = torch.cat([state[name], state[name][:1]])
-    with pytest.raises(CheckpointError, match="vocabulary is of another size"):
+    with pytest.raises(CheckpointError, match="vocabulary has another size"):
         make_model("transformer_biarn", *SMALL, *PLAIN).load_state_dict(state)

@@ -1,4 +1,4 @@
-"""What Hao et al. 2019 compare with in table 4: relative positions, DiSAN, the multi-column encoder."""
+"""The systems of table 4 of Hao et al. 2019: relative positions, DiSAN, multi-column encoder."""
 
 import re
 from argparse import Namespace
@@ -9,15 +9,13 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from fairseq import options
 from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.models.transformer import TransformerConfig
-from fairseq_recur.modules.multicolumn import MultiColumn
 from torch import Tensor, nn
 
-from fairseq_recur.errors import ConfigError
-from fairseq_recur.models.config import fused_layers
+from fairseq_recur.modules.context import Context, Padding, additive_mask
 from fairseq_recur.modules.directional import DirectionalSelfAttention
+from fairseq_recur.modules.fusion import MultiColumn
 from fairseq_recur.ops import attention, naive
 from fairseq_recur.ops.relative_positions import relative_attention
 from tests.conftest import SMALL
@@ -120,8 +118,8 @@ def directional_module(**changed: Any) -> DirectionalSelfAttention:
     options = dict(
         encoder_embed_dim=12, encoder_attention_heads=HEADS, attention_dropout=0.0, **changed
     )
-    cfg = TransformerConfig.from_namespace(Namespace(**options))
-    return DirectionalSelfAttention(cfg, "encoder").double().eval()
+    cfg = TransformerConfig.from_namespace(Namespace(host="transformer", **options))
+    return DirectionalSelfAttention(cfg, "encoder", None).double().eval()
 
 
 @pytest.mark.parametrize("biased", [False, True])
@@ -130,12 +128,12 @@ def test_directional_weights_on_demand(side: str, biased: bool) -> None:
     """The maps give the fused form's output, and see what they may: also with a T5's bias."""
     module, x = directional_module(), torch.randn(7, 2, 12, dtype=torch.float64)
     hidden = padding_mask(real_positions(7, side), 7)
-    arguments = {
-        "key_padding_mask": None if side == "none" else hidden,
-        "attn_mask": torch.randn(HEADS, 7, 7, dtype=torch.float64) if biased else None,
-    }
-    fused, none = module(x, x, x, need_weights=False, **arguments)
-    out, maps = module(x, x, x, need_head_weights=True, **arguments)
+    padding = Padding.of(hidden)
+    assert (padding is None) is (side == "none")
+    bias = torch.randn(HEADS, 7, 7, dtype=torch.float64) if biased else None
+    context = Context(padding=padding, mask=additive_mask(bias, padding, torch.float64))
+    fused, none = module(x, context)
+    out, maps = module(x, context, need_head_weights=True)
     assert none is None and maps.shape == (HEADS, 2, 7, 7)
     real = ~hidden.t()
     torch.testing.assert_close(out[real], fused[real], rtol=1e-10, atol=1e-12)
@@ -164,7 +162,7 @@ def test_directional_dropout() -> None:
     module.dropout_module.p = 0.999999
     x = torch.randn(5, 2, 12, dtype=torch.float64)
     for wanted in (False, True):
-        out, _ = module(x, x, x, need_weights=wanted)
+        out, _ = module(x, Context(), need_weights=wanted)
         assert torch.equal(out, module.out_proj.bias.expand_as(out))
 
 
@@ -190,11 +188,11 @@ def test_presets_are_what_their_papers_say(make_model: Build) -> None:
         assert layer.self_attn.positions.value.shape == (2, 16 + 1, 8)
     disan = make_model("transformer_disan", *SMALL)
     assert all(isinstance(x.self_attn, DirectionalSelfAttention) for x in disan.encoder.layers)
-    assert type(disan.decoder.layers[0].self_attn).__module__.startswith("fairseq.")
+    assert all(x.self_attn.stock for x in disan.decoder.layers)
     assert disan.encoder.embed_positions is not None
     columns = make_model("transformer_rnn_multicolumn", *SMALL)
     assert len(columns.encoder.recurrence_encoder.layers) == 6
-    assert not any(layer.fuses_recurrence for layer in columns.decoder.layers)
+    assert not any(layer.fusion for layer in columns.decoder.layers)
     for name in ("transformer_relpos", "transformer_disan", "transformer_rnn_multicolumn"):
         sizes = ["", "_tiny", "_iwslt_de_en", "_wmt_en_de", "_wmt_en_de_big", "_wmt_zh_en"]
         assert {name + size for size in sizes} <= ARCH_MODEL_REGISTRY.keys()
@@ -278,82 +276,3 @@ def test_every_cross_attention_reads_the_columns(make_model: Build, cross: str) 
     nn.init.zeros_(model.encoder.columns.merge.weight[:, 16:])
     after, _ = model.decoder(target, encoder_out=encode(model, source))
     assert (before - after).abs().max() > 1e-3
-
-
-REFUSED = {
-    "decoder": (
-        "transformer_disan",
-        "--decoder-self-attention directional",
-        "--decoder-self-attention directional: no position of a decoder sees later ones",
-    ),
-    "odd heads": (
-        "transformer_disan",
-        "--encoder-attention-heads 1",
-        "even number of heads, one half for each direction: --encoder-attention-heads 1 is odd",
-    ),
-    "odd heads of a T5": (
-        "t5_small",
-        "--encoder-self-attention directional --encoder-attention-heads 1",
-        "--encoder-attention-heads 1 is odd",
-    ),
-    "biarn": (
-        "transformer_rnn_multicolumn",
-        "--recurrence biarn",
-        "--recurrence-fusion multicolumn puts the outputs of two encoders side by side",
-    ),
-    "layers": (
-        "transformer_rnn_multicolumn",
-        "--recurrence-fused-layers all",
-        "--recurrence-fused-layers all has no effect with --recurrence-fusion multicolumn; it "
-        "needs gated_sum or stack",
-    ),
-    "gate": (
-        "transformer_rnn_multicolumn",
-        "--recurrence-gate scalar",
-        "--recurrence-gate scalar has no effect with --recurrence-fusion multicolumn",
-    ),
-    "no column": (
-        "transformer_biarn",
-        "--recurrence none --recurrence-fusion multicolumn",
-        "--recurrence-fusion multicolumn has no effect with --recurrence none",
-    ),
-    "positions": (
-        "transformer_relpos",
-        "--recurrence birnn --recurrence-positions",
-        "--recurrence-positions needs what --no-token-positional-embeddings removes",
-    ),
-    "clip": ("transformer_relpos", "--relative-clip 0", "--relative-clip 0: at least 1"),
-    "language model": (
-        "rsa_transformer_lm",
-        "--decoder-self-attention directional",
-        "--decoder-self-attention directional: no position of a decoder sees later ones",
-    ),
-}
-
-
-@pytest.mark.parametrize("arch, flags, said", REFUSED.values(), ids=REFUSED.keys())
-def test_what_cannot_be_is_refused(make_model: Build, arch: str, flags: str, said: str) -> None:
-    sizes = [] if arch.endswith("_lm") else SMALL
-    with pytest.raises(ConfigError) as caught:
-        make_model(arch, *sizes, *flags.split())
-    assert said in str(caught.value)
-
-
-def test_columns_leave_no_layer_fused() -> None:
-    cfg = Namespace(recurrence="birnn", recurrence_fused_layers="all", decoder_layers=6)
-    assert fused_layers(Namespace(**vars(cfg), recurrence_fusion="multicolumn")) == 0
-    assert fused_layers(Namespace(**vars(cfg), recurrence_fusion="stack")) == 6
-
-
-def test_help_names_the_choices(capsys: pytest.CaptureFixture[str]) -> None:
-    parser = options.get_training_parser("translation")
-    with pytest.raises(SystemExit):
-        options.parse_args_and_arch(
-            parser, ["data", "--arch", "transformer_disan", "--encoder-self-attention", "ahead"]
-        )
-    assert "directional" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        options.parse_args_and_arch(
-            parser, ["data", "--arch", "transformer_disan", "--recurrence-fusion", "sum"]
-        )
-    assert "multicolumn" in capsys.readouterr().err

@@ -3,21 +3,36 @@
 from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 import torch
 from fairseq import options
-from fairseq.data import Dictionary
+from fairseq.checkpoint_utils import load_model_ensemble
 from fairseq.dataclass import FairseqDataclass
 from fairseq.models.transformer import TransformerConfig
 from torch import nn
 
 from fairseq_recur.errors import CheckpointError, ConfigError
 from fairseq_recur.models import PRESETS as DECLARED
-from fairseq_recur.models.check import OPTIONS
-from fairseq_recur.models.config import LEFT_OUT, RecurrentTransformerConfig
-from tests.conftest import PLAIN, PRESETS, SMALL, STRUCTURES, stock_of, structure
-from tests.running import weights
+from fairseq_recur.models.check import check_config
+from fairseq_recur.models.checkpoints import part_weights
+from fairseq_recur.models.config import LEFT_OUT, encoder_decoder_slots
+from fairseq_recur.models.model import RecurrentTransformerModel
+from fairseq_recur.modules.parts import map_and_mixture
+from tests.conftest import (
+    LANGUAGE_MODELS,
+    PLAIN,
+    PRESETS,
+    SEGMENTS,
+    SMALL,
+    STRUCTURES,
+    TRAIN,
+    stock_of,
+    structure,
+)
+from tests.running import USER_DIR, weights
+from tests.unit.test_language_model import SMALL_LM
 
 Build = Callable[..., nn.Module]
 STOCK_NAMES: dict[str, str] = {
@@ -66,7 +81,7 @@ def test_every_preset_is_tested_in_its_structure(make_model: Build, name: str) -
 
 
 def test_every_option_has_help_and_default() -> None:
-    for option in fields(RecurrentTransformerConfig):
+    for option in fields(RecurrentTransformerModel.config_class):
         if option.name != "_name":
             assert option.metadata.get("help"), option.name
             assert option.default is not None or "Optional" in str(option.type), option.name
@@ -81,9 +96,10 @@ def test_every_option_of_the_stock_transformer_is_there() -> None:
         else:
             stock[f.name] = f.default
     names = {n for n in stock if not n.endswith("_name")} - LEFT_OUT
-    assert names <= OPTIONS.keys()
+    ours = {f.name: f for f in fields(RecurrentTransformerModel.config_class)}
+    assert names <= ours.keys()
     for name in names:
-        default = OPTIONS[name].default
+        default = ours[name].default
         assert default == stock[name] or str(default).startswith("${"), name
 
 
@@ -152,126 +168,261 @@ def test_decoder_sizes_follow_the_encoder_as_in_fairseq(make_model: Build) -> No
     assert model.decoder.layers[0].fc1.out_features == 40
 
 
-RSA_CONFLICTS = {
-    "counts": (["--rsa-heads", "1,2,3"], ["--rsa-heads 1,2,3: six numbers"]),
-    "no numbers": (["--rsa-heads", "a,b"], ["--rsa-heads a,b: expected whole numbers"]),
-    "too many": (["--rsa-heads", "3,0,0,0,0,0"], ["3 heads, but the layer has 2"]),
-    "none": (["--rsa-heads", "0,0,0,0,0,0"], ["choose 1 to 2"]),
-    "dilations": (
-        ["--rsa-heads", "0,0,0,1,1,0", "--rsa-dilations", "2"],
-        ["--rsa-dilations 2: 1 numbers for 2 dilated heads"],
-    ),
-    "dilation of zero": (
-        ["--rsa-heads", "1,0,0,1,0,0", "--rsa-dilations", "0"],
-        ["a dilation is at least 1"],
-    ),
-    "power": (["--rsa-max-power", "-1"], ["--rsa-max-power -1"]),
-    "range": (["--rsa-eta-init", "2,1"], ["--rsa-eta-init 2,1", "above the second"]),
-    "no range": (["--rsa-nu-init", "2"], ["--rsa-nu-init 2", "two numbers"]),
-    "gate": (["--rsa-gate-init", "open"], ["--rsa-gate-init open: expected a number, or random"]),
-    "unread": (["--relative-clip", "4"], ["--relative-clip 4 has no effect", "relative"]),
-    "length": (
-        ["--encoder-self-attention", "toeplitz", "--learned-matrix-length", "0"],
-        ["--learned-matrix-length 0: at least 1"],
-    ),
-    "full chunked": (
-        ["--encoder-self-attention", "full_matrix", "--rsa-form", "chunked"],
-        ["full_matrix has the form dense alone"],
-    ),
-    "chunked rows": (
-        ["--rsa-form", "chunked", "--rsa-normalize"],
-        ["--rsa-form chunked has no rows"],
-    ),
-    "dropped map": (
-        ["--rsa-form", "dense", "--rsa-dropout", "mixed"],
-        ["--rsa-dropout mixed needs a mixed map"],
-    ),
-    "cross+self": (["--cross-self-attention"], ["--cross-self-attention"]),
-    "all at once": (
-        ["--rsa-heads", "1,2", "--rsa-max-power", "-2", "--relative-clip", "0"],
-        ["--rsa-heads 1,2", "--rsa-max-power -2", "--relative-clip 0"],
-    ),
+REFUSED: dict[str, list[tuple[str, list[str]]]] = {
+    "transformer_biarn": [
+        ("--recurrence-steps 0", ["--recurrence-steps 0: expected at least 1, or -1"]),
+        ("--recurrence-steps -2", ["--recurrence-steps -2: expected -1 to 10000"]),
+        ("--recurrence-layers 0", ["--recurrence-layers 0: expected 1 to 1000"]),
+        ("--recurrence-fused-layers 3", ["the decoder has 2 layers", "a number from 1 to 2"]),
+        ("--recurrence-fused-layers 0", ["choose top, all or a number from 1 to 2"]),
+        ("--recurrence-fused-layers upper", ["choose top, all or a number from 1 to 2"]),
+        (
+            "--recurrence birnn --recurrence-steps 4",
+            ["--recurrence-steps 4 has no effect: it needs --recurrence biarn"],
+        ),
+        (
+            "--recurrence-gate scalar",
+            ["--recurrence-gate scalar has no effect: it needs --recurrence-fusion gated_sum"],
+        ),
+        ("--no-cross-attention", ["--no-cross-attention leaves out the sub-layer"]),
+        ("--cross-self-attention", ["--cross-self-attention leaves out the sub-layer"]),
+        (
+            "--recurrence-positions --no-token-positional-embeddings",
+            ["--recurrence-positions needs", "--no-token-positional-embeddings removes"],
+        ),
+        ("--encoder-attention-heads 3", ["--encoder-embed-dim 16", "heads 3"]),
+        (
+            "--recurrence-steps 0 --recurrence-fused-layers 7 --recurrence-gate scalar",
+            ["--recurrence-steps 0", "--recurrence-fused-layers 7", "--recurrence-gate scalar"],
+        ),
+        ("--t5-gated", ["--t5-gated True has no effect with --host transformer", "--host t5"]),
+        ("--host t5", ["needs --encoder-normalize-before", "--arch t5_small"]),
+        (
+            "--recurrence none --recurrence-layers 2",
+            ["--recurrence-layers 2 has no effect: it needs --recurrence birnn or biarn"],
+        ),
+        (
+            "--recurrence none --recurrence-fusion multicolumn",
+            ["--recurrence-fusion multicolumn has no effect with --recurrence none"],
+        ),
+        (
+            "--segment-size 4",
+            ["--segment-size 4 has no effect: it needs --cross-attention srformer or segmented"],
+        ),
+        (
+            "--cross-attention xl --srformer-learned-mix",
+            ["--srformer-learned-mix True has no effect: it needs --cross-attention srformer"],
+        ),
+    ],
+    "srformer": [
+        ("--segment-size 0", ["--segment-size 0: expected 1 to 65536"]),
+        (
+            "--target-ratio 0.5",
+            ["--target-ratio 0.5 has no effect with --target-length-mode fixed", "mode ratio"],
+        ),
+        (
+            "--target-length-mode ratio --target-length 9",
+            ["--target-length 9 has no effect with --target-length-mode ratio"],
+        ),
+        ("--srformer-threshold-init 0", ["--srformer-threshold-init 0.0: expected 1e-06 to"]),
+        ("--srformer-threshold-init nan", ["--srformer-threshold-init nan: expected 1e-06 to"]),
+        (
+            "--srformer-no-neuron --srformer-form stored",
+            ["--srformer-form stored has no effect with --srformer-no-neuron True"],
+        ),
+        (
+            "--srformer-form recomputed --srformer-clamp 2",
+            ["--srformer-form recomputed does not support --srformer-clamp 2.0; use stored"],
+        ),
+        (
+            "--srformer-learned-mix --srformer-no-segmented-term",
+            ["--srformer-learned-mix True has no effect with --srformer-no-segmented-term True"],
+        ),
+        ("--no-cross-attention", ["--no-cross-attention leaves no place"]),
+    ],
+    "rsa_transformer": [
+        ("--rsa-heads 1,2,3", ["--rsa-heads 1,2,3: six numbers"]),
+        ("--rsa-heads a,b", ["--rsa-heads a,b: expected whole numbers"]),
+        ("--rsa-heads 3,0,0,0,0,0", ["3 heads, but the layer has 2"]),
+        ("--rsa-heads 0,0,0,0,0,0", ["choose 1 to 2"]),
+        (
+            "--rsa-heads 0,0,0,1,1,0 --rsa-dilations 2",
+            ["--rsa-dilations 2: 1 numbers for 2 dilated heads"],
+        ),
+        ("--rsa-heads 1,0,0,1,0,0 --rsa-dilations 0", ["a dilation is at least 1"]),
+        ("--rsa-max-power -1", ["--rsa-max-power -1: expected 0 to"]),
+        ("--rsa-eta-init 2,1", ["--rsa-eta-init 2,1", "above the second"]),
+        ("--rsa-nu-init 2", ["--rsa-nu-init 2: expected two numbers"]),
+        ("--rsa-gate-init open", ["--rsa-gate-init open: expected a number or random"]),
+        (
+            "--relative-clip 4",
+            [
+                "--relative-clip 4 has no effect: it needs --encoder-self-attention relative, or "
+                "--decoder-self-attention relative"
+            ],
+        ),
+        (
+            "--encoder-self-attention toeplitz --learned-matrix-length 0",
+            ["--learned-matrix-length 0: expected 1 to"],
+        ),
+        (
+            "--encoder-self-attention full_matrix --rsa-form chunked",
+            ["--rsa-form chunked: FullMatrix only has the form dense"],
+        ),
+        ("--rsa-form chunked --rsa-normalize", ["--rsa-form chunked has no rows"]),
+        (
+            "--rsa-form dense --rsa-dropout mixed",
+            ["--rsa-dropout mixed drops entries of a mixed map"],
+        ),
+        ("--cross-self-attention", ["--cross-self-attention joins the self-attention"]),
+        (
+            "--encoder-self-attention-mixture toeplitz",
+            [
+                "--encoder-self-attention rsa and --encoder-self-attention-mixture "
+                "toeplitz name two "
+                "mixtures; leave one out"
+            ],
+        ),
+        (
+            "--decoder-self-attention relative --decoder-self-attention-mixture rsa "
+            "--rsa-form mixed",
+            [
+                "--rsa-form mixed needs a mixed map, which --decoder-self-attention "
+                "relative does not "
+                "have; use dense"
+            ],
+        ),
+        (
+            "--decoder-self-attention relative --decoder-self-attention-mixture rsa "
+            "--rsa-dropout mixed",
+            ["--rsa-dropout mixed needs a mixed map, which --decoder-self-attention relative"],
+        ),
+        (
+            "--rsa-heads 1,2 --rsa-max-power -2 --relative-clip 0",
+            ["--rsa-heads 1,2", "--rsa-max-power -2", "--relative-clip 0"],
+        ),
+    ],
+    "transformer_disan": [
+        (
+            "--decoder-self-attention directional",
+            ["--decoder-self-attention directional: this map is for the encoder only"],
+        ),
+        ("--encoder-attention-heads 1", ["--encoder-attention-heads 1", "even number of heads"]),
+    ],
+    "transformer_rnn_multicolumn": [
+        ("--recurrence biarn", ["--recurrence-fusion multicolumn concatenates the outputs of two"]),
+        (
+            "--recurrence-fused-layers all",
+            [
+                "--recurrence-fused-layers all has no effect: it needs "
+                "--recurrence-fusion stack or "
+                "gated_sum"
+            ],
+        ),
+        (
+            "--recurrence-gate scalar",
+            ["--recurrence-gate scalar has no effect: it needs --recurrence-fusion gated_sum"],
+        ),
+    ],
+    "transformer_relpos": [
+        (
+            "--recurrence birnn --recurrence-positions",
+            ["--recurrence-positions needs", "--no-token-positional-embeddings removes"],
+        ),
+        ("--relative-clip 0", ["--relative-clip 0: expected 1 to"]),
+        ("--cross-self-attention", ["--decoder-self-attention relative needs one of its own"]),
+    ],
+    "t5_small": [
+        ("--t5-relative-buckets 7", ["--t5-relative-buckets 7: expected an even number"]),
+        ("--t5-relative-buckets 2", ["--t5-relative-buckets 2: expected 4 to 1024"]),
+        (
+            "--t5-relative-max-distance 16",
+            ["--t5-relative-max-distance 16: expected more than half"],
+        ),
+        ("--t5-head-dim -1", ["--t5-head-dim -1: expected 0 to"]),
+        ("--layernorm-embedding", ["--layernorm-embedding asks"]),
+        ("--encoder-learned-pos", ["--encoder-learned-pos asks"]),
+        ("--cross-self-attention", ["--cross-self-attention asks"]),
+        ("--adaptive-softmax-cutoff 4,8", ["--adaptive-softmax-cutoff asks"]),
+        (
+            "--recurrence biarn --recurrence-positions",
+            ["--recurrence-positions needs position embeddings, which --host t5"],
+        ),
+        (
+            "--recurrence biarn --t5-head-dim 4 --encoder-attention-heads 3",
+            ["--encoder-embed-dim 16 cannot be split evenly among --encoder-attention-heads 3"],
+        ),
+        (
+            "--encoder-self-attention directional --encoder-attention-heads 1",
+            ["--encoder-attention-heads 1", "even number of heads"],
+        ),
+    ],
+    "rsa_transformer_lm": [
+        (
+            "--decoder-self-attention directional",
+            ["--decoder-self-attention directional: this map is for the encoder only"],
+        ),
+        ("--rsa-heads 1,2", ["--rsa-heads 1,2: six numbers"]),
+        (
+            "--relative-clip 3",
+            ["--relative-clip 3 has no effect: it needs --decoder-self-attention relative"],
+        ),
+        (
+            "--decoder-self-attention-mixture full_matrix",
+            ["--decoder-self-attention rsa and --decoder-self-attention-mixture full_matrix name"],
+        ),
+    ],
 }
+"""By preset: flags that cannot be used together, and what the message says of them."""
 
 
-@pytest.mark.parametrize("flags, said", RSA_CONFLICTS.values(), ids=RSA_CONFLICTS.keys())
-def test_conflicts_of_self_attention_are_refused(
-    make_model: Build, flags: list[str], said: list[str]
+@pytest.mark.parametrize(
+    "arch, flags, said",
+    [
+        pytest.param(arch, flags, said, id=f"{arch} {flags}")
+        for arch, cases in REFUSED.items()
+        for flags, said in cases
+    ],
+)
+def test_what_cannot_be_used_is_refused(
+    make_model: Build, arch: str, flags: str, said: list[str]
 ) -> None:
+    sizes = SMALL_LM if arch in LANGUAGE_MODELS else SMALL
     with pytest.raises(ConfigError) as caught:
-        make_model("rsa_transformer", *SMALL, *flags)
+        make_model(arch, *sizes, *flags.split())
     for words in said:
         assert words in str(caught.value)
 
 
-CONFLICTS = {
-    "zero steps": (["--recurrence-steps", "0"], ["--recurrence-steps 0", "at least 1"]),
-    "zero layers": (["--recurrence-layers", "0"], ["--recurrence-layers 0"]),
-    "too many fused": (["--recurrence-fused-layers", "3"], ["decoder has 2 layers"]),
-    "no fused": (["--recurrence-fused-layers", "0"], ["choose 1 to 2"]),
-    "fused nonsense": (["--recurrence-fused-layers", "upper"], ["top, all or a number"]),
-    "steps without arn": (
-        ["--recurrence", "birnn", "--recurrence-steps", "4"],
-        ["--recurrence-steps 4 has no effect", "birnn"],
-    ),
-    "gate without gated sum": (["--recurrence-gate", "scalar"], ["gated_sum"]),
-    "layers without recurrence": (
-        ["--recurrence", "none", "--recurrence-layers", "2"],
-        ["--recurrence-layers 2 has no effect"],
-    ),
-    "nothing to fuse": (["--no-cross-attention"], ["--no-cross-attention"]),
-    "cross+self": (["--cross-self-attention"], ["--cross-self-attention"]),
-    "positions": (
-        ["--recurrence-positions", "--no-token-positional-embeddings"],
-        ["--recurrence-positions needs"],
-    ),
-    "heads": (["--encoder-attention-heads", "3"], ["--encoder-embed-dim 16", "3"]),
-    "dropout": (["--dropout", "1.5"], ["--dropout 1.5"]),
-    "all at once": (
-        [
-            "--recurrence-steps",
-            "0",
-            "--recurrence-fused-layers",
-            "7",
-            "--recurrence-gate",
-            "scalar",
-        ],
-        ["--recurrence-steps 0", "--recurrence-fused-layers 7", "--recurrence-gate scalar"],
-    ),
-}
-
-
-@pytest.mark.parametrize("flags, said", CONFLICTS.values(), ids=CONFLICTS.keys())
-def test_conflicts_are_refused(make_model: Build, flags: list[str], said: list[str]) -> None:
-    with pytest.raises(ConfigError) as caught:
-        make_model("transformer_biarn", *SMALL, *flags)
-    for words in said:
-        assert words in str(caught.value)
-
-
-def test_differing_dictionaries_cannot_be_shared(dictionary: Dictionary) -> None:
-    other = Dictionary()
-    other.add_symbol("x")
-    parser = options.get_training_parser("translation")
-    args = options.parse_args_and_arch(
-        parser, ["data", "--arch", "transformer_biarn", *SMALL, "--share-all-embeddings"]
-    )
-    task = Namespace(source_dictionary=dictionary, target_dictionary=other)
-    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-    from fairseq.models import build_model
-
-    with pytest.raises(ConfigError, match="64 and 5 types.*--joined-dictionary"):
-        build_model(convert_namespace_to_omegaconf(args).model, task)
-
-
-def test_unknown_part_is_refused_by_the_parser(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "flag, named",
+    [
+        ("--recurrence", ["biarn", "birnn"]),
+        ("--encoder-self-attention", ["directional", "xl", "rsa"]),
+        ("--decoder-self-attention-mixture", ["none", "toeplitz"]),
+        ("--recurrence-fusion", ["multicolumn"]),
+    ],
+)
+def test_unknown_parts_are_refused_by_the_parser(
+    flag: str, named: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     parser = options.get_training_parser("translation")
     with pytest.raises(SystemExit):
-        options.parse_args_and_arch(
-            parser, ["data", "--arch", "transformer_biarn", "--recurrence", "lstm"]
-        )
+        options.parse_args_and_arch(parser, ["data", "--arch", "transformer_disan", flag, "lstm"])
     message = capsys.readouterr().err
-    assert "lstm" in message and "biarn" in message and "birnn" in message
+    assert all(words in message for words in ["lstm", *named])
+
+
+def test_unknown_parts_of_a_checkpoint_are_refused(make_model: Build) -> None:
+    """A checkpoint, unlike the parser, may name a part that this machine does not have."""
+    model = make_model("srformer", *SMALL)
+    cfg = Namespace(**{f.name: getattr(model.cfg, f.name) for f in fields(model.config_class)
+                       if hasattr(model.cfg, f.name)})  # fmt: skip
+    cfg.cross_attention = "mine"
+    cfg.encoder_attention_heads = cfg.decoder_attention_heads = 2
+    defaults = [RecurrentTransformerModel.config_class(), model.config_class()]
+    with pytest.raises(ConfigError, match="--cross-attention mine: choose one of dot, srformer,"):
+        check_config(cfg, encoder_decoder_slots(), defaults, loaded=True)
 
 
 @pytest.mark.slow_options
@@ -288,7 +439,7 @@ def test_stock_checkpoint_starts_every_system(
         assert torch.equal(value, saved.get(name, fresh[name])), name
     named = [line for line in caplog.messages if "initialised fresh" in line]
     parts = {line.split(": ")[1].split(" (")[0] for line in named}
-    assert parts == {part for slot in model.part_weights().values() for part in slot}
+    assert parts == {part for slot in part_weights(model).values() for part in slot}
     for slot, part in PLACES.items():
         assert (part in parts) == uses(model, slot), slot
 
@@ -313,8 +464,40 @@ def uses(model: nn.Module, slot: str) -> bool:
     if slot == "cross-attention":
         return cfg.cross_attention == "srformer" and not cfg.srformer_no_neuron
     if slot == "relative":
-        return cfg.decoder_self_attention == "relative"
-    return getattr(cfg, f"{slot}_self_attention") in {"rsa", "toeplitz", "full_matrix"}
+        return cfg.decoder_self_attention in {"relative", "xl"}
+    return map_and_mixture(cfg, slot)[1] != "none"
+
+
+@pytest.mark.parametrize("share, untied", [("none", True), ("pairs", False)])
+def test_former_names_in_a_checkpoint(
+    share: str, untied: bool, corpus: Path, tmp_path: Path, cli: Callable[..., str]
+) -> None:
+    """Options and weights of former names load through fairseq's own loader."""
+    own = ["--rsa-untie-conjugates"] if untied else []
+    cli(
+        "train", corpus / "bin", "--user-dir", USER_DIR, "--arch", "srformer", *SMALL, *SEGMENTS,
+        "--srformer-learned-mix", "--encoder-self-attention", "rsa", "--rsa-heads", "0,1,1,0,0,0",
+        *own, *TRAIN, "--max-update", 1, "--disable-validation", "--save-dir", tmp_path,
+    )  # fmt: skip
+    path = tmp_path / "checkpoint_last.pt"
+    state = torch.load(path, weights_only=False)
+    cfg = state["cfg"]["model"]
+    values = vars(cfg) if isinstance(cfg, Namespace) else cfg
+    assert values.pop("rsa_untie_conjugates") is untied
+    values["rsa_share"] = share
+    assert values.pop("srformer_learned_mix") is True
+    values["srformer_sigma"] = True
+    before = weights(state["model"])
+    state["model"] = {n.replace(".learned_mix.", ".sigma."): w for n, w in before.items()}
+    assert "decoder.layers.0.encoder_attn.sigma.logit" in state["model"]
+    torch.save(state, path)
+    (model,), _ = load_model_ensemble([str(path)])
+    loaded = weights(model.state_dict())
+    assert loaded.keys() == before.keys()
+    assert all(torch.equal(loaded[name], before[name]) for name in before)
+    assert model.encoder.cfg.rsa_untie_conjugates is untied
+    mixture = model.encoder.layers[0].self_attn.mixture
+    assert len(mixture.nu) == (2 if untied else 1)
 
 
 def test_half_a_part_is_refused(make_model: Build, preset: str) -> None:
@@ -323,7 +506,7 @@ def test_half_a_part_is_refused(make_model: Build, preset: str) -> None:
     marks = ("recurrence_encoder", "mixture.eta", "neuron.leak", "position_bias", "positions.key")
     lost = next((k for k in state if any(mark in k for mark in marks)), None)
     if lost is None:
-        assert not model.part_weights()
+        assert not part_weights(model)
         pytest.skip("it has no weights of its own")
     del state[lost]
     with pytest.raises(CheckpointError, match=f"lacks {lost}"):

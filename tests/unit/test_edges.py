@@ -85,7 +85,7 @@ def test_decoding_ends_where_positions_end(
 
 
 def test_a_tail_of_one_word(make_model: Build, preset: str, dictionary: Dictionary) -> None:
-    """The last band of the adaptive softmax may hold one word, unless the preset refuses it."""
+    """The last band of the adaptive softmax may hold one word; a T5 has no adaptive softmax."""
     flags = ["--adaptive-softmax-cutoff", f"20,{len(dictionary) - 1}"]
     config = ARCH_MODEL_REGISTRY[preset].config_class()
     if config.share_all_embeddings or config.share_decoder_input_output_embed:

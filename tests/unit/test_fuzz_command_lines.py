@@ -1,4 +1,4 @@
-"""Every flag of every model with hostile values gives a working model or one clear error.
+"""Every flag of the plug-in's models with hostile values gives a working model or one clear error.
 
 The flags are read from the parsers, so that a new flag is tested without a change here.
 `test_fuzz_registered.py` does the same for tasks, criterions, optimizers and scorers.
@@ -16,21 +16,14 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from fairseq_recur.errors import ConfigError
-from fairseq_recur.models import check_sizes
-from tests.conftest import OURS, SMALL
+from tests.conftest import OURS
 from tests.fuzzing import HOSTILE, SYSTEMS, flag, lines_of, system, within
 
 NAMES = sorted({flag(action) for name in SYSTEMS for action in system(name).flags})
-"""The flags of all models."""
+"""The plug-in's flags of all models."""
 
 FEW = 2
 """Lines per flag in the fast run."""
-
-
-@pytest.fixture(autouse=True)
-def small_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pretend that the machine has little memory, so that no test allocates much."""
-    monkeypatch.setattr(check_sizes, "installed_memory", lambda: 10**9)
 
 
 def hosts(name: str) -> list[str]:
@@ -130,60 +123,30 @@ def test_many_flags_together(capfd: pytest.CaptureFixture[str]) -> None:
     fuzz_combinations(examples=400)
 
 
-TOEPLITZ = "--encoder-self-attention toeplitz --decoder-self-attention toeplitz"
-MEMORY = ["GB, and this machine has"]
-MESSAGES: list[tuple[str, str, list[str]]] = [
-    ("biarn", "--encoder-layers 0", ["--encoder-layers 0: at least 1 is needed"]),
-    ("biarn", "--encoder-embed-dim -16", ["--encoder-embed-dim -16: at least 4"]),
-    ("biarn", "--encoder-embed-dim 1000000000", ["--encoder-embed-dim 1000000000: at most 131072"]),
-    ("biarn", "--encoder-layers 1000000", ["--encoder-layers 1000000: at most 1000"]),
-    ("biarn", "--recurrence-steps 1000000000", ["--recurrence-steps 1000000000: at most 10000"]),
-    ("biarn", "--recurrence-steps 0", ["--recurrence-steps 0: at least 1 is needed, or -1"]),
-    ("biarn", "--quant-noise-pq 0.1 --quant-noise-pq-block-size 7", [
-        "--encoder-embed-dim 16 is no multiple", "--decoder-ffn-embed-dim 24 is no multiple",
-    ]),
-    ("biarn", "--encoder-attention-heads 0", ["--encoder-attention-heads 0: at least 1"]),
-    ("biarn", "--encoder-embed-dim 131072 --encoder-layers 1000", [
-        "--encoder-layers 1000 --encoder-embed-dim 131072", "GB",
-    ]),
-    ("biarn", "--max-source-positions 2147483647", [
-        "--max-source-positions 2147483647", "GB of memory",
-    ]),
-    ("biarn", "--encoder-layerdrop nan", ["--encoder-layerdrop nan"]),
-    ("biarn", "--encoder-embed-path nowhere.txt", [
-        "--encoder-embed-path nowhere.txt: no such file",
-    ]),
-    ("biarn", "--adaptive-softmax-cutoff 10,5", [
-        "--adaptive-softmax-cutoff 10,5: expected rising",
-    ]),
-    ("biarn", "--encoder-layers-to-keep 0,2", [
-        "--encoder-layers-to-keep 0,2: expected numbers", "0 to 1",
-    ]),
-    ("srformer", "--target-length 0", ["--target-length 0: at least 1"]),
-    ("srformer", "--segment-size 0", ["--segment-size 0: at least 1"]),
-    ("srformer", "--srformer-form recomputed --srformer-clamp 2", ["does not know"]),
-    ("rsa", "--rsa-gate-init nan", ["--rsa-gate-init nan: expected a number"]),
-    ("rsa", "--rsa-gate-init x", ["--rsa-gate-init x: expected a number"]),
-    ("rsa", "--rsa-nu-init 1,x", ["--rsa-nu-init"]),
-    ("t5", "--t5-relative-buckets 5", ["--t5-relative-buckets 5: an even number"]),
-    ("toeplitz", "--learned-matrix-length 20000", ["--learned-matrix-length", *MEMORY]),
-    ("rsa", f"--learned-matrix-length 2147483647 {TOEPLITZ}", ["--learned-matrix-length", *MEMORY]),
-    ("relative", "--relative-clip 2147483647", ["--relative-clip", *MEMORY]),
-    ("t5", "--t5-head-dim 131072 --encoder-attention-heads 65536", ["--t5-head-dim", *MEMORY]),
-    ("language model", "--tokens-per-sample 2147483647", ["--tokens-per-sample", *MEMORY]),
-]  # fmt: skip
+MESSAGES: list[tuple[str, str, str]] = [
+    (
+        "biarn",
+        "--recurrence-steps 1000000000",
+        "--recurrence-steps 1000000000: expected -1 to 10000",
+    ),
+    ("srformer", "--target-length 0", "--target-length 0: expected 1 to"),
+    ("srformer", "--target-length-mode ratio --target-ratio nan", "--target-ratio nan: expected"),
+    ("rsa", "--rsa-gate-init nan", "--rsa-gate-init nan: expected a number"),
+    ("rsa", "--rsa-nu-init 1,x", "--rsa-nu-init 1,x: expected two numbers"),
+    (
+        "toeplitz",
+        "--learned-matrix-length 2147483647",
+        "--learned-matrix-length 2147483647: expected",
+    ),
+    ("relative", "--relative-clip 2147483647", "--relative-clip 2147483647: expected 1 to 65536"),
+    ("t5", "--t5-relative-buckets 5", "--t5-relative-buckets 5: expected an even number"),
+]
+"""Values beside those of `tests.unit.test_config`, and what the message says of them."""
 
 
 @pytest.mark.parametrize("host, line, messages", MESSAGES, ids=[line for _, line, _ in MESSAGES])
-def test_messages(host: str, line: str, messages: list[str]) -> None:
-    came = must_be_told(host, line.split())
-    assert all(words in came for words in messages), came
-
-
-def test_a_machine_of_another_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    for room, built in ((10**4, False), (10**9, True), (None, True)):
-        monkeypatch.setattr(check_sizes, "installed_memory", lambda room=room: room)
-        assert (system("biarn").attempt([]) == "built") is built
+def test_messages(host: str, line: str, messages: str) -> None:
+    assert messages in must_be_told(host, line.split())
 
 
 def test_fairseqs_own_way_from_flags_to_options(
@@ -209,11 +172,6 @@ def test_fairseqs_own_way_gives_the_same() -> None:
                 assert own == short, words
 
 
-@pytest.mark.parametrize("text", ["(1", "1,,2", "x", "1e400", "[" * 300])
-def test_lists_that_are_none_are_refused_by_the_parser(text: str) -> None:
-    assert must_be_told("biarn", [f"--adaptive-softmax-cutoff={text}"]).startswith("parser")
-
-
 def test_hostile_values_are_hostile() -> None:
     """Some values are refused by the parser, some by the checks, and some are valid."""
     came = [
@@ -223,10 +181,6 @@ def test_hostile_values_are_hostile() -> None:
     ]
     kinds = [word.split(":")[0].split()[0] for word in came]
     assert min(kinds.count(kind) for kind in ("parser", "built", "the")) >= 2
-
-
-def test_the_small_sizes_are_those_of_the_tests() -> None:
-    assert set(SMALL[::2]) <= set(NAMES)
 
 
 def test_a_defect_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:

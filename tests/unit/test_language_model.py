@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fairseq_recur.errors import CheckpointError, ConfigError
+from fairseq_recur.errors import CheckpointError
 from fairseq_recur.modules.mixture import Mixture
 from tests.conftest import DECODER_VARIANTS, LANGUAGE_MODELS
 from tests.unit.test_model_properties import PAD, sentences
@@ -136,19 +136,6 @@ def test_layer_drop_leaves_no_stock_layer(make_model: Build) -> None:
     """Layers that training drops at random keep their parts too."""
     model = make_model("rsa_transformer_lm", *SMALL_LM, "--decoder-layerdrop", "0.9")
     assert len([m for m in model.modules() if isinstance(m, Mixture)]) == 2
-
-
-@pytest.mark.parametrize(
-    "flags, said",
-    [
-        (["--rsa-heads", "1,2"], "--rsa-heads 1,2: six numbers"),
-        (["--decoder-attention-heads", "3"], "--decoder-embed-dim 16 cannot be split"),
-        (["--relative-clip", "3"], "--relative-clip 3 has no effect: it needs --decoder-self"),
-    ],
-)
-def test_conflicts_are_refused(make_model: Build, flags: list[str], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        make_model("rsa_transformer_lm", *SMALL_LM, *flags)
 
 
 def test_half_a_part_is_refused(make_model: Build) -> None:

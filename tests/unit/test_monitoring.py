@@ -10,12 +10,12 @@ import pytest
 import torch
 from fairseq.logging import meters, metrics
 from fairseq.models import ARCH_MODEL_REGISTRY
-from fairseq_recur.modules.observed import Observed
 from torch import Tensor, nn
 
 from fairseq_recur.models import monitoring
 from fairseq_recur.models.monitoring import of_parameters, place, step_time
 from fairseq_recur.modules.mixture import Mixture
+from fairseq_recur.modules.part import MonitoredModule
 from fairseq_recur.modules.recurrence import SATURATED
 from fairseq_recur.modules.srformer import SRformerAttention
 from fairseq_recur.ops import naive
@@ -117,7 +117,8 @@ def test_no_architecture_is_left_out() -> None:
 def test_every_layer_shows_its_part(make_model: Build) -> None:
     flags = [
         *SEGMENTS, *"--recurrence birnn --recurrence-layers 2".split(),
-        *"--recurrence-fusion gated_sum --recurrence-fused-layers all --srformer-learned-mix".split(),
+        *"--recurrence-fusion gated_sum --recurrence-fused-layers all".split(),
+        "--srformer-learned-mix",
         *"--encoder-self-attention rsa --decoder-self-attention toeplitz".split(),
     ]  # fmt: skip
     model = make_model("srformer", *SMALL, *flags)
@@ -131,7 +132,7 @@ def test_every_layer_shows_its_part(make_model: Build) -> None:
     # Two modules of a layer with a number of the same name would hide each other.
     numbers = sum(
         len(m.monitored()) + len(m.means) + len(m.deviations)
-        for m in model.modules() if isinstance(m, Observed)
+        for m in model.modules() if isinstance(m, MonitoredModule)
     )  # fmt: skip
     assert numbers == len(expected)
 
@@ -342,8 +343,8 @@ def test_fusion_gate_is_lambda_at_real_positions(make_model: Build, gate: str) -
     inputs = batch()
     line = update(model, inputs)
     for index, layer in enumerate(model.decoder.layers):
-        fusion, (c, d, states, mask, _) = layer.fusion, seen[index]
-        r = fusion.attend(c, states, mask, None)
+        fusion, (c, d, context) = layer.fusion, seen[index]
+        r = fusion.attend(c, context)
         values = [
             torch.sigmoid(
                 fusion.gate_d.weight.mv(d[t, b])
@@ -433,7 +434,7 @@ def test_nothing_is_observed_but_a_look(make_model: Build) -> None:
     model = make_model("srformer", *SMALL, *ALL, "--monitor-interval", "2")
     calls: list[str] = []
     for module in model.modules():
-        if isinstance(module, Observed):
+        if isinstance(module, MonitoredModule):
             module.observe = lambda name, *rest: calls.append(name)
     inputs = batch()
 
@@ -465,11 +466,13 @@ def test_recomputation_is_not_counted(make_model: Build) -> None:
     for each in (model, again):
         calls: list[str] = []
         for module in each.modules():
-            if isinstance(module, Observed):
+            if isinstance(module, MonitoredModule):
 
-                def observe(name: str, *rest: Any, module: Observed = module) -> None:
+                def observe(
+                    name: str, *rest: Any, module: MonitoredModule = module, calls: list = calls
+                ) -> None:
                     calls.append(name)
-                    Observed.observe(module, name, *rest)
+                    MonitoredModule.observe(module, name, *rest)
 
                 module.observe = observe
         with log() as line:
@@ -532,7 +535,7 @@ def test_a_failed_forward_pass_ends_the_look(make_model: Build) -> None:
     model.set_num_updates(0)
     with pytest.raises(TypeError):
         model(*batch(), unknown=1)
-    assert not any(m.watched for m in model.modules() if isinstance(m, Observed))
+    assert not any(m.watched for m in model.modules() if isinstance(m, MonitoredModule))
 
 
 # ---- nothing changes

@@ -4,6 +4,7 @@ A reference compares one function with its loops, for random sizes and masks dra
 It runs at the lengths of the design and, drawn by hypothesis, at short ones.
 """
 
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 from itertools import product
 from random import Random
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 
 from fairseq_recur.modules.biarn import BiARN
 from fairseq_recur.modules.birnn import BiRNN
-from fairseq_recur.modules.recurrence import RecurrenceOptions
+from fairseq_recur.modules.context import Padding
 from fairseq_recur.ops import (
     accumulate_fire,
     attention,
@@ -486,6 +487,14 @@ def test_sums_over_the_source_are_float32(dtype: torch.dtype) -> None:
 # ---- the modules of the recurrence encoder
 
 
+def options(attention: str = "additive", steps: int = 8) -> Namespace:
+    """The options that a recurrent network reads."""
+    return Namespace(
+        recurrence_steps=steps, recurrence_attention=attention, attention_dropout=0.0,
+        encoder=Namespace(attention_heads=2),
+    )  # fmt: skip
+
+
 def reference_attend(module: BiARN, tokens: list[Tensor]) -> Callable[[Tensor], Tensor]:
     """The attention of a BiARN over one sentence, for one state."""
     att = module.attention
@@ -518,8 +527,7 @@ BIARN += [
 @pytest.mark.parametrize("kind, steps, length", BIARN)
 def test_biarn(length: int, kind: str, steps: int, first: bool) -> None:
     width = 4
-    options = RecurrenceOptions(steps=steps, attention=kind, heads=2, attention_dropout=0.0)
-    module = BiARN(width if first else 2 * width, width, options).double()
+    module = BiARN(width if first else 2 * width, width, options(kind, steps)).double()
     nn.init.normal_(module.bias)
     x, mask, sentences = batch(Random(length), length, module.input_dim)
     slow = []
@@ -529,7 +537,7 @@ def test_biarn(length: int, kind: str, steps: int, first: bool) -> None:
         attend = reference_attend(module, tokens)
         gru = module.w_x, module.w_h, module.bias
         slow.append(naive.biarn(attend, h0, *gru, len(tokens) if steps < 0 else steps))
-    fast = module(x, mask)
+    fast = module(x, Padding.of(mask))
     torch.testing.assert_close(module(x[:1], None)[0], slow[0])
     if steps < 0:
         assert not fast[mask].any()
@@ -544,15 +552,14 @@ def test_biarn(length: int, kind: str, steps: int, first: bool) -> None:
 @pytest.mark.parametrize("length", LENGTHS)
 def test_birnn(length: int, first: bool) -> None:
     width = 4
-    options = RecurrenceOptions(steps=8, attention="additive", heads=2, attention_dropout=0.0)
-    module = BiRNN(width if first else 2 * width, width, options).double()
+    module = BiRNN(width if first else 2 * width, width, options()).double()
     for parameter in module.parameters():
         nn.init.normal_(parameter)
     named = dict(module.gru.named_parameters())
     names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
     weights = [tuple(named[n + suffix] for n in names) for suffix in ("", "_reverse")]
     x, mask, sentences = batch(Random(length), length, module.input_dim)
-    fast = module(x, mask)
+    fast = module(x, Padding.of(mask))
     assert torch.equal(fast[mask], torch.zeros_like(fast[mask]))
     slow = []
     for tokens in sentences:

@@ -296,12 +296,12 @@ def test_what_depends_on_the_source_is_computed_once_a_sentence(make_model: Buil
         beams = target.repeat_interleave(4, 0)
         for t in range(1, 4):
             model.decoder(beams[:, :t], out, incremental_state=state)
-            kept = attention.get_incremental_state(state, "source")["source"]
+            kept = attention.get_incremental_state(state, "source")
             before = {name: x.data_ptr() for name, x in kept.items()}
             order = torch.tensor([1, 0, 3, 3, 5, 4, 7, 6, 9, 9, 8, 11])
             model.decoder.reorder_incremental_state_scripting(state, order)
             assert model.encoder.reorder_encoder_out(out, order) is out
-            after = attention.get_incremental_state(state, "source")["source"]
+            after = attention.get_incremental_state(state, "source")
             assert {name: x.data_ptr() for name, x in after.items()} == before
             assert kept["keys"].size(0) == 3
     assert rows == [3]
@@ -315,24 +315,3 @@ def test_reference_mode_reads_the_targets_true_lengths(make_model: Build) -> Non
     both, _ = model(source, true_lengths(source), target)
     alone, _ = model(source[1:], true_lengths(source[1:]), target[1:, :4])
     torch.testing.assert_close(both[1, :4], alone[0])
-
-
-@pytest.mark.parametrize("flags,message", [
-    (["--segment-size", "4"], "--segment-size 4 has no effect: it needs --cross-attention"),
-    (["--cross-attention", "xl", "--srformer-learned-mix"], "--srformer-learned-mix True has no effect"),
-    (["--cross-attention", "srformer", "--segment-size", "0"], "--segment-size 0: at least 1"),
-    (["--cross-attention", "srformer", "--target-ratio", "0.5"], "without --target-length-mode"),
-    (["--cross-attention", "srformer", "--srformer-threshold-init", "0"], "at least 1e-06 is needed"),
-    ("--cross-attention srformer --srformer-no-neuron --srformer-form stored".split(),
-     "no effect with --srformer-no-neuron"),
-    ("--cross-attention srformer --srformer-form recomputed --srformer-clamp 2".split(),
-     "recomputed does not know --srformer-clamp"),
-    ("--cross-attention srformer --srformer-learned-mix --srformer-no-segmented-term".split(),
-     "weighs a term"),
-    (["--cross-attention", "srformer", "--no-cross-attention"], "leaves no place"),
-])  # fmt: skip
-def test_bad_options_are_named(make_model: Build, flags: list[str], message: str) -> None:
-    from fairseq_recur.errors import ConfigError
-
-    with pytest.raises(ConfigError, match=message):
-        make_model("transformer_biarn", *SMALL, "--recurrence", "none", *flags)

@@ -17,7 +17,8 @@ from torch.utils.flop_counter import (
     sdpa_flop_count,
 )
 
-from fairseq_recur.ops.segments import visits
+from fairseq_recur.modules.context import Context, Source
+from fairseq_recur.ops.segments import SegmentSchedule, segment_schedule
 from tests.conftest import SMALL
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -66,6 +67,12 @@ def inputs(q: int, k: int) -> tuple[Tensor, Tensor, Tensor]:
     return tuple(torch.randn(BATCH, HEADS, n, WIDTH, requires_grad=True) for n in (q, k, k))
 
 
+def schedule(q: int, k: int, s: int) -> tuple[SegmentSchedule, Any]:
+    """The schedule of a batch without padding, and as much of its segments as a layer reads."""
+    plan = segment_schedule((k,) * BATCH, (q,) * BATCH, q, s, torch.device("cpu"))
+    return plan, SimpleNamespace(schedule=plan, mask=None)
+
+
 @pytest.fixture(scope="module")
 def model_of(make_model: Make) -> Callable[[str], nn.Module]:
     """Build a small model: ``model_of("dot")``, or with one of SRformer's forms.
@@ -108,7 +115,10 @@ def test_a_module_with_its_projections(model_of: Make, form: str) -> None:
     query, key = torch.randn(q, BATCH, MODEL), torch.randn(k, BATCH, MODEL)
     module = model.decoder.layers[0].encoder_attn
     # With weights, because fairseq's attention then uses plain products.
-    found = of_a_head(lambda: module(query, key, key, need_weights=True))
+    source = Source.of(key, None)
+    segments = None if form == "dot" else module.segments(source, q, None)
+    context = Context(encoder_out=key, source=source, segments=segments)
+    found = of_a_head(lambda: module(query, context, need_weights=True))
     head = counts.full(q, k, WIDTH) if form == "dot" else counts.srformer(q, k, s, WIDTH)
     assert found == head + counts.projections(q, k, WIDTH, MODEL)
 
@@ -119,15 +129,15 @@ def test_training(model_of: Make, setting: Shape, form: str) -> None:
     """The forward pass, with and without backward, of a module without its projections."""
     (q, k, s), (queries, keys, values) = setting, inputs(*setting[:2])
     module = model_of(form).decoder.layers[0].encoder_attn
-    plan = visits((k,) * BATCH, (q,) * BATCH, q, s, queries.device)
-    assert plan.steps * plan.room == q, "all blocks must be full"
+    plan, segments = schedule(q, k, s)
+    assert plan.steps * plan.queries_per_step == q, "all blocks must be full"
     missing = -k % s
     keys, values = (
         nn.functional.pad(x, (0, 0, 0, missing)).unflatten(2, (-1, s)) for x in (keys, values)
     )
 
     def forward() -> Tensor:
-        return module.read(plan.to_blocks(queries), keys, values, plan, None, keys, False)[0]
+        return module.read(plan.to_blocks(queries), keys, values, segments, False)[0]
 
     folded = form == "recomputed" and s < WIDTH
     assert of_a_head(forward) == counts.srformer(q, k, s, WIDTH, folded)
@@ -139,10 +149,10 @@ def test_training(model_of: Make, setting: Shape, form: str) -> None:
 def test_decoding(model_of: Make, setting: Shape) -> None:
     (q, k, s), beam = setting, 3
     module = model_of("auto").decoder.layers[0].encoder_attn
-    plan = visits((k,) * BATCH, (q,) * BATCH, q, s, torch.device("cpu"))
+    plan, segments = schedule(q, k, s)
     keys = torch.randn(BATCH, HEADS, plan.steps, s, WIDTH)
     kept = {}
-    once = of_a_head(lambda: kept.update(module.prepare(keys, keys, plan, None, keys)))
+    once = of_a_head(lambda: kept.update(module.prepare(keys, keys, segments)))
     assert once == counts.source_once(k, s, WIDTH, folded=False)
     read = {name: x[:, :, :1] for name, x in kept.items()}
     step = of_a_head(lambda: module.attend(torch.randn(BATCH, HEADS, 1, beam, WIDTH), read))

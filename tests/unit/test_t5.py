@@ -14,10 +14,10 @@ from fairseq import options
 from fairseq.data import Dictionary
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import build_model
-from fairseq_recur.modules.t5_attention import RelativePositionBias
 from torch import Tensor, nn
 
-from fairseq_recur.errors import CheckpointError, ConfigError
+from fairseq_recur.errors import CheckpointError
+from fairseq_recur.modules.t5 import RelativePositionBias
 from fairseq_recur.ops import naive
 from fairseq_recur.ops.relative_positions import bucket_starts, relative_buckets
 from tests.conftest import SMALL
@@ -169,38 +169,6 @@ def test_flags_that_say_what_the_preset_has_change_nothing(make_model: Build) ->
     model = make_model("t5_small", *SMALL, *on)
     assert model.decoder.embed_tokens is model.encoder.embed_tokens
     assert model.cfg.encoder.normalize_before and model.encoder.embed_scale == 1.0
-
-
-CONFLICTS = {
-    "not a t5": ("transformer_biarn", ["--t5-gated"], "--t5-gated True has no effect"),
-    "host alone": ("transformer_biarn", ["--host", "t5"], "needs --encoder-normalize-before"),
-    "odd buckets": ("t5_small", ["--t5-relative-buckets", "7"], "--t5-relative-buckets 7"),
-    "few buckets": ("t5_small", ["--t5-relative-buckets", "2"], "--t5-relative-buckets 2"),
-    "near": ("t5_small", ["--t5-relative-max-distance", "16"], "--t5-relative-max-distance 16"),
-    "head": ("t5_small", ["--t5-head-dim", "-1"], "--t5-head-dim -1"),
-    "norm": ("t5_small", ["--layernorm-embedding"], "--layernorm-embedding asks"),
-    "positions": ("t5_small", ["--encoder-learned-pos"], "--encoder-learned-pos asks"),
-    "joined": ("t5_small", ["--cross-self-attention"], "--cross-self-attention asks"),
-    "softmax": ("t5_small", ["--adaptive-softmax-cutoff", "4,8"], "--adaptive-softmax-cutoff"),
-    "recurrence": (
-        "t5_small",
-        ["--recurrence", "biarn", "--recurrence-positions"],
-        "--recurrence-positions needs position embeddings",
-    ),
-    "recurrence and heads": (
-        "t5_small",
-        ["--recurrence", "biarn", "--t5-head-dim", "4", "--decoder-attention-heads", "3"],
-        "cannot be split evenly",
-    ),
-    "heads": ("t5_small", ["--decoder-attention-heads", "3"], "cannot be split evenly"),
-}
-
-
-@pytest.mark.parametrize("arch, flags, said", CONFLICTS.values(), ids=CONFLICTS.keys())
-def test_conflicts_are_refused(make_model: Build, arch: str, flags: list[str], said: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        make_model(arch, *SMALL, *flags)
-    assert said in str(caught.value)
 
 
 def test_heads_of_their_own_width_need_not_divide_the_models(make_model: Build) -> None:

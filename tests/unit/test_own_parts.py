@@ -1,0 +1,165 @@
+"""Parts from a user's own package: flags, ranges and checks are those of parts from inside."""
+
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fairseq.checkpoint_utils import load_model_ensemble
+from fairseq.utils import import_user_module
+
+from fairseq_recur.errors import ConfigError
+from fairseq_recur.models.extending import SLOTS
+from fairseq_recur.models.presets import register_presets
+from tests.conftest import SMALL, TRAIN
+
+Cli = Callable[..., str]
+
+PACKAGE = """
+from dataclasses import dataclass
+
+import fairseq_recur
+from fairseq_recur.models.extending import add_part
+from fairseq_recur.modules.biarn import BiARN
+from fairseq_recur.modules.options import option
+from fairseq_recur.modules.rem import RecurrenceEncodingMatrices
+from fairseq_recur.modules.segmented_attention import SegmentedAttention
+
+
+class OwnSegments(SegmentedAttention):
+    pass
+
+
+class OwnBiARN(BiARN):
+    pass
+
+
+class OwnMatrices(RecurrenceEncodingMatrices):
+    pass
+
+
+class Scaled(BiARN):
+    @dataclass
+    class Options(BiARN.Options):
+        own_scale: float = option(1.0, "factor of the states", (0.5, 4))
+        own_offset: float = option(0.0, "added to them", (-1, 1), {"own_scale": (2.0,)})
+
+    def __init__(self, input_dim, state_dim, cfg):
+        super().__init__(input_dim, state_dim, cfg)
+        self.scale = cfg.own_scale
+
+    def states(self, x, padding):
+        return self.scale * super().states(x, padding)
+
+
+add_part("cross_attention", "own_segments", OwnSegments)
+add_part("recurrence", "own_biarn", OwnBiARN)
+add_part("encoder_self_attention_mixture", "own_matrices", OwnMatrices)
+add_part("recurrence", "scaled", Scaled)
+"""
+
+PARTS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "--cross-attention own_segments --segment-size 32": (
+        "decoder.layers.0.encoder_attn", "OwnSegments", {"size": 32},
+    ),
+    "--recurrence own_biarn --recurrence-steps 4": (
+        "encoder.recurrence_encoder.layers.0.recurrence", "OwnBiARN", {"steps": 4},
+    ),
+    "--encoder-self-attention-mixture own_matrices --rsa-form dense": (
+        "encoder.layers.1.self_attn.mixture", "OwnMatrices", {"form": "dense"},
+    ),
+    "--recurrence scaled --own-scale 2 --own-offset 0.5 --recurrence-layers 2": (
+        "encoder.recurrence_encoder.layers.1.recurrence", "Scaled", {"scale": 2.0},
+    ),
+}  # fmt: skip
+"""Flags that choose a part: its place in the model, its class, and what its options set."""
+
+HOST = ["transformer_biarn_tiny", *SMALL, "--recurrence", "none"]
+
+
+@pytest.fixture(scope="module")
+def plugin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The user's package, imported as fairseq does; afterwards the registries are as before."""
+    folder = tmp_path_factory.mktemp("plugins") / "own_parts_plugin"
+    folder.mkdir()
+    (folder / "__init__.py").write_text(PACKAGE, encoding="utf-8")
+    before = {id(table): (table, dict(table)) for table in SLOTS.values()}
+    path, known = sys.path[:], set(sys.modules)
+    import_user_module(Namespace(user_dir=str(folder)))
+    yield folder
+    for table, parts in before.values():
+        table.clear()
+        table.update(parts)
+    register_presets()
+    sys.path[:] = path
+    for name in set(sys.modules) - known:
+        if name.startswith("own_parts_plugin"):
+            del sys.modules[name]
+
+
+def assert_chosen(checkpoint: Path, flags: str) -> None:
+    """The checkpoint loads, and its model has the part with its options."""
+    (model,), _ = load_model_ensemble([str(checkpoint)])
+    name, class_name, values = PARTS[flags]
+    module = model.get_submodule(name)
+    assert type(module).__name__ == class_name
+    assert {key: getattr(module, key) for key in values} == values
+
+
+@pytest.mark.parametrize("flags", PARTS)
+def test_a_part_trains_and_its_checkpoint_loads(
+    flags: str, plugin: Path, corpus: Path, tmp_path: Path, cli: Cli
+) -> None:
+    cli(
+        "train", corpus / "bin", "--user-dir", plugin, "--arch", *HOST, *flags.split(), *TRAIN,
+        "--max-update", 1, "--disable-validation", "--save-dir", tmp_path,
+    )  # fmt: skip
+    assert_chosen(tmp_path / "checkpoint_last.pt", flags)
+
+
+def test_hydra_has_its_option(
+    plugin: Path, corpus: Path, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    cli(
+        "hydra_train", "task=translation", f"task.data={corpus / 'bin'}", "hydra.run.dir=.",
+        "hydra.output_subdir=null", f"common.user_dir={plugin}", "common.cpu=true",
+        "model=transformer_biarn_tiny", "model.encoder_embed_dim=16", "model.recurrence=scaled",
+        "model.own_scale=2", "model.own_offset=0.5", "model.recurrence_layers=2",
+        "criterion=cross_entropy", "optimizer=adam", "lr_scheduler=fixed",
+        "optimization.lr=[0.01]", "optimization.max_update=1", "dataset.max_tokens=400",
+        "dataset.num_workers=0", "dataset.disable_validation=true",
+    )  # fmt: skip
+    checkpoint = tmp_path / "checkpoints" / "checkpoint_last.pt"
+    assert_chosen(checkpoint, list(PARTS)[-1])
+
+
+@pytest.mark.parametrize(
+    "flags, said",
+    [
+        ("--recurrence scaled --own-scale 5", "--own-scale 5.0: expected 0.5 to 4"),
+        ("--own-scale 2", "--own-scale 2.0 has no effect: it needs --recurrence scaled"),
+        (
+            "--recurrence scaled --own-offset 0.5",
+            "--own-offset 0.5 has no effect with --own-scale 1.0; it needs --own-scale 2.0",
+        ),
+        (
+            "--recurrence-steps 3",
+            "--recurrence-steps 3 has no effect: it needs --recurrence biarn or own_biarn",
+        ),
+        ("--cross-attention own_segments --segment-size 0", "--segment-size 0: expected 1 to"),
+        (
+            "--encoder-self-attention-mixture own_matrices --rsa-heads 1",
+            "--rsa-heads 1: six numbers",
+        ),
+    ],
+)
+def test_its_options_are_checked(
+    flags: str, said: str, plugin: Path, make_model: Callable[..., torch.nn.Module]
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_model(*HOST, *flags.split())
+    assert said in str(caught.value)
