@@ -29,13 +29,13 @@ DEFAULT_GROUPS = {"criterion": "cross_entropy", "lr_scheduler": "fixed"}
 
 @cache
 def parse_override(override: str) -> tuple[str, Any]:
-    """The key and the value of an override such as ``model.dropout=0.1``."""
+    """Return the key and the value of an override such as ``model.dropout=0.1``."""
     (found,) = OverridesParser.create().parse_overrides([override])
     return found.key_or_group, found.value()
 
 
 def compose_directly(overrides: Sequence[str], group: str | None = None) -> DictConfig:
-    """What ``hydra.compose("config", overrides)`` returns.
+    """Return what ``hydra.compose("config", overrides)`` returns.
 
     Args:
         overrides: as fairseq makes them of a command line
@@ -96,7 +96,7 @@ def group_config(group: str, args: Namespace, fallback: bool = True) -> Any:
 
 
 def model_config(task: str, arch: str, flags: Sequence[str]) -> Any:
-    """The model's part of what ``fairseq-train data --task TASK --arch ARCH FLAGS`` has."""
+    """The model's configuration for ``fairseq-train data --task TASK --arch ARCH FLAGS``."""
     parser = options.get_training_parser(task)
     return group_config(
         "model", options.parse_args_and_arch(parser, ["data", "--arch", arch, *flags])

@@ -68,7 +68,7 @@ def flag(action: argparse.Action) -> str:
 
 
 def lines_of(action: argparse.Action, values: Sequence[str] = HOSTILE) -> Iterator[list[str]]:
-    """The flag without a value if it takes none, else with each value and each of its choices.
+    """The flag without a value if it takes none, otherwise with each value and each choice.
 
     A flag that takes several values is also given each value repeated as often as it needs.
     """

@@ -24,7 +24,7 @@ Scope = ast.FunctionDef | ast.Module
 
 
 class Unreadable(Exception):
-    """The text of a message cannot be told from the source."""
+    """The text of a message cannot be determined from the source."""
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ Pairs = dict[str, list[tuple[str, str]]]
 
 
 def pairs(counts: dict[str, int] = COUNTS) -> Pairs:
-    """Texts and summaries of each split; the first of the training set have what is hard.
+    """Texts and summaries of each split; the training set starts with the difficult cases.
 
     A line separator and a carriage return within them, and one text, one summary that is empty.
     """
@@ -62,7 +62,7 @@ def tar_gz(file: Path, members: Iterable[tuple[str, bytes]]) -> None:
 
 
 def add_sums(folder: Path) -> None:
-    """Write SHA256SUMS over what is in a folder."""
+    """Write SHA256SUMS for the files of a folder."""
     files = sorted(f for f in folder.iterdir() if f.is_file() and f.name != "SHA256SUMS")
     (folder / "SHA256SUMS").write_text("".join(f"{sha256(f)}  {f.name}\n" for f in files))
 
@@ -180,7 +180,7 @@ MAKERS = {"cnn_dm": cnn_dm, "xsum": xsum, "arxiv": arxiv, "mediasum": mediasum}
 
 
 def make_mirror(folder: Path, name: str, counts: dict[str, int] = COUNTS) -> Pairs:
-    """Make the files of a data set, and of BART; what they were made from."""
+    """Make the files of a data set and of BART; return the texts that they contain."""
     folder.mkdir(parents=True, exist_ok=True)
     found = pairs(counts)
     found["train"][2] = ("", found["train"][2][1])

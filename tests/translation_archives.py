@@ -68,7 +68,7 @@ def sgm(kind: str, language: str, lines: Sequence[str]) -> bytes:
 
 
 def tar(file: Path, members: dict[str, bytes]) -> None:
-    """A .tgz whose bytes depend on the members alone."""
+    """Write a .tgz whose bytes depend only on its members."""
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w") as archive:
         for name, data in members.items():
@@ -127,7 +127,7 @@ def wmt14(folder: Path, count: int = 400) -> Path:
 
 
 def wmt17(folder: Path, count: int = 40) -> Path:
-    """A mirror of WMT17 Chinese-English, each corpus of so many pairs."""
+    """A mirror of WMT17 Chinese-English, with this number of pairs per corpus."""
     folder.mkdir(parents=True)
     sides = [text(side) for side in zip(*chinese(0, count))]
     un = "en-zh/UNv1.0.en-zh"

@@ -36,7 +36,7 @@ def mirrors(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def prepare(recipe: str, mirror: Path, work: Path, **variables: str) -> int:
-    """Prepare in this process; the command's status."""
+    """Prepare in this process; return the command's status."""
     with pytest.MonkeyPatch.context() as patch:
         for name in OURS:
             patch.delenv(name, raising=False)

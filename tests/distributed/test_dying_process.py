@@ -28,7 +28,7 @@ def flags(corpus: Path, folder: Path) -> list[str]:
 
 
 def environment(**more: object) -> dict[str, str]:
-    """This one's, without a launcher's variables."""
+    """Return this process's environment without a launcher's variables."""
     launcher = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK")
     kept = {name: value for name, value in os.environ.items() if name not in launcher}
     return {**kept, "OMP_NUM_THREADS": "1", **{name: str(value) for name, value in more.items()}}

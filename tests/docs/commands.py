@@ -46,7 +46,7 @@ PARSERS = {
 
 
 def markdown_files() -> list[Path]:
-    """Every Markdown file of the project, not of its environments and results."""
+    """Every Markdown file of the project, except in environments and results."""
     return sorted(
         path
         for path in ROOT.rglob("*.md")
@@ -104,7 +104,7 @@ def commands(text: str) -> Iterator[list[str]]:
 
 
 def parse(words: list[str]) -> None:
-    """Parse one command as its program would; raises or exits if it would not take it."""
+    """Parse one command as its program would; raise or exit if the program would refuse it."""
     if words[:2] == ["bash", "scripts/launch/node.sh"]:
         settings = {**os.environ, "PRINT": "1", "GPUS": "1", "PYTHON": "python"}
         said = subprocess.run(words, cwd=ROOT, env=settings, capture_output=True, text=True)
@@ -125,7 +125,7 @@ def parse(words: list[str]) -> None:
 
 
 def parse_script(words: list[str]) -> None:
-    """A script of the project: it is there, and the options are some that there are."""
+    """A script of the project: the file exists, and it has the options."""
     if words[:2] == ["python", "-m"]:
         assert words[2] in ("venv", "tests.freeze"), f"what is {' '.join(words)}?"
         return
@@ -146,7 +146,7 @@ def parse_script(words: list[str]) -> None:
 
 
 def parse_others(words: list[str]) -> None:
-    """A program that is not ours, used as we know it."""
+    """An external program, used in a known way."""
     if words[0] == "subword-nmt":
         command = importlib.import_module("subword_nmt." + words[1].replace("-", "_"))
         known = {o for action in command.create_parser()._actions for o in action.option_strings}
@@ -168,7 +168,7 @@ def parse_own(command: str, arguments: list[str]) -> None:
 
 
 def parse_fairseq(command: str, arguments: list[str]) -> None:
-    """A command of fairseq, to the configuration that it would run with."""
+    """A command of fairseq, parsed up to the configuration that it would run with."""
     if command == "hydra-train":
         return parse_hydra(arguments)
     if "--help" in arguments:
@@ -184,7 +184,7 @@ def parse_fairseq(command: str, arguments: list[str]) -> None:
 
 
 def check_model(arch: str, model: DictConfig | Namespace) -> None:
-    """What a model of ours would say of its options; ConfigError if it would refuse them."""
+    """Check the options as one of our models would; raise ConfigError if it would refuse them."""
     if isinstance(model, Namespace):  # fairseq's own
         return
     given = Namespace(**OmegaConf.to_container(model, resolve=True, enum_to_str=True))

@@ -1,4 +1,4 @@
-"""Every command in every Markdown file and script is one that the programs take."""
+"""Every command in every Markdown file and script is accepted by its program."""
 
 import json
 import re
@@ -153,7 +153,7 @@ def test_scripts_are_valid_bash(path: Path) -> None:
 
 
 def calls_of_the_quick_start(tmp_path: Path) -> list[list[str]]:
-    """Run the quick start with programs that only write down how they are called."""
+    """Run the quick start with programs that only record how they are called."""
     shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("work"))
     programs, log = tmp_path / ".venv" / "bin", tmp_path / "calls"
     programs.mkdir(parents=True)

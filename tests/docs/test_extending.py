@@ -30,7 +30,7 @@ ARCH = ["--arch", "transformer_biarn_tiny", *SMALL, "--recurrence", "min_gru"]
 
 @pytest.fixture(autouse=True, scope="module")
 def loaded() -> None:
-    """As fairseq's programs load it; further tests of this process have it, too."""
+    """Load it as fairseq's programs do; later tests of this process have it too."""
     import_user_module(Namespace(user_dir=str(EXAMPLE)))
 
 
@@ -112,7 +112,7 @@ def test_names_and_slots_are_looked_at() -> None:
 def test_a_part_for_self_attention_is_a_choice_of_both_sides(
     make_model: Callable[..., torch.nn.Module],
 ) -> None:
-    """Also of a model that was registered with a default of its own."""
+    """This includes a model that was registered with a different default."""
     add_part("encoder_self_attention", "stock_again", SLOTS["encoder_self_attention"]["dot"])
     for preset in ("transformer_biarn", "transformer_disan", "rsa_transformer"):
         make_model(

@@ -1,4 +1,4 @@
-"""The figures of the documentation are drawn by their script, and each is shown somewhere."""
+"""The script draws all figures of the documentation, and a page shows each of them."""
 
 import os
 import subprocess

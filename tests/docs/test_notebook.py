@@ -1,4 +1,4 @@
-"""The notebook runs from its first cell to its last, and shows what it says."""
+"""The notebook runs from its first cell to its last, and shows what its text describes."""
 
 import base64
 import io
@@ -18,7 +18,7 @@ NOTEBOOK = ROOT / "examples" / "notebook" / "first_steps.ipynb"
 
 
 def test_stored_without_outputs() -> None:
-    """So that it changes when it is written, and not whenever it is run."""
+    """The file then changes when it is edited, and not whenever it is run."""
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     nbformat.validate(notebook)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
@@ -34,7 +34,7 @@ def test_links_lead_somewhere() -> None:
 
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What each cell shows: {"text": printed, "images": [...]}."""
+    """The output of each cell: {"text": printed, "images": [...]}."""
     folder = tmp_path_factory.mktemp("notebook")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(ROOT))
@@ -54,7 +54,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 
 def of(outputs: list[dict[str, Any]], words: str) -> dict[str, Any]:
-    """The one cell that has these words."""
+    """The only cell that contains these words."""
     (found,) = [output for output in outputs if words in output["source"]]
     return found
 

@@ -50,7 +50,7 @@ def save(folder: Path, task: str, arch: str, *flags: str) -> None:
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with all that the page names: models, data-bin, bpe.model."""
+    """A folder with everything that the page names: models, data-bin, bpe.model."""
     corpus = ROOT / "examples" / "quickstart" / "data" / "valid"
     sentencepiece.SentencePieceTrainer.train(
         input=f"{corpus}.en,{corpus}.de", model_prefix=str(tmp_path / "bpe"), vocab_size=300,

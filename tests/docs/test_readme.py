@@ -1,4 +1,4 @@
-"""Every command of README.md is run: here on a small corpus, or by what it names."""
+"""Every command of README.md is run: here on a small corpus, or through what it names."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -40,7 +40,7 @@ def test_the_three_trainings_run(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    """As the page has them, but for the sizes: on a small corpus, for two updates."""
+    """The commands are those of the page, but run on a small corpus for two updates."""
     found = [words for words in commands(README) if words[0] == "fairseq-train"]
     words = found[PARTS.index(part)]
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""The generated pages are those of the program as it is."""
+"""The generated pages are up to date."""
 
 import os
 import re

@@ -17,7 +17,7 @@ PACKAGE = ROOT / "fairseq_recur"
 
 
 class Page(HTMLParser):
-    """What a page has: names of places in it, links, and what a browser fetches for it."""
+    """The contents of a page: its anchors, its links, and what a browser fetches for it."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ def test_every_markdown_file_has_a_page(site: Path) -> None:
 
 
 def test_links_and_anchors_lead_somewhere(site: Path, pages: dict[Path, Page]) -> None:
-    """mkdocs looks at those of the Markdown; this looks at all that came out."""
+    """mkdocs checks the links of the Markdown; this checks those of the generated pages."""
     seen = 0
     for path, page in pages.items():
         for link in page.links:

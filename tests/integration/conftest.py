@@ -1,4 +1,4 @@
-"""A trained model of every preset, for the tests of what is done with one."""
+"""A trained model of every preset, for the tests that use one."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -41,7 +41,7 @@ def trained(
 
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """A folder with a model of each kind, and beside it NAME-fairseq, what it became."""
+    """A folder with a model NAME of each kind, and its converted form NAME-fairseq."""
     root = tmp_path_factory.mktemp("convert")
 
     def make(kind: str) -> Path:

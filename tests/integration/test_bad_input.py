@@ -1,4 +1,4 @@
-"""Wrong input gets one clear error, and strange lines what fairseq's users expect."""
+"""Invalid input gets one clear error; unusual lines get what fairseq's users expect."""
 
 import shutil
 from collections.abc import Callable
@@ -183,7 +183,7 @@ def strange(cli: Cli, corpus: Path, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.mark.slow_presets
 def test_empty_line(preset: str, cli: Cli, corpus: Path, trained: Trained) -> None:
-    """It has a hypothesis, whose score is a number, and leaves its neighbours as they are."""
+    """It has a hypothesis whose score is a number, and does not change its neighbours."""
     flags = [
         "interactive", corpus / "bin", "--user-dir", USER_DIR, "--cpu", *SHORT,
         "--path", trained(preset) / "checkpoint_last.pt",

@@ -179,7 +179,7 @@ HYDRA = [
 
 
 def test_hydra_train_takes_presets_and_files(corpus: Path, tmp_path: Path) -> None:
-    """Each in a process of its own: hydra keeps a global state that a second run trips over."""
+    """Each runs in a separate process: hydra keeps a global state that breaks a second run."""
     (tmp_path / "mine.yaml").write_text(
         "# @package _group_\ndefaults:\n  - model: null\n  - _self_\n"
         "common: {cpu: true}\ntask: {_name: translation}\ncriterion: {_name: cross_entropy}\n"
@@ -202,7 +202,7 @@ def test_hydra_train_takes_presets_and_files(corpus: Path, tmp_path: Path) -> No
 
 
 def environment() -> dict[str, str]:
-    """The environment of a process that finds this package, and is alone in its training."""
+    """The environment of a process that finds this package and trains without other processes."""
     path = os.pathsep.join(filter(None, [str(Path(OWN).parent), os.environ.get("PYTHONPATH")]))
     return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 

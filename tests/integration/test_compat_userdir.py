@@ -1,4 +1,4 @@
-"""The user-dir in both import orders, and what a run prints, each in a process of its own."""
+"""The user-dir in both import orders, and what a run prints, each in a separate process."""
 
 import os
 import shutil

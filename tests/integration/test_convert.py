@@ -76,7 +76,7 @@ def test_half_precision_stays_half(folders: Folders, tmp_path: Path) -> None:
 
 
 def test_words_without_a_row_to_spare(tmp_path: Path) -> None:
-    """fairseq's <s> is a copy of the padding's row then, and gone on the way back."""
+    """fairseq's <s> is then a copy of the padding's row, and is dropped on the way back."""
     save_t5(tmp_path / "full", "v1.1", spare=0)
     convert(tmp_path / "full", tmp_path / "fairseq")
     state = saved_weights(tmp_path / "fairseq" / "model.pt")
@@ -144,7 +144,7 @@ def test_older_bart_files(folders: Folders, tmp_path: Path) -> None:
 
 
 def test_text_becomes_the_same_rows(folders: Folders) -> None:
-    """fairseq's subwords and dictionary, against the tokenizers that the folders came with."""
+    """fairseq's subwords and dictionary, compared with the tokenizers of the folders."""
     folder = folders("v1.0")
     words, encode, target = encoder_of(folder)
     tokenizer = transformers().T5Tokenizer.from_pretrained(folder, extra_ids=10, legacy=False)
@@ -185,7 +185,7 @@ def encoder_of(folder: Path) -> tuple[Dictionary, Callable[[str], str], Path]:
 
 
 def test_rows_from_a_tokenizer_json(folders: Folders, tmp_path: Path) -> None:
-    """What the library writes today, instead of spiece.model and of vocab.json and merges.txt."""
+    """The library's current format, instead of spiece.model or of vocab.json and merges.txt."""
     for kind, name in (("v1.0", "T5Tokenizer"), ("bart", "BartTokenizer")):
         folder = tmp_path / kind
         shutil.copytree(folders(kind), folder)

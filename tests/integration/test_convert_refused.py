@@ -120,7 +120,7 @@ SETTINGS = {
 def test_no_setting_becomes_an_option(
     copied: Callable[[str], Path], tmp_path: Path, capsys: Capture, kind: str
 ) -> None:
-    """Not a word of a command line, of another type, or beyond its range; no code is run."""
+    """Settings of a wrong type, out of range, or unfit for a command line; no code is run."""
     folder, ran = copied(kind), tmp_path / "model" / "ran"
     (folder / "plugin").mkdir()
     (folder / "plugin" / "__init__.py").write_text(f"open({str(ran)!r}, 'w')")

@@ -67,7 +67,7 @@ def write(folder: Path, experiment: dict[str, Any]) -> str:
 
 
 def start(*argv: str, log: Path) -> "subprocess.Popen[bytes]":
-    """The command as a process of its own."""
+    """Start the command in a separate process."""
     with open(log, "wb") as stream:
         return subprocess.Popen(
             [sys.executable, "-m", "fairseq_recur", "experiment", *argv], cwd=ROOT,
@@ -133,7 +133,7 @@ def forked_run(command: list[str], **settings: Any) -> SimpleNamespace:
 
 @pytest.fixture(scope="module")
 def forked() -> Iterator[None]:
-    """The commands of experiments as forks, which spares each the seconds of importing torch."""
+    """Run the commands of experiments as forks, so that none has to import torch again."""
     with pytest.MonkeyPatch.context() as patch:
         for module, name, value in (
             (runner, "Popen", Forked),

@@ -1,4 +1,4 @@
-"""Text of any kind goes through preprocess, generate and interactive; no line is lost or moved."""
+"""Any text passes through preprocess, generate and interactive; no line is lost or moved."""
 
 import random
 import re
@@ -24,7 +24,7 @@ LONG = ["w1" * 50_000, "w1 " * 33_333 + "w", "\u202e" * 100_000]
 
 
 def lines(seed: int, count: int) -> list[str]:
-    """Lines of such pieces, empty and very long ones among them."""
+    """Lines of such pieces, including empty and very long ones."""
     chance = random.Random(seed)
     made = [
         chance.choice([" ", ""]).join(chance.choices(PIECES, k=chance.randrange(9)))

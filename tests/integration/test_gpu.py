@@ -1,4 +1,4 @@
-"""On a CUDA device: every precision, decoding, and the same numbers as on the CPU."""
+"""On a CUDA device: every precision, decoding, and equality with the CPU."""
 
 import re
 from collections.abc import Callable

@@ -74,7 +74,7 @@ def test_eval_lm_is_the_validation(model: Path, text: Path, cli: Cli) -> None:
 
 @pytest.mark.parametrize("beam", [1, 4])
 def test_generate_continues_a_prefix(model: Path, text: Path, cli: Cli, beam: int) -> None:
-    """Incremental generation: hypotheses score what the model gives them without it."""
+    """Incremental generation gives hypotheses the same scores as the model without it."""
     out = cli(
         "generate", text, "--user-dir", USER_DIR, "--task", "language_modeling", "--path",
         model / "checkpoint_last.pt", "--sample-break-mode", "eos", "--beam", beam, "--cpu",
@@ -146,7 +146,7 @@ def test_stock_checkpoint_starts_it(text: Path, cli: Cli, tmp_path: Path) -> Non
 def test_no_weight_decay_on_the_matrices(
     text: Path, cli: Cli, tmp_path: Path, flags: list[str]
 ) -> None:
-    """With gradients clipped to zero only decay changes parameters, but not these."""
+    """With gradients clipped to zero, only weight decay changes parameters, but not these."""
     name = "decoder.layers.0.self_attn.mixture"
     results = []
     for decay in (0.0, 0.5):

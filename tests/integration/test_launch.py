@@ -1,4 +1,4 @@
-"""The launchers on CPU processes: the same batch everywhere, and stopped equals never stopped."""
+"""The launchers on CPU processes: the same batch everywhere, and stops that change nothing."""
 
 import os
 import re
@@ -169,7 +169,7 @@ class Training:
         return {"GPUS": "0", "PAUSE": str(self.folder), **BATCH, **settings}
 
     def run(self, script: str = "node.sh", **settings: str) -> str:
-        """Train to the end; what was printed."""
+        """Train to the end; return the output."""
         (self.folder / "go").touch()
         done = launch(script, *self.arguments, **self.settings(**settings))
         output = done.stdout + done.stderr
@@ -187,14 +187,14 @@ class Training:
         return process
 
     def wait_for(self, name: str, process: "subprocess.Popen[str]") -> None:
-        """Until there is such a file in the folder."""
+        """Wait until the folder contains such a file."""
         end = time.monotonic() + 120
         while not (self.folder / name).exists():
             assert process.poll() is None and time.monotonic() < end, self.log()
             time.sleep(0.05)
 
     def release(self, process: "subprocess.Popen[str]") -> int:
-        """Let it go on, when the signal has had time to arrive; its exit status."""
+        """Let it continue once the signal has had time to arrive; return its exit status."""
         time.sleep(1)
         (self.folder / "go").touch()
         return process.wait(120)
@@ -216,7 +216,7 @@ def updates(output: str) -> list[int]:
 
 @pytest.fixture(scope="module")
 def never_stopped(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The checkpoints of a training by so many processes that nobody stopped."""
+    """The checkpoints of an uninterrupted training with this number of processes."""
     done: dict[str, Path] = {}
 
     def train(processes: str) -> Path:
@@ -236,7 +236,7 @@ def never_stopped(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Cal
 def test_stopped_equals_never_stopped(
     number: signal.Signals, corpus: Path, tmp_path: Path, never_stopped: Callable[[str], Path]
 ) -> None:
-    """A signal to the launcher, as from a system that takes the machine away."""
+    """Send a signal to the launcher, as a system does that reclaims the machine."""
     training = Training(tmp_path / "stopped", corpus)
     process = training.start("node.sh")
     process.send_signal(number)
@@ -252,7 +252,7 @@ def test_stopped_equals_never_stopped(
 def test_two_processes_stop_after_the_same_update(
     corpus: Path, tmp_path: Path, never_stopped: Callable[[str], Path]
 ) -> None:
-    """A signal to one of them alone."""
+    """Send a signal to only one of them."""
     training = Training(tmp_path / "stopped", corpus)
     process = training.start("node.sh", PROCESSES="2", PAUSE_RANK="1")
     os.kill(int((training.folder / "waiting").read_text()), signal.SIGTERM)
@@ -302,7 +302,7 @@ def cluster(tmp_path: Path) -> Path:
 def test_slurm_queues_again_and_goes_on(
     corpus: Path, cluster: Path, tmp_path: Path, never_stopped: Callable[[str], Path]
 ) -> None:
-    """Two nodes of one process each, told by a signal to the batch script alone."""
+    """Two nodes of one process each; only the batch script gets the signal."""
     training = Training(tmp_path / "job", corpus)
     with socket.socket() as free:
         free.bind(("localhost", 0))

@@ -56,7 +56,7 @@ LEARNING = (
 
 @pytest.fixture(scope="module")
 def tasks(tmp_path_factory: pytest.TempPathFactory, cli: Cli) -> Path:
-    """For each task 8000 sentence pairs for training and 200 others for testing."""
+    """For each task, 8000 sentence pairs for training and 200 different ones for testing."""
     for task, change in TASKS.items():
         folder = tmp_path_factory.getbasetemp() / "tasks" / task
         folder.mkdir(parents=True)

@@ -105,7 +105,7 @@ def test_training_and_validation(trained: Trained) -> None:
 
 
 def test_documents_that_are_too_long_for_training(trained: Trained) -> None:
-    """They are cut if the flag asks for it, else skipped with a warning."""
+    """They are truncated if the flag requests it, otherwise skipped with a warning."""
     if trained.task == "summarization":
         assert (
             f"train: 1 of 4 sources are longer than {LIMIT} tokens and are truncated" in trained.log

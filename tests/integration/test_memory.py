@@ -1,4 +1,4 @@
-"""Memory grows while everything is allocated for the first time, and then no more."""
+"""Memory grows only while everything is allocated for the first time."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The wheel and an editable checkout, each installed in a clean environment; and no install."""
+"""The wheel and an editable checkout in clean environments, and use without installation."""
 
 import os
 import shutil
@@ -36,7 +36,7 @@ def run(*command: Any, cwd: Path) -> str:
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A clean copy of what a wheel is built from, with tests beside it as in the repository."""
+    """A clean copy of the sources of a wheel, together with tests as in the repository."""
     folder = tmp_path_factory.mktemp("checkout")
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, folder)

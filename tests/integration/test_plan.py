@@ -18,7 +18,7 @@ TINY = ["--arch", "transformer_biarn_tiny", *BASE]
 
 
 def plan(tmp_path: Path, *arguments: str) -> dict[str, Any]:
-    """The plan of a command line, as it is written down."""
+    """Return the plan of a command line, as its JSON file has it."""
     file = tmp_path / "plan.json"
     assert main(["plan", "--json", str(file), *arguments]) == 0
     return json.loads(file.read_text())["plan"]

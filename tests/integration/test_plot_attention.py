@@ -38,7 +38,7 @@ KINDS: dict[str, list[str]] = {
 
 @pytest.fixture(scope="module")
 def save(tmp_path_factory: pytest.TempPathFactory, dictionary: Dictionary) -> Save:
-    """Save a model with random weights, as fairseq does, beside its dictionaries."""
+    """Save a model with random weights next to its dictionaries, as fairseq does."""
     root = tmp_path_factory.mktemp("models")
     saved: dict[str, str] = {}
 
@@ -71,7 +71,7 @@ def save(tmp_path_factory: pytest.TempPathFactory, dictionary: Dictionary) -> Sa
 
 @pytest.fixture
 def draw(save: Save, tmp_path: Path) -> Callable[..., dict[str, Any]]:
-    """Run the command on a model and read what it wrote."""
+    """Run the command on a model and read its output file."""
 
     def run(name: str, *words: str) -> dict[str, Any]:
         image, matrices = tmp_path / "out" / "a.png", tmp_path / "out" / "a.json"
@@ -127,7 +127,7 @@ def test_translation_is_fairseqs(
 
 
 def test_words(draw: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
-    """Unknown words stand beside their symbol; one word is enough; BPE is fairseq's."""
+    """Labels show unknown words with their symbol; one word is enough; BPE is fairseq's."""
     target = ["--target", "w2 \u4f60\u597d"]
     found = draw("biarn", "--source", "w1 Haus $x$", *target, "--show", "decoder")
     assert found["source"] == ["w1", "<unk> Haus", "<unk> $x$", "</s>"]

@@ -25,7 +25,7 @@ def losses(cli: Cli, corpus: Path) -> Callable[..., list[float]]:
 
 
 def slow(case: Any) -> Any:
-    """A case that only the slow run tests."""
+    """A case for the slow run only."""
     values = case if isinstance(case, tuple) else (case,)
     return pytest.param(*values, marks=pytest.mark.slow)
 

@@ -1,4 +1,4 @@
-"""`fairseq_recur.from_pretrained` says what fairseq's commands say, and takes raw text."""
+"""`fairseq_recur.from_pretrained` gives the results of fairseq's commands, and takes raw text."""
 
 import io
 import math
@@ -195,7 +195,7 @@ def german(tmp_path_factory: pytest.TempPathFactory, cli: Cli) -> Path:
 
 
 def test_raw_text_in_and_out(german: Path, cli: Cli) -> None:
-    """Moses and subwords, found beside the data, as in interactive with their options."""
+    """Moses and subwords, found in the data's folder, give the results of interactive."""
     texts = lines(CORPUS, "test.en")[:8]
     search = {"beam": 2, "max_len_b": 30, "min_len": 12}
     output = cli(

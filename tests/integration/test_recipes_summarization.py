@@ -31,7 +31,7 @@ BART, SCRATCH = "srformer_bart_base", "transformer_biarn"
 
 
 class Mirror:
-    """A mirror's folder, and what is in it."""
+    """A mirror's folder, and its contents."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.folder, self.name = folder, name
@@ -64,7 +64,7 @@ def prepare(of: Mirror, work: Path, arch: str = SCRATCH, folder: Path | None = N
 
 
 def expected_source(name: str, text: str) -> str:
-    """What becomes of a text, from the formats' definitions."""
+    """Return the expected form of a text, according to the formats' definitions."""
     if name == "mediasum":
         utterances = text.split(". ")
         return one_line(" ".join(f"SPEAKER {i % 2}, host: {u}" for i, u in enumerate(utterances)))
@@ -82,7 +82,7 @@ def expected_source(name: str, text: str) -> str:
 def test_archives_become_lines(
     mirror: Callable[[str], Mirror], tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Every text stands on the line of its summary, and fairseq counts as many of them."""
+    """Every text is on the line of its summary, and fairseq counts the same number of them."""
     of = mirror(name)
     caplog.set_level("INFO")
     assert prepare(of, tmp_path) == 0
@@ -118,7 +118,7 @@ def tree(work: Path) -> dict[str, str]:
 
 
 def prepare_until(opened: int, of: Mirror, work: Path, arch: str, count: Path) -> None:
-    """Prepare, and be killed when so many files below the work folder have been opened; ends."""
+    """Prepare, and be killed once this many files below the work folder have been opened."""
     seen, pid = 0, os.getpid()  # not of the processes that it starts
 
     def watch(event: str, arguments: Any) -> None:
@@ -136,7 +136,7 @@ def prepare_until(opened: int, of: Mirror, work: Path, arch: str, count: Path) -
 
 
 def check_kills(of: Mirror, folder: Path, arch: str, kills: int) -> None:
-    """What was killed again and again ends with the same files as what never was."""
+    """A preparation killed again and again ends with the same files as an uninterrupted one."""
 
     def start(work: Path, opened: int) -> int:
         fork = multiprocessing.get_context("fork")
@@ -225,7 +225,7 @@ def programs(tmp_path: Path) -> Path:
 
 
 def copy_of_the_project(root: Path) -> Path:
-    """The scripts and recipes without an environment of their own."""
+    """The scripts and recipes without a separate environment."""
     (root / "examples").mkdir(parents=True)
     ignored = shutil.ignore_patterns("work", "data", "results")
     shutil.copytree(RECIPES, root / "examples" / "summarization", ignore=ignored)
@@ -234,7 +234,7 @@ def copy_of_the_project(root: Path) -> Path:
 
 
 def run(root: Path, programs: Path | None, script: str, *flags: str, **variables: Any) -> str:
-    """Run a script of a recipe; its output, the status in the last line."""
+    """Run a script of a recipe; return its output, with the status in the last line."""
     path = os.pathsep.join([*([str(programs)] if programs else []), "/usr/bin", "/bin"])
     environment = {
         "PATH": path, "HOME": str(root), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1",
@@ -256,7 +256,7 @@ SEARCH = ("--max-len-b", "8", "--min-len", "1", "--num-workers", "0")
 
 
 def end_to_end(root: Path, programs: Path, of: Mirror, **variables: Any) -> dict[str, Any]:
-    """Prepare, train and evaluate; what is in results.json."""
+    """Prepare, train and evaluate; return the contents of results.json."""
     work = root / "w o r k"
     common = {"SUMMARIZATION_MIRROR": of.folder, "WORK": work, **variables}
     outputs = {}
@@ -281,7 +281,7 @@ def check_results(results: dict[str, Any], of: Mirror, arch: str) -> None:
 
 
 def plan(of: Mirror, work: Path, command: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """What a script is told: words, one a line."""
+    """The arguments of a script, one per line."""
     capsys.readouterr()
     assert summarization.main([command, *words(of, work, BART)[1:]]) == 0
     return capsys.readouterr().out.split("\n")[:-1]

@@ -231,7 +231,7 @@ def test_two_preparations_do_not_share_a_folder(
 
 
 def start(work: Path, mirror: Path, recipe: str, variables: dict[str, str]) -> int:
-    """Start a preparation in a process of its own, with a group for those that it starts."""
+    """Start a preparation in a separate process, with a group for its children."""
     child = os.fork()
     if child:
         return child
@@ -246,7 +246,7 @@ def start(work: Path, mirror: Path, recipe: str, variables: dict[str, str]) -> i
 
 
 def ended(child: int, seconds: float) -> bool:
-    """Whether a process ends, and well, within so many seconds."""
+    """Whether a process ends successfully within this many seconds."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         found, status = os.waitpid(child, os.WNOHANG)
@@ -261,7 +261,7 @@ def check_killed(
     prepared: Callable[..., Path], mirrors: Path, work: Path, recipe: str, kills: int, seed: int,
     variables: dict[str, str],
 ) -> None:  # fmt: skip
-    """Kill and resume so many times; one that ends before is compared, and another one begun."""
+    """Kill and resume this many times; a preparation that ends earlier is compared and repeated."""
     whole = prepared(recipe, **variables)
     expected, draw, killed = tree(whole), random.Random(seed), 0
     while killed < kills:

@@ -70,7 +70,7 @@ def test_trains_and_resumes_as_if_never_stopped(arch: str, cli: Cli, tmp_path: P
 
 
 def test_learns(cli: Cli, tmp_path: Path) -> None:
-    """Letters of D_1 tell by themselves what may follow: every string is right soon."""
+    """In D_1, each letter determines what may follow, so every string is soon correct."""
     output = cli(
         "train", "--user-dir", USER_DIR, *ARCHS["transformer"], *SMALL, "--language", "d_1",
         "--train-size", 40, "--bin-size", 9, "--longest-string", 100, "--lr", 0.02,

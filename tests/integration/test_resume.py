@@ -65,7 +65,7 @@ def test_resumed_equals_never_stopped(preset: str, cli: Cli, corpus: Path, tmp_p
 
 
 def test_a_finished_training_is_unchanged(cli: Cli, corpus: Path, tmp_path: Path) -> None:
-    """It ends at once when it is started again; stock fairseq makes one more update each time."""
+    """It ends immediately when it is started again; stock fairseq does another update each time."""
     flags = train_flags(corpus, "transformer_biarn_tiny", tmp_path, *UPTO[6])
     cli("train", *flags)
     before = (tmp_path / "checkpoint_last.pt").read_bytes()

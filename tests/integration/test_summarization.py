@@ -121,7 +121,7 @@ def test_the_best_checkpoint_is_that_with_the_highest_rouge(summarizer: Path) ->
 def test_two_processes_log_the_rouge_of_one(
     articles: Path, summarizer: Path, tmp_path: Path
 ) -> None:
-    """The validation of a model that does not move; the eleven texts are dealt out unevenly."""
+    """The validation of a model that does not change; the eleven texts are split unevenly."""
     plan = [
         str(articles / "bin"), *TRAINING, "--finetune-from-model",
         str(summarizer / "checkpoint_best.pt"), "--lr", "1e-12", "--max-update", "1",
@@ -192,7 +192,7 @@ def test_another_prefix_counts_and_is_warned_of(articles: Path, summarizer: Path
 
 
 def test_another_task_is_refused(cli: Cli, articles: Path, summarizer: Path) -> None:
-    """Without --task fairseq takes translation, which would leave out the prefix silently."""
+    """Without --task, fairseq uses translation, which would silently omit the prefix."""
     flags = [flag for flag in GENERATE if flag not in TASK]
     with pytest.raises(ConfigError, match="trained with --task summarization"):
         generate(articles / "bin", summarizer / "checkpoint_best.pt", *flags)

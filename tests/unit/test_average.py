@@ -1,4 +1,4 @@
-"""Averaging: which checkpoints, what their mean is, what is refused."""
+"""Averaging: the selection of checkpoints, their mean, and refusals."""
 
 import os
 import pickle

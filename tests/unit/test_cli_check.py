@@ -1,4 +1,4 @@
-"""`check`: what it prints, as text and JSON, and its exit status."""
+"""`check`: its output as text and JSON, and its exit status."""
 
 import json
 

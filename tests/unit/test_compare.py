@@ -237,7 +237,7 @@ def test_mean_and_interval_of_rouge_by_their_definition() -> None:
 
 @pytest.mark.parametrize("metric", ["bleu", "ter", "rougeL"])
 def test_the_same_output_is_never_significant(metric: str) -> None:
-    """The formula counts what exceeds the difference: of zeros none does."""
+    """The formula counts values that exceed the difference: among zeros, none does."""
     systems = {"base": TEXTS["base"], "same": list(TEXTS["base"])}
     found = compare_systems(systems, REFERENCES, [metric], "base", "both", samples=50)
     (same,) = found.metrics[0].systems[1:]

@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def real_positions(length: int, side: str) -> list[range]:
-    """Where the real tokens of two sentences are: all of them, or there is padding in both."""
+    """The positions of two sentences' real tokens: all, or with padding in both."""
     lengths = [(length + 1) // 2, 1] if side != "none" else [length] * 2
     starts = [length - n if side == "left" else 0 for n in lengths]
     return [range(start, start + n) for start, n in zip(starts, lengths)]
@@ -51,7 +51,7 @@ def attention_inputs(length: int, side: str) -> tuple[list[Tensor], list[range],
 
 
 def rows(x: Tensor, real: list[range]) -> Tensor:
-    """The real positions of (B, H, T, D), one after the other."""
+    """The real positions of (B, H, T, D), concatenated."""
     return torch.cat([x[b, :, r.start : r.stop].flatten(0, 1) for b, r in enumerate(real)])
 
 
@@ -145,7 +145,7 @@ def test_directional_weights_on_demand(side: str, biased: bool) -> None:
 
 
 def test_directional_reads_the_bias_of_its_heads() -> None:
-    """A bias that lets each head see one key alone, another key for each head."""
+    """A bias that lets each head see only one key, a different one for each head."""
     values = random(1, HEADS, 4, WIDTH)
     wanted = [0, 1, 3, 2]  # for position 1 in the first half, for position 2 in the second
     bias = torch.full((HEADS, 4, 4), -1e9, dtype=torch.float64)
@@ -167,7 +167,7 @@ def test_directional_dropout() -> None:
 
 
 def test_changes_reach_the_heads_that_see_them(make_model: Build) -> None:
-    """In a one-layer encoder the first word moves through the backward-looking heads alone."""
+    """In a one-layer encoder, only backward-looking heads let the first word affect others."""
     flags = ["--encoder-layers", "1", "--encoder-attention-heads", "2"]
     model = small(make_model, ["--arch", "transformer_disan", *flags])
     attention = model.encoder.layers[0].self_attn
@@ -199,7 +199,7 @@ def test_presets_are_what_their_papers_say(make_model: Build) -> None:
 
 
 def parameters_beside_the_stock(make_model: Build, *system: str) -> int:
-    """How many more a system has than fairseq's `transformer`."""
+    """The number of parameters that a system adds to fairseq's `transformer`."""
     with torch.device("meta"):
         sizes = [
             sum(p.numel() for p in weights(dict(make_model(*a).named_parameters())).values())

@@ -90,7 +90,7 @@ def test_fp16_without_a_gpu_through_hydra(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_model_without_base_layers_through_hydra_1_0() -> None:
-    """omegaconf 2.0 gives None for a key that is not there, and fairseq compares it with 0."""
+    """omegaconf 2.0 gives None for a missing key, and fairseq compares it with 0."""
     from fairseq.dataclass.configs import FairseqConfig
     from fairseq.trainer import Trainer
     from omegaconf import OmegaConf

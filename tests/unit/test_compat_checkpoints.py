@@ -1,4 +1,4 @@
-"""Files that are no checkpoints, and files that would run code, are refused by name."""
+"""Files that are not checkpoints, and files that would run code, are refused by name."""
 
 import os
 import pickle
@@ -173,7 +173,7 @@ def test_a_file_cut_short(tmp_path: Path) -> None:
 
 
 def test_one_flipped_bit(tmp_path: Path) -> None:
-    """In a weight it is always found; elsewhere it is, or it changes nothing that is loaded."""
+    """In a weight, it is always found; elsewhere, it is found or changes nothing that is loaded."""
     path = tmp_path / "model.pt"
     weight = torch.randn(40, 40)
     torch.save(stock_state(model={"w": weight}), path)

@@ -1,4 +1,4 @@
-"""With the plug-in imported, stock fairseq does what it does without it."""
+"""With the plug-in imported, stock fairseq behaves as without it."""
 
 from argparse import Namespace
 from pathlib import Path

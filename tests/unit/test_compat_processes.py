@@ -1,4 +1,4 @@
-"""Processes: what torchrun's environment becomes, and what is refused."""
+"""Processes: how torchrun's environment is translated, and what is refused."""
 
 import os
 from argparse import Namespace

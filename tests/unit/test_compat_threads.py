@@ -37,13 +37,13 @@ def ends(*arguments: object) -> subprocess.CompletedProcess:
 
 @pytest.mark.parametrize("kind,room", [("busy", 10), ("waiting", 1)])
 def test_program_ends_well_while_batches_are_made(kind: str, room: int) -> None:
-    """The thread is in the midst of a batch, or waits for room in a full queue."""
+    """The thread is preparing a batch, or waits for room in a full queue."""
     done = ends("adapted", kind, room)
     assert (done.returncode, done.stdout, done.stderr[-300:].count("terminate")) == (0, "2\n", 0)
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="needless there")
 def test_without_the_adaptation_it_is_aborted() -> None:
-    """When this fails, the adaptation is needless."""
+    """If this fails, the adaptation is no longer needed."""
     done = ends("as it is", "busy", 10)
     assert done.returncode == -6 and "terminate called" in done.stderr

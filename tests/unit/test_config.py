@@ -1,4 +1,4 @@
-"""The configuration: flags, presets, parameter counts, and what it refuses."""
+"""The configuration: flags, presets, parameter counts, and refusals."""
 
 from argparse import Namespace
 from collections.abc import Callable
@@ -71,7 +71,7 @@ def test_registered_presets_are_the_declared_ones() -> None:
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_is_tested_in_its_structure(make_model: Build, name: str) -> None:
-    """A preset that is no structure of its own makes, with small sizes, the same model as one."""
+    """With small sizes, a preset makes the same model as the structure that it is based on."""
     (twin,) = (s for s in STRUCTURES if structure(s) == structure(name))
     shapes = [
         {n: p.shape for n, p in make_model(arch, *SMALL).named_parameters()}

@@ -1,4 +1,4 @@
-"""The tests' short way to fairseq's configuration gives what hydra gives."""
+"""The tests' shortcut to fairseq's configuration gives the same result as hydra."""
 
 from argparse import Namespace
 from collections.abc import Callable

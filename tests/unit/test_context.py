@@ -1,4 +1,4 @@
-"""What the layers know of the batch is computed once per forward pass, at the top."""
+"""The batch context of the layers is computed once per forward pass, at the top."""
 
 from collections import Counter
 from collections.abc import Callable

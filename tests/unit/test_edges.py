@@ -58,7 +58,7 @@ def translator(make_model: Build, system: list[str], *flags: str) -> nn.Module:
 
 @pytest.mark.slow_options
 def test_sentences_of_one_token(make_model: Build, system: list[str]) -> None:
-    """Only the end-of-sentence token, in a batch of its own and with a longer sentence."""
+    """Only the end-of-sentence token, in a separate batch and with a longer sentence."""
     torch.manual_seed(1)
     model = translator(make_model, system).double()
     out, _ = model(*batch([[2]], [[2]]))

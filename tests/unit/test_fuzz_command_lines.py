@@ -37,7 +37,7 @@ def of_flag(name: str, host: str) -> Action:
 
 
 def must_be_told(host: str, words: Sequence[str]) -> str:
-    """The outcome of a command line; an error must name one of its flags, and come soon."""
+    """The outcome of a command line; an error must name one of its flags, and appear quickly."""
     with within():
         came = system(host).attempt(words)
     if came != "built" and not came.startswith("parser"):
@@ -152,7 +152,7 @@ def test_messages(host: str, line: str, messages: str) -> None:
 def test_fairseqs_own_way_from_flags_to_options(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each line takes a second, so this tests only what the short way would not show."""
+    """Each line takes a second, so this tests only what the shortcut would not show."""
     for words, came in (
         (["--rsa-heads", "x\\"], "--rsa-heads 'x\\': a backslash"),
         (["--rsa-heads", "${nope}"], "--rsa-heads '${nope}': ${...}"),

@@ -1,4 +1,4 @@
-"""Every flag of fairseq's own programs with hostile values, as far as to its configuration.
+"""Every flag of fairseq's own programs with hostile values, up to its configuration.
 
 Values that would lose a training are refused before anything is loaded; fairseq judges the rest.
 """
@@ -40,7 +40,7 @@ CHOOSING |= {"--" + group.replace("_", "-") for group in REGISTRIES}
 
 
 class Program:
-    """A program's flags, and what a line of it becomes on the way to the configuration."""
+    """A program's flags, and the result of parsing a command line into the configuration."""
 
     def __init__(self, name: str) -> None:
         make, self.needed = PROGRAMS[name]
@@ -82,7 +82,7 @@ class Program:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_flags_of_fairseqs_programs(name: str, capfd: pytest.CaptureFixture[str]) -> None:
-    """Some of all lines; a value or a flag that one program misses another may have."""
+    """A sample of all lines; one program's sample may contain what another's misses."""
     program = Program(name)
     for words in random.Random(name).sample(list(program.lines()), 60):
         with within():

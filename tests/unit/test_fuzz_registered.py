@@ -113,7 +113,7 @@ def attempt(key: Key, words: Sequence[str]) -> str:
 
 
 def must_be_told(key: Key, words: Sequence[str]) -> None:
-    """An error must name a flag of the command line, and come soon."""
+    """An error must name a flag of the command line, and appear quickly."""
     with within():
         came = attempt(key, words)
     if came not in ("used", "parser"):

@@ -89,7 +89,7 @@ ATTACKS: dict[str, str] = {**CODE, **SIZE, **OTHER}
 
 @contextmanager
 def refused(trace: Path, seconds: float = 2) -> Iterator[None]:
-    """One short error, soon; nothing runs, and no memory is taken to speak of."""
+    """One short error appears quickly; nothing runs, and hardly any memory is used."""
     before, memory = time.process_time(), most_memory()
     with within(), pytest.raises(ConfigError, match="Nothing in it was executed") as caught:
         yield
@@ -100,7 +100,7 @@ def refused(trace: Path, seconds: float = 2) -> Iterator[None]:
 
 
 def most_memory() -> float:
-    """The most that this process has had so far, in MB."""
+    """The peak memory of this process so far, in MB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 

@@ -133,7 +133,7 @@ def test_parameters_added(make_model: Build) -> None:
 
 
 def test_layer_drop_leaves_no_stock_layer(make_model: Build) -> None:
-    """Layers that training drops at random have their parts too."""
+    """Layers that training drops at random keep their parts too."""
     model = make_model("rsa_transformer_lm", *SMALL_LM, "--decoder-layerdrop", "0.9")
     assert len([m for m in model.modules() if isinstance(m, Mixture)]) == 2
 

@@ -39,7 +39,7 @@ def documented() -> set[str]:
 
 
 def has_remedy(text: str) -> bool:
-    """Does a text say what was expected, or have a clause after the first that says what to do?"""
+    """Does a text say what was expected, or does a later clause say what to do?"""
     if re.search(EXPECTATION + r" \S", text) or re.search(r"\S (is|are) needed", text):
         return True
     if re.search(r"\bdid you mean \S", text):
@@ -55,7 +55,7 @@ def has_remedy(text: str) -> bool:
 
 
 def faults(message: Message) -> Iterator[str]:
-    """Yield what is wrong with a message."""
+    """Yield the faults of a message."""
     text = message.text
     bare = VALUE.sub("X", text)
     if not (VALUE.search(text) or re.search(NAMED, bare) or re.search(ABSENT, bare)):

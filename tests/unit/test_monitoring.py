@@ -1,4 +1,4 @@
-"""What training shows of the recurrent parts, against definitions that are computed otherwise."""
+"""Monitoring of the recurrent parts, compared with definitions computed in another way."""
 
 import copy
 import math
@@ -43,7 +43,7 @@ def batch(lengths: tuple[int, ...] = (9, 1, 5, 2), side: str = "left") -> tuple[
 
 @contextmanager
 def log() -> Iterator[dict[str, Any]]:
-    """A line of the training log, complete after the with."""
+    """A line of the training log, complete after the with block."""
     line: dict[str, Any] = {}
     with metrics.aggregate(new_root=True) as logged:
         yield line
@@ -52,7 +52,7 @@ def log() -> Iterator[dict[str, Any]]:
 
 
 def update(model: nn.Module, inputs: tuple[Tensor, ...], number: int = 0) -> dict[str, Any]:
-    """What the log has after one update's forward pass."""
+    """The log's values after one update's forward pass."""
     with log() as line:
         model.train().set_num_updates(number)
         model(*inputs)
@@ -505,7 +505,7 @@ def test_a_dropped_layer_has_no_value(make_model: Build) -> None:
 
 
 def test_the_mean_is_over_all_workers(make_model: Build, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What another worker has seen is added; tests/distributed has real ones."""
+    """Values of another worker are added; tests/distributed has real workers."""
     model = noisy(make_model("srformer", *SMALL, *NO_DROPOUT, *ALL))
     inputs, others = batch((9, 4)), batch((3, 2, 2))
     apart = [update(model, each) for each in (inputs, others)]
@@ -550,7 +550,7 @@ def test_off(make_model: Build) -> None:
 
 
 def test_the_same_to_the_last_bit(make_model: Build) -> None:
-    """Outputs, gradients and the state of the random numbers; looked at, not looked at, off."""
+    """Outputs, gradients and random state: with and without monitoring in this update, and off."""
     plain = make_model("srformer", *SMALL, *ALL, "--monitor-interval", "0").train()
     watched = make_model("srformer", *SMALL, *ALL, *EVERY).train()
     assert plain.state_dict().keys() == watched.state_dict().keys()

@@ -76,7 +76,7 @@ def test_it_knows_norms_and_the_current_segment(size: int, norm: str, current: b
 @pytest.mark.parametrize("queries", [70, 200], ids=lambda n: f"{n} queries")
 @pytest.mark.parametrize("size,width", [(8, 16), (40, 32), (64, 64), (100, 48)])
 def test_it_equals_torchs_operations(queries: int, size: int, width: int) -> None:
-    """Several sentences, dropout, a scale, more queries than are looked at together."""
+    """Several sentences, dropout, a scale, and more queries than one block processes."""
     shapes = ((2, 3, n, width) for n in (queries, 100, 100))
     inputs = [torch.randn(*s, dtype=torch.float64, requires_grad=True) for s in shapes]
     inputs += small_parameters(width)
@@ -89,7 +89,7 @@ def test_it_equals_torchs_operations(queries: int, size: int, width: int) -> Non
 
 
 def test_single_precision_is_that_of_torchs_operations() -> None:
-    """Both are compared with double precision: the compiled code is not the worse one."""
+    """Both are compared with double precision: the compiled code is not less accurate."""
     double = [*heads(700, 300, 4, 64), *small_parameters(64)]
     single = [x.detach().float().requires_grad_() for x in double]
 
@@ -132,7 +132,7 @@ def test_second_derivatives_are_refused(compiled: bool) -> None:
 
 
 def test_hidden_scores_give_zero_weights() -> None:
-    """The smallest float32 added to a score, as the part has it: no weight at all."""
+    """The smallest float32 added to a score, as the part does, gives a weight of zero."""
     q, k, v = (torch.randn(1, 1, 1, n, WIDTH) for n in (3, 8, 8))
     mask = torch.zeros(1, 1, 1, 1, 8)
     mask[..., 5:] = torch.finfo(torch.float32).min

@@ -1,4 +1,4 @@
-"""The plan's counts beside the real models, and its arithmetic beside sums by hand."""
+"""The plan's counts compared with real models, and its arithmetic with manual sums."""
 
 import math
 from collections.abc import Iterator
@@ -72,7 +72,7 @@ LATER = ("transformer_rnn_multicolumn", "transformer_disan", "transformer_relpos
 def test_what_is_counted_is_what_the_real_model_does(
     arch: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Parameters, FLOPs and saved bytes, at two lengths: equal, but for the bytes of a GRU."""
+    """Parameters, FLOPs and saved bytes at two lengths are equal, except the bytes of a GRU."""
     shapes, real = make(arch, "meta"), make(arch, "cpu")
     assert count_parameters(shapes) == count_parameters(real)
     assert all(p.is_meta for p in shapes.model.parameters())

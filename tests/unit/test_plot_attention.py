@@ -50,7 +50,7 @@ def small(make_model: Make, arch: str, *flags: str) -> nn.Module:
 
 
 def arguments_of(model: nn.Module, modules: dict[Any, nn.Module]) -> dict[Any, tuple[tuple, dict]]:
-    """What the modules are called with in the pass over the sentence, without any capture."""
+    """The arguments of the modules in the pass over the sentence, without any capture."""
     seen: dict[Any, tuple[tuple, dict]] = {}
     handles = []
     for place, module in modules.items():
@@ -334,7 +334,7 @@ def test_figure_shows_the_panels(make_model: Make) -> None:
 
 
 def test_panels_of_one_size_have_one_width(make_model: Make) -> None:
-    """Whatever their titles are: those that are too long go on in the next line."""
+    """Titles do not change the width; those that are too long are wrapped."""
     model = small(make_model, "transformer_biarn", *BIARN_GATED)
     shown = panels(model, look(model, SOURCE, TARGET, EOS), LABELS, ["encoder"])
     short, long = (

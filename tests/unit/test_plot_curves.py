@@ -1,4 +1,4 @@
-"""Reading training logs, and what is drawn from them."""
+"""Reading training logs, and drawing curves from them."""
 
 import sys
 from pathlib import Path

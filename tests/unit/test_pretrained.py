@@ -1,4 +1,4 @@
-"""What `from_pretrained` finds in folders and reads off dictionaries, without a model."""
+"""What `from_pretrained` finds in folders and infers from dictionaries, without a model."""
 
 from pathlib import Path
 from typing import Any
@@ -77,7 +77,7 @@ def test_checkpoints_that_are_not_clear(
 
 
 def test_dictionaries(tmp_path: Path) -> None:
-    """In the folder, else in the training's data; a given folder counts alone."""
+    """In the folder, otherwise in the training's data; a given folder is the only place."""
     home = make(tmp_path / "home", "model.pt")
     data = make(tmp_path / "data", "dict.en.txt", "dict.de.txt", "train.en-de.en.bin")
     assert find_dictionaries(home, None, f"{data}:x", ["en", "de"]) == (data, ["en", "de"])
@@ -128,7 +128,7 @@ SUBWORDS = words("th@@", "the", "e@@", "h@@", "o@@", "u@@", "s@@", "e", "i@@", "
 
 
 def test_codes_are_found(tmp_path: Path) -> None:
-    """In the order of the places; of the side's language; told by their form."""
+    """Files are found in the order of places, for the side's language, and known by their form."""
     near, far = make(tmp_path / "near"), make(tmp_path / "far")
     (far / "codes").write_text(CODES)
     (near / "encoder.json").write_text('{"a": 1}')

@@ -316,7 +316,7 @@ def test_all_wrong_settings_are_told_at_once() -> None:
 
 
 def prepared(work: Path, choices: Choices, lines: int = 1001) -> Path:
-    """The folders that train.sh looks at, without the data."""
+    """The folders that train.sh checks, without the data."""
     (work / "text").mkdir(parents=True, exist_ok=True)
     (work / "text" / "counts.json").write_text(json.dumps({"train": {"lines": lines}}))
     folder = work / choices.folder

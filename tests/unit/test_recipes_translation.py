@@ -260,7 +260,7 @@ def test_cleaning_counts_what_it_drops() -> None:
 
 
 def shifted(by: int) -> Any:
-    """What the processes do."""
+    """The work of the processes."""
 
     def work(items: list[int]) -> list[int]:
         if -1 in items:
@@ -291,7 +291,7 @@ def test_errors_come_out_of_the_processes(workers: int) -> None:
 
 
 def killing() -> Any:
-    """What a process does for which there is no memory."""
+    """The work of a process that the system kills for lack of memory."""
     return lambda item: os.kill(os.getpid(), signal.SIGKILL)
 
 

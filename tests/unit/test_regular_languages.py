@@ -76,7 +76,7 @@ def test_counts_of_members(name: str) -> None:
 
 
 def target_by_search(kind: str, name: str, letters: str, prefix: str) -> list[int]:
-    """What a target should be, from the definition of membership alone."""
+    """The expected target, computed only from the definition of membership."""
     if kind == "member":
         return [int(not MEMBER[name](prefix)), int(MEMBER[name](prefix))]
     ends = [""] if kind == "next_member" else list(all_strings(letters, 5))

@@ -194,7 +194,7 @@ def test_table_is_aligned_and_has_the_signatures() -> None:
 
 
 class StandInModel:
-    """Has the interface of a COMET model, and knows what it was asked."""
+    """Has the interface of a COMET model, and records its inputs."""
 
     def __init__(self, checkpoint: str) -> None:
         self.checkpoint = checkpoint

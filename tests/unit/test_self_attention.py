@@ -24,7 +24,7 @@ ALL_KINDS = {"rsa_heads": "2,1,1,1,1,1", "rsa_dilations": "2,3,3"}
 
 
 def attention(part: str, side: str, **options: Any) -> nn.Module:
-    """A part of eight heads of width two, in float64, what starts at zero made random."""
+    """A part of eight heads of width two, in float64; parameters that start at zero are random."""
     slots = [*self_attention_slots("encoder"), *self_attention_slots("decoder")]
     values = {name: made.default for name, _, made in part_fields(slots)}
     chosen = {f"{side}_self_attention": part}
@@ -87,7 +87,7 @@ def test_forms_are_equal_without_padding(options: dict[str, Any], length: int) -
 @pytest.mark.parametrize("mixed", MIXTURE)
 @pytest.mark.parametrize("part", ["dot", "relative", "xl", "directional"])
 def test_every_mixture_goes_with_every_map(part: str, mixed: str, side: str, length: int) -> None:
-    """In all forms that there are, equal in outputs and gradients, and step by step."""
+    """All forms are equal in outputs and gradients, and step by step."""
     if part == "directional" and side == "decoder":
         pytest.skip("a decoder's positions see no later ones")
     module = attention(part, side, **{f"{side}_self_attention_mixture": mixed})
@@ -245,7 +245,7 @@ def test_form_is_chosen_by_length() -> None:
 
 @pytest.mark.parametrize("mixed", [False, True])
 def test_dropout(mixed: bool) -> None:
-    """Of the softmax alone, or of the mixture: then a recurrent output is zero now and then."""
+    """Dropout of only the softmax, or of the mixture, where some recurrent outputs become zero."""
     module = attention("rsa", "encoder", rsa_dropout="mixed" if mixed else "softmax").train()
     module.dropout_module.p = 0.999999
     nn.init.constant_(module.mixture.mu, 0.0)
@@ -255,7 +255,7 @@ def test_dropout(mixed: bool) -> None:
 
 
 def test_normalised_rows() -> None:
-    """Rows above one are divided by their sum over the real keys, the others stay."""
+    """Rows above one are divided by their sum over the real keys; other rows do not change."""
     matrix = torch.tensor([[[0.0, 3.0, -1.0], [0.5, 0.0, 0.25], [2.0, 2.0, 0.0]]])
     expected = torch.tensor([[[0.0, 0.75, -0.25], [0.5, 0.0, 0.25], [0.5, 0.5, 0.0]]])
     torch.testing.assert_close(normalised(matrix, None), expected)

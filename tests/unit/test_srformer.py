@@ -92,7 +92,7 @@ def by_loops(
 
 
 def last_mask(length: int, size: int, steps: int) -> Tensor:
-    """Hides what the last segment lacks: (1, 1, N, 1, s)."""
+    """Mask the missing positions of the last segment: (1, 1, N, 1, s)."""
     missing = torch.arange(-(-length // size) * size) >= length
     mask = torch.zeros(missing.size(), dtype=torch.float64).masked_fill(missing, -1e300)
     return mask.view(1, 1, -1, 1, size)[:, :, :steps]
@@ -125,7 +125,7 @@ def stored(
 def recomputed(
     inputs: list[Tensor], size: int, target: int, norm: str = "key", current: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """The form with a backward pass of its own."""
+    """The form with a hand-written backward pass."""
     q, k, v, *scalars = inputs
     plan = segment_schedule((k.size(2),), (target,), q.size(2), size, CPU)
     assert plan.step_segments is None
@@ -139,7 +139,7 @@ def recomputed(
 def assert_same(
     fast: tuple[Tensor, Tensor], slow: tuple[Tensor, Tensor], inputs: list[Tensor]
 ) -> None:
-    """Outputs and all gradients; a gradient that one has and the other has not is a difference."""
+    """Outputs and all gradients; a gradient that only one has is a difference."""
     for ours, theirs in zip(fast, slow):
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
     weights = [torch.randn_like(x) for x in slow]
@@ -186,7 +186,7 @@ def test_stored_form_knows_every_option(options: dict[str, object]) -> None:
 
 
 def test_neurons_fire_in_these_tests() -> None:
-    """Otherwise equality would say little: some outputs are zero and some are not."""
+    """Some outputs are zero and some are not; otherwise equality would prove little."""
     inputs = [*heads(17, 12, 2, 4), *parameters(4)]
     k, v = split_segments(inputs[1], 4), split_segments(inputs[2], 4)
     fired = recurrent_accumulate_fire(partial_products(k, v, None, 5), *inputs[3:])
@@ -194,7 +194,7 @@ def test_neurons_fire_in_these_tests() -> None:
 
 
 def test_dropout_of_the_recomputed_form() -> None:
-    """The backward pass drops what the forward pass has dropped, and only O_S knows dropout."""
+    """The backward pass drops what the forward pass dropped, and only O_S has dropout."""
     inputs = [*heads(12, 6, 2, 4), *parameters(4)]
 
     def run(*tensors: Tensor) -> Tensor:
@@ -239,7 +239,7 @@ PARTS = ["srformer", "segmented"]
 
 @pytest.mark.parametrize("part", PARTS)
 def test_one_segment_is_the_stock_transformer(make_model: Build, part: str) -> None:
-    """With one segment nothing is left for the recurrent term: it is zero, exactly.
+    """With one segment, the recurrent term is exactly zero.
 
     fairseq's softmax over the encoder is float32, also in float64.
     """
@@ -255,7 +255,7 @@ def test_one_segment_is_the_stock_transformer(make_model: Build, part: str) -> N
 
 @pytest.mark.parametrize("arch", SEGMENTED)
 def test_segments_change_the_model(make_model: Build, arch: str) -> None:
-    """The twin of the test above: with more segments it is another model."""
+    """The counterpart of the test above: with more segments, the model differs."""
     flags = ["--segment-size", "2", "--target-length", "5"]
     model = small(make_model, ["--arch", arch, *flags])
     source, target = sentences([6, 3, 5], "left"), targets(3, 5)
@@ -284,7 +284,7 @@ def test_weights_are_over_the_segment_that_is_read(make_model: Build, size: int)
 
 
 def test_what_depends_on_the_source_is_computed_once_a_sentence(make_model: Build) -> None:
-    """Not once a beam, not once a step; and re-ordering moves none of it."""
+    """It is not computed per beam or per step, and re-ordering moves none of it."""
     model = small(make_model, ["--arch", "srformer", "--segment-size", "2", "--target-length", "5"])
     source, target = sentences([6, 3, 5], "left"), targets(3, 5)
     attention, rows = model.decoder.layers[0].encoder_attn, []

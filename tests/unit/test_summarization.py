@@ -62,7 +62,7 @@ def make_task(letters: Path) -> Callable[..., SummarizationTask]:
 
 
 def problems(make: Callable[..., SummarizationTask], *flags: Any, **named: Any) -> list[str]:
-    """What the one error lists."""
+    """The problems that the only error lists."""
     with pytest.raises(ConfigError) as raised:
         make(*flags, **named)
     first, *listed = str(raised.value).split("\n- ")
@@ -175,7 +175,7 @@ def test_rouge_needs_summaries(
 
 
 def state_of(*flags: Any, make: Callable[..., SummarizationTask]) -> dict[str, Any]:
-    """What a checkpoint of a training holds for the task."""
+    """The task's options in a checkpoint of a training."""
     return make(*flags).state_dict()
 
 
@@ -243,7 +243,7 @@ def test_only_summaries_that_are_read_are_cut(
 
 
 class Generated:
-    """In the place of the task: what a model generates is given."""
+    """Replaces the task: the texts that a model generates are given."""
 
     def __init__(self, task: SummarizationTask, hypotheses: list[Tensor]) -> None:
         self.cfg, self.target_dictionary = task.cfg, task.target_dictionary

@@ -1,4 +1,4 @@
-"""T5 as a host: positions, the start of a sentence, and what its options refuse.
+"""T5 as a host: positions, the start of a sentence, and refused options.
 
 That its arithmetic is T5's is shown in tests/integration/test_convert_logits.py, where
 models of another library are converted.
@@ -61,7 +61,7 @@ def logits(model: nn.Module, source: Tensor, target: Tensor) -> Tensor:
 
 
 def test_sentences_start_with_the_row_of_the_padding(make_model: Build) -> None:
-    """The decoder's first input is that row, which is learnt; the encoder's padding is not."""
+    """The decoder's first input is that row, which is learned; the encoder's padding is not."""
     model = make_model("t5_small", *SMALL, *STILL)
     table = model.encoder.embed_tokens.weight
     assert model.decoder.embed_tokens.weight is table and table[PAD].std() > 0.3

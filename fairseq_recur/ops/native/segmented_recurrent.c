@@ -1,17 +1,18 @@
 /* Segmented recurrent attention on a CPU (Long et al. 2023), forward and backward.
 
-   For each row, which is a head of a sentence, with segments i of s keys and values:
+   A row is one head of one sentence. For each row, with segments i of s keys and values:
 
        O_S[t] = softmax(scale Q_t K_i^T) V_i                       (eq. 6)
        x_i    = (sum_j X_j - X_i),  X_i = K_i^T (V_i W^T)          (eq. 16, W folded into V)
        mem    = leak mem + x_i;  fired = relu(mem - thr);  mem = mem - thr [fired > 0]
        R[t]   = Q_t fired_i                                        (eq. 13 without its divisors)
 
-   A row goes through the caches segment by segment, and is the work of one thread. The backward
-   pass keeps what it needs for a row where the gradients of that row are going to be: V_i W^T
-   in that of V_i, and the memory (or, where it does not fit, s < D, in scratch) in that of K_i.
+   One thread processes a row, segment by segment, so that the data stay in the caches. The
+   backward pass stores intermediate results in the output buffers of the row's gradients:
+   V_i W^T in the gradient of V_i, and the memory in the gradient of K_i. If the memory does not
+   fit there (s < D), it goes to scratch.
 
-   `real` is float, or double with -DDOUBLE. All matrices are contiguous, row by row. */
+   `real` is float, or double with -DDOUBLE. All matrices are contiguous and row-major. */
 
 #include <math.h>
 #include <stdint.h>
@@ -36,7 +37,7 @@ typedef int32_t bits;
 #define TERMS 8
 #endif
 
-/* Widest vectors, and the tile of results that stays in registers: ROWS x (COLUMNS vectors). */
+/* The widest vectors, and the tile of results kept in registers: ROWS x (COLUMNS vectors). */
 #if defined(__AVX512F__)
 #define BYTES 64
 #define ROWS 4
@@ -51,13 +52,13 @@ typedef int32_t bits;
 #define COLUMNS 2
 #endif
 #define LANES ((int64_t)(BYTES / sizeof(real)))
-#define CHUNK 64 /* queries of a segment that are looked at together */
+#define CHUNK 64 /* queries of a segment that are processed together */
 
 typedef real vector __attribute__((vector_size(BYTES), aligned(sizeof(real)), may_alias));
 #define INLINE static inline __attribute__((always_inline))
 #define SIMD _Pragma("omp simd")
 
-/* What both passes are given; the same in native.py. */
+/* Arguments of both passes; segmented_recurrent.py declares the same struct. */
 typedef struct {
     int64_t rows, heads, segments, steps, size, room, width, rest;
     double scale, leak, threshold, kept_scale;
@@ -65,7 +66,7 @@ typedef struct {
     const real *keys, *values; /* (R, M, s, D) */
     const real *weight; /* W (D, D) */
     const real *mask; /* (B, N, s), added to the scores, or NULL */
-    const uint8_t *kept; /* (R, N, n, s), the weights that dropout leaves, or NULL */
+    const uint8_t *kept; /* (R, N, n, s), 1 for weights that dropout keeps, or NULL */
     real *scratch; /* (threads, scratch_size) */
     int64_t threads, scratch_size;
     /* forward */
@@ -78,7 +79,7 @@ typedef struct {
     real *grad_queries, *grad_keys, *grad_values;
     real *grad_weight; /* (threads, D, D) */
     real *grad_leak; /* (threads) */
-    int64_t sum_along; /* along_keys is of all channels together */
+    int64_t sum_along; /* nonzero: along_keys applies to the sum over all channels */
 } Job;
 
 /* ---- products */
@@ -101,8 +102,8 @@ INLINE void tile(const int rows, const int columns, int64_t inner, const real *a
             *(vector *)(c + i * c_row + j * LANES) = sums[i][j];
 }
 
-/* C (m, n) = A (m, k) B (k, n), or with *add* C += A B. A has any strides, so that it may be
-   transposed; the rows of B and C lie together, and n is a multiple of LANES. */
+/* C (m, n) = A (m, k) B (k, n), or with *add* C += A B. A may have any strides, so it may be
+   transposed. The rows of B and C must be contiguous, and n a multiple of LANES. */
 static void product(int64_t m, int64_t n, int64_t inner, const real *a, int64_t a_row,
                     int64_t a_inner, const real *b, int64_t b_row, real *c, int64_t c_row, int add)
 {
@@ -125,7 +126,7 @@ static void product(int64_t m, int64_t n, int64_t inner, const real *a, int64_t 
     }
 }
 
-/* out (d, padded) = factor x^T of x (count, d), with zeros to the right. */
+/* out (d, padded) = factor x^T for x (count, d), padded with zeros on the right. */
 static void transposed(const real *x, int64_t count, int64_t d, int64_t padded, real factor,
                        real *out)
 {
@@ -134,16 +135,16 @@ static void transposed(const real *x, int64_t count, int64_t d, int64_t padded, 
         for (int64_t j = 0; j < d; j++) out[j * padded + t] = factor * x[t * d + j];
 }
 
-/* ---- the softmax within a segment; its matrices are (s, padded): a column for each query */
+/* ---- the softmax within a segment; its matrices are (s, padded), one column per query */
 
-/* 2^k times Taylor's polynomial of the rest; 0 below the smallest normal number. */
+/* exp(x) = 2^k times the Taylor polynomial of the remainder; 0 below the smallest normal number. */
 INLINE real exponential(real x)
 {
     static const real inverse[] = {1.0, 1.0, 1.0 / 2, 1.0 / 3, 1.0 / 4, 1.0 / 5, 1.0 / 6, 1.0 / 7,
                                    1.0 / 8, 1.0 / 9, 1.0 / 10, 1.0 / 11, 1.0 / 12, 1.0 / 13};
     real within = x > (real)LOWEST ? x : (real)LOWEST;
     bits k = (bits)(within * (real)1.4426950408889634 - (real)0.5);
-    /* ln 2 in two parts, the first with few digits, so that k times it is exact */
+    /* ln 2 in two parts; the first has few digits, so that k times it is exact */
     real r = within - k * (real)0.693145751953125;
     r -= k * (real)1.42860682030941723212e-6;
     real sum = 1;
@@ -155,7 +156,7 @@ INLINE real exponential(real x)
 
 typedef struct {
     const Job *job;
-    int64_t row, step, first, count, padded; /* which queries */
+    int64_t row, step, first, count, padded; /* the queries of this block */
     const real *queries, *keys, *values;
 } Block;
 
@@ -168,7 +169,7 @@ static Block block(const Job *job, int64_t row, int64_t step, int64_t first)
                    job->queries + of_query, job->keys + of_key, job->values + of_key};
 }
 
-/* A = softmax(scale K Q^T) over the keys. *spare* holds D x padded numbers. */
+/* A = softmax(scale K Q^T) over the keys. *spare* has room for D x padded numbers. */
 static void softmax(const Block *of, real *spare, real *a)
 {
     const Job *job = of->job;
@@ -200,7 +201,7 @@ static void softmax(const Block *of, real *spare, real *a)
     }
 }
 
-/* Dropout of the weights, or of their gradient. */
+/* Applies dropout to the weights, or to their gradient. */
 static void drop(const Block *of, real *a)
 {
     const Job *job = of->job;
@@ -221,7 +222,8 @@ static void softmax_forward(const Block *of, real *spare, real *a, real *out)
     product(of->count, d, of->job->size, a, 1, of->padded, of->values, d, out, d, 0);
 }
 
-/* Adds to the gradients of Q, K_i and V_i by *grad*, that of O_S. *da* is (s, padded). */
+/* Adds to the gradients of Q, K_i and V_i, given *grad*, the gradient of O_S.
+   *da* is (s, padded). */
 static void softmax_backward(const Block *of, const real *grad, real *spare, real *a, real *da,
                              real *grad_queries, real *grad_keys, real *grad_values)
 {
@@ -245,7 +247,7 @@ static void softmax_backward(const Block *of, const real *grad, real *spare, rea
 
 /* ---- the scan */
 
-/* X_i into *out* (D, D), *folded* = V_i W^T (s, D), and the sum of all X into *whole*. */
+/* Writes X_i to *out* (D, D) and V_i W^T to *folded* (s, D), and adds X_i to *whole*. */
 static void input(const Job *job, const real *keys, const real *values, const real *weight_t,
                   real *folded, real *out, real *whole)
 {
@@ -255,7 +257,8 @@ static void input(const Job *job, const real *keys, const real *values, const re
     SIMD for (int64_t j = 0; j < d * d; j++) whole[j] += out[j];
 }
 
-/* The memory before its reset in place of X_i, and in *memory* after it; fired if not NULL. */
+/* Replaces X_i in *state* by the memory before its reset, and *memory* by the memory after it.
+   Writes *fired* unless it is NULL. */
 static void neuron(const Job *job, const real *whole, real *state, real *memory, real *fired)
 {
     int64_t count = job->width * job->width;
@@ -308,7 +311,7 @@ static void forward_row(const Job *job, int64_t row, const real *weight_t, real 
 typedef struct {
     real *whole, *memory, *fired, *fresh, *along, *grad, *spare, *grad_t, *a, *da;
     real *states;
-    int64_t stride; /* from the state of a segment to that of the next */
+    int64_t stride; /* from one segment's state to the next */
 } Space;
 
 static Space spaces(const Job *job, int64_t row, real *scratch)
@@ -325,7 +328,7 @@ static Space spaces(const Job *job, int64_t row, real *scratch)
     return x;
 }
 
-/* fired and, in *fresh*, the gradient of its sum; writes that of Q through the neurons. */
+/* Writes the gradient of *fired* to *fresh*, and the gradient of Q through the neurons. */
 static void read_backward(const Job *job, int64_t row, int64_t step, const Space *x)
 {
     int64_t d = job->width, at = (row * job->steps + step) * job->room * d;
@@ -344,7 +347,8 @@ static void read_backward(const Job *job, int64_t row, int64_t step, const Space
     }
 }
 
-/* One step back through the neurons: dx_i in place of the memory. Returns that of the leak. */
+/* One step back through the neurons. Replaces the memory by dx_i.
+   Returns the gradient of the leak. */
 static real neuron_backward(const Job *job, int64_t step, const Space *x)
 {
     int64_t d = job->width;
@@ -367,7 +371,7 @@ static real neuron_backward(const Job *job, int64_t step, const Space *x)
     return decay;
 }
 
-/* The gradients of K_i, V_i and W through X_i, by that of X_i. */
+/* Computes the gradients of K_i, V_i and W through X_i, from the gradient of X_i. */
 static void input_backward(const Job *job, int64_t row, int64_t i, const Space *x,
                            const real *coefficient, real *grad_weight)
 {
@@ -379,7 +383,7 @@ static void input_backward(const Job *job, int64_t row, int64_t i, const Space *
     own *= job->rest ? -1 : 1;
     SIMD for (int64_t j = 0; j < d * d; j++) e[j] = all * x->whole[j] + own * dx[j];
     transposed(e, d, d, d, 1, e_t);
-    /* until here V_i W^T is where the gradient of V_i goes */
+    /* up to here, grad_values holds V_i W^T */
     product(s, d, d, grad_values, d, 1, e_t, d, grad_keys, d, 0);
     if (coefficient)
         for (int64_t k = 0; k < s; k++)
@@ -404,8 +408,8 @@ static void backward_row(const Job *job, int64_t row, const real *weight_t, real
     }
     for (int64_t i = 0; i < job->steps; i++)
         neuron(job, x.whole, x.states + i * x.stride, x.memory, NULL);
-    memset(x.whole, 0, sizeof(real) * d * d); /* from here the sum of dx, */
-    memset(x.memory, 0, sizeof(real) * d * d); /* and dx of the step after */
+    memset(x.whole, 0, sizeof(real) * d * d); /* from here on, the sum of dx */
+    memset(x.memory, 0, sizeof(real) * d * d); /* from here on, dx of the following step */
     memset(x.along, 0, sizeof(real) * d);
     for (int64_t i = job->steps - 1; i >= 0; i--) {
         const real *state = x.states + i * x.stride;
@@ -436,9 +440,9 @@ static void backward_row(const Job *job, int64_t row, const real *weight_t, real
     }
 }
 
-/* ---- rows and threads; which rows a thread has depends on their number alone */
+/* ---- rows and threads; only the numbers of rows and threads decide which rows a thread has */
 
-/* Numbers of scratch that a thread needs. */
+/* Returns how many numbers of scratch a thread needs. */
 int64_t scratch_size(const Job *job, int64_t backward)
 {
     int64_t d = job->width, s = job->size, larger = s > CHUNK ? s : CHUNK;
