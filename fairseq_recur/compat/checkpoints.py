@@ -1,23 +1,29 @@
 """Checkpoints: read with checks, explained when they cannot be used, and written atomically."""
 
 import contextlib
+import inspect
 import os
 import re
 import shutil
 import zipfile
 from argparse import Namespace
 from collections.abc import Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
 
+from fairseq_recur.compat.checkpoint_options import confine, refuse_references
 from fairseq_recur.compat.registry import Function, mend
 from fairseq_recur.compat.safe_loading import load_weights_only
 from fairseq_recur.errors import CheckpointError
 from fairseq_recur.files import whole_file
 
 NOTHING_LOADED = "Nothing in it was executed and nothing was loaded."
+_building: ContextVar[set[str] | None] = ContextVar("building", default=None)
+"""While models are built from checkpoints: the options that the user has overridden."""
+
 REMEDY = "Copy or download it again, or go back to an earlier checkpoint"
 
 
@@ -109,6 +115,8 @@ def refuse_foreign(path: str, state: Any) -> None:
         raise CheckpointError(
             f"{path}: not a fairseq checkpoint: it holds [{keys}], expected {wanted}. {advice}"
         )
+    refuse_references(path, state.get("args"))
+    refuse_references(path, state.get("cfg"))
     cfg = state.get("cfg") or {}  # omegaconf 2.0 has no .get() for a missing key
     model = cfg["model"] if "model" in cfg else None
     settings = vars(model) if isinstance(model, Namespace) else model or {}
@@ -134,6 +142,9 @@ def load_checkpoint_to_cpu(load: Function, path: str, *args: Any, **kwargs: Any)
     """Load a checkpoint, with an error that says what is wrong and what to do."""
     state = _load_explained(load, path, *args, **kwargs)
     refuse_foreign(path, state)
+    given = _building.get()
+    if given is not None:
+        confine(path, state, given)
     return state
 
 
@@ -164,7 +175,16 @@ def _load_explained(load: Function, path: str, *args: Any, missing: str = "", **
 def load_model_ensemble_and_task(
     load: Function, filenames: list[str], *args: Any, **kwargs: Any
 ) -> Any:
-    """Load models, with an error that says why a file is not found."""
+    """Load models from their weights, and from the options that `confine` leaves.
+
+    Raises:
+        CheckpointError: a file is missing, or would open others
+    """
+    call = inspect.signature(inspect.unwrap(load)).bind(filenames, *args, **kwargs).arguments
+    given = set(call.get("arg_overrides") or {})
+    if call.get("state") is not None and call["state"].get("cfg") is not None:
+        confine(filenames[0], call["state"], given)
+    before = _building.set(given)
     try:
         return load(filenames, *args, **kwargs)
     except OSError as error:
@@ -173,6 +193,8 @@ def load_model_ensemble_and_task(
         path = str(error).rpartition(": ")[2]
         problem = checkpoint_problem(path) or f"{error}; give the --path of an existing file"
         raise CheckpointError(problem) from None
+    finally:
+        _building.reset(before)
 
 
 misfit = mend(

@@ -1,4 +1,8 @@
-"""Loading of checkpoints without running code from them."""
+"""Loading of checkpoints without running code from them.
+
+Trusted: the other processes of the same training, whose broadcasts hold omegaconf's classes. Not
+trusted: any file; of the classes that it names, it gets torch's own and `stand_ins`.
+"""
 
 import collections
 import logging
@@ -10,7 +14,8 @@ from typing import Any
 
 import torch
 
-from fairseq_recur.compat.registry import mend
+from fairseq_recur.compat.registry import Function, mend
+from fairseq_recur.compat.stand_ins import OMEGACONF_NODES, plain, stand_ins
 
 logger = logging.getLogger(__name__)
 
@@ -26,39 +31,39 @@ def torch_version() -> tuple[int, ...]:
     return tuple(int(n) for n in re.findall(r"\d+", torch.__version__)[:2])
 
 
+def safe_globals() -> list[Any]:
+    """Return the stand-ins that a file may name besides torch's classes, for the allow-list."""
+    return list(stand_ins())
+
+
 def _omegaconf_classes() -> list[Any]:
     """Return the classes of a broadcast configuration, in omegaconf 2.0 to 2.3."""
     from omegaconf import DictConfig, ListConfig, base, nodes
 
-    names = "AnyNode StringNode IntegerNode FloatNode BooleanNode EnumNode BytesNode PathNode"
-    found = [getattr(nodes, name, None) for name in names.split()]
+    found = [getattr(nodes, name, None) for name in OMEGACONF_NODES.split()]
     builtin = [dict, list, tuple, int, float, str, bool]
-    plain = [typing.Any, collections.defaultdict, *builtin]
+    plain_types = [typing.Any, collections.defaultdict, *builtin]
     containers = [DictConfig, ListConfig, base.ContainerMetadata, base.Metadata]
-    return [*containers, *filter(None, found), *plain]
+    return [*containers, *filter(None, found), *plain_types]
 
 
-def safe_globals() -> list[Any]:
-    """Return the classes in fairseq's own checkpoints and broadcasts, for torch's allow-list."""
-    import numpy
+def broadcast_globals() -> list[Any]:
+    """Return the classes of a broadcast, which another process of the same training has sent."""
     from fairseq.distributed.utils import _TensorPlaceholder
 
-    # --eval-bleu keeps its counts as numpy arrays; numpy 1 and 2 write different paths.
-    rebuild: Any = numpy.zeros(1).__reduce__()[0]
-    dtypes = [type(numpy.dtype(name)) for name in ("i4", "i8", "f4", "f8")]
-    arrays: list[Any] = [numpy.ndarray, numpy.dtype, *dtypes]
-    if torch_version() >= (2, 6):
-        names = ("numpy.core.multiarray._reconstruct", "numpy._core.multiarray._reconstruct")
-        arrays += [(rebuild, name) for name in names]
-    else:
-        arrays.append(rebuild)
-    return [Namespace, _TensorPlaceholder, *arrays, *_omegaconf_classes()]
+    real = [Namespace, _TensorPlaceholder, *_omegaconf_classes()]
+    names = {(item.__module__, item.__qualname__) for item in real}
+    return [
+        *real,
+        *(s for s in safe_globals() if (s.__module__, s.__qualname__) not in names),
+    ]
 
 
 safe_classes = mend(
     "safe checkpoint classes",
     reason="torch >= 2.6 loads only allow-listed classes; fairseq's checkpoints hold Namespace "
-    "and numpy arrays, and its broadcast at a multi-process resume holds omegaconf's classes",
+    "and numpy arrays, and its broadcast at a multi-process resume holds omegaconf's classes. A "
+    "file gets stand-ins of these classes, because the real ones trust their arguments",
     until="a fairseq that allow-lists or no longer stores them",
     needed=lambda: hasattr(torch.serialization, "add_safe_globals"),  # torch >= 2.4
 )
@@ -68,6 +73,25 @@ safe_classes = mend(
 def allow_list() -> None:
     """Add the classes to torch's allow-list."""
     torch.serialization.add_safe_globals(safe_globals())
+
+
+@safe_classes.patch("torch:load")
+def load(original: Function, *args: Any, **kwargs: Any) -> Any:
+    """Replace the stand-ins in what torch has loaded."""
+    return plain(original(*args, **kwargs))
+
+
+@safe_classes.patch("fairseq.distributed.utils:_broadcast_object_slow")
+def broadcast_object_slow(broadcast: Function, *args: Any, **kwargs: Any) -> Any:
+    """Allow omegaconf's real classes while an object of this training's processes is received."""
+    before = torch.serialization.get_safe_globals()
+    torch.serialization.clear_safe_globals()
+    torch.serialization.add_safe_globals(broadcast_globals())
+    try:
+        return broadcast(*args, **kwargs)
+    finally:
+        torch.serialization.clear_safe_globals()
+        torch.serialization.add_safe_globals(before)
 
 
 weights_only = mend(

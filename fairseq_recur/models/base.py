@@ -1,13 +1,16 @@
 """What all models of the plug-in share: loading checkpoints, observing their parts in training."""
 
+import re
 from argparse import Namespace
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, NoReturn
 
 from fairseq.models import BaseFairseqModel
+from fairseq.modules import FairseqDropout
 from omegaconf import DictConfig
-from torch import Tensor
+from torch import Tensor, nn
 
-from fairseq_recur.errors import CheckpointError
+from fairseq_recur.errors import CheckpointError, ConfigError
 from fairseq_recur.models.checkpoints import misfits, upgrade_weights
 from fairseq_recur.models.monitoring import Monitor
 
@@ -40,6 +43,28 @@ class RecurrentModel(BaseFairseqModel):
             self.bfloat16()
         super().prepare_for_inference_(cfg)
 
+    def make_generation_fast_(self, **kwargs: Any) -> None:
+        """As in fairseq, but a module answers to the names of the classes that it extends.
+
+        Raises:
+            ConfigError: a name in ``--retain-dropout-modules`` matches no module
+        """
+        wanted = kwargs.get("retain_dropout_modules")
+        if wanted is not None and kwargs.get("retain_dropout"):
+            kwargs["retain_dropout_modules"] = retained_modules(self, wanted)
+        super().make_generation_fast_(**kwargs)
+
+    def __prepare_scriptable__(self) -> NoReturn:
+        """Called by ``torch.jit.script`` for the module before it compiles it.
+
+        Raises:
+            ConfigError: always
+        """
+        raise ConfigError(
+            f"torch.jit.script cannot compile {type(self).__name__}: its layers exchange Python "
+            "objects, which TorchScript does not know; use the model without it, or torch.compile"
+        )
+
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
         """Make a checkpoint of another fairseq, of the stock Transformer, or of BART, fit."""
         super().upgrade_state_dict_named(state_dict, name)
@@ -64,3 +89,34 @@ class RecurrentModel(BaseFairseqModel):
             if not problems:
                 raise
             raise CheckpointError(problems) from error
+
+
+def retained_modules(model: nn.Module, wanted: str | Iterable[str]) -> list[str]:
+    """The modules that keep their dropout in decoding, by the names that fairseq gave them.
+
+    fairseq compares with the name of a module's own class only, which for a stock Transformer is
+    ``TransformerEncoder``, ``TransformerEncoderLayerBase`` or ``MultiheadAttention``.
+
+    Args:
+        model: with all of its modules
+        wanted: names of classes, with or without fairseq's suffix ``Base``; a list, or the text
+            of one
+
+    Raises:
+        ConfigError: a name matches no module with dropout
+    """
+    names = re.findall(r"\w+", wanted) if isinstance(wanted, str) else list(wanted)
+    answers: dict[str, set[str]] = {}
+    for module in model.modules():
+        own = {c.module_name for c in module.children() if isinstance(c, FairseqDropout)}
+        for ancestor in type(module).__mro__ if own else ():
+            if issubclass(ancestor, nn.Module) and ancestor is not nn.Module:
+                for name in {ancestor.__name__, ancestor.__name__.removesuffix("Base")}:
+                    answers.setdefault(name, set()).update(own)
+    for name in names:
+        if name not in answers:
+            raise ConfigError(
+                f"--retain-dropout-modules {name}: no module with dropout has this name; choose "
+                f"from {', '.join(sorted(answers))}"
+            )
+    return sorted({own for name in names for own in answers[name]})

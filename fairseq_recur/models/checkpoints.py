@@ -22,6 +22,9 @@ TABLES = (
     "decoder.output_projection.weight",
 )
 
+RECURRENCE_ENCODER = "encoder.recurrence_encoder."
+"""Prefix of the names of the recurrence encoder's weights."""
+
 Weights = dict[str, Tensor]
 
 OLD_OPTIONS: dict[str, tuple[str, dict[Any, Any]]] = {
@@ -53,6 +56,20 @@ def rename_old_options(options: Any) -> None:
         if old in options:
             value = options.pop(old)
             options[new] = values.get(value, value)
+
+
+@extend("fairseq.checkpoint_utils:prune_state_dict", "layers of the recurrence encoder")
+def prune_state_dict(prune: Function, weights: Weights, model_cfg: Any) -> Weights:
+    """Prune layers, but not those of the recurrence encoder.
+
+    fairseq takes every ``layers`` below the encoder for a layer of the Transformer encoder.
+    """
+    pruned = prune(weights, model_cfg)
+    if pruned is weights:
+        return weights
+    own = {name: w for name, w in weights.items() if name.startswith(RECURRENCE_ENCODER)}
+    rest = {name: w for name, w in pruned.items() if not name.startswith(RECURRENCE_ENCODER)}
+    return {**rest, **own}
 
 
 def upgrade_weights(model: BaseFairseqModel, weights: Weights) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from fairseq.data import Dictionary
 from fairseq.models.transformer import TransformerConfig, TransformerDecoderBase
 from torch import Tensor, nn
@@ -193,6 +194,10 @@ class RecurrentTransformerDecoder(TransformerDecoderBase):
             inner_states.append(x)
             if weights is not None and index == wanted:
                 attention = weights.float().to(x)[:alignment_heads].mean(dim=0)
+                if self.training and context.segments is not None:
+                    # fairseq's alignment loss takes the logarithm, and outside the segment that
+                    # a query reads its weights are 0.
+                    attention = attention.clamp(min=torch.finfo(x.dtype).tiny)
         return self.features(x), {"attn": [attention], "inner_states": inner_states}
 
     def features(self, x: Tensor) -> Tensor:

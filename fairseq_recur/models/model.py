@@ -19,6 +19,7 @@ from fairseq_recur.models.check import check_config
 from fairseq_recur.models.decoder import RecurrentTransformerDecoder
 from fairseq_recur.models.encoder import RecurrentTransformerEncoder
 from fairseq_recur.models.t5 import T5Decoder, T5Encoder
+from fairseq_recur.modules.parts import layer_fusion
 from fairseq_recur.modules.t5 import is_t5
 
 
@@ -53,6 +54,10 @@ class RecurrentTransformerModel(RecurrentModel, TransformerModelBase):
         defaults = [config.encoder_decoder_config()(), cls.config_class()]
         slots = config.encoder_decoder_slots()
         check_config(options, slots, defaults, loaded=from_checkpoint())
+        fusion = layer_fusion(options)
+        if fusion is not None:
+            # fairseq forgets how many layers there were before it dropped some.
+            options.recurrence_fused_layers = str(fusion.kept_fused_layers(options))
         model = super().build_model(TransformerConfig.from_namespace(options), task)
         model.observe_parts(options.monitor_interval)
         return model

@@ -157,7 +157,7 @@ def register_presets() -> None:
                 continue
             model = MODEL_REGISTRY[name]
             model.config_class = MODEL_DATACLASS_REGISTRY[name] = config
-            setattr(model, "__dataclass", config)  # noqa: B010 (what fairseq reads for the flags)
+            model.__dataclass = config  # where fairseq looks up which flags are the model's
             node = config()
             node._name = name
             ConfigStore.instance().store(name=name, group="model", node=node, provider="fairseq")

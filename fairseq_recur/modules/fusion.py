@@ -68,11 +68,25 @@ class StackFusion(MonitoredModule, Part, nn.Module):
         return names[wanted] if wanted in names else int(wanted)
 
     @classmethod
+    def kept_fused_layers(cls, cfg: Any) -> int:
+        """How many of the fused layers ``--decoder-layers-to-keep`` keeps: again the top ones.
+
+        Args:
+            cfg: the model's options, flat
+        """
+        fused = cls.fused_layers(cfg)
+        if not cfg.decoder_layers_to_keep:
+            return fused
+        kept = {int(layer) for layer in cfg.decoder_layers_to_keep.split(",")}
+        return sum(layer >= cfg.decoder_layers - fused for layer in kept)
+
+    @classmethod
     def problems(cls, cfg: Any, side: str) -> Iterator[str]:
         """What is wrong with the options of this part together, one message each."""
         found = f"--recurrence-fused-layers {cfg.recurrence_fused_layers}"
         try:
-            wrong = not 1 <= cls.fused_layers(cfg) <= cfg.decoder_layers
+            fused = cls.fused_layers(cfg)
+            wrong = not 1 <= fused <= cfg.decoder_layers
         except ValueError:
             wrong = True
         if wrong:
@@ -80,6 +94,17 @@ class StackFusion(MonitoredModule, Part, nn.Module):
                 f"{found}: the decoder has {cfg.decoder_layers} layers (--decoder-layers); "
                 f"choose top, all or a number from 1 to {cfg.decoder_layers}"
             )
+            return
+        kept = f"--decoder-layers-to-keep {cfg.decoder_layers_to_keep}"
+        try:
+            if not cls.kept_fused_layers(cfg):
+                yield (
+                    f"{kept} drops every layer that reads the recurrence encoder ({found}); keep "
+                    f"at least one layer from {cfg.decoder_layers - fused} to "
+                    f"{cfg.decoder_layers - 1}"
+                )
+        except ValueError:
+            yield f"{kept}: expected comma-separated numbers of layers, the lowest of which is 0"
 
     def attend(self, x: Tensor, context: Context) -> Tensor:
         """LN(ATT(x, H_r) + x), or with the norm first where the host has it first: (T, B, C)."""

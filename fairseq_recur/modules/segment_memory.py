@@ -11,6 +11,7 @@ from fairseq_recur.modules.options import option
 from fairseq_recur.modules.part import MonitoredModule, Part
 from fairseq_recur.modules.recurrence import recurrent_norm
 from fairseq_recur.modules.segmented_attention import PreparedSource, SegmentedAttention, Segments
+from fairseq_recur.ops.segmented_attention import segments_at_steps
 
 
 class MemoryAttention(SegmentedAttention):
@@ -46,18 +47,20 @@ class MemoryAttention(SegmentedAttention):
 
 
 class SegmentRNNs(MonitoredModule, Part, nn.Module):
-    """The two RNNs of the published comparison system, over keys and over values.
+    """Two RNNs, over keys and over values, whose states go on from segment to segment.
 
     Args:
         width: of a head, D
+        heads: H of the keys that one RNN reads together, concatenated; 1 for each head by itself
     """
 
     slot = "cross-attention"
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, heads: int = 1) -> None:
         super().__init__()
-        self.keys = nn.RNN(width, width, batch_first=True)
-        self.values = nn.RNN(width, width, batch_first=True)
+        self.heads = heads
+        self.keys = nn.RNN(heads * width, heads * width, batch_first=True)
+        self.values = nn.RNN(heads * width, heads * width, batch_first=True)
 
     def monitored(self) -> dict[str, Tensor]:
         """The `recurrent_norm` of both."""
@@ -71,11 +74,11 @@ class SegmentRNNs(MonitoredModule, Part, nn.Module):
         """Their states at each position, (B, H, N, s, D) of the same; carried across segments."""
         return self.run(self.keys, keys), self.run(self.values, values)
 
-    @staticmethod
-    def run(rnn: nn.RNN, x: Tensor) -> Tensor:
-        """One RNN over each head's positions; those after the real ones come last."""
-        out, _ = rnn(x.flatten(2, 3).flatten(0, 1))
-        return out.view(x.size())
+    def run(self, rnn: nn.RNN, x: Tensor) -> Tensor:
+        """The states of one RNN; positions after the real ones come last."""
+        groups = x.unflatten(1, (-1, self.heads)).permute(0, 1, 3, 4, 2, 5)  # (B, G, N, s, h, D)
+        out, _ = rnn(groups.flatten(4).flatten(2, 3).flatten(0, 1))
+        return out.view(groups.size()).permute(0, 1, 4, 2, 3, 5).flatten(1, 2)
 
 
 class XLAttention(MemoryAttention):
@@ -89,19 +92,25 @@ class XLAttention(MemoryAttention):
     class Options(SegmentedAttention.Options):
         """Adds the kind of memory."""
 
-        xl_memory: ChoiceEnum(["raw", "rnn"]) = option(  # type: ignore[valid-type]
+        xl_memory: ChoiceEnum(["raw", "rnn", "rnn_all_heads"]) = option(  # type: ignore[valid-type]
             "raw",
             "memory of xl: the previous segment's keys and values (raw), or the states of an RNN "
-            "over them, as in SRformer's published code (rnn)",
+            "over them: of a head's width, with no memory at the first segment (rnn), or over all "
+            "heads, where the first segment reads its own states, as in SRformer's published code "
+            "(rnn_all_heads)",
         )
 
     def __init__(self, cfg: TransformerConfig) -> None:
         super().__init__(cfg)
-        self.rnns = SegmentRNNs(self.head_dim) if cfg.xl_memory == "rnn" else None
+        self.published = cfg.xl_memory == "rnn_all_heads"
+        heads = self.num_heads if self.published else 1
+        self.rnns = None if cfg.xl_memory == "raw" else SegmentRNNs(self.head_dim, heads)
 
     def prepare(self, keys: Tensor, values: Tensor, segments: Segments) -> PreparedSource:
-        """Beside the segments the memory: what the step before has read."""
+        """Adds the memory: what the step before has read."""
         source = super().prepare(keys, values, segments)
+        if self.published:
+            return {**source, **self.published_memory(keys, values, segments)}
         keys, values = source["keys"], source["values"]
         if self.rnns is not None:
             keys, values = self.rnns(keys, values)
@@ -113,6 +122,22 @@ class XLAttention(MemoryAttention):
             [torch.full_like(own[:, :, :1], lowest), own[:, :, :-1]], 2
         )
         return source
+
+    def published_memory(
+        self, keys: Tensor, values: Tensor, segments: Segments
+    ) -> dict[str, Tensor]:
+        """The states at segment max(0, i - 1) for segment i, as in SRformer's published code."""
+        assert self.rnns is not None
+        order = segments.schedule.step_segments, segments.schedule.steps
+        previous = (torch.arange(keys.size(2), device=keys.device) - 1).clamp(min=0)
+        memory_keys, memory_values = (
+            segments_at_steps(x[:, :, previous], *order) for x in self.rnns(keys, values)
+        )
+        mask = segments.mask
+        if mask is None:
+            mask = torch.zeros(keys.size(0), 1, keys.size(2), 1, keys.size(3), device=keys.device)
+        mask = segments_at_steps(mask[:, :, previous].transpose(3, 4), *order).transpose(3, 4)
+        return {"memory_keys": memory_keys, "memory_values": memory_values, "memory_mask": mask}
 
 
 class TransientNorm(Part, nn.RMSNorm):

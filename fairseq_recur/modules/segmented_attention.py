@@ -212,10 +212,14 @@ class SegmentedAttention(CrossAttention):
         need_weights: bool = False,
         need_head_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """As in `CrossAttention.forward`; the weights are zero outside the segments."""
+        """As in `CrossAttention.forward`; the weights are zero outside the segments.
+
+        In training there are none.
+        """
         assert context.source is not None and context.segments is not None
         queries, segments = self.split(self.q_proj(x)), context.segments
-        needed = need_weights or need_head_weights
+        # fairseq asks for the last layer's in training too, where nothing reads them.
+        needed = (need_weights or need_head_weights) and not self.training
         if context.incremental_state is None:
             out, weights = self.all_steps(queries, segments, needed)
         else:

@@ -1,0 +1,134 @@
+"""Which options of a checkpoint reach the code that builds its model, its task and its criterion.
+
+Trusted: the flags and overrides of the user. Not trusted: the configuration in a file. It refers to
+its own options only (``${task.data}``), its model opens no file, and its criterion gets no text.
+"""
+
+import os
+import re
+import stat
+from argparse import Namespace
+from collections.abc import Iterator
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from fairseq_recur.errors import CheckpointError
+
+OWN_OPTION = re.compile(r"\$\{\w+(\.\w+)*\}")
+"""A reference to one other option of the same configuration, which fairseq saves as text."""
+
+EMBEDDING_FILES = ("encoder_embed_path", "decoder_embed_path")
+"""Options that name initial embeddings, which the checkpoint's weights replace."""
+
+MODEL_FILES = (
+    "load_pretrained_decoder_from",
+    "load_pretrained_encoder_from",
+    "multires_hubert_path",
+    "pretrained_checkpoint",
+    "pretrained_mlm_checkpoint",
+    "pretrained_xlm_checkpoint",
+    "seq2seq_path",
+    "w2v_path",
+)
+"""Options that name a file without which fairseq's models cannot be built."""
+
+
+def refuse_references(path: str, options: Any) -> None:
+    """Check that no text in a configuration refers to anything outside it.
+
+    Raises:
+        CheckpointError: a value reads the environment, or is made of other values
+    """
+    if OmegaConf.is_config(options):
+        options = OmegaConf.to_container(options, resolve=False)
+    for text in _texts(options, set()):
+        if "${" in text and not OWN_OPTION.fullmatch(text):
+            raise CheckpointError(
+                f"{path}: refused, because its configuration has the value {text[:80]!r}: expected "
+                "plain values, or references such as ${task.data}. Nothing of it was used. Do not "
+                "use the file; get the weights from a source that you trust"
+            )
+
+
+def _texts(value: Any, seen: set[int]) -> Iterator[str]:
+    """Yield every text in nested options once."""
+    if isinstance(value, str):
+        yield value
+    elif id(value) not in seen:
+        seen.add(id(value))
+        if OmegaConf.is_config(value):
+            value = OmegaConf.to_container(value, resolve=False)
+        if isinstance(value, Namespace):
+            value = vars(value)
+        if isinstance(value, dict):
+            value = [*value, *value.values()]
+        if isinstance(value, (list, tuple, set)):
+            for item in value:
+                yield from _texts(item, seen)
+
+
+def confine(path: str, state: dict[str, Any], given: set[str]) -> None:
+    """Make the configuration of a loaded checkpoint safe to build from, in place.
+
+    Args:
+        path: of the file, for messages
+        state: what `load_checkpoint_to_cpu` returned
+        given: options that the user has overridden, which are trusted
+
+    Raises:
+        CheckpointError: the model's options name a file to open
+    """
+    cfg = state["cfg"]
+    state["args"] = None  # only in old checkpoints; fairseq has put its values into cfg
+    with open_dict(cfg):
+        if cfg.get("model") is not None:
+            _close_files(path, cfg["model"], given)
+        if cfg.get("criterion") is not None:
+            cfg["criterion"] = _without_text(cfg["criterion"], given)
+
+
+def _close_files(path: str, model: Any, given: set[str]) -> None:
+    """Clear the embeddings' files among a model's options, and refuse any other file."""
+    options: Any = vars(model) if isinstance(model, Namespace) else model
+    for name in {*EMBEDDING_FILES, *MODEL_FILES} - given:
+        value = options.get(name)
+        unused = name == "w2v_path" and options.get("w2v_args") is not None
+        if not value or unused:
+            continue
+        if name in MODEL_FILES or not _is_ordinary(value):
+            raise CheckpointError(
+                f"{path}: refused, because its option {name}={str(value)[:80]!r} would open this "
+                "file: expected a model that needs its weights only. Nothing was opened. If you "
+                f"trust the file, give it yourself: --model-overrides \"{{'{name}': FILE}}\""
+            )
+        options[name] = None
+
+
+def _is_ordinary(value: Any) -> bool:
+    """Return whether a name is that of a regular file, or of none."""
+    try:
+        return stat.S_ISREG(os.stat(value).st_mode)
+    except (OSError, ValueError, TypeError):
+        return isinstance(value, str)
+
+
+def _without_text(criterion: Any, given: set[str]) -> Any:
+    """Return a criterion's options without those that hold text, such as files to write to."""
+    kept = {"_name", "criterion", *given}
+    if isinstance(criterion, Namespace):
+        values = vars(criterion).items()
+        return Namespace(**{k: v if k in kept or _is_number(v) else None for k, v in values})
+    if not isinstance(criterion, DictConfig):
+        return criterion
+    with open_dict(criterion):
+        for key in [k for k in criterion if k not in kept and not _is_number(criterion[k])]:
+            del criterion[key]
+    return criterion
+
+
+def _is_number(value: Any) -> bool:
+    """Return whether a value is a number, a switch, absent, or a list of these."""
+    if isinstance(value, (list, tuple)) or OmegaConf.is_list(value):
+        return all(map(_is_number, value))
+    return value is None or isinstance(value, (bool, int, float))

@@ -1,0 +1,83 @@
+"""The configuration in a checkpoint opens no file and reads nothing from outside it."""
+
+import os
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fairseq import checkpoint_utils
+from omegaconf import OmegaConf
+
+from fairseq_recur.compat.checkpoint_options import MODEL_FILES, confine
+from fairseq_recur.errors import CheckpointError
+from tests.unit.test_compat_checkpoints import stock_state
+
+
+@pytest.mark.parametrize(
+    "value", ["${oc.env:SECRET}", "${task.a}${task.a}", "x${task.a}", "${${a}}"]
+)
+@pytest.mark.parametrize("place", ["criterion", "nested", "Namespace", "args"])
+def test_references_to_the_outside_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str, place: str
+) -> None:
+    monkeypatch.setenv("SECRET", "do not tell")
+    path = tmp_path / "model.pt"
+    cfg: Any = {"model": {"_name": "transformer"}, "task": {"a": "b"}}
+    if place == "criterion":
+        cfg["criterion"] = {"_name": "nll", "text": value}
+    elif place == "nested":
+        cfg["task"]["more"] = [{"deep": value}]
+    else:
+        cfg["model"] = Namespace(arch="transformer", text=value)
+    if place == "args":
+        torch.save(stock_state(args=cfg["model"], cfg=None), path)
+    else:
+        torch.save(stock_state(cfg=cfg), path)
+    with pytest.raises(CheckpointError, match="its configuration has the value") as caught:
+        checkpoint_utils.load_checkpoint_to_cpu(str(path))
+    assert value in str(caught.value) and "do not tell" not in str(caught.value)
+
+
+def test_references_to_own_options_load(tmp_path: Path) -> None:
+    path = tmp_path / "model.pt"
+    cfg = {"model": {"_name": "transformer", "top": "${task.a}"}, "task": {"a": 5}}
+    torch.save(stock_state(cfg=cfg), path)
+    assert checkpoint_utils.load_checkpoint_to_cpu(str(path))["cfg"].model.top == 5
+
+
+@pytest.mark.parametrize("kind", [dict, Namespace])
+def test_a_criterion_gets_no_text(kind: type, tmp_path: Path) -> None:
+    """fairseq-validate builds the checkpoint's criterion; this one would truncate a file."""
+    options = {"_name": "sentence_ranking", "save_predictions": str(tmp_path), "eps": 0.1}
+    state = {"cfg": OmegaConf.create({"criterion": None}, flags={"allow_objects": True})}
+    state["cfg"]["criterion"] = options if kind is dict else Namespace(**options)
+    confine("model.pt", state, set())
+    left = state["cfg"]["criterion"]
+    found = vars(left) if kind is Namespace else dict(left)
+    assert found.pop("save_predictions", None) is None
+    assert found == {"_name": "sentence_ranking", "eps": 0.1}
+
+
+@pytest.mark.parametrize("kind", [dict, Namespace])
+@pytest.mark.parametrize("name", ["encoder_embed_path", *MODEL_FILES])
+def test_a_model_opens_no_file(tmp_path: Path, kind: type, name: str) -> None:
+    fifo, path = tmp_path / "fifo", tmp_path / "model.pt"
+    os.mkfifo(fifo)
+    for target in (str(fifo), "/dev/zero"):
+        options = {"_name": "transformer", "arch": "transformer", name: target}
+        cfg = {"model": kind(**options), "task": {"_name": "translation"}}
+        torch.save(stock_state(cfg=cfg), path)
+        with pytest.raises(CheckpointError, match=f"refused, because its option {name}="):
+            checkpoint_utils.load_model_ensemble_and_task([str(path)], task=object())
+        state = {"cfg": OmegaConf.create(cfg, flags={"allow_objects": True})}
+        confine("model.pt", state, {name})  # the user has named it
+
+
+def test_embeddings_of_a_training_are_not_read_again(tmp_path: Path) -> None:
+    for file in (tmp_path / "missing", tmp_path / "glove"):
+        state = {"cfg": OmegaConf.create({"model": {"encoder_embed_path": str(file)}})}
+        confine("model.pt", state, set())
+        assert state["cfg"].model.encoder_embed_path is None
+        (tmp_path / "glove").write_text("1 1\n")

@@ -1,0 +1,213 @@
+"""Features of fairseq that models with our parts support as its stock models do."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from fairseq.criterions.label_smoothed_cross_entropy_with_alignment import (
+    LabelSmoothedCrossEntropyCriterionWithAlignment as AlignmentCriterion,
+)
+from fairseq.dataclass.configs import FairseqConfig
+from fairseq.modules import FairseqDropout
+from omegaconf import OmegaConf, open_dict
+from torch import nn
+
+from fairseq_recur.errors import ConfigError
+from fairseq_recur.modules.context import Padding, Source
+from fairseq_recur.modules.segment_memory import SegmentRNNs
+from tests.configuring import model_config
+from tests.conftest import OURS, SEGMENTS, SMALL
+
+Build = Callable[..., nn.Module]
+DEEP = [*SMALL, "--encoder-layers", "3", "--decoder-layers", "3"]
+WORDS = {
+    "src_tokens": torch.arange(4, 40).view(2, 18),
+    "src_lengths": torch.tensor([18, 18]),
+    "prev_output_tokens": torch.arange(20, 40).view(2, 10),
+}
+RECIPE = ["TransformerEncoder", "TransformerDecoder", "TransformerEncoderLayer"]
+RECIPE += ["TransformerDecoderLayer", "MultiheadAttention"]
+
+
+def prepare(model: nn.Module, names: Any) -> set[str]:
+    """Prepare a model for decoding with dropout; return the names of what keeps its dropout."""
+    cfg = OmegaConf.structured(FairseqConfig())
+    cfg.generation.retain_dropout, cfg.generation.retain_dropout_modules = True, names
+    model.prepare_for_inference_(cfg)
+    dropouts = [
+        (name, m) for name, m in model.named_modules() if isinstance(m, FairseqDropout) and m.p
+    ]
+    assert dropouts
+    return {name for name, m in dropouts if m.apply_during_inference}
+
+
+@pytest.mark.parametrize("as_text", [False, True])
+def test_dropout_in_decoding(make_model: Build, preset: str, as_text: bool) -> None:
+    """What fairseq's recipe for quality estimation needs: modules named as in the stock model."""
+    flags = ["--dropout", "0.1", "--attention-dropout", "0.1", "--activation-dropout", "0.1"]
+    model = make_model(preset, *SMALL, *flags)
+    kept = prepare(model, repr(RECIPE) if as_text else RECIPE)
+    for stack in (model.encoder, model.decoder):
+        side = "encoder" if stack is model.encoder else "decoder"
+        assert f"{side}.dropout_module" in kept
+        for place in ("", "activation_", "self_attn."):
+            assert f"{side}.layers.1.{place}dropout_module" in kept
+    scores = [model(**WORDS)[0] for _ in range(2)]
+    assert not torch.allclose(*scores)
+
+
+@pytest.mark.parametrize(
+    "name, kept",
+    [
+        ("TransformerDecoder", {"decoder.dropout_module"}),
+        ("TransformerDecoderBase", {"decoder.dropout_module"}),
+        ("RecurrentTransformerEncoder", {"encoder.dropout_module"}),
+        ("StackFusion", {"decoder.layers.1.fusion.dropout_module"}),
+    ],
+)
+def test_only_the_named_modules_keep_their_dropout(
+    make_model: Build, name: str, kept: set[str]
+) -> None:
+    flags = ["--dropout", "0.1", "--recurrence-fusion", "gated_sum"]
+    assert prepare(make_model("transformer_biarn", *SMALL, *flags), [name]) == kept
+
+
+def test_dropout_of_a_module_that_the_model_does_not_have(make_model: Build) -> None:
+    model = make_model("transformer_biarn", *SMALL)
+    with pytest.raises(ConfigError, match="^--retain-dropout-modules Encoder: no module .*Decoder"):
+        prepare(model, ["TransformerEncoder", "Encoder"])
+
+
+@pytest.mark.parametrize("part", ["srformer", "segmented", "xl", "global"])
+def test_alignment_loss(make_model: Build, part: str) -> None:
+    """Finite and with gradients, also for alignments outside the segment that a query reads."""
+    model = make_model("srformer", *SMALL, *SEGMENTS, "--cross-attention", part).train()
+    model.decoder.layers[-1].encoder_attn.out_proj.requires_grad_(False)
+    target = WORDS["prev_output_tokens"]
+    sample = {
+        "net_input": WORDS,
+        "target": target,
+        "ntokens": target.numel(),
+        "alignments": torch.tensor([[0, 0], [17, 0], [1, 1], [17, 10]]),
+        "align_weights": torch.ones(4),
+    }
+    task: Any = SimpleNamespace(target_dictionary=model.decoder.dictionary)
+    logged, gradients = [], []
+    for weight in (0.0, 1.0):
+        loss, _, log = AlignmentCriterion(task, False, 0.1, weight)(model, sample)
+        model.zero_grad()
+        loss.backward()
+        logged.append(log["alignment_loss"])
+        grads = [p.grad for p in model.parameters() if p.grad is not None]
+        assert all(g.isfinite().all() for g in grads)
+        gradients.append(model.decoder.layers[-1].encoder_attn.q_proj.weight.grad.clone())
+    assert all(0 < float(value) < 400 for value in logged)
+    assert not torch.equal(*gradients)
+
+
+def pruned(make_model: Build, arch: str, flags: list[str], keep: dict[str, str]) -> tuple[Any, Any]:
+    """A model, and the one that fairseq loads its checkpoint into with some layers left out."""
+    full = make_model(arch, *DEEP, *flags).eval()
+    given = [part for side, layers in keep.items() for part in (f"--{side}-layers-to-keep", layers)]
+    cfg = model_config("translation", arch, (*DEEP, *flags))
+    with open_dict(cfg):
+        for side, layers in keep.items():
+            cfg[f"{side}_layers_to_keep"] = layers
+    part = make_model(arch, *DEEP, *flags, *given).eval()
+    part.load_state_dict(full.state_dict(), model_cfg=cfg)
+    return full, part
+
+
+@pytest.mark.parametrize(
+    "arch, flags",
+    [
+        ("transformer_biarn", ["--recurrence-layers", "2"]),
+        ("transformer_biarn", ["--recurrence-fused-layers", "all"]),
+        ("transformer_biarn", ["--recurrence-fused-layers", "2"]),
+        ("transformer_rnn_multicolumn", ["--recurrence-layers", "2"]),
+        ("rsa_transformer", []),
+        ("srformer", []),
+    ],
+)
+@pytest.mark.parametrize(
+    "keep", [{"encoder": "1,2"}, {"decoder": "0,2"}, {"encoder": "0", "decoder": "2"}]
+)
+def test_layers_to_keep(
+    make_model: Build, arch: str, flags: list[str], keep: dict[str, str]
+) -> None:
+    """The pruned model is the full one without these layers; all other weights stay."""
+    full, part = pruned(make_model, arch, flags, keep)
+    for side, layers in keep.items():
+        stack = getattr(full, side)
+        stack.layers = nn.ModuleList(stack.layers[int(i)] for i in layers.split(","))
+    assert part.state_dict().keys() == full.state_dict().keys()
+    torch.testing.assert_close(part(**WORDS)[0], full(**WORDS)[0])
+
+
+def test_pruning_that_would_drop_the_fusion(make_model: Build) -> None:
+    message = (
+        "--decoder-layers-to-keep 0,1 drops every layer that reads the recurrence encoder .*"
+        "--recurrence-fused-layers top.*from 2 to 2"
+    )
+    with pytest.raises(ConfigError, match=message):
+        make_model("transformer_biarn", *DEEP, "--decoder-layers-to-keep", "0,1")
+    with pytest.raises(ConfigError, match="--decoder-layers-to-keep 0,x: expected .*numbers"):
+        make_model("transformer_biarn", *DEEP, "--decoder-layers-to-keep", "0,x")
+
+
+@pytest.mark.parametrize("arch", sorted(OURS))
+def test_script_says_that_it_does_not_work(make_model: Build, arch: str) -> None:
+    flags = SMALL if "lm" not in arch else []
+    with pytest.raises(ConfigError, match="torch.jit.script cannot compile .*; use the model"):
+        torch.jit.script(make_model(arch, *flags))
+
+
+@pytest.mark.parametrize("targets", [7, 2])
+def test_memory_of_the_published_code(make_model: Build, targets: int) -> None:
+    """One RNN over all heads goes from segment to segment, the first of which reads itself."""
+    flags = ["--segment-size", "5", "--target-length", str(targets), "--xl-memory", "rnn_all_heads"]
+    model = make_model("srformer", *SMALL, "--cross-attention", "xl", *flags).eval()
+    part = model.decoder.layers[0].encoder_attn
+    padding = Padding.of(torch.arange(18) < torch.tensor([[6], [0]]))
+    source = Source.of(torch.randn(18, 2, 16), padding)
+    segments = part.segments(source, 10, None)
+    assert (segments.schedule.step_segments is None) == (targets == 7)
+    keys, values = (
+        segments.cut(part.split(torch.randn(segments.hidden.size(0), 2, 16))) for _ in range(2)
+    )
+    prepared = part.prepare(keys, values, segments)
+    order = segments.schedule.step_segments
+    for name, rnn, x in (("keys", part.rnns.keys, keys), ("values", part.rnns.values, values)):
+        states, memory = [], None
+        for segment in x.transpose(1, 2).unbind(1):  # (2, M, H, s, D)
+            joined = segment.transpose(1, 2).flatten(2)
+            out, memory = rnn(joined, memory)
+            states.append(out.unflatten(2, (2, 8)).transpose(1, 2))
+        steps = prepared[f"memory_{name}"].size(2)
+        for row in range(2):
+            for step in range(steps):
+                read = step if order is None else int(order[row, step])
+                expected = states[max(0, read - 1)][row]
+                torch.testing.assert_close(prepared[f"memory_{name}"][row, :, step], expected)
+
+
+def test_parameters_of_the_published_memory() -> None:
+    """Of a layer of T5-small: 8 heads of width 64."""
+    assert sum(p.numel() for p in SegmentRNNs(64, 8).parameters()) == 1_050_624
+    assert sum(p.numel() for p in SegmentRNNs(64).parameters()) == 16_640
+
+
+def test_the_published_memory_in_incremental_decoding(make_model: Build) -> None:
+    flags = ["--xl-memory", "rnn_all_heads", *SEGMENTS]
+    model = make_model("srformer", *SMALL, "--cross-attention", "xl", *flags).eval()
+    tokens, lengths, targets = WORDS.values()
+    tokens = tokens.clone()
+    tokens[0, :5] = model.encoder.padding_idx
+    encoded = model.encoder(tokens, lengths)
+    expected, _ = model.decoder(targets, encoded)
+    state: dict[str, Any] = {}
+    for position in range(targets.size(1)):
+        out, _ = model.decoder(targets[:, : position + 1], encoded, incremental_state=state)
+        torch.testing.assert_close(out[:, -1], expected[:, position])
