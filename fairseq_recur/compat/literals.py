@@ -34,7 +34,7 @@ def evaluate(text: str | bytes) -> Any:
         _refuse_long(len(text))
         return _value(ast.parse(text, mode="eval").body)
     except Exception as error:  # includes what a sum of a string and a number raises
-        raise _refused(text, error) from None
+        raise ConfigError(_refusal(text, error)) from None
 
 
 def evaluate_data(line: str) -> Any:
@@ -46,12 +46,12 @@ def evaluate_data(line: str) -> Any:
     try:
         return ast.literal_eval(line)
     except Exception as error:
-        raise _refused(line, error) from None
+        raise ConfigError(_refusal(line, error)) from None
 
 
-def _refused(text: str | bytes, error: Exception) -> ConfigError:
+def _refusal(text: str | bytes, error: Exception) -> str:
     shown = repr(text) if len(text) <= 80 else f"{text[:80]!r}..."
-    return ConfigError(
+    return (
         f"the value {shown} is not a list, number or text ({str(error)[:200]}). Nothing in it was "
         "executed; correct it, or do not use the checkpoint or data that it is from"
     )

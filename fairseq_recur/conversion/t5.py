@@ -28,9 +28,11 @@ REPEATED = {
     "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight": None,
 }
 # Hugging Face's names of feed-forward networks: activation in fairseq, and whether it is gated.
-NETWORKS = {name: (ours, False) for name, ours in ACTIVATIONS.items()}
-NETWORKS.update({f"gated-{name}": (ours, True) for name, ours in ACTIVATIONS.items()})
-NETWORKS["gated-gelu"] = ("gelu_accurate", True)  # T5 v1.1's name for the approximation
+NETWORKS = {
+    **{name: (ours, False) for name, ours in ACTIVATIONS.items()},
+    **{f"gated-{name}": (ours, True) for name, ours in ACTIVATIONS.items()},
+    "gated-gelu": ("gelu_accurate", True),  # T5 v1.1's name for the approximation
+}
 
 
 def vocabulary(folder: Path, config: Settings) -> Vocabulary:

@@ -21,7 +21,7 @@ MAY_IMPORT = {
     "models": {"modules", "ops", "compat", "integration", "errors"},
     "optim": {"compat", "errors"},
     "conversion": {"errors"},
-    "inspection": {"modules", "compat", "errors"},
+    "inspection": {"models", "modules", "compat", "errors"},
     "pretrained": {"inspection", "errors"},
     "probing": {"models", "modules", "ops", "compat", "scoring", "errors"},
     "tasks": {"models", "modules", "ops", "scoring", "compat", "errors"},
