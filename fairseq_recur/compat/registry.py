@@ -166,7 +166,7 @@ class Mend:
         except (ImportError, AttributeError, OSError) as error:
             self.status, self.error = FAILED, _misfit(self.name, error)
             if self.required:
-                raise ImportError(self.error) from error
+                raise ImportError(_misfit(self.name, error)) from error
             logger.warning("%s", self.error)
         else:
             self.status = APPLIED

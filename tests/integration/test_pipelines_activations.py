@@ -66,13 +66,17 @@ def test_every_system_trains_the_same(
 @pytest.mark.slow_options
 def test_every_layer_is_checkpointed(system: list[str], make_model: Callable[..., Any]) -> None:
     """Including those of the recurrence encoder, whose activations grow with the steps."""
-    wrapped: list[torch.nn.Module] = []
-    with patch(
-        "fairseq_recur.models.layers.checkpoint_wrapper",
-        lambda layer, offload_to_cpu: wrapped.append(layer) or layer,
-    ):
-        model = make_model(system[1], *SMALL, *system[2:], "--checkpoint-activations")
+    called: list[torch.nn.Module] = []
+
+    def recorded(layer: torch.nn.Module, *args: Any, use_reentrant: bool) -> Any:
+        called.append(layer)
+        return layer(*args)
+
+    model = make_model(system[1], *SMALL, *system[2:], "--checkpoint-activations")
+    tokens = torch.tensor([[5, 6, 7, 2], [8, 9, 4, 2]])
+    with patch("fairseq_recur.modules.layers.checkpoint", recorded):
+        model(tokens, torch.tensor([4, 4]), tokens)
     layers = [*model.encoder.layers, *model.decoder.layers]
     if model.encoder.recurrence_encoder is not None:
         layers += model.encoder.recurrence_encoder.layers
-    assert set(wrapped) == set(layers) and len(wrapped) == len(layers)
+    assert set(called) == set(layers) and len(called) == len(layers)
