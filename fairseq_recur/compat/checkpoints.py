@@ -151,11 +151,11 @@ def load_checkpoint_to_cpu(load: Function, path: str, *args: Any, **kwargs: Any)
 @errors.patch("fairseq.checkpoint_utils:load_ema_from_checkpoint")
 def load_ema_from_checkpoint(load: Function, path: str) -> Any:
     """Load the averaged weights of a checkpoint, with an error that explains their absence."""
-    return _load_explained(load, path, missing="it holds no EMA weights; train with --store-ema")
+    return _load_explained(load, path, ema=True)
 
 
-def _load_explained(load: Function, path: str, *args: Any, missing: str = "", **kwargs: Any) -> Any:
-    """Call *load*; *missing* explains a failure for which a good checkpoint is to blame."""
+def _load_explained(load: Function, path: str, *args: Any, ema: bool = False, **kwargs: Any) -> Any:
+    """Call *load* with an error that explains a failure; *ema* if it needs averaged weights."""
     from fairseq.file_io import PathManager
 
     load_weights_only()
@@ -164,8 +164,8 @@ def _load_explained(load: Function, path: str, *args: Any, missing: str = "", **
         return load(path, *args, **kwargs)
     except Exception as error:
         problem = checkpoint_problem(PathManager.get_local_path(path))
-        if problem is None and missing:
-            problem = f"{path}: {missing}"
+        if problem is None and ema:
+            problem = f"{path}: it holds no EMA weights; train with --store-ema"
         if problem is None:
             raise
         raise CheckpointError(problem) from (error if isinstance(error, OSError) else None)

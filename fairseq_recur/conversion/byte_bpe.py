@@ -9,7 +9,7 @@ from fairseq.data.encoders.gpt2_bpe_utils import bytes_to_unicode
 
 from fairseq_recur.conversion.huggingface import damage_reported, read_json
 from fairseq_recur.conversion.vocabulary import SPECIAL, Vocabulary, check_rows, named
-from fairseq_recur.errors import ConfigError
+from fairseq_recur.errors import CheckpointError, ConfigError
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def read_byte_bpe(folder: Path) -> ByteBPE:
         merges = [line for line in lines[lines[0].startswith("#version") :] if line]
         tokens = read_json(folder / "vocab.json")
         with damage_reported(folder / "vocab.json"):
-            return ByteBPE(checked_rows(tokens), merges)
+            return ByteBPE(checked_rows(tokens, folder / "vocab.json"), merges)
     file = folder / "tokenizer.json"
     if not file.is_file():
         raise ConfigError(
@@ -66,13 +66,19 @@ def read_byte_bpe(folder: Path) -> ByteBPE:
             )
         added = {token["content"]: token["id"] for token in content.get("added_tokens", [])}
         pairs = [pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"]]
-        return ByteBPE(checked_rows({**model["vocab"], **added}), pairs)
+        return ByteBPE(checked_rows({**model["vocab"], **added}, file), pairs)
 
 
-def checked_rows(tokens: dict[Any, Any]) -> dict[str, int]:
-    """Return a tokenizer's {token: row}; TypeError if these are not texts and numbers."""
+def checked_rows(tokens: dict[Any, Any], file: Path) -> dict[str, int]:
+    """Return a tokenizer's {token: row}.
+
+    Raises:
+        CheckpointError: they are not texts and whole numbers
+    """
     if not all(isinstance(t, str) and isinstance(row, int) for t, row in tokens.items()):
-        raise TypeError("expected a row number for each token")
+        raise CheckpointError(
+            f"{file} is damaged: expected a row number for each token; get the file again"
+        )
     return tokens
 
 

@@ -161,7 +161,9 @@ def load_pickled(file: Path) -> Any:
     if zipfile.is_zipfile(file):
         with zipfile.ZipFile(file) as archive:
             if sum(entry.file_size for entry in archive.infolist()) > file.stat().st_size:
-                raise ValueError("its parts are larger than the file")
+                raise CheckpointError(
+                    f"{file} is damaged: the parts in it are larger than the file; get it again"
+                )
     return torch.load(file, map_location="cpu", weights_only=True)
 
 

@@ -46,28 +46,28 @@ class Settings:
         """Return a whole number from ``low`` to ``high``."""
         value = self._value(name, default)
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise self._error(name, value, f"a whole number from {low} to {high}")
+            raise ConfigError(self._problem(name, value, f"a whole number from {low} to {high}"))
         return value
 
     def probability(self, name: str, default: float) -> float:
         """Return a number from 0 to 1."""
         value = self._value(name, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-            raise self._error(name, value, "a number from 0 to 1")
+            raise ConfigError(self._problem(name, value, "a number from 0 to 1"))
         return value
 
     def boolean(self, name: str, default: bool) -> bool:
         """Return true or false."""
         value = self._value(name, default)
         if not isinstance(value, bool):
-            raise self._error(name, value, "true or false")
+            raise ConfigError(self._problem(name, value, "true or false"))
         return value
 
     def choice(self, name: str, choices: Collection[str], default: str | None = None) -> str:
         """Return one of ``choices``."""
         value = self._value(name, default)
         if not isinstance(value, str) or value not in choices:
-            raise self._error(name, value, f"one of {', '.join(choices)}")
+            raise ConfigError(self._problem(name, value, f"one of {', '.join(choices)}"))
         return value
 
     def refuse_other_than(self, expected: Mapping[str, Any], model: str) -> None:
@@ -84,8 +84,8 @@ class Settings:
         value = self.values.get(name)
         return default if value is None else value
 
-    def _error(self, name: str, found: Any, expected: str) -> ConfigError:
-        return ConfigError(f"{self.source}: {name} is {found!r:.60}, expected {expected}")
+    def _problem(self, name: str, found: Any, expected: str) -> str:
+        return f"{self.source}: {name} is {found!r:.60}, expected {expected}"
 
 
 def flags(options: Mapping[str, Value]) -> list[str]:

@@ -132,8 +132,9 @@ def joined(owners: list[str]) -> str:
 def problems_of(part: Any, cfg: Namespace, side: str) -> Iterator[str]:
     """What a part says of its options."""
     if isinstance(part, type) and issubclass(part, MultiColumn):
-        return part.problems(cfg, side, parts.RECURRENCE[cfg.recurrence])
-    return getattr(part, "problems", lambda cfg, side: iter(()))(cfg, side)
+        yield from part.problems(cfg, side, parts.RECURRENCE[cfg.recurrence])
+        return
+    yield from part.problems(cfg, side)
 
 
 def combinations(cfg: Namespace) -> Iterator[str]:

@@ -61,7 +61,7 @@ class DotCrossAttention(CrossAttention):
     @classmethod
     def problems(cls, cfg: Any, side: str) -> Iterator[str]:
         """None: what fairseq's module does not go with, fairseq says itself."""
-        return iter(())
+        yield from ()
 
     def forward(
         self,

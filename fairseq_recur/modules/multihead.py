@@ -56,7 +56,7 @@ class MultiheadBase(MultiheadAttention):
             cfg: the model's options, flat
             side: the side on which this part is chosen
         """
-        return iter(())
+        yield from ()
 
     def split(self, x: Tensor) -> Tensor:
         """Make the heads a dimension: (T, B, H D) to (B, H, T, D)."""

@@ -38,7 +38,7 @@ class Recurrence(MonitoredModule, nn.Module):
     @classmethod
     def problems(cls, cfg: Any, side: str) -> Iterator[str]:
         """What is wrong with the options of this part together, one message each."""
-        return iter(())
+        yield from ()
 
     def initial_states(self, x: Tensor, padding: Padding | None) -> Tensor:
         """h_0, the mean of the real tokens: (2, B, C).

@@ -139,7 +139,7 @@ def xl_map(
     (queries, width), keys, lags = query.shape[2:], key.size(2), position_keys.size(1)
     if lags not in (keys, keys + queries - 1):
         raise ValueError(
-            f"position_keys has {lags} rows; expected {keys} for causal attention or "
+            f"found keys for {lags} lags; expected {keys} for causal attention or "
             f"{keys + queries - 1} for both directions; pass one row per lag, from {keys - 1} down"
         )
     with no_autocast(query):

@@ -169,7 +169,7 @@ BROKEN: dict[str, Any] = {
     "nested": (write("config.json", DEEP), "config.json is damaged: RecursionError"),
     "no weights": (lambda f: (f / "model.safetensors").unlink(), "no weights in"),
     "half the weights": (lambda f: damage(f, "model.safetensors"), "cannot be read"),
-    "deflated": (deflate, "its parts are larger than the file"),
+    "deflated": (deflate, "the parts in it are larger than the file"),
     "repeated": (repeat, "something other than named, dense tensors"),
     "no tokenizer": (lambda f: (f / "spiece.model").unlink(), "no tokenizer in"),
     "half a tokenizer": (lambda f: damage(f, "spiece.model"), "spiece.model is damaged"),

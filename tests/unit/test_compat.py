@@ -45,7 +45,7 @@ def test_every_mend_says_why_and_until_when() -> None:
         assert len(mend.reason) > 20 and mend.until, mend.name
         assert mend.patches or mend.actions, mend.name
         assert mend.status in (registry.APPLIED, registry.NOT_NEEDED), mend.error
-    with pytest.raises(ValueError, match="two mends are called 'last batch'"):
+    with pytest.raises(AssertionError, match="two mends are called 'last batch'"):
         registry.mend("last batch", reason="", until="")
 
 

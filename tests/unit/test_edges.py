@@ -94,7 +94,7 @@ def test_a_tail_of_one_word(make_model: Build, preset: str, dictionary: Dictiona
     try:
         model = translator(make_model, ["--arch", preset], *flags)
     except ConfigError as error:
-        assert "--adaptive-softmax-cutoff" in str(error)
+        assert config.host == "t5" and "--adaptive-softmax-cutoff" in str(error)
         return
     source, lengths, previous = batch([[5, 6, 2], [7, 2]], [[2, 5, 63], [2, 9]])
     target = torch.tensor([[5, 63, 2], [9, 2, 1]])

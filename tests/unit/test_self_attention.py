@@ -290,7 +290,7 @@ def test_a_step_reads_a_table_made_once() -> None:
 
 
 def test_weights_on_demand() -> None:
-    for part in ("dot", "rsa", "relative", "xl", "directional", "toeplitz"):
+    for part in ("rsa", "relative", "xl", "directional", "toeplitz"):
         module = attention(part, "encoder")
         x = torch.randn(5, 2, 16, dtype=torch.float64)
         context = context_of(module, x)
