@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fairseq_recur.errors import CheckpointError, ConfigError
-from tests.conftest import SMALL, TRAIN, write_corpus
+from tests.conftest import SMALL, TRAIN
 from tests.running import SHORT, USER_DIR, generate, hypotheses
 
 Cli = Callable[..., str]
@@ -36,24 +36,39 @@ def nothing_saved(tmp_path: Path) -> bool:
 @pytest.mark.parametrize(
     "flags, problems",
     [
-        ("--recurrence-steps 0", ["--recurrence-steps 0: at least 1"]),
-        ("--recurrence-layers 0", ["--recurrence-layers 0: at least 1"]),
+        ("--recurrence-steps 0", ["--recurrence-steps 0: expected at least 1"]),
+        ("--recurrence-layers 0", ["--recurrence-layers 0: expected 1 to 1000"]),
         ("--recurrence-fused-layers 3", ["--recurrence-fused-layers 3: the decoder has 2 layers"]),
-        ("--recurrence-fused-layers bottom", ["bottom: choose top, all or a number"]),
-        ("--recurrence birnn --recurrence-steps 4", ["--recurrence-steps 4 has no effect with"]),
-        ("--recurrence-gate scalar", ["--recurrence-gate scalar has no effect with"]),
-        ("--recurrence none --recurrence-layers 2", ["--recurrence-layers 2 has no effect with"]),
+        (
+            "--recurrence-fused-layers bottom",
+            [
+                "--recurrence-fused-layers bottom: the decoder has 2 layers (--decoder-layers); "
+                "choose top, all or a number from 1 to 2"
+            ],
+        ),
+        (
+            "--recurrence birnn --recurrence-steps 4",
+            ["--recurrence-steps 4 has no effect: it needs --recurrence biarn"],
+        ),
+        (
+            "--recurrence-gate scalar",
+            ["--recurrence-gate scalar has no effect: it needs --recurrence-fusion gated_sum"],
+        ),
+        (
+            "--recurrence none --recurrence-layers 2",
+            ["--recurrence-layers 2 has no effect: it needs --recurrence birnn or biarn"],
+        ),
         ("--no-cross-attention", ["--no-cross-attention leaves out"]),
-        ("--dropout 1.5", ["--dropout 1.5: a probability"]),
         (
             "--recurrence-steps 0 --recurrence-fused-layers 7 --encoder-attention-heads 3 "
             "--recurrence-gate scalar --no-token-positional-embeddings --recurrence-positions",
             [
-                "--recurrence-steps 0: at least 1",
+                "--recurrence-steps 0: expected at least 1",
                 "--recurrence-fused-layers 7: the decoder has 2 layers",
                 "--encoder-embed-dim 16 cannot be split evenly among --encoder-attention-heads 3",
-                "--recurrence-gate scalar has no effect with --recurrence-fusion stack",
-                "--recurrence-positions needs what --no-token-positional-embeddings removes",
+                "--recurrence-gate scalar has no effect: it needs --recurrence-fusion gated_sum",
+                "--recurrence-positions needs position embeddings, which "
+                "--no-token-positional-embeddings removes",
             ],
         ),
     ],
@@ -83,29 +98,18 @@ def test_unknown_part_is_named_with_those_there_are(
     assert f"argument {flag}: invalid choice: 'lstmm' (choose from" in said
 
 
-def test_shared_embeddings_need_one_dictionary(
-    cli: Cli, corpus: Path, train: Callable[..., str], tmp_path: Path
-) -> None:
-    write_corpus(tmp_path, "train", 20, lambda words: words + ["other"], 1)
-    write_corpus(tmp_path, "valid", 20, lambda words: words, 1)
-    cli(
-        "preprocess", "--source-lang", "src", "--target-lang", "tgt", "--trainpref",
-        tmp_path / "train", "--validpref", tmp_path / "valid", "--destdir", tmp_path / "bin",
-    )  # fmt: skip
-    with pytest.raises(ConfigError, match="preprocess with --joined-dictionary"):
-        train("--share-all-embeddings", data=tmp_path / "bin")
-
-
 def test_checkpoint_of_another_architecture(
     train: Callable[..., str], corpus: Path, trained: Trained, tmp_path: Path
 ) -> None:
     """Other sizes, and a plug-in checkpoint for the stock model's structure: resume, finetune."""
     checkpoint = trained("transformer_biarn") / "checkpoint_last.pt"
     for how in ("--restore-file", "--finetune-from-model"):
-        with pytest.raises(CheckpointError, match="of another architecture.*--arch") as error:
+        with pytest.raises(
+            CheckpointError, match="to another architecture: give the --arch"
+        ) as error:
             train(how, checkpoint, "--encoder-embed-dim", 24, "--encoder-ffn-embed-dim", 32)
         assert "is (16, 48)" in str(error.value) or "in the checkpoint and" in str(error.value)
-        with pytest.raises(CheckpointError, match="the model has no .*fusion"):
+        with pytest.raises(CheckpointError, match="the model does not have .*fusion"):
             train(how, checkpoint, "--recurrence", "none")
     assert nothing_saved(tmp_path)
 
@@ -125,7 +129,7 @@ def test_dictionary_that_does_not_fit(
     train: Callable[..., str], cli: Cli, other_data: Path, trained: Trained, tmp_path: Path
 ) -> None:
     checkpoint = trained("transformer_biarn") / "checkpoint_last.pt"
-    said = "its vocabulary is of another size.*--srcdict"
+    said = "its vocabulary has another size.*--srcdict"
     with pytest.raises(CheckpointError, match=said):
         generate(other_data, checkpoint)
     with pytest.raises(CheckpointError, match=said):

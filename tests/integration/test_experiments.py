@@ -259,7 +259,7 @@ def test_everything_wrong_is_said_before_anything_is_done(
     argv = ["experiment", "run", write(tmp_path, experiment), "--work-dir", str(tmp_path / "work")]
     assert main(argv) == 2
     said = capsys.readouterr().err
-    assert "plain: " in said and "unrecognized arguments: --no-such-flag" in said
+    assert "plain: " in said and "train: unknown argument '--no-such-flag'" in said
     assert "biarn: " in said and "--recurrence-fused-layers 7: the decoder has 2 layers" in said
     experiment = content(corpus)
     del experiment["train"]["max-epoch"]

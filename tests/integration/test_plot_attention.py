@@ -169,9 +169,9 @@ def test_wrong_use(save: Save, tmp_path: Path, capsys: pytest.CaptureFixture) ->
         ([str(alone)], "no dict.src.txt in"),
         ([str(alone), "--data", str(tmp_path / "data")], "no data folder"),
         ([biarn, "-s", "en"], "no dict.en.txt"),
-        ([biarn, "--data", str(small)], "its vocabulary is of another size"),
+        ([biarn, "--data", str(small)], "its vocabulary has another size"),
         ([save("stock"), "--data", str(small)], "its weights do not fit"),
-        ([lm], "expected a model that translates"),
+        ([lm], "expected an encoder-decoder, found a model without an encoder"),
         (
             [save("birnn"), "--show", "steps"],
             "--show steps: it has no recurrence encoder that attends",

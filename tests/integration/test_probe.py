@@ -128,14 +128,18 @@ def error(arguments: list[str], capsys: pytest.CaptureFixture) -> str:
 
 WRONG_RUNS: dict[str, list[str]] = {
     "no_model.pt: no such file": ["--path", "a=no_model.pt"],
-    "torch_file: .*no PyTorch checkpoint": ["--path", "a=torch_file"],
-    "'a' is there twice": ["--path", "a=torch_file", "a=torch_file"],
+    "torch_file: 13 bytes that are not a PyTorch checkpoint": ["--path", "a=torch_file"],
+    "'a' occurs twice; give each model a different name": [
+        "--path",
+        "a=torch_file",
+        "a=torch_file",
+    ],
     "--path 'a=': expected NAME=CHECKPOINT": ["--path", "a="],
     "has no past_present.txt; it has bigram_shift.txt": ["--tasks", "Tense"],
     "codes: no such file": ["--bpe", "subword_nmt", "--bpe-codes", "codes"],
     "--runs 0: expected 1 or more": ["--runs", "0"],
     "--dropout 1.0: expected 0 to 1": ["--dropout", "1"],
-    "--json no/out: expected the name of a file": ["--json", "no/out"],
+    "--json no/out: expected a file name in an existing folder": ["--json", "no/out"],
     "probe run:.*--hidden -1.*--l2 -1.0": ["--hidden", "-1", "--l2", "-1"],
 }
 
@@ -193,7 +197,7 @@ def test_models_that_cannot_be_probed(
     for name, data, message in (
         (tmp_path / "checkpoint_last.pt", tmp_path / "lm", "has no Transformer encoder; expected"),
         (paths(work)["base"], other, "does not fit the dictionaries in"),
-        (paths(work)["biarn"], other, "vocabulary is of another size"),
+        (paths(work)["biarn"], other, "its vocabulary has another size"),
     ):
         printed = error(probe(work, "--path", name, "--data", data), capsys)
         assert printed.count("error:") == 1 and message in printed
@@ -206,7 +210,8 @@ def test_unknown_words_cause_a_warning(work: Path, caplog: pytest.LogCaptureFixt
     (folder / "odd_man_out.txt").write_text("\n".join(lines) + "\n")
     with caplog.at_level("WARNING"):
         assert main(probe(work, "--runs", 1, tasks="unknown")) == 0
-    assert "OddManOut: 66.7% of the subwords are unknown to base; are --bpe" in caplog.text
+    said = "OddManOut: 66.7% of the subwords are unknown to base; check that --bpe"
+    assert said in caplog.text
 
 
 def test_invalid_corpora_and_plans(
@@ -216,15 +221,18 @@ def test_invalid_corpora_and_plans(
     capsys.readouterr()
     for flags, message in (
         (["--sizes", "900", "10", "10", "--tasks", "Length"], "is too small: 700 lines"),
-        (["--sizes", "60", "5", "12"], "--sizes 60 5 12: each must be at least 100, the number of"),
-        (["--bins", "5-9", "9-12"], "--bins: each must begin above the end of the one before"),
-        (["--words", "1", "--bins", "5-9"], "at least 2 are needed\n- --words 1: at least 2"),
+        (
+            ["--sizes", "60", "5", "12"],
+            "--sizes 60 5 12: expected at least 100 each, the number of",
+        ),
+        (["--bins", "5-9", "9-12"], "--bins: expected each range to begin after the end of the"),
+        (["--words", "1", "--bins", "5-9"], "at least 2 ranges\n- --words 1: expected at least 2"),
     ):
         assert make(corpus, tmp_path / "new", *flags) == 2
         assert message in capsys.readouterr().err
         assert not (tmp_path / "new").exists()
     assert make(corpus, work / "tasks", *SIZES) == 2
-    assert "sentence_length.txt is there already" in capsys.readouterr().err
+    assert "sentence_length.txt exists already" in capsys.readouterr().err
     assert make(work / "none", tmp_path / "new") == 2
     assert "none: no such file" in capsys.readouterr().err
     with pytest.raises(SystemExit):

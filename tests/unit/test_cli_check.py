@@ -16,7 +16,7 @@ def test_everything_registered_is_listed(capsys: pytest.CaptureFixture) -> None:
     found = registered()
     assert found["architectures"] == OURS
     assert {"birnn", "biarn"} <= set(found["recurrence parts"])
-    assert "dot" in found["self-attention parts"] and "dot" in found["cross-attention parts"]
+    assert "dot" in found["self-attention maps"] and "dot" in found["cross-attention parts"]
     assert "adamw_fused" in found["optimizers"]
     main(["check"])
     printed = capsys.readouterr().out

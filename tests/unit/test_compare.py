@@ -325,8 +325,8 @@ def test_bad_command_lines(
     near = ["--system", f"near={files['near']}"]
     for arguments, message in (
         ([*good, "--system", f"a={tmp_path}/short"], f"{tmp_path}/short has 2 lines, expected 40"),
-        ([*good, "--system", f"base={files['near']}"], "the system 'base' is there twice"),
-        ([*good, *near, *near], "the system 'near' is there twice"),
+        ([*good, "--system", f"base={files['near']}"], "system 'base' occurs twice"),
+        ([*good, *near, *near], "system 'near' occurs twice"),
         ([*good, "--system", "=x"], "expected NAME=FILE"),
         ([*good, "--system", "a=gone"], "cannot read gone: there is no such file"),
         ([*good, *near, "--reference", f"{tmp_path}/short"], "short has 2 lines, but the first"),

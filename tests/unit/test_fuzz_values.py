@@ -172,7 +172,7 @@ SOME = ["import", "attributes", "lambda", "f-string", "power", "list", "sums", "
 def test_the_places_use_their_texts() -> None:
     assert fconv("[(8, 3)] * 2").encoder.num_attention_layers == 1
     assert adam("(0.5, 0.6)").optimizer.param_groups[0]["betas"] == (0.5, 0.6)
-    with pytest.raises(ConfigError, match="needs the package xformers"):
+    with pytest.raises(ImportError, match="Please install xFormers"):
         xformers("{'name': 'linformer'}")
 
 

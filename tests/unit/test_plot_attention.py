@@ -17,6 +17,7 @@ from fairseq_recur.inspection.panels import Labels, panels
 from fairseq_recur.inspection.passes import look
 from fairseq_recur.modules.fusion import GatedSumFusion
 from fairseq_recur.modules.segment_memory import MemoryAttention
+from fairseq_recur.modules.self_attention import SelfAttention
 from fairseq_recur.ops import naive
 from fairseq_recur.plotting.attention import boxes, draw
 from fairseq_recur.plotting.figures import fonts_for
@@ -83,7 +84,13 @@ def heads_of(
     attention: nn.Module, arguments: tuple[tuple, dict]
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Each head's projected queries (T, D) and keys (S, D)."""
-    query, key = arguments[1]["query"][:, 0], arguments[1]["key"][:, 0]
+    args, named = arguments
+    if "query" in named:  # fairseq's own attention, as the fusion calls it
+        query, key = named["query"], named["key"]
+    else:
+        query, context = args
+        key = query if isinstance(attention, SelfAttention) else context.encoder_out
+    query, key = query[:, 0], key[:, 0]
     with torch.no_grad():
         q, k = attention.q_proj(query), attention.k_proj(key)
     return list(q.chunk(attention.num_heads, -1)), list(k.chunk(attention.num_heads, -1))
@@ -164,9 +171,12 @@ def test_gate_is_its_formula(make_model: Make, gate: str) -> None:
     fusions = {place: m for place, m in places(model).items() if isinstance(m, GatedSumFusion)}
     assert list(fusions) == [("gate", 0), ("gate", 1)]
     for place, (arguments, _) in arguments_of(model, fusions).items():
-        fusion, (c, d, states, mask, _) = fusions[place], arguments
+        fusion, (c, d, context) = fusions[place], arguments
+        states = context.recurrence
         with torch.no_grad():
-            read, _ = fusion.attention(c, states, states, mask, static_kv=True)
+            read, _ = fusion.attention(
+                c, states, states, context.recurrence_padding, static_kv=True
+            )
             r = fusion.layer_norm(read + c)
         weights = (fusion.gate_d.weight, fusion.gate_r.weight, fusion.gate_r.bias)
         w_d, w_r, bias = (weight.detach() for weight in weights)
