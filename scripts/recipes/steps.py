@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairseq_recur.cli.fairseq_commands import run
-
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.runs import hold
 

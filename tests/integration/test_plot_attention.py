@@ -171,7 +171,7 @@ def test_wrong_use(save: Save, tmp_path: Path, capsys: pytest.CaptureFixture) ->
         ([biarn, "-s", "en"], "no dict.en.txt"),
         ([biarn, "--data", str(small)], "its vocabulary has another size"),
         ([save("stock"), "--data", str(small)], "its weights do not fit"),
-        ([lm], "expected an encoder-decoder, found a model without an encoder"),
+        ([lm], "expected a model that translates"),
         (
             [save("birnn"), "--show", "steps"],
             "--show steps: it has no recurrence encoder that attends",

@@ -331,9 +331,12 @@ def test_bad_command_lines(
         ([*good, "--system", "a=gone"], "cannot read gone: there is no such file"),
         ([*good, *near, "--reference", f"{tmp_path}/short"], "short has 2 lines, but the first"),
         ([*good, *near, "--samples", "0"], "found 0 samples, expected at least 1"),
-        ([*good, *near, "--seed", "x"], "--seed: found 'x', expected a number from 1, or none"),
+        ([*good, *near, "--seed", "x"], "--seed: found 'x', expected a positive integer or none"),
         ([*good, *near, "--seed", "0"], "found seed 0"),
-        ([*good, *near, "--json", f"{tmp_path}/gone/x.json"], "there is no folder"),
+        (
+            [*good, *near, "--json", f"{tmp_path}/gone/x.json"],
+            f"no folder {tmp_path}/gone; create it",
+        ),
         ([*good, *near, "--metrics", "blue"], "invalid choice: 'blue'"),
         (good, "the following arguments are required: --system"),
     ):
