@@ -42,7 +42,7 @@ def check_config(
         for name, option in options.items()
         if name in owners
         or name in {slot.option for slot in slots}
-        or name in declared(_OfTheModel)
+        or name in {f.name for f in fields(T5Options)}
     }
     problems = list(unknown_choices(cfg, ours))
     if not problems:
@@ -58,12 +58,6 @@ def check_config(
     if problems:
         unique = list(dict.fromkeys(problems))
         raise ConfigError("the model's options cannot be used:\n- " + "\n- ".join(unique))
-
-
-class _OfTheModel:
-    """Options of the model itself that are declared like those of a part."""
-
-    Options = T5Options
 
 
 def explicitly_set(cfg: Namespace, defaults: list[FairseqDataclass]) -> set[str]:

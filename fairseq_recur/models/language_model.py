@@ -15,6 +15,7 @@ from omegaconf import DictConfig
 from torch import nn
 
 from fairseq_recur.compat import model_options
+from fairseq_recur.errors import ConfigError
 from fairseq_recur.integration import from_checkpoint
 from fairseq_recur.models import config
 from fairseq_recur.models.base import RecurrentModel
@@ -68,7 +69,22 @@ class RsaLanguageModel(RecurrentModel, TransformerLanguageModel):
 
     @classmethod
     def build_token_embedding(cls, options: Namespace, words: Dictionary) -> nn.Module:
-        """Word embeddings, or adaptive or character ones, as fairseq's language model has them."""
+        """Word embeddings, or adaptive or character ones, as fairseq's language model has them.
+
+        Raises:
+            ConfigError: the adaptive softmax shares weights that do not fit
+        """
+        pairs = (
+            ("adaptive_softmax_factor", "adaptive_input_factor"),
+            ("adaptive_softmax_cutoff", "adaptive_input_cutoff"),
+            ("decoder_output_dim", "decoder_input_dim"),
+        )
+        same = all(getattr(options, a) == getattr(options, b) for a, b in pairs)
+        if options.tie_adaptive_weights and not (options.adaptive_input and same):
+            raise ConfigError(
+                "--tie-adaptive-weights needs --adaptive-input with the cutoff and the factor of "
+                "the adaptive softmax, and equal --decoder-input-dim and --decoder-output-dim"
+            )
         if options.character_embeddings:
             return CharacterTokenEmbedder(
                 words,

@@ -19,13 +19,11 @@ class SinusoidalLags(Part, nn.Module):
         width: C, the channels of the sinusoids
         heads: H
         head_width: D
-        causal: whether later keys are hidden
     """
 
-    def __init__(self, slot: str, width: int, heads: int, head_width: int, causal: bool) -> None:
+    def __init__(self, slot: str, width: int, heads: int, head_width: int) -> None:
         super().__init__()
-        self.slot, self.width, self.causal = slot, width, causal
-        self.heads = heads
+        self.slot, self.width, self.heads = slot, width, heads
         self.key_proj = nn.Linear(width, heads * head_width, bias=False)
         self.content_bias = nn.Parameter(torch.empty(heads, head_width))
         self.position_bias = nn.Parameter(torch.empty(heads, head_width))
@@ -34,10 +32,12 @@ class SinusoidalLags(Part, nn.Module):
             nn.init.normal_(bias, std=0.02)
 
     def keys(self, queries: int, keys: int) -> Tensor:
-        """W_r R for the lags S - 1, S - 2, ..., below 0 only where they are seen: (H, N, D)."""
-        last = -1 if self.causal else -queries
+        """W_r R for the lags S - 1, S - 2, ..., 1 - T: (H, S + T - 1, D).
+
+        Lags below 0 belong to later keys. A decoder hides them, but with a full context.
+        """
         weight = self.key_proj.weight
-        lags = torch.arange(keys - 1, last, -1, device=weight.device)
+        lags = torch.arange(keys - 1, -queries, -1, device=weight.device)
         table = sinusoids(lags.to(at_least_float32(weight).dtype), self.width).to(weight.dtype)
         return self.key_proj(table).unflatten(1, (self.heads, -1)).transpose(0, 1)
 
@@ -55,7 +55,7 @@ class XLSelfAttention(SelfAttention):
         super().__init__(cfg, side, mixture)
         width = getattr(cfg, side).embed_dim
         self.positions = SinusoidalLags(
-            f"{side} self-attention", width, self.num_heads, self.head_dim, self.causal
+            f"{side} self-attention", width, self.num_heads, self.head_dim
         )
 
     def weights(self, query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fairseq_recur.errors import CheckpointError
+from fairseq_recur.errors import CheckpointError, ConfigError
 from fairseq_recur.modules.mixture import Mixture
 from tests.conftest import DECODER_VARIANTS, LANGUAGE_MODELS
 from tests.unit.test_model_properties import PAD, sentences
@@ -144,3 +144,9 @@ def test_half_a_part_is_refused(make_model: Build) -> None:
     del weights["decoder.layers.0.self_attn.mixture.eta"]
     with pytest.raises(CheckpointError, match="lacks decoder.layers.0.self_attn.mixture.eta"):
         model.load_state_dict(weights)
+
+
+def test_tied_adaptive_weights_need_an_adaptive_input(make_model: Build) -> None:
+    flags = ["--adaptive-softmax-cutoff", "20,40", "--tie-adaptive-weights"]
+    with pytest.raises(ConfigError, match="--tie-adaptive-weights needs --adaptive-input"):
+        make_model("rsa_transformer_lm", *SMALL_LM, *flags)

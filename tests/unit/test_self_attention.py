@@ -306,3 +306,11 @@ def test_heads_that_do_not_fit_are_refused() -> None:
     assert parse_rem_heads("1,0,0,0,1,1", "4,5", 4).all_dilations == (1, 4, 5)
     with pytest.raises(ValueError, match="whole numbers"):
         parse_rem_heads("1,0,0,0,1,x", "", 4)
+
+
+def test_xl_in_a_decoder_with_full_context_is_that_of_an_encoder() -> None:
+    """Later keys have lags of their own there, too."""
+    decoder, encoder = attention("xl", "decoder"), attention("xl", "encoder")
+    encoder.load_state_dict(decoder.state_dict())
+    x = torch.randn(6, 2, 16, dtype=torch.float64)
+    torch.testing.assert_close(decoder(x, Context())[0], encoder(x, Context())[0])
