@@ -80,9 +80,9 @@ def test_the_others_end_with_one_error(
             assert ended.returncode == 1, ended.stderr
             assert "Traceback" not in ended.stderr
             (error,) = (line for line in ended.stderr.splitlines() if "error:" in line)
-            assert "another process of this training has gone, or could not" in error
+            assert "another process of this training has ended, or could not" in error
             assert f"rank {rank} was told: " in error and "gloo/" not in error
-            assert "goes on from the last checkpoint" in ended.stderr
+            assert "continues from the last checkpoint" in ended.stderr
     assert_resumes(cli, corpus, tmp_path)
 
 

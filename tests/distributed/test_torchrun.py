@@ -111,5 +111,5 @@ model: {{_name: transformer_biarn_tiny}}
     )
     output = done.stdout + done.stderr
     assert done.returncode != 0
-    assert "torchrun started 2 processes, and each would train a model of its own" in output
+    assert "torchrun started 2 processes, and each would train a separate model" in output
     assert not list(tmp_path.glob("checkpoint*.pt"))

@@ -84,5 +84,5 @@ def test_examples_run(place: Path, capsys: pytest.CaptureFixture) -> None:
 
 
 def test_page_names_every_search_option() -> None:
-    (listed,) = re.findall(r"options of the search are (.*?), +with", PAGE.replace("\n", " "))
+    (listed,) = re.findall(r"search options are (.*?), +with", PAGE.replace("\n", " "))
     assert set(re.findall(r"`(\w+)`", listed)) == set(OPTIONS)

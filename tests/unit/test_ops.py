@@ -469,7 +469,7 @@ def test_gate_of_one_gives_d_to_the_last_bit() -> None:
 
 def test_xl_attention_needs_a_key_for_each_lag() -> None:
     q, k, u = torch.randn(1, 2, 3, 4), torch.randn(1, 2, 5, 4), torch.zeros(2, 4)
-    with pytest.raises(ValueError, match="6 rows; expected 5 for causal attention or 7"):
+    with pytest.raises(ValueError, match="6 lags; expected 5 for causal attention or 7"):
         relative_positions.xl_attention(q, k, k, torch.randn(2, 6, 4), u, u)
 
 
