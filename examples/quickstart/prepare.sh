@@ -1,19 +1,27 @@
 #!/usr/bin/env bash
-# Learn BPE, encode the corpus, and make the binary data that fairseq trains on.
+# Learn BPE from both sides, encode a corpus, and write the binary data for fairseq:
+#     bash prepare.sh DATA WORK SIZE SOURCE TARGET
+# DATA has train, valid and test, each as .SOURCE and .TARGET. See bpe.py.
 set -euo pipefail
-source "$(dirname "${BASH_SOURCE[0]}")/settings.sh"
+data="$1" work="$2" size="$3" source="$4" target="$5"
+here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 
-inputs="$(fingerprint "$DATA"/{train,valid,test}.{en,de} "$QUICKSTART/bpe.py" "$BPE_SIZE")"
-if same "$WORK/prepared" "$inputs"; then
-    say "The data is prepared already"
-    exit
+inputs="$(cat "$data"/{train,valid,test}.{"$source","$target"} "$here/bpe.py" <(echo "$size") | cksum)"
+if [ -f "$work/prepared" ]; then
+    if [ "$(cat "$work/prepared")" = "$inputs" ]; then
+        echo "The data is already prepared"
+        exit
+    fi
+    echo "error: the data in $work was prepared from other texts or with another size of the" \
+        "vocabulary; remove that folder, or choose another one with WORK=FOLDER" >&2
+    exit 2
 fi
-
-say "Preparing the data: $BPE_SIZE BPE pieces for both languages, then fairseq's binary format"
-mkdir -p "$WORK"
-rm -rf "$WORK/prepared" "$WORK/data-bin"
-python "$QUICKSTART/bpe.py" "$DATA" "$WORK" "$BPE_SIZE" en de
-fairseq-recur preprocess -s en -t de --joined-dictionary --destdir "$WORK/data-bin" \
-    --trainpref "$WORK/pieces/train" --validpref "$WORK/pieces/valid" \
-    --testpref "$WORK/pieces/test"
-echo "$inputs" > "$WORK/prepared"
+echo "Preparing the data: $size BPE pieces for both sides, then fairseq's binary format"
+mkdir -p "$work"
+rm -rf "$work/data-bin"
+python "$here/bpe.py" "$data" "$work" "$size" "$source" "$target"
+fairseq-recur preprocess -s "$source" -t "$target" --joined-dictionary \
+    --destdir "$work/data-bin" --trainpref "$work/pieces/train" \
+    --validpref "$work/pieces/valid" --testpref "$work/pieces/test" > "$work/preprocess.log" 2>&1 ||
+    { tail "$work/preprocess.log" >&2; exit 1; }
+echo "$inputs" > "$work/prepared"

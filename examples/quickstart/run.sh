@@ -2,32 +2,53 @@
 # The quick start: bash examples/quickstart/run.sh
 #
 # Sets up the environment, prepares the data, trains two systems, translates, scores. Stop it at any
-# time, and start it again to continue: nothing is done twice.
+# time, and start it again to continue: nothing is done twice. WORK is the folder of all results,
+# EPOCHS the length of the trainings.
 set -euo pipefail
-source "$(dirname "${BASH_SOURCE[0]}")/settings.sh"
+here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+root="$(cd "$here/../.." && pwd)"
+work="${WORK:-$here/work}" epochs="${EPOCHS:-4}"
+bash "$root/scripts/setup.sh" # does nothing if the environment is up to date
+PATH="$root/.venv/bin:$PATH"
 
-SECONDS=0 # counted by bash, without setting up the environment
-bash "$QUICKSTART/prepare.sh"
-for system in "${SYSTEMS[@]}"; do bash "$QUICKSTART/train.sh" "$system"; done
-bash "$QUICKSTART/evaluate.sh"
+SECONDS=0 # bash counts up from here, without the set-up
+bash "$here/prepare.sh" "$here/data" "$work" 2000 en de
+# Two trainings side by side, each with one thread.
+OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}" \
+    fairseq-recur experiment run "$here/experiment.yaml" --work-dir "$work/runs" --jobs 2 \
+    --show-validation --set "data=$work/data-bin" --set "train.max-epoch=$epochs" \
+    --set "generate.sentencepiece-model=$work/bpe.model"
 
-case "$WORK" in "$PWD"/*) shown="${WORK#"$PWD"/}" ;; *) shown="$WORK" ;; esac
-case "$QUICKSTART" in "$PWD"/*) here="${QUICKSTART#"$PWD"/}" ;; *) here="$QUICKSTART" ;; esac
-say "Done in $((SECONDS / 60)) min $((SECONDS % 60)) s. Everything is in $shown:"
+systems=(transformer transformer_biarn_tiny)
+outputs=() logs=() labels=()
+for system in "${systems[@]}"; do
+    outputs+=("$system=$work/runs/$system/seed1/test.txt")
+    logs+=("$work/runs/$system/seed1/train.log")
+    labels+=(--label "$system")
+done
+echo "Ten sentences of the test set"
+python "$here/show.py" "$here/data/test" "${outputs[@]}" | tee "$work/translations.txt"
+fairseq-recur plot curves "${logs[@]}" "${labels[@]}" --metric valid_loss valid_bleu \
+    --output "$work/learning_curve.png"
+
+case "$work" in "$PWD"/*) shown="${work#"$PWD"/}" ;; *) shown="$work" ;; esac
+case "$here" in "$PWD"/*) here="${here#"$PWD"/}" ;; esac
 cat <<END
-  scores.txt, scores.json     the table above
-  translations.txt            the ten sentences above
-  learning_curve.png          loss and BLEU on the validation set, both systems
-  SYSTEM/test.txt             all translations of the test set, as fairseq-generate prints them
-  SYSTEM/average.pt           the scored model, next to checkpoint*.pt and train.log
-  data-bin, bpe.model         the prepared data
+
+Done in $((SECONDS / 60)) min $((SECONDS % 60)) s. Everything is in $shown:
+  runs/table.md, results.json     the table above, with all details
+  translations.txt                the ten sentences above
+  learning_curve.png              loss and BLEU on the validation set, both systems
+  runs/SYSTEM/seed1/test.txt      all translations of the test set, as fairseq-generate prints them
+  runs/SYSTEM/seed1/average.pt    the scored model, next to checkpoint*.pt and train.log
+  data-bin, bpe.model             the prepared data
 
 Translate sentences with transformer_biarn_tiny (Ctrl-D ends it), or pipe them in:
   bash $here/translate.sh
   echo "Click the cell that you want to delete." | bash $here/translate.sh
 
 What to try next:
-  EPOCHS=$((2 * EPOCHS)) bash $here/run.sh       continue, twice as long
+  EPOCHS=$((2 * epochs)) bash $here/run.sh       continue, twice as long
   fairseq-recur train --help             every option (source .venv/bin/activate first)
   $here/README.md    how to change your recipe by one flag
 END

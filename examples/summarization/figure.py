@@ -1,8 +1,9 @@
-"""Plot ROUGE and the time of a training step against the segment size, as figure 4 of the paper.
+"""Plot ROUGE and training speed against the segment size, as figure 4 of the paper.
 
     python figure.py RESULTS.json FIGURE.png
 
-RESULTS.json comes from table.py. Curves are means over the seeds, bars are ranges.
+RESULTS.json is that of the experiment. Points are means over the seeds or medians of the rounds,
+bars are ranges.
 """
 
 import json
@@ -15,42 +16,52 @@ from typing import Any
 from fairseq_recur.plotting.figures import COLOURS, new_figure, plain_axes
 
 Summary = Callable[[list[float]], float]
+Points = dict[int, list[float]]
+UPDATES = "updates_per_second"
 PANELS: dict[str, tuple[str, Summary]] = {
     "rouge1": ("ROUGE-1", mean),
     "rougeL": ("ROUGE-L", mean),
-    "step_ms": ("time of a training step (ms)", median),
+    UPDATES: ("training (updates/s)", median),
 }
 
 
-def curves(systems: dict[str, Any], quantity: str) -> dict[str, dict[int, list[float]]]:
+def values(results: dict[str, Any], quantity: str) -> dict[str, list[float]]:
+    """Return a system's scores of all seeds, or its speed in all rounds."""
+    if quantity == UPDATES:
+        speed = results["speed"] or {"systems": {}}
+        return {name: row[UPDATES] for name, row in speed["systems"].items()}
+    found: dict[str, list[float]] = {}
+    for run in results["runs"]:
+        found.setdefault(run["system"], []).append(run["scores"][quantity])
+    return found
+
+
+def curves(systems: dict[str, list[float]]) -> dict[str, Points]:
     """Return the measurements of each kind of system by segment size, in order of size."""
-    found: dict[str, dict[int, list[float]]] = {}
-    for system, row in systems.items():
+    found: dict[str, Points] = {}
+    for system, measured in systems.items():
         kind, _, size = system.partition("_")
         if size.isdigit():
-            found.setdefault(kind, {})[int(size)] = row[quantity]
+            found.setdefault(kind, {})[int(size)] = measured
     return {kind: dict(sorted(points.items())) for kind, points in found.items()}
 
 
-def draw(systems: dict[str, Any], file: Path) -> None:
+def draw(results: dict[str, Any], file: Path) -> None:
     """Draw one panel per quantity; full attention is a horizontal line."""
     figure = new_figure(4.2 * len(PANELS), 3.6)
     for axes, (quantity, (label, summary)) in zip(figure.subplots(1, len(PANELS)), PANELS.items()):
-        axes.axhline(
-            summary(systems["full"][quantity]), color=COLOURS[-1], ls="--", lw=1.2, label="full"
-        )
-        sizes = set()
-        for colour, (kind, points) in zip(COLOURS, curves(systems, quantity).items()):
-            middles = [summary(values) for values in points.values()]
-            below = [m - min(values) for m, values in zip(middles, points.values())]
-            above = [max(values) - m for m, values in zip(middles, points.values())]
+        systems = values(results, quantity)
+        if "full" in systems:
+            axes.axhline(summary(systems["full"]), color=COLOURS[-1], ls="--", lw=1.2, label="full")
+        for colour, (kind, points) in zip(COLOURS, curves(systems).items()):
+            middles = [summary(measured) for measured in points.values()]
+            below = [m - min(measured) for m, measured in zip(middles, points.values())]
+            above = [max(measured) - m for m, measured in zip(middles, points.values())]
             axes.errorbar(
                 list(points), middles, yerr=[below, above], fmt="o-", ms=4, capsize=3,
                 color=colour, label=kind,
             )  # fmt: skip
-            sizes |= set(points)
         axes.set_xscale("log", base=2)
-        axes.set_xticks(sorted(sizes), [str(size) for size in sorted(sizes)])
         axes.set_xlabel("segment size (pieces)")
         axes.set_ylabel(label)
         plain_axes(axes)
@@ -59,6 +70,5 @@ def draw(systems: dict[str, Any], file: Path) -> None:
 
 
 if __name__ == "__main__":
-    results, output = map(Path, sys.argv[1:])
-    draw(json.loads(results.read_text(encoding="utf-8"))["systems"], output)
-    print(output)
+    source, output = map(Path, sys.argv[1:])
+    draw(json.loads(source.read_text(encoding="utf-8")), output)

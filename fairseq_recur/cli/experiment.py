@@ -74,6 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="run detached from this terminal; log in DIR/run.log",
     )
+    run_.add_argument("--show-validation", action="store_true", help="print each validation result")
     run_.add_argument("--dry-run", action="store_true", help="check everything, print the commands")
     for name, text in (
         ("status", "show what is done and what is running"),
@@ -117,7 +118,7 @@ def run_all(args: argparse.Namespace) -> int:
     lock.write(str(os.getpid()))
     lock.flush()
     with lock:
-        return work_on(runs, work, jobs, devices)
+        return work_on(runs, work, jobs, devices, args.show_validation)
 
 
 def runs_from(args: argparse.Namespace) -> list[SystemRun]:
@@ -159,14 +160,16 @@ def process_of(work: Path) -> str:
     return (work / LOCK).read_text(encoding="utf-8").strip() or "unknown"
 
 
-def work_on(runs: list[SystemRun], work: Path, jobs: int, devices: list[str]) -> int:
+def work_on(
+    runs: list[SystemRun], work: Path, jobs: int, devices: list[str], validation: bool
+) -> int:
     """Do what is left; return 0, or 1 if a run failed."""
     about = experiment_check.read_about(work / ABOUT)
 
     def update(_: object = None) -> None:
         write_results(runs[0].experiment, work, about)
 
-    runner = Runner(runs, jobs, devices, update)
+    runner = Runner(runs, jobs, devices, update, validation)
     try:
         failed = runner()
         update()

@@ -114,7 +114,8 @@ def _check_scoring(run: SystemRun) -> None:
             "create it with `fairseq-recur preprocess`"
         )
     source = experiment.score.source
-    for file in [*experiment.score.reference, *([] if source is None else [source])]:
+    others = [*([] if source is None else [source]), *experiment.score.outputs.values()]
+    for file in [*experiment.score.reference, *others]:
         lines = len(read_lines(file))
         if lines != len(data):
             raise ConfigError(

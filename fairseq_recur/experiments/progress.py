@@ -12,17 +12,22 @@ from fairseq_recur.experiments.training_log import TrainingLog, read_log
 EVERY = {True: 5.0, False: 120.0}
 """Seconds between two reports: on a terminal, and elsewhere."""
 
+ROUTINE = {"nll_loss", "wps", "wpb", "bsz", "num_updates"}
+"""Results of a validation that its line leaves out."""
+
 
 class Progress:
     """A status line: rewritten in place on a terminal, printed now and then elsewhere.
 
     Args:
         runs: all runs that are to be done
+        validation: whether each new validation result is printed
     """
 
-    def __init__(self, runs: Sequence[Run]) -> None:
+    def __init__(self, runs: Sequence[Run], validation: bool = False) -> None:
         self.runs, self.began = list(runs), time.monotonic()
-        self.last = self.began
+        self.seen = {run.name: last_validation(run) for run in runs} if validation else {}
+        self.last = self.looked = self.began
         self.before = self.share()
 
     def share(self) -> float:
@@ -43,8 +48,29 @@ class Progress:
             f"{clock(now)} elapsed, {left}" + (f" | {at}" if at else "")
         )
 
+    def validated(self, run: Run) -> None:
+        """Print a run's validation results that are new."""
+        if run.name not in self.seen:
+            return
+        log = training_log(run)
+        for subset, results in log.valid.items():
+            for updates, stats in sorted(results.items()):
+                if updates <= self.seen[run.name]:
+                    continue
+                shown = {k: v for k, v in stats.items() if k not in ROUTINE and "best_" not in k}
+                said = ", ".join(f"{name} {value:g}" for name, value in shown.items())
+                epochs = log.position(updates, "epoch")
+                after = "" if epochs is None else f"epoch {epochs:.1f}, "
+                say(f"{run.name}: {after}update {updates}, {subset} {said}")
+        self.seen[run.name] = last_validation(run)
+
     def show(self, active: Sequence[tuple[Run, str]]) -> None:
         """Report if the last report is old enough."""
+        if self.seen and time.monotonic() - self.looked > EVERY[True]:
+            self.looked = time.monotonic()
+            for run, step in active:
+                if step == "train":
+                    self.validated(run)
         terminal = sys.stdout.isatty()
         if not active or time.monotonic() - self.last < EVERY[terminal]:
             return
@@ -85,6 +111,11 @@ def trained_share(run: Run) -> float:
         if float(flags.get(name) or 0) > 0
     ]
     return min(1.0, max(parts, default=0.0))
+
+
+def last_validation(run: Run) -> int:
+    """Return the number of updates before a run's last validation, or -1."""
+    return max((u for results in training_log(run).valid.values() for u in results), default=-1)
 
 
 def training_log(run: Run) -> TrainingLog:

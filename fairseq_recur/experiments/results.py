@@ -42,6 +42,10 @@ def collect(experiment: Experiment, work: Path, about: dict[str, Any]) -> dict[s
         compared = _compare(experiment, texts, references)
         if compared is not None:
             comparisons.append({"seed": seed, **compared})
+    outputs = [
+        {"system": name, **_scores(read_lines(file), references, experiment)}
+        for name, file in experiment.score.outputs.items()
+    ]
     return {
         "title": experiment.title,
         "set": about["set"],
@@ -50,6 +54,7 @@ def collect(experiment: Experiment, work: Path, about: dict[str, Any]) -> dict[s
         "commit": machine.commit(),
         "experiment": experiment.as_record(),
         "parameters": about["parameters"],
+        "outputs": outputs,
         "runs": runs,
         "comparisons": comparisons,
         "speed": read_json(work / "speed.json"),
@@ -58,22 +63,31 @@ def collect(experiment: Experiment, work: Path, about: dict[str, Any]) -> dict[s
 
 def of_run(run: SystemRun, texts: list[str], references: list[list[str]]) -> dict[str, Any]:
     """Return the scores of a run, and how its training went."""
-    scores = score_corpus(texts, references, run.experiment.score.build())
     log, state = read_log(run.folder / "train.log"), run.state()
     updates, epochs, _ = log.timeline[-1]
     valid = log.curve("valid_loss")
     return {
         "system": run.system.name,
         "seed": run.seed,
-        "scores": {s.name: s.value for s in scores},
-        "signatures": {s.name: s.signature for s in scores},
-        "decimals": {s.name: s.decimals for s in scores},
+        **_scores(texts, references, run.experiment),
         "updates": updates,
         "epochs": round(epochs, 2),
         "valid_loss": [[u, round(loss, 4)] for u, loss in valid],
         "train_seconds": round(state["train"]["seconds"]),
         "commit": state["train"]["commit"],
         "command": state["train"]["key"],
+    }
+
+
+def _scores(
+    texts: list[str], references: list[list[str]], experiment: Experiment
+) -> dict[str, dict[str, Any]]:
+    """Return a text's scores, their signatures, and the number of decimals to show."""
+    scores = score_corpus(texts, references, experiment.score.build())
+    return {
+        "scores": {s.name: s.value for s in scores},
+        "signatures": {s.name: s.signature for s in scores},
+        "decimals": {s.name: s.decimals for s in scores},
     }
 
 

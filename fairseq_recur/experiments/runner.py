@@ -52,6 +52,7 @@ class Runner:
         jobs: number of concurrent steps
         devices: GPUs, as in CUDA_VISIBLE_DEVICES, over which the jobs are spread; [] for none
         finished: called with each run whose last step has just ended
+        validation: whether the validation results of trainings are printed
     """
 
     def __init__(
@@ -60,13 +61,14 @@ class Runner:
         jobs: int,
         devices: Sequence[str] = (),
         finished: Callable[[R], None] = lambda run: None,
+        validation: bool = False,
     ) -> None:
         self.runs, self.jobs, self.devices = list(runs), jobs, list(devices)
         self.finished: Callable[..., None] = finished
         self.active: list[Job] = []
         self.failed: set[str] = set()
         self.elsewhere: set[str] = set()
-        self.progress = Progress(self.runs)
+        self.progress = Progress(self.runs, validation)
 
     def __call__(self) -> list[str]:
         """Do everything.
@@ -163,6 +165,7 @@ class Runner:
         if code == 0 and job.step == "generate" and not interrupted:
             (run.folder / "generate.out").replace(run.folder / "test.txt")
         run.write_state(state)
+        self.progress.validated(run)
         if interrupted:
             return
         if code != 0 or not run.done(job.step):

@@ -54,6 +54,7 @@ class Scoring:
         samples: number of samples of the paired tests
         source: translated file, which COMET reads
         comet_model: model of COMET
+        outputs: other texts to score, such as the unchanged source: name -> file
     """
 
     reference: list[str] = setting(expected="a file, or a list of files")
@@ -65,6 +66,7 @@ class Scoring:
     samples: int = setting(1000, least=1)
     source: Optional[str] = setting(None, "a file")  # noqa: UP045 (OmegaConf 2.0)
     comet_model: str = setting(DEFAULT_MODEL, "a model of COMET")
+    outputs: dict[str, str] = setting({}, "names and files of other texts to score")
 
     def build(self) -> list[Metric | MeanMetric]:
         """Return the metrics.
@@ -204,15 +206,17 @@ def _load(path: Path) -> DictConfig:
     return content
 
 
-_SCORED = ("reference", "source")
+_SCORED = ("reference", "source", "outputs")
 
 
 def _below(folder: Path, value: Any) -> Any:
-    """Return a path, or each path of a list, relative to a folder."""
+    """Return a path, or each path of a list or dictionary, relative to a folder."""
     if isinstance(value, str):
         return str(folder / value)
     if OmegaConf.is_list(value):
         return [_below(folder, item) for item in value]
+    if OmegaConf.is_dict(value):
+        return {name: _below(folder, item) for name, item in value.items()}
     return value
 
 

@@ -62,9 +62,11 @@ def training_speed(run: SystemRun, environment: dict[str, str]) -> float:
     assert speed is not None
     log = run.work / "speed.log"
     log.unlink(missing_ok=True)
+    validation = re.compile("eval-|(maximize-)?best-checkpoint-metric")
     flags = {
-        **run.train_flags(), "max-update": speed.warmup + speed.updates, "max-epoch": None,
-        "no-save": True, "disable-validation": True, "log-format": "json",
+        **{k: v for k, v in run.train_flags().items() if not validation.match(k)},
+        "max-update": speed.warmup + speed.updates, "max-epoch": None, "no-save": True,
+        "disable-validation": True, "log-format": "json",
         "log-interval": INTERVAL, "log-file": str(log),
     }  # fmt: skip
     words = ["train", run.experiment.data, *run.languages(), *arguments(flags)]

@@ -18,7 +18,8 @@ def table(results: Results) -> str:
     """
     systems = [s["name"] for s in results["experiment"]["systems"]]
     rows = [row(results, name) for name in systems]
-    columns = [c for c in rows[0] if any(r[c] for r in rows)]
+    rows = [{**dict.fromkeys(rows[0], ""), **output(o)} for o in results["outputs"]] + rows
+    columns = [c for c in rows[-1] if any(r[c] for r in rows)]
     lines = [f"# {results['title']}", "", "| " + " | ".join(columns) + " |"]
     lines.append("| " + " | ".join(["---", *["---:"] * (len(columns) - 1)]) + " |")
     lines += ["| " + " | ".join(r[c] for c in columns) + " |" for r in rows]
@@ -46,6 +47,13 @@ def row(results: Results, name: str) -> dict[str, str]:
     cells["training"] = relative(results, name, "updates_per_second")
     cells["decoding"] = relative(results, name, "sentences_per_second")
     return cells
+
+
+def output(scored: dict[str, Any]) -> dict[str, str]:
+    """Return the cells of a text that no system of the experiment wrote."""
+    decimals = scored["decimals"]
+    found = {m: spread([value], decimals[m]) for m, value in scored["scores"].items()}
+    return {"system": scored["system"], **found}
 
 
 def spread(values: list[float], digits: int) -> str:

@@ -4,11 +4,13 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from fairseq_recur import cli
+from fairseq_recur.cli.experiment import runs_from
 from fairseq_recur.errors import ConfigError
 from tests.docs.commands import (
     ROOT,
@@ -152,8 +154,8 @@ def test_scripts_are_valid_bash(path: Path) -> None:
     subprocess.run(["bash", "-n", path], check=True)
 
 
-def calls_of_the_quick_start(tmp_path: Path) -> list[list[str]]:
-    """Run the quick start with programs that only record how they are called."""
+def test_examples_that_are_experiments_parse(tmp_path: Path) -> None:
+    """Their commands, and every command of fairseq in their experiments, are accepted."""
     shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("work"))
     programs, log = tmp_path / ".venv" / "bin", tmp_path / "calls"
     programs.mkdir(parents=True)
@@ -161,26 +163,23 @@ def calls_of_the_quick_start(tmp_path: Path) -> list[list[str]]:
     (tmp_path / "scripts" / "setup.sh").write_text("exit 0\n")
     (programs / "python").write_text("#!/usr/bin/env bash\nexit 0\n")
     (programs / "fairseq-recur").write_text(
-        "#!/usr/bin/env python3\nimport json, pathlib, sys\n"
+        f"#!{sys.executable}\nimport json, sys\n"
         f"open({str(log)!r}, 'a').write(json.dumps(sys.argv[1:]) + chr(10))\n"
-        "if sys.argv[1] == 'average':\n"
-        "    pathlib.Path(sys.argv[sys.argv.index('--output') + 1]).touch()\n"
     )
     for program in programs.iterdir():
         program.chmod(0o755)
-    for script in ("run.sh", "translate.sh"):
+    for example in ("quickstart", "summarization"):
         subprocess.run(
-            ["bash", tmp_path / "examples" / "quickstart" / script],
+            ["bash", tmp_path / "examples" / example / "run.sh"],
             check=True, cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
         )  # fmt: skip
-    return [json.loads(line) for line in log.read_text().splitlines()]
-
-
-def test_quick_start_calls_parse(tmp_path: Path) -> None:
-    calls = calls_of_the_quick_start(tmp_path)
-    called = [call[0] for call in calls]
-    for command in ("preprocess", "train", "average", "generate", "score", "plot", "interactive"):
-        assert command in called
-    assert called.count("train") == 2
+    calls = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [call[0] for call in calls] == ["preprocess", "experiment", "plot"] + [
+        "preprocess", "experiment"
+    ]  # fmt: skip
     for call in calls:
         parse(["fairseq-recur", *call])
+        if call[0] == "experiment":
+            for run in runs_from(cli.build_parser().parse_args(call)):
+                parse(["fairseq-recur", *run.argv("train")])
+                parse(["fairseq-recur", *run.argv("generate")])

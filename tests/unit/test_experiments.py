@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from fairseq_recur.errors import ConfigError
-from fairseq_recur.experiments.progress import trained_share
+from fairseq_recur.experiments.progress import Progress, trained_share
 from fairseq_recur.experiments.runner import Runner
 from fairseq_recur.experiments.runs import SystemRun, hold, runs_of
 from fairseq_recur.experiments.settings import arguments, read_experiment
@@ -215,6 +215,29 @@ def test_progress_is_read_from_the_log(tmp_path: Path) -> None:
     assert trained_share(runs(tmp_path, {}, "train.max-update=300")[0]) == pytest.approx(250 / 300)
 
 
+def test_each_validation_is_printed_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = runs(tmp_path)[0]
+    run.folder.mkdir(parents=True)
+    log = run.folder / "train.log"
+
+    def validate(updates: int, loss: float) -> None:
+        with log.open("a") as file:
+            file.write(
+                f"epoch 001 | valid on 'valid' subset | loss {loss} | wps 5 | num_updates {updates}\n"
+            )
+
+    validate(10, 5.0)
+    progress = Progress([run], validation=True)
+    progress.validated(run)
+    validate(20, 4.5)
+    progress.validated(run)
+    progress.validated(run)
+    Progress([run]).validated(run)
+    assert capsys.readouterr().out.splitlines() == ["a seed 1: update 20, valid loss 4.5"]
+
+
 def test_jobs_are_spread_over_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     runner = Runner(runs(tmp_path), jobs=4, devices=["3", "5"])
@@ -264,6 +287,7 @@ def result(tmp_path: Path) -> dict[str, Any]:
             {"system": s, "seed": seed, "scores": {"BLEU": v, "chrF2": v + 20}, **run}
             for (s, seed), v in scores.items()
         ],
+        "outputs": [{"system": "copied", "scores": {"BLEU": 3.0}, "decimals": {"BLEU": 2}}],
         "comparisons": [compared(1), compared(2)],
         "speed": {
             "threads": "2", "commit": "abc",
@@ -278,8 +302,8 @@ def result(tmp_path: Path) -> dict[str, Any]:
 def test_the_table(tmp_path: Path) -> None:
     lines = table(result(tmp_path)).splitlines()
     assert lines[0] == "# A table"
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:7]]
-    head, _, a, b, c = (dict(zip(cells[0], row)) for row in cells)
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:8]]
+    head, _, copied, a, b, c = (dict(zip(cells[0], row)) for row in cells)
     assert list(head) == [
         "system", "runs", "BLEU", "difference", "p bootstrap", "p randomization", "chrF2",
         "published", "parameters", "training", "decoding",
@@ -292,7 +316,8 @@ def test_the_table(tmp_path: Path) -> None:
     assert (a["training"], b["training"]) == ("8.00 updates/s", "0.75 (0.50–0.90)")
     assert b["decoding"] == "1.20 (1.20–1.20)"
     assert {*c.values()} == {"c", ""}
-    notes = "\n".join(lines[7:])
+    assert {*copied.values()} == {"copied", "3.00", ""}
+    notes = "\n".join(lines[8:])
     assert "BLEU `sig`" in notes and "b starts from the trained a" in notes
 
 
@@ -301,7 +326,7 @@ def test_the_table_of_one_run_or_none(tmp_path: Path) -> None:
     results["runs"], results["comparisons"] = results["runs"][:1], []
     results["speed"] = None
     text = table(results)
-    assert "| a | 1 | 20.00 |" in text and "±" not in text.splitlines()[4]
+    assert "| a | 1 | 20.00 |" in text and "±" not in text.splitlines()[5]
     assert "difference |" not in text and "training |" not in text
     results["runs"] = []
     assert "Nothing is finished yet." in table(results)
