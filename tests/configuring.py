@@ -7,10 +7,11 @@ commands and build hundreds of models, so they compose it directly from the same
 import re
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import fields, is_dataclass
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -19,6 +20,7 @@ from fairseq.dataclass import utils as dataclass_utils
 from fairseq.dataclass.configs import FairseqConfig
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.experimental import initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
 compose_by_hydra = dataclass_utils.compose
@@ -78,14 +80,21 @@ def compose(
     except Exception:
         if not fallback:
             raise
-        return compose_by_hydra(name, overrides=overrides, **rest)
+        with initialize_config_dir(str(Path(dataclass_utils.__file__).parents[1] / "config")):
+            return compose_by_hydra(name, overrides=overrides, **rest)
 
 
 @contextmanager
 def composing_directly(group: str | None = None, fallback: bool = True) -> Iterator[None]:
-    """Have fairseq's `convert_namespace_to_omegaconf` use `compose`."""
+    """Have fairseq's `convert_namespace_to_omegaconf` use `compose`.
+
+    Hydra's `initialize` would read the source of every function on the stack.
+    """
     quick = partial(compose, group=group, fallback=fallback)
-    with patch.object(dataclass_utils, "compose", quick):
+    with (
+        patch.object(dataclass_utils, "compose", quick),
+        patch.object(dataclass_utils, "initialize", lambda config_path: nullcontext()),
+    ):
         yield
 
 

@@ -3,7 +3,7 @@
 import os
 import random
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
@@ -19,10 +19,11 @@ import torch
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_MODEL_REGISTRY, FairseqLanguageModel, build_model
 
-from tests.configuring import model_config
+from tests.configuring import composing_directly, model_config
 from tests.systems import (  # noqa: F401  (most of them are imported from here)
     BART_FLAGS,
     DECODER_VARIANTS,
+    FAST_STRUCTURES,
     FAST_SYSTEMS,
     LANGUAGE_MODELS,
     OURS,
@@ -39,16 +40,18 @@ from tests.systems import (  # noqa: F401  (most of them are imported from here)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Give `preset` every structure, and `system` the systems of the fast and of the slow run.
+    """Give `preset` the structures, and `system` the systems, of the fast and of the slow run.
 
-    The slow run has every structure with every set of its options. The fast run has a pairwise
-    choice of them, and of a test marked "slow_options" only the structures.
+    The slow run has every structure with every set of its options. The fast run has some
+    structures and a pairwise choice of systems; of a test marked "slow_options", all structures.
     """
     names, marked = metafunc.fixturenames, metafunc.definition.get_closest_marker
     if "transformer" in names:
-        metafunc.parametrize("transformer", TRANSFORMERS)
+        metafunc.parametrize("transformer", [
+            fast_or_slow(p, p, p in FAST_STRUCTURES) for p in TRANSFORMERS
+        ])  # fmt: skip
     if "preset" in names:
-        fast = {"transformer_biarn"} if marked("slow_presets") else {*STRUCTURES}
+        fast = {"transformer_biarn"} if marked("slow_presets") else FAST_STRUCTURES
         metafunc.parametrize("preset", [fast_or_slow(p, p, p in fast) for p in STRUCTURES])
     if "system" in names:
         fast = {name: flags for name, flags in SYSTEMS.items() if name.endswith("-default")}
@@ -63,6 +66,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def fast_or_slow(value: object, name: str, fast: bool) -> object:
     """A parameter of a test, marked slow unless it is fast."""
     return pytest.param(value, id=name, marks=() if fast else pytest.mark.slow)
+
+
+@pytest.fixture(autouse=True)
+def composed_directly(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Spare each test the seconds that hydra takes; tests marked "hydra" use it."""
+    if request.node.get_closest_marker("hydra"):
+        yield
+    else:
+        with composing_directly():
+            yield
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 import fairseq_recur
-from tests.configuring import composing_directly
 
 USER_DIR = str(Path(fairseq_recur.__file__).parent)
 """What a user gives to ``--user-dir``."""
@@ -45,7 +44,7 @@ def run_command(command: str, *arguments: Any, stdin: str | bytes = "") -> str:
     reset_command_state()
     try:
         with patch.object(sys, "argv", argv), patch.object(sys, "stdin", typed):
-            with redirect_stdout(output), composing_directly():
+            with redirect_stdout(output):
                 module.cli_main()
     finally:
         root.handlers, root.level = handlers, level

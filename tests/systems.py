@@ -232,6 +232,10 @@ def structure(preset: str) -> tuple[tuple[str, str], ...]:
 STRUCTURES: list[str] = list({structure(p): p for p in reversed(PRESETS)}.values())[::-1]
 """One of the presets that differ only in their sizes, so that every structure is tested once."""
 
+FAST_STRUCTURES = ("transformer_biarn", "srformer", "rsa_transformer", "srformer_t5_small")
+"""A structure for each paper and each host, for the tests that train; the slow run has all."""
+assert {*FAST_STRUCTURES} <= {*STRUCTURES}
+
 
 def variants_of(preset: str) -> dict[str, list[str]]:
     """The sets of options with which a structure is tested."""

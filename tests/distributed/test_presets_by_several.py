@@ -12,7 +12,7 @@ import pytest
 import torch
 from fairseq.models import ARCH_MODEL_REGISTRY
 
-from tests.conftest import SMALL, STRUCTURES, SYSTEMS, TRAIN, write_corpus
+from tests.conftest import FAST_STRUCTURES, SMALL, STRUCTURES, SYSTEMS, TRAIN, write_corpus
 from tests.running import USER_DIR, saved_weights
 
 ROOT = Path(__file__).parents[2]
@@ -56,8 +56,9 @@ BACKENDS: dict[str, list[str]] = {
     "pytorch_ddp-checkpointed": ["--ddp-backend", "pytorch_ddp", "--checkpoint-activations"],
 }
 OTHERS = ["legacy_ddp", "pytorch_ddp-checkpointed"]
+FAST = [f"{preset}-default" for preset in FAST_STRUCTURES]
 DEFAULTS = [f"{preset}-default" for preset in STRUCTURES]
-OPTIONS = [model for model in SYSTEMS if model not in DEFAULTS]
+OPTIONS = [model for model in SYSTEMS if model not in FAST]
 
 
 @pytest.fixture(scope="module")
@@ -120,8 +121,8 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 @pytest.fixture(scope="module")
 def two(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The presets, trained with fairseq's default back end."""
-    return train_by(TWO, data, tmp_path_factory.mktemp("two"), DEFAULTS, ["pytorch_ddp"])
+    """Some presets, trained with fairseq's default back end."""
+    return train_by(TWO, data, tmp_path_factory.mktemp("two"), FAST, ["pytorch_ddp"])
 
 
 @pytest.fixture(scope="module")
@@ -137,11 +138,11 @@ def others(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def options(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The presets' options, trained with one back end."""
+    """The other presets, and the presets' options, trained with one back end."""
     return train_by(TWO, data, tmp_path_factory.mktemp("options"), OPTIONS, ["pytorch_ddp"])
 
 
-@pytest.mark.parametrize("model", DEFAULTS)
+@pytest.mark.parametrize("model", FAST)
 def test_two_processes(
     model: str, data: Path, two: Path, cli: Callable[..., str], tmp_path: Path
 ) -> None:

@@ -20,6 +20,8 @@ from tests.conftest import SMALL, TRAIN
 SGD = ["--optimizer", "sgd", "--lr", "0.05", "--lr-scheduler", "fixed", "--dropout", "0"]
 MODELS = {"legacy_ddp": "transformer", "pytorch_ddp": "transformer_biarn_tiny"}
 
+pytestmark = pytest.mark.slow
+
 
 def flags(corpus: Path, arch: str, folder: Path, updates: int) -> list[str]:
     return [
@@ -53,9 +55,7 @@ def assert_same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor
             torch.testing.assert_close(found[key], value, rtol=0, atol=1e-6, msg=key)
 
 
-@pytest.mark.parametrize(
-    "backend", [pytest.param("legacy_ddp", marks=pytest.mark.slow), "pytorch_ddp"]
-)
+@pytest.mark.parametrize("backend", MODELS)
 def test_two_processes_train_one_model_and_resume(
     corpus: Path, cli: Callable[..., str], tmp_path: Path, backend: str
 ) -> None:

@@ -59,6 +59,7 @@ def of(outputs: list[dict[str, Any]], words: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_model_learns(outputs: list[dict[str, Any]]) -> None:
     losses = re.findall(r"\bloss ([\d.]+)", of(outputs, '"train", work')["text"])
     assert len(losses) > 5 and float(losses[-1]) < float(losses[0]) / 2
@@ -72,6 +73,7 @@ def test_model_learns(outputs: list[dict[str, Any]]) -> None:
     assert backwards > forwards + 5
 
 
+@pytest.mark.slow
 def test_figures_are_shown(outputs: list[dict[str, Any]]) -> None:
     for words in ('"loss", "gate")', '"matrices"', 'figure("attention"'):
         (image,) = of(outputs, words)["images"]

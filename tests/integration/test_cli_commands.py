@@ -178,6 +178,7 @@ HYDRA = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_hydra_train_takes_presets_and_files(corpus: Path, tmp_path: Path) -> None:
     """Each runs in a separate process: hydra keeps a global state that breaks a second run."""
     (tmp_path / "mine.yaml").write_text(

@@ -37,11 +37,6 @@ def by_name(tmp_path_factory: pytest.TempPathFactory) -> str:
     return done.stdout
 
 
-def test_user_dir_alone(by_name: str, tmp_path: Path) -> None:
-    done = python(USER_DIR.format(str(PACKAGE)) + REGISTERED, tmp_path, tmp_path)
-    assert done.stdout == by_name, done.stderr
-
-
 def test_package_first_then_every_way_to_write_its_folder(by_name: str, tmp_path: Path) -> None:
     (tmp_path / "linked").symlink_to(PACKAGE.parent)
     (tmp_path / "renamed").symlink_to(PACKAGE)
@@ -54,18 +49,22 @@ def test_package_first_then_every_way_to_write_its_folder(by_name: str, tmp_path
         "renamed",
     )
     code = "import fairseq_recur" + "".join(USER_DIR.format(w) for w in ways) + REGISTERED
-    done = python(code, tmp_path)
+    done = python(code + USER_DIR.format("/nowhere/fairseq_recur"), tmp_path)
     assert done.stdout == by_name, done.stderr
+    assert "FileNotFoundError: /nowhere/fairseq_recur" in done.stderr
 
 
 def test_user_dir_first_then_package_and_user_dir_again(by_name: str, tmp_path: Path) -> None:
     first = USER_DIR.format(str(PACKAGE))
-    code = first + "import fairseq_recur" + first + USER_DIR.format(f"{PACKAGE}/") + REGISTERED
-    done = python(code, tmp_path, tmp_path)
-    assert done.stdout == by_name, done.stderr
+    again = "import fairseq_recur" + first + USER_DIR.format(f"{PACKAGE}/") + REGISTERED
+    done = python(first + REGISTERED + again, tmp_path, tmp_path)
+    assert done.stdout == 2 * by_name, done.stderr
 
 
-@pytest.mark.parametrize("import_first", ["import fairseq_recur", USER_DIR.format(str(PACKAGE))])
+@pytest.mark.parametrize(
+    "import_first",
+    ["import fairseq_recur", pytest.param(USER_DIR.format(str(PACKAGE)), marks=pytest.mark.slow)],
+)
 def test_another_copy_is_named(tmp_path: Path, import_first: str) -> None:
     copy = tmp_path / "other" / "fairseq_recur"
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
@@ -73,11 +72,6 @@ def test_another_copy_is_named(tmp_path: Path, import_first: str) -> None:
     last = done.stderr.strip().splitlines()[-1]
     assert "ConfigError: --user-dir other/fairseq_recur is another copy" in last
     assert str(PACKAGE) in last and "Leave --user-dir out" in last
-
-
-def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
-    done = python("import fairseq_recur" + USER_DIR.format("/nowhere/fairseq_recur"), tmp_path)
-    assert "FileNotFoundError: /nowhere/fairseq_recur" in done.stderr
 
 
 NOISE = (
@@ -94,6 +88,7 @@ NOISE = (
 )
 
 
+@pytest.mark.slow
 def test_a_run_prints_no_warnings(tmp_path: Path, corpus: Path) -> None:
     folder = tmp_path / "model"
     shared = ["--user-dir", str(PACKAGE), "--cpu", "--num-workers", "0"]

@@ -29,7 +29,7 @@ def commands() -> Iterator[Commands]:
         yield started
 
 
-KILLS = [5, pytest.param(60, marks=pytest.mark.slow)]
+KILLS = [3, pytest.param(60, marks=pytest.mark.slow)]
 
 
 @pytest.mark.parametrize("kills", KILLS)
@@ -81,7 +81,7 @@ def test_averaging(
     assert [file.name for file in tmp_path.iterdir() if file != log] == ["average.pt"]
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(10, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [pytest.param(10, marks=pytest.mark.slow)])
 def test_generating(
     kills: int, commands: Commands, corpus: Path, trained: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -155,6 +155,7 @@ def test_killed_while_the_last_checkpoint_is_copied(
     assert_resumes(cli, corpus, folder)
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_up(cli: Callable[..., str], corpus: Path, tmp_path: Path) -> None:
     folder = tmp_path / "train"
     before = six_updates(cli, corpus, folder)

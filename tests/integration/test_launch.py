@@ -230,9 +230,8 @@ def never_stopped(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Cal
     return train
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGTERM, pytest.param(signal.SIGUSR1, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_stopped_equals_never_stopped(
     number: signal.Signals, corpus: Path, tmp_path: Path, never_stopped: Callable[[str], Path]
 ) -> None:

@@ -118,6 +118,7 @@ def test_editable_install_trains(checkout: Path, corpus: Path, tmp_path: Path) -
     train_two_updates(own, corpus / "bin", None, tmp_path)
 
 
+@pytest.mark.slow
 def test_user_dir_without_install(checkout: Path, corpus: Path, tmp_path: Path) -> None:
     python = clean_environment(tmp_path / "clean")
     find = "import importlib.util as u; print(u.find_spec('fairseq_recur'))"

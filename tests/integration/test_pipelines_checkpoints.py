@@ -100,6 +100,7 @@ def bpe_codes(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return codes
 
 
+@pytest.mark.slow_presets
 @pytest.mark.parametrize("with_bpe", [False, True], ids=["words", "bpe"])
 def test_translate_in_python_equals_generate(
     preset: str, with_bpe: bool, corpus: Path, trained: Trained, bpe_codes: Path

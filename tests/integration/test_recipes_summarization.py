@@ -27,6 +27,7 @@ from tests.summarization_mirror import COUNTS, MAKERS, SHAPE, Pairs, add_sums, m
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = ROOT / "examples" / "summarization"
 NAMES = list(MAKERS)
+ONE_FAST = [pytest.param(name, marks=[pytest.mark.slow] * (name != "xsum")) for name in NAMES]
 BART, SCRATCH = "srformer_bart_base", "transformer_biarn"
 
 
@@ -78,7 +79,7 @@ def expected_source(name: str, text: str) -> str:
     return one_line(text)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ONE_FAST)
 def test_archives_become_lines(
     mirror: Callable[[str], Mirror], tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -173,7 +174,7 @@ def test_a_preparation_that_is_killed_often_goes_on(
     check_kills(mirror(name), tmp_path, arch, kills=20)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ONE_FAST)
 def test_a_wrong_archive_is_named(
     mirror: Callable[[str], Mirror], tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

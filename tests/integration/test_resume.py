@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from tests.conftest import SMALL, TRAIN
@@ -89,6 +90,7 @@ cli_main()
 """
 
 
+@pytest.mark.slow  # the kills of test_kills.py are at random moments
 def test_killed_and_resumed_equals_never_stopped(cli: Cli, corpus: Path, tmp_path: Path) -> None:
     """Killed after nine updates, with a checkpoint of the sixth."""
     at_once, killed = tmp_path / "once", tmp_path / "killed"

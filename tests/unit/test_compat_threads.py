@@ -35,13 +35,16 @@ def ends(*arguments: object) -> subprocess.CompletedProcess:
     return subprocess.run(call, capture_output=True, text=True, timeout=100)
 
 
-@pytest.mark.parametrize("kind,room", [("busy", 10), ("waiting", 1)])
+@pytest.mark.parametrize(
+    "kind,room", [("busy", 10), pytest.param("waiting", 1, marks=pytest.mark.slow)]
+)
 def test_program_ends_well_while_batches_are_made(kind: str, room: int) -> None:
     """The thread is preparing a batch, or waits for room in a full queue."""
     done = ends("adapted", kind, room)
     assert (done.returncode, done.stdout, done.stderr[-300:].count("terminate")) == (0, "2\n", 0)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="needless there")
 def test_without_the_adaptation_it_is_aborted() -> None:
     """If this fails, the adaptation is no longer needed."""

@@ -10,6 +10,8 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from tests.configuring import composing_directly, group_config
 from tests.conftest import LANGUAGE_MODELS, PRESETS, SMALL, SYSTEMS, TRAIN
 
+pytestmark = pytest.mark.hydra
+
 Parser = Callable[[], object]
 COMMANDS: dict[str, tuple[Parser, list[str]]] = {
     "train": (
