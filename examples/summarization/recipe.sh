@@ -91,21 +91,10 @@ train() {
         --log-file "$folder/train.log" "$@"
 }
 
-# evaluate [FLAG...]: summarize the test set and score the summaries. The plan starts with the folder
-# of the data, the folder of the training, and the checkpoint.
+# evaluate [FLAG...]: summarize the test set and score the summaries.
 evaluate() {
-    local plan device=()
-    read_plan generate
-    local folder="${plan[1]}" checkpoint="${plan[2]}"
-    [ -d "$folder" ] || fail "$folder does not exist: the model is not trained; run train.sh first"
-    if [ "${AVERAGE:-0}" -gt 0 ]; then
-        say "Averaging the checkpoints of the last $AVERAGE epochs"
-        fairseq-recur average --inputs "$folder" --last "$AVERAGE" --output "$checkpoint"
-    fi
-    if [ "${GPUS:-}" = 0 ]; then device=(--cpu); fi
-    if [ "${PRECISION:-}" = fp16 ]; then device+=(--fp16); fi
-    say "Summaries of the test set: $folder/generate-test.txt"
-    fairseq-recur generate "${plan[0]}" --path "$checkpoint" --gen-subset test \
-        "${plan[@]:3}" --max-tokens 16384 ${device[@]+"${device[@]}"} --results-path "$folder" "$@"
-    recipe results "--search=$*"
+    local search=(--max-tokens 16384)
+    if [ "${GPUS:-}" = 0 ]; then search+=(--cpu); fi
+    if [ "${PRECISION:-}" = fp16 ]; then search+=(--fp16); fi
+    recipe evaluate "--search=$(printf '%q ' "${search[@]}" "$@")"
 }

@@ -100,6 +100,8 @@ def where(run: Run, step: str) -> str:
 
 def trained_share(run: Run) -> float:
     """Return the part of a run's training that its log shows as done, 0 to 1."""
+    if "train" not in run.steps:
+        return 1.0
     log = training_log(run)
     if not log.timeline:
         return 0.0

@@ -162,8 +162,8 @@ class Runner:
         state = run.state()
         state[job.step]["seconds"] += seconds
         state[job.step]["done"] = code == 0 and not interrupted
-        if code == 0 and job.step == "generate" and not interrupted:
-            (run.folder / "generate.out").replace(run.folder / "test.txt")
+        if code == 0 and not interrupted:
+            run.complete(job.step)
         run.write_state(state)
         self.progress.validated(run)
         if interrupted:

@@ -42,7 +42,7 @@ class Run(ABC):
     @property
     @abstractmethod
     def steps(self) -> Sequence[str]:
-        """Names of the steps, in order; the first is ``train``."""
+        """Names of the steps, in order: ``train``, if it is one, is the first."""
 
     @abstractmethod
     def argv(self, step: str) -> list[str]:
@@ -63,6 +63,10 @@ class Run(ABC):
 
     def prepare(self) -> None:
         """Prepare the folder; called before a step, while the folder is locked."""
+        return
+
+    def complete(self, step: str) -> None:
+        """Do what is left after a step's command has ended well."""
         return
 
     def state(self) -> dict[str, Any]:
@@ -174,6 +178,11 @@ class SystemRun(Run):
     def key(self, step: str) -> list[str]:
         """Return what a step depends on besides earlier steps."""
         return [str(self.experiment.checkpoint)] if step == "average" else self.argv(step)
+
+    def complete(self, step: str) -> None:
+        """Give the translations their name."""
+        if step == "generate":
+            (self.folder / "generate.out").replace(self.folder / "test.txt")
 
     def languages(self) -> list[str]:
         """Return the flags of the languages."""

@@ -2,12 +2,14 @@
 
 import argparse
 import os
+import shlex
 import sys
 from dataclasses import fields
 from pathlib import Path
 
 from fairseq_recur.errors import CheckpointError, ConfigError
 from recipes import summary_flags
+from recipes.evaluation import Evaluation, decode
 from recipes.steps import exclusive
 from recipes.summary_options import AUTO, Choices, DataSet, choose, read_data_set
 from recipes.summary_prepare import Preparation
@@ -16,8 +18,7 @@ from recipes.summary_report import write_results
 COMMANDS = {
     "prepare": "download and prepare the data",
     "train": "print the folders of data and training, the batch, and the flags of fairseq-train",
-    "generate": "print the folders of data and training, the checkpoint, and the search flags",
-    "results": "score the generated summaries",
+    "evaluate": "average checkpoints, summarize the test set, score the summaries",
 }
 
 
@@ -57,17 +58,16 @@ def run(args: argparse.Namespace, data: DataSet, choices: Choices) -> None:
     elif args.command == "train":
         flags = summary_flags.training(data, choices, work, runs / name, args.prefix, args.seed)
         print("\n".join([*words, *map(str, summary_flags.batch(data, choices)), *flags]))
-    elif args.command == "generate":
-        flags = summary_flags.generation(data, choices)
-        print("\n".join([*words, str(runs / name / checkpoint), *flags]))
     else:
+        search = shlex.split(args.search)
+        flags = [*summary_flags.generation(data, choices), "--gen-subset", "test", *search]
+        average = ["--last", str(args.average)] if args.average else []
         baseline = None
         if args.baseline is not None:
             named = runs / args.baseline
             baseline = named if named.is_dir() else Path(args.baseline)
-        file = write_results(
-            data, choices, work, runs / name, checkpoint, args.search.split(), baseline
-        )
+        decode(Evaluation(runs / name, average, checkpoint, [words[0], *flags]), baseline)
+        file = write_results(data, choices, work, runs / name, checkpoint, search, baseline)
         print(f"Results: {file}")
 
 

@@ -3,18 +3,15 @@
 import json
 from pathlib import Path
 
-from fairseq_recur import cli
-from fairseq_recur.errors import ConfigError
 from fairseq_recur.scoring.generation import read_hypotheses
+from recipes.evaluation import COMPARED, GENERATED, SCORES, TEXT, score
 from recipes.subwords import load_pieces
 from recipes.summary_flags import generation
 from recipes.summary_options import Choices, DataSet
 from recipes.summary_texts import COUNTS, one_line
 
-GENERATED, TEXT, SCORES, COMPARED, RESULTS = (
-    "generate-test.txt", "test.txt", "scores.json", "compared.json", "results.json",
-)  # fmt: skip
-METRICS = ("rouge1", "rouge2", "rougeL", "rougeLsum")
+RESULTS = "results.json"
+METRICS = ("--metrics", "rouge1", "rouge2", "rougeL", "rougeLsum")
 
 
 def write_summaries(choices: Choices, model: Path, run: Path, references: Path) -> None:
@@ -37,34 +34,6 @@ def write_summaries(choices: Choices, model: Path, run: Path, references: Path) 
         out.writelines(one_line(pieces.decode(line.split())) + "\n" for line in found)
 
 
-def score(references: Path, run: Path, name: str, baseline: Path | None) -> None:
-    """Score the summaries, and compare them with those of a baseline.
-
-    Args:
-        references: file with one reference per line
-        run: folder with test.txt
-        name: name of the system
-        baseline: folder of another system that is already evaluated, or None
-
-    Raises:
-        ConfigError: a file cannot be read
-    """
-    words = ["--reference", str(references), "--system", f"{name}={run / TEXT}"]
-    words += ["--metrics", *METRICS]
-    commands = [["score", *words, "--json", str(run / SCORES)]]
-    if baseline is not None:
-        if not (baseline / TEXT).is_file():
-            raise ConfigError(f"BASELINE={baseline}: no {TEXT} there; evaluate that training first")
-        other = f"baseline={baseline / TEXT}"
-        words += ["--baseline", other, "--test", "both", "--json", str(run / COMPARED)]
-        commands.append(["compare", *words])
-    for command in commands:
-        if cli.main(command):
-            raise ConfigError(
-                f"{run / TEXT} cannot be scored, see above; correct that and run evaluate.sh again"
-            )
-
-
 def write_results(
     data: DataSet, choices: Choices, work: Path, run: Path, checkpoint: str, extra: list[str],
     baseline: Path | None,
@@ -78,14 +47,14 @@ def write_results(
         run: folder of the training, with the output of fairseq-generate
         checkpoint: the evaluated checkpoint
         extra: additional flags of the search
-        baseline: see `score`
+        baseline: folder of another training that is already evaluated, or None
 
     Returns:
         the file with the results
     """
     references = work / "text" / "test.target"
     write_summaries(choices, work / choices.folder / "model", run, references)
-    score(references, run, choices.arch, baseline)
+    score(run, choices.arch, references, METRICS, baseline)
     (system,) = json.loads((run / SCORES).read_text())["systems"].values()
     report = {
         "data": data.name,

@@ -14,6 +14,7 @@ from sacrebleu.metrics import BLEU
 
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.scoring.generation import read_hypotheses, read_lines
+from recipes.evaluation import TEXT, Evaluation, decode, score
 from recipes.fetch import fetch
 from recipes.steps import Made, exclusive, need_space
 from recipes.translation_options import Options, Recipe, read_options, read_recipe
@@ -126,26 +127,51 @@ def write_settings(options: Options, model: Made, data: Made) -> None:
     partial.replace(file)
 
 
+SEARCH = (
+    "--gen-subset test --beam 4 --lenpen 0.6 --max-len-a 1 --max-len-b 50 --max-tokens 4000"
+).split()
+
+
+def evaluate(args: argparse.Namespace) -> None:
+    """Average and translate, write test.txt and extras.txt, print and store the scores.
+
+    Raises:
+        ConfigError: nothing is trained, a step failed, or the baseline is not evaluated
+    """
+    folder, (source, target) = args.folder, args.languages
+    generate = [args.data, "-s", source, "-t", target, *SEARCH, *args.flags]
+    average = ["--last", args.average, "--updates"]
+    generated = decode(Evaluation(folder, average, "average.pt", generate), args.baseline)
+    write_translations(generated, folder / TEXT, target)
+    tokenize = "zh" if target == "zh" else "13a"
+    metrics = ["--metrics", "bleu", "chrf", "--tokenize", tokenize]
+    score(folder, folder.parent.name, args.reference, metrics, args.baseline)
+    extras = extra_scores(args.reference, folder / TEXT, target)
+    (folder / "extras.txt").write_text(f"{extras}\n", encoding="utf-8")
+    print(extras)
+
+
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command; return 0, or 1 after an error message."""
     parser = argparse.ArgumentParser("recipes.translation", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     one = commands.add_parser("prepare", help="from archives to binary data")
     one.add_argument("recipe", type=Path)
-    two = commands.add_parser("translations", help="test.txt and extras.txt of test.out")
-    two.add_argument("folder", type=Path)
-    two.add_argument("--language", required=True)
+    two = commands.add_parser("evaluate", help="average, translate, score, compare")
+    two.add_argument("folder", type=Path, help="folder of the training")
+    two.add_argument("data", help="fairseq's binary data")
+    two.add_argument("--languages", nargs=2, required=True)
     two.add_argument("--reference", type=Path, required=True)
+    two.add_argument("--average", required=True, help="number of checkpoints")
+    two.add_argument("--baseline", type=Path, help="folder of another training")
+    two.add_argument("--flags", nargs=argparse.REMAINDER, default=[], help="flags of generate")
     arguments = parser.parse_args(words)
     try:
         if arguments.command == "prepare":
             recipe = read_recipe(arguments.recipe)
             prepare(recipe, read_options(recipe, os.environ))
         else:
-            folder, language = arguments.folder, arguments.language
-            write_translations(folder / "test.out", folder / "test.txt", language)
-            extras = extra_scores(arguments.reference, folder / "test.txt", language)
-            (folder / "extras.txt").write_text(f"{extras}\n", encoding="utf-8")
+            evaluate(arguments)
     except (ConfigError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -113,32 +113,9 @@ train() {
 evaluate() {
     read_prepared
     choose_model
-    [ -d "$FOLDER" ] || fail "$FOLDER does not exist: RUN=$RUN is not trained; run train.sh first"
-    local base=()
-    if [ -n "${BASELINE:-}" ]; then
-        base=(--baseline "$BASELINE=$RUNS/$BASELINE/seed$SEED/test.txt")
-        [ -f "$RUNS/$BASELINE/seed$SEED/test.txt" ] ||
-            fail "BASELINE=$BASELINE is not evaluated; run RUN=$BASELINE bash $RECIPE/evaluate.sh"
-    fi
-    local tokenize=13a reference="$TEST/text.$TARGET"
-    if [ "$TARGET" = zh ]; then tokenize=zh; fi
-
-    say "$RUN: averaging the last $AVERAGE checkpoints, translating the test set"
-    fairseq-recur average --inputs "$FOLDER" --last "$AVERAGE" --updates \
-        --output "$FOLDER/average.pt"
-    fairseq-recur generate "$DATA" -s "$SOURCE" -t "$TARGET" --path "$FOLDER/average.pt" \
-        --gen-subset test --beam 4 --lenpen 0.6 --max-len-a 1 --max-len-b 50 --max-tokens 4000 \
-        "${DECODING[@]}" "$@" > "$FOLDER/test.out"
-    recipes translations "$FOLDER" --language "$TARGET" --reference "$reference"
-
-    say "Scores of detokenised text, by sacreBLEU"
-    fairseq-recur score --reference "$reference" --system "$RUN=$FOLDER/test.txt" \
-        --metrics bleu chrf --tokenize "$tokenize" --json "$FOLDER/scores.json"
-    cat "$FOLDER/extras.txt"
-    if [ -n "${BASELINE:-}" ]; then
-        say "Against $BASELINE: paired bootstrap resampling"
-        fairseq-recur compare --reference "$reference" "${base[@]}" \
-            --system "$RUN=$FOLDER/test.txt" --metrics bleu chrf --tokenize "$tokenize" \
-            --test bootstrap --json "$FOLDER/against.$BASELINE.json"
-    fi
+    local baseline=()
+    if [ -n "${BASELINE:-}" ]; then baseline=(--baseline "$RUNS/$BASELINE/seed$SEED"); fi
+    recipes evaluate "$FOLDER" "$DATA" --languages "$SOURCE" "$TARGET" --average "$AVERAGE" \
+        --reference "$TEST/text.$TARGET" ${baseline[@]+"${baseline[@]}"} \
+        --flags "${DECODING[@]}" "$@"
 }

@@ -300,14 +300,12 @@ def test_from_archives_to_results(
     Path(folder).mkdir(parents=True)
     log = run_command("train", data, *flags, *TRAINING, "--log-file", f"{folder}/train.log")
     assert "lr=4.975e-05" in log and "embedding of <mask>" in log
-    data, folder, checkpoint, *flags = plan(of, tmp_path, "generate", capsys)
-    flags += ["--user-dir", USER_DIR, "--path", checkpoint, "--cpu", "--results-path", folder]
-    run_command("generate", data, *flags, *SEARCH, "--gen-subset", "test", "--max-tokens", 9999)
-    options = [*words(of, tmp_path, BART)[1:], f"--search={' '.join(SEARCH)}"]
-    assert summarization.main(["results", *options]) == 0
+    search = " ".join([*SEARCH, "--cpu", "--max-tokens", "9999"])
+    options = [*words(of, tmp_path, BART)[1:], f"--search={search}"]
+    assert summarization.main(["evaluate", *options]) == 0
     results = json.loads((Path(folder) / "results.json").read_text())
     check_results({**results, "folder": Path(folder)}, of, BART)
-    assert summarization.main(["results", *options, "--baseline", "other"]) == 2
+    assert summarization.main(["evaluate", *options, "--baseline", "other"]) == 2
     assert "BASELINE=other: no test.txt there" in capsys.readouterr().err
 
 

@@ -225,7 +225,7 @@ def test_each_validation_is_printed_once(
     def validate(updates: int, loss: float) -> None:
         with log.open("a") as file:
             file.write(
-                f"epoch 001 | valid on 'valid' subset | loss {loss} | wps 5 | num_updates {updates}\n"
+                f"epoch 001 | valid on 'valid' subset | loss {loss} | num_updates {updates}\n"
             )
 
     validate(10, 5.0)

@@ -1,0 +1,110 @@
+"""Evaluation of a recipe's training: average, generate, score, compare."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairseq_recur import cli
+from fairseq_recur.errors import ConfigError
+from fairseq_recur.experiments.runner import Runner
+from fairseq_recur.experiments.runs import Run
+from fairseq_recur.experiments.settings import Flags
+
+GENERATED, TEXT, SCORES, COMPARED = "generate.out", "test.txt", "scores.json", "compared.json"
+
+
+@dataclass(frozen=True)
+class Evaluation(Run):
+    """The steps after a training that `scripts/launch` has done.
+
+    Attributes:
+        trained_in: folder of the training
+        average: flags of ``average``; without any, `checkpoint` is one of the training's
+        checkpoint: file name of the model that is decoded
+        generate: the data, and flags of ``generate``
+    """
+
+    trained_in: Path
+    average: Sequence[str]
+    checkpoint: str
+    generate: Sequence[str]
+
+    @property
+    def name(self) -> str:
+        """Name of the run in messages."""
+        return "/".join(self.trained_in.parts[-2:])
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the run's files."""
+        return self.trained_in
+
+    @property
+    def steps(self) -> Sequence[str]:
+        """Names of the steps, in order."""
+        return ["average", "generate"] if self.average else ["generate"]
+
+    def argv(self, step: str) -> list[str]:
+        """Return the arguments of a step's command."""
+        model = str(self.folder / self.checkpoint)
+        if step == "average":
+            return ["average", "--inputs", str(self.folder), *self.average, "--output", model]
+        return ["generate", *self.generate, "--path", model]
+
+    def key(self, step: str) -> list[str]:
+        """Return the command, and the checkpoints with their times: training may go on."""
+        files = sorted(self.folder.glob("checkpoint*.pt"))
+        return [*self.argv(step), *(f"{file.name} {file.stat().st_mtime_ns}" for file in files)]
+
+    def train_flags(self) -> Flags:
+        """Return no flags: nothing is trained here."""
+        return {}
+
+
+def decode(evaluation: Evaluation, baseline: Path | None = None) -> Path:
+    """Do what is left of the steps; return the output of ``generate``.
+
+    Args:
+        evaluation: the steps
+        baseline: folder of the training to compare with afterwards, or None
+
+    Raises:
+        ConfigError: nothing is trained, the baseline is not evaluated, or a step failed
+    """
+    if baseline is not None and not (baseline / TEXT).is_file():
+        raise ConfigError(f"BASELINE={baseline}: no {TEXT} there; evaluate that training first")
+    folder = evaluation.folder
+    if not folder.is_dir():
+        raise ConfigError(f"{folder} does not exist: the model is not trained; run train.sh first")
+    if Runner([evaluation], jobs=1)():
+        raise ConfigError(f"{evaluation.name} is not evaluated; correct what is said above")
+    return folder / GENERATED
+
+
+def score(
+    folder: Path, name: str, references: Path, metrics: Sequence[str], baseline: Path | None
+) -> None:
+    """Score test.txt of a folder, and compare it with that of a baseline.
+
+    Args:
+        folder: folder of the training
+        name: name of the system in the tables
+        references: file with one reference per line
+        metrics: the options of ``score`` that name metrics
+        baseline: folder of another training that is already evaluated, or None
+
+    Raises:
+        ConfigError: a file cannot be read
+    """
+    words = ["--reference", str(references), "--system", f"{name}={folder / TEXT}", *metrics]
+    commands = [["score", *words, "--json", str(folder / SCORES)]]
+    if baseline is not None:
+        other = f"baseline={baseline / TEXT}"
+        words += ["--baseline", other, "--test", "both", "--json", str(folder / COMPARED)]
+        commands.append(["compare", *words])
+    for command in commands:
+        if cli.main(command):
+            raise ConfigError(
+                f"{folder / TEXT} cannot be scored, see above; correct that, then run "
+                "evaluate.sh again"
+            )

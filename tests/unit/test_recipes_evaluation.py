@@ -1,0 +1,88 @@
+"""The evaluation of a recipe's training: its commands, and what is repeated."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from recipes import translation
+from recipes.evaluation import Evaluation, decode
+
+from fairseq_recur.errors import ConfigError
+from fairseq_recur.experiments import runner
+from tests.docs.commands import parse
+
+PROGRAM = """
+import pathlib, sys
+words = sys.argv[1:]
+if words[0] == "average":
+    pathlib.Path(words[words.index("--output") + 1]).write_text("average")
+else:
+    for number in range(2):
+        print(f"H-{number}\\t-0.5\\ta\\nD-{number}\\t-0.5\\tein Satz")
+if "--fail" in words:
+    sys.exit("out of memory")
+"""
+
+
+def calls(text: str) -> list[str]:
+    """The steps that the runner has started."""
+    return [line.rpartition(": ")[2] for line in text.splitlines() if line.endswith(("ge", "te"))]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a training; fairseq-recur is replaced by a small program."""
+    monkeypatch.setattr(runner, "PROGRAM", [sys.executable, "-c", PROGRAM])
+    monkeypatch.setattr(runner, "POLL", 0.01)
+    found = tmp_path / "runs" / "biarn" / "seed1"
+    found.mkdir(parents=True)
+    (found / "checkpoint_1_2.pt").touch()
+    return found
+
+
+def test_steps_are_done_once_for_each_checkpoint(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evaluation = Evaluation(folder, ["--last", "5"], "average.pt", ["data", "--beam", "4"])
+    assert decode(evaluation).read_text().startswith("H-0\t")
+    assert calls(capsys.readouterr().out) == ["average", "generate"]
+    decode(evaluation)
+    assert calls(capsys.readouterr().out) == []
+    decode(Evaluation(folder, ["--last", "5"], "average.pt", ["data", "--beam", "5"]))
+    assert calls(capsys.readouterr().out) == ["generate"]
+    os.utime(folder / "checkpoint_1_2.pt", (1, 1))  # the training has gone on
+    decode(evaluation)
+    assert calls(capsys.readouterr().out) == ["average", "generate"]
+    with pytest.raises(ConfigError, match="is not evaluated"):
+        decode(Evaluation(folder, [], "checkpoint_best.pt", ["data", "--fail"]))
+    assert "out of memory" in capsys.readouterr().out
+    with pytest.raises(ConfigError, match="not trained; run train.sh first"):
+        decode(Evaluation(folder / "none", [], "checkpoint_best.pt", []))
+
+
+def test_a_translation_is_scored_and_compared(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reference, baseline = folder / "text.de", folder.parent / "other"
+    reference.write_text("ein Satz\nnoch ein Satz\n")
+    given = [
+        "evaluate", str(folder), "data", "--languages", "en", "de", "--average", "5",
+        "--reference", str(reference), "--baseline", str(baseline),
+        "--flags", "--bpe", "subword_nmt", "--bpe-codes", "codes", "--lenpen", "1",
+    ]  # fmt: skip
+    assert translation.main(given) == 1
+    assert f"BASELINE={baseline}: no test.txt there" in capsys.readouterr().err
+    baseline.mkdir()
+    (baseline / "test.txt").write_text("Satz\nein\n")
+    assert translation.main(given) == 0
+    assert "(not comparable with the scores above) BLEU of Moses's" in capsys.readouterr().out
+    assert (folder / "test.txt").read_text() == "ein Satz\nein Satz\n"
+    state = json.loads((folder / "state.json").read_text())
+    for step in ("average", "generate"):
+        words = [word for word in state[step]["key"] if " " not in word]
+        parse(["fairseq-recur", *words])
+    assert words[words.index("--beam") + 1] == "4" and words[-4:-2] == ["--lenpen", "1"]
+    assert "tok:13a" in (folder / "scores.json").read_text()
+    assert "chrF2" in (folder / "compared.json").read_text()
