@@ -19,7 +19,7 @@ old_tasks = mend(
 
 @old_tasks.patch("fairseq.dataclass.utils:override_module_args")
 def resolve_old_task(override: Function, args: Namespace) -> tuple[list[str], list[str]]:
-    """Put the value of an old task's option in the place of a reference to it."""
+    """Put the value of an old task's option in place of a reference to it."""
     from fairseq.dataclass.utils import _set_legacy_defaults
     from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY
 
@@ -94,7 +94,7 @@ hydra_options = mend(
     "hydra options",
     reason="an option that +group.key adds is refused without a hint at the right one; with "
     "omegaconf 2.0, ??? in a configuration hides the default of the dataclass; and build_model "
-    "cannot take a dataclass in the place of an omegaconf object",
+    "cannot take a dataclass in place of an omegaconf object",
     until="permanent; with hydra >= 1.1 only for the hint",
 )
 

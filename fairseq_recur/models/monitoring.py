@@ -19,7 +19,7 @@ from fairseq_recur.modules.part import MonitoredModule
 logger = logging.getLogger(__name__)
 
 LARGEST_ROW = 100.0
-"""Sum of a row of a matrix above which the user is told; 1 / (1 - |lambda|) at lambda = 0.99."""
+"""Sum of a row of a matrix above which a warning is logged; 1 / (1 - |lambda|) at lambda = 0.99."""
 
 PLACE = re.compile(r"(?:^|\.)(encoder|decoder|recurrence)(?:_encoder)?\.(?:_\w+\.)*layers\.(\d+)\.")
 """Of a layer in a module's name; wrappers put their own, such as _orig_mod, between."""

@@ -24,7 +24,7 @@ def attention_map(
         query: (B, H, T, D), unscaled
         key: (B, H, S, D)
         mask: additive, broadcastable to (B, H, T, S), or None
-        scale: factor of the scores in the place of 1 / sqrt(D), or None
+        scale: factor of the scores in place of 1 / sqrt(D), or None
 
     Returns:
         (B, H, T, S) in float32 or higher

@@ -66,7 +66,7 @@ def relative_attention(
         value_table: (H, 2c + 1, D); row c + r belongs to a key r positions later
         mask: additive, broadcastable to (B, H, T, S), or None
         dropout: probability of dropping a weight (0 outside training)
-        scale: factor of the scores in the place of 1 / sqrt(D), or None
+        scale: factor of the scores in place of 1 / sqrt(D), or None
 
     Returns:
         (B, H, T, D) in the dtype of *value*, and the map (B, H, T, S)
@@ -177,7 +177,7 @@ def xl_attention(
         position_bias: v, (H, D)
         mask: additive, broadcastable to (B, H, T, S), or None
         dropout: probability of dropping a weight (0 outside training)
-        scale: factor of the scores in the place of 1 / sqrt(D), or None
+        scale: factor of the scores in place of 1 / sqrt(D), or None
 
     Returns:
         (B, H, T, D) in the dtype of *value*, and the map (B, H, T, S)
