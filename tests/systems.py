@@ -150,6 +150,7 @@ SRFORMER_VARIANTS: dict[str, list[str]] = {
     "segmented": ["--cross-attention", "segmented", *SEGMENTS],
     "xl": ["--cross-attention", "xl", *SEGMENTS],
     "xl-rnn": ["--cross-attention", "xl", "--xl-memory", "rnn", *SEGMENTS],
+    "xl-rnn-all-heads": ["--cross-attention", "xl", "--xl-memory", "rnn_all_heads", *SEGMENTS],
     "global": ["--cross-attention", "global", *SEGMENTS],
     "global-transient": ["--cross-attention", "global", "--global-tokens", "transient", *SEGMENTS],
     "all-three": [

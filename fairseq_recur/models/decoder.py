@@ -129,9 +129,7 @@ class RecurrentTransformerDecoder(TransformerDecoderBase):
                 "recurrence": first(encoder_out.get("recurrence_out", [])),
                 "recurrence_padding": first(encoder_out.get("recurrence_padding_mask", [])),
             }
-            references = None if padding is None else padding.lengths
-            references = references or (tokens.size(1),) * tokens.size(0)
-            facts.update(self.segments(encoder_out, incremental_state, position, x, references))
+            facts.update(self.segments(encoder_out, incremental_state, position, x, padding))
         return Context(
             padding=padding,
             mask=mask,
@@ -148,7 +146,7 @@ class RecurrentTransformerDecoder(TransformerDecoderBase):
         incremental_state: IncrementalState | None,
         position: int | None,
         x: Tensor,
-        references: tuple[int, ...],
+        padding: Padding | None,
     ) -> dict[str, Source | Segments]:
         """The source and its segments, if the layers read segments; else nothing.
 
@@ -162,7 +160,7 @@ class RecurrentTransformerDecoder(TransformerDecoderBase):
         source = first(encoder_out.get("source", [])) or Source.of(states, Padding.of(mask))
         if incremental_state is None:
             source = source.per_row(states, mask)
-            return {"source": source, "segments": part.segments(source, x.size(0), references)}
+            return {"source": source, "segments": part.segments(source, x.size(0), padding)}
         assert position is not None
         saved = self.get_incremental_state(incremental_state, "segments")
         if saved is None:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from fairseq_recur.modules.context import Padding
+from fairseq_recur.modules.layers import between_graphs
 from fairseq_recur.modules.recurrence import GatedRecurrence, init_gru_
 from fairseq_recur.ops.padding import restore_order
 
@@ -35,6 +36,7 @@ class BiRNN(GatedRecurrence):
         names = "weight_hh_l0", "weight_hh_l0_reverse"
         return [self.gru.get_parameter(name) for name in names]
 
+    @between_graphs
     def states(self, x: Tensor, padding: Padding | None) -> Tensor:
         """(B, S, I) and its padding to (B, S, 2C), zero at padding."""
         h0 = self.initial_states(x, padding)

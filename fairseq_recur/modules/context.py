@@ -21,30 +21,36 @@ class Padding:
 
     Attributes:
         mask: (B, L) bool, True at padding
-        lengths: number of real tokens of each sentence
         order: (B, L) int64, the positions of the real tokens in their order, then the padding
-        counts: (B,) int64, *lengths* on the device
+        counts: (B,) int64, number of real tokens of each sentence
+        read: *counts* on the host, or None in a compiled graph
     """
 
     mask: Tensor
-    lengths: tuple[int, ...]
     order: Tensor
     counts: Tensor
+    read: tuple[int, ...] | None = None
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Number of real tokens of each sentence, on the host."""
+        return tuple(self.counts.tolist()) if self.read is None else self.read
 
     @classmethod
     def of(cls, mask: Tensor | None) -> "Padding | None":
         """The padding of a batch by its mask (B, L); None if nothing is padded.
 
         It reads the mask, which on a GPU waits for the device. So it is called once per batch.
+        A compiled graph serves all batches: there nothing is read, and the mask always counts.
         """
         if mask is None:
             return None
-        mask = mask.to(torch.bool)
-        lengths = tuple((~mask).sum(dim=1).tolist())
-        if min(lengths, default=0) == mask.size(1):
-            return None
-        order, counts = real_tokens_first(mask)
-        return cls(mask, lengths, order, counts)
+        mask, read = mask.to(torch.bool), None
+        if not torch.compiler.is_compiling():
+            read = tuple((~mask).sum(dim=1).tolist())
+            if min(read, default=0) == mask.size(1):
+                return None
+        return cls(mask, *real_tokens_first(mask), read)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,9 @@
-"""How a stack of layers is built and run: activation checkpointing and sharding."""
+"""How layers are built and run: activation checkpointing, sharding, breaks in compiled graphs."""
 
+from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from fairseq.distributed import fsdp_wrap
@@ -9,6 +11,11 @@ from fairseq.models.transformer import TransformerConfig
 from torch import nn
 from torch.autograd.graph import save_on_cpu
 from torch.utils.checkpoint import checkpoint
+
+from fairseq_recur.errors import ConfigError
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def sharded(layer: nn.Module, cfg: TransformerConfig) -> nn.Module:
@@ -38,3 +45,24 @@ class LayerRunner:
             return layer(*args)
         with save_on_cpu() if self.offloaded else nullcontext():
             return checkpoint(layer, *args, use_reentrant=False)
+
+
+def between_graphs(function: Callable[P, R]) -> Callable[P, R]:
+    """Have torch.compile run *function* between two graphs, as its result's shapes need lengths.
+
+    Raises:
+        ConfigError: torch.export, whose graph has no breaks, comes to the function
+    """
+    outside: Callable[P, R] = torch.compiler.disable(function)
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        # Older versions of torch do not have this, and end with their own error.
+        if getattr(torch.compiler, "is_exporting", bool)():
+            raise ConfigError(
+                f"torch.export cannot export {function.__qualname__}, which depends on the lengths "
+                "of a batch's sentences; use torch.compile, or the model as it is"
+            )
+        return outside(*args, **kwargs)
+
+    return call

@@ -10,8 +10,9 @@ from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
 
 from fairseq_recur.compat.registry import Function, extend
-from fairseq_recur.modules.context import Context, IncrementalState, Source
+from fairseq_recur.modules.context import Context, IncrementalState, Padding, Source
 from fairseq_recur.modules.cross_attention import CrossAttention
+from fairseq_recur.modules.layers import between_graphs
 from fairseq_recur.modules.options import option
 from fairseq_recur.ops.segmented_attention import attend_segments, segments_at_steps
 from fairseq_recur.ops.segments import (
@@ -124,15 +125,16 @@ class SegmentedAttention(CrossAttention):
         self.target_mode, self.target_length = cfg.target_length_mode, cfg.target_length
         self.target_ratio = cfg.target_ratio
 
+    @between_graphs
     def segments(
-        self, source: Source, queries: int | None, references: tuple[int, ...] | None
+        self, source: Source, queries: int | None, references: Padding | None
     ) -> Segments:
         """Cut a batch of sources; once per batch, for all layers.
 
         Args:
             source: of the decoder
             queries: T in teacher forcing; None in incremental decoding, for all steps to come
-            references: true lengths of the targets in teacher forcing, or None
+            references: padding of the targets in teacher forcing, or None
 
         Returns:
             the segments of each sentence
@@ -142,7 +144,11 @@ class SegmentedAttention(CrossAttention):
         if padding is not None:
             moved = padding.order[:, : max(lengths)]
             hidden = hidden.gather(0, moved.t().unsqueeze(2).expand(-1, -1, hidden.size(2)))
-        targets = self.targets(lengths, references)
+        if queries is None:
+            targets = self.targets(lengths, None)
+        else:
+            whole = (queries,) * len(lengths)
+            targets = self.targets(lengths, whole if references is None else references.lengths)
         steps = max(targets) + 1 if queries is None else queries
         states, missing, mask = hidden.transpose(0, 1).unsqueeze(1), None, None
         real = torch.tensor(lengths, device=device).unsqueeze(1)

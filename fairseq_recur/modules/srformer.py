@@ -174,9 +174,13 @@ class SRformerAttention(SegmentedAttention):
                 yield f"--srformer-form recomputed does not support {words}; use stored"
 
     def recomputes(self, schedule: SegmentSchedule) -> bool:
-        """Whether the faster form applies: it knows the paper's neuron, segment after segment."""
+        """Whether the faster form applies: it knows the paper's neuron, segment after segment.
+
+        Its own backward pass and its C code are not for torch.compile, which has the stored form.
+        """
         plain = self.neuron is not None and not self.clamp and not self.surrogate
-        return plain and schedule.step_segments is None and self.form != "stored"
+        plain = plain and schedule.step_segments is None and not torch.compiler.is_compiling()
+        return plain and self.form != "stored"
 
     def read(
         self, queries: Tensor, keys: Tensor, values: Tensor, segments: Segments, need_weights: bool

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from fairseq.models import ARCH_MODEL_REGISTRY
 from sacremoses import MosesTokenizer
 from subword_nmt.apply_bpe import BPE
 from subword_nmt.learn_bpe import learn_bpe
@@ -92,6 +93,25 @@ def test_scores_are_those_of_score_reference(folder: Path, corpus: Path) -> None
             expected[number][0].score * len(ours.tokens) * math.log(2), abs=1e-4
         )
     assert model.score(sources[2], targets[2]).score == pytest.approx(found[2].score, abs=1e-5)
+
+
+def test_scores_by_fairseqs_hub(trained: Trained, corpus: Path) -> None:
+    """``Model.from_pretrained(...).score``, which in fairseq fails for models with a source."""
+    folder = trained("transformer_biarn_tiny")
+    kind = ARCH_MODEL_REGISTRY["transformer_biarn_tiny"]
+    hub = kind.from_pretrained(str(folder), "checkpoint_last.pt", str(corpus / "bin"))
+    sources, targets = lines(corpus, "test.src")[:5], lines(corpus, "test.tgt")[:5]
+    expected = from_pretrained(folder, data=corpus / "bin").score(sources, targets)
+    for found in (
+        hub.score(sources, targets=targets),
+        [hub.score(*pair[:1], targets=pair[1]) for pair in zip(sources, targets)],
+    ):
+        for ours, of_hub in zip(expected, found):
+            scores = of_hub["positional_scores"].tolist()
+            assert scores == pytest.approx(ours.token_scores, abs=1e-5)
+    for wrong in (None, targets[0], targets[:4]):
+        with pytest.raises(ConfigError, match="expected a translation for each sentence"):
+            hub.score(sources, targets=wrong)
 
 
 def test_attention_is_that_of_the_top_layer(trained: Trained, corpus: Path) -> None:
