@@ -27,7 +27,7 @@ from fairseq_recur.experiments import machine
 HERE = Path(__file__).resolve().parent
 # What determines the numbers of a cell, and must therefore be the same for all cells of a file.
 SETTINGS = (
-    *("segments", "segment_length", "input_scale", "starts"),
+    *("segments", "segment_length", "input_scale", "one_model", "starts"),
     *("lr", "tolerance", "patience", "max_epochs", "rems", "mu"),
 )
 
@@ -51,6 +51,9 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--input-scale", type=float, default=1.0, help="standard deviation of W_z in the data"
+    )
+    parser.add_argument(
+        "--one-model", action="store_true", help="fit one model to all segments, not one to each"
     )
     parser.add_argument(
         "--starts", type=int, default=2, help="initialisations; the one with the least loss counts"
@@ -142,9 +145,10 @@ def cells_to_do(
 def measure(fitted: Fit, data: Sequence, training: Training) -> dict[str, float]:
     """Compute the MSPE over the segments, against the targets with and without their errors."""
     targets, clean = data.targets[:, -1].float(), data.clean[:, -1].float()
+    predictions = fitted.predictions.view_as(targets)
     return {
-        "mspe": (fitted.predictions - targets).square().mean().item(),
-        "mspe_without_error": (fitted.predictions - clean).square().mean().item(),
+        "mspe": (predictions - targets).square().mean().item(),
+        "mspe_without_error": (predictions - clean).square().mean().item(),
         "training_loss": fitted.losses.mean().item(),
         "epochs": fitted.epochs.float().mean().item(),
         "stopped_by_limit": (fitted.epochs == training.max_epochs).float().mean().item(),
@@ -162,16 +166,26 @@ def show(label: str) -> Callable[[int, int], None] | None:
 
 
 def fit_cells(
-    model: Any, data: list[Sequence], starts: int, seed: int, training: Training, label: str
+    model: Any,
+    data: list[Sequence],
+    starts: int,
+    seed: int,
+    training: Training,
+    label: str,
+    one_model: bool = False,
 ) -> list[Fit]:
-    """Fit one model to each segment of several cells at once, from the same first parameters."""
-    count = len(data[0].inputs) * starts
+    """Fit one model to each segment of several cells at once, from the same first parameters.
+
+    With *one_model*, one to all segments of a cell.
+    """
+    shared = len(data[0].inputs) if one_model else 1
+    count = len(data[0].inputs) * starts // shared
     first = model.draw(count, torch.Generator().manual_seed(seed))
     parameters = {n: torch.cat([values] * len(data)) for n, values in first.items()}
 
     def joined(name: str) -> Tensor:
         repeated = [getattr(part, name).repeat(starts, 1, 1) for part in data]
-        return torch.cat(repeated).float()
+        return torch.cat(repeated).float().unflatten(0, (-1, shared))
 
     fitted = fit(
         model.predict, parameters, joined("inputs"), joined("targets"), training, show(label)
@@ -193,7 +207,7 @@ def make_cells(
 
     def fits(model: Any, chosen: list[Sequence], name: str) -> list[Fit]:
         label = f"{activation}, seed {seed}, {name}"
-        return fit_cells(model, chosen, args.starts, seed, training, label)
+        return fit_cells(model, chosen, args.starts, seed, training, label, args.one_model)
 
     # The RNNs of all alphas fit into one batch; RSA's larger attention maps do not.
     linear = fits(RNN(identity), data, "linear")

@@ -19,7 +19,7 @@ class Training(NamedTuple):
 
 
 class Fit(NamedTuple):
-    """Results of N models: prediction of the last position (N, 2), epochs and training loss (N)."""
+    """Results of N models: predictions of the last position (N, S, 2), epochs and loss (N)."""
 
     predictions: Tensor
     epochs: Tensor
@@ -74,10 +74,10 @@ def fit(
     is done leaves the batch.
 
     Args:
-        predict: parameters and inputs (N, T, 2) to predictions (N, T, 2)
+        predict: parameters and inputs (N S, T, 2) to predictions (N S, T, 2)
         parameters: with leading axis N; not modified
-        inputs: (N, T, 2)
-        targets: (N, T, 2); the last target is not read
+        inputs: (N, S, T, 2), the S segments that each model is fitted to
+        targets: (N, S, T, 2); the last target is not read
         training: learning rate and stopping rule
         progress: called with the epoch and the number of models still training
     """
@@ -86,17 +86,18 @@ def fit(
     stopping = Stopping(len(inputs), training.tolerance, training.patience)
     active = torch.arange(len(inputs))
     result = Fit(
-        targets.new_empty(len(inputs), targets.size(2)),
+        targets[:, :, -1].clone(),
         torch.zeros(len(inputs), dtype=torch.int64),
         targets.new_empty(len(inputs)),
     )
     for epoch in range(1, training.max_epochs + 1):
-        predictions = predict(parameters, inputs)
-        losses = (predictions[:, :-1] - targets[:, :-1]).square().mean(dim=(1, 2))
+        own = {name: x.repeat_interleave(inputs.size(1), 0) for name, x in parameters.items()}
+        predictions = predict(own, inputs.flatten(0, 1)).view_as(inputs)
+        losses = (predictions - targets)[:, :, :-1].square().mean(dim=(1, 2, 3))
         done = stopping.update(losses.detach())
         if epoch == training.max_epochs:
             done = torch.ones_like(done)
-        result.predictions[active[done]] = predictions[done, -1].detach()
+        result.predictions[active[done]] = predictions[done, :, -1].detach()
         result.epochs[active[done]] = epoch
         result.losses[active[done]] = losses[done].detach()
         if done.all():

@@ -126,9 +126,7 @@ class SegmentedAttention(CrossAttention):
         self.target_ratio = cfg.target_ratio
 
     @between_graphs
-    def segments(
-        self, source: Source, queries: int | None, references: Padding | None
-    ) -> Segments:
+    def segments(self, source: Source, queries: int | None, references: Padding | None) -> Segments:
         """Cut a batch of sources; once per batch, for all layers.
 
         Args:

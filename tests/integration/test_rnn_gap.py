@@ -142,7 +142,8 @@ def fit_doubles(name: str, models_kept: slice, targets_change: float = 0.0) -> F
     model = MODELS[name]
     first = {n: values[models_kept] for n, values in doubles(model, 6, seed=4).items()}
     training = Training(lr=0.05, tolerance=1e-2, patience=3, max_epochs=60)
-    return fit(model.predict, first, data.inputs[models_kept], targets[models_kept], training)
+    inputs, targets = (x[models_kept].unsqueeze(1) for x in (data.inputs, targets))
+    return fit(model.predict, first, inputs, targets, training)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -164,11 +165,12 @@ def test_the_predicted_target_is_not_used() -> None:
 
 
 def test_training_is_plain_adam_with_the_stopping_rule() -> None:
-    """One model with one weight, y = w x, equals a loop over torch's Adam."""
-    inputs = torch.randn(1, 20, 2, generator=torch.Generator().manual_seed(1))
+    """One model with one weight, y = w x, for all segments equals a loop over torch's Adam."""
+    inputs = torch.randn(3, 20, 2, generator=torch.Generator().manual_seed(1))
     targets, training = 3 * inputs, Training(0.1, 0.02, 2, 500)
     first = {"w": torch.zeros(1)}
-    fitted = fit(lambda p, x: p["w"].view(-1, 1, 1) * x, first, inputs, targets, training)
+    pairs = inputs.unsqueeze(0), targets.unsqueeze(0)
+    fitted = fit(lambda p, x: p["w"].view(-1, 1, 1) * x, first, *pairs, training)
     weight = torch.zeros(1, requires_grad=True)
     adam = torch.optim.Adam([weight], lr=0.1)
     least, stale, epochs = float("inf"), 0, 0
@@ -180,7 +182,7 @@ def test_training_is_plain_adam_with_the_stopping_rule() -> None:
         loss.backward()
         adam.step()
     assert 2 < epochs < 500 and fitted.epochs.tolist() == [epochs]
-    torch.testing.assert_close(fitted.predictions, prediction.detach())
+    torch.testing.assert_close(fitted.predictions[0], prediction.detach())
 
 
 def test_stopping_rule() -> None:
@@ -203,15 +205,17 @@ def test_the_start_with_the_least_training_loss_counts() -> None:
         assert torch.equal(found, values[[3, 1, 5]])
 
 
-def test_every_start_gets_the_segments_in_order(monkeypatch) -> None:
+@pytest.mark.parametrize("one_model", [False, True])
+def test_every_start_gets_the_segments_in_order(one_model: bool, monkeypatch) -> None:
     def knows_the_last(predict, first, inputs, targets, training, progress) -> Fit:
-        return Fit(targets[:, -1], torch.zeros(len(inputs)), torch.rand(len(inputs)))
+        return Fit(targets[:, :, -1], torch.zeros(len(inputs)), torch.rand(len(inputs)))
 
     monkeypatch.setattr(experiment, "fit", knows_the_last)
     data = [synthetic.segments(synthetic.generate("tanh", a, 1, 40), 4) for a in (0.0, 1.0)]
-    fits = experiment.fit_cells(MODELS["linear"], data, 3, 1, Training(), "")
+    fits = experiment.fit_cells(MODELS["linear"], data, 3, 1, Training(), "", one_model)
     for one, fitted in zip(data, fits):
-        assert torch.equal(fitted.predictions, one.targets[:, -1].float())
+        assert len(fitted.losses) == (1 if one_model else 10)
+        assert torch.equal(fitted.predictions.flatten(0, 1), one.targets[:, -1].float())
 
 
 @pytest.mark.parametrize("starts", [1, 2])
@@ -230,10 +234,11 @@ def test_cells_fitted_together_equal_cells_fitted_separately(starts: int) -> Non
 def test_limit_of_epochs_is_reported() -> None:
     data = synthetic.segments(synthetic.generate("tanh", 0.5, seed=1, length=60), 30)
     model, training = MODELS["linear"], Training(tolerance=0.0, max_epochs=4)
-    fitted = fit(model.predict, doubles(model, 2, 1), data.inputs, data.targets, training)
+    inputs, targets = data.inputs.unsqueeze(1), data.targets.unsqueeze(1)
+    fitted = fit(model.predict, doubles(model, 2, 1), inputs, targets, training)
     measured = experiment.measure(fitted, data, training)
     assert measured["stopped_by_limit"] == 1.0 and measured["epochs"] == 4
-    errors = fitted.predictions - data.targets[:, -1]
+    errors = fitted.predictions.flatten(0, 1) - data.targets[:, -1]
     assert measured["mspe"] == pytest.approx((errors**2).mean().item(), rel=1e-5)
 
 

@@ -76,7 +76,7 @@ def breaks(model: nn.Module, batch: tuple[Tensor, ...]) -> int:
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_compiled(make_model: Build, name: str) -> None:
     """At most the breaks of fairseq's own model; the same outputs and gradients."""
-    model = made(make_model, name)
+    model = made(make_model, name).double()
     stock = breaks_of_stock(make_model, "transformer_lm" if "_lm" in name else "transformer")
     counted = [breaks(model.train(mode), batches(name)[0]) for mode in (True, False)]
     assert max(counted) <= stock, counted
@@ -89,7 +89,7 @@ def test_compiled(make_model: Build, name: str) -> None:
             out = call(*batch)[0]
             out.square().sum().backward()
             found.append([out.detach(), *(p.grad for p in model.parameters())])
-        torch.testing.assert_close(*found, rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(*found, rtol=1e-6, atol=1e-9)
 
 
 def exported(model: nn.Module, batch: tuple[Tensor, ...]) -> Any:
