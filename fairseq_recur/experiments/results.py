@@ -1,5 +1,6 @@
 """The results of an experiment: results.json with everything, and a table."""
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -39,8 +40,7 @@ def collect(experiment: Experiment, work: Path, about: dict[str, Any]) -> dict[s
             r.system.name: read_hypotheses(r.folder / "test.txt", len(references[0])) for r in done
         }
         runs += [of_run(run, texts[run.system.name], references) for run in done]
-        compared = _compare(experiment, texts, references)
-        if compared is not None:
+        for compared in compare_rows(experiment, texts, references):
             comparisons.append({"seed": seed, **compared})
     outputs = [
         {"system": name, **_scores(read_lines(file), references, experiment)}
@@ -91,14 +91,19 @@ def _scores(
     }
 
 
-def _compare(
+def compare_rows(
     experiment: Experiment, texts: dict[str, list[str]], references: list[list[str]]
-) -> dict[str, Any] | None:
-    """Test one seed's systems against the baseline with the same seed; None without both."""
-    if experiment.baseline not in texts or len(texts) < 2:
-        return None
-    score = experiment.score
-    found = compare_systems(
-        texts, references, score.build(), experiment.baseline, BOTH, score.samples
-    )
-    return asdict(found)
+) -> Iterator[dict[str, Any]]:
+    """Test one seed's systems against the baseline, and against the rows they name, of that seed.
+
+    Each group is corrected for its number of systems.
+    """
+    score, groups = experiment.score, {experiment.baseline: list(texts)}
+    for name, system in experiment.systems.items():
+        if system.compare_with not in (None, experiment.baseline):
+            groups.setdefault(system.compare_with, [system.compare_with]).append(name)
+    for control, names in groups.items():
+        chosen = {name: texts[name] for name in names if name in texts}
+        if control in chosen and len(chosen) > 1:
+            found = compare_systems(chosen, references, score.build(), control, BOTH, score.samples)
+            yield asdict(found)

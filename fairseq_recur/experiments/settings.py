@@ -33,12 +33,14 @@ class System:
         flags: flags of fairseq-train; they take precedence over those of all systems
         start_from: system whose trained model with the same seed initialises this one
         published: metric -> published value, shown next to the measured one
+        compare_with: a row with which this one is compared beside the baseline
         name: of the row and of its folder
     """
 
     flags: Flags = setting(expected="flags of fairseq-train and their values")
     start_from: Optional[str] = setting(None, "the name of a system")  # noqa: UP045 (OmegaConf 2.0)
     published: dict[str, float] = setting({}, "metrics and their published values")
+    compare_with: Optional[str] = setting(None, "the name of a system")  # noqa: UP045 (OmegaConf 2.0)
     name: str = field(init=False, default="")
 
 
@@ -255,6 +257,9 @@ def _problems(experiment: Experiment) -> Iterator[str]:
         if not isinstance(name, str) or not name or "/" in name or name.startswith("."):
             yield f"systems: {name!r} cannot be the name of a folder; choose another name"
         yield from _owned(f"systems.{name}.flags", system.flags, TRAIN_FLAGS)
+        control = system.compare_with
+        if control is not None and (control == name or control not in systems):
+            yield f"systems.{name}.compare_with: {control} is not another system; choose another"
         seen, other = [name], system.start_from
         while other is not None:
             if other in seen or other not in systems:

@@ -4,7 +4,12 @@ from statistics import mean, median, stdev
 from typing import Any
 
 Results = dict[str, Any]
-TESTS = {"bootstrap": "p bootstrap", "randomization": "p randomization"}
+TESTS = {
+    ("p", "bootstrap"): "p bootstrap",
+    ("p", "randomization"): "p randomization",
+    ("corrected", "randomization"): "p corrected",
+}
+"""The columns of p-values: where they are in the results."""
 
 
 def table(results: Results) -> str:
@@ -23,7 +28,31 @@ def table(results: Results) -> str:
     lines = [f"# {results['title']}", "", "| " + " | ".join(columns) + " |"]
     lines.append("| " + " | ".join(["---", *["---:"] * (len(columns) - 1)]) + " |")
     lines += ["| " + " | ".join(r[c] for c in columns) + " |" for r in rows]
+    for control in controls(results):
+        lines += ["", f"Compared with {control}:", "", *compared(results, control)]
     return "\n".join([*lines, "", *notes(results)]) + "\n"
+
+
+def controls(results: Results) -> list[str]:
+    """Return the rows other than the baseline with which some are compared."""
+    named = dict.fromkeys(c["baseline"] for c in results["comparisons"])
+    return [name for name in named if name != results["experiment"]["baseline"]]
+
+
+def compared(results: Results, control: str) -> list[str]:
+    """Write the rows that are compared with one of them: difference and p-values."""
+    metric = next(iter(results["runs"][0]["scores"]))
+    digits = results["runs"][0]["decimals"][metric]
+    heads = ["system", f"{metric}, difference", *TESTS.values()]
+    lines = ["| " + " | ".join(heads) + " |"]
+    lines.append("| " + " | ".join(["---", *["---:"] * (len(heads) - 1)]) + " |")
+    for system in results["experiment"]["systems"]:
+        name = system["name"]
+        cells = [name, difference(results, name, metric, digits, control)]
+        cells += [p_values(results, name, metric, column, control) for column in TESTS]
+        if name != control and cells[1]:
+            lines.append("| " + " | ".join(cells) + " |")
+    return lines
 
 
 def row(results: Results, name: str) -> dict[str, str]:
@@ -38,8 +67,8 @@ def row(results: Results, name: str) -> dict[str, str]:
         cells[metric] = spread([run["scores"][metric] for run in runs], digits)
         if number == 0:
             cells["difference"] = difference(results, name, metric, digits)
-            for test, column in TESTS.items():
-                cells[column] = "" if name == baseline else p_values(results, name, metric, test)
+            for kind, column in TESTS.items():
+                cells[column] = "" if name == baseline else p_values(results, name, metric, kind)
     published = next(s for s in experiment["systems"] if s["name"] == name)["published"]
     cells["published"] = ", ".join(f"{value} {key}" for key, value in published.items())
     count = results["parameters"].get(name)
@@ -65,25 +94,31 @@ def spread(values: list[float], digits: int) -> str:
     return f"{mean(values):.{digits}f} ± {stdev(values):.{digits}f}"
 
 
-def difference(results: Results, name: str, metric: str, digits: int) -> str:
-    """Format the mean difference from the baseline over common seeds; empty for the baseline."""
-    if name == results["experiment"]["baseline"]:
-        return ""
-    found = [s["difference"] for c in results["comparisons"] for s in of_metric(c, name, metric)]
-    return f"{mean(found):+.{digits}f}" if found else ""
+def difference(
+    results: Results, name: str, metric: str, digits: int, control: str | None = None
+) -> str:
+    """Format the mean difference from the baseline, or another row, over common seeds."""
+    control = control or results["experiment"]["baseline"]
+    found = [s["difference"] for s in of_metric(results, name, metric, control)]
+    return f"{mean(found):+.{digits}f}" if found and name != control else ""
 
 
-def p_values(results: Results, name: str, metric: str, test: str) -> str:
-    """Format a test's p-value for each seed."""
-    found = [s["p"][test] for c in results["comparisons"] for s in of_metric(c, name, metric)]
-    return ", ".join(f"{p:.3f}" for p in found)
+def p_values(
+    results: Results, name: str, metric: str, kind: tuple[str, str], control: str | None = None
+) -> str:
+    """Format a test's p-value for each seed; *kind* is a key of `TESTS`."""
+    control = control or results["experiment"]["baseline"]
+    where, test = kind
+    return ", ".join(f"{s[where][test]:.3f}" for s in of_metric(results, name, metric, control))
 
 
-def of_metric(comparison: dict[str, Any], name: str, metric: str) -> list[dict[str, Any]]:
-    """Return a system's results in one seed's comparison: one, or none."""
+def of_metric(results: Results, name: str, metric: str, control: str) -> list[dict[str, Any]]:
+    """Return a system's result of each seed in the comparison with *control*."""
     return [
         s
-        for m in comparison["metrics"]
+        for c in results["comparisons"]
+        if c["baseline"] == control
+        for m in c["metrics"]
         if m["metric"] == metric
         for s in m["systems"]
         if s["system"] == name
@@ -117,7 +152,8 @@ def notes(results: Results) -> list[str]:
         f"- seeds {', '.join(map(str, seeds))}: mean ± standard deviation over them; updates: "
         f"{', '.join(map(str, updates))}",
         f"- difference and p (one for each seed): against {baseline}; sacreBLEU's paired bootstrap "
-        "counts one tail, so twice its p is the two-sided one; randomization is two-sided",
+        "counts one tail, so twice its p is the two-sided one; randomization is two-sided, and "
+        "its p is corrected by Holm's method for the number of rows",
         f"- {results['machine']}; torch {results['versions'].get('torch')}; trained at commit "
         f"{', '.join(sorted({run['commit'] for run in runs}))}",
     ]

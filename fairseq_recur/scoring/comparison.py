@@ -1,12 +1,35 @@
 """The result of a comparison of systems, as a table or as JSON."""
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from fairseq_recur.scoring.aligned import aligned
 
 BOOTSTRAP, RANDOMIZATION, BOTH = "bootstrap", "randomization", "both"
 LEVEL = 0.05
+TAILS = {BOOTSTRAP: 1, RANDOMIZATION: 2}
+"""Of a test's p-value; see `fairseq_recur.scoring.significance.bootstrap_p`."""
+
+
+def corrected(p: Mapping[str, float], test: str) -> dict[str, float]:
+    """Make the p-values of several systems two-sided, and correct them for their number.
+
+    Holm 1979, *A Simple Sequentially Rejective Multiple Test Procedure*: the smallest of n is
+    multiplied by n, the next by n - 1, and so on; none is below those before it.
+
+    Args:
+        p: p-value by system, all against the same baseline.
+        test: what they are of.
+
+    Returns:
+        The corrected p-value by system, at most 1.
+    """
+    found, least = {}, 0.0
+    for rank, (system, value) in enumerate(sorted(p.items(), key=lambda item: item[1])):
+        least = max(least, min(1.0, value * 2 / TAILS[test] * (len(p) - rank)))
+        found[system] = least
+    return found
 
 
 @dataclass(frozen=True)
@@ -21,6 +44,7 @@ class SystemResult:
             range that contains 95 % of them; None without a bootstrap.
         p: p-value of each test by its name; empty for the baseline.
         different: number of texts that are not identical to the baseline's.
+        corrected: the p-values, two-sided and corrected for the number of systems.
     """
 
     system: str
@@ -30,9 +54,10 @@ class SystemResult:
     interval: float | None
     p: dict[str, float]
     different: int
+    corrected: dict[str, float] = field(default_factory=dict)
 
     def is_significant(self, test: str, level: float = LEVEL) -> bool:
-        """Whether the difference from the baseline is significant by ``test``.
+        """Whether the difference from the baseline is significant by the corrected p of ``test``.
 
         For two systems that differ in k texts, no p-value below 2^(1-k) is possible: there are
         2^k exchanges, and two of them give the difference itself. sacrebleu's formula ignores
@@ -40,7 +65,7 @@ class SystemResult:
         counts here only if ``level`` can be reached.
         """
         reachable = 2.0 ** (1 - self.different) < level
-        return reachable and self.p.get(test, 1.0) < level
+        return reachable and self.corrected.get(test, 1.0) < level
 
 
 @dataclass(frozen=True)
@@ -108,7 +133,8 @@ def comparison_table(comparison: Comparison, markdown: bool = False) -> str:
     rows = [["metric", "system", "score", "difference"]]
     if BOOTSTRAP in comparison.samples:
         rows[0] += ["mean", "95 %"]
-    rows[0] += [f"p ({test})" for test in comparison.samples]
+    for test in comparison.samples:
+        rows[0] += [f"p ({test})", "corrected"]
     for metric in comparison.metrics:
         rows += [_row(metric, system, comparison.samples) for system in metric.systems]
     notes = _notes(comparison, "`" if markdown else "")
@@ -130,8 +156,10 @@ def _row(metric: MetricResult, system: SystemResult, samples: dict[str, int]) ->
         row += [f"{system.mean:.{digits}f}", f"± {system.interval:.{digits}f}"]
     for test, count in samples.items():
         # Enough decimals to show the smallest value, 1/(samples + 1).
-        shown = f"{system.p[test]:.{max(4, len(str(count)))}f}" if system.p else ""
-        row.append(shown + (" *" if system.is_significant(test) else "  " if shown else ""))
+        decimals = max(4, len(str(count)))
+        mark = " *" if system.is_significant(test) else "  "
+        row.append(f"{system.p[test]:.{decimals}f}" if system.p else "")
+        row.append(f"{system.corrected[test]:.{decimals}f}{mark}" if system.p else "")
     return row
 
 
@@ -140,7 +168,10 @@ def _notes(comparison: Comparison, quote: str) -> list[str]:
     notes = [f"difference: from the baseline {comparison.baseline}, over {comparison.texts} texts"]
     if BOOTSTRAP in comparison.samples:
         notes.append("mean, 95 %: of the scores of the bootstrap samples")
-    notes.append(f"{quote}*{quote}: p < {LEVEL}, between these outputs; retraining may change more")
+    notes.append("corrected: p, two-sided, by Holm's method for the number of systems")
+    notes.append(
+        f"{quote}*{quote}: corrected p < {LEVEL}, between these outputs; retraining may change more"
+    )
     notes += [f"{m.metric}: lower is better" for m in comparison.metrics if not m.higher_is_better]
     for metric in comparison.metrics:
         notes += [f"{metric.metric}: {quote}{s}{quote}" for s in metric.signatures.values()]

@@ -24,6 +24,7 @@ from fairseq_recur.scoring.comparison import (
     Comparison,
     MetricResult,
     SystemResult,
+    corrected,
 )
 from fairseq_recur.scoring.mean import MeanMetric
 from fairseq_recur.scoring.metrics import build_metric, decimals_of
@@ -282,7 +283,11 @@ def _collect(
 ) -> MetricResult:
     """Combine the outcomes of all tests of one metric."""
     name, _, first = next(iter(outcomes.values()))
-    systems = []
+    systems, others = [], [system for system, _ in named[1:]]
+    adjusted = {
+        test: corrected({s: float(r.p_value) for s, r in zip(others, o.results[1:])}, test)
+        for test, o in outcomes.items()
+    }
     for i, (system, texts) in enumerate(named):
         of_tests = {test: outcome.results[i] for test, outcome in outcomes.items()}
         boot = of_tests.get(BOOTSTRAP, Result(first[i].score))
@@ -295,6 +300,7 @@ def _collect(
                 interval=None if boot.ci is None else float(boot.ci),
                 p={t: float(r.p_value) for t, r in of_tests.items() if r.p_value is not None},
                 different=sum(a != b for a, b in zip(texts, named[0][1])),
+                corrected={t: adjusted[t][system] for t in adjusted if system in adjusted[t]},
             )
         )
     return MetricResult(

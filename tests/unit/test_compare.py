@@ -11,7 +11,7 @@ import pytest
 
 from fairseq_recur import cli
 from fairseq_recur.errors import ConfigError
-from fairseq_recur.scoring.comparison import SystemResult, comparison_table
+from fairseq_recur.scoring.comparison import SystemResult, comparison_table, corrected
 from fairseq_recur.scoring.metrics import METRICS, build_metric, score_corpus
 from fairseq_recur.scoring.rouge import VARIANTS, Rouge
 from fairseq_recur.scoring.significance import (
@@ -253,14 +253,26 @@ def test_a_much_better_system_has_the_smallest_p(metric: str) -> None:
     (good,) = [s for s in found.metrics[0].systems if s.system == "good"]
     assert good.p == {"bootstrap": 0.01, "randomization": 0.01}
     assert good.is_significant("bootstrap") and good.is_significant("randomization")
-    assert good.is_significant("bootstrap", 0.011) and not good.is_significant("bootstrap", 0.01)
+    assert good.corrected == {"bootstrap": 0.04, "randomization": 0.02}  # of two systems
+    assert good.is_significant("bootstrap", 0.041) and not good.is_significant("bootstrap", 0.04)
     assert (good.difference > 0) == found.metrics[0].higher_is_better
+
+
+def test_correction_for_the_number_of_systems() -> None:
+    """Holm's method; sacreBLEU's bootstrap counts one tail, so its p is doubled first."""
+    p = {"a": 0.01, "b": 0.04, "c": 0.03, "d": 0.5}
+    assert corrected(p, "randomization") == pytest.approx(
+        {"a": 0.04, "c": 0.09, "b": 0.09, "d": 0.5}
+    )
+    assert corrected(p, "bootstrap") == pytest.approx({"a": 0.08, "c": 0.18, "b": 0.18, "d": 1.0})
+    assert corrected({"a": 0.3}, "randomization") == {"a": 0.3} and corrected({}, "bootstrap") == {}
 
 
 @pytest.mark.parametrize("different, marked", [(0, False), (1, False), (5, False), (6, True)])
 def test_significance_needs_texts_that_differ(different: int, marked: bool) -> None:
     """Of the 2^k exchanges of k texts two give the difference itself: 2 / 2^5 > 0.05 > 2 / 2^6."""
-    result = SystemResult("a", 1.0, 1.0, None, None, {"randomization": 0.001}, different)
+    p = {"randomization": 0.001}
+    result = SystemResult("a", 1.0, 1.0, None, None, p, different, corrected=p)
     assert result.is_significant("randomization") == marked
     assert not result.is_significant("bootstrap")  # was not done
 
@@ -375,16 +387,21 @@ def test_table_and_markdown(files: dict[str, str], capsys: pytest.CaptureFixture
             expected += [f"{system['difference']:+.2f}"] if system["p"] else []
             expected += [f"{system['mean']:.2f}", "±", f"{system['interval']:.2f}"]
             for test, p in system["p"].items():
-                expected += [f"{p:.4f}"] + ["*"] * system["significant"][test]
+                expected += [f"{p:.4f}", f"{system['corrected'][test]:.4f}"]
+                expected += ["*"] * system["significant"][test]
             assert row.split() == expected
     marked = [s["significant"]["bootstrap"] for m in report["metrics"] for s in m["systems"][1:]]
     assert True in marked and False in marked
-    assert "*: p < 0.05" in notes and report["level"] == 0.05 and "TER: lower is better" in notes
+    assert (
+        "*: corrected p < 0.05" in notes
+        and report["level"] == 0.05
+        and "TER: lower is better" in notes
+    )
     for metric in report["metrics"]:
         assert all(f"{metric['metric']}: {s}\n" in notes for s in metric["signatures"].values())
     run_compare(files, *options, "--markdown")
     first, second, *cells = capsys.readouterr().out.split("\n\n")[0].splitlines()
-    assert second == "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |"
+    assert second == "| --- | --- |" + " ---: |" * 8
     assert [line.replace("|", " ").split() for line in cells] == [row.split() for row in rows]
 
 

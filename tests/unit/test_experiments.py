@@ -2,6 +2,7 @@
 
 import json
 import os
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import yaml
 
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.progress import Progress, trained_share
+from fairseq_recur.experiments.results import compare_rows
 from fairseq_recur.experiments.runner import Runner
 from fairseq_recur.experiments.runs import SystemRun, hold, runs_of
 from fairseq_recur.experiments.settings import arguments, read_experiment
@@ -272,10 +274,12 @@ def result(tmp_path: Path) -> dict[str, Any]:
     def compared(seed: int) -> dict[str, Any]:
         found = [
             {"system": s, "difference": scores[s, seed] - scores["a", seed],
-             "p": {} if s == "a" else {"bootstrap": 0.01 * seed, "randomization": 0.03 * seed}}
+             "p": {} if s == "a" else {"bootstrap": 0.01 * seed, "randomization": 0.03 * seed},
+             "corrected": {} if s == "a" else {"bootstrap": 0.02, "randomization": 0.04}}
             for s in "ab"
         ]  # fmt: skip
-        return {"seed": seed, "metrics": [{"metric": "BLEU", "systems": found}]}
+        metrics = [{"metric": "BLEU", "systems": found}]
+        return {"seed": seed, "baseline": "a", "metrics": metrics}
 
     return {
         "title": "A table",
@@ -305,13 +309,14 @@ def test_the_table(tmp_path: Path) -> None:
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:8]]
     head, _, copied, a, b, c = (dict(zip(cells[0], row)) for row in cells)
     assert list(head) == [
-        "system", "runs", "BLEU", "difference", "p bootstrap", "p randomization", "chrF2",
-        "published", "parameters", "training", "decoding",
+        "system", "runs", "BLEU", "difference", "p bootstrap", "p randomization", "p corrected",
+        "chrF2", "published", "parameters", "training", "decoding",
     ]  # fmt: skip
     assert a["BLEU"] == "20.50 ± 0.71" and b["BLEU"] == "23.00 ± 1.41"
     assert (a["difference"], b["difference"]) == ("", "+2.50")
     assert (a["p bootstrap"], b["p bootstrap"]) == ("", "0.010, 0.020")
     assert (a["p randomization"], b["p randomization"]) == ("", "0.030, 0.060")
+    assert (a["p corrected"], b["p corrected"]) == ("", "0.040, 0.040")
     assert (a["published"], a["parameters"], b["parameters"]) == ("27.3 BLEU", "1,000", "1,234")
     assert (a["training"], b["training"]) == ("8.00 updates/s", "0.75 (0.50–0.90)")
     assert b["decoding"] == "1.20 (1.20–1.20)"
@@ -319,6 +324,41 @@ def test_the_table(tmp_path: Path) -> None:
     assert {*copied.values()} == {"copied", "3.00", ""}
     notes = "\n".join(lines[8:])
     assert "BLEU `sig`" in notes and "b starts from the trained a" in notes
+
+
+def test_the_table_of_a_control(tmp_path: Path) -> None:
+    results = result(tmp_path)
+    more = deepcopy(results["comparisons"][:1])
+    more[0]["baseline"] = "b"
+    (of_a, of_b) = more[0]["metrics"][0]["systems"]
+    of_a["difference"], of_a["p"], of_a["corrected"] = -2.0, of_b["p"], of_b["corrected"]
+    text = table({**results, "comparisons": [*results["comparisons"], *more]})
+    assert "Compared with b:\n\n| system | BLEU, difference | p bootstrap |" in text
+    assert "\n| a | -2.00 | 0.010 | 0.030 | 0.040 |\n\n- BLEU" in text
+
+
+def test_rows_are_compared_with_the_baseline_and_with_the_row_they_name(tmp_path: Path) -> None:
+    """Each group is corrected for its own number of systems."""
+    given = content()
+    given["systems"] = {name: {"flags": {"arch": "transformer"}} for name in "abcd"}
+    given["baseline"] = "a"
+    for name in "cd":
+        given["systems"][name]["compare_with"] = "b"
+    experiment = read(tmp_path, given)
+    words = "the cat sat on a mat and the dog barked at it".split()
+    reference = [" ".join(words[i:] + words[:i]) for i in range(8)]
+    texts = {n: [t.replace(w, "x") for t in reference] for n, w in zip("abc", ("it", "cat", "on"))}
+    found = list(compare_rows(experiment, texts, [reference]))  # d is not trained yet
+    assert [c["baseline"] for c in found] == ["a", "b"]
+    assert [[s["system"] for s in c["metrics"][0]["systems"]] for c in found] == [
+        ["a", "b", "c"], ["b", "c"]
+    ]  # fmt: skip
+    (only,) = found[1]["metrics"][0]["systems"][1:]
+    assert only["corrected"]["randomization"] == only["p"]["randomization"]
+    assert list(compare_rows(experiment, {"b": texts["b"]}, [reference])) == []
+    given["systems"]["c"]["compare_with"] = "c"
+    with pytest.raises(ConfigError, match="systems.c.compare_with: c is not another system"):
+        read(tmp_path, given)
 
 
 def test_the_table_of_one_run_or_none(tmp_path: Path) -> None:
