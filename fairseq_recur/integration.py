@@ -168,7 +168,8 @@ def hub_score_pairs(
         aims, numpy.array([len(ids) for ids in aims]), hub.tgt_dict,
         left_pad_source=of_sources.left_pad_source, shuffle=False,
     )  # fmt: skip
-    settings = OmegaConf.merge(hub.cfg.generation, {**options, "score_reference": True})
+    given: dict[Any, Any] = {**options, "score_reference": True}
+    settings = OmegaConf.merge(hub.cfg.generation, given)
     generator = hub.task.build_generator(hub.models, settings)
     limits = hub.cfg.dataset
     batches = hub.task.get_batch_iterator(

@@ -51,7 +51,7 @@ def collect(runs: Sequence[LanguageRun]) -> table.Results:
 
 def write(runs: Sequence[LanguageRun], settings: Settings, work: Path) -> dict[str, Any]:
     """Write results.json and results.md; return the content of the first."""
-    values = settings.as_dict()
+    values, results = settings.as_dict(), collect(runs)
     changed = [f"{name}='{value}'" for name, value in values.items() if name in os.environ]
     report = {
         "command": " ".join([*changed, "bash examples/regular_languages/run.sh"]),
@@ -59,7 +59,8 @@ def write(runs: Sequence[LanguageRun], settings: Settings, work: Path) -> dict[s
         "commit": commit(),
         "machine": machine(),
         "versions": versions(),
-        "runs": collect(runs),
+        "counts": table.counts(results, table.read_expected()),
+        "runs": results,
     }
     work.mkdir(parents=True, exist_ok=True)
     text = json.dumps(report, indent=1)

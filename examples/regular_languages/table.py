@@ -69,6 +69,29 @@ def behind(results: Results, expected: dict[str, Any]) -> list[str]:
     return found
 
 
+def counts(results: Results, expected: dict[str, Any]) -> dict[str, dict[str, int]]:
+    """Count the cells of RSA in each bin, by the best epoch, against the paper's two decimals.
+
+    Returns:
+        for each bin: ``cells``; those that ``reach`` the paper's accuracy, and those that reach it
+        when they are ``rounded`` to two decimals as the paper's are; and those ``below`` it by more
+        than `TOLERANCE`
+    """
+    found = {part: dict.fromkeys(("cells", "reach", "rounded", "below"), 0) for part in BINS}
+    for language, systems in expected["accuracy"].items():
+        for system, paper in systems.items():
+            of_seeds = results.get(language, {}).get(system)
+            if not of_seeds or not system.startswith("rsa_"):
+                continue
+            for part, value in zip(BINS, paper):
+                best = averages(of_seeds)[part]["max"]
+                found[part]["cells"] += 1
+                found[part]["reach"] += best >= value
+                found[part]["rounded"] += float(f"{best:.2f}") >= value
+                found[part]["below"] += best < value - TOLERANCE
+    return found
+
+
 def as_text(table: list[list[str]]) -> str:
     """Align the rows in columns below the names of the bins."""
     widths = [max(map(len, column)) for column in zip(HEADER, *table)]
@@ -104,6 +127,13 @@ def summary(results: Results, markdown: bool = False) -> str:
         "Accuracy of whole strings, averaged over the seeds; max: the best epoch of each bin, as "
         "in the paper; last: the last epoch."
     )
+    for part, of_bin in counts(results, expected).items():
+        lines += [
+            "",
+            f"Bin {part[-1]}: {of_bin['reach']} of {of_bin['cells']} cells of RSA reach the "
+            f"paper's accuracy, {of_bin['rounded']} when rounded to two decimals as the paper's "
+            "are.",
+        ]
     if late:
         lines += ["", f"More than {TOLERANCE} below the paper's RSA:", ""]
         lines += [mark + cell for cell in late]
