@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from figure import draw, summarize
+from figure import draw, summarize, summary
 from fitting import Fit, Training, fit
 from models import RNN, RSA, identity
 from synthetic import ACTIVATIONS, Sequence, generate, segments
@@ -249,6 +249,8 @@ def main() -> None:
     file = args.output / "results.json"
     results = load(file, {name: getattr(args, name) for name in SETTINGS})
     run(args, results, file)
+    results["summary"] = summary(results)
+    save(file, results)
     print(summarize(results))
     draw(results, args.output / "mspe_ratios.png")
     print(f"Written: {file} and {args.output / 'mspe_ratios.png'}")

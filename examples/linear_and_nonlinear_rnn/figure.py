@@ -5,6 +5,7 @@ python figure.py results.json mspe_ratios.png
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -12,6 +13,22 @@ from typing import Any
 MODELS = {"linear": "linear RNN", "rsa": "RSA"}
 COLORS = {"linear": "tab:blue", "rsa": "tab:orange"}
 TITLES = {"tanh": "Tanh", "sigmoid": "Sigmoid", "relu": "ReLU"}
+
+# The paper's claims: at which alphas, and what must hold of the three errors.
+CLAIMS: dict[str, tuple[Callable[[float], bool], Callable[..., bool]]] = {
+    "linear beats nonlinear at alpha 0": (
+        lambda alpha: alpha == 0,
+        lambda linear, nonlinear, rsa: linear < nonlinear,
+    ),
+    "nonlinear is best at alpha 1": (
+        lambda alpha: alpha == 1,
+        lambda linear, nonlinear, rsa: nonlinear < min(linear, rsa),
+    ),
+    "RSA beats linear from alpha 0.6 on": (
+        lambda alpha: alpha >= 0.6,
+        lambda linear, nonlinear, rsa: rsa < linear,
+    ),
+}
 
 
 def ratios(results: dict[str, Any], activation: str, model: str) -> list[tuple[float, list[float]]]:
@@ -39,6 +56,39 @@ def summarize(results: dict[str, Any]) -> str:
             cells = "".join(f"  {mean(v):5.3f} ({min(v):5.3f}-{max(v):5.3f})" for _, v in row)
             lines.append(f"{activation:8} {row[0][0]:5.2f} {len(row[0][1]):5}{cells}")
     return "\n".join(lines)
+
+
+def summary(results: dict[str, Any]) -> dict[str, Any]:
+    """Return what the page says of the cells: the mean ratios, and how often the claims hold.
+
+    Returns:
+        ``ratios``, a row for each activation and alpha with mean, minimum and maximum over the
+        seeds; and ``claims``, for each of the paper's the number of ``cells`` and those in which it
+        ``holds``, altogether and by activation
+    """
+    rows = []
+    for activation in activations(results):
+        columns = [ratios(results, activation, model) for model in MODELS]
+        for row in zip(*columns):
+            found = {m: [mean(v), min(v), max(v)] for m, (_, v) in zip(MODELS, row)}
+            rows.append(
+                {"activation": activation, "alpha": row[0][0], "seeds": len(row[0][1]), **found}
+            )
+    claims = {}
+    for name, (chosen, holds) in CLAIMS.items():
+        of_claim: dict[str, Any] = {}
+        for activation in ("all", *activations(results)):
+            cells = [
+                cell
+                for cell in results["cells"]
+                if chosen(cell["alpha"]) and activation in ("all", cell["activation"])
+            ]
+            errors = [
+                {m: cell[m]["mspe"] for m in ("linear", "nonlinear", "rsa")} for cell in cells
+            ]
+            of_claim[activation] = {"cells": len(cells), "holds": sum(holds(**e) for e in errors)}
+        claims[name] = of_claim
+    return {"ratios": rows, "claims": claims}
 
 
 def draw(results: dict[str, Any], file: Path) -> None:

@@ -14,6 +14,7 @@ sys.path.insert(0, str(EXAMPLE))
 import experiment  # noqa: E402
 import models  # noqa: E402
 import synthetic  # noqa: E402
+from figure import summary  # noqa: E402
 from fitting import Fit, Stopping, Training, fit  # noqa: E402
 
 sys.path.remove(str(EXAMPLE))
@@ -265,6 +266,21 @@ def test_results_table_and_figure(tmp_path, monkeypatch, capsys) -> None:
     shown = f"{sum(ratios) / 2:5.3f} ({min(ratios):5.3f}-{max(ratios):5.3f})"
     (line,) = [x for x in capsys.readouterr().out.splitlines() if x.startswith("relu      1.00")]
     assert line.endswith(shown)
+    (row,) = [
+        r for r in results["summary"]["ratios"] if (r["activation"], r["alpha"]) == ("relu", 1)
+    ]
+    assert row["seeds"] == 2 and row["rsa"] == [sum(ratios) / 2, min(ratios), max(ratios)]
+    best = [min(c[m]["mspe"] for m in ("linear", "rsa")) > c["nonlinear"]["mspe"] for c in of_cell]
+    claim = results["summary"]["claims"]["nonlinear is best at alpha 1"]
+    assert claim["relu"] == {"cells": 2, "holds": sum(best)} and claim["all"]["cells"] == 6
+
+
+def test_the_records_have_the_summary_of_their_cells() -> None:
+    records = sorted((EXAMPLE / "results").glob("*.json"))
+    assert [r.stem for r in records] == ["literal", "one_model", "results"]
+    for record in records:
+        results = json.loads(record.read_text())
+        assert results["summary"] == summary(results)
 
 
 def test_an_interrupted_run_resumes(tmp_path, monkeypatch, capsys) -> None:
