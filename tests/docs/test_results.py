@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import mean, median
 from typing import Any
 
 import pytest
@@ -47,7 +48,10 @@ def figures(text: str) -> Iterator[tuple[str, float, float, bool]]:
 
 
 def recorded(record: Any) -> Iterator[float]:
-    """All numbers of a record, without their signs; also those in its texts and names."""
+    """All numbers of a record, without their signs; also those in its texts and names.
+
+    Of measurements that were repeated it also gives the median and the mean.
+    """
     if isinstance(record, dict):
         for name, value in record.items():
             yield from recorded(name)
@@ -55,6 +59,8 @@ def recorded(record: Any) -> Iterator[float]:
     elif isinstance(record, list):
         for value in record:
             yield from recorded(value)
+        if record and all(isinstance(value, (int, float)) for value in record):
+            yield from (median(record), mean(record))
     elif isinstance(record, str):
         yield from (
             float(x.replace(",", "")) for x in re.findall(r"\d+(?:,\d{3})*(?:\.\d+)?", record)
@@ -95,11 +101,13 @@ def test_what_is_looked_up(tmp_path: Path) -> None:
     """Rounded values, percentages, units; not names, links, code, headings and small counts."""
     record = {
         "command": "run --rounds 5",
+        "ms": [1.5, 2.4],
         "rows": [{"bleu": -30.976, "share": 0.5486, "n": 1844224}],
     }
     (tmp_path / "r.json").write_text(json.dumps(record))
     there = (
-        "30.98 (-30.976) BLEU, 54.9 % or 55%, 1,844,224; `41.5`, [x](41.5), R-41.5, 7 systems\n\n"
+        "30.98 (-30.976) BLEU, 54.9 % or 55%, 1,844,224, 1.95 ms\n"
+        "`41.5`, [x](41.5), R-41.5, 7 systems\n\n"
         "| 41.5 | x |\n| --- | ---: |\n| a | 30.98 |\n```\n41.5\n```\n"
     )
     assert missing(there, [tmp_path / "r.json"]) == []
