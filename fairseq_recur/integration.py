@@ -13,6 +13,7 @@ import numpy
 import torch
 from fairseq import utils
 from fairseq.data import LanguagePairDataset
+from fairseq.sequence_generator import SequenceGenerator
 from fairseq.tasks.translation import TranslationTask
 from omegaconf import DictConfig, OmegaConf, open_dict
 
@@ -89,6 +90,29 @@ def build_dataset_for_inference(
         ]
         src_lengths = [len(t) for t in src_tokens]
     return build(self, src_tokens, src_lengths, *args, **kwargs)
+
+
+@extend(f"{TRANSLATION}.inference_step", "empty lines")
+def inference_step(
+    infer: Function, self: Any, generator: Any, models: Any, sample: Any,
+    prefix_tokens: Any = None, **kwargs: Any,
+) -> Any:  # fmt: skip
+    """Give an empty source an empty output, as `from_pretrained` does; a model would invent one."""
+    found = infer(self, generator, models, sample, prefix_tokens=prefix_tokens, **kwargs)
+    read, words = sample["net_input"].get("src_tokens"), self.source_dictionary
+    translates = isinstance(generator, SequenceGenerator) and prefix_tokens is None
+    if not translates or not isinstance(read, torch.Tensor) or words is None:
+        return found
+    length = (read.ne(words.pad()) & read.ne(words.eos())).sum(1)
+    least = len(getattr(self, "prefix", None) or [])
+    nothing = {
+        "tokens": read.new_tensor([self.target_dictionary.eos()]),
+        "score": torch.zeros(()),
+        "attention": torch.empty(0),
+        "alignment": torch.empty(0),
+        "positional_scores": torch.zeros(1),
+    }
+    return [[dict(nothing)] if n <= least else f for n, f in zip(length.tolist(), found)]
 
 
 @extend(f"{TRANSLATION}.filter_indices_by_size", "truncation")

@@ -6,6 +6,7 @@
 # requirements/docs.txt; PYTHON=/path/to/python chooses its interpreter. Once it is there,
 # nothing is fetched, neither by the build nor by a reader's browser.
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 here="$PWD"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

@@ -2,6 +2,7 @@
 # Run the fast tests on every supported Python: bash scripts/environments.sh [3.10 3.12 ...]
 # Each environment is .venv-VERSION, made by scripts/setup.sh; logs go to .cache/environments.
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 if [ $# -eq 0 ]; then set -- 3.10 3.11 3.12 3.13; fi

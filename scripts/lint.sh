@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Set up the environment, then check format, style, docstrings and types: bash scripts/lint.sh
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 bash scripts/setup.sh

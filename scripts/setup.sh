@@ -5,6 +5,7 @@
 # with a version it is .venv-VERSION. Everything is pinned in requirements/. An environment
 # that is up to date is left alone. PYTHON=/path/to/python chooses the interpreter itself.
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 PREFERRED=(3.11 3.12 3.10 3.13)

@@ -2,6 +2,7 @@
 # Set up the environment and run the tests: bash scripts/test.sh [arguments of pytest]
 # Without arguments these are the fast ones; -m slow runs the others, -m "" all.
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 bash scripts/setup.sh

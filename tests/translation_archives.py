@@ -162,3 +162,24 @@ def wmt17(folder: Path, count: int = 40) -> Path:
         tar(folder / f"{archive}.tgz", members)
     write_sums(folder)
     return folder
+
+
+def iwslt14(folder: Path, count: int) -> Path:
+    """A mirror of IWSLT14 German-English."""
+    folder.mkdir(parents=True)
+    pairs = german("train", count)
+    members = {}
+    for place, language in ((1, "de"), (0, "en")):
+        talk = [f"<url>http://{language}</url>", "<speaker>A. B.</speaker>", "<talkid>1</talkid>",
+                f"<title>Der Titel {language}</title>", *(f" {pair[place]} " for pair in pairs),
+                f"<description>Über alles {language}</description>", "<keywords>a, b</keywords>",
+                "</doc>"]  # fmt: skip
+        members[f"de-en/train.tags.de-en.{language}"] = text(talk)
+        for number, name in enumerate(
+            ("TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst2012")
+        ):
+            part = [pair[place] for pair in german("test", 10)[2 * number : 2 * number + 2]]
+            members[f"de-en/IWSLT14.{name}.de-en.{language}.xml"] = sgm("src", language, part)
+    tar(folder / "de-en.tgz", members)
+    write_sums(folder)
+    return folder

@@ -115,5 +115,8 @@ def draw(results: dict[str, Any], file: Path) -> None:
 
 
 if __name__ == "__main__":
+    if {"-h", "--help"} & {*sys.argv}:
+        print(__doc__)
+        sys.exit()
     source, target = map(Path, sys.argv[1:])
     draw(json.loads(source.read_text(encoding="utf-8")), target)

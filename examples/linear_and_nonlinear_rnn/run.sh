@@ -4,6 +4,7 @@
 # Sets up the environment, computes the cells that are missing in $WORK, and draws the figure.
 # Options are passed to experiment.py. The run can be interrupted and resumed at any time.
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/help.sh"
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 root="$(cd "$here/../.." && pwd)"
 

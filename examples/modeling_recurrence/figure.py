@@ -56,4 +56,7 @@ def main(file: str, output: str) -> None:
 
 
 if __name__ == "__main__":
+    if {"-h", "--help"} & {*sys.argv}:
+        print(__doc__)
+        sys.exit()
     main(*sys.argv[1:])

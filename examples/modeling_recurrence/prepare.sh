@@ -5,6 +5,7 @@
 # FOLDER has train, valid (or val) and test, each as .SRC and .TGT: tokenised text, one sentence per
 # line. OUTPUT gets the BPE codes, the corpus in subwords, data-bin and a copy of the test set.
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/help.sh"
 
 if [ $# -lt 4 ] || [ $# -gt 5 ]; then
     echo "usage: bash prepare.sh FOLDER SRC TGT OUTPUT [MERGES]" >&2

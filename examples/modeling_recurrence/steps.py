@@ -42,4 +42,7 @@ def main(data: str, sentences: str, *checkpoints: str) -> None:
 
 
 if __name__ == "__main__":
+    if {"-h", "--help"} & {*sys.argv}:
+        print(__doc__)
+        sys.exit()
     main(*sys.argv[1:])

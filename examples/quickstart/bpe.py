@@ -47,4 +47,7 @@ def main(data: Path, work: Path, size: int, sides: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    if {"-h", "--help"} & {*sys.argv}:
+        print(__doc__)
+        sys.exit()
     main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])

@@ -3,6 +3,7 @@
 #     bash prepare.sh DATA WORK SIZE SOURCE TARGET
 # DATA has train, valid and test, each as .SOURCE and .TARGET. See bpe.py.
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/help.sh"
 data="$1" work="$2" size="$3" source="$4" target="$5"
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 

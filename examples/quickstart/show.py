@@ -29,4 +29,7 @@ def main(test: str, outputs: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    if {"-h", "--help"} & {*sys.argv}:
+        print(__doc__)
+        sys.exit()
     main(sys.argv[1], sys.argv[2:])

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Translate typed sentences, one per line: bash translate.sh [transformer]
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/help.sh"
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 root="$(cd "$here/../.." && pwd)"
 work="${WORK:-$here/work}" system="${1:-transformer_biarn_tiny}"
@@ -8,7 +9,4 @@ model="$work/runs/$system/seed1/average.pt"
 [ -f "$model" ] || { echo "error: $system is not trained; run bash $here/run.sh first" >&2; exit 1; }
 PATH="$root/.venv/bin:$PATH"
 if [ -t 0 ]; then echo "Type English sentences, one per line; Ctrl-D ends." >&2; fi
-# fairseq prints several lines per sentence; D- is the translation as plain text.
-LOGLEVEL=WARNING PYTHONUNBUFFERED=1 fairseq-recur interactive "$work/data-bin" -s en -t de --cpu \
-    --path "$model" --beam 5 --bpe sentencepiece --sentencepiece-model "$work/bpe.model" |
-    sed -u -n 's/^D-[0-9]*\t[^\t]*\t//p'
+exec fairseq-recur translate "$model" --beam 5 --cpu

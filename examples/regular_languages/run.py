@@ -53,4 +53,7 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    if {"-h", "--help"} & {*sys.argv}:
+        print(__doc__)
+        sys.exit()
     sys.exit(main(sys.argv[1:]))

@@ -6,6 +6,7 @@
 # twice. `table` prints the finished results and trains nothing. The settings are environment
 # variables, which README.md lists.
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/help.sh"
 HERE="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 ROOT="$(cd "$HERE/../.." && pwd)"
 

@@ -1,38 +1,28 @@
 # Shared by the steps of cnn_dm, xsum, arxiv and mediasum; every step sources this file.
-# docs/summarization_recipes.md explains the variables, docs/launching.md those for GPUs.
+# docs/summarization_recipes.md explains the variables, docs/launching.md those for GPUs. With PRINT=1
+# the scripts write nothing and print the commands that they would run.
 
 RECIPE="$(cd "$(dirname "${BASH_SOURCE[1]}")" && pwd)"
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
 WORK="${WORK:-$ROOT/examples/summarization/work/$(basename "$RECIPE")}"
-mkdir -p "$WORK"
-WORK="$(cd "$WORK" && pwd)"
-
-say() { printf '\n== %s\n' "$*"; }
-fail() { echo "error: $*" >&2; exit 2; }
-
-if [ -x "$ROOT/.venv/bin/fairseq-recur" ]; then
-    PATH="$ROOT/.venv/bin:$PATH"
-elif ! command -v fairseq-recur > /dev/null; then
-    fail "fairseq-recur is neither in $ROOT/.venv nor on PATH. In $ROOT, 'bash scripts/setup.sh'" \
-        "makes .venv; or install the package in an environment with the torch that fits your GPU"
-fi
-PYTHON="$(dirname "$(command -v fairseq-recur)")/python"
-[ -x "$PYTHON" ] || PYTHON=python3
-export PYTHON
+source "$ROOT/scripts/recipes/shared.sh"
+case "$WORK" in /*) ;; *) WORK="$PWD/$WORK" ;; esac
+find_programs
 
 # recipe COMMAND [OPTION...]: run scripts/recipes/summarization.py with the variables set.
 recipe() {
     local options=(--recipe "$RECIPE" --work-dir "$WORK") name option
     for name in ARCH RUN SEED AVERAGE PIECES START MAX_SOURCE MAX_TARGET VOCABULARY SETTINGS \
-        GENERATION PREFIX WORKERS BASELINE; do
+        GENERATION PREFIX WORKERS BASELINE SAMPLE DOWNLOAD_ONLY; do
         if [ -n "${!name+set}" ]; then
             option="${name,,}"
             options+=("--${option//_/-}=${!name}")
         fi
     done
     if [ -n "${SUMMARIZATION_MIRROR:-}" ]; then options+=("--mirror=$SUMMARIZATION_MIRROR"); fi
-    PYTHONPATH="$ROOT/scripts${PYTHONPATH:+:$PYTHONPATH}" "$PYTHON" -m recipes.summarization \
-        "$@" "${options[@]}"
+    local program=(env PYTHONPATH="$ROOT/scripts${PYTHONPATH:+:$PYTHONPATH}" "$PYTHON")
+    if [ "$1" != train ]; then program=(call "${program[@]}"); fi
+    "${program[@]}" -m recipes.summarization "$@" "${options[@]}"
 }
 
 # read_plan COMMAND: read the output of recipe, one word per line, into the array plan.
@@ -80,13 +70,17 @@ train() {
         fail "$folder was trained with other data or settings ($folder/settings); choose another" \
             "name with RUN=NAME, or remove the folder"
     fi
-    if [ "${PRINT:-0}" != 1 ]; then
+    if ! printing; then
         mkdir -p "$folder"
         echo "$chosen" > "$folder/settings"
     fi
     launcher=(bash "$ROOT/scripts/launch/node.sh")
-    if [ -n "${LAUNCHER:-}" ]; then read -ra launcher <<< "$LAUNCHER"; fi
+    if [ -n "${LAUNCHER:-}" ]; then
+        read -ra launcher <<< "$LAUNCHER"
+        if printing; then launcher=(call "${launcher[@]}"); fi
+    fi
     say "Training in $folder"
+    show_cost 800 70 "${plan[@]:4}"
     "${launcher[@]}" "${plan[0]}" "${plan[@]:4}" ${documents[@]+"${documents[@]}"} \
         --log-file "$folder/train.log" "$@"
 }

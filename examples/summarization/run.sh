@@ -6,6 +6,7 @@
 # of experiment.yaml. Stop it at any time, and start it again to continue: nothing is done twice.
 # WORK is the folder of all results, EPOCHS the length of the trainings.
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/help.sh"
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 root="$(cd "$here/../.." && pwd)"
 work="${WORK:-$here/work}"

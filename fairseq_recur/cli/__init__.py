@@ -61,6 +61,8 @@ class Command:
 OWN_COMMANDS: dict[str, Command] = {
     "check": Command("check", "show versions, registered names, known problems and remedies"),
     "path": Command("path", "print the folder for fairseq's --user-dir", needs_fairseq=False),
+    "translate": Command("translate", "translate raw text, line by line"),
+    "summarize": Command("translate", "summarize raw texts, one per line"),
     "average": Command("average", "average the parameters of checkpoints"),
     "convert": Command("convert", "convert T5 and BART from Hugging Face's format and back"),
     "score": Command(

@@ -17,7 +17,7 @@ from typing import IO
 
 import torch
 
-from fairseq_recur.cli import experiment_check
+from fairseq_recur.cli import experiment_check, experiment_new
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.progress import trained_share, where
 from fairseq_recur.experiments.results import write_results
@@ -76,6 +76,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     run_.add_argument("--show-validation", action="store_true", help="print each validation result")
     run_.add_argument("--dry-run", action="store_true", help="check everything, print the commands")
+    experiment_new.add_arguments(
+        actions.add_parser("new", help="write a file for your own data, with a fair control")
+    )
     for name, text in (
         ("status", "show what is done and what is running"),
         ("stop", "stop an experiment"),
@@ -85,7 +88,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run one of the actions."""
-    return {"run": run_all, "status": status, "stop": stop}[args.action](args)
+    actions = {"run": run_all, "new": experiment_new.run, "status": status, "stop": stop}
+    return actions[args.action](args)
 
 
 def run_all(args: argparse.Namespace) -> int:

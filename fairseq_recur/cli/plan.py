@@ -72,7 +72,8 @@ def _add_device(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "--gpu", required=True, metavar="TYPE",
-        help=f"{', '.join(GPUS)}, or custom with the next three options",
+        help=f"{', '.join(GPUS)}, a name that nvidia-smi prints, or custom with the "
+        "next three options",
     )  # fmt: skip
     add("--flops", type=float, metavar="TFLOPS", help="peak speed of matrix products")
     add("--memory", type=float, metavar="GB", help="memory of one device")

@@ -76,8 +76,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--scale",
         choices=SCALES,
-        default="one",
-        help="upper end of the colour scale: 1, or each panel's largest value (for long texts)",
+        default="panel",
+        help="upper end of the colour scale: each panel's largest value, or 1 to compare panels",
     )
     parser.add_argument("--beam", type=int, default=5, metavar="N", help="beam size")
     parser.add_argument("--lenpen", type=float, default=1.0, metavar="X", help="length penalty")

@@ -10,6 +10,7 @@ from fairseq_recur.compat import (  # noqa: F401  (each registers its mends, in 
     configuration,
     console,
     data,
+    log_file,
     processes,
     training,
     weight_decay,

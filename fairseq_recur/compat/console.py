@@ -51,6 +51,28 @@ def lower_root_logger() -> None:
         root.setLevel(os.environ.get("LOGLEVEL", "INFO").upper())
 
 
+bleu_advice = mend(
+    "advice about BLEU",
+    reason="generate recommends --sacrebleu, an option that no longer changes its score",
+    until="a fairseq whose generate recommends --scoring sacrebleu",
+)
+
+
+@bleu_advice.action
+def correct_bleu_advice() -> None:
+    """Replace the warning, once."""
+    generate = logging.getLogger("fairseq_cli.generate")
+    generate.removeFilter(_correct)
+    generate.addFilter(_correct)
+
+
+def _correct(record: logging.LogRecord) -> bool:
+    if "Use --sacrebleu" in str(record.msg):
+        record.levelno, record.levelname = logging.INFO, "INFO"
+        record.msg = "the BLEU4 of the last line is not sacreBLEU's; use fairseq-recur score"
+    return True
+
+
 hydra_errors = mend(
     "hydra errors",
     reason="hydra 1.0 cannot print an error on Python >= 3.10: a TypeError about 'etype' hides it",

@@ -1,5 +1,6 @@
 """Accelerators: memory, bandwidth and speed, from the manufacturers' data sheets."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -65,6 +66,16 @@ GPUS: dict[str, Device] = {
 """fp32 without TF32, torch's default; half precision on tensor cores with float32 accumulation."""
 
 
+def short_name(name: str) -> str:
+    """Return the table's name of a GPU that ``nvidia-smi`` calls *name*, else *name* itself."""
+    words = re.sub(r"[^a-z0-9]+", " ", name.lower().replace("rtx ", "rtx")).split()
+    for known in GPUS:
+        kind, _, memory = known.partition("-")
+        if kind in words and (not memory or f"{memory}gb" in words):
+            return known
+    return name
+
+
 def own_device(
     name: str, flops: float | None, memory: float | None, bandwidth: float | None
 ) -> Device:
@@ -79,6 +90,7 @@ def own_device(
     wrong = [f"{flag} {x}" for flag, x in given.items() if x is not None and not x > 0]
     if wrong:
         raise ConfigError(f"{', '.join(wrong)}: expected more than 0")
+    name = short_name(name)
     if name != "custom" and name not in GPUS:
         raise ConfigError(f"--gpu {name} is unknown; expected one of {', '.join(GPUS)}, custom")
     missing = [flag for flag, value in given.items() if value is None]

@@ -12,7 +12,7 @@ from typing import Any
 from unicodedata import east_asian_width
 
 from fairseq_recur.inspection.panels import Panel
-from fairseq_recur.plotting.figures import COLOURS, fonts_for, new_figure, plain_axes
+from fairseq_recur.plotting.figures import COLOURS, font_package, fonts_for, new_figure, plain_axes
 
 logger = logging.getLogger(__name__)
 
@@ -27,8 +27,8 @@ SMALLEST, LARGEST = 0.8, 12.0
 SHELF = 14.0
 """Width at which a new row of panels begins; a wider panel has a row for itself."""
 
-SCALES = ("one", "panel")
-"""Upper end of the colour scale: 1, or the matrix's largest value."""
+SCALES = ("panel", "one")
+"""Upper end of the colour scale: the matrix's largest value, or 1."""
 
 GAP, BAR, BAR_LABELS = 0.08, 0.1, 0.4
 LONGEST_LABEL = 24
@@ -64,7 +64,7 @@ class Box:
         return self.left + self.width + self.right, self.below + self.height + self.above
 
 
-def draw(panels: Sequence[Panel], scale: str = "one") -> Any:
+def draw(panels: Sequence[Panel], scale: str = "panel") -> Any:
     """Draw panels from left to right in rows; log one warning if fonts lack characters.
 
     Args:
@@ -78,7 +78,10 @@ def draw(panels: Sequence[Panel], scale: str = "one") -> Any:
     fonts, missing = fonts_for(texts)
     if missing:
         logger.warning(
-            "no installed font has the characters %s; the figure shows boxes instead", missing
+            "no installed font has the characters %s, so the figure shows boxes; install one "
+            "(Debian, Ubuntu: apt install %s)",
+            missing,
+            font_package(missing),
         )
     shelves = arrange(boxes(panels))
     width = max(sum(box.whole[0] for box in shelf) for shelf in shelves)
@@ -201,7 +204,7 @@ def draw_matrix(
     if values.min() < -1e-6 or largest > 1 + 1e-3:
         colours = {"cmap": "RdBu_r", "vmin": -largest, "vmax": largest}
     else:
-        colours = {"cmap": "Blues", "vmin": 0.0, "vmax": 1.0 if scale == "one" else largest}
+        colours = {"cmap": "Blues", "vmin": 0.0, "vmax": 1.0 if scale == "one" else largest or 1.0}
     image = axes.imshow(values, aspect="auto", interpolation="nearest", **colours)
     describe(axes, box, panel.row_title)
     label(axes.xaxis, panel.columns, box.width, fonts, rotation=90)

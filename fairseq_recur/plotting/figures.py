@@ -1,6 +1,7 @@
 """Figures without a display. Only this module imports matplotlib, an optional dependency."""
 
 import argparse
+import contextlib
 import logging
 import warnings
 from collections.abc import Sequence
@@ -95,6 +96,8 @@ def fonts_for(texts: Sequence[str]) -> tuple[list[str], str]:
     families = ["DejaVu Sans"]
     missing = {c for text in texts for c in text if not c.isspace()}
     missing -= characters(font_manager.findfont(default))
+    if missing:
+        _add_new_fonts()
     for font in sorted(font_manager.fontManager.ttflist, key=lambda font: font.name):
         if not missing:
             break
@@ -107,11 +110,30 @@ def fonts_for(texts: Sequence[str]) -> tuple[list[str], str]:
     return families, "".join(sorted(missing))
 
 
+def _add_new_fonts() -> None:
+    """Register the fonts installed since matplotlib stored its list of them."""
+    from matplotlib import font_manager
+
+    manager = font_manager.fontManager
+    listed = {font.fname for font in manager.ttflist}
+    for path in set(font_manager.findSystemFonts()) - listed:
+        with contextlib.suppress(RuntimeError, OSError):  # a damaged font file
+            manager.addfont(path)
+
+
+def font_package(missing: str) -> str:
+    """Return the Debian package with a font for characters that no installed font has."""
+    cjk = any(
+        "\u2e80" <= c <= "\u9fff" or "\uac00" <= c <= "\ud7ff" or c > "\uff00" for c in missing
+    )
+    return "fonts-noto-cjk" if cjk else "fonts-noto"
+
+
 def characters(font: str) -> set[str]:
     """Return the characters in a font file."""
     from matplotlib.font_manager import get_font
 
     try:
         return {chr(code) for code in get_font(font).get_charmap()}
-    except RuntimeError:  # a damaged font file
+    except (RuntimeError, OSError):  # a damaged font file, or one that was removed
         return set()

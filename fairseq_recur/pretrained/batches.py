@@ -1,6 +1,5 @@
 """Batches of encoded text for a model, the limits of its length, and a progress bar."""
 
-import logging
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -22,6 +21,7 @@ from fairseq.tasks import FairseqTask
 from torch import Tensor
 
 from fairseq_recur.errors import ConfigError
+from fairseq_recur.logs import quiet
 
 DEFAULT_TOKENS = 4000
 """Default size of a batch: tokens of its longer side with padding, or one longer text."""
@@ -134,17 +134,10 @@ def batches(
         raise ConfigError(
             f"max_tokens={max_tokens}: the longest text has {longest} tokens; raise it to {longest}"
         )
-    log = logging.getLogger(
-        "fairseq.tasks.fairseq_task"
-    )  # four lines that are useless in a notebook
-    level = log.level
-    log.setLevel(logging.WARNING)
-    try:
+    with quiet("fairseq"):  # four lines that are useless in a notebook
         found = task.get_batch_iterator(
             data, max_tokens, max_sentences=batch_size, disable_iterator_cache=True
         ).next_epoch_itr(shuffle=False)
-    finally:
-        log.setLevel(level)
     shown = len(found) > 1 if progress is None else progress
     with bar(len(data), shown) as counter:
         for batch in found:

@@ -15,6 +15,7 @@ from fairseq.tasks.translation import TranslationTask
 from torch import nn
 
 from fairseq_recur.errors import CheckpointError, ConfigError
+from fairseq_recur.logs import quiet
 from fairseq_recur.pretrained.folder import PathLike, find_checkpoints, find_dictionaries
 from fairseq_recur.pretrained.model import Pretrained
 from fairseq_recur.pretrained.text import Settings, build_text, check_options
@@ -34,6 +35,7 @@ ONLY_IN_TRAINING: dict[str, Any] = {
 """Options of training that need files, with the values that switch them off."""
 
 
+@quiet("fairseq")
 def from_pretrained(
     folder: PathLike,
     checkpoint: PathLike | Sequence[PathLike] | None = None,

@@ -17,6 +17,7 @@ from sacrebleu.metrics.base import Metric
 from sacrebleu.metrics.ter import TER
 from sacrebleu.significance import PairedTest, Result, estimate_ci
 
+from fairseq_recur.logs import quiet
 from fairseq_recur.scoring.comparison import (
     BOOTSTRAP,
     BOTH,
@@ -165,7 +166,7 @@ def _test_by_sacrebleu(
     """Let sacrebleu do each test; the first of ``named`` is the baseline."""
     outcomes = {}
     for test, samples in counts.items():
-        with _sacrebleu_seed(seed):
+        with _sacrebleu_seed(seed), quiet("sacrebleu"):
             kind = SACREBLEUS_NAMES[test]
             paired = PairedTest(
                 named, {type(metric).__name__: metric}, references, kind, n_samples=samples

@@ -240,4 +240,7 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    if {"-h", "--help"} & {*sys.argv}:
+        print(__doc__)
+        sys.exit()
     main(Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER)

@@ -1,10 +1,11 @@
 """What mkdocs needs to make a site of this repository's Markdown files where they are.
 
-It is a hook of mkdocs, see mkdocs.yml. Three things are done:
+It is a hook of mkdocs, see mkdocs.yml. Four things are done:
 
 - pages keep their path in the repository, also those outside of docs/, so that their links
   to each other need no change; files to which they link come along;
 - the pages of the Python reference list the modules of the folders named in API;
+- the search shows troubleshooting and flags before the reference;
 - equations, ``$...$`` or a fence ``math``, become MathML, which browsers draw without a script.
 """
 
@@ -17,6 +18,7 @@ from re import Match
 import latex2mathml.converter
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 PACKAGE = "fairseq_recur"
 
@@ -77,7 +79,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     root = Path(config.config_file_path).resolve().parent
     theme = [file for file in files if not file.abs_src_path.startswith(str(root / "docs"))]
     pages = list(markdown_files(root))
-    paths = [*pages, *linked_files(root, pages), root / "docs" / "site.css"]
+    own = [root / "docs" / name for name in ("site.css", "search.js")]
+    paths = [*pages, *linked_files(root, pages), *own]
     made = {path.relative_to(root).as_posix(): path for path in paths}
     return Files(
         [
@@ -89,6 +92,18 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             ),
         ]
     )
+
+
+# Pages that answer a question stand before the reference in the results of a search.
+BOOSTS = {"docs/troubleshooting.md": 10, "docs/flags.md": 10, "docs/api/": 0.05}
+
+
+def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
+    """Called by mkdocs with the Markdown of a page: set its weight in the search."""
+    for start, boost in BOOSTS.items():
+        if page.file.src_uri.startswith(start):
+            page.meta["search"] = {"boost": boost}
+    return markdown
 
 
 def as_mathml(found: Match[str]) -> str:

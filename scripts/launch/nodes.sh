@@ -4,6 +4,7 @@
 # docs/launching.md explains the variables. Exit status 75: stopped by a signal and saved; run it
 # again to continue.
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/../help.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/settings.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/run.sh"
 

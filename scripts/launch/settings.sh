@@ -10,7 +10,7 @@ RENDEZVOUS="${RENDEZVOUS:-}"                # host:port of one node, with severa
 JOB="${JOB:-fairseq-recur}"                 # name of the training, equal on all nodes
 BATCH_TOKENS="${BATCH_TOKENS:-32768}"       # tokens per update, on all GPUs of all nodes
 MAX_TOKENS="${MAX_TOKENS:-4096}"            # tokens per batch on one GPU
-PRECISION="${PRECISION:-fp32}"              # fp32, fp16, bf16
+PRECISION="${PRECISION:-auto}"              # auto (what the GPU is fast with), fp32, fp16, bf16
 MEMORY_EFFICIENT="${MEMORY_EFFICIENT:-0}"   # 1: without fp32 copies of the weights
 DDP="${DDP:-pytorch_ddp}"                   # pytorch_ddp, c10d, legacy_ddp, no_c10d
 ADAM="${ADAM:-auto}"                        # auto, torch, apex, fairseq, none
@@ -39,6 +39,17 @@ one_of() {
     done
     problem "$name=${!name}: expected $(printf '%s\n' "$@" | paste -sd ' ' | sed 's/ /, /g')"
     return 1
+}
+
+# The fastest precision of this machine's first GPU: half precision needs tensor cores.
+gpu_precision() {
+    local capability
+    capability="$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1)"
+    case "$capability" in
+        7.*) echo fp16 ;;
+        [1-6].*) echo fp32 ;;
+        *) echo bf16 ;; # 8.0 (A100) and later
+    esac
 }
 
 count_gpus() { { nvidia-smi --list-gpus 2>/dev/null || true; } | grep -c '^GPU' || true; }
@@ -87,6 +98,10 @@ divide() {
 }
 
 set_precision() {
+    if [ "$PRECISION" = auto ]; then
+        PRECISION=fp32
+        if [ "$GPUS" != 0 ]; then PRECISION="$(gpu_precision)"; fi
+    fi
     if [ "$PRECISION" = fp32 ]; then
         if [ "$MEMORY_EFFICIENT" = 1 ]; then
             problem "MEMORY_EFFICIENT=1 needs PRECISION=fp16 or bf16, not fp32; choose one of them"
@@ -150,13 +165,18 @@ read_settings() {
         if [ "$word" = --print ]; then PRINT=1; else arguments+=("$word"); fi
     done
     flags=() update_freq=1
-    if [ -z "$GPUS" ]; then GPUS="$(count_gpus)"; fi
+    if [ -z "$GPUS" ]; then
+        GPUS="$(count_gpus)"
+        if [ "$GPUS" = 0 ]; then
+            problem "GPUS is not set, and nvidia-smi lists no GPU; use GPUS=0 to train on the CPU, or GPUS=N"
+        fi
+    fi
     for word in GPUS:0 PROCESSES:1 NODES:1 BATCH_TOKENS:1 MAX_TOKENS:1; do
         whole "${word%:*}" "${word#*:}" || numbers=0
     done
     for word in MEMORY_EFFICIENT CHECKPOINT_ACTIVATIONS PRINT; do one_of "$word" 0 1 || true; done
     one_of DDP pytorch_ddp c10d legacy_ddp no_c10d || true
-    if one_of PRECISION fp32 fp16 bf16; then set_precision; fi
+    if one_of PRECISION auto fp32 fp16 bf16; then set_precision; fi
     check_arguments ${arguments[@]+"${arguments[@]}"}
     if one_of ADAM auto torch apex fairseq none; then
         set_adam ${arguments[@]+"${arguments[@]}"}

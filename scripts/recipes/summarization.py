@@ -49,6 +49,11 @@ def run(args: argparse.Namespace, data: DataSet, choices: Choices) -> None:
     work: Path = args.work_dir
     runs = summary_flags.runs(choices, work)
     name = args.run or f"{choices.arch}-{choices.settings}-seed{args.seed}"
+    if not name.startswith(f"{choices.arch}-"):
+        raise ConfigError(
+            f"RUN={name} does not begin with ARCH={choices.arch}, so its name would be wrong; "
+            f"expected RUN={choices.arch}-NAME, or no RUN"
+        )
     checkpoint = f"average{args.average}.pt" if args.average else "checkpoint_best.pt"
     words = [str(work / choices.folder / "data-bin"), str(runs / name)]
     if args.command == "prepare":

@@ -113,6 +113,8 @@ class Choices:
         generation: settings of the search
         workers: number of processes of the preparation
         average: number of epochs whose checkpoints are averaged; 0 for none
+        sample: how many documents of the training set to use; 0 for all
+        download_only: whether to end when all files are there
     """
 
     arch: str = setting("srformer_bart_base")
@@ -125,6 +127,8 @@ class Choices:
     generation: str = setting("usual", choices=GENERATIONS)
     workers: int = setting(1, least=1)
     average: int = setting(0, least=0)
+    sample: int = setting(0, least=0)
+    download_only: str = setting("0", choices=("0", "1"))
 
     @property
     def folder(self) -> str:
@@ -136,8 +140,9 @@ class Choices:
 def choose(wanted: Choices) -> Choices:
     """Replace "auto" by what follows from the architecture.
 
-    The presets of BART and T5 start from the published models with the paper's settings. All
-    other architectures start from scratch, with subwords learned from the data.
+    The presets of BART and T5 start from the published models: BART's with fairseq's settings,
+    T5's with the paper's. All other architectures start from scratch, with subwords learned from
+    the data.
 
     Raises:
         ConfigError: lists all settings that are wrong or inconsistent
@@ -151,7 +156,7 @@ def choose(wanted: Choices) -> Choices:
         pieces = STARTS.get(start) or "sentencepiece"
     settings = wanted.settings
     if settings == AUTO:
-        settings = "scratch" if start == "none" else "paper"
+        settings = "scratch" if start == "none" else "fairseq" if "bart" in start else "paper"
     choices = replace(wanted, pieces=pieces, start=start, settings=settings)
     problems = list(_problems(choices))
     fill(Choices, asdict(choices), problems, environment=True)

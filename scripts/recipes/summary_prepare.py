@@ -60,6 +60,10 @@ class Preparation:
         """
         self.check_sources()
         self.check_space()
+        if self.choices.download_only == "1":
+            self.download()
+            print(f"All files of {self.data.name} are there")
+            return
         start = self.start()
         texts = self.texts()
         prepared = self.work / self.choices.folder
@@ -137,6 +141,17 @@ class Preparation:
                 raise
             raise ConfigError(f"{error}\n{source.how}") from error
 
+    def download(self) -> None:
+        """Download every file that the preparation reads."""
+        for source in self.data.files.values():
+            self.fetch_source(source)
+        name = "t5-small" if self.choices.pieces == "t5" else self.choices.start
+        names = [name] if name != "none" else []
+        names += ["gpt2"] if self.choices.pieces == "gpt2" else []
+        for one in names:
+            for fields in self.models[one]["files"]:
+                self.fetch(archive(fields), one if one == "t5-small" else "")
+
     def texts(self) -> Made:
         """Write texts and summaries, one per line."""
         files = {role: self.fetch_source(source) for role, source in self.data.files.items()}
@@ -145,9 +160,11 @@ class Preparation:
 
         def make(folder: Path) -> None:
             documents = READERS[self.data.format](files, self.data.options)
-            write_texts(documents, folder, expected)
+            write_texts(documents, folder, expected, self.choices.sample)
 
-        return step(self.work, "text", [self.data.format, self.data.options, sums, expected], make)
+        inputs: list[object] = [self.data.format, self.data.options, sums, expected]
+        inputs += [self.choices.sample] if self.choices.sample else []
+        return step(self.work, "text", inputs, make)
 
     def start(self) -> Made | None:
         """Download the pretrained model and convert it to fairseq's format; None without one."""

@@ -248,7 +248,10 @@ def one_line(text: str) -> str:
 
 
 def write_texts(
-    documents: Iterable[Document], folder: Path, expected: dict[str, int] | None = None
+    documents: Iterable[Document],
+    folder: Path,
+    expected: dict[str, int] | None = None,
+    sample: int = 0,
 ) -> None:
     """Write SPLIT.source and SPLIT.target, and counts.json.
 
@@ -259,6 +262,7 @@ def write_texts(
         documents: the splits may be mixed
         folder: output folder
         expected: number of documents per split; None if unknown
+        sample: how many training documents to write; 0 for all
 
     Raises:
         ConfigError: the numbers differ, or a split is empty
@@ -279,7 +283,8 @@ def write_texts(
             count["documents"] += 1
             count["without_text"] += not texts[0]
             count["without_summary"] += not texts[1]
-            if document.split != "train" or all(texts):
+            enough = 0 < sample <= count.get("lines", 0)
+            if document.split != "train" or (all(texts) and not enough):
                 for side, text in zip(SIDES, texts):
                     files[document.split, side].write(text + "\n")
                     count["lines"] = count.get("lines", 0) + (side == "source")

@@ -36,7 +36,9 @@ def write_translations(generated: Path, output: Path, language: str) -> None:
     output.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", newline="\n")
 
 
-def extra_scores(reference: Path, translations: Path, language: str) -> str:
+def extra_scores(
+    reference: Path, translations: Path, language: str, lowercase: bool = False
+) -> str:
     """Return the BLEU of Moses tokens, without and with compounds split at hyphens.
 
     Older papers report these. Both sides are tokenised by the same rules, with punctuation
@@ -45,6 +47,8 @@ def extra_scores(reference: Path, translations: Path, language: str) -> str:
     """
     tokenise = tokeniser(language, normalise=True, dashes=False, chinese="characters")
     sides = [[tokenise(tidy(line)) for line in read_lines(f)] for f in (translations, reference)]
+    if lowercase:
+        sides = [[line.lower() for line in lines] for lines in sides]
     split = [[HYPHEN.sub(r"\1 ##AT##-##AT## ", line) for line in lines] for lines in sides]
     name = "characters" if language == "zh" else "Moses's tokens"
     shown = [f"BLEU of {name}: {_bleu(*sides):.2f}"]
@@ -70,13 +74,18 @@ def prepare(recipe: Recipe, options: Options) -> None:
     work = options.work
     with exclusive(work):
         need_space(work, space(recipe, options), f"preparing {options.direction}")
-        corpora = {corpus.name: corpus for corpus in recipe.used(options.direction)}
-        text = {}
-        for name, corpus in corpora.items():
-            archive = fetch(corpus.archive, work / "downloads", options.wmt_mirror)
-            text[name] = text_step(work, corpus, archive)
+        corpora = {corpus.name: corpus for corpus in recipe.used(options)}
+        archives = {
+            name: fetch(corpus.archive, work / "downloads", options.wmt_mirror)
+            for name, corpus in corpora.items()
+        }
+        if options.download_only == "1":
+            print(f"all archives of {options.direction} are there", flush=True)
+            return
+        text = {name: text_step(work, c, archives[name]) for name, c in corpora.items()}
         languages = recipe.languages
-        tokens = [tokens_step(work, text[c.name], languages, options) for c in recipe.train]
+        train = [text[corpus.name] for corpus in recipe.chosen(options.corpora)]
+        tokens = [tokens_step(work, made, languages, options) for made in train]
         model = model_step(work, tokens, languages, options)
         pieces = {"train": cut_step(work, "train", tokens, model, languages, options)}
         for name in ("valid", "test"):
@@ -93,14 +102,17 @@ def space(recipe: Recipe, options: Options) -> int:
     local = downloads if mirror is None or "://" in mirror else Path(mirror)
     sizes: dict[str, int] = {}
     missing = 0
-    for corpus in recipe.used(options.direction):
+    for corpus in recipe.used(options):
         archive = corpus.archive
         file = local / archive.name
         there = file.stat().st_size if file.is_file() else None
         sizes[archive.name] = (archive.size or 0) if there is None else there
         if there is None and local == downloads:
             missing += sizes[archive.name]
-    train = sum(sizes[name] for name in {corpus.archive.name for corpus in recipe.train})
+    names = {corpus.archive.name for corpus in recipe.chosen(options.corpora)}
+    train = sum(sizes[name] for name in names)
+    if options.sample:
+        train = min(train, options.sample * 1000)  # a pair has less than a kilobyte
     folders = [options.work / name for name in (*MADE, f"data-bin.{options.direction}")]
     made = sum(p.stat().st_size for f in folders for p in f.rglob("*") if p.is_file())
     return missing + max(0, int(recipe.disk * train) - made)
@@ -122,7 +134,8 @@ def write_settings(options: Options, model: Made, data: Made) -> None:
     partial = file.with_suffix(".partial")
     partial.write_text(
         f"# Written by prepare.sh.\nMODEL_KEY={model.key}\nDATA_KEY={data.key}\n"
-        f"DICTIONARY={options.dictionary}\nDECODING=({decoding})\n"
+        f"DICTIONARY={options.dictionary}\nLOWERCASE={options.lowercase}\n"
+        f"DECODING=({decoding})\n"
     )
     partial.replace(file)
 
@@ -145,14 +158,15 @@ def evaluate(args: argparse.Namespace) -> None:
     write_translations(generated, folder / TEXT, target)
     tokenize = "zh" if target == "zh" else "13a"
     metrics = ["--metrics", "bleu", "chrf", "--tokenize", tokenize]
+    metrics += ["--lowercase"] if args.lowercase else []
     score(folder, folder.parent.name, args.reference, metrics, args.baseline)
-    extras = extra_scores(args.reference, folder / TEXT, target)
+    extras = extra_scores(args.reference, folder / TEXT, target, args.lowercase)
     (folder / "extras.txt").write_text(f"{extras}\n", encoding="utf-8")
     print(extras)
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the command; return 0, or 1 after an error message."""
+    """Run the command; return 0, or 2 after an error message."""
     parser = argparse.ArgumentParser("recipes.translation", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     one = commands.add_parser("prepare", help="from archives to binary data")
@@ -164,6 +178,7 @@ def main(words: Sequence[str] | None = None) -> int:
     two.add_argument("--reference", type=Path, required=True)
     two.add_argument("--average", required=True, help="number of checkpoints")
     two.add_argument("--baseline", type=Path, help="folder of another training")
+    two.add_argument("--lowercase", action="store_true", help="score without regard to case")
     two.add_argument("--flags", nargs=argparse.REMAINDER, default=[], help="flags of generate")
     arguments = parser.parse_args(words)
     try:
@@ -174,7 +189,7 @@ def main(words: Sequence[str] | None = None) -> int:
             evaluate(arguments)
     except (ConfigError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
-        return 1
+        return 2
     return 0
 
 

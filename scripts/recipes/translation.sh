@@ -1,31 +1,20 @@
-# Shared functions of the translation recipes. A script of examples/wmt14_en_de or
-# examples/wmt17_zh_en sets RECIPE to its folder, sources this file and calls prepare, train or
-# evaluate. The READMEs there list the environment variables.
+# Shared functions of the translation recipes. A script of examples/wmt14_en_de, wmt17_zh_en or
+# iwslt14_de_en sets RECIPE to its folder, sources this file and calls prepare, train or
+# evaluate. The READMEs there list the environment variables. With PRINT=1 the scripts write nothing
+# and print the commands that they would run.
 
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
-export WORK="${WORK:-$RECIPE/work}"
-mkdir -p "$WORK"
-WORK="$(cd "$WORK" && pwd)"
+source "$ROOT/scripts/recipes/shared.sh"
+WORK="${WORK:-$RECIPE/work}"
+case "$WORK" in /*) ;; *) WORK="$PWD/$WORK" ;; esac
+export WORK
 
-if [ -x "$ROOT/.venv/bin/fairseq-recur" ]; then
-    PATH="$ROOT/.venv/bin:$PATH"
-elif ! command -v fairseq-recur > /dev/null; then
-    echo "error: fairseq-recur is neither in $ROOT/.venv nor on PATH. In $ROOT either" \
-        "'bash scripts/setup.sh', which makes .venv, or, in an environment with the torch that" \
-        "fits your GPU driver, pip install '.[recipes]'" >&2
-    exit 1
-fi
-# The Python of fairseq-recur.
-PYTHON="$(dirname "$(command -v fairseq-recur)")/python"
-[ -x "$PYTHON" ] || PYTHON=python3
-export PYTHON
+find_programs
 
 recipes() {
-    PYTHONPATH="$ROOT/scripts${PYTHONPATH:+:$PYTHONPATH}" "$PYTHON" -m recipes.translation "$@"
+    call env PYTHONPATH="$ROOT/scripts${PYTHONPATH:+:$PYTHONPATH}" \
+        "$PYTHON" -m recipes.translation "$@"
 }
-say() { printf '\n== %s\n' "$*"; }
-fail() { echo "error: $*" >&2; exit 1; }
-
 # number NAME: check that a variable is a whole number, at least 1
 number() { [[ "${!1}" =~ ^[1-9][0-9]*$ ]] || fail "$1=${!1}: expected a whole number, at least 1"; }
 
@@ -44,7 +33,9 @@ read_prepared() {
     local pair="$SOURCE-$TARGET" MODEL_KEY=''
     local prepared="$WORK/prepared.$pair.sh"
     DATA="$WORK/data-bin.$pair" TEST="$WORK/text/test.$pair" RUNS="$WORK/runs/$pair"
-    DICTIONARY='' DATA_KEY='' DECODING=()
+    DATA_KEY='' DECODING=()
+    if printing && [ ! -f "$prepared" ]; then return; fi
+    DICTIONARY=''
     [ -f "$prepared" ] || fail "$pair is not prepared in $WORK: bash $RECIPE/prepare.sh"
     source "$prepared"
     if [ "$MODEL_KEY" != "$(cat "$WORK/pieces/model/.key")" ] ||
@@ -53,10 +44,17 @@ read_prepared() {
     fi
 }
 
-# Set ARCH, RUN, SEED, and the settings that depend on the size of the model.
+# Set ARCH, RUN, SEED, and the settings that depend on the size of the model. A recipe with other
+# settings than WMT's has them in its settings.sh. BASE is the baseline's architecture.
 choose_model() {
-    ARCH="${ARCH:-transformer_wmt_en_de}" SEED="${SEED:-1}"
+    BASE=transformer_wmt_en_de
+    # Hao et al. follow Vaswani et al. 2017: Adam with 0.9, 0.98 and 1e-9.
+    OPTIMIZATION=(--adam-betas "(0.9, 0.98)" --adam-eps 1e-9)
+    SEARCH=()
+    if [ -f "$RECIPE/settings.sh" ]; then source "$RECIPE/settings.sh"; fi
+    ARCH="${ARCH:-$BASE}" SEED="${SEED:-1}"
     RUN="${RUN:-$ARCH}"
+    check_name "$RUN" "$ARCH"
     FOLDER="$RUNS/$RUN/seed$SEED"
     case "$ARCH" in
         *_big) LR="${LR:-0.0005}" DROPOUT="${DROPOUT:-0.3}" AVERAGE="${AVERAGE:-20}"
@@ -69,8 +67,27 @@ choose_model() {
     for name in SEED AVERAGE MAX_UPDATES SAVE_EVERY; do number "$name"; done
 }
 
-# Hao et al. follow Vaswani et al. 2017: Adam with 0.9, 0.98 and 1e-9, 4000 updates of warm-up to
-# width^-0.5 4000^-0.5, label smoothing 0.1, 25,000 source and target tokens per update.
+# Set START to the checkpoint that initialises the training: START_FROM, or that of the run
+# START_FROM. A run's name begins with its ARCH.
+choose_start() {
+    START="$START_FROM"
+    if [ -f "$START" ]; then return; fi
+    local arch="${START_FROM%%-*}" stock="$BASE"
+    case "$ARCH" in *_big) stock+=_big ;; esac
+    if [ "$START_FROM" = "$RUN" ]; then
+        fail "START_FROM=$START_FROM: this is the run itself, which resumes without START_FROM;" \
+            "for another one, set RUN=$ARCH-NAME"
+    elif [ "$arch" != "$ARCH" ] && [ "$arch" != "$stock" ]; then
+        fail "START_FROM=$START_FROM: $ARCH cannot start from $arch, which has other parts or" \
+            "another size; expected a run of $stock or of $ARCH"
+    fi
+    START="$RUNS/$START_FROM/seed$SEED/checkpoint_best.pt"
+    printing || [ -f "$START" ] ||
+        fail "START_FROM=$START_FROM: neither a checkpoint nor a run with $START; train it first"
+}
+
+# For WMT: 4000 updates of warm-up to width^-0.5 4000^-0.5, label smoothing 0.1, 25,000 source and
+# target tokens per update.
 train() {
     read_prepared
     choose_model
@@ -78,16 +95,14 @@ train() {
     export BATCH_TOKENS="${BATCH_TOKENS:-25000}" MAX_TOKENS="${MAX_TOKENS:-3125}"
     local settings=(
         --arch "$ARCH" --dropout "$DROPOUT" --seed "$SEED"
-        --adam-betas "(0.9, 0.98)" --adam-eps 1e-9 --clip-norm 0.0
+        "${OPTIMIZATION[@]}" --clip-norm 0.0
         --lr "$LR" --lr-scheduler inverse_sqrt --warmup-updates 4000 --warmup-init-lr 1e-7
         --criterion label_smoothed_cross_entropy --label-smoothing 0.1
     )
-    if [ "$DICTIONARY" = joined ]; then settings+=(--share-all-embeddings); fi
+    if [ "${DICTIONARY:-}" = joined ]; then settings+=(--share-all-embeddings); fi
     if [ -n "${START_FROM:-}" ]; then
-        local start="$START_FROM"
-        if [ ! -f "$start" ]; then start="$RUNS/$START_FROM/seed$SEED/checkpoint_best.pt"; fi
-        [ -f "$start" ] || fail "START_FROM=$START_FROM: neither a checkpoint nor a run with $start; train it first"
-        settings+=(--finetune-from-model "$start")
+        choose_start
+        settings+=(--finetune-from-model "$START")
     fi
     local chosen
     chosen="$(printf '%q ' "$DATA_KEY" "$BATCH_TOKENS" "${settings[@]}" "$@")"
@@ -95,27 +110,40 @@ train() {
         fail "$FOLDER was trained with other data or settings ($FOLDER/settings); choose" \
             "another name with RUN=NAME, or remove that folder"
     fi
-    mkdir -p "$FOLDER"
-    echo "$chosen" > "$FOLDER/settings"
+    if ! printing; then
+        mkdir -p "$FOLDER"
+        echo "$chosen" > "$FOLDER/settings"
+    fi
     say "$RUN, $SOURCE-$TARGET, seed $SEED: up to update $MAX_UPDATES, in $FOLDER"
+    show_cost 30 30 "${settings[@]}" --max-update "$MAX_UPDATES"
     # A stopped training continues from its last checkpoint. The launcher replaces this process, so
     # that signals reach it.
-    local launcher
-    read -ra launcher <<< "${LAUNCHER:-bash}"
-    if [ -z "${LAUNCHER:-}" ]; then launcher+=("$ROOT/scripts/launch/node.sh"); fi
-    exec "${launcher[@]}" "$DATA" -s "$SOURCE" -t "$TARGET" \
+    local launcher=(exec bash "$ROOT/scripts/launch/node.sh")
+    if [ -n "${LAUNCHER:-}" ]; then
+        read -ra launcher <<< "$LAUNCHER"
+        if printing; then launcher=(call "${launcher[@]}"); else launcher=(exec "${launcher[@]}"); fi
+    fi
+    "${launcher[@]}" "$DATA" -s "$SOURCE" -t "$TARGET" \
         "${settings[@]}" --max-update "$MAX_UPDATES" --save-dir "$FOLDER" \
         --save-interval-updates "$SAVE_EVERY" --keep-interval-updates "$AVERAGE" \
         --no-epoch-checkpoints --log-interval 100 --log-file "$FOLDER/train.log" "$@"
 }
 
+# started FOLDER: whether a training began with the parameters of another
+started() { grep -qs -e --finetune-from-model "$1/settings"; }
+
 # Average, translate, score, compare. Arguments are additional flags of generate.
 evaluate() {
     read_prepared
     choose_model
-    local baseline=()
-    if [ -n "${BASELINE:-}" ]; then baseline=(--baseline "$RUNS/$BASELINE/seed$SEED"); fi
+    local extra=()
+    if [ -n "${BASELINE:-}" ]; then extra=(--baseline "$RUNS/$BASELINE/seed$SEED"); fi
+    if [ "${LOWERCASE:-}" = 1 ]; then extra+=(--lowercase); fi
     recipes evaluate "$FOLDER" "$DATA" --languages "$SOURCE" "$TARGET" --average "$AVERAGE" \
-        --reference "$TEST/text.$TARGET" ${baseline[@]+"${baseline[@]}"} \
-        --flags "${DECODING[@]}" "$@"
+        --reference "$TEST/text.$TARGET" ${extra[@]+"${extra[@]}"} \
+        --flags ${SEARCH[@]+"${SEARCH[@]}"} ${DECODING[@]+"${DECODING[@]}"} "$@"
+    if [ -n "${BASELINE:-}" ] && started "$FOLDER" && ! started "$RUNS/$BASELINE/seed$SEED"; then
+        say "Note: $RUN started from a trained model, so it has had more updates than $BASELINE." \
+            "Compare it with a run of the baseline that was continued for as many updates"
+    fi
 }

@@ -24,12 +24,14 @@ class Corpus:
         archive: the archive
         members: language -> the archive's files, which are concatenated
         pairs: number of sentence pairs, if known
+        every: with N, only each N-th pair; with -N, all but each N-th; with 0, all
     """
 
     name: str
     archive: Archive
     members: dict[str, tuple[str, ...]]
     pairs: int | None = None
+    every: int = 0
 
 
 @dataclass(frozen=True)
@@ -52,9 +54,14 @@ class Recipe:
     defaults: dict[str, str]
     disk: float
 
-    def used(self, direction: str) -> list[Corpus]:
-        """Return the corpora that a direction needs."""
-        return [*self.train, *(self.sets[name][direction] for name in ("valid", "test"))]
+    def chosen(self, corpora: str | None) -> list[Corpus]:
+        """Return the training corpora with these names, separated by blanks; None for all."""
+        return [c for c in self.train if corpora is None or c.name in corpora.split()]
+
+    def used(self, options: "Options") -> list[Corpus]:
+        """Return the corpora that a preparation needs."""
+        sets = (self.sets[name][options.direction] for name in ("valid", "test"))
+        return [*self.chosen(options.corpora), *sets]
 
 
 @dataclass
@@ -74,6 +81,7 @@ class _CorpusEntry:
     archive: str = setting(expected="the name of an archive")
     members: dict[str, Any] = setting(expected="a list of files per language")
     pairs: Optional[int] = setting(None, least=1)  # noqa: UP045 (OmegaConf 2.0)
+    every: int = setting(0)
 
 
 @dataclass
@@ -127,7 +135,7 @@ def read_recipe(file: Path) -> Recipe:
 
     def corpus(name: str, entry: _CorpusEntry) -> Corpus:
         members = {language: tuple(files) for language, files in entry.members.items()}
-        return Corpus(name, archives[entry.archive], members, entry.pairs)
+        return Corpus(name, archives[entry.archive], members, entry.pairs, entry.every)
 
     first, second = found.languages
     return Recipe(
@@ -160,6 +168,10 @@ class Options:
         bpe_size: number of merges for BPE, of subwords for SentencePiece
         bpe_threshold: how often a language must have a subword of a joint BPE to use it
         dictionary: one dictionary of fairseq per language, or one for both
+        lowercase: whether all text becomes lower case after it has been split into words
+        corpora: names of the training corpora to use, separated by blanks; None for all
+        sample: how many pairs to use, from the beginning of each corpus; 0 for all
+        download_only: whether to end when the archives are complete
         workers: number of processes
         wmt_mirror: folder or address of the archives
     """
@@ -178,6 +190,10 @@ class Options:
     bpe_threshold: int = setting(0, least=0)
     dictionary: str = setting("separate", choices=("separate", "joined"))
     min_length: int = setting(1, least=1)
+    lowercase: str = setting("0", choices=("0", "1"))
+    corpora: Optional[str] = setting(None, "names of corpora")  # noqa: UP045 (OmegaConf)
+    sample: int = setting(0, least=0)
+    download_only: str = setting("0", choices=("0", "1"))
     workers: int = setting(os.cpu_count() or 1, least=1)
     wmt_mirror: Optional[str] = setting(None, "a folder or an address")  # noqa: UP045 (OmegaConf)
 
@@ -233,6 +249,10 @@ def _together(recipe: Recipe, options: Options) -> list[str]:
         problems.append(
             f"MIN_LENGTH={options.min_length} is above MAX_LENGTH={options.max_length}; reduce it"
         )
+    names = [corpus.name for corpus in recipe.train]
+    unknown = [name for name in (options.corpora or names[0]).split() if name not in names]
+    if unknown or (options.corpora is not None and not options.corpora.split()):
+        problems.append(f"CORPORA={options.corpora}: expected some of {', '.join(names)}")
     for package in _packages(options):
         if importlib.util.find_spec(package) is None:
             problems.append(

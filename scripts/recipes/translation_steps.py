@@ -1,9 +1,11 @@
 """The steps of a translation recipe: text, tokens, subwords, binary data."""
 
 import json
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TextIO
 
@@ -46,22 +48,39 @@ def text_step(work: Path, corpus: Corpus, archive: Path) -> Made:
         extract(archive, raw)
         counts = {}
         for language, members in corpus.members.items():
+            texts = (text for member in members for text in _texts(member, raw[member]))
             with write(folder / f"text.{language}") as out:
-                counts[language] = sum(_convert(m, raw[m], out) for m in members)
+                counts[language] = _write_part(texts, out, corpus.every)
         for file in raw.values():
             file.unlink()
         _check_counts(corpus, archive, counts)
 
-    inputs = [archive.name, archive.stat().st_size, corpus.archive.sha256, corpus.members]
+    inputs: list[object] = [archive.name, archive.stat().st_size, corpus.archive.sha256]
+    inputs += [corpus.members, *([corpus.every] if corpus.every else [])]
     return step(work, f"text/{corpus.name}", inputs, make)
 
 
-def _convert(member: str, raw: Path, out: TextIO) -> int:
-    """Write the sentences of a member; return their number."""
-    count = 0
+# Lines of train.tags.* that are no sentences; a title and a description are translated, too.
+TAGS = re.compile(r"\s*</?(?!title>|description>)[a-z]+[ >]")
+TRANSLATED = re.compile(r"</?(?:title|description)>")
+
+
+def _texts(member: str, raw: Path) -> Iterator[str]:
+    """Yield the sentences of a member: plain text, SGML or XML of test sets, or IWSLT's tags."""
     with raw.open(encoding="utf-8", errors="replace", newline="\n") as lines:
-        texts = sentences(lines, member) if member.endswith(".sgm") else map(tidy, lines)
-        for text in texts:
+        if member.endswith((".sgm", ".xml")):
+            yield from sentences(lines, member)
+        elif "train.tags." in member:
+            yield from (tidy(TRANSLATED.sub("", line)) for line in lines if not TAGS.match(line))
+        else:
+            yield from map(tidy, lines)
+
+
+def _write_part(texts: Iterator[str], out: TextIO, every: int) -> int:
+    """Write each N-th text for N, all but these for -N, all for 0; return their number."""
+    count = 0
+    for number, text in enumerate(texts, 1):
+        if not every or (number % abs(every) == 0) == (every > 0):
             out.write(f"{text}\n")
             count += 1
     return count
@@ -120,17 +139,19 @@ class Clean:
 
 def line_tokeniser(language: str, options: Options) -> Tokeniser:
     """Return the function that prepares a clean line for BPE or SentencePiece."""
-    if options.tokenizer == "sentencepiece":
-        return join_chinese if language == "zh" else str
-    return tokeniser(
-        language, options.normalise == "1", options.dashes == "1", options.segmentation
-    )
+    found: Tokeniser = join_chinese if language == "zh" else str
+    if options.tokenizer == "moses":
+        found = tokeniser(
+            language, options.normalise == "1", options.dashes == "1", options.segmentation
+        )
+    return (lambda line: found(line).lower()) if options.lowercase == "1" else found
 
 
 def token_options(options: Options) -> list[object]:
     """Return the options on which tokens depend."""
     of_moses = [options.normalise, options.dashes, options.segmentation]
-    return [options.tokenizer, *(of_moses if options.tokenizer == "moses" else [])]
+    lower = ["lowercase"] if options.lowercase == "1" else []
+    return [options.tokenizer, *(of_moses if options.tokenizer == "moses" else []), *lower]
 
 
 def tokens_step(work: Path, text: Made, languages: Sequence[str], options: Options) -> Made:
@@ -145,6 +166,7 @@ def tokens_step(work: Path, text: Made, languages: Sequence[str], options: Optio
         report: Counter = Counter()
         words: list[Counter] = [Counter(), Counter()]
         pairs = zip(read(text.folder / f"text.{one}"), read(text.folder / f"text.{other}"))
+        pairs = islice(pairs, options.sample or None)
         done = in_order(
             Clean, (languages, options), chunks(pairs), options.workers, text.folder.name
         )
@@ -164,6 +186,7 @@ def tokens_step(work: Path, text: Made, languages: Sequence[str], options: Optio
         print(f"   {text.folder.name}: {shown}", flush=True)
 
     rules = [options.min_length, options.max_length, options.ratio]
+    rules += [options.sample] if options.sample else []
     inputs = [text, list(languages), token_options(options), rules]
     return step(work, f"tokens/{text.folder.name}", inputs, make)
 

@@ -96,7 +96,9 @@ def test_a_wrong_command_is_seen(page: str, wrong: str) -> None:
 OTHERS = {
     "--config-dir": "hydra", "--config-name": "hydra", "--no-deps": "pip",
     "--nproc_per_node": "torchrun", "--paired-ar": "sacrebleu", "--paired-bs": "sacrebleu",
-    "--print": "scripts/launch", "--signal": "SBATCH", "--write-vocabulary": "subword-nmt",
+    "--build-arg": "docker", "--rm": "docker", "--requirement": "pip", "--python": "uv",
+    "--logdir": "tensorboard", "--print": "scripts/launch", "--signal": "SBATCH",
+    "--write-vocabulary": "subword-nmt",
 }  # fmt: skip
 
 
@@ -129,7 +131,7 @@ def test_settings_of_commands_are_read(path: Path) -> None:
 def test_commands_in_the_text_exist(path: Path) -> None:
     """`fairseq-recur COMMAND`, `bash FILE` and `scripts/FILE` within sentences and tables."""
     text = path.read_text(encoding="utf-8")
-    assert set(re.findall(r"^ *```(\w*)", text, re.M)) <= {"", "bash", "python", "math"}
+    assert set(re.findall(r"^ *```(\w*)", text, re.M)) <= {"", "bash", "python", "math", "bibtex"}
     for program, word in re.findall(
         r"`(?:\w+=\S+ )?(fairseq-recur|bash|python) (\w[\w./-]*)", text
     ):
@@ -154,12 +156,37 @@ def test_scripts_are_valid_bash(path: Path) -> None:
     subprocess.run(["bash", "-n", path], check=True)
 
 
+def test_every_script_has_help_and_starts_nothing(tmp_path: Path) -> None:
+    """Shell scripts print the comment at their beginning; programs print their docstring."""
+    for folder in ("examples", "scripts", ".ci"):
+        ignored = shutil.ignore_patterns("work", "data", "__pycache__", "results")
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=ignored)
+    before = sorted(tmp_path.rglob("*"))
+    for script in SCRIPTS:
+        if script.read_bytes().startswith(b"#!"):
+            done = subprocess.run(
+                ["bash", tmp_path / script.relative_to(ROOT), "--help"],
+                cwd=tmp_path, env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True,
+            )  # fmt: skip
+            assert (done.returncode, done.stderr) == (0, ""), script
+            first, second = script.read_text().splitlines()[:2]
+            assert done.stdout.startswith(second.removeprefix("# ")), script
+            assert "set -euo" not in done.stdout
+    assert sorted(tmp_path.rglob("*")) == before
+    for folder in ("benchmarks", "examples", "scripts"):
+        for program in (ROOT / folder).rglob("*.py"):
+            text = program.read_text(encoding="utf-8")
+            if "__main__" in text:
+                assert re.search(r"ArgumentParser|command_line\(|print\(__doc__\)", text), program
+
+
 def test_examples_that_are_experiments_parse(tmp_path: Path) -> None:
     """Their commands, and every command of fairseq in their experiments, are accepted."""
     shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("work"))
     programs, log = tmp_path / ".venv" / "bin", tmp_path / "calls"
     programs.mkdir(parents=True)
     (tmp_path / "scripts").mkdir()
+    shutil.copy(ROOT / "scripts" / "help.sh", tmp_path / "scripts")
     (tmp_path / "scripts" / "setup.sh").write_text("exit 0\n")
     (programs / "python").write_text("#!/usr/bin/env bash\nexit 0\n")
     (programs / "fairseq-recur").write_text(

@@ -1,7 +1,9 @@
 """The documentation's site builds, with every warning an error, and fetches nothing."""
 
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -105,6 +107,26 @@ def test_the_reference_has_every_module_of_its_folders(site: Path) -> None:
         for path in (PACKAGE / folder).glob("*.py"):
             name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
             assert f'id="{name}"' in text, name
+
+
+def test_the_search_finds_flags_and_troubleshooting_first(site: Path) -> None:
+    """With Material's own search, outside a browser; a flag may be written with its dashes."""
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("needs node")
+    flags = ["--segment-size", "segment-size", "--rsa-gate-init", "--recurrence-steps"]
+    problems = ["Minimum loss scale reached", "apex"]
+    done = subprocess.run(
+        [node, ROOT / "tests" / "docs" / "search.js", site, *flags, *problems],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    found = json.loads(done.stdout)
+    for flag in flags:
+        assert "docs/flags/" in found[flag], flag
+    assert found["--segment-size"] == found["segment-size"]
+    for problem in problems:
+        before = found[problem][: found[problem].index("docs/troubleshooting/")]
+        assert not any(page.startswith("docs/api/") for page in before), (problem, before)
 
 
 def test_the_navigation_names_no_page_twice() -> None:

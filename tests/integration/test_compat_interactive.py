@@ -72,7 +72,8 @@ def test_an_empty_line_keeps_its_place(interactive: Callable) -> None:
     for flags in ([], ["--truncate-source"], ["--buffer-size", 5, "--batch-size", 5]):
         found = interactive(lines, *flags)
         assert list(found) == [0, 1, 2, 3, 4]
-        assert found[1][0] == "" and found[3][0] == ""
+        assert found[1] == found[3] == ("", "")
+        assert all(found[number][1] for number in (0, 2, 4))
 
 
 def test_the_end_of_sentence_stays(corpus: Path) -> None:

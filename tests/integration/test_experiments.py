@@ -363,3 +363,26 @@ def test_the_examples_can_be_run(
     systems = yaml.safe_load((EXAMPLE / f"tables/{table}.yaml").read_text())["systems"]
     assert len({line for line in said if " train " in line}) == len(systems)
     assert not (tmp_path / "work").exists()
+
+
+def test_a_new_file_has_a_control(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It passes every check, and all but the first training start from the same model."""
+    file = tmp_path / "new.yaml"
+    words = ["experiment", "new", file, "--data", corpus / "bin", "-s", "src", "-t", "tgt"]
+    words += ["--reference", corpus / "test.tgt", "--system", "transformer_biarn", "srformer"]
+    new = [str(word) for word in words]
+    assert main(new) == 0
+    capsys.readouterr()
+    assert main(["experiment", "run", str(file), "--work-dir", str(tmp_path), "--dry-run"]) == 0
+    trained = [line for line in capsys.readouterr().out.splitlines() if " train " in line]
+    starts = ["--finetune-from-model" in line and "/transformer/seed1" in line for line in trained]
+    assert starts == [False, True, True, True]
+    assert (
+        "--recurrence none" in trained[1]
+        and yaml.safe_load(file.read_text())["baseline"] == "control"
+    )
+    assert main([*new, "--size", "iwslt_de_en", "--system", "biarn"]) == 2
+    said = capsys.readouterr().err
+    assert "exists already" in said and "no architecture biarn_iwslt_de_en" in said

@@ -3,6 +3,7 @@
 import io
 import math
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from subword_nmt.apply_bpe import BPE
 from subword_nmt.learn_bpe import learn_bpe
 
 from fairseq_recur import from_pretrained
+from fairseq_recur.cli import main
 from fairseq_recur.errors import CheckpointError, ConfigError
 from fairseq_recur.pretrained import Hypothesis, Pretrained
 from tests.conftest import SEGMENTS, SMALL, TRAIN
@@ -166,7 +168,9 @@ def summarizer(tmp_path_factory: pytest.TempPathFactory, cli: Cli, corpus: Path)
     return folder
 
 
-def test_summaries_are_those_of_interactive(summarizer: Path, corpus: Path, cli: Cli) -> None:
+def test_summaries_are_those_of_interactive(
+    summarizer: Path, corpus: Path, cli: Cli, capsys: pytest.CaptureFixture
+) -> None:
     """With the prefix and truncation of the training, and the search of its validation."""
     model = from_pretrained(summarizer, device="cpu")
     texts = [*lines(corpus, "test.src"), "w1 " * 40]
@@ -183,6 +187,10 @@ def test_summaries_are_those_of_interactive(summarizer: Path, corpus: Path, cli:
         same(best, expected[number][0])
     assert found[0][0].source[:2] == ["w19", "w3"]
     assert found[-1][0].source == ["w19", "w3", *["w1"] * 5, "</s>"]
+    (summarizer / "text").write_text("".join(f"{text}\n" for text in texts))
+    capsys.readouterr()
+    assert main(["summarize", str(summarizer), str(summarizer / "text"), "--cpu"]) == 0
+    assert capsys.readouterr().out.splitlines() == model.summarize(texts)
     assert model.summarize("w1\nw2\r\nw3") == model.summarize("w1 w2 w3")
     assert model.summarize(texts[0], beam=1, max_len_b=3, min_len=3).split()[3:] == []
 
@@ -308,6 +316,25 @@ def test_empty_texts_and_no_text(model: Pretrained) -> None:
     assert found == [Hypothesis("", 0.0, [], [])]
     scored = model.score(["", "w1"], ["w2", ""])  # a probability all the same
     assert [each.tokens for each in scored] == [["w2", "</s>"], ["</s>"]]
+
+
+@pytest.mark.parametrize("from_file", [True, False])
+def test_the_command_writes_a_line_for_a_line(
+    german: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture,
+    from_file: bool,
+) -> None:  # fmt: skip
+    """Nothing else goes to standard output, and only a newline ends a line."""
+    texts = ["Click the cell.", "", "a\u2028b\r", "word " * 3000, "Delete the row."]
+    data = "".join(f"{text}\n" for text in texts).encode() + b"broken \xff byte"
+    (tmp_path / "text").write_bytes(data)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+    words = ["translate", str(german / "model"), *([str(tmp_path / "text")] * from_file)]
+    assert main([*words, "--beam", "2", "--max-len-b", "15", "--cpu", "--tokenizer", "moses"]) == 0
+    found = capsys.readouterr().out.split("\n")
+    assert len(found) == len(texts) + 2 and found[1] == found[-1] == ""
+    model = from_pretrained(german / "model", device="cpu", tokenizer="moses")
+    assert found[0] == model.translate(texts[0], beam=2, max_len_b=15)
+    assert found[4] == model.translate(texts[4], beam=2, max_len_b=15)
 
 
 def test_bar(model: Pretrained, corpus: Path, capfd: pytest.CaptureFixture) -> None:

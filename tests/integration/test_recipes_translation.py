@@ -12,11 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from recipes import multi30k
 from recipes.steps import exclusive
 from recipes.translation_options import read_recipe
 from recipes.translation_text import detokenise_chinese, tokeniser
 
-from tests.translation_archives import archives, chinese, german, wmt14, write_sums
+from tests.translation_archives import archives, chinese, german, iwslt14, wmt14, write_sums
 from tests.translation_preparing import (  # noqa: F401  (fixtures)
     EXAMPLES,
     RECIPES,
@@ -59,6 +60,54 @@ def test_english_german(prepared: Callable[..., Path]) -> None:
             word for word in known if not word.startswith("madeupword")
         }
     assert lines(data / "dict.en.txt") != lines(data / "dict.de.txt")
+
+
+def test_iwslt14(tmp_path: Path) -> None:
+    """fairseq's preparation: tags removed, lower case, every 23rd pair held out."""
+    work = tmp_path / "work"
+    mirror = iwslt14(tmp_path / "mirror", 190)
+    assert prepare("iwslt14_de_en", mirror, work, BPE_SIZE="150", WORKERS="1") == 0
+    train = lines(work / "text/ted/text.en")
+    valid = lines(work / "text/valid.de-en/text.en")
+    assert (len(train), len(valid)) == (184, 8)  # with a title and a description
+    whole = ["Der Titel en", *(one for one, _ in german("train", 190)), "Über alles en"]
+    assert valid == whole[22::23] and sorted(train + valid) == sorted(whole)
+    assert lines(work / "text/test.de-en/text.de") == [de for _, de in german("test", 10)]
+    for name in ("train/train", "test.de-en/test.de-en"):
+        text = (work / f"pieces/{name}.de").read_text()
+        assert text == text.lower() and "<" not in text
+    assert "LOWERCASE=1" in (work / "prepared.de-en.sh").read_text()
+
+
+def test_a_rehearsal_on_a_part_of_the_data(
+    mirrors: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, mirror, work = mirrors / "wmt14_en_de", tmp_path / "mirror", tmp_path / "work"
+    shutil.copytree(whole, mirror)
+    (mirror / "training-parallel-commoncrawl.tgz").unlink()  # cannot be had
+    part = {**SMALL, "CORPORA": "europarl-v7 news-commentary-v9", "SAMPLE": "20"}
+    assert prepare("wmt14_en_de", mirror, work, **part, DOWNLOAD_ONLY="1") == 0
+    assert not (work / "text").exists()
+    assert prepare("wmt14_en_de", mirror, work, **part) == 0
+    assert len(lines(work / "pieces/train/train.en")) == 40
+    assert sorted(p.name for p in (work / "tokens").iterdir()) == part["CORPORA"].split()
+    assert prepare("wmt14_en_de", mirror, work, CORPORA="europarl") == 2
+    assert "expected some of europarl-v7, commoncrawl" in capsys.readouterr().err
+
+
+def test_multi30k(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mirror, folder = tmp_path / "mirror", tmp_path / "text"
+    mirror.mkdir()
+    for there in multi30k.SETS:
+        for language in ("en", "de"):
+            (mirror / f"{there}.lc.norm.tok.{language}").write_text(f"{there} {language}\n")
+    monkeypatch.setenv("MULTI30K_MIRROR", str(mirror))
+    folder.mkdir()
+    assert multi30k.main([str(folder)]) == 2  # other files than the published ones
+    write_sums(mirror)
+    assert multi30k.main([str(folder)]) == 0
+    assert (folder / "valid.de").read_text() == "val de\n"
+    assert {path.name for path in folder.iterdir()} == set(multi30k.FILES)
 
 
 def test_other_direction_reuses_what_is_trained_on(prepared: Callable[..., Path]) -> None:
@@ -164,7 +213,7 @@ def test_a_truncated_archive_is_named(
     (mirror / name).write_bytes(content[: len(content) * 2 // 3])
     if sums == "new sums":
         write_sums(mirror)
-    assert prepare("wmt17_zh_en", mirror, tmp_path / "work", **SEPARATE) == 1
+    assert prepare("wmt17_zh_en", mirror, tmp_path / "work", **SEPARATE) == 2
     error = capsys.readouterr().err
     assert re.search(rf"error: \S*{re.escape(name)} is truncated", error)
     assert not list((tmp_path / "work").glob("tokens/*"))
@@ -180,14 +229,14 @@ def test_another_archive_is_named(
     mirror = copy_mirror(mirrors, tmp_path / "mirror", True)
     shutil.copy(mirror / "casia2015.zip", mirror / "neu2017.zip")
     write_sums(mirror)
-    assert prepare("wmt17_zh_en", mirror, tmp_path / "work", **SEPARATE) == 1
+    assert prepare("wmt17_zh_en", mirror, tmp_path / "work", **SEPARATE) == 2
     error = capsys.readouterr().err
     assert "neu2017.zip has no neu2017/NEU_cn.txt, neu2017/NEU_en.txt; it has: casia2015/" in error
     (mirror / "SHA256SUMS").unlink()
-    assert prepare("wmt17_zh_en", mirror, tmp_path / "more", **SEPARATE) == 1
+    assert prepare("wmt17_zh_en", mirror, tmp_path / "more", **SEPARATE) == 2
     assert "bytes, expected 1,386,685,703" in capsys.readouterr().err
     (mirror / "UNv1.0.en-zh.tar.gz").unlink()
-    assert prepare("wmt17_zh_en", mirror, tmp_path / "more", **SEPARATE) == 1
+    assert prepare("wmt17_zh_en", mirror, tmp_path / "more", **SEPARATE) == 2
     assert "has no UNv1.0.en-zh.tar.gz" in capsys.readouterr().err
 
 
@@ -196,12 +245,12 @@ def test_nothing_is_begun_where_options_or_the_disk_do_not_allow_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     mirror, work = mirrors / "wmt14_en_de", tmp_path / "work"
-    assert prepare("wmt14_en_de", mirror, work, BPE="both", WORKERS="x") == 1
+    assert prepare("wmt14_en_de", mirror, work, BPE="both", WORKERS="x") == 2
     error = capsys.readouterr().err
     assert "BPE=both" in error and "WORKERS=x" in error and not work.exists()
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(9, 9, 10_000))
-    assert prepare("wmt14_en_de", mirror, work, **SMALL) == 1
+    assert prepare("wmt14_en_de", mirror, work, **SMALL) == 2
     assert re.search(r"preparing en-de needs \S+ GB and the disk", capsys.readouterr().err)
     assert [p.name for p in work.iterdir()] == [".lock"]
 
@@ -222,7 +271,7 @@ def test_two_preparations_do_not_share_a_folder(
     status = prepare("wmt14_en_de", mirrors / "wmt14_en_de", work, **SMALL)
     os.write(end[1], b"x")
     assert os.waitpid(child, 0)[1] == 0
-    assert status == 1 and "another preparation works in" in capsys.readouterr().err
+    assert status == 2 and "another preparation works in" in capsys.readouterr().err
     with exclusive(work):
         pass
 

@@ -79,10 +79,10 @@ def test_calls_of_training_parse(prepared: Callable[..., Path], programs: Path) 
     done = run(programs, "wmt14_en_de", "train", "--weight-decay", "0.1", **big)
     assert done.returncode == 0, done.stderr
     done = run(programs, "wmt14_en_de", "train", **given, START_FROM="srformer_wmt_en_de_big")
-    assert done.returncode == 1 and "START_FROM=srformer_wmt_en_de_big" in done.stderr
+    assert done.returncode == 2 and "cannot start from srformer_wmt_en_de_big" in done.stderr
     best = work / "runs/en-de/srformer_wmt_en_de_big/seed1/checkpoint_best.pt"
     best.touch()
-    done = run(programs, "wmt14_en_de", "train", **given, START_FROM="srformer_wmt_en_de_big")
+    done = run(programs, "wmt14_en_de", "train", **given, START_FROM=str(best))
     assert done.returncode == 0, done.stderr
     calls = [json.loads(line) for line in log.read_text().splitlines()]
     assert [call[0] for call in calls] == ["train", "train"]
@@ -112,29 +112,30 @@ def test_scripts_say_what_is_missing(
 ) -> None:
     nothing = {"WORK": str(tmp_path / "nothing")}
     done = run(programs, "wmt17_zh_en", "train", **nothing)
-    assert done.returncode == 1 and "zh-en is not prepared" in done.stderr
+    assert done.returncode == 2 and "zh-en is not prepared" in done.stderr
     done = run(programs, "wmt17_zh_en", "prepare", "--workers", "2", **nothing)
-    assert done.returncode == 1 and "takes variables, not arguments" in done.stderr
+    assert done.returncode == 2 and "takes variables, not arguments" in done.stderr
     (programs / "fairseq-recur").rename(programs / "elsewhere")
     done = run(programs, "wmt17_zh_en", "prepare", **nothing, PATH="/usr/bin:/bin")
-    assert done.returncode == 1 and "pip install '.[recipes]'" in done.stderr
+    assert done.returncode == 2 and "pip install '.[recipes]'" in done.stderr
     (programs / "elsewhere").rename(programs / "fairseq-recur")
     work = prepared("wmt14_en_de", **SMALL)
-    done = run(programs, "wmt14_en_de", "evaluate", WORK=str(work), RUN="none")
-    assert done.returncode == 1 and "seed1 does not exist: the model is not trained" in done.stderr
+    name = "transformer_wmt_en_de-none"
+    done = run(programs, "wmt14_en_de", "evaluate", WORK=str(work), RUN=name)
+    assert done.returncode == 2 and "seed1 does not exist: the model is not trained" in done.stderr
     done = run(programs, "wmt14_en_de", "train", WORK=str(work), MAX_UPDATES="many")
-    assert done.returncode == 1 and "MAX_UPDATES=many" in done.stderr
+    assert done.returncode == 2 and "MAX_UPDATES=many" in done.stderr
     other = tmp_path / "other"
     shutil.copytree(work, other)
     (other / "pieces/model/.key").write_text("another")
     done = run(programs, "wmt14_en_de", "train", WORK=str(other))
-    assert done.returncode == 1 and "prepared with options that differ" in done.stderr
-    folder = work / "runs/en-de/mine/seed1"
+    assert done.returncode == 2 and "prepared with options that differ" in done.stderr
+    folder = work / "runs/en-de/transformer_wmt_en_de-mine/seed1"
     folder.mkdir(parents=True)
     (folder / "checkpoint_last.pt").touch()
     (folder / "settings").write_text("others")
-    done = run(programs, "wmt14_en_de", "train", WORK=str(work), RUN="mine")
-    assert done.returncode == 1 and "RUN=NAME" in done.stderr
+    done = run(programs, "wmt14_en_de", "train", WORK=str(work), RUN="transformer_wmt_en_de-mine")
+    assert done.returncode == 2 and "RUN=NAME" in done.stderr
 
 
 @pytest.mark.slow

@@ -143,6 +143,13 @@ def test_the_root_logger_is_lowered_only_where_fairseq_raised_it(
         root.setLevel(level)
 
 
+def test_generate_gives_advice_that_works(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    logging.getLogger("fairseq_cli.generate").warning("Use --sacrebleu for standard 13a BLEU")
+    (record,) = caplog.records
+    assert record.levelname == "INFO" and "use fairseq-recur score" in record.getMessage()
+
+
 def test_an_import_in_a_new_process() -> None:
     """Its environment variables and logger; one process for all, since fairseq loads slowly."""
     kept = {k: v for k, v in os.environ.items() if k not in ("HYDRA_FULL_ERROR", "LOGLEVEL")}

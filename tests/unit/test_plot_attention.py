@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from matplotlib import font_manager
 from torch import Tensor, nn
 
 from fairseq_recur.cli import build_parser
@@ -20,7 +21,7 @@ from fairseq_recur.modules.segment_memory import MemoryAttention
 from fairseq_recur.modules.self_attention import SelfAttention
 from fairseq_recur.ops import naive
 from fairseq_recur.plotting.attention import boxes, draw
-from fairseq_recur.plotting.figures import fonts_for
+from fairseq_recur.plotting.figures import font_package, fonts_for
 from tests.conftest import SMALL, SYSTEMS
 
 Make = Callable[..., nn.Module]
@@ -324,7 +325,7 @@ def test_figure_shows_the_panels(make_model: Make) -> None:
     model = small(make_model, "transformer_biarn", *BIARN_GATED)
     labels = Labels(["$a$", "<unk> w", "c" * 40, "d", "e", "</s>"], LABELS.read, LABELS.target)
     shown = panels(model, look(model, SOURCE, TARGET, EOS), labels)
-    figure = draw(shown)
+    figure = draw(shown, scale="one")
     matrices = [axes for axes in figure.axes if axes.images]
     assert len(matrices) == 6 and len(figure.axes) == 2 * 6 + 1, "a colour bar each, and the gates"
     for axes, panel in zip(matrices, shown):
@@ -339,7 +340,7 @@ def test_figure_shows_the_panels(make_model: Make) -> None:
         assert line.get_label() == f"layer {panel.layer}"
         assert list(line.get_ydata()) == panel.values[:, 0].tolist()
     figure.canvas.draw()
-    brightest = draw(shown[:1], scale="panel").axes[0].images[0].get_clim()[1]
+    brightest = draw(shown[:1]).axes[0].images[0].get_clim()[1]
     assert brightest == pytest.approx(shown[0].values.max().item())
 
 
@@ -389,6 +390,17 @@ def test_missing_characters_are_named() -> None:
     families, missing = fonts_for(["abc \u00e4\u00df\u2581", "\U0010fffd"])
     assert families[0] == "DejaVu Sans" and missing == "\U0010fffd"
     assert fonts_for(["Datei"]) == (["DejaVu Sans"], "")
+
+
+def test_a_font_is_found_as_soon_as_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """matplotlib keeps its list of fonts in a file; here a font is missing from it."""
+    own = font_manager.findfont("DejaVu Sans Mono")
+    monkeypatch.setattr(font_manager.fontManager, "ttflist", [])
+    monkeypatch.setattr(font_manager, "findfont", lambda *_: "removed.ttf")
+    monkeypatch.setattr(font_manager, "findSystemFonts", lambda: [own, "damaged.ttf"])
+    assert fonts_for(["Datei"]) == (["DejaVu Sans", "DejaVu Sans Mono"], "")
+    assert font_package("中") == font_package("カ") == "fonts-noto-cjk"
+    assert font_package("\u0985") == "fonts-noto"
 
 
 def test_options_of_tokenizers_are_fairseqs() -> None:

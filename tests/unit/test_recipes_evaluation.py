@@ -72,7 +72,7 @@ def test_a_translation_is_scored_and_compared(
         "--reference", str(reference), "--baseline", str(baseline),
         "--flags", "--bpe", "subword_nmt", "--bpe-codes", "codes", "--lenpen", "1",
     ]  # fmt: skip
-    assert translation.main(given) == 1
+    assert translation.main(given) == 2
     assert f"BASELINE={baseline}: no test.txt there" in capsys.readouterr().err
     baseline.mkdir()
     (baseline / "test.txt").write_text("Satz\nein\n")

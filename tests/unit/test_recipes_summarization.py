@@ -252,6 +252,9 @@ def test_incomplete_documents_leave_training_alone(
     assert counts["train"] == {"documents": 4, "without_text": 1, "without_summary": 1, "lines": 2}
     assert "1 without text, left out" in (out := capsys.readouterr().out)
     assert "1 without text, kept" in out
+    write_texts(given, tmp_path, {"train": 4, "valid": 1, "test": 2}, sample=1)
+    assert (tmp_path / "train.target").read_text() == "summary 0\n"
+    assert len((tmp_path / "test.target").read_text().splitlines()) == 2
 
 
 def test_a_set_of_another_size_is_refused(tmp_path: Path) -> None:
@@ -276,9 +279,9 @@ def test_data_sets_are_described(name: str) -> None:
 @pytest.mark.parametrize(
     "arch, pieces, start, settings",
     [
-        ("srformer_bart_base", "gpt2", "bart.base", "paper"),
-        ("bart_base", "gpt2", "bart.base", "paper"),
-        ("srformer_bart_large", "gpt2", "bart.large", "paper"),
+        ("srformer_bart_base", "gpt2", "bart.base", "fairseq"),
+        ("bart_base", "gpt2", "bart.base", "fairseq"),
+        ("srformer_bart_large", "gpt2", "bart.large", "fairseq"),
         ("srformer_t5_small", "t5", "t5-small", "paper"),
         ("transformer_biarn_wmt_en_de", "sentencepiece", "none", "scratch"),
     ],
@@ -357,7 +360,7 @@ def flag(words: list[str], name: str) -> str:
 
 def test_the_papers_settings(tmp_path: Path) -> None:
     data = read_data_set(RECIPES / "cnn_dm" / "data.yaml")
-    choices = chosen()
+    choices = chosen(settings="paper")
     prepared(tmp_path, choices)
     words = summary_flags.training(data, choices, tmp_path, tmp_path / "run", AUTO, 3)
     assert flag(words, "--max-update") == flag(words, "--total-num-update") == str(25 * 126)

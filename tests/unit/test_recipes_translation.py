@@ -358,10 +358,13 @@ def test_recipes_are_complete(name: str) -> None:
     recipe = read_recipe(RECIPES[name])
     one, other = recipe.languages
     for first, second in ((one, other), (other, one)):
-        for corpus in recipe.used(f"{first}-{second}"):
+        for corpus in recipe.used(
+            read_options(recipe, {"WORK": "w", "SOURCE": first, "TARGET": second})
+        ):
             assert set(corpus.members) == {first, second}
             assert len(corpus.members[first]) == len(corpus.members[second])
-    used = {c.archive.name for c in recipe.used(f"{one}-{other}")}
+    options = read_options(recipe, {"WORK": "w", "SOURCE": one, "TARGET": other})
+    used = {corpus.archive.name for corpus in recipe.used(options)}
     assert used == {archive.name for archive in recipe.archives}
     for archive in recipe.archives:
         assert archive.urls and archive.urls[0].endswith(archive.name)

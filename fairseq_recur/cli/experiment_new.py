@@ -1,0 +1,112 @@
+"""``experiment new``: write the YAML file of an experiment on one's own data."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import yaml
+from fairseq.models import ARCH_MODEL_REGISTRY
+
+from fairseq_recur.cli import suggestion
+from fairseq_recur.errors import ConfigError
+
+ADAM = {
+    "adam-betas": "(0.9, 0.98)",
+    "lr-scheduler": "inverse_sqrt",
+    "criterion": "label_smoothed_cross_entropy",
+    "label-smoothing": 0.1,
+    "share-all-embeddings": True,
+}
+SIZES: dict[str, dict[str, Any]] = {
+    # The quick start's, for two cores and some ten thousand pairs.
+    "tiny": {
+        **ADAM, "optimizer": "adamw_fused", "lr": 0.003, "warmup-updates": 300, "dropout": 0.0,
+        "clip-norm": 1.0, "max-tokens": 1000, "max-tokens-valid": 4000, "max-epoch": 4,
+        "num-workers": 0, "cpu": True,
+    },
+    # fairseq's for IWSLT14, for one GPU and some hundred thousand pairs.
+    "iwslt_de_en": {
+        **ADAM, "optimizer": "adam", "lr": 0.0005, "warmup-updates": 4000, "dropout": 0.3,
+        "weight-decay": 0.0001, "max-tokens": 4096, "max-update": 50000,
+    },
+}  # fmt: skip
+NOTE = """\
+# Run it: fairseq-recur experiment run {file} --work-dir work
+# "control" is the baseline, continued for as many updates as the systems that start from it.
+# docs/experiments.md explains every key.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `experiment new`."""
+    add = parser.add_argument
+    add("file", metavar="FILE.yaml", help="the file to write")
+    add("--data", required=True, metavar="DATA", help="the --destdir of fairseq-recur preprocess")
+    add("--source-lang", "-s", required=True, metavar="SRC", help="source language")
+    add("--target-lang", "-t", required=True, metavar="TGT", help="target language")
+    add("--reference", required=True, metavar="FILE", help="the test set's references, as text")
+    add("--sentencepiece-model", metavar="FILE", help="that of the subwords, to decode them")
+    add(
+        "--system", nargs="+", default=["transformer_biarn"], metavar="NAME",
+        help="systems to compare with the Transformer, without the suffix of a size",
+    )  # fmt: skip
+    add("--size", choices=SIZES, default="tiny", help="size of the models, and their settings")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the file.
+
+    Raises:
+        ConfigError: the file exists, a path does not, or a system has no such size
+    """
+    problems = [f"{path} does not exist" for path in (args.data, args.reference,
+                args.sentencepiece_model) if path and not Path(path).exists()]  # fmt: skip
+    for name in args.system:
+        arch = f"{name}_{args.size}"
+        if arch not in ARCH_MODEL_REGISTRY:
+            hint = suggestion(arch, ARCH_MODEL_REGISTRY) or "; see `fairseq-recur train --list`"
+            problems.append(f"--system {name}: there is no architecture {arch}{hint}")
+    output = Path(args.file)
+    if output.exists():
+        problems.append(f"{output} exists already; name another file, or remove it")
+    if problems:
+        raise ConfigError("experiment new:\n- " + "\n- ".join(problems))
+    text = yaml.safe_dump(content(args), sort_keys=False, allow_unicode=True, width=100)
+    output.write_text(NOTE.format(file=args.file) + text, encoding="utf-8")
+    print(output)
+    return 0
+
+
+def content(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the experiment, with absolute paths."""
+    stock: dict[str, Any] = {"arch": f"transformer_{args.size}"}
+    if args.size == "tiny":  # that of fairseq has another size
+        stock = {"arch": "transformer_biarn_tiny", "recurrence": "none"}
+    generate: dict[str, Any] = {"beam": 5, "max-tokens": 4000, "cpu": args.size == "tiny"}
+    if args.sentencepiece_model:
+        model = str(Path(args.sentencepiece_model).absolute())
+        generate |= {"bpe": "sentencepiece", "sentencepiece-model": model}
+    tokenizers = {"zh": "zh", "ja": "char", "ko": "char"}
+    systems: dict[str, Any] = {
+        "transformer": {"flags": stock},
+        "control": {"flags": stock.copy(), "start_from": "transformer"},
+    }
+    for name in args.system:
+        systems[name] = {"flags": {"arch": f"{name}_{args.size}"}, "start_from": "transformer"}
+    return {
+        "title": f"{', '.join(args.system)} and the Transformer",
+        "data": str(Path(args.data).absolute()),
+        "source": args.source_lang,
+        "target": args.target_lang,
+        "seeds": [1],
+        "baseline": "control",
+        "systems": systems,
+        "train": SIZES[args.size],
+        "checkpoint": 3 if args.size == "tiny" else 5,
+        "generate": generate,
+        "score": {
+            "reference": str(Path(args.reference).absolute()),
+            "metrics": ["bleu", "chrf"],
+            "tokenize": tokenizers.get(args.target_lang, "13a"),
+        },
+    }

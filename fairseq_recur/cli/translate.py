@@ -1,0 +1,91 @@
+"""Read raw text, one text per line, and write the model's outputs, one per line in the same order.
+
+CHECKPOINT is the --save-dir of a training, or one checkpoint. Tokenizer, subwords and dictionaries
+are found next to it or in the data folder of the training. Nothing else goes to standard output.
+An empty line stays empty. Texts that are longer than the model's limit are truncated.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from contextlib import nullcontext
+from itertools import islice
+from typing import Any
+
+import fairseq_recur
+
+BUFFER = 1000
+"""Lines that are read before the first output; typed lines are translated one by one."""
+
+SEARCH = ("beam", "lenpen", "max_len_a", "max_len_b", "min_len", "no_repeat_ngram_size")
+TEXT = (
+    "data",
+    "source_lang",
+    "target_lang",
+    "tokenizer",
+    "bpe",
+    "sentencepiece_model",
+    "bpe_codes",
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `translate` and `summarize`."""
+    add = parser.add_argument
+    add("checkpoint", metavar="CHECKPOINT", help="folder of a training, or one checkpoint")
+    add("file", nargs="?", default="-", metavar="FILE", help="the texts; - is standard input")
+    for name in SEARCH:
+        kind = float if name in ("lenpen", "max_len_a") else int
+        add(_flag(name), type=kind, metavar="N", help="as in fairseq-generate")
+    add("--data", metavar="DATA", help="folder of the dictionaries, if they are elsewhere")
+    add("--source-lang", "-s", metavar="SRC", help="source language, if not that of the training")
+    add("--target-lang", "-t", metavar="TGT", help="target language, if not that of the training")
+    add("--tokenizer", metavar="NAME", help="moses, or none; by default that of the training")
+    add("--bpe", metavar="NAME", help="kind of subwords; by default that of the dictionary")
+    add("--sentencepiece-model", metavar="FILE", help="SentencePiece model, if it is elsewhere")
+    add("--bpe-codes", metavar="FILE", help="BPE codes, if they are elsewhere")
+    add("--batch-size", type=int, metavar="N", help="texts per batch")
+    add("--max-tokens", type=int, metavar="N", help="tokens per batch (default: 4000)")
+    add("--precision", choices=("fp32", "fp16", "bf16"), default="fp32", help="of the model")
+    add("--cpu", action="store_true", help="do not use a GPU")
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Translate or summarize each line."""
+    given = {name: getattr(args, name) for name in (*TEXT, *SEARCH, "batch_size", "max_tokens")}
+    given = {name: value for name, value in given.items() if value is not None}
+    typed = args.file == "-" and sys.stdin.isatty()
+    with nullcontext(_stdin()) if args.file == "-" else open(args.file, "rb") as lines:
+        model = fairseq_recur.from_pretrained(
+            args.checkpoint, device="cpu" if args.cpu else None, precision=args.precision,
+            **{name: value for name, value in given.items() if name in TEXT},
+        )  # fmt: skip
+        search = {name: value for name, value in given.items() if name not in TEXT}
+        work = model.summarize if args.command == "summarize" else model.translate
+        for texts in _buffers(lines, 1 if typed else BUFFER):
+            outputs = work(texts, truncate=True, progress=sys.stderr.isatty(), **search)
+            for output in outputs:
+                print(" ".join(output.splitlines()))
+            sys.stdout.flush()
+    return 0
+
+
+def _stdin() -> Any:
+    """Return standard input, of bytes unless it was replaced by text."""
+    return getattr(sys.stdin, "buffer", sys.stdin)
+
+
+def _buffers(lines: Any, size: int) -> Iterator[list[str]]:
+    """Yield lists of lines; only a newline ends a line."""
+    texts = (
+        (line if isinstance(line, str) else line.decode("utf-8", errors="replace"))
+        .replace("\r", " ")
+        .strip()
+        for line in lines
+    )
+    while buffer := list(islice(texts, size)):
+        yield buffer

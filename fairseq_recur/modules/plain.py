@@ -1,0 +1,165 @@
+"""The three mechanisms for any PyTorch model: plain arguments, batch first, no fairseq objects.
+
+Inputs are (B, L, C). A padding mask is (B, L) bool, True at padding, as for
+``torch.nn.MultiheadAttention``. The parts are those of the models; docs/outside_fairseq.md has
+examples.
+"""
+
+from argparse import Namespace
+from typing import Any
+
+import torch
+from fairseq.models.transformer import TransformerConfig
+from torch import Tensor, nn
+
+from fairseq_recur.errors import ConfigError
+from fairseq_recur.modules.biarn import BiARN
+from fairseq_recur.modules.context import Context, Padding, Source, additive_mask
+from fairseq_recur.modules.options import declared
+from fairseq_recur.modules.recurrence_encoder import RecurrenceEncoder
+from fairseq_recur.modules.rem import RecurrenceEncodingMatrices
+from fairseq_recur.modules.self_attention import DotSelfAttention
+from fairseq_recur.modules.srformer import SRformerAttention
+
+
+def host(
+    parts: list[Any], options: dict[str, Any], embed_dim: int, num_heads: int, dropout: float
+) -> TransformerConfig:
+    """Return the configuration that parts expect of their host.
+
+    Args:
+        parts: classes that declare options
+        options: some of these options, by name
+        embed_dim: C
+        num_heads: H, which divides C
+        dropout: of attention maps and layers
+
+    Raises:
+        ConfigError: C cannot be split among the heads, or an option is unknown
+    """
+    if num_heads < 1 or embed_dim % num_heads:
+        raise ConfigError(
+            f"embed_dim={embed_dim} cannot be split evenly among num_heads={num_heads}; choose a "
+            "multiple of the heads"
+        )
+    known = {name: made.default for part in parts for name, made in declared(part).items()}
+    unknown = ", ".join(sorted(options.keys() - known.keys()))
+    if unknown:
+        raise ConfigError(f"unknown options: {unknown}; expected some of {', '.join(known)}")
+    settings: dict[str, Any] = {"dropout": dropout, "attention_dropout": dropout, "host": "fairseq"}
+    for side in ("encoder", "decoder"):
+        settings[f"{side}_embed_dim"] = embed_dim
+        settings[f"{side}_ffn_embed_dim"] = 4 * embed_dim
+        settings[f"{side}_attention_heads"] = num_heads
+    return TransformerConfig.from_namespace(Namespace(**settings, **{**known, **options}))
+
+
+class RSASelfAttention(nn.Module):
+    """Self-attention mixed with recurrence encoding matrices (Huang et al. 2023, eq. 6).
+
+    Args:
+        embed_dim: C
+        num_heads: H
+        causal: whether a position attends only to itself and earlier ones
+        dropout: of the attention map
+        options: of `RecurrenceEncodingMatrices`, such as ``rsa_heads="2,1,1,0,0,0"``
+
+    Raises:
+        ConfigError: as `host`
+    """
+
+    def __init__(
+        self, embed_dim: int, num_heads: int, causal: bool = False, dropout: float = 0.0,
+        **options: Any,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        cfg = host([RecurrenceEncodingMatrices], options, embed_dim, num_heads, dropout)
+        side = "decoder" if causal else "encoder"
+        self.causal = causal
+        self.attention = DotSelfAttention(cfg, side, RecurrenceEncodingMatrices(cfg, side))
+
+    def forward(self, x: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
+        """Return (B, L, C) for *x* (B, L, C) and a padding mask (B, L) or None."""
+        padding, future = Padding.of(key_padding_mask), None
+        if self.causal:
+            length = x.size(1)
+            future = torch.full((length, length), float("-inf"), device=x.device).triu(1)
+        context = Context(
+            padding=padding,
+            mask=additive_mask(future, padding, x.dtype),
+            causal=self.causal and padding is None,
+            future=future,
+        )
+        return self.attention(x.transpose(0, 1), context)[0].transpose(0, 1)
+
+
+class SRformerCrossAttention(nn.Module):
+    """Cross-attention over one segment, and a recurrent summary of the others (Long et al. 2023).
+
+    Args:
+        embed_dim: C of the queries and of the memory
+        num_heads: H
+        dropout: of the attention map
+        options: of `SRformerAttention`, such as ``segment_size=64, target_length=128``
+
+    Raises:
+        ConfigError: as `host`
+    """
+
+    def __init__(
+        self, embed_dim: int, num_heads: int, dropout: float = 0.0, **options: Any
+    ) -> None:
+        super().__init__()
+        cfg = host([SRformerAttention], options, embed_dim, num_heads, dropout)
+        self.attention = SRformerAttention(cfg)
+
+    def forward(
+        self, x: Tensor, memory: Tensor, memory_padding_mask: Tensor | None = None,
+        lengths: tuple[int, ...] | None = None,
+    ) -> Tensor:  # fmt: skip
+        """Attend from each position of *x* to the memory.
+
+        Args:
+            x: (B, T, C)
+            memory: (B, S, C)
+            memory_padding_mask: (B, S) bool, or None
+            lengths: true lengths of *x*, for ``target_length_mode="reference"``; T by default
+
+        Returns:
+            (B, T, C)
+        """
+        states = memory.transpose(0, 1)
+        source = Source.of(states, Padding.of(memory_padding_mask))
+        references = lengths or (x.size(1),) * x.size(0)
+        context = Context(
+            encoder_out=states,
+            encoder_padding=memory_padding_mask,
+            source=source,
+            segments=self.attention.segments(source, x.size(1), references),
+        )
+        return self.attention(x.transpose(0, 1), context)[0].transpose(0, 1)
+
+
+class BiARNEncoder(nn.Module):
+    """The recurrence encoder with attentive recurrent networks (Hao et al. 2019, eqs. 5 to 8).
+
+    Args:
+        embed_dim: C
+        num_heads: H, of the multi-head form
+        dropout: of the layers
+        options: of `BiARN` and `RecurrenceEncoder`, such as ``recurrence_steps=8``
+
+    Raises:
+        ConfigError: as `host`
+    """
+
+    def __init__(
+        self, embed_dim: int, num_heads: int = 1, dropout: float = 0.0, **options: Any
+    ) -> None:
+        super().__init__()
+        cfg = host([BiARN, RecurrenceEncoder], options, embed_dim, num_heads, dropout)
+        self.encoder = RecurrenceEncoder(cfg, BiARN)
+
+    def forward(self, x: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
+        """Return (B, R, 2C), a state per step, for *x* (B, L, C) and a padding mask or None."""
+        return self.encoder(x, Padding.of(key_padding_mask))[0].transpose(0, 1)

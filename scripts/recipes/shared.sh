@@ -1,0 +1,59 @@
+# Shared functions of the full-size recipes; their scripts set ROOT and source this file.
+
+source "$ROOT/scripts/help.sh"
+say() { printf '\n== %s\n' "$*"; }
+fail() { echo "error: $*" >&2; exit 2; }
+
+# printing: whether the scripts only print the commands that they would run
+printing() { [ "${PRINT:-0}" = 1 ]; }
+
+# call WORD...: run a command, or only print it
+call() {
+    if printing; then
+        printf '%q ' "$@"
+        printf '\n'
+    else
+        "$@"
+    fi
+}
+
+# Put the project's environment on PATH, if it exists, and set PYTHON to that of fairseq-recur.
+find_programs() {
+    if [ -x "$ROOT/.venv/bin/fairseq-recur" ]; then
+        PATH="$ROOT/.venv/bin:$PATH"
+    elif ! command -v fairseq-recur > /dev/null; then
+        fail "fairseq-recur is neither in $ROOT/.venv nor on PATH. In $ROOT either" \
+            "'bash scripts/setup.sh', which makes .venv, or, in an environment with the torch that" \
+            "fits your GPU driver, pip install '.[recipes]'"
+    fi
+    PYTHON="$(dirname "$(command -v fairseq-recur)")/python"
+    [ -x "$PYTHON" ] || PYTHON=python3
+    export PYTHON
+}
+
+# check_name RUN ARCH: a run's name says which architecture it trains
+check_name() {
+    case "$1" in
+        "$2" | "$2"-*) ;;
+        *) fail "RUN=$1 does not begin with ARCH=$2, so its name would be wrong; expected" \
+            "RUN=$2-NAME, or no RUN" ;;
+    esac
+}
+
+# show_cost SOURCE TARGET WORD...: predict the hours of a training on this machine's GPUs, for
+# sentences of so many tokens on average. The words are flags of train with --arch and --max-update.
+show_cost() {
+    local gpus precision="${PRECISION:-auto}" source="$1" target="$2" arch='' updates='' before=''
+    shift 2
+    for word in "$@"; do
+        case "$before" in --arch) arch="$word" ;; --max-update) updates="$word" ;; esac
+        before="$word"
+    done
+    gpus="$(nvidia-smi --query-gpu=name --format=csv,noheader 2> /dev/null || true)"
+    if [ -z "$gpus" ] || [ "${GPUS:-}" = 0 ] || printing; then return; fi
+    if [ "$precision" = auto ]; then precision=bf16; fi
+    fairseq-recur plan --arch "$arch" --updates "$updates" --lengths "$source" "$target" \
+        --gpu "${gpus%%$'\n'*}" --gpus "${GPUS:-$(wc -l <<< "$gpus")}" --nodes "${NODES:-1}" \
+        --precision "$precision" --batch-tokens "$BATCH_TOKENS" | grep -E '^(device|[0-9,]+ updates)' ||
+        echo "The hours were not predicted; see fairseq-recur plan --help"
+}

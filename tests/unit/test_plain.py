@@ -1,0 +1,74 @@
+"""The modules with plain arguments, outside any fairseq model."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from fairseq_recur.errors import ConfigError
+from fairseq_recur.modules.plain import BiARNEncoder, RSASelfAttention, SRformerCrossAttention
+
+C, H = 16, 4
+
+
+def reads(module: nn.Module, memory: torch.Tensor, padding: torch.Tensor | None) -> torch.Tensor:
+    torch.manual_seed(1)
+    if isinstance(module, SRformerCrossAttention):
+        return module(torch.randn(memory.size(0), 6, C).double(), memory, padding)
+    return module(memory, padding)
+
+
+@pytest.mark.parametrize("module", [
+    lambda: RSASelfAttention(C, H, rsa_heads="2,1,1,0,0,0"),
+    lambda: RSASelfAttention(C, H, causal=True),
+    lambda: SRformerCrossAttention(C, H, segment_size=3, target_length=6),
+    lambda: BiARNEncoder(C, recurrence_steps=3),
+])  # fmt: skip
+def test_padding_changes_nothing_and_gradients_reach_everything(module) -> None:
+    torch.manual_seed(0)
+    module = module().double()
+    text = torch.randn(1, 7, C).double()
+    alone = reads(module, text, None)
+    assert alone.size(0) == 1 and alone.size(-1) == (2 * C if type(module) is BiARNEncoder else C)
+    padded = torch.cat([text, torch.full((1, 4, C), 9.0).double()], dim=1)
+    mask = torch.arange(11)[None] >= 7
+    found = reads(module, padded, mask)
+    torch.testing.assert_close(found[:, : alone.size(1)], alone)
+    found[:, : alone.size(1)].square().sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in module.parameters())
+
+
+def test_a_closed_gate_is_torchs_attention() -> None:
+    """The causal one reads no later position."""
+    torch.manual_seed(0)
+    ours = RSASelfAttention(C, H, causal=True, rsa_gate_init=-1e4).double()
+    torchs = nn.MultiheadAttention(C, H, batch_first=True).double()
+    parts = [ours.attention.q_proj, ours.attention.k_proj, ours.attention.v_proj]
+    with torch.no_grad():
+        torchs.in_proj_weight.copy_(torch.cat([part.weight for part in parts]))
+        torchs.in_proj_bias.copy_(torch.cat([part.bias for part in parts]))
+        torchs.out_proj.weight.copy_(ours.attention.out_proj.weight)
+        torchs.out_proj.bias.copy_(ours.attention.out_proj.bias)
+    x = torch.randn(2, 5, C).double()
+    later = torch.ones(5, 5, dtype=torch.bool).triu(1)
+    expected, _ = torchs(x, x, x, attn_mask=later)
+    torch.testing.assert_close(ours(x), expected)
+
+
+def test_wrong_arguments() -> None:
+    with pytest.raises(ConfigError, match="embed_dim=10 cannot be split.*num_heads=4"):
+        RSASelfAttention(10, 4)
+    with pytest.raises(ConfigError, match="unknown options: steps; expected some of"):
+        BiARNEncoder(C, steps=3)
+
+
+def test_the_page() -> None:
+    page = Path(__file__).parents[2] / "docs" / "outside_fairseq.md"
+    names: dict[str, Any] = {}
+    for block in re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.M | re.S):
+        exec(block, names)
+    assert names["hidden"].shape == (2, 30, 64) and names["memory"].shape == (2, 8, 128)
+    assert names["kernel"][0, 2] == pytest.approx(0.81) and names["kernel"].shape == (2, 10)
