@@ -9,6 +9,7 @@ import weakref
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -81,7 +82,8 @@ def lock(folder: Path) -> None:
                 "would overwrite each other's checkpoints; wait for it, end it, or give another "
                 "--save-dir"
             )
-        name_holder(held)
+        with suppress(OSError):  # of a full disk
+            name_holder(held)
         _locks[folder] = held
     _trainings[folder] += 1
 

@@ -24,6 +24,9 @@ NOTHING_LOADED = "Nothing in it was executed and nothing was loaded."
 _building: ContextVar[set[str] | None] = ContextVar("building", default=None)
 """While models are built from checkpoints: the options that the user has overridden."""
 
+_for_text: ContextVar[bool] = ContextVar("for_text", default=False)
+"""Whether tokenizers and subwords are built from the checkpoint's configuration as well."""
+
 REMEDY = "Copy or download it again, or go back to an earlier checkpoint"
 
 
@@ -144,7 +147,7 @@ def load_checkpoint_to_cpu(load: Function, path: str, *args: Any, **kwargs: Any)
     refuse_foreign(path, state)
     given = _building.get()
     if given is not None:
-        confine(path, state, given)
+        confine(path, state, given, _for_text.get())
     return state
 
 
@@ -183,7 +186,7 @@ def load_model_ensemble_and_task(
     call = inspect.signature(inspect.unwrap(load)).bind(filenames, *args, **kwargs).arguments
     given = set(call.get("arg_overrides") or {})
     if call.get("state") is not None and call["state"].get("cfg") is not None:
-        confine(filenames[0], call["state"], given)
+        confine(filenames[0], call["state"], given, _for_text.get())
     before = _building.set(given)
     try:
         return load(filenames, *args, **kwargs)
@@ -195,6 +198,16 @@ def load_model_ensemble_and_task(
         raise CheckpointError(problem) from None
     finally:
         _building.reset(before)
+
+
+@errors.patch("fairseq.hub_utils:from_pretrained")
+def load_from_hub(load: Function, *args: Any, **kwargs: Any) -> Any:
+    """Load models whose tokenizer and subwords are built next, by names in the checkpoint."""
+    before = _for_text.set(True)
+    try:
+        return load(*args, **kwargs)
+    finally:
+        _for_text.reset(before)
 
 
 misfit = mend(

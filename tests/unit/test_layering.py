@@ -23,7 +23,7 @@ MAY_IMPORT = {
     "optim": {"compat", "errors"},
     "conversion": {"errors"},
     "inspection": {"models", "modules", "compat", "errors"},
-    "pretrained": {"inspection", "errors"},
+    "pretrained": {"inspection", "compat", "errors"},
     "probing": {"models", "modules", "ops", "compat", "scoring", "errors", "files"},
     "tasks": {"models", "modules", "ops", "scoring", "compat", "errors"},
     "scorers": {"scoring", "errors"},
