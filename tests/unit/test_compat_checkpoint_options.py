@@ -13,7 +13,6 @@ from omegaconf import OmegaConf
 
 from fairseq_recur.compat.checkpoint_options import MODEL_FILES, confine
 from fairseq_recur.errors import CheckpointError
-from tests.conftest import SMALL, TRAIN
 from tests.running import USER_DIR
 from tests.unit.test_compat_checkpoints import stock_state
 
@@ -126,18 +125,20 @@ def test_a_hub_downloads_only_what_the_user_names(tmp_path: Path) -> None:
 
 
 def test_validate_writes_no_file_that_a_checkpoint_names(
-    corpus: Path, cli: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    corpus: Path, cli: Callable[..., str], stock_checkpoint: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     """And it reads no variable that one names."""
-    precious, path = tmp_path / "precious", tmp_path / "checkpoint_last.pt"
+    precious, path = tmp_path / "precious", tmp_path / "model.pt"
     precious.write_text("content")
     monkeypatch.setenv("SECRET", "do not tell")
-    cli("train", corpus / "bin", "--arch", "transformer", *SMALL, *TRAIN, "--max-update", 1,
-        "--save-dir", tmp_path)  # fmt: skip
     validate = ["validate", corpus / "bin", "--user-dir", USER_DIR, "--path", path, "--cpu"]
     validate += ["--max-tokens", 400, "--task", "translation"]
-    state = torch.load(path)
-    state["cfg"]["criterion"] = {"_name": "sentence_ranking", "save_predictions": str(precious)}
+    state = torch.load(stock_checkpoint)
+    state["cfg"]["criterion"] = {
+        "_name": "sentence_ranking", "save_predictions": str(precious), "num_classes": 2,
+        "ranking_head_name": "x",
+    }  # fmt: skip
     torch.save(state, path)
     with pytest.raises(Exception) as caught:  # the criterion needs another model
         cli(*validate)

@@ -1,5 +1,6 @@
 """One training in a folder, equal processes, and each batch once an epoch after a resume."""
 
+import gc
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -66,6 +67,7 @@ def test_a_second_training_in_a_folder_is_refused(
     training_guard.lock(tmp_path)
     cli("train", *flags)  # in the same process, one after the other
     training_guard.unlock(tmp_path)
+    gc.collect()  # the trainers
     with other_process("lock", tmp_path / training_guard.LOCK):
         pass
 
