@@ -117,3 +117,18 @@ def build_multilingual_model(
     if isinstance(args, DictConfig) and "lang_pairs" not in args:
         raise ValueError("MultilingualTranslationTask requires a FairseqMultiModel architecture")
     return build(self, args, *rest, **named)
+
+
+@extend(
+    "fairseq.tasks.translation_lev:TranslationLevenshteinTask.build_model",
+    "non-autoregressive models",
+)
+def build_lev_model(build: Function, self: Any, *args: Any, **named: Any) -> Any:
+    """Refuse a model that predicts one word after another: the criterion would fail on it."""
+    model = build(self, *args, **named)
+    if type(model).__module__.startswith("fairseq_recur."):
+        raise ConfigError(
+            "--task translation_lev needs a non-autoregressive model, found "
+            f"{type(model).__name__}; train this one with --task translation"
+        )
+    return model

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Run fairseq's own tests as a user of the plug-in: bash scripts/upstream_tests.sh FOLDER [TEST...]
 # FOLDER is a copy of fairseq's tests/, of the release that is installed or a newer one. TEST are
-# files in it, all by default. The tests run without the plug-in, with it, and with each of PRESETS
+# files in it, or test_binaries.py::CLASS::NAME; all by default. The tests run without the plug-in, with it, and with each of PRESETS
 # (by default one preset of each system) in the place of the architecture "transformer". The output
 # lists the tests that the plug-in mends, those that it breaks, and those that fail with a preset
 # but pass with fairseq's transformer. The exit status is 1 if there is one of the last two.
@@ -24,7 +24,7 @@ run() {
     mkdir "$work/$name"
     cp -r "$folder" "$work/$name/tests"
     if [[ -n $arch ]]; then
-        sed -i -E "s/\"transformer(_iwslt_de_en)?\"/\"$arch\"/" "$work/$name/tests"/test_*.py
+        sed -i -E "s/\"transformer(_iwslt_de_en|_align)?\"/\"$arch\"/" "$work/$name/tests"/test_*.py
     fi
     local tests=("${@/#/tests/}")
     [[ $# -gt 0 ]] || tests=(tests)
