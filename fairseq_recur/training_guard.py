@@ -98,12 +98,15 @@ def unlock(folder: Path) -> None:
 def options(cfg: DictConfig) -> Iterator[tuple[str, str]]:
     """Yield the names and values of the options that must be equal on all processes."""
     sections = {name: cfg[name] for name in SECTIONS if cfg.get(name) is not None}
+    others = [cfg[name] for name in cfg if name not in SECTIONS]
+    # The Namespace of an old model holds all options, also those of one process.
+    apart = {*OWN, *(name for group in others if isinstance(group, DictConfig) for name in group)}
     for section in sections.values():
         if isinstance(section, DictConfig):
             section = OmegaConf.to_container(section, resolve=True, enum_to_str=True)
         values = vars(section) if isinstance(section, Namespace) else section
         if isinstance(values, Mapping):
-            yield from ((k, repr(v)) for k, v in values.items() if k not in OWN)
+            yield from ((k, repr(v)) for k, v in values.items() if k not in apart)
     yield from ((name, repr(cfg.common.get(name))) for name in COMMON)
 
 

@@ -24,7 +24,7 @@ run() {
     mkdir "$work/$name"
     cp -r "$folder" "$work/$name/tests"
     if [[ -n $arch ]]; then
-        sed -i -E "s/\"transformer(_iwslt_de_en|_align)?\"/\"$arch\"/" "$work/$name/tests"/test_*.py
+        sed -i -E "s/\"transformer(_iwslt_de_en)?\"/\"$arch\"/" "$work/$name/tests"/test_*.py
     fi
     local tests=("${@/#/tests/}")
     [[ $# -gt 0 ]] || tests=(tests)

@@ -15,7 +15,6 @@ SIDES = ["--source-lang", "src", "--target-lang", "tgt"]
 TASKS: dict[str, list[str]] = {
     "translation_multi_simple_epoch": [*PAIR, "--encoder-langtok", "src", "--decoder-langtok"],
     "translation_from_pretrained_bart": [*SIDES, "--langs", "src,tgt"],
-    "translation_from_pretrained_xlm": SIDES,
     "denoising": ["--tokens-per-sample", "20", "--mask", "0.3"],
     "multilingual_denoising": ["--tokens-per-sample", "20", "--mask", "0.3"],
     "span_masked_lm": ["--tokens-per-sample", "20"],

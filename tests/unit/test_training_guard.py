@@ -3,6 +3,7 @@
 import gc
 import subprocess
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -107,9 +108,12 @@ def settings(**changes: Any) -> dict[str, str]:
         "model": {"_name": "transformer", "encoder_layers": 2},
         "checkpoint": {"save_dir": "here"},
     }
+    values["task"] = Namespace(device_id=0, left_pad=True)
     for name, value in changes.items():
-        values[name] = {**values[name], **value}
-    return dict(training_guard.options(OmegaConf.create(values)))
+        values[name] = value if name == "task" else {**values[name], **value}
+    values["distributed_training"] = {"device_id": 0}
+    cfg = OmegaConf.create(values, flags={"allow_objects": True})
+    return dict(training_guard.options(cfg))
 
 
 @pytest.mark.parametrize(
@@ -119,6 +123,8 @@ def settings(**changes: Any) -> dict[str, str]:
         ({"optimization": {"clip_norm": 1.0}}, "clip_norm is 0.0 on rank 0 and 1.0 on rank 1"),
         ({"model": {"new": True}}, "new is not there on rank 0 and True on rank 1"),
         ({"common": {"log_file": "b"}, "checkpoint": {"save_dir": "there"}}, None),
+        ({"task": Namespace(device_id=1, left_pad=True)}, None),
+        ({"task": Namespace(device_id=1, left_pad=False)}, "left_pad is True on rank 0"),
     ],
 )
 def test_processes_with_other_options_are_refused(
