@@ -4,9 +4,11 @@ Importing fairseq takes seconds, so ``path``, ``--help`` and scoring do without 
 """
 
 import argparse
+import contextlib
 import difflib
 import errno
 import importlib
+import io
 import itertools
 import os
 import signal
@@ -239,7 +241,8 @@ def _check_words(argv: Iterable[str]) -> None:
 
 def _discard_output() -> None:
     """Point standard output nowhere: Python would try to write the rest of it at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    with contextlib.suppress(io.UnsupportedOperation):  # of a notebook
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _dispatch(argv: list[str]) -> int:

@@ -116,6 +116,9 @@ def end_consumers() -> None:
             consumer.join(0.05)
 
 
+BART_TASK = "fairseq.tasks.translation_from_pretrained_bart:TranslationFromPretrainedBARTTask"
+
+
 def _numpy_lacks_compat() -> bool:
     import numpy
 
@@ -201,3 +204,20 @@ def _sentence(line: bytes | str) -> str:
     """Return a line of input as one sentence; bytes that are not UTF-8 become U+FFFD."""
     text = line if isinstance(line, str) else line.decode("utf-8", errors="replace")
     return text.replace("\r", " ").strip()
+
+
+bart_task = mend(
+    "translation from pretrained BART",
+    reason="--task translation_from_pretrained_bart reads options from an attribute that it no "
+    "longer has, so it loads no data, whatever the model",
+    until="a fairseq whose task reads self.cfg",
+    needed=lambda: "self.args" in source_of(f"{BART_TASK}.load_dataset"),
+)
+
+
+@bart_task.action
+def add_args() -> None:
+    """Give the task the attribute."""
+    from fairseq.tasks.translation_from_pretrained_bart import TranslationFromPretrainedBARTTask
+
+    TranslationFromPretrainedBARTTask.args = property(lambda task: task.cfg)
