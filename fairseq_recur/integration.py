@@ -132,3 +132,16 @@ def build_lev_model(build: Function, self: Any, *args: Any, **named: Any) -> Any
             f"{type(model).__name__}; train this one with --task translation"
         )
     return model
+
+
+@extend(
+    "fairseq.tasks.online_backtranslation:OnlineBackTranslationTask.build_model",
+    "limits of positions",
+)
+def build_backtranslation_model(build: Function, self: Any, *args: Any, **named: Any) -> Any:
+    """Give the task the limits that it reads from options, where fairseq's own models put them."""
+    model = build(self, *args, **named)
+    for name, limit in zip(("max_source_positions", "max_target_positions"), model.max_positions()):
+        if getattr(self.args, name, None) is None:
+            setattr(self.args, name, limit)
+    return model
