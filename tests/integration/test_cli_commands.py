@@ -208,6 +208,7 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
+@pytest.mark.slow
 def test_two_processes_by_torchrun(corpus: Path, tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("localhost", 0))

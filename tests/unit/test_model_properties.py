@@ -106,7 +106,9 @@ def beam_order(beams: int, keep: list[int], generator: torch.Generator) -> Tenso
     )
 
 
-@pytest.mark.parametrize("beamable", [False, True], ids=["plain", "beamable"])
+@pytest.mark.parametrize(
+    "beamable", [pytest.param(False, marks=pytest.mark.slow), True], ids=["plain", "beamable"]
+)
 def test_incremental_decoding_equals_teacher_forcing(
     make_model: Build, system: list[str], beamable: bool
 ) -> None:
@@ -163,7 +165,11 @@ def test_every_parameter_has_a_gradient(make_model: Build, system: list[str]) ->
     assert all(p.grad is not None for p in model.parameters())
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["fp16", "bf16"])
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.float16, pytest.param(torch.bfloat16, marks=pytest.mark.slow)],
+    ids=["fp16", "bf16"],
+)
 def test_half_precision_stays_finite(
     make_model: Build, system: list[str], dtype: torch.dtype
 ) -> None:

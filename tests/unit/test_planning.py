@@ -21,7 +21,7 @@ from fairseq_recur.planning.memory import bytes_per_parameter, divided, measure
 from fairseq_recur.planning.plan import count_parameters
 from fairseq_recur.planning.timing import Assumptions, exchange_seconds, step_seconds
 from fairseq_recur.planning.tracing import Operation, saved_bytes, trace
-from tests.conftest import LANGUAGE_MODELS, SMALL, STRUCTURES
+from tests.conftest import FAST_STRUCTURES, LANGUAGE_MODELS, SMALL, STRUCTURES
 
 WORDS = 64
 ARCHITECTURES = ["transformer", "bart_base", *STRUCTURES, *LANGUAGE_MODELS]
@@ -63,11 +63,11 @@ IN_PLACE = {torch.ops.aten.baddbmm_: added_product, torch.ops.aten.addmm_: added
 """Products that torch's counter takes for free."""
 
 
-LATER = ("transformer_rnn_multicolumn", "transformer_disan", "transformer_relpos", "t5_small")
+FIRST = ("transformer", *FAST_STRUCTURES)
 
 
 @pytest.mark.parametrize(
-    "arch", [pytest.param(a, marks=pytest.mark.slow if a in LATER else ()) for a in ARCHITECTURES]
+    "arch", [pytest.param(a, marks=() if a in FIRST else pytest.mark.slow) for a in ARCHITECTURES]
 )
 def test_what_is_counted_is_what_the_real_model_does(
     arch: str, monkeypatch: pytest.MonkeyPatch
