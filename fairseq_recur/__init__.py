@@ -35,7 +35,9 @@ __all__ = [
 def register() -> None:
     """Adapt fairseq and torch, then register everything with fairseq; repeated calls do nothing."""
     import_module("fairseq_recur.compat").apply()
-    for name in ("criterions", "integration", "models", "optim", "scorers", "tasks"):
+    for name in (
+        "criterions", "integration", "models", "optim", "scorers", "tasks", "training_guard"
+    ):  # fmt: skip
         import_module(f"fairseq_recur.{name}")
 
 

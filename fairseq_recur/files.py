@@ -1,18 +1,24 @@
-"""Files that are written completely or not at all."""
+"""Files that are written completely or not at all, and locks between processes."""
 
+import errno
+import fcntl
 import os
+import re
+import secrets
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, BinaryIO
 
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
     """Write a file that gets its name only when it is complete and on the disk.
 
-    A reader sees either the old file or the whole new one. After an error nothing of the new file
-    remains. After a kill PATH.tmp remains, which the next call overwrites.
+    A reader sees either the old file or the whole new one. Each writer has a temporary name of its
+    own, PATH.RANDOM.tmp, so two that write the same file at the same time do not mix. After an
+    error nothing of the new file remains; what a kill leaves, the next call removes.
 
     Args:
         path: the final name; its folder is created
@@ -24,14 +30,78 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
         OSError: the file cannot be written
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f"{path.name}.tmp")
+    if path.exists() and not path.is_file():  # a pipe, or /dev/stdout
+        with path.open("wb") as pipe:
+            yield pipe
+        return
+    remove_unfinished(path)
+    file = new_unfinished(path)
     try:
-        with unfinished.open("wb") as file:
+        with file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        unfinished.replace(path)
+            os.replace(file.name, path)
     except BaseException:
         with suppress(OSError):
-            unfinished.unlink()
+            os.unlink(file.name)
         raise
+
+
+def write_text(path: Path | str, text: str) -> None:
+    """Write a text file in UTF-8 as `whole_file` does."""
+    with whole_file(Path(path)) as file:
+        file.write(text.encode())
+
+
+def new_unfinished(path: Path) -> BinaryIO:
+    """Create a temporary file beside *path*, and lock it until it is closed."""
+    while True:
+        file = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp").open("xb")
+        with suppress(OSError):  # of a file system without locks
+            fcntl.flock(file, fcntl.LOCK_EX)
+        if os.path.exists(file.name):  # else `remove_unfinished` of another process was faster
+            return file
+        file.close()
+
+
+def remove_unfinished(path: Path) -> None:
+    """Remove what writers of a file left that no longer live, and so no longer hold a lock."""
+    pattern = re.compile(re.escape(path.name) + r"\.([0-9a-f]{8}\.)?tmp")
+    for name in filter(pattern.fullmatch, os.listdir(path.parent)):
+        left = path.with_name(name)
+        with suppress(OSError), left.open("rb+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            left.unlink()
+
+
+def hold(path: Path, *, inherited: bool = True) -> IO[str] | None:
+    """Lock a file.
+
+    Args:
+        path: the file; its folder is made
+        inherited: whether child processes keep the lock when this process dies, so that a
+            training that outlives its parent still holds its folder
+
+    Returns:
+        the open file, which holds the lock until it is closed; None if another process has it
+
+    Raises:
+        OSError: the file cannot be opened, or its file system has no locks
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = open(path, "a+", encoding="utf-8")
+    try:
+        (fcntl.flock if inherited else fcntl.lockf)(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        lock.close()
+        if error.errno not in (errno.EAGAIN, errno.EACCES):
+            raise
+        return None
+    return lock
+
+
+def name_holder(lock: IO[str]) -> None:
+    """Write into a locked file which process holds it."""
+    lock.truncate(0)
+    print(f"{os.getpid()} on {socket.gethostname()}", file=lock, flush=True)

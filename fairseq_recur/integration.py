@@ -205,3 +205,31 @@ def hub_score_pairs(
         of_batch = hub.task.inference_step(generator, hub.models, batch)
         found.update(zip(batch["id"].tolist(), (best for best, *_ in of_batch)))
     return [found[number] for number in range(len(sources))]
+
+
+@extend(
+    "fairseq.tasks.translation_lev:TranslationLevenshteinTask.build_model",
+    "non-autoregressive models",
+)
+def build_lev_model(build: Function, self: Any, *args: Any, **named: Any) -> Any:
+    """Refuse a model that predicts one word after another: the criterion would fail on it."""
+    model = build(self, *args, **named)
+    if type(model).__module__.startswith("fairseq_recur."):
+        raise ConfigError(
+            "--task translation_lev needs a non-autoregressive model, found "
+            f"{type(model).__name__}; train this one with --task translation"
+        )
+    return model
+
+
+@extend(
+    "fairseq.tasks.online_backtranslation:OnlineBackTranslationTask.build_model",
+    "limits of positions",
+)
+def build_backtranslation_model(build: Function, self: Any, *args: Any, **named: Any) -> Any:
+    """Give the task the limits that it reads from options, where fairseq's own models put them."""
+    model = build(self, *args, **named)
+    for name, limit in zip(("max_source_positions", "max_target_positions"), model.max_positions()):
+        if getattr(self.args, name, None) is None:
+            setattr(self.args, name, limit)
+    return model

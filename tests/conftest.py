@@ -126,6 +126,17 @@ def cli() -> Callable[..., str]:
 
 
 @pytest.fixture(scope="session")
+def stock_checkpoint(
+    tmp_path_factory: pytest.TempPathFactory, cli: Callable[..., str], corpus: Path
+) -> Path:
+    """A checkpoint of fairseq's own transformer after one update. Copy it to change it."""
+    folder = tmp_path_factory.mktemp("stock")
+    cli("train", corpus / "bin", "--arch", "transformer", *SMALL, *TRAIN, "--max-update", 1,
+        "--save-dir", folder)  # fmt: skip
+    return folder / "checkpoint_last.pt"
+
+
+@pytest.fixture(scope="session")
 def corpus(tmp_path_factory: pytest.TempPathFactory, cli: Callable[..., str]) -> Path:
     """A preprocessed corpus whose target is its source reversed: (folder)/bin, (folder)/*.src."""
     folder = tmp_path_factory.mktemp("corpus")

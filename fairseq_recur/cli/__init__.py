@@ -4,11 +4,14 @@ Importing fairseq takes seconds, so ``path``, ``--help`` and scoring do without 
 """
 
 import argparse
+import contextlib
 import difflib
 import errno
 import importlib
+import io
 import itertools
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Iterable, Sequence
@@ -34,6 +37,11 @@ INPUT_ERRORS = (
     PermissionError,
 )
 """Errors that a user's input can cause. Any other exception is a defect and keeps its traceback."""
+
+INTERRUPTED = 128 + signal.SIGINT
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Errors of a disk without space."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +153,7 @@ def build_parser(only: str | None = None) -> Parser:
         "loaded, and tools around them.",
         epilog=f"{PROG} COMMAND --help explains a command. Exit status: 0 success; 1 check found "
         "a problem, or another process of a distributed training has died; 2 invalid input; "
-        "75 a signal stopped a training, which is saved.",
+        "75 a signal stopped a training, which is saved; 130 Ctrl-C.",
     )
     parser.add_argument("--version", action="version", version=f"{PROG} {__version__}")
     parser.add_argument(
@@ -182,7 +190,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         the exit status: 0 for success; 1 if `check` found a problem, or another process of a
         training has died; 2 for invalid input, which one message on stderr explains; 75 if a
-        signal stopped a training, which is saved
+        signal stopped a training, which is saved; 130 after Ctrl-C
 
     Raises:
         SystemExit: from argparse, with status 2 for invalid arguments
@@ -193,20 +201,50 @@ def main(argv: Sequence[str] | None = None) -> int:
         debug = debug or argv[0] == "--debug"
         argv = argv[1:]
     try:
-        return _dispatch(argv)
-    except BrokenPipeError:
-        # The reader of the output has gone (`| head`); Python would complain again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _check_words(argv)
+        status = _dispatch(argv)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # the reader of the output has gone (`| head`)
+        _discard_output()
         return 0
+    except KeyboardInterrupt:
+        if debug:
+            traceback.print_exc()
+        print(f"{PROG}: interrupted; files that were written before are complete", file=sys.stderr)
+        return INTERRUPTED
     except (*INPUT_ERRORS, ProcessError, OSError) as error:
         is_input_error = isinstance(error, INPUT_ERRORS)
         if isinstance(error, OSError) and not is_input_error:
-            if error.errno != errno.ENAMETOOLONG:
+            if error.errno not in (errno.ENAMETOOLONG, *FULL):
                 raise
+            if error.errno in FULL and error.filename is None:
+                _discard_output()
+                error.filename = "the output; free some space and run the same command again"
         if debug and is_input_error:
             traceback.print_exc()
         print(f"{PROG}: error: {_message(error)}", file=sys.stderr)
         return 1 if isinstance(error, ProcessError) else 2
+
+
+def _check_words(argv: Iterable[str]) -> None:
+    """Refuse names that no log can show.
+
+    Raises:
+        ConfigError: an argument is not UTF-8
+    """
+    for word in argv:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            raise ConfigError(f"{ascii(word)} is not UTF-8; rename the file or folder") from None
+
+
+def _discard_output() -> None:
+    """Point standard output nowhere: Python would try to write the rest of it at exit."""
+    with contextlib.suppress(io.UnsupportedOperation):  # of a notebook
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _dispatch(argv: list[str]) -> int:

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from fairseq_recur import compat
+from fairseq_recur.compat.checkpoints import whole_checkpoint
 from fairseq_recur.errors import CheckpointError, ConfigError
-from fairseq_recur.files import whole_file
 
 EPOCH = re.compile(r"checkpoint(\d+)\.pt")
 UPDATE = re.compile(r"checkpoint_\d+_(\d+)\.pt")
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     if output.is_dir():
         raise ConfigError(f"--output {output} is a folder; expected a file name")
     state = average_checkpoints(files)
-    with whole_file(output) as file:
+    with whole_checkpoint(str(output)) as file:
         torch.save(state, file)
     print(f"{output}: average of {len(files)} checkpoints")
     for name in files:

@@ -9,7 +9,6 @@ outputs; they do not measure how much a system varies with the training seed.
 import argparse
 import json
 import os
-from pathlib import Path
 
 from fairseq_recur.cli.scoring_options import (
     add_metric_arguments,
@@ -19,6 +18,7 @@ from fairseq_recur.cli.scoring_options import (
     read_texts,
     split_names,
 )
+from fairseq_recur.files import write_text
 from fairseq_recur.scoring.comparison import BOOTSTRAP, as_json, comparison_table
 from fairseq_recur.scoring.problems import Problems
 from fairseq_recur.scoring.significance import (
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         report = {"references": args.reference, "files": texts.files, **as_json(found)}
         text = json.dumps(report, indent=2, ensure_ascii=False) + "\n"
-        Path(args.json).write_text(text, encoding="utf-8")
+        write_text(args.json, text)
     return 0
 
 

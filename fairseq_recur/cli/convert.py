@@ -26,6 +26,7 @@ from torch import Tensor
 
 from fairseq_recur import compat
 from fairseq_recur.cli.average import load
+from fairseq_recur.compat.checkpoints import whole_checkpoint
 from fairseq_recur.conversion import bart, huggingface, t5
 from fairseq_recur.conversion.settings import MOST_WORDS, Settings, Value, flags
 from fairseq_recur.errors import CheckpointError, ConfigError
@@ -85,7 +86,14 @@ def whole_or_nothing(target: Path) -> Iterator[Path]:
     unfinished.mkdir()
     try:
         yield unfinished
-        os.replace(unfinished, target)
+        try:
+            os.replace(unfinished, target)
+        except OSError as error:
+            if not target.exists():
+                raise
+            raise ConfigError(
+                f"--output {target} was made by another process in the meantime; give another name"
+            ) from error
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
 
@@ -121,7 +129,8 @@ def to_fairseq(source: Path, target: Path) -> None:
     cfg = training_config(kind.ARCH, options)
     must_fit(kind, cfg, state, len(vocabulary.rows))
     with whole_or_nothing(target) as folder:
-        torch.save(checkpoint(cfg, state), folder / "model.pt")
+        with whole_checkpoint(str(folder / "model.pt")) as file:
+            torch.save(checkpoint(cfg, state), file)
         vocabulary.write(folder)
         bpe = kind.tokenizer_files(source, folder)
     print(f"{target}: {kind.NAME} with {len(vocabulary.rows):,} words as model.pt")

@@ -25,13 +25,13 @@ from fairseq_recur.experiments.runner import Runner, Stopped
 from fairseq_recur.experiments.runs import (
     LOCK,
     SystemRun,
-    hold,
     read_json,
     runs_of,
     write_json,
 )
 from fairseq_recur.experiments.settings import read_experiment
 from fairseq_recur.experiments.speed import measure_speed
+from fairseq_recur.files import hold
 
 ABOUT = "command.json"
 

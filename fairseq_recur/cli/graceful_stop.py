@@ -1,8 +1,9 @@
 """Stopping a training on a signal: after the current update, with a checkpoint to resume from.
 
 fairseq saves nothing when it is terminated. Here SIGTERM, which schedulers send before they
-reclaim a machine, and SIGUSR1, which SLURM can send before the time limit, let the update finish,
-save checkpoint_last.pt and end the program with its own exit status.
+reclaim a machine, SIGUSR1, which SLURM can send before the time limit, SIGINT (Ctrl-C) and SIGHUP
+(a closed terminal) let the update finish, save checkpoint_last.pt and end the program with its own
+exit status. A second Ctrl-C ends it at once. Before the first update there is nothing to save.
 """
 
 import functools
@@ -18,7 +19,7 @@ import torch
 from fairseq import checkpoint_utils
 from fairseq.distributed import utils as distributed_utils
 
-SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
 
 STOPPED = 75
 """EX_TEMPFAIL of sysexits.h: nothing is wrong, run the same command again."""
@@ -49,7 +50,9 @@ class Stop:
         """Handle the signals from now on; before the first update they end the program as usual."""
         if not self.previous_handlers:
             self.previous_handlers = {
-                number: signal.signal(number, self._request) for number in SIGNALS
+                number: signal.signal(number, self._request)
+                for number in SIGNALS
+                if signal.getsignal(number) != signal.SIG_IGN  # as nohup wants it
             }
 
     def uninstall(self) -> None:
@@ -59,6 +62,8 @@ class Stop:
         self.previous_handlers = {}
 
     def _request(self, number: int, _: Any) -> None:
+        if number == signal.SIGINT and self.requested_by == "SIGINT":
+            raise KeyboardInterrupt
         self.requested_by = signal.Signals(number).name
 
     def agreed(self, trainer: Any) -> bool:

@@ -8,9 +8,9 @@ docs/planning.md describes the method, how it was checked, and its limits.
 import argparse
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 from fairseq_recur.errors import ConfigError
+from fairseq_recur.files import write_text
 from fairseq_recur.planning.hardware import GIGA, GPUS, PRECISIONS, own_device
 from fairseq_recur.planning.plan import Setup, as_json, make_plan
 from fairseq_recur.planning.report import report
@@ -122,7 +122,7 @@ def run(args: argparse.Namespace) -> int:
     plan = make_plan(setup)
     print(report(setup, plan))
     if args.json:
-        Path(args.json).write_text(json.dumps(as_json(setup, plan), indent=1) + "\n")
+        write_text(args.json, json.dumps(as_json(setup, plan), indent=1) + "\n")
     return 0
 
 

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from fairseq_recur.cli.preflight import check_data
 from fairseq_recur.errors import CheckpointError, ConfigError
+from fairseq_recur.files import write_text
 from fairseq_recur.inspection.capture import KINDS
 from fairseq_recur.inspection.panels import Labels, Panel, panels
 from fairseq_recur.inspection.passes import look, translate
@@ -212,5 +213,5 @@ def write_json(path: Path, checkpoint: str, labels: Labels, wanted: list[Panel])
         "panels": [panel.as_json() for panel in wanted],
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    write_text(path, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
     print(path)

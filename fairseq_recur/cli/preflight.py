@@ -6,6 +6,7 @@ then prints a traceback.
 
 import argparse
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,6 +27,10 @@ PARSERS = {
     "interactive": options.get_interactive_generation_parser,
     "eval-lm": options.get_eval_lm_parser,
 }
+
+SEVERAL = ("data", "path", "finetune_from_model", "lm_path")
+NAMES = (*SEVERAL, "save_dir", "restore_file", "log_file", "tensorboard_logdir", "results_path")
+"""Options that name files or folders; fairseq splits `SEVERAL` at colons."""
 
 SHOWN = 12
 """Files listed in an error."""
@@ -57,9 +62,12 @@ def check(command: str, argv: Sequence[str]) -> None:
         raise ConfigError(f"{command}: unknown argument {word!r}{hint}")
     if command in ("train", "validate") and args.max_tokens is None and args.batch_size is None:
         raise ConfigError(f"{command} needs a batch size: give --max-tokens N or --batch-size N")
+    check_names(args)
     check_data(command, args)
     check_checkpoints(command, args)
     text = getattr(args, "input", "-")
+    if command == "interactive" and text == "-" and sys.stdin is None:
+        raise ConfigError("standard input is closed; give the text there, or --input FILE")
     if command == "interactive" and text != "-" and not os.path.isfile(text):
         raise ConfigError(f"--input {text}: no such file; give a text file, or - for stdin")
 
@@ -76,6 +84,23 @@ def check_architecture(argv: Sequence[str]) -> None:
             f"unknown architecture {name!r}{suggestion(name, ARCH_MODEL_REGISTRY)}; "
             "see `fairseq-recur train --list`"
         )
+
+
+def check_names(args: argparse.Namespace) -> None:
+    """Raise ConfigError for a name of a file or folder that fairseq would read as something else.
+
+    In its configuration, ${x} stands for another option, and it takes a colon for the end of a
+    name.
+    """
+    for name in NAMES:
+        value = getattr(args, name, None)
+        if not isinstance(value, str):
+            continue
+        option = "DATA" if name == "data" else f"--{name.replace('_', '-')}"
+        if "${" in value:
+            raise ConfigError(f"{option} {value}: ${{...}} stands for another option; rename it")
+        if os.pathsep in value and os.path.exists(value) and name in SEVERAL:
+            raise ConfigError(f"{option} {value}: fairseq splits it at {os.pathsep!r}; rename it")
 
 
 def check_data(command: str, args: argparse.Namespace) -> None:

@@ -13,6 +13,7 @@ import torch
 
 from fairseq_recur import compat
 from fairseq_recur.errors import CheckpointError, ConfigError
+from fairseq_recur.files import write_text
 from fairseq_recur.probing.classifier import COMBINATIONS
 from fairseq_recur.probing.protocol import Protocol
 from fairseq_recur.probing.report import Row, Settings, probe_model, reference_rows
@@ -215,7 +216,7 @@ def _write(
     """Write the results so far to the requested files."""
     if args.markdown:
         text = markdown_table(rows, args.runs) + "\n"
-        Path(args.markdown).write_text(text, encoding="utf-8")
+        write_text(args.markdown, text)
     if args.json:
         report: dict[str, Any] = {
             "settings": {k: v for k, v in vars(args).items() if k not in ("command", "subcommand")},
@@ -230,4 +231,4 @@ def _write(
             },
             "rows": [row.as_dict() for row in rows],
         }
-        Path(args.json).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+        write_text(args.json, json.dumps(report, indent=2) + "\n")

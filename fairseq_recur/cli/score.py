@@ -9,7 +9,6 @@ sentence number; of an n-best list, the best.
 import argparse
 import json
 from collections.abc import Sequence
-from pathlib import Path
 
 from fairseq_recur.cli.scoring_options import (
     Texts,
@@ -20,6 +19,7 @@ from fairseq_recur.cli.scoring_options import (
     read_texts,
     split_names,
 )
+from fairseq_recur.files import write_text
 from fairseq_recur.scoring.metrics import Score, score_corpus, score_table
 from fairseq_recur.scoring.problems import Problems
 
@@ -62,4 +62,4 @@ def _write_json(args: argparse.Namespace, texts: Texts, scores: dict[str, Sequen
             for name, of_one in scores.items()
         },
     }
-    Path(args.json).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    write_text(args.json, json.dumps(report, indent=2) + "\n")

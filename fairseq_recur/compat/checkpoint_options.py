@@ -1,7 +1,8 @@
 """Which options of a checkpoint reach the code that builds its model, its task and its criterion.
 
 Trusted: the flags and overrides of the user. Not trusted: the configuration in a file. It refers to
-its own options only (``${task.data}``), its model opens no file, and its criterion gets no text.
+its own options only (``${task.data}``), its model opens no file, its task opens only ordinary files
+and folders of this machine, its criterion gets no text, and its subwords are not downloaded.
 """
 
 import os
@@ -9,8 +10,10 @@ import re
 import stat
 from argparse import Namespace
 from collections.abc import Iterator
+from dataclasses import fields
 from typing import Any
 
+from fairseq.registry import REGISTRIES
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from fairseq_recur.errors import CheckpointError
@@ -22,6 +25,7 @@ EMBEDDING_FILES = ("encoder_embed_path", "decoder_embed_path")
 """Options that name initial embeddings, which the checkpoint's weights replace."""
 
 MODEL_FILES = (
+    "load_pretrained_aux_decoder_from",
     "load_pretrained_decoder_from",
     "load_pretrained_encoder_from",
     "multires_hubert_path",
@@ -32,6 +36,18 @@ MODEL_FILES = (
     "w2v_path",
 )
 """Options that name a file without which fairseq's models cannot be built."""
+
+TASK_FILES = (
+    "baseline_model", "config_yaml", "data", "fixed_dictionary", "label_dir", "lang_dict",
+    "lm_path", "multitask_config_yaml", "sampling_weights_from_file", "source_dict", "target_dict",
+    "target_dictionary",
+)  # fmt: skip
+"""Options of fairseq's tasks that name files or folders to read."""
+
+DOWNLOADING = ("bert", "gpt2")
+"""Subwords that fetch files from a host: only the user may choose them, not a checkpoint."""
+
+ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 def refuse_references(path: str, options: Any) -> None:
@@ -68,29 +84,35 @@ def _texts(value: Any, seen: set[int]) -> Iterator[str]:
                 yield from _texts(item, seen)
 
 
-def confine(path: str, state: dict[str, Any], given: set[str]) -> None:
+def confine(path: str, state: dict[str, Any], given: set[str], text: bool = False) -> None:
     """Make the configuration of a loaded checkpoint safe to build from, in place.
 
     Args:
         path: of the file, for messages
         state: what `load_checkpoint_to_cpu` returned
         given: options that the user has overridden, which are trusted
+        text: whether a tokenizer and subwords will be built from it, too
 
     Raises:
-        CheckpointError: the model's options name a file to open
+        CheckpointError: an option names something to open that it may not
     """
     cfg = state["cfg"]
     state["args"] = None  # only in old checkpoints; fairseq has put its values into cfg
     with open_dict(cfg):
         if cfg.get("model") is not None:
             _close_files(path, cfg["model"], given)
+        if cfg.get("task") is not None:
+            _refuse_special(path, cfg["task"], {*TASK_FILES} - given)
+        for name in ("tokenizer", "bpe") if text else ():
+            if cfg.get(name) is not None:
+                _refuse_downloads(path, name, cfg[name], given)
         if cfg.get("criterion") is not None:
             cfg["criterion"] = _without_text(cfg["criterion"], given)
 
 
 def _close_files(path: str, model: Any, given: set[str]) -> None:
     """Clear the embeddings' files among a model's options, and refuse any other file."""
-    options: Any = vars(model) if isinstance(model, Namespace) else model
+    options = _values(model)
     for name in {*EMBEDDING_FILES, *MODEL_FILES} - given:
         value = options.get(name)
         unused = name == "w2v_path" and options.get("w2v_args") is not None
@@ -105,10 +127,44 @@ def _close_files(path: str, model: Any, given: set[str]) -> None:
         options[name] = None
 
 
+def _values(section: Any) -> Any:
+    """Return the options of a part of a configuration, which may be a Namespace, as a mapping."""
+    return vars(section) if isinstance(section, Namespace) else section
+
+
+def _refuse_special(path: str, section: Any, names: set[str]) -> None:
+    """Refuse options that name a device, a pipe or an address, where files are read."""
+    options = _values(section)
+    for name in sorted(names):
+        value = options.get(name)
+        places = value.split(os.pathsep) if isinstance(value, str) else []
+        if places and (ADDRESS.match(value) or not all(map(_is_ordinary, places))):
+            raise CheckpointError(
+                f"{path}: refused, because its option {name}={value[:80]!r} would be opened: "
+                f"expected a file or folder. Nothing was opened. If you trust it, give {name} "
+                "yourself"
+            )
+
+
+def _refuse_downloads(path: str, group: str, section: Any, given: set[str]) -> None:
+    """Refuse a tokenizer or subwords that would be fetched from a host that a file names."""
+    name = section.get("_name")
+    if name in DOWNLOADING and group not in given:
+        raise CheckpointError(
+            f"{path}: refused, because its {group}={name!r} downloads files. Nothing was opened. "
+            f"Give {group}={name!r} yourself to allow it"
+        )
+    known = REGISTRIES[group]["dataclass_registry"].get(name)
+    default = {field.name: field.default for field in fields(known)} if known else {}
+    changed = {k for k in section if k != "_name" and section[k] != default.get(k)}
+    _refuse_special(path, section, changed - given)
+
+
 def _is_ordinary(value: Any) -> bool:
-    """Return whether a name is that of a regular file, or of none."""
+    """Return whether a name is that of a regular file or of a folder, or of nothing."""
     try:
-        return stat.S_ISREG(os.stat(value).st_mode)
+        mode = os.stat(value).st_mode
+        return stat.S_ISREG(mode) or stat.S_ISDIR(mode)
     except (OSError, ValueError, TypeError):
         return isinstance(value, str)
 

@@ -1,6 +1,7 @@
 """Checkpoints: read with checks, explained when they cannot be used, and written atomically."""
 
 import contextlib
+import functools
 import inspect
 import os
 import re
@@ -14,15 +15,22 @@ from typing import Any, BinaryIO
 
 import torch
 
+from fairseq_recur.compat.checkpoint_limits import Allowance, refuse_compressed, refuse_oversized
 from fairseq_recur.compat.checkpoint_options import confine, refuse_references
 from fairseq_recur.compat.registry import Function, mend
-from fairseq_recur.compat.safe_loading import load_weights_only
+from fairseq_recur.compat.safe_loading import check_loaded, load_weights_only
 from fairseq_recur.errors import CheckpointError
 from fairseq_recur.files import whole_file
 
 NOTHING_LOADED = "Nothing in it was executed and nothing was loaded."
 _building: ContextVar[set[str] | None] = ContextVar("building", default=None)
 """While models are built from checkpoints: the options that the user has overridden."""
+
+_allowance: ContextVar[Allowance | None] = ContextVar("allowance", default=None)
+"""While models are built from checkpoints: how large the next one may be."""
+
+_for_text: ContextVar[bool] = ContextVar("for_text", default=False)
+"""Whether tokenizers and subwords are built from the checkpoint's configuration as well."""
 
 REMEDY = "Copy or download it again, or go back to an earlier checkpoint"
 
@@ -41,6 +49,9 @@ def read_checkpoint(path: str) -> dict[str, Any]:
         refuse_damaged(path)
         try:
             state = torch.load(path, map_location="cpu", weights_only=True)
+            refuse_oversized(path, state)
+        except CheckpointError:
+            raise
         except PermissionError:
             problem = "cannot be read. Check the file's permissions"
         except Exception as error:  # damaged bytes raise errors of any type
@@ -65,13 +76,16 @@ def refuse_damaged(path: str) -> None:
     """Compare the checksums in a checkpoint's zip file, which torch does not do.
 
     Raises:
-        CheckpointError: a checksum is wrong
+        CheckpointError: a checksum is wrong, or the content is compressed
     """
     damaged = None
     try:
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
+                refuse_compressed(path, archive)
                 damaged = archive.testzip()
+    except CheckpointError:
+        raise
     except PermissionError:
         return  # the error of loading it explains this
     except Exception:  # damaged bytes raise errors of any type
@@ -144,8 +158,45 @@ def load_checkpoint_to_cpu(load: Function, path: str, *args: Any, **kwargs: Any)
     refuse_foreign(path, state)
     given = _building.get()
     if given is not None:
-        confine(path, state, given)
+        prepare(path, state, given)
     return state
+
+
+def prepare(path: str, state: dict[str, Any], given: set[str]) -> None:
+    """Make a loaded checkpoint safe to build a model from.
+
+    Raises:
+        CheckpointError: an option may not be used, or a weight is NaN
+    """
+    confine(path, state, given, _for_text.get())
+    for name, weight in state["model"].items():
+        if isinstance(weight, torch.Tensor) and weight.is_floating_point() and weight.isnan().any():
+            raise CheckpointError(
+                f"{path}: its weight {name} has NaN values, so its training has failed. Go back "
+                "to an earlier checkpoint"
+            )
+    _allowance.set(Allowance(path, state))
+
+
+@errors.patch("fairseq.models:build_model")
+def build_model(build: Function, *args: Any, **kwargs: Any) -> Any:
+    """Build a model, which may not be much larger than the checkpoint that names it."""
+    with _allowance.get() or contextlib.nullcontext():
+        return build(*args, **kwargs)
+
+
+@errors.patch("fairseq.checkpoint_utils:_upgrade_state_dict")
+def upgrade_state_dict(upgrade: Function, state: dict[str, Any]) -> Any:
+    """Accept a checkpoint of a model and its configuration only, without a training's state."""
+    if (state.get("cfg") is None) is (state.get("args") is None):
+        return upgrade(state)  # not a checkpoint, which `refuse_foreign` explains
+    if "optimizer_history" not in state and "best_loss" not in state:
+        history = {"criterion_name": "none", "optimizer_name": "none", "lr_scheduler_state": {}}
+        state["optimizer_history"] = [{**history, "num_updates": 0}]
+        state["last_optimizer_state"] = None
+    if "epoch" not in state:
+        state.setdefault("extra_state", {})
+    return upgrade(state)
 
 
 @errors.patch("fairseq.checkpoint_utils:load_ema_from_checkpoint")
@@ -159,16 +210,22 @@ def _load_explained(load: Function, path: str, *args: Any, ema: bool = False, **
     from fairseq.file_io import PathManager
 
     load_weights_only()
-    refuse_damaged(PathManager.get_local_path(path))
+    local = PathManager.get_local_path(path)
+    refuse_damaged(local)
+    before = check_loaded.set(functools.partial(refuse_oversized, local))
     try:
         return load(path, *args, **kwargs)
+    except CheckpointError:
+        raise
     except Exception as error:
-        problem = checkpoint_problem(PathManager.get_local_path(path))
+        problem = checkpoint_problem(local)
         if problem is None and ema:
             problem = f"{path}: it holds no EMA weights; train with --store-ema"
         if problem is None:
             raise
         raise CheckpointError(problem) from (error if isinstance(error, OSError) else None)
+    finally:
+        check_loaded.reset(before)
 
 
 @errors.patch("fairseq.checkpoint_utils:load_model_ensemble_and_task")
@@ -183,7 +240,7 @@ def load_model_ensemble_and_task(
     call = inspect.signature(inspect.unwrap(load)).bind(filenames, *args, **kwargs).arguments
     given = set(call.get("arg_overrides") or {})
     if call.get("state") is not None and call["state"].get("cfg") is not None:
-        confine(filenames[0], call["state"], given)
+        prepare(filenames[0], call["state"], given)
     before = _building.set(given)
     try:
         return load(filenames, *args, **kwargs)
@@ -195,6 +252,17 @@ def load_model_ensemble_and_task(
         raise CheckpointError(problem) from None
     finally:
         _building.reset(before)
+        _allowance.set(None)
+
+
+@errors.patch("fairseq.hub_utils:from_pretrained")
+def load_from_hub(load: Function, *args: Any, **kwargs: Any) -> Any:
+    """Load models whose tokenizer and subwords are built next, by names in the checkpoint."""
+    before = _for_text.set(True)
+    try:
+        return load(*args, **kwargs)
+    finally:
+        _for_text.reset(before)
 
 
 misfit = mend(
@@ -226,8 +294,8 @@ def whole_checkpoint(path: str) -> Iterator[BinaryIO]:
         free = shutil.disk_usage(folder if folder.is_dir() else ".").free
         raise CheckpointError(
             f"{path} could not be written ({type(error).__name__}: {error}); the disk of {folder} "
-            f"has {free / 1e9:.2f} GB left. The earlier checkpoints are intact: free some space; "
-            "the same command then continues from the last of them"
+            f"has {free / 1e9:.2f} GB left. Earlier files are intact: free some space and run the "
+            "same command again"
         ) from error
 
 

@@ -10,6 +10,7 @@ import os
 import re
 import typing
 from argparse import Namespace
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -21,6 +22,9 @@ logger = logging.getLogger(__name__)
 
 UNSAFE_VARIABLE = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
 """The environment variable that turns torch's safe loading off."""
+
+check_loaded: ContextVar[Function | None] = ContextVar("check_loaded", default=None)
+"""What looks at an object that torch has loaded before its caller, fairseq, copies it."""
 
 removed_variables: set[str] = set()
 """Variables that were set when the plug-in was imported and were removed for this process."""
@@ -77,8 +81,12 @@ def allow_list() -> None:
 
 @safe_classes.patch("torch:load")
 def load(original: Function, *args: Any, **kwargs: Any) -> Any:
-    """Replace the stand-ins in what torch has loaded."""
-    return plain(original(*args, **kwargs))
+    """Replace the stand-ins in what torch has loaded, and check it where that was asked for."""
+    loaded = plain(original(*args, **kwargs))
+    check = check_loaded.get()
+    if check is not None:
+        check(loaded)
+    return loaded
 
 
 @safe_classes.patch("fairseq.distributed.utils:_broadcast_object_slow")

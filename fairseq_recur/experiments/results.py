@@ -10,6 +10,7 @@ from fairseq_recur.experiments.runs import SystemRun, read_json, runs_of, write_
 from fairseq_recur.experiments.settings import Experiment
 from fairseq_recur.experiments.table import table
 from fairseq_recur.experiments.training_log import read_log
+from fairseq_recur.files import write_text
 from fairseq_recur.scoring.comparison import BOTH
 from fairseq_recur.scoring.generation import read_hypotheses, read_lines
 from fairseq_recur.scoring.metrics import score_corpus
@@ -26,7 +27,7 @@ def write_results(experiment: Experiment, work: Path, about: dict[str, Any]) -> 
     """
     results = collect(experiment, work, about)
     write_json(work / "results.json", results)
-    (work / "table.md").write_text(table(results), encoding="utf-8")
+    write_text(work / "table.md", table(results))
 
 
 def collect(experiment: Experiment, work: Path, about: dict[str, Any]) -> dict[str, Any]:

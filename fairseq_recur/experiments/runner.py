@@ -15,7 +15,8 @@ from typing import TypeVar
 import fairseq_recur
 from fairseq_recur.experiments import machine
 from fairseq_recur.experiments.progress import Progress, clock, say
-from fairseq_recur.experiments.runs import LOCK, Run, hold
+from fairseq_recur.experiments.runs import LOCK, Run
+from fairseq_recur.files import hold
 
 R = TypeVar("R", bound=Run)
 

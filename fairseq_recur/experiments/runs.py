@@ -1,6 +1,5 @@
 """One run of an experiment: its folder, its commands, and which of them are done."""
 
-import fcntl
 import json
 import os
 import re
@@ -8,11 +7,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Optional
+from typing import Any, Optional
 
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.settings import Experiment, Flags, System, arguments
-from fairseq_recur.files import whole_file
+from fairseq_recur.files import write_text
 
 LAST = "checkpoint_last.pt"
 # Settings that may change after a training has begun.
@@ -254,27 +253,6 @@ def runs_of(
     ]
 
 
-def hold(path: Path, *, inherited: bool = True) -> IO[str] | None:
-    """Lock a file.
-
-    Args:
-        path: the file; its folder is made
-        inherited: whether child processes keep the lock when this process dies, so that a
-            training that outlives its parent still holds its folder
-
-    Returns:
-        the open file, which holds the lock until it is closed; None if another process has it
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock = open(path, "a+", encoding="utf-8")
-    try:
-        (fcntl.flock if inherited else fcntl.lockf)(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        lock.close()
-        return None
-    return lock
-
-
 def read_json(path: Path) -> Any:
     """Read what `write_json` wrote; None if there is no file."""
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
@@ -282,5 +260,4 @@ def read_json(path: Path) -> Any:
 
 def write_json(path: Path, content: Any) -> None:
     """Write a file completely or not at all."""
-    with whole_file(path) as file:
-        file.write((json.dumps(content, indent=2) + "\n").encode())
+    write_text(path, json.dumps(content, indent=2) + "\n")

@@ -38,9 +38,7 @@ def read_layers(path: str) -> Layers:
     if not Path(path).is_file():
         raise ConfigError(f"no such checkpoint: {path}; give an existing file")
     state = compat.read_checkpoint(path)
-    saved: Any = OmegaConf.to_container(OmegaConf.create(state["cfg"]), resolve=True)
-    cfg = saved["model"]
-    given = dict(cfg if isinstance(cfg, dict) else vars(cfg))
+    given = saved_options(state)
     rename_old_options(given)
     defaults = {name: made.default for name, _, made in part_fields(encoder_decoder_slots())}
     options = {**defaults, **given}
@@ -64,6 +62,16 @@ def read_layers(path: str) -> Layers:
             "--encoder-self-attention or --decoder-self-attention rsa or toeplitz"
         )
     return layers
+
+
+def saved_options(state: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of a checkpoint's model, in whatever form they were saved."""
+    if state.get("cfg") is None:
+        return dict(vars(state["args"]))
+    cfg = OmegaConf.create(state["cfg"], flags={"allow_objects": True})
+    saved: Any = OmegaConf.to_container(cfg, resolve=True)
+    model = saved["model"]
+    return dict(model if isinstance(model, dict) else vars(model))
 
 
 @torch.no_grad()

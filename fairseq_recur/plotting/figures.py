@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_recur.errors import ConfigError
+from fairseq_recur.files import whole_file
 
 # Colours that people with colour blindness can distinguish (Okabe and Ito).
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
@@ -69,11 +70,10 @@ def new_figure(width: float, height: float, layout: Any = "constrained") -> Any:
 
 def save(figure: Any, output: Path) -> None:
     """Write a figure and print its path."""
-    output.parent.mkdir(parents=True, exist_ok=True)
-    with warnings.catch_warnings():
+    with whole_file(output) as file, warnings.catch_warnings():
         # The result of `fonts_for` gives one warning for all characters.
         warnings.filterwarnings("ignore", message=r"Glyph \d+ .* missing from")
-        figure.savefig(output, dpi=150)
+        figure.savefig(file, dpi=150, format=output.suffix[1:])
     print(output)
 
 

@@ -14,18 +14,16 @@ from fairseq.tasks.language_modeling import LanguageModelingTask
 from fairseq.tasks.translation import TranslationTask
 from torch import nn
 
+from fairseq_recur.compat.checkpoint_options import DOWNLOADING
 from fairseq_recur.errors import CheckpointError, ConfigError
 from fairseq_recur.logs import quiet
 from fairseq_recur.pretrained.folder import PathLike, find_checkpoints, find_dictionaries
 from fairseq_recur.pretrained.model import Pretrained
-from fairseq_recur.pretrained.text import Settings, build_text, check_options
+from fairseq_recur.pretrained.text import FILES, Settings, build_text, check_options
 
 PRECISIONS = ("fp32", "fp16", "bf16")
 
 SIDES = ("source_lang", "target_lang")
-
-DOWNLOADING = ("bert",)
-"""BPEs that fetch files from a host: only the user may choose them, not a checkpoint."""
 
 ONLY_IN_TRAINING: dict[str, Any] = {
     "eval_bleu": False,
@@ -195,7 +193,7 @@ def text_settings(
         saved = option(cfg, group)
         if saved is not None and given in (None, option(saved, "_name")):
             names[group] = option(saved, "_name")
-            if given is None and names[group] in DOWNLOADING:
+            if given is None and names[group] in DOWNLOADING and names[group] not in FILES:
                 raise ConfigError(
                     f"from_pretrained: the checkpoint asks for {group}={names[group]!r}, which "
                     f"downloads files; give {group}={names[group]!r} to allow it"

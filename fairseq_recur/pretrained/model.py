@@ -2,6 +2,8 @@
 
 import json
 import logging
+import os
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, overload
 
@@ -29,6 +31,22 @@ SUMMARIES: dict[str, Any] = {"beam": 4, "no_repeat_ngram_size": 3}
 
 MANY = 0.3
 """Share of unknown tokens above which a warning asks about tokenization."""
+
+
+class Turns:
+    """One pass at a time through the models of this process: `look` records all that passes."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        os.register_at_fork(after_in_child=self.forked)
+
+    def forked(self) -> None:
+        """Make a child process usable: the threads that may hold the lock, or compute, are gone."""
+        self.lock = threading.Lock()
+        torch.set_num_threads(1)
+
+
+_turns = Turns()
 
 
 class Pretrained:
@@ -287,6 +305,10 @@ class Pretrained:
             raise ConfigError(
                 "look: expected a model with a source, found a language model; use another model"
             )
+        with _turns.lock:
+            return self._look(source, target, **search)
+
+    def _look(self, source: str, target: str | None, **search: Any) -> tuple[Maps, Labels]:
         tokens = fit("texts", self._encode([source], self.source), self._limits[0], self._truncates)
         data = pairs(self.task, tokens)
         read = data.collater([data[0]])["net_input"]["src_tokens"][0].to(self.device)
@@ -332,7 +354,8 @@ class Pretrained:
         generator = self.task.build_generator(self.models, options)
         for batch in batches(self.task, data, **how):
             batch = utils.apply_to_sample(lambda tensor: tensor.to(self.device), batch)
-            found = self.task.inference_step(generator, self.models, batch)
+            with _turns.lock:
+                found = self.task.inference_step(generator, self.models, batch)
             sources = batch["net_input"]["src_tokens"]
             for number, source, of_one in zip(batch["id"].tolist(), sources, found):
                 read = None if self.is_language_model else source

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fairseq_recur.errors import ConfigError
+from fairseq_recur.files import write_text
 
 SPLITS = {"tr": "train", "va": "valid", "te": "test"}
 SHOWN = 8  # labels and files named in an error
@@ -164,4 +165,4 @@ def write_task(path: Path, splits: dict[str, list[tuple[str, str]]]) -> None:
         for short, name in SPLITS.items()
         for label, sentence in splits[name]
     ]
-    path.write_text("".join(lines), encoding="utf-8", newline="\n")
+    write_text(path, "".join(lines))

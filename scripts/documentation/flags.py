@@ -296,7 +296,7 @@ def commands_page() -> str:
         "if",
         "`check` found a problem, 2 for wrong input, which one message explains, and 75 if a "
         "signal",
-        "stopped a training, which is then saved.",
+        "stopped a training, which is then saved. Ctrl-C ends the other commands with 130.",
     ]
     own = subparsers(cli.build_parser())
     for name in dict.fromkeys(name.split()[0] for name in cli.OWN_COMMANDS):

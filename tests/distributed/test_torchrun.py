@@ -67,6 +67,9 @@ def test_two_processes_train_one_model_and_resume(
         if updates == 6:
             assert "@ 3 updates" in output  # resumed, not restarted
         assert_same(weights(two), weights(one))
+    for folder in (one, two):  # one process goes on where two have stopped
+        cli("train", *flags(corpus, arch, folder, 8), "--update-freq", 2)
+    assert_same(weights(two), weights(one))
 
     if backend == "legacy_ddp":
         return

@@ -20,7 +20,8 @@ from sacrebleu.metrics import BLEU
 
 from fairseq_recur.cli import main
 from fairseq_recur.experiments import runner, speed
-from fairseq_recur.experiments.runs import LOCK, hold
+from fairseq_recur.experiments.runs import LOCK
+from fairseq_recur.files import hold
 from fairseq_recur.scoring.generation import read_hypotheses
 from tests.conftest import SMALL, TRAIN
 from tests.running import USER_DIR, reset_command_state

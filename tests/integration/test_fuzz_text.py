@@ -2,12 +2,17 @@
 
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from fairseq_recur.cli import main
+from fairseq_recur.compat import data
+from fairseq_recur.errors import ConfigError
 from tests.conftest import SMALL, TRAIN
 from tests.running import SHORT, USER_DIR, hypotheses
 
@@ -144,3 +149,25 @@ def test_lines_with_windows_ends_are_lines(tmp_path: Path) -> None:
     argv = ["preprocess", "-s", "src", "-t", "tgt", "--trainpref", str(tmp_path / "train")]
     assert main([*argv, "--destdir", str(tmp_path / "bin")]) == 0
     assert (tmp_path / "bin/dict.src.txt").read_text().startswith("a 1\nb 1\nc 1\nd 1\n")
+
+
+def test_a_line_that_is_too_long_does_not_lose_the_lines_before_it(tmp_path: Path) -> None:
+    """Their translations are printed before the error ends the program."""
+    from fairseq_cli import interactive
+
+    def make(lines: list[str], *_: Any) -> Iterator[list[str]]:
+        if max(map(len, lines)) > 5:  # the longest comes first in fairseq's message
+            raise Exception("Size of sample #3 is invalid")
+        yield lines
+
+    task = SimpleNamespace(get_interactive_tokens_and_lengths=lambda x, _: (x, map(len, x)))
+    text = tmp_path / "text"
+    text.write_text("a\nb\ncc\nmuch too long\nd\nmuch, much too long\n")
+    wrapped = partial(data.make_batches, make)
+    reader, found = interactive.buffered_read(str(text), 2), []
+    with pytest.raises(ConfigError, match="line 4 of the input has 13 tokens, expected at most 5"):
+        for lines in reader:
+            found += wrapped(lines, None, task, (5, 9), None)
+    assert found == [["a", "b"], ["cc"]]
+    with pytest.raises(Exception, match="Size of sample"):  # of another caller
+        list(wrapped(["much too long"], None, task, 5, None))

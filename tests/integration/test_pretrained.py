@@ -2,9 +2,11 @@
 
 import io
 import math
+import multiprocessing
 import re
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -423,3 +425,35 @@ def test_dictionary_that_does_not_fit(tmp_path: Path, trained: Trained) -> None:
     for arch in ("transformer", "transformer_biarn_tiny"):
         with pytest.raises(CheckpointError, match="dictionaries in .* not those"):
             from_pretrained(trained(arch) / "checkpoint_last.pt", data=tmp_path)
+
+
+def test_look_beside_translate_in_threads(trained: Trained, corpus: Path) -> None:
+    """look records only its own passes."""
+    model = from_pretrained(trained("transformer"), "checkpoint_last.pt", device="cpu")
+    texts = lines(corpus, "test.src")
+    expected, _ = model.look(texts[0])
+    translations = model.translate(texts)
+    with ThreadPoolExecutor(3) as pool:
+        others = [pool.submit(model.translate, texts, batch_size=2) for _ in range(2)]
+        looks = [model.look(texts[0])[0] for _ in range(5)]
+        assert all(other.result() == translations for other in others)
+    for found in looks:
+        assert found.keys() == expected.keys()
+        assert all(torch.equal(found[place], expected[place]) for place in expected)
+
+
+def test_a_child_process_can_translate(trained: Trained, corpus: Path) -> None:
+    """Forked after the parent has computed with several threads."""
+    model = from_pretrained(trained("transformer"), "checkpoint_last.pt", device="cpu")
+    texts, threads = lines(corpus, "test.src"), torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        torch.randn(500, 500) @ torch.randn(500, 500)
+        expected = model.translate(texts)
+        fork = multiprocessing.get_context("fork")
+        answers: Any = fork.Queue()
+        child = fork.Process(target=lambda: answers.put(model.translate(texts)), daemon=True)
+        child.start()
+        assert answers.get(timeout=60) == expected
+    finally:
+        torch.set_num_threads(threads)

@@ -155,7 +155,9 @@ def test_the_command_registers_when_it_needs_fairseq(tmp_path: Path) -> None:
         (OSError(36, "File name too long", "x" * 9), "File name too long: xxxxxxxxx", 2),
         (ProcessError("rank 1 has died"), "rank 1 has died", 1),
         (RuntimeError("a defect"), None, None),
-        (OSError(28, "No space left on device"), None, None),
+        (OSError(28, "No space left on device", "x.pt"), "No space left on device: x.pt", 2),
+        (OSError(28, "No space left on device"), "No space left on device: the output; ", 2),
+        (OSError(5, "Input/output error"), None, None),
     ],
 )
 def test_errors(

@@ -1,5 +1,7 @@
 """Missing input is reported before anything is loaded, in one message."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -189,3 +191,51 @@ def test_hydra_data_folder_becomes_absolute(data: Path, monkeypatch: pytest.Monk
     assert preflight.absolute_overrides(given) == expected
     with pytest.raises(ConfigError, match="task.data=none: no such data folder"):
         preflight.absolute_overrides(["task.data=none"])
+
+
+@pytest.mark.parametrize(
+    "name, said",
+    [
+        ("with:colon", "fairseq splits it at ':'; rename it"),
+        ("with${x}", "${...} stands for another option; rename it"),
+        ("with\udcff", "is not UTF-8; rename the file or folder"),
+    ],
+)
+def test_names_that_fairseq_misreads(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture, name: str, said: str
+) -> None:
+    other = data.rename(tmp_path / name)
+    assert said in error_of(["train", other, *TRAIN], capsys)
+    (tmp_path / f"{name}.pt").touch()
+    path = ["--path", tmp_path / f"{name}.pt"]
+    assert said in error_of(["interactive", other.rename(data), *path], capsys)
+
+
+def test_closed_standard_input(
+    data: Path, checkpoint: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    said = error_of(["interactive", data, "--path", checkpoint], capsys)
+    assert "standard input is closed" in said
+
+
+def test_a_full_disk_has_one_message(
+    stock_checkpoint: Path, tmp_path: Path, capfd: pytest.CaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """So has a checkpoint without what a command draws."""
+    for arguments, said in (
+        (["average", "--inputs", stock_checkpoint, "--output", "/dev/full"], "could not be writt"),
+        (["plot", "checkpoint", stock_checkpoint, "--output", tmp_path / "a.png"], "has no recurr"),
+    ):
+        assert main([str(a) for a in arguments]) == 2
+        printed = capfd.readouterr().err.splitlines()
+        assert len(printed) == 1 and said in printed[0]
+    code = "from fairseq_recur.cli import main; import sys; sys.exit(main(['path']))"
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", f"import sys; sys.argv = ['fairseq-recur']; {code}"],
+            stdout=full, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
+    assert "No space left on device: the output; free some space" in done.stderr

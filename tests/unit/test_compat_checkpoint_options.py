@@ -2,6 +2,7 @@
 
 import os
 from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from omegaconf import OmegaConf
 
 from fairseq_recur.compat.checkpoint_options import MODEL_FILES, confine
 from fairseq_recur.errors import CheckpointError
+from tests.running import USER_DIR
 from tests.unit.test_compat_checkpoints import stock_state
 
 
@@ -81,3 +83,67 @@ def test_embeddings_of_a_training_are_not_read_again(tmp_path: Path) -> None:
         confine("model.pt", state, set())
         assert state["cfg"].model.encoder_embed_path is None
         (tmp_path / "glove").write_text("1 1\n")
+
+
+@pytest.mark.parametrize("kind", [dict, Namespace])
+@pytest.mark.parametrize("target", ["fifo", "/dev/zero", "https://example.org/", "data:/dev/zero"])
+def test_a_task_opens_ordinary_files_only(tmp_path: Path, kind: type, target: str) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    value = str(tmp_path / "fifo") if target == "fifo" else target
+    for name in ("data", "lang_dict"):
+        cfg = {"model": None, "task": kind(_name="translation", **{name: value})}
+        state = {"cfg": OmegaConf.create(cfg, flags={"allow_objects": True})}
+        with pytest.raises(CheckpointError, match=f"refused, because its option {name}="):
+            confine("model.pt", state, set())
+        confine("model.pt", state, {name})
+    state["cfg"].task = kind(data=f"{tmp_path}:{tmp_path / 'missing'}", other="https://here")
+    confine("model.pt", state, set())
+
+
+def test_a_hub_downloads_only_what_the_user_names(tmp_path: Path) -> None:
+    """generate ignores the checkpoint's subwords, so it loads the file."""
+    from fairseq import hub_utils
+    from fairseq.data.encoders.gpt2_bpe import GPT2BPEConfig
+
+    gpt2 = {f.name: f.default for f in GPT2BPEConfig.__dataclass_fields__.values()}
+    evil = {"bpe_vocab": "https://example.org/", "bpe_merges": None}
+    for bpe, given, said in (
+        ({"_name": "bert"}, {}, "bpe='bert' downloads files"),
+        ({**gpt2, "_name": "gpt2"}, {}, "bpe='gpt2' downloads files"),
+        ({**gpt2, "_name": "gpt2"}, {"bpe": "gpt2"}, None),
+        ({**gpt2, "_name": "gpt2", "gpt2_vocab_bpe": "http://evil"}, {"bpe": "gpt2"}, "http://e"),
+        ({"_name": "hf_byte_bpe", **evil}, {}, "its option bpe_vocab="),
+        ({"_name": "hf_byte_bpe", **evil}, {"bpe_vocab": "mine.json"}, None),
+    ):
+        cfg = {"model": {"_name": "no such model"}, "task": {"_name": "no such task"}, "bpe": bpe}
+        torch.save(stock_state(cfg=cfg), tmp_path / "model.pt")
+        with pytest.raises(Exception) as caught:  # at the latest by the unknown task
+            hub_utils.from_pretrained(str(tmp_path), **given)
+        refused = isinstance(caught.value, CheckpointError)
+        assert refused == (said is not None) and (said or "") in str(caught.value)
+        confine("model.pt", {"cfg": OmegaConf.create(cfg)}, set())
+
+
+def test_validate_writes_no_file_that_a_checkpoint_names(
+    corpus: Path, cli: Callable[..., str], stock_checkpoint: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """And it reads no variable that one names."""
+    precious, path = tmp_path / "precious", tmp_path / "model.pt"
+    precious.write_text("content")
+    monkeypatch.setenv("SECRET", "do not tell")
+    validate = ["validate", corpus / "bin", "--user-dir", USER_DIR, "--path", path, "--cpu"]
+    validate += ["--max-tokens", 400, "--task", "translation"]
+    state = torch.load(stock_checkpoint)
+    state["cfg"]["criterion"] = {
+        "_name": "sentence_ranking", "save_predictions": str(precious), "num_classes": 2,
+        "ranking_head_name": "x",
+    }  # fmt: skip
+    torch.save(state, path)
+    with pytest.raises(Exception) as caught:  # the criterion needs another model
+        cli(*validate)
+    assert precious.read_text() == "content" and not isinstance(caught.value, CheckpointError)
+    state["cfg"]["criterion"]["save_predictions"] = "${oc.env:SECRET}"
+    torch.save(state, path)
+    with pytest.raises(CheckpointError, match=r"\$\{oc.env:SECRET\}"):
+        cli(*validate)

@@ -1,5 +1,6 @@
 """Numpy's and omegaconf's values load from a checkpoint, and hostile ones are refused unharmed."""
 
+import io
 import pickle
 import random
 import subprocess
@@ -162,8 +163,7 @@ print("refused", refused, "of", count)
 
 
 def seeds() -> list[bytes]:
-    """Pickles of states such as fairseq's, in torch's legacy format, which has no checksums."""
-    import io
+    """States such as fairseq's, in torch's legacy format and in zip files."""
 
     state = {
         "args": Namespace(arch="transformer", lr=[0.1]),
@@ -173,9 +173,10 @@ def seeds() -> list[bytes]:
     }
     found = []
     for part in (state, state["extra_state"], state["model"], {"args": state["args"]}):
-        buffer = io.BytesIO()
-        torch.save(part, buffer, _use_new_zipfile_serialization=False)
-        found.append(buffer.getvalue())
+        for in_zip in (False, True):  # torch compares the checksums of neither
+            buffer = io.BytesIO()
+            torch.save(part, buffer, _use_new_zipfile_serialization=in_zip)
+            found.append(buffer.getvalue())
     return found
 
 

@@ -13,9 +13,10 @@ from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.progress import Progress, trained_share
 from fairseq_recur.experiments.results import compare_rows
 from fairseq_recur.experiments.runner import Runner
-from fairseq_recur.experiments.runs import SystemRun, hold, runs_of
+from fairseq_recur.experiments.runs import SystemRun, runs_of
 from fairseq_recur.experiments.settings import arguments, read_experiment
 from fairseq_recur.experiments.table import table
+from fairseq_recur.files import hold
 
 
 def content() -> dict[str, Any]:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from fairseq_recur.cli import check
 from fairseq_recur.ops.native import build
 from fairseq_recur.ops.native.segmented_recurrent import NAME, CompiledSegmentedRecurrent, supports
+from fairseq_recur.ops.segment_products import SegmentSoftmax
 from fairseq_recur.ops.segmented_attention import NORMS
 from fairseq_recur.ops.segmented_recurrent import segmented_recurrent
 from fairseq_recur.ops.segments import segment_schedule, split_segments
@@ -190,29 +191,113 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     build.library.cache_clear()
 
 
-def test_it_is_compiled_once(cache: Path) -> None:
-    assert build.library(*ARGUMENTS) is not None
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A program that is compiled in no time."""
+    path = tmp_path / "some.c"
+    path.write_text("int one(void) { return 1; }\n")
+    return path
+
+
+def test_it_is_compiled_once(cache: Path, source: Path) -> None:
+    assert build.build(source, []).one() == 1
     (made,) = cache.iterdir()
     before = made.stat().st_mtime_ns
-    build.library.cache_clear()
-    build.load(*ARGUMENTS)
+    assert build.build(source, []).one() == 1
     assert [p.stat().st_mtime_ns for p in cache.iterdir()] == [before]
     assert stat.S_IMODE(cache.stat().st_mode) == 0o700
-    build.load(NAME, torch.float64)
+    build.build(source, ["-DDOUBLE"])
     assert len(list(cache.iterdir())) == 2
-
-
-def test_another_source_is_compiled_anew(cache: Path, tmp_path: Path) -> None:
-    source = tmp_path / "some.c"
-    source.write_text("int one(void) { return 1; }\n")
-    first = build.build(source, [])
     source.write_text("int one(void) { return 2; }\n")
-    assert build.build(source, []) != first
+    assert build.build(source, []).one() == 2
+
+
+def truncate(made: Path) -> None:
+    content = made.read_bytes()
+    made.unlink()  # it is mapped into this process, which its loss would end
+    made.write_bytes(content[:2000])
+
+
+def link(made: Path) -> None:
+    made.rename(made.with_suffix(".other"))
+    made.symlink_to(made.with_suffix(".other"))
+
+
+def replace(made: Path) -> None:
+    content = made.read_bytes()
+    made.unlink()
+    made.write_bytes(content[: -build.DIGEST])  # a library, but not as it was written
+
+
+@pytest.mark.parametrize("change", [truncate, link, replace])
+def test_a_changed_library_is_not_loaded(cache: Path, source: Path, change: Callable) -> None:
+    """The loader would end the process, or run the code of another."""
+    build.build(source, [])
+    (made,) = cache.iterdir()
+    whole = made.read_bytes()
+    change(made)
+    assert build.build(source, []).one() == 1
+    made = next(p for p in cache.iterdir() if p.suffix == ".so")
+    assert made.read_bytes() == whole and not made.is_symlink()
+
+
+@pytest.mark.parametrize("place", ["writable by others", "link", "another owner"])
+def test_a_folder_of_others_is_not_used(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    other = cache.with_name("other")
+    other.mkdir(mode=0o700)
+    if place == "link":
+        cache.symlink_to(other)
+    else:
+        other.rename(cache)
+        cache.chmod(0o777 if place == "writable by others" else 0o700)
+    if place == "another owner":
+        monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(build.BuildError, match="others can write|not writable"):
+        build.load(*ARGUMENTS)
+    assert not any(cache.iterdir())
+
+
+def test_without_a_home_there_is_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    assert build.cache_folder() == Path.home() / ".cache" / "fairseq_recur"
+
+    def no_entry(*_: object) -> None:
+        raise KeyError
+
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", no_entry)
+    with pytest.raises(build.BuildError, match="set XDG_CACHE_HOME"):
+        build.load(*ARGUMENTS)
+
+
+@pytest.mark.parametrize("name", ["keys", "values", "weight", "mask", "kept", "steps", "layout"])
+def test_tensors_that_the_code_would_misread_are_refused(name: str) -> None:
+    shape = (2, 3, 4, WIDTH)
+    given = {n: torch.zeros(shape) for n in ("queries", "keys", "values")}
+    given["weight"] = torch.eye(WIDTH)
+    softmax = {"mask": torch.zeros(1, 3, 1, 4), "kept": torch.ones(2, 3, 4, 4, dtype=torch.bool)}
+    if name == "steps":
+        given["queries"] = torch.zeros(2, 4, 4, WIDTH)
+    elif name == "layout":
+        given["keys"] = given["keys"].transpose(0, 1).contiguous().transpose(0, 1)
+    for tensors in (given, softmax):
+        if name in tensors:
+            tensors[name] = tensors[name].double()
+    numbers = (torch.tensor(1.0), torch.tensor(0.1), 1.0, "key", True)
+    with pytest.raises(ValueError, match="expected"):
+        CompiledSegmentedRecurrent.apply(
+            *given.values(), *numbers, SegmentSoftmax(**softmax, dropout=0.1)
+        )
 
 
 COMPILERS = {
     "missing": (None, "is not installed"),
+    'open "quotation': (None, "is not installed"),
     "failing": ("echo broken >&2; exit 3", "broken"),
+    "Latin-1": ("printf 'cass\\351\\n' >&2; exit 3", "cass\ufffd"),
+    "silent": ("exit 0", "wrote no library"),
     "nonsense": (
         'while [ $# -gt 0 ]; do if [ "$1" = -o ]; then echo x > "$2"; fi; shift; done',
         "cannot be loaded",
@@ -230,7 +315,7 @@ def test_without_a_compiler_torch_does_it(
     if lines:
         compiler.write_text(f"#!/bin/sh\n{lines}\n")
         compiler.chmod(0o755)
-    monkeypatch.setenv("CC", str(compiler))
+    monkeypatch.setenv("CC", 'cc "' if '"' in kind else str(compiler))
     caplog.set_level("INFO")
     inputs = [x.detach().float() for x in (*heads(20, 5, 1, WIDTH), *small_parameters())]
     assert not supports(inputs[0])

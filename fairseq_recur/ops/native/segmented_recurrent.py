@@ -4,6 +4,7 @@ Letters as in `ops/segmented_recurrent.py`.
 """
 
 import ctypes
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -41,10 +42,15 @@ class Job(ctypes.Structure):
     ]
 
     def put(self, **tensors: Tensor | None) -> None:
-        """Set pointers to contiguous tensors, which must stay alive during `run`."""
+        """Set pointers to contiguous tensors, which must stay alive during `run`.
+
+        Raises:
+            ValueError: a tensor is not contiguous, or not in CPU memory
+        """
         for name, tensor in tensors.items():
             if tensor is not None:
-                assert tensor.is_contiguous() and tensor.device.type == "cpu"
+                if not tensor.is_contiguous() or tensor.device.type != "cpu":
+                    raise ValueError(f"{name}: expected a contiguous tensor in CPU memory")
                 setattr(self, name, tensor.data_ptr())
 
     def run(self, name: str, example: Tensor) -> None:
@@ -56,6 +62,19 @@ class Job(ctypes.Structure):
         scratch = example.new_empty(self.threads, self.scratch_size)
         self.put(scratch=scratch)
         getattr(functions, name)(ctypes.byref(self))
+
+
+def expect(dtype: torch.dtype, **tensors: tuple[Tensor, Sequence[int]]) -> None:
+    """Check tensors before C code, which checks nothing, reads their memory.
+
+    Raises:
+        ValueError: one has another dtype or shape
+    """
+    for name, (tensor, shape) in tensors.items():
+        if tensor.dtype != dtype or tuple(tensor.size()) != tuple(shape):
+            raise ValueError(
+                f"{name} is {tensor.dtype} {tuple(tensor.size())}, expected {dtype} {tuple(shape)}"
+            )
 
 
 def supports(queries: Tensor) -> bool:
@@ -140,9 +159,26 @@ def new_job(
     rest: bool,
     softmax: SegmentSoftmax,
 ) -> Job:
-    """The arguments that forward and backward pass share."""
+    """The arguments that forward and backward pass share.
+
+    Raises:
+        ValueError: a tensor has another shape or dtype than the C code reads
+    """
     (rows, steps, room, width), (_, segments, size, _) = queries.size(), keys.size()
     mask, kept = softmax.mask, softmax.kept
+    expect(
+        queries.dtype, keys=(keys, (rows, segments, size, width)),
+        values=(values, keys.size()), weight=(weight, (width, width)),
+    )  # fmt: skip
+    if steps > segments:
+        raise ValueError(f"the queries have {steps} steps, expected at most {segments}")
+    if mask is not None:
+        sentences = mask.size(0)
+        if sentences == 0 or rows % sentences:
+            raise ValueError(f"mask has {sentences} sentences, expected a divisor of {rows} rows")
+        expect(queries.dtype, mask=(mask, (sentences, steps, 1, size)))
+    if kept is not None:
+        expect(torch.bool, kept=(kept, (rows, steps, room, size)))
     job = Job(
         rows=rows, heads=1 if mask is None else rows // mask.size(0), segments=segments,
         steps=steps, size=size, room=room, width=width, rest=rest, scale=scale, leak=leak,

@@ -1,0 +1,80 @@
+"""Signals stop a training after the update, with a checkpoint."""
+
+import os
+import signal
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from fairseq import checkpoint_utils
+
+from fairseq_recur import cli
+from fairseq_recur.cli import graceful_stop
+
+CHECKPOINT = SimpleNamespace(no_save=False, no_last_checkpoints=False)
+TRAINER = SimpleNamespace(data_parallel_world_size=1, get_num_updates=lambda: 7)
+
+
+def update(train: Any) -> bool:
+    """Run what fairseq calls after an update; return whether the training ends."""
+    cfg = SimpleNamespace(checkpoint=CHECKPOINT)
+    return bool(train.validate_and_save(cfg, TRAINER, None, None)[1])
+
+
+@pytest.fixture
+def train(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A stand-in for fairseq_cli.train, with the number of saved checkpoints."""
+    module = SimpleNamespace(validate_and_save=lambda *_: ([None], False), saved=0)
+
+    def save(*_: Any) -> None:
+        module.saved += 1
+
+    monkeypatch.setattr(checkpoint_utils, "save_checkpoint", save)
+    return module
+
+
+@pytest.mark.parametrize("number", graceful_stop.SIGNALS)
+def test_a_signal_saves_and_stops(
+    train: SimpleNamespace, number: signal.Signals, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = signal.getsignal(number)
+    caplog.set_level("INFO")
+    with graceful_stop.on_signals(train) as stop:
+        assert not update(train) and train.saved == 0
+        os.kill(os.getpid(), number)
+        assert update(train) and train.saved == 1
+    assert stop.status == graceful_stop.STOPPED and signal.getsignal(number) == before
+    assert f"due to {number.name}, after update 7: checkpoint_last.pt is saved" in caplog.text
+
+
+def test_what_nohup_ignores_stays_ignored(train: SimpleNamespace) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with graceful_stop.on_signals(train):
+            update(train)
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not update(train)
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_second_interrupt_ends_at_once(train: SimpleNamespace) -> None:
+    with graceful_stop.on_signals(train):
+        update(train)
+        os.kill(os.getpid(), signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_an_interrupt_has_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """Before the first update, and in every other command."""
+
+    def interrupted(*_: Any) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "_dispatch", interrupted)
+    assert cli.main(["train"]) == 130
+    assert capsys.readouterr().err.count("\n") == 1

@@ -1,0 +1,205 @@
+"""One training in a folder, equal processes, and each batch once an epoch after a resume."""
+
+import gc
+import subprocess
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fairseq.data.iterators import EpochBatchIterator
+from fairseq.distributed import utils as distributed_utils
+from omegaconf import OmegaConf
+
+from fairseq_recur import training_guard
+from fairseq_recur.errors import ConfigError
+from fairseq_recur.files import whole_file
+from tests.conftest import SMALL, TRAIN
+
+HOLDER = """
+import sys
+from pathlib import Path
+sys.argv = ["fairseq-recur"]  # so that fairseq is not imported
+from fairseq_recur.files import hold, name_holder, whole_file
+if KIND == "lock":
+    lock = hold(Path(PATH), inherited=False)
+    name_holder(lock)
+    print("ready", flush=True)
+    sys.stdin.read()
+else:
+    with whole_file(Path(PATH)) as file:
+        file.write(b"theirs")
+        file.flush()
+        print("ready", flush=True)
+        sys.stdin.read()
+"""
+
+
+@contextmanager
+def other_process(kind: str, path: Path) -> Iterator["subprocess.Popen[str]"]:
+    """A process that holds a training's lock, or is writing a file."""
+    code = HOLDER.replace("KIND", repr(kind)).replace("PATH", repr(str(path)))
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_second_training_in_a_folder_is_refused(
+    corpus: Path, cli: Callable[..., str], tmp_path: Path
+) -> None:
+    """Not after the first was killed, and not after it has ended."""
+    flags = [corpus / "bin", "--arch", "transformer", *SMALL, *TRAIN, "--max-update", 1]
+    flags += ["--save-dir", tmp_path]
+    with other_process("lock", tmp_path / training_guard.LOCK) as other:
+        with pytest.raises(ConfigError, match=f"process {other.pid} on .*another --save-dir"):
+            cli("train", *flags)
+        assert not list(tmp_path.glob("*.pt"))
+        cli("train", *flags, "--no-save")
+    training_guard.lock(tmp_path)
+    cli("train", *flags)  # in the same process, one after the other
+    training_guard.unlock(tmp_path)
+    gc.collect()  # the trainers
+    with other_process("lock", tmp_path / training_guard.LOCK):
+        pass
+
+
+def test_two_writers_of_a_file_do_not_mix(tmp_path: Path) -> None:
+    path = tmp_path / "model.pt"
+    with other_process("file", path) as other:
+        with whole_file(path) as file:
+            file.write(b"ours")
+        assert path.read_bytes() == b"ours" and len(list(tmp_path.iterdir())) == 2
+        other.communicate("")
+        assert path.read_bytes() == b"theirs"
+    with other_process("file", path) as other:
+        other.kill()
+        other.wait()
+        assert len(list(tmp_path.iterdir())) == 2
+        with whole_file(path):
+            pass
+    assert [p.name for p in tmp_path.iterdir()] == ["model.pt"]
+
+
+def test_a_folder_without_locks_is_only_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def no_locks(*_: Any) -> None:
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr("fcntl.lockf", no_locks)
+    training_guard.lock(tmp_path)
+    assert f"{tmp_path} cannot be locked" in caplog.text
+
+
+def settings(**changes: Any) -> dict[str, str]:
+    values: dict[str, Any] = {
+        "common": {"seed": 1, "log_file": "a"},
+        "optimization": {"clip_norm": 0.0},
+        "model": {"_name": "transformer", "encoder_layers": 2},
+        "checkpoint": {"save_dir": "here"},
+    }
+    values["task"] = Namespace(device_id=0, left_pad=True)
+    for name, value in changes.items():
+        values[name] = value if name == "task" else {**values[name], **value}
+    values["distributed_training"] = {"device_id": 0}
+    cfg = OmegaConf.create(values, flags={"allow_objects": True})
+    return dict(training_guard.options(cfg))
+
+
+@pytest.mark.parametrize(
+    "changes, said",
+    [
+        ({"common": {"seed": 2}}, "seed is 1 on rank 0 and 2 on rank 1"),
+        ({"optimization": {"clip_norm": 1.0}}, "clip_norm is 0.0 on rank 0 and 1.0 on rank 1"),
+        ({"model": {"new": True}}, "new is not there on rank 0 and True on rank 1"),
+        ({"common": {"log_file": "b"}, "checkpoint": {"save_dir": "there"}}, None),
+        ({"task": Namespace(device_id=1, left_pad=True)}, None),
+        ({"task": Namespace(device_id=1, left_pad=False)}, "left_pad is True on rank 0"),
+    ],
+)
+def test_processes_with_other_options_are_refused(
+    monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], said: str | None
+) -> None:
+    mine, other = settings(), settings(**changes)
+    sent: list[Any] = []
+
+    def gather(value: Any, **_: Any) -> list[Any]:
+        if isinstance(value, str):  # the other's hash, as it would compute it
+            sent.append(value)
+            return [value, value if mine == other else "another"]
+        return [value, other]
+
+    monkeypatch.setattr(distributed_utils, "all_gather_list", gather)
+    if said is None:
+        training_guard.compare(mine, None)
+        return
+    with pytest.raises(ConfigError, match=said):
+        training_guard.compare(mine, None)
+    assert sent
+
+
+def test_other_data_are_seen() -> None:
+    class Task:
+        source_dictionary = type("Dictionary", (), {"symbols": ["a", "b"]})
+
+    first = training_guard.data(Task(), [[0, 1], [2]])
+    assert first == training_guard.data(Task(), [[0, 1], [2]])
+    assert first != training_guard.data(Task(), [[0, 1, 3], [2]])
+    Task.source_dictionary.symbols = ["b", "a"]
+    assert first != training_guard.data(Task(), [[0, 1], [2]])
+
+
+def batches(processes: int, rank: int, **options: Any) -> EpochBatchIterator:
+    dataset = torch.utils.data.TensorDataset(torch.arange(26))
+    return EpochBatchIterator(
+        dataset, lambda items: [int(x) for (x,) in items], [[i] for i in range(26)],
+        num_shards=processes, shard_id=rank, **options,
+    )  # fmt: skip
+
+
+def take(iterators: list[EpochBatchIterator], count: int | None) -> list[int]:
+    """The data of the next *count* batches of each process, or of the rest of the epoch."""
+    found = []
+    for iterator in iterators:
+        epoch = iterator.next_epoch_itr(shuffle=True)
+        for number, batch in enumerate(epoch):
+            found += batch
+            if number + 1 == count:
+                break
+    return found
+
+
+@pytest.mark.parametrize("before, after, done", [(1, 3, 12), (3, 1, 4), (2, 4, 6), (4, 2, 3)])
+def test_each_batch_is_seen_once_with_other_processes(before: int, after: int, done: int) -> None:
+    first = [batches(before, rank) for rank in range(before)]
+    seen = take(first, done)
+    states = [iterator.state_dict() for iterator in first]
+    second = [batches(after, rank) for rank in range(after)]
+    for iterator in second:
+        iterator.load_state_dict(states[0])
+    assert sorted(seen + take(second, None)) == list(range(26))
+
+
+def test_a_position_between_two_batches_is_refused() -> None:
+    for options, said in (({}, "after 5 batches: give 1 processes or 1"),
+                          ({"grouped_shuffling": True}, "with --grouped-shuffling")):  # fmt: skip
+        first = batches(1, 0, **options)
+        take([first], 5)
+        with pytest.raises(ConfigError, match=said):
+            batches(3, 0, **options).load_state_dict(first.state_dict())
+
+
+def test_an_epoch_that_has_become_shorter_is_refused() -> None:
+    state = {"version": 2, "epoch": 3, "iterations_in_epoch": 20, "shuffle": True}
+    with pytest.raises(ConfigError, match="after 20 batches of epoch 3, but this epoch has 13"):
+        batches(2, 0).load_state_dict(state)
