@@ -115,7 +115,7 @@ class SRformerCrossAttention(nn.Module):
 
     def forward(
         self, x: Tensor, memory: Tensor, memory_padding_mask: Tensor | None = None,
-        lengths: tuple[int, ...] | None = None,
+        padding_mask: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
         """Attend from each position of *x* to the memory.
 
@@ -123,19 +123,19 @@ class SRformerCrossAttention(nn.Module):
             x: (B, T, C)
             memory: (B, S, C)
             memory_padding_mask: (B, S) bool, or None
-            lengths: true lengths of *x*, for ``target_length_mode="reference"``; T by default
+            padding_mask: (B, T) bool, of *x*, whose real lengths ``target_length_mode="reference"``
+                needs; or None
 
         Returns:
             (B, T, C)
         """
         states = memory.transpose(0, 1)
         source = Source.of(states, Padding.of(memory_padding_mask))
-        references = lengths or (x.size(1),) * x.size(0)
         context = Context(
             encoder_out=states,
             encoder_padding=memory_padding_mask,
             source=source,
-            segments=self.attention.segments(source, x.size(1), references),
+            segments=self.attention.segments(source, x.size(1), Padding.of(padding_mask)),
         )
         return self.attention(x.transpose(0, 1), context)[0].transpose(0, 1)
 
