@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # Run fairseq's own tests as a user of the plug-in: bash scripts/upstream_tests.sh FOLDER [TEST...]
 # FOLDER is a copy of fairseq's tests/, of the release that is installed or a newer one. TEST are
-# files in it, or test_binaries.py::CLASS::NAME; all by default. The tests run without the plug-in, with it, and with each of PRESETS
-# (by default one preset of each system) in the place of the architecture "transformer". The output
-# lists the tests that the plug-in mends, those that it breaks, and those that fail with a preset
-# but pass with fairseq's transformer. The exit status is 1 if there is one of the last two.
+# files in it, or test_binaries.py::CLASS::NAME; all by default. The tests run without the plug-in,
+# with it, and with each of PRESETS (by default one preset of each system) in place of the
+# architecture "transformer". The output lists the tests that the plug-in mends, those that it
+# breaks, and those that fail with a preset but pass with fairseq's transformer. The exit status is
+# 1 if there is one of the last two.
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 if [[ $# -lt 1 || ! -f "$1/utils.py" ]]; then
     echo "usage: upstream_tests.sh FOLDER [TEST...], where FOLDER is fairseq's tests/" >&2
     exit 2

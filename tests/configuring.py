@@ -23,7 +23,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.experimental import initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
-compose_by_hydra = dataclass_utils.compose
+compose_by_hydra, initialize_hydra = dataclass_utils.compose, dataclass_utils.initialize
 
 DEFAULT_GROUPS = {"criterion": "cross_entropy", "lr_scheduler": "fixed"}
 """Those of fairseq's config/config.yaml."""
@@ -94,6 +94,16 @@ def composing_directly(group: str | None = None, fallback: bool = True) -> Itera
     with (
         patch.object(dataclass_utils, "compose", quick),
         patch.object(dataclass_utils, "initialize", lambda config_path: nullcontext()),
+    ):
+        yield
+
+
+@contextmanager
+def composing_by_hydra() -> Iterator[None]:
+    """Have it use hydra again, within `composing_directly`."""
+    with (
+        patch.object(dataclass_utils, "compose", compose_by_hydra),
+        patch.object(dataclass_utils, "initialize", initialize_hydra),
     ):
         yield
 

@@ -19,7 +19,7 @@ import torch
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_MODEL_REGISTRY, FairseqLanguageModel, build_model
 
-from tests.configuring import composing_directly, model_config
+from tests.configuring import composing_by_hydra, composing_directly, model_config
 from tests.systems import (  # noqa: F401  (most of them are imported from here)
     BART_FLAGS,
     DECODER_VARIANTS,
@@ -68,14 +68,21 @@ def fast_or_slow(value: object, name: str, fast: bool) -> object:
     return pytest.param(value, id=name, marks=() if fast else pytest.mark.slow)
 
 
-@pytest.fixture(autouse=True)
-def composed_directly(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Spare each test the seconds that hydra takes; tests marked "hydra" use it."""
-    if request.node.get_closest_marker("hydra"):
+@pytest.fixture(autouse=True, scope="session")
+def composed_directly() -> Iterator[None]:
+    """Spare tests and fixtures the seconds that hydra takes."""
+    with composing_directly():
         yield
-    else:
-        with composing_directly():
+
+
+@pytest.fixture(autouse=True)
+def composed_by_hydra(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Let tests marked "hydra" use it."""
+    if request.node.get_closest_marker("hydra"):
+        with composing_by_hydra():
             yield
+    else:
+        yield
 
 
 @pytest.fixture(autouse=True)

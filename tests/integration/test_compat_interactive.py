@@ -62,7 +62,7 @@ def test_short_lines_translate_as_without_the_flag(interactive: Callable) -> Non
 
 
 def test_a_long_line_without_the_flag_stops(interactive: Callable) -> None:
-    expected = r"Size of sample #1 is invalid .*max_positions=\(12, .*--truncate-source"
+    expected = r"line 2 of the input has 41 tokens, expected at most 12: .*--truncate-source"
     with pytest.raises(ConfigError, match=expected):
         interactive(LINES, "--buffer-size", 5, "--batch-size", 5)
 

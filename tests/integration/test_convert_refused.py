@@ -16,7 +16,7 @@ from fairseq_recur.cli.average import load
 from fairseq_recur.conversion.vocabulary import t5_vocabulary
 from fairseq_recur.errors import ConfigError
 from tests.conftest import TRAIN
-from tests.huggingface import change_config, convert, converted, refused, save_t5, state_of
+from tests.huggingface import change_config, converted, refused, save_t5, state_of
 from tests.running import USER_DIR
 
 Cli = Callable[..., str]
@@ -49,8 +49,7 @@ def test_other_models_of_fairseq_are_refused(
     plain = {"recurrence": "none", "decoder_self_attention": "dot"}
     for changes, said in (
         (plain, "no place for decoder.layers.0"),
-        ({**plain, "encoder_layers": LARGE}, "expected a whole number from 1 to"),
-        ({**plain, "encoder_layers": 2**20}, "asks for 1048577 layers, but it has only"),
+        ({**plain, "encoder_layers": LARGE}, "asks for more layers than its"),
         (
             {"encoder_layers": 1, "encoder_embed_dim": "16"},
             "encoder_embed_dim is '16', expected a whole",
@@ -236,14 +235,14 @@ def test_wrong_paths_are_refused(folders: Folders, tmp_path: Path, capsys: Captu
 
 
 def test_a_failure_leaves_nothing(
-    folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device", "model.pt")
 
     monkeypatch.setattr("fairseq_recur.cli.convert.torch.save", full)
-    with pytest.raises(OSError):
-        convert(folders("v1.0"), tmp_path / "out")
+    message = refused(capsys, folders("v1.0"), tmp_path / "out")
+    assert "No space left on device" in message and "Traceback" not in message
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,5 +1,6 @@
 """Commands killed repeatedly at random moments lose nothing and leave no partial file."""
 
+import gc
 import random
 import resource
 import shutil
@@ -130,6 +131,7 @@ def train_apart(code: str, *flags: Any, **settings: Any) -> "subprocess.Complete
 
 def six_updates(cli: Callable[..., str], corpus: Path, folder: Path) -> dict[str, bytes]:
     cli("train", *train_flags(corpus, PRESET, folder, *UPTO[6]))
+    gc.collect()  # the trainer, which holds the folder's lock
     return {file.name: file.read_bytes() for file in folder.glob("*.pt")}
 
 

@@ -1,6 +1,7 @@
 """Numpy's and omegaconf's values load from a checkpoint, and hostile ones are refused unharmed."""
 
 import io
+import os
 import pickle
 import random
 import subprocess
@@ -221,7 +222,8 @@ def mutations(originals: list[bytes], count: int, seed: int) -> Any:
 def test_changed_files_do_no_harm(count: int) -> None:
     """In a process of their own: no signal, no file opened, nothing imported or started."""
     command = [sys.executable, "-c", FUZZ, str(count), "1"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=1500)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1500)
     assert done.returncode == 0, (done.returncode, done.stderr[-2000:])
     refused = int(done.stdout.split()[-3])
     assert refused > count // 2  # the changes reach the instructions

@@ -58,6 +58,9 @@ def inputs(tmp_path_factory: pytest.TempPathFactory, corpus: Path) -> Path:
     """A folder with the files that the commands read."""
     folder = tmp_path_factory.mktemp("inputs")
     (folder / "text").write_text("".join(f"a b c w{i} d e f g\n" for i in range(30)))
+    (folder / "line").write_text("w1 w2\n")
+    for name in ("bin", "test.tgt"):
+        (folder / name).symlink_to(corpus / name)
     write(folder / "log", JSON)
     (folder / "table.yaml").write_text(yaml.safe_dump({**content(), **table(folder, corpus)}))
     make = "probe make text --output tasks --tasks Length --sizes 4 2 2 --bins 8-8 9-9"
@@ -78,6 +81,9 @@ def usual(folder: Path) -> dict[Leaf, dict[str, list[str]]]:
     text, log = str(folder / "words"), str(folder / "log")
     biarn = str(files("transformer_biarn")["checkpoint"])
     scored = {"--reference": [text], "--system": [f"a={text}"]}
+    translating = {
+        "file": [str(folder / "line")], "--data": [str(FOLDER)], "--max-len-b": ["3"], "--cpu": []
+    }  # fmt: skip
     return {
         ("check",): {},
         ("path",): {},
@@ -103,6 +109,12 @@ def usual(folder: Path) -> dict[Leaf, dict[str, list[str]]]:
         ("experiment", "run"): {
             "files": [str(folder / "table.yaml")], "--work-dir": ["out"], "--dry-run": []
         },
+        ("experiment", "new"): {
+            "file": ["new.yaml"], "--data": [str(folder / "bin")], "--source-lang": ["src"],
+            "--target-lang": ["tgt"], "--reference": [str(folder / "test.tgt")],
+        },
+        ("translate",): {**translating, "checkpoint": [biarn]},
+        ("summarize",): {**translating, "checkpoint": [biarn]},
         ("experiment", "status"): {"work_dir": ["out"]},
         ("experiment", "stop"): {"work_dir": ["out"]},
         ("plan",): {
@@ -182,7 +194,14 @@ def test_every_command_is_fuzzed(inputs: Path) -> None:
         assert given.keys() <= names, command
 
 
-SLOW = [("plan",), ("probe", "run"), ("plot", "attention"), ("experiment", "run")]
+SLOW = [
+    ("translate",),
+    ("summarize",),
+    ("plan",),
+    ("probe", "run"),
+    ("plot", "attention"),
+    ("experiment", "run"),
+]
 """Commands that take a second or more."""
 
 
