@@ -39,6 +39,7 @@ def leaves(
 
 
 COMMANDS: dict[Leaf, argparse.ArgumentParser] = dict(leaves(build_parser()))
+del COMMANDS[("summarize",)]  # the parser of translate
 
 
 def table(folder: Path, corpus: Path) -> dict[str, Any]:
@@ -81,9 +82,6 @@ def usual(folder: Path) -> dict[Leaf, dict[str, list[str]]]:
     text, log = str(folder / "words"), str(folder / "log")
     biarn = str(files("transformer_biarn")["checkpoint"])
     scored = {"--reference": [text], "--system": [f"a={text}"]}
-    translating = {
-        "file": [str(folder / "line")], "--data": [str(FOLDER)], "--max-len-b": ["3"], "--cpu": []
-    }  # fmt: skip
     return {
         ("check",): {},
         ("path",): {},
@@ -113,8 +111,10 @@ def usual(folder: Path) -> dict[Leaf, dict[str, list[str]]]:
             "file": ["new.yaml"], "--data": [str(folder / "bin")], "--source-lang": ["src"],
             "--target-lang": ["tgt"], "--reference": [str(folder / "test.tgt")],
         },
-        ("translate",): {**translating, "checkpoint": [biarn]},
-        ("summarize",): {**translating, "checkpoint": [biarn]},
+        ("translate",): {
+            "checkpoint": [biarn], "file": [str(folder / "line")], "--data": [str(FOLDER)],
+            "--max-len-b": ["3"], "--cpu": [],
+        },
         ("experiment", "status"): {"work_dir": ["out"]},
         ("experiment", "stop"): {"work_dir": ["out"]},
         ("plan",): {
