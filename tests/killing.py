@@ -5,10 +5,22 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+
+from tqdm import tqdm
+
+
+def own_progress_lock() -> None:
+    """Give a fork its own lock of progress bars.
+
+    tqdm's is shared with the parent; a fork that is killed while it holds it would stop all others.
+    """
+    tqdm.set_lock(threading.RLock())
+
 
 FORK = """
 import importlib, json, os, sys

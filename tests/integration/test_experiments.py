@@ -24,6 +24,7 @@ from fairseq_recur.experiments.runs import LOCK
 from fairseq_recur.files import hold
 from fairseq_recur.scoring.generation import read_hypotheses
 from tests.conftest import SMALL, TRAIN
+from tests.killing import own_progress_lock
 from tests.running import USER_DIR, reset_command_state
 
 ROOT = Path(USER_DIR).parent
@@ -87,6 +88,7 @@ class Forked:
         self.pid = os.fork()
         if self.pid == 0:
             status = 70
+            own_progress_lock()
             try:
                 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                     signal.signal(number, signal.SIG_DFL)

@@ -17,6 +17,7 @@ from recipes.steps import exclusive
 from recipes.translation_options import read_recipe
 from recipes.translation_text import detokenise_chinese, tokeniser
 
+from tests.killing import own_progress_lock
 from tests.translation_archives import archives, chinese, german, iwslt14, wmt14, write_sums
 from tests.translation_preparing import (  # noqa: F401  (fixtures)
     EXAMPLES,
@@ -285,6 +286,7 @@ def start(work: Path, mirror: Path, recipe: str, variables: dict[str, str]) -> i
     if child:
         return child
     try:
+        own_progress_lock()
         os.setsid()
         quiet = os.open(os.devnull, os.O_RDWR)
         for number in (0, 1, 2):

@@ -21,6 +21,7 @@ import fairseq_recur.tasks  # noqa: F401
 from fairseq_recur.experiments import runner
 from fairseq_recur.experiments.runs import LOCK
 from tests.docs.commands import parse
+from tests.killing import own_progress_lock
 from tests.running import USER_DIR, saved_weights
 
 Cli = Callable[..., str]
@@ -160,6 +161,7 @@ class Example:
         child = os.fork()
         if child == 0:
             status = 70
+            own_progress_lock()
             try:
                 status = self(**variables)
             finally:
