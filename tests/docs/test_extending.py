@@ -158,6 +158,7 @@ class OwnNetwork(BiARN):
             yield "--short-memory 13: expected another number"
 
 
+@pytest.mark.slow  # tests/unit/test_own_parts.py trains such parts
 @pytest.mark.parametrize("slot, part, flags", [
     ("cross_attention", OwnSegments, ["--segment-size", "32"]),
     ("recurrence", OwnNetwork, ["--recurrence-steps", "4", "--short-memory", "5"]),

@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.models.config import HostConfig, encoder_decoder_config
-from tests.conftest import PRESETS, SMALL, STRUCTURES
+from tests.conftest import FAST_STRUCTURES, PRESETS, SMALL
 from tests.running import USER_DIR, generate, hypotheses, saved_weights, update_losses
 
 Cli = Callable[..., str]
@@ -51,7 +51,8 @@ def model_config(cli: Cli, program: str, *arguments: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "sized", [pytest.param(p, marks=() if p in STRUCTURES else pytest.mark.slow) for p in PRESETS]
+    "sized",
+    [pytest.param(p, marks=() if p in FAST_STRUCTURES else pytest.mark.slow) for p in PRESETS],
 )
 @pytest.mark.parametrize(
     "choice", ["model={}", pytest.param("model._name={}", marks=pytest.mark.slow)]

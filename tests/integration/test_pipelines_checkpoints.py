@@ -158,7 +158,7 @@ WITHOUT_WEIGHTS = {"segmented", "xl", "global", "--srformer-no-neuron", "transfo
 WITH_WEIGHTS = {"rnn", "transient", "biarn", "transformer_rnn_multicolumn"}
 
 
-@pytest.mark.slow_options
+@pytest.mark.slow
 def test_finetune_starts_every_system(
     system: list[str], cli: Cli, corpus: Path, stock_checkpoint: Stock, tmp_path: Path
 ) -> None:
