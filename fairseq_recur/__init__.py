@@ -36,7 +36,8 @@ def register() -> None:
     """Adapt fairseq and torch, then register everything with fairseq; repeated calls do nothing."""
     import_module("fairseq_recur.compat").apply()
     for name in (
-        "criterions", "integration", "models", "optim", "scorers", "tasks", "training_guard"
+        "criterions", "integration", "models", "optim", "pretrained.hub", "scorers", "tasks",
+        "training_guard",
     ):  # fmt: skip
         import_module(f"fairseq_recur.{name}")
 

@@ -9,13 +9,9 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-import numpy
 import torch
-from fairseq import utils
-from fairseq.data import LanguagePairDataset
 from fairseq.sequence_generator import SequenceGenerator
-from fairseq.tasks.translation import TranslationTask
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, open_dict
 
 from fairseq_recur.compat.registry import Function, extend
 from fairseq_recur.errors import ConfigError
@@ -145,66 +141,6 @@ def build_multilingual_model(
     if isinstance(args, DictConfig) and "lang_pairs" not in args:
         raise ValueError("MultilingualTranslationTask requires a FairseqMultiModel architecture")
     return build(self, args, *rest, **named)
-
-
-@extend("fairseq.hub_utils:GeneratorHubInterface.score", "scores of translations")
-def hub_score(
-    score: Function, hub: Any, sentences: Any, *args: Any, targets: Any = None, **kwargs: Any
-) -> Any:
-    """Score given translations of sentences; fairseq's own method fails without a language model.
-
-    Args:
-        score: fairseq's method
-        hub: what ``from_pretrained`` of a fairseq model returns
-        sentences: a sentence or a list
-        args: of *score*
-        targets: a translation for each sentence
-        kwargs: options of fairseq-generate
-
-    Returns:
-        fairseq's hypothesis of each translation, or of the one
-
-    Raises:
-        ConfigError: the translations are missing, or are not as many
-    """
-    if not isinstance(hub.task, TranslationTask):
-        return score(hub, sentences, *args, **kwargs)
-    if isinstance(sentences, str) and isinstance(targets, str):
-        return hub_score_pairs(hub, [sentences], [targets], kwargs)[0]
-    if targets is None or isinstance(targets, str) or len(targets) != len(sentences):
-        raise ConfigError(
-            "score: expected a translation for each sentence; give targets=, a text for a text or "
-            "a list for a list"
-        )
-    return hub_score_pairs(hub, sentences, targets, kwargs)
-
-
-def hub_score_pairs(
-    hub: Any, sources: Sequence[str], targets: Sequence[str], options: dict[str, Any]
-) -> list[dict[str, Any]]:
-    """The hypotheses that `hub_score` returns, one for each pair."""
-    read = [hub.encode(text) for text in sources]
-    pieces = [hub.apply_bpe(hub.tokenize(text)) for text in targets]
-    aims = [hub.tgt_dict.encode_line(p, add_if_not_exist=False).long() for p in pieces]
-    of_sources = hub.task.build_dataset_for_inference(read, [len(ids) for ids in read])
-    data = LanguagePairDataset(
-        of_sources.src, of_sources.src_sizes, hub.src_dict,
-        aims, numpy.array([len(ids) for ids in aims]), hub.tgt_dict,
-        left_pad_source=of_sources.left_pad_source, shuffle=False,
-    )  # fmt: skip
-    given: dict[Any, Any] = {**options, "score_reference": True}
-    settings = OmegaConf.merge(hub.cfg.generation, given)
-    generator = hub.task.build_generator(hub.models, settings)
-    limits = hub.cfg.dataset
-    batches = hub.task.get_batch_iterator(
-        data, limits.max_tokens, limits.batch_size, hub.max_positions, disable_iterator_cache=True
-    )
-    found: dict[int, Any] = {}
-    for batch in batches.next_epoch_itr(shuffle=False):
-        batch = utils.apply_to_sample(lambda x: x.to(hub.device), batch)
-        of_batch = hub.task.inference_step(generator, hub.models, batch)
-        found.update(zip(batch["id"].tolist(), (best for best, *_ in of_batch)))
-    return [found[number] for number in range(len(sources))]
 
 
 @extend(

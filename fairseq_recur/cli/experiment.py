@@ -31,7 +31,7 @@ from fairseq_recur.experiments.runs import (
 )
 from fairseq_recur.experiments.settings import read_experiment
 from fairseq_recur.experiments.speed import measure_speed
-from fairseq_recur.files import hold
+from fairseq_recur.files import hold, name_holder
 
 ABOUT = "command.json"
 
@@ -117,10 +117,7 @@ def run_all(args: argparse.Namespace) -> int:
     if args.background:
         lock.close()
         return in_background(work)
-    lock.seek(0)
-    lock.truncate()
-    lock.write(str(os.getpid()))
-    lock.flush()
+    name_holder(lock)
     with lock:
         return work_on(runs, work, jobs, devices, args.show_validation)
 
@@ -160,7 +157,7 @@ def exclusive(work: Path) -> IO[str]:
 
 
 def process_of(work: Path) -> str:
-    """Return the number of the process that holds the folder's lock."""
+    """Return the number and the machine of the process that holds the folder's lock."""
     return (work / LOCK).read_text(encoding="utf-8").strip() or "unknown"
 
 
@@ -243,7 +240,7 @@ def stop(args: argparse.Namespace) -> int:
     if hold(work / LOCK):
         print("nothing is running")
         return 0
-    process = process_of(work)
+    process = process_of(work).split()[0]
     if not process.isdigit():
         raise ConfigError(
             f"the process in {work} has not written its number to {LOCK} yet; try again"

@@ -9,6 +9,7 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 
 from fairseq_recur.cli import suggestion
 from fairseq_recur.errors import ConfigError
+from fairseq_recur.files import write_text
 
 ADAM = {
     "adam-betas": "(0.9, 0.98)",
@@ -72,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     if problems:
         raise ConfigError("experiment new:\n- " + "\n- ".join(problems))
     text = yaml.safe_dump(content(args), sort_keys=False, allow_unicode=True, width=100)
-    output.write_text(NOTE.format(file=args.file) + text, encoding="utf-8")
+    write_text(output, NOTE.format(file=args.file) + text)
     print(output)
     return 0
 

@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Any
 
 import fairseq_recur
+from fairseq_recur.compat.data import sentence
 
 BUFFER = 1000
 """Lines that are read before the first output; typed lines are translated one by one."""
@@ -81,11 +82,6 @@ def _stdin() -> Any:
 
 def _buffers(lines: Any, size: int) -> Iterator[list[str]]:
     """Yield lists of lines; only a newline ends a line."""
-    texts = (
-        (line if isinstance(line, str) else line.decode("utf-8", errors="replace"))
-        .replace("\r", " ")
-        .strip()
-        for line in lines
-    )
+    texts = map(sentence, lines)
     while buffer := list(islice(texts, size)):
         yield buffer

@@ -157,7 +157,7 @@ def buffered_read(_: Function, input: str, buffer_size: int) -> Iterator[list[st
     # In notebooks and tests standard input may be text already.
     typed = getattr(sys.stdin, "buffer", sys.stdin)
     with contextlib.nullcontext(typed) if input == "-" else open(input, "rb") as lines:
-        texts = map(_sentence, lines)
+        texts = map(sentence, lines)
         done = 0
         _too_long.append(None)
         try:
@@ -200,7 +200,7 @@ def make_batches(
         _too_long[-1] = (first, int(lengths[first]), int(limit))
 
 
-def _sentence(line: bytes | str) -> str:
+def sentence(line: bytes | str) -> str:
     """Return a line of input as one sentence; bytes that are not UTF-8 become U+FFFD."""
     text = line if isinstance(line, str) else line.decode("utf-8", errors="replace")
     return text.replace("\r", " ").strip()
