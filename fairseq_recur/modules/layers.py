@@ -9,6 +9,7 @@ import torch
 from fairseq.distributed import fsdp_wrap
 from fairseq.models.transformer import TransformerConfig
 from torch import nn
+from torch._compile import _disable_dynamo
 from torch.autograd.graph import save_on_cpu
 from torch.utils.checkpoint import checkpoint
 
@@ -53,10 +54,13 @@ def between_graphs(function: Callable[P, R]) -> Callable[P, R]:
     Raises:
         ConfigError: torch.export, whose graph has no breaks, comes to the function
     """
-    outside: Callable[P, R] = torch.compiler.disable(function)
+    # torch.compiler.disable would import the compiler, a second or two, in every program.
+    outside: Callable[P, R] = _disable_dynamo(function)
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        if not torch.compiler.is_compiling():
+            return function(*args, **kwargs)
         # Older versions of torch do not have this, and end with their own error.
         if getattr(torch.compiler, "is_exporting", bool)():
             raise ConfigError(

@@ -113,16 +113,15 @@ def test_a_part_for_self_attention_is_a_choice_of_both_sides(
     make_model: Callable[..., torch.nn.Module],
 ) -> None:
     """This includes a model that was registered with a different default."""
-    add_part("encoder_self_attention", "stock_again", SLOTS["encoder_self_attention"]["dot"])
+    dot = SLOTS["encoder_self_attention"]["dot"]
+    add_part("encoder_self_attention", "stock_again", dot)
+    both = ["--encoder-self-attention", "stock_again", "--decoder-self-attention", "stock_again"]
     for preset in ("transformer_biarn", "transformer_disan", "rsa_transformer"):
-        make_model(
-            preset, *SMALL, "--encoder-self-attention", "stock_again",
-            "--decoder-self-attention", "stock_again",
-        )  # fmt: skip
-    make_model(
-        "rsa_transformer_lm", *SMALL_LM, "--decoder-self-attention", "stock_again",
-        "--max-target-positions", "50",
-    )  # fmt: skip
+        model = make_model(preset, *SMALL, *both)
+        for side in (model.encoder, model.decoder):
+            assert type(side.layers[0].self_attn) is dot
+    model = make_model("rsa_transformer_lm", *SMALL_LM, *both[2:], "--max-target-positions", "50")
+    assert type(model.decoder.layers[0].self_attn) is dot
 
 
 @pytest.fixture
