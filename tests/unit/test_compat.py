@@ -151,17 +151,19 @@ def test_generate_gives_advice_that_works(caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_an_import_in_a_new_process() -> None:
-    """Its environment variables and logger; one process for all, since fairseq loads slowly."""
+    """Its environment variables and logger, and that it does not import torch's compiler."""
     kept = {k: v for k, v in os.environ.items() if k not in ("HYDRA_FULL_ERROR", "LOGLEVEL")}
     code = (
-        "import fairseq_recur, logging, os; print(logging.getLogger().level, "
-        f"{compat.UNSAFE_VARIABLE!r} in os.environ, os.environ.get('HYDRA_FULL_ERROR'))"
+        "import fairseq_recur, logging, os, sys; print(logging.getLogger().level, "
+        f"{compat.UNSAFE_VARIABLE!r} in os.environ, os.environ.get('HYDRA_FULL_ERROR'), "
+        "'torch._dynamo' in sys.modules)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], env={**kept, compat.UNSAFE_VARIABLE: "1"},
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    level, unsafe, hydra = done.stdout.split()
+    level, unsafe, hydra, compiler = done.stdout.split()
+    assert compiler == "False"
     assert int(level) >= logging.INFO
     assert unsafe == "False" and "lets every checkpoint run code" in done.stderr
     old = importlib.metadata.version("hydra-core").startswith("1.0.")
