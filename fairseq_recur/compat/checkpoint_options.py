@@ -58,7 +58,7 @@ def refuse_references(path: str, options: Any) -> None:
     """
     if OmegaConf.is_config(options):
         options = OmegaConf.to_container(options, resolve=False)
-    for text in _texts(options, set()):
+    for text in _texts(options, {}):
         if "${" in text and not OWN_OPTION.fullmatch(text):
             raise CheckpointError(
                 f"{path}: refused, because its configuration has the value {text[:80]!r}: expected "
@@ -67,12 +67,12 @@ def refuse_references(path: str, options: Any) -> None:
             )
 
 
-def _texts(value: Any, seen: set[int]) -> Iterator[str]:
-    """Yield every text in nested options once."""
+def _texts(value: Any, seen: dict[int, Any]) -> Iterator[str]:
+    """Yield every text in nested options once; *seen* keeps objects, so that no id is reused."""
     if isinstance(value, str):
         yield value
     elif id(value) not in seen:
-        seen.add(id(value))
+        seen[id(value)] = value
         if OmegaConf.is_config(value):
             value = OmegaConf.to_container(value, resolve=False)
         if isinstance(value, Namespace):

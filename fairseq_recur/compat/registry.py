@@ -14,8 +14,9 @@ A mend is declared once and patches one or more attributes::
         ...
 
 Each patch receives the function that it replaces as its first argument. A replaced function is
-marked, so a second call (or a second copy of this package) leaves it alone. `extend` uses the same
-mechanism at once; it is for what the plug-in itself adds to fairseq, which is not a mend.
+marked, so a second call leaves it alone, and a second copy of this package changes nothing at all.
+`extend` uses the same mechanism at once; it is for what the plug-in itself adds to fairseq, which
+is not a mend.
 """
 
 import functools
@@ -26,10 +27,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 logger = logging.getLogger(__name__)
 
 Function = Callable[..., Any]
 _MARK = "_fairseq_recur_patches"
+
+_COPY = object()
+"""Stands for this copy of the package among those that a process has imported."""
 
 APPLIED, NOT_NEEDED, FAILED = "applied", "not needed", "failed"
 """The states of a mend after `Mend.apply`."""
@@ -74,6 +80,12 @@ def wrap(target: str, label: str, function: Function) -> None:
 
     setattr(replacement, _MARK, (*labels, label))
     setattr(owner, attribute, replacement)
+
+
+def is_first_copy(name: str) -> bool:
+    """Return whether no other copy of the package has applied the mend *name* before."""
+    copies = vars(torch).setdefault("_fairseq_recur_copies", {})
+    return bool(copies.setdefault(name, _COPY) is _COPY)
 
 
 def extend(target: str, label: str) -> Callable[[Function], Function]:
@@ -161,8 +173,9 @@ class Mend:
                 locate(target)
             for target, function in self.patches:
                 wrap(target, self.name, function)
-            for function in self.actions:
-                function()
+            if is_first_copy(self.name):
+                for function in self.actions:
+                    function()
         except (ImportError, AttributeError, OSError) as error:
             self.status, self.error = FAILED, _misfit(self.name, error)
             if self.required:

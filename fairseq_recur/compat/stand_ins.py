@@ -210,32 +210,25 @@ _SUBCLASSES = [
 ]
 
 
-def plain(value: Any, seen: dict[int, tuple[Any, Any]] | None = None) -> Any:
+def plain(value: Any, seen: dict[int, Any] | None = None) -> Any:
     """Replace the stand-ins within a loaded value; dictionaries and lists change in place.
-
-    Args:
-        value: the value
-        seen: what was replaced by what; the originals are kept, as a freed one's id may be reused
 
     Raises:
         UnpicklingError: a stand-in has no state
     """
     seen = {} if seen is None else seen
     if id(value) in seen:
-        return seen[id(value)][1]
+        return seen[id(value)]
     if isinstance(value, StandIn):
         content = value.value()
-        seen[id(value)] = value, content  # a container that holds itself ends here
-        content = plain(content, seen)
-        seen[id(value)] = value, content
+        seen[id(value)] = content  # a container that holds itself ends here
+        seen[id(value)] = content = plain(content, seen)
         return content
     if isinstance(value, type) and issubclass(value, StandIn):
         raise UnpicklingError(f"a value is the type {value.__name__}, expected no type")
     if isinstance(value, tuple) and type(value) is tuple:
-        content = tuple(plain(v, seen) for v in value)
-        seen[id(value)] = value, content
-        return content
-    seen[id(value)] = value, value
+        return tuple(plain(v, seen) for v in value)
+    seen[id(value)] = value
     if isinstance(value, dict):
         for key, item in value.items():  # replaces values, adds no key
             value[key] = plain(item, seen)

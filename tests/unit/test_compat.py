@@ -1,14 +1,17 @@
 """The registry of mends, and that applying them twice changes nothing."""
 
 import importlib.metadata
+import io
 import logging
 import os
 import subprocess
 import sys
 import warnings
+from argparse import Namespace
 from typing import Any
 
 import pytest
+import torch
 
 import fairseq_recur
 from fairseq_recur import compat
@@ -67,6 +70,10 @@ def test_a_second_copy_of_the_package_changes_nothing(monkeypatch: pytest.Monkey
     assert copy is not compat and len(copy.MENDS) == len(compat.MENDS)
     copy.apply()
     assert [current(*place) for place in PLACES] == before
+    file = io.BytesIO()
+    torch.save({"args": Namespace(arch="transformer")}, file)
+    file.seek(0)
+    assert torch.load(file) == {"args": Namespace(arch="transformer")}
 
 
 class Installed:

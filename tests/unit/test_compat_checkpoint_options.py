@@ -11,7 +11,7 @@ import torch
 from fairseq import checkpoint_utils
 from omegaconf import OmegaConf
 
-from fairseq_recur.compat.checkpoint_options import MODEL_FILES, confine
+from fairseq_recur.compat.checkpoint_options import MODEL_FILES, confine, refuse_references
 from fairseq_recur.errors import CheckpointError
 from tests.running import USER_DIR
 from tests.unit.test_compat_checkpoints import stock_state
@@ -147,3 +147,12 @@ def test_validate_writes_no_file_that_a_checkpoint_names(
     torch.save(state, path)
     with pytest.raises(CheckpointError, match=r"\$\{oc.env:SECRET\}"):
         cli(*validate)
+
+
+def test_a_reference_is_found_in_every_part() -> None:
+    """Also where parts are converted one after the other, each at the address of the last."""
+    parts: dict[str, Any] = {f"p{i}": OmegaConf.create({"x": {"y": ["fine"]}}) for i in range(50)}
+    refuse_references("f", Namespace(**parts))
+    parts["last"] = OmegaConf.create({"x": {"y": ["${oc.env:SECRET}"]}})
+    with pytest.raises(CheckpointError, match="oc.env:SECRET"):
+        refuse_references("f", Namespace(**parts))

@@ -16,7 +16,6 @@ import torch
 from omegaconf import OmegaConf
 
 import fairseq_recur  # noqa: F401  (applies the mends)
-from fairseq_recur.compat import stand_ins
 
 COUNTS = numpy.arange(6, dtype="i8").reshape(2, 3)
 VALUES = {
@@ -228,19 +227,3 @@ def test_changed_files_do_no_harm(count: int) -> None:
     assert done.returncode == 0, (done.returncode, done.stderr[-2000:])
     refused = int(done.stdout.split()[-3])
     assert refused > count // 2  # the changes reach the instructions
-
-
-def test_ids_of_freed_stand_ins_are_not_mistaken() -> None:
-    """Each stand-in is freed when it is replaced, and the next object may get its address."""
-    (kind,) = [kind for kind in stand_ins.stand_ins() if kind.__name__ == "Namespace"]
-
-    def made(**state: Any) -> Any:
-        value = kind()
-        value.__setstate__(state)
-        return value
-
-    values = {n: made(n=n, inner=made(n=n), pair=(made(n=n), [n])) for n in range(3000)}
-    found = stand_ins.plain(values)
-    assert found == {
-        n: Namespace(n=n, inner=Namespace(n=n), pair=(Namespace(n=n), [n])) for n in range(3000)
-    }
