@@ -227,7 +227,8 @@ def plain(value: Any, seen: dict[int, Any] | None = None) -> Any:
     if isinstance(value, type) and issubclass(value, StandIn):
         raise UnpicklingError(f"a value is the type {value.__name__}, expected no type")
     if isinstance(value, tuple) and type(value) is tuple:
-        return tuple(plain(v, seen) for v in value)
+        seen[id(value)] = content = tuple(plain(v, seen) for v in value)
+        return content  # kept above: tuples within tuples would double with each level
     seen[id(value)] = value
     if isinstance(value, dict):
         for key, item in value.items():  # replaces values, adds no key
