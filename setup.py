@@ -70,6 +70,7 @@ setup(
         "recipes": ["sacremoses>=0.1", "jieba>=0.42"],
         "test": [
             "pytest>=7",
+            "pytest-timeout>=2.4",
             "pytest-xdist>=3",
             "hypothesis>=6",
             "matplotlib>=3.7",

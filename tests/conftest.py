@@ -63,6 +63,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         ])  # fmt: skip
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give slow tests an hour: a test that hangs, or fills the memory, must not stop the run."""
+    for item in items:
+        if item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.timeout(3600))
+
+
 def fast_or_slow(value: object, name: str, fast: bool) -> object:
     """A parameter of a test, marked slow unless it is fast."""
     return pytest.param(value, id=name, marks=() if fast else pytest.mark.slow)
