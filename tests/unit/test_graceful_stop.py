@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +20,16 @@ def update(train: Any) -> bool:
     """Run what fairseq calls after an update; return whether the training ends."""
     cfg = SimpleNamespace(checkpoint=CHECKPOINT)
     return bool(train.validate_and_save(cfg, TRAINER, None, None)[1])
+
+
+@pytest.fixture(autouse=True)
+def signals_of_a_terminal() -> Iterator[None]:
+    """Handle signals as in a terminal: in the background SIGINT and SIGHUP may be ignored."""
+    handlers = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture
