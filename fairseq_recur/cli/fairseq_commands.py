@@ -43,7 +43,15 @@ def run(command: str, argv: Sequence[str]) -> int:
         ConfigError: for what can be seen before anything is loaded: an invalid plug-in folder,
             an unknown architecture or option, missing data, checkpoints or text
     """
-    from fairseq_recur.cli import graceful_stop, plugin_loading, preflight, training_help
+    import torch
+
+    from fairseq_recur.cli import (
+        allocator,
+        graceful_stop,
+        plugin_loading,
+        preflight,
+        training_help,
+    )
 
     set_up_logging(sys.stderr if command in LOG_TO_STDERR else sys.stdout)
     argv = list(argv)
@@ -66,6 +74,8 @@ def run(command: str, argv: Sequence[str]) -> int:
         if command not in TRAINING:
             module.cli_main()
             return 0
+        if "--cpu" in argv or not torch.cuda.is_available():
+            allocator.keep_freed_memory()
         with graceful_stop.on_signals(importlib.import_module("fairseq_cli.train")) as stop:
             module.cli_main()
         return stop.status

@@ -161,3 +161,37 @@ def clip_grad_norm(
             "the gradients are NaN or Inf; continue from the last checkpoint with a lower --lr"
         )
     return norm
+
+
+amp_on_cpu = mend(
+    "amp on a CPU",
+    reason="--amp asks for CUDA's autocast, which does nothing on a CPU; there it is bfloat16 "
+    "with float32 weights",
+    until="a fairseq whose tasks use torch.autocast on the model's device",
+    needed=lambda: (
+        "cuda.amp.autocast" in source_of("fairseq.tasks.fairseq_task:FairseqTask.train_step")
+    ),
+)
+
+
+@amp_on_cpu.patch("fairseq.tasks.fairseq_task:FairseqTask.train_step")
+def task_train_step(
+    step: Function,
+    self: Any,
+    sample: Any,
+    model: Any,
+    criterion: Any,
+    optimizer: Any,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """Compute the loss with autocast; the backward pass has its own dtypes."""
+    from fairseq.optim.amp_optimizer import AMPOptimizer
+
+    def with_autocast(model: Any, sample: Any) -> Any:
+        with torch.autocast("cpu", torch.bfloat16):
+            return criterion(model, sample)
+
+    on_cpu = next(model.parameters()).device.type == "cpu"
+    chosen = with_autocast if on_cpu and isinstance(optimizer, AMPOptimizer) else criterion
+    return step(self, sample, model, chosen, optimizer, *args, **kwargs)

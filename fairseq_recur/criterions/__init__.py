@@ -1,5 +1,6 @@
 """Criterions of this plug-in. Importing this package registers them with fairseq."""
 
+from fairseq_recur.criterions.label_smoothed_fused import FusedLabelSmoothedCrossEntropy
 from fairseq_recur.criterions.string_accuracy import StringAccuracyCriterion
 
-__all__ = ["StringAccuracyCriterion"]
+__all__ = ["FusedLabelSmoothedCrossEntropy", "StringAccuracyCriterion"]

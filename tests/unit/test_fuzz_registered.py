@@ -87,6 +87,14 @@ def use(key: Key, cfg: Any) -> None:
         scorer = made(cfg)
         scorer.add_string("a b c", "a b d")
         assert 0 <= scorer.score() <= 100 and scorer.result_string()
+    elif group == "criterion":
+        logits = torch.randn(2, 5, 9)
+        task = Namespace(target_dictionary=None)
+        settings = {f.name: getattr(cfg, f.name) for f in fields(dataclass_of(key))}
+        criterion = made(task, **{n: settings[n] for n in settings if n != "_name"})
+        model = Namespace(get_targets=lambda *_: torch.randint(9, (2, 5)))
+        loss, _ = criterion.compute_loss(model, (logits, None), {})
+        assert loss.isfinite()
     else:
         raise AssertionError(f"`use` does not know the group {group}: add what to do with it")
 

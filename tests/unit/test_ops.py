@@ -8,6 +8,7 @@ from argparse import Namespace
 from collections.abc import Callable, Sequence
 from itertools import product
 from random import Random
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -22,6 +23,7 @@ from fairseq_recur.modules.context import Padding
 from fairseq_recur.ops import (
     accumulate_fire,
     attention,
+    label_smoothing,
     mixture,
     naive,
     padding,
@@ -118,6 +120,23 @@ def additive_attention(r: Random, length: int) -> None:
         *(x[:1] for x in arguments[:2]), score, values[:1]
     )
     torch.testing.assert_close(unmasked, slow[:1])
+
+
+@reference
+def label_smoothed_loss(r: Random, length: int) -> None:
+    """In blocks of all sizes: of one row, of some, of all."""
+    words, epsilon = r.randint(2, 7), r.choice([0.0, 0.1, 0.9])
+    logits, target = random(length, words), torch.randint(1, words, (length,))
+    target[torch.rand(length) < 0.3] = 0  # the padding
+    real = [t for t in range(length) if target[t] != 0]
+    tokens = target[real].tolist()
+    slow = naive.label_smoothed_loss([logits[t] for t in real], tokens, epsilon) if real else None
+    with patch.dict(label_smoothing.BLOCK, cpu=words * r.randint(1, length + 1)):
+        loss, likelihood = label_smoothing.label_smoothed_loss(logits, target, epsilon, 0)
+    assert_same(loss, (0 * logits).sum() if slow is None else slow, [logits])
+    expected = F.cross_entropy(logits, target, ignore_index=0, reduction="sum")
+    torch.testing.assert_close(likelihood, expected.detach())
+    assert not likelihood.requires_grad
 
 
 @reference

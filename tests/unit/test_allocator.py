@@ -1,0 +1,43 @@
+"""A training keeps the memory that it frees, and otherwise does as the user says."""
+
+import subprocess
+import sys
+
+import pytest
+
+FAULTS = """
+import resource, numpy
+from fairseq_recur.cli.allocator import keep_freed_memory
+
+print(KEEP)
+for _ in range(6):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    numpy.ones(20_000_000)  # 160 MB, freed at once
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def faults(keep: str, **environment: str) -> tuple[bool, int]:
+    """Whether memory is kept, and the page faults of an allocation that was made before."""
+    code = FAULTS.replace("KEEP", keep)
+    env = {"PATH": "", "PYTHONPATH": ":".join(sys.path), **environment}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
+    )
+    kept, count = done.stdout.split()
+    return kept == "True", int(count)
+
+
+def test_memory_is_kept() -> None:
+    kept, count = faults("keep_freed_memory()")
+    assert kept and count < 100
+    _, count = faults("False")
+    assert count > 20  # one per page, of 4 KiB or, if the system likes, of 2 MiB
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [("MALLOC_MMAP_THRESHOLD_", "100000"), ("GLIBC_TUNABLES", "glibc.malloc.mmap_max=9")],
+)
+def test_the_users_settings_stay(name: str, value: str) -> None:
+    assert not faults("keep_freed_memory()", **{name: value})[0]
