@@ -1,0 +1,96 @@
+"""The training command on a CPU, as it comes with fairseq and with this plug-in.
+
+    python benchmarks/commands.py [--threads N] [--rounds N] [--output FILE]
+
+Each measurement is a process of its own: `fairseq-train` without the plug-in, `fairseq-recur train`
+with the same arguments, and with the fused optimizer and loss. The model is fairseq's
+`transformer`: the one of Multi30k (width 128, 4 + 4 layers) and base. Words per second are those of
+fairseq's log, without the first updates.
+"""
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from measuring import Report, Row, command_line, ratios, rounded, turns
+from systems import FLAGS, prepare
+
+from fairseq_recur.experiments.training_log import read_log
+
+WARM_UP = 3
+"""Updates that are not counted."""
+
+SIZES = {
+    "tiny": (
+        9712, "--max-tokens 4096 --encoder-layers 4 --decoder-layers 4 --encoder-embed-dim 128 "
+        "--decoder-embed-dim 128 --encoder-ffn-embed-dim 256 --decoder-ffn-embed-dim 256 "
+        "--encoder-attention-heads 4 --decoder-attention-heads 4 --dropout 0.3 --clip-norm 25",
+    ),
+    "base": (32000, "--max-tokens 1024"),
+}  # fmt: skip
+"""The vocabulary and the flags of each size."""
+
+FUSED = "--criterion label_smoothed_cross_entropy_fused --optimizer adamw_fused"
+COMMANDS = {
+    "fairseq-train": ("fairseq_cli.train", ""),
+    "fairseq-recur train": ("fairseq_recur train", ""),
+    f"fairseq-recur train {FUSED}": ("fairseq_recur train", FUSED),
+}
+"""The module that is run, and what is added to the flags."""
+
+
+def measure(name: str, size: str, data: Path, args: argparse.Namespace) -> Row:
+    """Train in a process; return its words per second, peak memory and share of system time."""
+    module, own = COMMANDS[name]
+    log = data.parent / "log"
+    log.unlink(missing_ok=True)
+    command = [
+        sys.executable, "-m", *module.split(), str(data), "--arch", "transformer", *FLAGS,
+        *SIZES[size][1].split(), *own.split(), "--max-update", str(WARM_UP + args.updates),
+        "--no-save", "--disable-validation", "--cpu", "--log-format", "json", "--log-interval",
+        "1", "--log-file", str(log),
+    ]  # fmt: skip
+    with (data.parent / "output").open("w+") as output:
+        process = subprocess.Popen(
+            command, env={**os.environ, "OMP_NUM_THREADS": str(args.threads)},
+            stdout=output, stderr=output,
+        )  # fmt: skip
+        _, status, used = os.wait4(process.pid, 0)  # unlike `wait`, with the process's memory
+        if status:
+            output.seek(0)
+            raise RuntimeError(f"{name} failed:\n{output.read()[-2000:]}")
+    steps = read_log(log).steps
+    speed = statistics.median(s["wps"] for update, s in steps.items() if update > WARM_UP)
+    return {"wps": speed, "peak_mib": used.ru_maxrss / 1024, "system_seconds": used.ru_stime}
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = command_line(__doc__, rounds=3, device=False)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--updates", type=int, default=8, help="counted, per process")
+    args = parser.parse_args()
+    report = Report(args.output, threads_per_process=args.threads)
+    for size, (vocabulary, _) in SIZES.items():
+        found: dict[str, list[Row]] = {name: [] for name in COMMANDS}
+        with tempfile.TemporaryDirectory() as folder:
+            data = prepare("sentences", 4000, vocabulary, Path(folder))
+            for name in turns(args.rounds, list(COMMANDS)):
+                found[name].append(measure(name, size, data, args))
+                print(f"{size} {name}: {found[name][-1]}", flush=True)
+        speed = {name: [row["wps"] for row in rows] for name, rows in found.items()}
+        for name, rows in found.items():
+            report.add({
+                "size": size, "command": name, "tokens_per_second": rounded(speed[name]),
+                "of_first": rounded(ratios(speed[name], speed["fairseq-train"])),
+                "peak_mib": rounded([row["peak_mib"] for row in rows]),
+                "system_seconds": rounded([row["system_seconds"] for row in rows]),
+            })  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
