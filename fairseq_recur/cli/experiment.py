@@ -17,10 +17,10 @@ from typing import IO
 
 import torch
 
-from fairseq_recur.cli import experiment_check, experiment_new
+from fairseq_recur.cli import experiment_check, experiment_new, experiment_score
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.progress import trained_share, where
-from fairseq_recur.experiments.results import write_results
+from fairseq_recur.experiments.results import all_runs, write_results
 from fairseq_recur.experiments.runner import Runner, Stopped
 from fairseq_recur.experiments.runs import (
     LOCK,
@@ -79,6 +79,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     experiment_new.add_arguments(
         actions.add_parser("new", help="write a file for your own data, with a fair control")
     )
+    experiment_score.add_arguments(
+        actions.add_parser("score", help="decode and score the trained systems on other test sets")
+    )
     for name, text in (
         ("status", "show what is done and what is running"),
         ("stop", "stop an experiment"),
@@ -88,8 +91,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run one of the actions."""
-    actions = {"run": run_all, "new": experiment_new.run, "status": status, "stop": stop}
+    actions = {
+        "run": run_all, "new": experiment_new.run, "score": score, "status": status, "stop": stop
+    }  # fmt: skip
     return actions[args.action](args)
+
+
+def score(args: argparse.Namespace) -> int:
+    """Score the trained systems on other test sets."""
+    work = Path(args.work_dir)
+    about = experiment_check.read_about(work / ABOUT)
+    experiment = read_experiment(about["files"], about["set"])
+    trained = [run_ for run_ in all_runs(experiment, work) if run_.trained()]
+    experiment_score.check(experiment, trained, args)
+    jobs, devices = places(args.jobs, trained[0])
+    with exclusive(work) as lock:
+        name_holder(lock)
+        return experiment_score.run(experiment, trained, about, args, jobs, devices)
 
 
 def run_all(args: argparse.Namespace) -> int:

@@ -1,6 +1,6 @@
 """The results of an experiment: results.json with everything, and a table."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -25,18 +25,29 @@ def write_results(experiment: Experiment, work: Path, about: dict[str, Any]) -> 
         work: its folder; results.json and table.md are written there
         about: how it was started (``set``), and the numbers of ``parameters``
     """
-    results = collect(experiment, work, about)
-    write_json(work / "results.json", results)
-    write_text(work / "table.md", table(results))
+    write_both(collect(experiment, all_runs(experiment, work), about, work), work)
 
 
-def collect(experiment: Experiment, work: Path, about: dict[str, Any]) -> dict[str, Any]:
-    """Return the content of results.json."""
-    references = [read_lines(file) for file in experiment.score.reference]
+def write_both(results: dict[str, Any], folder: Path) -> None:
+    """Write results.json and table.md."""
+    write_json(folder / "results.json", results)
+    write_text(folder / "table.md", table(results))
+
+
+def all_runs(experiment: Experiment, work: Path) -> list[SystemRun]:
+    """Return the runs of every seed that has a folder, whether it is requested now or not."""
     seeds = sorted({int(p.name[4:]) for p in work.glob("*/seed*") if p.name[4:].isdigit()})
+    return [run for seed in seeds for run in runs_of(experiment, work.resolve(), (), (seed,))]
+
+
+def collect(
+    experiment: Experiment, every: Sequence[SystemRun], about: dict[str, Any], work: Path
+) -> dict[str, Any]:
+    """Return the content of results.json, of all runs that are finished."""
+    references = [read_lines(file) for file in experiment.score.reference]
     runs, comparisons = [], []
-    for seed in seeds:
-        done = [run for run in runs_of(experiment, work.resolve(), (), (seed,)) if run.finished()]
+    for seed in dict.fromkeys(run.seed for run in every):
+        done = [run for run in every if run.seed == seed and run.finished()]
         texts = {
             r.system.name: read_hypotheses(r.folder / "test.txt", len(references[0])) for r in done
         }
@@ -64,7 +75,7 @@ def collect(experiment: Experiment, work: Path, about: dict[str, Any]) -> dict[s
 
 def of_run(run: SystemRun, texts: list[str], references: list[list[str]]) -> dict[str, Any]:
     """Return the scores of a run, and how its training went."""
-    log, state = read_log(run.folder / "train.log"), run.state()
+    log, state = read_log(run.training.folder / "train.log"), run.training.state()
     updates, epochs, _ = log.timeline[-1]
     valid = log.curve("valid_loss")
     return {

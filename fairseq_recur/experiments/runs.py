@@ -117,6 +117,11 @@ class SystemRun(Run):
         return self.work / self.system.name / f"seed{self.seed}"
 
     @property
+    def training(self) -> "SystemRun":
+        """The run that trained the model: this one."""
+        return self
+
+    @property
     def model(self) -> Path:
         """The checkpoint that is decoded."""
         names = {"best": "checkpoint_best.pt", "last": LAST}

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import torch
 import yaml
 from sacrebleu.metrics import BLEU
 
-from fairseq_recur.cli import main
+from fairseq_recur.cli import experiment_score, main
 from fairseq_recur.experiments import runner, speed
 from fairseq_recur.experiments.runs import LOCK
 from fairseq_recur.files import hold
@@ -208,6 +209,64 @@ def test_the_results(done: Path, corpus: Path) -> None:
     speeds = results["speed"]["systems"]["biarn"]
     assert len(speeds["updates_per_second"]) == len(speeds["sentences_per_second"]) == 1
     assert min(*speeds["updates_per_second"], *speeds["sentences_per_second"]) > 0
+
+
+def test_other_test_sets_are_scored(
+    done: Path, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for suffix in ("src", "tgt"):
+        shutil.copyfile(corpus / f"valid.{suffix}", tmp_path / f"more.{suffix}")
+    argv = ["experiment", "score", str(done / "work"), "--test", "same", str(corpus / "test")]
+    argv += ["--test", "more", str(tmp_path / "more")]
+    assert main(argv) == 0
+    assert "Reversing: more" in capsys.readouterr().out
+    own, same, more = (
+        json.loads((done / "work" / folder / "results.json").read_text())
+        for folder in (".", "other_sets/same", "other_sets/more")
+    )
+    for key in ("runs", "comparisons", "outputs"):
+        assert same[key] == own[key]  # the set of the experiment itself
+    texts = read_hypotheses(done / "work/other_sets/more/biarn/seed1/test.txt", 20)
+    references = (corpus / "valid.tgt").read_text().splitlines()
+    expected = BLEU(tokenize="none", force=True).corpus_score(texts, [references]).score
+    (biarn,) = [run for run in more["runs"] if run["system"] == "biarn"]
+    assert biarn["scores"]["BLEU"] == pytest.approx(expected, abs=1e-9)
+    # Another text under the same name is decoded anew, and what is unchanged is not.
+    (tmp_path / "more.src").write_text((corpus / "test.src").read_text())
+    (tmp_path / "more.tgt").write_text((corpus / "test.tgt").read_text())
+    assert main(argv) == 0
+    assert "same" not in capsys.readouterr().err
+    again = json.loads((done / "work/other_sets/more/results.json").read_text())
+    assert again["runs"] == own["runs"]
+
+
+def test_wrong_test_sets_are_refused(
+    done: Path, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "short.src").write_text("w1\n")
+    (tmp_path / "short.tgt").write_text("w1\nw2\n")
+    (tmp_path / "empty.src").write_text("")
+    sets = [("a/b", corpus / "test")]
+    sets += [(name, tmp_path / name) for name in ("none", "short", "empty")]
+    argv = [word for name, prefix in sets for word in ("--test", name, str(prefix))]
+    assert main(["experiment", "score", str(done / "work"), *argv]) == 2
+    said = capsys.readouterr().err
+    for words in ("--test a/b: expected", "none.src", "1 lines and", "empty.src is empty"):
+        assert words in said
+    assert not (done / "work/other_sets/none").exists()
+
+
+def test_the_text_of_another_test_set(corpus: Path) -> None:
+    """With a subword encoder it is plain text; otherwise it has pieces, which are joined again."""
+
+    def run(*flags: str) -> Any:
+        argv = ["generate", str(corpus / "bin"), "--path", "x", *flags]
+        return SimpleNamespace(generate_argv=lambda: argv)
+
+    encode, decode = experiment_score.text_of(run("--bpe", "characters"))
+    assert encode("ab c").split() == ["a", "b", "\u2581", "c"] and decode("ab@@ c") == "ab@@ c"
+    encode, decode = experiment_score.text_of(run("--remove-bpe"))
+    assert encode("ab@@ c") == "ab@@ c" and decode("ab@@ c") == "abc"
 
 
 def test_a_system_starts_from_another(done: Path) -> None:

@@ -1,0 +1,110 @@
+"""Score the trained systems of an experiment on other test sets: `experiment score`.
+
+The results are in DIR/other_sets/NAME, like those of the experiment's own test set.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from fairseq import options
+from fairseq.data import data_utils, encoders
+
+from fairseq_recur import cli
+from fairseq_recur.cli import plugin_loading
+from fairseq_recur.errors import ConfigError
+from fairseq_recur.experiments.other_sets import Decoding, folder_of, make_data
+from fairseq_recur.experiments.results import collect, write_both
+from fairseq_recur.experiments.runner import Runner, Stopped
+from fairseq_recur.experiments.runs import SystemRun
+from fairseq_recur.experiments.settings import Experiment
+from fairseq_recur.scoring.generation import read_lines
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("work_dir", metavar="DIR", help="folder of a finished experiment")
+    parser.add_argument(
+        "--test",
+        nargs=2,
+        action="append",
+        required=True,
+        metavar=("NAME", "PREFIX"),
+        help="a test set, PREFIX.SOURCE and PREFIX.TARGET: text if the experiment's `generate` has "
+        "bpe, otherwise pieces like those of its data; repeat the option for further sets",
+    )
+    parser.add_argument("--jobs", type=int, metavar="N", help="concurrent runs, as in `run`")
+
+
+def check(experiment: Experiment, trained: Sequence[SystemRun], args: argparse.Namespace) -> None:
+    """Check everything that is needed.
+
+    Raises:
+        ConfigError: lists all problems
+    """
+    problems = []
+    if not trained:
+        problems.append(f"{args.work_dir} has no trained system; run the experiment first")
+    names = [name for name, _ in args.test]
+    for name, prefix in args.test:
+        if not name or "/" in name or name.startswith(".") or names.count(name) > 1:
+            problems.append(f"--test {name}: expected a name of its own that can name a folder")
+        files = [f"{prefix}.{language}" for language in (experiment.source, experiment.target)]
+        try:
+            sizes = [len(read_lines(file)) for file in files]
+        except ConfigError as error:
+            problems.append(f"--test {name}: {error}")
+            continue
+        if sizes[0] != sizes[1]:
+            problems.append(
+                f"--test {name}: {files[0]} has {sizes[0]} lines and {files[1]} has {sizes[1]}; "
+                "expected equal numbers"
+            )
+    if problems:
+        raise ConfigError("\n- ".join(["correct the test sets; nothing was scored:", *problems]))
+
+
+def text_of(run: SystemRun) -> tuple[Callable[[str], str], Callable[[str], str]]:
+    """Return how a source line becomes pieces, and how a target line becomes what is scored."""
+    argv, _ = plugin_loading.add_option(run.generate_argv()[1:])
+    parsed = options.parse_args_and_arch(options.get_generation_parser(), argv)
+    tokenizer, bpe = encoders.build_tokenizer(parsed), encoders.build_bpe(parsed)
+
+    def encode(line: str) -> str:
+        for step in (tokenizer, bpe):
+            line = line if step is None else step.encode(line)
+        return line
+
+    def decode(line: str) -> str:
+        return line if bpe is not None else str(data_utils.post_process(line, parsed.post_process))
+
+    return encode, decode
+
+
+def run(
+    experiment: Experiment,
+    trained: Sequence[SystemRun],
+    about: dict[str, Any],
+    args: argparse.Namespace,
+    jobs: int,
+    devices: list[str],
+) -> int:
+    """Decode and score each test set; print the tables. Returns 0, or 1 if a decoding failed."""
+    status, encode_decode = 0, text_of(trained[0])
+    for name, prefix in args.test:
+        folder = folder_of(Path(args.work_dir).resolve(), name)
+        here = make_data(experiment, prefix, folder, *encode_decode, cli.main)
+        runs = [Decoding(here, r.system, r.seed, folder, r) for r in trained]
+        try:
+            failed = Runner(runs, jobs, devices)()
+        except Stopped as stopped:
+            print(f"\nstopped by {stopped}; the same command continues", file=sys.stderr)
+            return 130
+        write_both(collect(here, runs, about, folder), folder)
+        print((folder / "table.md").read_text(encoding="utf-8"))
+        for one in failed:
+            print(f"{name}: {one} failed; see its folder", file=sys.stderr)
+        status = 1 if failed else status
+    return status

@@ -1,0 +1,110 @@
+"""Decoding the trained systems of an experiment on other test sets."""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+
+from fairseq_recur.errors import ConfigError
+from fairseq_recur.experiments.runs import SystemRun
+from fairseq_recur.experiments.settings import Experiment
+from fairseq_recur.files import write_text
+from fairseq_recur.scoring.generation import read_lines
+
+
+@dataclass(frozen=True)
+class Decoding(SystemRun):
+    """A trained system that translates another test set.
+
+    Attributes:
+        trained_as: the run of the experiment that trained the system
+    """
+
+    trained_as: SystemRun
+
+    @property
+    def training(self) -> SystemRun:
+        """The run that trained the model."""
+        return self.trained_as
+
+    @property
+    def model(self) -> Path:
+        """The checkpoint that is decoded."""
+        return self.trained_as.model
+
+    @property
+    def starts_from(self) -> None:
+        """Nothing is trained, so nothing has to be trained before."""
+        return
+
+    @property
+    def steps(self) -> list[str]:
+        """Names of the steps."""
+        return ["generate"]
+
+    def key(self, step: str) -> list[str]:
+        """Return what the step depends on: the command, and the text."""
+        text = Path(self.experiment.data).parent / f"test.{self.experiment.source}"
+        return [*self.argv(step), sha256(text.read_bytes()).hexdigest()]
+
+
+def folder_of(work: Path, name: str) -> Path:
+    """Return the folder of a test set's results."""
+    return work / "other_sets" / name
+
+
+def make_data(
+    experiment: Experiment,
+    prefix: str,
+    folder: Path,
+    encode: Callable[[str], str],
+    decode: Callable[[str], str],
+    preprocess: Callable[[list[str]], int],
+) -> Experiment:
+    """Convert PREFIX.SOURCE to binary data with the experiment's dictionaries.
+
+    Args:
+        experiment: the table
+        prefix: path of both files, without their languages
+        folder: of this test set
+        encode: makes the pieces of a line of source text
+        decode: makes the text that is scored, of a line
+        preprocess: runs ``fairseq-recur preprocess`` with these arguments
+
+    Returns:
+        The experiment on this test set.
+    """
+    source, target, data = experiment.source, experiment.target, folder / "data"
+    data.mkdir(parents=True, exist_ok=True)
+    for name, suffix, change in (
+        ("test", source, encode), ("source", source, decode), ("test", target, decode)
+    ):  # fmt: skip
+        lines = [change(line) + "\n" for line in read_lines(f"{prefix}.{suffix}")]
+        write_text(folder / f"{name}.{suffix}", "".join(lines))
+    for language in (source, target):
+        shutil.copyfile(
+            Path(experiment.data) / f"dict.{language}.txt", data / f"dict.{language}.txt"
+        )
+    shutil.rmtree(folder / "binary", ignore_errors=True)
+    status = preprocess([
+        "preprocess", "-s", source, "-t", target, "--only-source",
+        "--srcdict", str(data / f"dict.{source}.txt"),
+        "--testpref", str(folder / "test"), "--destdir", str(folder / "binary"),
+    ])  # fmt: skip
+    if status:
+        raise ConfigError(f"{prefix}.{source} cannot be converted; the message above says why")
+    for file in (folder / "binary").glob("test.*"):
+        file.replace(data / file.name)
+    shutil.rmtree(folder / "binary")
+    score = replace(
+        experiment.score,
+        reference=[str(folder / f"test.{target}")],
+        source=str(folder / f"source.{source}") if experiment.score.source else None,
+        outputs={},
+    )
+    generate = {n: v for n, v in experiment.generate.items() if n.replace("_", "-") != "gen-subset"}
+    return replace(
+        experiment, data=str(data), score=score, generate=generate, speed=None,
+        title=f"{experiment.title}: {folder.name}",
+    )  # fmt: skip
