@@ -46,6 +46,16 @@ def training(result: Row) -> Iterator[list[str]]:
         yield [str(row["source"]), *cells] if lengths else cells
 
 
+def commands(result: Row) -> Iterator[list[str]]:
+    """Speed and memory of training commands."""
+    yield ["size", "command", "target tokens/s", "of the first", "peak, MiB", "system time, s"]
+    for row in result["rows"]:
+        yield [
+            row["size"], f"`{row['command']}`", spread(row["tokens_per_second"], 0),
+            spread(row["of_first"], 2), spread(row["peak_mib"], 0), spread(row["system_seconds"]),
+        ]  # fmt: skip
+
+
 def processes(result: Row) -> Iterator[list[str]]:
     """Speed with processes."""
     yield ["system", "processes", "target tokens/s", "of one process"]
@@ -123,7 +133,18 @@ def comparison(result: Row) -> Iterator[list[str]]:
 
 TABLES: dict[str, Callable[..., Rows]] = {
     f.__name__: f
-    for f in (ops, training, processes, decoding, forms, steps, memory, profiling, comparison)
+    for f in (
+        ops,
+        training,
+        commands,
+        processes,
+        decoding,
+        forms,
+        steps,
+        memory,
+        profiling,
+        comparison,
+    )
 }
 
 
