@@ -21,7 +21,6 @@ import fairseq_recur
 from fairseq_recur.cli import main
 from fairseq_recur.experiments.training_log import read_log
 from tests.conftest import SMALL, TRAIN
-from tests.huggingface import converted
 from tests.running import reset_command_state
 from tests.unit.test_cli_main import root_logger  # noqa: F401  (used by every test)
 
@@ -266,7 +265,7 @@ WRITING = {
     "convert": (99, "convert --input {t5} --output"),
     "convert back": (4096, "convert --input {t5}-fairseq/model.pt --output"),
     "convert back, at once": (99, "convert --input {t5}-fairseq/model.pt --output"),
-    "plot attention": (99, "plot attention {run}/checkpoint4.pt --data {data} --source w1 --output"),
+    "plot attention": (99, "plot attention {run}/checkpoint4.pt --data {data} --source w --output"),
     "plot checkpoint": (99, "plot checkpoint {run}/checkpoint4.pt --output"),
     "plot curves": (99, "plot curves {run}/json.log --output"),
     "score": (99, "score --reference {text} --system a={text} --json"),
