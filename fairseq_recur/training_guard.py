@@ -52,6 +52,7 @@ COMPARED = 16
 _locks: dict[Path, IO[str]] = {}
 _trainings: Counter[Path] = Counter()
 """Trainings of this process in each folder, one after the other."""
+_releases: "list[weakref.finalize[[Path], Any]]" = []
 
 
 @extend("fairseq.trainer:Trainer.__init__", "one training in a folder, equal options")
@@ -66,7 +67,18 @@ def init_trainer(construct: Function, self: Any, cfg: Any, *args: Any, **kwargs:
     if self.is_data_parallel_master and not cfg.checkpoint.no_save and folder.is_dir():
         folder = folder.resolve()
         lock(folder)
-        weakref.finalize(self, unlock, folder)
+        _releases.append(weakref.finalize(self, unlock, folder))
+
+
+@extend("fairseq.distributed.utils:call_main", "one training in a folder")
+def call_main(call: Function, *args: Any, **kwargs: Any) -> Any:
+    """Release folders when the training ends; a notebook may keep its trainer in a traceback."""
+    before = len(_releases)
+    try:
+        return call(*args, **kwargs)
+    finally:
+        while len(_releases) > before:
+            _releases.pop()()  # a finalizer runs once
 
 
 def lock(folder: Path) -> None:

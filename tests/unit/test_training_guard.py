@@ -1,6 +1,5 @@
 """One training in a folder, equal processes, and each batch once an epoch after a resume."""
 
-import gc
 import random
 import subprocess
 import sys
@@ -57,9 +56,9 @@ def other_process(kind: str, path: Path) -> Iterator["subprocess.Popen[str]"]:
 
 
 def test_a_second_training_in_a_folder_is_refused(
-    corpus: Path, cli: Callable[..., str], tmp_path: Path
+    corpus: Path, cli: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not after the first was killed, and not after it has ended."""
+    """Not after the first was killed, and not after it has ended, with or without an error."""
     flags = [corpus / "bin", "--arch", "transformer", *SMALL, *TRAIN, "--max-update", 1]
     flags += ["--save-dir", tmp_path]
     with other_process("lock", tmp_path / training_guard.LOCK) as other:
@@ -70,9 +69,15 @@ def test_a_second_training_in_a_folder_is_refused(
     training_guard.lock(tmp_path)
     cli("train", *flags)  # in the same process, one after the other
     training_guard.unlock(tmp_path)
-    gc.collect()  # the trainers
+
+    def fail(*_: Any) -> None:
+        raise ValueError("a defect")
+
+    monkeypatch.setattr("fairseq.trainer.Trainer.train_step", fail)
+    with pytest.raises(ValueError, match="a defect") as kept:  # the trainer is in its traceback
+        cli("train", *flags, "--max-update", 2)
     with other_process("lock", tmp_path / training_guard.LOCK):
-        pass
+        assert any("trainer" in entry.frame.f_locals for entry in kept.traceback)
 
 
 def test_two_writers_of_a_file_do_not_mix(tmp_path: Path) -> None:
