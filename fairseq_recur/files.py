@@ -42,9 +42,11 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
             os.replace(file.name, path)
-    except BaseException:
+    except BaseException as error:
         with suppress(OSError):
             os.unlink(file.name)
+        if isinstance(error, OSError) and error.filename is None:  # of a full disk
+            error.filename = str(path)
         raise
 
 

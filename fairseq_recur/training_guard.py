@@ -4,16 +4,21 @@ These are additions to fairseq, for every model. Trusted: the other processes of
 """
 
 import hashlib
+import itertools
 import logging
+import random
 import weakref
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
 import numpy
+import torch
+from fairseq import utils
+from fairseq.data import data_utils
 from omegaconf import DictConfig, OmegaConf
 
 from fairseq_recur.compat.registry import Function, extend
@@ -41,9 +46,13 @@ OWN = (
 MOST_BYTES = 1 << 17
 """Size of one process's options when they are compared; of equal ones only a hash is sent."""
 
+COMPARED = 16
+"""Sentences of each data set that are compared."""
+
 _locks: dict[Path, IO[str]] = {}
 _trainings: Counter[Path] = Counter()
 """Trainings of this process in each folder, one after the other."""
+_releases: "list[weakref.finalize[[Path], Any]]" = []
 
 
 @extend("fairseq.trainer:Trainer.__init__", "one training in a folder, equal options")
@@ -58,7 +67,18 @@ def init_trainer(construct: Function, self: Any, cfg: Any, *args: Any, **kwargs:
     if self.is_data_parallel_master and not cfg.checkpoint.no_save and folder.is_dir():
         folder = folder.resolve()
         lock(folder)
-        weakref.finalize(self, unlock, folder)
+        _releases.append(weakref.finalize(self, unlock, folder))
+
+
+@extend("fairseq.distributed.utils:call_main", "one training in a folder")
+def call_main(call: Function, *args: Any, **kwargs: Any) -> Any:
+    """Release folders when the training ends; a notebook may keep its trainer in a traceback."""
+    before = len(_releases)
+    try:
+        return call(*args, **kwargs)
+    finally:
+        while len(_releases) > before:
+            _releases.pop()()  # a finalizer runs once
 
 
 def lock(folder: Path) -> None:
@@ -138,27 +158,75 @@ def compare(mine: dict[str, str], group: Any) -> None:
 
 @extend("fairseq.trainer:Trainer.get_train_iterator", "equal data")
 def get_train_iterator(get: Function, self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Compare the data that the processes share."""
-    iterator = get(self, *args, **kwargs)
-    batches = getattr(iterator, "frozen_batches", None)
-    if self.data_parallel_world_size > 1 and batches is not None:
-        compare(data(self.task, batches), self.data_parallel_process_group)
+    """Compare the training data of the processes."""
+    return compared(self, get(self, *args, **kwargs), self.cfg.dataset.train_subset)
+
+
+@extend("fairseq.trainer:Trainer.get_valid_iterator", "equal data")
+def get_valid_iterator(get: Function, self: Any, subset: str, *args: Any, **kwargs: Any) -> Any:
+    """Compare the validation data of the processes."""
+    return compared(self, get(self, subset, *args, **kwargs), subset)
+
+
+def compared(trainer: Any, iterator: Any, subset: str) -> Any:
+    """Return an iterator after its data have been compared with those of the other processes."""
+    if trainer.data_parallel_world_size > 1 and hasattr(iterator, "frozen_batches"):
+        found = data(trainer.task, iterator.dataset, iterator.frozen_batches)
+        named = {f"{what} of {subset}": value for what, value in found.items()}
+        compare(named, trainer.data_parallel_process_group)
     return iterator
 
 
-def data(task: Any, batches: Any) -> dict[str, str]:
-    """Return the dictionaries' sizes and hashes of the dictionaries and of all batches."""
+def data(task: Any, dataset: Any, batches: Any) -> dict[str, str]:
+    """Return the dictionaries' hashes, and the size and hashes of a data set."""
+    if len(batches) and numpy.ndim(batches[0][0]):  # a GroupedEpochBatchIterator's
+        batches = list(itertools.chain.from_iterable(batches))
     digest, count = hashlib.sha256(), 0
     for batch in batches:
         digest.update(numpy.asarray(batch).tobytes())
         count += len(batch)
-    found = {"number of training examples": str(count), "hash of the batches": digest.hexdigest()}
+    found = {"number of examples": str(count), "hash of the batches": digest.hexdigest()}
+    if getattr(dataset, "supports_fetch_outside_dataloader", True):
+        found["hash of some sentences"] = hash_sentences(dataset, batches)
     for name in ("source_dictionary", "target_dictionary"):
         symbols = getattr(getattr(task, name, None), "symbols", None)
         if symbols is not None:
             words = "\n".join(symbols).encode(errors="replace")
             found[f"hash of the {name}"] = hashlib.sha256(words).hexdigest()
     return found
+
+
+def hash_sentences(dataset: Any, batches: Any) -> str:
+    """Return a hash of the first sentences of `COMPARED` batches, from the first to the last."""
+    digest = hashlib.sha256()
+    with same_random_numbers():
+        for number in numpy.linspace(0, len(batches) - 1, COMPARED if len(batches) else 0):
+            utils.apply_to_sample(
+                lambda tensor: digest.update(tensor.double().numpy().tobytes()),
+                dataset[batches[int(number)][0]],
+            )
+    return digest.hexdigest()
+
+
+@contextmanager
+def same_random_numbers() -> Iterator[None]:
+    """Let data sets that draw, such as noise, draw the same in each process, and change no state.
+
+    fairseq does not seed Python's numbers, and its processes may have drawn different amounts.
+    """
+    before = random.getstate()
+    random.seed(1)
+    try:
+        with data_utils.numpy_seed(1), torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(1)
+            yield
+    finally:
+        random.setstate(before)
+
+
+def plural(processes: int) -> str:
+    """Return a number of processes in words."""
+    return f"{processes} process{'' if processes == 1 else 'es'}"
 
 
 @extend(f"{ITERATOR}.state_dict", "number of processes")
@@ -182,9 +250,10 @@ def load_iterator_state(load: Function, self: Any, state: dict[str, Any]) -> Non
         if rest or grouped:
             cause = "with --grouped-shuffling" if grouped else f"after {seen} batches"
             raise ConfigError(
-                f"the checkpoint was saved within an epoch of {before} processes, which "
-                f"{self.num_shards} cannot continue {cause}: give {before} processes"
-                f"{'' if grouped else ' or 1'}, or begin the data again with --reset-dataloader"
+                f"the checkpoint was saved within an epoch of {plural(before)}, which "
+                f"{self.num_shards} cannot continue {cause}: give {plural(before)}"
+                f"{'' if grouped or before == 1 else ' or 1'}, or begin the data again with "
+                "--reset-dataloader"
             )
         state = {**state, "iterations_in_epoch": done}
     try:

@@ -2,10 +2,10 @@
 # Run fairseq's own tests as a user of the plug-in: bash scripts/upstream_tests.sh FOLDER [TEST...]
 # FOLDER is a copy of fairseq's tests/, of the release that is installed or a newer one. TEST are
 # files in it, or test_binaries.py::CLASS::NAME; all by default. The tests run without the plug-in,
-# with it, and with each of PRESETS (by default one preset of each system) in place of the
-# architecture "transformer". The output lists the tests that the plug-in mends, those that it
-# breaks, and those that fail with a preset but pass with fairseq's transformer. The exit status is
-# 1 if there is one of the last two.
+# with it, and with each of PRESETS (by default one preset of each system; none if it is empty) in
+# place of the architecture "transformer". The output lists the tests that the plug-in mends, those
+# that it breaks, and those that fail with a preset but pass with fairseq's transformer. The exit
+# status is 1 if there is one of the last two.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 if [[ $# -lt 1 || ! -f "$1/utils.py" ]]; then
@@ -53,7 +53,7 @@ run stock "" "" "$@"
 run plugin "" "-p fairseq_recur" "$@"
 comm -13 "$work/stock.passed" "$work/plugin.passed" | list "mended by the plug-in" || true
 comm -23 "$work/stock.passed" "$work/plugin.passed" | list "broken by the plug-in" || status=1
-for preset in ${PRESETS:-transformer_biarn srformer rsa_transformer}; do
+for preset in ${PRESETS-transformer_biarn srformer rsa_transformer}; do
     run "$preset" "$preset" "-p fairseq_recur" "$@"
     comm -12 "$work/plugin.passed" "$work/$preset.failed" | list "failing with $preset" || status=1
 done

@@ -219,9 +219,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(error, OSError) and not is_input_error:
             if error.errno not in (errno.ENAMETOOLONG, *FULL):
                 raise
-            if error.errno in FULL and error.filename is None:
-                _discard_output()
-                error.filename = "the output; free some space and run the same command again"
+            if error.errno in FULL:
+                if error.filename is None:
+                    _discard_output()
+                file = error.filename or "the output"
+                error.filename = f"{file}; free some space and run the same command again"
         if debug and is_input_error:
             traceback.print_exc()
         print(f"{PROG}: error: {_message(error)}", file=sys.stderr)

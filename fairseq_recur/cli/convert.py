@@ -26,10 +26,11 @@ from torch import Tensor
 
 from fairseq_recur import compat
 from fairseq_recur.cli.average import load
-from fairseq_recur.compat.checkpoints import whole_checkpoint
+from fairseq_recur.compat.checkpoints import explained
 from fairseq_recur.conversion import bart, huggingface, t5
 from fairseq_recur.conversion.settings import MOST_WORDS, Settings, Value, flags
 from fairseq_recur.errors import CheckpointError, ConfigError
+from fairseq_recur.files import whole_file
 
 KINDS: dict[str, ModuleType] = {"t5": t5, "mt5": t5, "bart": bart}
 SLOTS = ("encoder_self_attention", "decoder_self_attention", "cross_attention")
@@ -85,7 +86,8 @@ def whole_or_nothing(target: Path) -> Iterator[Path]:
     unfinished = target.with_name(f"{target.name}.{os.getpid()}.tmp")
     unfinished.mkdir()
     try:
-        yield unfinished
+        with explained(target):
+            yield unfinished
         try:
             os.replace(unfinished, target)
         except OSError as error:
@@ -129,7 +131,7 @@ def to_fairseq(source: Path, target: Path) -> None:
     cfg = training_config(kind.ARCH, options)
     must_fit(kind, cfg, state, len(vocabulary.rows))
     with whole_or_nothing(target) as folder:
-        with whole_checkpoint(str(folder / "model.pt")) as file:
+        with whole_file(folder / "model.pt") as file:
             torch.save(checkpoint(cfg, state), file)
         vocabulary.write(folder)
         bpe = kind.tokenizer_files(source, folder)

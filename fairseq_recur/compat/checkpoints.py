@@ -19,7 +19,7 @@ from fairseq_recur.compat.checkpoint_limits import Allowance, refuse_compressed,
 from fairseq_recur.compat.checkpoint_options import confine, refuse_references
 from fairseq_recur.compat.registry import Function, mend
 from fairseq_recur.compat.safe_loading import check_loaded, load_weights_only
-from fairseq_recur.errors import CheckpointError
+from fairseq_recur.errors import CheckpointError, ConfigError
 from fairseq_recur.files import whole_file
 
 NOTHING_LOADED = "Nothing in it was executed and nothing was loaded."
@@ -286,11 +286,23 @@ def load_checkpoint(load: Function, *args: Any, **kwargs: Any) -> Any:
 @contextlib.contextmanager
 def whole_checkpoint(path: str) -> Iterator[BinaryIO]:
     """Write a file as `whole_file` does, with an error that says what is left and what to do."""
+    with explained(Path(path)), whole_file(Path(path)) as file:
+        yield file
+
+
+@contextlib.contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Replace an error of writing a file or folder: torch and safetensors hide a full disk.
+
+    Raises:
+        CheckpointError: it could not be written
+    """
     try:
-        with whole_file(Path(path)) as file:
-            yield file
-    except Exception as error:  # torch's writer turns a full disk into errors of its own
-        folder = Path(path).parent
+        yield
+    except (CheckpointError, ConfigError):
+        raise
+    except Exception as error:
+        folder = path.parent
         free = shutil.disk_usage(folder if folder.is_dir() else ".").free
         raise CheckpointError(
             f"{path} could not be written ({type(error).__name__}: {error}); the disk of {folder} "

@@ -3,6 +3,7 @@
 import inspect
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -30,14 +31,19 @@ def flags(corpus: Path, arch: str, folder: Path, updates: int) -> list[str]:
     ]  # fmt: skip
 
 
-def torchrun(command: str, *arguments: str, check: bool = True) -> str:
-    """Start ``fairseq-COMMAND`` in two processes, as a user does, and return their output."""
+def torchrun(command: str, *arguments: str, check: bool = True, processes: int = 2) -> str:
+    """Start ``fairseq-COMMAND`` in several processes, as a user does, and return their output.
+
+    In the arguments, $RANK is a process's number.
+    """
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     for name in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK"):
         environment.pop(name, None)
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    program = ["--nproc_per_node", "2", "-m", f"fairseq_cli.{command}"]
-    call = [*launcher, *program, "--user-dir", str(PACKAGE), *arguments]
+    program = [sys.executable, "-m", f"fairseq_cli.{command}", "--user-dir", str(PACKAGE)]
+    # A shell, because torchrun gives all processes the same arguments.
+    words = " ".join(f'"{word}"' for word in (*program, *arguments))
+    call = [*launcher, f"--nproc_per_node={processes}", "--no-python", "sh", "-c", f"exec {words}"]
     done = subprocess.run(call, env=environment, capture_output=True, text=True, timeout=300)
     output = done.stdout + done.stderr
     assert not check or done.returncode == 0, output[-3000:]
@@ -78,6 +84,46 @@ def test_two_processes_train_one_model_and_resume(
     together = torchrun("validate", str(corpus / "bin"), *validate)
     found = [re.findall(r"valid \| .*?loss ([\d.]+)", text) for text in (alone, together)]
     assert found[0] and set(found[1]) == set(found[0])
+
+
+def test_three_processes_go_on_where_one_has_stopped(
+    corpus: Path, cli: Callable[..., str], tmp_path: Path
+) -> None:
+    """In the middle of an epoch, and to its end and beyond; or they say what to do."""
+    one, three, odd = (tmp_path / name for name in ("one", "three", "odd"))
+    arch = "transformer_biarn_tiny"
+    cli("train", *flags(corpus, arch, one, 3), "--update-freq", 3)
+    shutil.copytree(one, three)
+    cli("train", *flags(corpus, arch, one, 14), "--update-freq", 3)
+    output = torchrun("train", *flags(corpus, arch, three, 14), processes=3)
+    assert "training on 3 devices" in output and "(epoch 1 @ 3 updates)" in output
+    assert "begin training epoch 2" in output
+    assert_same(weights(three), weights(one))
+    cli("train", *flags(corpus, arch, odd, 4))
+    output = torchrun("train", *flags(corpus, arch, odd, 8), processes=3, check=False)
+    assert "of 1 process, which 3 cannot continue after 4 batches: give 1 process," in output
+    assert "num_updates=5" not in output
+
+
+def test_two_processes_with_other_sentences_are_refused(
+    corpus: Path, cli: Callable[..., str], tmp_path: Path
+) -> None:
+    """With the same lengths and dictionaries, so that their batches are the same."""
+    sides = ("src", "tgt")
+    for side in sides:
+        text = (corpus / f"train.{side}").read_text()
+        (tmp_path / f"train.{side}").write_text(text.replace("w1 ", "w2 "))
+    for rank, train in enumerate((corpus, tmp_path)):
+        cli(
+            "preprocess", "--source-lang", "src", "--target-lang", "tgt",
+            "--srcdict", corpus / "bin" / "dict.src.txt", "--joined-dictionary",
+            "--trainpref", train / "train", "--validpref", corpus / "valid",
+            "--destdir", tmp_path / str(rank) / "bin",
+        )  # fmt: skip
+    words = flags(tmp_path / "$RANK", "transformer", tmp_path, 2)
+    output = torchrun("train", *words, check=False)
+    assert "the processes of this training differ: hash of some sentences of train is" in output
+    assert "num_updates=1" not in output
 
 
 def test_an_error_of_the_first_rank_ends_both(corpus: Path, tmp_path: Path) -> None:

@@ -3,10 +3,12 @@
 import io
 import json
 import os
+import resource
 import socket
 import subprocess
 import sys
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, corpus: Path) -> Path:
     """A folder with checkpoints of four epochs, and the logs in both formats, of one training."""
     folder = tmp_path_factory.mktemp("run")
     flags = [*SMALL, *TRAIN, "--max-epoch", "4", "--log-interval", "2"]
+    flags += ["--encoder-self-attention", "rsa"]  # for plot checkpoint
     for form in ("json", "simple"):
         status, out, _ = command(
             "train", corpus / "bin", "--arch", ARCH, *flags, "--log-format", form,
@@ -243,3 +246,60 @@ def test_average_of_other_architectures_is_refused(run: Path, tmp_path: Path) ->
     )
     assert status == 2 and "a.pt does not match" in err and "lacks decoder." in err
     assert not (tmp_path / "b").exists()
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """Let writes beyond a size fail, as on a full disk; terminals and pipes have no size."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+# The largest file that is possible, and the command up to the name of its output.
+WRITING = {
+    "average": (99, "average --inputs {run}/checkpoint4.pt --output"),
+    "convert": (99, "convert --input {t5} --output"),
+    "convert back": (4096, "convert --input {t5}-fairseq/model.pt --output"),
+    "convert back, at once": (99, "convert --input {t5}-fairseq/model.pt --output"),
+    "plot attention": (99, "plot attention {run}/checkpoint4.pt --data {data} --source w --output"),
+    "plot checkpoint": (99, "plot checkpoint {run}/checkpoint4.pt --output"),
+    "plot curves": (99, "plot curves {run}/json.log --output"),
+    "score": (99, "score --reference {text} --system a={text} --json"),
+}
+PRINTING = {
+    "interactive": "interactive {data} --path {run}/checkpoint4.pt --cpu --input {text}",
+    "translate": "translate {run} {text} --data {data} --cpu",
+}
+
+
+@pytest.mark.parametrize("name", [*WRITING, *PRINTING])
+def test_a_full_disk(
+    name: str, run: Path, corpus: Path, folders: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """There is one message; what was there before is intact, and nothing else is left."""
+    t5 = folders("v1.0") if "convert" in name else ""
+    places = {"run": run, "data": corpus / "bin", "text": corpus / "test.src", "t5": t5}
+    if name in PRINTING:
+        with open("/dev/full", "w") as full, redirect_stderr(io.StringIO()) as err:
+            with redirect_stdout(full):
+                status = main(PRINTING[name].format(**places).split())
+        assert status == 2
+        (said,) = [line for line in err.getvalue().splitlines() if " INFO " not in line]
+        assert "No space left on device: the output; free some space" in said
+        return
+    size, words = WRITING[name]
+    output = tmp_path / ("new" if "convert" in name else "old.png" if "plot" in name else "old")
+    if output.stem == "old":
+        output.write_text("as it was")
+    before = list(tmp_path.iterdir())
+    with largest_file(size):
+        status, _, err = command(*words.format(**places).split(), output)
+    assert status == 2
+    (said,) = [line for line in err.splitlines() if " INFO " not in line]
+    assert str(output) in said and f"{output}." not in said and "free some space" in said
+    assert list(tmp_path.iterdir()) == before
+    assert not before or output.read_text() == "as it was"

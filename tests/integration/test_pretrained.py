@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -191,8 +192,12 @@ def test_summaries_are_those_of_interactive(
     assert found[-1][0].source == ["w19", "w3", *["w1"] * 5, "</s>"]
     (summarizer / "text").write_text("".join(f"{text}\n" for text in texts))
     capsys.readouterr()
-    assert main(["summarize", str(summarizer), str(summarizer / "text"), "--cpu"]) == 0
+    words = ["summarize", str(summarizer), str(summarizer / "text"), "--cpu"]
+    assert main(words) == 0
     assert capsys.readouterr().out.splitlines() == model.summarize(texts)
+    with open("/dev/full", "w") as full, redirect_stdout(full):
+        assert main(words) == 2
+    assert "No space left on device: the output; free some" in capsys.readouterr().err
     assert model.summarize("w1\nw2\r\nw3") == model.summarize("w1 w2 w3")
     assert model.summarize(texts[0], beam=1, max_len_b=3, min_len=3).split()[3:] == []
 

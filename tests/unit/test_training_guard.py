@@ -1,6 +1,6 @@
 """One training in a folder, equal processes, and each batch once an epoch after a resume."""
 
-import gc
+import random
 import subprocess
 import sys
 from argparse import Namespace
@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from fairseq.data.iterators import EpochBatchIterator
@@ -55,9 +56,9 @@ def other_process(kind: str, path: Path) -> Iterator["subprocess.Popen[str]"]:
 
 
 def test_a_second_training_in_a_folder_is_refused(
-    corpus: Path, cli: Callable[..., str], tmp_path: Path
+    corpus: Path, cli: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not after the first was killed, and not after it has ended."""
+    """Not after the first was killed, and not after it has ended, with or without an error."""
     flags = [corpus / "bin", "--arch", "transformer", *SMALL, *TRAIN, "--max-update", 1]
     flags += ["--save-dir", tmp_path]
     with other_process("lock", tmp_path / training_guard.LOCK) as other:
@@ -68,9 +69,15 @@ def test_a_second_training_in_a_folder_is_refused(
     training_guard.lock(tmp_path)
     cli("train", *flags)  # in the same process, one after the other
     training_guard.unlock(tmp_path)
-    gc.collect()  # the trainers
+
+    def fail(*_: Any) -> None:
+        raise ValueError("a defect")
+
+    monkeypatch.setattr("fairseq.trainer.Trainer.train_step", fail)
+    with pytest.raises(ValueError, match="a defect") as kept:  # the trainer is in its traceback
+        cli("train", *flags, "--max-update", 2)
     with other_process("lock", tmp_path / training_guard.LOCK):
-        pass
+        assert any("trainer" in entry.frame.f_locals for entry in kept.traceback)
 
 
 def test_two_writers_of_a_file_do_not_mix(tmp_path: Path) -> None:
@@ -152,11 +159,30 @@ def test_other_data_are_seen() -> None:
     class Task:
         source_dictionary = type("Dictionary", (), {"symbols": ["a", "b"]})
 
-    first = training_guard.data(Task(), [[0, 1], [2]])
-    assert first == training_guard.data(Task(), [[0, 1], [2]])
-    assert first != training_guard.data(Task(), [[0, 1, 3], [2]])
+    class Noisy(torch.utils.data.TensorDataset):
+        def __getitem__(self, index: int) -> Any:
+            noise = random.random() + numpy.random.rand() + torch.rand(1)
+            return {"id": index, "source": [*super().__getitem__(index), noise]}
+
+    def data(words: list[int], batches: Any) -> dict[str, str]:
+        return training_guard.data(Task(), Noisy(torch.tensor(words)), batches)
+
+    first = data([5, 6, 7], [[0, 1], [2]])
+    state = random.getstate(), numpy.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+    assert first == data([5, 6, 7], [[0, 1], [2]])  # with the same noise
+    assert state == (
+        random.getstate(), numpy.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+    )  # fmt: skip
+    for other in (
+        data([5, 6, 7, 8], [[0, 1, 3], [2]]),
+        data([4, 6, 7], [[0, 1], [2]]),
+        data([5, 6, 8], [[0, 1], [2]]),
+        data([5, 6, 7], [[[0, 1], [2, 0]], [[2]]]),  # groups of batches
+    ):
+        assert other != first
+    assert data([], []) == data([], [])
     Task.source_dictionary.symbols = ["b", "a"]
-    assert first != training_guard.data(Task(), [[0, 1], [2]])
+    assert first != data([5, 6, 7], [[0, 1], [2]])
 
 
 def batches(processes: int, rank: int, **options: Any) -> EpochBatchIterator:
@@ -191,7 +217,7 @@ def test_each_batch_is_seen_once_with_other_processes(before: int, after: int, d
 
 
 def test_a_position_between_two_batches_is_refused() -> None:
-    for options, said in (({}, "after 5 batches: give 1 processes or 1"),
+    for options, said in (({}, "of 1 process, .* after 5 batches: give 1 process,"),
                           ({"grouped_shuffling": True}, "with --grouped-shuffling")):  # fmt: skip
         first = batches(1, 0, **options)
         take([first], 5)
