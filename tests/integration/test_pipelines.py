@@ -18,7 +18,7 @@ from fairseq_recur.cli import main
 from fairseq_recur.pretrained.hypothesis import symbols
 from tests.conftest import SMALL, TRAIN
 from tests.freeze import FOLDER, files
-from tests.huggingface import transformers
+from tests.huggingface import converted, transformers
 from tests.running import SHORT, USER_DIR, Hypothesis, generate, hypotheses, update_losses
 
 Cli = Callable[..., str]
@@ -232,6 +232,27 @@ def test_exported_model_trains_and_is_saved(exported: Callable[..., Any], tmp_pa
     assert sum(p.numel() for p in again.parameters()) == sum(p.numel() for p in model.parameters())
     half = exported(files("transformer_biarn")["checkpoint"], *flags, dtype=torch.bfloat16)
     assert half(ids, labels=ids).loss.isfinite()
+
+
+def test_page_of_the_export(
+    exported: Callable[..., Any], folders: Callable[[str], Path], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """Its example prints the translation, with the dictionaries and subwords of the folder."""
+    model = converted(folders("v1.0")) / "model.pt"
+    exported(model)
+    expected = from_pretrained(model).translate("Ein Hund läuft.")
+    page = (Path(__file__).parents[2] / "docs" / "outside_fairseq.md").read_text("utf-8")
+    (block,) = (
+        b for b in re.findall(r"^```python\n(.*?)^```", page, re.M | re.S) if "exported" in b
+    )
+    for name, own in (("exported", "model"), ('"de", "en"', '"source", "target"'),
+                      ("sentencepiece.model", "spiece.model")):  # fmt: skip
+        block = block.replace(name, own)
+    monkeypatch.chdir(tmp_path)
+    capsys.readouterr()
+    exec(block, {})
+    assert capsys.readouterr().out == f"{expected}\n" != "\n"
 
 
 def test_export_of_another_model_is_refused(
