@@ -26,7 +26,7 @@ python -m zipfile -l "$scratch"/dist/*.whl | awk '{print $1}' |
 for kind in sdist wheel; do
     absent="$(comm -23 "$scratch/wanted" "$scratch/$kind" | tr '\n' ' ')"
     if [ -n "$absent" ]; then
-        echo "error: the $kind lacks $absent: add the files to package_data in setup.py" >&2
+        echo "error: the $kind lacks $absent; name the files in setup.py" >&2
         exit 1
     fi
 done
