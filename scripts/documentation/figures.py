@@ -188,14 +188,14 @@ def comparison_systems() -> Figure:
     figure = plt.figure(figsize=(8.4, 2.9))
     lags = (torch.arange(12)[None] - torch.arange(12)[:, None]).clamp(-4, 4)
     bare_map(
-        figure.add_axes((0.02, 0.06, 0.24, 0.72)), lags,
+        figure.add_axes((0.02, 0.06, 0.175, 0.72)), lags,
         "relative positions:\na vector for each lag", cmap="RdBu_r",
     )  # fmt: skip
     backward, forward = directional_masks(torch.zeros(1, 2, 12, 4), None)
     for i, (mask, title) in enumerate(((backward, "earlier"), (forward, "later"))):
         seen = (mask.expand(12, 12) == 0) if mask.dim() == 2 else (mask == 0)
         bare_map(
-            figure.add_axes((0.3 + 0.15 * i, 0.06, 0.13, 0.72)), seen.reshape(12, 12),
+            figure.add_axes((0.22 + 0.195 * i, 0.06, 0.175, 0.72)), seen.reshape(12, 12),
             f"directional:\nto {title} words", cmap="Blues", vmin=-0.15, vmax=1.4,
         )  # fmt: skip
     ax = figure.add_axes((0.6, 0, 0.4, 1))
