@@ -6,7 +6,8 @@ of the installed libraries are in `fairseq_recur.compat`.
 
 import contextvars
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -32,14 +33,21 @@ def from_checkpoint() -> bool:
     return _loading.get()
 
 
+@contextmanager
+def loading() -> Iterator[None]:
+    """Make `from_checkpoint` true."""
+    before = _loading.set(True)
+    try:
+        yield
+    finally:
+        _loading.reset(before)
+
+
 @extend("fairseq.checkpoint_utils:load_model_ensemble_and_task", "from_checkpoint")
 def load_model_ensemble_and_task(load: Function, *args: Any, **kwargs: Any) -> Any:
     """Make `from_checkpoint` true while models are loaded."""
-    before = _loading.set(True)
-    try:
+    with loading():
         return load(*args, **kwargs)
-    finally:
-        _loading.reset(before)
 
 
 @extend("fairseq.checkpoint_utils:load_checkpoint", "finished trainings")

@@ -73,6 +73,7 @@ OWN_COMMANDS: dict[str, Command] = {
     "summarize": Command("translate", "summarize raw texts, one per line"),
     "average": Command("average", "average the parameters of checkpoints"),
     "convert": Command("convert", "convert T5 and BART from Hugging Face's format and back"),
+    "export": Command("export", "export recurrent models to Hugging Face's library"),
     "score": Command(
         "score",
         "score translations with BLEU, chrF, TER and COMET, summaries with ROUGE",

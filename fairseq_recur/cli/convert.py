@@ -58,11 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Convert in the direction that the input implies."""
-    source, target = Path(args.input), Path(args.output)
-    if not target.name:
-        raise ConfigError(f"--output {args.output!r}: expected the name of a new folder")
-    if target.exists() and not (target.is_dir() and not any(target.iterdir())):
-        raise ConfigError(f"--output {target} exists already; give another name")
+    source, target = Path(args.input), new_folder(args.output)
     if source.is_dir():
         if args.like:
             raise ConfigError(
@@ -77,6 +73,16 @@ def run(args: argparse.Namespace) -> int:
             "expected a model's folder in Hugging Face's format, or fairseq's checkpoint"
         )
     return 0
+
+
+def new_folder(name: str) -> Path:
+    """Return the path of a folder to write; ConfigError if it exists."""
+    target = Path(name)
+    if not target.name:
+        raise ConfigError(f"--output {name!r}: expected the name of a new folder")
+    if target.exists() and not (target.is_dir() and not any(target.iterdir())):
+        raise ConfigError(f"--output {target} exists already; give another name")
+    return target
 
 
 @contextmanager

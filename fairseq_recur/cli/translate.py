@@ -38,6 +38,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name in SEARCH:
         kind = float if name in ("lenpen", "max_len_a") else int
         add(_flag(name), type=kind, metavar="N", help="as in fairseq-generate")
+    add_text_arguments(parser)
+    add("--batch-size", type=int, metavar="N", help="texts per batch")
+    add("--max-tokens", type=int, metavar="N", help="tokens per batch (default: 4000)")
+    add("--precision", choices=("fp32", "fp16", "bf16"), default="fp32", help="of the model")
+    add("--cpu", action="store_true", help="do not use a GPU")
+
+
+def add_text_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options in `TEXT`, which say how text becomes tokens."""
+    add = parser.add_argument
     add("--data", metavar="DATA", help="folder of the dictionaries, if they are elsewhere")
     add("--source-lang", "-s", metavar="SRC", help="source language, if not that of the training")
     add("--target-lang", "-t", metavar="TGT", help="target language, if not that of the training")
@@ -45,10 +55,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--bpe", metavar="NAME", help="kind of subwords; by default that of the dictionary")
     add("--sentencepiece-model", metavar="FILE", help="SentencePiece model, if it is elsewhere")
     add("--bpe-codes", metavar="FILE", help="BPE codes, if they are elsewhere")
-    add("--batch-size", type=int, metavar="N", help="texts per batch")
-    add("--max-tokens", type=int, metavar="N", help="tokens per batch (default: 4000)")
-    add("--precision", choices=("fp32", "fp16", "bf16"), default="fp32", help="of the model")
-    add("--cpu", action="store_true", help="do not use a GPU")
+
+
+def text_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the options in `TEXT` that were given."""
+    return {name: value for name in TEXT if (value := getattr(args, name)) is not None}
 
 
 def _flag(name: str) -> str:
@@ -57,15 +68,14 @@ def _flag(name: str) -> str:
 
 def run(args: argparse.Namespace) -> int:
     """Translate or summarize each line."""
-    given = {name: getattr(args, name) for name in (*TEXT, *SEARCH, "batch_size", "max_tokens")}
-    given = {name: value for name, value in given.items() if value is not None}
+    given = {name: getattr(args, name) for name in (*SEARCH, "batch_size", "max_tokens")}
+    search = {name: value for name, value in given.items() if value is not None}
     typed = args.file == "-" and sys.stdin.isatty()
     with nullcontext(_stdin()) if args.file == "-" else open(args.file, "rb") as lines:
         model = fairseq_recur.from_pretrained(
             args.checkpoint, device="cpu" if args.cpu else None, precision=args.precision,
-            **{name: value for name, value in given.items() if name in TEXT},
+            **text_options(args),
         )  # fmt: skip
-        search = {name: value for name, value in given.items() if name not in TEXT}
         work = model.summarize if args.command == "summarize" else model.translate
         for texts in _buffers(lines, 1 if typed else BUFFER):
             outputs = work(texts, truncate=True, progress=sys.stderr.isatty(), **search)

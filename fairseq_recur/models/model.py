@@ -29,6 +29,9 @@ class RecurrentTransformerModel(RecurrentModel, TransformerModelBase):
     config_class: type[FairseqDataclass]
     """The configuration with the preset's defaults."""
 
+    options: dict[str, Any]
+    """The options that the model was built from, without references."""
+
     @classmethod
     def add_args(cls, parser: ArgumentParser) -> None:
         """Add the model's flags, without defaults: those are in the preset's dataclass.
@@ -59,6 +62,7 @@ class RecurrentTransformerModel(RecurrentModel, TransformerModelBase):
             # fairseq forgets how many layers there were before it dropped some.
             options.recurrence_fused_layers = str(fusion.kept_fused_layers(options))
         model = super().build_model(TransformerConfig.from_namespace(options), task)
+        model.options = vars(options)
         model.observe_parts(options.monitor_interval)
         return model
 

@@ -116,9 +116,12 @@ def draw(runs: Sequence[tuple[str, TrainingLog]], panels: dict[str, list[str]], 
     for axes, (quantity, metrics) in zip(row, panels.items()):
         for index, (label, log) in enumerate(runs):
             for number, metric in enumerate(metrics):
-                # Metrics per layer: one colour per layer, one line style per run.
-                which = number if _family(metric) else index
-                _draw_curve(axes, label, log, metric, x, COLOURS[which % len(COLOURS)], index)
+                # A run has its colour in all panels, and a layer its line style. Of a single run,
+                # the layers have the colours.
+                which, style = index, LINES[number % len(LINES)]
+                if _family(metric) and len(runs) == 1:
+                    which, style = number, "-"
+                _draw_curve(axes, label, log, metric, x, COLOURS[which % len(COLOURS)], style)
         axes.set_xlabel(X_LABELS[x])
         axes.set_ylabel(QUANTITIES.get(quantity, quantity))
         plain_axes(axes)
@@ -128,7 +131,7 @@ def draw(runs: Sequence[tuple[str, TrainingLog]], panels: dict[str, list[str]], 
 
 
 def _draw_curve(
-    axes: Any, label: str, log: TrainingLog, metric: str, x: str, colour: str, run: int
+    axes: Any, label: str, log: TrainingLog, metric: str, x: str, colour: str, style: str
 ) -> None:
     """Draw one metric of one run, if the run has it."""
     points = log.curve(metric)
@@ -148,7 +151,7 @@ def _draw_curve(
         [value for _, value in points],
         color=colour,
         linewidth=1.0 if training else 1.8,
-        linestyle="--" if training else LINES[run % len(LINES)] if layer else "-",
+        linestyle="--" if training else style if layer else "-",
         alpha=0.75 if training else 1.0,
         marker="o" if marked else None,
         markersize=4,

@@ -59,10 +59,14 @@ class Text:
     Args:
         dictionary: of this side.
         tokenizer, bpe: of fairseq, or None.
+        files: with the rules of the subwords.
     """
 
-    def __init__(self, dictionary: Dictionary, tokenizer: Any, bpe: Any) -> None:
+    def __init__(
+        self, dictionary: Dictionary, tokenizer: Any, bpe: Any, files: Sequence[Path] = ()
+    ) -> None:
         self.dictionary = dictionary
+        self.files = files
         self.tokenizer = tokenizer
         self.bpe = bpe
 
@@ -113,7 +117,7 @@ def build_text(
     namespace.bpe = None if bpe == NONE else bpe
     try:
         encode = encoders.build_tokenizer(namespace), encoders.build_bpe(namespace)
-        text = Text(dictionary, *encode)
+        text = Text(dictionary, *encode, [Path(options[name]) for name in FILES.get(bpe, {})])
         text.pieces("a b")  # some codes fail only here
     except ImportError:
         raise

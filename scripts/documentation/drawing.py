@@ -14,6 +14,9 @@ from matplotlib.patches import FancyBboxPatch  # noqa: E402
 HOST, SLOT, RECURRENT = "#e8eaed", "#c9dcf5", "#fbdcb8"
 """Colours: fairseq's Transformer; a slot with exchangeable parts; what is recurrent."""
 
+BACK = "#b3541e"
+"""The colour of an arrow from a state back to what computes the next one."""
+
 # The same file each time: no date, no random names.
 plt.rcParams.update(
     {"svg.hashsalt": "fairseq_recur", "font.size": 9, "mathtext.fontset": "dejavusans"}
@@ -41,14 +44,23 @@ def box(
     ax.text(x, y, text, ha="center", va="center")
 
 
-def arrow(ax: Axes, *points: tuple[float, float]) -> None:
+def layers(ax: Axes, x: float, low: float, high: float, count: str) -> None:
+    """A frame around the sublayers of a layer, with the number of layers at its side."""
+    ax.add_patch(FancyBboxPatch(
+        (x - 0.97, low), 1.94, high - low, boxstyle="round,pad=0,rounding_size=0.06",
+        facecolor="none", edgecolor="#5f6368", linewidth=0.8, linestyle=":",
+    ))  # fmt: skip
+    ax.text(x - 1.03, (low + high) / 2, count, ha="right", va="center")
+
+
+def arrow(ax: Axes, *points: tuple[float, float], colour: str = "#3c4043") -> None:
     """A line through the points, with its head at the last one."""
     for start, end in zip(points[:-2], points[1:-1]):
-        ax.plot(*zip(start, end), color="#3c4043", linewidth=1)
+        ax.plot(*zip(start, end), color=colour, linewidth=1)
     ax.annotate(
         "", xy=points[-1], xytext=points[-2],
         arrowprops={
-            "arrowstyle": "-|>", "color": "#3c4043", "linewidth": 1, "shrinkA": 0, "shrinkB": 0
+            "arrowstyle": "-|>", "color": colour, "linewidth": 1, "shrinkA": 0, "shrinkB": 0
         },
     )  # fmt: skip
 

@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from documentation.drawing import (  # noqa: E402
+    BACK,
     HOST,
     RECURRENT,
     SLOT,
@@ -25,6 +26,7 @@ from documentation.drawing import (  # noqa: E402
     box,
     canvas,
     column,
+    layers,
 )
 from fairseq_recur.ops.accumulate_fire import accumulate_fire  # noqa: E402
 from fairseq_recur.ops.attention import directional_masks  # noqa: E402
@@ -39,31 +41,30 @@ FOLDER = Path(__file__).resolve().parents[2] / "docs" / "figures"
 def overview() -> Figure:
     """The one model: what is exchangeable, and what is recurrent."""
     figure, ax = canvas(8.4, 4.5)
-    column(ax, 1.2, 0.6, [("source words", HOST), ("self-attention", SLOT), ("feed-forward", HOST)])
-    column(
-        ax,
-        3.9,
-        0.6,
-        [("the same words", HOST), ("BiRNN or BiARN", RECURRENT), ("feed-forward", HOST)],
-    )
-    column(ax, 6.9, 0.6, [
+    words = [("the same words", HOST), ("BiRNN or BiARN", RECURRENT), ("feed-forward", HOST)]
+    column(ax, 1.3, 0.6, words)
+    column(ax, 4.1, 0.6, [("source words", HOST), ("self-attention", SLOT), ("feed-forward", HOST)])
+    column(ax, 7.0, 0.6, [
         ("target words", HOST), ("self-attention", SLOT), ("cross-attention", SLOT),
         ("fusion", RECURRENT), ("feed-forward", HOST),
     ])  # fmt: skip
-    arrow(ax, (2.05, 0.6), (3.05, 0.6))
-    arrow(ax, (1.2, 2.25), (1.2, 2.55), (5.45, 2.55), (5.45, 2.04), (6.05, 2.04))
-    arrow(ax, (3.9, 2.25), (3.9, 2.76), (6.05, 2.76))
-    arrow(ax, (6.9, 3.69), (6.9, 4.0))
-    for text, x in (("encoder", 1.2), ("recurrence encoder", 3.9), ("decoder", 6.9)):
+    layers(ax, 1.3, 1.0, 2.35, "n ×")
+    layers(ax, 4.1, 1.0, 2.35, "N ×")
+    layers(ax, 7.0, 1.0, 3.79, "N ×")
+    arrow(ax, (3.25, 0.6), (2.15, 0.6))
+    arrow(ax, (4.95, 2.04), (6.15, 2.04))
+    arrow(ax, (1.3, 2.25), (1.3, 2.76), (6.15, 2.76))
+    arrow(ax, (7.0, 3.69), (7.0, 4.0))
+    for text, x in (("recurrence encoder", 1.3), ("encoder", 4.1), ("decoder", 7.0)):
         ax.text(x, 0.16, text, ha="center", weight="bold")
-    ax.text(6.9, 4.1, "next word", ha="center")
+    ax.text(7.0, 4.1, "next word", ha="center")
     notes = [
         (3.95, "self-attention: dot, relative, xl, directional; mixed with rsa, ..."),
         (3.7, "cross-attention: dot, srformer, segmented, xl, global"),
         (3.45, "fusion: stack or gated sum, in the top layer or in all"),
     ]
     for y, text in notes:
-        ax.text(0.35, y, text)
+        ax.text(0.3, y, text)
     return figure
 
 
@@ -77,7 +78,10 @@ def recurrence_encoder() -> Figure:
         arrow(ax, (0.75 + 0.85 * i, 0.71), (0.75 + 0.85 * i, 1.39))
         if i:
             arrow(ax, (0.2 + 0.85 * i, 2.75), (0.45 + 0.85 * i, 2.75))
+            arrow(ax, (-0.02 + 0.85 * i, 2.54), (-0.02 + 0.85 * i, 1.81), colour=BACK)
     box(ax, 2.02, 1.6, "attention over all words, at each step", SLOT, w=3.2)
+    ax.text(0.88, 2.15, "$h_1$", color=BACK)
+    ax.text(0.5, 2.15, "$c_1$")
     ax.text(2.02, 3.2, "and a second chain, numbered from the end", ha="center")
     ax.text(
         2.02,
@@ -184,14 +188,14 @@ def comparison_systems() -> Figure:
     figure = plt.figure(figsize=(8.4, 2.9))
     lags = (torch.arange(12)[None] - torch.arange(12)[:, None]).clamp(-4, 4)
     bare_map(
-        figure.add_axes((0.02, 0.06, 0.24, 0.72)), lags,
+        figure.add_axes((0.02, 0.06, 0.175, 0.72)), lags,
         "relative positions:\na vector for each lag", cmap="RdBu_r",
     )  # fmt: skip
     backward, forward = directional_masks(torch.zeros(1, 2, 12, 4), None)
     for i, (mask, title) in enumerate(((backward, "earlier"), (forward, "later"))):
         seen = (mask.expand(12, 12) == 0) if mask.dim() == 2 else (mask == 0)
         bare_map(
-            figure.add_axes((0.3 + 0.15 * i, 0.06, 0.13, 0.72)), seen.reshape(12, 12),
+            figure.add_axes((0.22 + 0.195 * i, 0.06, 0.175, 0.72)), seen.reshape(12, 12),
             f"directional:\nto {title} words", cmap="Blues", vmin=-0.15, vmax=1.4,
         )  # fmt: skip
     ax = figure.add_axes((0.6, 0, 0.4, 1))

@@ -98,7 +98,10 @@ OTHERS = {
     "--nproc_per_node": "torchrun", "--paired-ar": "sacrebleu", "--paired-bs": "sacrebleu",
     "--build-arg": "docker", "--rm": "docker", "--requirement": "pip", "--python": "uv",
     "--logdir": "tensorboard", "--print": "scripts/launch", "--signal": "SBATCH",
-    "--write-vocabulary": "subword-nmt",
+    "--write-vocabulary": "subword-nmt", "--unsafe_deserialization": "ct2-fairseq-converter",
+    "--model_path": "ct2-fairseq-converter", "--data_dir": "ct2-fairseq-converter",
+    "--source_lang": "ct2-fairseq-converter", "--target_lang": "ct2-fairseq-converter",
+    "--output_dir": "ct2-fairseq-converter",
 }  # fmt: skip
 
 

@@ -1,19 +1,29 @@
 """fairseq's commands in sequence, with every preset."""
 
+import math
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sacrebleu
 import torch
 from fairseq.data import Dictionary
+from torch.nn.utils.rnn import pad_sequence
 
+from fairseq_recur import from_pretrained
+from fairseq_recur.cli import main
+from fairseq_recur.pretrained.hypothesis import symbols
 from tests.conftest import SMALL, TRAIN
+from tests.freeze import FOLDER, files
+from tests.huggingface import converted, transformers
 from tests.running import SHORT, USER_DIR, Hypothesis, generate, hypotheses, update_losses
 
 Cli = Callable[..., str]
 Trained = Callable[[str], Path]
+PAD, EOS = 1, 2
 
 # Without this, fairseq >= 0.12.3 drops the sentences that do not fill a batch.
 WHOLE = ["--required-batch-size-multiple", "1"]
@@ -144,3 +154,112 @@ def test_eval_bleu_is_the_bleu_of_generate(
     assert max(found) == pytest.approx(bleu.score, abs=0.01)
     state = torch.load(best, weights_only=True)["extra_state"]
     assert state["best"] == max(found)
+
+
+@pytest.fixture
+def exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Export a checkpoint and load it by Hugging Face's library, whose cache is in `tmp_path`."""
+    load = transformers().AutoModelForSeq2SeqLM.from_pretrained
+    cache = "transformers.dynamic_module_utils.HF_MODULES_CACHE"
+    monkeypatch.setattr(cache, str(tmp_path / "cache"))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+    def export(checkpoint: Path, *flags: str, **options: Any) -> Any:
+        folder = tmp_path / checkpoint.stem
+        words = ["export", "--input", str(checkpoint), "--output", str(folder), *flags]
+        assert main(words) == 0
+        model, info = load(folder, trust_remote_code=True, output_loading_info=True, **options)
+        assert not any(map(len, info.values())), info
+        return model
+
+    return export
+
+
+def test_exported_model_is_the_same(
+    preset: str, corpus: Path, trained: Trained, exported: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Log-probabilities, the loss, and the best of a beam with and without a cache."""
+    state = torch.load(trained(preset) / "checkpoint_last.pt", weights_only=True)
+    state["cfg"]["model"].update(segment_size=3, target_length=7)  # several segments
+    torch.save(state, tmp_path / "changed.pt")
+    ours, theirs = from_pretrained(tmp_path / "changed.pt"), exported(tmp_path / "changed.pt")
+    texts = lines(corpus / "test.src")
+    sources, targets = (
+        pad_sequence([side.encode(text) for text in texts], True, PAD)
+        for side, texts in ((ours.source, texts), (ours.target, lines(corpus / "test.tgt")))
+    )
+    previous = torch.cat([torch.full((len(texts), 1), EOS), targets[:, :-1]], dim=1)
+    with torch.no_grad():
+        out = ours.model(sources, sources.ne(PAD).sum(dim=1), previous)
+        expected = ours.model.get_normalized_probs(out, log_probs=True)
+    real = targets.ne(PAD)
+    junk = sources.masked_fill(sources.eq(PAD), 7)  # hidden by the mask
+    found = theirs(junk, sources.ne(PAD), labels=targets.masked_fill(~real, -100))
+    torch.testing.assert_close(found.logits[real], expected[real], rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        found.loss, -expected.gather(2, targets[:, :, None])[:, :, 0][real].mean()
+    )
+    assert found.loss.requires_grad
+
+    limit = 15
+    beams = ours.hypotheses(texts, beam=4, nbest=4, max_len_b=limit)
+    # Of what has not ended at the limit, `generate` does not score the end.
+    best = {n: b[0] for n, b in enumerate(beams) if all(len(h.tokens) <= limit for h in b)}
+    assert len({one.text for one in best.values()}) > 3
+    for use_cache in (True, False):
+        got = theirs.generate(
+            sources, num_beams=4, max_new_tokens=limit + 1, use_cache=use_cache,
+            return_dict_in_generate=True, output_scores=True,
+        )  # fmt: skip
+        for number, one in best.items():
+            ids, score = got.sequences[number][1:], got.sequences_scores[number].item()
+            assert symbols(ids[ids.ne(PAD)], ours.target.dictionary) == one.tokens
+            assert score / math.log(2) == pytest.approx(one.score, abs=1e-5)
+
+
+def test_exported_model_trains_and_is_saved(exported: Callable[..., Any], tmp_path: Path) -> None:
+    """What the model shares stays shared; constants have the precision of the weights."""
+    checkpoint, flags = files("srformer_bart_base")["checkpoint"], ["--data", str(FOLDER)]
+    model = exported(checkpoint, *flags)
+    ids = torch.randint(4, 24, (2, 5))
+    loss = model(ids, labels=ids).loss
+    loss.backward()
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+    assert model(ids, labels=ids).loss < loss
+    model.save_pretrained(tmp_path / "saved")
+    again = type(model).from_pretrained(tmp_path / "saved")
+    torch.testing.assert_close(again(ids, labels=ids).logits, model(ids, labels=ids).logits)
+    assert sum(p.numel() for p in again.parameters()) == sum(p.numel() for p in model.parameters())
+    half = exported(files("transformer_biarn")["checkpoint"], *flags, dtype=torch.bfloat16)
+    assert half(ids, labels=ids).loss.isfinite()
+
+
+def test_page_of_the_export(
+    exported: Callable[..., Any], folders: Callable[[str], Path], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """Its example prints the translation, with the dictionaries and subwords of the folder."""
+    model = converted(folders("v1.0")) / "model.pt"
+    exported(model)
+    expected = from_pretrained(model).translate("Ein Hund läuft.")
+    page = (Path(__file__).parents[2] / "docs" / "outside_fairseq.md").read_text("utf-8")
+    (block,) = (
+        b for b in re.findall(r"^```python\n(.*?)^```", page, re.M | re.S) if "exported" in b
+    )
+    for name, own in (("exported", "model"), ('"de", "en"', '"source", "target"'),
+                      ("sentencepiece.model", "spiece.model")):  # fmt: skip
+        block = block.replace(name, own)
+    monkeypatch.chdir(tmp_path)
+    capsys.readouterr()
+    exec(block, {})
+    assert capsys.readouterr().out == f"{expected}\n" != "\n"
+
+
+def test_export_of_another_model_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint = str(files("rsa_transformer_lm")["checkpoint"])
+    words = ["export", "--input", checkpoint, "--data", str(FOLDER), "--output"]
+    assert main([*words, str(tmp_path / "out")]) == 2
+    assert "export: expected one encoder-decoder" in capsys.readouterr().err
+    assert not any(tmp_path.iterdir())

@@ -87,6 +87,7 @@ def usual(folder: Path) -> dict[Leaf, dict[str, list[str]]]:
         ("path",): {},
         ("average",): {"--inputs": [model], "--output": ["out.pt"]},
         ("convert",): {"--input": [str(files("t5_small")["checkpoint"])], "--output": ["out"]},
+        ("export",): {"--input": [model], "--output": ["out"], "--data": [str(FOLDER)]},
         ("score",): scored,
         ("compare",): {**scored, "--baseline": [f"b={text}"], "--samples": ["5"]},
         ("plot", "curves"): {"files": [log], "--output": ["out.png"]},
@@ -210,7 +211,7 @@ def test_the_usual_line_is_right(
     command: Leaf, inputs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """So that the error of another command line is caused by its hostile value."""
-    if command == ("convert",):
+    if command in (("convert",), ("export",)):
         pytest.importorskip("safetensors")
     if command[0] == "plot":
         pytest.importorskip("matplotlib")

@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "optim": {"compat", "errors"},
     "conversion": {"errors"},
     "inspection": {"models", "modules", "compat", "errors"},
-    "pretrained": {"inspection", "compat", "errors", "logs"},
+    "pretrained": {"conversion", "integration", "models", "inspection", "compat", "errors", "logs"},
     "probing": {"models", "modules", "ops", "compat", "scoring", "errors", "files"},
     "tasks": {"models", "modules", "ops", "scoring", "compat", "errors"},
     "scorers": {"scoring", "errors"},
@@ -49,6 +49,7 @@ MAY_IMPORT = {
         "probing",
         "planning",
         "plotting",
+        "pretrained",
     },
     "__main__": {"cli"},
     "__init__": {

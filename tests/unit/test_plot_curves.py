@@ -164,3 +164,18 @@ def test_matplotlib_is_asked_for(
     log = str(write(tmp_path / "log", JSON))
     assert main(["plot", "curves", log, "--output", str(tmp_path / "a.png")]) == 2
     assert 'pip install "fairseq-recur[plot]"' in capsys.readouterr().err
+
+
+def test_a_run_has_its_colour_in_all_panels() -> None:
+    """And a layer its line style; of a single run the layers have the colours."""
+    names = [f"spike_decoder_{layer}" for layer in (0, 1)]
+    steps = {update: {"loss": 1.0, **dict.fromkeys(names, 0.5)} for update in (1, 2)}
+    log = TrainingLog(steps=steps, valid={})
+    panels = choose_panels([log], ["loss", "spike"])
+    loss, spikes = draw([("a", log), ("b", log)], panels, "updates").axes
+    colours = [line.get_color() for line in loss.lines]
+    assert len({*colours}) == 2
+    assert [line.get_color() for line in spikes.lines] == [c for c in colours for _ in names]
+    assert [line.get_linestyle() for line in spikes.lines] == ["-", "--"] * 2
+    _, axes = draw([("a", log)], panels, "updates").axes
+    assert len({line.get_color() for line in axes.lines}) == 2
