@@ -162,7 +162,8 @@ def table(file: str, kind: str) -> str:
     name, _, argument = kind.partition(":")
     rows = TABLES[name](result, argument) if argument else TABLES[name](result)
     torch = result.get("versions", {}).get("torch") or result["torch"]
-    versions = f"Commit {result['commit']}, torch {torch}, {result['threads']} threads"
+    threads = f"{result['threads']} thread" + ("" if result["threads"] == 1 else "s")
+    versions = f"Commit {result['commit']}, torch {torch}, {threads}"
     about = f"{versions}; {result['machine']}."
     return f"\n    {result['command']}\n\n{about}\n\n{markdown(rows)}\n"
 
