@@ -12,7 +12,6 @@ from typing import Any
 from fairseq import options
 from fairseq.data import data_utils, encoders
 
-from fairseq_recur import cli
 from fairseq_recur.cli import plugin_loading
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.other_sets import Decoding, folder_of, make_data
@@ -95,7 +94,7 @@ def run(
     status, encode_decode = 0, text_of(trained[0])
     for name, prefix in args.test:
         folder = folder_of(Path(args.work_dir).resolve(), name)
-        here = make_data(experiment, prefix, folder, *encode_decode, cli.main)
+        here = make_data(experiment, prefix, folder, *encode_decode)
         runs = [Decoding(here, r.system, r.seed, folder, r) for r in trained]
         try:
             failed = Runner(runs, jobs, devices)()

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 
-from fairseq_recur.errors import ConfigError
+from fairseq.data import Dictionary, indexed_dataset
+
 from fairseq_recur.experiments.runs import SystemRun
 from fairseq_recur.experiments.settings import Experiment
 from fairseq_recur.files import write_text
@@ -60,9 +61,8 @@ def make_data(
     folder: Path,
     encode: Callable[[str], str],
     decode: Callable[[str], str],
-    preprocess: Callable[[list[str]], int],
 ) -> Experiment:
-    """Convert PREFIX.SOURCE to binary data with the experiment's dictionaries.
+    """Convert PREFIX.SOURCE to binary data with the experiment's dictionary.
 
     Args:
         experiment: the table
@@ -70,7 +70,6 @@ def make_data(
         folder: of this test set
         encode: makes the pieces of a line of source text
         decode: makes the text that is scored, of a line
-        preprocess: runs ``fairseq-recur preprocess`` with these arguments
 
     Returns:
         The experiment on this test set.
@@ -83,20 +82,14 @@ def make_data(
         lines = [change(line) + "\n" for line in read_lines(f"{prefix}.{suffix}")]
         write_text(folder / f"{name}.{suffix}", "".join(lines))
     for language in (source, target):
-        shutil.copyfile(
-            Path(experiment.data) / f"dict.{language}.txt", data / f"dict.{language}.txt"
-        )
-    shutil.rmtree(folder / "binary", ignore_errors=True)
-    status = preprocess([
-        "preprocess", "-s", source, "-t", target, "--only-source",
-        "--srcdict", str(data / f"dict.{source}.txt"),
-        "--testpref", str(folder / "test"), "--destdir", str(folder / "binary"),
-    ])  # fmt: skip
-    if status:
-        raise ConfigError(f"{prefix}.{source} cannot be converted; the message above says why")
-    for file in (folder / "binary").glob("test.*"):
-        file.replace(data / file.name)
-    shutil.rmtree(folder / "binary")
+        name = f"dict.{language}.txt"
+        shutil.copyfile(Path(experiment.data) / name, data / name)
+    words = Dictionary.load(str(data / f"dict.{source}.txt"))
+    file = str(data / f"test.{source}-{target}.{source}")
+    builder = indexed_dataset.make_builder(f"{file}.bin", "mmap", len(words))
+    for line in read_lines(folder / f"test.{source}"):
+        builder.add_item(words.encode_line(line, add_if_not_exist=False))
+    builder.finalize(f"{file}.idx")
     score = replace(
         experiment.score,
         reference=[str(folder / f"test.{target}")],

@@ -162,8 +162,9 @@ def check_options(settings: Settings, dictionaries: Sequence[Dictionary]) -> Non
                 f"choose one of {', '.join(sorted(there))}" if there else "found none; leave it out"
             )
             hint = f"did you mean {close[0]}?" if close else hint
+            flag = "--" + option.replace("_", "-")
             raise ConfigError(
-                f"from_pretrained: no option {option!r} with tokenizer={sides[0][0]!r} "
+                f"from_pretrained: no option {option!r} ({flag}) with tokenizer={sides[0][0]!r} "
                 f"and bpe={sides[0][1]!r}; {hint}"
             )
 

@@ -5,10 +5,12 @@ import sys
 
 import pytest
 
-FAULTS = """
-import resource, numpy
-from fairseq_recur.cli.allocator import keep_freed_memory
+from fairseq_recur.cli import allocator
 
+FAULTS = """
+import resource, runpy, sys, numpy
+
+keep_freed_memory = runpy.run_path(sys.argv[1])["keep_freed_memory"]
 print(KEEP)
 for _ in range(6):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -20,9 +22,13 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 def faults(keep: str, **environment: str) -> tuple[bool, int]:
     """Whether memory is kept, and the page faults of an allocation that was made before."""
     code = FAULTS.replace("KEEP", keep)
-    env = {"PATH": "", "PYTHONPATH": ":".join(sys.path), **environment}
+    env = {"PATH": "", **environment}
     done = subprocess.run(
-        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code, allocator.__file__],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     kept, count = done.stdout.split()
     return kept == "True", int(count)

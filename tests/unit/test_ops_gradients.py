@@ -17,6 +17,7 @@ from fairseq_recur import ops
 from fairseq_recur.ops import (
     accumulate_fire,
     attention,
+    label_smoothing,
     mixture,
     padding,
     recurrence_encoder,
@@ -80,6 +81,10 @@ CASES: dict[str, Case] = {
     ),
     "gate": Case(recurrence_encoder.gate, [(B, T, D), (B, T, D), (D, D), (D, D), (D,)]),
     "gated_sum": Case(recurrence_encoder.gated_sum, [(B, T, D), (B, T, D), (D, D), (D, D), (D,)]),
+    "label_smoothed_loss": Case(
+        lambda x: label_smoothing.label_smoothed_loss(x, torch.tensor([1, 0, 2, 3]), 0.1, 0)[0],
+        [(S, 5)],
+    ),
     "masked_mean": Case(lambda x: padding.masked_mean(x, PADDING), [(B, S, D)]),
     "restore_order": Case(lambda x: padding.restore_order(x, ORDER), [(B, S, D)]),
     "accumulate_fire": Case(
