@@ -5,11 +5,16 @@ import functools
 import io
 import json
 import os
+import signal
 import sys
 from typing import Any
 from unittest.mock import patch
 
-from sacrebleu import sacrebleu
+broken_pipe = signal.getsignal(signal.SIGPIPE)
+from sacrebleu import sacrebleu  # noqa: E402
+
+# The command lets a broken pipe end its process. Here that would be the process of the tests.
+signal.signal(signal.SIGPIPE, broken_pipe)
 
 
 class Stream(io.StringIO):
