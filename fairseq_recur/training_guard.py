@@ -164,8 +164,13 @@ def get_train_iterator(get: Function, self: Any, *args: Any, **kwargs: Any) -> A
 
 @extend("fairseq.trainer:Trainer.get_valid_iterator", "equal data")
 def get_valid_iterator(get: Function, self: Any, subset: str, *args: Any, **kwargs: Any) -> Any:
-    """Compare the validation data of the processes."""
-    return compared(self, get(self, subset, *args, **kwargs), subset)
+    """Compare the validation data of the processes, each set once."""
+    iterator = get(self, subset, *args, **kwargs)
+    seen = vars(self).setdefault("_compared_subsets", set())
+    if subset in seen:
+        return iterator
+    seen.add(subset)
+    return compared(self, iterator, subset)
 
 
 def compared(trainer: Any, iterator: Any, subset: str) -> Any:

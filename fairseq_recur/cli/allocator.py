@@ -1,8 +1,8 @@
 """The memory allocator of a training on a CPU.
 
 glibc returns every freed block of more than 32 MiB to the system, and the next update gets it back
-a page at a time, each filled with zeros: a quarter of an update with a large vocabulary. A training
-needs the same memory in every update, so it keeps it.
+a page at a time, each filled with zeros. benchmarks/commands.py measures what that costs. A
+training needs the same memory in every update, so it keeps it.
 """
 
 import ctypes

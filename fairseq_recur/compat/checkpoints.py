@@ -19,7 +19,7 @@ from fairseq_recur.compat.checkpoint_limits import Allowance, refuse_compressed,
 from fairseq_recur.compat.checkpoint_options import confine, refuse_references
 from fairseq_recur.compat.registry import Function, mend
 from fairseq_recur.compat.safe_loading import check_loaded, load_weights_only
-from fairseq_recur.errors import CheckpointError, ConfigError
+from fairseq_recur.errors import CheckpointError
 from fairseq_recur.files import whole_file
 
 NOTHING_LOADED = "Nothing in it was executed and nothing was loaded."
@@ -292,16 +292,16 @@ def whole_checkpoint(path: str) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Replace an error of writing a file or folder: torch and safetensors hide a full disk.
+    """Replace an error of writing a file or folder: torch hides a full disk in a RuntimeError.
 
     Raises:
         CheckpointError: it could not be written
     """
     try:
         yield
-    except (CheckpointError, ConfigError):
+    except CheckpointError:
         raise
-    except Exception as error:
+    except (OSError, RuntimeError) as error:
         folder = path.parent
         free = shutil.disk_usage(folder if folder.is_dir() else ".").free
         raise CheckpointError(

@@ -192,6 +192,6 @@ def task_train_step(
         with torch.autocast("cpu", torch.bfloat16):
             return criterion(model, sample)
 
-    on_cpu = next(model.parameters()).device.type == "cpu"
-    chosen = with_autocast if on_cpu and isinstance(optimizer, AMPOptimizer) else criterion
+    amp = isinstance(optimizer, AMPOptimizer) and next(model.parameters()).device.type == "cpu"
+    chosen = with_autocast if amp else criterion
     return step(self, sample, model, chosen, optimizer, *args, **kwargs)

@@ -173,7 +173,14 @@ def write_model(folder: Path, config: dict[str, Any], weights: dict[str, Tensor]
     (folder / "config.json").write_text(text + "\n", encoding="utf-8")
     # safetensors refuses a tensor that two names share.
     copies = {name: weight.detach().clone().contiguous() for name, weight in weights.items()}
-    safetensors_torch().save_file(copies, folder / "model.safetensors", metadata={"format": "pt"})
+    file = folder / "model.safetensors"
+    save = safetensors_torch().save_file
+    from safetensors import SafetensorError
+
+    try:
+        save(copies, file, metadata={"format": "pt"})
+    except SafetensorError as error:  # of a full disk
+        raise OSError(f"{file.name}: {error}") from error
 
 
 def copy_tokenizer(source: Path, target: Path) -> list[str]:

@@ -45,9 +45,10 @@ class Decoding(SystemRun):
         return ["generate"]
 
     def key(self, step: str) -> list[str]:
-        """Return what the step depends on: the command, and the text."""
+        """Return what the step depends on: the command, the text, the model's last change."""
         text = Path(self.experiment.data).parent / f"test.{self.experiment.source}"
-        return [*self.argv(step), sha256(text.read_bytes()).hexdigest()]
+        model = self.model.stat().st_mtime_ns
+        return [*self.argv(step), sha256(text.read_bytes()).hexdigest(), str(model)]
 
 
 def folder_of(work: Path, name: str) -> Path:

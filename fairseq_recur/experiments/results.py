@@ -36,7 +36,8 @@ def write_both(results: dict[str, Any], folder: Path) -> None:
 
 def all_runs(experiment: Experiment, work: Path) -> list[SystemRun]:
     """Return the runs of every seed that has a folder, whether it is requested now or not."""
-    seeds = sorted({int(p.name[4:]) for p in work.glob("*/seed*") if p.name[4:].isdigit()})
+    folders = [p for name in experiment.systems for p in (work / name).glob("seed*")]
+    seeds = sorted({int(p.name[4:]) for p in folders if p.name[4:].isdigit()})
     return [run for seed in seeds for run in runs_of(experiment, work.resolve(), (), (seed,))]
 
 

@@ -1,9 +1,10 @@
-"""The label-smoothed cross-entropy with one copy of the logits, which is its gradient.
+"""The label-smoothed cross-entropy with one tensor of the logits' size: its gradient.
 
-fairseq's form keeps the logits, their logarithmic softmax and, in the backward pass, three tensors
-of this size. With a large vocabulary they take most of an update's memory and, on a CPU, a third of
-its time. Here rows are read in blocks that fit into a cache, and the gradient is computed with the
-loss, from the same exponentials.
+fairseq's form makes four: the logarithmic softmax and, in the backward pass, the gradient of the
+likelihood, its sum with that of the smoothing, and the gradient of the logits. Here rows are read
+in blocks that fit into a cache, and the gradient is computed with the loss, from the same
+exponentials. torch's `linear_cross_entropy` (torch 2.13) saves the logits, too, but it takes the
+hidden states, which fairseq's criterions do not get, and gives no likelihood beside the loss.
 """
 
 from typing import Any

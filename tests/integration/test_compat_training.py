@@ -124,3 +124,4 @@ def test_fused_adamw_learns_in_every_precision(train: Callable) -> None:
     for precision in ("--memory-efficient-bf16", "--bf16", "--amp"):
         found = losses(train(*flags, precision))
         assert found == pytest.approx(reference, rel=0.02) and found[-1] < found[0]
+        assert found != reference, "it must compute in half precision"

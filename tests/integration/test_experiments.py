@@ -217,26 +217,30 @@ def test_other_test_sets_are_scored(
     for suffix in ("src", "tgt"):
         shutil.copyfile(corpus / f"valid.{suffix}", tmp_path / f"more.{suffix}")
     argv = ["experiment", "score", str(done / "work"), "--test", "same", str(corpus / "test")]
-    argv += ["--test", "more", str(tmp_path / "more")]
+    argv += ["--test", "seed7", str(tmp_path / "more")]
     assert main(argv) == 0
-    assert "Reversing: more" in capsys.readouterr().out
+    assert "Reversing: seed7" in capsys.readouterr().out
     own, same, more = (
         json.loads((done / "work" / folder / "results.json").read_text())
-        for folder in (".", "other_sets/same", "other_sets/more")
+        for folder in (".", "other_sets/same", "other_sets/seed7")
     )
     for key in ("runs", "comparisons", "outputs"):
         assert same[key] == own[key]  # the set of the experiment itself
-    texts = read_hypotheses(done / "work/other_sets/more/biarn/seed1/test.txt", 20)
+    texts = read_hypotheses(done / "work/other_sets/seed7/biarn/seed1/test.txt", 20)
     references = (corpus / "valid.tgt").read_text().splitlines()
     expected = BLEU(tokenize="none", force=True).corpus_score(texts, [references]).score
     (biarn,) = [run for run in more["runs"] if run["system"] == "biarn"]
     assert biarn["scores"]["BLEU"] == pytest.approx(expected, abs=1e-9)
-    # Another text under the same name is decoded anew, and what is unchanged is not.
+    # Another text under the same name is decoded again, and so is a model that has changed.
+    outputs = [done / f"work/other_sets/same/{name}/seed1/test.txt" for name in ("plain", "biarn")]
+    before = [output.stat().st_mtime_ns for output in outputs]
+    (done / "work/biarn/seed1/average.pt").touch()
     (tmp_path / "more.src").write_text((corpus / "test.src").read_text())
     (tmp_path / "more.tgt").write_text((corpus / "test.tgt").read_text())
     assert main(argv) == 0
-    assert "same" not in capsys.readouterr().err
-    again = json.loads((done / "work/other_sets/more/results.json").read_text())
+    after = [output.stat().st_mtime_ns for output in outputs]
+    assert [a == b for a, b in zip(after, before)] == [True, False]
+    again = json.loads((done / "work/other_sets/seed7/results.json").read_text())
     assert again["runs"] == own["runs"]
 
 

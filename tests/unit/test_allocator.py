@@ -3,9 +3,13 @@
 import subprocess
 import sys
 
+import fairseq_cli.generate
+import fairseq_cli.train  # noqa: F401  (their main functions are replaced)
 import pytest
+import torch
 
-from fairseq_recur.cli import allocator
+from fairseq_recur.cli import allocator, fairseq_commands, preflight
+from tests.unit.test_cli_main import root_logger  # noqa: F401  (used by every test)
 
 FAULTS = """
 import resource, runpy, sys, numpy
@@ -47,3 +51,24 @@ def test_memory_is_kept() -> None:
 )
 def test_the_users_settings_stay(name: str, value: str) -> None:
     assert not faults("keep_freed_memory()", **{name: value})[0]
+
+
+@pytest.mark.parametrize(
+    "command, words, cuda, keeps",
+    [
+        ("train", ["--cpu"], True, True),
+        ("train", [], False, True),
+        ("train", [], True, False),
+        ("generate", ["--cpu"], False, False),
+    ],
+)
+def test_a_training_without_a_gpu_keeps_it(
+    command: str, words: list[str], cuda: bool, keeps: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called = []
+    monkeypatch.setattr(allocator, "keep_freed_memory", lambda: called.append("kept"))
+    monkeypatch.setattr(f"fairseq_cli.{command}.cli_main", lambda: called.append("run"))
+    monkeypatch.setattr(preflight, "check", lambda *_: None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
+    assert fairseq_commands.run(command, ["data", *words]) == 0
+    assert called == (["kept", "run"] if keeps else ["run"])

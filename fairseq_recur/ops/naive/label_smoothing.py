@@ -12,8 +12,9 @@ def label_smoothed_loss(logits: list[Tensor], tokens: list[int], epsilon: float)
     """
     total = logits[0].new_zeros(())
     for scores, token in zip(logits, tokens):
-        log_normalizer = torch.log(torch.exp(scores - scores.detach().max()).sum())
-        for word, score in enumerate(scores - scores.detach().max()):
-            share = 1 - epsilon if word == token else epsilon / (len(scores) - 1)
+        shifted = scores - scores.detach().max()
+        log_normalizer = torch.log(torch.exp(shifted).sum())
+        for word, score in enumerate(shifted):
+            share = 1 - epsilon if word == token else epsilon / (len(shifted) - 1)
             total = total - share * (score - log_normalizer)
     return total
