@@ -9,20 +9,11 @@ fairseq's log, without the first updates.
 """
 
 import argparse
-import os
-import statistics
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 from measuring import Report, Row, command_line, ratios, rounded, turns
-from systems import FLAGS, prepare
-
-from fairseq_recur.experiments.training_log import read_log
-
-WARM_UP = 3
-"""Updates that are not counted."""
+from systems import prepare, train_by_command
 
 SIZES = {
     "tiny": (
@@ -44,28 +35,10 @@ COMMANDS = {
 
 
 def measure(name: str, size: str, data: Path, args: argparse.Namespace) -> Row:
-    """Train in a process; return its words per second, peak memory and share of system time."""
+    """Train in a process; return its words per second, peak memory and seconds of the system."""
     module, own = COMMANDS[name]
-    log = data.parent / "log"
-    log.unlink(missing_ok=True)
-    command = [
-        sys.executable, "-m", *module.split(), str(data), "--arch", "transformer", *FLAGS,
-        *SIZES[size][1].split(), *own.split(), "--max-update", str(WARM_UP + args.updates),
-        "--no-save", "--disable-validation", "--cpu", "--log-format", "json", "--log-interval",
-        "1", "--log-file", str(log),
-    ]  # fmt: skip
-    with (data.parent / "output").open("w+") as output:
-        process = subprocess.Popen(
-            command, env={**os.environ, "OMP_NUM_THREADS": str(args.threads)},
-            stdout=output, stderr=output,
-        )  # fmt: skip
-        _, status, used = os.wait4(process.pid, 0)  # unlike `wait`, with the process's memory
-        if status:
-            output.seek(0)
-            raise RuntimeError(f"{name} failed:\n{output.read()[-2000:]}")
-    steps = read_log(log).steps
-    speed = statistics.median(s["wps"] for update, s in steps.items() if update > WARM_UP)
-    return {"wps": speed, "peak_mib": used.ru_maxrss / 1024, "system_seconds": used.ru_stime}
+    flags = ["--arch", "transformer", "--cpu", *SIZES[size][1].split(), *own.split()]
+    return train_by_command(module.split(), data, flags, args.updates, args.threads)
 
 
 def main() -> None:

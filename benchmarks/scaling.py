@@ -11,19 +11,11 @@ of fairseq's log, without the first updates.
 
 import argparse
 import os
-import statistics
-import subprocess
-import sys
 from pathlib import Path
 
 import training
 from measuring import Report, command_line, ratios, refuse_unused, rounded, turns
-from systems import FLAGS, add_models, parse_name, prepared
-
-from fairseq_recur.experiments.training_log import read_log
-
-WARM_UP = 3
-"""Updates that are not counted."""
+from systems import add_models, parse_name, prepared, train_by_command
 
 
 def lengths(args: argparse.Namespace, report: Report) -> None:
@@ -40,26 +32,15 @@ def lengths(args: argparse.Namespace, report: Report) -> None:
 def words_per_second(name: str, count: int, data: Path, args: argparse.Namespace) -> float:
     """Train with some number of processes; return the median over the counted updates."""
     arch, own, _ = parse_name(name)
-    log = data.parent / "log"
-    log.unlink(missing_ok=True)
-    run = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count)]
-    train = [
-        "-m", "fairseq_recur", "train", str(data), "--arch", arch, *FLAGS, *args.flags.split(),
-        *own, "--max-tokens", str(args.max_tokens),
+    launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(count), "-m"]
+    flags = [
+        "--arch", arch, *args.flags.split(), *own, "--max-tokens", str(args.max_tokens),
         "--update-freq", str(max(args.processes) // count),
-        "--max-update", str(WARM_UP + args.updates), "--no-save", "--disable-validation",
-        "--log-format", "json", "--log-interval", "1", "--log-file", str(log),
+        *(["--cpu"] if args.device == "cpu" else []),
     ]  # fmt: skip
-    if args.device == "cpu":
-        train.append("--cpu")
-    threads = str(max(1, (os.cpu_count() or 1) // count))
-    command = [sys.executable, *run, *train] if count > 1 else [sys.executable, *train]
-    subprocess.run(
-        command, check=True, env={**os.environ, "OMP_NUM_THREADS": threads},
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    steps = read_log(log).steps
-    return statistics.median(s["wps"] for update, s in steps.items() if update > WARM_UP)
+    module = [*(launcher if count > 1 else []), "fairseq_recur", "train"]
+    threads = max(1, (os.cpu_count() or 1) // count)
+    return train_by_command(module, data, flags, args.updates, threads)["wps"]
 
 
 def processes(args: argparse.Namespace, report: Report) -> None:

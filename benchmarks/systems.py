@@ -2,6 +2,8 @@
 
 import argparse
 import logging
+import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -21,6 +23,7 @@ from torch import Tensor, nn
 
 from fairseq_recur.cli import main as fairseq_recur
 from fairseq_recur.errors import ConfigError
+from fairseq_recur.experiments.training_log import read_log
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 SHARED = "--share-all-embeddings"
@@ -238,3 +241,47 @@ def batches_of(
 def tokens_of(batches: Sequence[dict[str, Any]]) -> int:
     """Count the target tokens, as fairseq does."""
     return sum(batch["ntokens"] for batch in batches)
+
+
+WARM_UP = 3
+"""Updates of a training command that are not counted."""
+
+
+def train_by_command(
+    module: Sequence[str], data: Path, flags: Sequence[str], updates: int, threads: int
+) -> dict[str, float]:
+    """Train in a process of its own.
+
+    Args:
+        module: what follows ``python -m`` up to the arguments of fairseq-train
+        data: binary data
+        flags: of fairseq-train, besides `FLAGS`
+        updates: that are counted
+        threads: of each process
+
+    Returns:
+        The words per second of fairseq's log, as the median of the counted updates; the peak
+        memory in MiB; the seconds that the system spent.
+
+    Raises:
+        RuntimeError: the command failed
+    """
+    log = data.parent / "log"
+    log.unlink(missing_ok=True)
+    command = [
+        sys.executable, "-m", *module, str(data), *FLAGS, *flags,
+        "--max-update", str(WARM_UP + updates), "--no-save", "--disable-validation",
+        "--log-format", "json", "--log-interval", "1", "--log-file", str(log),
+    ]  # fmt: skip
+    with (data.parent / "output").open("w+") as output:
+        process = subprocess.Popen(
+            command, env={**os.environ, "OMP_NUM_THREADS": str(threads)},
+            stdout=output, stderr=output,
+        )  # fmt: skip
+        _, status, used = os.wait4(process.pid, 0)  # unlike `wait`, with the process's memory
+        if status:
+            output.seek(0)
+            raise RuntimeError(f"{' '.join(command)} failed:\n{output.read()[-2000:]}")
+    steps = read_log(log).steps
+    speed = statistics.median(s["wps"] for update, s in steps.items() if update > WARM_UP)
+    return {"wps": speed, "peak_mib": used.ru_maxrss / 1024, "system_seconds": used.ru_stime}
