@@ -180,7 +180,9 @@ def write_model(folder: Path, config: dict[str, Any], weights: dict[str, Tensor]
     try:
         save(copies, file, metadata={"format": "pt"})
     except SafetensorError as error:  # of a full disk
-        raise OSError(f"{file.name}: {error}") from error
+        raise OSError(
+            f"{file.name} could not be written: {error}; make room in its folder and start again"
+        ) from error
 
 
 def copy_tokenizer(source: Path, target: Path) -> list[str]:

@@ -1,6 +1,8 @@
 """Commands killed repeatedly at random moments lose nothing and leave no partial file."""
 
+import errno
 import gc
+import os
 import random
 import resource
 import shutil
@@ -181,9 +183,13 @@ def test_a_write_that_fails_once_leaves_no_mixture(tmp_path: Path) -> None:
     """Stock fairseq retries in the same file; here there is one error and the earlier file."""
     from fairseq import checkpoint_utils
 
+    class Unwritable:
+        def __reduce__(self) -> str:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
     path = tmp_path / "checkpoint1.pt"
     checkpoint_utils.torch_persistent_save({"n": torch.ones(3)}, str(path))
     before = path.read_bytes()
     with pytest.raises(RuntimeError, match="could not be written"):
-        checkpoint_utils.torch_persistent_save({"n": lambda: None}, str(path))
+        checkpoint_utils.torch_persistent_save({"n": Unwritable()}, str(path))
     assert path.read_bytes() == before and [p.name for p in tmp_path.iterdir()] == [path.name]
