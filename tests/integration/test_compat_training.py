@@ -35,7 +35,9 @@ def losses(output: str) -> list[float]:
     return [float(json.loads(line)["loss"]) for line in lines]
 
 
-@pytest.mark.parametrize("arch", ["transformer", "transformer_biarn_tiny"])
+@pytest.mark.parametrize(
+    "arch", [pytest.param("transformer", marks=pytest.mark.slow), "transformer_biarn_tiny"]
+)
 @pytest.mark.parametrize("flag", ["--bf16", "--memory-efficient-bf16", "--memory-efficient-fp16"])
 def test_half_precision_trains_on_a_cpu(train: Callable, arch: str, flag: str) -> None:
     found = losses(train("--no-save", "--max-update", 8, flag, "--fp16-init-scale", 4, arch=arch))
@@ -118,6 +120,7 @@ def test_fused_adamw_goes_on_as_if_never_stopped(
         assert torch.equal(state["exp_avg_sq"], states[1][key]["exp_avg_sq"])
 
 
+@pytest.mark.slow
 def test_fused_adamw_learns_in_every_precision(train: Callable) -> None:
     flags = ["--no-save", "--max-update", 20, "--optimizer", "adamw_fused", *ADAM]
     reference = losses(train(*flags))

@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.models.config import HostConfig, encoder_decoder_config
-from tests.conftest import FAST_STRUCTURES, PRESETS, SMALL
+from tests.conftest import PRESETS, SMALL
 from tests.running import USER_DIR, generate, hypotheses, saved_weights, update_losses
 
 Cli = Callable[..., str]
@@ -52,7 +52,7 @@ def model_config(cli: Cli, program: str, *arguments: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     "sized",
-    [pytest.param(p, marks=() if p in FAST_STRUCTURES else pytest.mark.slow) for p in PRESETS],
+    [pytest.param(p, marks=() if p == "srformer" else pytest.mark.slow) for p in PRESETS],
 )
 @pytest.mark.parametrize(
     "choice", ["model={}", pytest.param("model._name={}", marks=pytest.mark.slow)]
@@ -68,6 +68,7 @@ def test_preset_has_its_own_defaults(sized: str, choice: str, here: Path, cli: C
     assert found.keys() >= {"recurrence_steps", "encoder_embed_dim", "dropout"}
 
 
+@pytest.mark.slow_presets
 def test_shipped_config_trains_every_preset(
     preset: str, here: Path, cli: Cli, trained: Callable[[str], Path]
 ) -> None:
@@ -136,12 +137,14 @@ def test_wrong_value_is_refused(here: Path, cli: Cli, wrong: str, said: str) -> 
     assert not list(here.rglob("saved/*.pt"))
 
 
+@pytest.mark.slow
 def test_resume(here: Path, cli: Cli) -> None:
     arguments = ["hydra_train", *SHIPPED, "task.data=bin", *FAST, *SMALL_MODEL]
     assert list(update_losses(cli(*arguments))) == [1, 2]
     assert list(update_losses(cli(*arguments, "optimization.max_update=5"))) == [3, 4, 5]
 
 
+@pytest.mark.slow
 def test_fairseqs_own_program_with_the_user_dir(here: Path) -> None:
     """In a new process that finds the plug-in only through ``common.user_dir``."""
     done = subprocess.run(

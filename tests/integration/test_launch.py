@@ -147,6 +147,7 @@ def test_a_batch_that_does_not_divide_names_the_tokens_that_would() -> None:
     assert done.returncode == 2 and "RENDEZVOUS=nowhere: expected host:port" in done.stderr
 
 
+@pytest.mark.slow
 def test_an_error_of_the_training_is_the_launchers(tmp_path: Path) -> None:
     done = launch("node.sh", tmp_path / "none", "--arch", "transformer", GPUS="0", **BATCH)
     assert done.returncode == 2 and "no data folder" in done.stderr

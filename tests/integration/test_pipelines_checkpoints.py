@@ -138,6 +138,7 @@ def stock_checkpoint(trained: Trained) -> Stock:
     return make
 
 
+@pytest.mark.slow_presets
 def test_finetune_starts_from_the_stock_transformer(
     preset: str, cli: Cli, corpus: Path, stock_checkpoint: Stock, tmp_path: Path
 ) -> None:

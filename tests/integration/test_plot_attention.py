@@ -86,7 +86,9 @@ def draw(save: Save, tmp_path: Path) -> Callable[..., dict[str, Any]]:
     return run
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [
+    pytest.param(m, marks=pytest.mark.slow if m in ("stock", "birnn") else ()) for m in MODELS
+])  # fmt: skip
 def test_every_structure(name: str, draw: Callable[..., dict[str, Any]]) -> None:
     found = draw(name)
     assert list(dict.fromkeys(p["kind"] for p in found["panels"])) == KINDS.get(

@@ -72,6 +72,7 @@ def test_every_system_trains(
     assert_trains_like_float32(found, expected, updates=1)
 
 
+@pytest.mark.slow_presets
 @pytest.mark.parametrize("flag", [slow("--fp16"), "--bf16"])
 def test_every_preset_decodes(
     preset: str, flag: str, corpus: Path, trained: Callable[[str], Path]

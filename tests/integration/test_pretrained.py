@@ -44,7 +44,9 @@ def flags(search: dict[str, Any]) -> list[Any]:
     return [word for k, v in search.items() for word in (f"--{k.replace('_', '-')}", v)]
 
 
-@pytest.fixture(params=SYSTEMS)
+@pytest.fixture(params=[
+    pytest.param(s, marks=pytest.mark.slow if s == "rsa_transformer" else ()) for s in SYSTEMS
+])  # fmt: skip
 def folder(request: pytest.FixtureRequest, trained: Trained) -> Path:
     """Of a trained model."""
     return trained(request.param, *SYSTEMS[request.param])

@@ -53,7 +53,9 @@ def results(output: str, part: str) -> dict[int, dict[str, float]]:
     return {int(line["epoch"]): line for line in kept}
 
 
-@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize(
+    "arch", [pytest.param(a, marks=() if a == "rsa" else pytest.mark.slow) for a in ARCHS]
+)
 def test_trains_and_resumes_as_if_never_stopped(arch: str, cli: Cli, tmp_path: Path) -> None:
     flags = ["--user-dir", USER_DIR, *ARCHS[arch], *SMALL, "--save-dir"]
     at_once = cli("train", *flags, tmp_path / "once", "--max-epoch", 3)

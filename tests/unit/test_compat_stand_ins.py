@@ -218,7 +218,7 @@ def mutations(originals: list[bytes], count: int, seed: int) -> Any:
         yield bytes(content)
 
 
-@pytest.mark.parametrize("count", [400, pytest.param(20_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [100, pytest.param(20_000, marks=pytest.mark.slow)])
 def test_changed_files_do_no_harm(count: int) -> None:
     """In a process of their own: no signal, no file opened, nothing imported or started."""
     command = [sys.executable, "-c", FUZZ, str(count), "1"]

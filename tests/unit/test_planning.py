@@ -63,7 +63,7 @@ IN_PLACE = {torch.ops.aten.baddbmm_: added_product, torch.ops.aten.addmm_: added
 """Products that torch's counter takes for free."""
 
 
-FIRST = ("transformer", *FAST_STRUCTURES)
+FIRST = ("transformer", "transformer_biarn", "srformer")
 
 
 @pytest.mark.parametrize(
