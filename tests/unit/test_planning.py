@@ -21,7 +21,7 @@ from fairseq_recur.planning.memory import bytes_per_parameter, divided, measure
 from fairseq_recur.planning.plan import count_parameters
 from fairseq_recur.planning.timing import Assumptions, exchange_seconds, step_seconds
 from fairseq_recur.planning.tracing import Operation, saved_bytes, trace
-from tests.conftest import FAST_STRUCTURES, LANGUAGE_MODELS, SMALL, STRUCTURES
+from tests.conftest import LANGUAGE_MODELS, SMALL, STRUCTURES
 
 WORDS = 64
 ARCHITECTURES = ["transformer", "bart_base", *STRUCTURES, *LANGUAGE_MODELS]
