@@ -12,6 +12,7 @@ import tarfile
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
 from fairseq import options
@@ -147,6 +148,47 @@ def mediasum(folder: Path, found: Pairs) -> None:
     (folder / "train_val_test_split.json").write_text(json.dumps(splits))
 
 
+def samsum(folder: Path, found: Pairs) -> None:
+    """Dialogues by split, whose lines end as on Windows."""
+    for split, name in (("train", "train"), ("valid", "val"), ("test", "test")):
+        items = [
+            {"id": f"{split}-{i}", "dialogue": text.replace(". ", ".\r\n"), "summary": summary}
+            for i, (text, summary) in enumerate(found[split])
+        ]
+        (folder / f"{name}.json").write_text(json.dumps(items, indent=2))
+
+
+def ectsum(folder: Path, found: Pairs) -> None:
+    """The files of the repository, as GitHub packs it."""
+    with zipfile.ZipFile(
+        folder / "6909f1fc543104c1c60cf9de63e799f6620d1b0a.zip", "w", zipfile.ZIP_DEFLATED
+    ) as archive:
+        archive.writestr("ECTSum-6909/codes/data/val/ects/OTHER_q1_2021.txt", "not this\n")
+        for split, name in (("train", "train"), ("valid", "val"), ("test", "test")):
+            for i, pair in enumerate(found[split]):
+                for kind, text in zip(("ects", "gt_summaries"), pair):
+                    path = f"ECTSum-6909/data/final/{name}/{kind}/A{i:04d}_q1_2021.txt"
+                    archive.writestr(path, text.replace(". ", ".\n"))
+
+
+def qmsum(folder: Path, found: Pairs) -> None:
+    """Meetings with a general or a specific query each."""
+    keys = ("general_query_list", "specific_query_list")
+    for split, name in (("train", "train"), ("valid", "val"), ("test", "test")):
+        lines = []
+        for i, (text, summary) in enumerate(found[split]):
+            said = [f"{{vocalsound}} {t} {{gap}}" for t in text.split(". ")] if text else []
+            meeting: dict[str, Any] = {
+                "topic_list": [], "meeting_transcripts": [
+                    {"speaker": f"Speaker {j % 2}", "content": t} for j, t in enumerate(said)
+                ],
+            }  # fmt: skip
+            meeting[keys[i % 2]] = [{"query": "What was said?", "answer": summary}]
+            meeting[keys[1 - i % 2]] = []
+            lines.append(json.dumps(meeting, ensure_ascii=i % 4 == 0))
+        (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
 def gpt2(folder: Path) -> None:
     """Pieces of bytes and a few merges, and their dictionary."""
     symbols = [*bytes_to_unicode().values(), *(merge.replace(" ", "") for merge in MERGES)]
@@ -176,7 +218,10 @@ def bart(folder: Path) -> None:
     tar_gz(folder / "bart.base.tar.gz", members)
 
 
-MAKERS = {"cnn_dm": cnn_dm, "xsum": xsum, "arxiv": arxiv, "mediasum": mediasum}
+MAKERS = {
+    "cnn_dm": cnn_dm, "xsum": xsum, "arxiv": arxiv, "mediasum": mediasum,
+    "samsum": samsum, "ectsum": ectsum, "qmsum": qmsum,
+}  # fmt: skip
 
 
 def make_mirror(folder: Path, name: str, counts: dict[str, int] = COUNTS) -> Pairs:

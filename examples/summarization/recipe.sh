@@ -1,4 +1,4 @@
-# Shared by the steps of cnn_dm, xsum, arxiv and mediasum; every step sources this file.
+# Shared by the steps of all recipes; every step sources this file.
 # docs/summarization_recipes.md explains the variables, docs/launching.md those for GPUs. With PRINT=1
 # the scripts write nothing and print the commands that they would run.
 
@@ -13,7 +13,7 @@ find_programs
 recipe() {
     local options=(--recipe "$RECIPE" --work-dir "$WORK") name option
     for name in ARCH RUN SEED AVERAGE PIECES START MAX_SOURCE MAX_TARGET VOCABULARY SETTINGS \
-        GENERATION PREFIX WORKERS BASELINE SAMPLE DOWNLOAD_ONLY; do
+        GENERATION PREFIX WORKERS BASELINE SAMPLE DOWNLOAD_ONLY TEXTS; do
         if [ -n "${!name+set}" ]; then
             option="${name,,}"
             options+=("--${option//_/-}=${!name}")

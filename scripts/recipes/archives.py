@@ -176,6 +176,44 @@ def zip_lines(file: Path, name: str) -> Iterator[tuple[str, str]]:
                     yield where, text_of(line, where)
 
 
+def zip_members(file: Path, folder: str) -> Iterator[tuple[str, str]]:
+    """Yield the names and texts of a folder's files in a .zip, in the order of their names.
+
+    Args:
+        file: the archive
+        folder: the last parts of the folder's path in the archive
+
+    Raises:
+        ConfigError: the archive is damaged, has no such files, or one is not UTF-8
+    """
+    with named(file), zipfile.ZipFile(file) as archive:
+        found = [m for m in archive.namelist() if PurePosixPath(m).match(f"{folder}/*.txt")]
+        if not found:
+            raise ConfigError(f"{file}: expected files {folder}/*.txt in it; get it again")
+        for member in sorted(found):
+            yield PurePosixPath(member).stem, text_of(archive.read(member), f"{file}, {member}")
+
+
+def json_lines(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the objects of a file with one JSON object per line.
+
+    Yields:
+        the place of an object, for messages, and the object
+
+    Raises:
+        ConfigError: a line is not UTF-8 or not an object
+    """
+    with open(file, "rb") as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            where = f"{file}, line {number:,}"
+            item = json_of(text_of(line, where), where)
+            if not isinstance(item, dict):
+                raise ConfigError(f"{where}: expected an object; get the file again")
+            yield where, item
+
+
 JSON_BLOCK = 1 << 17
 """Characters that are read at once; the rest of them is copied for each object."""
 

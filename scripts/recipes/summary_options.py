@@ -16,6 +16,8 @@ from recipes.fetch import Archive
 from recipes.subwords import KINDS
 
 SPLITS = ("train", "valid", "test")
+SIDES = ("source", "target")
+METRICS = ("rouge1", "rouge2", "rougeL", "rougeLsum")
 
 
 @dataclass
@@ -47,7 +49,7 @@ class DataSet:
     """A data set: the content of data.yaml.
 
     Attributes:
-        format: which reader of `recipes.summary_texts` reads its files
+        format: which reader of `recipes.summary_readers` reads its files
         files: its files, by the role that they have for the reader
         documents: number of documents in each split, including incomplete ones
         text_bytes: size of all splits as plain text
@@ -115,6 +117,8 @@ class Choices:
         average: number of epochs whose checkpoints are averaged; 0 for none
         sample: how many documents of the training set to use; 0 for all
         download_only: whether to end when all files are there
+        texts: folder with the user's own texts, SPLIT.source and SPLIT.target, which replace the
+            data set; empty for the data set
     """
 
     arch: str = setting("srformer_bart_base")
@@ -129,6 +133,7 @@ class Choices:
     average: int = setting(0, least=0)
     sample: int = setting(0, least=0)
     download_only: str = setting("0", choices=("0", "1"))
+    texts: str = setting("", "a folder")
 
     @property
     def folder(self) -> str:
@@ -174,6 +179,11 @@ def _problems(choices: Choices) -> Iterator[str]:
         yield f"ARCH={arch}: there is no such architecture; {hint}"
     if start in STARTS and STARTS[start] and pieces in KINDS and STARTS[start] != pieces:
         yield f"START={start} needs PIECES={STARTS[start]}, not {pieces}"
+    if choices.texts:
+        wanted = [f"{split}.{side}" for split in SPLITS for side in SIDES]
+        lacking = [name for name in wanted if not (Path(choices.texts) / name).is_file()]
+        if lacking:
+            yield f"TEXTS={choices.texts}: no {', '.join(lacking)} there; add a text per line"
     if start.startswith("bart") and max(choices.max_source, choices.max_target) > POSITIONS:
         yield (
             f"START={start} has {POSITIONS} positions; MAX_SOURCE and MAX_TARGET cannot be larger; "

@@ -15,8 +15,10 @@ from recipes.fetch import SUMS, Archive, fetch, sha256
 from recipes.parallel import chunks, in_order
 from recipes.steps import Made, binarize, need_space, step
 from recipes.subwords import SPIECE, load_pieces, train_sentencepiece
-from recipes.summary_options import SPLITS, Choices, DataSet, Source, archive
-from recipes.summary_texts import READERS, SIDES, write_texts
+from recipes.summary_extracts import EXTRACTS, write_extracts
+from recipes.summary_options import SIDES, SPLITS, Choices, DataSet, Source, archive
+from recipes.summary_readers import READERS, own_texts
+from recipes.summary_texts import write_texts
 
 TEXT_TO_ALL = 3.5
 """Total bytes of texts, subwords and binary data per byte of text."""
@@ -48,6 +50,7 @@ class Preparation:
         mirror: str | None,
     ) -> None:  # fmt: skip
         self.data, self.choices, self.work = data, choices, work
+        self.sources = {} if choices.texts else data.files
         self.mirror = mirror
         self.models: dict[str, Any] = yaml.safe_load(models.read_text(encoding="utf-8"))
 
@@ -66,6 +69,7 @@ class Preparation:
             return
         start = self.start()
         texts = self.texts()
+        step(self.work, EXTRACTS, [texts], lambda folder: write_extracts(texts.folder, folder))
         prepared = self.work / self.choices.folder
         model = self.pieces_model(prepared, texts, start)
         pieces = self.pieces(prepared, texts, model)
@@ -93,7 +97,7 @@ class Preparation:
             )
         lacking = [
             f"{source.archive.name}: {source.how or 'no address is known'}"
-            for source in self.data.files.values()
+            for source in self.sources.values()
             if self.mirror is None and not source.archive.urls
             and not (self.work / "downloads" / source.archive.name).is_file()
         ]  # fmt: skip
@@ -110,9 +114,11 @@ class Preparation:
         Raises:
             ConfigError: there is not enough space
         """
-        files = [s.archive for s in self.data.files.values()]
+        files = [s.archive for s in self.sources.values()]
         text = float(self.data.text_bytes)
-        if self.own_sums():
+        if self.choices.texts:
+            text = sum(file.stat().st_size for file in self.own_texts().values())
+        elif self.own_sums():
             found = (Path(self.mirror or "") / a.name for a in files)
             text = PACKED * sum(f.stat().st_size for f in found if f.is_file())
         size = 0.0
@@ -143,7 +149,7 @@ class Preparation:
 
     def download(self) -> None:
         """Download every file that the preparation reads."""
-        for source in self.data.files.values():
+        for source in self.sources.values():
             self.fetch_source(source)
         name = "t5-small" if self.choices.pieces == "t5" else self.choices.start
         names = [name] if name != "none" else []
@@ -154,17 +160,25 @@ class Preparation:
 
     def texts(self) -> Made:
         """Write texts and summaries, one per line."""
-        files = {role: self.fetch_source(source) for role, source in self.data.files.items()}
-        expected = None if self.own_sums() else self.data.documents
+        files = {role: self.fetch_source(source) for role, source in self.sources.items()}
+        expected, read = self.data.documents, READERS[self.data.format]
+        if self.choices.texts:
+            files, expected, read = self.own_texts(), None, own_texts
+        elif self.own_sums():
+            expected = None
         sums = {role: sha256(file) for role, file in files.items()}
 
         def make(folder: Path) -> None:
-            documents = READERS[self.data.format](files, self.data.options)
-            write_texts(documents, folder, expected, self.choices.sample)
+            write_texts(read(files, self.data.options), folder, expected, self.choices.sample)
 
-        inputs: list[object] = [self.data.format, self.data.options, sums, expected]
+        inputs: list[object] = [read.__name__, self.data.options, sums, expected]
         inputs += [self.choices.sample] if self.choices.sample else []
         return step(self.work, "text", inputs, make)
+
+    def own_texts(self) -> dict[str, Path]:
+        """Return the files of the user's own texts by name."""
+        folder = Path(self.choices.texts)
+        return {f"{split}.{side}": folder / f"{split}.{side}" for split in SPLITS for side in SIDES}
 
     def start(self) -> Made | None:
         """Download the pretrained model and convert it to fairseq's format; None without one."""

@@ -6,12 +6,12 @@ from pathlib import Path
 from fairseq_recur.scoring.generation import read_hypotheses
 from recipes.evaluation import COMPARED, GENERATED, SCORES, TEXT, score
 from recipes.subwords import load_pieces
+from recipes.summary_extracts import EXTRACTS
 from recipes.summary_flags import generation
-from recipes.summary_options import Choices, DataSet
+from recipes.summary_options import METRICS, Choices, DataSet
 from recipes.summary_texts import COUNTS, one_line
 
 RESULTS = "results.json"
-METRICS = ("--metrics", "rouge1", "rouge2", "rougeL", "rougeLsum")
 
 
 def write_summaries(choices: Choices, model: Path, run: Path, references: Path) -> None:
@@ -54,7 +54,7 @@ def write_results(
     """
     references = work / "text" / "test.target"
     write_summaries(choices, work / choices.folder / "model", run, references)
-    score(run, choices.arch, references, METRICS, baseline)
+    score(run, choices.arch, references, ("--metrics", *METRICS), baseline)
     (system,) = json.loads((run / SCORES).read_text())["systems"].values()
     report = {
         "data": data.name,
@@ -68,6 +68,7 @@ def write_results(
         "checkpoint": checkpoint,
         "search": [*generation(data, choices), *extra],
         "scores": system["scores"],
+        "extracts": json.loads((work / EXTRACTS / SCORES).read_text()),
         "baseline": str(baseline) if baseline else None,
         "compared": json.loads((run / COMPARED).read_text()) if baseline else None,
     }

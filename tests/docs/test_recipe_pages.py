@@ -109,8 +109,15 @@ SUMMARIZATION = {
         ("train", "srformer_bart_base", "srformer_bart_base-paper-seed1"),
     ],
     **dict.fromkeys(
-        ("xsum", "arxiv", "mediasum"),
+        ("xsum", "arxiv", "mediasum", "samsum"),
         [("train", "srformer_bart_base", "srformer_bart_base-fairseq-seed1")],
+    ),
+    **dict.fromkeys(
+        ("ectsum", "qmsum"),
+        [
+            ("train", "srformer_bart_base", "srformer_bart_base-fairseq-seed1"),
+            ("train", "srformer_t5_small", "srformer_t5_small-paper-seed1"),
+        ],
     ),
 }
 
@@ -119,7 +126,10 @@ SUMMARIZATION = {
 @pytest.mark.parametrize("recipe", SUMMARIZATION)
 def test_a_summarization_recipe(recipe: str, tmp_path: Path) -> None:
     work = tmp_path / "work"
-    for name in ("gpt2-1024-128/data-bin/.key", "bart.base/model.pt", "text/counts.json"):
+    for name in (
+        "gpt2-1024-128/data-bin/.key", "t5-6144-128/data-bin/.key", "t5-16384-128/data-bin/.key",
+        "bart.base/model.pt", "t5-small/model.pt", "text/counts.json",
+    ):  # fmt: skip
         (work / name).parent.mkdir(parents=True)
         (work / name).write_text(json.dumps({"train": {"lines": 287113}}))
     before = sorted(work.rglob("*"))
@@ -129,7 +139,8 @@ def test_a_summarization_recipe(recipe: str, tmp_path: Path) -> None:
     found = [(after(w, "--arch"), Path(after(w, "--save-dir")).name) for w in trained]
     assert [("train", *pair) for pair in found] == SUMMARIZATION[recipe]
     for words in trained:
-        assert after(words, "--finetune-from-model") == str(work / "bart.base/model.pt")
+        start = "t5-small" if "t5" in after(words, "--arch") else "bart.base"
+        assert after(words, "--finetune-from-model") == str(work / start / "model.pt")
         parse(["fairseq-recur", *words[words.index("train") :]])
     assert sum("evaluate" in words for words in commands) == len(found)
     assert sorted(work.rglob("*")) == before

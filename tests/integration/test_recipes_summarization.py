@@ -72,6 +72,12 @@ def expected_source(name: str, text: str) -> str:
         return one_line(" ".join(f"SPEAKER {i % 2}, host: {u}" for i, u in enumerate(utterances)))
     if name == "arxiv":
         return one_line(" ".join(text.split(". ")))
+    if name == "samsum":
+        turns = [one_line(turn) for turn in text.replace(". ", ".\n").split("\n")]
+        return " <n> ".join(filter(None, turns))
+    if name == "qmsum":
+        said = [f"Speaker {i % 2}: {turn}" for i, turn in enumerate(text.split(". "))]
+        return one_line(f"What was said? </q> {' '.join(said)}")
     if name == "cnn_dm":
         paragraphs = text.replace(". ", ".\n\n").split("\n")
         lines = [one_line(line) for line in paragraphs if line.strip()]
@@ -110,6 +116,31 @@ def test_archives_become_lines(
         if split != "train":  # not cut
             assert sum(a == b for a, b in zip(decoded, found[1])) >= len(complete) - 1
     assert f"train.source: {COUNTS['train'] - 2} sents" in caplog.text
+    extracts = json.loads((tmp_path / "extracts" / "scores.json").read_text())
+    kinds = ["lead", "longest"] if name == "samsum" else ["lead"]
+    assert [extract.split("-")[0] for extract in extracts] == kinds
+
+
+def test_own_texts_replace_the_data_set(
+    mirror: Callable[[str], Mirror], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is downloaded, and what is prepared is what the data set gives."""
+    of, texts = mirror("xsum"), tmp_path / "texts"
+    assert prepare(of, tmp_path / "first") == 0
+    shutil.copytree(tmp_path / "first" / "text", texts)
+    options = [w for w in words(of, tmp_path / "second") if not w.startswith("--mirror")]
+    assert summarization.main([*options, f"--texts={texts}"]) == 0
+    first, second = (tree(tmp_path / name) for name in ("first", "second"))
+    assert {k: v for k, v in first.items() if ".key" not in k and "counts" not in k} == {
+        k: v for k, v in second.items() if ".key" not in k and "counts" not in k
+    }
+    with open(texts / "valid.target", "a", encoding="utf-8") as file:
+        file.write("one more\n")
+    assert summarization.main([*options, f"--texts={texts}"]) == 2
+    assert f"valid.source ends after {COUNTS['valid']} lines" in capsys.readouterr().err
+    (texts / "test.target").unlink()
+    assert summarization.main([*options, f"--texts={texts}"]) == 2
+    assert f"TEXTS={texts}: no test.target there" in capsys.readouterr().err
 
 
 def tree(work: Path) -> dict[str, str]:

@@ -14,26 +14,19 @@ import pytest
 from recipes import archives, summarization, summary_flags
 from recipes.archives import objects, tar_members, zip_lines
 from recipes.subwords import KINDS, Gpt2
+from recipes.summary_extracts import write_extracts
 from recipes.summary_options import AUTO, SPLITS, Choices, choose, read_data_set
 from recipes.summary_prepare import Encode, encode_all, learn_from_documents
-from recipes.summary_texts import (
-    READERS,
-    Document,
-    arxiv,
-    mediasum,
-    one_line,
-    split_story,
-    write_texts,
-    xsum,
-)
+from recipes.summary_readers import READERS, Document, arxiv, mediasum, split_story, xsum
+from recipes.summary_texts import one_line, write_texts
 
 from fairseq_recur.errors import ConfigError
 from tests.docs.commands import parse
-from tests.summarization_mirror import gpt2, tar_gz
+from tests.summarization_mirror import MAKERS, gpt2, tar_gz
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = ROOT / "examples" / "summarization"
-NAMES = ("cnn_dm", "xsum", "arxiv", "mediasum")
+NAMES = tuple(MAKERS)
 
 
 def chosen(**changes: Any) -> Choices:
@@ -232,6 +225,82 @@ def test_articles(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             list(xsum(articles(tmp_path, found_, **splits), options))
+
+
+def test_dialogues(tmp_path: Path) -> None:
+    files = {split: tmp_path / f"{split}.json" for split in SPLITS}
+    item = {"id": "1", "dialogue": "A: x\r\n\r\nB: y ", "summary": "z"}
+    for file in files.values():
+        file.write_text(json.dumps([item]))
+    found = list(READERS["samsum"](files, {}))
+    assert [(d.split, d.source, d.summary) for d in found] == [
+        (split, "A: x <n> B: y", "z") for split in SPLITS
+    ]
+    files["test"].write_text(json.dumps([item, {"id": "2", "dialogue": "A: x"}]))
+    with pytest.raises(ConfigError, match="line 1: expected texts as dialogue, id, summary"):
+        list(READERS["samsum"](files, {}))
+
+
+def test_calls(tmp_path: Path) -> None:
+    file = tmp_path / "a.zip"
+    paths = [f"E-1/data/final/{s}/{k}/B_q1.txt" for s in ("train", "val", "test")
+             for k in ("ects", "gt_summaries")]  # fmt: skip
+    for lacking in (None, *paths):
+        with zipfile.ZipFile(file, "w") as archive:
+            for path in (*paths, "E-1/data/final/val/ects/A.md", "E-1/other/val/ects/C_q1.txt"):
+                if path != lacking:
+                    archive.writestr(path, path.split("/")[3] + "\n" + path.split("/")[4])
+        read = READERS["ectsum"]({"repository": file}, {})
+        if lacking is None:
+            assert [(d.split, d.name, one_line(d.source), one_line(d.summary)) for d in read] == [
+                (split, "B_q1", f"{name} ects", f"{name} gt_summaries")
+                for split, name in (("train", "train"), ("valid", "val"), ("test", "test"))
+            ]
+        else:
+            with pytest.raises(
+                ConfigError, match=f"expected files {lacking.rpartition('/')[0][4:]}"
+            ):
+                list(read)
+    with zipfile.ZipFile(file, "a") as archive:
+        archive.writestr("E-1/data/final/test/gt_summaries/D_q1.txt", "x")
+        archive.writestr("E-1/data/final/test/gt_summaries/B_q1.txt", "x")
+        archive.writestr(paths[-1].replace("B_q1", "A_q1"), "x")
+    with pytest.raises(ConfigError, match="of data/final/test A_q1 is not in both"):
+        list(READERS["ectsum"]({"repository": file}, {}))
+
+
+def test_meetings(tmp_path: Path) -> None:
+    files = {split: tmp_path / f"{split}.jsonl" for split in SPLITS}
+    turns = [("Al", "{vocalsound} Hello {gap} all ."), ("Bo", "{disfmarker}"), ("Bo", "Bye")]
+    meeting: dict[str, Any] = {
+        "meeting_transcripts": [{"speaker": s, "content": c} for s, c in turns],
+        "general_query_list": [{"query": "All?", "answer": "a"}],
+        "specific_query_list": [{"query": "Who?", "answer": "b"}, {"query": "1?", "answer": "c"}],
+    }
+    for file in files.values():
+        file.write_text(json.dumps(meeting) + "\n\n")
+    found = [(d.source, d.summary) for d in READERS["qmsum"](files, {}) if d.split == "valid"]
+    said = "</q> Al: Hello all . Bo: Bye"
+    assert found == [(f"All? {said}", "a"), (f"Who? {said}", "b"), (f"1? {said}", "c")]
+    del meeting["general_query_list"][0]["answer"]
+    files["test"].write_text("\n" + json.dumps(meeting))
+    with pytest.raises(ConfigError, match="l, line 2: expected a list .* query and answer"):
+        list(READERS["qmsum"](files, {}))
+
+
+def test_extracts(tmp_path: Path) -> None:
+    (tmp_path / "train.target").write_text("a b c\nd\n")
+    (tmp_path / "test.target").write_text("x y\nx\n")
+    (tmp_path / "test.source").write_text(
+        "A: a <n> B: b b b <n> A: c c <n> A: d d\nq? </q> B: x y\n"
+    )
+    (out := tmp_path / "out").mkdir()
+    write_extracts(tmp_path, out)
+    assert (out / "lead-2.txt").read_text() == "A: a\nB: x\n"
+    assert (out / "longest-3.txt").read_text() == "B: b b b A: c c A: d d\nq? </q> B: x y\n"
+    scores = json.loads((out / "scores.json").read_text())
+    assert list(scores) == ["lead-2", "longest-3"]
+    assert [s["metric"] for s in scores["lead-2"]][:2] == ["rouge1", "rouge2"]
 
 
 def documents(*splits: str) -> list[Document]:

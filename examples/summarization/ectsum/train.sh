@@ -1,0 +1,6 @@
+#!/usr/bin/env bash
+# Train one model: bash examples/summarization/ectsum/train.sh [FLAG...]
+# An interrupted training resumes from its last checkpoint. Additional flags are passed to fairseq-train.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/../recipe.sh"
+train "$@"

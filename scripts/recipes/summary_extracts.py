@@ -1,0 +1,63 @@
+"""Extracts of the texts, which a summarizer has to beat."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from fairseq_recur.scoring.metrics import build_metric, score_corpus, score_table
+from recipes.evaluation import SCORES
+from recipes.summary_options import METRICS
+from recipes.summary_readers import QUERY_END, TURN
+
+EXTRACTS = "extracts"
+"""Name of the step and of its folder."""
+
+TURNS = 3
+"""Turns of a dialogue in an extract, as in the SAMSum paper's LONGEST-3."""
+
+
+def lead(text: str, words: int) -> str:
+    """Return the first words of a text, without the query before it."""
+    return " ".join(text.rpartition(QUERY_END)[2].split()[:words])
+
+
+def longest_turns(text: str, count: int = TURNS) -> str:
+    """Return the longest turns of a dialogue, in the dialogue's order."""
+    turns = [turn.split() for turn in text.split(TURN)]
+    chosen = sorted(sorted(range(len(turns)), key=lambda i: -len(turns[i]))[:count])
+    return " ".join(word for i in chosen for word in turns[i])
+
+
+def write_extracts(texts: Path, folder: Path) -> None:
+    """Write extracts of the test set, a line for a line, and their scores.
+
+    lead-WORDS has as many words as the average summary of the training set; longest-TURNS is
+    written if the texts are dialogues.
+
+    Args:
+        texts: folder with test.source, test.target and train.target
+        folder: output folder
+    """
+    counts = [len(line.split()) for line in _lines(texts / "train.target")]
+    words = round(sum(counts) / len(counts))
+    kinds: dict[str, Callable[[str], str]] = {f"lead-{words}": lambda text: lead(text, words)}
+    sources, references = _lines(texts / "test.source"), _lines(texts / "test.target")
+    if any(TURN in source.split() for source in sources):
+        kinds[f"longest-{TURNS}"] = longest_turns
+    metrics = [build_metric(name) for name in METRICS]
+    scores = {}
+    for name, extract in kinds.items():
+        found = [extract(source) for source in sources]
+        (folder / f"{name}.txt").write_text("".join(f"{line}\n" for line in found), "utf-8")
+        scores[name] = score_corpus(found, [references], metrics)
+    print(score_table(scores), flush=True)
+    report = {
+        name: [{"metric": s.name, "score": s.value, "signature": s.signature} for s in of_one]
+        for name, of_one in scores.items()
+    }
+    (folder / SCORES).write_text(json.dumps(report, indent=1) + "\n")
+
+
+def _lines(file: Path) -> list[str]:
+    with open(file, encoding="utf-8", newline="\n") as lines:
+        return [line.rstrip("\n") for line in lines]
