@@ -1,6 +1,8 @@
 """Recurrence encoding matrices: kernels, dilation, Proposition 1; `test_ops.py` has the loops."""
 
 import math
+import random
+from collections.abc import Callable
 
 import numpy
 import pytest
@@ -74,6 +76,52 @@ def test_proposition_1_counts_its_heads() -> None:
     heads = naive.linear_rnn_heads(basis @ blocks @ torch.linalg.inv(basis))
     assert len(heads.decay) == 4 and int(heads.sine.sum()) == 1
     assert sorted(heads.decay.tolist()) == pytest.approx([-0.5, 0.8, 0.8, 0.9], abs=1e-6)
+
+
+def test_ranks_of_the_mixing_matrices() -> None:
+    """G of a regular head has rank 1, those of a pair of cyclical heads have rank 2."""
+    w_h = torch.randn(7, 7, dtype=torch.float64)
+    heads = naive.linear_rnn_heads(w_h)
+    cyclical = heads.angle != 0
+    assert cyclical.any() and not cyclical.all()
+    ranks = torch.linalg.matrix_rank(heads.mixing, rtol=1e-9)
+    assert torch.equal(ranks, torch.where(cyclical, 2, 1))
+
+
+def gap_to_the_linear_rnn(
+    activation: Callable[[float], float], recurrent: float, bias: float, steps: int
+) -> tuple[list[float], list[float]]:
+    """u_t and g_t - h_t of eqs. 5 and 7 from g_0 = h_0 = 0, with normal inputs of weight 0.7."""
+    generator = random.Random(3)
+    g = h = 0.0
+    inputs, gaps = [], []
+    for _ in range(steps):
+        x = 0.7 * generator.gauss(0, 1) if bias == 0 else 0.0
+        inputs.append(recurrent * g + x + bias)
+        g, h = activation(inputs[-1]), recurrent * h + x + bias
+        gaps.append(g - h)
+    return inputs, gaps
+
+
+@pytest.mark.parametrize("recurrent", [0.0, -0.5, 0.9])
+@pytest.mark.parametrize("activation", [math.tanh, lambda u: 0.5 + math.tanh(u)])
+def test_proposition_3(activation: Callable[[float], float], recurrent: float) -> None:
+    """The gap is at most what the proof adds up at each step, and its mean square the bound."""
+    inputs, gaps = gap_to_the_linear_rnn(activation, recurrent, 0.0, 4000)
+    most = 0.0
+    for u, gap in zip(inputs, gaps):
+        most = abs(recurrent) * most + abs(activation(0.0)) + u**2 / 2
+        assert abs(gap) <= most + 1e-12
+    alpha, beta = (sum(abs(u) ** n for u in inputs) / len(inputs) for n in (2, 4))
+    bound = (1 - abs(recurrent)) ** -2 * (1 + alpha + beta / 4)
+    assert 0 < sum(gap**2 for gap in gaps) / len(gaps) <= bound
+
+
+def test_proposition_3_needs_the_square() -> None:
+    """The proof ends with (1 - |w|)^-2; with (1 - |w|)^-1, as printed, its steps do not hold."""
+    inputs, gaps = gap_to_the_linear_rnn(lambda u: 0.9 + u, 0.5, -0.45, 200)
+    assert max(map(abs, inputs[100:])) < 1e-12  # so alpha = beta = 0
+    assert (1 - 0.5) ** -1 < gaps[-1] ** 2 < (1 - 0.5) ** -2
 
 
 def test_proposition_1_needs_distinct_eigenvalues() -> None:
