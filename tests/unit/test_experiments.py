@@ -279,7 +279,7 @@ def result(tmp_path: Path) -> dict[str, Any]:
              "corrected": {} if s == "a" else {"bootstrap": 0.02, "randomization": 0.04}}
             for s in "ab"
         ]  # fmt: skip
-        metrics = [{"metric": "BLEU", "systems": found}]
+        metrics = [{"metric": "BLEU", "higher_is_better": True, "systems": found}]
         return {"seed": seed, "baseline": "a", "metrics": metrics}
 
     return {
@@ -325,6 +325,10 @@ def test_the_table(tmp_path: Path) -> None:
     assert {*copied.values()} == {"copied", "3.00", ""}
     notes = "\n".join(lines[8:])
     assert "BLEU `sig`" in notes and "b starts from the trained a" in notes
+    assert "lower is better" not in notes
+    results = result(tmp_path)
+    results["comparisons"][0]["metrics"][0]["higher_is_better"] = False
+    assert "\n- BLEU: lower is better\n" in table(results)
 
 
 def test_the_table_of_a_control(tmp_path: Path) -> None:
