@@ -99,8 +99,9 @@ def prepare(
         files = [HERE / "systems.yaml", settings, folder / "data.yaml"]
         experiments[language.name] = read_experiment(files, args.set)
         about = {
+            **(read_json(folder / ABOUT) or {"parameters": {}}),
             "files": [str(file.resolve()) for file in files],
-            "set": args.set, "systems": args.systems, "seeds": args.seeds, "parameters": {},
+            "set": args.set, "systems": args.systems, "seeds": args.seeds,
         }  # fmt: skip
         write_json(folder / ABOUT, about)
     return experiments
