@@ -72,21 +72,22 @@ def percent(value: float | None) -> str:
 def verdict(results: Results) -> str:
     """Say which system has the lowest WER, by how much, and on which languages."""
     baseline, total = results["baseline"], len(results["languages"])
+    languages = f"{total} language" + "s" * (total > 1)
     whole = {name: s for name, s in results["systems"].items() if s["seeds"]}
     if baseline not in whole or len(whole) < 2:
-        return f"There is no average yet: {baseline} and another system need all {total} languages."
+        return f"There is no average yet: {baseline} and another system need all {languages}."
     best = min(whole, key=lambda name: whole[name]["macro"]["WER"]["mean"])
     score = whole[best]["macro"]["WER"]["mean"]
     if best == baseline:
-        return f"{baseline} has the lowest WER, {score:.2f} in the average of {total} languages."
+        return f"{baseline} has the lowest WER, {score:.2f} in the average of {languages}."
     found = whole[best]["compared"].get("WER")
     if found is None:
         return f"{best} has the lowest WER, {score:.2f}, with other seeds than {baseline}."
     higher = f", higher on {', '.join(found['higher'])}" if found["higher"] else ""
     return (
-        f"{best} has the lowest WER, {score:.2f} in the average of {total} languages: "
+        f"{best} has the lowest WER, {score:.2f} in the average of {languages}: "
         f"{found['difference']:+.2f} ({percent(found['relative'])}) from {baseline}. "
-        f"It is lower on {len(found['lower'])} of {total} languages{higher}. "
+        f"It is lower on {len(found['lower'])} of {languages}{higher}. "
         f"Over the languages p = {found['p']:.3f}, corrected {found['corrected']:.3f}."
     )
 
@@ -98,8 +99,8 @@ def notes(results: Results) -> list[str]:
     return [
         "- WER: words with any wrong phone, in %; PER: edits per phone, in %; lower is better. "
         + ", ".join(f"{metric} `{s}`" for metric, s in results["signatures"].items()),
-        f"- averages are over {total} languages, each with the same weight: mean ± standard "
-        "deviation over the seeds that all languages have; lowest on: number of languages",
+        f"- averages give each language the same weight ({total} here): mean ± standard deviation "
+        "over the seeds that all languages have; lowest on: number of languages",
         f"- difference, lower on, p: WER against {baseline}. p: exact sign-flip test, two-sided, "
         f"over the differences of the languages, at least {2.0 ** (1 - total):.3g} for {total}; "
         "corrected by Holm's method for the number of systems",
@@ -115,7 +116,7 @@ def draw(results: Results, file: Path) -> None:
     """Draw each system's difference in WER from the baseline: on each language, and the average."""
     compared = {n: s["compared"]["WER"] for n, s in results["systems"].items() if s["compared"]}
     names = list(results["languages"])
-    figure = new_figure(2.5 + 0.7 * len(names), 4.0)
+    figure = new_figure(4.0 + 0.7 * len(names), 4.0)
     axes = figure.subplots()
     axes.axhline(0, color="black", linewidth=1, label=results["baseline"])
     axes.axvline(len(names) - 0.5, color="#dddddd", linewidth=1)
