@@ -96,7 +96,9 @@ def read(folder: Path, languages: Sequence[str] = ()) -> list[Language]:
     for name in languages:
         if name not in files:
             known = ", ".join(sorted(files)) or "none"
-            problems.add(f"--languages {name}: {folder} has no such language; expected of: {known}")
+            problems.add(
+                f"--languages {name}: {folder} has no such language; expected some of: {known}"
+            )
     found = [
         _language(name, sets, folder, problems)
         for name, sets in sorted(files.items())

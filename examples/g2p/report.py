@@ -174,12 +174,12 @@ def pool(work: Path, results: Results) -> None:
 
 
 def write(work: Path, command: str, pooled: bool) -> str:
-    """Write results.json, table.md and figure.png.
+    """Write results.json and table.md, and at the end figure.png.
 
     Args:
         work: with a folder for each language's experiment
         command: how the results were made
-        pooled: whether to do the bootstrap over all words, which takes seconds
+        pooled: whether to draw the figure and do the bootstrap over all words, which take seconds
 
     Returns:
         the table
@@ -192,6 +192,6 @@ def write(work: Path, command: str, pooled: bool) -> str:
     write_json(work / "results.json", results)
     text = table.table(results)
     write_text(work / "table.md", text)
-    if any(system["compared"] for system in results["systems"].values()):
+    if pooled and any(system["compared"] for system in results["systems"].values()):
         table.draw(results, work / "figure.png")
     return text

@@ -37,7 +37,7 @@ class LanguageRun(SystemRun):
         return f"{self.work.name} {super().name}"
 
     def complete(self, step: str) -> None:
-        """Remove the checkpoints after decoding: those of all runs would take 30 GB."""
+        """Remove the checkpoints after decoding: all would take tens of gigabytes."""
         super().complete(step)
         if step == "generate":
             for path in self.folder.glob("checkpoint*.pt"):

@@ -342,6 +342,15 @@ def test_the_table_of_a_control(tmp_path: Path) -> None:
     assert "\n| a | -2.00 | 0.010 | 0.030 | 0.040 |\n\n- BLEU" in text
 
 
+def test_a_run_of_a_subclass_starts_from_one_of_the_same(tmp_path: Path) -> None:
+    class Named(SystemRun):
+        """A run with another name, by which the runner finds the run that it starts from."""
+
+    (run,) = runs_of(read(tmp_path), tmp_path, ["b"], [2])
+    first = Named(run.experiment, run.system, run.seed, run.work).starts_from
+    assert type(first) is Named and (first.system.name, first.seed) == ("a", 2)
+
+
 def test_rows_are_compared_with_the_baseline_and_with_the_row_they_name(tmp_path: Path) -> None:
     """Each group is corrected for its own number of systems."""
     given = content()
