@@ -6,7 +6,7 @@ Finished runs are kept, and unfinished ones continue from their last checkpoint.
 import argparse
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -120,21 +120,26 @@ def runs_from(
     ]
 
 
-def write_languages(experiments: Iterable[tuple[Experiment, Path]]) -> None:
-    """Write the tables of the languages whose tables do not have what is finished."""
-    for experiment, folder in experiments:
-        finished = {
-            (run.system.name, run.seed): run
-            for run in all_runs(experiment, folder)
-            if run.finished()
-        }
-        results = read_json(folder / "results.json") or {"runs": []}
-        if {*finished} == {(run["system"], run["seed"]) for run in results["runs"]}:
-            continue
-        about = experiment_check.read_about(folder / ABOUT)
-        about["parameters"] = {name: report.parameters(run) for (name, _), run in finished.items()}
-        write_json(folder / ABOUT, about)
-        write_results(experiment, folder, about)
+def write_language(experiment: Experiment, folder: Path) -> None:
+    """Write the table of a language, with the sizes of its models."""
+    about = experiment_check.read_about(folder / ABOUT)
+    about["parameters"] = {
+        run.system.name: report.parameters(run) for run in done(experiment, folder)
+    }
+    write_json(folder / ABOUT, about)
+    write_results(experiment, folder, about)
+
+
+def done(experiment: Experiment, folder: Path) -> list[SystemRun]:
+    """Return the finished runs of a language."""
+    return [run for run in all_runs(experiment, folder) if run.finished()]
+
+
+def is_written(experiment: Experiment, folder: Path) -> bool:
+    """Return whether the table of a language has what is finished; a kill may have come before."""
+    results = read_json(folder / "results.json") or {"runs": []}
+    finished = {tuple(run.key("train")) for run in done(experiment, folder)}
+    return finished == {tuple(run["command"]) for run in results["runs"]}
 
 
 def work_on(
@@ -143,7 +148,7 @@ def work_on(
     """Do what is left; return 0, or 1 if a run failed, or 130 after a signal."""
 
     def finished(run: LanguageRun) -> None:
-        write_languages([(run.experiment, run.work)])
+        write_language(run.experiment, run.work)
         report.write(work, command, pooled=False)
 
     kept = sum(run.finished() for run in runs)
@@ -153,9 +158,11 @@ def work_on(
     except Stopped as stopped:
         print(f"\nstopped by {stopped}; the same command continues", file=sys.stderr)
         return 130
-    write_languages({run.work: (run.experiment, run.work) for run in runs}.values())
+    for folder, experiment in {run.work: run.experiment for run in runs}.items():
+        if not is_written(experiment, folder):
+            write_language(experiment, folder)
     print("\n" + report.write(work, command, pooled=True))
-    print(f"Everything is in {work}: table.md, results.json, figure.png, and the runs.")
+    print(f"Everything is in {work}")
     for name in failed:
         print(f"{name} failed; see its folder", file=sys.stderr)
     return 1 if failed else 0

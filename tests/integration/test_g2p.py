@@ -366,6 +366,19 @@ def test_killed_and_continued(
     assert [*read_json(tmp_path / "work/results.json")["languages"]] == ["aa", "bb"]
 
 
+def test_a_longer_training_replaces_the_score(
+    example: Any, calls: Callable[[], list[str]], tiny: list[str], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    one = [*tiny, "--systems", "transformer", "--languages", "aa"]
+    for wrong, more in ((5, []), (2, ["--set", "train.max-update=9"])):
+        monkeypatch.setenv("WRONG", json.dumps({"aa transformer 1": wrong}))
+        assert example.main([*one, *more]) == 0
+        system = read_json(tmp_path / "work/results.json")["systems"]["transformer"]
+        assert system["scores"]["WER"] == {"aa": {"1": 10 * wrong}}
+    assert len(calls()) == 4
+
+
 def test_other_words_need_another_folder(
     example: Any, calls: Callable[[], list[str]], tiny: list[str], tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
