@@ -400,7 +400,7 @@ def test_a_failure_is_told_and_the_rest_is_done(
     (tmp_path / "program").write_text(
         text.replace('if step == "train":', failing + 'if step == "train":')
     )
-    assert example.main([*tiny, *SYSTEMS]) == 1
+    assert example.main([*tiny, "--systems", "birnn", "rsa", "--languages", "bb"]) == 1
     said = capsys.readouterr()
     assert "fairseq stumbled" in said.out and "bb rsa seed 1 failed; see its folder" in said.err
     assert "| birnn | 1 | 0.00 |" in said.out and "| rsa |" not in said.out
