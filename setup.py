@@ -58,6 +58,7 @@ setup(
         "torch>=2.4",
         "sacrebleu>=2.3",
         "rouge-score>=0.1.2",
+        "nltk>=3.8",
         "pysbd>=0.3.4",
         "PyYAML>=5.1",
         "sentencepiece>=0.1.99",

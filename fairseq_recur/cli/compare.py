@@ -1,6 +1,6 @@
 """Test whether systems differ significantly from a baseline, by paired bootstrap resampling or
-approximate randomization. sacrebleu does this for BLEU, chrF and TER; for ROUGE and COMET the
-same tests use the scores of the texts.
+approximate randomization. sacrebleu does this for BLEU, chrF and TER; for ROUGE, COMET and
+error rates the same tests use the scores of the texts.
 
 FILE is as in `score`: plain text, or the output of generate or interactive. The tests compare two
 outputs; they do not measure how much a system varies with the training seed.

@@ -1,5 +1,5 @@
-"""Score translations with sacrebleu and COMET, summaries with rouge-score. The table has one row
-per system, and the metrics' signatures.
+"""Score translations with sacrebleu and COMET, summaries with rouge-score, pronunciations by word
+and phone error rate. The table has one row per system, and the metrics' signatures.
 
 A system's FILE is plain text, one sentence per line, or the output of generate or interactive.
 From such output the detokenized D- lines are read, or the H- lines if there are none, sorted by

@@ -1,7 +1,7 @@
 """Decoding the trained systems of an experiment on other test sets."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -86,11 +86,8 @@ def make_data(
         name = f"dict.{language}.txt"
         shutil.copyfile(Path(experiment.data) / name, data / name)
     words = Dictionary.load(str(data / f"dict.{source}.txt"))
-    file = str(data / f"test.{source}-{target}.{source}")
-    builder = indexed_dataset.make_builder(f"{file}.bin", "mmap", len(words))
-    for line in read_lines(folder / f"test.{source}"):
-        builder.add_item(words.encode_line(line, add_if_not_exist=False))
-    builder.finalize(f"{file}.idx")
+    lines = read_lines(folder / f"test.{source}")
+    write_binary(lines, words, data / f"test.{source}-{target}.{source}")
     score = replace(
         experiment.score,
         reference=[str(folder / f"test.{target}")],
@@ -102,3 +99,17 @@ def make_data(
         experiment, data=str(data), score=score, generate=generate, speed=None,
         title=f"{experiment.title}: {folder.name}",
     )  # fmt: skip
+
+
+def write_binary(lines: Iterable[str], words: Dictionary, file: Path) -> None:
+    """Write lines as fairseq's binary data, FILE.bin and FILE.idx; `preprocess` keeps a log open.
+
+    Args:
+        lines: pieces, separated by blanks
+        words: the dictionary; a piece that it lacks is the unknown word
+        file: path without a suffix
+    """
+    builder = indexed_dataset.make_builder(f"{file}.bin", "mmap", len(words))
+    for line in lines:
+        builder.add_item(words.encode_line(line, add_if_not_exist=False))
+    builder.finalize(f"{file}.idx")

@@ -65,6 +65,7 @@ class Runner:
         validation: bool = False,
     ) -> None:
         self.runs, self.jobs, self.devices = list(runs), jobs, list(devices)
+        self.left = self.runs
         self.finished: Callable[..., None] = finished
         self.active: list[Job] = []
         self.failed: set[str] = set()
@@ -96,12 +97,12 @@ class Runner:
             self.active.remove(job)
             self.record(job)
         busy = {job.run.name for job in self.active}
-        left = [r for r in self.runs if r.name not in self.failed and not r.finished()]
-        for run in left:
+        self.left = [r for r in self.left if r.name not in self.failed and not r.finished()]
+        for run in self.left:
             if len(self.active) < self.jobs and run.name not in busy and self.ready(run):
                 self.start(run)
         self.progress.show([(job.run, job.step) for job in self.active])
-        return bool(left)
+        return bool(self.left)
 
     def ready(self, run: Run) -> bool:
         """Return whether a run can go on now; fail it if its initial model will never exist."""

@@ -5,7 +5,7 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Optional
 
@@ -139,7 +139,7 @@ class SystemRun(Run):
         name = self.system.start_from
         if name is None:
             return None
-        return SystemRun(self.experiment, self.experiment.systems[name], self.seed, self.work)
+        return replace(self, system=self.experiment.systems[name])
 
     def train_flags(self) -> Flags:
         """Return the flags of all systems, overridden by the system's own."""

@@ -157,6 +157,10 @@ def notes(results: Results) -> list[str]:
         f"- {results['machine']}; torch {results['versions'].get('torch')}; trained at commit "
         f"{', '.join(sorted({run['commit'] for run in runs}))}",
     ]
+    compared = [m for c in results["comparisons"] for m in c["metrics"]]
+    lower = dict.fromkeys(m["metric"] for m in compared if not m["higher_is_better"])
+    if lower:
+        said.append(f"- {', '.join(lower)}: lower is better")
     if results["speed"] is not None:
         said.append(
             f"- training and decoding: speed as a multiple of {baseline}'s, measured in turns, "

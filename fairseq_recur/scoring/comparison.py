@@ -75,7 +75,7 @@ class MetricResult:
     Attributes:
         metric: the library's name: "BLEU", "chrF2", "TER", "rougeL", ...
         signatures: of each test, with the number of samples and the seed.
-        higher_is_better: False for TER.
+        higher_is_better: False for TER and error rates.
         decimals: number of decimals that tables show.
         systems: the baseline first, then the remaining systems in the given order.
     """

@@ -1,4 +1,4 @@
-"""Metrics whose corpus score is the mean of the scores of its texts: ROUGE and COMET."""
+"""Metrics whose corpus score is the mean of the scores of its texts: ROUGE, COMET, error rates."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -21,11 +21,13 @@ class MeanMetric(ABC):
         name: its name in tables.
         scale: factor for the mean, 100 for percentages.
         decimals: number of decimals that tables show.
+        higher_is_better: whether a higher score is a better one.
     """
 
     name: str
     scale: float = 1.0
     decimals: int = 2
+    higher_is_better: bool = True
 
     @abstractmethod
     def text_scores(
@@ -40,6 +42,14 @@ class MeanMetric(ABC):
         Returns:
             One number per text, without the factor ``scale``.
         """
+
+    def weights(self, references: Sequence[Sequence[str]]) -> list[float]:
+        """Return the weight of each text in a resampled test set; 1 on average.
+
+        In another test set the texts, and so their average size, are different ones: there the
+        score is the mean of `text_scores` divided by the mean of the weights.
+        """
+        return [1.0] * len(references[0])
 
     def check(  # noqa: B027 - most metrics accept any texts
         self, texts: int, references: Sequence[Sequence[str]], problems: Problems

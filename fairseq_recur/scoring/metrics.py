@@ -1,4 +1,4 @@
-"""Corpus scores by sacrebleu, rouge-score and COMET, each with its signature."""
+"""Corpus scores by sacrebleu, rouge-score and COMET, and error rates, each with its signature."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,12 +11,13 @@ from sacrebleu.metrics.ter import TER
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.scoring.aligned import aligned
 from fairseq_recur.scoring.comet import DEFAULT_MODEL, CometMetric
+from fairseq_recur.scoring.error_rates import ERROR_RATES, PhoneErrorRate, WordErrorRate
 from fairseq_recur.scoring.mean import MeanMetric
 from fairseq_recur.scoring.problems import Problems
 from fairseq_recur.scoring.rouge import VARIANTS, RougeMetric
 from fairseq_recur.scoring.sentences import SEPARATOR
 
-METRICS = ("bleu", "chrf", "chrf++", "ter", *VARIANTS, "comet")
+METRICS = ("bleu", "chrf", "chrf++", "ter", *VARIANTS, *ERROR_RATES, "comet")
 TOKENIZERS = tuple(BLEU.TOKENIZERS)
 
 
@@ -64,6 +65,8 @@ def build_metric(
         return CometMetric(source, comet_model, gpus)
     if name == "ter":
         return TER()
+    if name in ERROR_RATES:
+        return WordErrorRate() if name == "wer" else PhoneErrorRate()
     if name != "bleu":
         return CHRF(word_order=2 if name == "chrf++" else 0, lowercase=lowercase)
     if tokenize not in TOKENIZERS:

@@ -3,8 +3,8 @@
 Paired bootstrap resampling: Koehn 2004, *Statistical Significance Tests for Machine Translation
 Evaluation*. Approximate randomization: Riezler & Maxwell 2005, *On Some Pitfalls in Automatic
 Evaluation and Significance Testing for MT*. sacrebleu's ``PairedTest`` does both for BLEU, chrF
-and TER. For scores that are means over texts (ROUGE, COMET), this module applies the same
-formulas with the same draws: one seed gives the same resamples of the texts for every metric.
+and TER. For scores that are means over texts (ROUGE, COMET, error rates), this module applies the
+same formulas with the same draws: one seed gives the same resamples of the texts for every metric.
 """
 
 import os
@@ -36,6 +36,7 @@ SACREBLEUS_NAMES = {BOOTSTRAP: "bs", RANDOMIZATION: "ar"}
 DEFAULT_SAMPLES = {BOOTSTRAP: 1000, RANDOMIZATION: 10000}  # sacrebleu's
 DEFAULT_SEED = 12345  # sacrebleu's
 SEED_VARIABLE = "SACREBLEU_SEED"
+EXACT = 20  # differences; all signs of more would take too much memory
 MOST_SAMPLES = 1_000_000  # all draws are in memory at once, one number per text each
 
 # Sums of the same numbers in another order differ in their last digits. A difference below this,
@@ -202,36 +203,50 @@ def _test_means(
     of_texts = [metric.text_scores(texts, references) for _, texts in named]
     scores = [metric.mean(of_one) for of_one in of_texts]
     arrays = [metric.scale * np.array(of_one, dtype=np.float64) for of_one in of_texts]
+    weights = np.array(metric.weights(references))
     outcomes = {}
     for test, samples in counts.items():
         results = [Result(score) for score in scores]
         for result, array in zip(results, arrays):
             if test == BOOTSTRAP:
-                means = resampled_means(array, samples, seed)
+                means = resampled_means(array, samples, seed, weights)
                 result.mean, result.ci = estimate_ci(means)
             if array is not arrays[0]:
-                p_value = bootstrap_p if test == BOOTSTRAP else randomization_p
-                result.p_value = p_value(arrays[0], array, samples, seed)
+                result.p_value = (
+                    bootstrap_p(arrays[0], array, samples, seed, weights)
+                    if test == BOOTSTRAP
+                    else randomization_p(arrays[0], array, samples, seed)
+                )
         drawn = f"|{SACREBLEUS_NAMES[test]}:{samples}|seed:{str(seed).lower()}|"
         signature = metric.get_signature().replace("|", drawn, 1)
         outcomes[test] = Outcome(metric.name, signature, results)
     return outcomes
 
 
-def resampled_means(scores: np.ndarray, samples: int, seed: int | None) -> np.ndarray:
+def resampled_means(
+    scores: np.ndarray, samples: int, seed: int | None, weights: np.ndarray | None = None
+) -> np.ndarray:
     """Return the means of resampled test sets of the same size, drawn with replacement.
 
     Args:
         scores: one per text.
         samples: number of test sets.
         seed: of the draws.
+        weights: `MeanMetric.weights`; None if all are 1.
     """
     texts = len(scores)
     drawn = np.random.default_rng(seed).choice(texts, size=(samples, texts), replace=True)
-    return scores[drawn].mean(axis=1)
+    means = scores[drawn].mean(axis=1)
+    return means if weights is None else means / weights[drawn].mean(axis=1)
 
 
-def bootstrap_p(baseline: np.ndarray, system: np.ndarray, samples: int, seed: int | None) -> float:
+def bootstrap_p(
+    baseline: np.ndarray,
+    system: np.ndarray,
+    samples: int,
+    seed: int | None,
+    weights: np.ndarray | None = None,
+) -> float:
     """Return the p-value of paired bootstrap resampling (Koehn 2004), by sacrebleu's formula.
 
     The absolute differences of the resampled means vary around their mean as those of equal
@@ -243,9 +258,10 @@ def bootstrap_p(baseline: np.ndarray, system: np.ndarray, samples: int, seed: in
         system: the scores of the system's texts.
         samples: number of draws.
         seed: of the draws.
+        weights: `MeanMetric.weights`; None if all are 1.
     """
     differences = system - baseline
-    drawn = np.abs(resampled_means(differences, samples, seed))
+    drawn = np.abs(resampled_means(differences, samples, seed, weights))
     return _p_value(drawn - drawn.mean(), differences)
 
 
@@ -271,6 +287,26 @@ def randomization_p(
     rows = max(1, 2**22 // texts)
     sums = [kept[i : i + rows] @ differences for i in range(0, samples, rows)]
     return _p_value(np.abs(2 * np.concatenate(sums) - differences.sum()) / texts, differences)
+
+
+def sign_flip_p(differences: Sequence[float]) -> float:
+    """Return the two-sided p-value of the exact permutation test for paired values.
+
+    Fisher 1935, *The Design of Experiments*. If two systems were equal, the sign of each
+    difference would be a matter of chance. The p-value is the share of the 2^n assignments of
+    signs whose sum is as far from 0 as the observed one, so it is at least 2^(1-n).
+
+    Args:
+        differences: of two systems, one per language or other independent unit.
+    """
+    if len(differences) > EXACT:
+        values = np.array(differences)
+        return randomization_p(np.zeros_like(values), values, MOST_SAMPLES // 10, DEFAULT_SEED)
+    sums = np.zeros(1)
+    for difference in differences:
+        sums = np.concatenate([sums + difference, sums - difference])
+    least = abs(sums[0]) - TIE * np.abs(differences).sum()
+    return float(np.mean(np.abs(sums) >= least))
 
 
 def _p_value(drawn: np.ndarray, differences: np.ndarray) -> float:
@@ -307,7 +343,7 @@ def _collect(
     return MetricResult(
         metric=name,
         signatures={test: outcome.signature for test, outcome in outcomes.items()},
-        higher_is_better=not isinstance(metric, TER),
+        higher_is_better=getattr(metric, "higher_is_better", not isinstance(metric, TER)),
         decimals=decimals_of(metric),
         systems=tuple(systems),
     )

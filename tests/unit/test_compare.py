@@ -135,7 +135,7 @@ def test_scores_are_those_of_score(files: dict[str, str]) -> None:
         for score, result in zip(scores, found.metrics):
             assert (result.metric, result.decimals) == (score.name, score.decimals)
             assert found.of(score.name, name).score == score.value
-    assert [m.metric for m in found.metrics if not m.higher_is_better] == ["TER"]
+    assert [m.metric for m in found.metrics if not m.higher_is_better] == ["TER", "WER", "PER"]
 
 
 def test_seed_is_the_environments_unless_it_is_given(

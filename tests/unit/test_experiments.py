@@ -279,7 +279,7 @@ def result(tmp_path: Path) -> dict[str, Any]:
              "corrected": {} if s == "a" else {"bootstrap": 0.02, "randomization": 0.04}}
             for s in "ab"
         ]  # fmt: skip
-        metrics = [{"metric": "BLEU", "systems": found}]
+        metrics = [{"metric": "BLEU", "higher_is_better": True, "systems": found}]
         return {"seed": seed, "baseline": "a", "metrics": metrics}
 
     return {
@@ -325,6 +325,10 @@ def test_the_table(tmp_path: Path) -> None:
     assert {*copied.values()} == {"copied", "3.00", ""}
     notes = "\n".join(lines[8:])
     assert "BLEU `sig`" in notes and "b starts from the trained a" in notes
+    assert "lower is better" not in notes
+    results = result(tmp_path)
+    results["comparisons"][0]["metrics"][0]["higher_is_better"] = False
+    assert "\n- BLEU: lower is better\n" in table(results)
 
 
 def test_the_table_of_a_control(tmp_path: Path) -> None:
@@ -336,6 +340,15 @@ def test_the_table_of_a_control(tmp_path: Path) -> None:
     text = table({**results, "comparisons": [*results["comparisons"], *more]})
     assert "Compared with b:\n\n| system | BLEU, difference | p bootstrap |" in text
     assert "\n| a | -2.00 | 0.010 | 0.030 | 0.040 |\n\n- BLEU" in text
+
+
+def test_a_run_of_a_subclass_starts_from_one_of_the_same(tmp_path: Path) -> None:
+    class Named(SystemRun):
+        """A run with another name, by which the runner finds the run that it starts from."""
+
+    (run,) = runs_of(read(tmp_path), tmp_path, ["b"], [2])
+    first = Named(run.experiment, run.system, run.seed, run.work).starts_from
+    assert type(first) is Named and (first.system.name, first.seed) == ("a", 2)
 
 
 def test_rows_are_compared_with_the_baseline_and_with_the_row_they_name(tmp_path: Path) -> None:

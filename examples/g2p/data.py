@@ -1,0 +1,227 @@
+"""Pronunciation data: find it, check it, and write it as fairseq's binary data."""
+
+import hashlib
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from fairseq.data import Dictionary
+
+from fairseq_recur.errors import ConfigError
+from fairseq_recur.experiments.other_sets import write_binary
+from fairseq_recur.experiments.runs import read_json, write_json
+from fairseq_recur.files import write_text
+from fairseq_recur.scoring.generation import read_lines
+from fairseq_recur.scoring.problems import Problems
+
+SETS = {"train": "train", "dev": "valid", "test": "test"}
+"""Their names in the files, and fairseq's."""
+FILE = re.compile(r"(?P<language>[^.].*)_(?P<set>train|dev|test)\.tsv")
+SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
+"""What a blank within a word becomes, as in SentencePiece."""
+SHOWN = 3
+"""Number of wrong lines of a file that an error shows."""
+
+Entry = tuple[str, str]
+"""Characters and phones, separated by blanks."""
+
+
+@dataclass(frozen=True)
+class Language:
+    """A language's words.
+
+    Attributes:
+        name: the beginning of its files' names
+        entries: set -> words in the order of the file, NFC
+        digest: of all that was read
+    """
+
+    name: str
+    entries: dict[str, list[Entry]]
+    digest: str
+
+    def pronunciations(self) -> dict[str, list[str]]:
+        """Return the words of the test set, each with all its different pronunciations."""
+        found: dict[str, list[str]] = {}
+        for word, phones in self.entries["test"]:
+            of_word = found.setdefault(word, [])
+            if phones not in of_word:
+                of_word.append(phones)
+        return found
+
+    def counts(self) -> dict[str, int]:
+        """Return the numbers of lines, symbols, and words that occur again."""
+        train, test = self.entries["train"], self.pronunciations()
+        known = {word for word, _ in train}
+        return {
+            "train": len(train),
+            "dev": len(self.entries["dev"]),
+            "test": len(test),
+            "characters": len({c for word, _ in train for c in word.split()}),
+            "phones": len({p for _, phones in train for p in phones.split()}),
+            "train_repeated": len(train) - len(known),
+            "test_repeated": len(self.entries["test"]) - len(test),
+            "test_in_train": len(known & test.keys()),
+        }
+
+
+def read(folder: Path, languages: Sequence[str] = ()) -> list[Language]:
+    """Read the languages of a folder.
+
+    Args:
+        folder: with LANG_train.tsv, LANG_dev.tsv and LANG_test.tsv, or with such files in its
+            folders train, dev and test
+        languages: the first parts of the names; empty for all
+
+    Raises:
+        ConfigError: lists everything that is wrong
+    """
+    problems = Problems(f"{folder} cannot be used; nothing was trained")
+    if not folder.is_dir():
+        raise ConfigError(f"there is no folder {folder}; expected one with files LANG_train.tsv")
+    files: dict[str, dict[str, Path]] = {}
+    for place in (folder, *(folder / name for name in SETS)):
+        for path in sorted(place.glob("*.tsv")):
+            match = FILE.fullmatch(path.name)
+            if match:
+                first = files.setdefault(match["language"], {}).setdefault(match["set"], path)
+                if first != path:
+                    problems.add(f"found both {first} and {path}; remove one of them")
+    if not files:
+        problems.add(f"{folder} has no LANG_train.tsv, LANG_dev.tsv or LANG_test.tsv; add them")
+    for name in languages:
+        if name not in files:
+            known = ", ".join(sorted(files)) or "none"
+            problems.add(
+                f"--languages {name}: {folder} has no such language; expected some of: {known}"
+            )
+    found = [
+        _language(name, sets, folder, problems)
+        for name, sets in sorted(files.items())
+        if name in languages or not languages
+    ]
+    problems.raise_all()
+    return found
+
+
+def _language(name: str, files: dict[str, Path], folder: Path, problems: Problems) -> Language:
+    """Read the three sets of a language."""
+    entries: dict[str, list[Entry]] = {}
+    for part in SETS:
+        if part in files:
+            entries[part] = _entries(files[part], problems)
+        else:
+            problems.add(f"{folder} has no {name}_{part}.tsv; add it, or leave {name} out")
+    digest = hashlib.sha256(repr(entries).encode()).hexdigest()
+    return Language(name, entries, digest)
+
+
+def _entries(path: Path, problems: Problems) -> list[Entry]:
+    """Read the lines of a file: a word, a tab, phones separated by blanks."""
+    found, wrong = [], []
+    try:
+        lines = read_lines(path)
+    except ConfigError as error:
+        problems.add(str(error))
+        return []
+    for number, line in enumerate(lines, 1):
+        normal = unicodedata.normalize("NFC", line).removeprefix("\ufeff")
+        word, _, phones = normal.partition("\t")
+        if not word.strip() or not phones.strip() or "\t" in phones:
+            wrong.append(f"line {number} {line[:50]!r}")
+        characters = " ".join(SPACE if c.isspace() else c for c in word.strip())
+        found.append((characters, " ".join(phones.split())))
+    if wrong:
+        more = f" and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
+        problems.add(
+            f"{path}: found {', '.join(wrong[:SHOWN])}{more}; expected a word, one tab, and phones "
+            "separated by blanks in every line"
+        )
+    return found
+
+
+def check_prepared(languages: Iterable[Language], work: Path) -> None:
+    """Refuse a folder whose results are of other words.
+
+    Raises:
+        ConfigError: naming the languages
+    """
+    changed = [
+        language.name
+        for language in languages
+        if (before := read_json(work / language.name / "data" / "prepared.json")) is not None
+        and before["digest"] != language.digest
+    ]
+    if changed:
+        raise ConfigError(
+            f"{work} has results of other words for {', '.join(changed)}; choose another "
+            "--work-dir, or remove these folders"
+        )
+
+
+def prepare(language: Language, folder: Path) -> str:
+    """Write a language's binary data and references, and the part of its experiment that differs.
+
+    Args:
+        language: its words
+        folder: of its experiment; gets ``data`` and ``data.yaml``
+
+    Returns:
+        what it has, in words
+    """
+    data = folder / "data"
+    if not (data / "prepared.json").is_file():
+        data.mkdir(parents=True, exist_ok=True)
+        for side, suffix in enumerate(("word", "phones")):
+            symbols = Dictionary()
+            for entry in language.entries["train"]:
+                symbols.encode_line(entry[side], add_if_not_exist=True)
+            symbols.finalize(padding_factor=8)
+            symbols.save(str(data / f"dict.{suffix}.txt"))
+            for part, name in SETS.items():
+                lines = [entry[side] for entry in language.entries[part]]
+                if part == "test":
+                    pairs = language.pronunciations().items()
+                    lines = [(word, all_of[0])[side] for word, all_of in pairs]
+                write_binary(lines, symbols, data / f"{name}.word-phones.{suffix}")
+        references = _references(list(language.pronunciations().values()))
+        for number, lines in enumerate(references, 1):
+            write_text(data / f"test.{number}.phones", "".join(f"{line}\n" for line in lines))
+        experiment: dict[str, Any] = {
+            "title": f"Grapheme-to-phoneme conversion: {language.name}",
+            "data": "data",
+            "score": {
+                "reference": [f"data/test.{n}.phones" for n in range(1, len(references) + 1)]
+            },
+        }
+        write_text(folder / "data.yaml", yaml.safe_dump(experiment, sort_keys=False))
+        about = {"digest": language.digest, "counts": language.counts()}
+        write_json(data / "prepared.json", about)
+    return _in_words(language)
+
+
+def _references(pronunciations: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Return one list per reference; the metrics count a repeated pronunciation once."""
+    most = max(map(len, pronunciations))
+    return [[all_of[min(n, len(all_of) - 1)] for all_of in pronunciations] for n in range(most)]
+
+
+def _in_words(language: Language) -> str:
+    """Describe a language in a line."""
+    counts = language.counts()
+    said = "{train} words for training, {dev} for development, {test} for the test; " \
+        "{characters} characters, {phones} phones".format(**counts)  # fmt: skip
+    if counts["train_repeated"]:
+        said += f"; {counts['train_repeated']} training lines repeat a word, all are trained on"
+    if counts["test_repeated"]:
+        said += (
+            f"; {counts['test_repeated']} test lines repeat a word, which counts once: "
+            "any of its pronunciations is right"
+        )
+    if counts["test_in_train"]:
+        said += f"; {counts['test_in_train']} words of the test set are also in the training set"
+    return f"{language.name}: {said}"

@@ -1,0 +1,197 @@
+"""One table over the languages: macro averages, the winner on each language, and tests."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import table
+
+from fairseq_recur.experiments import machine
+from fairseq_recur.experiments.runs import SystemRun, read_json, write_json
+from fairseq_recur.files import write_text
+from fairseq_recur.scoring.comparison import BOOTSTRAP, RANDOMIZATION, corrected
+from fairseq_recur.scoring.generation import read_hypotheses, read_lines
+from fairseq_recur.scoring.significance import compare_systems, sign_flip_p
+
+METRICS = table.METRICS
+Results = table.Results
+
+
+def parameters(run: SystemRun) -> int:
+    """Return the number of a model's parameters, from the log of its training."""
+    log = (run.folder / "train.out").read_text(encoding="utf-8", errors="replace")
+    return int(re.findall(r"num\. shared model params: ([\d,]+)", log)[-1].replace(",", ""))
+
+
+def collect(work: Path, command: str) -> Results:
+    """Return the results of all languages in a folder.
+
+    Args:
+        work: with a folder for each language's experiment
+        command: how the results were made
+
+    Returns:
+        ``languages`` with their counts; ``systems``, each with ``scores`` (metric, language, seed),
+        ``parameters`` by language, and where all languages are done ``seeds``, ``macro`` averages,
+        the languages on which it is ``lowest``, and ``compared`` with the baseline; nothing if
+        nothing is finished
+    """
+    names = sorted(path.parts[-3] for path in work.glob("*/data/prepared.json"))
+    files = {name: read_json(work / name / "results.json") for name in names}
+    done = {name: results for name, results in files.items() if results and results["runs"]}
+    if not done:
+        return {}
+    first = next(iter(done.values()))
+    baseline = first["experiment"]["baseline"]
+    systems = {s["name"]: of_system(s, done, names) for s in first["experiment"]["systems"]}
+    whole = {name: system for name, system in systems.items() if system["seeds"]}
+    for metric in METRICS:
+        for name in names:
+            values = {
+                system: average(found["scores"][metric][name], found["seeds"])
+                for system, found in whole.items()
+            }
+            for system, value in values.items():
+                if value == min(values.values()):
+                    whole[system]["lowest"][metric].append(name)
+        compare(whole, baseline, metric, names)
+    kept = ("train", "generate", "checkpoint", "seeds")
+    return {
+        "title": "Grapheme-to-phoneme conversion",
+        "command": command,
+        "commits": sorted({run["commit"] for results in done.values() for run in results["runs"]}),
+        "machine": machine.machine(),
+        "versions": machine.versions(),
+        "settings": {key: first["experiment"][key] for key in kept},
+        "signatures": first["runs"][0]["signatures"],
+        "baseline": baseline,
+        "languages": {n: read_json(work / n / "data/prepared.json")["counts"] for n in names},
+        "systems": systems,
+    }
+
+
+def of_system(system: dict[str, Any], done: dict[str, Results], names: list[str]) -> Results:
+    """Return a system's scores on all languages, and their averages for the complete seeds."""
+    runs = {
+        name: [run for run in results["runs"] if run["system"] == system["name"]]
+        for name, results in done.items()
+    }
+    scores = {
+        metric: {n: {str(r["seed"]): r["scores"][metric] for r in of} for n, of in runs.items()}
+        for metric in METRICS
+    }
+    first = scores["WER"].values()
+    seeds = [s for s in next(iter(first)) if all(s in of for of in first)]
+    if len(done) < len(names):
+        seeds = []
+    sizes = {n: r["parameters"].get(system["name"]) for n, r in done.items() if runs[n]}
+    found: Results = {
+        "flags": system["flags"],
+        "parameters": sizes,
+        "scores": scores,
+        "seconds": sum(run["train_seconds"] for of_one in runs.values() for run in of_one),
+        "seeds": seeds,
+        "macro": {},
+        "lowest": {metric: [] for metric in METRICS},
+        "compared": {},
+    }
+    if seeds:
+        for metric, of_language in scores.items():
+            values = {s: mean(of_one[s] for of_one in of_language.values()) for s in seeds}
+            found["macro"][metric] = {"mean": mean(values.values()), "seeds": values}
+            if len(seeds) > 1:
+                found["macro"][metric]["sd"] = stdev(values.values())
+    return found
+
+
+def average(scores: dict[str, float], seeds: Sequence[str]) -> float:
+    """Return the mean score of some seeds."""
+    return mean(scores[seed] for seed in seeds)
+
+
+def compare(systems: Results, baseline: str, metric: str, names: list[str]) -> None:
+    """Add each system's differences from the baseline, and the test over the languages."""
+    if baseline not in systems:
+        return
+    p = {}
+    for name, system in systems.items():
+        seeds = [seed for seed in systems[baseline]["seeds"] if seed in system["seeds"]]
+        if name == baseline or not seeds:
+            continue
+        own, other = (systems[s]["scores"][metric] for s in (name, baseline))
+        apart = {n: average(own[n], seeds) - average(other[n], seeds) for n in names}
+        before = mean(average(other[n], seeds) for n in names)
+        p[name] = sign_flip_p(list(apart.values()))
+        system["compared"][metric] = {
+            "seeds": seeds,
+            "languages": apart,
+            "difference": mean(apart.values()),
+            "relative": 100 * mean(apart.values()) / before if before else None,
+            "lower": [n for n in names if apart[n] < 0],
+            "higher": [n for n in names if apart[n] > 0],
+            "p": p[name],
+        }
+    for name, value in corrected(p, RANDOMIZATION).items():
+        systems[name]["compared"][metric]["corrected"] = value
+
+
+def pool(work: Path, results: Results) -> None:
+    """Add the paired bootstrap over the words of all languages, for each seed."""
+    systems, baseline, names = results["systems"], results["baseline"], list(results["languages"])
+    references = {
+        name: [read_lines(file) for file in sorted((work / name / "data").glob("test.*.phones"))]
+        for name in names
+    }
+    most = max(map(len, references.values()))
+    # A language with fewer pronunciations repeats its first, which the metrics count once.
+    columns = [
+        [line for of_one in references.values() for line in (of_one[n : n + 1] or of_one)[0]]
+        for n in range(most)
+    ]
+    for seed in systems[baseline]["seeds"]:
+        texts = {
+            system: [
+                line
+                for name in names
+                for line in read_hypotheses(
+                    work / name / system / f"seed{seed}" / "test.txt", len(references[name][0])
+                )
+            ]
+            for system, found in systems.items()
+            if seed in found["seeds"]
+        }
+        if len(texts) < 2:
+            continue
+        found = compare_systems(texts, columns, ["wer", "per"], baseline, BOOTSTRAP)
+        for metric in found.metrics:
+            for one in metric.systems[1:]:
+                pooled = systems[one.system]["compared"][metric.metric].setdefault("pooled", {})
+                # The formula gives its smallest p to systems that do not differ.
+                p = one.corrected[BOOTSTRAP] if one.difference else 1.0
+                pooled[seed] = {"difference": one.difference, "p": p}
+
+
+def write(work: Path, command: str, pooled: bool) -> str:
+    """Write results.json and table.md, and at the end figure.png.
+
+    Args:
+        work: with a folder for each language's experiment
+        command: how the results were made
+        pooled: whether to draw the figure and do the bootstrap over all words, which take seconds
+
+    Returns:
+        the table
+    """
+    results = collect(work, command)
+    if not results:
+        return "Nothing is finished yet."
+    if pooled and results["systems"][results["baseline"]]["seeds"]:
+        pool(work, results)
+    write_json(work / "results.json", results)
+    text = table.table(results)
+    write_text(work / "table.md", text)
+    if pooled and any(system["compared"] for system in results["systems"].values()):
+        table.draw(results, work / "figure.png")
+    return text

@@ -1,0 +1,193 @@
+"""Train every system on every language of a folder, and write one table over the languages.
+
+Finished runs are kept, and unfinished ones continue from their last checkpoint.
+"""
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import data
+import report
+
+from fairseq_recur.cli import experiment_check
+from fairseq_recur.cli.experiment import ABOUT, places
+from fairseq_recur.errors import ConfigError
+from fairseq_recur.experiments.progress import say
+from fairseq_recur.experiments.results import all_runs, write_results
+from fairseq_recur.experiments.runner import Runner, Stopped
+from fairseq_recur.experiments.runs import LOCK, SystemRun, read_json, runs_of, write_json
+from fairseq_recur.experiments.settings import Experiment, read_experiment
+from fairseq_recur.files import hold
+
+HERE = Path(__file__).resolve().parent
+SETTINGS = HERE / "settings"
+
+
+@dataclass(frozen=True)
+class LanguageRun(SystemRun):
+    """A training of one language; `work` is the folder of the language's experiment."""
+
+    @property
+    def name(self) -> str:
+        """Name of the run in messages."""
+        return f"{self.work.name} {super().name}"
+
+    def complete(self, step: str) -> None:
+        """Remove the checkpoints after decoding: all would take tens of gigabytes."""
+        super().complete(step)
+        if step == "generate":
+            for path in self.folder.glob("checkpoint*.pt"):
+                if path != self.model:
+                    path.unlink()
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    found = argparse.ArgumentParser("bash examples/g2p/run.sh", description=__doc__)
+    found.add_argument("folder", type=Path, help="folder with LANG_train.tsv, _dev and _test")
+    found.add_argument("--languages", nargs="+", default=[], metavar="LANG", help="only these")
+    found.add_argument("--systems", nargs="+", default=[], metavar="SYSTEM", help="only these")
+    found.add_argument("--seeds", nargs="+", type=int, default=[], metavar="N", help="other seeds")
+    found.add_argument(
+        "--settings",
+        default="sigmorphon2020",
+        metavar="NAME",
+        help="a file of settings/, or any FILE.yaml (default: %(default)s)",
+    )
+    found.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="such as train.lr=0.002"
+    )
+    found.add_argument("--jobs", type=int, default=2, metavar="N", help="concurrent runs")
+    found.add_argument(
+        "--work-dir", type=Path, metavar="DIR", help="folder of all results (default: in work/)"
+    )
+    return found
+
+
+def settings_file(name: str) -> Path:
+    """Return the file of a name, or the file itself.
+
+    Raises:
+        ConfigError: there is none
+    """
+    file = SETTINGS / f"{name}.yaml"
+    if file.is_file():
+        return file
+    if not name.endswith(".yaml"):
+        known = ", ".join(path.stem for path in sorted(SETTINGS.glob("*.yaml")))
+        raise ConfigError(f"--settings {name}: expected {known}, or a file with the suffix .yaml")
+    return Path(name)
+
+
+def prepare(
+    languages: Sequence[data.Language], settings: Path, args: argparse.Namespace, work: Path
+) -> dict[str, Experiment]:
+    """Write the data of the languages, and return each language's experiment.
+
+    Raises:
+        ConfigError: the folder has other data, or the settings are wrong
+    """
+    data.check_prepared(languages, work)
+    experiments = {}
+    for language in languages:
+        folder = work / language.name
+        say(data.prepare(language, folder))
+        files = [HERE / "systems.yaml", settings, folder / "data.yaml"]
+        experiments[language.name] = read_experiment(files, args.set)
+        about = {
+            **(read_json(folder / ABOUT) or {"parameters": {}}),
+            "files": [str(file.resolve()) for file in files],
+            "set": args.set, "systems": args.systems, "seeds": args.seeds,
+        }  # fmt: skip
+        write_json(folder / ABOUT, about)
+    return experiments
+
+
+def runs_from(
+    experiments: dict[str, Experiment], work: Path, args: argparse.Namespace
+) -> list[LanguageRun]:
+    """Return all runs; the first seed of all languages and systems comes first."""
+    seeds = args.seeds or next(iter(experiments.values())).seeds
+    return [
+        LanguageRun(run.experiment, run.system, run.seed, run.work)
+        for seed in dict.fromkeys(seeds)
+        for name, experiment in experiments.items()
+        for run in runs_of(experiment, work / name, args.systems, [seed])
+    ]
+
+
+def write_language(experiment: Experiment, folder: Path) -> None:
+    """Write the table of a language, with the sizes of its models."""
+    about = experiment_check.read_about(folder / ABOUT)
+    about["parameters"] = {
+        run.system.name: report.parameters(run) for run in done(experiment, folder)
+    }
+    write_json(folder / ABOUT, about)
+    write_results(experiment, folder, about)
+
+
+def done(experiment: Experiment, folder: Path) -> list[SystemRun]:
+    """Return the finished runs of a language."""
+    return [run for run in all_runs(experiment, folder) if run.finished()]
+
+
+def is_written(experiment: Experiment, folder: Path) -> bool:
+    """Return whether the table of a language has what is finished; a kill may have come before."""
+    results = read_json(folder / "results.json") or {"runs": []}
+    finished = {tuple(run.key("train")) for run in done(experiment, folder)}
+    return finished == {tuple(run["command"]) for run in results["runs"]}
+
+
+def work_on(
+    runs: Sequence[LanguageRun], work: Path, jobs: int, devices: list[str], command: str
+) -> int:
+    """Do what is left; return 0, or 1 if a run failed, or 130 after a signal."""
+
+    def finished(run: LanguageRun) -> None:
+        write_language(run.experiment, run.work)
+        report.write(work, command, pooled=False)
+
+    kept = sum(run.finished() for run in runs)
+    say(f"{len(runs)} runs, {kept} of them already done; {jobs} at a time in {work}")
+    try:
+        failed = Runner(runs, jobs, devices, finished)()
+    except Stopped as stopped:
+        print(f"\nstopped by {stopped}; the same command continues", file=sys.stderr)
+        return 130
+    for folder, experiment in {run.work: run.experiment for run in runs}.items():
+        if not is_written(experiment, folder):
+            write_language(experiment, folder)
+    print("\n" + report.write(work, command, pooled=True))
+    print(f"Everything is in {work}")
+    for name in failed:
+        print(f"{name} failed; see its folder", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def main(words: Sequence[str]) -> int:
+    """Run everything; return the exit status, 2 for wrong input."""
+    args = parser().parse_args(words)
+    name = f"{args.folder.resolve().name}_{Path(args.settings).stem}"
+    work = (args.work_dir or HERE / "work" / name).resolve()
+    command = shlex.join(["bash", "examples/g2p/run.sh", *words])
+    try:
+        settings, languages = settings_file(args.settings), data.read(args.folder, args.languages)
+        lock = hold(work / LOCK)
+        if lock is None:
+            raise ConfigError(f"{work} is in use by another run; wait, or use another --work-dir")
+        with lock:
+            runs = runs_from(prepare(languages, settings, args, work), work, args)
+            jobs, devices = places(args.jobs, runs[0])
+            experiment_check.check(runs)
+            return work_on(runs, work, jobs, devices, command)
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,134 @@
+"""The results over the languages: Markdown for a page, and a figure."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from fairseq_recur.plotting.figures import COLOURS, new_figure, plain_axes
+
+METRICS = ("WER", "PER")
+COLUMNS = (
+    "system", "seeds", "WER", "difference", "relative", "lower on", "p", "p corrected",
+    "p pooled", "lowest on", "PER", "parameters",
+)  # fmt: skip
+
+Results = dict[str, Any]
+
+
+def table(results: Results) -> str:
+    """Write what came out, the averages, and the scores of each language."""
+    trained = {n: s for n, s in results["systems"].items() if any(s["scores"]["WER"].values())}
+    averages = [COLUMNS, *(row(results, name, system) for name, system in trained.items())]
+    lines = [f"# {results['title']}", "", verdict(results), "", *markdown(averages)]
+    for metric in METRICS:
+        cells = [["language", *trained]]
+        for name in results["languages"]:
+            of_systems = (system["scores"][metric].get(name, {}) for system in trained.values())
+            cells.append([name, *(spread([*scores.values()]) for scores in of_systems)])
+        lines += ["", f"## {metric} by language", "", *markdown(cells)]
+    return "\n".join([*lines, "", *notes(results)]) + "\n"
+
+
+def markdown(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table, the header first."""
+    rule = ["---", *["---:"] * (len(rows[0]) - 1)]
+    return ["| " + " | ".join(cells) + " |" for cells in (rows[0], rule, *rows[1:])]
+
+
+def spread(values: Sequence[float]) -> str:
+    """Format mean and standard deviation; for one seed, only its value."""
+    if not values:
+        return ""
+    return f"{mean(values):.2f}" + (f" ± {stdev(values):.2f}" if len(values) > 1 else "")
+
+
+def row(results: Results, name: str, system: dict[str, Any]) -> list[str]:
+    """Return a system's averages; empty cells until all its languages are done."""
+    total, sizes = len(results["languages"]), sorted(system["parameters"].values())
+    cells = dict.fromkeys(COLUMNS, "")
+    cells["system"] = name
+    cells["parameters"] = "–".join(f"{size:,}" for size in dict.fromkeys((sizes[0], sizes[-1])))
+    if system["seeds"]:
+        cells["seeds"] = ", ".join(system["seeds"])
+        cells["lowest on"] = str(len(system["lowest"]["WER"]))
+        for metric in METRICS:
+            cells[metric] = spread([*system["macro"][metric]["seeds"].values()])
+    if "WER" in system["compared"]:
+        found = system["compared"]["WER"]
+        cells["difference"] = f"{found['difference']:+.2f}"
+        cells["relative"] = percent(found["relative"])
+        cells["lower on"] = f"{len(found['lower'])} of {total}"
+        cells["p"], cells["p corrected"] = f"{found['p']:.3f}", f"{found['corrected']:.3f}"
+        cells["p pooled"] = ", ".join(f"{one['p']:.3f}" for one in found.get("pooled", {}).values())
+    return [*cells.values()]
+
+
+def percent(value: float | None) -> str:
+    """Format a relative difference; None if the baseline makes no errors."""
+    return "" if value is None else f"{value:+.1f} %"
+
+
+def verdict(results: Results) -> str:
+    """Say which system has the lowest WER, by how much, and on which languages."""
+    baseline, total = results["baseline"], len(results["languages"])
+    languages = f"{total} language" + "s" * (total > 1)
+    whole = {name: s for name, s in results["systems"].items() if s["seeds"]}
+    if baseline not in whole or len(whole) < 2:
+        return f"There is no average yet: {baseline} and another system need all {languages}."
+    best = min(whole, key=lambda name: whole[name]["macro"]["WER"]["mean"])
+    score = whole[best]["macro"]["WER"]["mean"]
+    if best == baseline:
+        return f"{baseline} has the lowest WER, {score:.2f} in the average of {languages}."
+    found = whole[best]["compared"].get("WER")
+    if found is None:
+        return f"{best} has the lowest WER, {score:.2f}, with other seeds than {baseline}."
+    higher = f", higher on {', '.join(found['higher'])}" if found["higher"] else ""
+    return (
+        f"{best} has the lowest WER, {score:.2f} in the average of {languages}: "
+        f"{found['difference']:+.2f} ({percent(found['relative'])}) from {baseline}. "
+        f"It is lower on {len(found['lower'])} of {languages}{higher}. "
+        f"Over the languages p = {found['p']:.3f}, corrected {found['corrected']:.3f}."
+    )
+
+
+def notes(results: Results) -> list[str]:
+    """Return the lines below the tables, which explain their numbers."""
+    baseline, total = results["baseline"], len(results["languages"])
+    words = sum(counts["test"] for counts in results["languages"].values())
+    return [
+        "- WER: words with any wrong phone, in %; PER: edits per phone, in %; lower is better. "
+        + ", ".join(f"{metric} `{s}`" for metric, s in results["signatures"].items()),
+        f"- averages give each language the same weight ({total} here): mean ± standard deviation "
+        "over the seeds that all languages have; lowest on: number of languages",
+        f"- difference, lower on, p: WER against {baseline}. p: exact sign-flip test, two-sided, "
+        f"over the differences of the languages, at least {2.0 ** (1 - total):.3g} for {total}; "
+        "corrected by Holm's method for the number of systems",
+        f"- p pooled: paired bootstrap over the {words:,} words of all languages, for each seed, "
+        "two-sided and corrected likewise; it knows nothing of other languages or seeds",
+        f"- `{results['command']}`",
+        f"- {results['machine']}; torch {results['versions'].get('torch')}; trained at commit "
+        f"{', '.join(results['commits'])}",
+    ]
+
+
+def draw(results: Results, file: Path) -> None:
+    """Draw each system's difference in WER from the baseline: on each language, and the average."""
+    compared = {n: s["compared"]["WER"] for n, s in results["systems"].items() if s["compared"]}
+    names = list(results["languages"])
+    figure = new_figure(4.0 + 0.7 * len(names), 4.0)
+    axes = figure.subplots()
+    axes.axhline(0, color="black", linewidth=1, label=results["baseline"])
+    axes.axvline(len(names) - 0.5, color="#dddddd", linewidth=1)
+    for number, (name, found) in enumerate(compared.items()):
+        shift = (number + 1) / (len(compared) + 1) - 0.5
+        heights = [*(found["languages"][n] for n in names), found["difference"]]
+        axes.plot(
+            [place + 0.8 * shift for place in range(len(heights))], heights, "o", ms=4, label=name,
+            color=COLOURS[number % len(COLOURS)],
+        )  # fmt: skip
+    axes.set_xticks(range(len(names) + 1), [*names, "average"])
+    axes.set_ylabel(f"WER, difference from {results['baseline']}")
+    plain_axes(axes)
+    figure.legend(loc="outside right upper", frameon=False)
+    figure.savefig(file, dpi=100)

@@ -1,0 +1,487 @@
+"""The example of grapheme-to-phoneme conversion: data, runs, and the table over languages."""
+
+import importlib
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+import unicodedata
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from fairseq.data import Dictionary, data_utils
+
+from fairseq_recur.cli import experiment_check
+from fairseq_recur.experiments import runner
+from fairseq_recur.scoring.significance import compare_systems
+from tests.integration.test_experiments import forked, wait_for  # noqa: F401
+from tests.killing import own_progress_lock
+from tests.running import USER_DIR
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "g2p"
+MODULES = ("run", "data", "report", "table")
+Rows = list[tuple[str, str]]
+
+TINY = {
+    "train": {
+        "encoder-layers": 1, "encoder-embed-dim": 8, "encoder-ffn-embed-dim": 8,
+        "encoder-attention-heads": 2, "decoder-layers": 1, "decoder-embed-dim": 8,
+        "decoder-ffn-embed-dim": 8, "decoder-attention-heads": 2, "dropout": 0.1,
+        "optimizer": "adamw_fused", "lr": 0.01, "criterion": "label_smoothed_cross_entropy_fused",
+        "label-smoothing": 0.1, "batch-size": 8, "max-update": 4, "save-interval-updates": 1,
+        "no-epoch-checkpoints": True, "num-workers": 0, "cpu": True, "log-interval": 1,
+    },
+    "checkpoint": "last",
+    "generate": {"beam": 2, "max-len-b": 6, "num-workers": 0, "cpu": True},
+    "score": {"metrics": ["wer", "per"], "samples": 20},
+    "seeds": [1],
+}  # fmt: skip
+
+
+def words(count: int, seed: int) -> Rows:
+    """Words of the letters a to e, and as phones the capitals."""
+    rng = random.Random(seed)
+    found = {"".join(rng.choices("abcde", k=rng.randint(2, 6))) for _ in range(3 * count)}
+    return [(word, " ".join(word.upper())) for word in sorted(found)[:count]]
+
+
+def write_set(path: Path, rows: Rows) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{word}\t{phones}\n" for word, phones in rows), encoding="utf-8")
+
+
+def write_folder(folder: Path, languages: str = "aa bb", below: bool = False) -> Path:
+    """The files of some languages, in one folder or in one for each set."""
+    for seed, name in enumerate(languages.split()):
+        for part, count in (("train", 24), ("dev", 6), ("test", 10)):
+            place = folder / part if below else folder
+            write_set(place / f"{name}_{part}.tsv", words(count, 10 * seed + count))
+    return folder
+
+
+@pytest.fixture
+def example(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The example's modules; `run` imports the others."""
+    monkeypatch.syspath_prepend(str(EXAMPLE))
+    for name in MODULES:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    yield importlib.import_module("run")
+    for name in MODULES:
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> list[str]:
+    """Arguments of a command over two languages, which are made up."""
+    write_folder(tmp_path / "words")
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(TINY))
+    return [
+        str(tmp_path / "words"), "--settings", str(tmp_path / "tiny.yaml"),
+        "--work-dir", str(tmp_path / "work"),
+    ]  # fmt: skip
+
+
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+# The data ------------------------------------------------------------------------------
+
+
+def test_both_layouts_are_the_same(example: Any, tmp_path: Path) -> None:
+    flat = example.data.read(write_folder(tmp_path / "flat"))
+    assert flat == example.data.read(write_folder(tmp_path / "below", below=True))
+    assert [language.name for language in flat] == ["aa", "bb"]
+    assert example.data.read(tmp_path / "flat", ["bb"]) == flat[1:]
+
+
+def test_characters_are_the_composed_ones_of_the_file(example: Any, tmp_path: Path) -> None:
+    folder = write_folder(tmp_path, "aa")
+    rows = [
+        ("re\u0301sume\u0301", "ʁ e"),
+        ("שָׁלוֹם", "ʃ a l"),  # right to left, with vowel points
+        ("q\u0301a", "q\u0301  a "),  # no character is q with this accent
+        ("ice\u00a0cream", "aɪ s"),
+        ("\u200bझ\u200dह", "t̪ ʱ"),
+    ]
+    write_set(folder / "aa_train.tsv", rows)
+    (folder / "aa_train.tsv").write_bytes(
+        b"\xef\xbb\xbf" + (folder / "aa_train.tsv").read_bytes().replace(b"\n", b"\r\n")
+    )
+    (language,) = example.data.read(folder)
+    found = language.entries["train"]
+    assert found[0] == ("r é s u m é", "ʁ e")
+    for (word, _), (characters, _) in zip(rows[1:3], found[1:3]):
+        assert characters.split() == [*unicodedata.normalize("NFC", word)]
+    assert found[1][0].startswith("ש") and found[2][1] == "q\u0301 a"
+    assert found[3][0] == "i c e ▁ c r e a m"
+    assert found[4][0] == "\u200b झ \u200d ह"
+    example.data.prepare(language, tmp_path / "work")
+    symbols = Dictionary.load(str(tmp_path / "work/data/dict.word.txt"))
+    stored = data_utils.load_indexed_dataset(str(tmp_path / "work/data/train.word-phones.word"))
+    assert [symbols.string(ids) for ids in stored] == [characters for characters, _ in found]
+    assert len(symbols) % 8 == 0
+
+
+def test_a_word_with_several_pronunciations_is_one_test_word(example: Any, tmp_path: Path) -> None:
+    folder = write_folder(tmp_path, "aa")
+    rows = [("ab", "A B"), ("ba", "B A"), ("ab", "A P"), ("ba", "B A"), ("ab", "A")]
+    write_set(folder / "aa_test.tsv", rows)
+    write_set(folder / "aa_train.tsv", [*rows, ("e", "E")])
+    (language,) = example.data.read(folder)
+    said = example.data.prepare(language, tmp_path / "work")
+    assert "6 words for training, 6 for development, 2 for the test; 3 characters, 4 phones" in said
+    assert "3 training lines repeat a word, all are trained on" in said
+    assert "3 test lines repeat a word, which counts once" in said
+    assert "2 words of the test set are also in the training set" in said
+    data = tmp_path / "work/data"
+    assert len(data_utils.load_indexed_dataset(str(data / "test.word-phones.word"))) == 2
+    references = [(data / f"test.{n}.phones").read_text().splitlines() for n in (1, 2, 3)]
+    assert references == [["A B", "B A"], ["A P", "B A"], ["A", "B A"]]
+    assert not (data / "test.4.phones").exists()
+
+
+def test_everything_wrong_is_said_before_anything_is_written(
+    example: Any, tiny: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path(tiny[0])
+    (folder / "aa_test.tsv").unlink()
+    (folder / "bb_dev.tsv").write_text("ab\tA B\n\nba B A\nc\t\n\tC\na\tA\tB\n")
+    (folder / "bb_test.tsv").write_text("")
+    (folder / "cc_dev.tsv").write_bytes(b"\xff\xff\n")
+    (folder / "train").mkdir()
+    (folder / "train/bb_train.tsv").write_text("a\tA\n")
+    assert example.main(tiny) == 2
+    head, *lines = capsys.readouterr().err.splitlines()
+    assert head == f"error: {folder} cannot be used; nothing was trained:"
+    assert lines == [
+        f"- found both {folder}/bb_train.tsv and {folder}/train/bb_train.tsv; remove one of them",
+        f"- {folder} has no aa_test.tsv; add it, or leave aa out",
+        f"- {folder}/bb_dev.tsv: found line 2 '', line 3 'ba B A', line 4 'c' and 2 more; expected "
+        "a word, one tab, and phones separated by blanks in every line",
+        f"- {folder}/bb_test.tsv is empty; expected text, one sentence per line",
+        f"- {folder} has no cc_train.tsv; add it, or leave cc out",
+        lines[5],
+        f"- {folder} has no cc_test.tsv; add it, or leave cc out",
+    ]
+    assert lines[5].startswith(f"- {folder}/cc_dev.tsv is not UTF-8 text")
+    assert not Path(tiny[-1]).exists()
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (
+            ["--languages", "aa", "xx"],
+            "--languages xx: FOLDER has no such language; expected some of: aa",
+        ),
+        (["--settings", "none"], "--settings none: expected quick, sigmorphon2020, or a file with"),
+        (["--settings", "none.yaml"], "no such file: none.yaml"),
+        (["--systems", "none"], "no system none in the table; choose from transformer, birnn"),
+        (["--set", "train.lr"], "--set 'train.lr': expected KEY=VALUE"),
+        (
+            ["--set", "train.no-such-flag=3"],
+            "- transformer: train: unknown argument '--no-such-flag'",
+        ),
+        (["--jobs", "0"], "--jobs 0: expected at least 1"),
+    ],
+)
+def test_wrong_arguments_are_refused(
+    words: list[str], message: str, example: Any, tiny: list[str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    systems = [] if "--systems" in words else ["--systems", "transformer"]
+    assert example.main([*tiny, *systems, *words]) == 2
+    assert message.replace("FOLDER", tiny[0]) in capsys.readouterr().err
+
+
+def test_folders_without_words_are_refused(
+    example: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty/._aa_train.tsv").write_text("x")
+    assert example.main([str(tmp_path / "empty")]) == 2
+    assert "empty has no LANG_train.tsv, LANG_dev.tsv" in capsys.readouterr().err
+    assert example.main([str(tmp_path / "none")]) == 2
+    assert "there is no folder" in capsys.readouterr().err
+
+
+# The runs, with a program in place of fairseq-recur ----------------------------------------
+
+PROGRAM = """#!{python}
+import json, os, pathlib, sys, time
+step, data = sys.argv[1:3]
+words = dict(zip(sys.argv, sys.argv[1:]))
+folder = pathlib.Path(words.get("--save-dir") or words.get("--path") or words["--output"])
+folder = folder if step == "train" else folder.parent
+name = " ".join([*folder.parts[-3:-1], folder.name[4:]])
+with open(os.environ["CALLS"], "a") as calls:
+    print(step, name, file=calls)
+if step == "train":
+    if name == os.environ.get("WAITS") and not (folder / "waited").exists():
+        (folder / "waited").write_text("")
+        time.sleep(60)
+    print("| num. shared model params: 1,%03d (num. trained: 1)" % len(name))
+    line = {{"epoch": 1, "update": 1.0, "loss": "2.5", "num_updates": "4"}}
+    (folder / "train.log").write_text(json.dumps(line))
+    for file in ("checkpoint_1_3.pt", "checkpoint_1_4.pt", "checkpoint_last.pt"):
+        (folder / file).write_text(file)
+elif step == "average":
+    (folder / "average.pt").write_text("average")
+else:
+    wrong = json.loads(os.environ["WRONG"]).get(name, 0)
+    for i, line in enumerate(open(data + "/test.1.phones", encoding="utf-8")):
+        print("D-%d\\t-0.5\\t%s" % (i, "X " + line.strip() if i < wrong else line.strip()))
+"""
+SYSTEMS = ["--systems", "transformer", "birnn", "rsa"]
+
+
+@pytest.fixture
+def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
+    """Replace fairseq-recur; returns the calls so far."""
+    (tmp_path / "program").write_text(PROGRAM.format(python=sys.executable))
+    (tmp_path / "program").chmod(0o755)
+    monkeypatch.setattr(runner, "PROGRAM", [str(tmp_path / "program")])
+    monkeypatch.setattr(runner, "POLL", 0.02)
+    monkeypatch.setattr(experiment_check, "check", lambda runs: {})
+    monkeypatch.setenv("CALLS", str(tmp_path / "calls"))
+    monkeypatch.setenv("WRONG", "{}")
+    return lambda: (tmp_path / "calls").read_text().splitlines()
+
+
+WRONG = {
+    "aa transformer 1": 4, "aa transformer 2": 6, "bb transformer 1": 2, "bb transformer 2": 2,
+    "aa birnn 1": 1, "aa birnn 2": 3, "bb birnn 1": 3, "bb birnn 2": 1,
+    "aa rsa 1": 9, "aa rsa 2": 9, "bb rsa 1": 10, "bb rsa 2": 8,
+}  # fmt: skip
+
+
+def test_the_numbers_over_languages(
+    example: Any, calls: Callable[[], list[str]], tiny: list[str], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setenv("WRONG", json.dumps(WRONG))
+    assert example.main([*tiny, *SYSTEMS, "--seeds", "1", "2"]) == 0
+    first = [name for call in calls() for step, name in [call.split(" ", 1)] if step == "train"]
+    assert {name[-1] for name in first[:6]} == {"1"} and len(first) == 12
+    results = read_json(tmp_path / "work/results.json")
+    systems = results["systems"]
+    assert systems["birnn"]["scores"]["WER"] == {"aa": {"1": 10, "2": 30}, "bb": {"1": 30, "2": 10}}
+    macro = systems["transformer"]["macro"]["WER"]
+    assert macro["seeds"] == {"1": 30, "2": 40} and macro["mean"] == 35
+    assert macro["sd"] == pytest.approx(50**0.5)
+    assert systems["birnn"]["lowest"]["WER"] == ["aa", "bb"]  # on bb as low as the baseline
+    assert systems["transformer"]["lowest"]["WER"] == ["bb"] and not systems["rsa"]["lowest"]["WER"]
+    birnn, rsa = (systems[name]["compared"]["WER"] for name in ("birnn", "rsa"))
+    assert birnn["languages"] == {"aa": -30, "bb": 0} and birnn["difference"] == -15
+    assert birnn["relative"] == pytest.approx(-100 * 15 / 35)
+    assert (birnn["lower"], birnn["higher"]) == (["aa"], [])
+    assert (birnn["p"], rsa["p"]) == (1.0, 0.5)  # -30 and 0, +40 and +70: of four signs
+    assert (birnn["corrected"], rsa["corrected"]) == (1.0, 1.0)
+    assert birnn["pooled"]["1"]["difference"] == pytest.approx(-10)  # 4 of 20 words, not 6
+    assert rsa["pooled"]["1"]["p"] < 0.05 < birnn["pooled"]["2"]["p"] * 20
+    lengths = [len(p.split()) for _, p in words(10, 10)]
+    per = systems["transformer"]["scores"]["PER"]["aa"]["1"]
+    assert per == pytest.approx(100 * 4 / sum(lengths))
+    assert results["languages"]["aa"]["test"] == 10
+    assert systems["rsa"]["parameters"] == {"aa": 1008, "bb": 1008}
+    assert results["command"].startswith("bash examples/g2p/run.sh ")
+    text = (tmp_path / "work/table.md").read_text()
+    assert text.splitlines()[2] == (
+        "birnn has the lowest WER, 20.00 in the average of 2 languages: -15.00 (-42.9 %) from "
+        "transformer. It is lower on 1 of 2 languages. Over the languages p = 1.000, corrected "
+        "1.000."
+    )
+    assert "| transformer | 1, 2 | 35.00 ± 7.07 |  |  |  |  |  |  | 1 | " in text
+    assert "| birnn | 1, 2 | 20.00 ± 0.00 | -15.00 | -42.9 % | 1 of 2 | 1.000 | 1.000 | " in text
+    assert "| aa | 50.00 ± 14.14 | 20.00 ± 14.14 | 90.00 ± 0.00 |" in text
+    assert "at least 0.5 for 2" in text and text in capsys.readouterr().out
+    assert (tmp_path / "work/figure.png").read_bytes().startswith(b"\x89PNG")
+    assert "lower is better" in (tmp_path / "work/aa/table.md").read_text()
+    left = {path.name for path in (tmp_path / "work/aa/rsa/seed1").glob("*.pt")}
+    assert left == {"checkpoint_last.pt"}
+
+
+def test_the_pooled_bootstrap_is_that_of_all_words(
+    example: Any, calls: Callable[[], list[str]], tiny: list[str], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Also where one of the languages has words with two pronunciations."""
+    rows = words(10, 10)
+    write_set(Path(tiny[0]) / "aa_test.tsv", [*rows, (rows[0][0], "X " + rows[0][1])])
+    monkeypatch.setenv("WRONG", json.dumps({"aa transformer 1": 4, "bb birnn 1": 2}))
+    assert example.main([*tiny, "--systems", "transformer", "birnn"]) == 0
+    systems = read_json(tmp_path / "work/results.json")["systems"]
+    assert systems["transformer"]["scores"]["WER"]["aa"]["1"] == 30  # the first is right after all
+    true = [phones for seed in (10, 20) for _, phones in words(10, seed)]
+    base = ["X " + p if i < 4 else p for i, p in enumerate(true)]
+    birnn = ["X " + p if 10 <= i < 12 else p for i, p in enumerate(true)]
+    second = ["X " + true[0], *true[1:]]
+    found = compare_systems({"a": base, "b": birnn}, [true, second], ["wer", "per"], "a")
+    for metric in ("WER", "PER"):
+        pooled = systems["birnn"]["compared"][metric]["pooled"]["1"]
+        expected = found.of(metric, "b")
+        assert pooled["difference"] == pytest.approx(expected.difference)
+        assert pooled["p"] == expected.corrected["bootstrap"]
+
+
+def test_killed_and_continued(
+    example: Any, calls: Callable[[], list[str]], tiny: list[str], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """Nothing is done twice, a killed run is done again, and other runs join the table."""
+    monkeypatch.setenv("WAITS", "bb birnn 1")
+    arguments = [*tiny, "--systems", "transformer", "birnn", "--jobs", "1"]
+    child = os.fork()
+    if child == 0:
+        own_progress_lock()
+        os._exit(example.main(arguments))
+    wait_for((tmp_path / "work/bb/birnn/seed1/waited").exists)
+    assert example.main(arguments) == 2 and "is in use by another run" in capfd.readouterr().err
+    os.kill(child, signal.SIGTERM)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 130
+    results = read_json(tmp_path / "work/results.json")
+    assert results["systems"]["transformer"]["seeds"] == ["1"]
+    assert results["systems"]["birnn"]["seeds"] == [] and not results["systems"]["birnn"]["macro"]
+    assert "There is no average yet" in (tmp_path / "work/table.md").read_text()
+    before = calls()
+    # As if the kill had come before the language's table was written.
+    (tmp_path / "work/aa/results.json").unlink()
+    assert example.main(arguments) == 0
+    printed = capfd.readouterr().out
+    assert "4 runs, 3 of them already done; 1 at a time" in printed
+    assert "has the lowest WER, 0.00 in the average of 2 languages" in printed
+    assert calls()[len(before) :] == ["train bb birnn 1", "generate bb birnn 1"]
+    compared = read_json(tmp_path / "work/results.json")["systems"]["birnn"]["compared"]["WER"]
+    assert compared["difference"] == 0 and compared["pooled"]["1"]["p"] == 1 == compared["p"]
+    assert example.main([*arguments, "--languages", "bb"]) == 0 and len(calls()) == len(before) + 2
+    assert [*read_json(tmp_path / "work/results.json")["languages"]] == ["aa", "bb"]
+
+
+def test_a_longer_training_replaces_the_score(
+    example: Any, calls: Callable[[], list[str]], tiny: list[str], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    one = [*tiny, "--systems", "transformer", "--languages", "aa"]
+    for wrong, more in ((5, []), (2, ["--set", "train.max-update=9"])):
+        monkeypatch.setenv("WRONG", json.dumps({"aa transformer 1": wrong}))
+        assert example.main([*one, *more]) == 0
+        system = read_json(tmp_path / "work/results.json")["systems"]["transformer"]
+        assert system["scores"]["WER"] == {"aa": {"1": 10 * wrong}}
+    assert len(calls()) == 4
+
+
+def test_other_words_need_another_folder(
+    example: Any, calls: Callable[[], list[str]], tiny: list[str], tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    one = [*tiny, "--systems", "transformer", "--languages", "aa"]
+    assert example.main(one) == 0 and "transformer and another system" in capsys.readouterr().out
+    write_set(Path(tiny[0]) / "aa_dev.tsv", words(3, 99))
+    assert example.main(one) == 2
+    said = capsys.readouterr().err
+    assert f"{tmp_path / 'work'} has results of other words for aa; choose another" in said
+
+
+def test_a_failure_is_told_and_the_rest_is_done(
+    example: Any, calls: Callable[[], list[str]], tiny: list[str], tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    text = (tmp_path / "program").read_text()
+    failing = 'if "rsa" in name:\n    sys.exit("fairseq stumbled")\n'
+    (tmp_path / "program").write_text(
+        text.replace('if step == "train":', failing + 'if step == "train":')
+    )
+    assert example.main([*tiny, "--systems", "birnn", "rsa", "--languages", "bb"]) == 1
+    said = capsys.readouterr()
+    assert "fairseq stumbled" in said.out and "bb rsa seed 1 failed; see its folder" in said.err
+    assert "| birnn | 1 | 0.00 |" in said.out and "| rsa |" not in said.out
+
+
+# The runs themselves -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "systems", ["birnn", pytest.param("transformer rsa srformer", marks=pytest.mark.slow)]
+)
+def test_the_whole_command(
+    systems: str, example: Any, tiny: list[str], tmp_path: Path, forked: None,  # noqa: F811
+    capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """Two languages, from the files to the table."""
+    for name in ("torch._dynamo", "fairseq_cli.generate", "fairseq_cli.train"):
+        importlib.import_module(name)  # once, not in every fork
+    several = " " in systems
+    command = [*tiny, "--systems", *systems.split()] + ["--set", "checkpoint=2"] * several
+    assert example.main(command) == 0
+    results = read_json(tmp_path / "work/results.json")
+    for name in systems.split():
+        system = results["systems"][name]
+        assert system["seeds"] == ["1"] and len(system["scores"]["PER"]) == 2
+        for language, size in system["parameters"].items():
+            folder = tmp_path / "work" / language / name / "seed1"
+            (path,) = folder.glob("*.pt")
+            assert path.name == ("average.pt" if several else "checkpoint_last.pt")
+            weights = torch.load(path, weights_only=False)["model"]
+            buffers = ("version", "_float_tensor")
+            tied = weights["decoder.embed_tokens.weight"].numel()
+            counted = sum(w.numel() for k, w in weights.items() if not k.endswith(buffers))
+            assert size in (counted, counted - tied)
+    assert ("WER" in results["systems"]["rsa"]["compared"]) == several
+    assert f"| {systems.split()[-1]} | 1 | " in capfd.readouterr().out
+    assert example.main(command) == 0
+    runs = 2 * len(systems.split())
+    assert f"{runs} runs, {runs} of them already done" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["sigmorphon2020", pytest.param("quick", marks=pytest.mark.slow)])
+def test_the_settings_fit_all_systems(name: str, example: Any, tiny: list[str]) -> None:
+    """Every flag of every system acts, and each model can be built."""
+    args = example.parser().parse_args([*tiny[:1], "--settings", name, *tiny[3:]])
+    work = args.work_dir
+    languages = example.data.read(args.folder, ["aa"])
+    prepared = example.prepare(languages, example.settings_file(name), args, work)
+    runs = example.runs_from(prepared, work, args)
+    assert len(runs) == 8 * len(prepared["aa"].seeds)
+    sizes = experiment_check.check(runs)
+    assert len({run.train_flags()["max-update"] for run in runs}) == 1
+    assert all(1 <= size / sizes["transformer"] < 1.8 for size in sizes.values()), sizes
+
+
+@pytest.mark.slow
+def test_killed_and_resumed_is_as_never_stopped(tiny: list[str], tmp_path: Path) -> None:
+    """The script's program is killed with its training, and started again."""
+    command = [sys.executable, str(EXAMPLE / "run.py"), *tiny, "--systems", "biarn", "--jobs", "1"]
+    command += ["--languages", "aa", "--set", "train.max-update=40", "--set", "checkpoint=last"]
+    settings: dict[str, Any] = {
+        "cwd": Path(USER_DIR).parent, "stdin": subprocess.DEVNULL, "text": True,
+        "env": {**os.environ, "PYTHONPATH": str(Path(USER_DIR).parent), "OMP_NUM_THREADS": "1"},
+    }  # fmt: skip
+    once = [tmp_path / "once" if word == tiny[-1] else word for word in command]
+    done = subprocess.run(once, capture_output=True, **settings)
+    assert done.returncode == 0, done.stderr
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, start_new_session=True, **settings
+    )
+    log = tmp_path / "work/aa/biarn/seed1/train.log"
+    wait_for(lambda: log.is_file() and "num_updates=5," in log.read_text())
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    time.sleep(0.5)
+    assert not log.with_name("test.txt").exists()
+    again = subprocess.run(command, capture_output=True, **settings)
+    assert again.returncode == 0, again.stderr
+    folders = [tmp_path / name / "aa/biarn/seed1" for name in ("once", "work")]
+    # Lines of the log, which have the time and the folder, begin with the year.
+    texts = [re.sub("^20.*$", "", (f / "test.txt").read_text(), flags=re.M) for f in folders]
+    assert texts[0] == texts[1]
+    models = [torch.load(f / "checkpoint_last.pt", weights_only=False)["model"] for f in folders]
+    assert all(torch.equal(models[0][key], models[1][key]) for key in models[0])
