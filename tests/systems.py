@@ -47,14 +47,15 @@ RECURRENCE_VARIANTS: dict[str, list[str]] = {
     "a-step-a-token": "--recurrence-steps -1 --recurrence-layers 2".split(),
     "deep-positions": "--recurrence-layers 3 --recurrence-positions --recurrence-steps 5".split(),
     "multihead": ["--recurrence-attention", "multihead"],
+    "lstm": "--recurrence-cell lstm --recurrence-layers 2".split(),
     "birnn": ["--recurrence", "birnn"],
     "birnn-deep-gated": (
         "--recurrence birnn --recurrence-layers 2 --recurrence-fusion gated_sum"
     ).split(),
     "pre-norm": "--encoder-normalize-before --decoder-normalize-before".split(),
-    "birnn-pre-norm-deep": (
-        "--recurrence birnn --recurrence-layers 2 --encoder-normalize-before "
-        "--decoder-normalize-before"
+    "birnn-lstm-pre-norm-deep": (
+        "--recurrence birnn --recurrence-cell lstm --recurrence-layers 2 "
+        "--encoder-normalize-before --decoder-normalize-before"
     ).split(),
     "no-recurrence": ["--recurrence", "none"],
 }

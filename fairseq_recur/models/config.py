@@ -104,7 +104,7 @@ def encoder_decoder_slots() -> list[Slot]:
             "recurrence",
             parts.RECURRENCE,
             parts.NONE,
-            "recurrence encoder (Hao et al. 2019): bidirectional GRU (birnn) or attentive "
+            "recurrence encoder (Hao et al. 2019): bidirectional RNN (birnn) or attentive "
             "recurrent network (biarn)",
             (parts.NONE,),
         ),

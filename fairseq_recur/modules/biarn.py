@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fairseq_recur.modules.context import Padding
 from fairseq_recur.modules.options import option
-from fairseq_recur.modules.recurrence import GatedRecurrence, init_gru_
+from fairseq_recur.modules.recurrence import GATES, GatedRecurrence, init_cell_
 from fairseq_recur.ops.attention import dot_product_attention
 from fairseq_recur.ops.padding import restore_order, visible_keys
 from fairseq_recur.ops.recurrence_encoder import additive_attention, attentive_recurrence
@@ -97,17 +97,17 @@ ATTENTION: dict[str, type[SharedAttention]] = {
 
 
 class BiARN(GatedRecurrence):
-    """R steps of two GRUs, each of which reads the whole source by attention at every step.
+    """R steps of two cells, each of which reads the whole source by attention at every step.
 
     Hao et al. 2019, eqs. 12-13 with 9: ``c_t = ATT(h_{t-1}, H)``, ``h_t = f(h_{t-1}, c_t)``.
-    The two directions share the attention and have a GRU each. Without positions in its
+    The two directions share the attention and have a GRU or LSTM each. Without positions in its
     input the network does not see the source's order, only its words. R is a number, or the
     number of tokens of each sentence (J in figure 5; ``--recurrence-steps -1``).
     """
 
     @dataclass
-    class Options:
-        """Options of the steps."""
+    class Options(GatedRecurrence.Options):
+        """Adds the options of the steps."""
 
         recurrence_steps: int = option(
             8,
@@ -127,10 +127,12 @@ class BiARN(GatedRecurrence):
         attention = ATTENTION[cfg.recurrence_attention]
         self.attention: SharedAttention = attention(input_dim, state_dim, cfg)
         context_dim = self.attention.context_dim
-        self.w_x = nn.Parameter(torch.empty(2, 3 * state_dim, context_dim))
-        self.w_h = nn.Parameter(torch.empty(2, 3 * state_dim, state_dim))
-        self.bias = nn.Parameter(torch.empty(2, state_dim))
-        init_gru_((self.w_x, self.w_h), (self.bias,))
+        rows = GATES[self.cell] * state_dim
+        self.w_x = nn.Parameter(torch.empty(2, rows, context_dim))
+        self.w_h = nn.Parameter(torch.empty(2, rows, state_dim))
+        # As in THUMT, only the candidate of the GRU has a bias.
+        self.bias = nn.Parameter(torch.empty(2, state_dim if self.cell == "gru" else rows))
+        init_cell_(self.cell, (self.w_x, self.w_h), (self.bias,))
 
     @classmethod
     def problems(cls, cfg: Any, side: str) -> Iterator[str]:
@@ -153,11 +155,10 @@ class BiARN(GatedRecurrence):
         h0 = self.initial_states(x, padding)
         mask = None if padding is None else padding.mask
         chains = self.attention.over(x, mask), h0, self.w_x, self.w_h, self.bias
-        if not self.keeps_length:
-            return attentive_recurrence(*chains, self.steps)
-        if padding is None:
-            return attentive_recurrence(*chains, x.size(1))
-        states = attentive_recurrence(*chains, x.size(1), padding.counts)
+        steps = x.size(1) if self.keeps_length else self.steps
+        if not self.keeps_length or padding is None:
+            return attentive_recurrence(*chains, steps, cell=self.cell)
+        states = attentive_recurrence(*chains, steps, padding.counts, self.cell)
         return restore_order(states, padding.order)
 
     def weights(self, x: Tensor, padding: Padding | None, out: Tensor) -> Tensor:

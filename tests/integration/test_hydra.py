@@ -89,6 +89,7 @@ def test_options_are_overridden_by_name(here: Path, cli: Cli) -> None:
     chosen = {
         "recurrence": "biarn",
         "recurrence_layers": 2,
+        "recurrence_cell": "lstm",
         "recurrence_steps": 4,
         "recurrence_attention": "multihead",
         "recurrence_fusion": "gated_sum",

@@ -159,12 +159,13 @@ def test_which_layers_are_fused(make_model: Build, flags: list[str], expected: l
     assert [layer.fusion is not None for layer in model.decoder.layers] == expected
 
 
-def test_new_weights_are_xavier_by_gate(make_model: Build) -> None:
+@pytest.mark.parametrize("cell, gates", [("gru", 3), ("lstm", 4)])
+def test_new_weights_are_xavier_by_gate(make_model: Build, cell: str, gates: int) -> None:
     """The paper starts new modules like its Transformer: each gate's matrix within its bound."""
-    model = make_model("transformer_biarn", *SMALL)
+    model = make_model("transformer_biarn", *SMALL, "--recurrence-cell", cell)
     rec: Namespace = model.encoder.recurrence_encoder.layers[0].recurrence
     for direction in rec.w_h:
-        for matrix in direction.chunk(3):
+        for matrix in direction.chunk(gates):
             bound = (6 / (16 + 16)) ** 0.5
             assert 0.8 * bound < matrix.abs().max() <= bound
     assert not rec.bias.any()

@@ -221,11 +221,13 @@ def test_recurrent_norm_is_of_the_singular_values(make_model: Build) -> None:
     found = of_parameters(biarn)["recurrent_norm_recurrence_0"].value
     assert found == pytest.approx(rms_singular(blocks), rel=1e-9)
 
-    birnn = noisy(make_model("transformer_biarn", *SMALL, "--recurrence", "birnn"))
-    gru = birnn.encoder.recurrence_encoder.layers[0].recurrence.gru
-    blocks = [*gru.weight_hh_l0.split(width), *gru.weight_hh_l0_reverse.split(width)]
-    found = of_parameters(birnn)["recurrent_norm_recurrence_0"].value
-    assert found == pytest.approx(rms_singular(blocks), rel=1e-9)
+    for cell in ("gru", "lstm"):
+        flags = ["--recurrence", "birnn", "--recurrence-cell", cell]
+        birnn = noisy(make_model("transformer_biarn", *SMALL, *flags))
+        rnn = birnn.encoder.recurrence_encoder.layers[0].recurrence.get_submodule(cell)
+        blocks = [*rnn.weight_hh_l0.split(width), *rnn.weight_hh_l0_reverse.split(width)]
+        found = of_parameters(birnn)["recurrent_norm_recurrence_0"].value
+        assert found == pytest.approx(rms_singular(blocks), rel=1e-9)
 
     xl = noisy(
         make_model("srformer", *SMALL, "--cross-attention", "xl", "--xl-memory", "rnn", *SEGMENTS)
@@ -361,7 +363,12 @@ def test_fusion_gate_is_lambda_at_real_positions(make_model: Build, gate: str) -
 
 
 @pytest.mark.parametrize(
-    "flags", [[], ["--recurrence", "birnn"], "--recurrence-steps -1 --recurrence-layers 2".split()]
+    "flags",
+    [
+        ["--recurrence-cell", "lstm"],
+        ["--recurrence", "birnn"],
+        "--recurrence-steps -1 --recurrence-layers 2".split(),
+    ],
 )
 def test_saturation_counts_real_states(make_model: Build, flags: list[str]) -> None:
     model = noisy(make_model("transformer_biarn", *SMALL, *NO_DROPOUT, *flags))

@@ -161,6 +161,11 @@ def gru_weights(units: int, inner: int, width: int) -> tuple[Tensor, Tensor, Ten
     return random(units, 3 * width, inner), random(units, 3 * width, width), random(units, width)
 
 
+def lstm_weights(units: int, inner: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
+    rows = 4 * width
+    return random(units, rows, inner), random(units, rows, width), random(units, rows)
+
+
 @reference
 def gru_step(r: Random, sentences: int) -> None:
     units, width, inner = r.randint(1, 3), r.randint(1, 5), r.randint(1, 5)
@@ -173,11 +178,29 @@ def gru_step(r: Random, sentences: int) -> None:
     assert_same(recurrence_encoder.gru_step(x, h, *weights), slow, [x, h, *weights])
 
 
+CELLS = {"gru": gru_weights, "lstm": lstm_weights}
+
+
+@reference
+def lstm_step(r: Random, sentences: int) -> None:
+    units, width, inner = r.randint(1, 3), r.randint(1, 5), r.randint(1, 5)
+    x, (h, m) = random(units, sentences, inner), random(2, units, sentences, width)
+    weights = lstm_weights(units, inner, width)
+    slow = torch.stack([
+        torch.stack([
+            torch.stack(naive.lstm(x[n, b], h[n, b], m[n, b], *of_n)) for b in range(sentences)
+        ])
+        for n, of_n in enumerate(zip(*weights))
+    ])  # fmt: skip
+    fast = torch.stack(recurrence_encoder.lstm_step(x, h, m, *weights), dim=2)
+    assert_same(fast, slow, [x, h, m, *weights])
+
+
 @reference
 def attentive_recurrence(r: Random, most: int) -> None:
     """Each sentence with its own number of steps; all with the same; they read their state."""
-    steps, width = [most, r.randint(1, most), 1], r.randint(1, 5)
-    h0, weights = random(2, 3, width), gru_weights(2, width, width)
+    steps, width, cell = [most, r.randint(1, most), 1], r.randint(1, 5), r.choice([*CELLS])
+    h0, weights = random(2, 3, width), CELLS[cell](2, width, width)
 
     def attend(h: Tensor) -> Tensor:
         return 2 * h
@@ -186,9 +209,11 @@ def attentive_recurrence(r: Random, most: int) -> None:
         F.pad(naive.biarn(attend, (h0[0, b], h0[1, b]), *weights, n), (0, 0, 0, most - n))
         for b, n in enumerate(steps)
     ])  # fmt: skip
-    fast = recurrence_encoder.attentive_recurrence(attend, h0, *weights, most, torch.tensor(steps))
+    fast = recurrence_encoder.attentive_recurrence(
+        attend, h0, *weights, most, torch.tensor(steps), cell
+    )
     assert_same(fast, slow, [h0, *weights])
-    alike = recurrence_encoder.attentive_recurrence(attend, h0[:, :1], *weights, most)
+    alike = recurrence_encoder.attentive_recurrence(attend, h0[:, :1], *weights, most, cell=cell)
     torch.testing.assert_close(alike, slow[:1])
 
 
@@ -481,6 +506,15 @@ def test_naive_gru_is_torch_gru() -> None:
     torch.testing.assert_close(naive.gru(x, h, w_x, w_h, bias), cell(x, h))
 
 
+def test_naive_lstm_is_torch_lstm() -> None:
+    x, h, m, w_x, w_h, bias = (random(*n) for n in ((3,), (4,), (4,), (16, 3), (16, 4), (16,)))
+    cell = nn.LSTMCell(3, 4, dtype=torch.float64)
+    with torch.no_grad():
+        cell.weight_ih.copy_(w_x), cell.weight_hh.copy_(w_h)
+        cell.bias_ih.copy_(bias), cell.bias_hh.zero_()
+    torch.testing.assert_close(naive.lstm(x, h, m, w_x, w_h, bias), cell(x, (h, m)))
+
+
 def test_gate_of_one_gives_d_to_the_last_bit() -> None:
     d, r, w = torch.randn(3, 5), torch.randn(3, 5), torch.zeros(5, 5)
     assert torch.equal(recurrence_encoder.gated_sum(d, r, w, w, torch.full((5,), float("inf"))), d)
@@ -506,11 +540,11 @@ def test_sums_over_the_source_are_float32(dtype: torch.dtype) -> None:
 # ---- the modules of the recurrence encoder
 
 
-def options(attention: str = "additive", steps: int = 8) -> Namespace:
+def options(attention: str = "additive", steps: int = 8, cell: str = "gru") -> Namespace:
     """The options that a recurrent network reads."""
     return Namespace(
-        recurrence_steps=steps, recurrence_attention=attention, attention_dropout=0.0,
-        encoder=Namespace(attention_heads=2),
+        recurrence_steps=steps, recurrence_attention=attention, recurrence_cell=cell,
+        attention_dropout=0.0, encoder=Namespace(attention_heads=2),
     )  # fmt: skip
 
 
@@ -534,19 +568,22 @@ def reference_attend(module: BiARN, tokens: list[Tensor]) -> Callable[[Tensor], 
     return attend
 
 
-BIARN = [(kind, 3, length) for kind in ("additive", "multihead") for length in LENGTHS]
+KINDS = [("additive", "gru"), ("multihead", "gru"), ("additive", "lstm")]
+BIARN = [(*kind, 3, length) for kind in KINDS for length in LENGTHS]
 # As many steps as tokens, in quadratic time; of the lengths about 64 one is enough in each run.
 BIARN += [
-    pytest.param("additive", -1, length, marks=pytest.mark.slow if length in (63, 64) else ())
+    pytest.param(
+        "additive", "gru", -1, length, marks=pytest.mark.slow if length in (63, 64) else ()
+    )
     for length in LENGTHS
 ]
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["first-layer", "upper-layer"])
-@pytest.mark.parametrize("kind, steps, length", BIARN)
-def test_biarn(length: int, kind: str, steps: int, first: bool) -> None:
+@pytest.mark.parametrize("kind, cell, steps, length", BIARN)
+def test_biarn(length: int, kind: str, cell: str, steps: int, first: bool) -> None:
     width = 4
-    module = BiARN(width if first else 2 * width, width, options(kind, steps)).double()
+    module = BiARN(width if first else 2 * width, width, options(kind, steps, cell)).double()
     nn.init.normal_(module.bias)
     x, mask, sentences = batch(Random(length), length, module.input_dim)
     slow = []
@@ -554,8 +591,8 @@ def test_biarn(length: int, kind: str, steps: int, first: bool) -> None:
         mean = naive.mean_of_real_tokens(tokens)
         h0 = (mean, mean) if first else (mean[:width], mean[width:])
         attend = reference_attend(module, tokens)
-        gru = module.w_x, module.w_h, module.bias
-        slow.append(naive.biarn(attend, h0, *gru, len(tokens) if steps < 0 else steps))
+        weights = module.w_x, module.w_h, module.bias
+        slow.append(naive.biarn(attend, h0, *weights, len(tokens) if steps < 0 else steps))
     fast = module(x, Padding.of(mask))
     torch.testing.assert_close(module(x[:1], None)[0], slow[0])
     if steps < 0:
@@ -569,12 +606,13 @@ def test_biarn(length: int, kind: str, steps: int, first: bool) -> None:
 
 @pytest.mark.parametrize("first", [True, False], ids=["first-layer", "upper-layer"])
 @pytest.mark.parametrize("length", LENGTHS)
-def test_birnn(length: int, first: bool) -> None:
+@pytest.mark.parametrize("cell", CELLS)
+def test_birnn(length: int, first: bool, cell: str) -> None:
     width = 4
-    module = BiRNN(width if first else 2 * width, width, options()).double()
+    module = BiRNN(width if first else 2 * width, width, options(cell=cell)).double()
     for parameter in module.parameters():
         nn.init.normal_(parameter)
-    named = dict(module.gru.named_parameters())
+    named = dict(module.get_submodule(cell).named_parameters())
     names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
     weights = [tuple(named[n + suffix] for n in names) for suffix in ("", "_reverse")]
     x, mask, sentences = batch(Random(length), length, module.input_dim)

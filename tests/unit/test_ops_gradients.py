@@ -73,6 +73,10 @@ CASES: dict[str, Case] = {
         recurrence_encoder.gru_step,
         [(2, B, 4), (2, B, D), (2, 3 * D, 4), (2, 3 * D, D), (2, D)],
     ),
+    "lstm_step": Case(
+        recurrence_encoder.lstm_step,
+        [(2, B, 4), (2, B, D), (2, B, D), (2, 4 * D, 4), (2, 4 * D, D), (2, 4 * D)],
+    ),
     "attentive_recurrence": Case(
         lambda h, x, u, b: recurrence_encoder.attentive_recurrence(
             torch.tanh, h, x, u, b, steps=3, lengths=torch.tensor([3, 2])
