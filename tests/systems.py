@@ -48,6 +48,7 @@ RECURRENCE_VARIANTS: dict[str, list[str]] = {
     "deep-positions": "--recurrence-layers 3 --recurrence-positions --recurrence-steps 5".split(),
     "multihead": ["--recurrence-attention", "multihead"],
     "lstm": "--recurrence-cell lstm --recurrence-layers 2".split(),
+    "encoder-input": ["--recurrence-input", "encoder"],
     "birnn": ["--recurrence", "birnn"],
     "birnn-deep-gated": (
         "--recurrence birnn --recurrence-layers 2 --recurrence-fusion gated_sum"
@@ -77,6 +78,7 @@ COMPARISON_VARIANTS: dict[str, dict[str, list[str]]] = {
             "--encoder-normalize-before --decoder-normalize-before --recurrence-layers 2 "
             "--recurrence-positions --cross-attention segmented --segment-size 3 --target-length 7"
         ).split(),
+        "encoder-input": ["--recurrence-input", "encoder"],
     },
 }
 """The systems that Hao et al. compare with, in other hosts and together with other parts."""

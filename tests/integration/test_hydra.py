@@ -95,6 +95,7 @@ def test_options_are_overridden_by_name(here: Path, cli: Cli) -> None:
         "recurrence_fusion": "gated_sum",
         "recurrence_fused_layers": "all",
         "recurrence_gate": "scalar",
+        "recurrence_input": "embeddings",
         "recurrence_positions": True,
         "dropout": 0.25,
     }

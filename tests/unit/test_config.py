@@ -189,6 +189,10 @@ REFUSED: dict[str, list[tuple[str, list[str]]]] = {
         ("--no-cross-attention", ["--no-cross-attention leaves out the sub-layer"]),
         ("--cross-self-attention", ["--cross-self-attention leaves out the sub-layer"]),
         (
+            "--recurrence-positions --recurrence-input encoder",
+            ["--recurrence-positions True has no effect with --recurrence-input encoder"],
+        ),
+        (
             "--recurrence-positions --no-token-positional-embeddings",
             ["--recurrence-positions needs", "--no-token-positional-embeddings removes"],
         ),

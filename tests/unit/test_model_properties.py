@@ -8,6 +8,7 @@ from fairseq import utils
 from fairseq.models import ARCH_MODEL_REGISTRY
 from torch import Tensor, nn
 
+from fairseq_recur.modules.context import Padding
 from fairseq_recur.modules.mixture import Mixture
 from fairseq_recur.modules.srformer import AccumulateFire
 from fairseq_recur.ops.precision import at_least_float32
@@ -267,6 +268,21 @@ def test_recurrence_reads_the_source(make_model: Build, system: list[str]) -> No
     assert (before - after).abs().max() > 1e-3
 
 
+@pytest.mark.parametrize("norm", [[], ["--encoder-normalize-before"]])
+def test_recurrence_over_the_encoders_output(make_model: Build, norm: list[str]) -> None:
+    """Over what the decoder reads: with pre-norm, the output of the last norm."""
+    flags = ["--recurrence", "birnn", "--recurrence-input", "encoder", *norm]
+    model, source = (
+        small(make_model, ["--arch", "transformer_biarn", *flags]),
+        sentences([6, 3], "left"),
+    )
+    out = encode(model, source)
+    expected, _ = model.encoder.recurrence_encoder(
+        out["encoder_out"][0].transpose(0, 1), Padding.of(source.eq(PAD))
+    )
+    torch.testing.assert_close(out["recurrence_out"][0], expected)
+
+
 def order_changes(model: nn.Module) -> tuple[bool, Tensor | None]:
     """Whether swapping two words changes the recurrence encoder's output, and the output."""
     source = torch.tensor([[5, 6, 7, EOS]])
@@ -281,8 +297,9 @@ def order_changes(model: nn.Module) -> tuple[bool, Tensor | None]:
         ([], False),
         (["--recurrence-positions"], True),
         (["--recurrence", "birnn"], True),
+        (["--recurrence-input", "encoder"], True),
     ],
-    ids=["biarn", "biarn-positions", "birnn"],
+    ids=["biarn", "biarn-positions", "birnn", "encoder-input"],
 )
 def test_biarn_sees_order_only_through_positions(
     make_model: Build, flags: list[str], seen: bool
