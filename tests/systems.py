@@ -49,6 +49,8 @@ RECURRENCE_VARIANTS: dict[str, list[str]] = {
     "multihead": ["--recurrence-attention", "multihead"],
     "lstm": "--recurrence-cell lstm --recurrence-layers 2".split(),
     "encoder-input": ["--recurrence-input", "encoder"],
+    "closed-all": "--recurrence-fusion-init closed --recurrence-fused-layers all".split(),
+    "gated-sum-closed": "--recurrence-fusion gated_sum --recurrence-fusion-init closed".split(),
     "birnn": ["--recurrence", "birnn"],
     "birnn-deep-gated": (
         "--recurrence birnn --recurrence-layers 2 --recurrence-fusion gated_sum"

@@ -82,8 +82,9 @@ class DecoderLayer(TransformerDecoderLayerBase):
             read = self.residual_connection(self.dropout_module(read), x)
             if not self.normalize_before:
                 read = self.encoder_attn_layer_norm(read)
-        x = read if self.fusion is None else self.fusion(x, read, context)
-        return self.feed_forward(x), attention, None
+        if self.fusion is not None:
+            read = self.fusion.opened(read, self.fusion(x, read, context))
+        return self.feed_forward(read), attention, None
 
     def attend_to_itself(self, x: Tensor, context: Context) -> Tensor:
         """The self-attention with fairseq's options around it: (T, B, C) of the same."""

@@ -12,26 +12,41 @@ from torch import Tensor, nn
 
 from fairseq_recur.modules.context import Context
 from fairseq_recur.modules.options import NoOptions, option
-from fairseq_recur.modules.part import MonitoredModule, Part
+from fairseq_recur.modules.part import MonitoredModule, Part, exempt_from_decay
 from fairseq_recur.modules.recurrence import Recurrence
 from fairseq_recur.ops.recurrence_encoder import gate, gated_sum
 
 
+@dataclass
+class FusedLayers:
+    """The option of every fusion in the decoder's layers."""
+
+    recurrence_fused_layers: str = option(
+        "top",
+        "decoder layers that read the recurrence encoder: the top one (top), all of them "
+        "(all), or a number N of layers counted from the top",
+    )
+
+
 class StackFusion(MonitoredModule, Part, nn.Module):
     """R = LN(ATT(D, H_r) + D), and the feed-forward network reads R (Hao et al., eqs. 18-19).
+
+    Closed (``--recurrence-fusion-init closed``), it reads D + a (R - D) with a learned a that
+    starts at zero. A zero in place of the attention's output projection would not do: where the
+    norm comes last, LN(D) is not D.
 
     Args:
         cfg: the host's configuration
     """
 
     @dataclass
-    class Options:
-        """Options of every fusion in the decoder's layers."""
+    class Options(FusedLayers):
+        """Adds how the fusion starts."""
 
-        recurrence_fused_layers: str = option(
-            "top",
-            "decoder layers that read the recurrence encoder: the top one (top), all of them "
-            "(all), or a number N of layers counted from the top",
+        recurrence_fusion_init: ChoiceEnum(["open", "closed"]) = option(  # type: ignore[valid-type]
+            "open",
+            "how stack and gated_sum start: as the paper's, or closed, where the decoder computes "
+            "what it computes without them, and a learned factor opens them",
         )
 
     slot = "recurrence"
@@ -52,6 +67,10 @@ class StackFusion(MonitoredModule, Part, nn.Module):
         )
         self.layer_norm = LayerNorm(width, export=cfg.export)
         self.dropout_module = FairseqDropout(cfg.dropout, module_name=type(self).__name__)
+        closed = cfg.recurrence_fusion_init == "closed"
+        self.opening = nn.Parameter(torch.zeros(1)) if closed else None
+        if self.opening is not None:
+            exempt_from_decay(self.opening)
 
     @classmethod
     def fused_layers(cls, cfg: Any) -> int:
@@ -135,6 +154,22 @@ class StackFusion(MonitoredModule, Part, nn.Module):
             (T, B, C)
         """
         return self.attend(d, context)
+
+    def opened(self, d: Tensor, fused: Tensor) -> Tensor:
+        """As far as the fusion is open: D + a (*fused* - D), D to the last bit where a is 0.
+
+        Args:
+            d: (T, B, C), D
+            fused: (T, B, C), the result of `forward`
+
+        Returns:
+            (T, B, C)
+        """
+        return fused if self.opening is None else d + self.opening * (fused - d)
+
+    def monitored(self) -> dict[str, Tensor]:
+        """The `opening` a of a fusion that started closed."""
+        return {} if self.opening is None else {"opening": self.opening.squeeze(0)}
 
 
 class GatedSumFusion(StackFusion):

@@ -26,6 +26,7 @@ QUANTITIES = {
     "spike": "share of the accumulate-and-fire neurons that fire",
     "membrane": "membrane, mean (thresholds)",
     "membrane_sd": "membrane, standard deviation (thresholds)",
+    "opening": "factor of a fusion that started closed",
     "recurrent_norm": "recurrent weights, RMS singular value",
     "saturation": "share of saturated recurrent states",
 }

@@ -93,6 +93,7 @@ def test_options_are_overridden_by_name(here: Path, cli: Cli) -> None:
         "recurrence_steps": 4,
         "recurrence_attention": "multihead",
         "recurrence_fusion": "gated_sum",
+        "recurrence_fusion_init": "closed",
         "recurrence_fused_layers": "all",
         "recurrence_gate": "scalar",
         "recurrence_input": "embeddings",

@@ -157,6 +157,9 @@ def test_reordering_carries_the_recurrence_encoder(make_model: Build, system: li
 @pytest.mark.slow_options
 def test_every_parameter_has_a_gradient(make_model: Build, system: list[str]) -> None:
     model = make_model(system[1], *SMALL, *system[2:], *EVAL)
+    for name, parameter in model.named_parameters():
+        if name.endswith("fusion.opening"):  # at zero it alone has a gradient that is not zero
+            nn.init.ones_(parameter)
     source = sentences([6, 4, 5], "left")
     logits, _ = model(source, true_lengths(source), targets(3, 5))
     (logits * torch.randn_like(logits)).sum().backward()
@@ -230,6 +233,33 @@ def test_without_parts_is_the_stock_transformer(
     model.load_state_dict(stock.state_dict(), strict=True)
     assert weights(model.state_dict()).keys() == weights(stock.state_dict()).keys()
     compare_to_stock(model, stock)
+
+
+@pytest.mark.parametrize("norm", [[], ["--encoder-normalize-before", "--decoder-normalize-before"]])
+@pytest.mark.parametrize("fusion", ["stack", "gated_sum"])
+def test_a_fusion_that_starts_closed(make_model: Build, norm: list[str], fusion: str) -> None:
+    """From a stock checkpoint it starts as the stock model, to the last bit, and then opens."""
+    flags = ["--recurrence-fusion", fusion, "--recurrence-fusion-init", "closed"]
+    fused = [*norm, *EVAL, "--recurrence-fused-layers", "all"]
+    model = make_model("transformer_biarn", *SMALL, *flags, *fused).eval()
+    stock = make_model("transformer", *SMALL, *norm).eval()
+    model.load_state_dict(stock.state_dict())
+    compare_to_stock(model, stock)
+    of_parts = dict(model.decoder.layers.named_parameters(prefix="fusion"))
+    of_parts = {name: p for name, p in of_parts.items() if ".fusion." in name}
+    of_parts |= dict(model.encoder.recurrence_encoder.named_parameters())
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    source, target = sentences([6, 3, 5], "left"), targets(3, 5)
+    moved = []
+    for _ in range(2):
+        before = {name: p.clone() for name, p in of_parts.items()}
+        optimizer.zero_grad()
+        model(source, true_lengths(source), target)[0].logsumexp(-1).sum().backward()
+        optimizer.step()
+        moved.append({name for name, p in of_parts.items() if not torch.equal(p, before[name])})
+    assert moved[0] and all(name.endswith("fusion.opening") for name in moved[0])
+    still = of_parts.keys() - moved[1]
+    assert all(name.endswith("k_proj.bias") for name in still), still  # it never has a gradient
 
 
 def compare_to_stock(model: nn.Module, stock: nn.Module) -> None:

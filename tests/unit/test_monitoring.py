@@ -365,7 +365,7 @@ def test_fusion_gate_is_lambda_at_real_positions(make_model: Build, gate: str) -
 @pytest.mark.parametrize(
     "flags",
     [
-        ["--recurrence-cell", "lstm"],
+        "--recurrence-cell lstm".split(),
         ["--recurrence", "birnn"],
         "--recurrence-steps -1 --recurrence-layers 2".split(),
     ],
