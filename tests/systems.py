@@ -50,7 +50,7 @@ RECURRENCE_VARIANTS: dict[str, list[str]] = {
     "lstm": "--recurrence-cell lstm --recurrence-layers 2".split(),
     "encoder-input": ["--recurrence-input", "encoder"],
     "closed-all": "--recurrence-fusion-init closed --recurrence-fused-layers all".split(),
-    "gated-sum-closed": "--recurrence-fusion gated_sum --recurrence-fusion-init closed".split(),
+    "replace": ["--recurrence-fusion", "replace"],
     "birnn": ["--recurrence", "birnn"],
     "birnn-deep-gated": (
         "--recurrence birnn --recurrence-layers 2 --recurrence-fusion gated_sum"
@@ -252,6 +252,10 @@ def variants_of(preset: str) -> dict[str, list[str]]:
         return {**variants, **COMPARISON_VARIANTS[preset]}
     if config.recurrence != "none":
         variants.update(RECURRENCE_VARIANTS)
+    if preset == "transformer_biarn":  # no layer is left for another cross-attention
+        variants["replace-all"] = (
+            "--recurrence-fusion replace --recurrence-fused-layers all --recurrence-input encoder"
+        ).split()
     if config.host == "t5" and not segments:
         variants.update(T5_VARIANTS)
     if preset == "srformer":  # the part is the same in the other hosts

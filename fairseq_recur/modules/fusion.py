@@ -50,6 +50,8 @@ class StackFusion(MonitoredModule, Part, nn.Module):
         )
 
     slot = "recurrence"
+    replaces = False
+    """Whether the layer has no attention over the Transformer encoder, so that D is C_self."""
 
     def __init__(self, cfg: TransformerConfig) -> None:
         super().__init__()
@@ -214,6 +216,38 @@ class GatedSumFusion(StackFusion):
         """lam for the arguments of `forward`, which does not keep it: (T, B, C) or (T, B, 1)."""
         r = self.attend(c, context)
         return gate(d, r, self.gate_d.weight, self.gate_r.weight, self.gate_r.bias)
+
+
+class Replacement(StackFusion):
+    """R = LN(ATT(C_self, H_r) + C_self): the layer has no attention over the Transformer encoder.
+
+    What Hao et al. 2019, section 4, tried: the recurrence encoder is all that the decoder reads.
+    """
+
+    Options = FusedLayers
+    replaces = True
+
+    @classmethod
+    def problems(cls, cfg: Any, side: str) -> Iterator[str]:
+        """As in `StackFusion`; and what nothing reads, where it is in all layers."""
+        found = list(super().problems(cfg, side))
+        yield from found
+        if found:
+            return
+        kept = cfg.decoder_layers_to_keep
+        if cls.kept_fused_layers(cfg) < (len(kept.split(",")) if kept else cfg.decoder_layers):
+            return
+        fusion = f"--recurrence-fusion {cfg.recurrence_fusion} in all decoder layers"
+        if cfg.recurrence_input != "encoder":
+            yield (
+                f"{fusion}: nothing reads the Transformer encoder; give it to the recurrence "
+                "encoder (--recurrence-input encoder), or choose fewer --recurrence-fused-layers"
+            )
+        if cfg.cross_attention != "dot":
+            yield (
+                f"{fusion} leaves no place for --cross-attention {cfg.cross_attention}; leave "
+                "one out"
+            )
 
 
 class MultiColumn(Part, nn.Module):

@@ -189,6 +189,23 @@ REFUSED: dict[str, list[tuple[str, list[str]]]] = {
         ("--no-cross-attention", ["--no-cross-attention leaves out the sub-layer"]),
         ("--cross-self-attention", ["--cross-self-attention leaves out the sub-layer"]),
         (
+            "--recurrence-fusion replace --recurrence-fused-layers all",
+            ["in all decoder layers: nothing reads the Transformer encoder", "-input encoder"],
+        ),
+        (
+            "--recurrence-fusion replace --recurrence-input encoder --recurrence-fused-layers all "
+            "--cross-attention srformer",
+            ["in all decoder layers leaves no place for --cross-attention srformer"],
+        ),
+        (
+            "--recurrence-fusion replace --decoder-layers-to-keep 1",
+            ["in all decoder layers: nothing reads the Transformer encoder"],
+        ),
+        (
+            "--recurrence-fusion replace --recurrence-fusion-init closed",
+            ["-init closed has no effect: it needs --recurrence-fusion stack or gated_sum"],
+        ),
+        (
             "--recurrence-positions --recurrence-input encoder",
             ["--recurrence-positions True has no effect with --recurrence-input encoder"],
         ),
@@ -322,7 +339,7 @@ REFUSED: dict[str, list[tuple[str, list[str]]]] = {
             [
                 "--recurrence-fused-layers all has no effect: it needs "
                 "--recurrence-fusion stack or "
-                "gated_sum"
+                "gated_sum or replace"
             ],
         ),
         (
