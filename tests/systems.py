@@ -48,6 +48,7 @@ RECURRENCE_VARIANTS: dict[str, list[str]] = {
     "deep-positions": "--recurrence-layers 3 --recurrence-positions --recurrence-steps 5".split(),
     "multihead": ["--recurrence-attention", "multihead"],
     "lstm": "--recurrence-cell lstm --recurrence-layers 2".split(),
+    "coverage": "--recurrence-coverage --recurrence-steps 5 --recurrence-layers 2".split(),
     "encoder-input": ["--recurrence-input", "encoder"],
     "closed-all": "--recurrence-fusion-init closed --recurrence-fused-layers all".split(),
     "replace": ["--recurrence-fusion", "replace"],

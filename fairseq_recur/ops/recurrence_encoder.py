@@ -35,11 +35,49 @@ def additive_attention(
         sentence without real tokens, the mean of its values
     """
     energy = torch.tanh(query.unsqueeze(2) + keys.unsqueeze(1)) @ score  # (B, N, S)
+    return _read(energy, values, padding_mask, dropout)[0]
+
+
+def coverage_attention(
+    query: Tensor,
+    keys: Tensor,
+    score: Tensor,
+    values: Tensor,
+    seen: Tensor,
+    w_seen: Tensor,
+    padding_mask: Tensor | None = None,
+    dropout: float = 0.0,
+) -> tuple[Tensor, Tensor]:
+    """`additive_attention` whose score also reads what earlier steps have read.
+
+    alpha = softmax_j(score . tanh(query + key_j + seen_j w)), where seen is the sum of the alpha of
+    the earlier steps (See et al. 2017, eqs. 10 and 11, after Tu et al. 2016).
+
+    Args:
+        query, keys, score, values, padding_mask, dropout: as in `additive_attention`
+        seen: (B, N, S) float32 at least; zero before the first step
+        w_seen: (A,), w
+
+    Returns:
+        (B, N, C) as `additive_attention`; and seen + alpha (B, N, S), without dropout, for the
+        next step
+    """
+    covered = seen.to(query.dtype).unsqueeze(3) * w_seen
+    energy = torch.tanh(query.unsqueeze(2) + keys.unsqueeze(1) + covered) @ score
+    context, weights = _read(energy, values, padding_mask, dropout)
+    return context, seen + weights
+
+
+def _read(
+    energy: Tensor, values: Tensor, padding_mask: Tensor | None, dropout: float
+) -> tuple[Tensor, Tensor]:
+    """The context (B, N, C) of energies (B, N, S), and the weights without dropout."""
     if padding_mask is not None:
         energy = energy.masked_fill(padding_mask.unsqueeze(1), torch.finfo(energy.dtype).min)
     with no_autocast(values):
-        weights = F.dropout(torch.softmax(at_least_float32(energy), dim=-1), dropout)
-        return torch.bmm(weights, at_least_float32(values)).to(values.dtype)
+        weights = torch.softmax(at_least_float32(energy), dim=-1)
+        context = torch.bmm(F.dropout(weights, dropout), at_least_float32(values))
+        return context.to(values.dtype), weights
 
 
 def gru_step(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor) -> Tensor:
@@ -110,7 +148,7 @@ def attentive_recurrence(
     output R + 1 - t.
 
     Args:
-        attend: maps (B, 2, C) states to (B, 2, I) contexts
+        attend: maps (B, 2, C) states to (B, 2, I) contexts; called once a step, in order
         h0: (2, B, C) initial states
         w_x: input weights of the two cells, as in `gru_step` or `lstm_step` with N = 2
         w_h: recurrent weights, likewise

@@ -27,7 +27,8 @@ SHOWN = [
       for i in (0, 1)),
     *(f"{name}_decoder_{i}" for name in ("spike", "membrane", "membrane_sd", "fusion_gate", "sigma")
       for i in (0, 1)),
-    "recurrent_norm_recurrence_0", "saturation_recurrence_0", "step_time",
+    "recurrent_norm_recurrence_0", "saturation_recurrence_0",
+    "step_distance_recurrence_0", "step_time",
 ]  # fmt: skip
 
 

@@ -189,6 +189,14 @@ REFUSED: dict[str, list[tuple[str, list[str]]]] = {
         ("--no-cross-attention", ["--no-cross-attention leaves out the sub-layer"]),
         ("--cross-self-attention", ["--cross-self-attention leaves out the sub-layer"]),
         (
+            "--recurrence-coverage --recurrence-attention multihead",
+            ["--recurrence-coverage True has no effect with --recurrence-attention multihead"],
+        ),
+        (
+            "--recurrence-coverage --recurrence-steps 1",
+            ["--recurrence-coverage has no effect with --recurrence-steps 1"],
+        ),
+        (
             "--recurrence-fusion replace --recurrence-fused-layers all",
             ["in all decoder layers: nothing reads the Transformer encoder", "-input encoder"],
         ),

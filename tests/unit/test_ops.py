@@ -123,6 +123,26 @@ def additive_attention(r: Random, length: int) -> None:
 
 
 @reference
+def coverage_attention(r: Random, length: int) -> None:
+    """Two steps, the second of which reads what the first has read."""
+    values, mask, sentences = batch(r, length, r.randint(1, 5))
+    width = r.randint(1, 5)
+    queries, w_k = random(2, 4, 1, width), random(width, values.size(2))
+    score, w_seen = random(width), random(width)
+    slow = []
+    for b, s in enumerate(sentences):
+        chain = naive.CoverageAttention([w_k.mv(v) for v in s], score, s, w_seen)
+        slow.append(torch.stack([chain(query[b, 0]) for query in queries]))
+    read = values @ w_k.t(), score, values
+    seen = torch.zeros(4, 1, length, dtype=torch.float64)
+    first, seen = recurrence_encoder.coverage_attention(queries[0], *read, seen, w_seen, mask)
+    second, _ = recurrence_encoder.coverage_attention(queries[1], *read, seen, w_seen, mask)
+    fast = torch.cat([first, second], dim=1)
+    # Over one token the weight is 1, whatever the score.
+    assert_same(fast, torch.stack(slow), [queries, values, w_k, score, w_seen], length > 2)
+
+
+@reference
 def label_smoothed_loss(r: Random, length: int) -> None:
     """In blocks of all sizes: of one row, of some, of all."""
     words, epsilon = r.randint(2, 7), r.choice([0.0, 0.1, 0.9])
@@ -206,7 +226,7 @@ def attentive_recurrence(r: Random, most: int) -> None:
         return 2 * h
 
     slow = torch.stack([
-        F.pad(naive.biarn(attend, (h0[0, b], h0[1, b]), *weights, n), (0, 0, 0, most - n))
+        F.pad(naive.biarn((attend, attend), (h0[0, b], h0[1, b]), *weights, n), (0, 0, 0, most - n))
         for b, n in enumerate(steps)
     ])  # fmt: skip
     fast = recurrence_encoder.attentive_recurrence(
@@ -541,9 +561,11 @@ def test_sums_over_the_source_are_float32(dtype: torch.dtype) -> None:
 
 
 def options(attention: str = "additive", steps: int = 8, cell: str = "gru") -> Namespace:
-    """The options that a recurrent network reads."""
+    """The options that a recurrent network reads; the attention may be "coverage"."""
+    coverage = attention == "coverage"
     return Namespace(
-        recurrence_steps=steps, recurrence_attention=attention, recurrence_cell=cell,
+        recurrence_steps=steps, recurrence_cell=cell, recurrence_coverage=coverage,
+        recurrence_attention="additive" if coverage else attention,
         attention_dropout=0.0, encoder=Namespace(attention_heads=2),
     )  # fmt: skip
 
@@ -553,6 +575,10 @@ def reference_attend(module: BiARN, tokens: list[Tensor]) -> Callable[[Tensor], 
     att = module.attention
     if hasattr(att, "score"):
         keys = [att.key.weight.mv(t) for t in tokens]
+        if att.coverage is not None:
+            w_seen = att.coverage.weight[:, 0]
+            covering = naive.CoverageAttention(keys, att.score.weight[0], tokens, w_seen)
+            return lambda h: covering(att.query.weight.mv(h))
         return lambda h: naive.additive_attention(
             att.query.weight.mv(h), keys, att.score.weight[0], tokens
         )
@@ -568,7 +594,7 @@ def reference_attend(module: BiARN, tokens: list[Tensor]) -> Callable[[Tensor], 
     return attend
 
 
-KINDS = [("additive", "gru"), ("multihead", "gru"), ("additive", "lstm")]
+KINDS = [("additive", "gru"), ("multihead", "gru"), ("coverage", "lstm")]
 BIARN = [(*kind, 3, length) for kind in KINDS for length in LENGTHS]
 # As many steps as tokens, in quadratic time; of the lengths about 64 one is enough in each run.
 BIARN += [
@@ -590,7 +616,7 @@ def test_biarn(length: int, kind: str, cell: str, steps: int, first: bool) -> No
     for tokens in sentences:
         mean = naive.mean_of_real_tokens(tokens)
         h0 = (mean, mean) if first else (mean[:width], mean[width:])
-        attend = reference_attend(module, tokens)
+        attend = reference_attend(module, tokens), reference_attend(module, tokens)
         weights = module.w_x, module.w_h, module.bias
         slow.append(naive.biarn(attend, h0, *weights, len(tokens) if steps < 0 else steps))
     fast = module(x, Padding.of(mask))

@@ -28,6 +28,7 @@ from fairseq_recur.ops import (
     segments,
     toeplitz,
 )
+from fairseq_recur.ops.precision import at_least_float32
 
 B, H, T, S, D = 2, 2, 3, 4, 3
 
@@ -64,6 +65,12 @@ CASES: dict[str, Case] = {
     "additive_attention": Case(
         lambda q, k, w, v: recurrence_encoder.additive_attention(q, k, w, v, PADDING),
         [(B, T, D), (B, S, D), (D,), (B, S, 5)],
+    ),
+    "coverage_attention": Case(
+        lambda q, k, w, v, a, u: recurrence_encoder.coverage_attention(
+            q, k, w, v, torch.sigmoid(at_least_float32(a)), u, PADDING
+        ),
+        [(B, T, D), (B, S, D), (D,), (B, S, 5), (B, T, S), (D,)],
     ),
     "dot_product_attention": Case(
         lambda q, k, v: attention.dot_product_attention(q, k, v, ~PADDING[:, None, None]),

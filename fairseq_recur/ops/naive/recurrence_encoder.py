@@ -26,6 +26,33 @@ def additive_attention(
     return softmax_sum(energies, values)
 
 
+class CoverageAttention:
+    """Additive attention whose score reads what earlier steps have read (See et al. 2017).
+
+    Args:
+        keys: projected source
+        score: as in `additive_attention`
+        values: the source itself
+        w_seen: vector by which the sum of the earlier steps' weights enters the score
+    """
+
+    def __init__(
+        self, keys: list[Tensor], score: Tensor, values: list[Tensor], w_seen: Tensor
+    ) -> None:
+        self.keys, self.score, self.values, self.w_seen = keys, score, values, w_seen
+        self.seen = torch.zeros(len(keys), dtype=score.dtype)
+
+    def __call__(self, query: Tensor) -> Tensor:
+        """One step: the context of a projected query (A,)."""
+        energies = [
+            self.score.dot(torch.tanh(query + key + seen * self.w_seen))
+            for key, seen in zip(self.keys, self.seen)
+        ]
+        units = list(torch.eye(len(self.keys), dtype=query.dtype))
+        self.seen = self.seen + softmax_sum(energies, units)
+        return softmax_sum(energies, self.values)
+
+
 def gru(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor) -> Tensor:
     """One GRU step on vectors x (I,) and h (C,); only the candidate has a bias (C,)."""
     width = h.numel()
@@ -73,16 +100,19 @@ def arn_chain(
 
 
 def biarn(
-    attend: Callable[[Tensor], Tensor],
+    attend: tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]],
     h0: tuple[Tensor, Tensor],
     w_x: Tensor,
     w_h: Tensor,
     bias: Tensor,
     steps: int,
 ) -> Tensor:
-    """Two chains with separate cells; the second one in reverse order: (R, 2C)."""
-    first = arn_chain(attend, h0[0], w_x[0], w_h[0], bias[0], steps)
-    second = arn_chain(attend, h0[1], w_x[1], w_h[1], bias[1], steps)
+    """Two chains with separate cells; the second one in reverse order: (R, 2C).
+
+    Each has an attention of its own, which may remember what it has read.
+    """
+    first = arn_chain(attend[0], h0[0], w_x[0], w_h[0], bias[0], steps)
+    second = arn_chain(attend[1], h0[1], w_x[1], w_h[1], bias[1], steps)
     return torch.stack([torch.cat([first[t], second[steps - 1 - t]]) for t in range(steps)])
 
 
