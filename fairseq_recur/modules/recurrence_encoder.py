@@ -96,6 +96,11 @@ class RecurrenceEncoder(Part, nn.Module):
             "add position embeddings to the input of the recurrence encoder",
             needs={"recurrence_input": ["embeddings"]},
         )
+        recurrence_lr_scale: float = option(
+            1.0,
+            "factor of the learning rate for the weights of the recurrence encoder and its fusion",
+            (1e-3, 1e3),
+        )
 
     slot = "recurrence"
 

@@ -90,6 +90,7 @@ def test_options_are_overridden_by_name(here: Path, cli: Cli) -> None:
         "recurrence": "biarn",
         "recurrence_layers": 2,
         "recurrence_cell": "lstm",
+        "recurrence_lr_scale": 2.0,
         "recurrence_steps": 4,
         "recurrence_attention": "additive",
         "recurrence_coverage": True,

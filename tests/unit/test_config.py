@@ -150,11 +150,14 @@ def test_flags_reach_the_model(make_model: Build) -> None:
         "--recurrence-fused-layers", "all", "--recurrence-fusion", "gated_sum",
         "--recurrence-gate", "scalar", "--recurrence-positions",
         "--recurrence-attention", "multihead", "--attention-dropout", "0.3", "--dropout", "0.2",
-        "--recurrence-cell", "lstm",
+        "--recurrence-cell", "lstm", "--recurrence-lr-scale", "3",
     )  # fmt: skip
     encoder = model.encoder.recurrence_encoder
     assert len(encoder.layers) == 2 and model.encoder.recurrence_positions
     assert encoder.layers[0].recurrence.steps == 3
+    faster = {n for n, p in model.named_parameters() if hasattr(p, "optim_overrides")}
+    parts = ("encoder.recurrence_encoder.", *(f"decoder.layers.{i}.fusion." for i in (0, 1)))
+    assert faster == {n for n, _ in model.named_parameters() if n.startswith(parts)}
     assert encoder.layers[0].recurrence.w_h.shape == (2, 4 * 16, 16)
     assert encoder.layers[0].recurrence.attention.heads == 2
     assert encoder.layers[0].recurrence.attention.dropout == 0.3
