@@ -313,6 +313,22 @@ def test_recurrence_over_the_encoders_output(make_model: Build, norm: list[str])
     torch.testing.assert_close(out["recurrence_out"][0], expected)
 
 
+def test_attention_weights_where_layers_are_replaced(make_model: Build) -> None:
+    """Those of the topmost layer that attends to the encoder; none if no layer does."""
+    flags = ["--recurrence-fusion", "replace"]
+    model = small(make_model, ["--arch", "transformer_biarn", *flags])
+    seen = []
+    model.decoder.layers[0].encoder_attn.register_forward_hook(
+        lambda module, inputs, output: seen.append(output[1].mean(0))
+    )
+    source, target = sentences([6, 3], "left"), targets(2, 4)
+    _, extra = model(source, true_lengths(source), target)
+    torch.testing.assert_close(extra["attn"][0], seen[0], check_dtype=False)
+    flags += "--recurrence-fused-layers all --recurrence-input encoder".split()
+    model = small(make_model, ["--arch", "transformer_biarn", *flags])
+    assert model(source, true_lengths(source), target)[1]["attn"] == [None]
+
+
 def order_changes(model: nn.Module) -> tuple[bool, Tensor | None]:
     """Whether swapping two words changes the recurrence encoder's output, and the output."""
     source = torch.tensor([[5, 6, 7, EOS]])
