@@ -224,7 +224,7 @@ class Replacement(StackFusion):
     What Hao et al. 2019, section 4, tried: the recurrence encoder is all that the decoder reads.
     """
 
-    Options = FusedLayers
+    Options = FusedLayers  # type: ignore[assignment]  # there is nothing to close
     replaces = True
 
     @classmethod

@@ -72,7 +72,7 @@ class GatedRecurrence(Recurrence):
             "gru", "recurrent cell f of birnn and biarn"
         )
 
-    means = ("saturation",)
+    means: tuple[str, ...] = ("saturation",)
 
     def __init__(self, input_dim: int, state_dim: int, cfg: Any) -> None:
         super().__init__(input_dim, state_dim, cfg)
