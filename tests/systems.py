@@ -47,14 +47,19 @@ RECURRENCE_VARIANTS: dict[str, list[str]] = {
     "a-step-a-token": "--recurrence-steps -1 --recurrence-layers 2".split(),
     "deep-positions": "--recurrence-layers 3 --recurrence-positions --recurrence-steps 5".split(),
     "multihead": ["--recurrence-attention", "multihead"],
+    "lstm": "--recurrence-cell lstm --recurrence-layers 2".split(),
+    "coverage": "--recurrence-coverage --recurrence-steps 5 --recurrence-layers 2".split(),
+    "encoder-input": ["--recurrence-input", "encoder"],
+    "closed-all": "--recurrence-fusion-init closed --recurrence-fused-layers all".split(),
+    "replace": ["--recurrence-fusion", "replace"],
     "birnn": ["--recurrence", "birnn"],
     "birnn-deep-gated": (
         "--recurrence birnn --recurrence-layers 2 --recurrence-fusion gated_sum"
     ).split(),
     "pre-norm": "--encoder-normalize-before --decoder-normalize-before".split(),
-    "birnn-pre-norm-deep": (
-        "--recurrence birnn --recurrence-layers 2 --encoder-normalize-before "
-        "--decoder-normalize-before"
+    "birnn-lstm-pre-norm-deep": (
+        "--recurrence birnn --recurrence-cell lstm --recurrence-layers 2 "
+        "--encoder-normalize-before --decoder-normalize-before"
     ).split(),
     "no-recurrence": ["--recurrence", "none"],
 }
@@ -76,6 +81,7 @@ COMPARISON_VARIANTS: dict[str, dict[str, list[str]]] = {
             "--encoder-normalize-before --decoder-normalize-before --recurrence-layers 2 "
             "--recurrence-positions --cross-attention segmented --segment-size 3 --target-length 7"
         ).split(),
+        "encoder-input": ["--recurrence-input", "encoder"],
     },
 }
 """The systems that Hao et al. compare with, in other hosts and together with other parts."""
@@ -247,6 +253,10 @@ def variants_of(preset: str) -> dict[str, list[str]]:
         return {**variants, **COMPARISON_VARIANTS[preset]}
     if config.recurrence != "none":
         variants.update(RECURRENCE_VARIANTS)
+    if preset == "transformer_biarn":  # no layer is left for another cross-attention
+        variants["replace-all"] = (
+            "--recurrence-fusion replace --recurrence-fused-layers all --recurrence-input encoder"
+        ).split()
     if config.host == "t5" and not segments:
         variants.update(T5_VARIANTS)
     if preset == "srformer":  # the part is the same in the other hosts

@@ -1,4 +1,4 @@
-"""Weight decay as each parameter asks for it, in every optimizer and precision."""
+"""Weight decay and learning rate as each parameter asks, in every optimizer and precision."""
 
 import copy
 from typing import Any
@@ -7,39 +7,40 @@ import torch
 
 from fairseq_recur.compat.registry import Function, mend
 
-weight_decay = mend(
-    "weight decay",
-    reason="fairseq has one weight decay for all parameters; only its composite optimizer reads "
-    "the optim_overrides with which a parameter asks for another",
+optimizer_settings = mend(
+    "weight decay and learning rate",
+    reason="fairseq has one weight decay and one learning rate for all parameters; only its "
+    "composite optimizer reads the optim_overrides with which a parameter asks for others",
     until="a fairseq whose optimizers all read optim_overrides",
 )
 
 FP16 = "fairseq.optim.fp16_optimizer:FP16Optimizer"
 
 
-@weight_decay.patch("fairseq.optim:build_optimizer")
+@optimizer_settings.patch("fairseq.optim:build_optimizer")
 def build_optimizer(build: Function, cfg: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
-    """Move the parameters that ask for no weight decay into a group without it."""
+    """Make a group of the parameters that ask for the same settings; the first asks for none."""
     optimizer = build(cfg, params, *args, **kwargs)
     if getattr(cfg, "_name", None) != "composite":  # which reads the overrides itself
-        _split_exempt(optimizer.optimizer)
+        _split(optimizer.optimizer)
     return optimizer
 
 
-@weight_decay.patch(f"{FP16}.build_optimizer")
+@optimizer_settings.patch(f"{FP16}.build_optimizer")
 def build_fp16_optimizer(build: Function, cfg: Any, params: Any, **kwargs: Any) -> Any:
     """Keep the parameters out of one flat buffer, in which they could not be told apart."""
     from omegaconf import open_dict
 
     params = list(params)
-    if getattr(cfg.optimizer, "weight_decay", 0) and any(map(_asks_for_no_decay, params)):
+    decay = bool(getattr(cfg.optimizer, "weight_decay", 0))
+    if any((decay and not decays) or scale != 1.0 for decays, scale in map(_asked, params)):
         cfg = copy.deepcopy(cfg)
         with open_dict(cfg):
             cfg.common.fp16_no_flatten_grads = True
     return build(cfg, params, **kwargs)
 
 
-@weight_decay.patch(f"{FP16}.build_fp32_params")
+@optimizer_settings.patch(f"{FP16}.build_fp32_params")
 def build_fp32_params(build: Function, args: Any, params: Any, flatten: bool = True) -> Any:
     """Copy the overrides to the float32 parameters, which fairseq 0.12.2 does not do."""
     copies = build(args, params, flatten)
@@ -49,15 +50,31 @@ def build_fp32_params(build: Function, args: Any, params: Any, flatten: bool = T
     return copies
 
 
-def _asks_for_no_decay(parameter: torch.nn.Parameter) -> bool:
+@optimizer_settings.patch("fairseq.optim.fairseq_optimizer:FairseqOptimizer.set_lr")
+def set_lr(_: Function, self: Any, lr: float) -> None:
+    """Set the learning rate of each group: what its parameters ask for, also after a resume."""
+    for group in self.param_groups:
+        group["lr"] = lr * (_asked(group["params"][0])[1] if group["params"] else 1.0)
+
+
+Settings = tuple[bool, float]
+"""Whether a parameter has weight decay, and the factor of its learning rate."""
+
+
+def _asked(parameter: torch.nn.Parameter) -> Settings:
     overrides = getattr(parameter, "optim_overrides", None) or {}
-    return bool(overrides.get("optimizer", {}).get("weight_decay") == 0)
+    asked = overrides.get("optimizer", {})
+    return asked.get("weight_decay") != 0, asked.get("lr_scale", 1.0)
 
 
-def _split_exempt(optimizer: torch.optim.Optimizer) -> None:
+def _split(optimizer: torch.optim.Optimizer) -> None:
     for group in list(optimizer.param_groups):
-        exempt = [p for p in group["params"] if _asks_for_no_decay(p)]
-        if not group.get("weight_decay") or not exempt:
-            continue
-        group["params"] = [p for p in group["params"] if not _asks_for_no_decay(p)]
-        optimizer.add_param_group({**group, "params": exempt, "weight_decay": 0.0})
+        decay = bool(group.get("weight_decay"))
+        alike: dict[Settings, list[torch.nn.Parameter]] = {(decay, 1.0): []}
+        for parameter in group["params"]:
+            decays, scale = _asked(parameter)
+            alike.setdefault((decay and decays, scale), []).append(parameter)
+        (_, group["params"]), *others = alike.items()
+        for (decays, _), parameters in others:
+            changed = {} if decays == decay else {"weight_decay": 0.0}
+            optimizer.add_param_group({**group, "params": parameters, **changed})

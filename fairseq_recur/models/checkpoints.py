@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fairseq_recur import compat
 from fairseq_recur.compat.registry import Function, extend
+from fairseq_recur.modules.fusion import Replacement
 from fairseq_recur.modules.part import Part
 
 logger = logging.getLogger(__name__)
@@ -86,6 +87,7 @@ def upgrade_weights(model: BaseFairseqModel, weights: Weights) -> None:
         drop_what_only_bart_has(weights, model)
         for i in range(model.encoder.num_layers):
             compat.drop_stale_encoder_keys(weights, f"encoder.layers.{i}.")
+        drop_what_parts_replace(weights, model)
     for parts in part_weights(model).values():
         if any(own.keys() & weights.keys() for own in parts.values()):
             continue
@@ -132,6 +134,25 @@ def drop_what_only_bart_has(weights: Weights, model: BaseFairseqModel) -> None:
             if name in weights:
                 weights[name] = weights[name][:-1]
         logger.warning("left out: the embedding of <mask>, which the dictionary does not have")
+
+
+def drop_what_parts_replace(weights: Weights, model: BaseFairseqModel) -> None:
+    """Remove a stock checkpoint's cross-attention of the layers that have a `Replacement`.
+
+    What is removed is named in the log.
+
+    Args:
+        weights: of a checkpoint, changed in place
+        model: an encoder-decoder
+    """
+    for index, layer in enumerate(model.decoder.all_layers()):
+        if isinstance(getattr(layer, "fusion", None), Replacement):
+            attention = f"decoder.layers.{index}.encoder_attn"
+            names = [name for name in weights if name.startswith(attention)]
+            for name in names:
+                del weights[name]
+            if names:
+                logger.warning(f"left out, as the layer reads the recurrence encoder: {attention}")
 
 
 def misfits(model: BaseFairseqModel, weights: Weights) -> str:

@@ -104,7 +104,7 @@ def encoder_decoder_slots() -> list[Slot]:
             "recurrence",
             parts.RECURRENCE,
             parts.NONE,
-            "recurrence encoder (Hao et al. 2019): bidirectional GRU (birnn) or attentive "
+            "recurrence encoder (Hao et al. 2019): bidirectional RNN (birnn) or attentive "
             "recurrent network (biarn)",
             (parts.NONE,),
         ),
@@ -113,9 +113,9 @@ def encoder_decoder_slots() -> list[Slot]:
             parts.FUSION,
             "stack",
             "how the decoder joins its attention over the recurrence encoder with that over the "
-            "Transformer encoder: in a layer (stack, gated_sum), or for comparison before all "
-            "layers, by concatenation of the encoders' outputs (multicolumn, Chen et al. 2018; "
-            "only with birnn)",
+            "Transformer encoder: in a layer (stack, gated_sum; replace: the layer has no "
+            "attention over the latter), or for comparison before all layers, by concatenation of "
+            "the encoders' outputs (multicolumn, Chen et al. 2018; only with birnn)",
             needs={"recurrence": tuple(parts.RECURRENCE)},
         ),
     ]

@@ -56,6 +56,12 @@ class RecurrentTransformerDecoder(TransformerDecoderBase):
         """The layers from the bottom; iterating over `layers` itself may drop some (LayerDrop)."""
         return (self.layers[index] for index in range(len(self.layers)))
 
+    def aligned_layer(self) -> int:
+        """The topmost layer that attends to the encoder; without any, the top layer."""
+        layers = enumerate(self.all_layers())
+        attending = [n for n, layer in layers if getattr(layer, "encoder_attn", None) is not None]
+        return attending[-1] if attending else self.num_layers - 1
+
     def embed(self, tokens: Tensor, incremental_state: IncrementalState | None) -> Tensor:
         """The layers' input for (B, T) tokens; in incremental decoding for the newest token.
 
@@ -185,7 +191,7 @@ class RecurrentTransformerDecoder(TransformerDecoderBase):
         context = self.context(
             x, prev_output_tokens, encoder_out, incremental_state, full_context_alignment
         )
-        wanted = self.num_layers - 1 if alignment_layer is None else alignment_layer
+        wanted = self.aligned_layer() if alignment_layer is None else alignment_layer
         attention, inner_states = None, [x]
         for index, layer in enumerate(self.layers):
             x, weights, _ = self.run(layer, x, context, index == wanted)

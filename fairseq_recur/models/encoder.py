@@ -30,6 +30,7 @@ class RecurrentTransformerEncoder(TransformerEncoderBase):
         super().__init__(cfg, dictionary, embed_tokens)
         self.run = LayerRunner(cfg)
         self.recurrence_positions = cfg.recurrence_positions
+        self.recurrence_reads = cfg.recurrence_input
         self.recurrence_encoder = build_recurrence_encoder(cfg)
         joined = self.recurrence_encoder is not None and FUSION[cfg.recurrence_fusion]
         self.columns = joined(cfg) if joined and issubclass(joined, MultiColumn) else None
@@ -38,8 +39,16 @@ class RecurrentTransformerEncoder(TransformerEncoderBase):
         """A layer whose self-attention is the part named by the configuration."""
         return sharded(EncoderLayer(cfg), cfg)
 
-    def recurrence_input(self, src_tokens: Tensor, embedding: Tensor) -> Tensor:
-        """The scaled embeddings, with positions on demand and embedding dropout: (B, S, C)."""
+    def recurrence_input(self, src_tokens: Tensor, embedding: Tensor, x: Tensor) -> Tensor:
+        """What the recurrence encoder reads: (B, S, C).
+
+        Args:
+            src_tokens: (B, S)
+            embedding: (B, S, C) scaled embeddings, which get positions on demand and dropout
+            x: (S, B, C) output of the Transformer encoder, H_e (``--recurrence-input encoder``)
+        """
+        if self.recurrence_reads == "encoder":
+            return x.transpose(0, 1)
         if self.recurrence_positions:
             embedding = embedding + self.embed_positions(src_tokens)
         return self.dropout_module(embedding)
@@ -74,8 +83,8 @@ class RecurrentTransformerEncoder(TransformerEncoderBase):
         x = self.finish(x)
         recurrence, recurrence_padding = None, None
         if self.recurrence_encoder is not None:
-            embedded = self.recurrence_input(src_tokens, embedding)
-            recurrence, recurrence_padding = self.recurrence_encoder(embedded, padding)
+            read = self.recurrence_input(src_tokens, embedding, x)
+            recurrence, recurrence_padding = self.recurrence_encoder(read, padding)
         if self.columns is not None:
             x, recurrence = self.columns(x, recurrence), None
         out = {

@@ -19,7 +19,9 @@ from fairseq_recur.models.check import check_config
 from fairseq_recur.models.decoder import RecurrentTransformerDecoder
 from fairseq_recur.models.encoder import RecurrentTransformerEncoder
 from fairseq_recur.models.t5 import T5Decoder, T5Encoder
+from fairseq_recur.modules.part import scale_learning_rate
 from fairseq_recur.modules.parts import layer_fusion
+from fairseq_recur.modules.recurrence_encoder import RecurrenceEncoder
 from fairseq_recur.modules.t5 import is_t5
 
 
@@ -64,6 +66,7 @@ class RecurrentTransformerModel(RecurrentModel, TransformerModelBase):
         model = super().build_model(TransformerConfig.from_namespace(options), task)
         model.options = vars(options)
         model.observe_parts(options.monitor_interval)
+        scale_learning_rate(model, RecurrenceEncoder.slot, options.recurrence_lr_scale)
         return model
 
     @classmethod

@@ -10,16 +10,23 @@ from torch import Tensor, nn
 
 from fairseq_recur.modules.context import Padding
 from fairseq_recur.modules.options import option
-from fairseq_recur.modules.recurrence import GatedRecurrence, init_gru_
+from fairseq_recur.modules.recurrence import GATES, GatedRecurrence, init_cell_
 from fairseq_recur.ops.attention import dot_product_attention
 from fairseq_recur.ops.padding import restore_order, visible_keys
-from fairseq_recur.ops.recurrence_encoder import additive_attention, attentive_recurrence
+from fairseq_recur.ops.recurrence_encoder import (
+    additive_attention,
+    attentive_recurrence,
+    coverage_attention,
+)
 
 Attend = Callable[[Tensor], Tensor]
 
 
 class SharedAdditiveAttention(nn.Module):
-    """Additive attention over the raw source; the values are not projected."""
+    """Additive attention over the raw source; the values are not projected.
+
+    With coverage its score also reads the sum of the earlier steps' weights.
+    """
 
     def __init__(self, input_dim: int, state_dim: int, cfg: Any) -> None:
         super().__init__()
@@ -28,26 +35,41 @@ class SharedAdditiveAttention(nn.Module):
         self.query = nn.Linear(state_dim, state_dim, bias=False)
         self.key = nn.Linear(input_dim, state_dim, bias=False)
         self.score = nn.Linear(state_dim, 1, bias=False)
-        for linear in (self.query, self.key, self.score):
-            nn.init.xavier_uniform_(linear.weight)
+        self.coverage = nn.Linear(1, state_dim, bias=False) if cfg.recurrence_coverage else None
+        for linear in (self.query, self.key, self.score, self.coverage):
+            if linear is not None:
+                nn.init.xavier_uniform_(linear.weight)
 
     def over(self, x: Tensor, padding_mask: Tensor | None) -> Attend:
-        """The attention over *x* (B, S, I) as a function of (B, 2, C) states."""
+        """The attention over *x* (B, S, I) as a function of (B, 2, C) states, step by step."""
+        return self.reading(x, x, padding_mask, self.dropout if self.training else 0.0)
+
+    def reading(
+        self, x: Tensor, values: Tensor, padding_mask: Tensor | None, dropout: float
+    ) -> Attend:
+        """`over`, with other values (B, S, V) than *x*."""
         keys, score = self.key(x), self.score.weight.squeeze(0)
-        dropout = self.dropout if self.training else 0.0
+        source = keys, score, values
+        if self.coverage is None:
+            return lambda states: additive_attention(
+                self.query(states), *source, padding_mask, dropout
+            )
+        w_seen = self.coverage.weight.squeeze(1)
+        seen = torch.zeros(x.size(0), 2, x.size(1), device=x.device)
 
         def attend(states: Tensor) -> Tensor:
-            return additive_attention(self.query(states), keys, score, x, padding_mask, dropout)
+            nonlocal seen
+            query = self.query(states)
+            context, seen = coverage_attention(query, *source, seen, w_seen, padding_mask, dropout)
+            return context
 
         return attend
 
     def weights(self, states: Tensor, x: Tensor, padding_mask: Tensor | None) -> Tensor:
-        """The weights of (B, N, C) states over *x*, without dropout: (B, 1, N, S)."""
-        keys, score = self.key(x), self.score.weight.squeeze(0)
+        """The weights of (B, 2, R, C) states over *x*, without dropout: (B, 1, 2, R, S)."""
         # The context of unit vectors is the weights.
-        return additive_attention(
-            self.query(states), keys, score, unit_vectors(x), padding_mask
-        ).unsqueeze(1)
+        attend = self.reading(x, unit_vectors(x), padding_mask, 0.0)
+        return torch.stack([attend(step) for step in states.unbind(2)], dim=2).unsqueeze(1)
 
 
 class SharedMultiheadAttention(nn.Module):
@@ -83,10 +105,12 @@ class SharedMultiheadAttention(nn.Module):
         return attend
 
     def weights(self, states: Tensor, x: Tensor, padding_mask: Tensor | None) -> Tensor:
-        """The weights of (B, N, C) states over *x*, without dropout: (B, H, N, S)."""
-        query, keys = self.split_heads(self.query(states)), self.split_heads(self.key(x))
+        """The weights of (B, 2, R, C) states over *x*, without dropout: (B, H, 2, R, S)."""
+        query = self.split_heads(self.query(states.flatten(1, 2)))
+        keys = self.split_heads(self.key(x))
         values = unit_vectors(x).unsqueeze(1).expand(-1, self.heads, -1, -1)
-        return dot_product_attention(query, keys, values, visible_keys(padding_mask))
+        weights = dot_product_attention(query, keys, values, visible_keys(padding_mask))
+        return weights.unflatten(2, (2, -1))
 
 
 SharedAttention = SharedAdditiveAttention | SharedMultiheadAttention
@@ -97,17 +121,17 @@ ATTENTION: dict[str, type[SharedAttention]] = {
 
 
 class BiARN(GatedRecurrence):
-    """R steps of two GRUs, each of which reads the whole source by attention at every step.
+    """R steps of two cells, each of which reads the whole source by attention at every step.
 
     Hao et al. 2019, eqs. 12-13 with 9: ``c_t = ATT(h_{t-1}, H)``, ``h_t = f(h_{t-1}, c_t)``.
-    The two directions share the attention and have a GRU each. Without positions in its
+    The two directions share the attention and have a GRU or LSTM each. Without positions in its
     input the network does not see the source's order, only its words. R is a number, or the
     number of tokens of each sentence (J in figure 5; ``--recurrence-steps -1``).
     """
 
     @dataclass
-    class Options:
-        """Options of the steps."""
+    class Options(GatedRecurrence.Options):
+        """Adds the options of the steps."""
 
         recurrence_steps: int = option(
             8,
@@ -117,8 +141,15 @@ class BiARN(GatedRecurrence):
         recurrence_attention: ChoiceEnum(list(ATTENTION)) = option(  # type: ignore[valid-type]
             "additive", "attention by which biarn reads the source at every step"
         )
+        recurrence_coverage: bool = option(
+            False,
+            "let the attention of biarn's steps know how much the earlier steps have read of each "
+            "token (See et al. 2017)",
+            needs={"recurrence_attention": ["additive"]},
+        )
 
     keeps_length = False
+    means = (*GatedRecurrence.means, "step_distance")
 
     def __init__(self, input_dim: int, state_dim: int, cfg: Any) -> None:
         super().__init__(input_dim, state_dim, cfg)
@@ -127,10 +158,12 @@ class BiARN(GatedRecurrence):
         attention = ATTENTION[cfg.recurrence_attention]
         self.attention: SharedAttention = attention(input_dim, state_dim, cfg)
         context_dim = self.attention.context_dim
-        self.w_x = nn.Parameter(torch.empty(2, 3 * state_dim, context_dim))
-        self.w_h = nn.Parameter(torch.empty(2, 3 * state_dim, state_dim))
-        self.bias = nn.Parameter(torch.empty(2, state_dim))
-        init_gru_((self.w_x, self.w_h), (self.bias,))
+        rows = GATES[self.cell] * state_dim
+        self.w_x = nn.Parameter(torch.empty(2, rows, context_dim))
+        self.w_h = nn.Parameter(torch.empty(2, rows, state_dim))
+        # As in THUMT, only the candidate of the GRU has a bias.
+        self.bias = nn.Parameter(torch.empty(2, state_dim if self.cell == "gru" else rows))
+        init_cell_(self.cell, (self.w_x, self.w_h), (self.bias,))
 
     @classmethod
     def problems(cls, cfg: Any, side: str) -> Iterator[str]:
@@ -139,6 +172,11 @@ class BiARN(GatedRecurrence):
             yield (
                 "--recurrence-steps 0: expected at least 1, or -1 for one step per source token; "
                 "give one of these"
+            )
+        if cfg.recurrence_coverage and cfg.recurrence_steps == 1:
+            yield (
+                "--recurrence-coverage has no effect with --recurrence-steps 1: the first step "
+                "covers what none has read; leave one out"
             )
 
     def recurrent_weights(self) -> Iterable[Tensor]:
@@ -153,11 +191,10 @@ class BiARN(GatedRecurrence):
         h0 = self.initial_states(x, padding)
         mask = None if padding is None else padding.mask
         chains = self.attention.over(x, mask), h0, self.w_x, self.w_h, self.bias
-        if not self.keeps_length:
-            return attentive_recurrence(*chains, self.steps)
-        if padding is None:
-            return attentive_recurrence(*chains, x.size(1))
-        states = attentive_recurrence(*chains, x.size(1), padding.counts)
+        steps = x.size(1) if self.keeps_length else self.steps
+        if not self.keeps_length or padding is None:
+            return attentive_recurrence(*chains, steps, cell=self.cell)
+        states = attentive_recurrence(*chains, steps, padding.counts, self.cell)
         return restore_order(states, padding.order)
 
     def weights(self, x: Tensor, padding: Padding | None, out: Tensor) -> Tensor:
@@ -175,9 +212,18 @@ class BiARN(GatedRecurrence):
         forward, backward = out.chunk(2, dim=-1)
         states = torch.stack([forward, backward.flip(1)])  # (2, B, R, C)
         before = torch.cat([h0.unsqueeze(2), states[:, :, :-1]], dim=2)
-        queries = before.transpose(0, 1).flatten(1, 2)
-        weights = self.attention.weights(queries, x, None if padding is None else padding.mask)
-        return weights.unflatten(2, (2, -1)).transpose(1, 2)
+        mask = None if padding is None else padding.mask
+        return self.attention.weights(before.transpose(0, 1), x, mask).transpose(1, 2)
+
+    def forward(self, x: Tensor, padding: Padding | None) -> Tensor:
+        """As in `GatedRecurrence`; observes how far apart the first and the last step read."""
+        states = super().forward(x, padding)
+        if self.watched and not self.keeps_length:
+            with torch.no_grad():
+                steps = self.weights(x, padding, states).mean(2)  # over the heads: (B, 2, R, S)
+                apart = (steps[:, :, 0] - steps[:, :, -1]).abs().sum(-1) / 2
+            self.observe("step_distance", apart)
+        return states
 
 
 def unit_vectors(x: Tensor) -> Tensor:

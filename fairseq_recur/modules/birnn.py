@@ -1,7 +1,7 @@
 """The bidirectional recurrent network (BiRNN)."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -9,43 +9,49 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from fairseq_recur.modules.context import Padding
 from fairseq_recur.modules.layers import between_graphs
-from fairseq_recur.modules.recurrence import GatedRecurrence, init_gru_
+from fairseq_recur.modules.recurrence import GatedRecurrence, init_cell_
 from fairseq_recur.ops.padding import restore_order
 
 
 class BiRNN(GatedRecurrence):
-    """h_j = [forward GRU; backward GRU] (Hao et al. 2019, eqs. 9-11).
+    """h_j = [forward f; backward f], where f is a GRU or an LSTM (Hao et al. 2019, eqs. 9-11).
 
     The sequence is packed by its true length: the backward direction starts at the last
     real token, whichever side is padded.
     """
 
     keeps_length = True
+    networks: ClassVar[dict[str, type[nn.GRU] | type[nn.LSTM]]] = {"gru": nn.GRU, "lstm": nn.LSTM}
 
     def __init__(self, input_dim: int, state_dim: int, cfg: Any) -> None:
         super().__init__(input_dim, state_dim, cfg)
-        self.gru = nn.GRU(input_dim, state_dim, batch_first=True, bidirectional=True)
-        named = dict(self.gru.named_parameters())
-        init_gru_(
-            tuple(p for name, p in named.items() if name.startswith("weight")),
-            tuple(p for name, p in named.items() if name.startswith("bias")),
+        network = self.networks[self.cell](
+            input_dim, state_dim, batch_first=True, bidirectional=True
+        )
+        self.add_module(self.cell, network)  # checkpoints have it under this name
+        named = dict(network.named_parameters())
+        init_cell_(
+            self.cell,
+            [p for name, p in named.items() if name.startswith("weight")],
+            [p for name, p in named.items() if name.startswith("bias")],
         )
 
     def recurrent_weights(self) -> Iterable[Tensor]:
         """As in `GatedRecurrence`."""
         names = "weight_hh_l0", "weight_hh_l0_reverse"
-        return [self.gru.get_parameter(name) for name in names]
+        return [self.get_parameter(f"{self.cell}.{name}") for name in names]
 
     @between_graphs
     def states(self, x: Tensor, padding: Padding | None) -> Tensor:
         """(B, S, I) and its padding to (B, S, 2C), zero at padding."""
-        h0 = self.initial_states(x, padding)
+        network, h0 = self.get_submodule(self.cell), self.initial_states(x, padding)
+        start = (h0, torch.zeros_like(h0)) if self.cell == "lstm" else h0
         if padding is None:
-            return self.gru(x, h0)[0]
+            return network(x, start)[0]
         aligned = x.gather(1, padding.order.unsqueeze(-1).expand_as(x))
         lengths = torch.tensor(padding.lengths)  # on the CPU, where packing wants it
         packed = pack_padded_sequence(aligned, lengths, batch_first=True, enforce_sorted=False)
         states, _ = pad_packed_sequence(
-            self.gru(packed, h0)[0], batch_first=True, total_length=x.size(1)
+            network(packed, start)[0], batch_first=True, total_length=x.size(1)
         )
         return restore_order(states, padding.order)

@@ -19,7 +19,8 @@ class DecoderLayer(TransformerDecoderLayerBase):
 
     With a fusion it has a fourth sub-layer that reads the recurrence encoder, between the
     attention over the Transformer encoder and the feed-forward network (Hao et al. 2019,
-    section 3.2 and figure 4). Around a T5 its norms and its feed-forward network are T5's.
+    section 3.2 and figure 4), or in place of that attention. Around a T5 its norms and its
+    feed-forward network are T5's.
 
     Args:
         cfg: the host's configuration
@@ -33,7 +34,7 @@ class DecoderLayer(TransformerDecoderLayerBase):
         no_encoder_attn: bool = False,
         fusion: StackFusion | None = None,
     ) -> None:
-        super().__init__(cfg, no_encoder_attn)
+        super().__init__(cfg, no_encoder_attn or (fusion is not None and fusion.replaces))
         self.fusion = fusion
         if is_t5(cfg):
             use_t5_sublayers(self, cfg, "decoder")
@@ -82,8 +83,9 @@ class DecoderLayer(TransformerDecoderLayerBase):
             read = self.residual_connection(self.dropout_module(read), x)
             if not self.normalize_before:
                 read = self.encoder_attn_layer_norm(read)
-        x = read if self.fusion is None else self.fusion(x, read, context)
-        return self.feed_forward(x), attention, None
+        if self.fusion is not None:
+            read = self.fusion.opened(read, self.fusion(x, read, context))
+        return self.feed_forward(read), attention, None
 
     def attend_to_itself(self, x: Tensor, context: Context) -> Tensor:
         """The self-attention with fairseq's options around it: (T, B, C) of the same."""

@@ -12,29 +12,46 @@ from torch import Tensor, nn
 
 from fairseq_recur.modules.context import Context
 from fairseq_recur.modules.options import NoOptions, option
-from fairseq_recur.modules.part import MonitoredModule, Part
+from fairseq_recur.modules.part import MonitoredModule, Part, exempt_from_decay
 from fairseq_recur.modules.recurrence import Recurrence
 from fairseq_recur.ops.recurrence_encoder import gate, gated_sum
 
 
+@dataclass
+class FusedLayers:
+    """The option of every fusion in the decoder's layers."""
+
+    recurrence_fused_layers: str = option(
+        "top",
+        "decoder layers that read the recurrence encoder: the top one (top), all of them "
+        "(all), or a number N of layers counted from the top",
+    )
+
+
 class StackFusion(MonitoredModule, Part, nn.Module):
     """R = LN(ATT(D, H_r) + D), and the feed-forward network reads R (Hao et al., eqs. 18-19).
+
+    Closed (``--recurrence-fusion-init closed``), it reads D + a (R - D) with a learned a that
+    starts at zero. A zero in place of the attention's output projection would not do: where the
+    norm comes last, LN(D) is not D.
 
     Args:
         cfg: the host's configuration
     """
 
     @dataclass
-    class Options:
-        """Options of every fusion in the decoder's layers."""
+    class Options(FusedLayers):
+        """Adds how the fusion starts."""
 
-        recurrence_fused_layers: str = option(
-            "top",
-            "decoder layers that read the recurrence encoder: the top one (top), all of them "
-            "(all), or a number N of layers counted from the top",
+        recurrence_fusion_init: ChoiceEnum(["open", "closed"]) = option(  # type: ignore[valid-type]
+            "open",
+            "how stack and gated_sum start: as the paper's, or closed, where the decoder computes "
+            "what it computes without them, and a learned factor opens them",
         )
 
     slot = "recurrence"
+    replaces = False
+    """Whether the layer has no attention over the Transformer encoder, so that D is C_self."""
 
     def __init__(self, cfg: TransformerConfig) -> None:
         super().__init__()
@@ -52,6 +69,10 @@ class StackFusion(MonitoredModule, Part, nn.Module):
         )
         self.layer_norm = LayerNorm(width, export=cfg.export)
         self.dropout_module = FairseqDropout(cfg.dropout, module_name=type(self).__name__)
+        closed = cfg.recurrence_fusion_init == "closed"
+        self.opening = nn.Parameter(torch.zeros(1)) if closed else None
+        if self.opening is not None:
+            exempt_from_decay(self.opening)
 
     @classmethod
     def fused_layers(cls, cfg: Any) -> int:
@@ -136,6 +157,22 @@ class StackFusion(MonitoredModule, Part, nn.Module):
         """
         return self.attend(d, context)
 
+    def opened(self, d: Tensor, fused: Tensor) -> Tensor:
+        """As far as the fusion is open: D + a (*fused* - D), D to the last bit where a is 0.
+
+        Args:
+            d: (T, B, C), D
+            fused: (T, B, C), the result of `forward`
+
+        Returns:
+            (T, B, C)
+        """
+        return fused if self.opening is None else d + self.opening * (fused - d)
+
+    def monitored(self) -> dict[str, Tensor]:
+        """The `opening` a of a fusion that started closed."""
+        return {} if self.opening is None else {"opening": self.opening.squeeze(0)}
+
 
 class GatedSumFusion(StackFusion):
     """R = LN(ATT(C_self, H_r) + C_self); lam D + (1 - lam) R (Hao et al., eqs. 14-17).
@@ -179,6 +216,38 @@ class GatedSumFusion(StackFusion):
         """lam for the arguments of `forward`, which does not keep it: (T, B, C) or (T, B, 1)."""
         r = self.attend(c, context)
         return gate(d, r, self.gate_d.weight, self.gate_r.weight, self.gate_r.bias)
+
+
+class Replacement(StackFusion):
+    """R = LN(ATT(C_self, H_r) + C_self): the layer has no attention over the Transformer encoder.
+
+    What Hao et al. 2019, section 4, tried: the recurrence encoder is all that the decoder reads.
+    """
+
+    Options = FusedLayers  # type: ignore[assignment]  # there is nothing to close
+    replaces = True
+
+    @classmethod
+    def problems(cls, cfg: Any, side: str) -> Iterator[str]:
+        """As in `StackFusion`; and what nothing reads, where it is in all layers."""
+        found = list(super().problems(cfg, side))
+        yield from found
+        if found:
+            return
+        kept = cfg.decoder_layers_to_keep
+        if cls.kept_fused_layers(cfg) < (len(kept.split(",")) if kept else cfg.decoder_layers):
+            return
+        fusion = f"--recurrence-fusion {cfg.recurrence_fusion} in all decoder layers"
+        if cfg.recurrence_input != "encoder":
+            yield (
+                f"{fusion}: nothing reads the Transformer encoder; give it to the recurrence "
+                "encoder (--recurrence-input encoder), or choose fewer --recurrence-fused-layers"
+            )
+        if cfg.cross_attention != "dot":
+            yield (
+                f"{fusion} leaves no place for --cross-attention {cfg.cross_attention}; leave "
+                "one out"
+            )
 
 
 class MultiColumn(Part, nn.Module):

@@ -1,5 +1,7 @@
 """Mixins of the modules that a stock Transformer does not have."""
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
@@ -72,5 +74,24 @@ class MonitoredModule:
 
 def exempt_from_decay(*parameters: torch.nn.Parameter) -> None:
     """Exempt parameters from weight decay, which would pull them to values that mean something."""
+    _ask_optimizer(parameters, "weight_decay", 0.0)
+
+
+def scale_learning_rate(model: torch.nn.Module, slot: str, scale: float) -> None:
+    """Multiply the learning rate of the weights of a slot's parts.
+
+    Args:
+        model: with the parts
+        slot: of `Part`
+        scale: of the learning rate that the scheduler sets
+    """
+    for module in model.modules():
+        if isinstance(module, Part) and module.slot == slot and scale != 1.0:
+            _ask_optimizer(module.parameters(), "lr_scale", scale)
+
+
+def _ask_optimizer(parameters: Iterable[torch.nn.Parameter], name: str, value: float) -> None:
+    """Add to the settings that parameters ask of their optimizer, in the form that fairseq has."""
     for parameter in parameters:
-        parameter.optim_overrides = {"optimizer": {"weight_decay": 0.0}}  # type: ignore[attr-defined]
+        asked = getattr(parameter, "optim_overrides", {"optimizer": {}})["optimizer"]
+        parameter.optim_overrides = {"optimizer": {**asked, name: value}}  # type: ignore[attr-defined]

@@ -13,7 +13,7 @@ from fairseq_recur.modules.biarn import BiARN
 from fairseq_recur.modules.birnn import BiRNN
 from fairseq_recur.modules.cross_attention import CrossAttention, DotCrossAttention
 from fairseq_recur.modules.directional import DirectionalSelfAttention
-from fairseq_recur.modules.fusion import GatedSumFusion, MultiColumn, StackFusion
+from fairseq_recur.modules.fusion import GatedSumFusion, MultiColumn, Replacement, StackFusion
 from fairseq_recur.modules.learned_matrices import FullMatrix, ToeplitzMatrix
 from fairseq_recur.modules.mixture import Mixture
 from fairseq_recur.modules.recurrence import Recurrence
@@ -50,6 +50,7 @@ RECURRENCE: dict[str, type[Recurrence]] = {"birnn": BiRNN, "biarn": BiARN}
 FUSION: dict[str, type[StackFusion] | type[MultiColumn]] = {
     "stack": StackFusion,
     "gated_sum": GatedSumFusion,
+    "replace": Replacement,
     "multicolumn": MultiColumn,
 }
 

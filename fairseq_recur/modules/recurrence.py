@@ -1,19 +1,24 @@
 """What a recurrent network must offer to be a layer of the recurrence encoder."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
+from fairseq.dataclass import ChoiceEnum
 from torch import Tensor, nn
 
 from fairseq_recur.modules.context import Padding
-from fairseq_recur.modules.options import NoOptions
+from fairseq_recur.modules.options import NoOptions, option
 from fairseq_recur.modules.part import MonitoredModule
 from fairseq_recur.ops.padding import masked_mean
 from fairseq_recur.ops.precision import at_least_float32
 
 SATURATED = 0.95
 """Absolute value of a state beyond which little of a gradient passes its tanh."""
+
+GATES = {"gru": 3, "lstm": 4}
+"""For each recurrent cell the number of its matrices, the candidate's included."""
 
 
 class Recurrence(MonitoredModule, nn.Module):
@@ -57,12 +62,24 @@ class Recurrence(MonitoredModule, nn.Module):
 
 
 class GatedRecurrence(Recurrence):
-    """A `Recurrence` of gated recurrent units: states between h_0 and values of a tanh."""
+    """A `Recurrence` of gated cells: its states are a GRU's, or an LSTM's without its memory."""
 
-    means = ("saturation",)
+    @dataclass
+    class Options:
+        """The cell."""
+
+        recurrence_cell: ChoiceEnum(list(GATES)) = option(  # type: ignore[valid-type]
+            "gru", "recurrent cell f of birnn and biarn"
+        )
+
+    means: tuple[str, ...] = ("saturation",)
+
+    def __init__(self, input_dim: int, state_dim: int, cfg: Any) -> None:
+        super().__init__(input_dim, state_dim, cfg)
+        self.cell = cfg.recurrence_cell
 
     def recurrent_weights(self) -> Iterable[Tensor]:
-        """The matrices that multiply the states: (..., 3C, C) each."""
+        """The matrices that multiply the states: (..., G C, C) each, for G gates."""
         raise NotImplementedError(type(self).__name__)
 
     def states(self, x: Tensor, padding: Padding | None) -> Tensor:
@@ -94,16 +111,17 @@ def recurrent_norm(weights: Iterable[Tensor]) -> Tensor:
     return torch.cat(rows).square().sum(dim=1).mean().sqrt()
 
 
-def init_gru_(weights: tuple[Tensor, ...], biases: tuple[Tensor, ...]) -> None:
+def init_cell_(cell: str, weights: Iterable[Tensor], biases: Iterable[Tensor]) -> None:
     """Xavier-uniform for the matrix of each gate, zero for biases, in place.
 
     Args:
-        weights: each (..., 3C, I), the gates stacked
+        cell: a key of `GATES`
+        weights: each (..., G C, I), the gates stacked
         biases: any shapes
     """
     for weight in weights:
         for matrix in weight.detach().view(-1, *weight.shape[-2:]):
-            for gate in matrix.chunk(3):
+            for gate in matrix.chunk(GATES[cell]):
                 nn.init.xavier_uniform_(gate)
     for bias in biases:
         nn.init.zeros_(bias)

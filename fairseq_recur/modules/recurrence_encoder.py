@@ -1,10 +1,11 @@
-"""The second encoder: a short stack of recurrent networks over the word embeddings."""
+"""The second encoder: a short stack of recurrent networks over the source."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from fairseq import utils
+from fairseq.dataclass import ChoiceEnum
 from fairseq.models.transformer import TransformerConfig
 from fairseq.modules import FairseqDropout, LayerNorm
 from fairseq.modules.quant_noise import quant_noise
@@ -85,8 +86,20 @@ class RecurrenceEncoder(Part, nn.Module):
         recurrence_layers: int = option(
             1, "layers of the recurrence encoder; the paper tries 1, 3 and 6", (1, 1000)
         )
+        recurrence_input: ChoiceEnum(["embeddings", "encoder"]) = option(  # type: ignore[valid-type]
+            "embeddings",
+            "what the recurrence encoder reads: the word embeddings, or the output of the "
+            "Transformer encoder",
+        )
         recurrence_positions: bool = option(
-            False, "add position embeddings to the input of the recurrence encoder"
+            False,
+            "add position embeddings to the input of the recurrence encoder",
+            needs={"recurrence_input": ["embeddings"]},
+        )
+        recurrence_lr_scale: float = option(
+            1.0,
+            "factor of the learning rate for the weights of the recurrence encoder and its fusion",
+            (1e-3, 1e3),
         )
 
     slot = "recurrence"
@@ -134,10 +147,10 @@ class RecurrenceEncoder(Part, nn.Module):
             )
 
     def forward(self, x: Tensor, padding: Padding | None) -> tuple[Tensor, Padding | None]:
-        """Read the embeddings.
+        """Read the source.
 
         Args:
-            x: (B, S, C) embeddings
+            x: (B, S, C) embeddings, or output of the Transformer encoder
             padding: of the source, or None
 
         Returns:

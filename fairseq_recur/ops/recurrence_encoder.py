@@ -1,4 +1,4 @@
-"""The recurrence encoder of Hao et al. 2019: attentive recurrent network, GRU and gated sum."""
+"""The recurrence encoder of Hao et al. 2019: attentive recurrence, GRU, LSTM and gated sum."""
 
 from collections.abc import Callable
 
@@ -35,11 +35,49 @@ def additive_attention(
         sentence without real tokens, the mean of its values
     """
     energy = torch.tanh(query.unsqueeze(2) + keys.unsqueeze(1)) @ score  # (B, N, S)
+    return _read(energy, values, padding_mask, dropout)[0]
+
+
+def coverage_attention(
+    query: Tensor,
+    keys: Tensor,
+    score: Tensor,
+    values: Tensor,
+    seen: Tensor,
+    w_seen: Tensor,
+    padding_mask: Tensor | None = None,
+    dropout: float = 0.0,
+) -> tuple[Tensor, Tensor]:
+    """`additive_attention` whose score also reads what earlier steps have read.
+
+    alpha = softmax_j(score . tanh(query + key_j + seen_j w)), where seen is the sum of the alpha of
+    the earlier steps (See et al. 2017, eqs. 10 and 11, after Tu et al. 2016).
+
+    Args:
+        query, keys, score, values, padding_mask, dropout: as in `additive_attention`
+        seen: (B, N, S) float32 at least; zero before the first step
+        w_seen: (A,), w
+
+    Returns:
+        (B, N, C) as `additive_attention`; and seen + alpha (B, N, S), without dropout, for the
+        next step
+    """
+    covered = seen.to(query.dtype).unsqueeze(3) * w_seen
+    energy = torch.tanh(query.unsqueeze(2) + keys.unsqueeze(1) + covered) @ score
+    context, weights = _read(energy, values, padding_mask, dropout)
+    return context, seen + weights
+
+
+def _read(
+    energy: Tensor, values: Tensor, padding_mask: Tensor | None, dropout: float
+) -> tuple[Tensor, Tensor]:
+    """The context (B, N, C) of energies (B, N, S), and the weights without dropout."""
     if padding_mask is not None:
         energy = energy.masked_fill(padding_mask.unsqueeze(1), torch.finfo(energy.dtype).min)
     with no_autocast(values):
-        weights = F.dropout(torch.softmax(at_least_float32(energy), dim=-1), dropout)
-        return torch.bmm(weights, at_least_float32(values)).to(values.dtype)
+        weights = torch.softmax(at_least_float32(energy), dim=-1)
+        context = torch.bmm(F.dropout(weights, dropout), at_least_float32(values))
+        return context.to(values.dtype), weights
 
 
 def gru_step(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor) -> Tensor:
@@ -68,6 +106,31 @@ def gru_step(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor) -> Te
     return n + z * (h - n)
 
 
+def lstm_step(
+    x: Tensor, h: Tensor, m: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor
+) -> tuple[Tensor, Tensor]:
+    """One step of N independent LSTMs: m' = f * m + i * g, h' = o * tanh(m').
+
+    Hochreiter and Schmidhuber 1997 with torch's gate order: ``i, f, o = sigma(W x + U h + b)`` and
+    ``g = tanh(W_g x + U_g h + b_g)``.
+
+    Args:
+        x: (N, B, I) inputs
+        h: (N, B, C) states
+        m: (N, B, C) memory cells
+        w_x: (N, 4C, I) input weights of i, f, g and o
+        w_h: (N, 4C, C) recurrent weights of i, f, g and o
+        bias: (N, 4C)
+
+    Returns:
+        new states and new memory cells, (N, B, C) each
+    """
+    summed = torch.bmm(x, w_x.transpose(1, 2)) + torch.bmm(h, w_h.transpose(1, 2))
+    i, f, g, o = (summed + bias.unsqueeze(1)).chunk(4, dim=-1)
+    m = torch.sigmoid(f) * m + torch.sigmoid(i) * torch.tanh(g)
+    return torch.sigmoid(o) * torch.tanh(m), m
+
+
 def attentive_recurrence(
     attend: Callable[[Tensor], Tensor],
     h0: Tensor,
@@ -76,29 +139,34 @@ def attentive_recurrence(
     bias: Tensor,
     steps: int,
     lengths: Tensor | None = None,
+    cell: str = "gru",
 ) -> Tensor:
-    """Bidirectional ARN: h_t = GRU(c_t, h_{t-1}), c_t = ATT(h_{t-1}, H) (Hao et al., eqs. 12-13).
+    """Bidirectional ARN: h_t = f(c_t, h_{t-1}), c_t = ATT(h_{t-1}, H) (Hao et al., eqs. 12-13).
 
     Both chains run R steps from their initial states, in one batch. Attention chooses the inputs
     of both chains, so only the output order makes the second one "backward": its t-th state is
     output R + 1 - t.
 
     Args:
-        attend: maps (B, 2, C) states to (B, 2, I) contexts
+        attend: maps (B, 2, C) states to (B, 2, I) contexts; called once a step, in order
         h0: (2, B, C) initial states
-        w_x: input weights of the two GRUs, as in `gru_step` with N = 2
+        w_x: input weights of the two cells, as in `gru_step` or `lstm_step` with N = 2
         w_h: recurrent weights, likewise
         bias: biases, likewise
         steps: R
         lengths: (B,) int64, steps of each sentence, at most R; None if all have R
+        cell: f, "gru" or "lstm", whose memory cells start at zero
 
     Returns:
         (B, R, 2C), zero after a sentence's last step
     """
-    states, h = [], h0
+    states, h, m = [], h0, torch.zeros_like(h0)
     for _ in range(steps):
         context = attend(h.transpose(0, 1)).transpose(0, 1)  # (2, B, I)
-        h = gru_step(context, h, w_x, w_h, bias)
+        if cell == "lstm":
+            h, m = lstm_step(context, h, m, w_x, w_h, bias)
+        else:
+            h = gru_step(context, h, w_x, w_h, bias)
         states.append(h)
     forward, backward = torch.stack(states, dim=2)  # (B, R, C) each
     if lengths is None:

@@ -26,8 +26,10 @@ QUANTITIES = {
     "spike": "share of the accumulate-and-fire neurons that fire",
     "membrane": "membrane, mean (thresholds)",
     "membrane_sd": "membrane, standard deviation (thresholds)",
+    "opening": "factor of a fusion that started closed",
     "recurrent_norm": "recurrent weights, RMS singular value",
     "saturation": "share of saturated recurrent states",
+    "step_distance": "distance of the first and last step's attention",
 }
 X_LABELS = {"updates": "updates", "epoch": "epochs", "seconds": "training time (seconds)"}
 # Metrics that are logged per layer: gate_encoder_0, gate_encoder_1, ...

@@ -90,11 +90,16 @@ def test_options_are_overridden_by_name(here: Path, cli: Cli) -> None:
     chosen = {
         "recurrence": "biarn",
         "recurrence_layers": 2,
+        "recurrence_cell": "lstm",
+        "recurrence_lr_scale": 2.0,
         "recurrence_steps": 4,
-        "recurrence_attention": "multihead",
+        "recurrence_attention": "additive",
+        "recurrence_coverage": True,
         "recurrence_fusion": "gated_sum",
+        "recurrence_fusion_init": "closed",
         "recurrence_fused_layers": "all",
         "recurrence_gate": "scalar",
+        "recurrence_input": "embeddings",
         "recurrence_positions": True,
         "dropout": 0.25,
     }

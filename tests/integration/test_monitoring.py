@@ -27,7 +27,8 @@ SHOWN = [
       for i in (0, 1)),
     *(f"{name}_decoder_{i}" for name in ("spike", "membrane", "membrane_sd", "fusion_gate", "sigma")
       for i in (0, 1)),
-    "recurrent_norm_recurrence_0", "saturation_recurrence_0", "step_time",
+    "recurrent_norm_recurrence_0", "saturation_recurrence_0",
+    "step_distance_recurrence_0", "step_time",
 ]  # fmt: skip
 
 
@@ -176,7 +177,7 @@ def test_figures_of_several_runs(
     of_layers = ["train_membrane_decoder_0", "train_membrane_decoder_1"]
     assert choose_panels([watched.log], ["membrane"]) == {"membrane": of_layers}
     figure = draw([("a", watched.log), ("b", watched.log)], panels, "updates")
-    assert len(figure.axes) == len(families) + 1 == 10
+    assert len(figure.axes) == len(families) + 1 == 11
     assert all(axes.get_ylabel() not in panels for axes in figure.axes), "each axis has a unit"
     spike = next(axes for axes in figure.axes if "fire" in axes.get_ylabel())
     labels = [line.get_label() for line in spike.lines]

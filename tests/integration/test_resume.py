@@ -55,6 +55,8 @@ def assert_identical(found: Any, expected: Any, where: str = "") -> None:
 
 def test_resumed_equals_never_stopped(preset: str, cli: Cli, corpus: Path, tmp_path: Path) -> None:
     flags = ["--dropout", 0.1, "--attention-dropout", 0.1]
+    if preset == "transformer_biarn":
+        flags += ["--recurrence-lr-scale", 3]
     at_once, in_two = tmp_path / "once", tmp_path / "two"
     expected = update_losses(cli("train", *train_flags(corpus, preset, at_once, *flags, *UPTO[12])))
     assert list(expected) == list(range(1, 13)) and len(set(expected.values())) > 8

@@ -1,4 +1,6 @@
-"""Weight decay of the parameters that ask for none, in every optimizer and half precision."""
+"""Weight decay and learning rate of parameters that ask for others, in every optimizer."""
+
+from typing import Any
 
 import numpy
 import pytest
@@ -38,6 +40,38 @@ def test_groups(name: str) -> None:
     assert [group["lr"] for group in split.optimizer.param_groups] == [0.25, 0.25]
     whole = optim.build_optimizer(cfg.optimizer, parameters(torch.float32, False))
     assert groups(whole.optimizer) == [([3, 2], 0.1)]
+
+
+@pytest.mark.parametrize(
+    "name, half",
+    [
+        ("adam", None),
+        ("adamw_fused", None),
+        ("adam", FP16Optimizer),
+        ("adam", MemoryEfficientFP16Optimizer),
+    ],
+)
+def test_learning_rates(name: str, half: Any) -> None:
+    """The scheduler's is the first group's; a resumed training has its present factor."""
+    cfg = configuration("--optimizer", name, "--weight-decay", "0.1", "--lr", "0.1")
+
+    def build(scale: float) -> optim.FairseqOptimizer:
+        dtype = torch.float32 if half is None else torch.float16
+        made = [*parameters(dtype, True), torch.nn.Parameter(torch.ones(4, dtype=dtype))]
+        made[2].optim_overrides = {"optimizer": {"lr_scale": scale}}
+        if half is None:
+            return optim.build_optimizer(cfg.optimizer, made)
+        return half.build_optimizer(cfg, made)
+
+    optimizer = build(3.0)
+    optimizer.set_lr(0.25)
+    rates = [([p.numel() for p in g["params"]], g["lr"]) for g in optimizer.param_groups]
+    assert rates == [([3], 0.25), ([2], 0.25), ([4], 0.75)]
+    assert optimizer.get_lr() == 0.25
+    resumed = build(2.0)
+    resumed.load_state_dict(optimizer.state_dict())
+    resumed.set_lr(0.5)
+    assert [group["lr"] for group in resumed.param_groups] == [0.5, 0.5, 1.0]
 
 
 def test_without_decay_nothing_is_split() -> None:

@@ -150,10 +150,15 @@ def test_flags_reach_the_model(make_model: Build) -> None:
         "--recurrence-fused-layers", "all", "--recurrence-fusion", "gated_sum",
         "--recurrence-gate", "scalar", "--recurrence-positions",
         "--recurrence-attention", "multihead", "--attention-dropout", "0.3", "--dropout", "0.2",
+        "--recurrence-cell", "lstm", "--recurrence-lr-scale", "3",
     )  # fmt: skip
     encoder = model.encoder.recurrence_encoder
     assert len(encoder.layers) == 2 and model.encoder.recurrence_positions
     assert encoder.layers[0].recurrence.steps == 3
+    faster = {n for n, p in model.named_parameters() if hasattr(p, "optim_overrides")}
+    parts = ("encoder.recurrence_encoder.", *(f"decoder.layers.{i}.fusion." for i in (0, 1)))
+    assert faster == {n for n, _ in model.named_parameters() if n.startswith(parts)}
+    assert encoder.layers[0].recurrence.w_h.shape == (2, 4 * 16, 16)
     assert encoder.layers[0].recurrence.attention.heads == 2
     assert encoder.layers[0].recurrence.attention.dropout == 0.3
     assert encoder.layers[0].dropout_module.p == 0.2
@@ -186,6 +191,35 @@ REFUSED: dict[str, list[tuple[str, list[str]]]] = {
         ),
         ("--no-cross-attention", ["--no-cross-attention leaves out the sub-layer"]),
         ("--cross-self-attention", ["--cross-self-attention leaves out the sub-layer"]),
+        (
+            "--recurrence-coverage --recurrence-attention multihead",
+            ["--recurrence-coverage True has no effect with --recurrence-attention multihead"],
+        ),
+        (
+            "--recurrence-coverage --recurrence-steps 1",
+            ["--recurrence-coverage has no effect with --recurrence-steps 1"],
+        ),
+        (
+            "--recurrence-fusion replace --recurrence-fused-layers all",
+            ["in all decoder layers: nothing reads the Transformer encoder", "-input encoder"],
+        ),
+        (
+            "--recurrence-fusion replace --recurrence-input encoder --recurrence-fused-layers all "
+            "--cross-attention srformer",
+            ["in all decoder layers leaves no place for --cross-attention srformer"],
+        ),
+        (
+            "--recurrence-fusion replace --decoder-layers-to-keep 1",
+            ["in all decoder layers: nothing reads the Transformer encoder"],
+        ),
+        (
+            "--recurrence-fusion replace --recurrence-fusion-init closed",
+            ["-init closed has no effect: it needs --recurrence-fusion stack or gated_sum"],
+        ),
+        (
+            "--recurrence-positions --recurrence-input encoder",
+            ["--recurrence-positions True has no effect with --recurrence-input encoder"],
+        ),
         (
             "--recurrence-positions --no-token-positional-embeddings",
             ["--recurrence-positions needs", "--no-token-positional-embeddings removes"],
@@ -316,7 +350,7 @@ REFUSED: dict[str, list[tuple[str, list[str]]]] = {
             [
                 "--recurrence-fused-layers all has no effect: it needs "
                 "--recurrence-fusion stack or "
-                "gated_sum"
+                "gated_sum or replace"
             ],
         ),
         (

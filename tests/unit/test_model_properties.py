@@ -8,6 +8,7 @@ from fairseq import utils
 from fairseq.models import ARCH_MODEL_REGISTRY
 from torch import Tensor, nn
 
+from fairseq_recur.modules.context import Padding
 from fairseq_recur.modules.mixture import Mixture
 from fairseq_recur.modules.srformer import AccumulateFire
 from fairseq_recur.ops.precision import at_least_float32
@@ -156,6 +157,9 @@ def test_reordering_carries_the_recurrence_encoder(make_model: Build, system: li
 @pytest.mark.slow_options
 def test_every_parameter_has_a_gradient(make_model: Build, system: list[str]) -> None:
     model = make_model(system[1], *SMALL, *system[2:], *EVAL)
+    for name, parameter in model.named_parameters():
+        if name.endswith("fusion.opening"):  # at zero it alone has a gradient that is not zero
+            nn.init.ones_(parameter)
     source = sentences([6, 4, 5], "left")
     logits, _ = model(source, true_lengths(source), targets(3, 5))
     (logits * torch.randn_like(logits)).sum().backward()
@@ -231,6 +235,33 @@ def test_without_parts_is_the_stock_transformer(
     compare_to_stock(model, stock)
 
 
+@pytest.mark.parametrize("norm", [[], ["--encoder-normalize-before", "--decoder-normalize-before"]])
+@pytest.mark.parametrize("fusion", ["stack", "gated_sum"])
+def test_a_fusion_that_starts_closed(make_model: Build, norm: list[str], fusion: str) -> None:
+    """From a stock checkpoint it starts as the stock model, to the last bit, and then opens."""
+    flags = ["--recurrence-fusion", fusion, "--recurrence-fusion-init", "closed"]
+    fused = [*norm, *EVAL, "--recurrence-fused-layers", "all"]
+    model = make_model("transformer_biarn", *SMALL, *flags, *fused).eval()
+    stock = make_model("transformer", *SMALL, *norm).eval()
+    model.load_state_dict(stock.state_dict())
+    compare_to_stock(model, stock)
+    of_parts = dict(model.decoder.layers.named_parameters(prefix="fusion"))
+    of_parts = {name: p for name, p in of_parts.items() if ".fusion." in name}
+    of_parts |= dict(model.encoder.recurrence_encoder.named_parameters())
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    source, target = sentences([6, 3, 5], "left"), targets(3, 5)
+    moved = []
+    for _ in range(2):
+        before = {name: p.clone() for name, p in of_parts.items()}
+        optimizer.zero_grad()
+        model(source, true_lengths(source), target)[0].logsumexp(-1).sum().backward()
+        optimizer.step()
+        moved.append({name for name, p in of_parts.items() if not torch.equal(p, before[name])})
+    assert moved[0] and all(name.endswith("fusion.opening") for name in moved[0])
+    still = of_parts.keys() - moved[1]
+    assert all(name.endswith("k_proj.bias") for name in still), still  # it never has a gradient
+
+
 def compare_to_stock(model: nn.Module, stock: nn.Module) -> None:
     """Compare logits and attention weights to the last bit."""
     source, target = sentences([6, 3, 5], "left"), targets(3, 5)
@@ -267,6 +298,37 @@ def test_recurrence_reads_the_source(make_model: Build, system: list[str]) -> No
     assert (before - after).abs().max() > 1e-3
 
 
+@pytest.mark.parametrize("norm", [[], ["--encoder-normalize-before"]])
+def test_recurrence_over_the_encoders_output(make_model: Build, norm: list[str]) -> None:
+    """Over what the decoder reads: with pre-norm, the output of the last norm."""
+    flags = ["--recurrence", "birnn", "--recurrence-input", "encoder", *norm]
+    model, source = (
+        small(make_model, ["--arch", "transformer_biarn", *flags]),
+        sentences([6, 3], "left"),
+    )
+    out = encode(model, source)
+    expected, _ = model.encoder.recurrence_encoder(
+        out["encoder_out"][0].transpose(0, 1), Padding.of(source.eq(PAD))
+    )
+    torch.testing.assert_close(out["recurrence_out"][0], expected)
+
+
+def test_attention_weights_where_layers_are_replaced(make_model: Build) -> None:
+    """Those of the topmost layer that attends to the encoder; none if no layer does."""
+    flags = ["--recurrence-fusion", "replace"]
+    model = small(make_model, ["--arch", "transformer_biarn", *flags])
+    seen = []
+    model.decoder.layers[0].encoder_attn.register_forward_hook(
+        lambda module, inputs, output: seen.append(output[1].mean(0))
+    )
+    source, target = sentences([6, 3], "left"), targets(2, 4)
+    _, extra = model(source, true_lengths(source), target)
+    torch.testing.assert_close(extra["attn"][0], seen[0], check_dtype=False)
+    flags += "--recurrence-fused-layers all --recurrence-input encoder".split()
+    model = small(make_model, ["--arch", "transformer_biarn", *flags])
+    assert model(source, true_lengths(source), target)[1]["attn"] == [None]
+
+
 def order_changes(model: nn.Module) -> tuple[bool, Tensor | None]:
     """Whether swapping two words changes the recurrence encoder's output, and the output."""
     source = torch.tensor([[5, 6, 7, EOS]])
@@ -281,8 +343,9 @@ def order_changes(model: nn.Module) -> tuple[bool, Tensor | None]:
         ([], False),
         (["--recurrence-positions"], True),
         (["--recurrence", "birnn"], True),
+        (["--recurrence-input", "encoder"], True),
     ],
-    ids=["biarn", "biarn-positions", "birnn"],
+    ids=["biarn", "biarn-positions", "birnn", "encoder-input"],
 )
 def test_biarn_sees_order_only_through_positions(
     make_model: Build, flags: list[str], seen: bool

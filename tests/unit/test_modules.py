@@ -127,9 +127,11 @@ def test_fusion(make_model: Build, norm_flags: list[str], gate: str) -> None:
             same_with_gradients(fast[t, b], slow, [d, states] + ([c] if gate else []))
 
 
-def test_fused_decoder_layer(make_model: Build, norm_flags: list[str]) -> None:
+@pytest.mark.parametrize("kind", ["stack", "replace"])
+def test_fused_decoder_layer(make_model: Build, norm_flags: list[str], kind: str) -> None:
     """Eqs. 4, 5, 18 and 19: the sub-layers in their order, for one sentence, causal."""
-    model = randomised(make_model("transformer_biarn", *SMALL, *norm_flags))
+    flags = [*norm_flags, "--recurrence-fusion", kind]
+    model = randomised(make_model("transformer_biarn", *SMALL, *flags))
     layer: DecoderLayer = model.decoder.layers[-1]
     before = bool(norm_flags)
     x = torch.randn(4, 1, 16, dtype=torch.float64, requires_grad=True)
@@ -137,16 +139,19 @@ def test_fused_decoder_layer(make_model: Build, norm_flags: list[str]) -> None:
     states = torch.randn(5, 1, 32, dtype=torch.float64, requires_grad=True)
     mask = model.decoder.buffered_future_mask(x)
     fast, _, _ = layer(x, Context(future=mask, encoder_out=source, recurrence=states))
-    norms = [layer.self_attn_layer_norm, layer.encoder_attn_layer_norm, layer.final_layer_norm]
-    norm_c, norm_d, norm_h = map(norm_of, norms)
+    norm_c, norm_h = norm_of(layer.self_attn_layer_norm), norm_of(layer.final_layer_norm)
+    inputs = [x, states]
     for t in range(4):
         seen = [norm_c(x[s, 0]) if before else x[s, 0] for s in range(t + 1)]
         c = naive.sublayer(x[t, 0], attend(layer.self_attn, seen), norm_c, before)
-        d = naive.sublayer(c, attend(layer.encoder_attn, list(source[:, 0])), norm_d, before)
+        d = c
+        if kind == "stack":
+            norm_d, inputs = norm_of(layer.encoder_attn_layer_norm), [x, source, states]
+            d = naive.sublayer(c, attend(layer.encoder_attn, list(source[:, 0])), norm_d, before)
         reads = attend(layer.fusion.attention, list(states[:, 0]))
         r = naive.stack(c, d, reads, norm_of(layer.fusion.layer_norm), before)
         slow = naive.sublayer(r, feed_forward(layer), norm_h, before)
-        same_with_gradients(fast[t, 0], slow, [x, source, states])
+        same_with_gradients(fast[t, 0], slow, inputs)
 
 
 @pytest.mark.parametrize(
@@ -159,12 +164,13 @@ def test_which_layers_are_fused(make_model: Build, flags: list[str], expected: l
     assert [layer.fusion is not None for layer in model.decoder.layers] == expected
 
 
-def test_new_weights_are_xavier_by_gate(make_model: Build) -> None:
+@pytest.mark.parametrize("cell, gates", [("gru", 3), ("lstm", 4)])
+def test_new_weights_are_xavier_by_gate(make_model: Build, cell: str, gates: int) -> None:
     """The paper starts new modules like its Transformer: each gate's matrix within its bound."""
-    model = make_model("transformer_biarn", *SMALL)
+    model = make_model("transformer_biarn", *SMALL, "--recurrence-cell", cell)
     rec: Namespace = model.encoder.recurrence_encoder.layers[0].recurrence
     for direction in rec.w_h:
-        for matrix in direction.chunk(3):
+        for matrix in direction.chunk(gates):
             bound = (6 / (16 + 16)) ** 0.5
             assert 0.8 * bound < matrix.abs().max() <= bound
     assert not rec.bias.any()

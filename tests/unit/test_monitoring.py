@@ -81,7 +81,7 @@ def language_model_input() -> tuple[Tensor]:
 EXPECTED = {
     "rsa": {"gate", "rem"},
     "srformer": {"spike", "membrane", "membrane_sd"},
-    "biarn": {"recurrent_norm", "saturation"},
+    "biarn": {"recurrent_norm", "saturation", "step_distance"},
     "birnn": {"recurrent_norm", "saturation"},
 }
 """What the parts of the presets show."""
@@ -221,11 +221,13 @@ def test_recurrent_norm_is_of_the_singular_values(make_model: Build) -> None:
     found = of_parameters(biarn)["recurrent_norm_recurrence_0"].value
     assert found == pytest.approx(rms_singular(blocks), rel=1e-9)
 
-    birnn = noisy(make_model("transformer_biarn", *SMALL, "--recurrence", "birnn"))
-    gru = birnn.encoder.recurrence_encoder.layers[0].recurrence.gru
-    blocks = [*gru.weight_hh_l0.split(width), *gru.weight_hh_l0_reverse.split(width)]
-    found = of_parameters(birnn)["recurrent_norm_recurrence_0"].value
-    assert found == pytest.approx(rms_singular(blocks), rel=1e-9)
+    for cell in ("gru", "lstm"):
+        flags = ["--recurrence", "birnn", "--recurrence-cell", cell]
+        birnn = noisy(make_model("transformer_biarn", *SMALL, *flags))
+        rnn = birnn.encoder.recurrence_encoder.layers[0].recurrence.get_submodule(cell)
+        blocks = [*rnn.weight_hh_l0.split(width), *rnn.weight_hh_l0_reverse.split(width)]
+        found = of_parameters(birnn)["recurrent_norm_recurrence_0"].value
+        assert found == pytest.approx(rms_singular(blocks), rel=1e-9)
 
     xl = noisy(
         make_model("srformer", *SMALL, "--cross-attention", "xl", "--xl-memory", "rnn", *SEGMENTS)
@@ -361,7 +363,12 @@ def test_fusion_gate_is_lambda_at_real_positions(make_model: Build, gate: str) -
 
 
 @pytest.mark.parametrize(
-    "flags", [[], ["--recurrence", "birnn"], "--recurrence-steps -1 --recurrence-layers 2".split()]
+    "flags",
+    [
+        "--recurrence-cell lstm".split(),
+        ["--recurrence", "birnn"],
+        "--recurrence-steps -1 --recurrence-layers 2".split(),
+    ],
 )
 def test_saturation_counts_real_states(make_model: Build, flags: list[str]) -> None:
     model = noisy(make_model("transformer_biarn", *SMALL, *NO_DROPOUT, *flags))
@@ -383,6 +390,25 @@ def test_saturation_counts_real_states(make_model: Build, flags: list[str]) -> N
                     full, all_ = full + (abs(value) > SATURATED), all_ + 1
         assert 0 < full < all_
         assert line[f"saturation_recurrence_{index}"] == pytest.approx(full / all_, abs=6e-5)
+
+
+@pytest.mark.parametrize("flags", [[], ["--recurrence-coverage"]])
+def test_step_distance_is_between_the_first_and_the_last_step(
+    make_model: Build, flags: list[str]
+) -> None:
+    """The weights are those that `test_plot_attention` compares with the loops."""
+    model = noisy(make_model("transformer_biarn", *SMALL, *NO_DROPOUT, *flags))
+    recurrence, seen = model.encoder.recurrence_encoder.layers[0].recurrence, []
+    for parameter in recurrence.parameters():
+        parameter.data *= 4
+    recurrence.register_forward_hook(lambda module, inputs, out: seen.append((*inputs, out)))
+    line = update(model, batch())
+    weights = recurrence.weights(*seen[0])[:, :, 0]  # sentences, directions, steps, source
+    expected = [0.5 * float((way[0] - way[-1]).abs().sum()) for s in weights for way in s]
+    assert 0.01 < line["step_distance_recurrence_0"] < 1
+    assert line["step_distance_recurrence_0"] == pytest.approx(
+        sum(expected) / len(expected), abs=6e-5
+    )
 
 
 # ---- which updates are counted, and how

@@ -123,6 +123,26 @@ def additive_attention(r: Random, length: int) -> None:
 
 
 @reference
+def coverage_attention(r: Random, length: int) -> None:
+    """Two steps, the second of which reads what the first has read."""
+    values, mask, sentences = batch(r, length, r.randint(1, 5))
+    width = r.randint(1, 5)
+    queries, w_k = random(2, 4, 1, width), random(width, values.size(2))
+    score, w_seen = random(width), random(width)
+    slow = []
+    for b, s in enumerate(sentences):
+        chain = naive.CoverageAttention([w_k.mv(v) for v in s], score, s, w_seen)
+        slow.append(torch.stack([chain(query[b, 0]) for query in queries]))
+    read = values @ w_k.t(), score, values
+    seen = torch.zeros(4, 1, length, dtype=torch.float64)
+    first, seen = recurrence_encoder.coverage_attention(queries[0], *read, seen, w_seen, mask)
+    second, _ = recurrence_encoder.coverage_attention(queries[1], *read, seen, w_seen, mask)
+    fast = torch.cat([first, second], dim=1)
+    # Over one token the weight is 1, whatever the score.
+    assert_same(fast, torch.stack(slow), [queries, values, w_k, score, w_seen], length > 2)
+
+
+@reference
 def label_smoothed_loss(r: Random, length: int) -> None:
     """In blocks of all sizes: of one row, of some, of all."""
     words, epsilon = r.randint(2, 7), r.choice([0.0, 0.1, 0.9])
@@ -161,6 +181,11 @@ def gru_weights(units: int, inner: int, width: int) -> tuple[Tensor, Tensor, Ten
     return random(units, 3 * width, inner), random(units, 3 * width, width), random(units, width)
 
 
+def lstm_weights(units: int, inner: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
+    rows = 4 * width
+    return random(units, rows, inner), random(units, rows, width), random(units, rows)
+
+
 @reference
 def gru_step(r: Random, sentences: int) -> None:
     units, width, inner = r.randint(1, 3), r.randint(1, 5), r.randint(1, 5)
@@ -173,22 +198,42 @@ def gru_step(r: Random, sentences: int) -> None:
     assert_same(recurrence_encoder.gru_step(x, h, *weights), slow, [x, h, *weights])
 
 
+CELLS = {"gru": gru_weights, "lstm": lstm_weights}
+
+
+@reference
+def lstm_step(r: Random, sentences: int) -> None:
+    units, width, inner = r.randint(1, 3), r.randint(1, 5), r.randint(1, 5)
+    x, (h, m) = random(units, sentences, inner), random(2, units, sentences, width)
+    weights = lstm_weights(units, inner, width)
+    slow = torch.stack([
+        torch.stack([
+            torch.stack(naive.lstm(x[n, b], h[n, b], m[n, b], *of_n)) for b in range(sentences)
+        ])
+        for n, of_n in enumerate(zip(*weights))
+    ])  # fmt: skip
+    fast = torch.stack(recurrence_encoder.lstm_step(x, h, m, *weights), dim=2)
+    assert_same(fast, slow, [x, h, m, *weights])
+
+
 @reference
 def attentive_recurrence(r: Random, most: int) -> None:
     """Each sentence with its own number of steps; all with the same; they read their state."""
-    steps, width = [most, r.randint(1, most), 1], r.randint(1, 5)
-    h0, weights = random(2, 3, width), gru_weights(2, width, width)
+    steps, width, cell = [most, r.randint(1, most), 1], r.randint(1, 5), r.choice([*CELLS])
+    h0, weights = random(2, 3, width), CELLS[cell](2, width, width)
 
     def attend(h: Tensor) -> Tensor:
         return 2 * h
 
     slow = torch.stack([
-        F.pad(naive.biarn(attend, (h0[0, b], h0[1, b]), *weights, n), (0, 0, 0, most - n))
+        F.pad(naive.biarn((attend, attend), (h0[0, b], h0[1, b]), *weights, n), (0, 0, 0, most - n))
         for b, n in enumerate(steps)
     ])  # fmt: skip
-    fast = recurrence_encoder.attentive_recurrence(attend, h0, *weights, most, torch.tensor(steps))
+    fast = recurrence_encoder.attentive_recurrence(
+        attend, h0, *weights, most, torch.tensor(steps), cell
+    )
     assert_same(fast, slow, [h0, *weights])
-    alike = recurrence_encoder.attentive_recurrence(attend, h0[:, :1], *weights, most)
+    alike = recurrence_encoder.attentive_recurrence(attend, h0[:, :1], *weights, most, cell=cell)
     torch.testing.assert_close(alike, slow[:1])
 
 
@@ -481,6 +526,15 @@ def test_naive_gru_is_torch_gru() -> None:
     torch.testing.assert_close(naive.gru(x, h, w_x, w_h, bias), cell(x, h))
 
 
+def test_naive_lstm_is_torch_lstm() -> None:
+    x, h, m, w_x, w_h, bias = (random(*n) for n in ((3,), (4,), (4,), (16, 3), (16, 4), (16,)))
+    cell = nn.LSTMCell(3, 4, dtype=torch.float64)
+    with torch.no_grad():
+        cell.weight_ih.copy_(w_x), cell.weight_hh.copy_(w_h)
+        cell.bias_ih.copy_(bias), cell.bias_hh.zero_()
+    torch.testing.assert_close(naive.lstm(x, h, m, w_x, w_h, bias), cell(x, (h, m)))
+
+
 def test_gate_of_one_gives_d_to_the_last_bit() -> None:
     d, r, w = torch.randn(3, 5), torch.randn(3, 5), torch.zeros(5, 5)
     assert torch.equal(recurrence_encoder.gated_sum(d, r, w, w, torch.full((5,), float("inf"))), d)
@@ -506,11 +560,13 @@ def test_sums_over_the_source_are_float32(dtype: torch.dtype) -> None:
 # ---- the modules of the recurrence encoder
 
 
-def options(attention: str = "additive", steps: int = 8) -> Namespace:
-    """The options that a recurrent network reads."""
+def options(attention: str = "additive", steps: int = 8, cell: str = "gru") -> Namespace:
+    """The options that a recurrent network reads; the attention may be "coverage"."""
+    coverage = attention == "coverage"
     return Namespace(
-        recurrence_steps=steps, recurrence_attention=attention, attention_dropout=0.0,
-        encoder=Namespace(attention_heads=2),
+        recurrence_steps=steps, recurrence_cell=cell, recurrence_coverage=coverage,
+        recurrence_attention="additive" if coverage else attention,
+        attention_dropout=0.0, encoder=Namespace(attention_heads=2),
     )  # fmt: skip
 
 
@@ -519,6 +575,10 @@ def reference_attend(module: BiARN, tokens: list[Tensor]) -> Callable[[Tensor], 
     att = module.attention
     if hasattr(att, "score"):
         keys = [att.key.weight.mv(t) for t in tokens]
+        if att.coverage is not None:
+            w_seen = att.coverage.weight[:, 0]
+            covering = naive.CoverageAttention(keys, att.score.weight[0], tokens, w_seen)
+            return lambda h: covering(att.query.weight.mv(h))
         return lambda h: naive.additive_attention(
             att.query.weight.mv(h), keys, att.score.weight[0], tokens
         )
@@ -534,28 +594,31 @@ def reference_attend(module: BiARN, tokens: list[Tensor]) -> Callable[[Tensor], 
     return attend
 
 
-BIARN = [(kind, 3, length) for kind in ("additive", "multihead") for length in LENGTHS]
+KINDS = [("additive", "gru"), ("multihead", "gru"), ("coverage", "lstm")]
+BIARN = [(*kind, 3, length) for kind in KINDS for length in LENGTHS]
 # As many steps as tokens, in quadratic time; of the lengths about 64 one is enough in each run.
 BIARN += [
-    pytest.param("additive", -1, length, marks=pytest.mark.slow if length in (63, 64) else ())
+    pytest.param(
+        "additive", "gru", -1, length, marks=pytest.mark.slow if length in (63, 64) else ()
+    )
     for length in LENGTHS
 ]
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["first-layer", "upper-layer"])
-@pytest.mark.parametrize("kind, steps, length", BIARN)
-def test_biarn(length: int, kind: str, steps: int, first: bool) -> None:
+@pytest.mark.parametrize("kind, cell, steps, length", BIARN)
+def test_biarn(length: int, kind: str, cell: str, steps: int, first: bool) -> None:
     width = 4
-    module = BiARN(width if first else 2 * width, width, options(kind, steps)).double()
+    module = BiARN(width if first else 2 * width, width, options(kind, steps, cell)).double()
     nn.init.normal_(module.bias)
     x, mask, sentences = batch(Random(length), length, module.input_dim)
     slow = []
     for tokens in sentences:
         mean = naive.mean_of_real_tokens(tokens)
         h0 = (mean, mean) if first else (mean[:width], mean[width:])
-        attend = reference_attend(module, tokens)
-        gru = module.w_x, module.w_h, module.bias
-        slow.append(naive.biarn(attend, h0, *gru, len(tokens) if steps < 0 else steps))
+        attend = reference_attend(module, tokens), reference_attend(module, tokens)
+        weights = module.w_x, module.w_h, module.bias
+        slow.append(naive.biarn(attend, h0, *weights, len(tokens) if steps < 0 else steps))
     fast = module(x, Padding.of(mask))
     torch.testing.assert_close(module(x[:1], None)[0], slow[0])
     if steps < 0:
@@ -569,12 +632,13 @@ def test_biarn(length: int, kind: str, steps: int, first: bool) -> None:
 
 @pytest.mark.parametrize("first", [True, False], ids=["first-layer", "upper-layer"])
 @pytest.mark.parametrize("length", LENGTHS)
-def test_birnn(length: int, first: bool) -> None:
+@pytest.mark.parametrize("cell", CELLS)
+def test_birnn(length: int, first: bool, cell: str) -> None:
     width = 4
-    module = BiRNN(width if first else 2 * width, width, options()).double()
+    module = BiRNN(width if first else 2 * width, width, options(cell=cell)).double()
     for parameter in module.parameters():
         nn.init.normal_(parameter)
-    named = dict(module.gru.named_parameters())
+    named = dict(module.get_submodule(cell).named_parameters())
     names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
     weights = [tuple(named[n + suffix] for n in names) for suffix in ("", "_reverse")]
     x, mask, sentences = batch(Random(length), length, module.input_dim)

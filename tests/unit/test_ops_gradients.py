@@ -28,6 +28,7 @@ from fairseq_recur.ops import (
     segments,
     toeplitz,
 )
+from fairseq_recur.ops.precision import at_least_float32
 
 B, H, T, S, D = 2, 2, 3, 4, 3
 
@@ -65,6 +66,12 @@ CASES: dict[str, Case] = {
         lambda q, k, w, v: recurrence_encoder.additive_attention(q, k, w, v, PADDING),
         [(B, T, D), (B, S, D), (D,), (B, S, 5)],
     ),
+    "coverage_attention": Case(
+        lambda q, k, w, v, a, u: recurrence_encoder.coverage_attention(
+            q, k, w, v, torch.sigmoid(at_least_float32(a)), u, PADDING
+        ),
+        [(B, T, D), (B, S, D), (D,), (B, S, 5), (B, T, S), (D,)],
+    ),
     "dot_product_attention": Case(
         lambda q, k, v: attention.dot_product_attention(q, k, v, ~PADDING[:, None, None]),
         [QUERY, KEY, KEY],
@@ -72,6 +79,10 @@ CASES: dict[str, Case] = {
     "gru_step": Case(
         recurrence_encoder.gru_step,
         [(2, B, 4), (2, B, D), (2, 3 * D, 4), (2, 3 * D, D), (2, D)],
+    ),
+    "lstm_step": Case(
+        recurrence_encoder.lstm_step,
+        [(2, B, 4), (2, B, D), (2, B, D), (2, 4 * D, 4), (2, 4 * D, D), (2, 4 * D)],
     ),
     "attentive_recurrence": Case(
         lambda h, x, u, b: recurrence_encoder.attentive_recurrence(

@@ -116,9 +116,10 @@ def test_attention_is_the_softmax(make_model: Make) -> None:
         assert maps[kind, layer].max() > 0.5, "a uniform map would test little"
 
 
-@pytest.mark.parametrize("attention", ["additive", "multihead"])
+@pytest.mark.parametrize("attention", ["additive", "multihead", "coverage"])
 def test_steps_are_those_of_the_loops(make_model: Make, attention: str) -> None:
-    flags = [*BIARN_GATED, "--recurrence-attention", attention]
+    kind = ["--recurrence-attention", attention]
+    flags = [*BIARN_GATED, *(["--recurrence-coverage"] if attention == "coverage" else kind)]
     model = small(make_model, "transformer_biarn", *flags)
     maps = look(model, SOURCE, TARGET, EOS)
     modules = {place: m for place, m in places(model).items() if place[0] == "steps"}
@@ -136,11 +137,20 @@ def test_steps_are_those_of_the_loops(make_model: Make, attention: str) -> None:
 def naive_chain(biarn: nn.Module, tokens: list[Tensor], units: list[Tensor], way: int) -> Tensor:
     """One direction by the loops: the weights of its steps, (H, R, S)."""
     read: list[Tensor] = []
+    covering: list[naive.CoverageAttention] = []
     attention, heads = biarn.attention, getattr(biarn.attention, "heads", 1)
 
     def additive(state: Tensor) -> Tensor:
         keys = [attention.key(x) for x in tokens]
         query, score = attention.query(state), attention.score.weight[0]
+        if attention.coverage is not None:
+            if not read:
+                w_seen = attention.coverage.weight[:, 0]
+                covering.append(naive.CoverageAttention(keys, score, tokens, w_seen))
+            before = covering[0].seen
+            context = covering[0](query)
+            read.append((covering[0].seen - before)[None])
+            return context
         read.append(naive.additive_attention(query, keys, score, units)[None])
         return naive.additive_attention(query, keys, score, tokens)
 

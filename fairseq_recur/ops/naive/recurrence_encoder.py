@@ -26,6 +26,33 @@ def additive_attention(
     return softmax_sum(energies, values)
 
 
+class CoverageAttention:
+    """Additive attention whose score reads what earlier steps have read (See et al. 2017).
+
+    Args:
+        keys: projected source
+        score: as in `additive_attention`
+        values: the source itself
+        w_seen: vector by which the sum of the earlier steps' weights enters the score
+    """
+
+    def __init__(
+        self, keys: list[Tensor], score: Tensor, values: list[Tensor], w_seen: Tensor
+    ) -> None:
+        self.keys, self.score, self.values, self.w_seen = keys, score, values, w_seen
+        self.seen = torch.zeros(len(keys), dtype=score.dtype)
+
+    def __call__(self, query: Tensor) -> Tensor:
+        """One step: the context of a projected query (A,)."""
+        energies = [
+            self.score.dot(torch.tanh(query + key + seen * self.w_seen))
+            for key, seen in zip(self.keys, self.seen)
+        ]
+        units = list(torch.eye(len(self.keys), dtype=query.dtype))
+        self.seen = self.seen + softmax_sum(energies, units)
+        return softmax_sum(energies, self.values)
+
+
 def gru(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor) -> Tensor:
     """One GRU step on vectors x (I,) and h (C,); only the candidate has a bias (C,)."""
     width = h.numel()
@@ -37,6 +64,19 @@ def gru(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor) -> Tensor:
     return (1 - update) * candidate + update * h
 
 
+def lstm(
+    x: Tensor, h: Tensor, m: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor
+) -> tuple[Tensor, Tensor]:
+    """One LSTM step on vectors x (I,), h (C,) and memory cells m (C,); weights of i, f, g, o."""
+    gates = []
+    for n in range(4):
+        rows = slice(n * h.numel(), (n + 1) * h.numel())
+        gates.append(w_x[rows].mv(x) + w_h[rows].mv(h) + bias[rows])
+    take, keep, candidate, show = gates
+    m = torch.sigmoid(keep) * m + torch.sigmoid(take) * torch.tanh(candidate)
+    return torch.sigmoid(show) * torch.tanh(m), m
+
+
 def arn_chain(
     attend: Callable[[Tensor], Tensor],
     h0: Tensor,
@@ -45,25 +85,34 @@ def arn_chain(
     bias: Tensor,
     steps: int,
 ) -> list[Tensor]:
-    """One attentive recurrent network (Hao et al., eqs. 12-13): [h_1, ..., h_R]."""
-    states, h = [], h0
+    """One attentive recurrent network (Hao et al., eqs. 12-13): [h_1, ..., h_R].
+
+    The cell is an LSTM if there is a bias for each of its gates, else a GRU.
+    """
+    states, h, m = [], h0, torch.zeros_like(h0)
     for _ in range(steps):
-        h = gru(attend(h), h, w_x, w_h, bias)
+        if len(bias) == 4 * len(h):
+            h, m = lstm(attend(h), h, m, w_x, w_h, bias)
+        else:
+            h = gru(attend(h), h, w_x, w_h, bias)
         states.append(h)
     return states
 
 
 def biarn(
-    attend: Callable[[Tensor], Tensor],
+    attend: tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]],
     h0: tuple[Tensor, Tensor],
     w_x: Tensor,
     w_h: Tensor,
     bias: Tensor,
     steps: int,
 ) -> Tensor:
-    """Two chains with separate GRUs; the second one in reverse order: (R, 2C)."""
-    first = arn_chain(attend, h0[0], w_x[0], w_h[0], bias[0], steps)
-    second = arn_chain(attend, h0[1], w_x[1], w_h[1], bias[1], steps)
+    """Two chains with separate cells; the second one in reverse order: (R, 2C).
+
+    Each has an attention of its own, which may remember what it has read.
+    """
+    first = arn_chain(attend[0], h0[0], w_x[0], w_h[0], bias[0], steps)
+    second = arn_chain(attend[1], h0[1], w_x[1], w_h[1], bias[1], steps)
     return torch.stack([torch.cat([first[t], second[steps - 1 - t]]) for t in range(steps)])
 
 
@@ -76,22 +125,31 @@ def torch_gru(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, b_x: Tensor, b_h: 
     return (1 - update) * candidate + update * h
 
 
+RNNWeights = tuple[Tensor, Tensor, Tensor, Tensor]
+
+
+def rnn_chain(tokens: list[Tensor], h0: Tensor, weights: RNNWeights) -> list[Tensor]:
+    """One direction (Hao et al., eq. 10): [h_1, ..., h_J], an LSTM if it has four gates."""
+    w_x, w_h, b_x, b_h = weights
+    states, h, m = [], h0, torch.zeros_like(h0)
+    for token in tokens:
+        if len(b_x) == 4 * len(h):
+            h, m = lstm(token, h, m, w_x, w_h, b_x + b_h)
+        else:
+            h = torch_gru(token, h, *weights)
+        states.append(h)
+    return states
+
+
 def birnn(
     tokens: list[Tensor],
     h0: tuple[Tensor, Tensor],
-    forward_weights: tuple[Tensor, Tensor, Tensor, Tensor],
-    backward_weights: tuple[Tensor, Tensor, Tensor, Tensor],
+    forward_weights: RNNWeights,
+    backward_weights: RNNWeights,
 ) -> Tensor:
     """Bidirectional RNN over the real tokens (Hao et al., eqs. 9-11): (length, 2C)."""
-    forward, h = [], h0[0]
-    for token in tokens:
-        h = torch_gru(token, h, *forward_weights)
-        forward.append(h)
-    backward, h = [], h0[1]
-    for token in reversed(tokens):
-        h = torch_gru(token, h, *backward_weights)
-        backward.append(h)
-    backward.reverse()
+    forward = rnn_chain(tokens, h0[0], forward_weights)
+    backward = rnn_chain(tokens[::-1], h0[1], backward_weights)[::-1]
     return torch.stack([torch.cat(pair) for pair in zip(forward, backward)])
 
 
