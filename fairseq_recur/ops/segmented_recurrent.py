@@ -60,9 +60,7 @@ class SegmentedRecurrent(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(
-        ctx: Any, grad_local: Tensor | None, grad_recurrent: Tensor
-    ) -> tuple[Any, ...]:
+    def backward(ctx: Any, grad_local: Tensor | None, grad_recurrent: Tensor) -> tuple[Any, ...]:
         """The gradients of the first six arguments."""
         queries, keys, values, weight, norms = ctx.saved_tensors
         source = Source(keys, values, weight, ctx.rest)

@@ -1,7 +1,8 @@
 """SRformer's recurrent term with inputs of the size of one, whatever the source's length.
 
-    phi(x) = relu(x)^2          K' = phi(K) / norm(phi(K))          P_i = K'^T V - K'_i^T V_i
-    x_i = (1 - leak) P_i W^T    y, mem as in `accumulate_fire`      O_R[t] = phi(Q_t) thr relu(y) / sqrt(D)
+    phi(x) = relu(x)^2         K' = phi(K) / norm(phi(K))        P_i = K'^T V - K'_i^T V_i
+    x_i = (1 - leak) P_i W^T   y, mem as in `accumulate_fire`
+    O_R[t] = phi(Q_t) thr relu(y) / sqrt(D)
 
 Long et al. 2023 derive their term from phi(Q) (phi(K)^T V) / c (eqs. 20 to 22) and leave phi out.
 Then K^T V grows with the source, the memory with the segments, and 1 / thr multiplies both.

@@ -123,9 +123,7 @@ class CompiledSegmentedRecurrent(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(
-        ctx: Any, grad_local: Tensor | None, grad_recurrent: Tensor
-    ) -> tuple[Any, ...]:
+    def backward(ctx: Any, grad_local: Tensor | None, grad_recurrent: Tensor) -> tuple[Any, ...]:
         """The gradients of the first six arguments."""
         queries, keys, values, weight, unit, norms = ctx.saved_tensors
         *options, norm = ctx.options
