@@ -125,8 +125,8 @@ class SRformerAttention(SegmentedAttention):
         srformer_scale: ChoiceEnum(list(DEFAULT_LEAK)) = option(  # type: ignore[valid-type]
             "paper",
             "scale of the recurrent term: a sum over keys and segments, divided by the threshold "
-            "(paper), or inputs of the size of one for any source: squared positive parts of keys "
-            "and queries, keys normed before the neuron, a leaky mean over the segments (unit)",
+            "(paper), or inputs near one: squared positive parts of keys and queries, keys normed "
+            "before the neuron, and a leaky mean over the segments (unit)",
         )
         srformer_leak_init: Optional[float] = option(  # noqa: UP045 (fairseq reads the form)
             None,

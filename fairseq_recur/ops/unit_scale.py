@@ -1,4 +1,4 @@
-"""SRformer's recurrent term with inputs of the size of one, whatever the source's length.
+"""SRformer's recurrent term at the scale of one: its inputs hardly grow with the source.
 
     phi(x) = relu(x)^2         K' = phi(K) / norm(phi(K))        P_i = K'^T V - K'_i^T V_i
     x_i = (1 - leak) P_i W^T   y, mem as in `accumulate_fire`
