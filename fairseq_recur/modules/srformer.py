@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Optional
 
 import torch
+import torch.nn.functional as F
 from fairseq.dataclass import ChoiceEnum
 from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
@@ -19,8 +20,9 @@ from fairseq_recur.ops.accumulate_fire import (
 )
 from fairseq_recur.ops.precision import at_least_float32, no_autocast
 from fairseq_recur.ops.segmented_attention import NORMS, key_norm, partial_products
-from fairseq_recur.ops.segmented_recurrent import segmented_recurrent
+from fairseq_recur.ops.segmented_recurrent import recurrent_attention, segmented_recurrent
 from fairseq_recur.ops.segments import SegmentSchedule
+from fairseq_recur.ops.unit_scale import unit_keys, unit_queries
 
 FORMS = ("stored", "recomputed")
 """Of the scan over the segments: its matrices kept for the backward pass, or computed again."""
@@ -30,6 +32,9 @@ LARGEST_HALF = 2048.0
 
 OBSERVED_SENTENCES = 4
 """Sentences per batch whose neurons are observed, chosen over all of its lengths."""
+
+DEFAULT_LEAK = {"paper": 1.0, "unit": 0.5}
+"""Initial leak for each scale."""
 
 WITH_NEURON = {"srformer_no_neuron": (False,)}
 
@@ -49,15 +54,25 @@ class AccumulateFire(MonitoredModule, Part, nn.Module):
     def __init__(self, cfg: TransformerConfig, width: int) -> None:
         super().__init__()
         self.linear = nn.Linear(width, width, bias=False)
-        self.leak = nn.Parameter(torch.tensor(float(cfg.srformer_leak_init)))
-        self.threshold = nn.Parameter(torch.tensor(float(cfg.srformer_threshold_init)))
+        self.unit = cfg.srformer_scale == "unit"
+        leak, threshold = cfg.srformer_leak_init, torch.tensor(float(cfg.srformer_threshold_init))
+        leak = torch.tensor(DEFAULT_LEAK[cfg.srformer_scale] if leak is None else float(leak))
+        if self.unit:  # of the sigmoid and of the softplus, which always have a gradient
+            leak, threshold = torch.logit(leak), threshold + torch.log(-torch.expm1(-threshold))
+        self.leak, self.threshold = nn.Parameter(leak), nn.Parameter(threshold)
         exempt_from_decay(self.leak, self.threshold)
 
     def values(self) -> tuple[Tensor, Tensor, Tensor]:
-        """W, leak and threshold, the threshold positive, in float32 or more."""
+        """W, leak and threshold, the threshold positive, in float32 or more.
+
+        At the unit scale W has the factor 1 - leak of the neurons' inputs.
+        """
         weight, leak, threshold = (
             at_least_float32(x) for x in (self.linear.weight, self.leak, self.threshold)
         )
+        if self.unit:
+            leak = torch.sigmoid(leak)
+            return (1 - leak) * weight, leak, F.softplus(threshold)
         return weight, leak, threshold.clamp(min=SMALLEST_THRESHOLD)
 
     def observe_neurons(self, partial: Tensor, past_last: Tensor | None) -> None:
@@ -107,8 +122,18 @@ class SRformerAttention(SegmentedAttention):
         """Options of the recurrent term."""
 
         # Initial values beyond these ranges would overflow in the first products.
-        srformer_leak_init: float = option(
-            1.0, "initial leak of the accumulate-and-fire neuron", (-1e4, 1e4), WITH_NEURON
+        srformer_scale: ChoiceEnum(list(DEFAULT_LEAK)) = option(  # type: ignore[valid-type]
+            "paper",
+            "scale of the recurrent term: a sum over keys and segments, divided by the threshold "
+            "(paper), or inputs near one: squared positive parts of keys and queries, keys normed "
+            "before the neuron, and a leaky mean over the segments (unit)",
+        )
+        srformer_leak_init: Optional[float] = option(  # noqa: UP045 (fairseq reads the form)
+            None,
+            "initial leak of the accumulate-and-fire neuron; by default 1.0, or 0.5 at the unit "
+            "scale",
+            (-1e4, 1e4),
+            WITH_NEURON,
         )
         srformer_threshold_init: float = option(
             0.1,
@@ -157,6 +182,7 @@ class SRformerAttention(SegmentedAttention):
         self.learned_mix = LearnedMix() if cfg.srformer_learned_mix else None
         self.local = not cfg.srformer_no_segmented_term
         self.rest = not cfg.srformer_current_segment
+        self.unit = cfg.srformer_scale == "unit"
         self.norm, self.clamp = cfg.srformer_norm, cfg.srformer_clamp
         self.surrogate = cfg.srformer_surrogate == "piecewise"
         self.form = cfg.srformer_form
@@ -165,6 +191,12 @@ class SRformerAttention(SegmentedAttention):
     def problems(cls, cfg: Any, side: str) -> Iterator[str]:
         """What is wrong with the options of this part together, one message each."""
         yield from super().problems(cfg, side)
+        leak = cfg.srformer_leak_init
+        if cfg.srformer_scale == "unit" and leak is not None and not 0 < leak < 1:
+            yield (
+                f"--srformer-leak-init {leak} with --srformer-scale unit: the memory is a leaky "
+                "mean, expected a leak between 0 and 1, such as 0.5"
+            )
         if cfg.srformer_form == "recomputed" and not cfg.srformer_no_neuron:
             asked = {
                 f"--srformer-clamp {cfg.srformer_clamp}": cfg.srformer_clamp != 0,
@@ -191,6 +223,20 @@ class SRformerAttention(SegmentedAttention):
         if not self.recomputes(segments.schedule):
             return super().read(queries, keys, values, segments, need_weights)
         assert self.neuron is not None
+        if self.unit:
+            source = super().prepare(keys, values, segments)
+            local, weights = super().attend(queries * self.scaling, source)
+            with no_autocast(queries):
+                recurrent = recurrent_attention(
+                    unit_queries(at_least_float32(queries)),
+                    unit_keys(at_least_float32(keys), self.norm),
+                    at_least_float32(values),
+                    *self.neuron.values(),
+                    self.rest,
+                    self.form == "auto",
+                )
+                recurrent = recurrent * self.neuron.values()[2]
+                return saturated(self.combine(local, recurrent), local.dtype), weights
         weights, mask = None, segments.mask
         if need_weights:
             source = super().prepare(keys, values, segments)
@@ -227,6 +273,7 @@ class SRformerAttention(SegmentedAttention):
         assert self.neuron is not None
         with no_autocast(keys):
             keys, values = at_least_float32(keys[some]), at_least_float32(values[some])
+            keys = unit_keys(keys, self.norm) if self.unit else keys
             partial = partial_products(keys, values, order, schedule.steps, self.rest, self.clamp)
             self.neuron.observe_neurons(partial, past_last)
 
@@ -236,10 +283,12 @@ class SRformerAttention(SegmentedAttention):
         with no_autocast(keys):
             keys, values = at_least_float32(keys), at_least_float32(values)
             order = schedule.step_segments, schedule.steps
+            norm = None if self.unit else key_norm(keys.flatten(2, 3), self.norm)
+            keys = unit_keys(keys, self.norm) if self.unit else keys
             fired = partial_products(keys, values, *order, self.rest, self.clamp)
             if self.neuron is not None:
                 fired = recurrent_accumulate_fire(fired, *self.neuron.values(), self.surrogate)
-            norm = key_norm(keys.flatten(2, 3), self.norm)
+                fired = self.neuron.values()[2] * fired if self.unit else fired
             source["fired"] = fired if norm is None else fired / norm.unsqueeze(2)
         return source
 
@@ -247,7 +296,9 @@ class SRformerAttention(SegmentedAttention):
         """As in `SegmentedAttention.attend`."""
         local, weights = super().attend(queries, source)
         with no_autocast(queries):
-            recurrent = torch.matmul(at_least_float32(queries), source["fired"])
+            queries = at_least_float32(queries)
+            queries = unit_queries(queries / self.scaling) if self.unit else queries
+            recurrent = torch.matmul(queries, source["fired"])
             return saturated(self.combine(local, recurrent), local.dtype), weights
 
     def combine(self, local: Tensor, recurrent: Tensor) -> Tensor:

@@ -110,4 +110,4 @@ def norm_of_squares(squares: Tensor, kind: str) -> Tensor | None:
         return None
     if kind == "frobenius":
         squares = squares.sum(-1, keepdim=True)
-    return squares.sqrt().clamp_min(SMALLEST_NORM)
+    return squares.clamp_min(SMALLEST_NORM**2).sqrt()  # in this order, no gradient is NaN

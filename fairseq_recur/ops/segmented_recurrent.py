@@ -38,9 +38,9 @@ class SegmentedRecurrent(torch.autograd.Function):
         threshold: Tensor,
         norm: str,
         rest: bool,
-        softmax: SegmentSoftmax,
-    ) -> tuple[Tensor, Tensor]:
-        """O_S and O_R, (R, N, n, D) each."""
+        softmax: SegmentSoftmax | None,
+    ) -> tuple[Tensor | None, Tensor]:
+        """O_S and O_R, (R, N, n, D) each; O_S is None without *softmax*."""
         neuron, steps = Neuron(leak.detach(), threshold.detach()), queries.size(1)
         source = Source(keys, values, weight, rest)
         recurrent = torch.empty_like(queries)
@@ -50,15 +50,17 @@ class SegmentedRecurrent(torch.autograd.Function):
         for part in source.groups():
             scan_forward(source.of_rows(part), neuron, queries[part], recurrent[part])
         recurrent /= neuron.threshold if norms is None else neuron.threshold * norms.unsqueeze(1)
-        weights = softmax.weights(queries, keys[:, :steps])
-        local = torch.matmul(softmax.drop(weights), values[:, :steps])
+        local = None
+        if softmax is not None:
+            weights = softmax.weights(queries, keys[:, :steps])
+            local = torch.matmul(softmax.drop(weights), values[:, :steps])
         ctx.save_for_backward(queries, keys, values, weight, norms)
         ctx.neuron, ctx.softmax, ctx.rest = neuron, softmax, rest
         return local, recurrent
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_local: Tensor, grad_recurrent: Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, grad_local: Tensor | None, grad_recurrent: Tensor) -> tuple[Any, ...]:
         """The gradients of the first six arguments."""
         queries, keys, values, weight, norms = ctx.saved_tensors
         source = Source(keys, values, weight, ctx.rest)
@@ -129,3 +131,38 @@ def segmented_recurrent(
         SegmentSoftmax(mask, kept, dropout),
     )  # fmt: skip
     return local.view(shape), recurrent.view(shape)
+
+
+def recurrent_attention(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    weight: Tensor,
+    leak: Tensor,
+    threshold: Tensor,
+    rest: bool = True,
+    compiled: bool = True,
+) -> Tensor:
+    """Q_t RAF(x_i) alone: O_R without norm(K), for queries in blocks.
+
+    Args:
+        queries: as in `segmented_recurrent`; so are the other arguments
+        keys: as there
+        values: as there
+        weight: as there
+        leak: as there
+        threshold: as there
+        rest: as there
+        compiled: as there
+
+    Returns:
+        (B, H, N, n, D)
+    """
+    shape = queries.size()
+    queries, keys, values = (x.flatten(0, 1).contiguous() for x in (queries, keys, values))
+    form: Any = SegmentedRecurrent
+    scale: list[float] = []
+    if compiled and supports(queries):
+        form, scale = CompiledSegmentedRecurrent, [1.0]
+    arguments = (queries, keys, values, weight, leak, threshold, *scale, "none", rest, None)
+    return form.apply(*arguments)[1].view(shape)

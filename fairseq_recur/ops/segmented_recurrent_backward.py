@@ -29,7 +29,7 @@ class Backward:
     Args:
         source: as in the forward pass
         neuron: as in the forward pass
-        softmax: as in the forward pass
+        softmax: as in the forward pass; None if O_S is not wanted
         queries: (R, N, n, D)
         norms: norm(K), (R, 1, D or 1), or None
     """
@@ -38,7 +38,7 @@ class Backward:
         self,
         source: Source,
         neuron: Neuron,
-        softmax: SegmentSoftmax,
+        softmax: SegmentSoftmax | None,
         queries: Tensor,
         norms: Tensor | None,
     ) -> None:
@@ -50,14 +50,15 @@ class Backward:
         self.grad_leak = queries.new_zeros(())
         self.grad_weight.zero_()
 
-    def run(self, grad_local: Tensor, grad_recurrent: Tensor) -> tuple[Tensor, ...]:
+    def run(self, grad_local: Tensor | None, grad_recurrent: Tensor) -> tuple[Tensor, ...]:
         """The six gradients, given those of O_S and O_R, (R, N, n, D) each."""
         for part in self.source.groups():
             group = self.source.of_rows(part)
             spaces = self.buffers(group, part)
             norm_factor = self.recurrence(group, part, grad_recurrent[part], *spaces)
             self.products(group, part, *spaces, norm_factor)
-            self.softmaxes(part, grad_local[part])
+            if self.softmax is not None and grad_local is not None:
+                self.softmaxes(part, self.softmax.of_rows(part), grad_local[part])
         # O_R does not change when W and thr are scaled by the same factor (Euler's theorem).
         along_weight = (self.source.weight * self.grad_weight).sum()
         self.grad_threshold = -along_weight / self.neuron.threshold
@@ -176,10 +177,10 @@ class Backward:
                 grad_values = torch.matmul(grad_values, group.weight)
             self.grad_values[part][some] = grad_values.view_as(group.keys[some])
 
-    def softmaxes(self, some: slice, grad: Tensor) -> None:
+    def softmaxes(self, some: slice, softmax: SegmentSoftmax, grad: Tensor) -> None:
         """Add the gradients of Q, K and V through O_S, given that of O_S, (R', N, n, D)."""
         steps = self.queries.size(1)
-        queries, softmax = self.queries[some], self.softmax.of_rows(some)
+        queries = self.queries[some]
         keys, values = (x[some, :steps] for x in (self.source.keys, self.source.values))
         weights = softmax.weights(queries, keys)
         grad_weights = softmax.drop(torch.matmul(grad, values.transpose(2, 3)))

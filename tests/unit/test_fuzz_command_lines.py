@@ -130,6 +130,11 @@ MESSAGES: list[tuple[str, str, str]] = [
         "--recurrence-steps 1000000000: expected -1 to 10000",
     ),
     ("srformer", "--target-length 0", "--target-length 0: expected 1 to"),
+    (
+        "srformer",
+        "--srformer-scale unit --srformer-leak-init 1.0",
+        "--srformer-leak-init 1.0 with --srformer-scale unit: the memory is a leaky mean",
+    ),
     ("srformer", "--target-length-mode ratio --target-ratio nan", "--target-ratio nan: expected"),
     ("rsa", "--rsa-gate-init nan", "--rsa-gate-init nan: expected a number"),
     ("rsa", "--rsa-nu-init 1,x", "--rsa-nu-init 1,x: expected two numbers"),

@@ -27,6 +27,7 @@ from fairseq_recur.ops import (
     segmented_recurrent,
     segments,
     toeplitz,
+    unit_scale,
 )
 from fairseq_recur.ops.precision import at_least_float32
 
@@ -187,6 +188,17 @@ CASES: dict[str, Case] = {
     "recurrent_accumulate_fire": Case(
         accumulate_fire.recurrent_accumulate_fire, [(B, H, 2, D, D), (D, D), (), ()], (2, 3),
         half=False,
+    ),
+    "recurrent_attention": Case(
+        lambda q, k, v, w, leak, thr: segmented_recurrent.recurrent_attention(
+            q, k, v, w, leak, thr, compiled=False
+        ),
+        [(1, H, 2, 1, D), (1, H, 3, 2, D), (1, H, 3, 2, D), (D, D), (), ()], (4, 5), half=False,
+    ),
+    "features": Case(unit_scale.features, [KEY], half=False),
+    "unit_queries": Case(unit_scale.unit_queries, [QUERY], half=False),
+    "unit_keys": Case(
+        lambda k: unit_scale.unit_keys(k, "key"), [(B, H, 3, 2, D)], half=False
     ),
     "segmented_recurrent": Case(
         lambda q, k, v, w, leak, thr: segmented_recurrent.segmented_recurrent(

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_recur.models.presets import PRESETS
+from fairseq_recur.modules.plain import SRformerCrossAttention
 from fairseq_recur.modules.segmented_attention import SegmentedAttention
 from fairseq_recur.ops import naive
 from fairseq_recur.ops.accumulate_fire import accumulate_fire, recurrent_accumulate_fire
@@ -18,8 +19,9 @@ from fairseq_recur.ops.segmented_attention import (
     partial_products,
     segments_at_steps,
 )
-from fairseq_recur.ops.segmented_recurrent import segmented_recurrent
+from fairseq_recur.ops.segmented_recurrent import recurrent_attention, segmented_recurrent
 from fairseq_recur.ops.segments import segment_schedule, split_segments
+from fairseq_recur.ops.unit_scale import unit_keys, unit_queries
 from tests.conftest import SMALL
 from tests.unit.test_model_properties import sentences, small, targets, true_lengths
 
@@ -136,6 +138,26 @@ def recomputed(
     return plan.from_blocks(local), plan.from_blocks(recurrent)
 
 
+def unit_recurrent(
+    inputs: list[Tensor], size: int, target: int, form: str, norm: str = "key",
+    current: bool = False,
+) -> Tensor:  # fmt: skip
+    """O_R at the unit scale, (1, H, T, D), in each form."""
+    q, k, v, weight, leak, threshold = inputs
+    plan = segment_schedule((k.size(2),), (target,), q.size(2), size, CPU)
+    keys, values = unit_keys(split_segments(k, size), norm), split_segments(v, size)
+    queries, scalars = plan.to_blocks(unit_queries(q)), ((1 - leak) * weight, leak, threshold)
+    if form == "stored":
+        steps = plan.step_segments, plan.steps
+        partial = partial_products(keys, values, *steps, rest=not current)
+        found = torch.matmul(queries, recurrent_accumulate_fire(partial, *scalars))
+    else:
+        found = recurrent_attention(
+            queries, keys, values, *scalars, not current, compiled=form == "compiled"
+        )
+    return plan.from_blocks(threshold * found)
+
+
 def assert_same(
     fast: tuple[Tensor, Tensor], slow: tuple[Tensor, Tensor], inputs: list[Tensor]
 ) -> None:
@@ -183,6 +205,69 @@ def test_both_forms_know_norms_and_the_current_segment(size: int, norm: str, cur
 def test_stored_form_knows_every_option(options: dict[str, object]) -> None:
     inputs = [*heads(17, 8, 2, 4), *parameters(4)]
     assert_same(stored(inputs, 4, 8, **options), by_loops(inputs, 4, 8, **options), inputs)
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("form,width", [("stored", 4), ("recomputed", 4), ("compiled", 16)])
+@pytest.mark.parametrize("norm,current", [("key", False), ("frobenius", True), ("none", False)])
+def test_unit_scale_equals_the_loops(
+    length: int, form: str, width: int, norm: str, current: bool
+) -> None:
+    heads_of_width = 2 if width == 4 or length < 17 else 1
+    inputs = [*heads(length, 7, heads_of_width, width), *parameters(width)]
+    inputs[-1] = torch.tensor(0.05).double().requires_grad_()  # the inputs are of the size of one
+    for size, target in ((16, 5), (3, 22)):
+        options = {"norm": norm, "current": current}
+        _, slow = by_loops(inputs, size, target, unit=True, **options)
+        assert_same((unit_recurrent(inputs, size, target, form, **options),), (slow,), inputs)
+
+
+def test_dead_channels_have_gradients() -> None:
+    """A key channel that is negative everywhere has a norm of zero."""
+    keys = -torch.rand(1, 1, 2, 3, 4)
+    keys.requires_grad_()
+    unit_keys(keys, "key").sum().backward()
+    assert keys.grad is not None and keys.grad.isfinite().all()
+
+
+def potential(scale: str, length: int) -> Tensor:
+    """Deviation of the neurons' potential in a fresh part, for keys and values of size one."""
+    torch.manual_seed(1)
+    part = SRformerCrossAttention(
+        64, 2, segment_size=length // 16, target_length=16, srformer_scale=scale
+    )
+    neuron = part.attention.neuron
+    neuron.watch(CPU)
+    with torch.no_grad():
+        part(torch.randn(2, 16, 64), torch.randn(2, length, 64))
+    count, total, squares = neuron.unwatch()[1]
+    threshold = neuron.values()[2].detach()
+    return threshold * (squares / count - (total / count) ** 2).sqrt()
+
+
+def test_unit_scale_stays_near_one() -> None:
+    """For 64 times as many keys the paper's potential grows 46-fold, the unit scale's 5-fold."""
+    short, long = potential("unit", 64), potential("unit", 4096)
+    assert 0.2 < short < long < 3
+    assert potential("paper", 4096) / potential("paper", 64) > 30 and long / short < 8
+
+
+def test_error_of_segments_is_appendix_a1() -> None:
+    """O = c_s/c O_S + c_r/c O_R, and O - O_S = c_r/c (O_R - O_S), with O_R the exact softmax."""
+    (q,), (k,), (v,) = (x.detach()[0] for x in heads(17, 5, 1, 4))
+    for t in range(5):
+        own = torch.arange(17) // 4 == t
+        weights = torch.exp(k @ q[t])
+        local = naive.softmax_sum([q[t].dot(x) for x in k[own]], list(v[own]))
+        rest = naive.softmax_sum([q[t].dot(x) for x in k[~own]], list(v[~own]))
+        whole = torch.softmax(k @ q[t], 0) @ v
+        share = weights[~own].sum() / weights.sum()
+        torch.testing.assert_close(whole, (1 - share) * local + share * rest)
+        torch.testing.assert_close(whole - local, share * (rest - local))
+        segments = segment_schedule((17,), (5,), 5, 4, CPU)
+        cut, mask = (split_segments(x[None, None], 4) for x in (k, v)), last_mask(17, 4, 5)
+        ours, _ = attend_segments(segments.to_blocks(q[None, None]), *cut, mask)
+        torch.testing.assert_close(segments.from_blocks(ours)[0, 0, t], local)
 
 
 def test_neurons_fire_in_these_tests() -> None:

@@ -41,7 +41,12 @@ def key_norm(keys: list[Tensor], kind: str) -> Tensor:
         squares = squares + key * key
     if kind == "frobenius":
         squares = squares.sum().expand_as(squares)
-    return torch.clamp(torch.sqrt(squares), min=1e-6)
+    return torch.sqrt(torch.clamp(squares, min=1e-12))
+
+
+def squared_relu(x: Tensor) -> Tensor:
+    """phi of `ops.unit_scale`, channel by channel."""
+    return torch.stack([c * c if c > 0 else c * 0 for c in x])
 
 
 def srformer_head(
@@ -58,10 +63,12 @@ def srformer_head(
     current: bool = False,
     neuron: bool = True,
     surrogate: bool = False,
+    unit: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Algorithm 1 of Long et al. 2023 for one head: O_S and O_R, (T, D) each.
 
     The queries are scaled. *current* is ablation IV of Table 3, and *neuron* off is ablation III.
+    *unit* is `ops.unit_scale`.
     """
 
     def limited(product: Tensor) -> Tensor:
@@ -69,17 +76,26 @@ def srformer_head(
 
     segments = -(-len(keys) // size)
     memory = torch.zeros_like(weight)
-    whole, fired = limited(outer_products(keys, values)), memory
+    phi = [squared_relu(key) for key in keys] if unit else keys
+    divisor = key_norm(phi, norm)
+    if unit:
+        phi, divisor = [key / divisor for key in phi], torch.ones_like(divisor)
+    whole, fired = limited(outer_products(phi, values)), memory
     previous, local, recurrent = -1, [], []
     for t, query in enumerate(queries):
         i = min(t * segments // target_length, segments - 1)
-        own_keys, own_values = keys[i * size : (i + 1) * size], values[i * size : (i + 1) * size]
+        own = slice(i * size, (i + 1) * size)
+        own_keys, own_values = keys[own], values[own]
         local.append(softmax_sum([query.dot(key) for key in own_keys], own_values))
         if i != previous:
-            own = limited(outer_products(own_keys, own_values))
-            fired = own if current else whole - own
+            part = limited(outer_products(phi[own], own_values))
+            fired = part if current else whole - part
             if neuron:
-                fired, memory = raf(fired @ weight.T, memory, leak, threshold, surrogate)
+                x = fired @ weight.T
+                x = (1 - leak) * x if unit else x
+                fired, memory = raf(x, memory, leak, threshold, surrogate)
+                fired = threshold * fired if unit else fired
             previous = i
-        recurrent.append((query @ fired) / key_norm(keys, norm))
+        asked = squared_relu(query) / len(query) ** 0.5 if unit else query
+        recurrent.append((asked @ fired) / divisor)
     return torch.stack(local), torch.stack(recurrent)

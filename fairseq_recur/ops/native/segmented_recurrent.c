@@ -60,7 +60,7 @@ typedef real vector __attribute__((vector_size(BYTES), aligned(sizeof(real)), ma
 
 /* Arguments of both passes; segmented_recurrent.py declares the same struct. */
 typedef struct {
-    int64_t rows, heads, segments, steps, size, room, width, rest;
+    int64_t rows, heads, segments, steps, size, room, width, rest, local_too; /* 0: only R */
     double scale, leak, threshold, kept_scale;
     const real *queries; /* (R, N, n, D) */
     const real *keys, *values; /* (R, M, s, D) */
@@ -301,7 +301,7 @@ static void forward_row(const Job *job, int64_t row, const real *weight_t, real 
         int64_t at = (row * job->steps + i) * job->room * d;
         neuron(job, whole, states + i * d * d, memory, fired);
         product(job->room, d, d, job->queries + at, d, 1, fired, d, job->recurrent + at, d, 0);
-        for (int64_t first = 0; first < job->room; first += CHUNK) {
+        for (int64_t first = 0; job->local_too && first < job->room; first += CHUNK) {
             Block of = block(job, row, i, first);
             softmax_forward(&of, spare, a, job->local + at + first * d);
         }
@@ -430,7 +430,8 @@ static void backward_row(const Job *job, int64_t row, const real *weight_t, real
     for (int64_t i = m - 1; i >= 0; i--) {
         int64_t at = (row * m + i) * s * d;
         input_backward(job, row, i, &x, coefficient, grad_weight);
-        for (int64_t first = 0; i < job->steps && first < job->room; first += CHUNK) {
+        if (i >= job->steps || !job->local_too) continue;
+        for (int64_t first = 0; first < job->room; first += CHUNK) {
             Block of = block(job, row, i, first);
             int64_t query = of.queries - job->queries;
             softmax_backward(&of, job->grad_local + query, x.spare, x.a, x.da,

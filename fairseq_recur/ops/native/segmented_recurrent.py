@@ -19,7 +19,7 @@ NAME = "segmented_recurrent"
 LANES = 16
 """The head width must be a multiple of this."""
 
-_INTEGERS = "rows heads segments steps size room width rest"
+_INTEGERS = "rows heads segments steps size room width rest local_too"
 _NUMBERS = "scale leak threshold kept_scale"
 _FORWARD = "queries keys values weight mask kept scratch"
 _SIZES = "threads scratch_size"
@@ -102,11 +102,12 @@ class CompiledSegmentedRecurrent(torch.autograd.Function):
         scale: float,
         norm: str,
         rest: bool,
-        softmax: SegmentSoftmax,
-    ) -> tuple[Tensor, Tensor]:
-        """O_S and O_R, (R, N, n, D) each."""
+        softmax: SegmentSoftmax | None,
+    ) -> tuple[Tensor | None, Tensor]:
+        """O_S and O_R, (R, N, n, D) each; O_S is None without *softmax*."""
         weight = weight.contiguous()
-        local, recurrent = torch.empty_like(queries), torch.empty_like(queries)
+        recurrent = torch.empty_like(queries)
+        local = None if softmax is None else torch.empty_like(queries)
         squares = keys.new_empty(keys.size(0), keys.size(3))
         ctx.options = (scale, float(leak), float(threshold), rest, softmax, norm)
         job = new_job(queries, keys, values, weight, *ctx.options[:-1])
@@ -122,7 +123,7 @@ class CompiledSegmentedRecurrent(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_local: Tensor, grad_recurrent: Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, grad_local: Tensor | None, grad_recurrent: Tensor) -> tuple[Any, ...]:
         """The gradients of the first six arguments."""
         queries, keys, values, weight, unit, norms = ctx.saved_tensors
         *options, norm = ctx.options
@@ -135,7 +136,8 @@ class CompiledSegmentedRecurrent(torch.autograd.Function):
         job.sum_along = norm == "frobenius"
         grad_weight = weight.new_zeros(job.threads, *weight.size())
         grad_leak = weight.new_zeros(job.threads)
-        grad_local, grad_recurrent = grad_local.contiguous(), grad_recurrent.contiguous()
+        grad_local = None if grad_local is None else grad_local.contiguous()
+        grad_recurrent = grad_recurrent.contiguous()
         job.put(
             grad_local=grad_local, grad_recurrent=grad_recurrent, unit=unit, along_keys=along,
             grad_queries=grads[0], grad_keys=grads[1], grad_values=grads[2],
@@ -157,7 +159,7 @@ def new_job(
     leak: float,
     threshold: float,
     rest: bool,
-    softmax: SegmentSoftmax,
+    softmax: SegmentSoftmax | None,
 ) -> Job:
     """The arguments that forward and backward pass share.
 
@@ -165,6 +167,8 @@ def new_job(
         ValueError: a tensor has another shape or dtype than the C code reads
     """
     (rows, steps, room, width), (_, segments, size, _) = queries.size(), keys.size()
+    none = softmax is None
+    softmax = softmax or SegmentSoftmax(None, None, 0.0)
     mask, kept = softmax.mask, softmax.kept
     expect(
         queries.dtype, keys=(keys, (rows, segments, size, width)),
@@ -181,7 +185,8 @@ def new_job(
         expect(torch.bool, kept=(kept, (rows, steps, room, size)))
     job = Job(
         rows=rows, heads=1 if mask is None else rows // mask.size(0), segments=segments,
-        steps=steps, size=size, room=room, width=width, rest=rest, scale=scale, leak=leak,
+        steps=steps, size=size, room=room, width=width, rest=rest, local_too=not none,
+        scale=scale, leak=leak,
         threshold=threshold, kept_scale=1 / (1 - softmax.dropout),
         threads=min(rows, torch.get_num_threads()),
     )  # fmt: skip

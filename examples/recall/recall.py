@@ -1,0 +1,239 @@
+"""Associative recall through one cross-attention (see README.md).
+
+    python recall.py --output FOLDER [--systems full unit ...] [--updates 800]
+
+A cell is a system at one size. Finished cells are kept in FOLDER/results.json; the same command
+computes those that are missing, and draws the figure.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from recall_figure import draw
+from torch import Tensor, nn
+
+from fairseq_recur.experiments import machine
+from fairseq_recur.modules.parts import CROSS_ATTENTION
+from fairseq_recur.modules.plain import SRformerCrossAttention, host
+
+UNIT = {"srformer_scale": "unit"}
+ABLATIONS: dict[str, dict[str, Any]] = {
+    "": {},
+    "_I": {"srformer_no_segmented_term": True},
+    "_II": {"srformer_norm": "none"},
+    "_III": {"srformer_no_neuron": True},
+    "_IV": {"srformer_current_segment": True},
+}
+"""SRformer and the ablations of the paper's Table 3."""
+
+SYSTEMS: dict[str, tuple[str, dict[str, Any]]] = {
+    "full": ("dot", {}),
+    "segmented": ("segmented", {}),
+    "xl": ("xl", {}),
+    "global": ("global", {}),
+    **{f"paper{name}": ("srformer", options) for name, options in ABLATIONS.items()},
+    **{f"unit{name}": ("srformer", {**UNIT, **options}) for name, options in ABLATIONS.items()},
+}
+"""For each system its part of the slot --cross-attention, and this part's options."""
+
+BASE = {"pairs": 32, "segments": 4, "width": 64}
+SWEEP = {"pairs": (16, 64), "segments": (2, 8, 16), "width": (32, 128)}
+SWEPT = ("full", "segmented", "paper", "unit")
+HEAD_WIDTH, VALUES, LR, WARMUP, BATCH, POINTS = 16, 16, 3e-3, 100, 32, 8
+
+
+class Attention(SRformerCrossAttention):
+    """Any part that reads segments, with plain arguments."""
+
+    def __init__(self, part: str, width: int, **options: Any) -> None:
+        nn.Module.__init__(self)
+        kind = CROSS_ATTENTION[part]
+        self.attention = kind(host([kind], options, width, width // HEAD_WIDTH, 0.0))
+
+
+class Recall(nn.Module):
+    """One cross-attention: from the embedding of a key to the value that was paired with it.
+
+    Each position of the source is the sum of a key's and a value's embedding. No encoder moves
+    anything between positions.
+
+    Args:
+        system: one of `SYSTEMS`
+        keys: number of different keys
+        pairs: of a source, and queries of a target
+        segments: M
+        width: C
+    """
+
+    def __init__(self, system: str, keys: int, pairs: int, segments: int, width: int) -> None:
+        super().__init__()
+        part, options = SYSTEMS[system]
+        self.source_key, self.source_value, self.query = (
+            nn.Embedding(count, width) for count in (keys, VALUES, keys)
+        )
+        self.full = part == "dot"
+        self.attention: Any = (
+            nn.MultiheadAttention(width, width // HEAD_WIDTH, batch_first=True)
+            if self.full
+            else Attention(
+                part, width, segment_size=pairs // segments, target_length=pairs, **options
+            )
+        )
+        self.norm, self.out = nn.LayerNorm(width), nn.Linear(width, VALUES)
+
+    def forward(self, keys: Tensor, values: Tensor, queries: Tensor) -> Tensor:
+        """Logits (B, T, values) for keys and values (B, S) and queries (B, T)."""
+        source = self.source_key(keys) + self.source_value(values)
+        x = self.query(queries)
+        read = (
+            self.attention(x, source, source, need_weights=False)[0]
+            if self.full
+            else self.attention(x, source)
+        )
+        return self.out(self.norm(x + read))
+
+
+def draw_batch(
+    size: int, keys: int, pairs: int, random: torch.Generator
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Keys and values of the sources, queries, and the places of their answers: (B, S) each."""
+    chosen = torch.rand(size, keys, generator=random).argsort(1)[:, :pairs]
+    values = torch.randint(VALUES, (size, pairs), generator=random)
+    places = torch.rand(size, pairs, generator=random).argsort(1)
+    return chosen, values, chosen.gather(1, places), places
+
+
+@torch.no_grad()
+def accuracy(model: Recall, keys: int, pairs: int, segments: int) -> tuple[float, float]:
+    """Share of right values: where the query's segment holds its pair, and where it does not."""
+    k, v, q, places = draw_batch(256, keys, pairs, torch.Generator().manual_seed(0))
+    right = model(k, v, q).argmax(-1) == v.gather(1, places)
+    size = pairs // segments
+    inside = places // size == torch.arange(pairs) // size
+    return float(right[inside].float().mean()), float(right[~inside].float().mean())
+
+
+def observed(model: Recall, batch: tuple[Tensor, ...]) -> dict[str, float]:
+    """What fairseq's log shows of the neurons, and the gradients' sizes."""
+    neuron = getattr(getattr(model.attention, "attention", None), "neuron", None)
+    if neuron is None:
+        return {}
+    neuron.watch(torch.device("cpu"))
+    with torch.no_grad():
+        model(*batch[:3])
+    (count, spikes, _), (_, total, squares) = neuron.unwatch().tolist()
+    mean = total / count
+    _, leak, threshold = (x.detach() for x in neuron.values())
+    return {
+        "spike": spikes / count,
+        "membrane": mean,
+        "membrane_sd": (squares / count - mean**2) ** 0.5,
+        "leak": float(leak),
+        "threshold": float(threshold),
+        **{
+            f"gradient_{name.split('.')[0]}": float(p.grad.norm())
+            for name, p in neuron.named_parameters()
+            if p.grad is not None
+        },
+    }
+
+
+def train(
+    system: str, pairs: int, segments: int, width: int, updates: int, seed: int
+) -> dict[str, Any]:
+    """Train one model; return its cell: accuracies, and a point of the curve every few updates."""
+    torch.manual_seed(seed)
+    random, keys, start = torch.Generator().manual_seed(seed), 2 * pairs, time.process_time()
+    model = Recall(system, keys, pairs, segments, width)
+    optimizer = torch.optim.Adam(model.parameters(), lr=LR, betas=(0.9, 0.98))
+    curve = []
+    for update in range(updates + 1):
+        batch = draw_batch(BATCH, keys, pairs, random)
+        k, v, q, places = batch
+        loss = F.cross_entropy(model(k, v, q).flatten(0, 1), v.gather(1, places).flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        if update % max(1, updates // POINTS) == 0:
+            inside, outside = accuracy(model, keys, pairs, segments)
+            curve.append(
+                {"update": update, "inside": inside, "outside": outside, **observed(model, batch)}
+            )
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for group in optimizer.param_groups:
+            group["lr"] = LR * min((update + 1) / WARMUP, 1 - update / (updates + 1))
+        optimizer.step()
+    last = {name: curve[-1][name] for name in ("inside", "outside")}
+    seconds = round(time.process_time() - start, 1)
+    size = {"pairs": pairs, "segments": segments, "width": width}
+    return {"system": system, **size, "seed": seed, **last, "cpu_seconds": seconds, "curve": curve}
+
+
+def cells(systems: list[str], sweep: bool) -> Iterator[tuple[str, dict[str, int]]]:
+    """All systems at the base size, then some of them with one size changed."""
+    for system in systems:
+        yield system, BASE
+    for name, sizes in SWEEP.items() if sweep else ():
+        for size in sizes:
+            for system in (s for s in SWEPT if s in systems):
+                yield system, {**BASE, name: size}
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Compute what is missing; write the results and the figure after each cell."""
+    parser = argparse.ArgumentParser(
+        description=str(__doc__).split("\n")[0],
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument("--output", type=Path, required=True, help="folder for the results")
+    parser.add_argument("--systems", nargs="+", choices=list(SYSTEMS), default=list(SYSTEMS))
+    parser.add_argument("--updates", type=int, default=800, help="of each training, at least 1")
+    parser.add_argument("--seed", type=int, default=1, help="of parameters and batches")
+    parser.add_argument("--no-sweep", action="store_true", help="only the base size")
+    args = parser.parse_args(arguments)
+    if args.updates < 1:
+        parser.error(f"--updates {args.updates}; expected at least 1")
+    args.output.mkdir(parents=True, exist_ok=True)
+    file = args.output / "results.json"
+    results: dict[str, Any] = {"settings": {"updates": args.updates}, "runs": [], "cells": []}
+    if file.exists():
+        results = json.loads(file.read_text(encoding="utf-8"))
+        if results["settings"]["updates"] != args.updates:
+            sys.exit(
+                f"error: {file} has {results['settings']['updates']} updates, this run "
+                f"{args.updates}. Choose another --output, or remove the file"
+            )
+    words = " ".join(["--no-sweep"] * args.no_sweep + [f"--updates {args.updates}"])
+    results["runs"].append(
+        {
+            "command": f"bash examples/recall/run.sh {words}",
+            "commit": machine.commit(),
+            "versions": machine.versions(),
+            "machine": f"{machine.machine()}, {torch.get_num_threads()} threads",
+        }
+    )
+    names = ("system", *BASE, "seed")
+    done = {tuple(cell[name] for name in names) for cell in results["cells"]}
+    for system, size in cells(args.systems, not args.no_sweep):
+        if (system, *size.values(), args.seed) in done:
+            continue
+        cell = train(system, **size, updates=args.updates, seed=args.seed)
+        results["cells"].append(cell)
+        file.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        print(
+            f"{system}, {size}: inside {cell['inside']:.3f}, outside {cell['outside']:.3f}, "
+            f"{cell['cpu_seconds']} s",
+            flush=True,
+        )
+    draw(results, args.output / "recall.png")
+    print(f"Written: {file} and {args.output / 'recall.png'}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""The figure of the recall experiment: learning, sizes, and the neurons during training."""
+
+from pathlib import Path
+from typing import Any
+
+from fairseq_recur.plotting.figures import new_figure
+
+BASE = {"pairs": 32, "segments": 4, "width": 64}
+
+
+def draw(results: dict[str, Any], file: Path) -> None:
+    """Draw accuracy outside the segment over updates and sizes, spike rates and membranes."""
+    cells = results["cells"]
+    at_base = [cell for cell in cells if all(cell[name] == size for name, size in BASE.items())]
+    figure = new_figure(13.0, 7.0)
+    axes = figure.subplots(2, 3)
+    for cell in at_base:
+        if "_" not in cell["system"]:
+            line(axes[0][0], cell["curve"], "outside", cell["system"])
+        if cell["system"] in ("paper", "unit"):
+            line(axes[0][1], cell["curve"], "spike", cell["system"])
+            line(axes[0][2], cell["curve"], "membrane_sd", cell["system"])
+    titles = ("accuracy outside the segment", "share that fires", "deviation of membrane / thr")
+    for axis, title in zip(axes[0], titles):
+        axis.set(title=title, xlabel="updates")
+    axes[0][2].set_yscale("log")
+    for axis, (name, base) in zip(axes[1], BASE.items()):
+        swept = [c for c in cells if all(c[n] == s for n, s in BASE.items() if n != name)]
+        for system in dict.fromkeys(c["system"] for c in swept if c[name] != base):
+            points = sorted((c[name], c["outside"]) for c in swept if c["system"] == system)
+            axis.plot(*zip(*points), marker="o", label=system)
+        axis.set(title="accuracy outside the segment", xlabel=name, xscale="log")
+    for axis in axes.flat:
+        if axis.has_data():
+            axis.legend(fontsize=8)
+    figure.savefig(file, dpi=90)
+
+
+def line(axis: Any, curve: list[dict[str, float]], name: str, label: str) -> None:
+    """Draw one quantity over the updates."""
+    axis.plot([p["update"] for p in curve], [p[name] for p in curve], marker=".", label=label)
