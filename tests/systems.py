@@ -33,7 +33,7 @@ SMALL: list[str] = (
 """Flags that make any preset small without changing its structure."""
 
 PLAIN: list[str] = (
-    "--recurrence none --cross-attention dot "
+    "--recurrence none --cross-attention dot --cross-attention-mixture none "
     "--encoder-self-attention dot --decoder-self-attention dot"
 ).split()
 """Flags that put the standard part into every slot."""
@@ -116,6 +116,10 @@ DECODER_VARIANTS: dict[str, list[str]] = {
     ).split(),
     "relative": "--decoder-self-attention relative --relative-clip 3".split(),
     "xl": "--decoder-self-attention xl".split(),
+    "log-sparse": "--decoder-self-attention log_sparse".split(),
+    "log-sparse-rsa": (
+        "--decoder-self-attention log_sparse --decoder-self-attention-mixture rsa"
+    ).split(),
 }
 """The options of the self-attention parts, each value at least once, for the decoder.
 
@@ -177,6 +181,18 @@ SELF_ATTENTION_VARIANTS: dict[str, list[str]] = {
         "--encoder-self-attention directional --encoder-self-attention-mixture rsa "
         "--decoder-self-attention dot"
     ).split(),
+    "prob-sparse-rsa": (
+        "--encoder-self-attention prob_sparse --encoder-self-attention-mixture rsa "
+        "--decoder-self-attention dot --prob-sparse-factor 1"
+    ).split(),
+    "toeplitz-prob-sparse-log-sparse": (
+        "--encoder-self-attention prob_sparse --encoder-self-attention-mixture toeplitz "
+        "--decoder-self-attention log_sparse --decoder-self-attention-mixture toeplitz"
+    ).split(),
+    "full-matrix-prob-sparse-log-sparse": (
+        "--encoder-self-attention prob_sparse --encoder-self-attention-mixture full_matrix "
+        "--decoder-self-attention log_sparse --decoder-self-attention-mixture full_matrix"
+    ).split(),
     "toeplitz-directional-relative": (
         "--encoder-self-attention directional --encoder-self-attention-mixture toeplitz "
         "--decoder-self-attention relative --decoder-self-attention-mixture toeplitz"
@@ -194,6 +210,19 @@ SELF_ATTENTION_VARIANTS: dict[str, list[str]] = {
 """The same for both sides, for one side only, and together with a recurrence encoder."""
 
 
+CROSS_VARIANTS: dict[str, list[str]] = {
+    "cross": (
+        "--cross-attention-mixture rsa --rsa-heads 1,0,0,1,0,0 --rsa-dilations 2 --rsa-form dense"
+    ).split(),
+    "cross-alone-chunked": (
+        "--encoder-self-attention dot --decoder-self-attention dot --cross-attention-mixture rsa "
+        "--rsa-heads 0,1,0,0,0,0 --rsa-form chunked --rsa-max-power 0"
+    ).split(),
+    "cross-normalized": "--cross-attention-mixture rsa --rsa-normalize".split(),
+}
+"""The mixture of the cross-attention, with others and alone; SRformer has no place for it."""
+
+
 T5_VARIANTS: dict[str, list[str]] = {
     "gated-untied": "--t5-gated --activation-fn gelu_accurate --t5-untied-output".split(),
     "own-head-width": ["--t5-head-dim", "5"],
@@ -207,7 +236,13 @@ T5_VARIANTS: dict[str, list[str]] = {
         "--encoder-self-attention xl --encoder-self-attention-mixture rsa "
         "--decoder-self-attention xl --decoder-self-attention-mixture rsa"
     ).split(),
-    "biarn": "--recurrence biarn --recurrence-fused-layers all".split(),
+    "log-sparse-prob-sparse": (
+        "--encoder-self-attention prob_sparse --prob-sparse-factor 1 "
+        "--decoder-self-attention log_sparse"
+    ).split(),
+    "biarn-cross": (
+        "--recurrence biarn --recurrence-fused-layers all --cross-attention-mixture rsa"
+    ).split(),
     "birnn-gated-sum": "--recurrence birnn --recurrence-fusion gated_sum".split(),
     "directional-multicolumn": (
         "--encoder-self-attention directional --recurrence birnn --recurrence-fusion multicolumn"
@@ -252,7 +287,7 @@ def variants_of(preset: str) -> dict[str, list[str]]:
     if preset == "srformer":  # the part is the same in the other hosts
         variants.update(SRFORMER_VARIANTS)
     if config.encoder_self_attention == "rsa":
-        variants.update(SELF_ATTENTION_VARIANTS)
+        variants.update({**SELF_ATTENTION_VARIANTS, **CROSS_VARIANTS})
     return variants
 
 
@@ -314,7 +349,7 @@ COMPOSED_FAMILIES: list[tuple[str, list[tuple[list[str], dict[str, list[str]]]]]
         [
             ([], {n: T5_VARIANTS[n] for n in ("gated-untied", "own-head-width", "few-buckets")}),
             ([], {n: T5_VARIANTS[n] for n in ("rsa", "rsa-dense", "relative", "xl-rsa")}),
-            ([], {n: T5_VARIANTS[n] for n in ("biarn", "birnn-gated-sum")}),
+            ([], {n: T5_VARIANTS[n] for n in ("biarn-cross", "birnn-gated-sum")}),
         ],
     ),
 ]
@@ -340,7 +375,8 @@ def composed_systems() -> dict[str, list[str]]:
 
 SLOTS = (
     "host", "encoder_self_attention", "encoder_self_attention_mixture", "decoder_self_attention",
-    "decoder_self_attention_mixture", "cross_attention", "recurrence", "recurrence_fusion",
+    "decoder_self_attention_mixture", "cross_attention", "cross_attention_mixture", "recurrence",
+    "recurrence_fusion",
 )  # fmt: skip
 """The options that name parts. `pairwise_choice` combines each part with every option's value."""
 

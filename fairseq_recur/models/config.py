@@ -66,15 +66,17 @@ class Slot:
 
 def self_attention_slots(side: str) -> list[Slot]:
     """The slots of one side's self-attention: its map, and what is mixed with the map."""
-    directional = "" if side == "decoder" else ", directional (Shen et al. 2018)"
+    encoders = ""
+    if side == "encoder":
+        encoders = ", directional (Shen et al. 2018), prob_sparse (Zhou et al. 2021)"
     return [
         Slot(
             f"{side}_self_attention",
             parts.SELF_ATTENTION,
             "dot",
             f"attention map of the {side}'s self-attention: dot (standard), relative (Shaw et al. "
-            f"2018), xl (Dai et al. 2019){directional}; the name of a mixture, such as rsa, is "
-            "short for dot with that mixture",
+            f"2018), xl (Dai et al. 2019), log_sparse (Li et al. 2019){encoders}; the name of a "
+            "mixture, such as rsa, is short for dot with that mixture",
             tuple(parts.MIXTURE),
         ),
         Slot(
@@ -99,6 +101,14 @@ def encoder_decoder_slots() -> list[Slot]:
             "dot",
             "the decoder's attention over the encoder: dot (standard), srformer (Long et al. "
             "2023), and for comparison segmented, xl, global",
+        ),
+        Slot(
+            "cross_attention_mixture",
+            parts.CROSS_MIXTURE,
+            parts.NONE,
+            "matrix mixed with the map of the cross-attention dot: rsa (Huang et al. 2023, "
+            "appendix D.2), by the distance of the target's position from the source's",
+            (parts.NONE,),
         ),
         Slot(
             "recurrence",

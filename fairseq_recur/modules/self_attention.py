@@ -31,6 +31,12 @@ class SelfAttention(MultiheadBase):
     has_map: ClassVar[bool] = True
     """Whether a head's output is its map times V, and nothing is added to the values."""
 
+    stepwise: ClassVar[bool] = True
+    """Whether an output depends on its own and earlier positions alone, if later ones are hidden.
+
+    Decoding step by step needs that.
+    """
+
     def __init__(self, cfg: TransformerConfig, side: str, mixture: Mixture | None) -> None:
         options = getattr(cfg, side)
         joined = side == "decoder" and cfg.cross_self_attention
