@@ -10,13 +10,22 @@ from typing import Any
 from fairseq.models import ARCH_MODEL_REGISTRY, FairseqLanguageModel
 
 import fairseq_recur  # noqa: F401  (registers the presets)
+from fairseq_recur.models import ForecasterModel
 
-OURS: list[str] = sorted(
+REGISTERED: list[str] = sorted(
     name
     for name, model in ARCH_MODEL_REGISTRY.items()
     if model.__module__.split(".")[0] == "fairseq_recur"
 )
 """Every architecture that the plug-in registers, so that a new one is tested."""
+
+FORECASTERS: list[str] = [
+    name for name in REGISTERED if issubclass(ARCH_MODEL_REGISTRY[name], ForecasterModel)
+]
+"""Those that read time series; tests/unit/test_forecaster.py has what must hold for each."""
+
+OURS: list[str] = [name for name in REGISTERED if name not in FORECASTERS]
+"""Those that read text."""
 
 LANGUAGE_MODELS: list[str] = [
     name for name in OURS if issubclass(ARCH_MODEL_REGISTRY[name], FairseqLanguageModel)

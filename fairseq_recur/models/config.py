@@ -131,6 +131,22 @@ def encoder_decoder_slots() -> list[Slot]:
     ]
 
 
+FORECASTER_SIZES = (
+    "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_layers", "encoder_attention_heads",
+    "decoder_layers", "decoder_attention_heads", "dropout", "attention_dropout",
+    "activation_dropout", "activation_fn", "no_token_positional_embeddings",
+)  # fmt: skip
+"""The options of fairseq's Transformer that a forecaster has."""
+
+
+def forecaster_slots() -> list[Slot]:
+    """The slots of the forecaster of time series: the encoder-decoder's, without alternatives."""
+    own = {"encoder_self_attention", "decoder_self_attention", "cross_attention"}
+    own |= {f"{name}_mixture" for name in own}
+    slots = [slot for slot in encoder_decoder_slots() if slot.option in own]
+    return [slot for slot in slots if slot.option != "cross_attention"]
+
+
 def part_options(slots: list[Slot]) -> dict[str, list[str]]:
     """Which parts declare an option: {option: ["--flag part", ...]}, in the order of the slots."""
     owners: dict[str, list[str]] = {}
@@ -209,6 +225,16 @@ def language_model_config(
         *part_fields(self_attention_slots("decoder")),
     ]
     return assembled(name, all_fields, TransformerLanguageModelConfig, defaults)
+
+
+def forecaster_config(name: str = "ForecasterConfig", **defaults: Any) -> type[FairseqDataclass]:
+    """The configuration of the forecaster of time series; see `encoder_decoder_config`."""
+    all_fields = [
+        *(f for f in host_fields() if f[0] in FORECASTER_SIZES),
+        *(field_of(f.name, f) for f in fields(MonitoringOptions)),
+        *part_fields(forecaster_slots()),
+    ]
+    return assembled(name, all_fields, FairseqDataclass, defaults)
 
 
 def assembled(

@@ -164,7 +164,10 @@ def log_sparse_mask(queries: int, keys: int, mask: Tensor | None, like: Tensor) 
     distance = (positions[keys - queries :].unsqueeze(1) - positions).abs()
     hidden = distance & (distance - 1) != 0  # neither 0 nor a power of two
     lowest = torch.finfo(like.dtype).min
-    whole = like.new_zeros(1, 1) if mask is None else mask.clamp(min=lowest).to(like.dtype)
+    whole = like.new_zeros(1, 1)
+    if mask is not None:
+        wider = torch.promote_types(mask.dtype, like.dtype)
+        whole = mask.to(wider).clamp(min=lowest).to(like.dtype)
     return whole.masked_fill(hidden, lowest)
 
 
