@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from fairseq_recur.cli import main
+from fairseq_recur.experiments.training_log import read_log
 from tests.conftest import FORECASTERS
 from tests.running import USER_DIR, saved_weights, update_losses
 from tests.series import SPLIT, WINDOWS, flags, write_series
@@ -43,11 +44,12 @@ def test_resumes_as_if_never_stopped(arch: str, series: Path, cli: Cli, tmp_path
 def test_learns_and_forecasts(series: Path, cli: Cli, tmp_path: Path) -> None:
     """A daily cycle, to an error well below that of the mean, whose MSE is 1; and its files."""
     train = ["--user-dir", USER_DIR, "--arch", FAST, *flags(series), "--rsa-heads", "1,0,0,1,0,0"]
-    more = ["--rsa-dilations", 3, "--valid-subset", "valid,test", "--lr", 0.01, "--max-epoch", 25]
-    cli("train", *train, *more, "--save-dir", tmp_path / "out", "--log-file", tmp_path / "log")
-    log = (tmp_path / "log").read_text()
-    errors = re.findall(r"\| test \|.* mse ([\d.]+) \| mae ([\d.]+)", log)
-    assert len(errors) == 25 and float(errors[-1][0]) < 0.2
+    more = ["--rsa-dilations", 3, "--valid-subset", "valid,test", "--lr", 0.01, "--max-epoch", 30]
+    more += ["--validate-interval", 30, "--save-interval", 30, "--log-file", tmp_path / "log"]
+    cli("train", *train, *more, "--save-dir", tmp_path / "out")
+    log = read_log(str(tmp_path / "log"))
+    errors = [dict(log.curve(f"test_{name}")) for name in ("mse", "mae")]
+    assert list(errors[0]) == [210] and errors[0][210] < 0.2
     again = cli(
         "validate", "--user-dir", USER_DIR, "--task", "time_series_forecasting", "--series-file",
         series, *SPLIT, *WINDOWS, "--path", tmp_path / "out" / "checkpoint_last.pt", "--cpu",
@@ -57,7 +59,7 @@ def test_learns_and_forecasts(series: Path, cli: Cli, tmp_path: Path) -> None:
     found = re.search(r"valid on 'test' subset .* mse ([\d.]+) \| mae ([\d.]+)", again)
     assert found is not None
     assert [float(x) for x in found.groups()] == pytest.approx(
-        [float(x) for x in errors[-1]], rel=1e-3
+        [of_updates[210] for of_updates in errors], rel=1e-3
     )
     table, figure = tmp_path / "forecasts.csv", tmp_path / "forecasts.png"
     checkpoint = str(tmp_path / "out" / "checkpoint_last.pt")
