@@ -17,7 +17,7 @@ HERE = Path(__file__).resolve().parent
 
 FILES = {"ETTh1": "ETTh1.csv", "ETTh2": "ETTh2.csv", "ETTm1": "ETTm1.csv", "Weather": "WTH.csv"}
 MONTHS = {"Weather": "28,10,10"}
-SYSTEMS = "informer rsa_informer log_sparse rsa_log_sparse"
+SYSTEMS = "informer rsa_informer log_sparse rsa_log_sparse xl_forecaster rsa_xl_forecaster"
 TRAINING = (
     "--task time_series_forecasting --criterion forecast_error --optimizer adam "
     "--lr-scheduler fixed --batch-size 32 --required-batch-size-multiple 1 "
@@ -91,6 +91,8 @@ CELLS = sorted(
 EVERY_DAY = "4,0,0,4,0,0 24,24,24,24"
 CYCLES = "0,2,2,0,2,2 24,24,24,24"
 QUARTERS = "0,2,2,0,2,2 96,96,96,96"
+TWO_DAYS = "0,2,2,0,2,2 48,24,48,24"
+MANY = "0,1,1,2,2,2 48,24,48,96,48,96"
 HEADS = {
     "rsa_informer": {
         "ETTh1/24": CYCLES,
@@ -113,9 +115,27 @@ HEADS = {
     "rsa_log_sparse": {
         **{cell.name: EVERY_DAY for cell in CELLS},
         **{c.name: "4,0,0,4,0,0 96,96,96,96" for c in CELLS if c.data == "ETTm1"},
-        "ETTh1/336": "0,2,2,0,2,2 48,24,48,24",
+        "ETTh1/336": TWO_DAYS,
         "ETTh2/48": "8,0,0,0,0,0",
         "Weather/336": "8,0,0,0,0,0",
+    },
+    "rsa_xl_forecaster": {
+        "ETTh1/24": EVERY_DAY,
+        "ETTh1/48": EVERY_DAY,
+        "ETTh1/168": TWO_DAYS,
+        "ETTh1/336": "1,2,2,1,1,1 48,24,24",
+        "ETTh2/24": EVERY_DAY,
+        "ETTh2/48": TWO_DAYS,
+        "ETTh2/168": EVERY_DAY,
+        "ETTh2/336": EVERY_DAY,
+        "ETTm1/24": "0,1,1,0,3,3 48,24,24,48,24,24",
+        "ETTm1/48": MANY,
+        "ETTm1/96": MANY,
+        "ETTm1/288": MANY,
+        "Weather/24": CYCLES,
+        "Weather/48": TWO_DAYS,
+        "Weather/168": "1,2,2,1,1,1 48,24,24",
+        "Weather/336": TWO_DAYS,
     },
 }
 

@@ -47,7 +47,9 @@ def run(args: argparse.Namespace) -> int:
     windows = task.dataset(args.split)
     device = "cuda" if torch.cuda.is_available() and not args.cpu else "cpu"
     model = models[0].to(device).eval()
-    starts = list(range(0, len(windows), task.cfg.horizon))
+    # A memory needs all windows, in their order.
+    step = task.cfg.horizon if model.encoder.memory is None else 1
+    starts = list(range(0, len(windows), step))
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
     names = task.series.names
@@ -58,7 +60,10 @@ def run(args: argparse.Namespace) -> int:
         with torch.no_grad():
             out = model(**{name: x.to(device) for name, x in inputs.items()})
         forecasts = out.double().cpu().numpy() * task.deviation + task.mean
-        for number, (start, forecast) in enumerate(zip(chosen, forecasts), first):
+        for start, forecast in zip(chosen, forecasts):
+            number, between = divmod(start, task.cfg.horizon)
+            if between:
+                continue
             for row, values in enumerate(forecast, windows.first + start):
                 actual = map(str, task.series.values[row].tolist())
                 shown = (f"{value:.6g}" for value in values)

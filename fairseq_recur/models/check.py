@@ -135,6 +135,8 @@ def combinations(cfg: Namespace) -> Iterator[str]:
     """Maps and mixtures that do not go together, or not on their side."""
     if hasattr(cfg, "cross_attention"):
         yield from cross_mixed(cfg)
+    if getattr(cfg, "encoder_memory", parts.NONE) != parts.NONE:
+        yield from memory_problems(cfg)
     for side in ("encoder", "decoder"):
         if not hasattr(cfg, f"{side}_self_attention"):
             continue
@@ -180,6 +182,17 @@ def cross_mixed(cfg: Namespace) -> Iterator[str]:
     for option in ("no_cross_attention", "cross_self_attention"):
         if getattr(cfg, option, False):
             yield f"{flag(option)} leaves no place for {slot}; leave one out"
+
+
+def memory_problems(cfg: Namespace) -> Iterator[str]:
+    """A memory of a forecaster with a map that cannot read it."""
+    name, _ = parts.map_and_mixture(cfg, "encoder")
+    if not parts.SELF_ATTENTION[name].reads_memory:
+        able = [key for key, part in parts.SELF_ATTENTION.items() if part.reads_memory]
+        yield (
+            f"--encoder-memory {cfg.encoder_memory} cannot be read by --encoder-self-attention "
+            f"{name}; choose --encoder-self-attention {' or '.join(able)}"
+        )
 
 
 def mixed(

@@ -19,6 +19,7 @@ from fairseq_recur.models.t5 import T5Options
 from fairseq_recur.modules import parts
 from fairseq_recur.modules.options import declared, option
 from fairseq_recur.modules.recurrence_encoder import RecurrenceEncoder
+from fairseq_recur.modules.series_memory import SeriesMemory
 
 # Deprecated or without effect on an encoder-decoder; `--relu-dropout` stays as an alias.
 LEFT_OUT = {"adaptive_input", "char_inputs", "decoder_input_dim", "relu_dropout"}
@@ -231,7 +232,11 @@ def forecaster_config(name: str = "ForecasterConfig", **defaults: Any) -> type[F
     """The configuration of the forecaster of time series; see `encoder_decoder_config`."""
     all_fields = [
         *(f for f in host_fields() if f[0] in FORECASTER_SIZES),
-        *(field_of(f.name, f) for f in fields(MonitoringOptions)),
+        *(
+            field_of(f.name, f)
+            for o in (MonitoringOptions, SeriesMemory.Options)
+            for f in fields(o)
+        ),
         *part_fields(forecaster_slots()),
     ]
     return assembled(name, all_fields, FairseqDataclass, defaults)

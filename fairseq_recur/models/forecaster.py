@@ -1,6 +1,7 @@
 """The encoder and the decoder of the parts as a forecaster of time series."""
 
 from argparse import ArgumentParser, Namespace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from fairseq_recur.modules.encoder_layer import EncoderLayer
 from fairseq_recur.modules.layers import LayerRunner, sharded
 from fairseq_recur.modules.parts import NONE
 from fairseq_recur.modules.series_embedding import SeriesEmbedding
+from fairseq_recur.modules.series_memory import SeriesMemory
 
 FIXED: dict[str, Any] = {
     "host": "transformer",
@@ -46,6 +48,8 @@ class SeriesStack(nn.Module):
 
     def __init__(self, cfg: TransformerConfig, side: str, variables: int, features: int) -> None:
         super().__init__()
+        remembers = side == "encoder" and cfg.encoder_memory == "xl"
+        self.memory = SeriesMemory(cfg.encoder.layers) if remembers else None
         self.embedding = SeriesEmbedding(cfg, variables, features)
         layer = EncoderLayer if side == "encoder" else DecoderLayer
         count = getattr(cfg, side).layers
@@ -53,12 +57,24 @@ class SeriesStack(nn.Module):
         self.norm = nn.LayerNorm(cfg.encoder.embed_dim)
         self.run = LayerRunner(cfg)
 
-    def forward(self, values: Tensor, features: Tensor, context: Context) -> Tensor:
-        """(B, L, V) values and (B, L, F) features to (L, B, C)."""
-        x = self.embedding(values, features)
-        for layer in self.layers:
+    def forward(
+        self, values: Tensor, features: Tensor, context: Context, starts: Tensor | None = None
+    ) -> Tensor:
+        """(B, L, V) values and (B, L, F) features to (L, B, C).
+
+        *starts* (B,) are the windows' numbers, by which a memory knows what came before.
+        """
+        x, inputs, earlier = self.embedding(values, features), [], None
+        if self.memory is not None and starts is not None:
+            earlier = self.memory.before(starts, x.size(0))
+        for index, layer in enumerate(self.layers):
+            inputs.append(x)
+            if earlier is not None:
+                context = replace(context, memory=earlier[index].to(x.dtype))
             x = self.run(layer, x, context)
             x = x[0] if isinstance(x, tuple) else x
+        if self.memory is not None and starts is not None:
+            self.memory.keep(starts, inputs)
         return self.norm(x)
 
 
@@ -83,18 +99,22 @@ class SeriesForecaster(BaseFairseqModel):
         self.encoder, self.decoder, self.label = encoder, decoder, label
         self.projection = nn.Linear(encoder.norm.normalized_shape[0], variables)
 
-    def forward(self, past: Tensor, past_times: Tensor, future_times: Tensor) -> Tensor:
+    def forward(
+        self, past: Tensor, past_times: Tensor, future_times: Tensor, starts: Tensor | None = None
+    ) -> Tensor:
         """Forecast.
 
         Args:
             past: (B, L, V) the values of the window
             past_times: (B, L, F) features of its times
             future_times: (B, T, F) features of the times to forecast
+            starts: (B,) int64 numbers of the windows, which a memory reads; without them it is
+                neither read nor changed
 
         Returns:
             (B, T, V)
         """
-        states = self.encoder(past, past_times, Context())
+        states = self.encoder(past, past_times, Context(), starts)
         start, horizon = past.size(1) - self.label, future_times.size(1)
         values = torch.cat([past[:, start:], past.new_zeros(len(past), horizon, past.size(2))], 1)
         features = torch.cat([past_times[:, start:], future_times], dim=1)
@@ -143,7 +163,8 @@ class ForecasterModel(RecurrentModel, SeriesForecaster):
             setattr(options, f"decoder_{name}", getattr(options, f"encoder_{name}"))
         host = TransformerConfig.from_namespace(options)
         variables, features = len(series.names), task.features.size(1)
-        stacks = (SeriesStack(host, side, variables, features) for side in ("encoder", "decoder"))
-        model = cls(*stacks, variables, task.cfg.label_length)
+        encoder = SeriesStack(host, "encoder", variables, features)
+        decoder = SeriesStack(host, "decoder", variables, features)
+        model = cls(encoder, decoder, variables, task.cfg.label_length)
         model.observe_parts(options.monitor_interval)
         return model

@@ -166,6 +166,14 @@ FORECASTERS: dict[str, dict[str, Any]] = {
     "rsa_informer": {**FORECASTER, **both_sides("prob_sparse"), **RSA_FORECASTER},
     "log_sparse": {**FORECASTER, **both_sides("log_sparse")},
     "rsa_log_sparse": {**FORECASTER, **both_sides("log_sparse"), **RSA_FORECASTER},
+    # In RSA-XL the matrices replace Transformer-XL's relative positions.
+    "xl_forecaster": {
+        **FORECASTER,
+        **both_sides("xl"),
+        "encoder_memory": "xl",
+        "no_token_positional_embeddings": True,
+    },
+    "rsa_xl_forecaster": {**FORECASTER, **RSA_FORECASTER, "encoder_memory": "xl"},
 }
 
 KINDS: tuple[tuple[dict[str, dict[str, Any]], Any, Callable[..., type[FairseqDataclass]]], ...] = (

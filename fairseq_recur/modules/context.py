@@ -129,6 +129,8 @@ class Context:
         future: (T, T) fairseq's mask of later positions, for its own attention, or None
         incremental_state: in incremental decoding; else None
         position: in incremental decoding, the newest position
+        memory: (M, B, C) of a layer, the input that it had at the positions before the first, which
+            its self-attention reads; or None
         encoder_out: (S, B, C) output of the encoder, or None
         encoder_padding: (B, S) bool or None
         source: the sentences behind *encoder_out*, if a part reads them, or None
@@ -144,6 +146,7 @@ class Context:
     future: Tensor | None = None
     incremental_state: IncrementalState | None = None
     position: int | None = None
+    memory: Tensor | None = None
     encoder_out: Tensor | None = None
     encoder_padding: Tensor | None = None
     source: Source | None = None

@@ -84,6 +84,8 @@ class LogSparseSelfAttention(SelfAttention):
     An encoder looks both ways, a decoder back.
     """
 
+    reads_memory = True
+
     def weights(self, query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
         """As in `SelfAttention.weights`."""
         return log_sparse_map(query, key, mask, self.scale)

@@ -20,6 +20,9 @@ from fairseq_recur.tasks.series_data import SPLITS, Array, Series, read_series, 
 
 logger = logging.getLogger(__name__)
 
+APART = 2**40
+"""Between the numbers of the windows of two splits, so that none follows one of another split."""
+
 WindowOrder = ChoiceEnum(["sequential", "shuffled"])
 
 
@@ -67,6 +70,7 @@ class WindowDataset(FairseqDataset):
         first: the row after the first window's input
         last: the row after the last window's forecast
         lengths: of the input and of the forecast
+        number: of the split
         shuffled: draw a new order in each epoch
     """
 
@@ -77,12 +81,13 @@ class WindowDataset(FairseqDataset):
         first: int,
         last: int,
         lengths: tuple[int, int],
+        number: int,
         shuffled: bool,
     ) -> None:
         super().__init__()
         self.values, self.features, self.first = values, features, first
         self.input, self.horizon = lengths
-        self.shuffled = shuffled
+        self.number, self.shuffled = number, shuffled
         self.sizes = numpy.full(last - first - self.horizon + 1, self.input + self.horizon)
 
     def __len__(self) -> int:
@@ -97,7 +102,8 @@ class WindowDataset(FairseqDataset):
 
         Returns:
             fairseq's usual entries, with ``net_input.past`` (B, L, V), ``net_input.past_times``
-            (B, L, F) and ``net_input.future_times`` (B, T, F), and ``target`` (B, T, V)
+            (B, L, F), ``net_input.future_times`` (B, T, F) and ``net_input.starts`` (B,), the
+            windows' numbers; and ``target`` (B, T, V)
         """
         if not samples:
             return {}
@@ -112,6 +118,7 @@ class WindowDataset(FairseqDataset):
                 "past": self.values[past],
                 "past_times": self.features[past],
                 "future_times": self.features[future],
+                "starts": torch.tensor(samples) + self.number * APART,
             },
             "target": self.values[future],
         }
@@ -165,6 +172,7 @@ class TimeSeriesTask(FairseqTask):
             wrong.append("no series: give a CSV file with --series-file")
         if wrong:
             raise ConfigError("; ".join(wrong))
+        assert cfg.series_file is not None
         self.series: Series = read_series(cfg.series_file)
         self.rows = split_rows(self.series, cfg.split_months, cfg.split_fractions)
         train = self.series.values[slice(*self.rows["train"])]
@@ -212,7 +220,8 @@ class TimeSeriesTask(FairseqTask):
                 "a larger split"
             )
         shuffled = split == "train" and str(self.cfg.window_order) == "shuffled"
-        windows = WindowDataset(self.values, self.features, first, last, lengths, shuffled)
+        number = SPLITS.index(split)
+        windows = WindowDataset(self.values, self.features, first, last, lengths, number, shuffled)
         self.datasets[split] = windows
         logger.info(
             "%s: %d windows of %d rows and a horizon of %d, %d variables",

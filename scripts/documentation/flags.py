@@ -25,6 +25,7 @@ from fairseq_recur.models.monitoring import MonitoringOptions
 from fairseq_recur.models.presets import FORECASTERS, LANGUAGE_MODELS, SIZES
 from fairseq_recur.models.t5 import T5Options
 from fairseq_recur.modules.options import LARGEST, flag
+from fairseq_recur.modules.series_memory import SeriesMemory
 from fairseq_recur.optim.adamw_fused import FusedAdamWConfig
 from fairseq_recur.planning import building
 from fairseq_recur.scorers.rouge import RougeScorerConfig
@@ -51,6 +52,7 @@ SLOT_GROUPS: list[tuple[str, str, list[config.Slot]]] = [
 ]
 MODEL_GROUPS: list[tuple[str, str, type]] = [
     ("Host, and T5", "t5_and_bart.md", T5Options),
+    ("Forecasters", "time_series.md", SeriesMemory.Options),
     ("Training statistics", "plotting.md", MonitoringOptions),
 ]
 OTHER_GROUPS: list[tuple[str, str, type]] = [

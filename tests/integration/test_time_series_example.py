@@ -99,10 +99,10 @@ def test_every_command_is_one_of_fairseq(data: Path, modules: Any, tmp_path: Pat
     cells = modules("cells")
     settings = cells.Settings(data=str(data))
     runs = list(cells.series_runs(settings, tmp_path))
-    assert len(runs) == 16 * 4
+    assert len(runs) == 16 * 6
     costs = [run.cell.cost for run in runs]
     assert costs == sorted(costs)
-    for run in runs[::5]:
+    for run in runs[::7]:
         words = run.argv("train")[1:]
         parser = options.get_training_parser()
         model = group_config("model", options.parse_args_and_arch(parser, words))

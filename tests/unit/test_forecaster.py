@@ -8,11 +8,16 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_recur.errors import ConfigError
+from fairseq_recur.modules.context import Context
 from fairseq_recur.modules.mixture import Mixture
+from fairseq_recur.modules.parts import SELF_ATTENTION
 from fairseq_recur.modules.series_embedding import SeriesEmbedding
+from fairseq_recur.modules.series_memory import SeriesMemory
+from fairseq_recur.tasks.time_series import APART
 from tests.configuring import model_config
 from tests.conftest import FORECASTERS
 from tests.series import SIZES, write_series
+from tests.unit.test_self_attention import attention
 from tests.unit.test_time_series import task
 
 Build = Callable[..., nn.Module]
@@ -69,7 +74,8 @@ def test_half_precision_stays_finite(make: Build, arch: str, dtype: torch.dtype)
 def test_rsa_forms_have_their_hosts_weights_and_matrices(make: Build, arch: str) -> None:
     """A matrix in each of the three attentions, mu = 1, and no positions."""
     host, model = make(arch.removeprefix("rsa_")), make(arch)
-    extra = dict(model.named_parameters()).keys() - dict(host.named_parameters()).keys()
+    known = dict(host.named_parameters()).keys()
+    extra = dict(model.named_parameters()).keys() - known
     mixtures = [name for name, m in model.named_modules() if isinstance(m, Mixture)]
     assert mixtures == [
         "encoder.layers.0.self_attn.mixture", "encoder.layers.1.self_attn.mixture",
@@ -136,6 +142,7 @@ def test_embedding_is_informers() -> None:
         ("--rsa-heads 1,2", "--rsa-heads 1,2: six numbers"),
         ("--relative-clip 3", "--relative-clip 3 has no effect"),
         ("--decoder-self-attention directional", "this map is for the encoder only"),
+        ("--encoder-memory xl", "--encoder-memory xl cannot be read by .* prob_sparse; choose"),
     ],
 )
 def test_what_cannot_be_used_is_refused(make: Build, flags: str, said: str) -> None:
@@ -146,3 +153,51 @@ def test_what_cannot_be_used_is_refused(make: Build, flags: str, said: str) -> N
 def test_other_tasks_are_refused(make_model: Build) -> None:
     with pytest.raises(ConfigError, match="give --task time_series_forecasting"):
         make_model("informer", *SIZES)
+
+
+@pytest.mark.parametrize("mixed", ["none", "rsa", "toeplitz"])
+@pytest.mark.parametrize("part", [n for n, p in SELF_ATTENTION.items() if p.reads_memory])
+def test_a_memory_is_the_beginning_of_a_longer_window(part: str, mixed: str) -> None:
+    """A layer gives the last rows what it gives them in one window with the memory's rows."""
+    module = attention(part, "encoder", encoder_self_attention_mixture=mixed)
+    x = torch.randn(90, 2, 16, dtype=torch.float64)
+    whole = module(x, Context())[0][40:]
+    remembered, weights = module(x[40:], Context(memory=x[:40]), need_weights=True)
+    torch.testing.assert_close(remembered, whole, rtol=1e-6, atol=1e-8)
+    forms = () if module.mixture is None else module.mixture.forms[module.has_map ^ 1 :]
+    for form in forms:
+        module.mixture.form = form
+        remembered = module(x[40:], Context(memory=x[:40]))[0]
+        torch.testing.assert_close(remembered, whole, rtol=1e-6, atol=1e-8)
+
+
+def test_a_memory_continues_windows_that_follow_in_time() -> None:
+    memory = SeriesMemory(2)
+    inputs = [torch.randn(6, 4, 3) for _ in range(2)]
+    starts = torch.arange(4) + 10
+    assert memory.before(starts, 6) is None
+    memory.keep(starts, inputs)
+    found = memory.before(starts[:3] + 4, 6)
+    assert found is not None and torch.equal(found, torch.stack(inputs)[:, :4, :3])
+    others = [starts, starts - 4, starts + 7, starts * 2, torch.arange(5) + 14, starts + APART]
+    assert [memory.before(other, 6) for other in others] == [None] * 6
+    memory.eval()
+    assert memory.before(starts + 4, 6) is None  # evaluation has its own
+    memory.keep(starts + 1, inputs)
+    assert memory.before(starts + 4, 6).size(1) == 3
+    memory.train()
+    assert memory.before(starts + 4, 6).size(1) == 4
+    again = SeriesMemory(2)
+    again.load_state_dict(memory.state_dict())
+    assert torch.equal(again.before(starts + 4, 6), memory.before(starts + 4, 6))
+
+
+@pytest.mark.parametrize("arch", ["xl_forecaster", "rsa_xl_forecaster"])
+def test_forecasts_depend_on_the_memory(make: Build, arch: str) -> None:
+    """Of the batch before, if it came right before; without starts nothing is kept."""
+    model, batch, starts = make(arch), inputs(), torch.arange(3)
+    alone = model(*batch)
+    torch.testing.assert_close(model(*batch, starts), alone)
+    torch.testing.assert_close(model(*batch, starts), alone)
+    assert not torch.allclose(model(*batch, starts + 3), alone)
+    torch.testing.assert_close(model(*batch, starts + 30), alone)
