@@ -19,26 +19,35 @@ PENALTIES = (1e-4, 1e-2, 1.0)
 Array = numpy.ndarray[Any, Any]
 
 
-def windows(values: Array, rows: tuple[int, int], cell: Cell, first: bool) -> tuple[Array, Array]:
-    """Inputs (N, L + 1), the last column 1, and forecasts (N, T) of one variable in a split."""
+def windows(values: Array, rows: tuple[int, int], cell: Cell, first: bool) -> Array:
+    """The windows of one variable in a split, without a copy: (N, L + T)."""
     read, _, horizon = cell.lengths
-    start, end = rows[0] if first else rows[0] - read, rows[1]
-    both = numpy.lib.stride_tricks.sliding_window_view(values[start:end], read + horizon)
-    inputs = numpy.concatenate([both[:, :read], numpy.ones((len(both), 1))], axis=1)
-    return inputs, both[:, read:]
+    start = rows[0] if first else rows[0] - read
+    return numpy.lib.stride_tricks.sliding_window_view(values[start : rows[1]], read + horizon)
 
 
-def errors_of(matrix: Array, parts: list[tuple[Array, Array]]) -> tuple[float, float]:
-    """MSE and MAE over the windows of some variables."""
-    wrong = numpy.concatenate([inputs @ matrix - target for inputs, target in parts])
-    return float((wrong**2).mean()), float(numpy.abs(wrong).mean())
+def split_windows(both: Array, read: int) -> tuple[Array, Array]:
+    """Inputs (N, L + 1), the last column 1, and forecasts (N, T)."""
+    return numpy.hstack([both[:, :read], numpy.ones((len(both), 1))]), both[:, read:]
 
 
-def fit(groups: dict[str, list[tuple[Array, Array]]]) -> tuple[float, float]:
+def errors_of(matrix: Array, parts: list[Array]) -> tuple[float, float]:
+    """MSE and MAE over the windows of some variables, which are equally many for each."""
+    errors = []
+    for both in parts:
+        inputs, target = split_windows(both, len(matrix) - 1)
+        wrong = inputs @ matrix - target
+        errors.append(((wrong**2).mean(), numpy.abs(wrong).mean()))
+    squared, absolute = numpy.mean(errors, axis=0)
+    return float(squared), float(absolute)
+
+
+def fit(groups: dict[str, list[Array]], read: int) -> tuple[float, float]:
     """Fit a matrix to the windows of some variables: the errors on the test part."""
-    train = groups["train"]
-    square = sum(inputs.T @ inputs for inputs, _ in train)
-    product = sum(inputs.T @ target for inputs, target in train)
+    square, product = 0.0, 0.0
+    for both in groups["train"]:
+        inputs, target = split_windows(both, read)
+        square, product = square + inputs.T @ inputs, product + inputs.T @ target
     size = numpy.trace(square) / len(square)
     matrices = [
         numpy.linalg.solve(square + penalty * size * numpy.eye(len(square)), product)
@@ -58,8 +67,9 @@ def linear_errors(cell: Cell, folder: str) -> dict[str, dict[str, float]]:
         {split: windows(column, rows[split], cell, split == "train") for split in rows}
         for column in values.T
     ]
-    alone = [fit({split: [part] for split, part in parts.items()}) for parts in variables]
-    together = fit({split: [parts[split] for parts in variables] for split in rows})
+    read = cell.lengths[0]
+    alone = [fit({split: [part] for split, part in parts.items()}, read) for parts in variables]
+    together = fit({split: [parts[split] for parts in variables] for split in rows}, read)
     return {
         "linear": dict(zip(("mse", "mae"), numpy.mean(alone, axis=0).tolist())),
         "dlinear": dict(zip(("mse", "mae"), together)),

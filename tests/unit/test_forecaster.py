@@ -8,11 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_recur.errors import ConfigError
+from fairseq_recur.models.monitoring import of_parameters
 from fairseq_recur.modules.context import Context
 from fairseq_recur.modules.mixture import Mixture
 from fairseq_recur.modules.parts import SELF_ATTENTION
 from fairseq_recur.modules.series_embedding import SeriesEmbedding
 from fairseq_recur.modules.series_memory import SeriesMemory
+from fairseq_recur.plotting.curves import PER_LAYER
 from fairseq_recur.tasks.time_series import APART
 from tests.configuring import model_config
 from tests.conftest import FORECASTERS
@@ -84,6 +86,13 @@ def test_rsa_forms_have_their_hosts_weights_and_matrices(make: Build, arch: str)
     assert extra == {f"{name}.{p}" for name in mixtures for p in ("mu", "eta")}
     assert all(m.mu == 1 for m in model.modules() if isinstance(m, Mixture))
     assert not any(m.positions for m in model.modules() if isinstance(m, SeriesEmbedding))
+
+
+def test_the_log_has_the_gate_of_each_attention(make: Build) -> None:
+    """Also those of one layer's self-attention and cross-attention, under names that plots read."""
+    names = [name for name in of_parameters(make("rsa_informer")) if name.startswith("gate_")]
+    assert names == ["gate_encoder_0", "gate_encoder_1", "gate_decoder_0", "gate_cross_0"]
+    assert all(PER_LAYER.fullmatch(f"train_{name}") for name in names)
 
 
 def test_the_cross_attention_knows_the_times(make: Build) -> None:
