@@ -125,7 +125,6 @@ DECODER_VARIANTS: dict[str, list[str]] = {
     ).split(),
     "relative": "--decoder-self-attention relative --relative-clip 3".split(),
     "xl": "--decoder-self-attention xl".split(),
-    "log-sparse": "--decoder-self-attention log_sparse".split(),
     "log-sparse-rsa": (
         "--decoder-self-attention log_sparse --decoder-self-attention-mixture rsa"
     ).split(),
@@ -194,14 +193,6 @@ SELF_ATTENTION_VARIANTS: dict[str, list[str]] = {
         "--encoder-self-attention prob_sparse --encoder-self-attention-mixture rsa "
         "--decoder-self-attention dot --prob-sparse-factor 1"
     ).split(),
-    "toeplitz-prob-sparse-log-sparse": (
-        "--encoder-self-attention prob_sparse --encoder-self-attention-mixture toeplitz "
-        "--decoder-self-attention log_sparse --decoder-self-attention-mixture toeplitz"
-    ).split(),
-    "full-matrix-prob-sparse-log-sparse": (
-        "--encoder-self-attention prob_sparse --encoder-self-attention-mixture full_matrix "
-        "--decoder-self-attention log_sparse --decoder-self-attention-mixture full_matrix"
-    ).split(),
     "toeplitz-directional-relative": (
         "--encoder-self-attention directional --encoder-self-attention-mixture toeplitz "
         "--decoder-self-attention relative --decoder-self-attention-mixture toeplitz"
@@ -220,16 +211,9 @@ SELF_ATTENTION_VARIANTS: dict[str, list[str]] = {
 
 
 CROSS_VARIANTS: dict[str, list[str]] = {
-    "cross": (
-        "--cross-attention-mixture rsa --rsa-heads 1,0,0,1,0,0 --rsa-dilations 2 --rsa-form dense"
-    ).split(),
-    "cross-alone-chunked": (
-        "--encoder-self-attention dot --decoder-self-attention dot --cross-attention-mixture rsa "
-        "--rsa-heads 0,1,0,0,0,0 --rsa-form chunked --rsa-max-power 0"
-    ).split(),
-    "cross-normalized": "--cross-attention-mixture rsa --rsa-normalize".split(),
+    "cross": ("--cross-attention-mixture rsa --rsa-heads 1,0,0,1,0,0 --rsa-dilations 2").split(),
 }
-"""The mixture of the cross-attention, with others and alone; SRformer has no place for it."""
+"""The mixture of the cross-attention, for which SRformer has no place."""
 
 
 T5_VARIANTS: dict[str, list[str]] = {
