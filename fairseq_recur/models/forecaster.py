@@ -153,8 +153,8 @@ class ForecasterModel(RecurrentModel, SeriesForecaster):
         series = getattr(task, "series", None)
         if series is None:
             raise ConfigError(
-                f"{cls.__name__} forecasts time series and cannot be trained on "
-                f"{type(task).__name__}; give --task time_series_forecasting"
+                f"{cls.__name__} forecasts time series, and not text; give --task "
+                "time_series_forecasting, or another --arch"
             )
         options = Namespace(**{**vars(model_options(cfg, task)), **FIXED})
         defaults = [config.forecaster_config()(), cls.config_class()]
