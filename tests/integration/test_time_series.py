@@ -39,6 +39,13 @@ def test_resumes_as_if_never_stopped(arch: str, series: Path, cli: Cli, tmp_path
     assert update_losses(resumed) == {n: losses[n] for n in range(5, 13)}
     once, two = (saved_weights(tmp_path / n / "checkpoint_last.pt") for n in ("once", "two"))
     assert once.keys() == two.keys() and all(torch.equal(once[k], two[k]) for k in once)
+    # Each date of the test part is forecast once, also where a memory needs all windows.
+    checkpoint, table = tmp_path / "once" / "checkpoint_last.pt", tmp_path / "forecasts.csv"
+    assert main(["forecast", str(checkpoint), "--output", str(table), "--cpu"]) == 0
+    lines = list(csv.DictReader(table.open()))
+    dates = [row.split(",")[0] for row in series.read_text().splitlines()[161:]]
+    assert [line["date"] for line in lines] == dates
+    assert [int(line["window"]) for line in lines] == [i // 4 for i in range(40)]
 
 
 def test_learns_and_forecasts(series: Path, cli: Cli, tmp_path: Path) -> None:
@@ -72,7 +79,6 @@ def test_learns_and_forecasts(series: Path, cli: Cli, tmp_path: Path) -> None:
     assert main(["forecast", checkpoint, "--output", str(table), "--cpu"]) == 0
     lines = list(csv.DictReader(table.open()))
     given = series.read_text().splitlines()[161:]
-    assert [line["date"] for line in lines] == [row.split(",")[0] for row in given]
     assert [float(line["load actual"]) for line in lines] == [
         float(row.split(",")[1]) for row in given
     ]
