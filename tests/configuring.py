@@ -114,9 +114,11 @@ def group_config(group: str, args: Namespace, fallback: bool = True) -> Any:
         return dataclass_utils.convert_namespace_to_omegaconf(args)[group]
 
 
-def model_config(task: str, arch: str, flags: Sequence[str]) -> Any:
+def model_config(
+    task: str, arch: str, flags: Sequence[str], data: Sequence[str] = ("data",)
+) -> Any:
     """The model's configuration for ``fairseq-train data --task TASK --arch ARCH FLAGS``."""
     parser = options.get_training_parser(task)
     return group_config(
-        "model", options.parse_args_and_arch(parser, ["data", "--arch", arch, *flags])
+        "model", options.parse_args_and_arch(parser, [*data, "--arch", arch, *flags])
     )

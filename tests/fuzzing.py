@@ -183,6 +183,11 @@ SYSTEMS: dict[str, list[str]] = {
     ],
     "relative": ["transformer_relpos"],
     "directional": ["transformer_disan"],
+    "sparse": [
+        "rsa_transformer",
+        *"--encoder-self-attention prob_sparse --encoder-self-attention-mixture rsa".split(),
+        *"--cross-attention-mixture rsa".split(),
+    ],
     "bart": ["srformer_bart_base"],
     "t5": ["t5_small"],
     "language model": ["rsa_transformer_lm"],

@@ -10,13 +10,22 @@ from typing import Any
 from fairseq.models import ARCH_MODEL_REGISTRY, FairseqLanguageModel
 
 import fairseq_recur  # noqa: F401  (registers the presets)
+from fairseq_recur.models import ForecasterModel
 
-OURS: list[str] = sorted(
+REGISTERED: list[str] = sorted(
     name
     for name, model in ARCH_MODEL_REGISTRY.items()
     if model.__module__.split(".")[0] == "fairseq_recur"
 )
 """Every architecture that the plug-in registers, so that a new one is tested."""
+
+FORECASTERS: list[str] = [
+    name for name in REGISTERED if issubclass(ARCH_MODEL_REGISTRY[name], ForecasterModel)
+]
+"""Those that read time series; tests/unit/test_forecaster.py has what must hold for each."""
+
+OURS: list[str] = [name for name in REGISTERED if name not in FORECASTERS]
+"""Those that read text."""
 
 LANGUAGE_MODELS: list[str] = [
     name for name in OURS if issubclass(ARCH_MODEL_REGISTRY[name], FairseqLanguageModel)
@@ -33,7 +42,7 @@ SMALL: list[str] = (
 """Flags that make any preset small without changing its structure."""
 
 PLAIN: list[str] = (
-    "--recurrence none --cross-attention dot "
+    "--recurrence none --cross-attention dot --cross-attention-mixture none "
     "--encoder-self-attention dot --decoder-self-attention dot"
 ).split()
 """Flags that put the standard part into every slot."""
@@ -122,6 +131,9 @@ DECODER_VARIANTS: dict[str, list[str]] = {
     ).split(),
     "relative": "--decoder-self-attention relative --relative-clip 3".split(),
     "xl": "--decoder-self-attention xl".split(),
+    "log-sparse-rsa": (
+        "--decoder-self-attention log_sparse --decoder-self-attention-mixture rsa"
+    ).split(),
 }
 """The options of the self-attention parts, each value at least once, for the decoder.
 
@@ -188,6 +200,10 @@ SELF_ATTENTION_VARIANTS: dict[str, list[str]] = {
         "--encoder-self-attention directional --encoder-self-attention-mixture rsa "
         "--decoder-self-attention dot"
     ).split(),
+    "prob-sparse-rsa": (
+        "--encoder-self-attention prob_sparse --encoder-self-attention-mixture rsa "
+        "--decoder-self-attention dot --prob-sparse-factor 1"
+    ).split(),
     "toeplitz-directional-relative": (
         "--encoder-self-attention directional --encoder-self-attention-mixture toeplitz "
         "--decoder-self-attention relative --decoder-self-attention-mixture toeplitz"
@@ -205,6 +221,12 @@ SELF_ATTENTION_VARIANTS: dict[str, list[str]] = {
 """The same for both sides, for one side only, and together with a recurrence encoder."""
 
 
+CROSS_VARIANTS: dict[str, list[str]] = {
+    "cross": ("--cross-attention-mixture rsa --rsa-heads 1,0,0,1,0,0 --rsa-dilations 2").split(),
+}
+"""The mixture of the cross-attention, for which SRformer has no place."""
+
+
 T5_VARIANTS: dict[str, list[str]] = {
     "gated-untied": "--t5-gated --activation-fn gelu_accurate --t5-untied-output".split(),
     "own-head-width": ["--t5-head-dim", "5"],
@@ -218,7 +240,13 @@ T5_VARIANTS: dict[str, list[str]] = {
         "--encoder-self-attention xl --encoder-self-attention-mixture rsa "
         "--decoder-self-attention xl --decoder-self-attention-mixture rsa"
     ).split(),
-    "biarn": "--recurrence biarn --recurrence-fused-layers all".split(),
+    "log-sparse-prob-sparse": (
+        "--encoder-self-attention prob_sparse --prob-sparse-factor 1 "
+        "--decoder-self-attention log_sparse"
+    ).split(),
+    "biarn-cross": (
+        "--recurrence biarn --recurrence-fused-layers all --cross-attention-mixture rsa"
+    ).split(),
     "birnn-gated-sum": "--recurrence birnn --recurrence-fusion gated_sum".split(),
     "directional-multicolumn": (
         "--encoder-self-attention directional --recurrence birnn --recurrence-fusion multicolumn"
@@ -267,7 +295,7 @@ def variants_of(preset: str) -> dict[str, list[str]]:
     if preset == "srformer":  # the part is the same in the other hosts
         variants.update(SRFORMER_VARIANTS)
     if config.encoder_self_attention == "rsa":
-        variants.update(SELF_ATTENTION_VARIANTS)
+        variants.update({**SELF_ATTENTION_VARIANTS, **CROSS_VARIANTS})
     return variants
 
 
@@ -329,7 +357,7 @@ COMPOSED_FAMILIES: list[tuple[str, list[tuple[list[str], dict[str, list[str]]]]]
         [
             ([], {n: T5_VARIANTS[n] for n in ("gated-untied", "own-head-width", "few-buckets")}),
             ([], {n: T5_VARIANTS[n] for n in ("rsa", "rsa-dense", "relative", "xl-rsa")}),
-            ([], {n: T5_VARIANTS[n] for n in ("biarn", "birnn-gated-sum")}),
+            ([], {n: T5_VARIANTS[n] for n in ("biarn-cross", "birnn-gated-sum")}),
         ],
     ),
 ]
@@ -355,7 +383,8 @@ def composed_systems() -> dict[str, list[str]]:
 
 SLOTS = (
     "host", "encoder_self_attention", "encoder_self_attention_mixture", "decoder_self_attention",
-    "decoder_self_attention_mixture", "cross_attention", "recurrence", "recurrence_fusion",
+    "decoder_self_attention_mixture", "cross_attention", "cross_attention_mixture", "recurrence",
+    "recurrence_fusion",
 )  # fmt: skip
 """The options that name parts. `pairwise_choice` combines each part with every option's value."""
 

@@ -89,13 +89,17 @@ OWN_COMMANDS: dict[str, Command] = {
     "plot attention": Command(
         "plot_attention", "draw attention weights, BiARN's steps and gates for one sentence"
     ),
+    "plot forecast": Command(
+        "plot_forecast", "draw forecasts of a time series", needs_fairseq=False
+    ),
+    "forecast": Command("forecast", "forecast a time series and write a CSV file"),
     "probe make": Command("probe_make", "build probing tasks from a text"),
     "probe run": Command("probe_run", "train classifiers on the frozen encoders of checkpoints"),
     "experiment": Command("experiment", "train, decode and score the systems of a table"),
     "plan": Command("plan", "predict a training's memory, batch size and duration"),
 }
 GROUPS = {
-    "plot": "draw learning curves, checkpoints or attention weights",
+    "plot": "draw learning curves, checkpoints, attention weights or forecasts",
     "probe": "probe the sentence representations of frozen encoders",
 }
 """The first words of the commands that have two."""

@@ -302,7 +302,8 @@ def model_options(loaded: dict[str, Any], source: Path) -> Settings:
 
 def must_be_plain(options: Mapping[str, Any], source: Path, name: str) -> None:
     """Raise ConfigError, naming the parts of a model that the other format lacks."""
-    plain = {**dict.fromkeys(SLOTS, "dot"), "recurrence": "none"}
+    mixtures = (f"{slot}_mixture" for slot in SLOTS)
+    plain = {**dict.fromkeys(SLOTS, "dot"), **dict.fromkeys(mixtures, "none"), "recurrence": "none"}
     parts = [
         f"--{key.replace('_', '-')} {options[key]}"
         for key, value in plain.items()

@@ -39,8 +39,8 @@ MODEL_FILES = (
 
 TASK_FILES = (
     "baseline_model", "config_yaml", "data", "fixed_dictionary", "label_dir", "lang_dict",
-    "lm_path", "multitask_config_yaml", "sampling_weights_from_file", "source_dict", "target_dict",
-    "target_dictionary",
+    "lm_path", "multitask_config_yaml", "sampling_weights_from_file", "series_file",
+    "source_dict", "target_dict", "target_dictionary",
 )  # fmt: skip
 """Options of fairseq's tasks that name files or folders to read."""
 

@@ -14,11 +14,12 @@ from fairseq_recur.errors import ConfigError
 from fairseq_recur.models.checkpoints import rename_old_options
 from fairseq_recur.models.config import encoder_decoder_slots, part_fields
 from fairseq_recur.modules.mixture import LagMixture
-from fairseq_recur.modules.parts import MIXTURE, map_and_mixture
+from fairseq_recur.modules.parts import CROSS_MIXTURE, MIXTURE, map_and_mixture
 from fairseq_recur.modules.rem import RecurrenceEncodingMatrices
 
 LAYER = re.compile(
-    r"^(?P<prefix>(?P<side>encoder|decoder)\.layers\.(?P<index>\d+)\.self_attn\.mixture\.)mu$"
+    r"^(?P<prefix>(?P<side>encoder|decoder)\.layers\.(?P<index>\d+)\."
+    r"(?P<attention>self|encoder)_attn\.mixture\.)mu$"
 )
 SHARE = 0.95
 """Share of a kernel's absolute values within its effective memory."""
@@ -48,8 +49,12 @@ def read_layers(path: str) -> Layers:
         match = LAYER.match(name)
         if match:
             side, prefix = match["side"], match["prefix"]
-            _, part = map_and_mixture(host, side)
-            mixture: Any = MIXTURE[part](host, side)
+            mixture: Any
+            if match["attention"] == "encoder":
+                side, mixture = "cross", CROSS_MIXTURE[host.cross_attention_mixture](host)
+            else:
+                _, part = map_and_mixture(host, side)
+                mixture = MIXTURE[part](host, side)
             weights = state["model"].items()
             mixture.load_state_dict(
                 {k[len(prefix) :]: v for k, v in weights if k.startswith(prefix)}
@@ -59,7 +64,8 @@ def read_layers(path: str) -> Layers:
     if not layers:
         raise ConfigError(
             f"{path} has no recurrence encoding matrices; expected a model with "
-            "--encoder-self-attention or --decoder-self-attention rsa or toeplitz"
+            "--encoder-self-attention or --decoder-self-attention rsa or toeplitz, or with "
+            "--cross-attention-mixture rsa"
         )
     return layers
 

@@ -133,6 +133,10 @@ def problems_of(part: Any, cfg: Namespace, side: str) -> Iterator[str]:
 
 def combinations(cfg: Namespace) -> Iterator[str]:
     """Maps and mixtures that do not go together, or not on their side."""
+    if hasattr(cfg, "cross_attention"):
+        yield from cross_mixed(cfg)
+    if getattr(cfg, "encoder_memory", parts.NONE) != parts.NONE:
+        yield from memory_problems(cfg)
     for side in ("encoder", "decoder"):
         if not hasattr(cfg, f"{side}_self_attention"):
             continue
@@ -148,6 +152,11 @@ def combinations(cfg: Namespace) -> Iterator[str]:
                 f"{slot} {name}: this map is for the {' and the '.join(part.sides)} only, as a "
                 "decoder's positions see no later ones; choose another map"
             )
+        if side == "decoder" and not part.stepwise and not getattr(cfg, "one_pass", False):
+            yield (
+                f"{slot} {name}: what a position gets from this map depends on later positions, "
+                "which decoding step by step does not have; choose another map"
+            )
         if mixture != parts.NONE:
             yield from mixed(cfg, slot, part, name, parts.MIXTURE[mixture])
         if side == "decoder" and getattr(cfg, "cross_self_attention", False):
@@ -156,6 +165,34 @@ def combinations(cfg: Namespace) -> Iterator[str]:
                     f"--cross-self-attention joins the self-attention with the cross-attention, "
                     f"and {slot} {given} needs one of its own; leave one out"
                 )
+
+
+def cross_mixed(cfg: Namespace) -> Iterator[str]:
+    """A mixture with a cross-attention that has no place for it."""
+    name, mixture = cfg.cross_attention, cfg.cross_attention_mixture
+    if mixture == parts.NONE:
+        return
+    slot = f"--cross-attention-mixture {mixture}"
+    mixable = [key for key, part in parts.CROSS_ATTENTION.items() if part.mixable]
+    if name not in mixable:
+        yield (
+            f"{slot} cannot be mixed with --cross-attention {name}; choose --cross-attention "
+            f"{' or '.join(mixable)}"
+        )
+    for option in ("no_cross_attention", "cross_self_attention"):
+        if getattr(cfg, option, False):
+            yield f"{flag(option)} leaves no place for {slot}; leave one out"
+
+
+def memory_problems(cfg: Namespace) -> Iterator[str]:
+    """A memory of a forecaster with a map that cannot read it."""
+    name, _ = parts.map_and_mixture(cfg, "encoder")
+    if not parts.SELF_ATTENTION[name].reads_memory:
+        able = [key for key, part in parts.SELF_ATTENTION.items() if part.reads_memory]
+        yield (
+            f"--encoder-memory {cfg.encoder_memory} cannot be read by --encoder-self-attention "
+            f"{name}; choose --encoder-self-attention {' or '.join(able)}"
+        )
 
 
 def mixed(

@@ -6,7 +6,7 @@ from collections import defaultdict
 from contextlib import nullcontext
 from typing import Any
 
-from fairseq.models import BaseFairseqModel
+from fairseq.models import BaseFairseqModel, FairseqEncoderDecoderModel
 from omegaconf import OmegaConf, open_dict
 from torch import Tensor, nn
 
@@ -83,7 +83,7 @@ def upgrade_weights(model: BaseFairseqModel, weights: Weights) -> None:
         for old, new in OLD_MODULES.items():
             if old in name:
                 weights[name.replace(old, new)] = weights.pop(name)
-    if hasattr(model, "encoder"):
+    if isinstance(model, FairseqEncoderDecoderModel):
         drop_what_only_bart_has(weights, model)
         for i in range(model.encoder.num_layers):
             compat.drop_stale_encoder_keys(weights, f"encoder.layers.{i}.")

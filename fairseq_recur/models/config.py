@@ -19,6 +19,7 @@ from fairseq_recur.models.t5 import T5Options
 from fairseq_recur.modules import parts
 from fairseq_recur.modules.options import declared, option
 from fairseq_recur.modules.recurrence_encoder import RecurrenceEncoder
+from fairseq_recur.modules.series_memory import SeriesMemory
 
 # Deprecated or without effect on an encoder-decoder; `--relu-dropout` stays as an alias.
 LEFT_OUT = {"adaptive_input", "char_inputs", "decoder_input_dim", "relu_dropout"}
@@ -66,15 +67,17 @@ class Slot:
 
 def self_attention_slots(side: str) -> list[Slot]:
     """The slots of one side's self-attention: its map, and what is mixed with the map."""
-    directional = "" if side == "decoder" else ", directional (Shen et al. 2018)"
+    encoders = ""
+    if side == "encoder":
+        encoders = ", directional (Shen et al. 2018), prob_sparse (Zhou et al. 2021)"
     return [
         Slot(
             f"{side}_self_attention",
             parts.SELF_ATTENTION,
             "dot",
             f"attention map of the {side}'s self-attention: dot (standard), relative (Shaw et al. "
-            f"2018), xl (Dai et al. 2019){directional}; the name of a mixture, such as rsa, is "
-            "short for dot with that mixture",
+            f"2018), xl (Dai et al. 2019), log_sparse (Li et al. 2019){encoders}; the name of a "
+            "mixture, such as rsa, is short for dot with that mixture",
             tuple(parts.MIXTURE),
         ),
         Slot(
@@ -101,6 +104,14 @@ def encoder_decoder_slots() -> list[Slot]:
             "2023), and for comparison segmented, xl, global",
         ),
         Slot(
+            "cross_attention_mixture",
+            parts.CROSS_MIXTURE,
+            parts.NONE,
+            "matrix mixed with the map of the cross-attention dot: rsa (Huang et al. 2023, "
+            "appendix D.2), by the distance of the target's position from the source's",
+            (parts.NONE,),
+        ),
+        Slot(
             "recurrence",
             parts.RECURRENCE,
             parts.NONE,
@@ -119,6 +130,22 @@ def encoder_decoder_slots() -> list[Slot]:
             needs={"recurrence": tuple(parts.RECURRENCE)},
         ),
     ]
+
+
+FORECASTER_SIZES = (
+    "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_layers", "encoder_attention_heads",
+    "decoder_layers", "decoder_attention_heads", "dropout", "attention_dropout",
+    "activation_dropout", "activation_fn", "no_token_positional_embeddings",
+)  # fmt: skip
+"""The options of fairseq's Transformer that a forecaster has."""
+
+
+def forecaster_slots() -> list[Slot]:
+    """The slots of the forecaster of time series: the encoder-decoder's, without alternatives."""
+    own = {"encoder_self_attention", "decoder_self_attention", "cross_attention"}
+    own |= {f"{name}_mixture" for name in own}
+    slots = [slot for slot in encoder_decoder_slots() if slot.option in own]
+    return [slot for slot in slots if slot.option != "cross_attention"]
 
 
 def part_options(slots: list[Slot]) -> dict[str, list[str]]:
@@ -199,6 +226,20 @@ def language_model_config(
         *part_fields(self_attention_slots("decoder")),
     ]
     return assembled(name, all_fields, TransformerLanguageModelConfig, defaults)
+
+
+def forecaster_config(name: str = "ForecasterConfig", **defaults: Any) -> type[FairseqDataclass]:
+    """The configuration of the forecaster of time series; see `encoder_decoder_config`."""
+    all_fields = [
+        *(f for f in host_fields() if f[0] in FORECASTER_SIZES),
+        *(
+            field_of(f.name, f)
+            for o in (MonitoringOptions, SeriesMemory.Options)
+            for f in fields(o)
+        ),
+        *part_fields(forecaster_slots()),
+    ]
+    return assembled(name, all_fields, FairseqDataclass, defaults)
 
 
 def assembled(

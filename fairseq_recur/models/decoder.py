@@ -154,18 +154,21 @@ class RecurrentTransformerDecoder(TransformerDecoderBase):
         x: Tensor,
         padding: Padding | None,
     ) -> dict[str, Source | Segments]:
-        """The source and its segments, if the layers read segments; else nothing.
+        """The source and its segments, as far as the layers read them; else nothing.
 
         In incremental decoding the source is cut at the first step, for all steps.
         """
-        attentions = (getattr(layer, "encoder_attn", None) for layer in self.all_layers())
+        attentions = [getattr(layer, "encoder_attn", None) for layer in self.all_layers()]
         part = next((a for a in attentions if isinstance(a, SegmentedAttention)), None)
-        if part is None:
+        if part is None and all(getattr(a, "mixture", None) is None for a in attentions):
             return {}
         states, mask = encoder_out["encoder_out"][0], first(encoder_out["encoder_padding_mask"])
         source = first(encoder_out.get("source", [])) or Source.of(states, Padding.of(mask))
         if incremental_state is None:
             source = source.per_row(states, mask)
+        if part is None:
+            return {"source": source}
+        if incremental_state is None:
             return {"source": source, "segments": part.segments(source, x.size(0), padding)}
         assert position is not None
         saved = self.get_incremental_state(incremental_state, "segments")

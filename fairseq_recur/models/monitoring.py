@@ -44,9 +44,16 @@ class Shown(NamedTuple):
 
 
 def place(name: str) -> str:
-    """The layer that a module is in, by its name: "encoder_0", "decoder_5", "recurrence_0"."""
+    """The layer that a module is in, by its name: "encoder_0", "decoder_5", "recurrence_0".
+
+    The mixture of a cross-attention is at "cross_5", as that of the self-attention is in the
+    same layer.
+    """
     found = PLACE.search(name)
-    return f"{found[1]}_{found[2]}" if found else name.replace(".", "_")
+    if not found:
+        return name.replace(".", "_")
+    cross = name.endswith("encoder_attn.mixture")
+    return f"{'cross' if cross else found[1]}_{found[2]}"
 
 
 def observed(model: nn.Module) -> list[tuple[str, MonitoredModule]]:

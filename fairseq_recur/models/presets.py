@@ -11,7 +11,12 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY, register_model
 from hydra.core.config_store import ConfigStore
 
-from fairseq_recur.models.config import encoder_decoder_config, language_model_config
+from fairseq_recur.models.config import (
+    encoder_decoder_config,
+    forecaster_config,
+    language_model_config,
+)
+from fairseq_recur.models.forecaster import ForecasterModel
 from fairseq_recur.models.language_model import RsaLanguageModel
 from fairseq_recur.models.model import RecurrentTransformerModel
 
@@ -132,9 +137,49 @@ LANGUAGE_MODELS: dict[str, dict[str, Any]] = {
     "rsa_transformer_lm": {"decoder_self_attention": "rsa"},
 }
 
+# Informer's sizes (Zhou et al. 2021), with which Huang et al. 2023 forecast (section 4.1).
+FORECASTER: dict[str, Any] = {
+    "encoder_layers": 2,
+    "decoder_layers": 1,
+    "dropout": 0.05,
+    "attention_dropout": 0.05,
+    "activation_dropout": 0.05,
+    "activation_fn": "gelu",
+}
+# Matrices in all attentions and in place of the positions, with mu = 1.
+RSA_FORECASTER: dict[str, Any] = {
+    "encoder_self_attention_mixture": "rsa",
+    "decoder_self_attention_mixture": "rsa",
+    "cross_attention_mixture": "rsa",
+    "rsa_gate_init": "1",
+    "no_token_positional_embeddings": True,
+}
+
+
+def both_sides(attention: str) -> dict[str, Any]:
+    """The map in encoder and decoder."""
+    return {"encoder_self_attention": attention, "decoder_self_attention": attention}
+
+
+FORECASTERS: dict[str, dict[str, Any]] = {
+    "informer": {**FORECASTER, **both_sides("prob_sparse")},
+    "rsa_informer": {**FORECASTER, **both_sides("prob_sparse"), **RSA_FORECASTER},
+    "log_sparse": {**FORECASTER, **both_sides("log_sparse")},
+    "rsa_log_sparse": {**FORECASTER, **both_sides("log_sparse"), **RSA_FORECASTER},
+    # In RSA-XL the matrices replace Transformer-XL's relative positions.
+    "xl_forecaster": {
+        **FORECASTER,
+        **both_sides("xl"),
+        "encoder_memory": "xl",
+        "no_token_positional_embeddings": True,
+    },
+    "rsa_xl_forecaster": {**FORECASTER, **RSA_FORECASTER, "encoder_memory": "xl"},
+}
+
 KINDS: tuple[tuple[dict[str, dict[str, Any]], Any, Callable[..., type[FairseqDataclass]]], ...] = (
     (PRESETS, RecurrentTransformerModel, encoder_decoder_config),
     (LANGUAGE_MODELS, RsaLanguageModel, language_model_config),
+    (FORECASTERS, ForecasterModel, forecaster_config),
 )
 """For each kind of model: its presets, its class, and what assembles its configuration."""
 

@@ -36,6 +36,12 @@ class Padding:
         """Number of real tokens of each sentence, on the host."""
         return tuple(self.counts.tolist()) if self.read is None else self.read
 
+    @property
+    def moved(self) -> Tensor:
+        """The mask of the positions in the order `order`: (B, L) bool."""
+        places = torch.arange(self.mask.size(1), device=self.mask.device)
+        return places >= self.counts.unsqueeze(1)
+
     @classmethod
     def of(cls, mask: Tensor | None) -> "Padding | None":
         """The padding of a batch by its mask (B, L); None if nothing is padded.
@@ -123,9 +129,12 @@ class Context:
         future: (T, T) fairseq's mask of later positions, for its own attention, or None
         incremental_state: in incremental decoding; else None
         position: in incremental decoding, the newest position
+        memory: (M, B, C) of a layer, the input that it had at the positions before the first, which
+            its self-attention reads; or None
         encoder_out: (S, B, C) output of the encoder, or None
         encoder_padding: (B, S) bool or None
-        source: the sentences behind *encoder_out*, or None
+        source: the sentences behind *encoder_out*, if a part reads them, or None
+        target_start: time of the first target position, when the source begins at time 0
         segments: of the source, for cross-attention over segments, or None
         recurrence: (R, B, 2C) output of the recurrence encoder, or None
         recurrence_padding: (B, R) bool or None
@@ -137,9 +146,11 @@ class Context:
     future: Tensor | None = None
     incremental_state: IncrementalState | None = None
     position: int | None = None
+    memory: Tensor | None = None
     encoder_out: Tensor | None = None
     encoder_padding: Tensor | None = None
     source: Source | None = None
+    target_start: int = 0
     segments: "Segments | None" = None
     recurrence: Tensor | None = None
     recurrence_padding: Tensor | None = None

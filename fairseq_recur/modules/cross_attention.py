@@ -1,13 +1,15 @@
-"""Attention over the encoder's output as fairseq has it."""
+"""Attention over the encoder's output as fairseq has it, optionally mixed with matrices."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
+import torch
 from fairseq.models.transformer import TransformerConfig
 from fairseq.modules import MultiheadAttention
 from torch import Tensor
 
-from fairseq_recur.modules.context import Context
+from fairseq_recur.modules.context import Context, IncrementalState, Source
+from fairseq_recur.modules.cross_mixture import CrossRecurrenceEncodingMatrices
 from fairseq_recur.modules.multihead import MultiheadBase
 
 
@@ -18,10 +20,14 @@ class CrossAttention(MultiheadBase):
         cfg: the host's configuration
     """
 
+    mixable: ClassVar[bool] = False
+    """Whether `mixture`, which is set after the part is built, has an effect."""
+
     def __init__(self, cfg: TransformerConfig) -> None:
         super().__init__(
             cfg, "decoder", cross=True, xformers_att_config=cfg.encoder.xformers_att_config
         )
+        self.mixture: CrossRecurrenceEncodingMatrices | None = None
 
     @classmethod
     def problems(cls, cfg: Any, side: str) -> Iterator[str]:
@@ -56,7 +62,20 @@ class CrossAttention(MultiheadBase):
 
 
 class DotCrossAttention(CrossAttention):
-    """fairseq's own module; around a T5 its scores are not scaled."""
+    """Scaled dot products, optionally mixed with matrices over the times of target and source.
+
+    Without a mixture it is fairseq's own module. Around a T5 the scores are not scaled.
+
+    Args:
+        cfg: the host's configuration
+    """
+
+    mixable = True
+
+    @property
+    def scale(self) -> float | None:
+        """What the scores are multiplied by: 1 around a T5; None for 1 / sqrt(D)."""
+        return 1.0 if self.t5 else None
 
     @classmethod
     def problems(cls, cfg: Any, side: str) -> Iterator[str]:
@@ -71,6 +90,11 @@ class DotCrossAttention(CrossAttention):
         need_head_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         """As in `CrossAttention.forward`."""
+        if self.mixture is not None:
+            query, needed = self.split(self.q_proj(x)), need_weights or need_head_weights
+            way = self.all_steps if context.incremental_state is None else self.one_step
+            out, weights = way(query, context, needed)
+            return self.output(out, weights if needed else None, need_head_weights)
         return MultiheadAttention.forward(
             self,
             query=x,
@@ -82,3 +106,69 @@ class DotCrossAttention(CrossAttention):
             need_weights=need_weights,
             need_head_weights=need_head_weights,
         )
+
+    def all_steps(
+        self, query: Tensor, context: Context, needed: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """Teacher forcing: (B, H, T, D) of the same, and the weights (B, H, T, S) if *needed*."""
+        mixture, source, order = self.mixture, context.source, None
+        assert mixture is not None and source is not None
+        if context.padding is not None:
+            order = context.padding.order[:, None, :, None]
+            query = query.gather(2, order.expand_as(query))
+        hidden = None if source.padding is None else source.padding.moved
+        key, value = self.keys_and_values(source)
+        out, weights = mixture.mix_source(self, query, key, value, hidden, context, needed)
+        if order is not None:
+            out = put_back(out, order, 2)
+            weights = None if weights is None else put_back(weights, order, 2)
+        if weights is not None and source.padding is not None:
+            weights = put_back(weights, source.padding.order[:, None, None], 3)
+        return out, weights
+
+    def one_step(
+        self, query: Tensor, context: Context, needed: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """The newest position: (B, H, 1, D) of the same, and the weights (B, H, 1, S) if *needed*.
+
+        Keys and values are computed at the first position, once per sentence, and stay where they
+        are. The rows of a beam are queries at the same time.
+        """
+        mixture, source, state = self.mixture, context.source, context.incremental_state
+        assert mixture is not None and source is not None
+        saved = self.get_incremental_state(state, "source")
+        if saved is None:
+            saved = dict(zip(("key", "value"), self.keys_and_values(source)))
+            self.set_incremental_state(state, "source", saved)
+        rows, padding = source.groups, source.padding
+        hidden = None if padding is None else padding.moved[rows]
+        beams = query.unflatten(0, (-1, source.beam)).squeeze(3).transpose(1, 2)
+        key, value = saved["key"][rows], saved["value"][rows]
+        out, weights = mixture.mix_source(self, beams, key, value, hidden, context, needed)
+        if weights is not None and padding is not None:
+            weights = put_back(weights, padding.order[rows][:, None, None], 3)
+        if weights is not None:
+            weights = weights.transpose(1, 2).flatten(0, 1).unsqueeze(2)
+        return out.transpose(1, 2).flatten(0, 1).unsqueeze(2), weights
+
+    def keys_and_values(self, source: Source) -> tuple[Tensor, Tensor]:
+        """(U, H, S, D) each, the real tokens first, the values zero at padding."""
+        states, padding = source.states, source.padding
+        if padding is not None:
+            states = states.gather(0, padding.order.t().unsqueeze(2).expand_as(states))
+        key, value = self.split(self.k_proj(states)), self.split(self.v_proj(states))
+        if padding is not None:
+            value = value.masked_fill(padding.moved[:, None, :, None], 0.0)
+        return key, value
+
+    def reorder_incremental_state(
+        self, incremental_state: IncrementalState, new_order: Tensor
+    ) -> None:
+        """With a mixture nothing moves: what is stored belongs to sentences, not to rows."""
+        if self.mixture is None:
+            super().reorder_incremental_state(incremental_state, new_order)
+
+
+def put_back(x: Tensor, order: Tensor, dim: int) -> Tensor:
+    """Undo a gather along *dim* by *order*, which is expanded to the shape of *x*."""
+    return torch.zeros_like(x).scatter(dim, order.expand_as(x), x)

@@ -173,7 +173,7 @@ class Mixture(MonitoredModule, Part, nn.Module):
         """
         if context.incremental_state is not None:
             return self.mix_newest(attention, query, key, value, context)
-        form = self.form_for(query.size(2), attention.has_map)
+        form = self.form_for(key.size(2), attention.has_map)
         dropout = attention.dropout_probability
         if form == "mixed" or need_weights and attention.has_map and "mixed" in self.forms:
             with no_autocast(value):
@@ -189,7 +189,8 @@ class Mixture(MonitoredModule, Part, nn.Module):
         with no_autocast(value):
             mixing = at_least_float32(value[:, : self.mixing])
             recurrent = self.product(mixing, context.padding_mask, form)
-        return mixed_outputs(local, recurrent, self.gates()), None
+        # Before the queries there may be a memory, whose rows of P V nobody reads.
+        return mixed_outputs(local, recurrent[:, :, -query.size(2) :], self.gates()), None
 
     def mix_newest(
         self,

@@ -12,6 +12,7 @@ from fairseq.models.transformer import TransformerConfig
 from fairseq_recur.modules.biarn import BiARN
 from fairseq_recur.modules.birnn import BiRNN
 from fairseq_recur.modules.cross_attention import CrossAttention, DotCrossAttention
+from fairseq_recur.modules.cross_mixture import CrossRecurrenceEncodingMatrices
 from fairseq_recur.modules.directional import DirectionalSelfAttention
 from fairseq_recur.modules.fusion import GatedSumFusion, MultiColumn, Replacement, StackFusion
 from fairseq_recur.modules.learned_matrices import FullMatrix, ToeplitzMatrix
@@ -23,6 +24,10 @@ from fairseq_recur.modules.rem import RecurrenceEncodingMatrices
 from fairseq_recur.modules.segment_memory import GlobalAttention, XLAttention
 from fairseq_recur.modules.segmented_attention import SegmentedAttention
 from fairseq_recur.modules.self_attention import DotSelfAttention, SelfAttention
+from fairseq_recur.modules.sparse_attention import (
+    LogSparseSelfAttention,
+    ProbSparseSelfAttention,
+)
 from fairseq_recur.modules.srformer import SRformerAttention
 from fairseq_recur.modules.xl import XLSelfAttention
 
@@ -32,6 +37,8 @@ SELF_ATTENTION: dict[str, type[SelfAttention]] = {
     "relative": RelativeSelfAttention,
     "xl": XLSelfAttention,
     "directional": DirectionalSelfAttention,
+    "prob_sparse": ProbSparseSelfAttention,
+    "log_sparse": LogSparseSelfAttention,
 }
 MIXTURE: dict[str, type[Mixture]] = {
     "rsa": RecurrenceEncodingMatrices,
@@ -44,6 +51,10 @@ CROSS_ATTENTION: dict[str, type[CrossAttention]] = {
     "segmented": SegmentedAttention,
     "xl": XLAttention,
     "global": GlobalAttention,
+}
+# What is mixed with the cross-attention (Huang et al. 2023, appendix D.2).
+CROSS_MIXTURE: dict[str, type[CrossRecurrenceEncodingMatrices]] = {
+    "rsa": CrossRecurrenceEncodingMatrices
 }
 RECURRENCE: dict[str, type[Recurrence]] = {"birnn": BiRNN, "biarn": BiARN}
 # In the decoder's layers; a `MultiColumn` joins the outputs of the two encoders before them.
@@ -79,7 +90,10 @@ def build_self_attention(cfg: TransformerConfig, side: str) -> SelfAttention:
 
 def build_cross_attention(cfg: TransformerConfig) -> CrossAttention:
     """The cross-attention of a decoder layer."""
-    return CROSS_ATTENTION[cfg.cross_attention](cfg)
+    attention = CROSS_ATTENTION[cfg.cross_attention](cfg)
+    if cfg.cross_attention_mixture != NONE:
+        attention.mixture = CROSS_MIXTURE[cfg.cross_attention_mixture](cfg)
+    return attention
 
 
 def build_recurrence_encoder(cfg: TransformerConfig) -> RecurrenceEncoder | None:
@@ -107,6 +121,8 @@ def chosen_parts(cfg: Any) -> Iterator[tuple[str, Any]]:
                 yield side, MIXTURE[mixture]
     if hasattr(cfg, "cross_attention"):
         yield "decoder", CROSS_ATTENTION[cfg.cross_attention]
+        if cfg.cross_attention_mixture != NONE:
+            yield "decoder", CROSS_MIXTURE[cfg.cross_attention_mixture]
     if getattr(cfg, "recurrence", NONE) != NONE:
         yield "encoder", RecurrenceEncoder
         yield "encoder", RECURRENCE[cfg.recurrence]

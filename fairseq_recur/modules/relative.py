@@ -60,6 +60,7 @@ class RelativeSelfAttention(SelfAttention):
         )
 
     has_map = False
+    reads_memory = True
 
     def __init__(self, cfg: TransformerConfig, side: str, mixture: Mixture | None) -> None:
         super().__init__(cfg, side, mixture)

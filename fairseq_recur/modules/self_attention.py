@@ -31,6 +31,15 @@ class SelfAttention(MultiheadBase):
     has_map: ClassVar[bool] = True
     """Whether a head's output is its map times V, and nothing is added to the values."""
 
+    reads_memory: ClassVar[bool] = False
+    """Whether the map may have more keys than queries without incremental decoding."""
+
+    stepwise: ClassVar[bool] = True
+    """Whether an output depends on its own and earlier positions alone, if later ones are hidden.
+
+    Decoding step by step needs that.
+    """
+
     def __init__(self, cfg: TransformerConfig, side: str, mixture: Mixture | None) -> None:
         options = getattr(cfg, side)
         joined = side == "decoder" and cfg.cross_self_attention
@@ -98,7 +107,9 @@ class SelfAttention(MultiheadBase):
             (T, B, C), and attention weights: (B, T, S), or (H, B, T, S) per head; None where
             they are not needed
         """
-        q, k, v = (self.split(p(x)) for p in (self.q_proj, self.k_proj, self.v_proj))
+        read = x if context.memory is None else torch.cat([context.memory, x])
+        q = self.split(self.q_proj(x))
+        k, v = (self.split(p(read)) for p in (self.k_proj, self.v_proj))
         hidden = context.input_padding
         if hidden is not None:
             v = v.masked_fill(hidden[:, None, :, None], 0.0)
@@ -129,6 +140,8 @@ class DotSelfAttention(SelfAttention):
     the scores are not scaled, and the mask holds the bias of the relative positions.
     """
 
+    reads_memory = True
+
     @property
     def stock(self) -> bool:
         """Whether fairseq's own arithmetic is used."""
@@ -147,7 +160,7 @@ class DotSelfAttention(SelfAttention):
         *source* (L, B, C) is what fairseq's ``--cross-self-attention`` attends to: the encoder's
         output, then *x*.
         """
-        if not self.stock:
+        if not self.stock or context.memory is not None:
             return super().forward(x, context, need_weights, need_head_weights)
         key = x if source is None else source
         mask, padding = context.future, context.input_padding

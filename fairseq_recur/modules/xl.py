@@ -51,6 +51,8 @@ class XLSelfAttention(SelfAttention):
         mixture: mixed with the map, or None
     """
 
+    reads_memory = True
+
     def __init__(self, cfg: TransformerConfig, side: str, mixture: Mixture | None) -> None:
         super().__init__(cfg, side, mixture)
         width = getattr(cfg, side).embed_dim

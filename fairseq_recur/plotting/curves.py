@@ -33,7 +33,9 @@ QUANTITIES = {
 }
 X_LABELS = {"updates": "updates", "epoch": "epochs", "seconds": "training time (seconds)"}
 # Metrics that are logged per layer: gate_encoder_0, gate_encoder_1, ...
-PER_LAYER = re.compile(r"train_(?P<family>.+)_(?P<side>encoder|decoder|recurrence)_(?P<index>\d+)")
+PER_LAYER = re.compile(
+    r"train_(?P<family>.+)_(?P<side>encoder|decoder|cross|recurrence)_(?P<index>\d+)"
+)
 LINES = ("-", "--", ":", "-.")
 
 

@@ -2,5 +2,6 @@
 
 from fairseq_recur.tasks.regular_languages import RegularLanguagesTask
 from fairseq_recur.tasks.summarization import SummarizationTask
+from fairseq_recur.tasks.time_series import TimeSeriesTask
 
-__all__ = ["RegularLanguagesTask", "SummarizationTask"]
+__all__ = ["RegularLanguagesTask", "SummarizationTask", "TimeSeriesTask"]

@@ -8,11 +8,13 @@ A test fails when a page is out of date.
 import argparse
 import logging
 import re
+from argparse import Namespace
 from collections.abc import Iterable, Iterator
 from dataclasses import fields, make_dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.registry import REGISTRIES
 
@@ -20,18 +22,21 @@ from fairseq_recur import cli
 from fairseq_recur.models import PRESETS, config
 from fairseq_recur.models.check import joined
 from fairseq_recur.models.monitoring import MonitoringOptions
-from fairseq_recur.models.presets import LANGUAGE_MODELS, SIZES
+from fairseq_recur.models.presets import FORECASTERS, LANGUAGE_MODELS, SIZES
 from fairseq_recur.models.t5 import T5Options
 from fairseq_recur.modules.options import LARGEST, flag
+from fairseq_recur.modules.series_memory import SeriesMemory
 from fairseq_recur.optim.adamw_fused import FusedAdamWConfig
 from fairseq_recur.planning import building
 from fairseq_recur.scorers.rouge import RougeScorerConfig
 from fairseq_recur.tasks.regular_languages import RegularLanguagesConfig
 from fairseq_recur.tasks.summarization_config import SummarizationConfig
+from fairseq_recur.tasks.time_series import TimeSeriesConfig
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 MADE = "<!-- made by scripts/documentation/flags.py from the program's own definitions -->\n"
 VOCABULARY = 32768
+VARIABLES = 7
 SLOTS = config.encoder_decoder_slots()
 OWNERS = config.part_options(SLOTS)
 """The parts that declare an option, as they are named on the command line."""
@@ -41,12 +46,13 @@ SLOT_GROUPS: list[tuple[str, str, list[config.Slot]]] = [
     (title, page, [slot for slot in SLOTS if slot.option.endswith(ends)])
     for title, page, ends in (
         ("Self-attention", "rsa.md", ("self_attention", "self_attention_mixture")),
-        ("Cross-attention", "srformer.md", ("cross_attention",)),
+        ("Cross-attention", "srformer.md", ("cross_attention", "cross_attention_mixture")),
         ("Recurrence encoder", "recurrence_encoder.md", ("recurrence", "recurrence_fusion")),
     )
 ]
 MODEL_GROUPS: list[tuple[str, str, type]] = [
     ("Host, and T5", "t5_and_bart.md", T5Options),
+    ("Forecasters", "time_series.md", SeriesMemory.Options),
     ("Training statistics", "plotting.md", MonitoringOptions),
 ]
 OTHER_GROUPS: list[tuple[str, str, type]] = [
@@ -58,6 +64,7 @@ OTHER_GROUPS: list[tuple[str, str, type]] = [
         "../examples/regular_languages/README.md",
         RegularLanguagesConfig,
     ),
+    ("`--task time_series_forecasting`", "time_series.md", TimeSeriesConfig),
 ]
 
 # What fairseq says of the options of its tokenizers and subword encoders, which some commands take.
@@ -174,7 +181,21 @@ def slot_fields(slots: list[config.Slot]) -> list[Any]:
 
 
 def parameters(arch: str) -> tuple[int, int]:
-    """Numbers of parameters: the embeddings with the output matrix, and all others."""
+    """Numbers of parameters: the embeddings with the output matrix, and all others.
+
+    A forecaster's are those for `VARIABLES`, on whose number convolution and output depend.
+    """
+    if arch in FORECASTERS:
+        task = Namespace(
+            series=Namespace(names=["x"] * VARIABLES), features=torch.zeros(1, 4),
+            cfg=Namespace(label_length=0),
+        )  # fmt: skip
+        config_class = ARCH_MODEL_REGISTRY[arch].config_class
+        forecaster = ARCH_MODEL_REGISTRY[arch].build_model(config_class(), task)
+        ends = ("convolution.weight", "projection.weight", "projection.bias")
+        sizes = {name: p.numel() for name, p in forecaster.named_parameters()}
+        own = sum(size for name, size in sizes.items() if name.endswith(ends))
+        return own, sum(sizes.values()) - own
     model = building.build(arch, [], VOCABULARY, VOCABULARY, "fp32").model
     words = sum(p.numel() for p in model.parameters() if VOCABULARY in p.shape)
     return words, sum(p.numel() for p in model.parameters()) - words
@@ -187,7 +208,7 @@ def preset_rows() -> Iterator[str]:
         if model.__module__.split(".")[0] == "fairseq_recur":
             defaults = repr(sorted(PRESETS.get(arch, {arch: 0}).items()))
             names.setdefault(defaults, []).append(arch)
-    presets = {**PRESETS, **LANGUAGE_MODELS}
+    presets = {**PRESETS, **LANGUAGE_MODELS, **FORECASTERS}
     slots = [*(slot.option for slot in SLOTS), "host"]
     for same in names.values():
         words, others = parameters(same[0])
@@ -210,7 +231,8 @@ def flags_page() -> str:
         "## Presets\n",
         "`--arch NAME`. A preset sets the flags of its parts and sizes; what is given on the",
         "command line counts instead. The last column is what depends on the dictionaries, here of",
-        f"{VOCABULARY:,} entries each, and the one before it all other parameters.\n",
+        f"{VOCABULARY:,} entries each, and the one before it all other parameters. For a",
+        f"forecaster it is what depends on the number of variables, here {VARIABLES}.\n",
         "| `--arch` | its parts | parameters | embeddings and output |",
         "| --- | --- | ---: | ---: |",
         *preset_rows(),

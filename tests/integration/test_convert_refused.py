@@ -41,12 +41,18 @@ def test_other_models_of_fairseq_are_refused(
     cli(
         "train", *common, tmp_path, "--arch", "t5_small", "--decoder-layers", 1,
         "--encoder-attention-heads", 2, "--decoder-attention-heads", 2,
-        "--decoder-self-attention", "rsa", "--recurrence", "biarn",
+        "--decoder-self-attention", "rsa", "--cross-attention-mixture", "rsa",
+        "--recurrence", "biarn",
     )  # fmt: skip
     message = refused(capsys, tmp_path / "checkpoint_last.pt", tmp_path / "back")
-    assert "--decoder-self-attention rsa, --recurrence biarn" in message
+    parts = "--decoder-self-attention rsa, --cross-attention-mixture rsa, --recurrence biarn"
+    assert parts in message
     state = load(tmp_path / "checkpoint_last.pt")
-    plain = {"recurrence": "none", "decoder_self_attention": "dot"}
+    plain = {
+        "recurrence": "none",
+        "decoder_self_attention": "dot",
+        "cross_attention_mixture": "none",
+    }
     for changes, said in (
         (plain, "no place for decoder.layers.0"),
         ({**plain, "encoder_layers": LARGE}, "asks for more layers than its"),

@@ -8,19 +8,19 @@ from fairseq_recur import compat
 from fairseq_recur.cli import main
 from fairseq_recur.cli.check import registered
 from fairseq_recur.compat import report
-from tests.conftest import OURS
+from tests.conftest import REGISTERED
 from tests.unit.test_cli_main import root_logger  # noqa: F401  (used by every test)
 
 
 def test_everything_registered_is_listed(capsys: pytest.CaptureFixture) -> None:
     found = registered()
-    assert found["architectures"] == OURS
+    assert found["architectures"] == REGISTERED
     assert {"birnn", "biarn"} <= set(found["recurrence parts"])
     assert "dot" in found["self-attention maps"] and "dot" in found["cross-attention parts"]
     assert "adamw_fused" in found["optimizers"]
     main(["check"])
     printed = capsys.readouterr().out
-    for name in (*OURS, "adamw_fused", *(name for name, _ in compat.environment_report())):
+    for name in (*REGISTERED, "adamw_fused", *(name for name, _ in compat.environment_report())):
         assert name in printed
     assert max(map(len, printed.splitlines())) <= 100
 

@@ -275,6 +275,30 @@ REFUSED: dict[str, list[tuple[str, list[str]]]] = {
         ("--no-cross-attention", ["--no-cross-attention leaves no place"]),
     ],
     "rsa_transformer": [
+        (
+            "--cross-attention-mixture rsa --cross-attention segmented",
+            [
+                "--cross-attention-mixture rsa cannot be mixed with --cross-attention segmented; "
+                "choose --cross-attention dot"
+            ],
+        ),
+        (
+            "--cross-attention-mixture rsa --no-cross-attention",
+            ["--no-cross-attention leaves no place for --cross-attention-mixture rsa"],
+        ),
+        (
+            "--decoder-self-attention prob_sparse",
+            ["--decoder-self-attention prob_sparse: what a position gets", "choose another map"],
+        ),
+        (
+            "--encoder-self-attention prob_sparse --encoder-self-attention-mixture rsa "
+            "--rsa-form mixed",
+            ["--rsa-form mixed needs a mixed map, which --encoder-self-attention prob_sparse"],
+        ),
+        (
+            "--prob-sparse-factor 3",
+            ["--prob-sparse-factor 3 has no effect: it needs --encoder-self-attention prob_sparse"],
+        ),
         ("--rsa-heads 1,2,3", ["--rsa-heads 1,2,3: six numbers"]),
         ("--rsa-heads a,b", ["--rsa-heads a,b: expected whole numbers"]),
         ("--rsa-heads 3,0,0,0,0,0", ["3 heads, but the layer has 2"]),

@@ -14,9 +14,11 @@ import pytest
 import yaml
 
 from fairseq_recur.cli import build_parser, fairseq_commands, main
+from tests import series
 from tests.conftest import SMALL
 from tests.freeze import FOLDER, files
 from tests.fuzzing import HOSTILE, SMALL_LM, TooLong, flag, lines_of, within
+from tests.running import run_command
 from tests.unit.test_cli_main import root_logger  # noqa: F401  (used by every test)
 from tests.unit.test_experiments import content
 from tests.unit.test_plot_curves import JSON, write
@@ -64,6 +66,10 @@ def inputs(tmp_path_factory: pytest.TempPathFactory, corpus: Path) -> Path:
         (folder / name).symlink_to(corpus / name)
     write(folder / "log", JSON)
     (folder / "table.yaml").write_text(yaml.safe_dump({**content(), **table(folder, corpus)}))
+    (folder / "out.csv").write_text("window,date,a,a actual\n0,1/1/2010 0:00,1,2\n")
+    train = series.flags(series.write_series(folder / "series.csv"), "--arch", "rsa_informer")
+    save = ["--max-update", 1, "--disable-validation", "--save-dir", folder / "forecaster"]
+    run_command("train", *train, *save)
     make = "probe make text --output tasks --tasks Length --sizes 4 2 2 --bins 8-8 9-9"
     (folder / "text9").write_text("".join(f"a b c w{i} d e f g h\n" for i in range(30)))
     (folder / "words").write_text((folder / "text").read_text() + (folder / "text9").read_text())
@@ -95,6 +101,11 @@ def usual(folder: Path) -> dict[Leaf, dict[str, list[str]]]:
         ("plot", "attention"): {
             "checkpoint": [biarn], "--data": [str(FOLDER)], "--source": ["w1 w2"],
             "--output": ["out.png"], "--max-len-b": ["3"],
+        },
+        ("plot", "forecast"): {"file": [str(folder / "out.csv")], "--output": ["out.png"]},
+        ("forecast",): {
+            "checkpoint": [str(folder / "forecaster" / "checkpoint_last.pt")],
+            "--output": ["forecasts.csv"], "--cpu": [],
         },
         ("probe", "make"): {
             "corpus": [text], "--output": ["out"], "--sizes": ["4", "2", "2"],

@@ -8,6 +8,8 @@ import re
 from argparse import Action, Namespace
 from collections.abc import Sequence
 from dataclasses import fields
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -21,6 +23,7 @@ from fairseq_recur.errors import ConfigError
 from tests.configuring import composing_directly
 from tests.freeze import FOLDER
 from tests.fuzzing import lines_of, within
+from tests.series import write_series
 
 Key = tuple[str, str]
 """A group and a name in it: ("optimizer", "adamw_fused")."""
@@ -38,9 +41,16 @@ GROUPS: dict[str, tuple[dict[str, type], dict[str, type]]] = {
 REGISTERED: list[Key] = [
     (group, name) for group, (classes, _) in GROUPS.items() for name in ours(classes)
 ]
+SERIES = TemporaryDirectory()
+"""Of the file that the task of time series reads."""
 USUAL: dict[Key, list[str]] = {
     ("task", "regular_languages"): "--train-size 20 --bin-size 5 --longest-string 12".split(),
     ("task", "summarization"): "-s src -t tgt --eval-rouge".split(),
+    ("task", "time_series_forecasting"): [
+        "--series-file",
+        str(write_series(Path(SERIES.name) / "series.csv")),
+        *"--split-fractions 0.6,0.2,0.2 --input-length 9 --label-length 3 --horizon 2".split(),
+    ],
 }
 NAMES = [f"{group} {name}" for group, name in REGISTERED]
 
@@ -57,7 +67,8 @@ def parse(key: Key, words: Sequence[str]) -> tuple[Any, Namespace]:
     parser = make()
     needed = ["--path", "x.pt"] if scorer else ["--arch", "transformer"]
     task = [] if key[0] == "task" else ["--task", "translation"]
-    line = [str(FOLDER)] if key != ("task", "regular_languages") else []
+    without_data = key[0] == "task" and key[1] in ("regular_languages", "time_series_forecasting")
+    line = [] if without_data else [str(FOLDER)]
     line += [*needed, *task, f"--{key[0]}", key[1], *USUAL.get(key, []), *words]
     return parser, options.parse_args_and_arch(parser, line)
 
@@ -76,7 +87,7 @@ def use(key: Key, cfg: Any) -> None:
     made = GROUPS[group][0][name]
     if group == "task":
         task = made.setup_task(cfg)
-        if name == "regular_languages":
+        if name in ("regular_languages", "time_series_forecasting"):
             task.load_dataset("train")
     elif group == "optimizer":
         weight = torch.nn.Parameter(torch.ones(3))

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from fairseq_recur.modules.context import Padding
 from fairseq_recur.modules.mixture import Mixture
+from fairseq_recur.modules.sparse_attention import ProbSparseSelfAttention
 from fairseq_recur.modules.srformer import AccumulateFire
 from fairseq_recur.ops.precision import at_least_float32
 from tests.conftest import PLAIN, SMALL, stock_of
@@ -187,8 +188,9 @@ def test_half_precision_stays_finite(
     assert all(torch.isfinite(p.grad).all() for p in half.parameters())
     # Eight or eleven bits of mantissa through a few layers: a tenth of the logits' spread. The
     # neurons of SRformer divide what their rounded inputs add up to by a threshold of 0.1.
-    neurons = any(isinstance(m, AccumulateFire) for m in half.modules())
-    assert (logits.float() - exact).abs().max() < (0.25 if neurons else 0.1) * exact.std()
+    # And rounding changes which queries ProbSparse chooses.
+    steps = any(isinstance(m, (AccumulateFire, ProbSparseSelfAttention)) for m in half.modules())
+    assert (logits.float() - exact).abs().max() < (0.25 if steps else 0.1) * exact.std()
 
 
 CLOSABLE = {

@@ -31,6 +31,7 @@ from fairseq_recur.ops import (
     relative_positions,
     rem,
     segmented_attention,
+    sparse_attention,
     toeplitz,
 )
 from tests.unit.test_srformer import by_loops, recomputed, stored
@@ -408,6 +409,53 @@ def relative_attention(r: Random, length: int) -> None:
         return naive.relative_head(*vectors, tables[0][h], tables[1][h], causal)
 
     against_heads(r, length, fast, slow, tables)
+
+
+@reference
+def log_sparse_map(r: Random, length: int) -> None:
+    def fast(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> list[Tensor]:
+        weights = sparse_attention.log_sparse_map(q, k, mask)
+        additive = sparse_attention.log_sparse_mask(q.size(2), k.size(2), mask, q)
+        return [
+            attention.dot_product_attention(q, k, v, additive),
+            attention.read_values(weights, v),
+        ]
+
+    def slow(h: int, vectors: tuple, causal: bool, rows: slice, columns: slice) -> Tensor:
+        return naive.log_sparse_head(*vectors, causal)
+
+    against_heads(r, length, fast, slow, [])
+
+
+@reference
+def prob_sparse_attention(r: Random, length: int) -> None:
+    """Given the sampled keys, of which a sentence has the same ones in a batch and alone."""
+    factor, seed, causal = r.randint(1, 3), r.randint(0, 99), r.random() < 0.5
+    q, k, v = (random(4, 2, length, 3) for _ in range(3))
+    _, away, _ = batch(r, length, 1)
+    order, counts = padding.real_tokens_first(away)
+    hidden = away[:, None, None, :].expand(-1, -1, length, -1)
+    if causal:
+        hidden = hidden | torch.ones(length, length, dtype=torch.bool).triu(1)
+    mask = torch.zeros(hidden.shape).double().masked_fill(hidden, -1e300)
+    drawn = sparse_attention.sampled_keys(seed, counts, length, order, factor)
+    visible = v.masked_fill(away[:, None, :, None], 0.0)
+    out, weights = sparse_attention.prob_sparse_attention(
+        q, k, visible, *drawn, away, mask, causal, need_weights=True
+    )
+    assert weights is not None
+    torch.testing.assert_close(weights @ visible, out)
+    loops, fast = [], []
+    for b in range(4):
+        n = int(counts[b])
+        alone, u = sparse_attention.sampled_keys(seed, counts[b : b + 1], n, None, factor)
+        rank = torch.zeros(length, dtype=torch.int64).scatter(0, order[b], torch.arange(length))
+        assert torch.equal(rank[drawn[0][b, order[b, :n], : int(u)]], alone[0])
+        for h in range(2):
+            real = (list(x[b, h, order[b, :n]]) for x in (q, k, v))
+            loops.append(naive.prob_sparse_head(*real, alone[0].tolist(), causal))
+            fast.append(out[b, h, order[b, :n]])
+    assert_same(torch.cat(fast), torch.cat(loops), [q, k, v], False)
 
 
 @reference

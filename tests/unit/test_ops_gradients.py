@@ -26,6 +26,7 @@ from fairseq_recur.ops import (
     segmented_attention,
     segmented_recurrent,
     segments,
+    sparse_attention,
     toeplitz,
     unit_scale,
 )
@@ -147,6 +148,17 @@ CASES: dict[str, Case] = {
                              attention.directional_masks(m.new_empty(B, H, T, D), m)], 1),
         [(B, H, T, T)], half=False,
     ),
+    "prob_sparse_attention": Case(
+        lambda q, k, v: sparse_attention.prob_sparse_attention(
+            q, k, v, *sparse_attention.sampled_keys(1, torch.tensor([4, 2]), S, ORDER, 1),
+            PADDING, ADDITIVE.to(q.dtype),
+        )[0],
+        [KEY, KEY, KEY],
+    ),
+    "log_sparse_map": Case(
+        lambda q, k: sparse_attention.log_sparse_map(q, k, ADDITIVE.to(q.dtype)),
+        [QUERY, KEY], half=False,
+    ),
     "rem_kernel": Case(
         lambda d, a: rem.rem_kernel(heads_of(d), a, SINE, torch.tensor([1, 2]), 5, 3),
         [(H,), (H,)], half=False,
@@ -214,6 +226,9 @@ CASES: dict[str, Case] = {
 }  # fmt: skip
 
 NO_GRADIENT: dict[str, str] = {
+    "sampled_keys": "whole numbers",
+    "sparsity": "an order of queries, without gradients",
+    "log_sparse_mask": "added to scores as it is",
     "at_least_float32": "a cast",
     "real_tokens_first": "whole numbers",
     "visible_keys": "booleans",

@@ -14,7 +14,7 @@ from fairseq_recur.models.config import part_fields, self_attention_slots
 from fairseq_recur.modules import mixture
 from fairseq_recur.modules.context import Context, Padding, additive_mask
 from fairseq_recur.modules.mixture import FORMS, normalised
-from fairseq_recur.modules.parts import MIXTURE, build_self_attention
+from fairseq_recur.modules.parts import MIXTURE, SELF_ATTENTION, build_self_attention
 from fairseq_recur.modules.rem import two_sided
 from fairseq_recur.modules.rem_heads import parse_rem_heads
 from fairseq_recur.ops import naive
@@ -85,10 +85,10 @@ def test_forms_are_equal_without_padding(options: dict[str, Any], length: int) -
 @pytest.mark.parametrize("length", [1, 2, 17])
 @pytest.mark.parametrize("side", ["encoder", "decoder"])
 @pytest.mark.parametrize("mixed", MIXTURE)
-@pytest.mark.parametrize("part", ["dot", "relative", "xl", "directional"])
+@pytest.mark.parametrize("part", SELF_ATTENTION)
 def test_every_mixture_goes_with_every_map(part: str, mixed: str, side: str, length: int) -> None:
     """All forms are equal in outputs and gradients, and step by step."""
-    if part == "directional" and side == "decoder":
+    if side not in SELF_ATTENTION[part].sides:
         pytest.skip("a decoder's positions see no later ones")
     module = attention(part, side, **{f"{side}_self_attention_mixture": mixed})
     padding = torch.zeros(3, length, dtype=torch.bool)
@@ -104,7 +104,7 @@ def test_every_mixture_goes_with_every_map(part: str, mixed: str, side: str, len
         g = torch.sigmoid(gate)
         expected = module.output((1 - g) * alone + g * product, None, False)[0]
         torch.testing.assert_close(run(module, x), expected, rtol=1e-9, atol=1e-11)
-        if side == "decoder":
+        if side == "decoder" and module.stepwise:
             state: dict[str, dict[str, Tensor]] = {}
             steps = [
                 module(x[t : t + 1], Context(incremental_state=state, position=t))[0]
@@ -267,7 +267,7 @@ def test_normalised_rows() -> None:
 
 def test_fully_padded_rows_are_finite() -> None:
     """A query that sees only padding, as with targets padded on the left."""
-    for part in ("rsa", "relative", "xl", "toeplitz", "full_matrix"):
+    for part in ("rsa", "relative", "xl", "toeplitz", "full_matrix", "prob_sparse", "log_sparse"):
         module = attention(part, "decoder")
         x = torch.randn(4, 1, 16, dtype=torch.float64)
         padding = torch.tensor([[True, True, False, False]])
@@ -290,7 +290,8 @@ def test_a_step_reads_a_table_made_once() -> None:
 
 
 def test_weights_on_demand() -> None:
-    for part in ("rsa", "relative", "xl", "directional", "toeplitz"):
+    parts = "rsa", "relative", "xl", "directional", "toeplitz", "prob_sparse", "log_sparse"
+    for part in parts:
         module = attention(part, "encoder")
         x = torch.randn(5, 2, 16, dtype=torch.float64)
         context = context_of(module, x)
@@ -299,6 +300,10 @@ def test_weights_on_demand() -> None:
         assert mean.shape == (2, 5, 5) and heads.shape == (8, 2, 5, 5)
         torch.testing.assert_close(heads.mean(0), mean)
         torch.testing.assert_close(out, run(module, x))
+        if SELF_ATTENTION.get(part, SELF_ATTENTION["dot"]).has_map or "sparse" in part:
+            v = module.split(module.v_proj(x))
+            read = heads.transpose(0, 1).to(v.dtype) @ v
+            torch.testing.assert_close(out, module.output(read, None, False)[0])
 
 
 def test_heads_that_do_not_fit_are_refused() -> None:
@@ -314,3 +319,34 @@ def test_xl_in_a_decoder_with_full_context_is_that_of_an_encoder() -> None:
     encoder.load_state_dict(decoder.state_dict())
     x = torch.randn(6, 2, 16, dtype=torch.float64)
     torch.testing.assert_close(decoder(x, Context())[0], encoder(x, Context())[0])
+
+
+def test_prob_sparse_draws_in_training_only() -> None:
+    """Anew in each forward pass, the same again after the same seed; in evaluation always the same.
+
+    What is drawn after it does not depend on the length of the batch.
+    """
+    module = attention("prob_sparse", "encoder", prob_sparse_factor=1)
+    x = torch.randn(40, 2, 16, dtype=torch.float64)
+    assert torch.equal(run(module, x), run(module, x))
+    module.train()
+    torch.manual_seed(3)
+    first, second = run(module, x), run(module, x)
+    assert not torch.equal(first, second)
+    torch.manual_seed(3)
+    assert torch.equal(run(module, x), first)
+    after = []
+    for length in (5, 40):
+        torch.manual_seed(3)
+        run(module, x[:length])
+        after.append(torch.rand(()))
+    assert after[0] == after[1]
+
+
+def test_prob_sparse_chooses_few_queries() -> None:
+    """4 of 40 positions attend with a factor of 1; all others get the mean of the values."""
+    module = attention("prob_sparse", "encoder", prob_sparse_factor=1)
+    x = torch.randn(40, 1, 16, dtype=torch.float64)
+    _, weights = module(x, context_of(module, x), need_head_weights=True)
+    uniform = torch.isclose(weights, torch.tensor(1 / 40, dtype=weights.dtype)).all(dim=3)
+    assert (40 - uniform.sum(dim=2)).tolist() == [[4]] * 8

@@ -10,4 +10,5 @@ from fairseq_recur.ops.naive.attention import *
 from fairseq_recur.ops.naive.label_smoothing import *
 from fairseq_recur.ops.naive.recurrence_encoder import *
 from fairseq_recur.ops.naive.rsa import *
+from fairseq_recur.ops.naive.sparse import *
 from fairseq_recur.ops.naive.srformer import *

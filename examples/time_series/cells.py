@@ -1,0 +1,285 @@
+"""The cells of the paper's Table 1: data, lengths, heads, and the command of each training."""
+
+import os
+import shlex
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from fairseq_recur.errors import ConfigError
+from fairseq_recur.experiments.progress import say, training_log
+from fairseq_recur.experiments.runs import LOCK, Run
+from fairseq_recur.experiments.typed import fill, setting
+
+HERE = Path(__file__).resolve().parent
+
+FILES = {"ETTh1": "ETTh1.csv", "ETTh2": "ETTh2.csv", "ETTm1": "ETTm1.csv", "Weather": "WTH.csv"}
+MONTHS = {"Weather": "28,10,10"}
+SYSTEMS = "informer rsa_informer log_sparse rsa_log_sparse xl_forecaster rsa_xl_forecaster"
+TRAINING = (
+    "--task time_series_forecasting --criterion forecast_error --optimizer adam "
+    "--lr-scheduler fixed --batch-size 32 --required-batch-size-multiple 1 "
+    "--valid-subset valid,test --num-workers 0 --no-epoch-checkpoints --log-format json "
+    "--log-interval 100"
+)
+LEARNING_RATE = 1e-4
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Lengths of a window, and what differs from Informer's defaults, in its scripts.
+
+    Attributes:
+        data: a key of `FILES`
+        lengths: of input, label part and forecast
+        deep: three encoder layers and two decoder layers in place of two and one
+        factor: of ProbSparse
+    """
+
+    data: str
+    lengths: tuple[int, int, int]
+    deep: bool = False
+    factor: int = 5
+
+    @property
+    def name(self) -> str:
+        """Name as in the variable CELLS."""
+        return f"{self.data}/{self.lengths[2]}"
+
+    @property
+    def cost(self) -> int:
+        """Rows that the layers read in an epoch, by which the cells are ordered."""
+        rows = {"ETTm1": 34560, "Weather": 20160}.get(self.data, 8640)
+        read, label, horizon = self.lengths
+        return rows * ((2 + self.deep) * read + (1 + self.deep) * (label + horizon))
+
+    def flags(self) -> list[str]:
+        """Flags of the task and of the depth."""
+        read, label, horizon = map(str, self.lengths)
+        return [
+            "--split-months", MONTHS.get(self.data, "12,4,4"), "--input-length", read,
+            "--label-length", label, "--horizon", horizon,
+            *("--encoder-layers 3 --decoder-layers 2".split() if self.deep else []),
+        ]  # fmt: skip
+
+
+CELLS = sorted(
+    (
+        Cell("ETTh1", (48, 48, 24), factor=3),
+        Cell("ETTh1", (96, 48, 48)),
+        Cell("ETTh1", (168, 168, 168)),
+        Cell("ETTh1", (168, 168, 336)),
+        Cell("ETTh2", (48, 48, 24)),
+        Cell("ETTh2", (96, 96, 48)),
+        Cell("ETTh2", (336, 336, 168), deep=True),
+        Cell("ETTh2", (336, 168, 336), deep=True),
+        Cell("ETTm1", (672, 96, 24)),
+        Cell("ETTm1", (96, 48, 48)),
+        Cell("ETTm1", (384, 384, 96)),
+        Cell("ETTm1", (672, 288, 288)),
+        Cell("Weather", (168, 168, 24), deep=True),
+        Cell("Weather", (96, 96, 48)),
+        Cell("Weather", (336, 168, 168), deep=True),
+        Cell("Weather", (720, 168, 336), deep=True),
+    ),
+    key=lambda cell: cell.cost,
+)
+
+# Table 5 of the paper: numbers of heads of each kind, and dilations.
+EVERY_DAY = "4,0,0,4,0,0 24,24,24,24"
+CYCLES = "0,2,2,0,2,2 24,24,24,24"
+QUARTERS = "0,2,2,0,2,2 96,96,96,96"
+TWO_DAYS = "0,2,2,0,2,2 48,24,48,24"
+MANY = "0,1,1,2,2,2 48,24,48,96,48,96"
+HEADS = {
+    "rsa_informer": {
+        "ETTh1/24": CYCLES,
+        "ETTh1/48": "0,2,2,2,1,1 24,24,24,24",
+        "ETTh1/168": "0,2,2,2,1,1 24,24,24,24",
+        "ETTh1/336": EVERY_DAY,
+        "ETTh2/24": "4,2,2,0,0,0",
+        "ETTh2/48": CYCLES,
+        "ETTh2/168": "4,2,2,0,0,0",
+        "ETTh2/336": CYCLES,
+        "ETTm1/24": "0,0,0,0,4,4 2,3,6,24,2,3,6,24",
+        "ETTm1/48": QUARTERS,
+        "ETTm1/96": QUARTERS,
+        "ETTm1/288": QUARTERS,
+        "Weather/24": "0,0,0,0,4,4 3,5,7,24,3,5,7,24",
+        "Weather/48": CYCLES,
+        "Weather/168": CYCLES,
+        "Weather/336": CYCLES,
+    },
+    "rsa_log_sparse": {
+        **{cell.name: EVERY_DAY for cell in CELLS},
+        **{c.name: "4,0,0,4,0,0 96,96,96,96" for c in CELLS if c.data == "ETTm1"},
+        "ETTh1/336": TWO_DAYS,
+        "ETTh2/48": "8,0,0,0,0,0",
+        "Weather/336": "8,0,0,0,0,0",
+    },
+    "rsa_xl_forecaster": {
+        "ETTh1/24": EVERY_DAY,
+        "ETTh1/48": EVERY_DAY,
+        "ETTh1/168": TWO_DAYS,
+        "ETTh1/336": "1,2,2,1,1,1 48,24,24",
+        "ETTh2/24": EVERY_DAY,
+        "ETTh2/48": TWO_DAYS,
+        "ETTh2/168": EVERY_DAY,
+        "ETTh2/336": EVERY_DAY,
+        "ETTm1/24": "0,1,1,0,3,3 48,24,24,48,24,24",
+        "ETTm1/48": MANY,
+        "ETTm1/96": MANY,
+        "ETTm1/288": MANY,
+        "Weather/24": CYCLES,
+        "Weather/48": TWO_DAYS,
+        "Weather/168": "1,2,2,1,1,1 48,24,24",
+        "Weather/336": TWO_DAYS,
+    },
+}
+
+
+def names() -> list[str]:
+    """The cells' names, in the order of their cost."""
+    return [cell.name for cell in CELLS]
+
+
+@dataclass
+class Settings:
+    """The environment variables, in capitals there; README.md explains them."""
+
+    cells: list[str] = setting(names(), f"some of: {' '.join(names())}", choices=names())
+    systems: list[str] = setting(SYSTEMS.split(), f"some of: {SYSTEMS}", choices=SYSTEMS.split())
+    seeds: list[int] = setting([1], "whole numbers, at least 1", least=1)
+    epochs: int = setting(6, least=1)
+    data: str = setting(str(HERE / "data"))
+    device: str = setting("cpu", choices=("cpu", "cuda"))
+    options: str = setting("")
+    jobs: int = setting(2, least=1)
+
+    def as_dict(self) -> dict[str, str]:
+        """Return the variables that determine the results, and their values."""
+        values = asdict(self)
+        del values["jobs"], values["data"]
+        for name in ("cells", "systems", "seeds"):
+            values[name] = " ".join(map(str, values[name]))
+        return {name.upper(): str(value) for name, value in values.items()}
+
+    def chosen(self) -> list[Cell]:
+        """The cells, in the order of their cost."""
+        return [cell for cell in CELLS if cell.name in self.cells]
+
+
+def read_settings() -> Settings:
+    """Read the settings from the environment.
+
+    Raises:
+        ConfigError: lists all variables that are wrong, or the files that are missing
+    """
+    known = Settings.__dataclass_fields__
+    given: dict[str, Any] = {n: os.environ[n.upper()] for n in known if n.upper() in os.environ}
+    for name in ("cells", "systems", "seeds"):
+        if name in given:
+            given[name] = given[name].split()
+    problems: list[str] = []
+    settings = fill(Settings, given, problems, environment=True)
+    if settings is not None:
+        needed = {FILES[cell.data] for cell in settings.chosen()}
+        missing = sorted(n for n in needed if not Path(settings.data, n).is_file())
+        if missing:
+            problems.append(
+                f"DATA={settings.data}: expected a folder with {', '.join(missing)}; README.md "
+                "says where to get them"
+            )
+    if problems or settings is None:
+        raise ConfigError("\n".join(problems))
+    return settings
+
+
+@dataclass(frozen=True)
+class SeriesRun(Run):
+    """One training: a cell, a system and a seed.
+
+    Attributes:
+        work: folder of all trainings
+        cell: of the table
+        system: one of SYSTEMS
+        seed: seed of the training
+        flags: flags of ``fairseq-recur train``; other flags mean another training
+        epochs: the most; after three without a better validation it ends
+    """
+
+    work: Path
+    cell: Cell
+    system: str
+    seed: int
+    flags: tuple[str, ...]
+    epochs: int
+
+    @property
+    def name(self) -> str:
+        """Name of the run in messages."""
+        return f"{self.cell.name} {self.system} seed {self.seed}"
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the checkpoints and the log."""
+        return self.work / self.cell.name / self.system / f"seed{self.seed}"
+
+    @property
+    def steps(self) -> Sequence[str]:
+        """The only step: the test errors are in the log, beside those of the validation."""
+        return ["train"]
+
+    def train_flags(self) -> dict[str, Any]:
+        """Return the length of the training."""
+        return {"max-epoch": self.epochs}
+
+    def argv(self, step: str) -> list[str]:
+        """Return the arguments of ``fairseq-recur train``.
+
+        Informer's code halves the rate after each epoch but the first.
+        """
+        rates = [LEARNING_RATE * 0.5 ** max(0, epoch - 1) for epoch in range(self.epochs)]
+        schedule = ["--lr", ",".join(map(str, rates)), "--max-epoch", str(self.epochs)]
+        files = ["--save-dir", str(self.folder), "--log-file", str(self.folder / "train.log")]
+        return ["train", *self.flags, *schedule, "--patience", "3", *files]
+
+    def key(self, step: str) -> list[str]:
+        """Return the arguments, but for the folders."""
+        return [word for word in self.argv(step) if str(self.work) not in word]
+
+    def prepare(self) -> None:
+        """Remove a training with other flags, whose rates do not fit."""
+        before = self.state().get("train", {}).get("key")
+        if before is not None and before != self.key("train"):
+            say(f"{self.name}: the settings have changed, so the training starts again")
+            for path in self.folder.iterdir():
+                if path.name != LOCK:
+                    path.unlink() if path.is_file() else shutil.rmtree(path)
+
+    def errors(self) -> dict[str, float]:
+        """MSE and MAE on the test part after the epoch with the best validation."""
+        log = training_log(self)
+        best, _ = min(log.curve("valid_mse"), key=lambda point: point[1])
+        return {name: dict(log.curve(f"test_{name}"))[best] for name in ("mse", "mae")}
+
+
+def series_runs(settings: Settings, work: Path) -> Iterator[SeriesRun]:
+    """Yield the trainings seed by seed and from the cheapest cell on."""
+    for seed in settings.seeds:
+        for cell in settings.chosen():
+            for system in settings.systems:
+                file = str(Path(settings.data, FILES[cell.data]).resolve())
+                flags = ["--arch", system, "--series-file", file, *cell.flags()]
+                if "informer" in system:
+                    flags += ["--prob-sparse-factor", str(cell.factor)]
+                if system in HEADS:
+                    heads, _, dilations = HEADS[system][cell.name].partition(" ")
+                    flags += ["--rsa-heads", heads]
+                    flags += ["--rsa-dilations", dilations] if dilations else []
+                flags += [*TRAINING.split(), "--seed", str(seed)]
+                flags += ["--cpu"] if settings.device == "cpu" else []
+                flags += shlex.split(settings.options)
+                yield SeriesRun(work, cell, system, seed, tuple(flags), settings.epochs)

@@ -1,0 +1,128 @@
+"""Our errors next to the paper's: stored with all that made them, as text and as a page."""
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from cells import HERE, SeriesRun, Settings
+from linear import linear_errors
+
+from fairseq_recur.experiments.machine import commit, machine, versions
+from fairseq_recur.experiments.runs import read_json, write_json
+from fairseq_recur.files import write_text
+
+COMMAND = "bash examples/time_series/run.sh"
+HEADER = ["cell", "system", "MSE", "paper", "MAE", "paper", "seeds"]
+
+Results = dict[str, dict[str, dict[str, dict[str, Any]]]]
+"""cell -> system -> seed -> {"mse": ..., "mae": ..., "seconds": ...}."""
+
+
+def read_expected() -> dict[str, Any]:
+    """Return the paper's errors: {cell: {system: [MSE, MAE]}}."""
+    errors: dict[str, Any] = json.loads((HERE / "expected.json").read_text())["errors"]
+    return errors
+
+
+def of_run(run: SeriesRun) -> dict[str, Any]:
+    """Return the errors of a finished training, its time and its commit."""
+    state = run.state()["train"]
+    return {**run.errors(), "seconds": round(state["seconds"]), "commit": state["commit"]}
+
+
+def averages(of_seeds: dict[str, dict[str, Any]]) -> tuple[float, float]:
+    """MSE and MAE over the seeds."""
+    return tuple(mean(run[name] for run in of_seeds.values()) for name in ("mse", "mae"))  # type: ignore[return-value]
+
+
+def rows(results: Results, linear: dict[str, Any]) -> list[list[str]]:
+    """A row for each cell and system with a result; the linear baselines below."""
+    table = []
+    for cell, paper in read_expected().items():
+        for system, theirs in paper.items():
+            of_seeds = results.get(cell, {}).get(system)
+            if of_seeds:
+                pairs = [x for pair in zip(averages(of_seeds), theirs) for x in pair]
+                table.append([cell, system, *(f"{x:.3f}" for x in pairs), str(len(of_seeds))])
+        for name, found in linear.get(cell, {}).items():
+            row = [f"{found['mse']:.3f}", "", f"{found['mae']:.3f}", ""]
+            table.append([cell, name, *row, ""])
+    return table
+
+
+def wins(results: Results) -> list[str]:
+    """How often RSA has the lower error, of all cells and measures with both results."""
+    lines = []
+    for host in ("informer", "log_sparse", "xl_forecaster"):
+        ours, theirs, of = 0, 0, 0
+        for cell, paper in read_expected().items():
+            pair = [results.get(cell, {}).get(name) for name in (host, f"rsa_{host}")]
+            if pair[0] and pair[1]:
+                before, after = averages(pair[0]), averages(pair[1])
+                ours += sum(a < b for a, b in zip(after, before))
+                theirs += sum(a < b for a, b in zip(paper[f"rsa_{host}"], paper[host]))
+                of += 2
+        if of:
+            lines.append(
+                f"rsa_{host} is better than {host} in {ours} of {of} comparisons; in the paper in "
+                f"{theirs} of the same."
+            )
+    return lines
+
+
+def summary(report: dict[str, Any], markdown: bool = False) -> str:
+    """The table and the wins."""
+    table = rows(report["runs"], report["linear"])
+    if not table:
+        return "Nothing is finished yet."
+    if markdown:
+        rule = ["---"] * 2 + ["---:"] * 5
+        lines = ["| " + " | ".join(row) + " |" for row in [HEADER, rule, *table]]
+    else:
+        widths = [max(map(len, column)) for column in zip(HEADER, *table)]
+        lines = [
+            "  ".join(
+                [c.ljust(w) for c, w in zip(row[:2], widths)]
+                + [c.rjust(w) for c, w in zip(row[2:], widths[2:])]
+            ).rstrip()
+            for row in [HEADER, *table]
+        ]
+    missing = len(read_expected()) - len({row[0] for row in table})
+    lines += ["", f"Cells without a result: {missing} of {len(read_expected())}."]
+    return "\n".join([*lines, *(line for win in wins(report["runs"]) for line in ("", win))])
+
+
+def write(
+    runs: Sequence[SeriesRun], settings: Settings, work: Path, every_cell: bool = False
+) -> dict[str, Any]:
+    """Write results.json and results.md; return the content of the first.
+
+    The linear forecasts are those of the cells with a result, or of every cell.
+    """
+    values, results, linear = settings.as_dict(), {}, {}
+    for run in runs:
+        if run.finished():
+            of_system = results.setdefault(run.cell.name, {}).setdefault(run.system, {})
+            of_system[str(run.seed)] = of_run(run)
+    known = (read_json(work / "results.json") or {}).get("linear", {})
+    for cell in settings.chosen():
+        if every_cell or cell.name in results or cell.name in known:
+            linear[cell.name] = known.get(cell.name) or linear_errors(cell, settings.data)
+    changed = [f"{name}='{value}'" for name, value in values.items() if name in os.environ]
+    report = {
+        "command": " ".join([*changed, COMMAND, *(["linear"] if every_cell else [])]),
+        "settings": values,
+        "commit": commit(),
+        "machine": machine(),
+        "versions": versions(),
+        "wins": wins(results),
+        "linear": linear,
+        "runs": results,
+    }
+    work.mkdir(parents=True, exist_ok=True)
+    write_json(work / "results.json", report)
+    write_text(work / "results.md", summary(report, markdown=True) + "\n")
+    return report

@@ -1,0 +1,76 @@
+"""Linear forecasts for comparison, fitted by least squares: no training, no chance.
+
+``linear`` maps the window of each variable to its forecast by a matrix of its own. ``dlinear`` has
+one matrix for all variables. DLinear (Zeng et al. 2023) splits the window into a moving average
+and the rest, and adds a linear map of each: their sum is one linear map of the window, so that the
+best DLinear is the best matrix. The penalty is the one of `PENALTIES` with the best validation.
+"""
+
+from typing import Any
+
+import numpy
+from cells import FILES, MONTHS, Cell
+
+from fairseq_recur.tasks.series_data import read_series, split_rows
+
+PENALTIES = (1e-4, 1e-2, 1.0)
+"""Of the squared weights, relative to the mean square of the inputs."""
+
+Array = numpy.ndarray[Any, Any]
+
+
+def windows(values: Array, rows: tuple[int, int], cell: Cell, first: bool) -> Array:
+    """The windows of one variable in a split, without a copy: (N, L + T)."""
+    read, _, horizon = cell.lengths
+    start = rows[0] if first else rows[0] - read
+    return numpy.lib.stride_tricks.sliding_window_view(values[start : rows[1]], read + horizon)
+
+
+def split_windows(both: Array, read: int) -> tuple[Array, Array]:
+    """Inputs (N, L + 1), the last column 1, and forecasts (N, T)."""
+    return numpy.hstack([both[:, :read], numpy.ones((len(both), 1))]), both[:, read:]
+
+
+def errors_of(matrix: Array, parts: list[Array]) -> tuple[float, float]:
+    """MSE and MAE over the windows of some variables, which are equally many for each."""
+    errors = []
+    for both in parts:
+        inputs, target = split_windows(both, len(matrix) - 1)
+        wrong = inputs @ matrix - target
+        errors.append(((wrong**2).mean(), numpy.abs(wrong).mean()))
+    squared, absolute = numpy.mean(errors, axis=0)
+    return float(squared), float(absolute)
+
+
+def fit(groups: dict[str, list[Array]], read: int) -> tuple[float, float]:
+    """Fit a matrix to the windows of some variables: the errors on the test part."""
+    square, product = 0.0, 0.0
+    for both in groups["train"]:
+        inputs, target = split_windows(both, read)
+        square, product = square + inputs.T @ inputs, product + inputs.T @ target
+    size = numpy.trace(square) / len(square)
+    matrices = [
+        numpy.linalg.solve(square + penalty * size * numpy.eye(len(square)), product)
+        for penalty in PENALTIES
+    ]
+    best = min(matrices, key=lambda matrix: errors_of(matrix, groups["valid"]))
+    return errors_of(best, groups["test"])
+
+
+def linear_errors(cell: Cell, folder: str) -> dict[str, dict[str, float]]:
+    """MSE and MAE on the test part: {"linear": {"mse": ..., "mae": ...}, "dlinear": ...}."""
+    series = read_series(f"{folder}/{FILES[cell.data]}")
+    rows = split_rows(series, MONTHS.get(cell.data, "12,4,4"), "")
+    train = series.values[slice(*rows["train"])]
+    values = (series.values - train.mean(axis=0)) / train.std(axis=0)
+    variables = [
+        {split: windows(column, rows[split], cell, split == "train") for split in rows}
+        for column in values.T
+    ]
+    read = cell.lengths[0]
+    alone = [fit({split: [part] for split, part in parts.items()}, read) for parts in variables]
+    together = fit({split: [parts[split] for parts in variables] for split in rows}, read)
+    return {
+        "linear": dict(zip(("mse", "mae"), numpy.mean(alone, axis=0).tolist())),
+        "dlinear": dict(zip(("mse", "mae"), together)),
+    }

@@ -1,0 +1,61 @@
+"""Train every system on every cell of the table, several at a time, and print the table.
+
+    python run.py [table | linear]
+
+Finished trainings are kept, and unfinished ones continue from their last checkpoint. With `table`
+and `linear`, nothing is trained; `linear` fits the linear forecasts of all cells. README.md
+explains the settings.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+import errors
+from cells import HERE, SeriesRun, read_settings, series_runs
+
+from fairseq_recur.errors import ConfigError
+from fairseq_recur.experiments.progress import say
+from fairseq_recur.experiments.runner import Runner, Stopped
+
+
+def main(arguments: list[str]) -> int:
+    """Run everything; return 0, or 1 if a training failed, 2 for wrong settings, 130 if stopped."""
+    try:
+        settings = read_settings()
+        if arguments not in ([], ["table"], ["linear"]):
+            words = " ".join(arguments)
+            raise ConfigError(f"run.sh {words}; expected bash run.sh [table | linear]")
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    work = Path(os.environ.get("WORK", HERE / "work")).resolve()
+    runs, failed = list(series_runs(settings, work)), []
+
+    def finished(run: SeriesRun) -> None:
+        found = errors.of_run(run)
+        say(f"  MSE {found['mse']:.3f}, MAE {found['mae']:.3f}; {found['seconds']} s")
+        errors.write(runs, settings, work)
+
+    if not arguments:
+        kept = sum(run.finished() for run in runs)
+        say(f"{len(runs)} runs, {kept} of them already done; {settings.jobs} at a time in {work}")
+        try:
+            failed = Runner(runs, settings.jobs, finished=finished)()
+        except Stopped:
+            print("\nStopped. The same command continues from here.", file=sys.stderr)
+            return 130
+    report = errors.write(runs, settings, work, every_cell=arguments == ["linear"])
+    print("\n" + errors.summary(report) + "\n")
+    print(f"Everything is in {work}: results.md (this table), results.json, and the runs.")
+    for run in runs:
+        if run.name in failed:
+            print(f"failed: {run.name}, see {run.folder}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    if {"-h", "--help"} & {*sys.argv}:
+        print(__doc__)
+        sys.exit()
+    sys.exit(main(sys.argv[1:]))

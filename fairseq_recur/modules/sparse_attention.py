@@ -1,0 +1,102 @@
+"""Self-attention over few pairs of positions: Informer's ProbSparse, and LogSparse."""
+
+from dataclasses import dataclass
+
+import torch
+from fairseq.models.transformer import TransformerConfig
+from torch import Tensor
+
+from fairseq_recur.modules.context import Context
+from fairseq_recur.modules.layers import between_graphs
+from fairseq_recur.modules.mixture import Mixture
+from fairseq_recur.modules.options import option
+from fairseq_recur.modules.self_attention import SelfAttention
+from fairseq_recur.ops.attention import dot_product_attention
+from fairseq_recur.ops.sparse_attention import (
+    log_sparse_map,
+    log_sparse_mask,
+    prob_sparse_attention,
+    sampled_keys,
+)
+
+EVALUATION_SEED = 1
+"""Of the sampled keys outside training, where results do not change from call to call."""
+
+
+class ProbSparseSelfAttention(SelfAttention):
+    """Attention from the queries whose scores are farthest from uniform (Zhou et al. 2021).
+
+    The others get the mean of the values, in a decoder their cumulative sum. Which queries attend
+    depends on all positions, and so no decoder that works step by step can have this map. In
+    training the keys for the measure are drawn anew in each forward pass, by torch's generator.
+
+    Args:
+        cfg: the host's configuration
+        side: "encoder" or "decoder"
+        mixture: mixed with the output, or None
+    """
+
+    @dataclass
+    class Options:
+        """The option of ProbSparse."""
+
+        prob_sparse_factor: int = option(
+            5,
+            "c of prob_sparse: of n positions c ceil(ln n) attend, chosen on as many sampled keys "
+            "each",
+            (1, 1000),
+        )
+
+    has_map = False
+    stepwise = False
+
+    def __init__(self, cfg: TransformerConfig, side: str, mixture: Mixture | None) -> None:
+        super().__init__(cfg, side, mixture)
+        self.factor = cfg.prob_sparse_factor
+
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, context: Context, need_weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """As in `SelfAttention.attend`."""
+        padding = context.padding
+        if padding is None:
+            counts = torch.full((len(query),), query.size(2), device=query.device)
+        else:
+            counts = padding.counts
+        order = None if padding is None else padding.order
+        sampled, chosen = self.sample(counts, query.size(2), order)
+        return prob_sparse_attention(
+            query, key, value, sampled, chosen, context.padding_mask, context.mask, self.causal,
+            self.dropout_probability, self.scale, need_weights,
+        )  # fmt: skip
+
+    @between_graphs
+    def sample(self, counts: Tensor, length: int, order: Tensor | None) -> tuple[Tensor, Tensor]:
+        """`sampled_keys` of this forward pass."""
+        # One draw for any length: what is drawn later does not depend on how long a batch is.
+        seed = int(torch.randint(2**62, ())) if self.training else EVALUATION_SEED
+        return sampled_keys(seed, counts, length, order, self.factor)
+
+
+class LogSparseSelfAttention(SelfAttention):
+    """Attention to the own position and to those 1, 2, 4, ... away (Li et al. 2019, section 4.2).
+
+    An encoder looks both ways, a decoder back.
+    """
+
+    reads_memory = True
+
+    def weights(self, query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
+        """As in `SelfAttention.weights`."""
+        return log_sparse_map(query, key, mask, self.scale)
+
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, context: Context, need_weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """As in `SelfAttention.attend`; by torch's fused kernel where no weights are needed."""
+        if need_weights or context.incremental_state is not None:
+            return super().attend(query, key, value, context, need_weights)
+        mask = log_sparse_mask(query.size(2), key.size(2), context.mask, query)
+        dropout = self.dropout_probability
+        out = dot_product_attention(query, key, value, mask, dropout, scale=self.scale)
+        return out, None

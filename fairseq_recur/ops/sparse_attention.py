@@ -1,0 +1,191 @@
+"""Attention over few pairs of positions: Informer's ProbSparse, and LogSparse.
+
+ProbSparse (Zhou et al. 2021, section 3.1, and their code) attends from the u queries whose scores
+are farthest from uniform, as measured on sampled keys; other queries get the mean of the values,
+in a decoder their cumulative sum. LogSparse (Li et al. 2019, section 4.2) attends to the own
+position and to those at distances 1, 2, 4, ....
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fairseq_recur.ops.attention import attention_map
+from fairseq_recur.ops.precision import at_least_float32, no_autocast
+
+LONGEST = 2**16
+"""Beyond this length the number of sampled keys and of chosen queries no longer grows."""
+
+
+def most(length: int, factor: int) -> int:
+    """u = factor ceil(ln n) for a sentence of n positions, at least 1 and at most n."""
+    return min(length, factor * max(1, math.ceil(math.log(min(max(length, 1), LONGEST)))))
+
+
+def sampled_keys(
+    seed: int, counts: Tensor, length: int, order: Tensor | None, factor: int
+) -> tuple[Tensor, Tensor]:
+    """The keys on which the queries are measured, u for each position, drawn with replacement.
+
+    The draws of a position depend on the seed, on its place among the real tokens and on their
+    number only. So a sentence has the same ones in a batch, padded on either side, and alone.
+
+    Args:
+        seed: of the draws
+        counts: (B,) int64, real tokens of each sentence
+        length: L
+        order: (B, L) int64, the real positions, then the padding; None if nothing is padded
+        factor: of u
+
+    Returns:
+        positions (B, L, U) int64, whose first u_b belong to sentence b, and u (B,) int64
+    """
+    widest, u = factor * math.ceil(math.log(LONGEST)), most(length, factor)
+    generator = torch.Generator().manual_seed(seed)
+    draws = torch.rand(length, widest, generator=generator)[:, :u].to(counts.device)
+    sizes = [most(n, factor) for n in range(length + 1)]
+    chosen = torch.tensor(sizes, device=counts.device)[counts]
+    real = (draws * counts[:, None, None]).long()
+    if order is None:
+        return real, chosen
+    keys = order.gather(1, real.flatten(1)).view_as(real)
+    return torch.zeros_like(keys).scatter(1, order.unsqueeze(2).expand_as(keys), keys), chosen
+
+
+def sparsity(query: Tensor, key: Tensor, sampled: Tensor, chosen: Tensor, counts: Tensor) -> Tensor:
+    """M(q) = max_s q k_s - sum_s q k_s / n over the sampled keys (Zhou et al. 2021, eq. 4).
+
+    The sum is divided by the length n, as in their code, and not by the number of samples.
+
+    Args:
+        query, key: (B, H, L, D)
+        sampled: (B, L, U) positions
+        chosen: (B,) how many of them count
+        counts: (B,) n
+
+    Returns:
+        (B, H, L) in float32 or more
+    """
+    with torch.no_grad(), no_autocast(query):
+        scores = torch.matmul(at_least_float32(query), at_least_float32(key).transpose(-1, -2))
+        scores = scores.gather(3, sampled.unsqueeze(1).expand(-1, query.size(1), -1, -1))
+        extra = torch.arange(sampled.size(2), device=query.device) >= chosen.unsqueeze(1)
+        extra = extra[:, None, None, :]
+        largest = scores.masked_fill(extra, -math.inf).amax(dim=3)
+        return largest - scores.masked_fill(extra, 0.0).sum(dim=3) / counts[:, None, None]
+
+
+def prob_sparse_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    sampled: Tensor,
+    chosen: Tensor,
+    padding: Tensor | None = None,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    dropout: float = 0.0,
+    scale: float | None = None,
+    need_weights: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """softmax(Q K^T / sqrt(D) + mask) V of the chosen queries, else mean(V) or cumsum(V).
+
+    Args:
+        query, key: (B, H, L, D), not scaled
+        value: (B, H, L, D), zero at padding
+        sampled, chosen: from `sampled_keys`
+        padding: (B, L) bool, True at padding, or None
+        mask: additive, finite, broadcastable to (B, H, L, L), which hides padding and, if
+            *causal*, later keys; or None. Queries are chosen without it
+        causal: whether the other rows are cumulative sums instead of means
+        dropout: probability of dropping a weight of a chosen query (0 outside training)
+        scale: factor of the scores in place of 1 / sqrt(D), or None
+        need_weights: whether to return the map
+
+    Returns:
+        (B, H, L, D) in the dtype of *value*, and the map (B, H, L, L) without dropout or None
+    """
+    batch, heads, length, width = query.shape
+    counts = query.new_full((batch,), length, dtype=torch.int64)
+    if padding is not None:
+        counts = (~padding).sum(dim=1)
+    measure = sparsity(query, key, sampled, chosen, counts)
+    if padding is not None:
+        measure = measure.masked_fill(padding.unsqueeze(1), -math.inf)
+    rows = measure.topk(min(sampled.size(2), length), dim=2).indices
+    with no_autocast(value):
+        exact = at_least_float32(value)
+        if causal:
+            rest = exact.cumsum(dim=2)
+        else:
+            mean = exact.sum(dim=2, keepdim=True) / counts[:, None, None, None].clamp(min=1)
+            rest = mean.expand_as(exact)
+        few = at_least_float32(query).gather(2, rows.unsqueeze(3).expand(-1, -1, -1, width))
+        few = few * (width**-0.5 if scale is None else scale)
+        scores = torch.matmul(few, at_least_float32(key).transpose(-1, -2))
+        each_row = rows.unsqueeze(3).expand_as(scores)
+        if mask is not None:
+            scores = scores + mask.expand(batch, heads, length, length).gather(2, each_row)
+        weights = torch.softmax(scores, dim=-1)
+        read = torch.matmul(F.dropout(weights, dropout), exact)
+        # A shorter sentence chooses fewer queries than there is room for.
+        room = torch.arange(rows.size(2), device=query.device) < chosen.unsqueeze(1)
+        room, place = room[:, None, :, None], rows.unsqueeze(3).expand_as(read)
+        out = rest.scatter(2, place, torch.where(room, read, rest.gather(2, place)))
+        if not need_weights:
+            return out.to(value.dtype), None
+        if causal:
+            uniform = torch.ones_like(scores[:, :, :1]).expand(-1, -1, length, -1).tril()
+        else:
+            share = (1 / counts.clamp(min=1))[:, None, None, None]
+            uniform = share.expand(batch, heads, length, length)
+        if padding is not None:
+            uniform = uniform.masked_fill(padding[:, None, None, :], 0.0)
+        uniform = uniform.to(weights.dtype)
+        whole = torch.where(room, weights, uniform.gather(2, each_row))
+        return out.to(value.dtype), uniform.scatter(2, each_row, whole)
+
+
+def log_sparse_mask(queries: int, keys: int, mask: Tensor | None, like: Tensor) -> Tensor:
+    """What `log_sparse_map` adds to the scores: *mask*, and the lowest number at other distances.
+
+    Args:
+        queries: T; the last query stands at the last key
+        keys: S
+        mask: additive, finite, broadcastable to (B, H, T, S), or None
+        like: a tensor of the dtype and device of the result
+
+    Returns:
+        finite, broadcastable to (B, H, T, S)
+    """
+    positions = torch.arange(keys, device=like.device)
+    distance = (positions[keys - queries :].unsqueeze(1) - positions).abs()
+    hidden = distance & (distance - 1) != 0  # neither 0 nor a power of two
+    lowest = torch.finfo(like.dtype).min
+    whole = like.new_zeros(1, 1)
+    if mask is not None:
+        wider = torch.promote_types(mask.dtype, like.dtype)
+        whole = mask.to(wider).clamp(min=lowest).to(like.dtype)
+    return whole.masked_fill(hidden, lowest)
+
+
+def log_sparse_map(
+    query: Tensor, key: Tensor, mask: Tensor | None = None, scale: float | None = None
+) -> Tensor:
+    """softmax over the own position and those at distances 1, 2, 4, ... (Li et al. 2019).
+
+    Args:
+        query: (B, H, T, D), not scaled; the last query stands at the last key
+        key: (B, H, S, D)
+        mask: additive, finite, broadcastable to (B, H, T, S), or None. In a decoder it hides the
+            later keys; without it a query sees both sides
+        scale: factor of the scores in place of 1 / sqrt(D), or None
+
+    Returns:
+        (B, H, T, S) in float32 or more
+    """
+    with no_autocast(query):
+        q, k = at_least_float32(query), at_least_float32(key)
+        return attention_map(q, k, log_sparse_mask(q.size(2), k.size(2), mask, q), scale)

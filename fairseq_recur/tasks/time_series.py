@@ -1,0 +1,235 @@
+"""``--task time_series_forecasting``: forecast all variables of a series from a window of it.
+
+Section 4.1 of Huang et al. (ICLR 2023), whose windows, splits and features are those of Informer
+(Zhou et al. 2021). The data is one CSV file.
+"""
+
+import logging
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+import numpy
+import torch
+from fairseq.data import FairseqDataset
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.tasks import FairseqTask, register_task
+from torch import Tensor
+
+from fairseq_recur.errors import ConfigError
+from fairseq_recur.tasks.series_data import SPLITS, Array, Series, read_series, split_rows
+
+logger = logging.getLogger(__name__)
+
+APART = 2**40
+"""Between the numbers of the windows of two splits, so that none follows one of another split."""
+
+WindowOrder = ChoiceEnum(["sequential", "shuffled"])
+
+
+@dataclass
+class TimeSeriesConfig(FairseqDataclass):
+    """The flags of ``--task time_series_forecasting``."""
+
+    # Not "data", which fairseq takes for a folder.
+    series_file: Optional[str] = field(  # noqa: UP045
+        default=None,
+        metadata={"help": "CSV file: a line of names, then a date and numbers in each line"},
+    )
+    input_length: int = field(default=96, metadata={"help": "rows that a forecast is made from"})
+    label_length: int = field(
+        default=48,
+        metadata={"help": "last rows of the input that the decoder reads before its forecast"},
+    )
+    horizon: int = field(default=24, metadata={"help": "rows to forecast"})
+    split_months: str = field(
+        default="12,4,4",
+        metadata={"help": "months of 30 days for training, validation and test"},
+    )
+    split_fractions: str = field(
+        default="",
+        metadata={
+            "help": "fractions of the rows for training, validation and test, such as 0.7,0.1,0.2, "
+            "in place of --split-months"
+        },
+    )
+    window_order: WindowOrder = field(  # type: ignore[valid-type]  # made at run time
+        default="sequential",
+        metadata={
+            "help": "order of the training windows: sequential, as Huang et al. train all models, "
+            "or shuffled anew in each epoch"
+        },
+    )
+
+
+class WindowDataset(FairseqDataset):
+    """All windows of a split, one row apart.
+
+    Args:
+        values: (rows, V) standardised values of the series
+        features: (rows, F) of the dates
+        first: the row after the first window's input
+        last: the row after the last window's forecast
+        lengths: of the input and of the forecast
+        number: of the split
+        shuffled: draw a new order in each epoch
+    """
+
+    def __init__(
+        self,
+        values: Tensor,
+        features: Tensor,
+        first: int,
+        last: int,
+        lengths: tuple[int, int],
+        number: int,
+        shuffled: bool,
+    ) -> None:
+        super().__init__()
+        self.values, self.features, self.first = values, features, first
+        self.input, self.horizon = lengths
+        self.number, self.shuffled = number, shuffled
+        self.sizes = numpy.full(last - first - self.horizon + 1, self.input + self.horizon)
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __getitem__(self, index: int) -> int:
+        """Return the index itself: `collater` selects all rows at once."""
+        return int(index)
+
+    def collater(self, samples: list[int]) -> dict[str, Any]:
+        """Build a batch.
+
+        Returns:
+            fairseq's usual entries, with ``net_input.past`` (B, L, V), ``net_input.past_times``
+            (B, L, F), ``net_input.future_times`` (B, T, F) and ``net_input.starts`` (B,), the
+            windows' numbers; and ``target`` (B, T, V)
+        """
+        if not samples:
+            return {}
+        ends = torch.tensor(samples).unsqueeze(1) + self.first
+        past = ends + torch.arange(-self.input, 0)
+        future = ends + torch.arange(self.horizon)
+        return {
+            "id": torch.tensor(samples),
+            "nsentences": len(samples),
+            "ntokens": len(samples) * self.horizon,
+            "net_input": {
+                "past": self.values[past],
+                "past_times": self.features[past],
+                "future_times": self.features[future],
+                "starts": torch.tensor(samples) + self.number * APART,
+            },
+            "target": self.values[future],
+        }
+
+    def num_tokens(self, index: int) -> int:
+        """Return the rows of a window."""
+        return int(self.sizes[index])
+
+    def num_tokens_vec(self, indices: Array) -> Array:
+        """Return the rows of each window."""
+        return self.sizes[indices]
+
+    def size(self, index: int) -> int:
+        """Return the rows of a window."""
+        return int(self.sizes[index])
+
+    def ordered_indices(self) -> Array:
+        """Return all indices in the order of the batches; fairseq seeds numpy before the call."""
+        return numpy.random.permutation(len(self)) if self.shuffled else numpy.arange(len(self))
+
+    @property
+    def can_reuse_epoch_itr_across_epochs(self) -> bool:
+        """Whether epochs share batches."""
+        return not self.shuffled
+
+
+@register_task("time_series_forecasting", dataclass=TimeSeriesConfig)
+class TimeSeriesTask(FairseqTask):
+    """Forecasts the rows after a window, from its rows and the dates.
+
+    The splits are ``train``, ``valid`` and ``test``; the input of their first windows reaches
+    back into the split before. Values are standardised by mean and deviation of ``train``.
+
+    Raises:
+        ConfigError: the file or a flag cannot be used
+    """
+
+    def __init__(self, cfg: TimeSeriesConfig) -> None:
+        super().__init__(cfg)
+        wrong = [
+            f"--{name.replace('_', '-')} {getattr(cfg, name)}: expected {least} to {2**16}"
+            for name, least in (("input_length", 1), ("label_length", 0), ("horizon", 1))
+            if not least <= getattr(cfg, name) <= 2**16
+        ]
+        if cfg.label_length > cfg.input_length and not wrong:
+            wrong.append(
+                f"--label-length {cfg.label_length}: expected at most --input-length "
+                f"{cfg.input_length}, of which it is the end"
+            )
+        if cfg.series_file is None:
+            wrong.append("no series: give a CSV file with --series-file")
+        if wrong:
+            raise ConfigError("; ".join(wrong))
+        assert cfg.series_file is not None
+        self.series: Series = read_series(cfg.series_file)
+        self.rows = split_rows(self.series, cfg.split_months, cfg.split_fractions)
+        train = self.series.values[slice(*self.rows["train"])]
+        self.mean, deviation = train.mean(axis=0), train.std(axis=0)
+        self.deviation = numpy.where(deviation > 0, deviation, 1.0)
+        standardised = (self.series.values - self.mean) / self.deviation
+        self.values = torch.from_numpy(standardised).float()
+        self.features = torch.from_numpy(self.series.features())
+
+    @classmethod
+    def setup_task(cls, cfg: TimeSeriesConfig, **kwargs: Any) -> "TimeSeriesTask":
+        """Create the task from the command line or a checkpoint."""
+        return cls(cfg)
+
+    @property
+    def source_dictionary(self) -> None:
+        """None: there are no words."""
+
+    @property
+    def target_dictionary(self) -> None:
+        """None: there are no words."""
+
+    def max_positions(self) -> None:
+        """Return None: all windows are equally long."""
+
+    def load_dataset(self, split: str, combine: bool = False, **kwargs: Any) -> None:
+        """Build the windows of a split.
+
+        Raises:
+            ConfigError: there is no such split, or it is shorter than a window
+        """
+        if split not in SPLITS:
+            raise ConfigError(
+                f"the task time_series_forecasting has the splits {', '.join(SPLITS)}, not "
+                f"{split!r}; choose one of them"
+            )
+        first, last = self.rows[split]
+        lengths = self.cfg.input_length, self.cfg.horizon
+        if split == "train":
+            first += self.cfg.input_length
+        if last - first < self.cfg.horizon or first < self.cfg.input_length:
+            raise ConfigError(
+                f"the split {split} has {last - self.rows[split][0]} rows, too few for "
+                f"--input-length {lengths[0]} and --horizon {lengths[1]}; give shorter windows or "
+                "a larger split"
+            )
+        shuffled = split == "train" and str(self.cfg.window_order) == "shuffled"
+        number = SPLITS.index(split)
+        windows = WindowDataset(self.values, self.features, first, last, lengths, number, shuffled)
+        self.datasets[split] = windows
+        logger.info(
+            "%s: %d windows of %d rows and a horizon of %d, %d variables",
+            split, len(windows), *lengths, len(self.series.names),
+        )  # fmt: skip
+
+    def get_batch_iterator(self, dataset: FairseqDataset, *args: Any, **kwargs: Any) -> Any:
+        """Build fairseq's iterator, which keeps the order of the windows as asked."""
+        iterator = super().get_batch_iterator(dataset, *args, **kwargs)
+        iterator.disable_shuffling = not getattr(dataset, "shuffled", False)
+        return iterator

@@ -1,0 +1,104 @@
+"""Forecasters through the command line: training, resuming, validation, forecasts, figures."""
+
+import csv
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from fairseq_recur.cli import main
+from fairseq_recur.experiments.training_log import read_log
+from tests.conftest import FORECASTERS
+from tests.running import USER_DIR, saved_weights, update_losses
+from tests.series import SPLIT, WINDOWS, flags, write_series
+
+Cli = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def series(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_series(tmp_path_factory.mktemp("series") / "x.csv")
+
+
+FAST = "rsa_informer", "rsa_xl_forecaster"
+
+
+@pytest.mark.parametrize(
+    "arch", [pytest.param(a, marks=() if a in FAST else pytest.mark.slow) for a in FORECASTERS]
+)
+def test_resumes_as_if_never_stopped(arch: str, series: Path, cli: Cli, tmp_path: Path) -> None:
+    """In the middle of an epoch, with dropout, sampled keys, and a memory of the batch before."""
+    train = ["--user-dir", USER_DIR, "--arch", arch, *flags(series, "--save-dir")]
+    at_once = cli("train", *train, tmp_path / "once", "--max-update", 12)
+    cli("train", *train, tmp_path / "two", "--max-update", 4)
+    resumed = cli("train", *train, tmp_path / "two", "--max-update", 12)
+    losses = update_losses(at_once)
+    assert list(losses) == list(range(1, 13))
+    assert update_losses(resumed) == {n: losses[n] for n in range(5, 13)}
+    once, two = (saved_weights(tmp_path / n / "checkpoint_last.pt") for n in ("once", "two"))
+    assert once.keys() == two.keys() and all(torch.equal(once[k], two[k]) for k in once)
+    # Each date of the test part is forecast once, also where a memory needs all windows.
+    checkpoint, table = tmp_path / "once" / "checkpoint_last.pt", tmp_path / "forecasts.csv"
+    assert main(["forecast", str(checkpoint), "--output", str(table), "--cpu"]) == 0
+    lines = list(csv.DictReader(table.open()))
+    dates = [row.split(",")[0] for row in series.read_text().splitlines()[161:]]
+    assert [line["date"] for line in lines] == dates
+    assert [int(line["window"]) for line in lines] == [i // 4 for i in range(40)]
+
+
+def test_learns_and_forecasts(series: Path, cli: Cli, tmp_path: Path) -> None:
+    """A daily cycle, to an error well below that of the mean, whose MSE is 1; and its files."""
+    train = [
+        "--user-dir",
+        USER_DIR,
+        "--arch",
+        FAST[0],
+        *flags(series),
+        "--rsa-heads",
+        "1,0,0,1,0,0",
+    ]
+    more = ["--rsa-dilations", 3, "--valid-subset", "valid,test", "--lr", 0.01, "--max-epoch", 20]
+    more += ["--validate-interval", 20, "--save-interval", 20, "--log-file", tmp_path / "log"]
+    cli("train", *train, *more, "--save-dir", tmp_path / "out")
+    log = read_log(str(tmp_path / "log"))
+    ((_, mse),), ((_, mae),) = (log.curve(f"test_{name}") for name in ("mse", "mae"))
+    assert mse < 0.2
+    again = cli(
+        "validate", "--user-dir", USER_DIR, "--task", "time_series_forecasting", "--series-file",
+        series, *SPLIT, *WINDOWS, "--path", tmp_path / "out" / "checkpoint_last.pt", "--cpu",
+        "--valid-subset", "test", "--batch-size", 5, "--num-workers", 0,
+        "--log-format", "simple",
+    )  # fmt: skip
+    found = re.search(r"valid on 'test' subset .* mse ([\d.]+) \| mae ([\d.]+)", again)
+    assert found is not None
+    assert [float(x) for x in found.groups()] == pytest.approx([mse, mae], rel=1e-3)
+    table, figure = tmp_path / "forecasts.csv", tmp_path / "forecasts.png"
+    checkpoint = str(tmp_path / "out" / "checkpoint_last.pt")
+    assert main(["forecast", checkpoint, "--output", str(table), "--cpu"]) == 0
+    lines = list(csv.DictReader(table.open()))
+    given = series.read_text().splitlines()[161:]
+    assert [float(line["load actual"]) for line in lines] == [
+        float(row.split(",")[1]) for row in given
+    ]
+    wrong = [float(line["load"]) - float(line["load actual"]) for line in lines]
+    assert sum(x * x for x in wrong) / len(wrong) < 0.3 * 3**2 / 2
+    plot = ["plot", "forecast", str(table), "--output", str(figure), "--variable", "load"]
+    assert main(plot) == 0 and figure.stat().st_size > 5000
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["--variable", "x"], "--variable x: expected some of a, which"),
+        (["--first", "5"], "--first 5 --windows 7: no such windows; .* has 0 to 0"),
+    ],
+)
+def test_plot_of_what_is_not_there(
+    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = tmp_path / "x.csv"
+    table.write_text("window,date,a,a actual\n0,1/1/2010 0:00,1,2\n")
+    assert main(["plot", "forecast", str(table), "--output", str(tmp_path / "x.png"), *words]) == 2
+    assert re.search(said, capsys.readouterr().err)

@@ -1,0 +1,212 @@
+"""What must hold for every forecaster of time series."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fairseq_recur.errors import ConfigError
+from fairseq_recur.models.monitoring import of_parameters
+from fairseq_recur.modules.context import Context
+from fairseq_recur.modules.mixture import Mixture
+from fairseq_recur.modules.parts import SELF_ATTENTION
+from fairseq_recur.modules.series_embedding import SeriesEmbedding
+from fairseq_recur.modules.series_memory import SeriesMemory
+from fairseq_recur.plotting.curves import PER_LAYER
+from fairseq_recur.tasks.time_series import APART
+from tests.configuring import model_config
+from tests.conftest import FORECASTERS
+from tests.series import SIZES, write_series
+from tests.unit.test_self_attention import attention
+from tests.unit.test_time_series import task
+
+Build = Callable[..., nn.Module]
+
+
+@pytest.fixture(scope="module")
+def make(tmp_path_factory: pytest.TempPathFactory) -> Build:
+    """Build a small forecaster in float64: ``make("informer", "--rsa-heads", ...)``."""
+    path = write_series(tmp_path_factory.mktemp("series") / "x.csv")
+
+    def build(arch: str, *flags: str) -> nn.Module:
+        made = task(path)
+        torch.manual_seed(1)
+        cfg = model_config("time_series_forecasting", arch, [*SIZES, *flags], data=[])
+        return made.build_model(cfg).double().eval()
+
+    return build
+
+
+def inputs(length: int = 12, horizon: int = 4) -> list[Tensor]:
+    sizes = (3, length, 2), (3, length, 4), (3, horizon, 4)
+    return [torch.randn(size, dtype=torch.float64) for size in sizes]
+
+
+@pytest.mark.parametrize("arch", FORECASTERS)
+def test_every_parameter_has_a_gradient(make: Build, arch: str) -> None:
+    model = make(arch)
+    out = model(*inputs())
+    assert out.shape == (3, 4, 2)
+    (out * torch.randn_like(out)).sum().backward()
+    without = [n for n, p in model.named_parameters() if p.grad is None or not p.grad.any()]
+    # A bias shared by all keys does not change the softmax: its gradient is zero, but not None.
+    assert [n for n in without if not n.endswith("k_proj.bias")] == []
+    assert all(p.grad is not None for p in model.parameters())
+
+
+@pytest.mark.parametrize("arch", FORECASTERS)
+def test_a_window_alone_is_a_window_in_a_batch(make: Build, arch: str) -> None:
+    model, batch = make(arch), inputs()
+    alone = torch.cat([model(*(x[b : b + 1] for x in batch)) for b in range(3)])
+    torch.testing.assert_close(model(*batch), alone, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("arch", FORECASTERS)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_stays_finite(make: Build, arch: str, dtype: torch.dtype) -> None:
+    model = make(arch).to(dtype)
+    out = model(*(x.to(dtype) for x in inputs(60)))
+    out.float().square().sum().backward()
+    assert out.isfinite().all() and all(p.grad.isfinite().all() for p in model.parameters())
+
+
+@pytest.mark.parametrize("arch", [a for a in FORECASTERS if a.startswith("rsa_")])
+def test_rsa_forms_have_their_hosts_weights_and_matrices(make: Build, arch: str) -> None:
+    """A matrix in each of the three attentions, mu = 1, and no positions."""
+    host, model = make(arch.removeprefix("rsa_")), make(arch)
+    known = dict(host.named_parameters()).keys()
+    extra = dict(model.named_parameters()).keys() - known
+    mixtures = [name for name, m in model.named_modules() if isinstance(m, Mixture)]
+    assert mixtures == [
+        "encoder.layers.0.self_attn.mixture", "encoder.layers.1.self_attn.mixture",
+        "decoder.layers.0.self_attn.mixture", "decoder.layers.0.encoder_attn.mixture",
+    ]  # fmt: skip
+    assert extra == {f"{name}.{p}" for name in mixtures for p in ("mu", "eta")}
+    assert all(m.mu == 1 for m in model.modules() if isinstance(m, Mixture))
+    assert not any(m.positions for m in model.modules() if isinstance(m, SeriesEmbedding))
+
+
+def test_the_log_has_the_gate_of_each_attention(make: Build) -> None:
+    """Also those of one layer's self-attention and cross-attention, under names that plots read."""
+    names = [name for name in of_parameters(make("rsa_informer")) if name.startswith("gate_")]
+    assert names == ["gate_encoder_0", "gate_encoder_1", "gate_decoder_0", "gate_cross_0"]
+    assert all(PER_LAYER.fullmatch(f"train_{name}") for name in names)
+
+
+def test_the_cross_attention_knows_the_times(make: Build) -> None:
+    """The decoder's first row stands at the label part's beginning: lag 0 is at rows 6 to 11."""
+    model = make("rsa_informer")
+    seen: list[Any] = []
+    mixture = model.decoder.layers[0].encoder_attn.mixture
+    between = mixture.between
+    mixture.between = lambda *a: seen.append(a) or between(*a)
+    model(*inputs())
+    assert seen == [(6, 10, 12)]
+    diagonal = between(6, 10, 12)[:, torch.arange(6), torch.arange(6, 12)]
+    assert not diagonal.any()
+
+
+def test_the_decoder_does_not_see_later_rows(make: Build) -> None:
+    """With a map that is causal itself, a later time changes no earlier forecast."""
+    model, (past, past_times, future_times) = make("rsa_log_sparse"), inputs()
+    out = model(past, past_times, future_times)
+    changed = future_times.clone()
+    changed[:, 3] += 1
+    again = model(past, past_times, changed)
+    # The circular convolution carries values round, and the times are added after it.
+    torch.testing.assert_close(again[:, :3], out[:, :3])
+    assert not torch.allclose(again[:, 3], out[:, 3])
+
+
+def test_embedding_is_informers() -> None:
+    """A circular convolution of width 3, the times, and sinusoids unless they are left out."""
+
+    class Config:
+        encoder = type("Encoder", (), {"embed_dim": 6})
+        no_token_positional_embeddings = True
+        dropout = 0.0
+
+    module: Any = SeriesEmbedding(Config, 2, 4).double()  # type: ignore[arg-type]
+    x, times = torch.randn(1, 5, 2).double(), torch.randn(1, 5, 4).double()
+    weight, bias = module.convolution.weight, module.convolution.bias
+    expected = torch.stack(
+        [
+            sum(weight[:, :, k] @ x[0, (t + k - 1) % 5] for k in range(3))
+            + bias + module.times(times[0, t])
+            for t in range(5)
+        ]
+    )  # fmt: skip
+    torch.testing.assert_close(module(x, times)[:, 0], expected)
+    module.positions = True
+    added = (module(x, times)[:, 0] - expected)[2]
+    waves = torch.tensor([2 / 10000 ** (k / 6) for k in (0, 2, 4)]).double()
+    torch.testing.assert_close(added, torch.cat([waves.sin(), waves.cos()]))
+
+
+@pytest.mark.parametrize(
+    "flags, said",
+    [
+        ("--rsa-heads 1,2", "--rsa-heads 1,2: six numbers"),
+        ("--relative-clip 3", "--relative-clip 3 has no effect"),
+        ("--decoder-self-attention directional", "this map is for the encoder only"),
+        ("--encoder-memory xl", "--encoder-memory xl cannot be read by .* prob_sparse; choose"),
+    ],
+)
+def test_what_cannot_be_used_is_refused(make: Build, flags: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        make("rsa_informer", *flags.split())
+
+
+def test_other_tasks_are_refused(make_model: Build) -> None:
+    with pytest.raises(ConfigError, match="give --task time_series_forecasting"):
+        make_model("informer", *SIZES)
+
+
+@pytest.mark.parametrize("mixed", ["none", "rsa", "toeplitz"])
+@pytest.mark.parametrize("part", [n for n, p in SELF_ATTENTION.items() if p.reads_memory])
+def test_a_memory_is_the_beginning_of_a_longer_window(part: str, mixed: str) -> None:
+    """A layer gives the last rows what it gives them in one window with the memory's rows."""
+    module = attention(part, "encoder", encoder_self_attention_mixture=mixed)
+    x = torch.randn(90, 2, 16, dtype=torch.float64)
+    whole = module(x, Context())[0][40:]
+    remembered, weights = module(x[40:], Context(memory=x[:40]), need_weights=True)
+    torch.testing.assert_close(remembered, whole, rtol=1e-6, atol=1e-8)
+    forms = () if module.mixture is None else module.mixture.forms[module.has_map ^ 1 :]
+    for form in forms:
+        module.mixture.form = form
+        remembered = module(x[40:], Context(memory=x[:40]))[0]
+        torch.testing.assert_close(remembered, whole, rtol=1e-6, atol=1e-8)
+
+
+def test_a_memory_continues_windows_that_follow_in_time() -> None:
+    memory = SeriesMemory(2)
+    inputs = [torch.randn(6, 4, 3) for _ in range(2)]
+    starts = torch.arange(4) + 10
+    assert memory.before(starts, 6) is None
+    memory.keep(starts, inputs)
+    found = memory.before(starts[:3] + 4, 6)
+    assert found is not None and torch.equal(found, torch.stack(inputs)[:, :4, :3])
+    others = [starts, starts - 4, starts + 7, starts * 2, torch.arange(5) + 14, starts + APART]
+    assert [memory.before(other, 6) for other in others] == [None] * 6
+    memory.eval()
+    assert memory.before(starts + 4, 6) is None  # evaluation has its own
+    memory.keep(starts + 1, inputs)
+    assert memory.before(starts + 4, 6).size(1) == 3
+    memory.train()
+    assert memory.before(starts + 4, 6).size(1) == 4
+    again = SeriesMemory(2)
+    again.load_state_dict(memory.state_dict())
+    assert torch.equal(again.before(starts + 4, 6), memory.before(starts + 4, 6))
+
+
+@pytest.mark.parametrize("arch", ["xl_forecaster", "rsa_xl_forecaster"])
+def test_forecasts_depend_on_the_memory(make: Build, arch: str) -> None:
+    """Of the batch before, if it came right before; without starts nothing is kept."""
+    model, batch, starts = make(arch), inputs(), torch.arange(3)
+    alone = model(*batch)
+    torch.testing.assert_close(model(*batch, starts), alone)
+    torch.testing.assert_close(model(*batch, starts), alone)
+    assert not torch.allclose(model(*batch, starts + 3), alone)
+    torch.testing.assert_close(model(*batch, starts + 30), alone)

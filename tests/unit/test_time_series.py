@@ -1,0 +1,136 @@
+"""The task time_series_forecasting: reading, splits, features, windows; and its criterion."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+from fairseq_recur.criterions.forecast_error import ForecastErrorCriterion, forecast_errors
+from fairseq_recur.errors import ConfigError
+from fairseq_recur.tasks.series_data import read_series, split_rows
+from fairseq_recur.tasks.time_series import TimeSeriesConfig, TimeSeriesTask
+from tests.series import write_series
+
+
+def task(path: Path, **options: Any) -> TimeSeriesTask:
+    cfg = {"series_file": str(path), "split_fractions": "0.6,0.2,0.2", "input_length": 12}
+    cfg |= {"label_length": 6, "horizon": 4}
+    structured = OmegaConf.structured(TimeSeriesConfig(**{**cfg, **options}))
+    return TimeSeriesTask.setup_task(structured)
+
+
+@pytest.mark.parametrize("american", [False, True])
+def test_features_of_the_dates(tmp_path: Path, american: bool) -> None:
+    """Informer's: hour, weekday, day of the month and of the year, from -0.5 to 0.5."""
+    series = read_series(str(write_series(tmp_path / "x.csv", 60, american)))
+    assert series.step == timedelta(hours=1)
+    # 2016-07-02 05:00, a Saturday, the 184th day of its year
+    expected = [5 / 23 - 0.5, 5 / 6 - 0.5, 1 / 30 - 0.5, 183 / 365 - 0.5]
+    assert series.features()[29].tolist() == pytest.approx(expected)
+
+
+def test_minutes_are_a_feature_of_series_by_the_minute(tmp_path: Path) -> None:
+    lines = [f"2016-07-01 {r // 4:02}:{r % 4 * 15:02}:00,{r}" for r in range(12)]
+    (tmp_path / "x.csv").write_text("\n".join(["date,a", *lines]))
+    features = read_series(str(tmp_path / "x.csv")).features()
+    assert features.shape == (12, 5) and features[3, 0] == pytest.approx(45 / 59 - 0.5)
+
+
+def test_months_have_thirty_days(tmp_path: Path) -> None:
+    series = read_series(str(write_series(tmp_path / "x.csv", 24 * 30 * 3)))
+    assert split_rows(series, "1,1,1", "") == {
+        "train": (0, 720), "valid": (720, 1440), "test": (1440, 2160)
+    }  # fmt: skip
+    assert split_rows(series, "", "0.7,0.1,0.2")["test"] == (1728, 2160)
+
+
+def test_windows(tmp_path: Path) -> None:
+    """The input ends where the forecast begins, and reaches back into the split before."""
+    made = task(write_series(tmp_path / "x.csv"))
+    rows = {"train": (12, 120), "valid": (120, 160), "test": (160, 200)}
+    train = made.series.values[:120]
+    scaled = (made.series.values - train.mean(0)) / train.std(0)
+    for split, (first, last) in rows.items():
+        made.load_dataset(split)
+        windows = made.dataset(split)
+        assert len(windows) == last - first - 4 + 1
+        batch = windows.collater([0, len(windows) - 1])
+        inputs = batch["net_input"]
+        for b, row in enumerate((first, last - 4)):
+            numpy.testing.assert_allclose(inputs["past"][b], scaled[row - 12 : row], rtol=1e-5)
+            numpy.testing.assert_allclose(batch["target"][b], scaled[row : row + 4], rtol=1e-5)
+            assert torch.equal(inputs["past_times"][b], made.features[row - 12 : row])
+            assert torch.equal(inputs["future_times"][b], made.features[row : row + 4])
+    assert batch["ntokens"] == 8 and batch["nsentences"] == 2
+
+
+@pytest.mark.parametrize("order", ["sequential", "shuffled"])
+def test_order_of_the_windows(tmp_path: Path, order: str) -> None:
+    """Sequential: the batches follow in time in each epoch. Shuffled: anew in each epoch."""
+    made = task(write_series(tmp_path / "x.csv"), window_order=order)
+    made.load_dataset("train")
+    epochs = []
+    for epoch in (1, 2):
+        batches = made.get_batch_iterator(made.dataset("train"), max_sentences=8, epoch=epoch)
+        epochs.append([i for b in batches.next_epoch_itr() for i in b["id"].tolist()])
+    in_time = list(range(len(made.dataset("train"))))
+    assert all(sorted(ids) == in_time for ids in epochs)
+    assert [ids == in_time for ids in epochs] == [order == "sequential"] * 2
+    assert (epochs[0] == epochs[1]) is (order == "sequential")
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        ({"input_length": 0}, "--input-length 0: expected 1 to"),
+        ({"label_length": 13}, "--label-length 13: expected at most --input-length 12"),
+        ({"series_file": None}, "give a CSV file with --series-file"),
+        ({"series_file": "nowhere.csv"}, "--series-file nowhere.csv: no such file"),
+        ({"split_fractions": "1,2"}, "--split-fractions 1,2: expected three numbers"),
+        ({"split_fractions": "0.9,0.9,0.1"}, "they add up to more than 1"),
+        ({"split_fractions": "", "split_months": "9,1,1"}, "but the series has 200; give fewer"),
+    ],
+)
+def test_wrong_options(tmp_path: Path, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        task(write_series(tmp_path / "x.csv"), **options)
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        (lambda lines: lines[:2], "at least two lines"),
+        (lambda lines: [*lines[:3], "yesterday,1,2"], "line 4: expected a date such as"),
+        (lambda lines: [*lines[:3], lines[3].rpartition(",")[0]], "line 4: expected 2 finite"),
+        (lambda lines: [*lines[:3], lines[3] + "x"], "line 4: expected a date such as"),
+        (lambda lines: [*lines[:3], lines[3].rpartition(",")[0] + ",nan"], "line 4: expected 2"),
+        (lambda lines: [*lines[:4], lines[5]], "line 5: 2:00:00 after the line before"),
+    ],
+)
+def test_wrong_files(tmp_path: Path, change: Any, said: str) -> None:
+    path = write_series(tmp_path / "x.csv", 10)
+    path.write_text("\n".join(change(path.read_text().splitlines())))
+    with pytest.raises(ConfigError, match=said):
+        read_series(str(path))
+
+
+def test_wrong_splits(tmp_path: Path) -> None:
+    made = task(write_series(tmp_path / "x.csv"), input_length=130)
+    for split in ("train", "valid"):
+        with pytest.raises(ConfigError, match=f"the split {split} has .* rows, too few"):
+            made.load_dataset(split)
+    with pytest.raises(ConfigError, match="train, valid, test, not 'bin0'"):
+        made.load_dataset("bin0")
+
+
+def test_errors_are_summed_over_values(tmp_path: Path) -> None:
+    forecast, target = torch.tensor([[[1.0, 2.0]]]), torch.tensor([[[0.0, 5.0]]])
+    assert [float(x) for x in forecast_errors(forecast, target)] == [10.0, 4.0]
+    criterion = ForecastErrorCriterion(task(write_series(tmp_path / "x.csv")))
+    sample = {"target": target, "net_input": {"past": forecast}, "nsentences": 1, "ntokens": 1}
+    loss, size, log = criterion(lambda past: past, sample)
+    assert (float(loss), size, float(log["absolute"])) == (10.0, 2, 4.0)
