@@ -49,7 +49,7 @@ PLAIN: list[str] = (
 
 RECURRENCE_VARIANTS: dict[str, list[str]] = {
     "all-layers": ["--recurrence-fused-layers", "all"],
-    "gated-sum": ["--recurrence-fusion", "gated_sum"],
+    "gated-sum": "--recurrence-fusion gated_sum --cross-attention-fused".split(),
     "gated-sum-all-scalar": (
         "--recurrence-fusion gated_sum --recurrence-fused-layers all --recurrence-gate scalar"
     ).split(),
@@ -247,7 +247,9 @@ T5_VARIANTS: dict[str, list[str]] = {
     "biarn-cross": (
         "--recurrence biarn --recurrence-fused-layers all --cross-attention-mixture rsa"
     ).split(),
-    "birnn-gated-sum": "--recurrence birnn --recurrence-fusion gated_sum".split(),
+    "birnn-gated-sum": (
+        "--recurrence birnn --recurrence-fusion gated_sum --cross-attention-fused"
+    ).split(),
     "directional-multicolumn": (
         "--encoder-self-attention directional --recurrence birnn --recurrence-fusion multicolumn"
     ).split(),

@@ -194,7 +194,12 @@ class RecurrentTransformerDecoder(TransformerDecoderBase):
         context = self.context(
             x, prev_output_tokens, encoder_out, incremental_state, full_context_alignment
         )
-        wanted = self.aligned_layer() if alignment_layer is None else alignment_layer
+        wanted = alignment_layer
+        # A language model has no cross-attention and no such option.
+        if wanted is None and not (
+            self.training and getattr(self.cfg, "cross_attention_fused", False)
+        ):
+            wanted = self.aligned_layer()
         attention, inner_states = None, [x]
         for index, layer in enumerate(self.layers):
             x, weights, _ = self.run(layer, x, context, index == wanted)

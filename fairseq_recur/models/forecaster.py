@@ -30,6 +30,7 @@ from fairseq_recur.modules.series_memory import SeriesMemory
 FIXED: dict[str, Any] = {
     "host": "transformer",
     "cross_attention": "dot",
+    "cross_attention_fused": False,
     "recurrence": NONE,
     "one_pass": True,
 }

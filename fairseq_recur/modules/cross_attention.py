@@ -1,6 +1,7 @@
 """Attention over the encoder's output as fairseq has it, optionally mixed with matrices."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -11,6 +12,8 @@ from torch import Tensor
 from fairseq_recur.modules.context import Context, IncrementalState, Source
 from fairseq_recur.modules.cross_mixture import CrossRecurrenceEncodingMatrices
 from fairseq_recur.modules.multihead import MultiheadBase
+from fairseq_recur.modules.options import option
+from fairseq_recur.ops.attention import dot_product_attention
 
 
 class CrossAttention(MultiheadBase):
@@ -72,6 +75,22 @@ class DotCrossAttention(CrossAttention):
 
     mixable = True
 
+    @dataclass
+    class Options:
+        """Options of the dot products."""
+
+        cross_attention_fused: bool = option(
+            False,
+            "torch's fused kernel in the cross-attention, wherever nobody asks for its weights: "
+            "faster, and S x T less memory; fairseq's results not to the last bit; in training the "
+            "model returns no attention weights unless a criterion names an alignment layer",
+            needs={"cross_attention_mixture": ("none",)},
+        )
+
+    def __init__(self, cfg: TransformerConfig) -> None:
+        super().__init__(cfg)
+        self.fused: bool = cfg.cross_attention_fused
+
     @property
     def scale(self) -> float | None:
         """What the scores are multiplied by: 1 around a T5; None for 1 / sqrt(D)."""
@@ -95,6 +114,8 @@ class DotCrossAttention(CrossAttention):
             way = self.all_steps if context.incremental_state is None else self.one_step
             out, weights = way(query, context, needed)
             return self.output(out, weights if needed else None, need_head_weights)
+        if self.fused and context.incremental_state is None and not need_weights:
+            return self.fused_products(x, context)
         return MultiheadAttention.forward(
             self,
             query=x,
@@ -106,6 +127,16 @@ class DotCrossAttention(CrossAttention):
             need_weights=need_weights,
             need_head_weights=need_head_weights,
         )
+
+    def fused_products(self, x: Tensor, context: Context) -> tuple[Tensor, None]:
+        """Every position of *x* (T, B, C) by torch's fused kernel: (T, B, C), no weights."""
+        states, padding = context.encoder_out, context.encoder_padding
+        query = self.split(self.q_proj(x))
+        key, value = self.split(self.k_proj(states)), self.split(self.v_proj(states))
+        visible = None if padding is None else ~padding[:, None, None]
+        dropout = self.dropout_probability
+        out = dot_product_attention(query, key, value, visible, dropout, scale=self.scale)
+        return self.output(out, None, False)[0], None
 
     def all_steps(
         self, query: Tensor, context: Context, needed: bool

@@ -2,15 +2,18 @@
 
 from argparse import Namespace
 from collections.abc import Callable
+from unittest.mock import patch
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from fairseq_recur.modules import cross_attention
 from fairseq_recur.modules.context import Context, Padding
 from fairseq_recur.modules.decoder_layer import DecoderLayer
 from fairseq_recur.modules.recurrence_encoder import RecurrenceEncoder
 from fairseq_recur.ops import naive
+from fairseq_recur.ops.attention import dot_product_attention
 from tests.conftest import SMALL
 
 Build = Callable[..., nn.Module]
@@ -174,3 +177,27 @@ def test_new_weights_are_xavier_by_gate(make_model: Build, cell: str, gates: int
             bound = (6 / (16 + 16)) ** 0.5
             assert 0.8 * bound < matrix.abs().max() <= bound
     assert not rec.bias.any()
+
+
+@pytest.mark.parametrize("host", ["transformer_biarn", "t5_small"])
+def test_fused_cross_attention(host: str, make_model: Callable[..., torch.nn.Module]) -> None:
+    """Logits and gradients are those of fairseq's module, which stores weights that it drops."""
+    still = "--dropout 0 --attention-dropout 0 --activation-dropout 0".split()
+    stock, fused = (
+        make_model(host, *SMALL, *still, *flags) for flags in ([], ["--cross-attention-fused"])
+    )
+    fused.load_state_dict(stock.state_dict())
+    source = torch.randint(4, 60, (3, 9))
+    source[1, :3] = stock.encoder.padding_idx
+    lengths, target = torch.tensor([9, 6, 9]), torch.randint(4, 60, (3, 7))
+    found = []
+    for model in (stock, fused):
+        model.double().train()
+        with patch.object(
+            cross_attention, "dot_product_attention", wraps=dot_product_attention
+        ) as f:
+            logits, _ = model(source, lengths, target)
+        logits.square().sum().backward()
+        found.append((logits, [p.grad for p in model.parameters()]))
+        assert f.call_count == (2 if model is fused else 0), "layers"
+    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-5)  # see CLOSE
