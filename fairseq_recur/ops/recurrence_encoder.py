@@ -35,7 +35,7 @@ def additive_attention(
         sentence without real tokens, the mean of its values
     """
     energy = torch.tanh(query.unsqueeze(2) + keys.unsqueeze(1)) @ score  # (B, N, S)
-    return _read(energy, values, padding_mask, dropout)[0]
+    return read_by_energy(energy, values, padding_mask, dropout)[0]
 
 
 def coverage_attention(
@@ -64,14 +64,22 @@ def coverage_attention(
     """
     covered = seen.to(query.dtype).unsqueeze(3) * w_seen
     energy = torch.tanh(query.unsqueeze(2) + keys.unsqueeze(1) + covered) @ score
-    context, weights = _read(energy, values, padding_mask, dropout)
+    context, weights = read_by_energy(energy, values, padding_mask, dropout)
     return context, seen + weights
 
 
-def _read(
-    energy: Tensor, values: Tensor, padding_mask: Tensor | None, dropout: float
+def read_by_energy(
+    energy: Tensor, values: Tensor, padding_mask: Tensor | None = None, dropout: float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """The context (B, N, C) of energies (B, N, S), and the weights without dropout."""
+    """The sum c = sum_j alpha_j v_j with alpha = softmax_j(energy), the end of both attentions.
+
+    Args:
+        energy: (B, N, S)
+        values, padding_mask, dropout: as in `additive_attention`
+
+    Returns:
+        (B, N, C) in the dtype of *values*; and alpha (B, N, S), without dropout, float32 at least
+    """
     if padding_mask is not None:
         energy = energy.masked_fill(padding_mask.unsqueeze(1), torch.finfo(energy.dtype).min)
     with no_autocast(values):

@@ -74,6 +74,9 @@ CASES: dict[str, Case] = {
         ),
         [(B, T, D), (B, S, D), (D,), (B, S, 5), (B, T, S), (D,)],
     ),
+    "read_by_energy": Case(
+        lambda e, v: recurrence_encoder.read_by_energy(e, v, PADDING), [(B, T, S), (B, S, 5)]
+    ),
     "dot_product_attention": Case(
         lambda q, k, v: attention.dot_product_attention(q, k, v, ~PADDING[:, None, None]),
         [QUERY, KEY, KEY],
