@@ -163,11 +163,7 @@ SRFORMER_VARIANTS: dict[str, list[str]] = {
         "--srformer-form",
         "stored",
     ],
-    "unit": [*SEGMENTS, "--srformer-scale", "unit"],
-    "unit-clamp-skipping": (
-        "--srformer-scale unit --srformer-clamp 2 --srformer-leak-init 0.2 --segment-size 2 "
-        "--target-length 3"
-    ).split(),
+    "unit": [*SEGMENTS, *"--srformer-scale unit --srformer-leak-init 0.2".split()],
     "no-neuron": [*SEGMENTS, "--srformer-no-neuron"],
     "current-segment": [*SEGMENTS, "--srformer-current-segment"],
     "segmented": ["--cross-attention", "segmented", *SEGMENTS],

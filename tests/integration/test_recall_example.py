@@ -23,15 +23,15 @@ def test_a_query_asks_for_a_pair_of_its_source() -> None:
 
 
 @pytest.mark.parametrize(
-    "system,updates,outside", [("full", 100, (0.95, 1)), ("segmented", 60, (0, 0.1)),
+    "kind,updates,outside", [("full", 100, (0.95, 1)), ("segmented", 60, (0, 0.1)),
                                ("unit", 200, (0.95, 1))],
 )  # fmt: skip
 def test_who_recalls_from_other_segments(
-    system: str, updates: int, outside: tuple[float, float]
+    kind: str, updates: int, outside: tuple[float, float]
 ) -> None:
-    cell = recall.train(system, pairs=16, segments=4, width=64, updates=updates, seed=1)
+    cell = recall.train(kind, pairs=16, segments=4, width=64, updates=updates, seed=1)
     assert outside[0] <= cell["outside"] <= outside[1]
-    if system == "unit":
+    if kind == "unit":
         for point in cell["curve"]:
             assert 0.2 < point["spike"] < 0.8
             assert all(size > 1e-5 for name, size in point.items() if "gradient" in name)
