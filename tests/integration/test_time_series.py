@@ -30,13 +30,15 @@ FAST = "rsa_informer", "rsa_xl_forecaster"
 )
 def test_resumes_as_if_never_stopped(arch: str, series: Path, cli: Cli, tmp_path: Path) -> None:
     """In the middle of an epoch, with dropout, sampled keys, and a memory of the batch before."""
-    train = ["--user-dir", USER_DIR, "--arch", arch, *flags(series, "--save-dir")]
-    at_once = cli("train", *train, tmp_path / "once", "--max-update", 12)
+    # A batch is smaller than a window, so that a memory continues; an epoch has 14 of them.
+    batches = ["--batch-size", 8, "--save-dir"]
+    train = ["--user-dir", USER_DIR, "--arch", arch, *flags(series, *batches)]
+    at_once = cli("train", *train, tmp_path / "once", "--max-update", 16)
     cli("train", *train, tmp_path / "two", "--max-update", 4)
-    resumed = cli("train", *train, tmp_path / "two", "--max-update", 12)
+    resumed = cli("train", *train, tmp_path / "two", "--max-update", 16)
     losses = update_losses(at_once)
-    assert list(losses) == list(range(1, 13))
-    assert update_losses(resumed) == {n: losses[n] for n in range(5, 13)}
+    assert list(losses) == list(range(1, 17))
+    assert update_losses(resumed) == {n: losses[n] for n in range(5, 17)}
     once, two = (saved_weights(tmp_path / n / "checkpoint_last.pt") for n in ("once", "two"))
     assert once.keys() == two.keys() and all(torch.equal(once[k], two[k]) for k in once)
     # Each date of the test part is forecast once, also where a memory needs all windows.
