@@ -209,7 +209,7 @@ def biarn(length: int, device: str) -> Case:
             def attend(h: Tensor, keys: Any = keys, values: Any = values) -> Tensor:
                 return naive.additive_attention(w_q.mv(h), keys, score, values)
 
-            found.append(naive.biarn(attend, (h0[0, b], h0[1, b]), w_x, w_h, bias, STEPS))
+            found.append(naive.biarn((attend, attend), (h0[0, b], h0[1, b]), w_x, w_h, bias, STEPS))
         return torch.stack(found)
 
     def batched(every_step: bool) -> Tensor:

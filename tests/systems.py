@@ -49,7 +49,7 @@ PLAIN: list[str] = (
 
 RECURRENCE_VARIANTS: dict[str, list[str]] = {
     "all-layers": ["--recurrence-fused-layers", "all"],
-    "gated-sum": "--recurrence-fusion gated_sum --cross-attention-fused".split(),
+    "gated-sum": ["--recurrence-fusion", "gated_sum"],
     "gated-sum-all-scalar": (
         "--recurrence-fusion gated_sum --recurrence-fused-layers all --recurrence-gate scalar"
     ).split(),
@@ -219,8 +219,9 @@ SELF_ATTENTION_VARIANTS: dict[str, list[str]] = {
 
 CROSS_VARIANTS: dict[str, list[str]] = {
     "cross": ("--cross-attention-mixture rsa --rsa-heads 1,0,0,1,0,0 --rsa-dilations 2").split(),
+    "cross-fused": ["--cross-attention-fused"],
 }
-"""The mixture of the cross-attention, for which SRformer has no place."""
+"""The options of fairseq's cross-attention, for which SRformer has no place."""
 
 
 T5_VARIANTS: dict[str, list[str]] = {

@@ -179,6 +179,9 @@ def test_half_precision_stays_finite(
     make_model: Build, system: list[str], dtype: torch.dtype
 ) -> None:
     model = make_model(system[1], *SMALL, *system[2:], *EVAL)
+    for module in model.modules():
+        if isinstance(module, ProbSparseSelfAttention):
+            module.factor = 300  # all positions: rounding changes which ones a smaller one chooses
     source, target = sentences([300, 4, 50], "left"), targets(3, 40)
     exact, _ = model(source, true_lengths(source), target)
     half = model.to(dtype)
@@ -188,8 +191,7 @@ def test_half_precision_stays_finite(
     assert all(torch.isfinite(p.grad).all() for p in half.parameters())
     # Eight or eleven bits of mantissa through a few layers: a tenth of the logits' spread. The
     # neurons of SRformer divide what their rounded inputs add up to by a threshold of 0.1.
-    # And rounding changes which queries ProbSparse chooses.
-    steps = any(isinstance(m, (AccumulateFire, ProbSparseSelfAttention)) for m in half.modules())
+    steps = any(isinstance(m, AccumulateFire) for m in half.modules())
     assert (logits.float() - exact).abs().max() < (0.25 if steps else 0.1) * exact.std()
 
 
