@@ -208,7 +208,12 @@ def json_lines(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             if not line.strip():
                 continue
             where = f"{file}, line {number:,}"
-            item = json_of(text_of(line, where), where)
+            try:
+                item = json.loads(text_of(line, where))
+            except json.JSONDecodeError as error:
+                raise ConfigError(
+                    f"{where}: not JSON ({error}); the file is truncated or damaged; get it again"
+                ) from error
             if not isinstance(item, dict):
                 raise ConfigError(f"{where}: expected an object; get the file again")
             yield where, item
