@@ -16,9 +16,9 @@ import report
 from fairseq_recur.cli import experiment_check
 from fairseq_recur.cli.experiment import ABOUT, places
 from fairseq_recur.errors import ConfigError
+from fairseq_recur.experiments.grid import do_what_is_left
 from fairseq_recur.experiments.progress import say
 from fairseq_recur.experiments.results import all_runs, write_results
-from fairseq_recur.experiments.runner import Runner, Stopped
 from fairseq_recur.experiments.runs import LOCK, SystemRun, read_json, runs_of, write_json
 from fairseq_recur.experiments.settings import Experiment, read_experiment
 from fairseq_recur.files import hold
@@ -151,12 +151,8 @@ def work_on(
         write_language(run.experiment, run.work)
         report.write(work, command, pooled=False)
 
-    kept = sum(run.finished() for run in runs)
-    say(f"{len(runs)} runs, {kept} of them already done; {jobs} at a time in {work}")
-    try:
-        failed = Runner(runs, jobs, devices, finished)()
-    except Stopped as stopped:
-        print(f"\nstopped by {stopped}; the same command continues", file=sys.stderr)
+    failed = do_what_is_left(runs, jobs, work, finished, devices)
+    if failed is None:
         return 130
     for folder, experiment in {run.work: run.experiment for run in runs}.items():
         if not is_written(experiment, folder):

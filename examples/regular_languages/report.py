@@ -44,7 +44,7 @@ def collect(runs: Sequence[LanguageRun]) -> table.Results:
     results: table.Results = {}
     for run in runs:
         if run.finished():
-            of_system = results.setdefault(run.language, {}).setdefault(run.system, {})
+            of_system = results.setdefault(run.row, {}).setdefault(run.system, {})
             of_system[str(run.seed)] = of_run(run)
     return results
 

@@ -15,8 +15,8 @@ import table
 from settings import HERE, LanguageRun, language_runs, read_settings
 
 from fairseq_recur.errors import ConfigError
+from fairseq_recur.experiments.grid import do_what_is_left
 from fairseq_recur.experiments.progress import say
-from fairseq_recur.experiments.runner import Runner, Stopped
 
 
 def main(arguments: list[str]) -> int:
@@ -29,19 +29,16 @@ def main(arguments: list[str]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     work = Path(os.environ.get("WORK", HERE / "work")).resolve()
-    runs, failed = list(language_runs(settings, work)), []
+    runs = list(language_runs(settings, work))
+    failed: list[str] | None = []
 
     def finished(run: LanguageRun) -> None:
         say(f"  {report.in_words(report.of_run(run))}")
         report.write(runs, settings, work)
 
     if not arguments:
-        kept = sum(run.finished() for run in runs)
-        say(f"{len(runs)} runs, {kept} of them already done; {settings.jobs} at a time in {work}")
-        try:
-            failed = Runner(runs, settings.jobs, finished=finished)()
-        except Stopped:
-            print("\nStopped. The same command continues from here.", file=sys.stderr)
+        failed = do_what_is_left(runs, settings.jobs, work, finished)
+        if failed is None:
             return 130
     results = report.write(runs, settings, work)
     print("\n" + table.summary(results["runs"]) + "\n")

@@ -2,18 +2,15 @@
 
 import os
 import shlex
-import shutil
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from table import BINS
 
-from fairseq_recur.errors import ConfigError
-from fairseq_recur.experiments.progress import say, training_log
-from fairseq_recur.experiments.runs import LOCK, Run
-from fairseq_recur.experiments.typed import fill, setting
+from fairseq_recur.experiments.grid import GridRun, as_variables, read_variables
+from fairseq_recur.experiments.progress import training_log
+from fairseq_recur.experiments.typed import setting
 
 HERE = Path(__file__).resolve().parent
 
@@ -61,11 +58,7 @@ class Settings:
 
     def as_dict(self) -> dict[str, str]:
         """Return the variables that determine the results, and their values."""
-        values = asdict(self)
-        del values["jobs"]
-        for name in ("languages", "systems", "seeds"):
-            values[name] = " ".join(map(str, values[name]))
-        return {name.upper(): str(value) for name, value in values.items()}
+        return as_variables(self, without=["jobs"])
 
 
 def read_settings() -> Settings:
@@ -74,76 +67,20 @@ def read_settings() -> Settings:
     Raises:
         ConfigError: lists all variables that are wrong
     """
-    names = Settings.__dataclass_fields__
-    given: dict[str, Any] = {n: os.environ[n.upper()] for n in names if n.upper() in os.environ}
-    for name in ("languages", "systems", "seeds"):
-        if name in given:
-            given[name] = given[name].split()
-    problems: list[str] = []
-    settings = fill(Settings, given, problems, environment=True)
-    if settings is None:
-        raise ConfigError("\n".join(problems))
-    return settings
+    return read_variables(Settings, ["languages", "systems", "seeds"])
 
 
 @dataclass(frozen=True)
-class LanguageRun(Run):
-    """One training: a language, a system and a seed.
+class LanguageRun(GridRun):
+    """The training of a system on a language; a longer one continues a shorter one."""
 
-    Attributes:
-        work: folder of all trainings
-        language: language of the strings
-        system: one of SYSTEMS
-        seed: seed of the training
-        flags: flags of ``fairseq-recur train``; other flags mean another training
-        epochs: length of the training; a longer one continues a shorter one
-    """
-
-    work: Path
-    language: str
-    system: str
-    seed: int
-    flags: tuple[str, ...]
-    epochs: int
-
-    @property
-    def name(self) -> str:
-        """Name of the run in messages."""
-        return f"{self.language} {self.system} seed {self.seed}"
-
-    @property
-    def folder(self) -> Path:
-        """Folder of the checkpoints and the log."""
-        return self.work / self.language / self.system / f"seed{self.seed}"
-
-    @property
-    def steps(self) -> Sequence[str]:
-        """The only step: the accuracies come from the validation after each epoch."""
-        return ["train"]
-
-    def train_flags(self) -> dict[str, Any]:
-        """Return the length of the training."""
-        return {"max-epoch": self.epochs}
-
-    def argv(self, step: str) -> list[str]:
-        """Return the arguments of ``fairseq-recur train``."""
-        rates = [LEARNING_RATE * 0.5 ** (epoch // HALVED_EVERY) for epoch in range(self.epochs)]
-        schedule = ["--lr", ",".join(map(str, rates)), "--max-epoch", str(self.epochs)]
-        files = ["--save-dir", str(self.folder), "--log-file", str(self.folder / "train.log")]
-        return ["train", *self.flags, *schedule, *files]
+    def learning_rate(self, epoch: int) -> float:
+        """Return the rate of an epoch."""
+        return LEARNING_RATE * 0.5 ** (epoch // HALVED_EVERY)
 
     def key(self, step: str) -> list[str]:
         """Return the flags without the length."""
         return list(self.flags)
-
-    def prepare(self) -> None:
-        """Remove a training with other flags."""
-        before = self.state().get("train", {}).get("key")
-        if before is not None and before != self.key("train"):
-            say(f"{self.name}: the settings have changed, so the training starts again")
-            for path in self.folder.iterdir():
-                if path.name != LOCK:
-                    path.unlink() if path.is_file() else shutil.rmtree(path)
 
     def done(self, step: str) -> bool:
         """Return whether the training has ended with these flags after enough epochs."""

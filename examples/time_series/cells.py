@@ -1,17 +1,14 @@
 """The cells of the paper's Table 1: data, lengths, heads, and the command of each training."""
 
-import os
 import shlex
-import shutil
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from fairseq_recur.errors import ConfigError
-from fairseq_recur.experiments.progress import say, training_log
-from fairseq_recur.experiments.runs import LOCK, Run
-from fairseq_recur.experiments.typed import fill, setting
+from fairseq_recur.experiments.grid import GridRun, as_variables, read_variables
+from fairseq_recur.experiments.progress import training_log
+from fairseq_recur.experiments.typed import setting
 
 HERE = Path(__file__).resolve().parent
 
@@ -21,8 +18,8 @@ SYSTEMS = "informer rsa_informer log_sparse rsa_log_sparse xl_forecaster rsa_xl_
 TRAINING = (
     "--task time_series_forecasting --criterion forecast_error --optimizer adam "
     "--lr-scheduler fixed --batch-size 32 --required-batch-size-multiple 1 "
-    "--valid-subset valid,test --num-workers 0 --no-epoch-checkpoints --log-format json "
-    "--log-interval 100"
+    "--valid-subset valid,test --patience 3 --num-workers 0 --no-epoch-checkpoints "
+    "--log-format json --log-interval 100"
 )
 LEARNING_RATE = 1e-4
 
@@ -160,11 +157,7 @@ class Settings:
 
     def as_dict(self) -> dict[str, str]:
         """Return the variables that determine the results, and their values."""
-        values = asdict(self)
-        del values["jobs"], values["data"]
-        for name in ("cells", "systems", "seeds"):
-            values[name] = " ".join(map(str, values[name]))
-        return {name.upper(): str(value) for name, value in values.items()}
+        return as_variables(self, without=["jobs", "data"])
 
     def chosen(self) -> list[Cell]:
         """The cells, in the order of their cost."""
@@ -177,87 +170,28 @@ def read_settings() -> Settings:
     Raises:
         ConfigError: lists all variables that are wrong, or the files that are missing
     """
-    known = Settings.__dataclass_fields__
-    given: dict[str, Any] = {n: os.environ[n.upper()] for n in known if n.upper() in os.environ}
-    for name in ("cells", "systems", "seeds"):
-        if name in given:
-            given[name] = given[name].split()
-    problems: list[str] = []
-    settings = fill(Settings, given, problems, environment=True)
-    if settings is not None:
-        needed = {FILES[cell.data] for cell in settings.chosen()}
-        missing = sorted(n for n in needed if not Path(settings.data, n).is_file())
-        if missing:
-            problems.append(
-                f"DATA={settings.data}: expected a folder with {', '.join(missing)}; README.md "
-                "says where to get them"
-            )
-    if problems or settings is None:
-        raise ConfigError("\n".join(problems))
+    settings = read_variables(Settings, ["cells", "systems", "seeds"])
+    needed = {FILES[cell.data] for cell in settings.chosen()}
+    missing = sorted(n for n in needed if not Path(settings.data, n).is_file())
+    if missing:
+        raise ConfigError(
+            f"DATA={settings.data}: expected a folder with {', '.join(missing)}; README.md says "
+            "where to get them"
+        )
     return settings
 
 
 @dataclass(frozen=True)
-class SeriesRun(Run):
-    """One training: a cell, a system and a seed.
+class SeriesRun(GridRun):
+    """The training of a system on a cell; without a better validation it ends earlier."""
 
-    Attributes:
-        work: folder of all trainings
-        cell: of the table
-        system: one of SYSTEMS
-        seed: seed of the training
-        flags: flags of ``fairseq-recur train``; other flags mean another training
-        epochs: the most; after three without a better validation it ends
-    """
-
-    work: Path
-    cell: Cell
-    system: str
-    seed: int
-    flags: tuple[str, ...]
-    epochs: int
-
-    @property
-    def name(self) -> str:
-        """Name of the run in messages."""
-        return f"{self.cell.name} {self.system} seed {self.seed}"
-
-    @property
-    def folder(self) -> Path:
-        """Folder of the checkpoints and the log."""
-        return self.work / self.cell.name / self.system / f"seed{self.seed}"
-
-    @property
-    def steps(self) -> Sequence[str]:
-        """The only step: the test errors are in the log, beside those of the validation."""
-        return ["train"]
-
-    def train_flags(self) -> dict[str, Any]:
-        """Return the length of the training."""
-        return {"max-epoch": self.epochs}
-
-    def argv(self, step: str) -> list[str]:
-        """Return the arguments of ``fairseq-recur train``.
-
-        Informer's code halves the rate after each epoch but the first.
-        """
-        rates = [LEARNING_RATE * 0.5 ** max(0, epoch - 1) for epoch in range(self.epochs)]
-        schedule = ["--lr", ",".join(map(str, rates)), "--max-epoch", str(self.epochs)]
-        files = ["--save-dir", str(self.folder), "--log-file", str(self.folder / "train.log")]
-        return ["train", *self.flags, *schedule, "--patience", "3", *files]
+    def learning_rate(self, epoch: int) -> float:
+        """Return the rate of an epoch: Informer's code halves it after each but the first."""
+        return LEARNING_RATE * 0.5 ** max(0, epoch - 1)
 
     def key(self, step: str) -> list[str]:
         """Return the arguments, but for the folders."""
         return [word for word in self.argv(step) if str(self.work) not in word]
-
-    def prepare(self) -> None:
-        """Remove a training with other flags, whose rates do not fit."""
-        before = self.state().get("train", {}).get("key")
-        if before is not None and before != self.key("train"):
-            say(f"{self.name}: the settings have changed, so the training starts again")
-            for path in self.folder.iterdir():
-                if path.name != LOCK:
-                    path.unlink() if path.is_file() else shutil.rmtree(path)
 
     def errors(self) -> dict[str, float]:
         """MSE and MAE on the test part after the epoch with the best validation."""
@@ -282,4 +216,4 @@ def series_runs(settings: Settings, work: Path) -> Iterator[SeriesRun]:
                 flags += [*TRAINING.split(), "--seed", str(seed)]
                 flags += ["--cpu"] if settings.device == "cpu" else []
                 flags += shlex.split(settings.options)
-                yield SeriesRun(work, cell, system, seed, tuple(flags), settings.epochs)
+                yield SeriesRun(work, cell.name, system, seed, tuple(flags), settings.epochs)

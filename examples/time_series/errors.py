@@ -105,7 +105,7 @@ def write(
     values, results, linear = settings.as_dict(), {}, {}
     for run in runs:
         if run.finished():
-            of_system = results.setdefault(run.cell.name, {}).setdefault(run.system, {})
+            of_system = results.setdefault(run.row, {}).setdefault(run.system, {})
             of_system[str(run.seed)] = of_run(run)
     known = (read_json(work / "results.json") or {}).get("linear", {})
     for cell in settings.chosen():

@@ -6,12 +6,4 @@
 # twice. `table` prints the finished results, and `linear` the linear forecasts of all cells; both
 # train nothing. The settings are environment variables, which README.md lists.
 set -euo pipefail
-source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/help.sh"
-HERE="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
-ROOT="$(cd "$HERE/../.." && pwd)"
-
-# The tensors are small: each training gets one core.
-export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
-bash "$ROOT/scripts/setup.sh" # does nothing if the environment is up to date
-PATH="$ROOT/.venv/bin:$PATH"
-exec python "$HERE/run.py" "$@"
+source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/run_example.sh"

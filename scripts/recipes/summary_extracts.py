@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+from fairseq_recur.scoring.generation import read_lines
 from fairseq_recur.scoring.metrics import build_metric, score_corpus, score_table
 from recipes.evaluation import SCORES
 from recipes.summary_options import METRICS
@@ -38,10 +39,10 @@ def write_extracts(texts: Path, folder: Path) -> None:
         texts: folder with test.source, test.target and train.target
         folder: output folder
     """
-    counts = [len(line.split()) for line in _lines(texts / "train.target")]
+    counts = [len(line.split()) for line in read_lines(texts / "train.target")]
     words = round(sum(counts) / len(counts))
     kinds: dict[str, Callable[[str], str]] = {f"lead-{words}": lambda text: lead(text, words)}
-    sources, references = _lines(texts / "test.source"), _lines(texts / "test.target")
+    sources, references = read_lines(texts / "test.source"), read_lines(texts / "test.target")
     if any(TURN in source.split() for source in sources):
         kinds[f"longest-{TURNS}"] = longest_turns
     metrics = [build_metric(name) for name in METRICS]
@@ -56,8 +57,3 @@ def write_extracts(texts: Path, folder: Path) -> None:
         for name, of_one in scores.items()
     }
     (folder / SCORES).write_text(json.dumps(report, indent=1) + "\n")
-
-
-def _lines(file: Path) -> list[str]:
-    with open(file, encoding="utf-8", newline="\n") as lines:
-        return [line.rstrip("\n") for line in lines]

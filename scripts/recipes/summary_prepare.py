@@ -117,7 +117,7 @@ class Preparation:
         files = [s.archive for s in self.sources.values()]
         text = float(self.data.text_bytes)
         if self.choices.texts:
-            text = sum(file.stat().st_size for file in self.own_texts().values())
+            text = sum(file.stat().st_size for file in self.own_files().values())
         elif self.own_sums():
             found = (Path(self.mirror or "") / a.name for a in files)
             text = PACKED * sum(f.stat().st_size for f in found if f.is_file())
@@ -163,7 +163,7 @@ class Preparation:
         files = {role: self.fetch_source(source) for role, source in self.sources.items()}
         expected, read = self.data.documents, READERS[self.data.format]
         if self.choices.texts:
-            files, expected, read = self.own_texts(), None, own_texts
+            files, expected, read = self.own_files(), None, own_texts
         elif self.own_sums():
             expected = None
         sums = {role: sha256(file) for role, file in files.items()}
@@ -175,7 +175,7 @@ class Preparation:
         inputs += [self.choices.sample] if self.choices.sample else []
         return step(self.work, "text", inputs, make)
 
-    def own_texts(self) -> dict[str, Path]:
+    def own_files(self) -> dict[str, Path]:
         """Return the files of the user's own texts by name."""
         folder = Path(self.choices.texts)
         return {f"{split}.{side}": folder / f"{split}.{side}" for split in SPLITS for side in SIDES}

@@ -1,0 +1,136 @@
+"""A table whose trainings a program makes: a run for each row, system and seed."""
+
+import os
+import shutil
+import sys
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fairseq_recur.errors import ConfigError
+from fairseq_recur.experiments.progress import say
+from fairseq_recur.experiments.runner import Runner, Stopped
+from fairseq_recur.experiments.runs import LOCK, Run
+from fairseq_recur.experiments.typed import fill
+
+T = TypeVar("T")
+R = TypeVar("R", bound=Run)
+
+
+def read_variables(kind: type[T], lists: Sequence[str]) -> T:
+    """Read settings from environment variables, which have their names in capitals.
+
+    Args:
+        kind: a dataclass of `typed.setting` fields
+        lists: the fields whose values blanks separate
+
+    Raises:
+        ConfigError: lists all variables that are wrong
+    """
+    known = kind.__dataclass_fields__  # type: ignore[attr-defined]
+    given: dict[str, Any] = {n: os.environ[n.upper()] for n in known if n.upper() in os.environ}
+    given.update({name: given[name].split() for name in lists if name in given})
+    problems: list[str] = []
+    settings = fill(kind, given, problems, environment=True)
+    if settings is None:
+        raise ConfigError("\n".join(problems))
+    return settings
+
+
+def as_variables(settings: Any, without: Sequence[str]) -> dict[str, str]:
+    """Return variables that determine results: all but those *without* an effect on them."""
+    return {
+        name.upper(): " ".join(map(str, value)) if isinstance(value, list) else str(value)
+        for name, value in asdict(settings).items()
+        if name not in without
+    }
+
+
+@dataclass(frozen=True)
+class GridRun(Run):
+    """One training: a row of the table, a system and a seed.
+
+    Attributes:
+        work: folder of all trainings
+        row: such as a language or a set of data
+        system: what is trained
+        seed: seed of the training
+        flags: flags of ``fairseq-recur train``; other flags mean another training
+        epochs: length of the training
+    """
+
+    work: Path
+    row: str
+    system: str
+    seed: int
+    flags: tuple[str, ...]
+    epochs: int
+
+    @property
+    def name(self) -> str:
+        """Name of the run in messages."""
+        return f"{self.row} {self.system} seed {self.seed}"
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the checkpoints and the log."""
+        return self.work / self.row / self.system / f"seed{self.seed}"
+
+    @property
+    def steps(self) -> Sequence[str]:
+        """The only step: the results are those of the validation after each epoch."""
+        return ["train"]
+
+    def train_flags(self) -> dict[str, Any]:
+        """Return the length of the training."""
+        return {"max-epoch": self.epochs}
+
+    @abstractmethod
+    def learning_rate(self, epoch: int) -> float:
+        """Return the rate of an epoch; the first one is 0."""
+
+    def argv(self, step: str) -> list[str]:
+        """Return the arguments of ``fairseq-recur train``."""
+        rates = ",".join(str(self.learning_rate(epoch)) for epoch in range(self.epochs))
+        schedule = ["--lr", rates, "--max-epoch", str(self.epochs)]
+        files = ["--save-dir", str(self.folder), "--log-file", str(self.folder / "train.log")]
+        return ["train", *self.flags, *schedule, *files]
+
+    def prepare(self) -> None:
+        """Remove a training with other flags."""
+        before = self.state().get("train", {}).get("key")
+        if before is not None and before != self.key("train"):
+            say(f"{self.name}: the settings have changed, so the training starts again")
+            for path in self.folder.iterdir():
+                if path.name != LOCK:
+                    path.unlink() if path.is_file() else shutil.rmtree(path)
+
+
+def do_what_is_left(
+    runs: Sequence[R],
+    jobs: int,
+    work: Path,
+    finished: Callable[[R], None],
+    devices: Sequence[str] = (),
+) -> list[str] | None:
+    """Do the runs that are not finished.
+
+    Args:
+        runs: of the table
+        jobs: number of simultaneous runs
+        work: folder of all output
+        finished: called after each run
+        devices: GPUs, as for `Runner`
+
+    Returns:
+        the names of the runs that failed; None after a signal
+    """
+    kept = sum(run.finished() for run in runs)
+    say(f"{len(runs)} runs, {kept} of them already done; {jobs} at a time in {work}")
+    try:
+        return Runner(runs, jobs, devices, finished)()
+    except Stopped as stopped:
+        print(f"\nstopped by {stopped}; the same command continues from here", file=sys.stderr)
+        return None
