@@ -183,7 +183,7 @@ def test_everything_wrong_is_said_before_anything_is_written(
             ["--languages", "aa", "xx"],
             "--languages xx: FOLDER has no such language; expected some of: aa",
         ),
-        (["--settings", "none"], "--settings none: expected quick, sigmorphon2020, or a file with"),
+        (["--settings", "none"], "--settings none: expected sigmorphon2020, small, or a file with"),
         (["--settings", "none.yaml"], "no such file: none.yaml"),
         (["--systems", "none"], "no system none in the table; choose from transformer, birnn"),
         (["--set", "train.lr"], "--set 'train.lr': expected KEY=VALUE"),
@@ -446,7 +446,7 @@ def test_the_whole_command(
     assert f"{runs} runs, {runs} of them already done" in capfd.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["sigmorphon2020", pytest.param("quick", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["sigmorphon2020", pytest.param("small", marks=pytest.mark.slow)])
 def test_the_settings_fit_all_systems(name: str, example: Any, tiny: list[str]) -> None:
     """Every flag of every system acts, and each model can be built."""
     args = example.parser().parse_args([*tiny[:1], "--settings", name, *tiny[3:]])
