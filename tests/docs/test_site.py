@@ -129,6 +129,34 @@ def test_the_search_finds_flags_and_troubleshooting_first(site: Path) -> None:
         assert not any(page.startswith("docs/api/") for page in before), (problem, before)
 
 
+@pytest.mark.slow
+def test_in_a_browser(site: Path, tmp_path: Path) -> None:
+    """All pages on a wide and on a narrow screen; SCREENSHOTS=FOLDER keeps their pictures."""
+    pytest.importorskip("playwright", reason="needs playwright: see CONTRIBUTING.md")
+    from tests.docs import browser
+
+    pictures = Path(os.environ.get("SCREENSHOTS", tmp_path))
+    with browser.opened(site, os.environ.get("CHROMIUM")) as (page, address):
+        seen = 0
+        found = {}
+        for path in sorted(site.rglob("index.html")):
+            name = path.parent.relative_to(site).as_posix()
+            for width in browser.WIDTHS:
+                picture = pictures / f"{name.replace('/', '_')}_{width}.png"
+                seen += 1
+                if wrong := browser.faults(page, f"{address}/{name}/", width, picture):
+                    found[f"{name} at {width}"] = wrong
+        assert seen > 100
+        assert not found
+        page.set_viewport_size({"width": max(browser.WIDTHS), "height": 900})
+        for query, answer in {
+            "--segment-size": "/docs/flags/",
+            "--rsa-gate-init": "/docs/flags/",
+            "Minimum loss scale reached": "/docs/troubleshooting/",
+        }.items():
+            assert answer in browser.answers(page, address, query)[:3], query
+
+
 def test_the_navigation_names_no_page_twice() -> None:
     text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     nav = yaml.safe_load(text[text.index("\nnav:") :])["nav"]
