@@ -1,4 +1,4 @@
-"""The site in headless Chromium: what is off-screen, how equations are drawn, what a search finds."""
+"""The site in headless Chromium: what is off-screen, how equations look, what a search finds."""
 
 import functools
 import threading
