@@ -51,5 +51,5 @@ Translate sentences with transformer_biarn_tiny (Ctrl-D ends it), or pipe them i
 What to try next:
   EPOCHS=$((2 * epochs)) bash $here/run.sh       continue, twice as long
   fairseq-recur train --help             every option (source .venv/bin/activate first)
-  $here/README.md    how to change your recipe by one flag
+  $here/README.md    what the numbers mean, and what comes next
 END
