@@ -445,6 +445,7 @@ def test_a_new_file_has_a_control(
     trained = [line for line in capsys.readouterr().out.splitlines() if " train " in line]
     starts = ["--finetune-from-model" in line and "/transformer/seed1" in line for line in trained]
     assert starts == [False, True, True, True]
+    assert "--segment-size 8" in trained[3]  # 64 is longer than a sentence
     assert (
         "--recurrence none" in trained[1]
         and yaml.safe_load(file.read_text())["baseline"] == "control"
