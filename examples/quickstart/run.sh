@@ -3,12 +3,15 @@
 #
 # Sets up the environment, prepares the data, trains two systems, translates, scores. Stop it at any
 # time, and start it again to continue: nothing is done twice. WORK is the folder of all results,
-# EPOCHS the length of the trainings.
+# EPOCHS the length of the trainings. SEEDS="1 2 3" repeats them with other seeds, and
+# SYSTEMS="transformer birnn wider" adds a control of experiment.yaml.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/help.sh"
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 root="$(cd "$here/../.." && pwd)"
 work="${WORK:-$here/work}" epochs="${EPOCHS:-4}"
+read -ra seeds <<< "${SEEDS:-1}"
+read -ra systems <<< "${SYSTEMS:-transformer birnn}"
 bash "$root/scripts/setup.sh" # does nothing if the environment is up to date
 PATH="$root/.venv/bin:$PATH"
 
@@ -17,14 +20,13 @@ bash "$here/prepare.sh" "$here/data" "$work" 2000 en de
 # Two trainings side by side, each with one thread.
 OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}" \
     fairseq-recur experiment run "$here/experiment.yaml" --work-dir "$work/runs" --jobs 2 \
-    --show-validation --set "data=$work/data-bin" --set "train.max-epoch=$epochs" \
-    --set "generate.sentencepiece-model=$work/bpe.model"
+    --systems "${systems[@]}" --seeds "${seeds[@]}" --show-validation --set "data=$work/data-bin" \
+    --set "train.max-epoch=$epochs" --set "generate.sentencepiece-model=$work/bpe.model"
 
-systems=(transformer transformer_biarn_tiny)
 outputs=() logs=() labels=()
 for system in "${systems[@]}"; do
-    outputs+=("$system=$work/runs/$system/seed1/test.txt")
-    logs+=("$work/runs/$system/seed1/train.log")
+    outputs+=("$system=$work/runs/$system/seed${seeds[0]}/test.txt")
+    logs+=("$work/runs/$system/seed${seeds[0]}/train.log")
     labels+=(--label "$system")
 done
 echo "Ten sentences of the test set"
@@ -44,7 +46,7 @@ Done in $((SECONDS / 60)) min $((SECONDS % 60)) s. Everything is in $shown:
   runs/SYSTEM/seed1/average.pt    the scored model, next to checkpoint*.pt and train.log
   data-bin, bpe.model             the prepared data
 
-Translate sentences with transformer_biarn_tiny (Ctrl-D ends it), or pipe them in:
+Translate sentences with birnn (Ctrl-D ends it), or pipe them in:
   bash $here/translate.sh
   echo "Click the cell that you want to delete." | bash $here/translate.sh
 
