@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 from fairseq import options as fairseq_options
-from fairseq.data import Dictionary
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
@@ -28,9 +27,11 @@ from fairseq_recur import compat
 from fairseq_recur.cli.average import load
 from fairseq_recur.compat.checkpoints import explained
 from fairseq_recur.conversion import bart, huggingface, t5
-from fairseq_recur.conversion.settings import MOST_WORDS, Settings, Value, flags
+from fairseq_recur.conversion.settings import MOST_WORDS, Settings, Value, check_sizes
 from fairseq_recur.errors import CheckpointError, ConfigError
+from fairseq_recur.experiments.settings import arguments
 from fairseq_recur.files import whole_file
+from fairseq_recur.planning.building import words as placeholders
 
 KINDS: dict[str, ModuleType] = {"t5": t5, "mt5": t5, "bart": bart}
 SLOTS = ("encoder_self_attention", "decoder_self_attention", "cross_attention")
@@ -122,7 +123,7 @@ def to_fairseq(source: Path, target: Path) -> None:
     options = kind.model_options(config)
     weights = huggingface.read_weights(source)
     try:
-        kind.check_weights(config, weights)
+        check_sizes(config, weights, sum(kind.stack_heights(config)))
         vocabulary = kind.vocabulary(source, config)
         state = kind.to_fairseq(config, weights, vocabulary.rows)
     except KeyError as error:
@@ -142,7 +143,7 @@ def to_fairseq(source: Path, target: Path) -> None:
         vocabulary.write(folder)
         bpe = kind.tokenizer_files(source, folder)
     print(f"{target}: {kind.NAME} with {len(vocabulary.rows):,} words as model.pt")
-    print(f"  options of its model: --arch {kind.ARCH} {' '.join(flags(options))}")
+    print(f"  options of its model: --arch {kind.ARCH} {' '.join(arguments(options))}")
     print("  dictionaries: dict.source.txt, dict.target.txt (for --srcdict and --tgtdict)")
     if bpe:
         print(f"  text: {' '.join(bpe)}, with these files' paths")
@@ -177,9 +178,7 @@ def default_config(arch: str) -> DictConfig:
 
 def must_fit(kind: ModuleType, cfg: DictConfig, state: dict[str, Tensor], words: int) -> None:
     """Raise CheckpointError, naming the weights, unless the model takes them as they are."""
-    dictionary = Dictionary()
-    for number in range(words - len(dictionary)):
-        dictionary.add_symbol(str(number))
+    dictionary = placeholders(words)
     task = Namespace(source_dictionary=dictionary, target_dictionary=dictionary)
     with torch.device("meta"):
         expected = dict(kind.build(cfg.model, task).state_dict())
