@@ -51,11 +51,6 @@ class Decoding(SystemRun):
         return [*self.argv(step), sha256(text.read_bytes()).hexdigest(), str(model)]
 
 
-def folder_of(work: Path, name: str) -> Path:
-    """Return the folder of a test set's results."""
-    return work / "other_sets" / name
-
-
 def make_data(
     experiment: Experiment,
     prefix: str,
