@@ -33,69 +33,26 @@ def nothing_saved(tmp_path: Path) -> bool:
     return not list(tmp_path.rglob("save/*.pt"))
 
 
-@pytest.mark.parametrize(
-    "flags, problems",
-    [
-        ("--recurrence-steps 0", ["--recurrence-steps 0: expected at least 1"]),
-        ("--recurrence-layers 0", ["--recurrence-layers 0: expected 1 to 1000"]),
-        ("--recurrence-fused-layers 3", ["--recurrence-fused-layers 3: the decoder has 2 layers"]),
-        (
-            "--recurrence-fused-layers bottom",
-            [
-                "--recurrence-fused-layers bottom: the decoder has 2 layers (--decoder-layers); "
-                "choose top, all or a number from 1 to 2"
-            ],
-        ),
-        (
-            "--recurrence birnn --recurrence-steps 4",
-            ["--recurrence-steps 4 has no effect: it needs --recurrence biarn"],
-        ),
-        (
-            "--recurrence-gate scalar",
-            ["--recurrence-gate scalar has no effect: it needs --recurrence-fusion gated_sum"],
-        ),
-        (
-            "--recurrence none --recurrence-layers 2",
-            ["--recurrence-layers 2 has no effect: it needs --recurrence birnn or biarn"],
-        ),
-        ("--no-cross-attention", ["--no-cross-attention leaves out"]),
-        (
-            "--recurrence-steps 0 --recurrence-fused-layers 7 --encoder-attention-heads 3 "
-            "--recurrence-gate scalar --no-token-positional-embeddings --recurrence-positions",
-            [
-                "--recurrence-steps 0: expected at least 1",
-                "--recurrence-fused-layers 7: the decoder has 2 layers",
-                "--encoder-embed-dim 16 cannot be split evenly among --encoder-attention-heads 3",
-                "--recurrence-gate scalar has no effect: it needs --recurrence-fusion gated_sum",
-                "--recurrence-positions needs position embeddings, which "
-                "--no-token-positional-embeddings removes",
-            ],
-        ),
-    ],
-    ids=lambda value: value if isinstance(value, str) and len(value) < 50 else "",
-)
-def test_conflicting_options_are_listed_at_once(
-    flags: str, problems: list[str], train: Callable[..., str], tmp_path: Path
-) -> None:
+def test_conflicting_options_are_listed_at_once(train: Callable[..., str], tmp_path: Path) -> None:
+    """Each alone is in tests/unit/test_config.py."""
+    flags = (
+        "--recurrence-steps 0 --recurrence-fused-layers 7 --encoder-attention-heads 3 "
+        "--recurrence-gate scalar --no-token-positional-embeddings --recurrence-positions"
+    )
+    problems = [
+        "--recurrence-steps 0: expected at least 1",
+        "--recurrence-fused-layers 7: the decoder has 2 layers",
+        "--encoder-embed-dim 16 cannot be split evenly among --encoder-attention-heads 3",
+        "--recurrence-gate scalar has no effect: it needs --recurrence-fusion gated_sum",
+        "--recurrence-positions needs position embeddings, which "
+        "--no-token-positional-embeddings removes",
+    ]
     with pytest.raises(ConfigError) as error:
         train(*flags.split())
     message = str(error.value)
     assert all(problem in message for problem in problems), message
     assert message.count("\n- ") == len(problems), message
     assert nothing_saved(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "flag", ["--recurrence", "--recurrence-fusion", "--recurrence-attention", "--cross-attention"]
-)
-def test_unknown_part_is_named_with_those_there_are(
-    flag: str, train: Callable[..., str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as error:
-        train(flag, "lstmm")
-    assert error.value.code == 2
-    said = capsys.readouterr().err
-    assert f"argument {flag}: invalid choice: 'lstmm' (choose from" in said
 
 
 def test_checkpoint_of_another_architecture(

@@ -114,26 +114,6 @@ def test_average_decode_score(run: Path, corpus: Path, tmp_path: Path) -> None:
     assert all(f"{score:.2f}" in table for of_one in scores.values() for score in of_one)
 
 
-def test_score_names_what_does_not_fit(corpus: Path, tmp_path: Path) -> None:
-    reference = corpus / "test.tgt"
-    short = tmp_path / "short"
-    short.write_text("one line\n")
-    for arguments, message in (
-        (["--reference", reference, "--system", f"a={short}"], f"{short} has 1 lines, expected 20"),
-        (["--reference", reference, short], None),
-        (["--reference", reference, "--reference", short, "--system", f"a={reference}"], "1 lines"),
-        (["--reference", reference, "--system", f"a={short}", "--system", "a=b"], "occurs twice"),
-        (["--reference", reference, "--system", "=x"], "expected NAME=FILE"),
-        (["--reference", tmp_path / "no", "--system", f"a={short}"], "there is no such file"),
-    ):
-        if message is None:
-            with pytest.raises(SystemExit):
-                command("score", *arguments)
-            continue
-        status, out, err = command("score", *arguments)
-        assert (status, out) == (2, "") and message in err
-
-
 def test_validate_has_the_loss_of_training(run: Path, corpus: Path) -> None:
     status, out, _ = command(
         "validate", corpus / "bin", "--path", run / "checkpoint4.pt", "--max-tokens", 400,
@@ -229,23 +209,6 @@ def test_two_processes_by_torchrun(corpus: Path, tmp_path: Path) -> None:
     assert "distributed init (rank 1)" in done.stdout
     assert "num_updates=2" in done.stdout
     assert (tmp_path / "out" / "checkpoint_last.pt").is_file()
-
-
-def test_checkpoint_errors_are_one_message(corpus: Path, tmp_path: Path) -> None:
-    broken = tmp_path / "broken.pt"
-    broken.write_bytes(b"no checkpoint")
-    status, _, err = command("generate", corpus / "bin", "--path", broken, *DECODE)
-    assert status == 2 and "Traceback" not in err
-    assert f"fairseq-recur: error: {broken}: " in err.splitlines()[-1]
-
-
-def test_average_of_other_architectures_is_refused(run: Path, tmp_path: Path) -> None:
-    torch.save({"model": {"weight": torch.zeros(1)}, "cfg": {}, "args": None}, tmp_path / "a.pt")
-    status, _, err = command(
-        "average", "--inputs", run / "checkpoint4.pt", tmp_path / "a.pt", "--output", tmp_path / "b"
-    )
-    assert status == 2 and "a.pt does not match" in err and "lacks decoder." in err
-    assert not (tmp_path / "b").exists()
 
 
 @contextmanager
