@@ -9,7 +9,7 @@ import argparse
 import os
 import shutil
 from argparse import Namespace
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from functools import cache
@@ -24,7 +24,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from fairseq_recur import compat
-from fairseq_recur.cli.average import load
+from fairseq_recur.cli.average import SHOWN, load, shown
 from fairseq_recur.compat.checkpoints import explained
 from fairseq_recur.conversion import bart, huggingface, t5
 from fairseq_recur.conversion.settings import MOST_WORDS, Settings, Value, check_sizes
@@ -35,7 +35,6 @@ from fairseq_recur.planning.building import words as placeholders
 
 KINDS: dict[str, ModuleType] = {"t5": t5, "mt5": t5, "bart": bart}
 SLOTS = ("encoder_self_attention", "decoder_self_attention", "cross_attention")
-SHOWN = 5  # weights named in an error
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -132,7 +131,7 @@ def to_fairseq(source: Path, target: Path) -> None:
         ) from error
     if weights:
         raise ConfigError(
-            f"{source} has weights that fairseq's {kind.NAME} has no place for: {first(weights)}; "
+            f"{source} has weights that fairseq's {kind.NAME} has no place for: {shown(weights)}; "
             f"expected a plain {kind.NAME}"
         )
     cfg = training_config(kind.ARCH, options)
@@ -240,7 +239,7 @@ def to_huggingface(source: Path, target: Path, like: Path | None) -> None:
     rest = [name for name in state if not name.endswith(".version")]
     if rest:
         raise ConfigError(
-            f"Hugging Face's {kind.NAME} has no place for {first(rest)}; "
+            f"Hugging Face's {kind.NAME} has no place for {shown(rest)}; "
             "give a checkpoint of a plain one"
         )
     with whole_or_nothing(target) as folder:
@@ -313,10 +312,3 @@ def must_be_plain(options: Mapping[str, Any], source: Path, name: str) -> None:
             f"{source} has parts that Hugging Face's {name} cannot represent: {', '.join(parts)}; "
             "give a model without them"
         )
-
-
-def first(names: Iterable[str]) -> str:
-    """Return the first names of weights and the number of the rest."""
-    shown = sorted(names)
-    more = f" and {len(shown) - SHOWN} more" if len(shown) > SHOWN else ""
-    return ", ".join(shown[:SHOWN]) + more
