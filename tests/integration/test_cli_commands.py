@@ -4,7 +4,6 @@ import io
 import json
 import os
 import resource
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -64,16 +63,6 @@ def test_real_logs_of_every_format_say_the_same(run: Path) -> None:
     updates = logs[0].curve("valid_loss")[-1][0]
     assert logs[0].position(updates, "epoch") == pytest.approx(4, abs=0.001)
     assert logs[2].position(updates, "epoch") == 4
-
-
-def test_plot_of_real_logs(run: Path, tmp_path: Path) -> None:
-    output = tmp_path / "curves.png"
-    status, out, err = command(
-        "plot", "curves", run / "json.log", run / "simple.log", "--output", output
-    )
-    assert (status, out, err) == (0, f"{output}\n", "")
-    image = pytest.importorskip("matplotlib.image").imread(output)
-    assert image.shape[0] > 500 and len(np.unique(image.reshape(-1, image.shape[2]), axis=0)) > 20
 
 
 def test_average_decode_score(run: Path, corpus: Path, tmp_path: Path) -> None:
@@ -189,26 +178,6 @@ def environment() -> dict[str, str]:
     """The environment of a process that finds this package and trains without other processes."""
     path = os.pathsep.join(filter(None, [str(Path(OWN).parent), os.environ.get("PYTHONPATH")]))
     return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-
-
-@pytest.mark.slow
-def test_two_processes_by_torchrun(corpus: Path, tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        port = probe.getsockname()[1]
-    done = subprocess.run(
-        [
-            sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2",
-            "--master_port", str(port), "-m", "fairseq_recur", "train", str(corpus / "bin"),
-            "--arch", ARCH, *SMALL, *TRAIN, "--max-update", "2",
-            "--save-dir", str(tmp_path / "out"),
-        ],
-        cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "distributed init (rank 1)" in done.stdout
-    assert "num_updates=2" in done.stdout
-    assert (tmp_path / "out" / "checkpoint_last.pt").is_file()
 
 
 @contextmanager

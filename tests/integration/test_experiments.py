@@ -290,15 +290,8 @@ def test_what_is_done_is_not_done_again(done: Path, capsys: pytest.CaptureFixtur
     work = done / "work"
     made = [work / "speed.json", *work.glob("*/seed1/*")]
     before = {p: p.stat().st_mtime_ns for p in made}
-    argv = [
-        "experiment",
-        "run",
-        str(done / "t.yaml"),
-        "--work-dir",
-        str(work),
-        "--systems",
-        "plain",
-    ]
+    argv = ["experiment", "run", str(done / "t.yaml"), "--work-dir", str(work)]
+    argv += ["--systems", "plain"]
     assert main(argv) == 0
     assert {p: p.stat().st_mtime_ns for p in made} == before
     results = json.loads((work / "results.json").read_text())
