@@ -17,9 +17,6 @@ TESTS = {
 def table(results: Results) -> str:
     """Write a row for each system, in the order of the file; unfinished systems have empty cells.
 
-    Args:
-        results: content of results.json
-
     Returns:
         Markdown: the title, the table, and notes that explain its numbers
     """

@@ -45,11 +45,9 @@ def check_output(output: str) -> Path:
 
 
 def new_figure(width: float, height: float, layout: Any = "constrained") -> Any:
-    """Create an empty matplotlib Figure.
+    """Create an empty matplotlib Figure; its sizes are in inches.
 
     Args:
-        width: in inches
-        height: in inches
         layout: matplotlib's layout engine; "none" leaves the layout to the caller
 
     Raises:
