@@ -149,7 +149,7 @@ def needed_by(option: Any) -> str:
 def meaning(option: Any) -> str:
     """What an option does, with which others it acts, and the presets with another default."""
     needed, presets = needed_by(option), set_by(option)
-    said = [cell(option.metadata["help"]), needed and f"acts with {needed}"]
+    said = [cell(option.metadata["help"]), needed and f"Acts with {needed}"]
     return ". ".join(filter(None, [*said, presets and f"Presets: {presets}"]))
 
 
