@@ -101,7 +101,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 # Pages that answer a question stand before the reference in the results of a search.
 BOOSTS = {"docs/troubleshooting.md": 10, "docs/flags.md": 10, "docs/api/": 0.05}
 # Pages whose tables need the room of the table of contents.
-WIDE = ["docs/planning.md"]
+WIDE = ("docs/planning.md", "examples/modeling_recurrence/results/")
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
@@ -109,7 +109,7 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     for start, boost in BOOSTS.items():
         if page.file.src_uri.startswith(start):
             page.meta["search"] = {"boost": boost}
-    if page.file.src_uri in WIDE:
+    if page.file.src_uri.startswith(WIDE):
         page.meta["hide"] = ["toc"]
     return markdown
 
