@@ -63,9 +63,12 @@ def main(data: Path, work: Path, size: int, sides: list[str], rule: str = "nmt_n
 
 
 if __name__ == "__main__":
-    if {"-h", "--help"} & {*sys.argv} or len(sys.argv) not in (6, 7):
+    if {"-h", "--help"} & {*sys.argv}:
         print(__doc__)
-        sys.exit(0 if {"-h", "--help"} & {*sys.argv} else 2)
+        sys.exit()
+    if len(sys.argv) not in (6, 7):
+        print(__doc__, file=sys.stderr)
+        sys.exit(2)
     try:
         main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4:6], *sys.argv[6:])
     except ConfigError as error:
