@@ -45,7 +45,9 @@ def encode(processor: sentencepiece.SentencePieceProcessor, source: Path, target
     print(f"{source.name}: {len(lines)} lines, {words} words, {count} pieces")
 
 
-def main(data: Path, work: Path, size: int, sides: list[str], rule: str = "nmt_nfkc") -> None:
+def encode_corpus(
+    data: Path, work: Path, size: int, sides: list[str], rule: str = "nmt_nfkc"
+) -> None:
     """Learn, then encode every file of the corpus.
 
     Raises:
@@ -62,15 +64,21 @@ def main(data: Path, work: Path, size: int, sides: list[str], rule: str = "nmt_n
         encode(processor, data / name, work / "pieces" / name)
 
 
-if __name__ == "__main__":
-    if {"-h", "--help"} & {*sys.argv}:
+def main(words: list[str]) -> int:
+    """Run the program; return the exit status, 2 for wrong input."""
+    if {"-h", "--help"} & {*words}:
         print(__doc__)
-        sys.exit()
-    if len(sys.argv) not in (6, 7):
+        return 0
+    if len(words) not in (5, 6):
         print(__doc__, file=sys.stderr)
-        sys.exit(2)
+        return 2
     try:
-        main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4:6], *sys.argv[6:])
+        encode_corpus(Path(words[0]), Path(words[1]), int(words[2]), words[3:5], *words[5:])
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
