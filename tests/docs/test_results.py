@@ -23,7 +23,8 @@ PAGES = sorted(
     page
     for pattern in ("README.md", "docs/*.md", "examples/**/*.md", "benchmarks/*.md")
     for page in ROOT.glob(pattern)
-    if not {"work", "results"} & {*page.parts} and page.name not in ("flags.md", "commands.md")
+    if not {"work", "results"} & {*page.relative_to(ROOT).parts}
+    and page.name not in ("flags.md", "commands.md")
 )
 MARKED = re.compile(r"<!-- (?:result: ([^>]*?)|table: [^>]*?) -->\n(.*?)<!-- end -->", re.S)
 TABLE = re.compile(r"(<!-- no result: [^>]+ -->\n+)?^\|.*\n\|[ :|-]*---:[ :|-]*\n", re.M)
