@@ -98,6 +98,10 @@ def test_every_figure_is_in_its_record(page: Path) -> None:
         assert table[1], f"{page}: a table of numbers without a record: {table[0][:200]}"
 
 
+def test_pages_are_found() -> None:
+    assert len(PAGES) > 20
+
+
 def test_what_is_looked_up(tmp_path: Path) -> None:
     """Rounded values, percentages, units; not names, links, code, headings and small counts."""
     record = {
