@@ -4,7 +4,7 @@
 # Sets up the environment, prepares the data, trains two systems, translates, scores. Stop it at any
 # time, and start it again to continue: nothing is done twice. WORK is the folder of all results,
 # EPOCHS the length of the trainings. SEEDS="1 2 3" repeats them with other seeds, and
-# SYSTEMS="transformer birnn wider" adds a control of experiment.yaml.
+# SYSTEMS="transformer birnn wider" adds the control of wider.yaml.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/help.sh"
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
@@ -12,6 +12,8 @@ root="$(cd "$here/../.." && pwd)"
 work="${WORK:-$here/work}" epochs="${EPOCHS:-4}"
 read -ra seeds <<< "${SEEDS:-1}"
 read -ra systems <<< "${SYSTEMS:-transformer birnn}"
+files=("$here/experiment.yaml")
+case " ${systems[*]} " in *" wider "*) files+=("$here/wider.yaml") ;; esac
 bash "$root/scripts/setup.sh" # does nothing if the environment is up to date
 PATH="$root/.venv/bin:$PATH"
 
@@ -19,7 +21,7 @@ SECONDS=0 # bash counts up from here, without the set-up
 bash "$here/prepare.sh" "$here/data" "$work" 2000 en de
 # Two trainings side by side, each with one thread.
 OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}" \
-    fairseq-recur experiment run "$here/experiment.yaml" --work-dir "$work/runs" --jobs 2 \
+    fairseq-recur experiment run "${files[@]}" --work-dir "$work/runs" --jobs 2 \
     --systems "${systems[@]}" --seeds "${seeds[@]}" --show-validation --set "data=$work/data-bin" \
     --set "train.max-epoch=$epochs" --set "generate.sentencepiece-model=$work/bpe.model"
 
