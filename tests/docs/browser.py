@@ -32,6 +32,10 @@ FLAT_SCRIPTS = """() => [...document.querySelectorAll("msub, msup")].filter((nod
     const distance = middle(script) - middle(base);
     return node.tagName.toLowerCase() === "msub" ? distance < 1 : distance > -1;
   }).map((node) => node.textContent)"""
+# A page with equations on which the site's font for them was not loaded.
+NO_FONT = """() => document.querySelector("math")
+  && ![...document.fonts].some((font) => font.family.includes("Math") && font.status === "loaded")
+  ? [document.title] : []"""
 RESULTS = ".md-search-result__item > a"
 
 
@@ -71,6 +75,7 @@ def faults(page: Page, address: str, width: int, picture: Path) -> dict[str, lis
         "sticking out": page.evaluate(STICKING_OUT),
         "cut tables": page.evaluate(CUT_TABLES) if width == max(WIDTHS) else [],
         "flat scripts": page.evaluate(FLAT_SCRIPTS),
+        "font of equations": page.evaluate(NO_FONT),
     }
     return {fault: places for fault, places in found.items() if places}
 

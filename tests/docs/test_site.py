@@ -98,6 +98,7 @@ def test_equations_are_drawn(site: Path) -> None:
         drawn += len(found)
     fences = sum(p.read_text(encoding="utf-8").count("```math\n") for p in markdown_files())
     assert drawn >= fences > 5
+    assert (site / "docs" / "STIXTwoMath-Regular.ttf").is_file()
 
 
 def test_the_reference_has_every_module_of_its_folders(site: Path) -> None:

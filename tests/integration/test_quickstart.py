@@ -11,8 +11,8 @@ PROGRAM = Path(__file__).parents[2] / "examples" / "quickstart" / "bpe.py"
 LINE = "\u4f60\u597d\uff0c\u4e16\u754c\u3002"  # "Hello, world." with full-width punctuation
 
 
-def run(folder: Path, *rule: str) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, str(PROGRAM), str(folder), str(folder / "work"), "60", "en", "zh"]
+def run(folder: Path, *rule: str, size: str = "60") -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, str(PROGRAM), str(folder), str(folder / "work"), size, "en", "zh"]
     return subprocess.run([*words, *rule], capture_output=True, text=True)
 
 
@@ -37,9 +37,15 @@ def test_full_width_punctuation_can_be_kept(texts: Path, rule: tuple[str], comma
 def test_what_is_wrong_is_said_before_anything_is_written(texts: Path) -> None:
     wrong = run(texts, "none")
     assert wrong.returncode == 2
-    assert "NORMALIZATION none: expected nmt_nfkc or identity" in wrong.stderr
+    assert "invalid choice: 'none'" in wrong.stderr
     (texts / "test.zh").unlink()
     missing = run(texts)
     assert missing.returncode == 2
     assert "test.zh: there is no such file" in missing.stderr
     assert not (texts / "work").exists()
+
+
+def test_more_subwords_than_the_text_has(texts: Path) -> None:
+    done = run(texts, size="4000")
+    assert done.returncode == 2
+    assert "cannot learn 4000 subwords" in done.stderr and "Traceback" not in done.stderr
