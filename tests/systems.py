@@ -61,20 +61,19 @@ RECURRENCE_VARIANTS: dict[str, list[str]] = {
     "encoder-input": ["--recurrence-input", "encoder"],
     "closed-all": "--recurrence-fusion-init closed --recurrence-fused-layers all".split(),
     "replace": ["--recurrence-fusion", "replace"],
-    "birnn": ["--recurrence", "birnn"],
-    "birnn-deep-gated": (
-        "--recurrence birnn --recurrence-layers 2 --recurrence-fusion gated_sum"
-    ).split(),
     "pre-norm": "--encoder-normalize-before --decoder-normalize-before".split(),
-    "birnn-lstm-pre-norm-deep": (
-        "--recurrence birnn --recurrence-cell lstm --recurrence-layers 2 "
-        "--encoder-normalize-before --decoder-normalize-before"
-    ).split(),
     "no-recurrence": ["--recurrence", "none"],
 }
 """The options of the recurrence encoder, each value at least once."""
 
-COMPARISON_VARIANTS: dict[str, dict[str, list[str]]] = {
+OWN_VARIANTS: dict[str, dict[str, list[str]]] = {
+    "transformer_birnn": {
+        "deep-gated": "--recurrence-layers 2 --recurrence-fusion gated_sum".split(),
+        "lstm-pre-norm-deep": (
+            "--recurrence-cell lstm --recurrence-layers 2 "
+            "--encoder-normalize-before --decoder-normalize-before"
+        ).split(),
+    },
     "transformer_relpos": {
         "pre-norm": (
             "--relative-clip 3 --encoder-normalize-before --decoder-normalize-before"
@@ -93,7 +92,7 @@ COMPARISON_VARIANTS: dict[str, dict[str, list[str]]] = {
         "encoder-input": ["--recurrence-input", "encoder"],
     },
 }
-"""The systems that Hao et al. compare with, in other hosts and together with other parts."""
+"""For the presets that do not take all variants: a BiRNN, and what Hao et al. compare with."""
 
 DECODER_VARIANTS: dict[str, list[str]] = {
     "dilated": "--rsa-heads 1,0,0,1,0,0 --rsa-dilations 2".split(),
@@ -281,8 +280,8 @@ def variants_of(preset: str) -> dict[str, list[str]]:
     config = ARCH_MODEL_REGISTRY[preset].config_class()
     segments = [] if config.cross_attention == "dot" else SEGMENTS
     variants: dict[str, list[str]] = {"default": segments}
-    if preset in COMPARISON_VARIANTS:
-        return {**variants, **COMPARISON_VARIANTS[preset]}
+    if preset in OWN_VARIANTS:
+        return {**variants, **OWN_VARIANTS[preset]}
     if config.recurrence != "none":
         variants.update(RECURRENCE_VARIANTS)
     if preset == "transformer_biarn":  # no layer is left for another cross-attention

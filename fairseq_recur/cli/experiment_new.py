@@ -35,8 +35,10 @@ SIZES: dict[str, dict[str, Any]] = {
 SENTENCES = {"srformer": {"segment-size": 8, "target-length-mode": "ratio"}}
 NOTE = """\
 # Run it: fairseq-recur experiment run {file} --work-dir work
+{control}# docs/experiments.md explains every key.
+"""
+CONTROL = """\
 # "control" is the baseline, continued for as many updates as the systems that start from it.
-# docs/experiments.md explains every key.
 """
 
 
@@ -52,6 +54,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--system", nargs="+", default=["transformer_biarn"], metavar="NAME",
         help="systems to compare with the Transformer, without the suffix of a size",
+    )  # fmt: skip
+    add(
+        "--from-scratch", action="store_true",
+        help="train the systems from random weights, as long as the Transformer. By default they "
+        "start from the trained Transformer, as does a control",
     )  # fmt: skip
     add("--size", choices=SIZES, default="tiny", help="size of the models, and their settings")
 
@@ -74,8 +81,9 @@ def run(args: argparse.Namespace) -> int:
         problems.append(f"{output} exists already; name another file, or remove it")
     if problems:
         raise ConfigError("experiment new:\n- " + "\n- ".join(problems))
+    note = NOTE.format(file=args.file, control="" if args.from_scratch else CONTROL)
     text = yaml.safe_dump(content(args), sort_keys=False, allow_unicode=True, width=100)
-    write_text(output, NOTE.format(file=args.file) + text)
+    write_text(output, note + text)
     print(output)
     return 0
 
@@ -90,20 +98,20 @@ def content(args: argparse.Namespace) -> dict[str, Any]:
         model = str(Path(args.sentencepiece_model).absolute())
         generate |= {"bpe": "sentencepiece", "sentencepiece-model": model}
     tokenizers = {"zh": "zh", "ja": "char", "ko": "char"}
-    systems: dict[str, Any] = {
-        "transformer": {"flags": stock},
-        "control": {"flags": stock.copy(), "start_from": "transformer"},
-    }
+    start = {} if args.from_scratch else {"start_from": "transformer"}
+    systems: dict[str, Any] = {"transformer": {"flags": stock}}
+    if start:
+        systems["control"] = {"flags": stock.copy(), **start}
     for name in args.system:
         flags = {"arch": f"{name}_{args.size}", **SENTENCES.get(name, {})}
-        systems[name] = {"flags": flags, "start_from": "transformer"}
+        systems[name] = {"flags": flags, **start}
     return {
         "title": f"{', '.join(args.system)} and the Transformer",
         "data": str(Path(args.data).absolute()),
         "source": args.source_lang,
         "target": args.target_lang,
         "seeds": [1],
-        "baseline": "control",
+        "baseline": "control" if start else "transformer",
         "systems": systems,
         "train": SIZES[args.size],
         "checkpoint": 3 if args.size == "tiny" else 5,

@@ -52,6 +52,8 @@ SIZES: dict[str, dict[str, Any]] = {
 SYSTEMS: dict[str, dict[str, Any]] = {
     # Hao et al. 2019, the paper's default: one layer of BiARN, stacked into the top layer.
     "transformer_biarn": {"recurrence": "biarn"},
+    # The same with its other recurrence encoder, one bidirectional layer of GRU.
+    "transformer_birnn": {"recurrence": "birnn"},
     # Huang et al. 2023: every head of every self-attention with a regular matrix, and mu = -3, as
     # CodeT5's. With -1, as for its language model, it learns to translate much later: rows of the
     # encoder's matrices add up to as much as 54 (examples/modeling_recurrence/README.md).

@@ -443,6 +443,13 @@ def test_a_new_file_has_a_control(
         "--recurrence none" in trained[1]
         and yaml.safe_load(file.read_text())["baseline"] == "control"
     )
+    scratch = tmp_path / "scratch.yaml"
+    new[2] = str(scratch)
+    assert main([*new, "--from-scratch"]) == 0
+    written = yaml.safe_load(scratch.read_text())
+    assert written["baseline"] == "transformer" and "control" not in scratch.read_text()
+    assert [*written["systems"]] == ["transformer", "transformer_biarn", "srformer"]
+    assert not any("start_from" in system for system in written["systems"].values())
     assert main([*new, "--size", "iwslt_de_en", "--system", "biarn"]) == 2
     said = capsys.readouterr().err
     assert "exists already" in said and "no architecture biarn_iwslt_de_en" in said
