@@ -39,9 +39,7 @@ def safetensors_torch() -> ModuleType:
     try:
         import safetensors.torch
     except ImportError as error:
-        raise ConfigError(
-            "safetensors is not installed: pip install 'fairseq-recur[convert]'"
-        ) from error
+        raise ConfigError("safetensors is not installed: pip install safetensors") from error
     return safetensors.torch
 
 

@@ -59,9 +59,7 @@ def new_figure(width: float, height: float, layout: Any = "constrained") -> Any:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ConfigError(
-            f'plot needs matplotlib ({error}): pip install "fairseq-recur[plot]"'
-        ) from error
+        raise ConfigError(f"plot needs matplotlib ({error}): pip install matplotlib") from error
     figure = Figure(figsize=(width, height), layout=layout)
     FigureCanvasAgg(figure)
     return figure

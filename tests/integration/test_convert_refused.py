@@ -260,4 +260,4 @@ def test_without_safetensors_there_is_one_message(
     for name in ("safetensors.torch", "safetensors"):
         monkeypatch.setitem(sys.modules, name, None)
     for source in (folder, converted(folder) / "model.pt"):
-        assert "pip install 'fairseq-recur[convert]'" in refused(capsys, source, tmp_path / "out")
+        assert "pip install safetensors" in refused(capsys, source, tmp_path / "out")
