@@ -23,7 +23,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "tiny": {
         **ADAM, "optimizer": "adamw_fused", "lr": 0.003, "warmup-updates": 300, "dropout": 0.0,
         "clip-norm": 1.0, "max-tokens": 1000, "max-tokens-valid": 4000, "max-epoch": 4,
-        "num-workers": 0, "cpu": True,
+        "num-workers": 0, "cpu": True, "log-interval": 25,
     },
     # fairseq's for IWSLT14, for one GPU and some hundred thousand pairs.
     "iwslt_de_en": {

@@ -447,7 +447,7 @@ def test_a_new_file_has_a_control(
     new[2] = str(scratch)
     assert main([*new, "--from-scratch"]) == 0
     written = yaml.safe_load(scratch.read_text())
-    assert written["baseline"] == "transformer" and "control" not in scratch.read_text()
+    assert written["baseline"] == "transformer" and '"control"' not in scratch.read_text()
     assert [*written["systems"]] == ["transformer", "transformer_biarn", "srformer"]
     assert not any("start_from" in system for system in written["systems"].values())
     assert main([*new, "--size", "iwslt_de_en", "--system", "biarn"]) == 2

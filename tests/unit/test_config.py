@@ -46,6 +46,7 @@ STOCK_SIZES: dict[str, str] = {
     system + size: stock
     for system in (
         "transformer_biarn",
+        "transformer_birnn",
         "rsa_transformer",
         "srformer",
         "transformer_relpos",
