@@ -85,7 +85,7 @@ def choose_checkpoint(home: Path) -> Path:
         )
     chosen = (preferred or found)[0]
     if len(found) > 1:
-        logger.info("of %d checkpoints in %s: %s", len(found), home, chosen.name)
+        logger.info("%s has %d checkpoints; using %s", home, len(found), chosen.name)
     return chosen
 
 

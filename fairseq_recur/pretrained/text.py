@@ -212,7 +212,7 @@ def find_file(
                 f"with {option}=FILE"
             )
         if found:
-            logger.info("%s: %s", option, found[0])
+            logger.info("%s for %s: %s", option, language, found[0])
             return str(found[0])
     looked = "; ".join(f"{place} has {listing(place)}" for place in settings.places)
     why = "" if settings.bpe else f" (the dictionary of {language} has such subwords)"
