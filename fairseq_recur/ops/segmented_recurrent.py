@@ -5,7 +5,7 @@
 
 No matrix per segment is kept for the backward pass, which repeats the scan: see
 `segmented_recurrent_backward`. On a CPU with a C compiler, `native/segmented_recurrent.c` computes
-the same.
+the same, and on a GPU with Triton, `triton/segmented_recurrent.py`.
 
 Letters: R = B H rows, one per head of a sentence; M segments, of which N are steps of the scan;
 n queries per step.
@@ -20,8 +20,10 @@ from torch.autograd.function import once_differentiable
 from fairseq_recur.ops.accumulate_fire import scan_
 from fairseq_recur.ops.native.segmented_recurrent import CompiledSegmentedRecurrent, supports
 from fairseq_recur.ops.segment_products import Neuron, SegmentSoftmax, Source
-from fairseq_recur.ops.segmented_attention import key_norm
+from fairseq_recur.ops.segmented_attention import attend_segments, key_norm
 from fairseq_recur.ops.segmented_recurrent_backward import Backward
+from fairseq_recur.ops.triton.choosing import usable
+from fairseq_recur.ops.triton.segmented_recurrent import fired_sums
 
 
 class SegmentedRecurrent(torch.autograd.Function):
@@ -108,11 +110,18 @@ def segmented_recurrent(
         mask: additive (B, 1, N, 1, s), for the scores of O_S, or None
         dropout: probability of dropping a weight of O_S (0 outside training)
         scale: factor of the queries
-        compiled: use the C code if it supports these queries
+        compiled: use the C code or the Triton kernels if they support these queries
 
     Returns:
         (B, H, N, n, D) each
     """
+    if compiled and usable(queries):
+        steps, queries = queries.size(2), queries * scale
+        recurrent = recurrent_attention(queries, keys, values, weight, leak, threshold, rest)
+        divisor = key_norm(keys.flatten(2, 3), norm)
+        recurrent = recurrent if divisor is None else recurrent / divisor.unsqueeze(2)
+        keys, values = keys[:, :, :steps], values[:, :, :steps]
+        return attend_segments(queries, keys, values, mask, dropout)[0], recurrent
     shape, size = queries.size(), keys.size(3)
     queries, keys, values = (x.flatten(0, 1).contiguous() for x in (queries, keys, values))
     kept = None
@@ -160,6 +169,11 @@ def recurrent_attention(
     """
     shape = queries.size()
     queries, keys, values = (x.flatten(0, 1).contiguous() for x in (queries, keys, values))
+    if compiled and usable(queries):
+        # W folded into V costs s D^2 per segment, on tensor cores.
+        folded = torch.matmul(values, weight.t())
+        found = fired_sums(queries, keys, folded, leak, threshold, rest) / threshold
+        return found.view(shape)
     form: Any = SegmentedRecurrent
     scale: list[float] = []
     if compiled and supports(queries):
