@@ -123,6 +123,15 @@ def profiling(result: Row) -> Iterator[list[str]]:
         yield [f"`{row['op']}`", *(text for cell in cells for text in cell)]
 
 
+def kernels(result: Row) -> Iterator[list[str]]:
+    """Resources of the Triton kernels."""
+    yield ["target", "head width", "kernel", "registers", "spilled, bytes", "shared, bytes"]
+    for row in result["rows"]:
+        name = f"`{row['kernel']}`" + (f", launch {row['launch']}" if row["launch"] > 1 else "")
+        numbers = (row[k] for k in ("registers", "spill_bytes", "shared_bytes"))
+        yield [row["target"], str(row["width"]), name, *map(str, numbers)]
+
+
 def comparison(result: Row) -> Iterator[list[str]]:
     """Two commits."""
     after = result["commit"] if result["after"] == "." else result["after"]
@@ -143,6 +152,7 @@ TABLES: dict[str, Callable[..., Rows]] = {
         steps,
         memory,
         profiling,
+        kernels,
         comparison,
     )
 }

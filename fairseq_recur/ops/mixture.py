@@ -3,10 +3,9 @@
     O = (1 - g) A V + g P V                                (Huang et al. 2023, eq. 4)
 
 A is any attention map, for example softmax(Q K^T / sqrt(D) + mask). `mixed_map` mixes the map with
-the matrix, which is fastest for short sequences; on a GPU, a Triton kernel does both at once where
-they are short. `mixed_outputs` mixes outputs: the map need not
-be stored, and it may change the values, as relative positions do. V must be zero at padded keys,
-since P does not hide them.
+the matrix, which is fastest for short sequences; on a GPU a Triton kernel mixes and multiplies at
+once. `mixed_outputs` mixes outputs: the map need not be stored, and it may change the values, as
+relative positions do. V must be zero at padded keys, since P does not hide them.
 """
 
 import torch

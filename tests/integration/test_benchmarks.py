@@ -1,5 +1,6 @@
 """The benchmarks run, compare equal computations, measure correctly, and have current tables."""
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -139,6 +140,35 @@ def test_operations(run: Callable[..., dict[str, Any]]) -> None:
     assert set(row["forms"]) == {"naive", "dense", "chunked"} and found["versions"]["torch"]
     for form in row["forms"].values():
         assert len(form["forward_ms"]) == len(form["both_ms"]) == 2 and form["peak_mib"] > 0
+
+
+SHARED_KIB = {"sm_80": 163, "sm_90": 227, "gfx942": 64}
+"""Of a GPU, at most for one program."""
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="Triton is not installed")
+@pytest.mark.parametrize(
+    "target,widths",
+    [
+        ("sm_90", "64"),
+        *(pytest.param(target, "8 64 128", marks=pytest.mark.slow) for target in SHARED_KIB),
+    ],
+)
+def test_kernels_compile_without_a_gpu(
+    run: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch, target: str, widths: str
+) -> None:
+    """Every kernel, once per way to start it; its programs fit into the GPU's memories."""
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(ROOT / ".cache" / "triton"))
+    found = run("kernels.py", "--targets", target, "--widths", *widths.split())["rows"]
+    started = {"scan": 2, "scan_back": 2, "multiply": 2, "correlate": 1, "mix_maps": 1}
+    for width in map(int, widths.split()):
+        rows = [row for row in found if row["width"] == width]
+        names = [row["kernel"] for row in rows]
+        assert {name: names.count(name) for name in names} == {**started, "mix_back": 1}
+        for row in rows:
+            assert 0 < row["registers"] <= 512 and row["spill_bytes"] >= 0
+            assert 0 <= row["shared_bytes"] <= 1024 * SHARED_KIB[target], row
 
 
 def test_numbers_of_two_commits(bench: Any) -> None:

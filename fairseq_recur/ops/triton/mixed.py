@@ -18,8 +18,9 @@ PARTS = 16
 
 def mixes(weights: Tensor, value: Tensor, matrix: Tensor) -> bool:
     """Whether `mix` can compute with this map, these values and this matrix."""
-    small = max(weights.size(2), weights.size(3)) <= LONGEST and value.size(3) <= LARGEST_WIDTH
-    return small and matrix.dim() == 3 and usable(weights)
+    if not usable(weights) or matrix.dim() != 3:
+        return False
+    return max(weights.size()[2:]) <= LONGEST and value.size(3) <= LARGEST_WIDTH
 
 
 class MixedMap(torch.autograd.Function):

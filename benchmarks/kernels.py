@@ -1,0 +1,185 @@
+"""Resources of the Triton kernels, compiled for GPUs that need not be there.
+
+    python benchmarks/kernels.py --output benchmarks/results/kernels.json
+
+Each operation runs once with stand-ins for its kernels. They record the arguments that a GPU would
+get, from which the kernels are then compiled ahead of time.
+"""
+
+import re
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import torch
+from measuring import Report, Row, command_line
+from torch import Tensor
+
+from fairseq_recur.ops.toeplitz import toeplitz_matrix
+from fairseq_recur.ops.triton.banded import ROWS, band_product
+from fairseq_recur.ops.triton.mixed import LONGEST, mix
+from fairseq_recur.ops.triton.segmented_recurrent import fired_sums
+
+TARGETS = {
+    "sm_80": ("cuda", 80, 32),
+    "sm_90": ("cuda", 90, 32),
+    "gfx942": ("hip", "gfx942", 64),
+}
+"""Backend, architecture and threads per warp of an A100, an H100 and an MI300."""
+
+TYPES = {torch.float32: "*fp32", torch.int32: "*i32"}
+OPTIONS = ("num_warps", "num_stages")
+DIVISIBLE = [["tt.divisibility", 16]]
+
+
+class Launch(NamedTuple):
+    """One call of a kernel."""
+
+    kernel: Any
+    arguments: tuple[Any, ...]
+    constants: dict[str, Any]
+
+
+class Recorder:
+    """Stands in for a kernel and records its launches."""
+
+    def __init__(self, kernel: Any, launches: list[Launch]) -> None:
+        self.kernel, self.launches = kernel, launches
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        """Record the next call."""
+        return lambda *args, **kwargs: self.launches.append(Launch(self.kernel, args, kwargs))
+
+
+def tensor(*shape: int) -> Tensor:
+    """Make an input with a gradient."""
+    return torch.ones(shape, requires_grad=True)
+
+
+def run_operations(width: int) -> None:
+    """Run each operation that has kernels, forward and backward, for heads of this width."""
+    scalars = tensor(), tensor()
+    fired_sums(tensor(2, 40, 32, width), tensor(2, 40, 64, width), tensor(2, 40, 64, width),
+               *scalars).sum().backward()  # fmt: skip
+    lags = 200
+    band = toeplitz_matrix(tensor(2, lags + 1), None, ROWS, lags + ROWS, offset=lags)
+    band_product(band, tensor(2, 2, 300, width), lags).sum().backward()
+    maps = tensor(2, 2, LONGEST, LONGEST)
+    out, _ = mix(maps, tensor(2, 2, LONGEST, width), tensor(2, LONGEST, LONGEST), tensor(2, 1, 1))
+    out.sum().backward()
+
+
+def recorded(width: int) -> list[Launch]:
+    """Return the launches of all kernels."""
+    from fairseq_recur.ops.triton import band_kernels, mix_kernels, scan_kernels
+
+    kernels = {
+        scan_kernels: ("scan", "scan_back"),
+        band_kernels: ("multiply", "correlate"),
+        mix_kernels: ("mix_maps", "mix_back"),
+    }
+    launches: list[Launch] = []
+    with ExitStack() as stack:
+        for module, names in kernels.items():
+            for name in names:
+                stand_in = Recorder(getattr(module, name), launches)
+                stack.enter_context(patch.object(module, name, stand_in))
+        run_operations(width)
+    return launches
+
+
+def compiled(launch: Launch, target: str) -> Any:
+    """Compile a kernel for the arguments of a launch, specialised as at run time."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    constants = {k: v for k, v in launch.constants.items() if k not in OPTIONS}
+    constants["PRECISION"] = "ieee" if TARGETS[target][0] == "hip" else "tf32x3"
+    signature, aligned = {}, []
+    for place, (name, value) in enumerate(zip(launch.kernel.arg_names, launch.arguments)):
+        if not isinstance(value, Tensor) and value == 1:
+            constants[name] = 1
+        else:
+            signature[name] = TYPES[value.dtype] if isinstance(value, Tensor) else "i32"
+            if isinstance(value, Tensor) or value % 16 == 0:
+                aligned.append(place)
+    source = ASTSource(
+        launch.kernel, {**signature, **dict.fromkeys(constants, "constexpr")}, constants,
+        {(place,): DIVISIBLE for place in aligned},
+    )  # fmt: skip
+    options = {k: v for k, v in launch.constants.items() if k in OPTIONS}
+    return triton.compile(source, target=GPUTarget(*TARGETS[target]), options=options)
+
+
+def resources(found: Any) -> dict[str, int]:
+    """Return registers per thread, and bytes of spills per thread and of shared memory."""
+    if "amdgcn" in found.asm:
+        text = found.asm["amdgcn"]
+        used = re.search(r"\.vgpr_count:\s+(\d+)", text)
+        spills = re.findall(r"\.private_segment_fixed_size:\s+(\d+)", text)
+    else:
+        text = of_ptxas(found.asm["ptx"])
+        used = re.search(r"Used (\d+) registers", text)
+        spills = re.findall(r"(\d+) bytes spill stores", text)
+    return {
+        "registers": int(used[1]),
+        "spill_bytes": sum(map(int, spills)),
+        "shared_bytes": found.metadata.shared,
+    }
+
+
+def of_ptxas(ptx: str) -> str:
+    """Return what NVIDIA's assembler, which comes with Triton, says of a kernel."""
+    import triton
+
+    architecture = re.search(r"^\.target (\w+)", ptx, re.M)[1]
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "kernel.ptx"
+        source.write_text(ptx, encoding="utf-8")
+        done = subprocess.run(
+            [triton.knobs.nvidia.ptxas.path, "-v", f"--gpu-name={architecture}", str(source),
+             "-o", str(source.with_suffix(".cubin"))],
+            check=True, capture_output=True, text=True,
+        )  # fmt: skip
+    return done.stdout + done.stderr
+
+
+def rows(width: int, target: str) -> Iterator[Row]:
+    """Yield a row for each launch that differs from the earlier ones."""
+    seen: dict[str, int] = {}
+    hashes = set()
+    for launch in recorded(width):
+        found = compiled(launch, target)
+        if found.hash in hashes:
+            continue
+        hashes.add(found.hash)
+        name = launch.kernel.__name__
+        seen[name] = seen.get(name, 0) + 1
+        yield {
+            "kernel": name, "launch": seen[name], "width": width, "target": target,
+            **resources(found),
+        }  # fmt: skip
+
+
+def main() -> None:
+    """Compile the kernels."""
+    import triton
+
+    parser = command_line(__doc__, device=False)
+    parser.add_argument("--targets", nargs="+", choices=TARGETS, default=list(TARGETS))
+    parser.add_argument("--widths", type=int, nargs="+", default=[64, 128], help="of a head")
+    args = parser.parse_args()
+    report = Report(args.output, triton=triton.__version__)
+    for target in args.targets:
+        for width in args.widths:
+            for row in rows(width, target):
+                report.add(row)
+
+
+if __name__ == "__main__":
+    main()

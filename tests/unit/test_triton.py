@@ -1,0 +1,145 @@
+"""The Triton kernels: when they are used, what they refuse, and runs in Triton's interpreter."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from fairseq_recur.ops.triton import choosing
+from fairseq_recur.ops.triton.banded import ROWS, band_product
+from fairseq_recur.ops.triton.mixed import mix, mixes
+from fairseq_recur.ops.triton.segmented_recurrent import fired_sums
+
+ROOT = Path(__file__).parents[2]
+installed = importlib.util.find_spec("triton") is not None
+
+
+@pytest.mark.skipif(not installed, reason="Triton is not installed")
+@pytest.mark.parametrize("marked", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
+def test_kernels_equal_the_loops(marked: str) -> None:
+    """Triton reads when it is imported whether its interpreter is to run the kernels."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-m", marked,
+         "tests/unit/triton_interpreted.py"],
+        cwd=ROOT, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " passed" in done.stdout and "skipped" not in done.stdout, done.stdout
+
+
+@pytest.fixture
+def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with TRITON_INTERPRET=1 and Triton installed."""
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    monkeypatch.setattr(choosing, "importable", lambda: True)
+
+
+def test_a_cpu_uses_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setattr(choosing, "importable", lambda: True)
+    assert not choosing.usable(torch.zeros(2, 16))
+
+
+def test_kernels_know_these_tensors(interpreted: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = torch.zeros(2, 128)
+    assert choosing.usable(known) and choosing.usable(known.double())
+    for unknown in (known.half(), torch.zeros(2, 129), known[:0], known.to("meta")):
+        assert not choosing.usable(unknown)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    assert not choosing.usable(known)
+
+
+def test_kernels_know_these_maps(interpreted: None) -> None:
+    maps, values, matrix = torch.zeros(1, 2, 64, 64), torch.zeros(1, 2, 64, 8), torch.zeros(2, 64)
+    assert mixes(maps, values, matrix[:, None])
+    assert not mixes(torch.zeros(1, 2, 1, 65), values, matrix[:, None])
+    assert not mixes(maps, torch.zeros(1, 2, 64, 129), matrix[:, None])
+    assert not mixes(maps, values, matrix[None, :, None])  # a matrix for each sentence
+
+
+@pytest.mark.parametrize(
+    "dtype,capability,expected",
+    [
+        (torch.float32, (8, 0), True),
+        (torch.float32, (9, 0), True),
+        (torch.float32, (7, 5), False),
+        (torch.float16, (9, 0), False),
+        (torch.float64, (9, 0), False),
+    ],
+)
+def test_kernels_know_these_gpus(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, capability: tuple[int, int], expected: bool
+) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setattr(choosing, "importable", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    device = SimpleNamespace(type="cuda")
+    there = SimpleNamespace(device=device, dtype=dtype, size=lambda _: 64, numel=lambda: 1)
+    assert choosing.usable(there) == expected
+
+
+@pytest.fixture
+def fresh() -> Iterator[None]:
+    """Triton has not been looked for."""
+    choosing.importable.cache_clear()
+    yield
+    choosing.importable.cache_clear()
+
+
+def test_without_triton_torch_does_it(
+    fresh: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def missing(name: str) -> None:
+        raise ImportError(f"No module named {name!r}")
+
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    monkeypatch.setattr(choosing, "import_module", missing)
+    caplog.set_level("INFO")
+    for _ in range(2):
+        assert not choosing.usable(torch.zeros(2, 16))
+    assert caplog.text.count("No module named 'triton'") == 1
+
+
+@pytest.mark.parametrize("setting,expected", [("highest", "tf32x3"), ("high", "tf32")])
+def test_precision_is_the_users(
+    monkeypatch: pytest.MonkeyPatch, setting: str, expected: str
+) -> None:
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: setting)
+    monkeypatch.setattr(torch.version, "hip", None)
+    assert choosing.precision() == expected
+    monkeypatch.setattr(torch.version, "hip", "6.0")
+    assert choosing.precision() == "ieee"
+
+
+def test_blocks_hold_what_they_must() -> None:
+    assert [choosing.block(n) for n in (1, 16, 17, 64, 100, 128)] == [16, 16, 32, 64, 128, 128]
+    assert choosing.block(100, 32) == 32
+
+
+def misread() -> Iterator[tuple[str, object]]:
+    """Calls with a tensor that a kernel would misread."""
+    queries, keys = torch.zeros(2, 3, 4, 16), torch.zeros(2, 3, 5, 16)
+    scalars = torch.tensor(1.0), torch.tensor(0.1)
+    yield "values", lambda: fired_sums(queries, keys, keys[:, :, :4], *scalars)
+    yield "keys", lambda: fired_sums(queries, keys.double(), keys, *scalars)
+    yield "threshold", lambda: fired_sums(queries, keys, keys, scalars[0], torch.ones(1))
+    yield "steps", lambda: fired_sums(queries, keys[:, :2], keys[:, :2], *scalars)
+    values = torch.zeros(1, 2, 9, 16)
+    yield "band", lambda: band_product(torch.zeros(2, ROWS, ROWS), values, 1)
+    yield "band", lambda: band_product(torch.zeros(1, ROWS, ROWS), values, 0)
+    maps, gate = torch.zeros(1, 2, 3, 9), torch.zeros(2, 1, 1)
+    yield "matrix", lambda: mix(maps, values, torch.zeros(2, 9, 3), gate)
+    yield "gate", lambda: mix(maps, values, maps[0], gate[:1])
+    yield "value", lambda: mix(maps, values[:, :, :8], maps[0], gate)
+
+
+@pytest.mark.parametrize("name,call", misread())
+def test_tensors_that_kernels_would_misread_are_refused(name: str, call: object) -> None:
+    with pytest.raises(ValueError, match=f"{name}.*expected"):
+        call()

@@ -1,0 +1,228 @@
+"""The Triton kernels, run by Triton's interpreter in float64: equal to the loops of `ops.naive`.
+
+`test_triton.py` runs this file in a process of its own, with TRITON_INTERPRET=1, which Triton reads
+when it is imported. There, the ops use the kernels on a CPU.
+"""
+
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fairseq_recur.ops import mixture, naive, rem, toeplitz
+from fairseq_recur.ops.triton import banded, choosing, mixed
+from fairseq_recur.ops.triton.banded import BandProduct
+from fairseq_recur.ops.triton.mixed import MixedMap
+from fairseq_recur.ops.triton.segmented_recurrent import FiredSums
+from tests.unit import test_ops
+from tests.unit.test_model_properties import sentences, small, targets, true_lengths
+from tests.unit.test_native import run, small_parameters
+from tests.unit.test_srformer import (
+    LENGTHS,
+    assert_same,
+    by_loops,
+    heads,
+    parameters,
+    recomputed,
+    stored,
+    unit_recurrent,
+)
+
+random = test_ops.random
+
+
+@pytest.fixture(autouse=True)
+def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Grows with each operation that a kernel computes; each test must use one."""
+    made: list[str] = []
+
+    def counting(name: str, forward: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args: (made.append(name), forward(*args))[1]
+
+    for function in (FiredSums, BandProduct, MixedMap):
+        wrapped = staticmethod(counting(function.__name__, function.forward))
+        monkeypatch.setattr(function, "forward", wrapped)
+    yield made
+    assert made
+
+
+@pytest.fixture
+def by_torch(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Any]], Any]:
+    """Call a function without the kernels."""
+
+    def call(function: Callable[[], Any]) -> Any:
+        with monkeypatch.context() as patch:
+            patch.setattr(choosing, "importable", lambda: False)
+            return function()
+
+    return call
+
+
+# ---- SRformer's scan
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("size,target", [(64, 5), (16, 5)])
+def test_scan_equals_the_loops(length: int, size: int, target: int) -> None:
+    """Segments of one and of two tiles of keys, one of them the whole source; missing keys."""
+    inputs = [*heads(length, 7, 1, 4), *parameters(4)]
+    assert_same(run(inputs, size, target), by_loops(inputs, size, target), inputs)
+
+
+def test_more_steps_than_a_word_has_bits() -> None:
+    """33 steps, whose spikes take two words."""
+    inputs = [*heads(65, 40, 1, 3), *parameters(3)]
+    assert_same(run(inputs, 2, 40), by_loops(inputs, 2, 40), inputs)
+
+
+def test_segments_that_no_query_reads() -> None:
+    """Seven queries of forty: three of 33 segments are steps, and all have a gradient."""
+    inputs = [*heads(65, 7, 1, 4), *parameters(4)]
+    assert_same(run(inputs, 2, 70), by_loops(inputs, 2, 70), inputs)
+
+
+@pytest.mark.parametrize("norm,current", [("frobenius", True), ("none", False)])
+def test_scan_knows_norms_and_the_current_segment(norm: str, current: bool) -> None:
+    inputs = [*heads(17, 9, 2, 4), *parameters(4)]
+    options = {"norm": norm, "current": current}
+    assert_same(run(inputs, 6, 9, **options), by_loops(inputs, 6, 9, **options), inputs)
+
+
+def test_unit_scale_equals_the_loops() -> None:
+    inputs = [*heads(17, 7, 1, 4), *parameters(4)]
+    inputs[-1] = torch.tensor(0.05).double().requires_grad_()
+    _, slow = by_loops(inputs, 6, 5, unit=True)
+    assert_same((unit_recurrent(inputs, 6, 5, "compiled"),), (slow,), inputs)
+
+
+@pytest.mark.parametrize("width", [36, 68])
+def test_several_blocks_of_columns(width: int) -> None:
+    """Two of 32 columns and five of 16; the blocks and the matrices' rows are padded."""
+    inputs = [*heads(17, 5, 1, width), *small_parameters(width)]
+    assert_same(run(inputs, 6, 5), stored(inputs, 6, 5), inputs)
+
+
+def test_several_sentences_and_many_queries(by_torch: Callable[..., Any]) -> None:
+    """More queries per step than a tile holds, a scale, and rows of several sentences."""
+    shapes = ((2, 2, n, 5) for n in (70, 20, 20))
+    inputs = [torch.randn(*s, dtype=torch.float64, requires_grad=True) for s in shapes]
+    inputs += parameters(5)
+    options = {"size": 10, "target": 70, "scale": 0.3, "masked": False}
+    assert_same(run(inputs, **options), by_torch(lambda: run(inputs, **options)), inputs)
+
+
+def test_what_is_not_a_number_stays_visible() -> None:
+    """The loss scaler takes such an update back, so the neuron must not hide it."""
+    q, k, v, *scalars = (x.detach() for x in (*heads(8, 4, 1, 4), *parameters(4)))
+    k[..., 0, 0] = float("nan")
+    assert run([q, k, v, *scalars], 4, 4, norm="none", masked=False)[1].isnan().any()
+
+
+def test_asked_for_torchs_form_no_kernel_runs(calls: list[str]) -> None:
+    inputs = [*heads(17, 5, 1, 4), *parameters(4)]
+    run(inputs, 6, 5, compiled=False)
+    assert calls == []
+    assert_same(run(inputs, 6, 5), recomputed(inputs, 6, 5), inputs)
+
+
+# ---- RSA
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_band_equals_the_loops(length: int) -> None:
+    """Causal and both ways, with fewer and with more lags than positions."""
+    test_ops.REFERENCES["banded_product"](Random(length), length)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("length", LENGTHS)
+def test_gradients_reach_the_parameters_of_the_matrices(length: int, causal: bool) -> None:
+    """A regular and a sine head, up to a highest power."""
+    decay = torch.tensor([-0.8, 0.9], dtype=torch.float64, requires_grad=True)
+    angle = torch.tensor([0.0, 0.7], dtype=torch.float64, requires_grad=True)
+    values, places, sine = random(1, 2, length, 3), list(range(length)), [False, True]
+    slow = torch.stack([
+        naive.rem(decay[h], angle[h], sine[h], 1, places, places, causal, 4) @ values[0, h]
+        for h in range(2)
+    ])  # fmt: skip
+    once = torch.ones(2, dtype=torch.int64)
+    kernel = rem.rem_kernel(decay, angle, torch.tensor(sine), once, 5, 4)
+    fast = toeplitz.banded_product(kernel, values, 8, None if causal else kernel)
+    test_ops.assert_same(fast[0], slow, [decay, angle, values], False)
+
+
+def test_band_of_several_sentences(
+    by_torch: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sums over three sentences in two parts; each side has its own entries."""
+    monkeypatch.setattr(banded, "PARTS", 2)
+    inputs = [random(2, 8), random(2, 5), random(3, 2, 130, 20)]
+
+    def both() -> Tensor:
+        return toeplitz.banded_product(inputs[0], inputs[2], 64, inputs[1])
+
+    test_ops.assert_same(both(), by_torch(both), inputs)
+
+
+@pytest.mark.parametrize("length", [1, 2, 17, 63, 64])
+def test_mixed_map_equals_the_loops(length: int) -> None:
+    """With padding, memory, and a head without a matrix."""
+    test_ops.REFERENCES["mixed_attention"](Random(length), length)
+
+
+def test_mixed_map_of_several_sentences(
+    by_torch: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sums over three sentences in two parts, and a gradient of the map itself."""
+    monkeypatch.setattr(mixed, "PARTS", 2)
+    inputs = [random(3, 2, 5, 20), random(3, 2, 20, 18), random(2, 5, 20), random(2, 1, 1)]
+
+    def both() -> Tensor:
+        return torch.cat([x.flatten() for x in mixture.mixed_map(*inputs)])
+
+    test_ops.assert_same(both(), by_torch(both), inputs)
+
+
+def test_longer_maps_are_torchs(calls: list[str]) -> None:
+    maps, values = random(1, 1, 65, 65), random(1, 1, 65, 3)
+    mixture.mixed_map(maps, values, random(1, 65, 65), random(1, 1, 1))
+    assert calls == []
+    mixture.mixed_map(maps[:, :, :64], values[:, :, :64], random(1, 64, 64), random(1, 1, 1))
+
+
+# ---- whole models
+
+RSA = ["--arch", "rsa_transformer", "--rsa-heads", "1,1,1,1,0,0", "--rsa-dilations", "2"]
+FOUR = ["--encoder-attention-heads", "4", "--decoder-attention-heads", "4"]
+MODELS = {
+    "FiredSums": ["--arch", "srformer", "--segment-size", "2", "--target-length", "5"],
+    "BandProduct": [*RSA, *FOUR, "--rsa-max-power", "2", "--rsa-form", "chunked"],
+    "MixedMap": [*RSA, *FOUR, "--rsa-form", "mixed"],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("name", MODELS)
+def test_models_are_the_same_with_and_without(
+    make_model: Callable[..., nn.Module], by_torch: Callable[..., Any], calls: list[str],
+    name: str, side: str,
+) -> None:  # fmt: skip
+    """With padding, in float64: logits and all gradients."""
+    source, target = sentences([9, 3, 5], side), targets(3, 5)
+
+    def results() -> list[Tensor]:
+        torch.manual_seed(1)
+        model = small(make_model, MODELS[name])
+        logits, _ = model(source, true_lengths(source), target)
+        weights = list(model.parameters())
+        grads = torch.autograd.grad(logits.square().sum(), weights, allow_unused=True)
+        return [logits, *(g for g in grads if g is not None)]
+
+    ours = results()
+    assert name in calls
+    for a, b in zip(ours, by_torch(results), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-8)
