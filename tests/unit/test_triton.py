@@ -51,7 +51,10 @@ def test_kernels_know_these_tensors(interpreted: None, monkeypatch: pytest.Monke
     assert choosing.usable(known) and choosing.usable(known.double())
     for unknown in (known.half(), torch.zeros(2, 129), known[:0], known.to("meta")):
         assert not choosing.usable(unknown)
-    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.compiler, "is_compiling", lambda: True)
+        assert not choosing.usable(known)
+    monkeypatch.setenv("FAIRSEQ_RECUR_TRITON", "0")
     assert not choosing.usable(known)
 
 

@@ -36,13 +36,18 @@ def interpreted() -> bool:
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
+def switched_off() -> bool:
+    """Whether the environment asks for torch's operations."""
+    return os.environ.get("FAIRSEQ_RECUR_TRITON") == "0"
+
+
 def usable(x: Tensor) -> bool:
     """Whether kernels can compute with *x* (..., D), by its device, dtype and width.
 
     They compute in float32. The interpreter also knows float64. A graph of torch.compile gets
     torch's operations.
     """
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or switched_off():
         return False
     if interpreted():
         known = x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64)
