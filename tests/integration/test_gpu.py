@@ -93,7 +93,7 @@ def test_kernels_equal_torchs_operations_in_double_precision(name: str) -> None:
     run, shapes = OPERATIONS[name]
     exact = [torch.randn(s, device="cuda", dtype=torch.float64, requires_grad=True) for s in shapes]
     short = [x.detach().float().requires_grad_() for x in exact]
-    if not choosing.usable(short[0]):
+    if not choosing.usable(short[-1]):
         pytest.skip("Triton is not installed, or has no kernels for this GPU")
     results = []
     for inputs in (short, exact):
@@ -101,7 +101,7 @@ def test_kernels_equal_torchs_operations_in_double_precision(name: str) -> None:
         results.append([out, *torch.autograd.grad(out.square().mean(), inputs)])
     for ours, theirs in zip(*results):
         far = (ours - theirs).abs() > 1e-3 * theirs.abs().max()
-        assert ours.dtype == torch.float32 and far.double().mean() < 0.005
+        assert ours.dtype == torch.float32 and far.double().mean() < 0.02
 
 
 def test_gpu_equals_cpu(make_model: Callable, system: list[str]) -> None:
