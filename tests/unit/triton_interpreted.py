@@ -1,7 +1,8 @@
 """The Triton kernels, run by Triton's interpreter in float64: equal to the loops of `ops.naive`.
 
 `test_triton.py` runs this file in a process of its own, with TRITON_INTERPRET=1, which Triton reads
-when it is imported. There, the ops use the kernels on a CPU.
+when it is imported. There, the ops use the kernels on a CPU. A call within a kernel takes the
+interpreter about a millisecond, so what no length needs is slow.
 """
 
 from collections.abc import Callable, Iterator
@@ -32,6 +33,7 @@ from tests.unit.test_srformer import (
 )
 
 random = test_ops.random
+slow = pytest.mark.slow
 
 
 @pytest.fixture(autouse=True)
@@ -65,32 +67,37 @@ def by_torch(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Any]], A
 
 
 @pytest.mark.parametrize("length", LENGTHS)
-@pytest.mark.parametrize("size,target", [(64, 5), (16, 5)])
+@pytest.mark.parametrize("size,target", [(16, 5), pytest.param(64, 5, marks=slow)])
 def test_scan_equals_the_loops(length: int, size: int, target: int) -> None:
     """Segments of one and of two tiles of keys, one of them the whole source; missing keys."""
     inputs = [*heads(length, 7, 1, 4), *parameters(4)]
     assert_same(run(inputs, size, target), by_loops(inputs, size, target), inputs)
 
 
+@slow
 def test_more_steps_than_a_word_has_bits() -> None:
     """33 steps, whose spikes take two words."""
     inputs = [*heads(65, 40, 1, 3), *parameters(3)]
     assert_same(run(inputs, 2, 40), by_loops(inputs, 2, 40), inputs)
 
 
+@slow
 def test_segments_that_no_query_reads() -> None:
     """Seven queries of forty: three of 33 segments are steps, and all have a gradient."""
     inputs = [*heads(65, 7, 1, 4), *parameters(4)]
     assert_same(run(inputs, 2, 70), by_loops(inputs, 2, 70), inputs)
 
 
-@pytest.mark.parametrize("norm,current", [("frobenius", True), ("none", False)])
+@pytest.mark.parametrize(
+    "norm,current", [("frobenius", True), pytest.param("none", False, marks=slow)]
+)
 def test_scan_knows_norms_and_the_current_segment(norm: str, current: bool) -> None:
     inputs = [*heads(17, 9, 2, 4), *parameters(4)]
     options = {"norm": norm, "current": current}
     assert_same(run(inputs, 6, 9, **options), by_loops(inputs, 6, 9, **options), inputs)
 
 
+@slow
 def test_unit_scale_equals_the_loops() -> None:
     inputs = [*heads(17, 7, 1, 4), *parameters(4)]
     inputs[-1] = torch.tensor(0.05).double().requires_grad_()
@@ -98,6 +105,7 @@ def test_unit_scale_equals_the_loops() -> None:
     assert_same((unit_recurrent(inputs, 6, 5, "compiled"),), (slow,), inputs)
 
 
+@slow
 @pytest.mark.parametrize("width", [36, 68])
 def test_several_blocks_of_columns(width: int) -> None:
     """Two of 32 columns and five of 16; the blocks and the matrices' rows are padded."""
@@ -105,6 +113,7 @@ def test_several_blocks_of_columns(width: int) -> None:
     assert_same(run(inputs, 6, 5), stored(inputs, 6, 5), inputs)
 
 
+@slow
 def test_several_sentences_and_many_queries(by_torch: Callable[..., Any]) -> None:
     """More queries per step than a tile holds, a scale, and rows of several sentences."""
     shapes = ((2, 2, n, 5) for n in (70, 20, 20))
@@ -131,13 +140,14 @@ def test_asked_for_torchs_form_no_kernel_runs(calls: list[str]) -> None:
 # ---- RSA
 
 
+@slow
 @pytest.mark.parametrize("length", LENGTHS)
 def test_band_equals_the_loops(length: int) -> None:
     """Causal and both ways, with fewer and with more lags than positions."""
     test_ops.REFERENCES["banded_product"](Random(length), length)
 
 
-@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("causal", [False, pytest.param(True, marks=slow)])
 @pytest.mark.parametrize("length", LENGTHS)
 def test_gradients_reach_the_parameters_of_the_matrices(length: int, causal: bool) -> None:
     """A regular and a sine head, up to a highest power."""
@@ -154,6 +164,7 @@ def test_gradients_reach_the_parameters_of_the_matrices(length: int, causal: boo
     test_ops.assert_same(fast[0], slow, [decay, angle, values], False)
 
 
+@slow
 def test_band_of_several_sentences(
     by_torch: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,7 +215,7 @@ MODELS = {
 }
 
 
-@pytest.mark.slow
+@slow
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("name", MODELS)
 def test_models_are_the_same_with_and_without(
