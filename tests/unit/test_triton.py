@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from fairseq_recur.cli import check
 from fairseq_recur.ops.triton import choosing
 from fairseq_recur.ops.triton.banded import ROWS, band_product
 from fairseq_recur.ops.triton.mixed import mix, mixes
@@ -146,3 +147,11 @@ def misread() -> Iterator[tuple[str, object]]:
 def test_tensors_that_kernels_would_misread_are_refused(name: str, call: object) -> None:
     with pytest.raises(ValueError, match=f"{name}.*expected"):
         call()
+
+
+@pytest.mark.parametrize("found,expected", [(None, "not installed"), (object(), "on a GPU")])
+def test_check_says_whether_there_are_kernels(
+    monkeypatch: pytest.MonkeyPatch, found: object, expected: str
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: found)
+    assert expected in check.gpu_kernels()
