@@ -274,11 +274,9 @@ def srformer(length: int, device: str) -> Case:
     forms = {
         "naive": Form(lambda: heads_of(head, q, k, v), "loops"),
         "by torch": Form(lambda: blocks(False)),
-        "in C": Form(lambda: blocks(True)),
+        "in C" if device == "cpu" else "by Triton": Form(lambda: blocks(True)),
         OTHER: Form(lambda: F.scaled_dot_product_attention(q, k, v)),
     }
-    if device != "cpu":
-        del forms["in C"]
     return Case([q, k, v, weight, leak, threshold], forms)
 
 
