@@ -33,6 +33,7 @@ from fairseq_recur.ops.rem import recurrent_product, rem_kernel
 from fairseq_recur.ops.segmented_recurrent import segmented_recurrent
 from fairseq_recur.ops.segments import segment_schedule, split_segments
 from fairseq_recur.ops.toeplitz import banded_product, shared_product, toeplitz_matrix
+from fairseq_recur.ops.triton.choosing import usable
 
 BATCH, HEADS, WIDTH = 2, 8, 64
 MODEL = HEADS * WIDTH
@@ -274,9 +275,11 @@ def srformer(length: int, device: str) -> Case:
     forms = {
         "naive": Form(lambda: heads_of(head, q, k, v), "loops"),
         "by torch": Form(lambda: blocks(False)),
-        "in C" if device == "cpu" else "by Triton": Form(lambda: blocks(True)),
+        "by Triton" if usable(q) else "in C": Form(lambda: blocks(True)),
         OTHER: Form(lambda: F.scaled_dot_product_attention(q, k, v)),
     }
+    if device != "cpu":
+        forms.pop("in C", None)
     return Case([q, k, v, weight, leak, threshold], forms)
 
 
