@@ -60,11 +60,13 @@ def test_kernels_know_these_tensors(interpreted: None, monkeypatch: pytest.Monke
 
 
 def test_kernels_know_these_maps(interpreted: None) -> None:
-    maps, values, matrix = torch.zeros(1, 2, 64, 64), torch.zeros(1, 2, 64, 8), torch.zeros(2, 64)
-    assert mixes(maps, values, matrix[:, None])
-    assert not mixes(torch.zeros(1, 2, 1, 65), values, matrix[:, None])
-    assert not mixes(maps, torch.zeros(1, 2, 64, 129), matrix[:, None])
-    assert not mixes(maps, values, matrix[None, :, None])  # a matrix for each sentence
+    maps, values, matrix = torch.zeros(1, 2, 9, 64), torch.zeros(1, 2, 64, 8), torch.zeros(2, 9, 64)
+    assert mixes(maps, values, matrix)
+    long = torch.zeros(1, 2, 9, 65)
+    assert not mixes(long, torch.zeros(1, 2, 65, 8), long[0])
+    assert not mixes(maps, torch.zeros(1, 2, 64, 129), matrix)
+    assert not mixes(maps, values, matrix[None])  # a matrix for each sentence
+    assert not mixes(maps, values, matrix[:, :1])  # a row for all rows of a beam
 
 
 @pytest.mark.parametrize(

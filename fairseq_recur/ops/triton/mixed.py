@@ -18,8 +18,8 @@ PARTS = 16
 
 def mixes(weights: Tensor, value: Tensor, matrix: Tensor) -> bool:
     """Whether `mix` can compute with this map, these values and this matrix."""
-    if not usable(weights) or matrix.dim() != 3:
-        return False
+    if not usable(weights) or matrix.size() != weights.size()[1:]:
+        return False  # a matrix per sentence, or one row for all rows of a beam
     return max(weights.size()[2:]) <= LONGEST and value.size(3) <= LARGEST_WIDTH
 
 
