@@ -98,20 +98,19 @@ def compiled(launch: Launch, target: str) -> Any:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    constants = {k: v for k, v in launch.constants.items() if k not in OPTIONS}
-    constants["PRECISION"] = "ieee" if TARGETS[target][0] == "hip" else "tf32x3"
-    signature, aligned = {}, []
-    for place, (name, value) in enumerate(zip(launch.kernel.arg_names, launch.arguments)):
-        if not isinstance(value, Tensor) and value == 1:
-            constants[name] = 1
-        else:
-            signature[name] = TYPES[value.dtype] if isinstance(value, Tensor) else "i32"
-            if isinstance(value, Tensor) or value % 16 == 0:
-                aligned.append(place)
-    source = ASTSource(
-        launch.kernel, {**signature, **dict.fromkeys(constants, "constexpr")}, constants,
-        {(place,): DIVISIBLE for place in aligned},
-    )  # fmt: skip
+    names = launch.kernel.arg_names
+    given = {**dict(zip(names, launch.arguments)), **launch.constants}
+    given["PRECISION"] = "ieee" if TARGETS[target][0] == "hip" else "tf32x3"
+    signature, constants, aligned = {}, {}, {}
+    for place, name in enumerate(names):  # Triton reads all three in the order of the arguments
+        value = given[name]
+        if name in launch.constants or not isinstance(value, Tensor) and value == 1:
+            signature[name], constants[name] = "constexpr", value
+            continue
+        signature[name] = TYPES[value.dtype] if isinstance(value, Tensor) else "i32"
+        if isinstance(value, Tensor) or value % 16 == 0:
+            aligned[(place,)] = DIVISIBLE
+    source = ASTSource(launch.kernel, signature, constants, aligned)
     options = {k: v for k, v in launch.constants.items() if k in OPTIONS}
     return triton.compile(source, target=GPUTarget(*TARGETS[target]), options=options)
 
