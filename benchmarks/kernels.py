@@ -22,6 +22,7 @@ from torch import Tensor
 from fairseq_recur.ops.toeplitz import toeplitz_matrix
 from fairseq_recur.ops.triton.banded import ROWS, band_product
 from fairseq_recur.ops.triton.mixed import LONGEST, mix
+from fairseq_recur.ops.triton.segment_softmax import segment_softmax
 from fairseq_recur.ops.triton.segmented_recurrent import fired_sums
 
 TARGETS = {
@@ -31,7 +32,7 @@ TARGETS = {
 }
 """Backend, architecture and threads per warp of an A100, an H100 and an MI300."""
 
-TYPES = {torch.float32: "*fp32", torch.int32: "*i32"}
+TYPES = {torch.float32: "*fp32", torch.int32: "*i32", torch.int64: "*i64"}
 OPTIONS = ("num_warps", "num_stages")
 DIVISIBLE = [["tt.divisibility", 16]]
 
@@ -63,8 +64,10 @@ def tensor(*shape: int) -> Tensor:
 def run_operations(width: int) -> None:
     """Run each operation that has kernels, forward and backward, for heads of this width."""
     scalars = tensor(), tensor()
-    fired_sums(tensor(2, 40, 32, width), tensor(2, 40, 64, width), tensor(2, 40, 64, width),
-               *scalars).sum().backward()  # fmt: skip
+    queries, keys, values = (tensor(2, 40, n, width) for n in (32, 64, 64))
+    fired = fired_sums(queries, keys, values, *scalars)
+    mask, unit = torch.zeros(1, 40, 64), tensor(2, width)
+    segment_softmax(queries, keys, values, mask, 2, 0.1, fired, unit).sum().backward()
     lags = 200
     band = toeplitz_matrix(tensor(2, lags + 1), None, ROWS, lags + ROWS, offset=lags)
     band_product(band, tensor(2, 2, 300, width), lags).sum().backward()
@@ -75,10 +78,16 @@ def run_operations(width: int) -> None:
 
 def recorded(width: int) -> list[Launch]:
     """Return the launches of all kernels."""
-    from fairseq_recur.ops.triton import band_kernels, mix_kernels, scan_kernels
+    from fairseq_recur.ops.triton import (
+        band_kernels,
+        mix_kernels,
+        scan_kernels,
+        softmax_kernels,
+    )
 
     kernels = {
         scan_kernels: ("scan", "scan_back"),
+        softmax_kernels: ("attend", "attend_back_queries", "attend_back_keys"),
         band_kernels: ("multiply", "correlate"),
         mix_kernels: ("mix_maps", "mix_back"),
     }

@@ -262,9 +262,9 @@ def srformer(length: int, device: str) -> Case:
         plan = segment_schedule((length,) * BATCH, (queries,) * BATCH, queries, size, q.device)
         both = segmented_recurrent(
             plan.to_blocks(q), split_segments(k, size), split_segments(v, size), weight, leak,
-            threshold, scale=scale, compiled=compiled,
+            threshold, scale=scale, compiled=compiled, together=True,
         )  # fmt: skip
-        return plan.from_blocks(both[0] + both[1])
+        return plan.from_blocks(both[0])
 
     def head(h: int, q: list[Tensor], k: list[Tensor], v: list[Tensor]) -> Tensor:
         scaled = [x * scale for x in q]

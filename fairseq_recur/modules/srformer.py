@@ -242,8 +242,10 @@ class SRformerAttention(SegmentedAttention):
                 self.dropout_probability,
                 self.scaling,
                 self.form == "auto",
+                together=self.local and self.learned_mix is None,
             )
-            return saturated(self.combine(local, recurrent), values.dtype), weights
+            out = local if recurrent is None else self.combine(local, recurrent)
+            return saturated(out, values.dtype), weights
 
     def read_at_unit_scale(
         self, queries: Tensor, keys: Tensor, values: Tensor, segments: Segments

@@ -20,9 +20,10 @@ from torch.autograd.function import once_differentiable
 from fairseq_recur.ops.accumulate_fire import scan_
 from fairseq_recur.ops.native.segmented_recurrent import CompiledSegmentedRecurrent, supports
 from fairseq_recur.ops.segment_products import Neuron, SegmentSoftmax, Source
-from fairseq_recur.ops.segmented_attention import attend_segments, key_norm
+from fairseq_recur.ops.segmented_attention import key_norm
 from fairseq_recur.ops.segmented_recurrent_backward import Backward
 from fairseq_recur.ops.triton.choosing import usable
+from fairseq_recur.ops.triton.segment_softmax import segment_softmax
 from fairseq_recur.ops.triton.segmented_recurrent import fired_sums
 
 
@@ -94,7 +95,8 @@ def segmented_recurrent(
     dropout: float = 0.0,
     scale: float = 1.0,
     compiled: bool = True,
-) -> tuple[Tensor, Tensor]:
+    together: bool = False,
+) -> tuple[Tensor, Tensor | None]:
     """O_S and O_R for queries in blocks, where block i reads segment i.
 
     Args:
@@ -111,19 +113,24 @@ def segmented_recurrent(
         dropout: probability of dropping a weight of O_S (0 outside training)
         scale: factor of the queries
         compiled: use the C code or the Triton kernels if they support these queries
+        together: return O_S + O_R and None; with the Triton kernels it is one pass
 
     Returns:
         (B, H, N, n, D) each
     """
-    if compiled and usable(queries):
-        steps, queries = queries.size(2), queries * scale
-        recurrent = recurrent_attention(queries, keys, values, weight, leak, threshold, rest)
-        divisor = key_norm(keys.flatten(2, 3), norm)
-        recurrent = recurrent if divisor is None else recurrent / divisor.unsqueeze(2)
-        keys, values = keys[:, :, :steps], values[:, :, :steps]
-        return attend_segments(queries, keys, values, mask, dropout)[0], recurrent
     shape, size = queries.size(), keys.size(3)
     queries, keys, values = (x.flatten(0, 1).contiguous() for x in (queries, keys, values))
+    if compiled and usable(queries):
+        queries = queries * scale
+        # W folded into V costs s D^2 per segment, on tensor cores.
+        fired = fired_sums(queries, keys, values @ weight.t(), leak, threshold, rest)
+        divisor = key_norm(keys.flatten(1, 2), norm)  # (R, 1, D), (R, 1, 1) or None
+        unit = (threshold if divisor is None else threshold * divisor).reciprocal()
+        unit = unit.expand(len(keys), 1, shape[4])
+        mask = None if mask is None else mask[:, 0, :, 0].to(queries.dtype)
+        terms = (fired, unit.squeeze(1)) if together else (None, None)
+        local = segment_softmax(queries, keys, values, mask, shape[1], dropout, *terms).view(shape)
+        return local, None if together else (fired * unit.unsqueeze(1)).view(shape)
     kept = None
     if dropout > 0:
         kept = torch.rand(*queries.size()[:3], size, device=queries.device) >= dropout
@@ -139,7 +146,8 @@ def segmented_recurrent(
         queries, keys, values, weight, leak, threshold, *options, norm, rest,
         SegmentSoftmax(mask, kept, dropout),
     )  # fmt: skip
-    return local.view(shape), recurrent.view(shape)
+    local, recurrent = local.view(shape), recurrent.view(shape)
+    return (local + recurrent, None) if together else (local, recurrent)
 
 
 def recurrent_attention(

@@ -15,6 +15,7 @@ from fairseq_recur.cli import check
 from fairseq_recur.ops.triton import choosing
 from fairseq_recur.ops.triton.banded import ROWS, band_product
 from fairseq_recur.ops.triton.mixed import mix, mixes
+from fairseq_recur.ops.triton.segment_softmax import segment_softmax
 from fairseq_recur.ops.triton.segmented_recurrent import fired_sums
 
 ROOT = Path(__file__).parents[2]
@@ -136,6 +137,11 @@ def misread() -> Iterator[tuple[str, object]]:
     yield "keys", lambda: fired_sums(queries, keys.double(), keys, *scalars)
     yield "threshold", lambda: fired_sums(queries, keys, keys, scalars[0], torch.ones(1))
     yield "steps", lambda: fired_sums(queries, keys[:, :2], keys[:, :2], *scalars)
+    yield "values", lambda: segment_softmax(queries, keys, keys.double())
+    yield "mask", lambda: segment_softmax(queries, keys, keys, torch.zeros(2, 3, 5), heads=2)
+    yield "steps", lambda: segment_softmax(queries, keys[:, :2], keys[:, :2])
+    added = {"added": queries, "unit": torch.zeros(2, 1)}
+    yield "unit", lambda: segment_softmax(queries, keys, keys, **added)
     values = torch.zeros(1, 2, 9, 16)
     yield "band", lambda: band_product(torch.zeros(2, ROWS, ROWS), values, 1)
     yield "band", lambda: band_product(torch.zeros(1, ROWS, ROWS), values, 0)

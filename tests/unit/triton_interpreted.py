@@ -17,6 +17,7 @@ from fairseq_recur.ops import mixture, naive, rem, toeplitz
 from fairseq_recur.ops.triton import banded, choosing, mixed
 from fairseq_recur.ops.triton.banded import BandProduct
 from fairseq_recur.ops.triton.mixed import MixedMap
+from fairseq_recur.ops.triton.segment_softmax import SegmentAttention, segment_softmax
 from fairseq_recur.ops.triton.segmented_recurrent import FiredSums
 from tests.unit import test_ops
 from tests.unit.test_model_properties import sentences, small, targets, true_lengths
@@ -43,7 +44,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     def counting(name: str, forward: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *args: (made.append(name), forward(*args))[1]
 
-    for function in (FiredSums, BandProduct, MixedMap):
+    for function in (FiredSums, SegmentAttention, BandProduct, MixedMap):
         wrapped = staticmethod(counting(function.__name__, function.forward))
         monkeypatch.setattr(function, "forward", wrapped)
     yield made
@@ -71,6 +72,14 @@ def test_scan_equals_the_loops(length: int, size: int, target: int) -> None:
     """Segments of one and of two tiles of keys, one of them the whole source; missing keys."""
     inputs = [*heads(length, 7, 1, 4), *parameters(4)]
     assert_same(run(inputs, size, target), by_loops(inputs, size, target), inputs)
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_both_terms_in_one_pass(length: int) -> None:
+    """A segment of two tiles of keys, the second of which is not full."""
+    inputs = [*heads(length, 7, 1, 4), *parameters(4)]
+    slow = sum(by_loops(inputs, 40, 5))
+    assert_same(run(inputs, 40, 5, together=True), (slow,), inputs)
 
 
 @slow
@@ -134,6 +143,47 @@ def test_asked_for_torchs_form_no_kernel_runs(calls: list[str]) -> None:
     by_torch = run(inputs, 6, 5, compiled=False)
     assert calls == []
     assert_same(run(inputs, 6, 5), by_torch, inputs)
+
+
+# ---- attention within segments
+
+
+def by_formula(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, kept: Tensor) -> Tensor:
+    """What `segment_softmax` computes for heads in pairs, without the added term."""
+    steps = q.size(1)
+    scores = q @ k[:, :steps].mT + mask.repeat_interleave(2, 0).unsqueeze(2)
+    return (scores.softmax(-1) * kept) @ v[:, :steps]
+
+
+def test_segments_of_several_sentences() -> None:
+    """Two tiles of queries and of keys, a mask per sentence, a segment that no query reads."""
+    q, k, v = random(4, 2, 35, 20), random(4, 3, 40, 20), random(4, 3, 40, 20)
+    added, unit, mask = random(4, 2, 35, 20), random(4, 20), torch.randn(2, 2, 40).double()
+    mask[1, :, 33:] = torch.finfo(torch.float32).min
+    slow = by_formula(q, k, v, mask, torch.ones(())) + unit[:, None, None] * added
+    inputs = [q, k, v, added, unit]
+    test_ops.assert_same(segment_softmax(q, k, v, mask, 2, 0.0, added, unit), slow, inputs)
+
+
+def test_dropout_draws_the_same_numbers_again() -> None:
+    """Values that are unit vectors show the weights; each step has its own numbers."""
+    q, k, v, mask = (
+        random(2, 2, 9, 16),
+        random(2, 2, 10, 16),
+        random(2, 2, 10, 16),
+        torch.zeros(1, 2, 10),
+    )
+    mask = mask.double()
+
+    def run(values: Tensor) -> Tensor:
+        torch.manual_seed(3)
+        return segment_softmax(q, k, values, mask, 2, 0.4)
+
+    kept = run(torch.eye(10, 16).double().expand(2, 2, -1, -1))[..., :10] != 0
+    assert 0.4 < kept.double().mean() < 0.8
+    assert len({tuple(x.flatten().tolist()) for x in kept.flatten(0, 1)}) == 4
+    slow = by_formula(q, k, v, mask, kept / 0.6)
+    test_ops.assert_same(run(v), slow, [q, k, v])
 
 
 # ---- RSA
