@@ -22,6 +22,7 @@ from torch import Tensor
 from fairseq_recur.ops.toeplitz import toeplitz_matrix
 from fairseq_recur.ops.triton.banded import ROWS, band_product
 from fairseq_recur.ops.triton.mixed import LONGEST, mix
+from fairseq_recur.ops.triton.recurrence import additive_energies, gated_states
 from fairseq_recur.ops.triton.segment_softmax import segment_softmax
 from fairseq_recur.ops.triton.segmented_recurrent import fired_sums
 
@@ -68,6 +69,10 @@ def run_operations(width: int) -> None:
     fired = fired_sums(queries, keys, values, *scalars)
     mask, unit = torch.zeros(1, 40, 64), tensor(2, width)
     segment_softmax(queries, keys, values, mask, 2, 0.1, fired, unit).sum().backward()
+    query, source, states = tensor(4, 2, width), tensor(4, 40, width), tensor(2, 4, width)
+    additive_energies(query, source, tensor(width)).sum().backward()
+    gates = tensor(2, 4, 3 * width)
+    gated_states(gates, gates, tensor(2, width), states).sum().backward()
     lags = 200
     band = toeplitz_matrix(tensor(2, lags + 1), None, ROWS, lags + ROWS, offset=lags)
     band_product(band, tensor(2, 2, 300, width), lags).sum().backward()
@@ -81,11 +86,13 @@ def recorded(width: int) -> list[Launch]:
     from fairseq_recur.ops.triton import (
         band_kernels,
         mix_kernels,
+        recurrence_kernels,
         scan_kernels,
         softmax_kernels,
     )
 
     kernels = {
+        recurrence_kernels: ("energies", "energies_back", "gru", "gru_back"),
         scan_kernels: ("scan", "scan_back"),
         softmax_kernels: ("attend", "attend_back_queries", "attend_back_keys"),
         band_kernels: ("multiply", "correlate"),

@@ -66,7 +66,7 @@ def gpu_kernels() -> str:
     """Return whether the package's Triton kernels can run on a GPU."""
     if not importlib.util.find_spec("triton"):
         return "none, torch's operations take their place: Triton is not installed"
-    return "srformer and rsa on a GPU, by Triton"
+    return "srformer, rsa and biarn on a GPU, by Triton"
 
 
 def report() -> dict[str, Any]:

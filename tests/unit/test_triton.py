@@ -15,6 +15,7 @@ from fairseq_recur.cli import check
 from fairseq_recur.ops.triton import choosing
 from fairseq_recur.ops.triton.banded import ROWS, band_product
 from fairseq_recur.ops.triton.mixed import mix, mixes
+from fairseq_recur.ops.triton.recurrence import additive_energies, gated_states
 from fairseq_recur.ops.triton.segment_softmax import segment_softmax
 from fairseq_recur.ops.triton.segmented_recurrent import fired_sums
 
@@ -51,6 +52,7 @@ def test_a_cpu_uses_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_kernels_know_these_tensors(interpreted: None, monkeypatch: pytest.MonkeyPatch) -> None:
     known = torch.zeros(2, 128)
     assert choosing.usable(known) and choosing.usable(known.double())
+    assert choosing.usable(torch.zeros(2, 129), widest=None)
     for unknown in (known.half(), torch.zeros(2, 129), known[:0], known.to("meta")):
         assert not choosing.usable(unknown)
     with monkeypatch.context() as patch:
@@ -142,6 +144,12 @@ def misread() -> Iterator[tuple[str, object]]:
     yield "steps", lambda: segment_softmax(queries, keys[:, :2], keys[:, :2])
     added = {"added": queries, "unit": torch.zeros(2, 1)}
     yield "unit", lambda: segment_softmax(queries, keys, keys, **added)
+    states, bias = torch.zeros(2, 3, 4), torch.zeros(2, 4)
+    yield "keys", lambda: additive_energies(states, torch.zeros(2, 9, 5), bias[0])
+    yield "score", lambda: additive_energies(states, states, bias)
+    gates = torch.zeros(2, 3, 12)
+    yield "u", lambda: gated_states(gates, gates[:, :2], bias, states)
+    yield "bias", lambda: gated_states(gates, gates, bias[0], states)
     values = torch.zeros(1, 2, 9, 16)
     yield "band", lambda: band_product(torch.zeros(2, ROWS, ROWS), values, 1)
     yield "band", lambda: band_product(torch.zeros(1, ROWS, ROWS), values, 0)

@@ -13,10 +13,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fairseq_recur.ops import mixture, naive, rem, toeplitz
+from fairseq_recur.ops import mixture, naive, recurrence_encoder, rem, toeplitz
 from fairseq_recur.ops.triton import banded, choosing, mixed
 from fairseq_recur.ops.triton.banded import BandProduct
 from fairseq_recur.ops.triton.mixed import MixedMap
+from fairseq_recur.ops.triton.recurrence import AdditiveEnergies, GatedStates
 from fairseq_recur.ops.triton.segment_softmax import SegmentAttention, segment_softmax
 from fairseq_recur.ops.triton.segmented_recurrent import FiredSums
 from tests.unit import test_ops
@@ -34,6 +35,7 @@ from tests.unit.test_srformer import (
 
 random = test_ops.random
 slow = pytest.mark.slow
+FUNCTIONS = (FiredSums, SegmentAttention, BandProduct, MixedMap, AdditiveEnergies, GatedStates)
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +46,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     def counting(name: str, forward: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *args: (made.append(name), forward(*args))[1]
 
-    for function in (FiredSums, SegmentAttention, BandProduct, MixedMap):
+    for function in FUNCTIONS:
         wrapped = staticmethod(counting(function.__name__, function.forward))
         monkeypatch.setattr(function, "forward", wrapped)
     yield made
@@ -253,6 +255,61 @@ def test_longer_maps_are_torchs(calls: list[str]) -> None:
     mixture.mixed_map(maps[:, :, :64], values[:, :, :64], random(1, 64, 64), random(1, 1, 1))
 
 
+# ---- BiARN
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_additive_attention_equals_the_loops(length: int) -> None:
+    """With padding on either side."""
+    test_ops.REFERENCES["additive_attention"](Random(length), length)
+
+
+def test_gru_equals_the_loops() -> None:
+    test_ops.REFERENCES["gru_step"](Random(3), 3)
+
+
+def test_several_blocks_of_channels(by_torch: Callable[..., Any]) -> None:
+    """Two blocks of channels and of keys, and a sentence without real tokens."""
+    inputs = [random(3, 2, 70), random(3, 33, 70), random(70), random(3, 33, 5)]
+    mask = torch.zeros(3, 33, dtype=torch.bool)
+    mask[0] = mask[1, 20:] = True
+    step = [
+        random(2, 3, 4),
+        random(2, 3, 130),
+        random(2, 390, 4),
+        random(2, 390, 130),
+        random(2, 130),
+    ]
+
+    def attend() -> Tensor:
+        return recurrence_encoder.additive_attention(*inputs, mask)
+
+    def update() -> Tensor:
+        return recurrence_encoder.gru_step(*step)
+
+    test_ops.assert_same(attend(), by_torch(attend), inputs)
+    test_ops.assert_same(update(), by_torch(update), step)
+
+
+@slow
+@pytest.mark.parametrize("length", [1, 17, 65])
+@pytest.mark.parametrize("first", [True, False])
+def test_chain_equals_the_loops(length: int, first: bool, calls: list[str]) -> None:
+    """Three steps of both directions, in the first layer and above."""
+    test_ops.test_biarn(length, kind="additive", cell="gru", steps=3, first=first)
+    assert {"AdditiveEnergies", "GatedStates"} <= {*calls}
+
+
+def test_mixed_dtypes_are_torchs(calls: list[str]) -> None:
+    """As half precision is: a kernel would misread them."""
+    query, keys, score = torch.zeros(1, 2, 3), torch.ones(1, 4, 3), torch.ones(3)
+    short = keys.bfloat16()
+    recurrence_encoder.additive_attention(query, keys.double(), score.double(), keys.double())
+    recurrence_encoder.additive_attention(query.bfloat16(), short, score.bfloat16(), short)
+    assert calls == []
+    recurrence_encoder.additive_attention(query, keys, score, keys)
+
+
 # ---- whole models
 
 RSA = ["--arch", "rsa_transformer", "--rsa-heads", "1,1,1,1,0,0", "--rsa-dilations", "2"]
@@ -261,6 +318,7 @@ MODELS = {
     "FiredSums": ["--arch", "srformer", "--segment-size", "2", "--target-length", "5"],
     "BandProduct": [*RSA, *FOUR, "--rsa-max-power", "2", "--rsa-form", "chunked"],
     "MixedMap": [*RSA, *FOUR, "--rsa-form", "mixed"],
+    "GatedStates": ["--arch", "transformer_biarn"],
 }
 
 

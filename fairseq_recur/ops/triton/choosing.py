@@ -41,7 +41,7 @@ def switched_off() -> bool:
     return os.environ.get("FAIRSEQ_RECUR_TRITON") == "0"
 
 
-def usable(x: Tensor) -> bool:
+def usable(x: Tensor, widest: int | None = LARGEST_WIDTH) -> bool:
     """Whether kernels can compute with *x* (..., D), by its device, dtype and width.
 
     They compute in float32. The interpreter also knows float64. A graph of torch.compile gets
@@ -54,7 +54,8 @@ def usable(x: Tensor) -> bool:
     else:
         known = x.device.type == "cuda" and x.dtype == torch.float32
         known = known and torch.cuda.get_device_capability(x.device) >= OLDEST_DEVICE
-    return known and x.size(-1) <= LARGEST_WIDTH and x.numel() > 0 and importable()
+    fits = widest is None or x.size(-1) <= widest
+    return known and fits and x.numel() > 0 and importable()
 
 
 def precision() -> str:
