@@ -60,9 +60,9 @@ class SegmentAttention(torch.autograd.Function):
         tiles, sizes, constants = launch(queries, keys, mask, *ctx.options)
         grad = grad.contiguous()
         of_queries, means = torch.empty_like(queries), torch.empty_like(logs)
-        # No query reads the segments after the last step.
-        new = torch.empty_like if queries.size(1) == keys.size(1) else torch.zeros_like
-        of_keys, of_values = new(keys), new(values)
+        of_keys, of_values = torch.empty_like(keys), torch.empty_like(values)
+        for found in (of_keys, of_values):
+            found[:, queries.size(1) :].zero_()  # no query reads the segments after the last step
         of_added, of_unit = None, None
         if added is not None:
             of_added = torch.empty_like(added)
@@ -138,7 +138,8 @@ def segment_softmax(
     if mask is not None:
         expected["mask"] = mask, (rows // heads, steps, size)
     if added is not None and unit is not None:
-        expected |= {"added": (added, queries.size()), "unit": (unit, (rows, width))}
+        expected["added"] = added, queries.size()
+        expected["unit"] = unit, (rows, width)
     expect(queries.dtype, **expected)
     if steps > segments:
         raise ValueError(f"the queries have {steps} steps, expected at most {segments}")
