@@ -75,8 +75,8 @@ def energies_back(
         key = first + tl.arange(0, KEYS)
         k = load_rows(keys, first, length, channel, width, KEYS)
         of_keys = tl.zeros((KEYS, WIDTH), dtype=keys.dtype.element_ty)
-        for chain in range(0, chains):
-            place = sentence * chains + chain
+        for either in range(0, chains):
+            place = sentence * chains + either
             q = tl.load(query + place * width + channel, mask=inside, other=0)
             g = tl.load(grad + place * length + key, mask=key < length, other=0)
             t = tanh(q[None, :] + k)

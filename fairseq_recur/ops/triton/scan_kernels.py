@@ -50,8 +50,8 @@ def scan(
         by_leak = tl.zeros((A, B), dtype=left.dtype.element_ty)
         weight = leak * 0.0
     if REST:
-        for i in range(0, segments):
-            at = i * size * width
+        for j in range(0, segments):
+            at = j * size * width
             whole += outer_sum(left + at, right + at, size, a, b, width, KEYS, A, B, PRECISION)
     for first in range(0, steps, 32):
         word = tl.zeros((A, B), dtype=tl.int32)
