@@ -53,6 +53,7 @@ def test_kernels_know_these_tensors(interpreted: None, monkeypatch: pytest.Monke
     known = torch.zeros(2, 128)
     assert choosing.usable(known) and choosing.usable(known.double())
     assert choosing.usable(torch.zeros(2, 129), widest=None)
+    assert choosing.usable(known.half(), half=True)
     for unknown in (known.half(), torch.zeros(2, 129), known[:0], known.to("meta")):
         assert not choosing.usable(unknown)
     with monkeypatch.context() as patch:

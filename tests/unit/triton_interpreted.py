@@ -17,7 +17,7 @@ from fairseq_recur.ops import mixture, naive, recurrence_encoder, rem, toeplitz
 from fairseq_recur.ops.triton import banded, choosing, mixed
 from fairseq_recur.ops.triton.banded import BandProduct
 from fairseq_recur.ops.triton.mixed import MixedMap
-from fairseq_recur.ops.triton.recurrence import AdditiveEnergies, GatedStates
+from fairseq_recur.ops.triton.recurrence import AdditiveEnergies, GatedStates, gated_states
 from fairseq_recur.ops.triton.segment_softmax import SegmentAttention, segment_softmax
 from fairseq_recur.ops.triton.segmented_recurrent import FiredSums
 from tests.unit import test_ops
@@ -300,12 +300,32 @@ def test_chain_equals_the_loops(length: int, first: bool, calls: list[str]) -> N
     assert {"AdditiveEnergies", "GatedStates"} <= {*calls}
 
 
-def test_mixed_dtypes_are_torchs(calls: list[str]) -> None:
-    """As half precision is: a kernel would misread them."""
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_half_precision_is_computed_in_single(
+    dtype: torch.dtype, by_torch: Callable[..., Any]
+) -> None:
+    """Outputs and gradients in the dtype of the inputs; beside a state in float32, in float32."""
+    shapes = [(2, 2, 6), (2, 5, 6), (6,), (2, 5, 3)], [(2, 3, 4)] * 2 + [(2, 12, 4)] * 2 + [(2, 4)]
+    functions = recurrence_encoder.additive_attention, recurrence_encoder.gru_step
+    for function, of_inputs in zip(functions, shapes):
+        short = [torch.randn(shape).to(dtype).requires_grad_() for shape in of_inputs]
+        long = [x.detach().float().requires_grad_() for x in short]
+        ours, theirs = function(*short), by_torch(lambda f=function, x=long: f(*x))
+        found, expected = (
+            [out, *torch.autograd.grad(out.float().square().sum(), inputs)]
+            for out, inputs in ((ours, short), (theirs, long))
+        )
+        assert {x.dtype for x in found} == {dtype}
+        for x, y in zip(found, expected):
+            torch.testing.assert_close(x.float(), y, rtol=0.05, atol=0.1)
+    gates, bias, h = torch.ones(2, 3, 12, dtype=dtype), torch.ones(2, 4), torch.ones(2, 3, 4)
+    assert gated_states(gates, gates, bias, h).dtype == torch.float32
+
+
+def test_mixed_precision_with_doubles_is_torchs(calls: list[str]) -> None:
     query, keys, score = torch.zeros(1, 2, 3), torch.ones(1, 4, 3), torch.ones(3)
-    short = keys.bfloat16()
-    recurrence_encoder.additive_attention(query, keys.double(), score.double(), keys.double())
-    recurrence_encoder.additive_attention(query.bfloat16(), short, score.bfloat16(), short)
+    exact = keys.double()
+    recurrence_encoder.additive_attention(query, exact, score.double(), exact)
     assert calls == []
     recurrence_encoder.additive_attention(query, keys, score, keys)
 

@@ -41,18 +41,19 @@ def switched_off() -> bool:
     return os.environ.get("FAIRSEQ_RECUR_TRITON") == "0"
 
 
-def usable(x: Tensor, widest: int | None = LARGEST_WIDTH) -> bool:
+def usable(x: Tensor, widest: int | None = LARGEST_WIDTH, half: bool = False) -> bool:
     """Whether kernels can compute with *x* (..., D), by its device, dtype and width.
 
-    They compute in float32. The interpreter also knows float64. A graph of torch.compile gets
-    torch's operations.
+    They compute in float32, and with *half* also read half precision. The interpreter also knows
+    float64. A graph of torch.compile gets torch's operations.
     """
     if torch.compiler.is_compiling() or switched_off():
         return False
+    dtypes = {torch.float32, *((torch.float16, torch.bfloat16) if half else ())}
     if interpreted():
-        known = x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64)
+        known = x.device.type == "cpu" and x.dtype in dtypes | {torch.float64}
     else:
-        known = x.device.type == "cuda" and x.dtype == torch.float32
+        known = x.device.type == "cuda" and x.dtype in dtypes
         known = known and torch.cuda.get_device_capability(x.device) >= OLDEST_DEVICE
     fits = widest is None or x.size(-1) <= widest
     return known and fits and x.numel() > 0 and importable()

@@ -5,6 +5,7 @@ tanh(query + key), (B, N, S, C), for the backward pass. Here the energies are on
 and so is the cell after its products. The backward pass computes tanh and gates again.
 """
 
+from functools import reduce
 from typing import Any
 
 import torch
@@ -12,7 +13,17 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fairseq_recur.ops.native.segmented_recurrent import expect
-from fairseq_recur.ops.triton.choosing import block
+from fairseq_recur.ops.precision import at_least_float32
+from fairseq_recur.ops.triton.choosing import block, usable
+
+
+def computes(*tensors: Tensor) -> bool:
+    """Whether the kernels can compute with these, which may have any width and mixed dtypes.
+
+    In double precision, which only the interpreter has, must be all of them or none.
+    """
+    doubles = [x.dtype == torch.float64 for x in tensors]
+    return len({*doubles}) == 1 and usable(tensors[0], widest=None, half=True)
 
 
 class AdditiveEnergies(torch.autograd.Function):
@@ -24,7 +35,9 @@ class AdditiveEnergies(torch.autograd.Function):
         from fairseq_recur.ops.triton.recurrence_kernels import energies
 
         (batch, chains, width), length = query.size(), keys.size(1)
-        out, constants = query.new_empty(batch, chains, length), tiles(length, width)
+        constants = tiles(query, length)
+        kind = torch.promote_types(query.dtype, torch.float32)
+        out = query.new_empty(batch, chains, length, dtype=kind)
         with torch.cuda.device_of(query):
             energies[batch * chains, -(-length // constants["KEYS"])](
                 query, keys, score, out, chains, length, width, **constants
@@ -41,37 +54,40 @@ class AdditiveEnergies(torch.autograd.Function):
         query, keys, score = ctx.saved_tensors
         (batch, chains, width), length = query.size(), keys.size(1)
         of_query, of_keys = torch.empty_like(query), torch.empty_like(keys)
-        of_score, constants = query.new_empty(batch, width), tiles(length, width)
+        of_score, constants = grad.new_empty(batch, width), tiles(query, length)
         with torch.cuda.device_of(query):
             energies_back[batch, -(-width // constants["WIDTH"])](
                 grad.contiguous(), query, keys, score, of_query, of_keys, of_score, chains, length,
                 width, **constants,
             )  # fmt: skip
-        return of_query, of_keys, of_score.sum(0)
+        return of_query, of_keys, of_score.sum(0).to(score.dtype)
 
 
-def tiles(length: int, width: int) -> dict[str, int]:
-    """The constants of the kernels for this many keys of this width."""
-    return {"KEYS": block(length, 32), "WIDTH": block(width, 64), "num_warps": 4}
+def tiles(query: Tensor, length: int) -> dict[str, int]:
+    """The constants of the kernels for these queries and this many keys."""
+    return {
+        "DOUBLE": query.dtype == torch.float64, "KEYS": block(length, 32),
+        "WIDTH": block(query.size(2), 64), "num_warps": 4,
+    }  # fmt: skip
 
 
 def additive_energies(query: Tensor, keys: Tensor, score: Tensor) -> Tensor:
     """The energies score . tanh(query + key_j) of additive attention.
 
     Args:
-        query: (B, N, A) that `choosing.usable` accepts, of any width
-        keys: (B, S, A) in the dtype of *query*
-        score: (A,), likewise
+        query: (B, N, A), with the others accepted by `computes`
+        keys: (B, S, A)
+        score: (A,)
 
     Returns:
-        (B, N, S)
+        (B, N, S) in float32 at least
 
     Raises:
-        ValueError: a tensor has another shape or dtype than the kernels read
+        ValueError: a tensor has another shape than the kernels read
     """
     batch, _, width = query.size()
-    shape = (batch, keys.size(1), width)
-    expect(query.dtype, keys=(keys, shape), score=(score, (width,)))
+    expect(keys.dtype, keys=(keys, (batch, keys.size(1), width)))
+    expect(score.dtype, score=(score, (width,)))
     return AdditiveEnergies.apply(*(x.contiguous() for x in (query, keys, score)))
 
 
@@ -84,11 +100,13 @@ class GatedStates(torch.autograd.Function):
         from fairseq_recur.ops.triton.recurrence_kernels import gru
 
         units, batch, width = h.size()
-        out, size = torch.empty_like(h), block(width)
+        kind = reduce(torch.promote_types, (t.dtype for t in (x, u, bias, h)))
+        out, size = torch.empty_like(h, dtype=kind), block(width)
         with torch.cuda.device_of(h):
             gru[units * batch, -(-width // size)](
-                x, u, bias, h, out, batch, width, WIDTH=size, num_warps=4
-            )
+                x, u, bias, h, out, batch, width, DOUBLE=kind == torch.float64, WIDTH=size,
+                num_warps=4,
+            )  # fmt: skip
         ctx.save_for_backward(x, u, bias, h)
         return out
 
@@ -103,10 +121,11 @@ class GatedStates(torch.autograd.Function):
         (of_x, of_u, of_h), size = (torch.empty_like(t) for t in (x, u, h)), block(width)
         with torch.cuda.device_of(h):
             gru_back[units * batch, -(-width // size)](
-                x, u, bias, h, grad.contiguous(), of_x, of_u, of_h, batch, width, WIDTH=size,
-                num_warps=4,
+                x, u, bias, h, grad.contiguous(), of_x, of_u, of_h, batch, width,
+                DOUBLE=h.dtype == torch.float64, WIDTH=size, num_warps=4,
             )  # fmt: skip
-        return of_x, of_u, of_x[..., 2 * width :].sum(1), of_h
+        of_bias = at_least_float32(of_x[..., 2 * width :]).sum(1).to(bias.dtype)
+        return of_x, of_u, of_bias, of_h
 
 
 def gated_states(x: Tensor, u: Tensor, bias: Tensor, h: Tensor) -> Tensor:
@@ -116,15 +135,17 @@ def gated_states(x: Tensor, u: Tensor, bias: Tensor, h: Tensor) -> Tensor:
         x: W x, (N, B, 3C): of r, z and n
         u: U h, likewise
         bias: (N, C) of the candidate n
-        h: (N, B, C) that `choosing.usable` accepts, of any width
+        h: (N, B, C), with the others accepted by `computes`
 
     Returns:
-        (N, B, C)
+        (N, B, C), in the dtype that torch gives their sum
 
     Raises:
-        ValueError: a tensor has another shape or dtype than the kernels read
+        ValueError: a tensor has another shape than the kernels read
     """
     units, batch, width = h.size()
     gates = (units, batch, 3 * width)
-    expect(h.dtype, x=(x, gates), u=(u, gates), bias=(bias, (units, width)))
+    expect(x.dtype, x=(x, gates))
+    expect(u.dtype, u=(u, gates))
+    expect(bias.dtype, bias=(bias, (units, width)))
     return GatedStates.apply(*(t.contiguous() for t in (x, u, bias, h)))

@@ -3,6 +3,8 @@
     e_j = score . tanh(query + key_j)
     r, z = sigma(x + u)    n = tanh(x_n + b + r u_n)    h' = n + z (h - n)
 
+They compute in float32, or with DOUBLE in float64, and convert what they load and store.
+
 Letters: B sentences of S keys; N chains, one per direction; C channels.
 """
 
@@ -10,6 +12,18 @@ import triton
 import triton.language as tl
 
 from fairseq_recur.ops.triton.tile_kernels import load_rows, store_rows
+
+
+@triton.jit
+def exact(x, DOUBLE: tl.constexpr):
+    """A tile in the precision of the computation."""
+    return x.to(tl.float64) if DOUBLE else x.to(tl.float32)
+
+
+@triton.jit
+def part(at, index, limit, DOUBLE: tl.constexpr):
+    """The numbers of a vector at *index*, zero from *limit* on."""
+    return exact(tl.load(at + index, mask=index < limit, other=0), DOUBLE)
 
 
 @triton.jit
@@ -26,18 +40,19 @@ def sigmoid(x):
 
 @triton.jit
 def energies(
-    query, keys, score, out, chains, length, width, KEYS: tl.constexpr, WIDTH: tl.constexpr
-):
+    query, keys, score, out, chains, length, width,
+    DOUBLE: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
     """Write e, (B, N, S). A program has a tile of the keys, for one chain of a sentence."""
     place = tl.program_id(0).to(tl.int64)
     first = tl.program_id(1) * KEYS
     keys += (place // chains) * length * width
-    total = tl.zeros((KEYS,), dtype=keys.dtype.element_ty)
+    total = exact(tl.zeros((KEYS,), dtype=tl.float32), DOUBLE)
     for start in range(0, width, WIDTH):
         channel = start + tl.arange(0, WIDTH)
-        q = tl.load(query + place * width + channel, mask=channel < width, other=0)
-        s = tl.load(score + channel, mask=channel < width, other=0)
-        k = load_rows(keys, first, length, channel, width, KEYS)
+        q = part(query + place * width, channel, width, DOUBLE)
+        s = part(score, channel, width, DOUBLE)
+        k = exact(load_rows(keys, first, length, channel, width, KEYS), DOUBLE)
         total += tl.sum(s[None, :] * tanh(q[None, :] + k), axis=1)
     key = first + tl.arange(0, KEYS)
     tl.store(out + place * length + key, total, mask=key < length)
@@ -46,7 +61,7 @@ def energies(
 @triton.jit
 def energies_back(
     grad, query, keys, score, grad_query, grad_keys, grad_score, chains, length, width,
-    KEYS: tl.constexpr, WIDTH: tl.constexpr,
+    DOUBLE: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Write the gradients of the queries, the keys, and the score's (B, C), which add up.
 
@@ -57,28 +72,27 @@ def energies_back(
     channel = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     inside = channel < width
     keys += sentence * length * width
-    s = tl.load(score + channel, mask=inside, other=0)
-    of_score = tl.zeros((WIDTH,), dtype=keys.dtype.element_ty)
+    s = part(score, channel, width, DOUBLE)
+    of_score = exact(tl.zeros((WIDTH,), dtype=tl.float32), DOUBLE)
     for chain in range(0, chains):
         place = sentence * chains + chain
-        q = tl.load(query + place * width + channel, mask=inside, other=0)
-        of_query = tl.zeros((WIDTH,), dtype=keys.dtype.element_ty)
+        q = part(query + place * width, channel, width, DOUBLE)
+        of_query = exact(tl.zeros((WIDTH,), dtype=tl.float32), DOUBLE)
         for first in range(0, length, KEYS):
-            key = first + tl.arange(0, KEYS)
-            g = tl.load(grad + place * length + key, mask=key < length, other=0)
-            t = tanh(q[None, :] + load_rows(keys, first, length, channel, width, KEYS))
+            g = part(grad + place * length, first + tl.arange(0, KEYS), length, DOUBLE)
+            k = exact(load_rows(keys, first, length, channel, width, KEYS), DOUBLE)
+            t = tanh(q[None, :] + k)
             of_score += tl.sum(g[:, None] * t, axis=0)
             of_query += tl.sum(g[:, None] * (1.0 - t * t), axis=0)
         tl.store(grad_query + place * width + channel, of_query * s, mask=inside)
     tl.store(grad_score + sentence * width + channel, of_score, mask=inside)
     for first in range(0, length, KEYS):
-        key = first + tl.arange(0, KEYS)
-        k = load_rows(keys, first, length, channel, width, KEYS)
-        of_keys = tl.zeros((KEYS, WIDTH), dtype=keys.dtype.element_ty)
+        k = exact(load_rows(keys, first, length, channel, width, KEYS), DOUBLE)
+        of_keys = exact(tl.zeros((KEYS, WIDTH), dtype=tl.float32), DOUBLE)
         for either in range(0, chains):
             place = sentence * chains + either
-            q = tl.load(query + place * width + channel, mask=inside, other=0)
-            g = tl.load(grad + place * length + key, mask=key < length, other=0)
+            q = part(query + place * width, channel, width, DOUBLE)
+            g = part(grad + place * length, first + tl.arange(0, KEYS), length, DOUBLE)
             t = tanh(q[None, :] + k)
             of_keys += g[:, None] * (1.0 - t * t)
         to = grad_keys + sentence * length * width
@@ -86,48 +100,54 @@ def energies_back(
 
 
 @triton.jit
-def gru(x, u, bias, h, out, batch, width, WIDTH: tl.constexpr):
+def gru(
+    x, u, bias, h, out, batch, width, DOUBLE: tl.constexpr, WIDTH: tl.constexpr
+):  # fmt: skip
     """Write h', (N, B, C), for gates x and u (N, B, 3C). A program has channels of one state."""
     place = tl.program_id(0).to(tl.int64)
     channel = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
-    inside = channel < width
-    x += place * 3 * width + channel
-    u += place * 3 * width + channel
-    r = sigmoid(tl.load(x, mask=inside, other=0) + tl.load(u, mask=inside, other=0))
-    z = sigmoid(tl.load(x + width, mask=inside, other=0) + tl.load(u + width, mask=inside, other=0))
-    b = tl.load(bias + (place // batch) * width + channel, mask=inside, other=0)
-    u_n = tl.load(u + 2 * width, mask=inside, other=0)
-    n = tanh(tl.load(x + 2 * width, mask=inside, other=0) + b + r * u_n)
-    before = tl.load(h + place * width + channel, mask=inside, other=0)
-    tl.store(out + place * width + channel, n + z * (before - n), mask=inside)
+    x += place * 3 * width
+    u += place * 3 * width
+    r = sigmoid(part(x, channel, width, DOUBLE) + part(u, channel, width, DOUBLE))
+    x += width
+    u += width
+    z = sigmoid(part(x, channel, width, DOUBLE) + part(u, channel, width, DOUBLE))
+    b = part(bias + (place // batch) * width, channel, width, DOUBLE)
+    n = part(x + width, channel, width, DOUBLE) + b
+    n = tanh(n + r * part(u + width, channel, width, DOUBLE))
+    before = part(h + place * width, channel, width, DOUBLE)
+    tl.store(out + place * width + channel, n + z * (before - n), mask=channel < width)
 
 
 @triton.jit
 def gru_back(
-    x, u, bias, h, grad, grad_x, grad_u, grad_h, batch, width, WIDTH: tl.constexpr
+    x, u, bias, h, grad, grad_x, grad_u, grad_h, batch, width,
+    DOUBLE: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Write the gradients of both gates, and that of h through the last sum only."""
     place = tl.program_id(0).to(tl.int64)
     channel = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     inside = channel < width
-    gates = place * 3 * width + channel
-    state = place * width + channel
-    x += gates
-    u += gates
-    r = sigmoid(tl.load(x, mask=inside, other=0) + tl.load(u, mask=inside, other=0))
-    z = sigmoid(tl.load(x + width, mask=inside, other=0) + tl.load(u + width, mask=inside, other=0))
-    b = tl.load(bias + (place // batch) * width + channel, mask=inside, other=0)
-    u_n = tl.load(u + 2 * width, mask=inside, other=0)
-    n = tanh(tl.load(x + 2 * width, mask=inside, other=0) + b + r * u_n)
-    before = tl.load(h + state, mask=inside, other=0)
-    g = tl.load(grad + state, mask=inside, other=0)
+    x += place * 3 * width
+    u += place * 3 * width
+    r = sigmoid(part(x, channel, width, DOUBLE) + part(u, channel, width, DOUBLE))
+    x += width
+    u += width
+    z = sigmoid(part(x, channel, width, DOUBLE) + part(u, channel, width, DOUBLE))
+    b = part(bias + (place // batch) * width, channel, width, DOUBLE)
+    n = part(x + width, channel, width, DOUBLE) + b
+    u_n = part(u + width, channel, width, DOUBLE)
+    n = tanh(n + r * u_n)
+    before = part(h + place * width, channel, width, DOUBLE)
+    g = part(grad + place * width, channel, width, DOUBLE)
     of_n = g * (1.0 - z) * (1.0 - n * n)
     of_r = of_n * u_n * r * (1.0 - r)
     of_z = g * (before - n) * z * (1.0 - z)
+    gates = place * 3 * width + channel
     tl.store(grad_x + gates, of_r, mask=inside)
     tl.store(grad_x + gates + width, of_z, mask=inside)
     tl.store(grad_x + gates + 2 * width, of_n, mask=inside)
     tl.store(grad_u + gates, of_r, mask=inside)
     tl.store(grad_u + gates + width, of_z, mask=inside)
     tl.store(grad_u + gates + 2 * width, of_n * r, mask=inside)
-    tl.store(grad_h + state, g * z, mask=inside)
+    tl.store(grad_h + place * width + channel, g * z, mask=inside)
