@@ -248,9 +248,11 @@ def test_mixed_map_of_several_sentences(
     test_ops.assert_same(both(), by_torch(both), inputs)
 
 
-def test_longer_maps_are_torchs(calls: list[str]) -> None:
+def test_longer_maps_and_beams_are_torchs(calls: list[str]) -> None:
     maps, values = random(1, 1, 65, 65), random(1, 1, 65, 3)
     mixture.mixed_map(maps, values, random(1, 65, 65), random(1, 1, 1))
+    beam = random(2, 1, 3, 9), random(2, 1, 9, 4), random(1, 1, 9), random(1, 1, 1)
+    assert mixture.mixed_map(*beam)[0].shape == (2, 1, 3, 4)
     assert calls == []
     mixture.mixed_map(maps[:, :, :64], values[:, :, :64], random(1, 64, 64), random(1, 1, 1))
 
