@@ -11,7 +11,6 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -138,9 +137,9 @@ def resources(found: Any) -> dict[str, int]:
         used = re.search(r"\.vgpr_count:\s+(\d+)", text)
         spills = re.findall(r"\.private_segment_fixed_size:\s+(\d+)", text)
     else:
-        text = of_ptxas(found.asm["ptx"])
-        used = re.search(r"Used (\d+) registers", text)
-        spills = re.findall(r"(\d+) bytes spill stores", text)
+        text = of_binary(found.asm["cubin"])
+        used = re.search(r"REG:(\d+)", text)
+        spills = re.findall(r"STACK:(\d+)", text)
     return {
         "registers": int(used[1]),
         "spill_bytes": sum(map(int, spills)),
@@ -148,20 +147,15 @@ def resources(found: Any) -> dict[str, int]:
     }
 
 
-def of_ptxas(ptx: str) -> str:
-    """Return what NVIDIA's assembler, which comes with Triton, says of a kernel."""
+def of_binary(cubin: bytes) -> str:
+    """Return what NVIDIA's reader of binaries, which comes with Triton, says of a kernel."""
     import triton
 
-    architecture = re.search(r"^\.target (\w+)", ptx, re.M)[1]
-    with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder) / "kernel.ptx"
-        source.write_text(ptx, encoding="utf-8")
-        done = subprocess.run(
-            [triton.knobs.nvidia.ptxas.path, "-v", f"--gpu-name={architecture}", str(source),
-             "-o", str(source.with_suffix(".cubin"))],
-            check=True, capture_output=True, text=True,
-        )  # fmt: skip
-    return done.stdout + done.stderr
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        command = [triton.knobs.nvidia.cuobjdump.path, "--dump-resource-usage", file.name]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
 def rows(width: int, target: str) -> Iterator[Row]:

@@ -116,7 +116,9 @@ def test_without_triton_torch_does_it(
     assert caplog.text.count("No module named 'triton'") == 1
 
 
-@pytest.mark.parametrize("setting,expected", [("highest", "tf32x3"), ("high", "tf32")])
+@pytest.mark.parametrize(
+    "setting,expected", [("highest", "ieee"), ("high", "tf32x3"), ("medium", "tf32")]
+)
 def test_precision_is_the_users(
     monkeypatch: pytest.MonkeyPatch, setting: str, expected: str
 ) -> None:

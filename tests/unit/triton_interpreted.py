@@ -254,7 +254,7 @@ def test_longer_maps_and_beams_are_torchs(calls: list[str]) -> None:
     beam = random(2, 1, 3, 9), random(2, 1, 9, 4), random(1, 1, 9), random(1, 1, 1)
     assert mixture.mixed_map(*beam)[0].shape == (2, 1, 3, 4)
     assert calls == []
-    mixture.mixed_map(maps[:, :, :64], values[:, :, :64], random(1, 64, 64), random(1, 1, 1))
+    mixture.mixed_map(maps[..., :64, :64], values[:, :, :64], random(1, 64, 64), random(1, 1, 1))
 
 
 # ---- BiARN

@@ -69,7 +69,7 @@ def constants(width: int) -> dict[str, Any]:
     """The constants of the kernels for heads of this width."""
     return {
         "ROWS": ROWS, "COLUMNS": COLUMNS, "WIDTH": block(width), "PRECISION": precision(),
-        "num_warps": 4, "num_stages": 2,
+        "num_warps": 4 if width <= 64 else 8, "num_stages": 2,
     }  # fmt: skip
 
 

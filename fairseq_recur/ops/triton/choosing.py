@@ -60,14 +60,15 @@ def usable(x: Tensor, widest: int | None = LARGEST_WIDTH, half: bool = False) ->
 
 
 def precision() -> str:
-    """How tensor cores multiply float32, for ``tl.dot``.
+    """How ``tl.dot`` multiplies float32: as ``torch.set_float32_matmul_precision`` says.
 
-    By default three products of TensorFloat-32 replace one of float32 (NVIDIA). A lower precision
-    set by ``torch.set_float32_matmul_precision`` allows a single one.
+    ``highest`` is float32 itself. On NVIDIA's tensor cores, ``high`` is three products of
+    TensorFloat-32, and ``medium`` one of them.
     """
-    if torch.version.hip:
+    asked = torch.get_float32_matmul_precision()
+    if torch.version.hip or asked == "highest":
         return "ieee"
-    return "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+    return "tf32x3" if asked == "high" else "tf32"
 
 
 def block(size: int, largest: int = LARGEST_WIDTH) -> int:

@@ -1,4 +1,8 @@
-"""RSA's mixed map of short sequences by Triton kernels: one pass over the map each way."""
+"""RSA's mixed map of short sequences by Triton kernels.
+
+The map is mixed and multiplied in one pass. In the backward pass one kernel gives all gradients
+but that of V, which is a product of torch's with the mixed map.
+"""
 
 from typing import Any
 
@@ -7,10 +11,16 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fairseq_recur.ops.native.segmented_recurrent import expect
-from fairseq_recur.ops.triton.choosing import LARGEST_WIDTH, block, precision, usable
+from fairseq_recur.ops.triton.choosing import (
+    LARGEST_WIDTH,
+    SMALLEST_BLOCK,
+    block,
+    precision,
+    usable,
+)
 
 LONGEST = 64
-"""Queries and keys at most: a map is one tile."""
+"""Queries and keys at most: a tile has all keys."""
 
 PARTS = 16
 """Sums into which the gradient of the matrix is divided at most, for more programs."""
@@ -36,11 +46,11 @@ class MixedMap(torch.autograd.Function):
         (batch, heads, queries, keys), width = weights.size(), value.size(3)
         out, mixed = value.new_empty(batch, heads, queries, width), torch.empty_like(weights)
         with torch.cuda.device_of(weights):
-            mix_maps[(batch * heads,)](
+            mix_maps[batch * heads, tiles(queries)](
                 weights, matrix, gates, value, out, mixed, heads, queries, keys, width,
-                **constants(queries, keys, width),
+                **constants(keys, width),
             )  # fmt: skip
-        ctx.save_for_backward(weights, value, matrix, gates)
+        ctx.save_for_backward(weights, value, matrix, gates, mixed)
         ctx.set_materialize_grads(False)
         return out, mixed
 
@@ -52,29 +62,33 @@ class MixedMap(torch.autograd.Function):
         """The gradients of the map, the values, the matrix and the gates."""
         from fairseq_recur.ops.triton.mix_kernels import mix_back
 
-        weights, value, matrix, gates = ctx.saved_tensors
+        weights, value, matrix, gates, mixed = ctx.saved_tensors
         (batch, heads, queries, keys), width = weights.size(), value.size(3)
         if grad_out is None:
             grad_out = value.new_zeros(batch, heads, queries, width)
         given = grad_mixed is not None
         grad_mixed = weights if grad_mixed is None else grad_mixed.contiguous()
         parts = min(PARTS, batch)
-        grads = torch.empty_like(weights), torch.empty_like(value)
-        sums = matrix.new_empty(parts, *matrix.size()), gates.new_empty(parts, heads)
+        grad_weights = torch.empty_like(weights)
+        sums = matrix.new_empty(parts, *matrix.size()), gates.new_empty(parts, heads, queries)
         with torch.cuda.device_of(weights):
-            mix_back[heads, parts](
-                weights, matrix, gates, value, grad_out.contiguous(), grad_mixed,
-                grads[0], *sums, grads[1], batch, queries, keys, width,
-                READ=given, **constants(queries, keys, width),
+            mix_back[heads, tiles(queries), parts](
+                weights, matrix, gates, value, grad_out.contiguous(), grad_mixed, grad_weights,
+                *sums, batch, queries, keys, width, READ=given, **constants(keys, width),
             )  # fmt: skip
-        return (*grads, sums[0].sum(0), sums[1].sum(0))
+        return grad_weights, mixed.mT @ grad_out, sums[0].sum(0), sums[1].sum((0, 2))
 
 
-def constants(queries: int, keys: int, width: int) -> dict[str, Any]:
-    """The constants of the kernels for maps of this size and heads of this width."""
+def tiles(queries: int) -> int:
+    """The number of programs that share a map."""
+    return -(-queries // SMALLEST_BLOCK)
+
+
+def constants(keys: int, width: int) -> dict[str, Any]:
+    """The constants of the kernels for this many keys and heads of this width."""
     return {
-        "QUERIES": block(queries), "KEYS": block(keys), "WIDTH": block(width),
-        "PRECISION": precision(), "num_warps": 4, "num_stages": 1,
+        "QUERIES": SMALLEST_BLOCK, "KEYS": block(keys), "WIDTH": block(width),
+        "PRECISION": precision(), "num_warps": 4 if width <= 64 else 8, "num_stages": 1,
     }  # fmt: skip
 
 

@@ -5,7 +5,8 @@
 
 A program has one row, a head of a sentence, and B columns of its D x D matrices: a neuron acts on
 one entry. A tile has all D rows, and A with padding. Its rows are channels of L and its columns
-channels of R. L is K, and R is V W^T; exchanged, they give the transposed matrices.
+channels of R. L is K, and R is V W^T; exchanged, they give the transposed matrices. Strides say
+which they are in a stored matrix.
 
 Letters: M segments of s positions, N steps of n queries.
 """
@@ -17,13 +18,22 @@ from fairseq_recur.ops.triton.tile_kernels import outer_sum, store_product, stor
 
 
 @triton.jit
+def places(a, b, width, stride_a, stride_b):
+    """Where a tile's entries are in a D x D matrix, and which of them it has."""
+    inside = (a < width)[:, None] & (b < width)[None, :]
+    return a[:, None] * stride_a + b[None, :] * stride_b, inside
+
+
+@triton.jit
 def scan(
-    left, right, asked, other, out, spikes, total, of_leak, leak_at, threshold_at,
-    segments, steps, words, size, room, width,
+    left, right, asked, other, out, products, spikes, total, of_leak, leak_at, threshold_at,
+    segments, steps, words, size, room, width, stride_a, stride_b,
     REST: tl.constexpr, GRADIENT: tl.constexpr, PRECISION: tl.constexpr,
     A: tl.constexpr, B: tl.constexpr, KEYS: tl.constexpr, QUERIES: tl.constexpr,
 ):  # fmt: skip
     """Write asked_i fired_i, (R, N, n, D), for *asked* (R, N, n, D).
+
+    With REST, *products* has sum_j X_j, (R, D, D).
 
     With GRADIENT, the derivative of the loss by fired_i is F_i = asked_i^T other_i, and the one by
     mem is G_i. Then these are written too, none of which needs the steps in reverse:
@@ -50,9 +60,8 @@ def scan(
         by_leak = tl.zeros((A, B), dtype=left.dtype.element_ty)
         weight = leak * 0.0
     if REST:
-        for j in range(0, segments):
-            at = j * size * width
-            whole += outer_sum(left + at, right + at, size, a, b, width, KEYS, A, B, PRECISION)
+        square, inside = places(a, b, width, stride_a, stride_b)
+        whole = tl.load(products + row * width * width + square, mask=inside, other=0.0)
     for first in range(0, steps, 32):
         word = tl.zeros((A, B), dtype=tl.int32)
         for i in range(first, tl.minimum(first + 32, steps)):
@@ -97,14 +106,13 @@ def scan_back(
     """Write read_i E_i, (R, M, s, D), with E_i = sum_j G_j - G_i: the gradient of R, or of L.
 
     G_i = spike_i asked_i^T other_i + leak G_{i+1}, from the last step to the first. The spikes and
-    the sum come from `scan`; the strides say whether their rows or columns are this tile's.
+    the sum come from `scan`.
     of_threshold (R, column blocks) receives - sum_i spike_i (asked_i^T other_i + leak G_{i+1}).
     """
     row = tl.program_id(0).to(tl.int64)
     a = tl.arange(0, A)
     b = tl.program_id(1) * B + tl.arange(0, B)
-    square = a[:, None] * stride_a + b[None, :] * stride_b
-    inside = (a < width)[:, None] & (b < width)[None, :]
+    square, inside = places(a, b, width, stride_a, stride_b)
     read += row * segments * size * width
     out += row * segments * size * width
     asked += row * steps * room * width

@@ -96,8 +96,8 @@ def launch(
     (rows, steps, room, width), (_, segments, size, _) = queries.size(), keys.size()
     constants: dict[str, Any] = {
         "MASKED": mask is not None, "DROPOUT": dropout, "PRECISION": precision(),
-        "QUERIES": block(room, 32), "KEYS": block(size, 32), "WIDTH": block(width),
-        "num_warps": 4 if width <= 64 else 8, "num_stages": 1,
+        "QUERIES": block(room, 32 if width <= 64 else 16), "KEYS": block(size, 32),
+        "WIDTH": block(width), "num_warps": 8, "num_stages": 1,
     }  # fmt: skip
     tiles = -(-room // constants["QUERIES"]), -(-size // constants["KEYS"])
     return (rows * steps, *tiles), (heads, segments, steps, size, room, width), constants

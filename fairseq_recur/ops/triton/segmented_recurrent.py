@@ -1,6 +1,7 @@
 """SRformer's recurrent term by Triton kernels, with nothing of the size of the D x D matrices.
 
-The forward pass keeps only its inputs. The backward pass repeats the scan, which gives the
+The sum of K^T V W^T over all segments is one product of torch's. The forward pass keeps only this
+and its inputs. The backward pass repeats the scan, which gives the
 gradient of Q and a bit per neuron and step; then it goes through the steps in reverse twice, for
 V W^T and for K. See `scan_kernels`.
 
@@ -18,6 +19,9 @@ from fairseq_recur.ops.native.segmented_recurrent import expect
 from fairseq_recur.ops.triton.choosing import block, precision
 
 STEPS_PER_WORD = 32
+
+COLUMNS = 16
+"""Columns of the D x D matrices per program: few, for more programs, and for their registers."""
 
 
 class FiredSums(torch.autograd.Function):
@@ -38,12 +42,14 @@ class FiredSums(torch.autograd.Function):
 
         out = torch.empty_like(queries)
         grid, sizes, constants = launch(queries, keys, rest)
+        width = queries.size(3)
+        products = keys.flatten(1, 2).mT @ values.flatten(1, 2) if rest else None
         with torch.cuda.device_of(queries):
             scan[grid](
-                keys, values, queries, queries, out, out, out, out, leak, threshold, *sizes,
-                GRADIENT=False, **constants,
+                keys, values, queries, queries, out, out if products is None else products,
+                out, out, out, leak, threshold, *sizes, width, 1, GRADIENT=False, **constants,
             )  # fmt: skip
-        ctx.save_for_backward(queries, keys, values, leak, threshold)
+        ctx.save_for_backward(queries, keys, values, leak, threshold, products)
         ctx.rest = rest
         return out
 
@@ -53,7 +59,7 @@ class FiredSums(torch.autograd.Function):
         """The gradients of the first five arguments."""
         from fairseq_recur.ops.triton.scan_kernels import scan, scan_back
 
-        queries, keys, values, leak, threshold = ctx.saved_tensors
+        queries, keys, values, leak, threshold, products = ctx.saved_tensors
         grid, sizes, constants = launch(queries, keys, ctx.rest)
         grad, (rows, width), words = grad.contiguous(), (grid[0], queries.size(3)), sizes[2]
         grads = [torch.empty_like(x) for x in (queries, keys, values)]
@@ -63,8 +69,9 @@ class FiredSums(torch.autograd.Function):
         with torch.cuda.device_of(queries):
             # The rows of these matrices are value channels, and their columns key channels.
             scan[grid](
-                values, keys, grad, queries, grads[0], spikes, total, of_leak, leak, threshold,
-                *sizes, GRADIENT=True, **constants,
+                values, keys, grad, queries, grads[0], total if products is None else products,
+                spikes, total, of_leak, leak, threshold, *sizes, 1, width,
+                GRADIENT=True, **constants,
             )  # fmt: skip
             for read, asked, other, out, strides in (
                 (keys, queries, grad, grads[2], (1, width)),
@@ -88,14 +95,12 @@ def launch(
         rest: as in `fired_sums`
     """
     (rows, steps, room, width), (_, segments, size, _) = queries.size(), keys.size()
-    padded = block(width)
-    columns = min(padded, 32 if padded <= 64 else 16)
-    words = -(-steps // STEPS_PER_WORD)
+    words, most = -(-steps // STEPS_PER_WORD), 32 if width <= 64 else 16
     constants = {
-        "REST": rest, "PRECISION": precision(), "A": padded, "B": columns,
-        "KEYS": block(size, 32), "QUERIES": block(room, 32), "num_warps": 4, "num_stages": 2,
+        "REST": rest, "PRECISION": precision(), "A": block(width), "B": COLUMNS,
+        "KEYS": block(size, most), "QUERIES": block(room, most), "num_warps": 8, "num_stages": 2,
     }  # fmt: skip
-    grid = rows, -(-width // columns)
+    grid = rows, -(-width // COLUMNS)
     return grid, (segments, steps, words, size, room, width), constants
 
 
