@@ -124,12 +124,17 @@ def profiling(result: Row) -> Iterator[list[str]]:
 
 
 def kernels(result: Row) -> Iterator[list[str]]:
-    """Resources of the Triton kernels."""
-    yield ["target", "head width", "kernel", "registers", "spilled, bytes", "shared, bytes"]
+    """Resources of the Triton kernels, of the launch that needs most."""
+    targets = list(dict.fromkeys(row["target"] for row in result["rows"]))
+    yield ["kernel", "dtype", "products", "head width", *targets]
+    most: dict[tuple[str, ...], dict[str, list[list[int]]]] = {}
     for row in result["rows"]:
-        name = f"`{row['kernel']}`" + (f", launch {row['launch']}" if row["launch"] > 1 else "")
-        numbers = (row[k] for k in ("registers", "spill_bytes", "shared_bytes"))
-        yield [row["target"], str(row["width"]), name, *map(str, numbers)]
+        key = (f"`{row['kernel']}`", row["dtype"], row["precision"], str(row["width"]))
+        numbers = [row[k] for k in ("registers", "spill_bytes", "shared_bytes")]
+        most.setdefault(key, {}).setdefault(row["target"], []).append(numbers)
+    for key, found in most.items():
+        cells = (" / ".join(str(max(column)) for column in zip(*found[t])) for t in found)
+        yield [*key, *cells, *["-"] * (len(targets) - len(found))]
 
 
 def comparison(result: Row) -> Iterator[list[str]]:

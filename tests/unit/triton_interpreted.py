@@ -2,7 +2,7 @@
 
 `test_triton.py` runs this file in a process of its own, with TRITON_INTERPRET=1, which Triton reads
 when it is imported. There, the ops use the kernels on a CPU. A call within a kernel takes the
-interpreter about a millisecond, so what no length needs is slow.
+interpreter about a millisecond: the fast tests have one length per kernel.
 """
 
 from collections.abc import Callable, Iterator
@@ -35,6 +35,9 @@ from tests.unit.test_srformer import (
 
 random = test_ops.random
 slow = pytest.mark.slow
+over_lengths = pytest.mark.parametrize(
+    "length", [pytest.param(n, marks=() if n == 17 else slow) for n in LENGTHS]
+)
 FUNCTIONS = (FiredSums, SegmentAttention, BandProduct, MixedMap, AdditiveEnergies, GatedStates)
 
 
@@ -68,20 +71,22 @@ def by_torch(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Any]], A
 # ---- SRformer's scan
 
 
+@slow
 @pytest.mark.parametrize("length", LENGTHS)
-@pytest.mark.parametrize("size,target", [(16, 5), pytest.param(64, 5, marks=slow)])
+@pytest.mark.parametrize("size,target", [(16, 5), (64, 5)])
 def test_scan_equals_the_loops(length: int, size: int, target: int) -> None:
     """Segments of one and of two tiles of keys, one of them the whole source; missing keys."""
     inputs = [*heads(length, 7, 1, 4), *parameters(4)]
     assert_same(run(inputs, size, target), by_loops(inputs, size, target), inputs)
 
 
-@pytest.mark.parametrize("length", LENGTHS)
-def test_both_terms_in_one_pass(length: int) -> None:
-    """A segment of two tiles of keys, the second of which is not full."""
+@over_lengths
+@pytest.mark.parametrize("size", [8, pytest.param(40, marks=slow)])
+def test_both_terms_in_one_pass(length: int, size: int) -> None:
+    """Missing keys; at 40 a segment of two tiles of keys, the second of which is not full."""
     inputs = [*heads(length, 7, 1, 4), *parameters(4)]
-    slow = sum(by_loops(inputs, 40, 5))
-    assert_same(run(inputs, 40, 5, together=True), (slow,), inputs)
+    slow = sum(by_loops(inputs, size, 5))
+    assert_same(run(inputs, size, 5, together=True), (slow,), inputs)
 
 
 @slow
@@ -98,9 +103,8 @@ def test_segments_that_no_query_reads() -> None:
     assert_same(run(inputs, 2, 70), by_loops(inputs, 2, 70), inputs)
 
 
-@pytest.mark.parametrize(
-    "norm,current", [("frobenius", True), pytest.param("none", False, marks=slow)]
-)
+@slow
+@pytest.mark.parametrize("norm,current", [("frobenius", True), ("none", False)])
 def test_scan_knows_norms_and_the_current_segment(norm: str, current: bool) -> None:
     inputs = [*heads(17, 9, 2, 4), *parameters(4)]
     options = {"norm": norm, "current": current}
@@ -133,6 +137,7 @@ def test_several_sentences_and_many_queries(by_torch: Callable[..., Any]) -> Non
     assert_same(run(inputs, **options), by_torch(lambda: run(inputs, **options)), inputs)
 
 
+@slow
 def test_what_is_not_a_number_stays_visible() -> None:
     """The loss scaler takes such an update back, so the neuron must not hide it."""
     q, k, v, *scalars = (x.detach() for x in (*heads(8, 4, 1, 4), *parameters(4)))
@@ -140,6 +145,7 @@ def test_what_is_not_a_number_stays_visible() -> None:
     assert run([q, k, v, *scalars], 4, 4, norm="none", masked=False)[1].isnan().any()
 
 
+@slow
 def test_asked_for_torchs_form_no_kernel_runs(calls: list[str]) -> None:
     inputs = [*heads(17, 5, 1, 4), *parameters(4)]
     by_torch = run(inputs, 6, 5, compiled=False)
@@ -157,6 +163,7 @@ def by_formula(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, kept: Tensor) -> T
     return (scores.softmax(-1) * kept) @ v[:, :steps]
 
 
+@slow
 def test_segments_of_several_sentences() -> None:
     """Two tiles of queries and of keys, a mask per sentence, a segment that no query reads."""
     q, k, v = random(4, 2, 35, 20), random(4, 3, 40, 20), random(4, 3, 40, 20)
@@ -167,24 +174,20 @@ def test_segments_of_several_sentences() -> None:
     test_ops.assert_same(segment_softmax(q, k, v, mask, 2, 0.0, added, unit), slow, inputs)
 
 
+@slow
 def test_dropout_draws_the_same_numbers_again() -> None:
     """Values that are unit vectors show the weights; each step has its own numbers."""
-    q, k, v, mask = (
-        random(2, 2, 9, 16),
-        random(2, 2, 10, 16),
-        random(2, 2, 10, 16),
-        torch.zeros(1, 2, 10),
-    )
-    mask = mask.double()
+    q, k, v = random(2, 2, 9, 16), random(2, 2, 10, 16), random(2, 2, 10, 16)
+    mask = torch.zeros(1, 2, 10).double()
 
     def run(values: Tensor) -> Tensor:
         torch.manual_seed(3)
-        return segment_softmax(q, k, values, mask, 2, 0.4)
+        return segment_softmax(q, k, values, mask, 2, 0.75)
 
     kept = run(torch.eye(10, 16).double().expand(2, 2, -1, -1))[..., :10] != 0
-    assert 0.4 < kept.double().mean() < 0.8
+    assert 0.15 < kept.double().mean() < 0.35
     assert len({tuple(x.flatten().tolist()) for x in kept.flatten(0, 1)}) == 4
-    slow = by_formula(q, k, v, mask, kept / 0.6)
+    slow = by_formula(q, k, v, mask, 4 * kept)  # exact in float32
     test_ops.assert_same(run(v), slow, [q, k, v])
 
 
@@ -199,7 +202,7 @@ def test_band_equals_the_loops(length: int) -> None:
 
 
 @pytest.mark.parametrize("causal", [False, pytest.param(True, marks=slow)])
-@pytest.mark.parametrize("length", LENGTHS)
+@over_lengths
 def test_gradients_reach_the_parameters_of_the_matrices(length: int, causal: bool) -> None:
     """A regular and a sine head, up to a highest power."""
     decay = torch.tensor([-0.8, 0.9], dtype=torch.float64, requires_grad=True)
@@ -229,6 +232,7 @@ def test_band_of_several_sentences(
     test_ops.assert_same(both(), by_torch(both), inputs)
 
 
+@slow
 @pytest.mark.parametrize("length", [1, 2, 17, 63, 64])
 def test_mixed_map_equals_the_loops(length: int) -> None:
     """With padding, memory, and a head without a matrix."""
@@ -248,6 +252,7 @@ def test_mixed_map_of_several_sentences(
     test_ops.assert_same(both(), by_torch(both), inputs)
 
 
+@slow
 def test_longer_maps_and_beams_are_torchs(calls: list[str]) -> None:
     maps, values = random(1, 1, 65, 65), random(1, 1, 65, 3)
     mixture.mixed_map(maps, values, random(1, 65, 65), random(1, 1, 1))
@@ -260,7 +265,7 @@ def test_longer_maps_and_beams_are_torchs(calls: list[str]) -> None:
 # ---- BiARN
 
 
-@pytest.mark.parametrize("length", LENGTHS)
+@over_lengths
 def test_additive_attention_equals_the_loops(length: int) -> None:
     """With padding on either side."""
     test_ops.REFERENCES["additive_attention"](Random(length), length)
@@ -270,6 +275,7 @@ def test_gru_equals_the_loops() -> None:
     test_ops.REFERENCES["gru_step"](Random(3), 3)
 
 
+@slow
 def test_several_blocks_of_channels(by_torch: Callable[..., Any]) -> None:
     """Two blocks of channels and of keys, and a sentence without real tokens."""
     inputs = [random(3, 2, 70), random(3, 33, 70), random(70), random(3, 33, 5)]
@@ -302,6 +308,7 @@ def test_chain_equals_the_loops(length: int, first: bool, calls: list[str]) -> N
     assert {"AdditiveEnergies", "GatedStates"} <= {*calls}
 
 
+@slow
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_half_precision_is_computed_in_single(
     dtype: torch.dtype, by_torch: Callable[..., Any]
@@ -324,6 +331,7 @@ def test_half_precision_is_computed_in_single(
     assert gated_states(gates, gates, bias, h).dtype == torch.float32
 
 
+@slow
 def test_mixed_precision_with_doubles_is_torchs(calls: list[str]) -> None:
     query, keys, score = torch.zeros(1, 2, 3), torch.ones(1, 4, 3), torch.ones(3)
     exact = keys.double()

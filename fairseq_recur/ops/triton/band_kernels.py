@@ -7,10 +7,10 @@ the rows from t on begins at position t - before. All sentences and blocks share
 import triton
 import triton.language as tl
 
-from fairseq_recur.ops.triton.tile_kernels import load_rows, store_rows
+from fairseq_recur.ops.triton.tile_kernels import VARYING, load_rows, store_rows
 
 
-@triton.jit
+@triton.jit(do_not_specialize=VARYING)
 def multiply(
     band, values, out, heads, length, span, before, width,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, PRECISION: tl.constexpr,
@@ -32,7 +32,7 @@ def multiply(
     store_rows(out + row * length * width, total, start, length, channels, width, ROWS)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=VARYING)
 def correlate(
     grad, values, out, batch, heads, length, span, before, width,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, PRECISION: tl.constexpr,

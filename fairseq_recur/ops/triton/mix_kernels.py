@@ -8,10 +8,10 @@ A program has QUERIES rows of the map of a head, with all of their columns.
 import triton
 import triton.language as tl
 
-from fairseq_recur.ops.triton.tile_kernels import load_rows, store_rows
+from fairseq_recur.ops.triton.tile_kernels import VARYING, load_rows, store_rows
 
 
-@triton.jit
+@triton.jit(do_not_specialize=[*VARYING, "queries"])
 def mix_maps(
     weights, matrix, gates, values, out, mixed, heads, queries, keys, width,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr, PRECISION: tl.constexpr,
@@ -32,7 +32,7 @@ def mix_maps(
     store_rows(out + row * queries * width, y, start, queries, channels, width, QUERIES)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=[*VARYING, "queries"])
 def mix_back(
     weights, matrix, gates, values, grad_out, grad_mixed, grad_weights, grad_matrix, grad_gates,
     batch, queries, keys, width,

@@ -11,7 +11,7 @@ Letters: B sentences of S keys; N chains, one per direction; C channels.
 import triton
 import triton.language as tl
 
-from fairseq_recur.ops.triton.tile_kernels import load_rows, store_rows
+from fairseq_recur.ops.triton.tile_kernels import VARYING, load_rows, store_rows
 
 
 @triton.jit
@@ -38,7 +38,7 @@ def sigmoid(x):
     return 1.0 / (1.0 + tl.exp(-x))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=VARYING)
 def energies(
     query, keys, score, out, chains, length, width,
     DOUBLE: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr,
@@ -58,7 +58,7 @@ def energies(
     tl.store(out + place * length + key, total, mask=key < length)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=VARYING)
 def energies_back(
     grad, query, keys, score, grad_query, grad_keys, grad_score, chains, length, width,
     DOUBLE: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr,
@@ -99,7 +99,7 @@ def energies_back(
         store_rows(to, of_keys * s[None, :], first, length, channel, width, KEYS)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=VARYING)
 def gru(
     x, u, bias, h, out, batch, width, DOUBLE: tl.constexpr, WIDTH: tl.constexpr
 ):  # fmt: skip
@@ -119,7 +119,7 @@ def gru(
     tl.store(out + place * width + channel, n + z * (before - n), mask=channel < width)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=VARYING)
 def gru_back(
     x, u, bias, h, grad, grad_x, grad_u, grad_h, batch, width,
     DOUBLE: tl.constexpr, WIDTH: tl.constexpr,

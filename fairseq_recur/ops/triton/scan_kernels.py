@@ -14,7 +14,7 @@ Letters: M segments of s positions, N steps of n queries.
 import triton
 import triton.language as tl
 
-from fairseq_recur.ops.triton.tile_kernels import outer_sum, store_product, store_rows
+from fairseq_recur.ops.triton.tile_kernels import VARYING, outer_sum, store_product, store_rows
 
 
 @triton.jit
@@ -24,7 +24,7 @@ def places(a, b, width, stride_a, stride_b):
     return a[:, None] * stride_a + b[None, :] * stride_b, inside
 
 
-@triton.jit
+@triton.jit(do_not_specialize=VARYING)
 def scan(
     left, right, asked, other, out, products, spikes, total, of_leak, leak_at, threshold_at,
     segments, steps, words, size, room, width, stride_a, stride_b,
@@ -96,7 +96,7 @@ def scan(
         tl.store(of_leak + place, tl.sum(tl.sum(by_leak, axis=1), axis=0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=VARYING)
 def scan_back(
     read, asked, other, out, spikes, total, of_threshold, leak_at,
     segments, steps, words, size, room, width, stride_a, stride_b,

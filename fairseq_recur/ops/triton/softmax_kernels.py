@@ -12,7 +12,7 @@ Letters: R rows, one per head of a sentence; M segments of s positions; N steps 
 import triton
 import triton.language as tl
 
-from fairseq_recur.ops.triton.tile_kernels import load_rows, store_rows
+from fairseq_recur.ops.triton.tile_kernels import VARYING, load_rows, store_rows
 
 
 @triton.jit
@@ -41,7 +41,7 @@ def dropped(
     return x
 
 
-@triton.jit
+@triton.jit(do_not_specialize=VARYING)
 def attend(
     queries, keys, values, masks, added, unit, seed_at, out, logs,
     heads, segments, steps, size, room, width,
@@ -87,7 +87,7 @@ def attend(
     tl.store(logs + place * room + query, highest + tl.log(total), mask=query < room)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=VARYING)
 def attend_back_queries(
     queries, keys, values, masks, added, unit, seed_at, logs, grad,
     grad_queries, grad_added, grad_unit, means,
@@ -142,7 +142,7 @@ def attend_back_queries(
         tl.store(grad_unit + part + channels, tl.sum(y * f, axis=0), mask=channels < width)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=VARYING)
 def attend_back_keys(
     queries, keys, values, masks, seed_at, logs, means, grad, grad_keys, grad_values,
     heads, segments, steps, size, room, width,

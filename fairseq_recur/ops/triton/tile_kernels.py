@@ -7,6 +7,9 @@ written. COUNT is the number of rows per tile.
 import triton
 import triton.language as tl
 
+VARYING = ["batch", "heads", "chains", "segments", "steps", "words", "room", "length", "before"]
+"""Arguments that differ between batches, for whose values no kernel is compiled anew."""
+
 
 @triton.jit
 def load_rows(matrix, first, rows, columns, width, COUNT: tl.constexpr):
