@@ -43,13 +43,15 @@ def correlate(
     """
     head = tl.program_id(0).to(tl.int64)
     begin = tl.program_id(1) * COLUMNS
-    channels = tl.arange(0, WIDTH)
     total = tl.zeros((ROWS, COLUMNS), dtype=values.dtype.element_ty)
     for sentence in range(tl.program_id(2), batch, tl.num_programs(2)):
         at = (sentence * heads + head) * length * width
         for start in range(0, length, ROWS):
-            x = load_rows(grad + at, start, length, channels, width, ROWS)
-            y = load_rows(values + at, start - before + begin, length, channels, width, COLUMNS)
-            total += tl.dot(x, tl.trans(y), input_precision=PRECISION)
+            first = start - before + begin
+            for channel in range(0, width, WIDTH):
+                channels = channel + tl.arange(0, WIDTH)
+                x = load_rows(grad + at, start, length, channels, width, ROWS)
+                y = load_rows(values + at, first, length, channels, width, COLUMNS)
+                total += tl.dot(x, tl.trans(y), input_precision=PRECISION)
     out += (tl.program_id(2) * heads + head) * ROWS * span
     store_rows(out, total, 0, ROWS, begin + tl.arange(0, COLUMNS), span, ROWS)

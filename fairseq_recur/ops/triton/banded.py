@@ -48,7 +48,7 @@ class BandProduct(torch.autograd.Function):
         with torch.cuda.device_of(values):
             correlate[heads, -(-span // COLUMNS), parts](
                 grad, values, grad_band, batch, heads, length, span, ctx.before, width,
-                **constants(width),
+                **{**constants(width), "WIDTH": block(width, 64)},
             )  # fmt: skip
         return grad_band.sum(0), grad_values, None
 
