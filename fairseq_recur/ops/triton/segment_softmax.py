@@ -94,9 +94,10 @@ def launch(
         sizes; and the constants
     """
     (rows, steps, room, width), (_, segments, size, _) = queries.size(), keys.size()
+    most = 32 if width <= 64 else 16
     constants: dict[str, Any] = {
         "MASKED": mask is not None, "DROPOUT": dropout, "PRECISION": precision(),
-        "QUERIES": block(room, 32 if width <= 64 else 16), "KEYS": block(size, 32),
+        "QUERIES": block(room, most), "KEYS": block(size, most),
         "WIDTH": block(width), "num_warps": 8, "num_stages": 1,
     }  # fmt: skip
     tiles = -(-room // constants["QUERIES"]), -(-size // constants["KEYS"])
