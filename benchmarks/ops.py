@@ -33,6 +33,7 @@ from fairseq_recur.ops.rem import recurrent_product, rem_kernel
 from fairseq_recur.ops.segmented_recurrent import segmented_recurrent
 from fairseq_recur.ops.segments import segment_schedule, split_segments
 from fairseq_recur.ops.toeplitz import banded_product, shared_product, toeplitz_matrix
+from fairseq_recur.ops.triton.choosing import usable
 
 BATCH, HEADS, WIDTH = 2, 8, 64
 MODEL = HEADS * WIDTH
@@ -261,9 +262,9 @@ def srformer(length: int, device: str) -> Case:
         plan = segment_schedule((length,) * BATCH, (queries,) * BATCH, queries, size, q.device)
         both = segmented_recurrent(
             plan.to_blocks(q), split_segments(k, size), split_segments(v, size), weight, leak,
-            threshold, scale=scale, compiled=compiled,
+            threshold, scale=scale, compiled=compiled, together=True,
         )  # fmt: skip
-        return plan.from_blocks(both[0] + both[1])
+        return plan.from_blocks(both[0])
 
     def head(h: int, q: list[Tensor], k: list[Tensor], v: list[Tensor]) -> Tensor:
         scaled = [x * scale for x in q]
@@ -274,11 +275,11 @@ def srformer(length: int, device: str) -> Case:
     forms = {
         "naive": Form(lambda: heads_of(head, q, k, v), "loops"),
         "by torch": Form(lambda: blocks(False)),
-        "in C": Form(lambda: blocks(True)),
+        "by Triton" if usable(q) else "in C": Form(lambda: blocks(True)),
         OTHER: Form(lambda: F.scaled_dot_product_attention(q, k, v)),
     }
     if device != "cpu":
-        del forms["in C"]
+        forms.pop("in C", None)
     return Case([q, k, v, weight, leak, threshold], forms)
 
 

@@ -123,6 +123,20 @@ def profiling(result: Row) -> Iterator[list[str]]:
         yield [f"`{row['op']}`", *(text for cell in cells for text in cell)]
 
 
+def kernels(result: Row) -> Iterator[list[str]]:
+    """Resources of the Triton kernels, of the launch that needs most."""
+    targets = list(dict.fromkeys(row["target"] for row in result["rows"]))
+    yield ["kernel", "dtype", "products", "head width", *targets]
+    most: dict[tuple[str, ...], dict[str, list[list[int]]]] = {}
+    for row in result["rows"]:
+        key = (f"`{row['kernel']}`", row["dtype"], row["precision"], str(row["width"]))
+        numbers = [row[k] for k in ("registers", "spill_bytes", "shared_bytes")]
+        most.setdefault(key, {}).setdefault(row["target"], []).append(numbers)
+    for key, found in most.items():
+        cells = (" / ".join(str(max(column)) for column in zip(*found[t])) for t in found)
+        yield [*key, *cells, *["-"] * (len(targets) - len(found))]
+
+
 def comparison(result: Row) -> Iterator[list[str]]:
     """Two commits."""
     after = result["commit"] if result["after"] == "." else result["after"]
@@ -143,6 +157,7 @@ TABLES: dict[str, Callable[..., Rows]] = {
         steps,
         memory,
         profiling,
+        kernels,
         comparison,
     )
 }

@@ -18,11 +18,12 @@ for version in "$@"; do
     : > "$log"
     distribution="-" torch="-"
     echo "Python $version: setting up and testing (log: $log)"
-    if ! bash scripts/setup.sh "$version" >> "$log" 2>&1; then
+    bin="$PWD/.venv-$version/bin"
+    if ! { bash scripts/setup.sh "$version" &&
+        "$bin/python" -m pip install --quiet --requirement requirements/triton.txt; } >> "$log" 2>&1; then
         result="not set up: $(grep . "$log" | tail -n 1)"
         failed=1
     else
-        bin="$PWD/.venv-$version/bin"
         pins="$("$bin/python" -m pip freeze 2>/dev/null)"
         distribution="$(grep -E '^(ve-)?fairseq(-fixed)?==' <<< "$pins")"
         torch="$(grep '^torch==' <<< "$pins")"

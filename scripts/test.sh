@@ -6,6 +6,8 @@ source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 bash scripts/setup.sh
+# Tests run the kernels for GPUs in Triton's interpreter. Only they need its 700 MB on a CPU.
+.venv/bin/python -m pip install --quiet --disable-pip-version-check --requirement requirements/triton.txt
 # One thread: tensors in tests are small, and two threads get into each other's way.
 export OMP_NUM_THREADS=1 HYDRA_FULL_ERROR=1
 PATH="$PWD/.venv/bin:$PATH"

@@ -4,6 +4,7 @@ The exit status is 1 if a problem would make training or decoding fail.
 """
 
 import argparse
+import importlib.util
 import json
 import textwrap
 from collections import Counter
@@ -64,10 +65,18 @@ def compiled_code() -> str:
     return f"srformer on a CPU, in {build.cache_folder()}"
 
 
+def gpu_kernels() -> str:
+    """Return whether the package's Triton kernels can run on a GPU."""
+    if not importlib.util.find_spec("triton"):
+        return "none, torch's operations take their place: Triton is not installed"
+    return "srformer, rsa and biarn on a GPU, by Triton"
+
+
 def report() -> dict[str, Any]:
     """Return the whole report in the form of the JSON output."""
+    compiled = {"compiled code": compiled_code(), "GPU kernels": gpu_kernels()}
     return {
-        "environment": {**dict(compat.environment_report()), "compiled code": compiled_code()},
+        "environment": {**dict(compat.environment_report()), **compiled},
         "registered": registered(),
         "mends": [
             {"name": m.name, "status": m.status, "reason": m.reason, "until": m.until}

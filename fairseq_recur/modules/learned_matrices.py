@@ -63,10 +63,7 @@ class ToeplitzMatrix(LagMixture):
         if form == "dense":
             return super().product(values, padding, form)
         past, future = self.kernels(values.size(2))
-        out = banded_product(past, values, CHUNK)
-        if future is None:
-            return out
-        return out + banded_product(future, values.flip(2), CHUNK).flip(2)
+        return banded_product(past, values, CHUNK, future)
 
 
 class FullMatrix(Mixture):

@@ -153,24 +153,22 @@ class RecurrenceEncodingMatrices(LagMixture):
         outputs = []
         for dilation in self.dilations:
             heads = self.get_buffer(f"heads_{dilation}")
-            causal = partial(self.chunked, decay[heads], angle[heads], self.sine[heads])
-            outputs.append(dilated(self.both_ways(causal), values[:, heads], dilation))
+            chunked = partial(self.chunked, decay[heads], angle[heads], self.sine[heads])
+            outputs.append(dilated(chunked, values[:, heads], dilation))
         return torch.cat(outputs, dim=1)[:, self.back]
 
     def chunked(self, decay: Tensor, angle: Tensor, sine: Tensor, values: Tensor) -> Tensor:
-        """The causal product at dilation 1: a band where the highest power cuts, else recurrent."""
+        """The product at dilation 1: a band where the highest power cuts, else recurrent."""
         last = values.size(2) - 1
         if not self.max_power or last <= self.max_power:
-            return recurrent_product(decay, angle, sine, values, CHUNK)
+            out = recurrent_product(decay, angle, sine, values, CHUNK)
+            if self.causal:
+                return out
+            # The unmasked matrix is the causal one with its mirror image added.
+            return out + recurrent_product(decay, angle, sine, values.flip(2), CHUNK).flip(2)
         once = torch.ones_like(sine, dtype=torch.int64)
         kernel = rem_kernel(decay, angle, sine, once, self.max_power + 1)
-        return banded_product(kernel, values, CHUNK)
-
-    def both_ways(self, causal: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-        """A causal product as it is, or with its mirror image added for the unmasked matrix."""
-        if self.causal:
-            return causal
-        return lambda x: causal(x) + causal(x.flip(2)).flip(2)
+        return banded_product(kernel, values, CHUNK, None if self.causal else kernel)
 
     def row_sum(self) -> Tensor:
         """As in `Mixture.row_sum`; of an unlimited kernel, over a thousand lags."""

@@ -170,9 +170,9 @@ class SRformerAttention(SegmentedAttention):
         srformer_form: ChoiceEnum(["auto", *FORMS]) = option(  # type: ignore[valid-type]
             "auto",
             "how to differentiate the scan over the segments: keep its matrices (stored), or "
-            "compute them again where no segment is skipped (auto), on a CPU by compiled code; "
-            "recomputed: as auto, by torch's operations, and an error for options that only "
-            "stored supports",
+            "compute them again where no segment is skipped (auto), on a CPU by compiled code and "
+            "on a GPU by Triton kernels; recomputed: as auto, by torch's operations, and an error "
+            "for options that only stored supports",
             needs=WITH_NEURON,
         )
 
@@ -208,7 +208,8 @@ class SRformerAttention(SegmentedAttention):
     def recomputes(self, schedule: SegmentSchedule) -> bool:
         """Whether the faster form applies: it knows the paper's neuron, segment after segment.
 
-        Its own backward pass and its C code are not for torch.compile, which has the stored form.
+        Its own backward pass, C code and kernels are not for torch.compile, which has the stored
+        form.
         """
         plain = self.neuron is not None and not self.clamp and not self.surrogate
         plain = plain and schedule.step_segments is None and not torch.compiler.is_compiling()
@@ -241,8 +242,10 @@ class SRformerAttention(SegmentedAttention):
                 self.dropout_probability,
                 self.scaling,
                 self.form == "auto",
+                together=self.local and self.learned_mix is None,
             )
-            return saturated(self.combine(local, recurrent), values.dtype), weights
+            out = local if recurrent is None else self.combine(local, recurrent)
+            return saturated(out, values.dtype), weights
 
     def read_at_unit_scale(
         self, queries: Tensor, keys: Tensor, values: Tensor, segments: Segments

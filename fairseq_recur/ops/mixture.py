@@ -3,9 +3,9 @@
     O = (1 - g) A V + g P V                                (Huang et al. 2023, eq. 4)
 
 A is any attention map, for example softmax(Q K^T / sqrt(D) + mask). `mixed_map` mixes the map with
-the matrix, which is fastest for short sequences. `mixed_outputs` mixes outputs: the map need not
-be stored, and it may change the values, as relative positions do. V must be zero at padded keys,
-since P does not hide them.
+the matrix, which is fastest for short sequences; on a GPU a Triton kernel mixes and multiplies at
+once. `mixed_outputs` mixes outputs: the map need not be stored, and it may change the values, as
+relative positions do. V must be zero at padded keys, since P does not hide them.
 """
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fairseq_recur.ops.attention import read_values
 from fairseq_recur.ops.precision import at_least_float32, no_autocast
+from fairseq_recur.ops.triton.mixed import mix, mixes
 
 
 def mixed_map(
@@ -40,6 +41,9 @@ def mixed_map(
     """
     with no_autocast(value):
         dropped = weights if drop_mixed else F.dropout(weights, dropout)
+        if not drop_mixed and mixes(dropped, value, matrix):
+            out, mixed = mix(dropped, at_least_float32(value), matrix, gate)
+            return out.to(value.dtype), mixed
         mixed = torch.addcmul(gate * matrix, dropped, 1 - gate)
         return read_values(mixed, value, dropout if drop_mixed else 0.0), mixed
 

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_recur.ops.precision import at_least_float32, no_autocast
+from fairseq_recur.ops.triton.recurrence import additive_energies, computes, gated_states
 
 
 def additive_attention(
@@ -34,7 +35,10 @@ def additive_attention(
         (B, N, C) in the dtype of *values*; softmax and sum in float32 under half precision. For a
         sentence without real tokens, the mean of its values
     """
-    energy = torch.tanh(query.unsqueeze(2) + keys.unsqueeze(1)) @ score  # (B, N, S)
+    if computes(query, keys, score):
+        energy = additive_energies(query, keys, score)
+    else:
+        energy = torch.tanh(query.unsqueeze(2) + keys.unsqueeze(1)) @ score  # (B, N, S)
     return read_by_energy(energy, values, padding_mask, dropout)[0]
 
 
@@ -106,8 +110,10 @@ def gru_step(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor) -> Te
     Returns:
         (N, B, C) new states
     """
-    x_r, x_z, x_n = torch.bmm(x, w_x.transpose(1, 2)).chunk(3, dim=-1)
-    h_r, h_z, h_n = torch.bmm(h, w_h.transpose(1, 2)).chunk(3, dim=-1)
+    of_x, of_h = torch.bmm(x, w_x.transpose(1, 2)), torch.bmm(h, w_h.transpose(1, 2))
+    if computes(h, of_x, of_h, bias):
+        return gated_states(of_x, of_h, bias, h)
+    (x_r, x_z, x_n), (h_r, h_z, h_n) = of_x.chunk(3, dim=-1), of_h.chunk(3, dim=-1)
     r = torch.sigmoid(x_r + h_r)
     z = torch.sigmoid(x_z + h_z)
     n = torch.tanh(x_n + bias.unsqueeze(1) + r * h_n)

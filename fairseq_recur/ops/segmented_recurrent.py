@@ -5,7 +5,7 @@
 
 No matrix per segment is kept for the backward pass, which repeats the scan: see
 `segmented_recurrent_backward`. On a CPU with a C compiler, `native/segmented_recurrent.c` computes
-the same.
+the same, and on a GPU with Triton, `triton/segmented_recurrent.py`.
 
 Letters: R = B H rows, one per head of a sentence; M segments, of which N are steps of the scan;
 n queries per step.
@@ -22,6 +22,9 @@ from fairseq_recur.ops.native.segmented_recurrent import CompiledSegmentedRecurr
 from fairseq_recur.ops.segment_products import Neuron, SegmentSoftmax, Source
 from fairseq_recur.ops.segmented_attention import key_norm
 from fairseq_recur.ops.segmented_recurrent_backward import Backward
+from fairseq_recur.ops.triton.choosing import usable
+from fairseq_recur.ops.triton.segment_softmax import segment_softmax
+from fairseq_recur.ops.triton.segmented_recurrent import fired_sums
 
 
 class SegmentedRecurrent(torch.autograd.Function):
@@ -92,7 +95,8 @@ def segmented_recurrent(
     dropout: float = 0.0,
     scale: float = 1.0,
     compiled: bool = True,
-) -> tuple[Tensor, Tensor]:
+    together: bool = False,
+) -> tuple[Tensor, Tensor | None]:
     """O_S and O_R for queries in blocks, where block i reads segment i.
 
     Args:
@@ -108,13 +112,25 @@ def segmented_recurrent(
         mask: additive (B, 1, N, 1, s), for the scores of O_S, or None
         dropout: probability of dropping a weight of O_S (0 outside training)
         scale: factor of the queries
-        compiled: use the C code if it supports these queries
+        compiled: use the C code or the Triton kernels if they support these queries
+        together: return O_S + O_R and None; with the Triton kernels it is one pass
 
     Returns:
         (B, H, N, n, D) each
     """
     shape, size = queries.size(), keys.size(3)
     queries, keys, values = (x.flatten(0, 1).contiguous() for x in (queries, keys, values))
+    if compiled and usable(queries):
+        queries = queries * scale
+        # W folded into V costs s D^2 per segment, on tensor cores.
+        fired = fired_sums(queries, keys, values @ weight.t(), leak, threshold, rest)
+        divisor = key_norm(keys.flatten(1, 2), norm)  # (R, 1, D), (R, 1, 1) or None
+        unit = (threshold if divisor is None else threshold * divisor).reciprocal()
+        unit = unit.expand(len(keys), 1, shape[4])
+        mask = None if mask is None else mask[:, 0, :, 0].to(queries.dtype)
+        terms = (fired, unit.squeeze(1)) if together else (None, None)
+        local = segment_softmax(queries, keys, values, mask, shape[1], dropout, *terms).view(shape)
+        return local, None if together else (fired * unit.unsqueeze(1)).view(shape)
     kept = None
     if dropout > 0:
         kept = torch.rand(*queries.size()[:3], size, device=queries.device) >= dropout
@@ -130,7 +146,8 @@ def segmented_recurrent(
         queries, keys, values, weight, leak, threshold, *options, norm, rest,
         SegmentSoftmax(mask, kept, dropout),
     )  # fmt: skip
-    return local.view(shape), recurrent.view(shape)
+    local, recurrent = local.view(shape), recurrent.view(shape)
+    return (local + recurrent, None) if together else (local, recurrent)
 
 
 def recurrent_attention(
@@ -160,6 +177,11 @@ def recurrent_attention(
     """
     shape = queries.size()
     queries, keys, values = (x.flatten(0, 1).contiguous() for x in (queries, keys, values))
+    if compiled and usable(queries):
+        # W folded into V costs s D^2 per segment, on tensor cores.
+        folded = torch.matmul(values, weight.t())
+        found = fired_sums(queries, keys, folded, leak, threshold, rest) / threshold
+        return found.view(shape)
     form: Any = SegmentedRecurrent
     scale: list[float] = []
     if compiled and supports(queries):

@@ -4,6 +4,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fairseq_recur.ops.triton.banded import ROWS, band_product
+from fairseq_recur.ops.triton.choosing import usable
+
 
 def toeplitz_matrix(
     past: Tensor, future: Tensor | None, queries: int, keys: int, offset: int = 0
@@ -56,25 +59,35 @@ def shared_product(matrix: Tensor, values: Tensor) -> Tensor:
     return out.permute(2, 0, 1, 3)
 
 
-def banded_product(kernel: Tensor, values: Tensor, chunk: int) -> Tensor:
-    """y_t = sum_n kernel[n] v_{t-n}, in blocks: time and memory grow with T L, not with T^2.
+def banded_product(
+    kernel: Tensor, values: Tensor, chunk: int, future: Tensor | None = None
+) -> Tensor:
+    """y_t = sum_n kernel[n] v_{t-n} + future[n] v_{t+n}, in blocks: time and memory grow with T L.
 
-    Each block of *chunk* rows is multiplied by the window of values that its lags reach.
+    Each block of *chunk* rows is multiplied by the window of values that its lags reach. On a GPU
+    a Triton kernel does that with blocks of its own, and no window is copied.
 
     Args:
         kernel: (H, L) over lags 0 ... L - 1; 0 for longer lags
         values: (B, H, T, D)
         chunk: rows of a block
+        future: (H, L) over the distances of later positions, of which 0 is not read; None for none
 
     Returns:
         (B, H, T, D)
     """
     batch, heads, length, width = values.shape
-    reach = kernel.size(1) - 1
+    by_triton = usable(values)
+    chunk = ROWS if by_triton else chunk
+    reach = min(kernel.size(1), length) - 1
+    ahead = 0 if future is None else min(future.size(1), length) - 1
+    window = reach + chunk + ahead
+    band = toeplitz_matrix(kernel, future, chunk, window, offset=reach)
+    if by_triton:
+        return band_product(band, values, reach)
     blocks = -(-length // chunk)
-    padded = F.pad(values, (0, 0, reach, blocks * chunk - length))
-    windows = padded.unfold(2, reach + chunk, chunk)  # (B, H, blocks, D, reach + chunk)
+    padded = F.pad(values, (0, 0, reach, blocks * chunk - length + ahead))
+    windows = padded.unfold(2, window, chunk)  # (B, H, blocks, D, window)
     windows = windows.permute(0, 2, 1, 4, 3).reshape(batch * blocks, heads, -1, width)
-    band = toeplitz_matrix(kernel, None, chunk, reach + chunk, offset=reach)
     out = shared_product(band, windows).view(batch, blocks, heads, chunk, width)
     return out.transpose(1, 2).flatten(2, 3)[:, :, :length]

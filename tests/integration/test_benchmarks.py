@@ -1,9 +1,11 @@
 """The benchmarks run, compare equal computations, measure correctly, and have current tables."""
 
+import importlib.util
 import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -139,6 +141,60 @@ def test_operations(run: Callable[..., dict[str, Any]]) -> None:
     assert set(row["forms"]) == {"naive", "dense", "chunked"} and found["versions"]["torch"]
     for form in row["forms"].values():
         assert len(form["forward_ms"]) == len(form["both_ms"]) == 2 and form["peak_mib"] > 0
+
+
+SHARED_KIB = {"sm_80": 163, "sm_90": 227, "gfx942": 64}
+"""Of a GPU, at most for one program."""
+
+
+CORES = {"scan": 2, "scan_back": 2, "multiply": 1, "correlate": 1, "mix_maps": 1, "mix_back": 1}
+CORES |= {"attend": 1, "attend_back_queries": 1, "attend_back_keys": 1}
+"""Kernels with products, and how often an operation compiles each: numbers do not count."""
+
+ELEMENTWISE = ("energies", "energies_back", "gru", "gru_back")
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="Triton is not installed")
+@pytest.mark.parametrize(
+    "target,widths,names",
+    [
+        ("sm_90", [16], ["attend", "correlate", "mix_back", "energies", "gru"]),
+        *(
+            pytest.param(target, [8, 64, 128], [*CORES, *ELEMENTWISE], marks=pytest.mark.slow)
+            for target in SHARED_KIB
+        ),
+    ],
+)
+def test_kernels_compile_without_a_gpu(
+    bench: Any, run: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch,
+    target: str, widths: list[int], names: list[str],
+) -> None:  # fmt: skip
+    """In every precision, once per way to start it; programs fit into the GPU's memories."""
+    precisions = bench("kernels").PRECISIONS[bench("kernels").TARGETS[target][0]]
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(ROOT / ".cache" / "triton"))
+    found = run(
+        "kernels.py", "--targets", target, "--widths", *map(str, widths), "--kernels", *names
+    )["rows"]
+    kinds = Counter((row["width"], row["kernel"], row["dtype"], row["precision"]) for row in found)
+    expected = {
+        (width, name, "float32", precision): CORES[name]
+        for width in widths
+        for precision in precisions
+        for name in names
+        if name in CORES
+    }
+    expected |= {
+        (width, name, dtype, "elementwise"): 1
+        for width in widths
+        for dtype in ("float32", "float16", "bfloat16")
+        for name in names
+        if name in ELEMENTWISE
+    }
+    assert kinds == expected
+    for row in found:
+        assert 0 < row["registers"] <= 512 and 0 <= row["spill_bytes"] <= 128, row
+        assert 0 <= row["shared_bytes"] <= 1024 * SHARED_KIB[target], row
 
 
 def test_numbers_of_two_commits(bench: Any) -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from fairseq_recur.ops import mixture, recurrence_encoder, segmented_recurrent, toeplitz
+from fairseq_recur.ops.triton import choosing
 from tests.conftest import SMALL, TRAIN
 
 pytestmark = [
@@ -64,6 +66,56 @@ def test_systems_train_in_half_precision(
         )  # fmt: skip
         seen = losses(log)
         assert len(seen) >= 35 and sum(seen[-5:]) < 0.9 * sum(seen[:5])
+
+
+Operation = tuple[Callable[..., torch.Tensor], list[tuple[int, ...]]]
+OPERATIONS: dict[str, Operation] = {
+    "scan": (
+        lambda q, k, v, w: segmented_recurrent.recurrent_attention(
+            q, k, v, w / 8, q.new_tensor(0.9), q.new_tensor(4.0)
+        ),
+        [(2, 4, 40, 9, 64), (2, 4, 40, 64, 64), (2, 4, 40, 64, 64), (64, 64)],
+    ),
+    "both terms": (
+        lambda q, k, v, w: segmented_recurrent.segmented_recurrent(
+            q / 8, k, v, w / 8, q.new_tensor(0.9), q.new_tensor(4.0), together=True
+        )[0],
+        [(2, 4, 39, 70, 64), (2, 4, 40, 64, 64), (2, 4, 40, 64, 64), (64, 64)],
+    ),
+    "additive attention": (
+        recurrence_encoder.additive_attention,
+        [(8, 2, 512), (8, 60, 512), (512,), (8, 60, 512)],
+    ),
+    "gru": (
+        lambda x, h, w_x, w_h, b: recurrence_encoder.gru_step(x, h, w_x / 16, w_h / 16, b),
+        [(2, 9, 512), (2, 9, 512), (2, 1536, 512), (2, 1536, 512), (2, 512)],
+    ),
+    "band": (
+        lambda past, future, v: toeplitz.banded_product(past, v, 64, future),
+        [(4, 201), (4, 150), (3, 4, 700, 64)],
+    ),
+    "mixed map": (
+        lambda a, v, p, g: mixture.mixed_map(a, v, p, g)[0],
+        [(5, 4, 50, 60), (5, 4, 60, 64), (4, 50, 60), (4, 1, 1)],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_kernels_equal_torchs_operations_in_double_precision(name: str) -> None:
+    """Outputs and gradients. Rounding can make a neuron fire, so a few numbers may differ."""
+    run, shapes = OPERATIONS[name]
+    exact = [torch.randn(s, device="cuda", dtype=torch.float64, requires_grad=True) for s in shapes]
+    short = [x.detach().float().requires_grad_() for x in exact]
+    if not choosing.usable(short[-1], widest=None):
+        pytest.skip("Triton is not installed, or has no kernels for this GPU")
+    results = []
+    for inputs in (short, exact):
+        out = run(*inputs)
+        results.append([out, *torch.autograd.grad(out.square().mean(), inputs)])
+    for ours, theirs in zip(*results):
+        far = (ours - theirs).abs() > 1e-3 * theirs.abs().max()
+        assert ours.dtype == torch.float32 and far.double().mean() < 0.02
 
 
 def test_gpu_equals_cpu(make_model: Callable, system: list[str]) -> None:

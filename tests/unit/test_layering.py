@@ -114,6 +114,21 @@ def test_naive_is_imported_by_tests_only() -> None:
     assert users == []
 
 
+def test_triton_is_imported_on_use() -> None:
+    """At the top of a module only by the kernels, and these by one another."""
+    kernels = {p for p, _ in sources() if p.parts[-2:-1] == ("triton",) and "_kernels" in p.stem}
+    assert kernels
+    eager = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path, tree in sources()
+        if path not in kernels
+        for node in tree.body
+        for name in (imports(node) if isinstance(node, (ast.Import, ast.ImportFrom)) else ())
+        if name.split(".")[0] == "triton" or "ops.triton" in name and "_kernels" in name
+    ]
+    assert eager == []
+
+
 def test_versions_are_known_to_compat_only() -> None:
     """No other part of the package asks which fairseq or torch is installed."""
     asks: set[str] = set()

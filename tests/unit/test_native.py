@@ -41,8 +41,9 @@ def small_parameters(width: int = WIDTH) -> list[Tensor]:
 def run(
     inputs: list[Tensor], size: int, target: int, compiled: bool = True, scale: float = 1.0,
     norm: str = "key", current: bool = False, dropout: float = 0.0, masked: bool = True,
+    together: bool = False,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """O_S and O_R of (B, H, T, D)."""
+    """O_S and O_R of (B, H, T, D), or their sum."""
     q, k, v, *scalars = inputs
     plan = segment_schedule((k.size(2),) * len(q), (target,) * len(q), q.size(2), size, q.device)
     mask: Tensor | None = None
@@ -51,8 +52,9 @@ def run(
     outputs = segmented_recurrent(
         plan.to_blocks(q), split_segments(k, size), split_segments(v, size), *scalars, norm=norm,
         rest=not current, mask=mask, dropout=dropout, scale=scale, compiled=compiled,
+        together=together,
     )  # fmt: skip
-    return tuple(plan.from_blocks(x) for x in outputs)
+    return tuple(plan.from_blocks(x) for x in outputs if x is not None)
 
 
 @pytest.mark.parametrize("length", LENGTHS)
@@ -87,6 +89,13 @@ def test_it_equals_torchs_operations(queries: int, size: int, width: int) -> Non
         return run(inputs, size, queries, compiled, scale=0.3, dropout=0.3, masked=size != 100)
 
     assert_same(both(True), both(False), inputs)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_together_is_the_sum(compiled: bool) -> None:
+    inputs = [*heads(50, 9, 2, WIDTH), *small_parameters()]
+    local, recurrent = run(inputs, 16, 9, compiled)
+    assert_same(run(inputs, 16, 9, compiled, together=True), (local + recurrent,), inputs)
 
 
 def test_single_precision_is_that_of_torchs_operations() -> None:

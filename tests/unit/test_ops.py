@@ -322,7 +322,7 @@ def recurrent_product(r: Random, length: int) -> None:
 
 @reference
 def banded_product(r: Random, length: int) -> None:
-    """With fewer and with more lags than positions, in blocks of any size."""
+    """With fewer and with more lags than positions, in blocks of any size, one way and both."""
     kernel, values = random(2, r.choice([1, 2, 6, 41])), random(2, 2, length, r.randint(1, 5))
     slow = torch.zeros_like(values)
     for n in range(min(kernel.size(1), length)):
@@ -330,6 +330,12 @@ def banded_product(r: Random, length: int) -> None:
         slow = slow + kernel[:, n].view(1, -1, 1, 1) * moved
     fast = toeplitz.banded_product(kernel, values, r.choice([1, 4, 64]))
     assert_same(fast, slow, [kernel, values])
+    future = random(2, r.choice([1, 2, 6, 41]))
+    for n in range(1, min(future.size(1), length)):
+        moved = F.pad(values, (0, 0, 0, n))[:, :, n:]
+        slow = slow + future[:, n].view(1, -1, 1, 1) * moved
+    fast = toeplitz.banded_product(kernel, values, r.choice([1, 4, 64]), future)
+    assert_same(fast, slow, [kernel, future, values], False)
 
 
 # ---- attention maps: causal or not, square or with memory, with padding on either side

@@ -188,6 +188,10 @@ CASES: dict[str, Case] = {
     "banded_product": Case(
         lambda k, v: toeplitz.banded_product(k, v, 2), [(H, 3), (B, H, 5, D)], half=False
     ),
+    "banded_product both ways": Case(
+        lambda k, f, v: toeplitz.banded_product(k, v, 2, f), [(H, 3), (H, 4), (B, H, 5, D)],
+        half=False,
+    ),
     "split_segments": Case(lambda x: segments.split_segments(x, 3), [KEY]),
     "segments_at_steps": Case(
         lambda x: segmented_attention.segments_at_steps(x, torch.tensor([[0, 2], [1, 1]]), 2),

@@ -1,0 +1,141 @@
+"""SRformer's recurrent term by Triton kernels, with nothing of the size of the D x D matrices.
+
+The sum of K^T V W^T over all segments is one product of torch's. The forward pass keeps only this
+and its inputs. The backward pass repeats the scan, which gives the
+gradient of Q and a bit per neuron and step; then it goes through the steps in reverse twice, for
+V W^T and for K. See `scan_kernels`.
+
+Letters: R = B H rows, one per head of a sentence; M segments, of which N are steps of the scan;
+n queries per step.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from fairseq_recur.ops.native.segmented_recurrent import expect
+from fairseq_recur.ops.triton.choosing import block, precision
+
+STEPS_PER_WORD = 32
+
+COLUMNS = 16
+"""Columns of the D x D matrices per program: few, for more programs, and for their registers."""
+
+
+class FiredSums(torch.autograd.Function):
+    """As `fired_sums`."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        leak: Tensor,
+        threshold: Tensor,
+        rest: bool,
+    ) -> Tensor:
+        """Q_t relu(mem_i - thr), (R, N, n, D)."""
+        from fairseq_recur.ops.triton.scan_kernels import scan
+
+        out = torch.empty_like(queries)
+        grid, sizes, constants = launch(queries, keys, rest)
+        width = queries.size(3)
+        products = keys.flatten(1, 2).mT @ values.flatten(1, 2) if rest else None
+        with torch.cuda.device_of(queries):
+            scan[grid](
+                keys, values, queries, queries, out, out if products is None else products,
+                out, out, out, leak, threshold, *sizes, width, 1, GRADIENT=False, **constants,
+            )  # fmt: skip
+        ctx.save_for_backward(queries, keys, values, leak, threshold, products)
+        ctx.rest = rest
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        """The gradients of the first five arguments."""
+        from fairseq_recur.ops.triton.scan_kernels import scan, scan_back
+
+        queries, keys, values, leak, threshold, products = ctx.saved_tensors
+        grid, sizes, constants = launch(queries, keys, ctx.rest)
+        grad, (rows, width), words = grad.contiguous(), (grid[0], queries.size(3)), sizes[2]
+        grads = [torch.empty_like(x) for x in (queries, keys, values)]
+        spikes = queries.new_empty(rows, words, width, width, dtype=torch.int32)
+        total = queries.new_empty(rows, width, width)
+        of_leak, of_threshold = queries.new_empty(grid), queries.new_empty(grid)
+        with torch.cuda.device_of(queries):
+            # The rows of these matrices are value channels, and their columns key channels.
+            scan[grid](
+                values, keys, grad, queries, grads[0], total if products is None else products,
+                spikes, total, of_leak, leak, threshold, *sizes, 1, width,
+                GRADIENT=True, **constants,
+            )  # fmt: skip
+            for read, asked, other, out, strides in (
+                (keys, queries, grad, grads[2], (1, width)),
+                (values, grad, queries, grads[1], (width, 1)),
+            ):
+                scan_back[grid](
+                    read, asked, other, out, spikes, total, of_threshold, leak, *sizes, *strides,
+                    **constants,
+                )  # fmt: skip
+        return (*grads, of_leak.sum(), of_threshold.sum(), None)
+
+
+def launch(
+    queries: Tensor, keys: Tensor, rest: bool
+) -> tuple[tuple[int, int], tuple[int, ...], dict[str, Any]]:
+    """How the kernels are started: the grid, the sizes and the constants.
+
+    Args:
+        queries: (R, N, n, D)
+        keys: (R, M, s, D)
+        rest: as in `fired_sums`
+    """
+    (rows, steps, room, width), (_, segments, size, _) = queries.size(), keys.size()
+    words, most = -(-steps // STEPS_PER_WORD), 32 if width <= 64 else 16
+    constants = {
+        "REST": rest, "PRECISION": precision(), "A": block(width), "B": COLUMNS,
+        "KEYS": block(size, most), "QUERIES": block(room, most), "num_warps": 8, "num_stages": 2,
+    }  # fmt: skip
+    grid = rows, -(-width // COLUMNS)
+    return grid, (segments, steps, words, size, room, width), constants
+
+
+def fired_sums(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    leak: Tensor,
+    threshold: Tensor,
+    rest: bool = True,
+) -> Tensor:
+    """Q_t relu(mem_i - thr) = thr Q_t RAF(x_i), for queries in blocks.
+
+    Args:
+        queries: (R, N, n, D) that `choosing.usable` accepts
+        keys: (R, M, s, D), zero at padding, with M >= N, in the dtype of *queries*
+        values: V W^T, as the keys
+        leak: scalar
+        threshold: scalar, positive
+        rest: as in `ops.segmented_recurrent.segmented_recurrent`
+
+    Returns:
+        (R, N, n, D)
+
+    Raises:
+        ValueError: a tensor has another shape or dtype than the kernels read
+    """
+    rows, steps, _, width = queries.size()
+    segments, size = keys.size(1), keys.size(2)
+    leak, threshold = leak.to(queries.dtype), threshold.to(queries.dtype)
+    expect(
+        queries.dtype, keys=(keys, (rows, segments, size, width)), values=(values, keys.size()),
+        leak=(leak, ()), threshold=(threshold, ()),
+    )  # fmt: skip
+    if steps > segments:
+        raise ValueError(f"the queries have {steps} steps, expected at most {segments}")
+    inputs = (x.contiguous() for x in (queries, keys, values))
+    return FiredSums.apply(*inputs, leak, threshold, rest)
