@@ -1,5 +1,6 @@
 """Options of fairseq's own programs, as they are parsed."""
 
+import importlib.util
 import inspect
 import os
 import sys
@@ -73,7 +74,8 @@ def parse_without_task(parse: Function, parser: Any, *args: Any, **kwargs: Any) 
 
 training_options = mend(
     "training options",
-    reason="--fp16 without a GPU ends with an AssertionError, and --save-interval 0 with a "
+    reason="--fp16 without a GPU ends with an AssertionError, --ddp-backend fully_sharded with an "
+    "advice to install fairscale, which is not maintained, and --save-interval 0 with a "
     "ZeroDivisionError at the end of the first epoch, before anything is saved",
     until="permanent",
 )
@@ -87,6 +89,7 @@ def parse_training(parse: Function, *args: Any, **kwargs: Any) -> Any:
     if hasattr(options, "max_update"):
         if getattr(options, "fp16", None) is not None:
             refuse_fp16_without_cuda(options)
+        refuse_missing_fairscale(getattr(options, "ddp_backend", None))
         refuse_lost_training(vars(options))
     return result
 
@@ -104,6 +107,23 @@ def refuse_fp16_without_cuda(common: Any) -> None:
                 f"--fp16 trains on a CUDA device, and {why}. Leave --fp16 out, or use --bf16 or "
                 "--memory-efficient-fp16"
             )
+
+
+def refuse_missing_fairscale(backend: Any) -> None:
+    """Refuse a back end that needs fairscale where that is not installed.
+
+    Args:
+        backend: the value of --ddp-backend
+
+    Raises:
+        ConfigError: with the options that work
+    """
+    if backend in ("fully_sharded", "slowmo") and importlib.util.find_spec("fairscale") is None:
+        raise ConfigError(
+            f"--ddp-backend {backend} needs fairscale, which is not installed and no longer "
+            "maintained. Use pytorch_ddp, the default; with it --zero-sharding os divides the "
+            "optimizer's state between the processes"
+        )
 
 
 def refuse_lost_training(options: Mapping[str, Any]) -> None:

@@ -4,7 +4,11 @@ from typing import Any
 
 import torch
 
-from fairseq_recur.compat.fairseq_options import refuse_fp16_without_cuda, refuse_lost_training
+from fairseq_recur.compat.fairseq_options import (
+    refuse_fp16_without_cuda,
+    refuse_lost_training,
+    refuse_missing_fairscale,
+)
 from fairseq_recur.compat.processes import launched_processes
 from fairseq_recur.compat.registry import Function, mend, source_of
 from fairseq_recur.errors import ConfigError
@@ -41,6 +45,7 @@ def init_trainer(construct: Function, self: Any, cfg: Any, *args: Any, **kwargs:
 
     if isinstance(cfg, DictConfig):
         refuse_fp16_without_cuda(cfg.common)
+        refuse_missing_fairscale(cfg.distributed_training.ddp_backend)
         refuse_lost_training(_flat(cfg))
         processes = launched_processes()
         if processes > 1 and cfg.distributed_training.distributed_world_size == 1:
