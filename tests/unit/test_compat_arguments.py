@@ -1,5 +1,6 @@
 """Precision flags and a missing task, as each command reads them."""
 
+import importlib.util
 import sys
 from argparse import Namespace
 from collections.abc import Callable
@@ -87,6 +88,29 @@ def test_fp16_without_a_gpu_through_hydra(monkeypatch: pytest.MonkeyPatch) -> No
     cfg.common.fp16 = True
     with pytest.raises(ConfigError, match="--fp16 trains on a CUDA device"):
         Trainer(cfg, None, None, None)
+
+
+def test_back_ends_that_need_fairscale(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fairseq.dataclass.configs import FairseqConfig
+    from fairseq.trainer import Trainer
+    from omegaconf import OmegaConf
+
+    find, installed = importlib.util.find_spec, False
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *args: installed or None if name == "fairscale" else find(name, *args),
+    )
+    refused = "needs fairscale, which is not installed.*Use pytorch_ddp"
+    for backend in ("fully_sharded", "slowmo"):
+        with pytest.raises(ConfigError, match=f"--ddp-backend {backend} {refused}"):
+            parse("train", "--ddp-backend", backend)
+    cfg = OmegaConf.structured(FairseqConfig)
+    cfg.distributed_training.ddp_backend = "fully_sharded"
+    with pytest.raises(ConfigError, match=refused):
+        Trainer(cfg, None, None, None)
+    installed = True
+    parse("train", "--ddp-backend", "fully_sharded")
 
 
 def test_a_model_without_base_layers_through_hydra_1_0() -> None:
