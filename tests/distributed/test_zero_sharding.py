@@ -27,7 +27,7 @@ KINDS = {
 }
 
 
-def arguments(data: Path, folder: Path, kind: str, sharding: str, updates: int) -> list[str]:  # noqa: F811
+def arguments(data: Path, folder: Path, kind: str, sharding: str, updates: int) -> list[str]:
     return [
         str(data), "--user-dir", USER_DIR, *FLAGS, *KINDS[kind], "--zero-sharding", sharding,
         "--max-update", str(updates), "--save-dir", str(folder / kind / sharding),
@@ -64,9 +64,7 @@ def assert_equal_checkpoints(folder: Path, updates: int) -> None:
 
 
 def test_bits_of_two_processes_then_of_four_then_of_one(
-    data: Path,
-    cli: Callable[..., str],
-    tmp_path: Path,  # noqa: F811
+    data: Path, cli: Callable[..., str], tmp_path: Path
 ) -> None:
     """Each number of processes continues where the one before it has stopped, after an epoch."""
     both = [(kind, sharding) for kind in KINDS for sharding in ("none", "os")]
