@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from tests.conftest import SMALL, TRAIN
+from tests.unit.test_context import LAYERS
+from tests.unit.test_model_properties import sentences, targets
 
 pytestmark = [
     pytest.mark.gpu,
@@ -64,6 +66,36 @@ def test_systems_train_in_half_precision(
         )  # fmt: skip
         seen = losses(log)
         assert len(seen) >= 35 and sum(seen[-5:]) < 0.9 * sum(seen[:5])
+
+
+def test_no_layer_waits_for_the_device(make_model: Callable, system: list[str]) -> None:
+    """Where torch says so; what a batch's context reads is read before the layers."""
+    if "birnn" in system or "multicolumn" in system[1]:
+        pytest.skip("packing reads the lengths")
+    model = make_model(system[1], *SMALL, *system[2:]).cuda()
+    source, target = sentences([9, 4, 6], "left").cuda(), targets(3, 7).cuda()
+    reads_are = torch.cuda.set_sync_debug_mode
+
+    def update() -> None:
+        output = model(source, None, target)[0].sum()
+        reads_are("error")
+        output.backward()
+        reads_are("default")
+
+    try:
+        update()  # which makes the libraries' handles
+        for module in model.modules():
+            if isinstance(module, LAYERS):
+                module.register_forward_pre_hook(lambda *_: reads_are("error"))
+                module.register_forward_hook(lambda *_: reads_are("default"))
+        update()
+        model.eval()
+        with torch.no_grad():
+            out, state = model.encoder(source), {}
+            for t in range(1, 4):
+                model.decoder(target[:, :t], out, incremental_state=state)
+    finally:
+        reads_are("default")
 
 
 def test_gpu_equals_cpu(make_model: Callable, system: list[str]) -> None:
