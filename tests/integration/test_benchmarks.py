@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -133,10 +134,32 @@ def test_a_wrong_form_is_detected(bench: Any) -> None:
         ops.check(case, wrong)
 
 
+def test_triton_kernels_are_found_and_left_out(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A form that asks whether they can compute is also measured with the answer no."""
+    ops = bench("ops")
+    choosing, user = ModuleType(ops.KERNELS), ModuleType("fairseq_recur.ops.user")
+    choosing.usable = user.usable = lambda x: True
+    for module in (choosing, user):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    x = torch.ones(2, requires_grad=True)
+    own = {
+        "fast": ops.Form(lambda: 3 * x if user.usable(x) else 2 * x),
+        "plain": ops.Form(lambda: 2 * x),
+    }
+    with ops.watched() as kernels:
+        forms = ops.with_torchs(own, kernels)
+        assert list(forms) == ["fast", "fast, by torch", "plain"]
+        assert [float(form.run().sum()) for form in forms.values()] == [6, 4, 4]
+        fast, by_torch, _ = forms.values()
+        assert ops.difference(ops.Case([x], forms), fast, by_torch) == 0.5
+    assert user.usable is choosing.usable
+
+
 def test_operations(run: Callable[..., dict[str, Any]]) -> None:
     found = run("ops.py", "--only", "rem_product", "--lengths", "32", "--rounds", "2")
     (row,) = found["rows"]
     assert set(row["forms"]) == {"naive", "dense", "chunked"} and found["versions"]["torch"]
+    assert 0 < row["limit_ms"]["forward"] < row["limit_ms"]["both"] and found["gb_per_second"] > 0
     for form in row["forms"].values():
         assert len(form["forward_ms"]) == len(form["both_ms"]) == 2 and form["peak_mib"] > 0
 
