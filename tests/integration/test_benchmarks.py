@@ -173,6 +173,7 @@ def test_numbers_of_two_commits(bench: Any) -> None:
     "words, error",
     [
         ("decoding.py --data d --checkpoints a=b --length 3", "--length: not used"),
+        ("decoding.py --data d --checkpoints a=b --precision bf16", "--precision: not used"),
         ("decoding.py --metric rougeL", "--metric: not used"),
         ("decoding.py --max-len-b 9", "--max-len-b: not used"),
         ("decoding.py --data d", "expected both, or neither"),
@@ -209,6 +210,7 @@ def test_joined_documents(bench: Any) -> None:
     [
         "training.py --arch transformer transformer+fused transformer_biarn "
         "transformer_biarn+recurrence-steps=2 --updates 1 --max-tokens 256",
+        "training.py --arch rsa_transformer --updates 1 --max-tokens 256 --precision bf16",
         "scaling.py length --lengths 256",
         "scaling.py processes --arch transformer_biarn --max-tokens 256",
         "decoding.py --text 256 --batches 1 --beams 2 --length 8",

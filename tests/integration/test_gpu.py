@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
+from fairseq_recur.modules.sparse_attention import ProbSparseSelfAttention
 from tests.conftest import SMALL, TRAIN
 from tests.unit.test_context import LAYERS
-from tests.unit.test_model_properties import sentences, targets
+from tests.unit.test_model_properties import EVAL, PAD, encode, sentences, targets, true_lengths
 
 pytestmark = [
     pytest.mark.gpu,
@@ -24,6 +26,13 @@ PRECISIONS = {
     "bf16-memory-efficient": ["--memory-efficient-bf16"],
     "amp": ["--amp"],
 }
+
+TOLERANCES = {
+    "fp32": (torch.float32, 1e-3),
+    "fp16": (torch.float16, 0.02),
+    "bf16": (torch.bfloat16, 0.1),
+}
+"""The dtypes of models, and the mean difference that rounding may make, by the logits' spread."""
 
 
 def losses(log: str) -> list[float]:
@@ -66,6 +75,43 @@ def test_systems_train_in_half_precision(
         )  # fmt: skip
         seen = losses(log)
         assert len(seen) >= 35 and sum(seen[-5:]) < 0.9 * sum(seen[:5])
+
+
+@pytest.mark.parametrize("precision", TOLERANCES)
+def test_invariants_in_every_precision(
+    make_model: Callable, system: list[str], precision: str
+) -> None:
+    """Finite gradients; a sentence alone, and step by step, gives what it gives in a batch.
+
+    On the average: rounding may make one of SRformer's neurons fire earlier or later.
+    """
+    dtype, tolerance = TOLERANCES[precision]
+    model = make_model(system[1], *SMALL, *system[2:], *EVAL).cuda().to(dtype)
+    for module in model.modules():
+        if isinstance(module, ProbSparseSelfAttention):
+            module.factor = 300  # all positions: rounding changes which ones a smaller one chooses
+    lengths = [9, 1, 5, 2]
+    source, target = sentences(lengths, "left").cuda(), targets(4, 6).cuda()
+    logits, _ = model(source, true_lengths(source), target)
+    logits.float().logsumexp(-1).sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+    model.eval()
+
+    def assert_near(found: Tensor, expected: Tensor) -> None:
+        apart = (found.float() - expected.float()).abs().mean()
+        assert apart < tolerance * expected.float().std()
+
+    with torch.no_grad():
+        whole, _ = model(source, true_lengths(source), target)
+        for row, words, prefix in zip(whole, source, target):
+            real = words[words.ne(PAD)].unsqueeze(0)
+            alone, _ = model(real, true_lengths(real), prefix.unsqueeze(0))
+            assert_near(alone[0], row)
+        out, state = encode(model, source), {}
+        for t in range(1, target.size(1) + 1):
+            step, _ = model.decoder(target[:, :t], encoder_out=out, incremental_state=state)
+            forced, _ = model.decoder(target[:, :t], encoder_out=out)
+            assert_near(step[:, -1], forced[:, -1])
 
 
 def test_no_layer_waits_for_the_device(make_model: Callable, system: list[str]) -> None:
