@@ -11,14 +11,14 @@ allocation, without the inputs.
 
 Where Triton kernels compute a form, it is also measured without them, and the row has the largest
 difference of the two. "limit_ms" is how long the device takes to copy as many bytes as the inputs,
-the output and their gradients have: no form can be faster.
+the output and their gradients have: no form can be faster, unless these fit into a cache.
 """
 
 import argparse
 import importlib
-import sys
+import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from itertools import product
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -60,7 +60,10 @@ OTHER = "sdpa"
 """The form that computes a different function, for comparison."""
 
 KERNELS = "fairseq_recur.ops.triton.choosing"
-"""The module whose function `usable` tells the operations whether Triton kernels can compute."""
+"""The module that tells the operations whether Triton kernels can compute."""
+
+SWITCH = "FAIRSEQ_RECUR_TRITON"
+"""The variable with which it is told that they shall not."""
 
 TORCHS = ", by torch"
 """What the name of a form without its Triton kernels ends with."""
@@ -313,59 +316,33 @@ CASES: dict[str, Callable[[int, str], Case]] = {
 }
 
 
-class Kernels:
-    """What the operations are told about Triton kernels.
-
-    Attributes:
-        allowed: whether they are told the truth, or always no
-        used: whether the answer was yes since this was set to False
-    """
-
-    allowed, used = True, False
-
-
-@contextmanager
-def watched() -> Iterator[Kernels]:
-    """Watch and control what the operations are told, where this version has such kernels."""
-    kernels = Kernels()
+def uses_kernels(form: Form) -> bool:
+    """Whether Triton kernels compute a form: whether `importable`, the last condition, is asked."""
     try:
-        usable = importlib.import_module(KERNELS).usable
-    except ImportError:
-        yield kernels
-        return
-
-    def tell(x: Tensor) -> bool:
-        answer = kernels.allowed and usable(x)
-        kernels.used = kernels.used or answer
-        return answer
-
-    own = [module for name, module in sys.modules.items() if name.startswith("fairseq_recur.")]
-    with ExitStack() as patches:
-        for user in own:
-            if getattr(user, "usable", None) is usable:
-                patches.enter_context(patch.object(user, "usable", tell))
-        yield kernels
+        choosing = importlib.import_module(KERNELS)
+    except ImportError:  # this version has none
+        return False
+    with patch.object(choosing, "importable", wraps=choosing.importable) as asked:
+        form.run()
+    return asked.called and choosing.importable()
 
 
-def with_torchs(forms: dict[str, Form], kernels: Kernels) -> dict[str, Form]:
+def by_torch(form: Form) -> Form:
+    """Return a form without Triton kernels."""
+
+    def run() -> Tensor:
+        with patch.dict(os.environ, {SWITCH: "0"}):
+            return form.run()
+
+    return form._replace(run=run)
+
+
+def with_torchs(forms: dict[str, Form]) -> dict[str, Form]:
     """Add to each form that Triton kernels compute the same without them."""
-
-    def by_torch(form: Form) -> Form:
-        def run() -> Tensor:
-            kernels.allowed = False
-            try:
-                return form.run()
-            finally:
-                kernels.allowed = True
-
-        return form._replace(run=run)
-
     found = {}
     for name, form in forms.items():
-        found[name], kernels.used = form, False
-        with torch.no_grad():
-            form.run()
-        if kernels.used:
+        found[name] = form
+        if uses_kernels(form):
             found[name + TORCHS] = by_torch(form)
     return found
 
@@ -441,9 +418,7 @@ def runs_of(case: Case, forms: dict[str, Form]) -> Iterator[tuple[str, dict[str,
     yield "both", {name: lambda f=form: gradients(case, f) for name, form in forms.items()}
 
 
-def measure(
-    name: str, length: int, args: argparse.Namespace, speed: float, kernels: Kernels
-) -> Row:
+def measure(name: str, length: int, args: argparse.Namespace, speed: float) -> Row:
     """Measure all forms of an operation at one length, in turns.
 
     Args:
@@ -451,11 +426,10 @@ def measure(
         length: of the sequences
         args: the program's
         speed: bytes per second of the device
-        kernels: which are watched
     """
     torch.manual_seed(1)
     case = CASES[name](length, args.device)
-    forms = with_torchs(measurable(case, length), kernels)
+    forms = with_torchs(measurable(case, length))
     found: dict[str, Row] = {form: {} for form in forms}
     for form in (form for form in forms if form + TORCHS in forms):
         found[form]["difference"] = difference(case, forms[form], forms[form + TORCHS])
@@ -481,8 +455,8 @@ def main() -> None:
     for name, length in product(args.only, args.lengths):
         if length <= LONGEST_CHECKED:
             check_in_double(name, length, args.device)
-        with default_dtype(DTYPES[args.precision]), watched() as kernels:
-            row = measure(name, length, args, speed, kernels)
+        with default_dtype(DTYPES[args.precision]):
+            row = measure(name, length, args, speed)
         if row["forms"]:
             report.add(row)
 

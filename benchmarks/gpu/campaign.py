@@ -108,11 +108,11 @@ def kernels(args: argparse.Namespace) -> Iterator[Piece]:
     """Operations in all forms, in float32, and attention over long sources in bfloat16, too."""
     rounds = ["--rounds", "1"] if args.tiny else ["--inner", "5"]
     for op, own in OPS:
-        lengths = map(str, [16, 70] if args.tiny else own)
+        lengths = map(str, [70] if args.tiny else own)
         words = ["--only", op, *rounds, "--lengths", *lengths]
         yield benchmark(args, f"ops-{op}".replace("_", "-"), 4, "ops.py", *words)
     words = ["--only", "srformer", *rounds, "--precision", "bf16", "--lengths"]
-    lengths = ["16"] if args.tiny else ["1024", "4096", "16384", "65536"]
+    lengths = ["70"] if args.tiny else ["1024", "4096", "16384", "65536"]
     yield benchmark(args, "ops-srformer-bf16", 4, "ops.py", *words, *lengths)
 
 

@@ -92,4 +92,4 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
         try:
             return super().state_dict()
         finally:
-            self._all_state_dicts = []
+            self._all_state_dicts: list[dict[str, Any]] = []

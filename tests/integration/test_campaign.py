@@ -58,8 +58,8 @@ def test_a_further_start_does_only_what_is_left(campaign: Any, tmp_path: Path) -
         assert ran.read_text() == "xxx"
     campaign.Campaign(tmp_path, 600).run(chosen[:1], again=True)
     assert ran.read_text() == "xxxx"
-    state = json.loads((tmp_path / "campaign.json").read_text())["pieces"]["good"]
-    assert state["said"] == ["said", "said"] and state["seconds"] > 0
+    known = json.loads((tmp_path / "campaign.json").read_text())["pieces"]
+    assert known["good"]["said"] == ["said", "said"] and 2 <= known["long"]["seconds"] < 30
     assert (tmp_path / "logs" / "good.log").read_text() == "said\nsaid\n"
 
 
@@ -122,7 +122,7 @@ def test_a_piece_by_name_on_the_cpu(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert statuses(tmp_path) == {"ops-rem-product": "done"}
     found = json.loads((tmp_path / "results" / "ops-rem-product.json").read_text())
-    assert [row["length"] for row in found["rows"]] == [16, 70]
+    assert [row["length"] for row in found["rows"]] == [70]
 
 
 def test_mistakes_are_named(tmp_path: Path) -> None:
