@@ -136,24 +136,11 @@ zero_sharding = mend(
 
 @zero_sharding.patch("fairseq.optim:shard_")
 def shard(_: Function, optimizer: Any, group: Any) -> None:
-    """Divide the state of a fairseq optimizer between the processes, if there are several.
-
-    Raises:
-        ConfigError: the optimizer cannot be divided
-    """
-    from fairseq.optim import FairseqBMUF
-    from fairseq.optim.composite import CompositeOptimizer
-
+    """Divide the state of a fairseq optimizer between the processes, if there are several."""
     if group is None or torch.distributed.get_world_size(group) == 1:
         logger.info("--zero-sharding os: one process keeps the state of all parameters")
         return
     inner = optimizer.optimizer
-    if isinstance(optimizer, FairseqBMUF) or isinstance(inner, CompositeOptimizer):
-        found = "--use-bmuf" if isinstance(optimizer, FairseqBMUF) else "--optimizer composite"
-        raise ConfigError(
-            f"--zero-sharding os with {found}: expected one optimizer that makes the same update "
-            "in all processes; leave one of the two out"
-        )
     # Importing torch's optimizers for several processes takes a moment.
     from fairseq_recur.compat.sharded_optimizer import ShardedOptimizer
 

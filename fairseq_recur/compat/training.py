@@ -7,7 +7,7 @@ import torch
 from fairseq_recur.compat.fairseq_options import (
     refuse_fp16_without_cuda,
     refuse_lost_training,
-    refuse_missing_fairscale,
+    refuse_sharding,
 )
 from fairseq_recur.compat.processes import launched_processes
 from fairseq_recur.compat.registry import Function, mend, source_of
@@ -45,8 +45,9 @@ def init_trainer(construct: Function, self: Any, cfg: Any, *args: Any, **kwargs:
 
     if isinstance(cfg, DictConfig):
         refuse_fp16_without_cuda(cfg.common)
-        refuse_missing_fairscale(cfg.distributed_training.ddp_backend)
-        refuse_lost_training(_flat(cfg))
+        options = _flat(cfg)
+        refuse_sharding(options)
+        refuse_lost_training(options)
         processes = launched_processes()
         if processes > 1 and cfg.distributed_training.distributed_world_size == 1:
             raise ConfigError(

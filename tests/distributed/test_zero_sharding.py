@@ -25,12 +25,17 @@ KINDS = {
     "adamw_fused": ["--optimizer", "adamw_fused"],
     "half": ["--memory-efficient-fp16", "--fp16-init-scale", "4"],  # float32 state of fp16 weights
 }
+STAGES = [(2, 4), (4, 8), (2, 12), (1, 16)]
+"""How many processes train up to which update: whole epochs, and at last a part of one."""
+
+SHARDING = {"adam": "os os os os", "adamw_fused": "os none os os", "half": "none os none os"}
+"""The flag in each stage of each kind: checkpoints go to and come from trainings without it."""
 
 
 def arguments(data: Path, folder: Path, kind: str, sharding: str, updates: int) -> list[str]:
     return [
         str(data), "--user-dir", USER_DIR, *FLAGS, *KINDS[kind], "--zero-sharding", sharding,
-        "--max-update", str(updates), "--save-dir", str(folder / kind / sharding),
+        "--max-update", str(updates), "--save-dir", str(folder / kind),
     ]  # fmt: skip
 
 
@@ -51,32 +56,34 @@ def assert_equal(found: Any, expected: Any) -> None:
         assert found == expected
 
 
-def assert_equal_checkpoints(folder: Path, updates: int) -> None:
+def assert_equal_checkpoints(folder: Path, plain: Path, updates: int) -> None:
     """What was trained with the flag equals what was trained without it."""
     for kind in KINDS:
-        plain, sharded = (folder / kind / s / "checkpoint_last.pt" for s in ("none", "os"))
-        assert_equal(saved_weights(sharded), saved_weights(plain))
-        states = [torch.load(file, weights_only=True) for file in (sharded, plain)]
+        files = [each / kind / "checkpoint_last.pt" for each in (folder, plain)]
+        assert_equal(*map(saved_weights, files))
+        states = [torch.load(file, weights_only=True) for file in files]
         assert [s["optimizer_history"][-1]["num_updates"] for s in states] == [updates] * 2
         optimizers = [s["last_optimizer_state"] for s in states]
         assert len(optimizers[0]["param_groups"]) >= 3 and len(optimizers[0]["state"]) > 40
         assert_equal(*optimizers)
 
 
-def test_bits_of_two_processes_then_of_four_then_of_one(
+def test_bits_of_two_four_two_and_one_process(
     data: Path, cli: Callable[..., str], tmp_path: Path
 ) -> None:
-    """Each number of processes continues where the one before it has stopped, after an epoch."""
-    both = [(kind, sharding) for kind in KINDS for sharding in ("none", "os")]
-    for processes, updates in ((2, 4), (4, 8)):
-        plan = [arguments(data, tmp_path, *each, updates) for each in both]
-        output = run_plan(processes, plan, tmp_path)
-        assert_equal_checkpoints(tmp_path, updates)
-        shares = re.findall(r"keeps the state of (\d+) of (\d+) parameters", output)
-        assert len(shares) >= len(KINDS)
-        for own, every in shares:
-            assert 0.5 < int(own) * processes / int(every) < 1.5
-    for kind, sharding in both:
-        output = cli("train", *arguments(data, tmp_path, kind, sharding, 12))
-        assert ("one process keeps the state of all" in output) is (sharding == "os")
-    assert_equal_checkpoints(tmp_path, 12)
+    """Each number of processes continues where the one before it has stopped."""
+    plain = tmp_path / "plain"
+    for stage, (processes, updates) in enumerate(STAGES):
+        flags = {kind: SHARDING[kind].split()[stage] for kind in KINDS}
+        plan = [arguments(data, tmp_path, *each, updates) for each in flags.items()]
+        plan += [arguments(data, plain, kind, "none", updates) for kind in KINDS]
+        if processes > 1:
+            output = run_plan(processes, plan, tmp_path)
+            shares = re.findall(r"keeps the state of (\d+) of (\d+) parameters", output)
+            assert len(shares) >= list(flags.values()).count("os")
+            for own, every in shares:
+                assert 0.5 < int(own) * processes / int(every) < 1.5
+        else:
+            output = "".join(cli("train", *each) for each in plan)
+            assert output.count("one process keeps the state of all") == len(KINDS)
+        assert_equal_checkpoints(tmp_path, plain, updates)

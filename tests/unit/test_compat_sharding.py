@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 from fairseq import optim
-from fairseq.optim.composite import CompositeOptimizer
 from torch import distributed, nn
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -87,14 +86,3 @@ def test_an_error_of_one_process_is_raised_at_once(group: Any) -> None:
             raise KeyError("own")
         except KeyError:
             sharded.optimizer.consolidate_state_dict()
-
-
-def test_what_cannot_be_divided(group: Any) -> None:
-    averaged = optim.FairseqBMUF.__new__(optim.FairseqBMUF)
-    averaged._optimizer = made()
-    composite = made()
-    composite._optimizer = CompositeOptimizer.__new__(CompositeOptimizer)
-    for optimizer, flag in ((averaged, "--use-bmuf"), (composite, "--optimizer composite")):
-        with pytest.raises(ConfigError, match=f"--zero-sharding os with {flag}: expected one"):
-            optim.shard_(optimizer, group)
-        optim.shard_(optimizer, None)  # of one process
