@@ -48,7 +48,7 @@ class HostReads(TorchDispatchMode):
             if isinstance(module, LAYERS):
                 module.register_forward_pre_hook(lambda *_: self.enter(1))
                 module.register_forward_hook(lambda *_: self.enter(-1))
-        for name in ("tolist", "cpu"):  # which do not always pass the dispatcher
+        for name in ("tolist", "cpu", "numpy"):  # which do not always pass the dispatcher
             method = getattr(Tensor, name)
             monkeypatch.setattr(Tensor, name, lambda x, m=method: self.read("list") or m(x))
 
