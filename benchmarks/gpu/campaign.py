@@ -254,7 +254,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, help="for this start (default: no limit)")
     parser.add_argument("--only", nargs="+", metavar="PIECE", help="these pieces, even if done")
     parser.add_argument("--list", action="store_true", help="print the names and limits")
-    parser.add_argument("--tiny", action="store_true", help="a rehearsal on the CPU, in minutes")
+    parser.add_argument("--tiny", action="store_true", help="a rehearsal on the CPU")
     made = "made by prepare.sh of examples/modeling_recurrence"
     parser.add_argument("--multi30k", type=Path, metavar="DIR", help=made)
     parser.add_argument("--en-de", type=Path, metavar="DIR", help=made)
