@@ -22,7 +22,7 @@ import torch
 from fairseq import checkpoint_utils
 from fairseq.utils import move_to_cuda
 from measuring import Report, Row, command_line, in_turns, ratios, refuse_unused, rounded
-from systems import System, add_models, add_text, batches_of, prepared
+from systems import System, add_models, add_text, batches_of, flags_of, prepared
 from torch import nn
 
 import fairseq_recur  # noqa: F401  (registers the models)
@@ -65,7 +65,7 @@ def decoders(args: argparse.Namespace, data: Path) -> Iterator[Decoder]:
         )
         yield Decoder(name, models[0].to(args.device).eval(), task, cfg)
     for name in () if args.checkpoints else args.arch:
-        system = System(name, data, args.flags.split(), args.device)
+        system = System(name, data, flags_of(args), args.device)
         yield Decoder(name, system.model.to(args.device).eval(), system.task, system.cfg)
 
 
@@ -132,7 +132,7 @@ def main() -> None:
     if bool(args.checkpoints) != bool(args.data):
         parser.error("--data and --checkpoints: expected both, or neither of them and --text")
     if args.checkpoints:
-        built = ("arch", "text", "length", "flags", "vocabulary", "pieces")
+        built = ("arch", "text", "length", "flags", "vocabulary", "pieces", "precision")
         refuse_unused(parser, args, built, "with --checkpoints, which are decoded as they are")
     else:
         scored = ("metric", "bpe", "max-len-b")

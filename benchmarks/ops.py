@@ -8,16 +8,33 @@ function of the same inputs. This is checked in float64 before the measurement, 
 The exception is "sdpa", torch's fused attention without recurrence: it shows the cost of standard
 attention. Times cover the forward pass, and forward plus backward. Memory is torch's peak
 allocation, without the inputs.
+
+Where Triton kernels compute a form, it is also measured without them, and the row has the largest
+difference of the two. "limit_ms" is how long the device takes to copy as many bytes as the inputs,
+the output and their gradients have: no form can be faster, unless these fit into a cache.
 """
 
 import argparse
+import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import product
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F
-from measuring import Report, Row, Run, command_line, in_turns, milliseconds, peak_mib
+from measuring import (
+    Report,
+    Row,
+    Run,
+    command_line,
+    in_turns,
+    milliseconds,
+    peak_mib,
+    rounded,
+    seconds,
+)
 from torch import Tensor, nn
 
 from fairseq_recur.ops import naive
@@ -33,7 +50,7 @@ from fairseq_recur.ops.rem import recurrent_product, rem_kernel
 from fairseq_recur.ops.segmented_recurrent import segmented_recurrent
 from fairseq_recur.ops.segments import segment_schedule, split_segments
 from fairseq_recur.ops.toeplitz import banded_product, shared_product, toeplitz_matrix
-from fairseq_recur.ops.triton.choosing import usable
+from fairseq_recur.ops.triton import choosing
 
 BATCH, HEADS, WIDTH = 2, 8, 64
 MODEL = HEADS * WIDTH
@@ -41,6 +58,17 @@ STEPS, SEGMENT, CLIP, CHUNK, MAX_POWER = 8, 64, 16, 64, 200
 LENGTHS = (32, 128, 512, 2048, 4096, 16384)
 OTHER = "sdpa"
 """The form that computes a different function, for comparison."""
+
+SWITCH = "FAIRSEQ_RECUR_TRITON"
+"""The variable with which it is told that they shall not."""
+
+TORCHS = ", by torch"
+"""What the name of a form without its Triton kernels ends with."""
+
+COPIED = 2**26
+"""Bytes that are copied to measure the device's bandwidth; on a GPU four times as many."""
+
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 # The longest sequence for each kind of form: loops over pairs of positions, loops over positions,
 # attention over all pairs, and torch's GRU. Beyond it they take minutes or gigabytes.
@@ -272,20 +300,65 @@ def srformer(length: int, device: str) -> Case:
             scaled, k, v, size, queries, weight, leak, threshold, surrogate=True,
         ))  # fmt: skip
 
-    forms = {
+    return Case([q, k, v, weight, leak, threshold], {
         "naive": Form(lambda: heads_of(head, q, k, v), "loops"),
-        "by torch": Form(lambda: blocks(False)),
-        "by Triton" if usable(q) else "in C": Form(lambda: blocks(True)),
+        **({"by torch": Form(lambda: blocks(False))} if device == "cpu" else {}),
+        "in C" if device == "cpu" else "segments": Form(lambda: blocks(True)),
         OTHER: Form(lambda: F.scaled_dot_product_attention(q, k, v)),
-    }
-    if device != "cpu":
-        forms.pop("in C", None)
-    return Case([q, k, v, weight, leak, threshold], forms)
+    })  # fmt: skip
 
 
 CASES: dict[str, Callable[[int, str], Case]] = {
     f.__name__: f for f in (rsa, rem_product, relative, directional, biarn, birnn, srformer)
 }
+
+
+def uses_kernels(form: Form) -> bool:
+    """Whether Triton kernels compute a form: whether `importable`, the last condition, is asked."""
+    with patch.object(choosing, "importable", wraps=choosing.importable) as asked:
+        form.run()
+    return asked.called and choosing.importable()
+
+
+def by_torch(form: Form) -> Form:
+    """Return a form without Triton kernels."""
+
+    def run() -> Tensor:
+        with patch.dict(os.environ, {SWITCH: "0"}):
+            return form.run()
+
+    return form._replace(run=run)
+
+
+def with_torchs(forms: dict[str, Form]) -> dict[str, Form]:
+    """Add to each form that Triton kernels compute the same without them."""
+    found = {}
+    for name, form in forms.items():
+        found[name] = form
+        if uses_kernels(form):
+            found[name + TORCHS] = by_torch(form)
+    return found
+
+
+def difference(case: Case, one: Form, other: Form) -> float:
+    """Return the largest difference of two forms' outputs and gradients, by the largest value."""
+    pairs = [(one.run(), other.run()), *zip(gradients(case, one), gradients(case, other))]
+    return max(float((a - b).abs().max() / b.abs().max().clamp(min=1e-30)) for a, b in pairs)
+
+
+def bytes_per_second(device: str) -> float:
+    """Measure how many bytes the device reads and writes while it copies."""
+    source = torch.ones(COPIED * (1 if device == "cpu" else 4), dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    return 2 * len(source) / min(seconds(lambda: target.copy_(source), device) for _ in range(9))
+
+
+def limits(case: Case, form: Form, speed: float) -> Row:
+    """Return the milliseconds in which inputs, output and gradients are read and written once."""
+    with torch.no_grad():
+        out = form.run()
+    sizes = [x.numel() * x.element_size() for x in (*case.inputs, out)]
+    return dict(zip(("forward", "both"), rounded([1e3 * sum(sizes) * n / speed for n in (1, 2)])))
 
 
 def gradients(case: Case, form: Form) -> tuple[Tensor, ...]:
@@ -307,14 +380,21 @@ def check(case: Case, forms: dict[str, Form]) -> None:
             torch.testing.assert_close(a, b, rtol=1e-7, atol=1e-9 * float(b.abs().max()))
 
 
-def check_in_double(name: str, length: int, device: str) -> None:
-    """Check an operation in float64, where rounding cannot make a neuron fire by mistake."""
-    torch.set_default_dtype(torch.float64)
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Make tensors of another dtype."""
+    torch.set_default_dtype(dtype)
     try:
-        case = CASES[name](length, device)
-        check(case, measurable(case, length))
+        yield
     finally:
         torch.set_default_dtype(torch.float32)
+
+
+@default_dtype(torch.float64)
+def check_in_double(name: str, length: int, device: str) -> None:
+    """Check an operation in float64, where rounding cannot make a neuron fire by mistake."""
+    case = CASES[name](length, device)
+    check(case, measurable(case, length))
 
 
 def runs_of(case: Case, forms: dict[str, Form]) -> Iterator[tuple[str, dict[str, Run]]]:
@@ -331,20 +411,29 @@ def runs_of(case: Case, forms: dict[str, Form]) -> Iterator[tuple[str, dict[str,
     yield "both", {name: lambda f=form: gradients(case, f) for name, form in forms.items()}
 
 
-def measure(name: str, length: int, args: argparse.Namespace) -> Row:
-    """Measure all forms of an operation at one length, in turns."""
+def measure(name: str, length: int, args: argparse.Namespace, speed: float) -> Row:
+    """Measure all forms of an operation at one length, in turns.
+
+    Args:
+        name: of the operation
+        length: of the sequences
+        args: the program's
+        speed: bytes per second of the device
+    """
     torch.manual_seed(1)
-    if length <= LONGEST_CHECKED:
-        check_in_double(name, length, args.device)
     case = CASES[name](length, args.device)
-    forms = measurable(case, length)
+    forms = with_torchs(measurable(case, length))
     found: dict[str, Row] = {form: {} for form in forms}
+    for form in (form for form in forms if form + TORCHS in forms):
+        found[form]["difference"] = difference(case, forms[form], forms[form + TORCHS])
     for kind, runs in runs_of(case, forms) if forms else ():
         for form, times in in_turns(runs, args.rounds, args.device, args.inner).items():
             found[form][f"{kind}_ms"] = milliseconds(times)
             if kind == "both":
                 found[form]["peak_mib"] = round(peak_mib(runs[form], args.device), 1)
-    return {"op": name, "length": length, "forms": found}
+    own = next((form for form_name, form in forms.items() if form_name != OTHER), None)
+    more = {"limit_ms": limits(case, own, speed)} if own else {}
+    return {"op": name, "length": length, **more, "forms": found}
 
 
 def main() -> None:
@@ -352,10 +441,15 @@ def main() -> None:
     parser = command_line(__doc__, rounds=5, inner=1)
     parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), metavar="NAME")
     parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS)
+    parser.add_argument("--precision", default="fp32", choices=DTYPES)
     args = parser.parse_args()
-    report = Report(args.output)
+    speed = bytes_per_second(args.device)
+    report = Report(args.output, precision=args.precision, gb_per_second=round(speed / 1e9, 1))
     for name, length in product(args.only, args.lengths):
-        row = measure(name, length, args)
+        if length <= LONGEST_CHECKED:
+            check_in_double(name, length, args.device)
+        with default_dtype(DTYPES[args.precision]):
+            row = measure(name, length, args, speed)
         if row["forms"]:
             report.add(row)
 

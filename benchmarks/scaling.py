@@ -15,7 +15,7 @@ from pathlib import Path
 
 import training
 from measuring import Report, command_line, ratios, refuse_unused, rounded, turns
-from systems import add_models, parse_name, prepared, train_by_command
+from systems import add_models, flags_of, parse_name, prepared, train_by_command
 
 
 def lengths(args: argparse.Namespace, report: Report) -> None:
@@ -34,7 +34,7 @@ def words_per_second(name: str, count: int, data: Path, args: argparse.Namespace
     arch, own, _ = parse_name(name)
     launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(count), "-m"]
     flags = [
-        "--arch", arch, *args.flags.split(), *own, "--max-tokens", str(args.max_tokens),
+        "--arch", arch, *flags_of(args), *own, "--max-tokens", str(args.max_tokens),
         "--update-freq", str(max(args.processes) // count),
         *(["--cpu"] if args.device == "cpu" else []),
     ]  # fmt: skip

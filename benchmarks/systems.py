@@ -35,6 +35,9 @@ FLAGS = [
 ]  # fmt: skip
 
 
+PRECISIONS = {"fp32": [], "fp16": ["--fp16"], "bf16": ["--bf16"]}
+
+
 class Text(NamedTuple):
     """A corpus of this project.
 
@@ -91,6 +94,12 @@ def add_models(parser: argparse.ArgumentParser, default: Sequence[str], max_toke
     parser.add_argument("--pieces", type=int, default=4000, help="number of BPE pieces")
     parser.add_argument("--flags", default="", help="more flags of fairseq-train, in one argument")
     parser.add_argument("--max-tokens", type=int, default=max_tokens, help="tokens per batch")
+    parser.add_argument("--precision", default="fp32", choices=PRECISIONS)
+
+
+def flags_of(args: argparse.Namespace) -> list[str]:
+    """Return the flags of fairseq-train that the options give."""
+    return args.flags.split() + PRECISIONS[args.precision]
 
 
 def add_text(parser: argparse.ArgumentParser) -> None:

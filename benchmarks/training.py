@@ -14,7 +14,16 @@ from functools import partial
 from pathlib import Path
 
 from measuring import Report, Row, command_line, in_turns, peak_mib, ratios, rounded
-from systems import SHARED, System, add_models, add_text, parse_name, prepared, tokens_of
+from systems import (
+    SHARED,
+    System,
+    add_models,
+    add_text,
+    flags_of,
+    parse_name,
+    prepared,
+    tokens_of,
+)
 
 from fairseq_recur.planning.building import build, sample
 from fairseq_recur.planning.tracing import trace
@@ -36,7 +45,7 @@ def flops(name: str, flags: list[str], vocabulary: int, batches: list[Row]) -> f
 
 def measure(args: argparse.Namespace, data: Path, report: Report, **more: int) -> None:
     """Measure all systems in turns, and add a row per system that starts with *more*."""
-    systems = [System(name, data, args.flags.split(), args.device) for name in args.arch]
+    systems = [System(name, data, flags_of(args), args.device) for name in args.arch]
     batches = systems[0].batches("train", args.max_tokens, args.updates)
     tokens = tokens_of(batches)
     sizes = [tuple(batch["net_input"]["src_tokens"].size()) for batch in batches]

@@ -1,5 +1,6 @@
 """Options of fairseq's own programs, as they are parsed."""
 
+import importlib.util
 import inspect
 import os
 import sys
@@ -73,7 +74,8 @@ def parse_without_task(parse: Function, parser: Any, *args: Any, **kwargs: Any) 
 
 training_options = mend(
     "training options",
-    reason="--fp16 without a GPU ends with an AssertionError, and --save-interval 0 with a "
+    reason="--fp16 without a GPU ends with an AssertionError, --ddp-backend fully_sharded advises "
+    "to install fairscale, which is not maintained, and --save-interval 0 ends with a "
     "ZeroDivisionError at the end of the first epoch, before anything is saved",
     until="permanent",
 )
@@ -87,6 +89,7 @@ def parse_training(parse: Function, *args: Any, **kwargs: Any) -> Any:
     if hasattr(options, "max_update"):
         if getattr(options, "fp16", None) is not None:
             refuse_fp16_without_cuda(options)
+        refuse_sharding(vars(options))
         refuse_lost_training(vars(options))
     return result
 
@@ -104,6 +107,42 @@ def refuse_fp16_without_cuda(common: Any) -> None:
                 f"--fp16 trains on a CUDA device, and {why}. Leave --fp16 out, or use --bf16 or "
                 "--memory-efficient-fp16"
             )
+
+
+def refuse_sharding(options: Mapping[str, Any]) -> None:
+    """Refuse back ends that need fairscale where it is missing, and what ZeRO cannot divide.
+
+    Args:
+        options: of a training, under the names of its flags
+
+    Raises:
+        ConfigError: with the options that work
+    """
+    backend = options.get("ddp_backend")
+    if backend in ("fully_sharded", "slowmo") and importlib.util.find_spec("fairscale") is None:
+        raise ConfigError(
+            f"--ddp-backend {backend} needs fairscale, which is not installed and no longer "
+            "maintained. Use pytorch_ddp, the default; with it --zero-sharding os divides the "
+            "optimizer's state between the processes"
+        )
+    if options.get("zero_sharding") != "os":
+        return
+    for found, given in (
+        ("--use-bmuf", options.get("use_bmuf")),
+        ("--optimizer composite", options.get("optimizer") == "composite"),
+        ("--ddp-backend fully_sharded", backend == "fully_sharded"),
+    ):
+        if given:
+            raise ConfigError(
+                f"--zero-sharding os with {found}: expected one optimizer that makes the same "
+                "update in all processes; leave one of the two out"
+            )
+    flat = not (options.get("memory_efficient_fp16") or options.get("fp16_no_flatten_grads"))
+    if options.get("fp16") and flat:
+        raise ConfigError(
+            "--zero-sharding os with --fp16: expected parameters that can be divided, but fairseq "
+            "joins them; add --fp16-no-flatten-grads, or use --memory-efficient-fp16 or --bf16"
+        )
 
 
 def refuse_lost_training(options: Mapping[str, Any]) -> None:

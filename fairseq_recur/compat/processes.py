@@ -1,6 +1,7 @@
-"""Several processes: DistributedDataParallel and torchrun on a CPU, and a process that dies."""
+"""Several processes: DistributedDataParallel and torchrun on a CPU, ZeRO, a process that dies."""
 
 import functools
+import logging
 import os
 import re
 from typing import Any
@@ -9,6 +10,8 @@ import torch
 
 from fairseq_recur.compat.registry import Function, mend, source_of
 from fairseq_recur.errors import ConfigError, ProcessError
+
+logger = logging.getLogger(__name__)
 
 DISTRIBUTED = "fairseq.distributed.utils"
 
@@ -121,6 +124,37 @@ def all_gather_list(gather: Function, data: Any, group: Any = None, max_size: in
 def valid_step(valid: Function, self: Any, sample: Any, model: Any, criterion: Any) -> Any:
     """Accept the empty batch that a rank with fewer batches gets in fairseq-validate."""
     return valid(self, sample, model, criterion) if sample else (0.0, 0, {})
+
+
+zero_sharding = mend(
+    "zero sharding",
+    reason="--zero-sharding os needs fairscale, a package that is no longer maintained",
+    until="a fairseq whose shard_ uses torch's ZeroRedundancyOptimizer",
+    needed=lambda: "fairscale" in source_of("fairseq.optim:shard_"),
+)
+
+
+@zero_sharding.patch("fairseq.optim:shard_")
+def shard(_: Function, optimizer: Any, group: Any) -> None:
+    """Divide the state of a fairseq optimizer between the processes, if there are several."""
+    if group is None or torch.distributed.get_world_size(group) == 1:
+        logger.info("--zero-sharding os: one process keeps the state of all parameters")
+        return
+    inner = optimizer.optimizer
+    # Importing torch's optimizers for several processes takes a moment.
+    from fairseq_recur.compat.sharded_optimizer import ShardedOptimizer
+
+    sharded = ShardedOptimizer(
+        inner.param_groups, type(inner), process_group=group, **optimizer.optimizer_config
+    )
+    optimizer.optimizer = sharded
+    own, every = (
+        sum(p.numel() for g in groups for p in g["params"])
+        for groups in (sharded.optim.param_groups, sharded.param_groups)
+    )
+    logger.info(
+        "--zero-sharding os: this process keeps the state of %s of %s parameters", own, every
+    )
 
 
 dying = mend(

@@ -4,7 +4,11 @@ from typing import Any
 
 import torch
 
-from fairseq_recur.compat.fairseq_options import refuse_fp16_without_cuda, refuse_lost_training
+from fairseq_recur.compat.fairseq_options import (
+    refuse_fp16_without_cuda,
+    refuse_lost_training,
+    refuse_sharding,
+)
 from fairseq_recur.compat.processes import launched_processes
 from fairseq_recur.compat.registry import Function, mend, source_of
 from fairseq_recur.errors import ConfigError
@@ -41,7 +45,9 @@ def init_trainer(construct: Function, self: Any, cfg: Any, *args: Any, **kwargs:
 
     if isinstance(cfg, DictConfig):
         refuse_fp16_without_cuda(cfg.common)
-        refuse_lost_training(_flat(cfg))
+        options = _flat(cfg)
+        refuse_sharding(options)
+        refuse_lost_training(options)
         processes = launched_processes()
         if processes > 1 and cfg.distributed_training.distributed_world_size == 1:
             raise ConfigError(

@@ -44,9 +44,11 @@ def sampled_keys(
     """
     widest, u = factor * math.ceil(math.log(LONGEST)), most(length, factor)
     generator = torch.Generator().manual_seed(seed)
-    draws = torch.rand(length, widest, generator=generator)[:, :u].to(counts.device)
-    sizes = [most(n, factor) for n in range(length + 1)]
-    chosen = torch.tensor(sizes, device=counts.device)[counts]
+    draws = torch.rand(length, widest, generator=generator)[:, :u]
+    sizes = torch.tensor([most(n, factor) for n in range(length + 1)])
+    # Without waiting for a GPU to finish what it was given before.
+    draws, sizes = (x.to(counts.device, non_blocking=True) for x in (draws, sizes))
+    chosen = sizes[counts]
     real = (draws * counts[:, None, None]).long()
     if order is None:
         return real, chosen

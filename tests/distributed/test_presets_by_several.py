@@ -92,6 +92,28 @@ def arguments(data: Path, model: str, folder: Path, *flags: str) -> list[str]:
     ]  # fmt: skip
 
 
+def run_plan(processes: int, plan: list[list[str]], folder: Path) -> str:
+    """Train several times in several processes; return their output.
+
+    Args:
+        processes: their number
+        plan: the arguments of each training
+        folder: for the plan
+    """
+    (folder / "plan.json").write_text(json.dumps(plan))
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    for name in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK"):
+        environment.pop(name, None)
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node",
+         str(processes), "-m", "tests.distributed.train_several", str(folder / "plan.json")],
+        env=environment, cwd=ROOT, capture_output=True, text=True, timeout=1200,
+    )  # fmt: skip
+    output = done.stdout + done.stderr
+    assert done.returncode == 0, output[-4000:]
+    return output
+
+
 def train_by(
     shares: Shares, data: Path, folder: Path, models: list[str], backends: list[str]
 ) -> Path:
@@ -102,16 +124,7 @@ def train_by(
         for model in models
         for backend in backends
     ]
-    (folder / "plan.json").write_text(json.dumps(plan))
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    for name in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK"):
-        environment.pop(name, None)
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node",
-         str(shares.processes), "-m", "tests.distributed.train_several", str(folder / "plan.json")],
-        env=environment, cwd=ROOT, capture_output=True, text=True, timeout=1200,
-    )  # fmt: skip
-    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+    run_plan(shares.processes, plan, folder)
     return folder
 
 

@@ -12,4 +12,4 @@ from tests.running import run_command
 
 if __name__ == "__main__":
     for arguments in json.loads(Path(sys.argv[1]).read_text()):
-        run_command("train", *arguments)
+        print(run_command("train", *arguments))

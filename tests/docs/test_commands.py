@@ -24,7 +24,7 @@ from tests.docs.commands import (
 FILES = markdown_files()
 SCRIPTS = sorted(
     path
-    for folder in ("scripts", "examples", ".ci")
+    for folder in ("scripts", "examples", "benchmarks", ".ci")
     for path in (ROOT / folder).rglob("*")
     if path.is_file()
     and "work" not in path.relative_to(ROOT).parts
@@ -161,7 +161,7 @@ def test_scripts_are_valid_bash(path: Path) -> None:
 
 def test_every_script_has_help_and_starts_nothing(tmp_path: Path) -> None:
     """Shell scripts print the comment at their beginning; programs print their docstring."""
-    for folder in ("examples", "scripts", ".ci"):
+    for folder in ("examples", "scripts", "benchmarks", ".ci"):
         ignored = shutil.ignore_patterns("work", "data", "__pycache__", "results")
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=ignored)
     before = sorted(tmp_path.rglob("*"))

@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -135,10 +136,32 @@ def test_a_wrong_form_is_detected(bench: Any) -> None:
         ops.check(case, wrong)
 
 
+def test_triton_kernels_are_found_and_left_out(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A form that asks whether they can compute is also measured with the answer no."""
+    ops = bench("ops")
+    choosing = ModuleType(ops.KERNELS)
+    choosing.importable = lambda: True
+    usable = lambda: os.environ.get(ops.SWITCH) != "0" and choosing.importable()  # noqa: E731
+    monkeypatch.setitem(sys.modules, ops.KERNELS, choosing)
+    x = torch.ones(2, requires_grad=True)
+    own = {
+        "fast": ops.Form(lambda: 3 * x if usable() else 2 * x),
+        "plain": ops.Form(lambda: 2 * x),
+    }
+    forms = ops.with_torchs(own)
+    assert list(forms) == ["fast", "fast, by torch", "plain"]
+    assert [form.run().sum().item() for form in forms.values()] == [6, 4, 4]
+    fast, by_torch, _ = forms.values()
+    assert ops.difference(ops.Case([x], forms), fast, by_torch) == 0.5
+    choosing.importable = lambda: False
+    assert list(ops.with_torchs(own)) == ["fast", "plain"]
+
+
 def test_operations(run: Callable[..., dict[str, Any]]) -> None:
     found = run("ops.py", "--only", "rem_product", "--lengths", "32", "--rounds", "2")
     (row,) = found["rows"]
     assert set(row["forms"]) == {"naive", "dense", "chunked"} and found["versions"]["torch"]
+    assert 0 < row["limit_ms"]["forward"] < row["limit_ms"]["both"] and found["gb_per_second"] > 0
     for form in row["forms"].values():
         assert len(form["forward_ms"]) == len(form["both_ms"]) == 2 and form["peak_mib"] > 0
 
@@ -206,6 +229,7 @@ def test_numbers_of_two_commits(bench: Any) -> None:
     "words, error",
     [
         ("decoding.py --data d --checkpoints a=b --length 3", "--length: not used"),
+        ("decoding.py --data d --checkpoints a=b --precision bf16", "--precision: not used"),
         ("decoding.py --metric rougeL", "--metric: not used"),
         ("decoding.py --max-len-b 9", "--max-len-b: not used"),
         ("decoding.py --data d", "expected both, or neither"),
@@ -242,6 +266,7 @@ def test_joined_documents(bench: Any) -> None:
     [
         "training.py --arch transformer transformer+fused transformer_biarn "
         "transformer_biarn+recurrence-steps=2 --updates 1 --max-tokens 256",
+        "training.py --arch rsa_transformer --updates 1 --max-tokens 256 --precision bf16",
         "scaling.py length --lengths 256",
         "scaling.py processes --arch transformer_biarn --max-tokens 256",
         "decoding.py --text 256 --batches 1 --beams 2 --length 8",

@@ -6,10 +6,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
+from fairseq_recur.modules.sparse_attention import ProbSparseSelfAttention
 from fairseq_recur.ops import mixture, recurrence_encoder, segmented_recurrent, toeplitz
 from fairseq_recur.ops.triton import choosing
 from tests.conftest import SMALL, TRAIN
+from tests.distributed.test_presets_by_several import NEURON, has_neuron
+from tests.unit.test_context import LAYERS
+from tests.unit.test_model_properties import EVAL, PAD, encode, sentences, targets, true_lengths
 
 pytestmark = [
     pytest.mark.gpu,
@@ -24,6 +29,13 @@ PRECISIONS = {
     "bf16-memory-efficient": ["--memory-efficient-bf16"],
     "amp": ["--amp"],
 }
+
+TOLERANCES = {
+    "fp32": (torch.float32, 1e-3),
+    "fp16": (torch.float16, 0.01),
+    "bf16": (torch.bfloat16, 0.05),
+}
+"""The dtypes of models, and the mean difference that rounding may make, by the logits' spread."""
 
 
 def losses(log: str) -> list[float]:
@@ -116,6 +128,74 @@ def test_kernels_equal_torchs_operations_in_double_precision(name: str) -> None:
     for ours, theirs in zip(*results):
         far = (ours - theirs).abs() > 1e-3 * theirs.abs().max()
         assert ours.dtype == torch.float32 and far.double().mean() < 0.02
+
+
+@pytest.mark.parametrize("precision", TOLERANCES)
+def test_invariants_in_every_precision(
+    make_model: Callable, system: list[str], precision: str
+) -> None:
+    """Finite gradients; a sentence alone, and step by step, gives what it gives in a batch.
+
+    At the threshold of NEURON, at which rounding does not make SRformer's neurons fire earlier.
+    """
+    dtype, tolerance = TOLERANCES[precision]
+    neuron = NEURON if has_neuron(system) else []
+    model = make_model(system[1], *SMALL, *system[2:], *EVAL, *neuron).cuda().to(dtype)
+    for module in model.modules():
+        if isinstance(module, ProbSparseSelfAttention):
+            module.factor = 300  # all positions: rounding changes which ones a smaller one chooses
+    lengths = [9, 1, 5, 2]
+    source, target = sentences(lengths, "left").cuda(), targets(4, 6).cuda()
+    logits, _ = model(source, true_lengths(source), target)
+    logits.float().logsumexp(-1).sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+    model.eval()
+
+    def assert_near(found: Tensor, expected: Tensor) -> None:
+        apart = (found.float() - expected.float()).abs().mean()
+        assert apart < tolerance * expected.float().std()
+
+    with torch.no_grad():
+        whole, _ = model(source, true_lengths(source), target)
+        for row, words, prefix in zip(whole, source, target):
+            real = words[words.ne(PAD)].unsqueeze(0)
+            alone, _ = model(real, true_lengths(real), prefix.unsqueeze(0))
+            assert_near(alone[0], row)
+        out, state = encode(model, source), {}
+        for t in range(1, target.size(1) + 1):
+            step, _ = model.decoder(target[:, :t], encoder_out=out, incremental_state=state)
+            forced, _ = model.decoder(target[:, :t], encoder_out=out)
+            assert_near(step[:, -1], forced[:, -1])
+
+
+def test_no_layer_waits_for_the_device(make_model: Callable, system: list[str]) -> None:
+    """Where torch says so; what a batch's context reads is read before the layers."""
+    if "birnn" in system or "multicolumn" in system[1]:
+        pytest.skip("packing reads the lengths")
+    model = make_model(system[1], *SMALL, *system[2:]).cuda()
+    source, target = sentences([9, 4, 6], "left").cuda(), targets(3, 7).cuda()
+    reads_are = torch.cuda.set_sync_debug_mode
+
+    def update() -> None:
+        output = model(source, None, target)[0].sum()
+        reads_are("error")
+        output.backward()
+        reads_are("default")
+
+    try:
+        update()  # which makes the libraries' handles
+        for module in model.modules():
+            if isinstance(module, LAYERS):
+                module.register_forward_pre_hook(lambda *_: reads_are("error"))
+                module.register_forward_hook(lambda *_: reads_are("default"))
+        update()
+        model.eval()
+        with torch.no_grad():
+            out, state = model.encoder(source), {}
+            for t in range(1, 4):
+                model.decoder(target[:, :t], out, incremental_state=state)
+    finally:
+        reads_are("default")
 
 
 def test_gpu_equals_cpu(make_model: Callable, system: list[str]) -> None:

@@ -1,8 +1,10 @@
 """Precision flags and a missing task, as each command reads them."""
 
+import importlib.util
 import sys
 from argparse import Namespace
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -87,6 +89,69 @@ def test_fp16_without_a_gpu_through_hydra(monkeypatch: pytest.MonkeyPatch) -> No
     cfg.common.fp16 = True
     with pytest.raises(ConfigError, match="--fp16 trains on a CUDA device"):
         Trainer(cfg, None, None, None)
+
+
+def test_back_ends_that_need_fairscale(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fairseq.dataclass.configs import FairseqConfig
+    from fairseq.trainer import Trainer
+    from omegaconf import OmegaConf
+
+    find, installed = importlib.util.find_spec, False
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *args: installed or None if name == "fairscale" else find(name, *args),
+    )
+    refused = "needs fairscale, which is not installed.*Use pytorch_ddp"
+    for backend in ("fully_sharded", "slowmo"):
+        with pytest.raises(ConfigError, match=f"--ddp-backend {backend} {refused}"):
+            parse("train", "--ddp-backend", backend)
+    cfg = OmegaConf.structured(FairseqConfig)
+    cfg.distributed_training.ddp_backend = "fully_sharded"
+    with pytest.raises(ConfigError, match=refused):
+        Trainer(cfg, None, None, None)
+    installed = True
+    parse("train", "--ddp-backend", "fully_sharded")
+
+
+@pytest.mark.parametrize(
+    "flags, error",
+    [
+        ("--use-bmuf", "--use-bmuf: expected one optimizer"),
+        ("--optimizer composite", "--optimizer composite: expected one optimizer"),
+        ("--ddp-backend fully_sharded", "--ddp-backend fully_sharded: expected one optimizer"),
+        ("--fp16", "--fp16: expected parameters that can be divided.*add --fp16-no-flatten-grads"),
+        ("--fp16 --fp16-no-flatten-grads", None),
+        ("--memory-efficient-fp16", None),
+        ("--bf16", None),
+        ("--optimizer adam --ddp-backend legacy_ddp", None),
+    ],
+)
+def test_what_zero_sharding_cannot_divide(
+    monkeypatch: pytest.MonkeyPatch, flags: str, error: str | None
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda *_: True)
+    parse("train", *flags.split())
+    with nullcontext() if error is None else pytest.raises(ConfigError, match=f"os with {error}"):
+        parse("train", "--zero-sharding", "os", *flags.split())
+
+
+def test_what_zero_sharding_cannot_divide_through_hydra() -> None:
+    from fairseq.dataclass.configs import FairseqConfig
+    from fairseq.trainer import Trainer
+    from omegaconf import OmegaConf
+
+    for section, values, error in (
+        ("optimization", {"use_bmuf": True}, "--use-bmuf"),
+        ("optimizer", {"_name": "composite"}, "--optimizer composite"),
+    ):
+        cfg = OmegaConf.structured(FairseqConfig)
+        cfg.distributed_training.zero_sharding = "os"
+        OmegaConf.set_struct(cfg, False)
+        cfg[section] = OmegaConf.merge(cfg[section] or {}, values)
+        with pytest.raises(ConfigError, match=f"os with {error}"):
+            Trainer(cfg, None, None, None)
 
 
 def test_a_model_without_base_layers_through_hydra_1_0() -> None:

@@ -15,14 +15,26 @@ from fairseq_recur.modules.decoder_layer import DecoderLayer
 from fairseq_recur.modules.encoder_layer import EncoderLayer
 from fairseq_recur.modules.recurrence_encoder import RecurrenceLayer
 from fairseq_recur.modules.segmented_attention import SegmentedAttention
+from fairseq_recur.modules.sparse_attention import ProbSparseSelfAttention
 from fairseq_recur.ops import segmented_recurrent
 from tests.conftest import SMALL
-from tests.unit.test_language_model import SMALL_LM
+from tests.unit.test_language_model import MODELS, SMALL_LM
 from tests.unit.test_model_properties import sentences, targets
 
 Build = Callable[..., nn.Module]
-READS = {"aten::_local_scalar_dense", "aten::is_nonzero", "aten::equal", "aten::nonzero"}
-"""Operations whose result the host waits for, which on a GPU stops the queue of kernels."""
+READS = {
+    f"aten::{name}"
+    for name in (
+        "_local_scalar_dense", "is_nonzero", "equal", "nonzero", "masked_select", "_unique2",
+        "unique_consecutive", "unique_dim", "repeat_interleave", "bincount",
+    )
+}  # fmt: skip
+"""Operations whose value or size the host waits for, which on a GPU stops the queue of kernels."""
+
+INDEXED = {"aten::index", "aten::index_put", "aten::index_put_"}
+"""Those that do so if an index is boolean."""
+
+LAYERS = (EncoderLayer, DecoderLayer, RecurrenceLayer)
 
 
 class HostReads(TorchDispatchMode):
@@ -33,10 +45,10 @@ class HostReads(TorchDispatchMode):
         self.found: Counter[str] = Counter()
         self.depth = 0
         for module in model.modules():
-            if isinstance(module, (EncoderLayer, DecoderLayer, RecurrenceLayer)):
+            if isinstance(module, LAYERS):
                 module.register_forward_pre_hook(lambda *_: self.enter(1))
                 module.register_forward_hook(lambda *_: self.enter(-1))
-        for name in ("tolist", "cpu"):  # which do not always pass the dispatcher
+        for name in ("tolist", "cpu", "numpy"):  # which do not always pass the dispatcher
             method = getattr(Tensor, name)
             monkeypatch.setattr(Tensor, name, lambda x, m=method: self.read("list") or m(x))
 
@@ -47,9 +59,22 @@ class HostReads(TorchDispatchMode):
         self.found["layer" if self.depth else kind] += 1
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func._schema.name in READS:
+        name = func._schema.name
+        indices = args[1] if name in INDEXED else ()
+        if name in READS or any(i is not None and i.dtype == torch.bool for i in indices):
             self.read("scalar")
         return func(*args, **(kwargs or {}))
+
+    def backward(self, output: Tensor) -> None:
+        """Compute the gradients of all parameters; what is read then counts as within a layer."""
+        self.enter(1)
+        output.sum().backward()
+        self.enter(-1)
+
+
+def seeds(model: nn.Module) -> int:
+    """How often a forward pass of training draws a seed, which is a number of the host's own."""
+    return sum(isinstance(module, ProbSparseSelfAttention) for module in model.modules())
 
 
 @pytest.mark.slow_options
@@ -63,14 +88,46 @@ def test_no_layer_waits_for_the_device(
     source, target = sentences([9, 4, 6], "left"), targets(3, 7)
     target[1, 5:] = 1
     with HostReads(model, monkeypatch) as reads:
-        model(source, None, target)
+        reads.backward(model(source, None, target)[0])
         model.eval()
         out, state = model.encoder(source), {}
         for t in range(1, 4):
             model.decoder(target[:, :t], out, incremental_state=state)
     assert reads.found["list"] == 2 + 1 + 3  # true lengths: of each batch, of each step's prefix
     if getattr(model.encoder.cfg, "recurrence", "") != "birnn":  # packing reads lengths on the CPU
-        assert reads.found["layer"] == 0
+        assert reads.found["layer"] <= seeds(model)
+
+
+@pytest.mark.parametrize("words", MODELS.values(), ids=MODELS)
+def test_no_layer_of_a_language_model_waits_for_the_device(
+    make_model: Build, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = make_model(words[0], *SMALL_LM, *words[1:])
+    text, state = sentences([9, 4, 6], "right"), {}
+    with HostReads(model, monkeypatch) as reads:
+        reads.backward(model(text)[0])
+        model.eval()
+        for t in range(1, 4):
+            model.decoder(text[:, :t], incremental_state=state)
+    assert reads.found["layer"] == 0
+
+
+def test_what_a_layer_reads_is_found(make_model: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A number, a choice by a mask, a list, and a number in the backward pass."""
+    x = torch.ones(3, requires_grad=True)
+    y = 2 * x
+    y.register_hook(lambda gradient: gradient.sum().item() and None)
+    reading = [lambda: bool(x.sum() > 0), lambda: x[x > 0], lambda: x.tolist()]
+    with HostReads(make_model("srformer", *SMALL), monkeypatch) as reads:
+        reads.enter(1)
+        for read in (*reading, lambda: reads.backward(y)):
+            before = reads.found["layer"]
+            read()
+            assert reads.found["layer"] > before
+        reads.enter(-1)
+        assert not reads.found["scalar"]
+        x.sum().item()
+        assert reads.found["scalar"]
 
 
 def test_facts_are_computed_once(make_model: Build, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from fairseq_recur.tasks.time_series import APART
 from tests.configuring import model_config
 from tests.conftest import FORECASTERS
 from tests.series import SIZES, write_series
+from tests.unit.test_context import HostReads, seeds
 from tests.unit.test_self_attention import attention
 from tests.unit.test_time_series import task
 
@@ -54,6 +55,19 @@ def test_every_parameter_has_a_gradient(make: Build, arch: str) -> None:
     # A bias shared by all keys does not change the softmax: its gradient is zero, but not None.
     assert [n for n in without if not n.endswith("k_proj.bias")] == []
     assert all(p.grad is not None for p in model.parameters())
+
+
+@pytest.mark.parametrize("arch", FORECASTERS)
+def test_no_layer_waits_for_the_device(
+    make: Build, arch: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two batches, the second of which continues the first; a memory reads by how much."""
+    model, starts = make(arch).train(), torch.arange(3)
+    with HostReads(model, monkeypatch) as reads:
+        model(*inputs(), starts)
+        reads.backward(model(*inputs(), starts + 3))
+    assert reads.found["list"] == (model.encoder.memory is not None)
+    assert reads.found["layer"] <= 2 * seeds(model)
 
 
 @pytest.mark.parametrize("arch", FORECASTERS)
