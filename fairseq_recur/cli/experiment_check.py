@@ -73,6 +73,9 @@ def _build(run: SystemRun, parameters: dict[str, int]) -> None:
             "neither --max-update nor --max-epoch is given; expected one of them, "
             "or training would never end"
         )
+    start = run.experiment.start
+    if start is not None and not Path(start).is_file():
+        raise ConfigError(f"there is no file {start}; expected a checkpoint as `start`")
     argv, _ = plugin_loading.add_option(_without_start(run))
     with fairseq_commands.program("fairseq-recur train", argv):
         preflight.check("train", argv)

@@ -331,6 +331,8 @@ def test_everything_wrong_is_said_before_anything_is_done(
     del experiment["train"]["max-epoch"]
     write(tmp_path, experiment)
     assert main(argv) == 2 and "training would never end" in capsys.readouterr().err
+    write(tmp_path, {**content(corpus), "start": "absent.pt"})
+    assert main(argv) == 2 and "absent.pt; expected a checkpoint" in capsys.readouterr().err
     experiment = content(corpus)
     experiment["score"]["reference"] = str(corpus / "train.tgt")
     experiment["generate"]["beams"] = "many"
