@@ -125,7 +125,7 @@ WRONG = [
         "systems.a.start_from leads to a, which is itself",
     ),
     ({"systems": {"a": {"flags": {}, "start_from": "z"}}}, "z, which is not a system"),
-    ({"start": ["a.pt"]}, "start: ['a.pt']; expected a checkpoint"),
+    ({"start": {}}, "start: {}; expected a checkpoint"),
 ]
 
 
