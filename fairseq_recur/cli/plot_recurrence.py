@@ -7,6 +7,7 @@ two positions are alike.
 """
 
 import argparse
+from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 
@@ -122,7 +123,7 @@ def read_tokens(file: str, kind: str, count: int) -> Array:
     try:
         with open(file, encoding="utf-8", newline="\n") as text:
             words = (word for line in text for word in line.split())
-            tokens = islice(words, count) if kind == "words" else text.read(count)
+            tokens: Iterable[str] = islice(words, count) if kind == "words" else text.read(count)
             found = [numbers.setdefault(token, len(numbers)) for token in tokens]
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file} is not UTF-8 text ({error}); convert it to UTF-8") from error

@@ -65,9 +65,9 @@ class Track:
                 series
         """
         x = self.values[:size]
-        if self.is_text:
-            return x[:, None] == x[None, :]
-        return abs(x[:, None] - x[None, :]) <= threshold * self.values.std()
+        widest = 0.0 if self.is_text else threshold * self.values.std()
+        alike: Array = abs(x[:, None] - x[None, :]) <= widest
+        return alike
 
 
 def peaks(curve: Array, least: float) -> list[int]:

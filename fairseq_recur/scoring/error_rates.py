@@ -112,5 +112,9 @@ class PhoneErrorRate(ErrorRate):
         return f"{super().get_signature()}|nltk:{version('nltk')}"
 
 
-ERROR_RATES = {"wer": WordErrorRate, "per": PhoneErrorRate, "accuracy": Accuracy}
+ERROR_RATES: dict[str, type[ErrorRate]] = {
+    "wer": WordErrorRate,
+    "per": PhoneErrorRate,
+    "accuracy": Accuracy,
+}
 """Word and phone error rate are those of SIGMORPHON's grapheme-to-phoneme conversion."""
