@@ -16,9 +16,9 @@ from fairseq.data.data_utils import load_indexed_dataset
 
 from fairseq_recur.cli import main
 from fairseq_recur.conversion import huggingface, t5
-from fairseq_recur.conversion.settings import Settings, flags
+from fairseq_recur.conversion.settings import Settings
 from fairseq_recur.scoring.generation import read_hypotheses
-from tests.integration.test_experiments import flags_of, forked  # noqa: F401
+from tests.integration.test_experiments import forked  # noqa: F401
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "defect_detection"
@@ -149,7 +149,6 @@ def test_other_models_and_lengths_are_refused(
 def settings(model: Path, work: Path, target: int) -> list[str]:
     """What run.sh sets, and a small model that learns the training set by heart."""
     config = Settings(huggingface.read_json(model / "config.json"))
-    sizes = flags_of(flags(t5.model_options(config)))
     changes = {
         "data": work / "data-bin", "start": work / "model" / "model.pt",
         "score.reference": work / "text" / "test.target",
@@ -159,7 +158,7 @@ def settings(model: Path, work: Path, target: int) -> list[str]:
         "train.max-epoch": 30, "train.lr": 0.01, "train.warmup-updates": 1, "train.patience": -1,
         "train.validate-interval": 15, "train.save-interval": 15, "train.cpu": True,
         "train.num-workers": 0, "generate.num-workers": 0, "score.samples": 20,
-        **{f"train.{name}": value for name, value in sizes.items()},
+        **{f"train.{name}": value for name, value in t5.model_options(config).items()},
     }  # fmt: skip
     return [word for key, value in changes.items() for word in ("--set", f"{key}={value}")]
 
