@@ -117,14 +117,14 @@ def save_t5(folder: Path, kind: str, spare: int = 8, **changes: Any) -> nn.Modul
     model = model_class(config)
     randomise(model)
     with torch.no_grad():  # a channel that is the same everywhere speaks for </s>
-        model.shared.weight[:, 0] = 4.0
+        model.shared.weight[:, 0] = 8.0
         model.decoder.final_layer_norm.weight[0] = 1.0
         if kind in ("v1.1", "mt5"):
             model.lm_head.weight = nn.Parameter(0.5 * torch.randn(size, config.d_model))
             model.lm_head.weight[:, 0] = 0.0
             model.lm_head.weight[1, 0] = 2.0
         else:
-            model.shared.weight[config.eos_token_id, 0] = 7.0
+            model.shared.weight[config.eos_token_id, 0] = 11.0
     model.save_pretrained(folder)
     return model_class.from_pretrained(folder).eval()
 
