@@ -100,7 +100,7 @@ def draw(tracks: Sequence[Track], lags: int, size: int, threshold: float) -> tup
     for (left, right), track in zip(rows, tracks):
         curve, least = track.by_lag(lags)
         best = peaks(curve, least)
-        named = ", ".join(f"{lag} ({curve[lag]:.2f})" for lag in best)
+        named = ", ".join(f"{lag} ({curve[lag]:.3f})" for lag in best)
         said.append(f"{track.name}: {named or 'no lag stands out'}")
         left.vlines(range(1, lags + 1), 0, curve[1:], color=COLOURS[0], linewidth=1)
         left.axhline(least, color=COLOURS[-1], linewidth=0.8, linestyle="--")

@@ -71,7 +71,7 @@ def test_the_period_of_a_series_and_of_a_text(
     for kind, period in (("words", 3), ("characters", 24)):
         words = [str(text), "--output", str(figure), "--kind", kind, "--lags", "30"]
         assert main(["plot", "recurrence", *words, "--shown", "40"]) == 0
-        assert f"text, {kind}: {period} (1.00)" in capsys.readouterr().out
+        assert f"text, {kind}: {period} (1.000)" in capsys.readouterr().out
 
 
 WRONG = [
