@@ -93,7 +93,9 @@ def _build(run: SystemRun, parameters: dict[str, int], start: dict[str, Tensor])
     model = tasks.setup_task(cfg.task).build_model(cfg.model)
     parameters[run.system.name] = sum(p.numel() for p in model.parameters())
     if start and run.starts_from is None:
+        logging.disable(logging.WARNING)  # each training's log names what is initialised fresh
         model.load_state_dict({**start}, model_cfg=cfg.model)
+        logging.disable(logging.INFO)
 
 
 def _without_start(run: SystemRun) -> list[str]:
