@@ -41,18 +41,35 @@ def train_sentencepiece(folder: Path) -> int:
     return processor.get_piece_size()
 
 
-def train_byte_bpe(folder: Path) -> int:
-    """Write a BART-like vocab.json and merges.txt; return the number of tokens."""
+def save_byte_bpe(folder: Path, special: list[str]) -> dict[str, int]:
+    """Write vocab.json and merges.txt with the special tokens first; return the former."""
     from tokenizers import ByteLevelBPETokenizer
 
     tokenizer = ByteLevelBPETokenizer()
-    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
-    tokenizer.train_from_iterator(TEXT * 20, vocab_size=320, special_tokens=special[:4])
+    tokenizer.train_from_iterator(TEXT * 20, vocab_size=320, special_tokens=special)
     tokenizer.save_model(str(folder))
-    vocabulary = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
+    found: dict[str, int] = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
+    return found
+
+
+def train_byte_bpe(folder: Path) -> int:
+    """Write a BART-like vocab.json and merges.txt; return the number of tokens."""
+    vocabulary = save_byte_bpe(folder, ["<s>", "<pad>", "</s>", "<unk>"])
     vocabulary["<mask>"] = len(vocabulary)
     (folder / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
     return len(vocabulary)
+
+
+def train_codet5_bpe(folder: Path) -> int:
+    """Write files like those of Salesforce/codet5-small; return the number of tokens.
+
+    Its vocab.json begins with <pad>, <s>, </s>, <unk> and <mask>. added_tokens.json has the
+    sentinels, the first one last.
+    """
+    size = len(save_byte_bpe(folder, ["<pad>", "<s>", "</s>", "<unk>", "<mask>"]))
+    added = {f"<extra_id_{number}>": size + 9 - number for number in range(10)}
+    (folder / "added_tokens.json").write_text(json.dumps(added), encoding="utf-8")
+    return size + len(added)
 
 
 T5_KINDS: dict[str, dict[str, Any]] = {
@@ -67,6 +84,9 @@ T5_KINDS: dict[str, dict[str, Any]] = {
         "d_model": 16, "d_kv": 8, "num_heads": 2, "feed_forward_proj": "gelu_new",
         "num_decoder_layers": 3,
     },
+    "codet5": {
+        "d_model": 16, "d_kv": 8, "num_heads": 2, "feed_forward_proj": "relu", "eos_token_id": 2,
+    },
 }  # fmt: skip
 """Shapes of T5: tied or not, with heads that add up to the width or do not."""
 KINDS = [*T5_KINDS, "bart"]
@@ -78,12 +98,15 @@ def save_t5(folder: Path, kind: str, spare: int = 8, **changes: Any) -> nn.Modul
     Its sentences end after some words, like those of trained models.
 
     Args:
-        spare: rows beyond the tokenizer's pieces and its ten sentinels.
+        spare: rows beyond the tokenizer's pieces and its ten sentinels; a CodeT5 has none.
     """
     library = transformers()
     folder.mkdir(parents=True, exist_ok=True)
-    size = train_sentencepiece(folder) + 10 + spare
-    (folder / "tokenizer_config.json").write_text(json.dumps({"extra_ids": 10}))
+    if kind == "codet5":
+        size = train_codet5_bpe(folder)
+    else:
+        size = train_sentencepiece(folder) + 10 + spare
+        (folder / "tokenizer_config.json").write_text(json.dumps({"extra_ids": 10}))
     names = ("MT5Config", "MT5ForConditionalGeneration")
     if kind != "mt5":
         names = ("T5Config", "T5ForConditionalGeneration")
@@ -94,14 +117,14 @@ def save_t5(folder: Path, kind: str, spare: int = 8, **changes: Any) -> nn.Modul
     model = model_class(config)
     randomise(model)
     with torch.no_grad():  # a channel that is the same everywhere speaks for </s>
-        model.shared.weight[:, 0] = 4.0
+        model.shared.weight[:, 0] = 8.0
         model.decoder.final_layer_norm.weight[0] = 1.0
         if kind in ("v1.1", "mt5"):
             model.lm_head.weight = nn.Parameter(0.5 * torch.randn(size, config.d_model))
             model.lm_head.weight[:, 0] = 0.0
             model.lm_head.weight[1, 0] = 2.0
         else:
-            model.shared.weight[1, 0] = 7.0
+            model.shared.weight[config.eos_token_id, 0] = 11.0
     model.save_pretrained(folder)
     return model_class.from_pretrained(folder).eval()
 

@@ -92,6 +92,9 @@ OWN_COMMANDS: dict[str, Command] = {
     "plot forecast": Command(
         "plot_forecast", "draw forecasts of a time series", needs_fairseq=False
     ),
+    "plot recurrence": Command(
+        "plot_recurrence", "show which dilations of RSA fit a series or a text"
+    ),
     "forecast": Command("forecast", "forecast a time series and write a CSV file"),
     "probe make": Command("probe_make", "build probing tasks from a text"),
     "probe run": Command("probe_run", "train classifiers on the frozen encoders of checkpoints"),
@@ -99,7 +102,7 @@ OWN_COMMANDS: dict[str, Command] = {
     "plan": Command("plan", "predict a training's memory, batch size and duration"),
 }
 GROUPS = {
-    "plot": "draw learning curves, checkpoints, attention weights or forecasts",
+    "plot": "draw learning curves, checkpoints, attention weights, forecasts or recurrences",
     "probe": "probe the sentence representations of frozen encoders",
 }
 """The first words of the commands that have two."""

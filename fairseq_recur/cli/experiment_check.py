@@ -8,9 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fairseq import options, tasks
+from fairseq import checkpoint_utils, options, tasks
 from fairseq.data import data_utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from torch import Tensor
 
 from fairseq_recur.cli import fairseq_commands, plugin_loading, preflight
 from fairseq_recur.errors import ConfigError
@@ -29,10 +30,14 @@ def check(runs: Sequence[SystemRun]) -> dict[str, int]:
     """
     problems: list[str] = []
     parameters: dict[str, int] = {}
+    weights: dict[str, Tensor] = {}
     logging.disable(logging.INFO)
     try:
+        start = runs[0].experiment.start
+        if start is not None:
+            _gather(problems, "start", lambda: weights.update(_read(start)))
         for run in {run.system.name: run for run in runs}.values():
-            _gather(problems, run.system.name, partial(_build, run, parameters))
+            _gather(problems, run.system.name, partial(_build, run, parameters, weights))
         if not problems:
             _gather(problems, "generate", lambda: _check_generate(runs[0]))
             _gather(problems, "score", lambda: _check_scoring(runs[0]))
@@ -62,8 +67,17 @@ def _gather(problems: list[str], where: str, inspect: Callable[[], Any]) -> None
         problems.append(f"{where}: {said.getvalue().strip().splitlines()[-1]}")
 
 
-def _build(run: SystemRun, parameters: dict[str, int]) -> None:
-    """Parse a training's flags and build its model; record its number of parameters."""
+def _read(checkpoint: str) -> dict[str, Tensor]:
+    """Return the weights of a checkpoint."""
+    weights: dict[str, Tensor] = checkpoint_utils.load_checkpoint_to_cpu(checkpoint)["model"]
+    return weights
+
+
+def _build(run: SystemRun, parameters: dict[str, int], start: dict[str, Tensor]) -> None:
+    """Parse a training's flags and build its model; record its number of parameters.
+
+    The weights that the experiment starts from have to fit, unless there are none.
+    """
     flags = run.train_flags()
     if not (flags.get("max-update") or flags.get("max-epoch")):
         raise ConfigError(
@@ -78,6 +92,10 @@ def _build(run: SystemRun, parameters: dict[str, int]) -> None:
         cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(parser))
     model = tasks.setup_task(cfg.task).build_model(cfg.model)
     parameters[run.system.name] = sum(p.numel() for p in model.parameters())
+    if start and run.starts_from is None:
+        logging.disable(logging.WARNING)  # each training's log names what is initialised fresh
+        model.load_state_dict({**start}, model_cfg=cfg.model)
+        logging.disable(logging.INFO)
 
 
 def _without_start(run: SystemRun) -> list[str]:

@@ -8,7 +8,7 @@ from fairseq.models import BaseFairseqModel
 from fairseq.models.transformer import TransformerConfig, TransformerModelBase
 from torch import Tensor
 
-from fairseq_recur.conversion.byte_bpe import bart_vocabulary, read_byte_bpe
+from fairseq_recur.conversion.byte_bpe import bart_vocabulary, gpt2_files, read_byte_bpe
 from fairseq_recur.conversion.settings import (
     ACTIVATIONS,
     MOST_WORDS,
@@ -57,10 +57,7 @@ def vocabulary(folder: Path, config: Settings) -> Vocabulary:
 
 def tokenizer_files(folder: Path, target: Path) -> list[str]:
     """Write the files of fairseq's ``--bpe`` into ``target``; return the flags to give."""
-    read_byte_bpe(folder).write(target)
-    return [
-        "--bpe", "gpt2", "--gpt2-encoder-json", "encoder.json", "--gpt2-vocab-bpe", "vocab.bpe",
-    ]  # fmt: skip
+    return gpt2_files(folder, target)
 
 
 def build(cfg: Any, task: Any) -> BaseFairseqModel:

@@ -1,6 +1,7 @@
-"""BART's tokenizer as files for fairseq's ``--bpe gpt2``."""
+"""The tokenizers of BART and CodeT5 as files for fairseq's ``--bpe gpt2``."""
 
 import json
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,24 +12,37 @@ from fairseq_recur.conversion.huggingface import damage_reported, read_json
 from fairseq_recur.conversion.vocabulary import SPECIAL, Vocabulary, check_rows, named
 from fairseq_recur.errors import CheckpointError, ConfigError
 
+NAMED = (*SPECIAL, "<mask>")
+"""Tokens that fairseq's dictionary and its encoder know by name."""
+
 
 @dataclass(frozen=True)
 class ByteBPE:
-    """A byte-level BPE: the row of each token, and its merges as "left right"."""
+    """A byte-level BPE.
+
+    Attributes:
+        tokens: the row of each token
+        merges: as "left right"
+        added: the tokens that were added later, such as sentinels
+    """
 
     tokens: dict[str, int]
     merges: list[str]
+    added: Collection[str] = ()
 
     def numbers(self) -> dict[str, int]:
         """Return GPT-2's number of each token: the bytes, then the merges in their order.
 
-        fairseq's dictionary for BART has these numbers as words, in the order of the rows.
+        fairseq's dictionary for BART has these numbers as words, in the order of the rows. Added
+        tokens come last, so that whatever a model predicts can be decoded.
         """
         made = [*bytes_to_unicode().values(), *(m.replace(" ", "") for m in self.merges)]
         numbers: dict[str, int] = {}
         for token in made:
             numbers.setdefault(token, len(numbers))
         numbers.setdefault("<|endoftext|>", len(numbers))
+        for token in sorted({*self.added} - {*NAMED}, key=self.tokens.__getitem__):
+            numbers.setdefault(token, len(numbers))
         return numbers
 
     def write(self, folder: Path) -> None:
@@ -50,8 +64,11 @@ def read_byte_bpe(folder: Path) -> ByteBPE:
             lines = (folder / "merges.txt").read_text(encoding="utf-8").split("\n")
         merges = [line for line in lines[lines[0].startswith("#version") :] if line]
         tokens = read_json(folder / "vocab.json")
+        extra = folder / "added_tokens.json"
+        added = read_json(extra) if extra.is_file() else {}
         with damage_reported(folder / "vocab.json"):
-            return ByteBPE(checked_rows(tokens, folder / "vocab.json"), merges)
+            rows = checked_rows(tokens, folder / "vocab.json")
+            return ByteBPE({**rows, **checked_rows(added, extra)}, merges, added)
     file = folder / "tokenizer.json"
     if not file.is_file():
         raise ConfigError(
@@ -66,7 +83,43 @@ def read_byte_bpe(folder: Path) -> ByteBPE:
             )
         added = {token["content"]: token["id"] for token in content.get("added_tokens", [])}
         pairs = [pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"]]
-        return ByteBPE(checked_rows({**model["vocab"], **added}, file), pairs)
+        return ByteBPE(checked_rows({**model["vocab"], **added}, file), pairs, added)
+
+
+def gpt2_files(folder: Path, target: Path) -> list[str]:
+    """Write the files of ``--bpe gpt2`` for a folder's tokenizer; return the flags to give."""
+    read_byte_bpe(folder).write(target)
+    return [
+        "--bpe", "gpt2", "--gpt2-encoder-json", "encoder.json", "--gpt2-vocab-bpe", "vocab.bpe",
+    ]  # fmt: skip
+
+
+def has_byte_bpe(folder: Path) -> bool:
+    """Whether the tokenizer of a folder is a byte-level BPE, such as CodeT5's in a T5."""
+    if (folder / "merges.txt").is_file():
+        return True
+    file = folder / "tokenizer.json"
+    model = read_json(file).get("model") if file.is_file() else None
+    return isinstance(model, dict) and model.get("type") == "BPE"
+
+
+def byte_pieces(folder: Path) -> tuple[dict[int, str], int]:
+    """Return the words of a byte-level BPE by row, and the row of the unknown word.
+
+    A word is GPT-2's number of the token, and the token itself if it has none.
+
+    Raises:
+        ConfigError: there is no tokenizer, or it has no token <unk>.
+        CheckpointError: a file is damaged.
+    """
+    bpe = read_byte_bpe(folder)
+    if "<unk>" not in bpe.tokens:
+        raise ConfigError(
+            f"the tokenizer in {folder} has no token <unk>; give the tokenizer of a CodeT5"
+        )
+    numbers = bpe.numbers()
+    pieces = {row: str(numbers.get(token, token)) for token, row in bpe.tokens.items()}
+    return pieces, bpe.tokens["<unk>"]
 
 
 def checked_rows(tokens: dict[Any, Any], file: Path) -> dict[str, int]:

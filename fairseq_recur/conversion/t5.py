@@ -1,4 +1,4 @@
-"""T5 and mT5: options and names of the weights in both formats."""
+"""T5, mT5 and CodeT5: options and names of the weights in both formats."""
 
 from pathlib import Path
 from typing import Any
@@ -7,6 +7,7 @@ import torch
 from fairseq.models import BaseFairseqModel, build_model
 from torch import Tensor
 
+from fairseq_recur.conversion.byte_bpe import byte_pieces, gpt2_files, has_byte_bpe
 from fairseq_recur.conversion.settings import (
     ACTIVATIONS,
     MOST_WORDS,
@@ -14,7 +15,12 @@ from fairseq_recur.conversion.settings import (
     Value,
     huggingface_activation,
 )
-from fairseq_recur.conversion.vocabulary import Vocabulary, default_t5_rows, t5_vocabulary
+from fairseq_recur.conversion.vocabulary import (
+    Vocabulary,
+    default_t5_rows,
+    t5_pieces,
+    t5_vocabulary,
+)
 from fairseq_recur.errors import ConfigError
 
 NAME = "T5"
@@ -38,7 +44,8 @@ def vocabulary(folder: Path, config: Settings) -> Vocabulary:
     """Return fairseq's names for the tokenizer's pieces, and their rows."""
     size = config.integer("vocab_size", high=MOST_WORDS)
     eos = config.integer("eos_token_id", low=0, high=size - 1)
-    return t5_vocabulary(folder, size, pad_row(config), eos)
+    pieces, unk = byte_pieces(folder) if has_byte_bpe(folder) else t5_pieces(folder, size)
+    return t5_vocabulary(pieces, unk, size, pad_row(config), eos, folder)
 
 
 def pad_row(config: Settings) -> int:
@@ -49,6 +56,8 @@ def pad_row(config: Settings) -> int:
 
 def tokenizer_files(folder: Path, target: Path) -> list[str]:
     """Write the files of fairseq's ``--bpe`` into ``target``; return the flags to give."""
+    if has_byte_bpe(folder):
+        return gpt2_files(folder, target)
     if not (folder / "spiece.model").is_file():
         return []
     (target / "spiece.model").write_bytes((folder / "spiece.model").read_bytes())

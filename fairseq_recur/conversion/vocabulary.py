@@ -67,24 +67,26 @@ def check_rows(pieces: Mapping[int, str], size: int, folder: Path) -> None:
         )
 
 
-def t5_vocabulary(folder: Path, size: int, pad: int, eos: int) -> Vocabulary:
+def t5_vocabulary(
+    pieces: Mapping[int, str], unk: int, size: int, pad: int, eos: int, folder: Path
+) -> Vocabulary:
     """Return the vocabulary of a T5, which has no <s> in Hugging Face's format.
 
     T5's matrices are filled up with rows without a piece. The last of them becomes <s>, so
     both softmax sums have the same terms. Without such a row, <s> gets a copy of the
-    padding's, which a trained model never predicts either.
+    padding's, which a trained model never predicts either. CodeT5 has an <s>, which is used.
 
     Args:
-        folder: with tokenizer.json or spiece.model.
+        pieces: of the tokenizer, by row.
+        unk: row of the unknown piece.
         size: rows of the embedding matrix.
         pad: row of the padding symbol.
         eos: row of the end-of-sentence symbol.
+        folder: of the tokenizer, for messages.
 
     Raises:
-        ConfigError: the tokenizer is missing or larger than the matrix.
-        CheckpointError: a file of the tokenizer is damaged.
+        ConfigError: the tokenizer is larger than the matrix, or is not a T5's.
     """
-    pieces, unk = t5_pieces(folder, size)
     check_rows(pieces, size, folder)
     fixed = {pad, eos, unk}
     if len(fixed) < 3:
@@ -100,7 +102,16 @@ def t5_vocabulary(folder: Path, size: int, pad: int, eos: int) -> Vocabulary:
 
 
 def t5_pieces(folder: Path, size: int) -> tuple[dict[int, str], int]:
-    """Return the tokenizer's pieces by row, and the row of the unknown piece."""
+    """Return the tokenizer's pieces by row, and the row of the unknown piece.
+
+    Args:
+        folder: with tokenizer.json or spiece.model.
+        size: rows of the embedding matrix.
+
+    Raises:
+        ConfigError: the tokenizer is missing, or of another kind.
+        CheckpointError: a file of the tokenizer is damaged.
+    """
     file = folder / "tokenizer.json"
     if file.is_file():
         content = read_json(file)

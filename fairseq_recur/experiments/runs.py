@@ -149,8 +149,10 @@ class SystemRun(Run):
     def train_argv(self) -> list[str]:
         """Return the arguments of ``fairseq-recur train``."""
         words = ["train", self.experiment.data, *self.languages(), *arguments(self.train_flags())]
-        if self.starts_from is not None:
-            words += ["--finetune-from-model", str(self.starts_from.model)]
+        first = self.starts_from
+        model = self.experiment.start if first is None else str(first.model)
+        if model is not None:
+            words += ["--finetune-from-model", model]
         log = str(self.folder / "train.log")
         return [*words, "--save-dir", str(self.folder), "--log-file", log]
 

@@ -110,6 +110,7 @@ class Experiment:
         generate: flags of fairseq-generate for all systems
         checkpoint: which model is decoded: the average of this many last checkpoints, "best"
             or "last"
+        start: checkpoint that initialises every system without a start_from; None for none
         speed: how speed is measured; None for not at all
     """
 
@@ -124,6 +125,7 @@ class Experiment:
     seeds: list[int] = setting([1], "a list of different whole numbers")
     generate: Flags = setting({}, "flags of fairseq-generate and their values")
     checkpoint: Any = setting(5, "a number of checkpoints to average, best or last")
+    start: Optional[str] = setting(None, "a checkpoint")  # noqa: UP045 (OmegaConf 2.0)
     speed: Optional[Speed] = setting(None, "updates, warmup, repeats")  # noqa: UP045 (OmegaConf 2.0)
 
     def as_record(self) -> dict[str, Any]:
@@ -195,7 +197,8 @@ def _load(path: Path) -> DictConfig:
         ) from error
     if not isinstance(content, DictConfig):
         raise ConfigError(f"{path}: expected keys and values such as `title: ...`")
-    for section, key in ((content, "data"), *((content.get("score"), k) for k in _SCORED)):
+    top = ((content, key) for key in ("data", "start"))
+    for section, key in (*top, *((content.get("score"), k) for k in _SCORED)):
         if isinstance(section, DictConfig) and section.get(key) is not None:
             section[key] = _below(path.parent, section[key])
     return content

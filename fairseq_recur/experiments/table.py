@@ -1,5 +1,6 @@
 """The results of an experiment as a Markdown table."""
 
+from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any
 
@@ -163,6 +164,9 @@ def notes(results: Results) -> list[str]:
             f"median and range of {rounds(results)} rounds, {results['speed']['threads']} threads, "
             f"commit {results['speed']['commit']}"
         )
+    start = results["experiment"].get("start")
+    if start is not None:
+        said.append(f"- the systems start from {Path(start).name}")
     starts = [s for s in results["experiment"]["systems"] if s["start_from"]]
     said += [
         f"- {s['name']} starts from the trained {s['start_from']}, whose updates come on top"

@@ -132,6 +132,17 @@ PRESETS: dict[str, dict[str, Any]] = {
     "srformer_bart_large": {**BART_LARGE_SHAPE, **BART, **SRFORMER},
     "t5_small": T5,
     "srformer_t5_small": {**T5, **SRFORMER},
+    # CodeT5-small (Wang et al. 2021) differs from T5-small in its vocabulary only. Its form with
+    # RSA: Huang et al. 2023, table 7, dilated regular heads in every self-attention.
+    "codet5_small": T5,
+    "rsa_codet5_small": {
+        **T5,
+        "encoder_self_attention": "rsa",
+        "decoder_self_attention": "rsa",
+        "rsa_heads": "0,0,0,all,0,0",
+        "rsa_dilations": "64",
+        "rsa_gate_init": "-3",
+    },
 }
 
 

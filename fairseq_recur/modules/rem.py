@@ -43,10 +43,12 @@ class RecurrenceEncodingMatrices(LagMixture):
             "",
             "numbers of heads with each kind of recurrence encoding matrix, as six numbers "
             "K1,...,K6: regular, cosine, sine, and dilated regular, cosine, sine; these heads "
-            "come first, the remaining ones are ordinary; empty: every head is regular",
+            "come first, the remaining ones are ordinary; all: as many as there are heads; "
+            "empty: every head is regular",
         )
         rsa_dilations: str = option(
-            "", "dilations of the dilated heads in their order, comma-separated"
+            "",
+            "dilations of the dilated heads in their order, comma-separated, or one number for all",
         )
         rsa_max_power: int = option(
             200, "highest power K of a decay, entries beyond it are 0; 0: no limit"

@@ -1,11 +1,15 @@
 """Which recurrence encoding matrix each head has."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 KINDS = (
     "regular", "cosine", "sine", "dilated regular", "dilated cosine", "dilated sine",
 )  # fmt: skip
 
+
+ALL = "all"
+"""In place of a number of heads: as many as the layer has."""
 
 LARGEST = 10**6
 """A dilation, and an initial value of a curve that is flat long before."""
@@ -36,15 +40,16 @@ def parse_rem_heads(heads: str, dilations: str, total: int) -> RemHeads:
     """Read ``--rsa-heads`` and ``--rsa-dilations``.
 
     Args:
-        heads: six numbers with commas between; "" for as many regular heads as there are
-        dilations: a number for each dilated head, with commas between
+        heads: six numbers with commas between, "all" for *total*; "" for as many regular heads
+            as there are
+        dilations: a number for each dilated head, with commas between, or one number for all
         total: H, the heads of the layer
 
     Raises:
         ValueError: if they do not fit each other or *total*; the message says what to do
     """
-    counts = numbers(heads, "--rsa-heads") if heads else (total, 0, 0, 0, 0, 0)
-    factors = numbers(dilations, "--rsa-dilations") if dilations else ()
+    counts = numbers(heads, "--rsa-heads", {ALL: total}) if heads else (total, 0, 0, 0, 0, 0)
+    factors = numbers(dilations, "--rsa-dilations", {}) if dilations else ()
     if len(counts) != 6 or min(counts) < 0:
         raise ValueError(
             f"--rsa-heads {heads}: six numbers are needed, of {', '.join(KINDS)} heads"
@@ -54,11 +59,13 @@ def parse_rem_heads(heads: str, dilations: str, total: int) -> RemHeads:
             f"--rsa-heads {heads}: {sum(counts)} heads, but the layer has {total}; "
             f"choose 1 to {total}"
         )
+    if len(factors) == 1 and any(counts[3:]):
+        factors *= sum(counts[3:])
     if len(factors) != sum(counts[3:]):
         raise ValueError(
             f"--rsa-dilations {dilations or '(none)'}: {len(factors)} numbers for "
             f"{sum(counts[3:])} dilated heads (the last three of --rsa-heads {heads}); "
-            "give one for each"
+            "give one for each, or one number for all"
         )
     if factors and not 1 <= min(factors) <= max(factors) <= LARGEST:
         raise ValueError(
@@ -67,14 +74,14 @@ def parse_rem_heads(heads: str, dilations: str, total: int) -> RemHeads:
     return RemHeads(counts, factors)
 
 
-def numbers(text: str, flag: str) -> tuple[int, ...]:
-    """Whole numbers with commas between.
+def numbers(text: str, flag: str, named: Mapping[str, int]) -> tuple[int, ...]:
+    """Whole numbers with commas between; some words may stand for numbers.
 
     Raises:
         ValueError: if they are something else
     """
     try:
-        return tuple(int(word) for word in text.split(","))
+        return tuple(named[word] if word in named else int(word) for word in text.split(","))
     except ValueError:
         raise ValueError(f"{flag} {text}: expected whole numbers with commas between") from None
 

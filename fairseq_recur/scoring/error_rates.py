@@ -1,4 +1,7 @@
-"""Error rates of sequences of symbols, such as the phones of a word: one text a line."""
+"""Error rates of sequences of symbols, such as the phones of a word, and accuracy.
+
+A text is a line.
+"""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -6,9 +9,6 @@ from importlib.metadata import version
 
 from fairseq_recur.scoring.mean import MeanMetric
 from fairseq_recur.scoring.problems import Problems
-
-ERROR_RATES = ("wer", "per")
-"""Word and phone error rate, as in SIGMORPHON's tasks of grapheme-to-phoneme conversion."""
 
 
 class ErrorRate(MeanMetric):
@@ -65,6 +65,19 @@ class WordErrorRate(ErrorRate):
         return int(hypothesis != reference)
 
 
+class Accuracy(WordErrorRate):
+    """The share of texts that are right, such as the answers "true" and "false" of a classifier."""
+
+    name = "Accuracy"
+    higher_is_better = True
+
+    def text_scores(
+        self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]
+    ) -> list[float]:
+        """Return 1 for each text that equals a reference, but for white space, otherwise 0."""
+        return [1.0 - error for error in super().text_scores(hypotheses, references)]
+
+
 class PhoneErrorRate(ErrorRate):
     """All edits of a test set (Levenshtein 1966), divided by the number of its phones.
 
@@ -97,3 +110,11 @@ class PhoneErrorRate(ErrorRate):
     def get_signature(self) -> str:
         """Return how symbols are told apart, and whose edit distance it is."""
         return f"{super().get_signature()}|nltk:{version('nltk')}"
+
+
+ERROR_RATES: dict[str, type[ErrorRate]] = {
+    "wer": WordErrorRate,
+    "per": PhoneErrorRate,
+    "accuracy": Accuracy,
+}
+"""Word and phone error rate are those of SIGMORPHON's grapheme-to-phoneme conversion."""

@@ -11,7 +11,7 @@ from sacrebleu.metrics.ter import TER
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.scoring.aligned import aligned
 from fairseq_recur.scoring.comet import DEFAULT_MODEL, CometMetric
-from fairseq_recur.scoring.error_rates import ERROR_RATES, PhoneErrorRate, WordErrorRate
+from fairseq_recur.scoring.error_rates import ERROR_RATES
 from fairseq_recur.scoring.mean import MeanMetric
 from fairseq_recur.scoring.problems import Problems
 from fairseq_recur.scoring.rouge import VARIANTS, RougeMetric
@@ -66,7 +66,7 @@ def build_metric(
     if name == "ter":
         return TER()
     if name in ERROR_RATES:
-        return WordErrorRate() if name == "wer" else PhoneErrorRate()
+        return ERROR_RATES[name]()
     if name != "bleu":
         return CHRF(word_order=2 if name == "chrf++" else 0, lowercase=lowercase)
     if tokenize not in TOKENIZERS:

@@ -1,7 +1,7 @@
 """Preparing a summarization data set: archives, texts, subwords, fairseq's binary format."""
 
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -303,10 +303,11 @@ class Encode:
         kind: one of KINDS
         model: folder with the files of that kind
         limit: maximum number of subwords of a line; 0 for no limit
+        first: symbols before the subwords of each line
     """
 
-    def __init__(self, kind: str, model: Path, limit: int) -> None:
-        self.encode, self.limit = load_pieces(kind, model).encode, limit
+    def __init__(self, kind: str, model: Path, limit: int, first: Sequence[str] = ()) -> None:
+        self.encode, self.limit, self.first = load_pieces(kind, model).encode, limit, first
 
     def __call__(self, lines: list[str]) -> list[tuple[str, bool]]:
         """Return each line in subwords, and whether it was truncated."""
@@ -316,7 +317,7 @@ class Encode:
         """Return a line in subwords, and whether it was truncated."""
         pieces = self.encode(line)
         cut = bool(self.limit) and len(pieces) > self.limit
-        return " ".join(pieces[: self.limit] if cut else pieces), cut
+        return " ".join([*self.first, *(pieces[: self.limit] if cut else pieces)]), cut
 
 
 def _words(lines: Iterable[str], limit: int) -> Iterator[str]:
@@ -326,8 +327,9 @@ def _words(lines: Iterable[str], limit: int) -> Iterator[str]:
 
 
 def encode_all(
-    kind: str, model: Path, texts: Path, folder: Path, limits: dict[str, int], workers: int
-) -> None:
+    kind: str, model: Path, texts: Path, folder: Path, limits: dict[str, int], workers: int,
+    first: Sequence[str] = (),
+) -> None:  # fmt: skip
     """Write all texts in subwords, line by line.
 
     All sources are truncated. Summaries are truncated only in the training set, because those of
@@ -340,6 +342,7 @@ def encode_all(
         folder: output folder; the files have the same names
         limits: maximum number of subwords of a source and of a target, without the end symbol
         workers: number of processes
+        first: symbols before the subwords of each line, which the limits do not count
     """
     for split in SPLITS:
         for side in SIDES:
@@ -350,7 +353,7 @@ def encode_all(
                 open(folder / name, "w", encoding="utf-8", newline="\n") as out,
             ):
                 parts = chunks(_words(lines, limit))
-                for part in in_order(Encode, (kind, model, limit), parts, workers, name):
+                for part in in_order(Encode, (kind, model, limit, first), parts, workers, name):
                     for pieces, cut in part:
                         out.write(pieces + "\n")
                         count += cut

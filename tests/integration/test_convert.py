@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE, Sentencepi
 
 from fairseq_recur.cli.average import load
 from fairseq_recur.conversion import bart, huggingface, t5
+from fairseq_recur.conversion.huggingface import TOKENIZER_FILES
 from fairseq_recur.conversion.settings import Settings
 from fairseq_recur.experiments.settings import arguments
 from tests.conftest import TRAIN
@@ -37,7 +39,8 @@ LINES = [*TEXT, "unseen: Ωmega and 42!"]
 def test_there_and_back_is_the_same(folders: Folders, kind: str, tmp_path: Path) -> None:
     """Every weight to the last bit, under its name; the settings and the tokenizer too.
 
-    Without --like the library reads the result, with T5's words in T5's order.
+    Without --like the library reads the result, with T5's words in T5's order, which is not that
+    of CodeT5.
     """
     folder, model = folders(kind), converted(folders(kind)) / "model.pt"
     back = tmp_path / "back"
@@ -50,9 +53,11 @@ def test_there_and_back_is_the_same(folders: Folders, kind: str, tmp_path: Path)
     assert settings[0].keys() <= settings[1].keys()
     different = {k for k in settings[0] if settings[0][k] != settings[1][k]}
     assert different <= {"tie_word_embeddings"}
-    for name in ("spiece.model", "vocab.json", "merges.txt", "tokenizer_config.json"):
+    for name in TOKENIZER_FILES:
         if (folder / name).exists():
             assert (folder / name).read_bytes() == (back / name).read_bytes()
+    if kind == "codet5":
+        return
     convert(model, tmp_path / "alone")
     library = transformers().AutoModelForSeq2SeqLM
     eos, start = (2, 2) if kind == "bart" else (1, 0)
@@ -157,14 +162,22 @@ def test_text_becomes_the_same_rows(folders: Folders) -> None:
     assert (target / "dict.source.txt").read_text() == (target / "dict.target.txt").read_text()
     assert words.index("<extra_id_0>") != words.unk() and words.index("<extra_id_9>") != words.unk()
 
+    # The library's CodeT5 reads a text as <s> text </s>.
+    folder = folders("codet5")
+    words, encode, target = encoder_of(folder)
+    rows = t5.vocabulary(folder, Settings(huggingface.read_json(folder / "config.json"))).rows
+    assert rows[:5] == [1, 0, 2, 3, 4] and sorted(rows) == list(range(len(words)))
+    tokenizer = byte_tokenizer("RobertaTokenizer", folder)
+    decode = get_encoder(str(target / "encoder.json"), str(target / "vocab.bpe")).decode
+    for line in [*LINES, "if (a->b[0] != '\\0')\treturn  NULL;"]:
+        ours = words.encode_line(f"<s> {encode(line)}", add_if_not_exist=False).tolist()
+        assert [rows[i] for i in ours] == tokenizer(line).input_ids
+        assert decode([int(word) for word in encode(line).split()]) == line
+    assert words[4] == "<mask>" and decode([int(words[len(words) - 1])]) == "<extra_id_0>"
+
     folder = folders("bart")
     words, encode, target = encoder_of(folder)
-    tokenizer = transformers().BartTokenizer(
-        vocab=json.loads((folder / "vocab.json").read_text()),
-        merges=[
-            tuple(line.split()) for line in (folder / "merges.txt").read_text().split("\n")[1:-1]
-        ],
-    )
+    tokenizer = byte_tokenizer("BartTokenizer", folder)
     decode = get_encoder(str(target / "encoder.json"), str(target / "vocab.bpe")).decode
     for line in LINES:
         ours = words.encode_line(encode(line), add_if_not_exist=False).tolist()
@@ -172,6 +185,16 @@ def test_text_becomes_the_same_rows(folders: Folders) -> None:
         assert decode([int(word) for word in encode(line).split()]) == line
     assert words[len(words) - 1] == "<mask>"
     assert words[4] == str(json.loads((target / "encoder.json").read_text())["!"])
+
+
+def byte_tokenizer(name: str, folder: Path) -> Callable[..., Any]:
+    """The library's tokenizer from vocab.json and merges.txt."""
+    lines = (folder / "merges.txt").read_text().split("\n")[1:-1]
+    made: Callable[..., Any] = getattr(transformers(), name)(
+        vocab=json.loads((folder / "vocab.json").read_text()),
+        merges=[tuple(line.split()) for line in lines],
+    )
+    return made
 
 
 def encoder_of(folder: Path) -> tuple[Dictionary, Callable[[str], str], Path]:
@@ -187,17 +210,18 @@ def encoder_of(folder: Path) -> tuple[Dictionary, Callable[[str], str], Path]:
 
 def test_rows_from_a_tokenizer_json(folders: Folders, tmp_path: Path) -> None:
     """The library's current format, instead of spiece.model or of vocab.json and merges.txt."""
-    for kind, name in (("v1.0", "T5Tokenizer"), ("bart", "BartTokenizer")):
+    names = {"v1.0": "T5Tokenizer", "bart": "BartTokenizer", "codet5": "RobertaTokenizer"}
+    for kind, name in names.items():
         folder = tmp_path / kind
         shutil.copytree(folders(kind), folder)
         tokenizer_class = getattr(transformers(), name)
         settings = {"extra_ids": 10} if kind == "v1.0" else {}
         tokenizer_class.from_pretrained(folder, **settings).save_pretrained(folder)
         assert (folder / "tokenizer.json").exists()
-        for old in ("spiece.model", "vocab.json", "merges.txt"):
+        for old in ("spiece.model", "vocab.json", "merges.txt", "added_tokens.json"):
             (folder / old).unlink(missing_ok=True)
         convert(folder, tmp_path / f"{kind}-fairseq")
-        for file in ("dict.source.txt", "vocab.bpe", "encoder.json")[: 3 if kind == "bart" else 1]:
+        for file in ("dict.source.txt", "vocab.bpe", "encoder.json")[: 1 if kind == "v1.0" else 3]:
             found, expected = (converted(f) / file for f in (folder, folders(kind)))
             assert found.read_text() == expected.read_text()
 

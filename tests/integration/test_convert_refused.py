@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from fairseq_recur.cli.average import load
-from fairseq_recur.conversion.vocabulary import t5_vocabulary
+from fairseq_recur.conversion.vocabulary import t5_pieces, t5_vocabulary
 from fairseq_recur.errors import ConfigError
 from tests.conftest import TRAIN
 from tests.huggingface import change_config, converted, refused, save_t5, state_of
@@ -202,7 +202,7 @@ def test_broken_folders_are_refused(
 
 def test_a_tokenizer_of_another_model(folders: Folders) -> None:
     with pytest.raises(ConfigError, match="tokenizer .* beyond the 20 rows"):
-        t5_vocabulary(folders("v1.0"), 20, 0, 1)
+        t5_vocabulary(*t5_pieces(folders("v1.0"), 20), 20, 0, 1, Path("folder"))
 
 
 def test_no_code_in_weights_is_run(

@@ -309,6 +309,29 @@ def test_other_settings_are_refused(done: Path, capsys: pytest.CaptureFixture[st
     assert "plain seed 1: --lr was 0.02, is 0.5" in said and "use another --work-dir" in said
 
 
+def test_an_unsuitable_start_is_refused_before_anything_is_done(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A checkpoint that is missing, damaged, of another program, or of another model."""
+    frozen = (ROOT / "tests" / "frozen" / "rsa_transformer.pt").read_bytes()
+    (tmp_path / "damaged.pt").write_bytes(frozen[: len(frozen) // 2])
+    (tmp_path / "other.pt").write_bytes(frozen)
+    torch.save({"weight": torch.zeros(2)}, tmp_path / "foreign.pt")
+    argv = ["experiment", "run", str(tmp_path / "t.yaml"), "--work-dir", str(tmp_path / "work")]
+    for name, where, said in (
+        ("absent", "start", "no such file. Give a file that fairseq-train wrote"),
+        ("damaged", "start", "bytes that are not a PyTorch checkpoint, or a truncated"),
+        ("foreign", "start", "not a fairseq checkpoint: it holds [weight]"),
+        ("other", "plain", "the checkpoint does not fit the model"),
+    ):
+        systems = {"plain": {"flags": {"arch": "transformer_biarn"}}}
+        write(tmp_path, {**content(corpus), "start": f"{name}.pt", "systems": systems})
+        assert main(argv) == 2
+        printed = capsys.readouterr().err
+        assert printed.count(said) == 1 and f"\n- {where}: " in printed
+        assert not (tmp_path / "work" / "plain").exists()
+
+
 def test_everything_wrong_is_said_before_anything_is_done(
     corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

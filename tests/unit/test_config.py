@@ -66,7 +66,10 @@ def parameters(model: nn.Module) -> int:
 def test_registered_presets_are_the_declared_ones() -> None:
     assert PRESETS == sorted(DECLARED)
     assert {"transformer_biarn", "rsa_transformer_tiny"} <= set(PRESETS)
-    others = "t5_small srformer_t5_small srformer_base srformer_bart_base srformer_bart_large"
+    others = (
+        "t5_small codet5_small rsa_codet5_small srformer_t5_small srformer_base "
+        "srformer_bart_base srformer_bart_large"
+    )
     assert {p for p in PRESETS if not p.endswith("_tiny")} == {*STOCK_SIZES, *others.split()}
 
 
@@ -305,9 +308,10 @@ REFUSED: dict[str, list[tuple[str, list[str]]]] = {
         ("--rsa-heads 3,0,0,0,0,0", ["3 heads, but the layer has 2"]),
         ("--rsa-heads 0,0,0,0,0,0", ["choose 1 to 2"]),
         (
-            "--rsa-heads 0,0,0,1,1,0 --rsa-dilations 2",
-            ["--rsa-dilations 2: 1 numbers for 2 dilated heads"],
+            "--rsa-heads 0,0,0,1,1,0 --rsa-dilations 2,3,4",
+            ["--rsa-dilations 2,3,4: 3 numbers for 2 dilated heads"],
         ),
+        ("--rsa-heads 1,0,0,0,0,0 --rsa-dilations 2", ["1 numbers for 0 dilated heads"]),
         ("--rsa-heads 1,0,0,1,0,0 --rsa-dilations 0", ["a dilation is at least 1"]),
         ("--rsa-max-power -1", ["--rsa-max-power -1: expected 0 to"]),
         ("--rsa-eta-init 2,1", ["--rsa-eta-init 2,1", "above the second"]),

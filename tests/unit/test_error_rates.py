@@ -52,6 +52,22 @@ def test_a_long_word_has_more_phones_and_no_more_words() -> None:
     assert rates(["a", "b c d e f g h i x"], ["a", "b c d e f g h i j"]) == [50, 10]
 
 
+def test_accuracy_is_the_share_of_equal_texts(tmp_path: Path) -> None:
+    answers, truth = ["true", "false", " true ", "tru e"], ["true", "true", "true", "true"]
+    (score,) = score_corpus(answers, [truth], [build_metric("accuracy")])
+    assert (score.name, score.value, score.signature) == (
+        "Accuracy",
+        50,
+        "nrefs:1|symbols:whitespace",
+    )
+    assert score_corpus(answers, [truth, answers], [build_metric("accuracy")])[0].value == 100
+    texts = {"base": ["false"] * 40, "good": ["true"] * 40}
+    found = compare_systems(texts, [["true"] * 40], ["accuracy"], "base", "both", samples=80)
+    good = found.of("Accuracy", "good")
+    assert found.metrics[0].higher_is_better and good.difference == 100
+    assert good.is_significant("bootstrap") and good.is_significant("randomization")
+
+
 def test_of_several_pronunciations_the_nearest_counts() -> None:
     first, second = ["a b c", "d"], ["a x c e e", "d"]
     assert rates(["a x c e", "d"], first, second) == [50, pytest.approx(100 / (4 + 1))]

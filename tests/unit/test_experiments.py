@@ -63,6 +63,17 @@ def test_paths_are_relative_to_the_file_and_changes_to_here(tmp_path: Path) -> N
     assert read(tmp_path, {"data": "/abs"}).data == "/abs"
 
 
+def test_a_checkpoint_starts_the_systems_that_no_other_starts(tmp_path: Path) -> None:
+    found = read(tmp_path, {"start": "model.pt"})
+    begin = {run.system.name: run.train_argv() for run in runs_of(found, tmp_path, seeds=[1])}
+    starts = {
+        name: words[words.index("--finetune-from-model") + 1] for name, words in begin.items()
+    }
+    first = tmp_path / "a" / "seed1" / "average.pt"
+    assert starts == {"a": str(tmp_path / "model.pt"), "b": str(first)}
+    assert "--finetune-from-model" not in runs_of(read(tmp_path), tmp_path)[0].train_argv()
+
+
 def test_files_are_read_as_one(tmp_path: Path) -> None:
     whole = content()
     (tmp_path / "corpus").mkdir()
@@ -114,6 +125,7 @@ WRONG = [
         "systems.a.start_from leads to a, which is itself",
     ),
     ({"systems": {"a": {"flags": {}, "start_from": "z"}}}, "z, which is not a system"),
+    ({"start": {}}, "start: {}; expected a checkpoint"),
 ]
 
 

@@ -103,6 +103,9 @@ def usual(folder: Path) -> dict[Leaf, dict[str, list[str]]]:
             "--output": ["out.png"], "--max-len-b": ["3"],
         },
         ("plot", "forecast"): {"file": [str(folder / "out.csv")], "--output": ["out.png"]},
+        ("plot", "recurrence"): {
+            "file": [text], "--output": ["out.png"], "--lags": ["20"],
+        },
         ("forecast",): {
             "checkpoint": [str(folder / "forecaster" / "checkpoint_last.pt")],
             "--output": ["forecasts.csv"], "--cpu": [],

@@ -308,6 +308,8 @@ def test_weights_on_demand() -> None:
 
 def test_heads_that_do_not_fit_are_refused() -> None:
     assert parse_rem_heads("", "", 4).counts == (4, 0, 0, 0, 0, 0)
+    every = parse_rem_heads("0,0,0,all,0,0", "64", 3)
+    assert every.counts == (0, 0, 0, 3, 0, 0) and every.all_dilations == (64, 64, 64)
     assert parse_rem_heads("1,0,0,0,1,1", "4,5", 4).all_dilations == (1, 4, 5)
     with pytest.raises(ValueError, match="whole numbers"):
         parse_rem_heads("1,0,0,0,1,x", "", 4)

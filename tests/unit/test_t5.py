@@ -137,25 +137,34 @@ def test_initial_weights_are_t5s(make_model: Build) -> None:
     assert model.encoder.position_bias.weight.std().item() == pytest.approx(width**-0.5, rel=0.2)
 
 
-def test_t5_small_has_its_size() -> None:
-    """T5-small with its 32,128 words has 60,506,624 parameters, matrix by matrix."""
+@pytest.mark.parametrize(
+    "arch, size, matrices, total",
+    [
+        ("t5_small", 32_128, 0, 60_506_624),
+        # Huang et al. 2023, table 7: eight dilated regular heads and a gate in each self-attention.
+        ("codet5_small", 32_100, 0, 60_492_288),
+        ("rsa_codet5_small", 32_100, 12 * (8 + 1), 60_492_396),
+    ],
+)
+def test_presets_have_their_sizes(arch: str, size: int, matrices: int, total: int) -> None:
+    """The published numbers of parameters, matrix by matrix."""
     words = Dictionary()
-    for number in range(32_128 - len(words)):
+    for number in range(size - len(words)):
         words.add_symbol(str(number))
     parser = options.get_training_parser("translation")
-    args = options.parse_args_and_arch(parser, ["data", "--arch", "t5_small"])
+    args = options.parse_args_and_arch(parser, ["data", "--arch", arch])
     task = Namespace(source_dictionary=words, target_dictionary=words)
     with torch.device("meta"):
         model = build_model(convert_namespace_to_omegaconf(args).model, task)
     width, inner = 512, 2048
     attention, network = 4 * width**2, 2 * width * inner
     by_hand = (
-        32_128 * width
+        size * width
         + 6 * (attention + network + 2 * width)  # encoder
         + 6 * (2 * attention + network + 3 * width)  # decoder
         + 2 * (width + 32 * 8)  # the last norm and the position bias of each
     )
-    assert sum(p.numel() for p in model.parameters()) == by_hand == 60_506_624
+    assert sum(p.numel() for p in model.parameters()) == by_hand + matrices == total
 
 
 def test_checkpoint_of_a_transformer_is_refused(make_model: Build) -> None:
