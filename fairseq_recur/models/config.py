@@ -19,7 +19,8 @@ from fairseq_recur.models.t5 import T5Options
 from fairseq_recur.modules import parts
 from fairseq_recur.modules.options import declared, option
 from fairseq_recur.modules.recurrence_encoder import RecurrenceEncoder
-from fairseq_recur.modules.series_memory import SeriesMemory
+from fairseq_recur.modules.stream_memory import SeriesMemory
+from fairseq_recur.modules.transformer_xl import TransformerXLOptions
 
 # Deprecated or without effect on an encoder-decoder; `--relu-dropout` stays as an alias.
 LEFT_OUT = {"adaptive_input", "char_inputs", "decoder_input_dim", "relu_dropout"}
@@ -132,6 +133,22 @@ def encoder_decoder_slots() -> list[Slot]:
     ]
 
 
+def language_model_slots() -> list[Slot]:
+    """The slots of the decoder as a language model."""
+    return [
+        *self_attention_slots("decoder"),
+        Slot(
+            "decoder_memory",
+            parts.MEMORY,
+            parts.NONE,
+            "what a language model keeps of the segments of text before the present one: the "
+            "states of their last positions (xl, Dai et al. 2019); for "
+            "--task language_modeling_with_memory",
+            (parts.NONE,),
+        ),
+    ]
+
+
 FORECASTER_SIZES = (
     "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_layers", "encoder_attention_heads",
     "decoder_layers", "decoder_attention_heads", "dropout", "attention_dropout",
@@ -222,8 +239,12 @@ def language_model_config(
 ) -> type[FairseqDataclass]:
     """The configuration of the decoder as a language model; see `encoder_decoder_config`."""
     all_fields = [
-        *(field_of(f.name, f) for f in fields(MonitoringOptions)),
-        *part_fields(self_attention_slots("decoder")),
+        *(
+            field_of(f.name, f)
+            for o in (MonitoringOptions, TransformerXLOptions)
+            for f in fields(o)
+        ),
+        *part_fields(language_model_slots()),
     ]
     return assembled(name, all_fields, TransformerLanguageModelConfig, defaults)
 

@@ -29,6 +29,7 @@ from fairseq_recur.modules.sparse_attention import (
     ProbSparseSelfAttention,
 )
 from fairseq_recur.modules.srformer import SRformerAttention
+from fairseq_recur.modules.stream_memory import SegmentMemory
 from fairseq_recur.modules.xl import XLSelfAttention
 
 # Maps of self-attention, and what is mixed with one (Huang et al. 2023; section 4.4 compares).
@@ -64,6 +65,9 @@ FUSION: dict[str, type[StackFusion] | type[MultiColumn]] = {
     "replace": Replacement,
     "multicolumn": MultiColumn,
 }
+
+# What a language model keeps of the segments before (Dai et al. 2019).
+MEMORY: dict[str, type[SegmentMemory]] = {"xl": SegmentMemory}
 
 NONE = "none"
 """The value of a slot's flag that leaves the slot empty."""
@@ -103,6 +107,11 @@ def build_recurrence_encoder(cfg: TransformerConfig) -> RecurrenceEncoder | None
     return RecurrenceEncoder(cfg, RECURRENCE[cfg.recurrence])
 
 
+def build_memory(cfg: TransformerConfig) -> SegmentMemory | None:
+    """The memory of a language model, or None."""
+    return None if cfg.decoder_memory == NONE else MEMORY[cfg.decoder_memory](cfg)
+
+
 def layer_fusion(cfg: Any) -> type[StackFusion] | None:
     """The fusion in the decoder's layers, or None."""
     if cfg.recurrence == NONE:
@@ -119,6 +128,8 @@ def chosen_parts(cfg: Any) -> Iterator[tuple[str, Any]]:
             yield side, SELF_ATTENTION[name]
             if mixture != NONE:
                 yield side, MIXTURE[mixture]
+    if getattr(cfg, "decoder_memory", NONE) != NONE:
+        yield "decoder", MEMORY[cfg.decoder_memory]
     if hasattr(cfg, "cross_attention"):
         yield "decoder", CROSS_ATTENTION[cfg.cross_attention]
         if cfg.cross_attention_mixture != NONE:

@@ -1,0 +1,153 @@
+"""The decoder of a language model with a memory, or in the host of Transformer-XL."""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from fairseq.data import Dictionary
+from fairseq.models.transformer import TransformerConfig
+from torch import Tensor, nn
+
+from fairseq_recur.models.decoder import RecurrentTransformerDecoder
+from fairseq_recur.modules.context import Context, IncrementalState, Padding, additive_mask
+from fairseq_recur.modules.parts import build_memory
+from fairseq_recur.modules.transformer_xl import (
+    UnprojectedAdaptiveInput,
+    add_biases,
+    draw_weights,
+    is_transformer_xl,
+)
+from fairseq_recur.modules.xl import share_position_biases
+
+
+class MemoryDecoder(RecurrentTransformerDecoder):
+    """A decoder without an encoder whose batches are segments of streams of text.
+
+    Teacher forcing reads the memory of the batches before, if it is told which positions the rows
+    begin with. Decoding step by step begins with an empty memory and cuts the text in the same
+    places, so that it gives what teacher forcing gives.
+
+    Args:
+        cfg: the host's configuration
+        dictionary: of the words
+        embed_tokens: their embedding
+    """
+
+    def __init__(
+        self, cfg: TransformerConfig, dictionary: Dictionary, embed_tokens: nn.Module
+    ) -> None:
+        super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn=True)
+        self.memory = build_memory(cfg)
+        if is_transformer_xl(cfg):
+            share_position_biases(self.modules())
+            draw_weights(self)
+
+    def build_output_projection(
+        self, cfg: TransformerConfig, dictionary: Dictionary, embed_tokens: nn.Module
+    ) -> None:
+        """As fairseq's; Transformer-XL has a bias for each word."""
+        super().build_output_projection(cfg, dictionary, embed_tokens)
+        if not is_transformer_xl(cfg):
+            return
+        if self.adaptive_softmax is not None:
+            tied = cfg.tie_adaptive_weights
+            bare = tied and isinstance(embed_tokens, UnprojectedAdaptiveInput)
+            add_biases(self.adaptive_softmax, projected=not bare)
+            return
+        weight = self.output_projection.weight
+        self.output_projection = nn.Linear(weight.size(1), weight.size(0))
+        self.output_projection.weight = weight
+
+    def forward(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: None = None,
+        incremental_state: IncrementalState | None = None,
+        features_only: bool = False,
+        src_lengths: Tensor | None = None,
+        starts: Tensor | None = None,
+    ) -> tuple[Tensor, dict[str, list[Any]]]:
+        """Logits of the next words; the arguments are fairseq's, but *starts*.
+
+        Args:
+            prev_output_tokens: (B, T)
+            encoder_out: None
+            incremental_state: in incremental decoding
+            features_only: leave out the output layer
+            src_lengths: not needed
+            starts: (B,) int64 numbers of the first positions, see `StreamMemory`; without them the
+                memory is neither read nor changed
+
+        Returns:
+            (B, T, V), and fairseq's dictionary
+        """
+        x, extra = self.extract_features(
+            prev_output_tokens, incremental_state=incremental_state, starts=starts
+        )
+        return (x if features_only else self.output_layer(x)), extra
+
+    def extract_features(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: None = None,
+        incremental_state: IncrementalState | None = None,
+        starts: Tensor | None = None,
+        src_lengths: Tensor | None = None,
+    ) -> tuple[Tensor, dict[str, list[Any]]]:
+        """The decoder without its output layer; arguments as in `forward`."""
+        x = self.embed(prev_output_tokens, incremental_state)
+        memory = self.memory if incremental_state is None and starts is not None else None
+        earlier = None
+        if memory is not None and starts is not None:
+            earlier = memory.before(starts, memory.length)
+        if incremental_state is None:
+            remembered = 0 if earlier is None else earlier.size(1)
+            context = self.segment_context(x, prev_output_tokens, remembered)
+        else:
+            context = self.step_context(x, prev_output_tokens, incremental_state)
+        states = [x]
+        for index, layer in enumerate(self.layers):
+            if earlier is not None:
+                context = replace(context, memory=earlier[index].to(x.dtype))
+            x, _, _ = self.run(layer, x, context, False)
+            states.append(x)
+        if memory is not None and starts is not None:
+            memory.keep(starts, states[:-1], earlier, memory.length)
+        return self.features(x), {"attn": [None], "inner_states": states}
+
+    def segment_context(self, x: Tensor, tokens: Tensor, remembered: int) -> Context:
+        """What the layers know of a segment.
+
+        Args:
+            x: (T, B, C) input of the layers
+            tokens: (B, T)
+            remembered: M, positions in the memory
+        """
+        reach = None if self.memory is None else self.memory.reach
+        keys = torch.arange(remembered + tokens.size(1), device=x.device)
+        lags = keys[remembered:, None] - keys
+        hidden = lags < 0
+        if reach is not None:
+            hidden = hidden | (lags >= reach)
+        future = x.new_zeros(hidden.size()).masked_fill(hidden, float("-inf"))
+        padding = Padding.of(F.pad(tokens.eq(self.padding_idx), (remembered, 0)))
+        return Context(
+            padding=padding,
+            mask=additive_mask(future, padding, x.dtype),
+            causal=padding is None and not remembered and reach is None,
+            future=future,
+        )
+
+    def step_context(self, x: Tensor, tokens: Tensor, state: IncrementalState) -> Context:
+        """What the layers know of the newest of the positions *tokens* (B, L)."""
+        position = tokens.size(1) - 1
+        first = 0 if self.memory is None else self.memory.first_visible(position)
+        padding = Padding.of(tokens[:, first:].eq(self.padding_idx))
+        return Context(
+            padding=padding,
+            mask=additive_mask(None, padding, x.dtype),
+            incremental_state=state,
+            position=position,
+            kept=None if self.memory is None else position - first,
+        )
