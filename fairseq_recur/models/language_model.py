@@ -43,8 +43,12 @@ class RsaLanguageModel(RecurrentModel, TransformerLanguageModel):
 
     @classmethod
     def add_args(cls, parser: ArgumentParser) -> None:
-        """Add the model's flags, without defaults: those are in the preset's dataclass."""
-        gen_parser_from_dataclass(parser, cls.config_class(), delete_default=True)
+        """Add the model's flags, without defaults: those are in the preset's dataclass.
+
+        They are those of the dataclass without a preset, as for the encoder-decoder: a flag of what
+        a preset has would turn it off.
+        """
+        gen_parser_from_dataclass(parser, config.language_model_config()(), delete_default=True)
 
     @classmethod
     def build_model(cls, args: DictConfig, task: FairseqTask) -> "RsaLanguageModel":

@@ -147,7 +147,7 @@ class DotSelfAttention(SelfAttention):
     @property
     def stock(self) -> bool:
         """Whether fairseq's own arithmetic is used."""
-        return self.mixture is None and not self.t5
+        return self.mixture is None and not self.t5 and self.q_proj.bias is not None
 
     def forward(
         self,

@@ -203,8 +203,8 @@ class StreamLanguageModelingTask(LanguageModelingTask):
         if getattr(model.decoder, "memory", None) is None:
             raise ConfigError(
                 f"--task language_modeling_with_memory needs a model with a memory, and "
-                f"{type(model).__name__} has none; give --task language_modeling, or an --arch such "
-                "as xl_lm, or --decoder-memory xl"
+                f"{type(model).__name__} has none; give --task language_modeling, or an --arch "
+                "such as xl_lm, or --decoder-memory xl"
             )
         return model
 
@@ -214,14 +214,17 @@ class StreamLanguageModelingTask(LanguageModelingTask):
         """Read a set of text.
 
         Raises:
-            FileNotFoundError: there is no such set
+            ConfigError: there is no such set
         """
         paths = utils.split_paths(self.args.data)
         path = os.path.join(paths[(epoch - 1) % len(paths)], split)
         implementation = self.args.dataset_impl
         lines = data_utils.load_indexed_dataset(path, self.dictionary, implementation, combine)
         if lines is None:
-            raise FileNotFoundError(f"Dataset not found: {split} ({path})")
+            raise ConfigError(
+                f"{path}: no preprocessed text; give the folder that fairseq-preprocess "
+                "--only-source made, and one of its sets"
+            )
         if getattr(lines, "supports_prefetch", False):
             lines.prefetch(range(len(lines)))
         tokens = torch.empty(int(numpy.sum(lines.sizes)), dtype=torch.int32)
