@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fairseq_recur.models.decoder import RecurrentTransformerDecoder
 from fairseq_recur.modules.context import Context, IncrementalState, Padding, additive_mask
+from fairseq_recur.modules.layers import sharded
 from fairseq_recur.modules.parts import build_memory
 from fairseq_recur.modules.transformer_xl import (
     UnprojectedAdaptiveInput,
@@ -37,11 +38,25 @@ class MemoryDecoder(RecurrentTransformerDecoder):
     def __init__(
         self, cfg: TransformerConfig, dictionary: Dictionary, embed_tokens: nn.Module
     ) -> None:
+        memory = build_memory(cfg)
+        recurrent = None if memory is None else memory.recurrent
+        # fairseq builds the layers from the bottom without saying which one it builds.
+        self._built = iter(range(cfg.decoder.layers))
+        self._recurrent = {recurrent: memory}
         super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn=True)
-        self.memory = build_memory(cfg)
+        del self._built, self._recurrent
+        self.memory = memory
         if is_transformer_xl(cfg):
             share_position_biases(self.modules())
             draw_weights(self)
+
+    def build_decoder_layer(
+        self, cfg: TransformerConfig, no_encoder_attn: bool = False
+    ) -> nn.Module:
+        """The next layer from the bottom, which may be the memory's."""
+        layer = super().build_decoder_layer(cfg, no_encoder_attn)
+        memory = self._recurrent.get(next(self._built))
+        return layer if memory is None else sharded(memory.build_layer(cfg), cfg)
 
     def build_output_projection(
         self, cfg: TransformerConfig, dictionary: Dictionary, embed_tokens: nn.Module
@@ -98,9 +113,10 @@ class MemoryDecoder(RecurrentTransformerDecoder):
         """The decoder without its output layer; arguments as in `forward`."""
         x = self.embed(prev_output_tokens, incremental_state)
         memory = self.memory if incremental_state is None and starts is not None else None
-        earlier = None
+        recurrent = None if self.memory is None else self.memory.recurrent
+        earlier, carried = None, None
         if memory is not None and starts is not None:
-            earlier = memory.before(starts, memory.length)
+            earlier, carried = memory.before(starts, memory.length), memory.state(starts)
         if incremental_state is None:
             remembered = 0 if earlier is None else earlier.size(1)
             context = self.segment_context(x, prev_output_tokens, remembered)
@@ -108,12 +124,15 @@ class MemoryDecoder(RecurrentTransformerDecoder):
             context = self.step_context(x, prev_output_tokens, incremental_state)
         states = [x]
         for index, layer in enumerate(self.layers):
-            if earlier is not None:
-                context = replace(context, memory=earlier[index].to(x.dtype))
-            x, _, _ = self.run(layer, x, context, False)
+            if index == recurrent:
+                x, carried = self.run(layer, x, carried, context)
+            else:
+                if earlier is not None:
+                    context = replace(context, memory=earlier[index].to(x.dtype))
+                x, _, _ = self.run(layer, x, context, False)
             states.append(x)
         if memory is not None and starts is not None:
-            memory.keep(starts, states[:-1], earlier, memory.length)
+            memory.keep(starts, states[:-1], earlier, memory.length, carried)
         return self.features(x), {"attn": [None], "inner_states": states}
 
     def segment_context(self, x: Tensor, tokens: Tensor, remembered: int) -> Context:

@@ -177,6 +177,14 @@ RSA_XL: dict[str, tuple[str, str, str]] = {
 }
 
 
+RSA_BRT: dict[str, tuple[str, str, str]] = {
+    "_tiny": ("0,0,0,0,1,1", "5,10", "-1"),
+    "_text8": ("0,0,0,0,2,2", "5,5,10,10", "-1"),
+    "_enwik8": ("0,0,0,0,2,2", "3,6,9,12", "0"),
+    "_wikitext103": ("0,0,0,2,2,2", "12,24,12,24,12,24", "-2"),
+}
+
+
 def with_matrices(heads: str, dilations: str, mu: str) -> dict[str, Any]:
     """The options that add recurrence encoding matrices to the map of a language model."""
     return {
@@ -203,6 +211,7 @@ def recurrent_language_models(
 LANGUAGE_MODELS: dict[str, dict[str, Any]] = {
     "rsa_transformer_lm": {"decoder_self_attention": "rsa"},
     **recurrent_language_models("xl_lm", XL, RSA_XL),
+    **recurrent_language_models("brt_lm", {**XL, "decoder_memory": "block_recurrent"}, RSA_BRT),
 }
 
 # Informer's sizes (Zhou et al. 2021), with which Huang et al. 2023 forecast (section 4.1).

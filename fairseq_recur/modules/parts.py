@@ -11,6 +11,7 @@ from fairseq.models.transformer import TransformerConfig
 
 from fairseq_recur.modules.biarn import BiARN
 from fairseq_recur.modules.birnn import BiRNN
+from fairseq_recur.modules.block_recurrent import BlockRecurrentMemory
 from fairseq_recur.modules.cross_attention import CrossAttention, DotCrossAttention
 from fairseq_recur.modules.cross_mixture import CrossRecurrenceEncodingMatrices
 from fairseq_recur.modules.directional import DirectionalSelfAttention
@@ -66,8 +67,11 @@ FUSION: dict[str, type[StackFusion] | type[MultiColumn]] = {
     "multicolumn": MultiColumn,
 }
 
-# What a language model keeps of the segments before (Dai et al. 2019).
-MEMORY: dict[str, type[SegmentMemory]] = {"xl": SegmentMemory}
+# What a language model keeps of the segments before.
+MEMORY: dict[str, type[SegmentMemory]] = {
+    "xl": SegmentMemory,
+    "block_recurrent": BlockRecurrentMemory,
+}
 
 NONE = "none"
 """The value of a slot's flag that leaves the slot empty."""

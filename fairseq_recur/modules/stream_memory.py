@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from fairseq.dataclass import ChoiceEnum
@@ -32,12 +32,44 @@ class StreamMemory(nn.Module):
     starts: Tensor
     states: Tensor
 
+    rows: ClassVar[dict[str, int]] = {"starts": 0, "states": 2}
+    """What is held, by name, and its dimension of rows."""
+
+    recurrent: int | None = None
+    """The layer that passes on a state in place of what it has read, or None."""
+
     def __init__(self, layers: int) -> None:
         super().__init__()
         self.layers = layers
         self.register_buffer("starts", torch.zeros(0, dtype=torch.int64))
         self.register_buffer("states", torch.zeros(layers, 0, 0, 0))
-        self.evaluation: tuple[Tensor, Tensor] | None = None
+        self.evaluation: dict[str, Tensor] = {}
+
+    def held(self) -> dict[str, Tensor]:
+        """What is held, by name: that of training, or of evaluation; empty before a batch."""
+        return (
+            {name: getattr(self, name) for name in self.rows} if self.training else self.evaluation
+        )
+
+    def place(self, starts: Tensor) -> tuple[int, int] | None:
+        """Where rows begin: the number of the first one, and positions held before them.
+
+        Args:
+            starts: (B,) int64 numbers of the first positions
+
+        Returns:
+            None where nothing continues
+        """
+        held = self.held()
+        if not held or held["states"].size(0) != self.layers:  # some were dropped
+            return None
+        known, rows = held["starts"], len(starts)
+        # A checkpoint has the rows of all processes; those of this one are somewhere in it.
+        for first in range(0, len(known) - rows + 1, max(1, rows)):
+            places = set((starts - known[first : first + rows]).tolist())
+            if len(places) == 1 and 0 <= min(places) <= held["states"].size(1):
+                return first, min(places)
+        return None
 
     def before(self, starts: Tensor, length: int) -> Tensor | None:
         """What the layers read right before the rows of a batch.
@@ -49,22 +81,34 @@ class StreamMemory(nn.Module):
         Returns:
             (layers, M, B, C), or None where nothing continues
         """
-        known, states = self.starts, self.states
-        if not self.training:
-            known, states = self.evaluation or (known[:0], states)
-        rows, kept = len(starts), states.size(1)
-        if states.size(0) != self.layers:  # some layers of a checkpoint were dropped
+        found = self.place(starts)
+        if found is None or not found[1] or not length:
             return None
-        # A checkpoint has the rows of all processes; those of this one are somewhere in it.
-        for first in range(0, len(known) - rows + 1, max(1, rows)):
-            places = (starts - known[first : first + rows]).tolist()
-            if len(set(places)) == 1 and 1 <= places[0] <= kept:
-                end = places[0]
-                return states[:, max(0, end - length) : end, first : first + rows]
-        return None
+        first, end = found
+        rows = slice(first, first + len(starts))
+        return self.held()["states"][:, max(0, end - length) : end, rows]
+
+    def state(self, starts: Tensor) -> Tensor | None:
+        """The state that `recurrent` has passed on to the rows of a batch, or None.
+
+        Args:
+            starts: (B,) int64 numbers of the first positions
+
+        Returns:
+            (B, N, C), or None where nothing continues
+        """
+        found = None if self.recurrent is None else self.place(starts)
+        if found is None or found[1] != self.held()["states"].size(1):
+            return None
+        return self.held()["carried"][found[0] : found[0] + len(starts)]
 
     def keep(
-        self, starts: Tensor, inputs: list[Tensor], earlier: Tensor | None, length: int
+        self,
+        starts: Tensor,
+        inputs: list[Tensor],
+        earlier: Tensor | None,
+        length: int,
+        carried: Tensor | None = None,
     ) -> None:
         """Store what the layers have read.
 
@@ -73,15 +117,19 @@ class StreamMemory(nn.Module):
             inputs: of the layers, from the bottom, (T, B, C) each
             earlier: (layers, M, B, C), what `before` gave for the same batch, or None
             length: positions to keep
+            carried: (B, N, C), the state after the batch of the layer `recurrent`, or None
         """
         read = inputs if earlier is None else [torch.cat(x) for x in zip(earlier, inputs)]
         first = max(0, read[0].size(0) - length)
         states = torch.stack([x[first:] for x in read]).detach()
-        starts = starts + (inputs[0].size(0) - states.size(1))
-        if self.training:
-            self.starts, self.states = starts, states
-        else:
-            self.evaluation = starts, states
+        held = {"starts": starts + (inputs[0].size(0) - states.size(1)), "states": states}
+        if carried is not None:
+            held["carried"] = carried.detach()
+        if not self.training:
+            self.evaluation = held
+            return
+        for name, value in held.items():
+            setattr(self, name, value)
 
     @contextmanager
     def of_all_processes(self, group: Any) -> Iterator[None]:
@@ -89,20 +137,22 @@ class StreamMemory(nn.Module):
 
         If the processes have different sizes of batches, each keeps its own.
         """
-        own = self.starts, self.states
+        own = {name: getattr(self, name) for name in self.rows}
         sizes = torch.tensor(self.states.size(), device=self.starts.device)
         everyone = distributed_utils.all_gather(sizes, group)
-        if all(torch.equal(other, sizes) for other in everyone) and self.states.numel():
-            starts, states = (distributed_utils.all_gather(x.contiguous(), group) for x in own)
-            self.starts, self.states = torch.cat(starts), torch.cat(states, dim=2)
+        if all(torch.equal(other, sizes) for other in everyone) and len(self.starts):
+            for name, rows in self.rows.items():
+                all_rows = distributed_utils.all_gather(own[name].contiguous(), group)
+                setattr(self, name, torch.cat(all_rows, dim=rows))
         try:
             yield
         finally:
-            self.starts, self.states = own
+            for name, value in own.items():
+                setattr(self, name, value)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         """As torch's, with tensors of any size."""
-        for name in ("starts", "states"):
+        for name in self.rows:
             if prefix + name in state_dict:
                 setattr(self, name, torch.empty_like(state_dict[prefix + name]))
         super()._load_from_state_dict(state_dict, prefix, *args)
@@ -172,6 +222,10 @@ class SegmentMemory(StreamMemory):
                 "segment the same positions would occur; --decoder-self-attention xl has relative "
                 "ones"
             )
+
+    def build_layer(self, cfg: TransformerConfig) -> nn.Module:
+        """The layer `recurrent`, of which this memory has none."""
+        raise NotImplementedError(type(self).__name__)
 
     def first_visible(self, position: int) -> int:
         """The first position that a position sees, if the text is cut as in training."""

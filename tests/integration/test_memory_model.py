@@ -37,15 +37,19 @@ def periodic(rng: random.Random, words: int) -> str:
     return " ".join(f"w{word}" for word in found)
 
 
-@pytest.fixture(scope="module")
-def text(tmp_path_factory: pytest.TempPathFactory, cli: Cli) -> Path:
-    folder, rng = tmp_path_factory.mktemp("text"), random.Random(1)
-    for name, lines in (("train", 4), ("valid", 1), ("test", 1)):
-        lines_ = [periodic(rng, 150) + "\n" for _ in range(lines)]
-        (folder / name).write_text("".join(lines_))
+def preprocessed(folder: Path, lines: int, cli: Cli) -> Path:
+    """*lines* lines of 150 words to train on, and one each to validate and to test."""
+    rng = random.Random(1)
+    for name, count in (("train", lines), ("valid", 1), ("test", 1)):
+        (folder / name).write_text("".join(periodic(rng, 150) + "\n" for _ in range(count)))
     sets = [f"--{name}pref={folder / name}" for name in ("train", "valid", "test")]
     cli("preprocess", "--only-source", *sets, "--destdir", folder / "bin")
     return folder / "bin"
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory, cli: Cli) -> Path:
+    return preprocessed(tmp_path_factory.mktemp("text"), 4, cli)
 
 
 def arguments(text: Path, folder: Path, arch: str, *more: Any) -> list[str]:
@@ -57,7 +61,7 @@ def arguments(text: Path, folder: Path, arch: str, *more: Any) -> list[str]:
     "arch", ["rsa_xl_lm_tiny", pytest.param("xl_lm_tiny", marks=pytest.mark.slow)]
 )
 def test_resumes_as_if_never_stopped(arch: str, text: Path, cli: Cli, tmp_path: Path) -> None:
-    """Within an epoch of 26 batches and over its end, with dropout; then all that reads it."""
+    """Within an epoch of 25 batches and over its end, with dropout; then all that reads it."""
     flags = ["--dropout", 0.1, "--max-update"]
     at_once = cli("train", *arguments(text, tmp_path / "once", arch, *flags, 30))
     cli("train", *arguments(text, tmp_path / "two", arch, *flags, 11))
@@ -103,7 +107,7 @@ def test_checkpoints_of_one_training_can_be_averaged(text: Path, cli: Cli, tmp_p
 
 
 def test_a_model_without_memory_is_refused(text: Path, cli: Cli, tmp_path: Path) -> None:
-    words = [word for word in arguments(text, tmp_path, "rsa_transformer_lm", "--max-update", 1)]
+    words = arguments(text, tmp_path, "rsa_transformer_lm", "--max-update", 1)
     at = words.index("--memory-length")
     with pytest.raises(Exception, match="needs a model with a memory, and RsaTransformerLmModel"):
         cli("train", *words[:at], *words[at + 2 :])
@@ -137,10 +141,10 @@ def test_two_processes_are_one_also_resumed(text: Path, cli: Cli, tmp_path: Path
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", ["xl_lm_tiny", "rsa_xl_lm_tiny"])
 def test_a_memory_learns_what_a_segment_does_not_hold(
-    arch: str, text: Path, cli: Cli, tmp_path: Path
+    arch: str, cli: Cli, tmp_path: Path
 ) -> None:
     """A word repeats the one six places before, and a segment has four."""
-    losses = {}
+    text, losses = preprocessed(tmp_path, 60, cli), {}
     for length in (0, 12):
         folder = tmp_path / str(length)
         flags = ["--memory-length", length, "--decoder-ffn-embed-dim", 64, "--lr", 0.005]

@@ -163,7 +163,7 @@ def test_gradients_stop_at_the_memory(build: Build) -> None:
     model(tokens[:, :SEGMENT], starts=STARTS)
     memory = model.decoder.memory
     assert memory.states.size() == (3, SEGMENT, 2, 16) and not memory.states.requires_grad
-    assert memory.evaluation is None
+    assert memory.evaluation == {}
     logits, _ = model(tokens[:, SEGMENT:], starts=STARTS + SEGMENT)
     assert memory.states.size(1) == MEMORY
     (logits * torch.randn_like(logits)).sum().backward()

@@ -1,0 +1,208 @@
+"""The layer of a Block-Recurrent Transformer (Hutchins et al. 2022), and the memory that carries it.
+
+Its structure is that of the public code that Huang et al. 2023 modified, which the parameter counts
+in their table 7 confirm: four attentions with parameters of their own, two gates, two networks.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from fairseq.incremental_decoding_utils import with_incremental_state
+from fairseq.models.transformer import TransformerConfig
+from torch import Tensor, nn
+
+from fairseq_recur.modules.context import Context, IncrementalState
+from fairseq_recur.modules.options import option
+from fairseq_recur.modules.stream_memory import SegmentMemory
+from fairseq_recur.modules.t5 import inner_width
+from fairseq_recur.ops.attention import dot_product_attention
+from fairseq_recur.ops.block_recurrent import rotary, state_gate
+
+
+class BlockAttention(nn.Module):
+    """Multi-head attention whose queries are normed, and whose projections have no biases.
+
+    Args:
+        cfg: the host's configuration
+        rotated: turn queries and keys by their positions, half of a head's channels
+        causal: hide later keys
+    """
+
+    def __init__(self, cfg: TransformerConfig, rotated: bool, causal: bool = False) -> None:
+        super().__init__()
+        width, inner = cfg.decoder.embed_dim, inner_width(cfg, "decoder")
+        self.heads, self.causal = cfg.decoder.attention_heads, causal
+        size = inner // self.heads
+        self.rotated = min(size - size % 2, max(size // 4 * 2, 32)) if rotated else 0
+        self.norm = nn.RMSNorm(width, eps=1e-6)
+        self.q_proj, self.k_proj, self.v_proj = (
+            nn.Linear(width, inner, bias=False) for _ in range(3)
+        )
+        self.out_proj = nn.Linear(inner, width)
+        self.dropout = cfg.attention_dropout
+
+    def forward(self, x: Tensor, source: Tensor | None = None) -> Tensor:
+        """Attend from *x* (B, T, C) to *source* (B, S, C), or to itself: (B, T, C)."""
+        x = self.norm(x)
+        read = x if source is None else source
+        q = self.split(self.q_proj(x))
+        k, v = (self.split(project(read)) for project in (self.k_proj, self.v_proj))
+        if self.rotated:
+            q, k = rotary(q, self.rotated), rotary(k, self.rotated)
+        dropout = self.dropout if self.training else 0.0
+        heads = dot_product_attention(q, k, v, None, dropout, self.causal)
+        return self.out_proj(heads.transpose(1, 2).flatten(2))
+
+    def split(self, x: Tensor) -> Tensor:
+        """Make the heads a dimension: (B, T, H D) to (B, H, T, D)."""
+        return x.unflatten(2, (self.heads, -1)).transpose(1, 2)
+
+
+class StateGate(nn.Module):
+    """What a state takes in and what it keeps of itself, each by a linear map of the update."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.update, self.write, self.keep = (nn.Linear(width, width) for _ in range(3))
+
+    def forward(self, x: Tensor, state: Tensor) -> Tensor:
+        """The next state (B, N, C) for an update *x* (B, N, C)."""
+        return state_gate(self.update(x), self.write(x), self.keep(x), state)
+
+
+@with_incremental_state
+class BlockRecurrentLayer(nn.Module):
+    """A layer that reads its input in blocks, and passes on a state from block to block.
+
+    A block attends to itself and to the state, and the state to itself and to the block. So a
+    position sees its block, and all earlier ones through the state. Padding must come last.
+
+    Args:
+        cfg: the host's configuration
+    """
+
+    def __init__(self, cfg: TransformerConfig) -> None:
+        super().__init__()
+        width = cfg.decoder.embed_dim
+        self.segment = int(cfg.tokens_per_sample)
+        self.block = int(cfg.recurrent_block or cfg.tokens_per_sample)
+        self.initial = nn.Parameter(torch.empty(cfg.recurrent_state_length, width))
+        nn.init.normal_(self.initial, std=0.02)
+        self.input_self = BlockAttention(cfg, rotated=True, causal=True)
+        self.state_self = BlockAttention(cfg, rotated=True)
+        self.input_to_state = BlockAttention(cfg, rotated=False)
+        self.state_to_input = BlockAttention(cfg, rotated=False)
+        self.input_proj, self.state_proj = (
+            nn.Linear(2 * width, width, bias=False) for _ in range(2)
+        )
+        self.gates = nn.ModuleList(StateGate(width) for _ in range(2))
+        self.input_ffn, self.state_ffn = (
+            nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+            for _ in range(2)
+        )
+        self.dropout_module = nn.Dropout(cfg.dropout)
+
+    def forward(self, x: Tensor, state: Tensor | None, context: Context) -> tuple[Tensor, Tensor]:
+        """One layer.
+
+        Args:
+            x: (T, B, C); in incremental decoding the newest position
+            state: (B, N, C) after the segment before, or None for the initial one
+            context: of the batch
+
+        Returns:
+            (T, B, C), and the state after it (B, N, C)
+        """
+        if context.incremental_state is not None:
+            return self.step(x, context.incremental_state)
+        state = self.first(x) if state is None else state.to(x.dtype)
+        out = []
+        for block in x.transpose(0, 1).split(self.block, dim=1):
+            read, state = self.read(block, state)
+            out.append(read)
+        return torch.cat(out, dim=1).transpose(0, 1), state
+
+    def first(self, x: Tensor) -> Tensor:
+        """The initial state for each column of *x* (T, B, C): (B, N, C)."""
+        return self.initial.expand(x.size(1), -1, -1)
+
+    def read(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """The output for a block (B, W, C), and the next state (B, N, C)."""
+        attended = torch.cat([self.input_to_state(x, state), self.input_self(x)], dim=2)
+        updated = torch.cat([self.state_to_input(state, x), self.state_self(state)], dim=2)
+        x = x + self.dropout_module(self.input_proj(attended))
+        between = self.gates[0](self.state_proj(updated), state)
+        out = x + self.dropout_module(self.input_ffn(x))
+        return out, self.gates[1](self.state_ffn(between), between)
+
+    def step(self, x: Tensor, incremental_state: IncrementalState) -> tuple[Tensor, Tensor]:
+        """`forward` for the newest position (1, B, C), from the inputs of its block so far."""
+        saved = self.get_incremental_state(incremental_state, "block")
+        if saved is None:
+            saved = {"state": self.first(x), "inputs": x.new_zeros(x.size(1), 0, x.size(2))}
+            saved["position"] = torch.zeros((), dtype=torch.int64)
+        inputs = torch.cat([saved["inputs"], x.transpose(0, 1)], dim=1)
+        out, state = self.read(inputs, saved["state"])
+        place = (int(saved["position"]) + 1) % self.segment  # of the next position
+        if place == 0 or place % self.block == 0:
+            inputs = inputs[:, :0]
+        else:
+            state = saved["state"]
+        saved = {"state": state, "inputs": inputs, "position": saved["position"] + 1}
+        self.set_incremental_state(incremental_state, "block", saved)
+        return out[:, -1:].transpose(0, 1), state
+
+    def reorder_incremental_state(
+        self, incremental_state: IncrementalState, new_order: Tensor
+    ) -> None:
+        """Give each row the state and the inputs of the row *new_order* (B',) of it."""
+        saved = self.get_incremental_state(incremental_state, "block")
+        if saved is not None:
+            rows = {n: saved[n].index_select(0, new_order) for n in ("state", "inputs")}
+            self.set_incremental_state(incremental_state, "block", {**saved, **rows})
+
+
+class BlockRecurrentMemory(SegmentMemory):
+    """The state of a block-recurrent layer; the other layers have Transformer-XL's memory.
+
+    Args:
+        cfg: the host's configuration
+    """
+
+    @dataclass
+    class Options(SegmentMemory.Options):
+        """Adds those of the layer."""
+
+        recurrent_layer: int = option(
+            3, "number of the block-recurrent layer, counted from the top", (1, 2**16)
+        )
+        recurrent_state_length: int = option(
+            128, "vectors of the state of a block-recurrent layer", (1, 2**16)
+        )
+        recurrent_block: int = option(
+            0, "positions after which the recurrent state is updated; 0: --tokens-per-sample"
+        )
+
+    carried: Tensor
+    rows: ClassVar[dict[str, int]] = {**SegmentMemory.rows, "carried": 0}
+
+    def __init__(self, cfg: TransformerConfig) -> None:
+        super().__init__(cfg)
+        self.recurrent = cfg.decoder.layers - int(cfg.recurrent_layer)
+        self.register_buffer("carried", torch.zeros(0, 0, 0))
+
+    @classmethod
+    def problems(cls, cfg: Any, side: str) -> Iterator[str]:
+        """What is wrong with the options of this part together, one message each."""
+        yield from super().problems(cfg, side)
+        if cfg.recurrent_layer > cfg.decoder_layers:
+            yield (
+                f"--recurrent-layer {cfg.recurrent_layer}: expected at most --decoder-layers "
+                f"{cfg.decoder_layers}; give the number of a layer from the top"
+            )
+
+    def build_layer(self, cfg: TransformerConfig) -> nn.Module:
+        """The block-recurrent layer."""
+        return BlockRecurrentLayer(cfg)
