@@ -1,7 +1,7 @@
-"""The layer of a Block-Recurrent Transformer (Hutchins et al. 2022), and the memory that carries it.
+"""The layer of a Block-Recurrent Transformer (Hutchins et al. 2022), and what carries its state.
 
-Its structure is that of the public code that Huang et al. 2023 modified, which the parameter counts
-in their table 7 confirm: four attentions with parameters of their own, two gates, two networks.
+Its structure is that of the public code that Huang et al. 2023 modified. The parameter counts in
+their table 7 confirm it: four attentions with parameters of their own, two gates, two networks.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from fairseq.incremental_decoding_utils import with_incremental_state
 from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
 
-from fairseq_recur.modules.context import Context, IncrementalState
+from fairseq_recur.modules.context import Context
 from fairseq_recur.modules.options import option
 from fairseq_recur.modules.stream_memory import SegmentMemory
 from fairseq_recur.modules.t5 import inner_width
@@ -77,7 +77,9 @@ class BlockRecurrentLayer(nn.Module):
     """A layer that reads its input in blocks, and passes on a state from block to block.
 
     A block attends to itself and to the state, and the state to itself and to the block. So a
-    position sees its block, and all earlier ones through the state. Padding must come last.
+    position sees its block, and all earlier ones through the state. Padding must come last. The
+    state of a new text is zero; a learned vector tells each of its vectors from the others, as
+    Hutchins et al. have it. Without one they would stay equal.
 
     Args:
         cfg: the host's configuration
@@ -87,9 +89,9 @@ class BlockRecurrentLayer(nn.Module):
         super().__init__()
         width = cfg.decoder.embed_dim
         self.segment = int(cfg.tokens_per_sample)
-        self.block = int(cfg.recurrent_block or cfg.tokens_per_sample)
-        self.initial = nn.Parameter(torch.empty(cfg.recurrent_state_length, width))
-        nn.init.normal_(self.initial, std=0.02)
+        self.block = int(cfg.recurrent_block) or max(1, self.segment // 2)
+        self.identity = nn.Parameter(torch.empty(cfg.recurrent_state_length, width))
+        nn.init.normal_(self.identity, std=0.02)
         self.input_self = BlockAttention(cfg, rotated=True, causal=True)
         self.state_self = BlockAttention(cfg, rotated=True)
         self.input_to_state = BlockAttention(cfg, rotated=False)
@@ -109,14 +111,14 @@ class BlockRecurrentLayer(nn.Module):
 
         Args:
             x: (T, B, C); in incremental decoding the newest position
-            state: (B, N, C) after the segment before, or None for the initial one
+            state: (B, N, C) after the segment before, or None for a new text
             context: of the batch
 
         Returns:
             (T, B, C), and the state after it (B, N, C)
         """
         if context.incremental_state is not None:
-            return self.step(x, context.incremental_state)
+            return self.step(x, context)
         state = self.first(x) if state is None else state.to(x.dtype)
         out = []
         for block in x.transpose(0, 1).split(self.block, dim=1):
@@ -125,43 +127,41 @@ class BlockRecurrentLayer(nn.Module):
         return torch.cat(out, dim=1).transpose(0, 1), state
 
     def first(self, x: Tensor) -> Tensor:
-        """The initial state for each column of *x* (T, B, C): (B, N, C)."""
-        return self.initial.expand(x.size(1), -1, -1)
+        """The state of a new text for each column of *x* (T, B, C): (B, N, C)."""
+        return x.new_zeros(x.size(1), *self.identity.size())
 
     def read(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """The output for a block (B, W, C), and the next state (B, N, C)."""
-        attended = torch.cat([self.input_to_state(x, state), self.input_self(x)], dim=2)
-        updated = torch.cat([self.state_to_input(state, x), self.state_self(state)], dim=2)
+        known = state + self.identity
+        attended = torch.cat([self.input_to_state(x, known), self.input_self(x)], dim=2)
+        updated = torch.cat([self.state_to_input(known, x), self.state_self(known)], dim=2)
         x = x + self.dropout_module(self.input_proj(attended))
         between = self.gates[0](self.state_proj(updated), state)
         out = x + self.dropout_module(self.input_ffn(x))
         return out, self.gates[1](self.state_ffn(between), between)
 
-    def step(self, x: Tensor, incremental_state: IncrementalState) -> tuple[Tensor, Tensor]:
+    def step(self, x: Tensor, context: Context) -> tuple[Tensor, Tensor]:
         """`forward` for the newest position (1, B, C), from the inputs of its block so far."""
-        saved = self.get_incremental_state(incremental_state, "block")
+        assert context.position is not None
+        saved = self.get_incremental_state(context.incremental_state, "block")
         if saved is None:
             saved = {"state": self.first(x), "inputs": x.new_zeros(x.size(1), 0, x.size(2))}
-            saved["position"] = torch.zeros((), dtype=torch.int64)
         inputs = torch.cat([saved["inputs"], x.transpose(0, 1)], dim=1)
         out, state = self.read(inputs, saved["state"])
-        place = (int(saved["position"]) + 1) % self.segment  # of the next position
+        place = (context.position + 1) % self.segment  # of the next position
         if place == 0 or place % self.block == 0:
-            inputs = inputs[:, :0]
+            saved = {"state": state, "inputs": inputs[:, :0]}
         else:
-            state = saved["state"]
-        saved = {"state": state, "inputs": inputs, "position": saved["position"] + 1}
-        self.set_incremental_state(incremental_state, "block", saved)
+            saved = {"state": saved["state"], "inputs": inputs}
+        self.set_incremental_state(context.incremental_state, "block", saved)
         return out[:, -1:].transpose(0, 1), state
 
-    def reorder_incremental_state(
-        self, incremental_state: IncrementalState, new_order: Tensor
-    ) -> None:
-        """Give each row the state and the inputs of the row *new_order* (B',) of it."""
+    def reorder_incremental_state(self, incremental_state: Any, new_order: Tensor) -> None:
+        """Move the rows of fairseq's incremental state to the order *new_order* (B',)."""
         saved = self.get_incremental_state(incremental_state, "block")
         if saved is not None:
-            rows = {n: saved[n].index_select(0, new_order) for n in ("state", "inputs")}
-            self.set_incremental_state(incremental_state, "block", {**saved, **rows})
+            moved = {name: x.index_select(0, new_order) for name, x in saved.items()}
+            self.set_incremental_state(incremental_state, "block", moved)
 
 
 class BlockRecurrentMemory(SegmentMemory):
@@ -182,7 +182,9 @@ class BlockRecurrentMemory(SegmentMemory):
             128, "vectors of the state of a block-recurrent layer", (1, 2**16)
         )
         recurrent_block: int = option(
-            0, "positions after which the recurrent state is updated; 0: --tokens-per-sample"
+            0,
+            "positions of a block, after which the recurrent state is updated; 0: half of "
+            "--tokens-per-sample, so that a gradient flows through one update",
         )
 
     carried: Tensor
