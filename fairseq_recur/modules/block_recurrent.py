@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import torch
 from fairseq.incremental_decoding_utils import with_incremental_state
 from fairseq.models.transformer import TransformerConfig
+from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
 from fairseq_recur.modules.context import Context
@@ -104,7 +105,7 @@ class BlockRecurrentLayer(nn.Module):
             nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
             for _ in range(2)
         )
-        self.dropout_module = nn.Dropout(cfg.dropout)
+        self.dropout_module = FairseqDropout(cfg.dropout, module_name=type(self).__name__)
 
     def forward(self, x: Tensor, state: Tensor | None, context: Context) -> tuple[Tensor, Tensor]:
         """One layer.
@@ -179,7 +180,7 @@ class BlockRecurrentMemory(SegmentMemory):
             3, "number of the block-recurrent layer, counted from the top", (1, 2**16)
         )
         recurrent_state_length: int = option(
-            128, "vectors of the state of a block-recurrent layer", (1, 2**16)
+            128, "vectors of the state of a block-recurrent layer", (1, 2048)
         )
         recurrent_block: int = option(
             0,

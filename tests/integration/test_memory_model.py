@@ -140,9 +140,7 @@ def test_two_processes_are_one_also_resumed(text: Path, cli: Cli, tmp_path: Path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", ["xl_lm_tiny", "rsa_xl_lm_tiny"])
-def test_a_memory_learns_what_a_segment_does_not_hold(
-    arch: str, cli: Cli, tmp_path: Path
-) -> None:
+def test_a_memory_learns_what_a_segment_does_not_hold(arch: str, cli: Cli, tmp_path: Path) -> None:
     """A word repeats the one six places before, and a segment has four."""
     text, losses = preprocessed(tmp_path, 60, cli), {}
     for length in (0, 12):

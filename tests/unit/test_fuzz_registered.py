@@ -20,6 +20,7 @@ from fairseq.registry import REGISTRIES
 from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY
 
 from fairseq_recur.errors import ConfigError
+from fairseq_recur.tasks.streams import StreamDataset, Text
 from tests.configuring import composing_directly
 from tests.freeze import FOLDER
 from tests.fuzzing import lines_of, within
@@ -89,6 +90,10 @@ def use(key: Key, cfg: Any) -> None:
         task = made.setup_task(cfg)
         if name in ("regular_languages", "time_series_forecasting"):
             task.load_dataset("train")
+        if name == "language_modeling_with_memory":
+            text = Text(torch.arange(50, dtype=torch.int32), 2, 0, whole=True)
+            data = StreamDataset(text, cfg.tokens_per_sample).arranged(3, 1)
+            assert len(data.collater([data[0]])["target"][0]) <= cfg.tokens_per_sample
     elif group == "optimizer":
         weight = torch.nn.Parameter(torch.ones(3))
         weight.grad = torch.ones(3)

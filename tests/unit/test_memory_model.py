@@ -49,6 +49,12 @@ BY_LAG: dict[str, list[str]] = {
 }
 """Every map that reads a memory, without and with mixtures, in both hosts."""
 
+TRAINED: dict[str, list[str]] = {
+    "xl": ["rsa_xl_lm_tiny", *"--rsa-dilations 2,3".split()],
+    "block-recurrent": ["rsa_brt_lm_tiny", *"--rsa-dilations 2,3 --recurrent-block 2".split()],
+}
+"""Each memory, with a mixture all of whose parameters matter in short texts."""
+
 BY_POSITION = {
     "full-matrix": [
         "xl_lm_tiny",
@@ -115,7 +121,7 @@ def test_step_by_step_is_teacher_forcing_across_segments(
     for step in range(1, tokens.size(1) + 1):
         logits, _ = model.decoder(tokens[:, :step], incremental_state=state)
         torch.testing.assert_close(logits[:, -1], forced[:, step - 1], rtol=1e-5, atol=1e-7)
-    kept = model.decoder.layers[0].self_attn._get_input_buffer(state)["prev_key"].size(2)
+    kept = model.decoder.layers[-1].self_attn._get_input_buffer(state)["prev_key"].size(2)
     assert kept == (MEMORY if same else MEMORY + 2)
 
 
@@ -164,9 +170,9 @@ def test_a_padded_row_changes_no_other(build: Build) -> None:
         torch.testing.assert_close(found[1, :-2], whole[1, :-2], rtol=1e-9, atol=1e-11)
 
 
-@pytest.mark.parametrize("name", ["rsa_xl_lm_tiny", "rsa_brt_lm_tiny"])
+@pytest.mark.parametrize("name", TRAINED)
 def test_gradients_stop_at_the_memory(build: Build, name: str) -> None:
-    model = build(name, *"--rsa-dilations 2,3".split()).train()
+    model = build(*TRAINED[name]).train()
     tokens = text(2 * SEGMENT)
     model(tokens[:, :SEGMENT], starts=STARTS)
     memory = model.decoder.memory
@@ -178,24 +184,24 @@ def test_gradients_stop_at_the_memory(build: Build, name: str) -> None:
     assert all(p.grad is not None and p.grad.any() for p in model.parameters())
 
 
-@pytest.mark.parametrize("name", ["rsa_xl_lm_tiny", "rsa_brt_lm_tiny"])
+@pytest.mark.parametrize("name", TRAINED)
 def test_a_checkpoint_goes_on_where_it_was(build: Build, name: str) -> None:
     """The memory of training is part of it; evaluation in between does not touch it."""
-    model, tokens = build(name).train(), text(3 * SEGMENT)
+    model, tokens = build(*TRAINED[name]).train(), text(3 * SEGMENT)
     first, second = tokens[:, :SEGMENT], tokens[:, SEGMENT : 2 * SEGMENT]
     model(first, starts=STARTS)
     model.eval()(tokens[:, 2 * SEGMENT :], starts=STARTS)
-    again = build(name).train()
+    again = build(*TRAINED[name]).train()
     again.load_state_dict(model.state_dict())
     expected = model.train()(second, starts=STARTS + SEGMENT)[0]
     torch.testing.assert_close(again(second, starts=STARTS + SEGMENT)[0], expected)
     assert not torch.allclose(again(second, starts=STARTS)[0], expected)
 
 
-@pytest.mark.parametrize("name", ["rsa_xl_lm_tiny", "rsa_brt_lm_tiny"])
+@pytest.mark.parametrize("name", TRAINED)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["fp16", "bf16"])
 def test_half_precision_stays_finite(build: Build, dtype: torch.dtype, name: str) -> None:
-    model, tokens = build(name).to(dtype).train(), text(3 * SEGMENT)
+    model, tokens = build(*TRAINED[name]).to(dtype).train(), text(3 * SEGMENT)
     logits = in_segments(model, tokens)
     assert logits.dtype == dtype and logits.isfinite().all()
     logits[:, -SEGMENT:].float().logsumexp(-1).sum().backward()
