@@ -195,6 +195,7 @@ SYSTEMS: dict[str, list[str]] = {
     "t5": ["t5_small"],
     "language model": ["rsa_transformer_lm"],
     "memory": ["xl_lm_tiny"],
+    "latent": ["tlb_lm_tiny"],
     "block recurrent": ["brt_lm_tiny", "--recurrent-layer", "1"],
     "xl map": ["rsa_transformer", "--encoder-self-attention", "xl"],
 }

@@ -194,6 +194,8 @@ def cross_mixed(cfg: Namespace) -> Iterator[str]:
 def memory_problems(cfg: Namespace, side: str) -> Iterator[str]:
     """A memory with a map that cannot read it."""
     name, _ = parts.map_and_mixture(cfg, side)
+    if side == "decoder" and not parts.MEMORY[cfg.decoder_memory].of_positions:
+        return
     if not parts.SELF_ATTENTION[name].reads_memory:
         able = [key for key, part in parts.SELF_ATTENTION.items() if part.reads_memory]
         yield (

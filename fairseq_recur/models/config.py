@@ -143,7 +143,8 @@ def language_model_slots() -> list[Slot]:
             parts.NONE,
             "what a language model keeps of the segments of text before the present one: the "
             "states of their last positions (xl, Dai et al. 2019), or in one layer a recurrent "
-            "state (block_recurrent, Hutchins et al. 2022); for --task "
+            "state (block_recurrent, Hutchins et al. 2022), or a state between chunks, which the "
+            "layers read and write (latent, Didolkar et al. 2022); for --task "
             "language_modeling_with_memory",
             (parts.NONE,),
         ),

@@ -46,6 +46,7 @@ class MemoryDecoder(RecurrentTransformerDecoder):
         super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn=True)
         del self._built, self._recurrent
         self.memory = memory
+        self.bottleneck: Any = None if memory is None else memory.bottleneck(cfg)
         if is_transformer_xl(cfg):
             share_position_biases(self.modules())
             draw_weights(self)
@@ -117,6 +118,11 @@ class MemoryDecoder(RecurrentTransformerDecoder):
         earlier, carried = None, None
         if memory is not None and starts is not None:
             earlier, carried = memory.before(starts, memory.length), memory.state(starts)
+        if self.bottleneck is not None:
+            out, carried = self.read_chunks(x, prev_output_tokens, carried, incremental_state)
+            if memory is not None and starts is not None:
+                memory.keep(starts, [x] * self.num_layers, None, memory.length, carried)
+            return self.features(out), {"attn": [None], "inner_states": [x, out]}
         if incremental_state is None:
             remembered = 0 if earlier is None else earlier.size(1)
             context = self.segment_context(x, prev_output_tokens, remembered)
@@ -134,6 +140,46 @@ class MemoryDecoder(RecurrentTransformerDecoder):
         if memory is not None and starts is not None:
             memory.keep(starts, states[:-1], earlier, memory.length, carried)
         return self.features(x), {"attn": [None], "inner_states": states}
+
+    def read_chunks(
+        self, x: Tensor, tokens: Tensor, state: Tensor | None, incremental_state: Any
+    ) -> tuple[Tensor, Tensor]:
+        """The layers with a latent bottleneck.
+
+        Args:
+            x: (T, B, C); in incremental decoding the newest position
+            tokens: (B, L) all tokens so far
+            state: (B, N, C) after the segment before, or None for a new text
+            incremental_state: in incremental decoding, where the chunk so far is read again; or
+                None
+
+        Returns:
+            (T, B, C), and the state after it (B, N, C)
+        """
+        bottleneck = self.bottleneck
+        if incremental_state is not None:
+            inputs, state = bottleneck.extended(x, incremental_state)
+            read = tokens[:, tokens.size(1) - inputs.size(0) :]
+            out, after = self.read_chunk(inputs, read, state)
+            position = tokens.size(1) - 1
+            bottleneck.save(inputs, state, after, position, incremental_state)
+            return out[-1:], after
+        state = bottleneck.first(x) if state is None else state.to(x.dtype)
+        outputs = []
+        for part, words in zip(x.split(bottleneck.chunk), tokens.split(bottleneck.chunk, dim=1)):
+            out, state = self.read_chunk(part, words, state)
+            outputs.append(out)
+        return torch.cat(outputs), state
+
+    def read_chunk(self, x: Tensor, tokens: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """All layers for a chunk (T, B, C) of (B, T) tokens, and the state after it."""
+        bottleneck = self.bottleneck
+        x = bottleneck.placed(x)
+        context = self.segment_context(x, tokens, 0)
+        for index, layer in enumerate(self.layers):
+            x, _, _ = self.run(layer, x, context, False)
+            x = bottleneck.read(index, x, state)
+        return x, bottleneck.write(state, x)
 
     def segment_context(self, x: Tensor, tokens: Tensor, remembered: int) -> Context:
         """What the layers know of a segment.

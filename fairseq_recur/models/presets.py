@@ -177,6 +177,13 @@ RSA_XL: dict[str, tuple[str, str, str]] = {
 }
 
 
+# Didolkar et al. 2022: norms before the sub-layers, and positions within a chunk.
+TLB: dict[str, Any] = {
+    **XL,
+    "decoder_self_attention": "dot",
+    "decoder_memory": "latent",
+    "decoder_normalize_before": True,
+}
 RSA_BRT: dict[str, tuple[str, str, str]] = {
     "_tiny": ("0,0,0,0,1,1", "5,10", "-1"),
     "_text8": ("0,0,0,0,2,2", "5,5,10,10", "-1"),
@@ -212,6 +219,7 @@ LANGUAGE_MODELS: dict[str, dict[str, Any]] = {
     "rsa_transformer_lm": {"decoder_self_attention": "rsa"},
     **recurrent_language_models("xl_lm", XL, RSA_XL),
     **recurrent_language_models("brt_lm", {**XL, "decoder_memory": "block_recurrent"}, RSA_BRT),
+    **recurrent_language_models("tlb_lm", TLB, RSA_BRT),
 }
 
 # Informer's sizes (Zhou et al. 2021), with which Huang et al. 2023 forecast (section 4.1).

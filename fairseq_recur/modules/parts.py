@@ -16,6 +16,7 @@ from fairseq_recur.modules.cross_attention import CrossAttention, DotCrossAttent
 from fairseq_recur.modules.cross_mixture import CrossRecurrenceEncodingMatrices
 from fairseq_recur.modules.directional import DirectionalSelfAttention
 from fairseq_recur.modules.fusion import GatedSumFusion, MultiColumn, Replacement, StackFusion
+from fairseq_recur.modules.latent_bottleneck import LatentMemory
 from fairseq_recur.modules.learned_matrices import FullMatrix, ToeplitzMatrix
 from fairseq_recur.modules.mixture import Mixture
 from fairseq_recur.modules.recurrence import Recurrence
@@ -71,6 +72,7 @@ FUSION: dict[str, type[StackFusion] | type[MultiColumn]] = {
 MEMORY: dict[str, type[SegmentMemory]] = {
     "xl": SegmentMemory,
     "block_recurrent": BlockRecurrentMemory,
+    "latent": LatentMemory,
 }
 
 NONE = "none"

@@ -89,7 +89,7 @@ class StreamMemory(nn.Module):
         return self.held()["states"][:, max(0, end - length) : end, rows]
 
     def state(self, starts: Tensor) -> Tensor | None:
-        """The state that `recurrent` has passed on to the rows of a batch, or None.
+        """The state that a recurrent part has passed on to the rows of a batch, or None.
 
         Args:
             starts: (B,) int64 numbers of the first positions
@@ -97,7 +97,7 @@ class StreamMemory(nn.Module):
         Returns:
             (B, N, C), or None where nothing continues
         """
-        found = None if self.recurrent is None else self.place(starts)
+        found = self.place(starts) if "carried" in self.rows else None
         if found is None or found[1] != self.held()["states"].size(1):
             return None
         return self.held()["carried"][found[0] : found[0] + len(starts)]
@@ -117,7 +117,7 @@ class StreamMemory(nn.Module):
             inputs: of the layers, from the bottom, (T, B, C) each
             earlier: (layers, M, B, C), what `before` gave for the same batch, or None
             length: positions to keep
-            carried: (B, N, C), the state after the batch of the layer `recurrent`, or None
+            carried: (B, N, C), the state of a recurrent part after the batch, or None
         """
         read = inputs if earlier is None else [torch.cat(x) for x in zip(earlier, inputs)]
         first = max(0, read[0].size(0) - length)
@@ -142,7 +142,9 @@ class StreamMemory(nn.Module):
         everyone = distributed_utils.all_gather(sizes, group)
         if all(torch.equal(other, sizes) for other in everyone) and len(self.starts):
             for name, rows in self.rows.items():
-                all_rows = distributed_utils.all_gather(own[name].contiguous(), group)
+                all_rows = [own[name]] * len(everyone)  # as it is where nothing is in it
+                if own[name].numel():
+                    all_rows = distributed_utils.all_gather(own[name].contiguous(), group)
                 setattr(self, name, torch.cat(all_rows, dim=rows))
         try:
             yield
@@ -198,6 +200,9 @@ class SegmentMemory(StreamMemory):
             "within its segment; by default it sees all of its segment and all of the memory",
         )
 
+    of_positions: ClassVar[bool] = True
+    """Whether attention maps read what it keeps."""
+
     def __init__(self, cfg: TransformerConfig) -> None:
         super().__init__(cfg.decoder.layers)
         self.length, self.segment = int(cfg.memory_length), int(cfg.tokens_per_sample)
@@ -206,11 +211,16 @@ class SegmentMemory(StreamMemory):
     @classmethod
     def problems(cls, cfg: Any, side: str) -> Iterator[str]:
         """What is wrong with the options of this part together, one message each."""
+        yield from cls.problems_of_host(cfg)
         if cfg.memory_same_length and not cfg.memory_length:
             yield (
                 "--memory-same-length with --memory-length 0 lets a position see nothing; give a "
                 "longer memory"
             )
+
+    @staticmethod
+    def problems_of_host(cfg: Any) -> Iterator[str]:
+        """What every memory needs of the model around it."""
         if cfg.decoder_layerdrop > 0:
             yield (
                 f"--decoder-layerdrop {cfg.decoder_layerdrop}: a layer that was dropped leaves no "
@@ -226,6 +236,10 @@ class SegmentMemory(StreamMemory):
     def build_layer(self, cfg: TransformerConfig) -> nn.Module:
         """The layer `recurrent`, of which this memory has none."""
         raise NotImplementedError(type(self).__name__)
+
+    def bottleneck(self, cfg: TransformerConfig) -> nn.Module | None:
+        """What the layers read and write between chunks, or None."""
+        return None
 
     def first_visible(self, position: int) -> int:
         """The first position that a position sees, if the text is cut as in training."""

@@ -52,8 +52,25 @@ BY_LAG: dict[str, list[str]] = {
 TRAINED: dict[str, list[str]] = {
     "xl": ["rsa_xl_lm_tiny", *"--rsa-dilations 2,3".split()],
     "block-recurrent": ["rsa_brt_lm_tiny", *"--rsa-dilations 2,3 --recurrent-block 2".split()],
+    "latent": [
+        "rsa_tlb_lm_tiny",
+        *"--rsa-dilations 1,1 --latent-chunk 2 --latent-every 1 --latent-states 5".split(),
+    ],
 }
 """Each memory, with a mixture all of whose parameters matter in short texts."""
+
+LATENT: dict[str, list[str]] = {
+    "latent": ["tlb_lm_tiny", *"--latent-chunk 2 --latent-states 5".split()],
+    "rsa-latent": [
+        "rsa_tlb_lm_tiny",
+        *"--rsa-dilations 1,2 --latent-chunk 4 --latent-every 1 --latent-states 3".split(),
+    ],
+    "latent-xl": [
+        "tlb_lm_tiny",
+        *"--decoder-self-attention xl --latent-chunk 1 --latent-every 3".split(),
+    ],
+}
+"""Those that keep a state alone, and no positions."""
 
 BY_POSITION = {
     "full-matrix": [
@@ -69,7 +86,8 @@ def build(make_model: Build) -> Build:
     """A small float64 model in evaluation mode with weights large enough to matter."""
 
     def make(name: str, *flags: str) -> nn.Module:
-        model = make_model(name, *SMALL_XL, *flags).double().eval()
+        small = SMALL_XL[:-2] if "tlb" in name else SMALL_XL  # without --memory-length
+        model = make_model(name, *small, *flags).double().eval()
         for parameter in model.parameters():
             nn.init.normal_(parameter, std=0.3)
         for module in model.modules():
@@ -108,21 +126,39 @@ def test_a_memory_of_all_segments_is_one_pass(build: Build, name: str) -> None:
     torch.testing.assert_close(in_segments(model, tokens), model(tokens)[0], rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.parametrize("name", LATENT)
+def test_a_latent_state_goes_on_from_segment_to_segment(build: Build, name: str) -> None:
+    """Chunks see each other through the state alone, whether a segment ends between them or not."""
+    model, tokens = build(*LATENT[name]), text()
+    whole, _ = model(tokens)
+    torch.testing.assert_close(in_segments(model, tokens), whole, rtol=1e-6, atol=1e-8)
+    chunk = model.decoder.bottleneck.chunk
+    alone = torch.cat([model(part)[0] for part in tokens.split(chunk, dim=1)], dim=1)
+    torch.testing.assert_close(alone[:, :chunk], whole[:, :chunk], rtol=1e-6, atol=1e-8)
+    assert (alone - whole)[:, chunk:].abs().max() > 1e-4
+    held = model.decoder.memory.held()
+    assert held["states"].size() == (3, 0, 2, 16) and held["carried"].size(0) == 2
+
+
 @pytest.mark.parametrize(
     "name, same",
-    [*((n, s) for n in BY_LAG for s in (False, True)), *((n, False) for n in BY_POSITION)],
+    [
+        *((n, s) for n in BY_LAG for s in (False, True)),
+        *((n, False) for n in {**LATENT, **BY_POSITION}),
+    ],
 )
 def test_step_by_step_is_teacher_forcing_across_segments(
     build: Build, name: str, same: bool
 ) -> None:
-    flags = {**BY_LAG, **BY_POSITION}[name]
+    flags = {**BY_LAG, **LATENT, **BY_POSITION}[name]
     model, tokens = build(*flags, *(["--memory-same-length"] if same else [])), text()
     forced, state = in_segments(model, tokens), {}
     for step in range(1, tokens.size(1) + 1):
         logits, _ = model.decoder(tokens[:, :step], incremental_state=state)
         torch.testing.assert_close(logits[:, -1], forced[:, step - 1], rtol=1e-5, atol=1e-7)
-    kept = model.decoder.layers[-1].self_attn._get_input_buffer(state)["prev_key"].size(2)
-    assert kept == (MEMORY if same else MEMORY + 2)
+    if name not in LATENT:
+        kept = model.decoder.layers[-1].self_attn._get_input_buffer(state)["prev_key"].size(2)
+        assert kept == (MEMORY if same else MEMORY + 2)
 
 
 @pytest.mark.parametrize("name", ["rsa", "toeplitz", "full-matrix"])
@@ -176,10 +212,12 @@ def test_gradients_stop_at_the_memory(build: Build, name: str) -> None:
     tokens = text(2 * SEGMENT)
     model(tokens[:, :SEGMENT], starts=STARTS)
     memory = model.decoder.memory
-    assert memory.states.size() == (3, SEGMENT, 2, 16) and not memory.states.requires_grad
+    kept = (0, 0) if name == "latent" else (SEGMENT, MEMORY)
+    assert memory.states.size() == (3, kept[0], 2, 16) and not memory.states.requires_grad
+    assert name == "xl" or not memory.carried.requires_grad
     assert memory.evaluation == {}
     logits, _ = model(tokens[:, SEGMENT:], starts=STARTS + SEGMENT)
-    assert memory.states.size(1) == MEMORY
+    assert memory.states.size(1) == kept[1]
     (logits * torch.randn_like(logits)).sum().backward()
     assert all(p.grad is not None and p.grad.any() for p in model.parameters())
 
@@ -238,9 +276,10 @@ def test_matrices_of_a_block_recurrent_model_of_words() -> None:
     assert mixed - plain == 105
 
 
-def test_beams_of_a_block_recurrent_model_can_be_moved(build: Build) -> None:
+@pytest.mark.parametrize("flags", [BY_LAG["block-recurrent"], LATENT["latent"]], ids=str)
+def test_beams_of_a_recurrent_state_can_be_moved(build: Build, flags: list[str]) -> None:
     """Within a block and at its end, as the generator moves, repeats and drops hypotheses."""
-    model = build(*BY_LAG["block-recurrent"])
+    model = build(*flags)
     prefix, state = text(1), {}
     for order in ([1, 0, 0], [2, 0], [1, 0, 1], [2], [0, 0], [1, 0]):
         logits, _ = model.decoder(prefix, incremental_state=state)
@@ -324,6 +363,8 @@ def test_what_cannot_be_used_is_refused(make_model: Build, flags: str, said: str
 def test_a_recurrent_layer_that_is_not_there_is_refused(make_model: Build) -> None:
     with pytest.raises(ConfigError, match="--recurrent-layer 5: expected at most --decoder-layers"):
         make_model("brt_lm_tiny", "--recurrent-layer", "5")
+    with pytest.raises(ConfigError, match="--latent-every 5: expected at most --decoder-layers 4"):
+        make_model("tlb_lm_tiny", "--latent-every", "5")
 
 
 def test_positions_of_a_segment_and_a_memory_are_refused(make_model: Build) -> None:
@@ -333,4 +374,4 @@ def test_positions_of_a_segment_and_a_memory_are_refused(make_model: Build) -> N
 
 def test_all_presets_with_a_memory_are_listed() -> None:
     with_memory = [n for n, values in LANGUAGE_MODELS.items() if "decoder_memory" in values]
-    assert sorted(with_memory) == MEMORY_MODELS and len(MEMORY_MODELS) == 20
+    assert sorted(with_memory) == MEMORY_MODELS and len(MEMORY_MODELS) == 30
