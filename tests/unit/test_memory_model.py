@@ -20,6 +20,13 @@ SMALL_XL: list[str] = (
     "--decoder-ffn-embed-dim 24 --decoder-attention-heads 2 --dropout 0 --activation-dropout 0 "
     f"--tokens-per-sample {SEGMENT} --memory-length {MEMORY}"
 ).split()
+
+
+def small(name: str) -> list[str]:
+    """Flags that make a preset small; a latent bottleneck has no --memory-length."""
+    return SMALL_XL[:-2] if "tlb" in name else SMALL_XL
+
+
 BY_LAG: dict[str, list[str]] = {
     "xl": ["xl_lm_tiny"],
     "xl-clamped": ["xl_lm_tiny", "--xl-clamp-length", "3"],
@@ -86,8 +93,7 @@ def build(make_model: Build) -> Build:
     """A small float64 model in evaluation mode with weights large enough to matter."""
 
     def make(name: str, *flags: str) -> nn.Module:
-        small = SMALL_XL[:-2] if "tlb" in name else SMALL_XL  # without --memory-length
-        model = make_model(name, *small, *flags).double().eval()
+        model = make_model(name, *small(name), *flags).double().eval()
         for parameter in model.parameters():
             nn.init.normal_(parameter, std=0.3)
         for module in model.modules():
