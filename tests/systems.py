@@ -137,7 +137,7 @@ DECODER_VARIANTS: dict[str, list[str]] = {
         "--decoder-self-attention relative --decoder-self-attention-mixture full_matrix"
     ).split(),
     "relative": "--decoder-self-attention relative --relative-clip 3".split(),
-    "xl": "--decoder-self-attention xl".split(),
+    "xl": "--decoder-self-attention xl --xl-clamp-length 2".split(),
     "log-sparse-rsa": (
         "--decoder-self-attention log_sparse --decoder-self-attention-mixture rsa"
     ).split(),

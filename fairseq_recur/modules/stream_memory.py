@@ -47,9 +47,9 @@ class StreamMemory(nn.Module):
 
     def held(self) -> dict[str, Tensor]:
         """What is held, by name: that of training, or of evaluation; empty before a batch."""
-        return (
-            {name: getattr(self, name) for name in self.rows} if self.training else self.evaluation
-        )
+        if not self.training:
+            return self.evaluation
+        return {name: getattr(self, name) for name in self.rows}
 
     def place(self, starts: Tensor) -> tuple[int, int] | None:
         """Where rows begin: the number of the first one, and positions held before them.
@@ -156,7 +156,8 @@ class StreamMemory(nn.Module):
         """As torch's, with tensors of any size."""
         for name in self.rows:
             if prefix + name in state_dict:
-                setattr(self, name, torch.empty_like(state_dict[prefix + name]))
+                size = state_dict[prefix + name].size()
+                setattr(self, name, getattr(self, name).new_empty(size))  # on the model's device
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 
