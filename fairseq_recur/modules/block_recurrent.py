@@ -15,7 +15,7 @@ from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
 from fairseq_recur.modules.context import Context
-from fairseq_recur.modules.options import option
+from fairseq_recur.modules.options import flag, option
 from fairseq_recur.modules.stream_memory import SegmentMemory
 from fairseq_recur.modules.t5 import inner_width
 from fairseq_recur.ops.attention import dot_product_attention
@@ -205,7 +205,23 @@ class BlockRecurrentMemory(SegmentMemory):
                 f"--recurrent-layer {cfg.recurrent_layer}: expected at most --decoder-layers "
                 f"{cfg.decoder_layers}; give the number of a layer from the top"
             )
+        yield from too_long("recurrent_block", cfg)
 
     def build_layer(self, cfg: TransformerConfig) -> nn.Module:
         """The block-recurrent layer."""
         return BlockRecurrentLayer(cfg)
+
+
+def too_long(name: str, cfg: Any) -> Iterator[str]:
+    """What is wrong with a block that is not shorter than a segment: nothing trains its state.
+
+    Args:
+        name: of the option with the block's length; 0 is half of a segment
+        cfg: the model's options, flat
+    """
+    length, segment = getattr(cfg, name), cfg.tokens_per_sample
+    if length >= segment > 1:
+        yield (
+            f"{flag(name)} {length}: expected less than --tokens-per-sample {segment}, as only the "
+            "later blocks of a segment give the state's update a gradient"
+        )

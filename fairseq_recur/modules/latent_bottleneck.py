@@ -10,7 +10,7 @@ from fairseq.models.transformer import TransformerConfig
 from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
-from fairseq_recur.modules.block_recurrent import BlockAttention
+from fairseq_recur.modules.block_recurrent import BlockAttention, too_long
 from fairseq_recur.modules.options import option
 from fairseq_recur.modules.stream_memory import SegmentMemory, StreamMemory
 from fairseq_recur.ops.precision import at_least_float32
@@ -153,6 +153,7 @@ class LatentMemory(SegmentMemory):
     def problems(cls, cfg: Any, side: str) -> Iterator[str]:
         """What is wrong with the options of this part together, one message each."""
         yield from cls.problems_of_host(cfg)
+        yield from too_long("latent_chunk", cfg)
         if cfg.latent_every > cfg.decoder_layers:
             yield (
                 f"--latent-every {cfg.latent_every}: expected at most --decoder-layers "

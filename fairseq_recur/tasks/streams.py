@@ -40,7 +40,7 @@ class Text:
         tokens: (N,) int32
         first: what stands before the first token
         number: of its first position
-        whole: whether every token is read; else the streams have equal lengths
+        whole: whether every token is read; else all segments are full
     """
 
     tokens: Tensor
@@ -53,8 +53,9 @@ class StreamDataset(FairseqDataset):
     """Segments of streams: batch t has segment t of each stream, in a process its share of them.
 
     N tokens are cut into B streams of n = N // B tokens. The rest, fewer than B tokens, goes to the
-    first streams, one token each, and makes a last batch of segments of one token; in training
-    it is left out. So the rows of a batch have equal lengths, and there is no padding.
+    first streams, one token each, and makes a last batch of segments of one token. So the rows of a
+    batch have equal lengths, and there is no padding. In training the end of the text that fills no
+    segments is left out: a recurrent state whose update nothing reads would have no gradient.
 
     Args:
         text: the set
@@ -70,6 +71,8 @@ class StreamDataset(FairseqDataset):
         self.length, self.rest = divmod(len(text.tokens), self.streams)
         if not text.whole:
             self.rest = 0
+            if self.length > segment:
+                self.length -= self.length % segment
         ends = numpy.minimum(numpy.arange(segment, self.length + segment, segment), self.length)
         sizes = numpy.diff(ends, prepend=0).repeat(self.streams)
         self.sizes = numpy.concatenate([sizes, numpy.ones(self.rest, dtype=sizes.dtype)])

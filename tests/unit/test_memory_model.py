@@ -70,7 +70,7 @@ LATENT: dict[str, list[str]] = {
     "latent": ["tlb_lm_tiny", *"--latent-chunk 2 --latent-states 5".split()],
     "rsa-latent": [
         "rsa_tlb_lm_tiny",
-        *"--rsa-dilations 1,2 --latent-chunk 4 --latent-every 1 --latent-states 3".split(),
+        *"--rsa-dilations 1,2 --latent-chunk 2 --latent-every 1 --latent-states 3".split(),
     ],
     "latent-xl": [
         "tlb_lm_tiny",
@@ -79,12 +79,16 @@ LATENT: dict[str, list[str]] = {
 }
 """Those that keep a state alone, and no positions."""
 
-BY_POSITION = {
+STEPS_ONLY = {
     "full-matrix": [
         "xl_lm_tiny",
         *"--decoder-self-attention-mixture full_matrix --learned-matrix-length 9".split(),
     ],
+    "uneven-blocks": ["brt_lm_tiny", "--recurrent-block", "3"],
+    "uneven-chunks": ["tlb_lm_tiny", "--latent-chunk", "3"],
 }
+"""Those that depend on where a segment begins."""
+
 STARTS = torch.tensor([1000, 5000])
 
 
@@ -150,26 +154,26 @@ def test_a_latent_state_goes_on_from_segment_to_segment(build: Build, name: str)
     "name, same",
     [
         *((n, s) for n in BY_LAG for s in (False, True)),
-        *((n, False) for n in {**LATENT, **BY_POSITION}),
+        *((n, False) for n in {**LATENT, **STEPS_ONLY}),
     ],
 )
 def test_step_by_step_is_teacher_forcing_across_segments(
     build: Build, name: str, same: bool
 ) -> None:
-    flags = {**BY_LAG, **LATENT, **BY_POSITION}[name]
+    flags = {**BY_LAG, **LATENT, **STEPS_ONLY}[name]
     model, tokens = build(*flags, *(["--memory-same-length"] if same else [])), text()
     forced, state = in_segments(model, tokens), {}
     for step in range(1, tokens.size(1) + 1):
         logits, _ = model.decoder(tokens[:, :step], incremental_state=state)
         torch.testing.assert_close(logits[:, -1], forced[:, step - 1], rtol=1e-5, atol=1e-7)
-    if name not in LATENT:
+    if model.decoder.bottleneck is None:
         kept = model.decoder.layers[-1].self_attn._get_input_buffer(state)["prev_key"].size(2)
         assert kept == (MEMORY if same else MEMORY + 2)
 
 
 @pytest.mark.parametrize("name", ["rsa", "toeplitz", "full-matrix"])
 def test_matrices_over_a_memory_are_the_last_rows(build: Build, name: str) -> None:
-    model = build(*{**BY_LAG, **BY_POSITION}[name])
+    model = build(*{**BY_LAG, **STEPS_ONLY}[name])
     mixture = next(m for m in model.modules() if isinstance(m, Mixture))
     square = mixture.matrix(SEGMENT + MEMORY, SEGMENT + MEMORY)
     assert torch.equal(mixture.matrix(SEGMENT, SEGMENT + MEMORY), square[:, MEMORY:])
@@ -369,6 +373,9 @@ def test_what_cannot_be_used_is_refused(make_model: Build, flags: str, said: str
 def test_a_recurrent_layer_that_is_not_there_is_refused(make_model: Build) -> None:
     with pytest.raises(ConfigError, match="--recurrent-layer 5: expected at most --decoder-layers"):
         make_model("brt_lm_tiny", "--recurrent-layer", "5")
+    flags = ["--tokens-per-sample", "8", "--recurrent-block", "8"]
+    with pytest.raises(ConfigError, match="--recurrent-block 8: expected less than --tokens-per"):
+        make_model("brt_lm_tiny", *flags)
     with pytest.raises(ConfigError, match="--latent-every 5: expected at most --decoder-layers 4"):
         make_model("tlb_lm_tiny", "--latent-every", "5")
 
