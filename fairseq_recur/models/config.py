@@ -268,11 +268,14 @@ def forecaster_config(name: str = "ForecasterConfig", **defaults: Any) -> type[F
 def assembled(
     name: str, all_fields: list[DataclassField], base: type, defaults: dict[str, Any]
 ) -> type[FairseqDataclass]:
-    """A dataclass of these fields with other defaults."""
-    unknown = defaults.keys() - {f[0] for f in all_fields} - {f.name for f in fields(base)}
+    """A dataclass of these fields, and those of a base, with other defaults."""
+    own = {f[0] for f in all_fields}
+    inherited = {f.name: f for f in fields(base) if f.name not in own}
+    unknown = defaults.keys() - own - inherited.keys()
     assert not unknown, f"no such options: {unknown}"
+    overridden = [(n, f.type, f) for n, f in inherited.items() if n in defaults]
     changed = [
         (key, kind, field(default=defaults.get(key, made.default), metadata=made.metadata))
-        for key, kind, made in all_fields
+        for key, kind, made in [*all_fields, *overridden]
     ]
     return make_dataclass(name, changed, bases=(base,))
