@@ -177,7 +177,7 @@ RSA_XL: dict[str, tuple[str, str, str]] = {
 }
 
 
-# Didolkar et al. 2022, whose sizes are not printed: norms before the sub-layers, positions in chunks.
+# Didolkar et al. 2022, whose sizes are not printed: norms before the sub-layers, chunks.
 TLB: dict[str, Any] = {
     **XL,
     "decoder_self_attention": "dot",
