@@ -19,6 +19,7 @@ import numpy as np
 from measuring import command_line, record
 
 from fairseq_recur.cli import main as fairseq_recur
+from fairseq_recur.plotting.figures import COLOURS, new_figure, plain_axes
 
 ARCHITECTURES = ["transformer", "transformer_biarn", "rsa_transformer", "srformer"]
 SIZES = (
@@ -134,19 +135,18 @@ def measure(
 
 def draw(curves: dict[str, dict[str, Curve]], path: Path) -> None:
     """Plot the memory over time, in one panel for training and one for decoding."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 3.5), layout="constrained")
+    figure = new_figure(9.0, 3.5)
     for axes, kind in zip(figure.subplots(1, 2), ("training", "decoding")):
-        for arch, of_arch in curves.items():
-            axes.plot(of_arch[kind].done, of_arch[kind].mib, label=arch)
+        for colour, (arch, of_arch) in zip(COLOURS, curves.items()):
+            axes.plot(of_arch[kind].done, of_arch[kind].mib, color=colour, label=arch)
         axes.set_xlabel("epochs" if kind == "training" else "sentences")
         axes.set_ylabel("resident memory (MiB)")
         highest = max(max(of_arch[kind].mib) for of_arch in curves.values())
         axes.set_ylim(0, 1.3 * highest)
         axes.set_title(kind)
-        axes.legend()
-    figure.savefig(path, dpi=120)
+        plain_axes(axes)
+        axes.legend(frameon=False)
+    figure.savefig(path, dpi=100)
 
 
 def main() -> None:

@@ -99,7 +99,7 @@ def print_table(rows: Iterable[Sequence[str]]) -> None:
 
 def papers() -> Iterator[list[str]]:
     """Yield the plans for the setups of the papers."""
-    yield ["model", "GPUs", "words per update", "parameters, M", "MFLOPs per token", "GB",
+    yield ["model", "GPUs", "tokens per update", "parameters, M", "MFLOPs per token", "GB",
            "tokens that fit", "max-tokens x update-freq", "updates/s", "MFU", "updates",
            "hours"]  # fmt: skip
     for options in PAPERS:
@@ -215,7 +215,7 @@ def measure(repeats: int) -> list[dict[str, Any]]:
 
 def measured(rows: list[dict[str, Any]]) -> Iterator[list[str]]:
     """Format the rows of `measure`."""
-    yield ["model", "words per update", "GFLOP/s", "GB/s", "us", "measured updates/s",
+    yield ["model", "tokens per update", "GFLOP/s", "GB/s", "us", "measured updates/s",
            *(f"predicted with {name}" for name in SHARES)]  # fmt: skip
     for r in rows:
         can, predicted = r["machine"], [r[name] for name in SHARES]

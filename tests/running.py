@@ -1,5 +1,6 @@
 """Running fairseq's commands in this process: importing fairseq anew takes three seconds."""
 
+import hashlib
 import importlib
 import io
 import logging
@@ -78,6 +79,24 @@ def reset_command_state() -> None:
         for attribute in ("best", "num_runs"):
             if hasattr(function, attribute):
                 delattr(function, attribute)
+
+
+def programs_in(folder: Path) -> Path:
+    """Make a folder with the programs that an environment has, for PATH: this process's."""
+    folder.mkdir(parents=True)
+    for name, words in (("python", ""), ("fairseq-recur", "-m fairseq_recur ")):
+        (folder / name).write_text(f'#!/bin/sh\nexec {sys.executable} {words}"$@"\n')
+        (folder / name).chmod(0o755)
+    return folder
+
+
+def tree(work: Path) -> dict[str, str]:
+    """Every file of a preparation but its lock, with the checksum of its content."""
+    return {
+        str(file.relative_to(work)): hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in sorted(work.rglob("*"))
+        if file.is_file() and file.name != ".lock"
+    }
 
 
 class Hypothesis(NamedTuple):

@@ -1,6 +1,5 @@
 """Preparing the translation recipes on small mirrors, once for all tests of a session."""
 
-import hashlib
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -61,15 +60,6 @@ def prepared(mirrors: Path, tmp_path_factory: pytest.TempPathFactory) -> Callabl
         return folders[name]
 
     return make
-
-
-def tree(work: Path) -> dict[str, str]:
-    """Every file of a preparation, with a checksum."""
-    return {
-        str(file.relative_to(work)): hashlib.sha256(file.read_bytes()).hexdigest()
-        for file in sorted(work.rglob("*"))
-        if file.is_file()
-    }
 
 
 def lines(file: Path) -> list[str]:

@@ -107,8 +107,8 @@ def of_system(system: dict[str, Any], done: dict[str, Results], names: list[str]
 
 
 def average(scores: dict[str, float], seeds: Sequence[str]) -> float:
-    """Return the mean score of some seeds."""
-    return mean(scores[seed] for seed in seeds)
+    """Return the mean score of some seeds, rounded: equal rates may have other last bits."""
+    return round(mean(scores[seed] for seed in seeds), 9)
 
 
 def compare(systems: Results, baseline: str, metric: str, names: list[str]) -> None:

@@ -10,8 +10,9 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from fairseq_recur.plotting.figures import COLOURS, new_figure, plain_axes, ranges
+
 MODELS = {"linear": "linear RNN", "rsa": "RSA"}
-COLORS = {"linear": "tab:blue", "rsa": "tab:orange"}
 TITLES = {"tanh": "Tanh", "sigmoid": "Sigmoid", "relu": "ReLU"}
 
 # The paper's claims: at which alphas, and what must hold of the three errors.
@@ -93,25 +94,22 @@ def summary(results: dict[str, Any]) -> dict[str, Any]:
 
 def draw(results: dict[str, Any], file: Path) -> None:
     """Draw one panel per activation: mean over the seeds as a line, range as bars."""
-    from matplotlib.figure import Figure
-
     names = activations(results)
-    figure = Figure(figsize=(4 * len(names), 3.6), layout="constrained")
+    figure = new_figure(4.0 * len(names), 3.6)
     panels = figure.subplots(1, len(names), squeeze=False)[0]
     for panel, activation in zip(panels, names):
-        for model, label in MODELS.items():
+        panel.axhline(1, color=COLOURS[-1], lw=1.2, ls="--", label="nonlinear RNN")
+        for colour, (model, label) in zip(COLOURS, MODELS.items()):
             alphas, values = zip(*ratios(results, activation, model))
             means = list(map(mean, values))
             # Bars instead of a band, because alphas may have different numbers of seeds.
-            below = [m - min(v) for m, v in zip(means, values)]
-            above = [max(v) - m for m, v in zip(means, values)]
-            style = {"fmt": "o-", "ms": 4, "capsize": 3, "color": COLORS[model]}
-            panel.errorbar(alphas, means, yerr=[below, above], label=label, **style)
-        panel.axhline(1, color="gray", lw=1, ls="--", label="nonlinear RNN")
+            style = {"fmt": "o-", "ms": 4, "capsize": 3, "color": colour}
+            panel.errorbar(alphas, means, yerr=ranges(means, values), label=label, **style)
         panel.set(title=TITLES[activation], xlabel="alpha")
+        plain_axes(panel)
     panels[0].set_ylabel("MSPE ratio to the nonlinear RNN")
-    panels[0].legend()
-    figure.savefig(file, dpi=110)
+    panels[0].legend(frameon=False)
+    figure.savefig(file, dpi=100)
 
 
 if __name__ == "__main__":

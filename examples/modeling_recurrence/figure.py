@@ -9,10 +9,7 @@ import sys
 from statistics import mean
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-from matplotlib import pyplot  # noqa: E402
+from fairseq_recur.plotting.figures import COLOURS, new_figure, plain_axes, ranges
 
 
 def points(results: dict[str, Any], metric: str) -> dict[str, list[float]]:
@@ -41,17 +38,19 @@ def main(file: str, output: str) -> None:
         results = json.load(stream)
     metric = next(iter(results["runs"][0]["scores"]))
     found = points(results, metric)
-    figure, axes = pyplot.subplots(figsize=(6, 4), layout="constrained")
-    names = [*found]
-    axes.plot(names, [mean(scores) for scores in found.values()], "o-", label="biarn")
-    for name, scores in found.items():
-        axes.plot([name] * len(scores), scores, ".", color="grey")
+    figure = new_figure(6.0, 4.0)
+    axes = figure.subplots()
+    means = list(map(mean, found.values()))
+    bars = ranges(means, [*found.values()])
+    axes.errorbar(
+        [*found], means, yerr=bars, fmt="o-", ms=4, capsize=3, color=COLOURS[0], label="biarn"
+    )
     for style, (name, score) in zip(("--", ":", "-."), lines(results, metric).items()):
-        axes.axhline(score, linestyle=style, color="black", label=name)
+        axes.axhline(score, linestyle=style, color=COLOURS[-1], lw=1.2, label=name)
     axes.set(xlabel="recurrent steps", ylabel=metric)
+    plain_axes(axes)
     axes.legend(frameon=False)
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(output, dpi=150)
+    figure.savefig(output, dpi=100)
     print(output)
 
 

@@ -3,12 +3,17 @@
 #
 # Sets up the environment, prepares the data, trains two systems, translates, scores. Stop it at any
 # time, and start it again to continue: nothing is done twice. WORK is the folder of all results,
-# EPOCHS the length of the trainings.
+# EPOCHS the length of the trainings. SEEDS="1 2 3" repeats them with other seeds, and
+# SYSTEMS="transformer birnn wider" adds the control of wider.yaml.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/help.sh"
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 root="$(cd "$here/../.." && pwd)"
 work="${WORK:-$here/work}" epochs="${EPOCHS:-4}"
+read -ra seeds <<< "${SEEDS:-1}"
+read -ra systems <<< "${SYSTEMS:-transformer birnn}"
+files=("$here/experiment.yaml")
+case " ${systems[*]} " in *" wider "*) files+=("$here/wider.yaml") ;; esac
 bash "$root/scripts/setup.sh" # does nothing if the environment is up to date
 PATH="$root/.venv/bin:$PATH"
 
@@ -16,15 +21,14 @@ SECONDS=0 # bash counts up from here, without the set-up
 bash "$here/prepare.sh" "$here/data" "$work" 2000 en de
 # Two trainings side by side, each with one thread.
 OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}" \
-    fairseq-recur experiment run "$here/experiment.yaml" --work-dir "$work/runs" --jobs 2 \
-    --show-validation --set "data=$work/data-bin" --set "train.max-epoch=$epochs" \
-    --set "generate.sentencepiece-model=$work/bpe.model"
+    fairseq-recur experiment run "${files[@]}" --work-dir "$work/runs" --jobs 2 \
+    --systems "${systems[@]}" --seeds "${seeds[@]}" --show-validation --set "data=$work/data-bin" \
+    --set "train.max-epoch=$epochs" --set "generate.sentencepiece-model=$work/bpe.model"
 
-systems=(transformer transformer_biarn_tiny)
 outputs=() logs=() labels=()
 for system in "${systems[@]}"; do
-    outputs+=("$system=$work/runs/$system/seed1/test.txt")
-    logs+=("$work/runs/$system/seed1/train.log")
+    outputs+=("$system=$work/runs/$system/seed${seeds[0]}/test.txt")
+    logs+=("$work/runs/$system/seed${seeds[0]}/train.log")
     labels+=(--label "$system")
 done
 echo "Ten sentences of the test set"
@@ -44,12 +48,12 @@ Done in $((SECONDS / 60)) min $((SECONDS % 60)) s. Everything is in $shown:
   runs/SYSTEM/seed1/average.pt    the scored model, next to checkpoint*.pt and train.log
   data-bin, bpe.model             the prepared data
 
-Translate sentences with transformer_biarn_tiny (Ctrl-D ends it), or pipe them in:
+Translate sentences with birnn (Ctrl-D ends it), or pipe them in:
   bash $here/translate.sh
   echo "Click the cell that you want to delete." | bash $here/translate.sh
 
 What to try next:
   EPOCHS=$((2 * epochs)) bash $here/run.sh       continue, twice as long
   fairseq-recur train --help             every option (source .venv/bin/activate first)
-  $here/README.md    how to change your recipe by one flag
+  $here/README.md    what the numbers mean, and what comes next
 END

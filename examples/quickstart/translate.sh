@@ -4,7 +4,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/help.sh"
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 root="$(cd "$here/../.." && pwd)"
-work="${WORK:-$here/work}" system="${1:-transformer_biarn_tiny}"
+work="${WORK:-$here/work}" system="${1:-birnn}"
 model="$work/runs/$system/seed1/average.pt"
 [ -f "$model" ] || { echo "error: $system is not trained; run bash $here/run.sh first" >&2; exit 1; }
 PATH="$root/.venv/bin:$PATH"

@@ -3,9 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-from fairseq_recur.plotting.figures import new_figure
+from fairseq_recur.plotting.figures import COLOURS, new_figure, plain_axes
 
 BASE = {"pairs": 32, "segments": 4, "width": 64}
+COMPARED = ("segmented", "xl", "global", "paper", "unit")
+COLOUR_OF = {"full": COLOURS[-1], **dict(zip(COMPARED, COLOURS))}
 
 
 def draw(results: dict[str, Any], file: Path) -> None:
@@ -28,14 +30,19 @@ def draw(results: dict[str, Any], file: Path) -> None:
         swept = [c for c in cells if all(c[n] == s for n, s in BASE.items() if n != name)]
         for system in dict.fromkeys(c["system"] for c in swept if c[name] != base):
             points = sorted((c[name], c["outside"]) for c in swept if c["system"] == system)
-            axis.plot(*zip(*points), marker="o", label=system)
+            axis.plot(*zip(*points), "o-", ms=4, color=COLOUR_OF[system], label=system)
+        sizes = sorted({cell[name] for cell in swept})
         axis.set(title="accuracy outside the segment", xlabel=name, xscale="log")
+        axis.set_xticks(sizes, list(map(str, sizes)))
+        axis.minorticks_off()
     for axis in axes.flat:
+        plain_axes(axis)
         if axis.has_data():
-            axis.legend(fontsize=8)
-    figure.savefig(file, dpi=90)
+            axis.legend(frameon=False)
+    figure.savefig(file, dpi=100)
 
 
 def line(axis: Any, curve: list[dict[str, float]], name: str, label: str) -> None:
     """Draw one quantity over the updates."""
-    axis.plot([p["update"] for p in curve], [p[name] for p in curve], marker=".", label=label)
+    updates, values = zip(*((point["update"], point[name]) for point in curve))
+    axis.plot(updates, values, marker=".", color=COLOUR_OF[label], label=label)

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-from fairseq_recur.plotting.figures import COLOURS, new_figure, plain_axes
+from fairseq_recur.plotting.figures import COLOURS, new_figure, plain_axes, ranges
 
 Summary = Callable[[list[float]], float]
 Points = dict[int, list[float]]
@@ -55,11 +55,10 @@ def draw(results: dict[str, Any], file: Path) -> None:
             axes.axhline(summary(systems["full"]), color=COLOURS[-1], ls="--", lw=1.2, label="full")
         for colour, (kind, points) in zip(COLOURS, curves(systems).items()):
             middles = [summary(measured) for measured in points.values()]
-            below = [m - min(measured) for m, measured in zip(middles, points.values())]
-            above = [max(measured) - m for m, measured in zip(middles, points.values())]
+            bars = ranges(middles, list(points.values()))
             axes.errorbar(
-                list(points), middles, yerr=[below, above], fmt="o-", ms=4, capsize=3,
-                color=colour, label=kind,
+                list(points), middles, yerr=bars, fmt="o-", ms=4, capsize=3, color=colour,
+                label=kind,
             )  # fmt: skip
         axes.set_xscale("log", base=2)
         axes.set_xlabel("segment size (pieces)")

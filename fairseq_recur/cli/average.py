@@ -6,7 +6,7 @@ validated and fine-tuned like any checkpoint.
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +141,7 @@ def average_checkpoints(files: Sequence[Path]) -> dict[str, Any]:
     """
     state = load(files[0])
     first = state["model"]
-    sums = {name: _for_sum(tensor) for name, tensor in first.items()}
+    sums = {n: t.to(torch.float64, copy=True) for n, t in first.items() if t.is_floating_point()}
     for file in files[1:]:
         model = load(file)["model"]
         model.update((name, first[name]) for name in first if MEMORY.search(name))
@@ -165,11 +165,6 @@ def average_checkpoints(files: Sequence[Path]) -> dict[str, Any]:
     return state
 
 
-def _for_sum(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a float64 copy to add to; of what is not averaged, the tensor itself."""
-    return tensor.to(torch.float64, copy=True) if tensor.is_floating_point() else tensor
-
-
 def load(file: Path) -> dict[str, Any]:
     """Read a checkpoint without running code from it.
 
@@ -185,6 +180,13 @@ def load(file: Path) -> dict[str, Any]:
     return state
 
 
+def shown(names: Iterable[str]) -> str:
+    """Return the first names of weights and the number of the rest."""
+    found = sorted(names)
+    more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+    return ", ".join(found[:SHOWN]) + more
+
+
 def _must_match(
     first_file: Path,
     first: dict[str, torch.Tensor],
@@ -198,9 +200,7 @@ def _must_match(
         ("adds", model.keys() - first.keys()),
     ):
         if keys:
-            names = sorted(keys)
-            more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-            found.append(f"{what} {', '.join(names[:SHOWN])}{more}")
+            found.append(f"{what} {shown(keys)}")
     for name in sorted(first.keys() & model.keys()):
         if first[name].shape != model[name].shape:
             expected, shape = tuple(first[name].shape), tuple(model[name].shape)

@@ -24,6 +24,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
 
 
+def is_ours(cls: type) -> bool:
+    """Return whether this package has a class."""
+    return cls.__module__.split(".")[0] == PACKAGE
+
+
 def registered() -> dict[str, list[str]]:
     """Return the names that this package added to fairseq's registries, and its own parts."""
     from fairseq.criterions import CRITERION_REGISTRY
@@ -35,9 +40,7 @@ def registered() -> dict[str, list[str]]:
     from fairseq_recur.modules import parts
 
     def ours(registry: dict[str, Any]) -> list[str]:
-        return sorted(
-            name for name, cls in registry.items() if cls.__module__.split(".")[0] == PACKAGE
-        )
+        return sorted(name for name, cls in registry.items() if is_ours(cls))
 
     return {
         "architectures": ours(ARCH_MODEL_REGISTRY),

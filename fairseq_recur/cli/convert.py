@@ -9,7 +9,7 @@ import argparse
 import os
 import shutil
 from argparse import Namespace
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from functools import cache
@@ -19,22 +19,22 @@ from typing import Any
 
 import torch
 from fairseq import options as fairseq_options
-from fairseq.data import Dictionary
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from fairseq_recur import compat
-from fairseq_recur.cli.average import load
+from fairseq_recur.cli.average import SHOWN, load, shown
 from fairseq_recur.compat.checkpoints import explained
 from fairseq_recur.conversion import bart, huggingface, t5
-from fairseq_recur.conversion.settings import MOST_WORDS, Settings, Value, flags
+from fairseq_recur.conversion.settings import MOST_WORDS, Settings, Value, check_sizes
 from fairseq_recur.errors import CheckpointError, ConfigError
+from fairseq_recur.experiments.settings import arguments
 from fairseq_recur.files import whole_file
+from fairseq_recur.planning.building import words as placeholders
 
 KINDS: dict[str, ModuleType] = {"t5": t5, "mt5": t5, "bart": bart}
 SLOTS = ("encoder_self_attention", "decoder_self_attention", "cross_attention")
-SHOWN = 5  # weights named in an error
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -122,7 +122,7 @@ def to_fairseq(source: Path, target: Path) -> None:
     options = kind.model_options(config)
     weights = huggingface.read_weights(source)
     try:
-        kind.check_weights(config, weights)
+        check_sizes(config, weights, sum(kind.stack_heights(config)))
         vocabulary = kind.vocabulary(source, config)
         state = kind.to_fairseq(config, weights, vocabulary.rows)
     except KeyError as error:
@@ -131,7 +131,7 @@ def to_fairseq(source: Path, target: Path) -> None:
         ) from error
     if weights:
         raise ConfigError(
-            f"{source} has weights that fairseq's {kind.NAME} has no place for: {first(weights)}; "
+            f"{source} has weights that fairseq's {kind.NAME} has no place for: {shown(weights)}; "
             f"expected a plain {kind.NAME}"
         )
     cfg = training_config(kind.ARCH, options)
@@ -142,7 +142,7 @@ def to_fairseq(source: Path, target: Path) -> None:
         vocabulary.write(folder)
         bpe = kind.tokenizer_files(source, folder)
     print(f"{target}: {kind.NAME} with {len(vocabulary.rows):,} words as model.pt")
-    print(f"  options of its model: --arch {kind.ARCH} {' '.join(flags(options))}")
+    print(f"  options of its model: --arch {kind.ARCH} {' '.join(arguments(options))}")
     print("  dictionaries: dict.source.txt, dict.target.txt (for --srcdict and --tgtdict)")
     if bpe:
         print(f"  text: {' '.join(bpe)}, with these files' paths")
@@ -177,9 +177,7 @@ def default_config(arch: str) -> DictConfig:
 
 def must_fit(kind: ModuleType, cfg: DictConfig, state: dict[str, Tensor], words: int) -> None:
     """Raise CheckpointError, naming the weights, unless the model takes them as they are."""
-    dictionary = Dictionary()
-    for number in range(words - len(dictionary)):
-        dictionary.add_symbol(str(number))
+    dictionary = placeholders(words)
     task = Namespace(source_dictionary=dictionary, target_dictionary=dictionary)
     with torch.device("meta"):
         expected = dict(kind.build(cfg.model, task).state_dict())
@@ -241,7 +239,7 @@ def to_huggingface(source: Path, target: Path, like: Path | None) -> None:
     rest = [name for name in state if not name.endswith(".version")]
     if rest:
         raise ConfigError(
-            f"Hugging Face's {kind.NAME} has no place for {first(rest)}; "
+            f"Hugging Face's {kind.NAME} has no place for {shown(rest)}; "
             "give a checkpoint of a plain one"
         )
     with whole_or_nothing(target) as folder:
@@ -314,10 +312,3 @@ def must_be_plain(options: Mapping[str, Any], source: Path, name: str) -> None:
             f"{source} has parts that Hugging Face's {name} cannot represent: {', '.join(parts)}; "
             "give a model without them"
         )
-
-
-def first(names: Iterable[str]) -> str:
-    """Return the first names of weights and the number of the rest."""
-    shown = sorted(names)
-    more = f" and {len(shown) - SHOWN} more" if len(shown) > SHOWN else ""
-    return ", ".join(shown[:SHOWN]) + more

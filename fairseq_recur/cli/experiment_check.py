@@ -21,9 +21,6 @@ from fairseq_recur.scoring.generation import read_lines
 def check(runs: Sequence[SystemRun]) -> dict[str, int]:
     """Parse every command, and build every model once.
 
-    Args:
-        runs: the runs of one experiment
-
     Returns:
         system -> number of parameters
 

@@ -31,6 +31,8 @@ SIZES: dict[str, dict[str, Any]] = {
         "weight-decay": 0.0001, "max-tokens": 4096, "max-update": 50000,
     },
 }  # fmt: skip
+# A sentence has fewer pieces than the default segment, and a single segment is full attention.
+SENTENCES = {"srformer": {"segment-size": 8, "target-length-mode": "ratio"}}
 NOTE = """\
 # Run it: fairseq-recur experiment run {file} --work-dir work
 # "control" is the baseline, continued for as many updates as the systems that start from it.
@@ -93,7 +95,8 @@ def content(args: argparse.Namespace) -> dict[str, Any]:
         "control": {"flags": stock.copy(), "start_from": "transformer"},
     }
     for name in args.system:
-        systems[name] = {"flags": {"arch": f"{name}_{args.size}"}, "start_from": "transformer"}
+        flags = {"arch": f"{name}_{args.size}", **SENTENCES.get(name, {})}
+        systems[name] = {"flags": flags, "start_from": "transformer"}
     return {
         "title": f"{', '.join(args.system)} and the Transformer",
         "data": str(Path(args.data).absolute()),

@@ -14,7 +14,7 @@ from fairseq.data import data_utils, encoders
 
 from fairseq_recur.cli import plugin_loading
 from fairseq_recur.errors import ConfigError
-from fairseq_recur.experiments.other_sets import Decoding, folder_of, make_data
+from fairseq_recur.experiments.other_sets import Decoding, make_data
 from fairseq_recur.experiments.results import collect, write_both
 from fairseq_recur.experiments.runner import Runner, Stopped
 from fairseq_recur.experiments.runs import SystemRun
@@ -93,7 +93,7 @@ def run(
     """Decode and score each test set; print the tables. Returns 0, or 1 if a decoding failed."""
     status, encode_decode = 0, text_of(trained[0])
     for name, prefix in args.test:
-        folder = folder_of(Path(args.work_dir).resolve(), name)
+        folder = Path(args.work_dir).resolve() / "other_sets" / name
         here = make_data(experiment, prefix, folder, *encode_decode)
         runs = [Decoding(here, r.system, r.seed, folder, r) for r in trained]
         try:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.files import write_text
+from fairseq_recur.modules.options import flag
 from fairseq_recur.planning.hardware import GIGA, GPUS, PRECISIONS, own_device
 from fairseq_recur.planning.plan import Setup, as_json, make_plan
 from fairseq_recur.planning.report import report
@@ -157,30 +158,26 @@ def setup_of(args: argparse.Namespace) -> Setup:
     )
 
 
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
-
-
 def _problems(args: argparse.Namespace) -> Iterator[str]:
     """Yield all that is wrong with the options."""
     for name in ("batch_tokens", "updates", "gpus", "nodes", "network", "overhead"):
         value = getattr(args, name)
         if not value > 0:
-            yield f"{_flag(name)} {value}: expected more than 0"
+            yield f"{flag(name)} {value}: expected more than 0"
     if not min(args.lengths) > 0:
         yield f"--lengths {min(args.lengths)}: expected more than 0"
     for name, most in LARGEST.items():
         values = getattr(args, name)
         for value in values if isinstance(values, list) else [values]:
             if value is not None and not value <= most:  # also true of nan
-                yield f"{_flag(name)} {value}: expected at most {most:.12g}"
+                yield f"{flag(name)} {value}: expected at most {most:.12g}"
                 break
     if args.max_tokens < 0:
         yield f"--max-tokens {args.max_tokens}: expected 0 or more"
     for name in ("matmul_efficiency", "bandwidth_efficiency"):
         value = getattr(args, name)
         if not 0 < value <= 1:
-            yield f"{_flag(name)} {value}: expected more than 0 and at most 1"
+            yield f"{flag(name)} {value}: expected more than 0 and at most 1"
     if not 0 <= args.mfu <= 1:
         yield f"--mfu {args.mfu}: expected 0 to 1"
     if not 0 <= args.reserve < 1:

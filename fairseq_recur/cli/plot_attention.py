@@ -25,6 +25,7 @@ from fairseq_recur.inspection.capture import KINDS
 from fairseq_recur.inspection.panels import Labels, Panel, panels
 from fairseq_recur.inspection.passes import look, translate
 from fairseq_recur.inspection.tokens import Tokens
+from fairseq_recur.modules.options import flag
 from fairseq_recur.plotting.attention import SCALES, draw
 from fairseq_recur.plotting.figures import add_output_arguments, check_output, save
 
@@ -111,8 +112,7 @@ def run(args: argparse.Namespace) -> int:
     output = check_output(args.output)
     for name in ("beam", "max_len_b"):
         if getattr(args, name) < 1:
-            flag = "--" + name.replace("_", "-")
-            raise ConfigError(f"{flag} {getattr(args, name)}: expected at least 1")
+            raise ConfigError(f"{flag(name)} {getattr(args, name)}: expected at least 1")
     if not abs(args.lenpen) <= 100:
         raise ConfigError(f"--lenpen {args.lenpen}: expected -100 to 100")
     task, model = load(args.checkpoint, args.data, args.source_lang, args.target_lang)

@@ -14,6 +14,7 @@ import torch
 from fairseq_recur import compat
 from fairseq_recur.errors import CheckpointError, ConfigError
 from fairseq_recur.files import write_text
+from fairseq_recur.modules.options import flag
 from fairseq_recur.probing.classifier import COMBINATIONS
 from fairseq_recur.probing.protocol import Protocol
 from fairseq_recur.probing.report import Row, Settings, probe_model, reference_rows
@@ -23,8 +24,9 @@ from fairseq_recur.probing.representations import (
     load_encoder,
     subwords,
 )
-from fairseq_recur.probing.table import markdown_table, text_table
+from fairseq_recur.probing.table import table
 from fairseq_recur.probing.tasks import TASKS, TaskData, choose_tasks, read_task
+from fairseq_recur.scoring.aligned import markdown
 
 logger = logging.getLogger(__name__)
 
@@ -114,9 +116,8 @@ def _add_classifier_arguments(parser: argparse.ArgumentParser) -> None:
         ("patience", "evaluations without improvement that are tolerated"),
         ("max_epochs", "largest number of epochs"),
     ):
-        flag = "--" + name.replace("_", "-")
         default = getattr(standard, name)
-        group.add_argument(flag, type=int, default=default, metavar="N", help=text)
+        group.add_argument(flag(name), type=int, default=default, metavar="N", help=text)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -141,7 +142,7 @@ def run(args: argparse.Namespace) -> int:
             logger.info(f"{task.task.name}, {name}: {rows[-1].mean:.2f}% correct")
         # After every task, because a run over all of SentEval takes long.
         _write(args, rows, tasks, paths)
-    print(text_table(rows, args.runs))
+    print(table(rows, args.runs))
     return 0
 
 
@@ -150,17 +151,17 @@ def _settings(args: argparse.Namespace) -> Settings:
     least = {"hidden": 0, "runs": 1, "max_tokens": 1, "batch_size": 1, "epochs_per_check": 1,
              "patience": 0, "max_epochs": 1, "learning_rate": 1e-12}  # fmt: skip
     problems = [
-        f"--{name.replace('_', '-')} {getattr(args, name)}: expected {low} or more"
+        f"{flag(name)} {getattr(args, name)}: expected {low} or more"
         for name, low in least.items()
         if getattr(args, name) < low
     ]
     problems += [f"--l2 {x}: expected 0 or more" for x in args.l2 if x < 0]
     problems += [f"--dropout {x}: expected 0 to 1, less than 1" for x in args.dropout
                  if not 0 <= x < 1]  # fmt: skip
-    for flag in ("json", "markdown"):
-        path = getattr(args, flag)
+    for name in ("json", "markdown"):
+        path = getattr(args, name)
         if path and (Path(path).is_dir() or not Path(path).absolute().parent.is_dir()):
-            problems.append(f"--{flag} {path}: expected a file name in an existing folder")
+            problems.append(f"--{name} {path}: expected a file name in an existing folder")
     if problems:
         raise ConfigError("\n- ".join(["probe run:", *problems]) if problems[1:] else problems[0])
     values = {name: getattr(args, name) for name in Protocol._fields}
@@ -215,8 +216,7 @@ def _write(
 ) -> None:
     """Write the results so far to the requested files."""
     if args.markdown:
-        text = markdown_table(rows, args.runs) + "\n"
-        write_text(args.markdown, text)
+        write_text(args.markdown, table(rows, args.runs, markdown) + "\n")
     if args.json:
         report: dict[str, Any] = {
             "settings": {k: v for k, v in vars(args).items() if k not in ("command", "subcommand")},

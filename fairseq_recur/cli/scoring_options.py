@@ -148,7 +148,11 @@ def build_metrics(
             with the metrics
     """
     problems.raise_all()
-    gpus = _gpus() if "comet" in args.metrics else 0
+    gpus = 0
+    if "comet" in args.metrics:
+        import torch  # takes seconds
+
+        gpus = int(torch.cuda.is_available())
     metrics: list[Metric | MeanMetric] = []
     for name in dict.fromkeys(args.metrics):
         with problems.gathered():
@@ -165,10 +169,3 @@ def build_metrics(
             )
     problems.raise_all()
     return metrics
-
-
-def _gpus() -> int:
-    """The number of GPUs for COMET: 1 or 0."""
-    import torch  # takes seconds
-
-    return int(torch.cuda.is_available())

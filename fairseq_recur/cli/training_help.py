@@ -15,10 +15,7 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.registry import REGISTRIES
 from fairseq.tasks import TASK_REGISTRY
 
-from fairseq_recur.cli.check import registered
-
-PACKAGE = "fairseq_recur"
-WIDTH = 96
+from fairseq_recur.cli.check import WIDTH, is_ours, registered
 
 
 def help_text(argv: Sequence[str]) -> str:
@@ -51,14 +48,10 @@ def help_text(argv: Sequence[str]) -> str:
     parts += [(kind, chosen[kind], REGISTRIES[kind]["registry"]) for kind in REGISTRIES]
     parts = [part for part in parts if part[1] in part[2]]
     # A stable sort: this plug-in's parts come first.
-    for kind, name, registry in sorted(parts, key=lambda part: not _is_ours(part[2][part[1]])):
+    for kind, name, registry in sorted(parts, key=lambda part: not is_ours(part[2][part[1]])):
         _add_part(special.add_argument_group(f"--{kind.replace('_', '-')} {name}"), registry[name])
     general.usage = SUPPRESS
     return f"{special.format_help()}\n{general.format_help()}"
-
-
-def _is_ours(cls: type) -> bool:
-    return cls.__module__.split(".")[0] == PACKAGE
 
 
 def _add_part(group: Any, cls: Any) -> None:
@@ -74,7 +67,7 @@ def _add_model(parser: ArgumentParser, arch: str) -> None:
     model = ARCH_MODEL_REGISTRY[arch]
     every, stock = (ArgumentParser(add_help=False, conflict_handler="resolve") for _ in range(2))
     _add_part(every, model)
-    if _is_ours(model):
+    if is_ours(model):
         _add_part(stock, ARCH_MODEL_REGISTRY["transformer"])
     own = parser.add_argument_group(f"--arch {arch}")
     shared = parser.add_argument_group(f"--arch {arch}, options of fairseq's Transformer")

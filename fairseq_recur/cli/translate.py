@@ -14,6 +14,7 @@ from typing import Any
 
 import fairseq_recur
 from fairseq_recur.compat.data import sentence
+from fairseq_recur.modules.options import flag
 
 BUFFER = 1000
 """Lines that are read before the first output; typed lines are translated one by one."""
@@ -37,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("file", nargs="?", default="-", metavar="FILE", help="the texts; - is standard input")
     for name in SEARCH:
         kind = float if name in ("lenpen", "max_len_a") else int
-        add(_flag(name), type=kind, metavar="N", help="as in fairseq-generate")
+        add(flag(name), type=kind, metavar="N", help="as in fairseq-generate")
     add_text_arguments(parser)
     add("--batch-size", type=int, metavar="N", help="texts per batch")
     add("--max-tokens", type=int, metavar="N", help="tokens per batch (default: 4000)")
@@ -60,10 +61,6 @@ def add_text_arguments(parser: argparse.ArgumentParser) -> None:
 def text_options(args: argparse.Namespace) -> dict[str, Any]:
     """Return the options in `TEXT` that were given."""
     return {name: value for name in TEXT if (value := getattr(args, name)) is not None}
-
-
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -114,12 +114,7 @@ def layers(options: Any) -> list[tuple[str, int]]:
 
 
 class Allowance(TorchDispatchMode):
-    """Within this context, tensors may be made up to a number of bytes.
-
-    Args:
-        path: of the checkpoint, for the message
-        state: its content
-    """
+    """Within this context, tensors may be made up to the bytes that a checkpoint allows."""
 
     def __init__(self, path: str, state: dict[str, Any]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # in torch

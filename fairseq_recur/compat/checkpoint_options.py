@@ -16,6 +16,7 @@ from typing import Any
 from fairseq.registry import REGISTRIES
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from fairseq_recur.compat.checkpoint_limits import inner
 from fairseq_recur.errors import CheckpointError
 
 OWN_OPTION = re.compile(r"\$\{\w+(\.\w+)*\}")
@@ -56,8 +57,6 @@ def refuse_references(path: str, options: Any) -> None:
     Raises:
         CheckpointError: a value reads the environment, or is made of other values
     """
-    if OmegaConf.is_config(options):
-        options = OmegaConf.to_container(options, resolve=False)
     for text in _texts(options, {}):
         if "${" in text and not OWN_OPTION.fullmatch(text):
             raise CheckpointError(
@@ -75,13 +74,8 @@ def _texts(value: Any, seen: dict[int, Any]) -> Iterator[str]:
         seen[id(value)] = value
         if OmegaConf.is_config(value):
             value = OmegaConf.to_container(value, resolve=False)
-        if isinstance(value, Namespace):
-            value = vars(value)
-        if isinstance(value, dict):
-            value = [*value, *value.values()]
-        if isinstance(value, (list, tuple, set)):
-            for item in value:
-                yield from _texts(item, seen)
+        for item in inner(value):
+            yield from _texts(item, seen)
 
 
 def confine(path: str, state: dict[str, Any], given: set[str], text: bool = False) -> None:

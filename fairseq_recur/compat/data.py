@@ -13,6 +13,8 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
+import numpy
+
 from fairseq_recur.compat.registry import Function, mend, source_of
 from fairseq_recur.errors import ConfigError
 
@@ -28,8 +30,6 @@ last_batch = mend(
 @last_batch.patch("fairseq.data.data_utils:batch_by_size")
 def batch_by_size(batch: Function, indices: Any, *args: Any, **kwargs: Any) -> Any:
     """Add the batch that was dropped."""
-    import numpy
-
     if not isinstance(indices, numpy.ndarray):
         indices = numpy.fromiter(indices, dtype=numpy.int64)
     if not len(indices):
@@ -119,26 +119,18 @@ def end_consumers() -> None:
 BART_TASK = "fairseq.tasks.translation_from_pretrained_bart:TranslationFromPretrainedBARTTask"
 
 
-def _numpy_lacks_compat() -> bool:
-    import numpy
-
-    return not hasattr(numpy, "compat")
-
-
 numpy_names = mend(
     "numpy names",
     reason="language modeling with --sample-break-mode eos, and batches by number of tokens in "
     "memory, use numpy.compat.long, which numpy 2 removed",
     until="a fairseq that says numpy.int64",
-    needed=_numpy_lacks_compat,
+    needed=lambda: not hasattr(numpy, "compat"),
 )
 
 
 @numpy_names.action
 def add_numpy_compat() -> None:
     """Provide the name."""
-    import numpy
-
     vars(numpy).setdefault("compat", types.SimpleNamespace(long=int))
 
 

@@ -23,11 +23,9 @@ STALE_ENCODER_KEYS: dict[str, tuple[str, ...]] = {
 
 
 def drop_stale_encoder_keys(state_dict: dict[str, Any], prefix: str) -> None:
-    """Remove the copies of weights that fairseq 0.12.2 saved with its encoder layers.
+    """Remove, in place, the copies of weights that fairseq 0.12.2 saved with its encoder layers.
 
-    Args:
-        state_dict: a model's state, changed in place.
-        prefix: the name of an encoder or of one of its layers ("encoder.layers.0").
+    The prefix is the name of an encoder or of one of its layers ("encoder.layers.0").
     """
     prefix = prefix.rstrip(".") + "."
     for key in [k for k in state_dict if k.startswith(prefix)]:

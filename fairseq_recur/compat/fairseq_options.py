@@ -111,9 +111,6 @@ def refuse_lost_training(options: Mapping[str, Any]) -> None:
 
     All other options of fairseq are left to fairseq.
 
-    Args:
-        options: the values of a training's options by their names
-
     Raises:
         ConfigError: with everything that is wrong, one line each
     """

@@ -14,7 +14,6 @@ from fairseq_recur.conversion.settings import (
     MOST_WORDS,
     Settings,
     Value,
-    check_sizes,
     huggingface_activation,
 )
 from fairseq_recur.conversion.vocabulary import Vocabulary
@@ -115,11 +114,6 @@ def names(encoder_layers: int, decoder_layers: int) -> list[str]:
         found.append(f"{side}.embed_positions.weight")
         found += [f"{module}.{kind}" for module in modules for kind in ("weight", "bias")]
     return found
-
-
-def check_weights(config: Settings, weights: dict[str, Tensor]) -> None:
-    """Refuse sizes that the weights do not have, see `check_sizes`."""
-    check_sizes(config, weights, sum(stack_heights(config)))
 
 
 def stack_heights(config: Settings) -> tuple[int, int]:

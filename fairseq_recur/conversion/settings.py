@@ -88,21 +88,6 @@ class Settings:
         return f"{self.source}: {name} is {found!r:.60}, expected {expected}"
 
 
-def flags(options: Mapping[str, Value]) -> list[str]:
-    """Return options as the words that a user gives to fairseq-train.
-
-    Options that are False are left out.
-    """
-    words: list[str] = []
-    for name, value in options.items():
-        flag = "--" + name.replace("_", "-")
-        if value is True:
-            words.append(flag)
-        elif value is not False:
-            words += [flag, str(value)]
-    return words
-
-
 def huggingface_activation(options: Mapping[str, Any]) -> str:
     """Return Hugging Face's name of fairseq's activation function.
 

@@ -12,7 +12,6 @@ from fairseq_recur.conversion.settings import (
     MOST_WORDS,
     Settings,
     Value,
-    check_sizes,
     huggingface_activation,
 )
 from fairseq_recur.conversion.vocabulary import Vocabulary, default_t5_rows, t5_vocabulary
@@ -121,11 +120,6 @@ def stack_heights(config: Settings) -> tuple[int, int]:
     """Return the number of layers of the encoder and of the decoder."""
     layers = config.integer("num_layers")
     return layers, config.integer("num_decoder_layers", layers)
-
-
-def check_weights(config: Settings, weights: dict[str, Tensor]) -> None:
-    """Refuse sizes that the weights do not have, see `check_sizes`."""
-    check_sizes(config, weights, sum(stack_heights(config)))
 
 
 def names(layers: int, decoder_layers: int, gated: bool) -> dict[str, str]:

@@ -4,6 +4,7 @@ fairseq's dictionary begins with <s>, <pad>, </s> and <unk>; the rest is a text 
 word per line. Each row has a unique name without white space there.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,18 +47,14 @@ def named(pieces: Sequence[str | None]) -> list[str]:
     number = 0
     for piece in pieces:
         word = piece or ""
-        if not word or word in used or any(c.isspace() or is_surrogate(c) for c in word):
+        # JSON has characters that UTF-8 has not: halves of surrogate pairs.
+        if not word or word in used or re.search(r"\s|[\ud800-\udfff]", word):
             while (word := f"madeupword{number:04d}") in used or word in taken:
                 number += 1
             number += 1
         used.add(word)
         words.append(word)
     return words
-
-
-def is_surrogate(character: str) -> bool:
-    """Whether JSON has a character that UTF-8 has not: half of a surrogate pair."""
-    return "\ud800" <= character <= "\udfff"
 
 
 def check_rows(pieces: Mapping[int, str], size: int, folder: Path) -> None:

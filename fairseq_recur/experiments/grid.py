@@ -55,8 +55,6 @@ class GridRun(Run):
     Attributes:
         work: folder of all trainings
         row: such as a language or a set of data
-        system: what is trained
-        seed: seed of the training
         flags: flags of ``fairseq-recur train``; other flags mean another training
         epochs: length of the training
     """
@@ -115,14 +113,7 @@ def do_what_is_left(
     finished: Callable[[R], None],
     devices: Sequence[str] = (),
 ) -> list[str] | None:
-    """Do the runs that are not finished.
-
-    Args:
-        runs: of the table
-        jobs: number of simultaneous runs
-        work: folder of all output
-        finished: called after each run
-        devices: GPUs, as for `Runner`
+    """Do the runs of a table that are not finished; see `Runner`.
 
     Returns:
         the names of the runs that failed; None after a signal

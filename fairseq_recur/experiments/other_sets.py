@@ -51,11 +51,6 @@ class Decoding(SystemRun):
         return [*self.argv(step), sha256(text.read_bytes()).hexdigest(), str(model)]
 
 
-def folder_of(work: Path, name: str) -> Path:
-    """Return the folder of a test set's results."""
-    return work / "other_sets" / name
-
-
 def make_data(
     experiment: Experiment,
     prefix: str,
@@ -63,17 +58,12 @@ def make_data(
     encode: Callable[[str], str],
     decode: Callable[[str], str],
 ) -> Experiment:
-    """Convert PREFIX.SOURCE to binary data with the experiment's dictionary.
+    """Convert PREFIX.SOURCE to binary data; return the experiment on this test set.
 
     Args:
-        experiment: the table
         prefix: path of both files, without their languages
-        folder: of this test set
         encode: makes the pieces of a line of source text
         decode: makes the text that is scored, of a line
-
-    Returns:
-        The experiment on this test set.
     """
     source, target, data = experiment.source, experiment.target, folder / "data"
     data.mkdir(parents=True, exist_ok=True)

@@ -21,8 +21,7 @@ def write_results(experiment: Experiment, work: Path, about: dict[str, Any]) -> 
     """Score all translations in the folder, also those of earlier calls; write both files.
 
     Args:
-        experiment: the table
-        work: its folder; results.json and table.md are written there
+        work: the experiment's folder; results.json and table.md are written there
         about: how it was started (``set``), and the numbers of ``parameters``
     """
     write_both(collect(experiment, all_runs(experiment, work), about, work), work)

@@ -95,9 +95,6 @@ class SystemRun(Run):
     """A row of a table with one seed: trains, averages checkpoints, translates the test set.
 
     Attributes:
-        experiment: the table
-        system: the row
-        seed: seed of the training
         work: folder of the experiment; the run's own folder is SYSTEM/seedN below it
     """
 
@@ -238,8 +235,6 @@ def runs_of(
     """Return the runs of an experiment, the first seed of all systems first.
 
     Args:
-        experiment: the table
-        work: its folder
         systems: names of rows; empty for all
         seeds: empty for those of the experiment
 

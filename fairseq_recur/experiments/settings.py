@@ -49,13 +49,9 @@ class Scoring:
     """How translations are scored: see ``fairseq-recur score`` and ``compare``.
 
     Attributes:
-        reference: reference files
-        metrics: their names
-        tokenize: tokenizer of BLEU
         lowercase: whether BLEU and chrF ignore case
         samples: number of samples of the paired tests
         source: translated file, which COMET reads
-        comet_model: model of COMET
         outputs: other texts to score, such as the unchanged source: name -> file
     """
 
@@ -105,10 +101,7 @@ class Experiment:
     """A table.
 
     Attributes:
-        title: of the table
         data: folder of fairseq's binary data
-        source: source language
-        target: target language
         baseline: name of the system that the tests compare the other systems with
         train: flags of fairseq-train for all systems
         score: scoring of the test set

@@ -3,6 +3,8 @@
 from statistics import mean, median, stdev
 from typing import Any
 
+from fairseq_recur.scoring.aligned import markdown
+
 Results = dict[str, Any]
 TESTS = {
     ("p", "bootstrap"): "p bootstrap",
@@ -15,9 +17,6 @@ TESTS = {
 def table(results: Results) -> str:
     """Write a row for each system, in the order of the file; unfinished systems have empty cells.
 
-    Args:
-        results: content of results.json
-
     Returns:
         Markdown: the title, the table, and notes that explain its numbers
     """
@@ -25,9 +24,8 @@ def table(results: Results) -> str:
     rows = [row(results, name) for name in systems]
     rows = [{**dict.fromkeys(rows[0], ""), **output(o)} for o in results["outputs"]] + rows
     columns = [c for c in rows[-1] if any(r[c] for r in rows)]
-    lines = [f"# {results['title']}", "", "| " + " | ".join(columns) + " |"]
-    lines.append("| " + " | ".join(["---", *["---:"] * (len(columns) - 1)]) + " |")
-    lines += ["| " + " | ".join(r[c] for c in columns) + " |" for r in rows]
+    cells = [columns, *([r[c] for c in columns] for r in rows)]
+    lines = [f"# {results['title']}", "", *markdown(cells, names=1)]
     for control in controls(results):
         lines += ["", f"Compared with {control}:", "", *compared(results, control)]
     return "\n".join([*lines, "", *notes(results)]) + "\n"
@@ -43,16 +41,14 @@ def compared(results: Results, control: str) -> list[str]:
     """Write the rows that are compared with one of them: difference and p-values."""
     metric = next(iter(results["runs"][0]["scores"]))
     digits = results["runs"][0]["decimals"][metric]
-    heads = ["system", f"{metric}, difference", *TESTS.values()]
-    lines = ["| " + " | ".join(heads) + " |"]
-    lines.append("| " + " | ".join(["---", *["---:"] * (len(heads) - 1)]) + " |")
+    rows = [["system", f"{metric}, difference", *TESTS.values()]]
     for system in results["experiment"]["systems"]:
         name = system["name"]
         cells = [name, difference(results, name, metric, digits, control)]
         cells += [p_values(results, name, metric, column, control) for column in TESTS]
         if name != control and cells[1]:
-            lines.append("| " + " | ".join(cells) + " |")
-    return lines
+            rows.append(cells)
+    return markdown(rows, names=1)
 
 
 def row(results: Results, name: str) -> dict[str, str]:

@@ -4,8 +4,9 @@ Hooks request each attention's weights per head and keep them; the modules compu
 results. The hooks are removed at the end.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from fairseq.modules import MultiheadAttention
@@ -87,14 +88,11 @@ def captured(model: nn.Module) -> Iterator[Maps]:
     handles: list[RemovableHandle] = []
     forms: dict[Mixture, str] = {}
     for place, module in places(model).items():
-        if place[0] == "steps":
-            keep = keep_steps(maps, place)
-        elif place[0] == "gate":
-            keep = keep_gate(maps, place)
-        else:
+        keep = {"steps": keep_steps, "gate": keep_gate}.get(place[0], keep_weights)
+        if keep is keep_weights:
             handles.append(module.register_forward_pre_hook(want_weights, with_kwargs=True))
-            keep = keep_weights(maps, place)
-        handles.append(module.register_forward_hook(keep, with_kwargs=True))
+        hook = partial(keep, maps, place)
+        handles.append(module.register_forward_hook(hook, with_kwargs=True))
         mixture = getattr(module, "mixture", None)
         if mixture is not None:
             # The form that computes the map; without padding every matrix has it.
@@ -120,32 +118,17 @@ def want_weights(
     return args, {**kwargs, **wanted}
 
 
-Hook = Callable[[nn.Module, Any, dict[str, Any], Any], None]
-
-
-def keep_weights(maps: Maps, place: Place) -> Hook:
+def keep_weights(maps: Maps, place: Place, module: Any, args: Any, kwargs: Any, out: Any) -> None:
     """Keep an attention's weights."""
-
-    def keep(module: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
-        if output[1] is not None:
-            maps[place] = output[1][:, 0].detach().float()
-
-    return keep
+    if out[1] is not None:
+        maps[place] = out[1][:, 0].detach().float()
 
 
-def keep_steps(maps: Maps, place: Place) -> Hook:
+def keep_steps(maps: Maps, place: Place, module: Any, args: Any, kwargs: Any, out: Any) -> None:
     """Keep the attention weights of an attentive recurrent network's steps."""
-
-    def keep(module: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
-        maps[place] = module.weights(*args, **kwargs, out=output)[0].detach().float()
-
-    return keep
+    maps[place] = module.weights(*args, **kwargs, out=out)[0].detach().float()
 
 
-def keep_gate(maps: Maps, place: Place) -> Hook:
+def keep_gate(maps: Maps, place: Place, module: Any, args: Any, kwargs: Any, out: Any) -> None:
     """Keep lambda of a gated sum."""
-
-    def keep(module: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
-        maps[place] = module.gate(*args, **kwargs)[:, 0].detach().float()
-
-    return keep
+    maps[place] = module.gate(*args, **kwargs)[:, 0].detach().float()

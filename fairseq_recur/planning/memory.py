@@ -87,9 +87,6 @@ def measure(
     """Trace two batches of the longest sentences; memory is linear in the batch.
 
     Args:
-        built: the model
-        parameters: their count
-        of_each: bytes per parameter
         processes: of the whole training
         capacity: bytes of the accelerator
         reserve: share of the capacity that is left free

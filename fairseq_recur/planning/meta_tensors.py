@@ -41,14 +41,7 @@ class RealNumbers(TorchFunctionMode):
 def on_one_device(
     func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Adapt the arguments of an operation: integers have data, floats are on the meta device.
-
-    Args:
-        func: the operation
-        args: its arguments
-        kwargs: its keyword arguments
-        tensors: all tensors in them
-    """
+    """Adapt the arguments of an operation: integers have data, floats are on the meta device."""
     device = kwargs.get("device")
     if func is aten._to_copy.default and tensors[0].is_meta:
         kwargs["device"] = torch.device("meta")  # there is no data to move

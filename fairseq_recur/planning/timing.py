@@ -70,12 +70,9 @@ def exchange_seconds(
     """Seconds of a ring all-reduce of *gradients* bytes without overlap.
 
     Args:
-        gradients: bytes
         gpus: per node
-        nodes: number of nodes
         link: bytes per second between the accelerators of a node
         network: bytes per second per node
-        assumed: efficiencies
     """
     processes = gpus * nodes
     if processes == 1:

@@ -239,15 +239,6 @@ class _Saved:
         return sum(self.sizes.values())
 
 
-def saved_bytes(built: Built, batch: Sample) -> int:
-    """Bytes that a forward pass keeps for the backward pass; also for a model on the CPU."""
-    saved = _Saved(built.model)
-    loss = saved.loss(built, batch)
-    size = saved.bytes()
-    del loss
-    return size
-
-
 def trace(built: Built, batch: Sample) -> Trace:
     """Compute the loss and its gradients without data, and return the cost."""
     saved = _Saved(built.model)

@@ -65,14 +65,9 @@ class Box:
 
 
 def draw(panels: Sequence[Panel], scale: str = "panel") -> Any:
-    """Draw panels from left to right in rows; log one warning if fonts lack characters.
+    """Return a matplotlib Figure with the panels from left to right in rows.
 
-    Args:
-        panels: at least one
-        scale: one of `SCALES`
-
-    Returns:
-        a matplotlib Figure
+    The scale is one of `SCALES`. One warning is logged if fonts lack characters.
     """
     texts = [text for panel in panels for text in (*panel.rows, *panel.columns)]
     fonts, missing = fonts_for(texts)

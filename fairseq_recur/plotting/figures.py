@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import logging
+import math
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -44,11 +45,9 @@ def check_output(output: str) -> Path:
 
 
 def new_figure(width: float, height: float, layout: Any = "constrained") -> Any:
-    """Create an empty matplotlib Figure.
+    """Create an empty matplotlib Figure; its sizes are in inches.
 
     Args:
-        width: in inches
-        height: in inches
         layout: matplotlib's layout engine; "none" leaves the layout to the caller
 
     Raises:
@@ -82,6 +81,20 @@ def plain_axes(axes: Any) -> None:
     axes.grid(True, color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def ranges(
+    middles: Sequence[float], values: Sequence[Sequence[float]]
+) -> tuple[list[float], list[float]]:
+    """Return how far each middle is from its smallest and its largest value, for error bars.
+
+    A single value has no range, and no bar.
+    """
+    several = [m if len(v) > 1 else math.nan for m, v in zip(middles, values)]
+    return (
+        [m - min(v) for m, v in zip(several, values)],
+        [max(v) - m for m, v in zip(several, values)],
+    )
 
 
 def fonts_for(texts: Sequence[str]) -> tuple[list[str], str]:

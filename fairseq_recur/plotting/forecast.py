@@ -18,7 +18,6 @@ class Forecasts:
     """The lines of the file.
 
     Attributes:
-        path: of the file
         windows: the number of each line's window
         dates: of the lines
         columns: the numbers by the name of their column
@@ -64,10 +63,7 @@ def draw(data: Forecasts, variables: Sequence[str] | None, first: int, count: in
     """Return the figure: the actual values as one line, each window's forecast as a line.
 
     Args:
-        data: the lines
         variables: to draw; None for the last
-        first: the first window
-        count: windows
 
     Raises:
         ConfigError: there is no such variable or window

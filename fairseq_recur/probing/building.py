@@ -108,7 +108,8 @@ def word_pools(sentences: list[list[str]], plan: Plan, rng: random.Random) -> Po
     need = sum(-(-size // plan.words) for size in plan.sizes)
     plain = [[_strip(word) for word in words] for words in sentences]
     once = Counter(w for words in plain for w, n in Counter(words).items() if n == 1)
-    ranked = sorted((n, w) for w, n in once.items() if n >= need and _can_be_target(w))
+    long = (w for w in once if w.isalpha() and len(w) >= SHORTEST_TARGET)
+    ranked = sorted((once[w], w) for w in long if once[w] >= need)
     candidates = {word: None for _, word in ranked}
     plain = [[word for word in words if word in candidates] for words in plain]
     waiting = iter(candidates)
@@ -204,10 +205,6 @@ def _bin_of(length: int, bins: Bins) -> int | None:
 def _strip(word: str) -> str:
     """Lower-case a word and strip leading and trailing characters other than letters and digits."""
     return word.strip("".join(c for c in word if not c.isalnum())).lower()
-
-
-def _can_be_target(word: str) -> bool:
-    return word.isalpha() and len(word) >= SHORTEST_TARGET
 
 
 def _places(words: list[str]) -> list[int]:

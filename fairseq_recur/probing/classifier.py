@@ -8,16 +8,6 @@ from torch import Tensor, nn
 COMBINATIONS = ("gate", "concat", "transformer", "recurrence")
 
 
-def used_combination(requested: str, has_recurrence: bool) -> str:
-    """Return the combination that applies to a model: with one encoder, there is no choice.
-
-    Args:
-        requested: one of COMBINATIONS; "recurrence" only for a model with a recurrence encoder
-        has_recurrence: whether the model has a recurrence encoder
-    """
-    return requested if has_recurrence else "transformer"
-
-
 class Gate(nn.Module):
     """g = sigma(W [e; r] + b), g * e + (1 - g) * r' (Hao et al. 2019, "Linguistic Analyses").
 

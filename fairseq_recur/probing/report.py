@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import TensorDataset
 
-from fairseq_recur.probing.classifier import BagOfWords, Classifier, used_combination
+from fairseq_recur.probing.classifier import BagOfWords, Classifier
 from fairseq_recur.probing.protocol import Outcome, Protocol, probe
 from fairseq_recur.probing.representations import SentenceEncoder
 from fairseq_recur.probing.tasks import TaskData
@@ -72,7 +72,7 @@ class Row(NamedTuple):
 
 def probe_model(name: str, encoder: SentenceEncoder, data: TaskData, settings: Settings) -> Row:
     """Encode the sentences of a task once, then train one classifier per seed."""
-    combine = used_combination(settings.combine, encoder.has_recurrence)
+    combine = settings.combine if encoder.has_recurrence else "transformer"
     inputs = encoder.represent(data.sentences(), f"{data.task.name}, {name}")
     widths = [x.size(1) for x in inputs]
     hidden = 0 if data.task.name in NO_HIDDEN_LAYER else settings.hidden

@@ -1,28 +1,17 @@
 """Accuracies as a table, like table 5 of Hao et al. 2019: a row per system, a column per task."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from fairseq_recur.probing.report import Row
 from fairseq_recur.probing.tasks import TASKS
 from fairseq_recur.scoring.aligned import aligned
 
 
-def text_table(rows: Sequence[Row], runs: int) -> str:
-    """Format accuracies for a terminal."""
-    return "\n".join([*aligned(table_cells(rows), names=2), "", caption(runs)])
-
-
-def markdown_table(rows: Sequence[Row], runs: int) -> str:
-    """Format accuracies as Markdown."""
-    cells = table_cells(rows)
-    cells.insert(1, ["---", "---", *["---:"] * (len(cells[0]) - 2)])
-    return "\n".join(["| " + " | ".join(row) + " |" for row in cells] + ["", caption(runs)])
-
-
-def caption(runs: int) -> str:
-    """Describe the numbers."""
+def table(rows: Sequence[Row], runs: int, form: Callable[..., list[str]] = aligned) -> str:
+    """Format accuracies, with *form* one of `aligned` and `markdown`; describe the numbers."""
     spread = f", mean ± standard deviation over {runs} seeds of the classifier" if runs > 1 else ""
-    return f"accuracy on the test split in %{spread}"
+    caption = f"accuracy on the test split in %{spread}"
+    return "\n".join([*form(table_cells(rows), names=2), "", caption])
 
 
 def table_cells(rows: Sequence[Row]) -> list[list[str]]:

@@ -1,4 +1,4 @@
-"""Tables for a terminal."""
+"""Tables for a terminal, or in Markdown."""
 
 from collections.abc import Sequence
 
@@ -23,3 +23,9 @@ def aligned(rows: Sequence[Sequence[str]], names: int) -> list[str]:
     ]
     lines.insert(1, "-" * max(map(len, lines)))
     return lines
+
+
+def markdown(rows: Sequence[Sequence[str]], names: int) -> list[str]:
+    """Return the lines of a table in Markdown; arguments as for `aligned`."""
+    rule = ["---"] * names + ["---:"] * (len(rows[0]) - names)
+    return ["| " + " | ".join(cells) + " |" for cells in (rows[0], rule, *rows[1:])]

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from fairseq_recur.scoring.aligned import aligned
+from fairseq_recur.scoring.aligned import markdown as markdown_lines
 
 BOOTSTRAP, RANDOMIZATION, BOTH = "bootstrap", "randomization", "both"
 LEVEL = 0.05
@@ -140,11 +141,8 @@ def comparison_table(comparison: Comparison, markdown: bool = False) -> str:
     notes = _notes(comparison, "`" if markdown else "")
     if not markdown:
         return "\n".join([*aligned(rows, names=2), "", *notes])
-    rule = ["---", "---", *["---:"] * (len(rows[0]) - 2)]
     cells = [[cell.strip().replace("|", "\\|") for cell in row] for row in rows]
-    cells.insert(1, rule)
-    lines = ["| " + " | ".join(row) + " |" for row in cells]
-    return "\n".join([*lines, "", *(f"- {note}" for note in notes)])
+    return "\n".join([*markdown_lines(cells, names=2), "", *(f"- {note}" for note in notes)])
 
 
 def _row(metric: MetricResult, system: SystemResult, samples: dict[str, int]) -> list[str]:

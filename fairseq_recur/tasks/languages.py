@@ -97,32 +97,19 @@ def counting(name: str, modulus: tuple[int, int]) -> Language:
     return Language(name, "01", moves, frozenset({0}), "member")
 
 
-def parity() -> Language:
-    """Return the strings with an even number of ones."""
-    return counting("parity", (1, 2))
-
-
-def tomita_3() -> Language:
-    """Return the strings in which no odd run of ones is followed by an odd run of zeros.
-
-    States: 0 has no restriction; 1 is within an odd run of ones; 2 and 3 follow one, within an
-    odd and an even run of zeros; 4 is dead, after an odd run of zeros has ended. State 2 is live,
-    but no string may end in it. This is where ``next_member``, the target of the published data,
-    differs from ``next_legal``.
-    """
-    moves = ((0, 1), (2, 0), (3, 4), (2, 1), (4, 4))
-    return Language("tomita_3", "01", moves, frozenset({0, 1, 3}), "next_member")
-
-
-def tomita_5() -> Language:
-    """Return the strings with an even number of zeros and an even number of ones."""
-    return counting("tomita_5", (2, 2))
-
-
-def tomita_6() -> Language:
-    """Return the strings whose numbers of zeros and of ones differ by a multiple of three."""
-    moves = tuple(((state + 1) % 3, (state + 2) % 3) for state in range(3))
-    return Language("tomita_6", "01", moves, frozenset({0}), "member")
+# In Tomita 3 no odd run of ones is followed by an odd run of zeros. States: 0 has no restriction; 1
+# is within an odd run of ones; 2 and 3 follow one, within an odd and an even run of zeros; 4 is
+# dead, after an odd run of zeros has ended. State 2 is live, but no string may end in it. This is
+# where "next_member", the target of the published data, differs from "next_legal". In Tomita 6 the
+# numbers of zeros and of ones differ by a multiple of three.
+TOMITA_3 = ((0, 1), (2, 0), (3, 4), (2, 1), (4, 4))
+TOMITA_6 = ((1, 2), (2, 0), (0, 1))
+NAMED = {
+    "parity": counting("parity", (1, 2)),
+    "tomita_3": Language("tomita_3", "01", TOMITA_3, frozenset({0, 1, 3}), "next_member"),
+    "tomita_5": counting("tomita_5", (2, 2)),
+    "tomita_6": Language("tomita_6", "01", TOMITA_6, frozenset({0}), "member"),
+}
 
 
 def nested(depth: int) -> Language:
@@ -139,9 +126,8 @@ NAMES = "parity, tomita_3, tomita_5, tomita_6, or d_N for a depth N from 1, such
 
 def language(name: str) -> Language:
     """Return a language by its name from `NAMES`; raise ConfigError for any other name."""
-    named = {"parity": parity, "tomita_3": tomita_3, "tomita_5": tomita_5, "tomita_6": tomita_6}
-    if name in named:
-        return named[name]()
+    if name in NAMED:
+        return NAMED[name]
     if re.fullmatch(r"d_[1-9]\d?", name):
         return nested(int(name[2:]))
     raise ConfigError(f"--language {name}: expected {NAMES}")

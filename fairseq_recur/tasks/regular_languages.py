@@ -10,21 +10,19 @@ from typing import Any
 
 import numpy
 import torch
-from fairseq.data import Dictionary, FairseqDataset
+from fairseq.data import Dictionary
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.tasks import FairseqTask, register_task
 from omegaconf import II
 
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.tasks.languages import NAMES, TARGETS, Language, language
+from fairseq_recur.tasks.rows import RowDataset, Sizes
 from fairseq_recur.tasks.strings import SAMPLING, SHORTEST, draw_splits
 
 logger = logging.getLogger(__name__)
 
 SPLITS = ("train", "bin0", "bin1")
-
-Indices = numpy.ndarray[Any, numpy.dtype[numpy.int64]]
-
 
 Sampling = ChoiceEnum(list(SAMPLING))
 Targets = ChoiceEnum(["language", *TARGETS])
@@ -88,7 +86,7 @@ class OutputUnits:
         return -100
 
 
-class StringDataset(FairseqDataset):
+class StringDataset(RowDataset):
     """Strings as one table of tokens; a batch consists of rows of it.
 
     Args:
@@ -109,9 +107,7 @@ class StringDataset(FairseqDataset):
         training: bool,
         start: bool = False,
     ) -> None:
-        super().__init__()
-        self.training = training
-        self.sizes = numpy.array([len(string) + start for string in strings])
+        super().__init__(numpy.array([len(string) + start for string in strings]), training)
         shape = (len(strings), int(self.sizes.max()))
         self.tokens = torch.full(shape, dictionary.pad())
         outputs = torch.tensor(
@@ -125,13 +121,6 @@ class StringDataset(FairseqDataset):
             states = [0] * start + language.states(string)
             self.tokens[row, : len(tokens)] = torch.tensor(tokens)
             self.targets[row, : len(states)] = outputs[states].float()
-
-    def __len__(self) -> int:
-        return len(self.sizes)
-
-    def __getitem__(self, index: int) -> int:
-        """Return the index itself: `collater` selects all rows at once."""
-        return int(index)
 
     def collater(self, samples: list[int]) -> dict[str, Any]:
         """Build a batch.
@@ -155,28 +144,11 @@ class StringDataset(FairseqDataset):
             "target": self.targets[samples, :longest],
         }
 
-    def num_tokens(self, index: int) -> int:
-        """Return the number of symbols of a string."""
-        return int(self.sizes[index])
-
-    def num_tokens_vec(self, indices: Indices) -> Indices:
-        """Return the number of symbols of each string."""
-        return self.sizes[indices]
-
-    def size(self, index: int) -> int:
-        """Return the number of symbols of a string."""
-        return int(self.sizes[index])
-
-    def ordered_indices(self) -> Indices:
+    def ordered_indices(self) -> Sizes:
         """Return all indices in the order of the batches; fairseq seeds numpy before the call."""
-        if self.training:
+        if self.shuffled:
             return numpy.random.permutation(len(self))
         return numpy.argsort(self.sizes, kind="stable")
-
-    @property
-    def can_reuse_epoch_itr_across_epochs(self) -> bool:
-        """Whether epochs share batches: training draws new ones, from a seed with the epoch."""
-        return not self.training
 
 
 @register_task("regular_languages", dataclass=RegularLanguagesConfig)

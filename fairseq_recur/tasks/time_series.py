@@ -16,7 +16,8 @@ from fairseq.tasks import FairseqTask, register_task
 from torch import Tensor
 
 from fairseq_recur.errors import ConfigError
-from fairseq_recur.tasks.series_data import SPLITS, Array, Series, read_series, split_rows
+from fairseq_recur.tasks.rows import RowDataset, Sizes
+from fairseq_recur.tasks.series_data import SPLITS, Series, read_series, split_rows
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +62,7 @@ class TimeSeriesConfig(FairseqDataclass):
     )
 
 
-class WindowDataset(FairseqDataset):
+class WindowDataset(RowDataset):
     """All windows of a split, one row apart.
 
     Args:
@@ -84,18 +85,9 @@ class WindowDataset(FairseqDataset):
         number: int,
         shuffled: bool,
     ) -> None:
-        super().__init__()
-        self.values, self.features, self.first = values, features, first
+        super().__init__(numpy.full(last - first - lengths[1] + 1, sum(lengths)), shuffled)
+        self.values, self.features, self.first, self.number = values, features, first, number
         self.input, self.horizon = lengths
-        self.number, self.shuffled = number, shuffled
-        self.sizes = numpy.full(last - first - self.horizon + 1, self.input + self.horizon)
-
-    def __len__(self) -> int:
-        return len(self.sizes)
-
-    def __getitem__(self, index: int) -> int:
-        """Return the index itself: `collater` selects all rows at once."""
-        return int(index)
 
     def collater(self, samples: list[int]) -> dict[str, Any]:
         """Build a batch.
@@ -123,26 +115,9 @@ class WindowDataset(FairseqDataset):
             "target": self.values[future],
         }
 
-    def num_tokens(self, index: int) -> int:
-        """Return the rows of a window."""
-        return int(self.sizes[index])
-
-    def num_tokens_vec(self, indices: Array) -> Array:
-        """Return the rows of each window."""
-        return self.sizes[indices]
-
-    def size(self, index: int) -> int:
-        """Return the rows of a window."""
-        return int(self.sizes[index])
-
-    def ordered_indices(self) -> Array:
+    def ordered_indices(self) -> Sizes:
         """Return all indices in the order of the batches; fairseq seeds numpy before the call."""
         return numpy.random.permutation(len(self)) if self.shuffled else numpy.arange(len(self))
-
-    @property
-    def can_reuse_epoch_itr_across_epochs(self) -> bool:
-        """Whether epochs share batches."""
-        return not self.shuffled
 
 
 @register_task("time_series_forecasting", dataclass=TimeSeriesConfig)

@@ -130,7 +130,7 @@ def set_by(option: Any) -> str:
 
 
 def range_of(option: Any) -> str:
-    """The smallest and the largest value that an option accepts; nothing for other types."""
+    """The smallest and the largest value that a part's option accepts; nothing for other types."""
     whole = option.type is int
     limits = option.metadata.get("within", (0, LARGEST) if whole else None)
     if limits is None:
@@ -151,25 +151,21 @@ def needed_by(option: Any) -> str:
     return "; ".join(condition for condition in conditions if condition)
 
 
-def model_table(options: Iterable[Any]) -> Iterator[str]:
-    """Yield the rows of a Markdown table of the model's options."""
-    yield "| flag | values | range | default | in presets | acts with | meaning |"
-    yield "| --- | --- | --- | --- | --- | --- | --- |"
-    for option in options:
-        row = [
-            f"`{flag(option.name)}`", values_of(option), range_of(option), code(option.default),
-            set_by(option), needed_by(option), cell(option.metadata["help"]),
-        ]  # fmt: skip
-        yield f"| {' | '.join(row)} |"
+def meaning(option: Any) -> str:
+    """What an option does, with which others it acts, and the presets with another default."""
+    needed, presets = needed_by(option), set_by(option)
+    said = [cell(option.metadata["help"]), needed and f"Acts with {needed}"]
+    return ". ".join(filter(None, [*said, presets and f"Presets: {presets}"]))
 
 
-def other_table(options: Iterable[Any]) -> Iterator[str]:
-    """Yield the rows of a Markdown table of the options of a task, a scorer or an optimizer."""
+def table(options: Iterable[Any], of_parts: bool = True) -> Iterator[str]:
+    """Yield the rows of a Markdown table of options; those of parts have a range."""
     yield "| flag | values | default | meaning |"
     yield "| --- | --- | --- | --- |"
     for option in options:
-        row = [f"`{flag(option.name)}`", values_of(option), code(option.default)]
-        yield f"| {' | '.join(row)} | {cell(option.metadata['help'])} |"
+        values = ", ".join(filter(None, [values_of(option), of_parts and range_of(option)]))
+        row = [f"`{flag(option.name)}`", values, code(option.default), meaning(option)]
+        yield f"| {' | '.join(row)} |"
 
 
 def own_fields(declaration: type) -> Iterator[Any]:
@@ -252,9 +248,9 @@ def flags_page() -> str:
         *preset_rows(),
     ]
     sections = [
-        *((title, page, model_table(slot_fields(slots))) for title, page, slots in SLOT_GROUPS),
-        *((title, page, model_table(own_fields(own))) for title, page, own in MODEL_GROUPS),
-        *((title, page, other_table(own_fields(own))) for title, page, own in OTHER_GROUPS),
+        *((title, page, table(slot_fields(slots))) for title, page, slots in SLOT_GROUPS),
+        *((title, page, table(own_fields(own))) for title, page, own in MODEL_GROUPS),
+        *((title, page, table(own_fields(own), False)) for title, page, own in OTHER_GROUPS),
     ]
     for title, page, rows in sections:
         lines += [f"\n## {title}\n", f"More: [{page}]({page}).\n", *rows]
@@ -287,10 +283,9 @@ def arguments(parser: argparse.ArgumentParser) -> Iterator[str]:
             continue
         names = ", ".join(f"`{name}`" for name in action.option_strings)
         metavar = action.metavar or ("" if action.nargs == 0 else action.dest.upper())
-        if action.choices:
-            metavar = "{" + ",".join(map(str, action.choices)) + "}"
         metavar = " ".join(metavar) if isinstance(metavar, tuple) else metavar
-        named = f"{names} {literal(metavar)}".strip()
+        values = ", ".join(map(literal, action.choices or [])) or literal(metavar)
+        named = f"{names} {values}".strip()
         default = action.default
         if default in (None, False, argparse.SUPPRESS) or action.required:
             default = ""

@@ -1,17 +1,19 @@
 """What mkdocs needs to make a site of this repository's Markdown files where they are.
 
-It is a hook of mkdocs, see mkdocs.yml. Four things are done:
+It is a hook of mkdocs, see mkdocs.yml. It does four things:
 
 - pages keep their path in the repository, also those outside of docs/, so that their links
   to each other need no change; files to which they link come along;
 - the pages of the Python reference list the modules of the folders named in API;
 - the search shows troubleshooting and flags before the reference;
-- equations, ``$...$`` or a fence ``math``, become MathML, which browsers draw without a script.
+- equations, ``$...$`` or a fence ``math``, become MathML, which browsers draw without a script;
+  the font for them is the one that ziamath contains (STIX Two Math, SIL Open Font License).
 """
 
 import re
 from collections.abc import Iterator
 from html import unescape
+from importlib.resources import files as resources
 from pathlib import Path
 from re import Match
 
@@ -41,6 +43,7 @@ TITLES = {
     "scoring": "Scoring",
     "inspection": "Looking into models",
 }
+FONT = "STIXTwoMath-Regular.ttf"
 LINK = re.compile(r"\]\(([^)#\s]+)")
 MATHS = re.compile(r'<(div|span) class="arithmatex">\\[\[(](.*?)\\[\])]</\1>', re.DOTALL)
 
@@ -82,6 +85,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     own = [root / "docs" / name for name in ("site.css", "search.js")]
     paths = [*pages, *linked_files(root, pages), *own]
     made = {path.relative_to(root).as_posix(): path for path in paths}
+    made[f"docs/{FONT}"] = Path(str(resources("ziamath.fonts") / FONT))
     return Files(
         [
             *theme,
@@ -96,13 +100,17 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 # Pages that answer a question stand before the reference in the results of a search.
 BOOSTS = {"docs/troubleshooting.md": 10, "docs/flags.md": 10, "docs/api/": 0.05}
+# Pages whose tables need the room of the table of contents.
+WIDE = ("docs/planning.md", "examples/modeling_recurrence/results/")
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
-    """Called by mkdocs with the Markdown of a page: set its weight in the search."""
+    """Called by mkdocs with the Markdown of a page: set its weight in the search, and its width."""
     for start, boost in BOOSTS.items():
         if page.file.src_uri.startswith(start):
             page.meta["search"] = {"boost": boost}
+    if page.file.src_uri.startswith(WIDE):
+        page.meta["hide"] = ["toc"]
     return markdown
 
 

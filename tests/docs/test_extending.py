@@ -1,10 +1,8 @@
 """The worked example of docs/extending.md: a part from a user's own plug-in."""
 
 from argparse import Namespace
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -12,13 +10,8 @@ from fairseq.utils import import_user_module
 
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.models.extending import SLOTS, add_part
-from fairseq_recur.models.presets import register_presets
-from fairseq_recur.modules.biarn import BiARN
 from fairseq_recur.modules.context import Padding
-from fairseq_recur.modules.options import option
 from fairseq_recur.modules.parts import RECURRENCE
-from fairseq_recur.modules.rem import RecurrenceEncodingMatrices
-from fairseq_recur.modules.segmented_attention import SegmentedAttention
 from tests.conftest import SMALL, TRAIN
 from tests.docs.commands import ROOT
 from tests.running import hypotheses, update_losses
@@ -95,12 +88,6 @@ def test_hydra_takes_it(corpus: Path, tmp_path: Path, cli: Callable[..., str]) -
     assert "MinGRU" in log
 
 
-def test_options_of_other_parts_are_refused(make_model: Callable[..., torch.nn.Module]) -> None:
-    expected = "--recurrence-steps 3 has no effect: it needs --recurrence biarn"
-    with pytest.raises(ConfigError, match=expected):
-        make_model(*ARCH[1:], "--recurrence-steps", "3")
-
-
 def test_names_and_slots_are_looked_at() -> None:
     with pytest.raises(ConfigError, match="no slot recurence; choose one of .*recurrence"):
         add_part("recurence", "another", object)
@@ -122,68 +109,3 @@ def test_a_part_for_self_attention_is_a_choice_of_both_sides(
             assert type(side.layers[0].self_attn) is dot
     model = make_model("rsa_transformer_lm", *SMALL_LM, *both[2:], "--max-target-positions", "50")
     assert type(model.decoder.layers[0].self_attn) is dot
-
-
-@pytest.fixture
-def added() -> Iterator[Callable[[str, str, Any], None]]:
-    """`add_part`; afterwards the parts and their options are gone."""
-    before = {slot: dict(table) for slot, table in SLOTS.items()}
-    yield add_part
-    for slot, table in before.items():
-        SLOTS[slot].clear()
-        SLOTS[slot].update(table)
-    register_presets()
-
-
-class OwnSegments(SegmentedAttention):
-    """A part for cross-attention."""
-
-
-class OwnMatrices(RecurrenceEncodingMatrices):
-    """A mixture."""
-
-
-class OwnNetwork(BiARN):
-    """A network with an option of its own."""
-
-    @dataclass
-    class Options(BiARN.Options):
-        short_memory: int = option(3, "steps to remember", (1, 100), {"recurrence_steps": (4,)})
-
-    @classmethod
-    def problems(cls, cfg: Any, side: str) -> Iterator[str]:
-        yield from super().problems(cfg, side)
-        if cfg.short_memory == 13:
-            yield "--short-memory 13: expected another number"
-
-
-@pytest.mark.slow  # tests/unit/test_own_parts.py trains such parts
-@pytest.mark.parametrize("slot, part, flags", [
-    ("cross_attention", OwnSegments, ["--segment-size", "32"]),
-    ("recurrence", OwnNetwork, ["--recurrence-steps", "4", "--short-memory", "5"]),
-    ("encoder_self_attention_mixture", OwnMatrices, ["--rsa-form", "dense"]),
-    ("encoder_self_attention", OwnMatrices, ["--rsa-form", "dense", "--rsa-max-power", "3"]),
-])  # fmt: skip
-def test_a_subclass_inherits_flags(
-    slot: str, part: Any, flags: list[str], added: Callable[..., None],
-    make_model: Callable[..., torch.nn.Module],
-) -> None:  # fmt: skip
-    table = "encoder_self_attention_mixture" if part is OwnMatrices else slot
-    added(table, "own", part)
-    model = make_model("transformer_biarn", *SMALL, f"--{slot.replace('_', '-')}", "own", *flags)
-    assert any(type(module) is part for module in model.modules())
-
-
-@pytest.mark.parametrize("flags, message", [
-    ("--recurrence-steps 4 --short-memory 101", "--short-memory 101: expected 1 to 100"),
-    ("--recurrence-steps 5 --short-memory 7", "no effect with --recurrence-steps 5; it needs"),
-    ("--recurrence-steps 4 --short-memory 13", "--short-memory 13: expected another number"),
-    ("--recurrence none --short-memory 7", "no effect: it needs --recurrence own"),
-])  # fmt: skip
-def test_a_new_option_is_checked(
-    flags: str, message: str, added: Callable[..., None],
-    make_model: Callable[..., torch.nn.Module],
-) -> None:  # fmt: skip
-    added("recurrence", "own", OwnNetwork)
-    with pytest.raises(ConfigError, match=message):
-        make_model("transformer_biarn", *SMALL, "--recurrence", "own", *flags.split())

@@ -5,12 +5,12 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.docs.commands import ROOT, parse
+from tests.running import programs_in
 
 # The sizes of the baseline and of the preset, and the updates.
 RECIPES = {
@@ -28,12 +28,7 @@ def blocks(page: Path) -> str:
 
 def dry_run(script: str, folder: Path, **variables: str) -> list[list[str]]:
     """Run a script in one shell with PRINT=1; return the words of each printed command."""
-    programs = folder / "programs"
-    programs.mkdir()
-    for name, words in (("python", ""), ("fairseq-recur", "-m fairseq_recur ")):
-        (programs / name).write_text(f'#!/bin/sh\nexec {sys.executable} {words}"$@"\n')
-        (programs / name).chmod(0o755)
-    path = os.pathsep.join([str(programs), "/usr/bin", "/bin"])
+    path = os.pathsep.join([str(programs_in(folder / "programs")), "/usr/bin", "/bin"])
     environment = {"PATH": path, "HOME": str(folder), "PYTHONPATH": str(ROOT), "PRINT": "1",
                    "GPUS": "1", "OMP_NUM_THREADS": "1", **variables}  # fmt: skip
     done = subprocess.run(["bash", "-euo", "pipefail"], input=script, env=environment, cwd=ROOT,

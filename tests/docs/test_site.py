@@ -98,6 +98,7 @@ def test_equations_are_drawn(site: Path) -> None:
         drawn += len(found)
     fences = sum(p.read_text(encoding="utf-8").count("```math\n") for p in markdown_files())
     assert drawn >= fences > 5
+    assert (site / "docs" / "STIXTwoMath-Regular.ttf").is_file()
 
 
 def test_the_reference_has_every_module_of_its_folders(site: Path) -> None:
@@ -127,6 +128,36 @@ def test_the_search_finds_flags_and_troubleshooting_first(site: Path) -> None:
     for problem in problems:
         before = found[problem][: found[problem].index("docs/troubleshooting/")]
         assert not any(page.startswith("docs/api/") for page in before), (problem, before)
+
+
+@pytest.mark.slow
+def test_in_a_browser(site: Path, tmp_path: Path) -> None:
+    """All pages on a wide and on a narrow screen; SCREENSHOTS=FOLDER keeps their pictures."""
+    pytest.importorskip("playwright", reason="needs playwright: see CONTRIBUTING.md")
+    from tests.docs import browser
+
+    pictures = Path(os.environ.get("SCREENSHOTS", tmp_path))
+    with browser.opened(site, os.environ.get("CHROMIUM")) as (page, address):
+        seen = 0
+        found = {}
+        for path in sorted(site.rglob("index.html")):
+            name = path.parent.relative_to(site).as_posix()
+            for width in browser.WIDTHS:
+                picture = pictures / f"{name.replace('/', '_')}_{width}.png"
+                seen += 1
+                if wrong := browser.faults(page, f"{address}/{name}/", width, picture):
+                    found[f"{name} at {width}"] = wrong
+        assert seen > 100
+        assert not found
+        page.set_viewport_size({"width": max(browser.WIDTHS), "height": 900})
+        for query, answer in {
+            "--segment-size": "/docs/flags/",
+            "--rsa-gate-init": "/docs/flags/",
+            "Minimum loss scale reached": "/docs/troubleshooting/",
+        }.items():
+            before = browser.answers(page, address, query)
+            assert answer in before, query
+            assert not any("/docs/api/" in other for other in before[: before.index(answer)]), query
 
 
 def test_the_navigation_names_no_page_twice() -> None:

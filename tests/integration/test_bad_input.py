@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from fairseq_recur.errors import CheckpointError, ConfigError
 from tests.conftest import SMALL, TRAIN
@@ -33,69 +32,26 @@ def nothing_saved(tmp_path: Path) -> bool:
     return not list(tmp_path.rglob("save/*.pt"))
 
 
-@pytest.mark.parametrize(
-    "flags, problems",
-    [
-        ("--recurrence-steps 0", ["--recurrence-steps 0: expected at least 1"]),
-        ("--recurrence-layers 0", ["--recurrence-layers 0: expected 1 to 1000"]),
-        ("--recurrence-fused-layers 3", ["--recurrence-fused-layers 3: the decoder has 2 layers"]),
-        (
-            "--recurrence-fused-layers bottom",
-            [
-                "--recurrence-fused-layers bottom: the decoder has 2 layers (--decoder-layers); "
-                "choose top, all or a number from 1 to 2"
-            ],
-        ),
-        (
-            "--recurrence birnn --recurrence-steps 4",
-            ["--recurrence-steps 4 has no effect: it needs --recurrence biarn"],
-        ),
-        (
-            "--recurrence-gate scalar",
-            ["--recurrence-gate scalar has no effect: it needs --recurrence-fusion gated_sum"],
-        ),
-        (
-            "--recurrence none --recurrence-layers 2",
-            ["--recurrence-layers 2 has no effect: it needs --recurrence birnn or biarn"],
-        ),
-        ("--no-cross-attention", ["--no-cross-attention leaves out"]),
-        (
-            "--recurrence-steps 0 --recurrence-fused-layers 7 --encoder-attention-heads 3 "
-            "--recurrence-gate scalar --no-token-positional-embeddings --recurrence-positions",
-            [
-                "--recurrence-steps 0: expected at least 1",
-                "--recurrence-fused-layers 7: the decoder has 2 layers",
-                "--encoder-embed-dim 16 cannot be split evenly among --encoder-attention-heads 3",
-                "--recurrence-gate scalar has no effect: it needs --recurrence-fusion gated_sum",
-                "--recurrence-positions needs position embeddings, which "
-                "--no-token-positional-embeddings removes",
-            ],
-        ),
-    ],
-    ids=lambda value: value if isinstance(value, str) and len(value) < 50 else "",
-)
-def test_conflicting_options_are_listed_at_once(
-    flags: str, problems: list[str], train: Callable[..., str], tmp_path: Path
-) -> None:
+def test_conflicting_options_are_listed_at_once(train: Callable[..., str], tmp_path: Path) -> None:
+    """Each alone is in tests/unit/test_config.py."""
+    flags = (
+        "--recurrence-steps 0 --recurrence-fused-layers 7 --encoder-attention-heads 3 "
+        "--recurrence-gate scalar --no-token-positional-embeddings --recurrence-positions"
+    )
+    problems = [
+        "--recurrence-steps 0: expected at least 1",
+        "--recurrence-fused-layers 7: the decoder has 2 layers",
+        "--encoder-embed-dim 16 cannot be split evenly among --encoder-attention-heads 3",
+        "--recurrence-gate scalar has no effect: it needs --recurrence-fusion gated_sum",
+        "--recurrence-positions needs position embeddings, which "
+        "--no-token-positional-embeddings removes",
+    ]
     with pytest.raises(ConfigError) as error:
         train(*flags.split())
     message = str(error.value)
     assert all(problem in message for problem in problems), message
     assert message.count("\n- ") == len(problems), message
     assert nothing_saved(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "flag", ["--recurrence", "--recurrence-fusion", "--recurrence-attention", "--cross-attention"]
-)
-def test_unknown_part_is_named_with_those_there_are(
-    flag: str, train: Callable[..., str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as error:
-        train(flag, "lstmm")
-    assert error.value.code == 2
-    said = capsys.readouterr().err
-    assert f"argument {flag}: invalid choice: 'lstmm' (choose from" in said
 
 
 def test_checkpoint_of_another_architecture(
@@ -151,22 +107,9 @@ def test_missing_data_folder(train: Callable[..., str], trained: Trained, tmp_pa
     assert nothing_saved(tmp_path)
 
 
-def test_missing_checkpoint(
-    train: Callable[..., str], cli: Cli, corpus: Path, tmp_path: Path
-) -> None:
-    missing = tmp_path / "no-such.pt"
-    errors = (CheckpointError, FileNotFoundError)
-    with pytest.raises(errors, match="no-such.pt"):
-        generate(corpus / "bin", missing)
-    with pytest.raises(errors, match="no-such.pt"):
-        cli("interactive", corpus / "bin", "--user-dir", USER_DIR, "--path", missing, stdin="w1\n")
-    with pytest.raises(errors, match="no-such.pt"):
-        cli(
-            "validate", corpus / "bin", "--user-dir", USER_DIR, "--task", "translation", "--cpu",
-            "--path", missing, "--batch-size", 8,
-        )  # fmt: skip
-    with pytest.raises((*errors, ValueError), match="no-such.pt"):
-        train("--finetune-from-model", missing)
+def test_missing_checkpoint_to_start_from(train: Callable[..., str], tmp_path: Path) -> None:
+    with pytest.raises((CheckpointError, FileNotFoundError, ValueError), match="no-such.pt"):
+        train("--finetune-from-model", tmp_path / "no-such.pt")
     assert nothing_saved(tmp_path)
 
 
@@ -201,20 +144,9 @@ def test_empty_line(preset: str, cli: Cli, corpus: Path, trained: Trained) -> No
         assert found[number][0].score == pytest.approx(alone[number][0].score, abs=1e-5)
 
 
-LONG = r"Size of sample .* is invalid|line 3 of the input has 2001 tokens, .*--truncate-source"
-
-
-def test_too_long_line_is_an_error_that_says_what_to_do(
-    cli: Cli, corpus: Path, strange: Path, trained: Trained
-) -> None:
-    checkpoint = trained("transformer_biarn") / "checkpoint_last.pt"
-    with pytest.raises(Exception, match=LONG):
-        generate(strange / "bin", checkpoint)
-    with pytest.raises(Exception, match=LONG):
-        cli(
-            "interactive", corpus / "bin", "--user-dir", USER_DIR, "--cpu", "--path", checkpoint,
-            stdin=(strange / "test.src").read_text(),
-        )  # fmt: skip
+def test_too_long_line_is_an_error(strange: Path, trained: Trained) -> None:
+    with pytest.raises(Exception, match="Size of sample .* is invalid"):
+        generate(strange / "bin", trained("transformer_biarn") / "checkpoint_last.pt")
 
 
 @pytest.mark.slow_presets
@@ -235,12 +167,3 @@ def test_too_long_line_is_truncated_or_skipped_on_demand(
     found = hypotheses(interactive)
     assert list(found) == [0, 1, 2, 3, 4]
     assert [h[0].words for h in found.values()] == [truncated[i][0].words for i in range(5)]
-
-
-def test_file_that_is_no_checkpoint(corpus: Path, tmp_path: Path) -> None:
-    text, other = tmp_path / "text.pt", tmp_path / "other.pt"
-    text.write_text("not a checkpoint\n")
-    torch.save({"weights": torch.zeros(2)}, other)
-    for file in (text, other):
-        with pytest.raises(CheckpointError, match=str(file)):
-            generate(corpus / "bin", file)

@@ -4,7 +4,6 @@ import io
 import json
 import os
 import resource
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -66,16 +65,6 @@ def test_real_logs_of_every_format_say_the_same(run: Path) -> None:
     assert logs[2].position(updates, "epoch") == 4
 
 
-def test_plot_of_real_logs(run: Path, tmp_path: Path) -> None:
-    output = tmp_path / "curves.png"
-    status, out, err = command(
-        "plot", "curves", run / "json.log", run / "simple.log", "--output", output
-    )
-    assert (status, out, err) == (0, f"{output}\n", "")
-    image = pytest.importorskip("matplotlib.image").imread(output)
-    assert image.shape[0] > 500 and len(np.unique(image.reshape(-1, image.shape[2]), axis=0)) > 20
-
-
 def test_average_decode_score(run: Path, corpus: Path, tmp_path: Path) -> None:
     average = tmp_path / "average.pt"
     status, out, _ = command("average", "--inputs", run, "--last", 3, "--output", average)
@@ -112,26 +101,6 @@ def test_average_decode_score(run: Path, corpus: Path, tmp_path: Path) -> None:
     assert scores["typed"] == scores[str(tmp_path / "generated")]
     assert 0 < scores["copy"][1] < 100
     assert all(f"{score:.2f}" in table for of_one in scores.values() for score in of_one)
-
-
-def test_score_names_what_does_not_fit(corpus: Path, tmp_path: Path) -> None:
-    reference = corpus / "test.tgt"
-    short = tmp_path / "short"
-    short.write_text("one line\n")
-    for arguments, message in (
-        (["--reference", reference, "--system", f"a={short}"], f"{short} has 1 lines, expected 20"),
-        (["--reference", reference, short], None),
-        (["--reference", reference, "--reference", short, "--system", f"a={reference}"], "1 lines"),
-        (["--reference", reference, "--system", f"a={short}", "--system", "a=b"], "occurs twice"),
-        (["--reference", reference, "--system", "=x"], "expected NAME=FILE"),
-        (["--reference", tmp_path / "no", "--system", f"a={short}"], "there is no such file"),
-    ):
-        if message is None:
-            with pytest.raises(SystemExit):
-                command("score", *arguments)
-            continue
-        status, out, err = command("score", *arguments)
-        assert (status, out) == (2, "") and message in err
 
 
 def test_validate_has_the_loss_of_training(run: Path, corpus: Path) -> None:
@@ -209,43 +178,6 @@ def environment() -> dict[str, str]:
     """The environment of a process that finds this package and trains without other processes."""
     path = os.pathsep.join(filter(None, [str(Path(OWN).parent), os.environ.get("PYTHONPATH")]))
     return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-
-
-@pytest.mark.slow
-def test_two_processes_by_torchrun(corpus: Path, tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        port = probe.getsockname()[1]
-    done = subprocess.run(
-        [
-            sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2",
-            "--master_port", str(port), "-m", "fairseq_recur", "train", str(corpus / "bin"),
-            "--arch", ARCH, *SMALL, *TRAIN, "--max-update", "2",
-            "--save-dir", str(tmp_path / "out"),
-        ],
-        cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "distributed init (rank 1)" in done.stdout
-    assert "num_updates=2" in done.stdout
-    assert (tmp_path / "out" / "checkpoint_last.pt").is_file()
-
-
-def test_checkpoint_errors_are_one_message(corpus: Path, tmp_path: Path) -> None:
-    broken = tmp_path / "broken.pt"
-    broken.write_bytes(b"no checkpoint")
-    status, _, err = command("generate", corpus / "bin", "--path", broken, *DECODE)
-    assert status == 2 and "Traceback" not in err
-    assert f"fairseq-recur: error: {broken}: " in err.splitlines()[-1]
-
-
-def test_average_of_other_architectures_is_refused(run: Path, tmp_path: Path) -> None:
-    torch.save({"model": {"weight": torch.zeros(1)}, "cfg": {}, "args": None}, tmp_path / "a.pt")
-    status, _, err = command(
-        "average", "--inputs", run / "checkpoint4.pt", tmp_path / "a.pt", "--output", tmp_path / "b"
-    )
-    assert status == 2 and "a.pt does not match" in err and "lacks decoder." in err
-    assert not (tmp_path / "b").exists()
 
 
 @contextmanager

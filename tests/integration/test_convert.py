@@ -13,7 +13,8 @@ from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE, Sentencepi
 
 from fairseq_recur.cli.average import load
 from fairseq_recur.conversion import bart, huggingface, t5
-from fairseq_recur.conversion.settings import Settings, flags
+from fairseq_recur.conversion.settings import Settings
+from fairseq_recur.experiments.settings import arguments
 from tests.conftest import TRAIN
 from tests.huggingface import (
     KINDS,
@@ -226,7 +227,7 @@ def test_training_and_generation(folders: Folders, kind: str, cli: Cli, tmp_path
     data, model = tmp_path / "bin", target / "model.pt"
     assert sorted(hypotheses(generate(data, model))) == list(range(16))
     module, config = bart if kind == "bart" else t5, huggingface.read_json(folder / "config.json")
-    options = flags(module.model_options(Settings(config)))
+    options = arguments(module.model_options(Settings(config)))
     common = [data, "--user-dir", USER_DIR, "--arch", module.ARCH, *options, *TRAIN]
     common += ["--max-update", 2, "--disable-validation"]
     log = cli(

@@ -290,15 +290,8 @@ def test_what_is_done_is_not_done_again(done: Path, capsys: pytest.CaptureFixtur
     work = done / "work"
     made = [work / "speed.json", *work.glob("*/seed1/*")]
     before = {p: p.stat().st_mtime_ns for p in made}
-    argv = [
-        "experiment",
-        "run",
-        str(done / "t.yaml"),
-        "--work-dir",
-        str(work),
-        "--systems",
-        "plain",
-    ]
+    argv = ["experiment", "run", str(done / "t.yaml"), "--work-dir", str(work)]
+    argv += ["--systems", "plain"]
     assert main(argv) == 0
     assert {p: p.stat().st_mtime_ns for p in made} == before
     results = json.loads((work / "results.json").read_text())
@@ -445,6 +438,7 @@ def test_a_new_file_has_a_control(
     trained = [line for line in capsys.readouterr().out.splitlines() if " train " in line]
     starts = ["--finetune-from-model" in line and "/transformer/seed1" in line for line in trained]
     assert starts == [False, True, True, True]
+    assert "--segment-size 8" in trained[3]  # 64 is longer than a sentence
     assert (
         "--recurrence none" in trained[1]
         and yaml.safe_load(file.read_text())["baseline"] == "control"

@@ -264,6 +264,16 @@ WRONG = {
 }  # fmt: skip
 
 
+def test_equal_rates_with_other_last_bits_are_equal(example: Any) -> None:
+    systems = {
+        name: {"seeds": ["1"], "scores": {"PER": {"aa": {"1": per}}}, "compared": {}}
+        for name, per in (("transformer", 7.38), ("birnn", 7.38 - 4.5e-15))
+    }
+    example.report.compare(systems, "transformer", "PER", ["aa"])
+    compared = systems["birnn"]["compared"]["PER"]
+    assert not compared["lower"] and not compared["higher"] and compared["difference"] == 0
+
+
 def test_the_numbers_over_languages(
     example: Any, calls: Callable[[], list[str]], tiny: list[str], tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],

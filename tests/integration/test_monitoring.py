@@ -156,19 +156,8 @@ def test_figures_of_several_runs(
     )
     output = tmp_path / "parts.png"
     own = str(watched.folder / "train.log")
-    command = [
-        "plot",
-        "curves",
-        own,
-        own,
-        "--output",
-        str(output),
-        "--label",
-        "a",
-        "--label",
-        "b",
-        "--metric",
-    ]
+    command = ["plot", "curves", own, own, "--output", str(output)]
+    command += ["--label", "a", "--label", "b", "--metric"]
     families = list(dict.fromkeys(name.rsplit("_", 2)[0] for name in SHOWN[:-1]))
     assert main([*command, "spike", "step_time"]) == 0
     assert output.read_bytes().startswith(b"\x89PNG")

@@ -1,6 +1,5 @@
 """The summarization recipes from archives to results, on mirrors with little text."""
 
-import hashlib
 import json
 import multiprocessing
 import os
@@ -21,7 +20,7 @@ from recipes.subwords import SPIECE, SentencePieces
 from recipes.summary_texts import one_line
 
 from tests import huggingface
-from tests.running import USER_DIR, run_command
+from tests.running import USER_DIR, programs_in, run_command, tree
 from tests.summarization_mirror import COUNTS, MAKERS, SHAPE, Pairs, add_sums, make_mirror
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -143,15 +142,6 @@ def test_own_texts_replace_the_data_set(
     assert f"TEXTS={texts}: no test.target there" in capsys.readouterr().err
 
 
-def tree(work: Path) -> dict[str, str]:
-    """Every file with the checksum of its content."""
-    return {
-        str(file.relative_to(work)): hashlib.sha256(file.read_bytes()).hexdigest()
-        for file in sorted(work.rglob("*"))
-        if file.is_file() and file.name != ".lock"
-    }
-
-
 def prepare_until(opened: int, of: Mirror, work: Path, arch: str, count: Path) -> None:
     """Prepare, and be killed once this many files below the work folder have been opened."""
     seen, pid = 0, os.getpid()  # not of the processes that it starts
@@ -250,13 +240,7 @@ def test_other_numbers_than_the_real_ones_are_refused(
 
 @pytest.fixture
 def programs(tmp_path: Path) -> Path:
-    """A folder with the programs that an environment has, for PATH."""
-    folder = tmp_path / "programs"
-    folder.mkdir()
-    for name, words_ in (("python", ""), ("fairseq-recur", "-m fairseq_recur ")):
-        (folder / name).write_text(f'#!/bin/sh\nexec {sys.executable} {words_}"$@"\n')
-        (folder / name).chmod(0o755)
-    return folder
+    return programs_in(tmp_path / "programs")
 
 
 def copy_of_the_project(root: Path) -> Path:

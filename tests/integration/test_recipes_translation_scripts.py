@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.commands import parse
+from tests.running import programs_in
 from tests.translation_archives import ROOT
 from tests.translation_preparing import (  # noqa: F401  (fixtures)
     OURS,
@@ -36,18 +37,7 @@ def programs(tmp_path: Path) -> Path:
     for name in ("scripts", *(f"examples/{recipe}" for recipe in RECIPES)):
         ignored = shutil.ignore_patterns("work", "__pycache__")
         shutil.copytree(ROOT / name, project / name, ignore=ignored)
-    folder = project / ".venv" / "bin"
-    folder.mkdir(parents=True)
-    write_program(folder / "python", f'#!/bin/sh\nexec {sys.executable} "$@"\n')
-    write_program(
-        folder / "fairseq-recur", f'#!/bin/sh\nexec {sys.executable} -m fairseq_recur "$@"\n'
-    )
-    return folder
-
-
-def write_program(file: Path, text: str) -> None:
-    file.write_text(text)
-    file.chmod(0o755)
+    return programs_in(project / ".venv" / "bin")
 
 
 def run(
@@ -73,7 +63,7 @@ open({log!r}, "a").write(json.dumps(sys.argv[1:]) + chr(10))
 
 def test_calls_of_training_parse(prepared: Callable[..., Path], programs: Path) -> None:
     work, log = prepared("wmt14_en_de", **SMALL), programs / "calls"
-    write_program(programs / "fairseq-recur", STUB.format(python=sys.executable, log=str(log)))
+    (programs / "fairseq-recur").write_text(STUB.format(python=sys.executable, log=str(log)))
     given = {"WORK": str(work), "LAUNCHER": "fairseq-recur train --optimizer adam"}
     big = {**given, "ARCH": "srformer_wmt_en_de_big"}
     done = run(programs, "wmt14_en_de", "train", "--weight-decay", "0.1", **big)

@@ -6,10 +6,11 @@ import re
 import runpy
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.running import programs_in
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "summarization"
@@ -35,11 +36,7 @@ def test_the_example_fills_its_table(tmp_path: Path) -> None:
     (folder / "experiment.yaml").write_text(settings)
     (tmp_path / "scripts").mkdir()
     (tmp_path / "scripts" / "setup.sh").write_text("exit 0\n")
-    programs = tmp_path / ".venv" / "bin"
-    programs.mkdir(parents=True)
-    for program, words in (("python", ""), ("fairseq-recur", "-m fairseq_recur")):
-        (programs / program).write_text(f'#!/bin/sh\nexec {sys.executable} {words} "$@"\n')
-        (programs / program).chmod(0o755)
+    programs_in(tmp_path / ".venv" / "bin")
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "EPOCHS": "1"}
     for _ in range(2):
         done = subprocess.run(

@@ -178,7 +178,7 @@ REFUSED: dict[str, list[tuple[str, list[str]]]] = {
         ("--recurrence-steps 0", ["--recurrence-steps 0: expected at least 1, or -1"]),
         ("--recurrence-steps -2", ["--recurrence-steps -2: expected -1 to 10000"]),
         ("--recurrence-layers 0", ["--recurrence-layers 0: expected 1 to 1000"]),
-        ("--recurrence-fused-layers 3", ["the decoder has 2 layers", "a number from 1 to 2"]),
+        ("--recurrence-fused-layers 3", ["-layers 3: the decoder has 2 layers", "from 1 to 2"]),
         ("--recurrence-fused-layers 0", ["choose top, all or a number from 1 to 2"]),
         ("--recurrence-fused-layers upper", ["choose top, all or a number from 1 to 2"]),
         (
@@ -459,16 +459,19 @@ def test_what_cannot_be_used_is_refused(
         ("--encoder-self-attention", ["directional", "xl", "rsa"]),
         ("--decoder-self-attention-mixture", ["none", "toeplitz"]),
         ("--recurrence-fusion", ["multicolumn"]),
+        ("--recurrence-attention", ["additive", "multihead"]),
+        ("--cross-attention", ["srformer", "segmented"]),
     ],
 )
 def test_unknown_parts_are_refused_by_the_parser(
     flag: str, named: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     parser = options.get_training_parser("translation")
-    with pytest.raises(SystemExit):
+    with pytest.raises(SystemExit, match="2"):
         options.parse_args_and_arch(parser, ["data", "--arch", "transformer_disan", flag, "lstm"])
     message = capsys.readouterr().err
-    assert all(words in message for words in ["lstm", *named])
+    assert f"argument {flag}: invalid choice: 'lstm' (choose from" in message
+    assert all(words in message for words in named)
 
 
 def test_unknown_parts_of_a_checkpoint_are_refused(make_model: Build) -> None:

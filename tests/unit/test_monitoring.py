@@ -74,10 +74,6 @@ def shown(line: dict[str, Any]) -> list[str]:
 # ---- every preset
 
 
-def language_model_input() -> tuple[Tensor]:
-    return (targets(3, 6),)
-
-
 EXPECTED = {
     "rsa": {"gate", "rem"},
     "srformer": {"spike", "membrane", "membrane_sd"},

@@ -51,6 +51,12 @@ class Scaled(BiARN):
         super().__init__(input_dim, state_dim, cfg)
         self.scale = cfg.own_scale
 
+    @classmethod
+    def problems(cls, cfg, side):
+        yield from super().problems(cfg, side)
+        if cfg.own_scale == 3:
+            yield "--own-scale 3: expected another number"
+
     def states(self, x, padding):
         return self.scale * super().states(x, padding)
 
@@ -69,6 +75,9 @@ PARTS: dict[str, tuple[str, str, dict[str, Any]]] = {
         "encoder.recurrence_encoder.layers.0.recurrence", "OwnBiARN", {"steps": 4},
     ),
     "--encoder-self-attention-mixture own_matrices --rsa-form dense": (
+        "encoder.layers.1.self_attn.mixture", "OwnMatrices", {"form": "dense"},
+    ),
+    "--encoder-self-attention own_matrices --rsa-form dense --rsa-max-power 3": (
         "encoder.layers.1.self_attn.mixture", "OwnMatrices", {"form": "dense"},
     ),
     "--recurrence scaled --own-scale 2 --own-offset 0.5 --recurrence-layers 2": (
@@ -141,6 +150,7 @@ def test_hydra_has_its_option(
     "flags, said",
     [
         ("--recurrence scaled --own-scale 5", "--own-scale 5.0: expected 0.5 to 4"),
+        ("--recurrence scaled --own-scale 3", "--own-scale 3: expected another number"),
         ("--own-scale 2", "--own-scale 2.0 has no effect: it needs --recurrence scaled"),
         (
             "--recurrence scaled --own-offset 0.5",

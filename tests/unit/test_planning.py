@@ -20,7 +20,7 @@ from fairseq_recur.planning.hardware import GPUS, Device, own_device
 from fairseq_recur.planning.memory import bytes_per_parameter, divided, measure
 from fairseq_recur.planning.plan import count_parameters
 from fairseq_recur.planning.timing import Assumptions, exchange_seconds, step_seconds
-from fairseq_recur.planning.tracing import Operation, saved_bytes, trace
+from fairseq_recur.planning.tracing import Operation, _Saved, trace
 from tests.conftest import LANGUAGE_MODELS, SMALL, STRUCTURES
 
 WORDS = 64
@@ -85,7 +85,9 @@ def test_what_is_counted_is_what_the_real_model_does(
             with FlopCounterMode(display=False, custom_mapping=IN_PLACE) as counter:
                 loss = real.criterion(real.model, batch)[0]
                 loss.backward()
-            kept = saved_bytes(real, batch)
+            saved = _Saved(real.model)
+            loss = saved.loss(real, batch)
+            kept = saved.bytes()
         assert found.flops == counter.get_total_flops() > 0
         # torch's RNNs multiply all inputs at once on a CPU, and step by step elsewhere.
         has_rnn = any(isinstance(module, nn.RNNBase) for module in real.model.modules())

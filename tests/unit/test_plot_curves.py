@@ -1,5 +1,6 @@
 """Reading training logs, and drawing curves from them."""
 
+import math
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from fairseq_recur.cli import main
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.training_log import TrainingLog, read_log
 from fairseq_recur.plotting.curves import choose_panels, draw
+from fairseq_recur.plotting.figures import ranges
 from tests.unit.test_cli_main import root_logger  # noqa: F401  (used by every test)
 
 # The same training in fairseq's log formats: two epochs of four updates, a step logged
@@ -179,3 +181,9 @@ def test_a_run_has_its_colour_in_all_panels() -> None:
     assert [line.get_linestyle() for line in spikes.lines] == ["-", "--"] * 2
     _, axes = draw([("a", log)], panels, "updates").axes
     assert len({line.get_color() for line in axes.lines}) == 2
+
+
+def test_a_single_value_has_no_error_bar() -> None:
+    below, above = ranges([2.0, 5.0], [[1.0, 4.0], [5.0]])
+    assert (below[0], above[0]) == (1.0, 2.0)
+    assert math.isnan(below[1]) and math.isnan(above[1])

@@ -148,13 +148,8 @@ def test_blanks_in_chinese() -> None:
 
 
 def test_lengths() -> None:
-    assert [length(t) for t in ("", "one", "two words", "他们 审议GDP，", "他 a")] == [
-        0,
-        1,
-        2,
-        6,
-        2,
-    ]
+    texts = ("", "one", "two words", "他们 审议GDP，", "他 a")
+    assert [length(t) for t in texts] == [0, 1, 2, 6, 2]
 
 
 @pytest.mark.parametrize(

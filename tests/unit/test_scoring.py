@@ -368,10 +368,3 @@ def test_the_pages_program_runs(capsys: pytest.CaptureFixture) -> None:
     score, difference, p, corrected, significant = capsys.readouterr().out.split()
     assert float(score) > float(difference) > 0 and significant == "False"
     assert 0 < float(p) <= float(corrected) <= 1
-
-
-def test_scoring_needs_neither_torch_nor_fairseq() -> None:
-    folder = Path(read_lines.__code__.co_filename).parent
-    for file in folder.glob("*.py"):
-        imports = [line for line in file.read_text().splitlines() if "import " in line]
-        assert not [line for line in imports if "torch" in line or "fairseq " in line], file

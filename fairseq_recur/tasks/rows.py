@@ -1,0 +1,43 @@
+"""What the data sets of this plug-in's tasks have in common: their rows are in memory."""
+
+from typing import Any
+
+import numpy
+from fairseq.data import FairseqDataset
+
+Sizes = numpy.ndarray[Any, numpy.dtype[numpy.int64]]
+
+
+class RowDataset(FairseqDataset):
+    """Rows of tables; `collater` of a subclass selects those of a batch at once.
+
+    Args:
+        sizes: symbols or time steps of each row
+        shuffled: `ordered_indices` draws a new order in each epoch, from a seed with the epoch
+    """
+
+    def __init__(self, sizes: Sizes, shuffled: bool) -> None:
+        super().__init__()
+        self.sizes, self.shuffled = sizes, shuffled
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __getitem__(self, index: int) -> int:
+        """Return the index itself."""
+        return int(index)
+
+    def num_tokens(self, index: int) -> int:
+        """Return the size of a row."""
+        return int(self.sizes[index])
+
+    size = num_tokens
+
+    def num_tokens_vec(self, indices: Sizes) -> Sizes:
+        """Return the sizes of rows."""
+        return self.sizes[indices]
+
+    @property
+    def can_reuse_epoch_itr_across_epochs(self) -> bool:
+        """Whether epochs share batches."""
+        return not self.shuffled

@@ -1,0 +1,51 @@
+"""The quick start's program for subwords, which the first steps use for other languages."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import sentencepiece
+
+PROGRAM = Path(__file__).parents[2] / "examples" / "quickstart" / "bpe.py"
+LINE = "\u4f60\u597d\uff0c\u4e16\u754c\u3002"  # "Hello, world." with full-width punctuation
+
+
+def run(folder: Path, *rule: str, size: str = "60") -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, str(PROGRAM), str(folder), str(folder / "work"), size, "en", "zh"]
+    return subprocess.run([*words, *rule], capture_output=True, text=True)
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    for name in ("train", "valid", "test"):
+        (tmp_path / f"{name}.en").write_text("Hello, world.\nIs the world open?\n" * 5)
+        (tmp_path / f"{name}.zh").write_text(f"{LINE}\n\u4e16\u754c\u2028\u597d\n" * 5)
+    return tmp_path
+
+
+@pytest.mark.parametrize(("rule", "comma"), [((), ","), (("identity",), "\uff0c")])
+def test_full_width_punctuation_can_be_kept(texts: Path, rule: tuple[str], comma: str) -> None:
+    done = run(texts, *rule)
+    assert done.returncode == 0, done.stderr
+    pieces = (texts / "work" / "pieces" / "train.zh").read_text().split("\n")
+    assert len(pieces) == 10 + 1  # U+2028 is no end of a line
+    model = sentencepiece.SentencePieceProcessor(model_file=str(texts / "work" / "bpe.model"))
+    assert model.decode(pieces[0].split()) == LINE.replace("\uff0c", comma)
+
+
+def test_what_is_wrong_is_said_before_anything_is_written(texts: Path) -> None:
+    wrong = run(texts, "none")
+    assert wrong.returncode == 2
+    assert "invalid choice: 'none'" in wrong.stderr
+    (texts / "test.zh").unlink()
+    missing = run(texts)
+    assert missing.returncode == 2
+    assert "test.zh: there is no such file" in missing.stderr
+    assert not (texts / "work").exists()
+
+
+def test_more_subwords_than_the_text_has(texts: Path) -> None:
+    done = run(texts, size="4000")
+    assert done.returncode == 2
+    assert "cannot learn 4000 subwords" in done.stderr and "Traceback" not in done.stderr
