@@ -35,6 +35,8 @@ class MemoryDecoder(RecurrentTransformerDecoder):
         embed_tokens: their embedding
     """
 
+    output_projection: nn.Linear
+
     def __init__(
         self, cfg: TransformerConfig, dictionary: Dictionary, embed_tokens: nn.Module
     ) -> None:
@@ -71,9 +73,9 @@ class MemoryDecoder(RecurrentTransformerDecoder):
             bare = tied and isinstance(embed_tokens, UnprojectedAdaptiveInput)
             add_biases(self.adaptive_softmax, projected=not bare)
             return
-        weight = self.output_projection.weight
-        self.output_projection = nn.Linear(weight.size(1), weight.size(0))
-        self.output_projection.weight = weight
+        output = nn.Linear(*self.output_projection.weight.size()[::-1])
+        output.weight = self.output_projection.weight
+        self.output_projection = output
 
     def forward(
         self,
@@ -166,7 +168,7 @@ class MemoryDecoder(RecurrentTransformerDecoder):
             return out[-1:], after
         state = bottleneck.first(x) if state is None else state.to(x.dtype)
         outputs = []
-        for part, words in zip(x.split(bottleneck.chunk), tokens.split(bottleneck.chunk, dim=1)):
+        for part, words in zip(x.split(bottleneck.block), tokens.split(bottleneck.block, dim=1)):
             out, state = self.read_chunk(part, words, state)
             outputs.append(out)
         return torch.cat(outputs), state

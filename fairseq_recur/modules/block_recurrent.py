@@ -4,12 +4,12 @@ Its structure is that of the public code that Huang et al. 2023 modified. The pa
 their table 7 confirm it: four attentions with parameters of their own, two gates, two networks.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from fairseq.incremental_decoding_utils import with_incremental_state
+from fairseq.incremental_decoding_utils import FairseqIncrementalState
 from fairseq.models.transformer import TransformerConfig
 from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
@@ -73,24 +73,76 @@ class StateGate(nn.Module):
         return state_gate(self.update(x), self.write(x), self.keep(x), state)
 
 
-@with_incremental_state
-class BlockRecurrentLayer(nn.Module):
+class RecurrentBlocks(FairseqIncrementalState, nn.Module):
+    """What passes on a state from block to block of the positions of a segment.
+
+    Incremental decoding reads the block so far again at every step. Padding must come last.
+
+    Args:
+        cfg: the host's configuration
+        block: positions of a block; 0: half of a segment
+    """
+
+    get_incremental_state: Callable[..., Any]
+    set_incremental_state: Callable[..., Any]
+
+    def __init__(self, cfg: TransformerConfig, block: int) -> None:
+        super().__init__()
+        self.segment = int(cfg.tokens_per_sample)
+        self.block = block or max(1, self.segment // 2)
+
+    def first(self, x: Tensor) -> Tensor:
+        """The state of a new text for each column of *x* (T, B, C): (B, N, C)."""
+        raise NotImplementedError(type(self).__name__)
+
+    def extended(self, x: Tensor, incremental_state: Any) -> tuple[Tensor, Tensor]:
+        """In incremental decoding the inputs of the block so far (T, B, C), and the state."""
+        saved = self.get_incremental_state(incremental_state, "block")
+        if saved is None:
+            return x, self.first(x)
+        return torch.cat([saved["inputs"].transpose(0, 1), x]), saved["state"]
+
+    def save(
+        self, inputs: Tensor, state: Tensor, after: Tensor, position: int, incremental_state: Any
+    ) -> None:
+        """Keep what the next step needs.
+
+        Args:
+            inputs: (T, B, C) of the block so far
+            state: (B, N, C) that this block reads
+            after: (B, N, C) that the next block reads
+            position: the newest one
+            incremental_state: fairseq's
+        """
+        place = (position + 1) % self.segment
+        if place == 0 or place % self.block == 0:
+            inputs, state = inputs[:0], after
+        saved = {"inputs": inputs.transpose(0, 1), "state": state}
+        self.set_incremental_state(incremental_state, "block", saved)
+
+    def reorder_incremental_state(self, incremental_state: Any, new_order: Tensor) -> None:
+        """Move the rows of fairseq's incremental state to the order *new_order* (B',)."""
+        saved = self.get_incremental_state(incremental_state, "block")
+        if saved is not None:
+            moved = {name: x.index_select(0, new_order) for name, x in saved.items()}
+            self.set_incremental_state(incremental_state, "block", moved)
+
+
+class BlockRecurrentLayer(RecurrentBlocks):
     """A layer that reads its input in blocks, and passes on a state from block to block.
 
     A block attends to itself and to the state, and the state to itself and to the block. So a
-    position sees its block, and all earlier ones through the state. Padding must come last. The
-    state of a new text is zero; a learned vector tells each of its vectors from the others, as
-    Hutchins et al. have it. Without one they would stay equal.
+    position sees its block, and all earlier ones through the state. The state of a new text is
+    zero; a learned vector tells each of its vectors from the others, as Hutchins et al. have it.
+    Without one they would stay equal.
 
     Args:
         cfg: the host's configuration
     """
 
     def __init__(self, cfg: TransformerConfig) -> None:
-        super().__init__()
+        super().__init__(cfg, int(cfg.recurrent_block))
         width = cfg.decoder.embed_dim
-        self.segment = int(cfg.tokens_per_sample)
-        self.block = int(cfg.recurrent_block) or max(1, self.segment // 2)
         self.identity = nn.Parameter(torch.empty(cfg.recurrent_state_length, width))
         nn.init.normal_(self.identity, std=0.02)
         self.input_self = BlockAttention(cfg, rotated=True, causal=True)
@@ -144,25 +196,10 @@ class BlockRecurrentLayer(nn.Module):
     def step(self, x: Tensor, context: Context) -> tuple[Tensor, Tensor]:
         """`forward` for the newest position (1, B, C), from the inputs of its block so far."""
         assert context.position is not None
-        saved = self.get_incremental_state(context.incremental_state, "block")
-        if saved is None:
-            saved = {"state": self.first(x), "inputs": x.new_zeros(x.size(1), 0, x.size(2))}
-        inputs = torch.cat([saved["inputs"], x.transpose(0, 1)], dim=1)
-        out, state = self.read(inputs, saved["state"])
-        place = (context.position + 1) % self.segment  # of the next position
-        if place == 0 or place % self.block == 0:
-            saved = {"state": state, "inputs": inputs[:, :0]}
-        else:
-            saved = {"state": saved["state"], "inputs": inputs}
-        self.set_incremental_state(context.incremental_state, "block", saved)
-        return out[:, -1:].transpose(0, 1), state
-
-    def reorder_incremental_state(self, incremental_state: Any, new_order: Tensor) -> None:
-        """Move the rows of fairseq's incremental state to the order *new_order* (B',)."""
-        saved = self.get_incremental_state(incremental_state, "block")
-        if saved is not None:
-            moved = {name: x.index_select(0, new_order) for name, x in saved.items()}
-            self.set_incremental_state(incremental_state, "block", moved)
+        inputs, state = self.extended(x, context.incremental_state)
+        out, after = self.read(inputs.transpose(0, 1), state)
+        self.save(inputs, state, after, context.position, context.incremental_state)
+        return out[:, -1:].transpose(0, 1), after
 
 
 class BlockRecurrentMemory(SegmentMemory):

@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from fairseq.incremental_decoding_utils import with_incremental_state
 from fairseq.models.transformer import TransformerConfig
 from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
-from fairseq_recur.modules.block_recurrent import BlockAttention, too_long
+from fairseq_recur.modules.block_recurrent import BlockAttention, RecurrentBlocks, too_long
 from fairseq_recur.modules.options import option
 from fairseq_recur.modules.stream_memory import SegmentMemory, StreamMemory
 from fairseq_recur.ops.precision import at_least_float32
@@ -39,22 +38,19 @@ class LatentBlock(nn.Module):
         return x + self.dropout_module(self.network(x))
 
 
-@with_incremental_state
-class LatentBottleneck(nn.Module):
+class LatentBottleneck(RecurrentBlocks):
     """The state between chunks, what reads it among the layers, and what writes it after them.
 
     A chunk's layers see the chunk. After every few of them a block reads the state, and after the
     last one the state reads the chunk. So a position sees earlier chunks through the state alone.
-    The state of a new text is a code of its vectors' numbers. Padding must come last.
+    The state of a new text is a code of its vectors' numbers.
 
     Args:
         cfg: the host's configuration
     """
 
     def __init__(self, cfg: TransformerConfig) -> None:
-        super().__init__()
-        self.segment = int(cfg.tokens_per_sample)
-        self.chunk = int(cfg.latent_chunk) or max(1, self.segment // 2)
+        super().__init__(cfg, int(cfg.latent_chunk))
         self.size, self.width = int(cfg.latent_states), cfg.decoder.embed_dim
         self.every = int(cfg.latent_every)
         self.readers = nn.ModuleList(
@@ -85,38 +81,6 @@ class LatentBottleneck(nn.Module):
     def write(self, state: Tensor, x: Tensor) -> Tensor:
         """The state (B, N, C) after a chunk *x* (T, B, C)."""
         return self.writer(state, x.transpose(0, 1))
-
-    def extended(self, x: Tensor, incremental_state: Any) -> tuple[Tensor, Tensor]:
-        """In incremental decoding the inputs of the chunk so far (T, B, C), and the state."""
-        saved = self.get_incremental_state(incremental_state, "chunk")
-        if saved is None:
-            return x, self.first(x)
-        return torch.cat([saved["inputs"].transpose(0, 1), x]), saved["state"]
-
-    def save(
-        self, inputs: Tensor, state: Tensor, after: Tensor, position: int, incremental_state: Any
-    ) -> None:
-        """Keep what the next step needs.
-
-        Args:
-            inputs: (T, B, C) of the chunk so far
-            state: (B, N, C) that this chunk reads
-            after: (B, N, C) that the next chunk reads
-            position: the newest one
-            incremental_state: fairseq's
-        """
-        place = (position + 1) % self.segment
-        if place == 0 or place % self.chunk == 0:
-            inputs, state = inputs[:0], after
-        saved = {"inputs": inputs.transpose(0, 1), "state": state}
-        self.set_incremental_state(incremental_state, "chunk", saved)
-
-    def reorder_incremental_state(self, incremental_state: Any, new_order: Tensor) -> None:
-        """Move the rows of fairseq's incremental state to the order *new_order* (B',)."""
-        saved = self.get_incremental_state(incremental_state, "chunk")
-        if saved is not None:
-            moved = {name: x.index_select(0, new_order) for name, x in saved.items()}
-            self.set_incremental_state(incremental_state, "chunk", moved)
 
 
 class LatentMemory(SegmentMemory):

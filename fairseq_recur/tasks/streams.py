@@ -108,7 +108,7 @@ class StreamDataset(FairseqDataset):
             "id": int(index),
             "source": torch.cat([before.long().view(1), target[:-1]]),
             "target": target,
-            "start": self.text.number + stream * STREAM + offset,
+            "start": self.text.number + stream * STREAM + begin,
         }
 
     def collater(self, samples: list[dict[str, Any]]) -> dict[str, Any]:

@@ -75,10 +75,11 @@ def parse(key: Key, words: Sequence[str]) -> tuple[Any, Namespace]:
 
 
 def flags_of(key: Key) -> list[Action]:
-    """The flags of a registered name, as the parser has them."""
+    """The flags of a registered name, as the parser has them, without those of fairseq's groups."""
     if dataclass_of(key) is None:
         return []
-    names = {f.name for f in fields(dataclass_of(key))} - {"_name", "data"}
+    own = {f.name for f in fields(dataclass_of(key)) if not str(f.default).startswith("${")}
+    names = own - {"_name", "data"}
     return [a for a in parse(key, [])[0]._actions if a.dest in names]
 
 
