@@ -11,7 +11,7 @@ from fairseq_recur.models.presets import LANGUAGE_MODELS
 from fairseq_recur.modules.mixture import Mixture
 from fairseq_recur.modules.xl import SinusoidalLags
 from fairseq_recur.planning import building
-from tests.conftest import MEMORY_MODELS
+from tests.conftest import MEMORY_MODELS, fast_or_slow
 
 Build = Callable[..., nn.Module]
 SEGMENT, MEMORY = 4, 6
@@ -58,9 +58,9 @@ BY_LAG: dict[str, list[str]] = {
 """Every map that reads a memory, without and with mixtures, in both hosts."""
 
 TRAINED: dict[str, list[str]] = {
-    "xl": ["rsa_xl_lm_tiny", *"--rsa-dilations 2,3".split()],
-    "block-recurrent": ["rsa_brt_lm_tiny", *"--rsa-dilations 2,3 --recurrent-block 2".split()],
-    "latent": [
+    "rsa": ["rsa_xl_lm_tiny", *"--rsa-dilations 2,3".split()],
+    "rsa-block-recurrent": ["rsa_brt_lm_tiny", *"--rsa-dilations 2,3 --recurrent-block 2".split()],
+    "rsa-latent": [
         "rsa_tlb_lm_tiny",
         *"--rsa-dilations 1,1 --latent-chunk 2 --latent-every 1 --latent-states 5".split(),
     ],
@@ -90,7 +90,15 @@ STEPS_ONLY = {
 }
 """Those that depend on where a segment begins."""
 
+FAST = ("rsa", "rsa-recurrent", "toeplitz-chunked", "rsa-block-recurrent", "rsa-latent")
+"""The systems of the fast tests: what a position reads, each way to compute it once."""
+
 STARTS = torch.tensor([1000, 5000])
+
+
+def systems(*names: str) -> list[object]:
+    """Parameters of a test, slow unless they are among `FAST`."""
+    return [fast_or_slow(name, name, name in FAST) for name in names]
 
 
 @pytest.fixture
@@ -109,7 +117,7 @@ def build(make_model: Build) -> Build:
     return make
 
 
-def text(length: int = 18) -> Tensor:
+def text(length: int = 14) -> Tensor:
     return torch.randint(4, 60, (2, length))
 
 
@@ -121,7 +129,7 @@ def in_segments(model: nn.Module, tokens: Tensor, size: int = SEGMENT) -> Tensor
     return torch.cat(out, dim=1)
 
 
-@pytest.mark.parametrize("name", BY_LAG)
+@pytest.mark.parametrize("name", systems(*BY_LAG))
 def test_segments_with_a_memory_are_one_pass_with_the_same_reach(build: Build, name: str) -> None:
     model, tokens = build(*BY_LAG[name], "--memory-same-length"), text()
     whole, _ = model(tokens)
@@ -131,13 +139,13 @@ def test_segments_with_a_memory_are_one_pass_with_the_same_reach(build: Build, n
     assert (alone - whole)[:, SEGMENT:].abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("name", BY_LAG)
+@pytest.mark.parametrize("name", systems(*BY_LAG))
 def test_a_memory_of_all_segments_is_one_pass(build: Build, name: str) -> None:
     model, tokens = build(*BY_LAG[name], "--memory-length", "100"), text()
     torch.testing.assert_close(in_segments(model, tokens), model(tokens)[0], rtol=1e-6, atol=1e-8)
 
 
-@pytest.mark.parametrize("name", LATENT)
+@pytest.mark.parametrize("name", systems(*LATENT))
 def test_a_latent_state_goes_on_from_segment_to_segment(build: Build, name: str) -> None:
     """Chunks see each other through the state alone, whether a segment ends between them or not."""
     model, tokens = build(*LATENT[name]), text()
@@ -151,16 +159,13 @@ def test_a_latent_state_goes_on_from_segment_to_segment(build: Build, name: str)
     assert held["states"].size() == (3, 0, 2, 16) and held["carried"].size(0) == 2
 
 
-@pytest.mark.parametrize(
-    "name, same",
-    [
-        *((n, s) for n in BY_LAG for s in (False, True)),
-        *((n, False) for n in {**LATENT, **STEPS_ONLY}),
-    ],
-)
+@pytest.mark.parametrize("same", [False, True])
+@pytest.mark.parametrize("name", systems(*BY_LAG, *LATENT, *STEPS_ONLY))
 def test_step_by_step_is_teacher_forcing_across_segments(
     build: Build, name: str, same: bool
 ) -> None:
+    if same and name not in BY_LAG:
+        pytest.skip("it has no --memory-same-length")
     flags = {**BY_LAG, **LATENT, **STEPS_ONLY}[name]
     model, tokens = build(*flags, *(["--memory-same-length"] if same else [])), text()
     forced, state = in_segments(model, tokens), {}
@@ -223,9 +228,9 @@ def test_gradients_stop_at_the_memory(build: Build, name: str) -> None:
     tokens = text(2 * SEGMENT)
     model(tokens[:, :SEGMENT], starts=STARTS)
     memory = model.decoder.memory
-    kept = (0, 0) if name == "latent" else (SEGMENT, MEMORY)
+    kept = (0, 0) if name == "rsa-latent" else (SEGMENT, MEMORY)
     assert memory.states.size() == (3, kept[0], 2, 16) and not memory.states.requires_grad
-    assert name == "xl" or not memory.carried.requires_grad
+    assert name == "rsa" or not memory.carried.requires_grad
     assert memory.evaluation == {}
     logits, _ = model(tokens[:, SEGMENT:], starts=STARTS + SEGMENT)
     assert memory.states.size(1) == kept[1]
@@ -247,7 +252,7 @@ def test_a_checkpoint_goes_on_where_it_was(build: Build, name: str) -> None:
     assert not torch.allclose(again(second, starts=STARTS)[0], expected)
 
 
-@pytest.mark.parametrize("name", TRAINED)
+@pytest.mark.parametrize("name", systems(*TRAINED))
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["fp16", "bf16"])
 def test_half_precision_stays_finite(build: Build, dtype: torch.dtype, name: str) -> None:
     model, tokens = build(*TRAINED[name]).to(dtype).train(), text(3 * SEGMENT)
@@ -272,13 +277,16 @@ COUNTS = {
 """Words and parameters, from table 7 of Huang et al. 2023."""
 
 
-@pytest.mark.parametrize("name", COUNTS)
+@pytest.mark.parametrize(
+    "name", [fast_or_slow(n, n, n in ("rsa_xl_lm_wikitext103", "rsa_brt_lm_text8")) for n in COUNTS]
+)
 def test_parameters_are_those_of_the_paper(name: str) -> None:
     words, expected = COUNTS[name]
     model = building.build(name, [], words, words, "fp32").model
     assert sum(p.numel() for p in model.parameters()) == expected
 
 
+@pytest.mark.slow
 def test_matrices_of_a_block_recurrent_model_of_words() -> None:
     """The paper's own count, 159,627,039, is odd, which no structure of even widths gives."""
     names, words = ("brt_lm_wikitext103", "rsa_brt_lm_wikitext103"), 200_002

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from fairseq_recur.errors import ConfigError
+from fairseq_recur.modules.stream_memory import StreamMemory
 from fairseq_recur.tasks.streams import StreamDataset, StreamLanguageModelingTask, Text
 
 EOS = 2
@@ -58,6 +59,17 @@ def test_training_leaves_out_what_fills_no_segments() -> None:
     assert targets.tolist() == list(range(100, 124))
     short = batches(dataset(8, 4, whole=False).arranged(3, 1))
     assert [tuple(batch["target"].size()) for batch in short] == [(3, 2)]
+
+
+def test_other_streams_of_the_same_text_do_not_continue() -> None:
+    """As after a resumption with another batch size; the one stream that begins the text may."""
+    data, memory = dataset(240, 4), StreamMemory(1)
+    for batch in batches(data.arranged(6, 1)):
+        starts = batch["net_input"]["starts"]
+        memory.keep(starts, [torch.zeros(batch["target"].size(1), len(starts), 2)], None, 4)
+        for other in (data.arranged(3, 1), data.arranged(2, 1), data.arranged(4, 2)):
+            found = [memory.before(b["net_input"]["starts"], 4) for b in batches(other)]
+            assert found == [None] * len(found)
 
 
 @pytest.mark.parametrize("whole", [True, False])
