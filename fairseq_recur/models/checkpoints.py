@@ -76,6 +76,18 @@ def save_checkpoint(save: Function, cfg: Any, trainer: Any, *args: Any, **kwargs
         return save(cfg, trainer, *args, **kwargs)
 
 
+@extend("fairseq.models.ema:EMA._step_internal", "memories are not averaged")
+def average_weights(average: Function, ema: Any, model: nn.Module, *args: Any) -> None:
+    """Average the weights with --store-ema, but not what memories hold of the last batch."""
+    memories = [f"{n}." for n, module in model.named_modules() if isinstance(module, StreamMemory)]
+    weights = {
+        name: value
+        for name, value in model.state_dict().items()
+        if not name.startswith(tuple(memories))
+    }
+    average(ema, Namespace(state_dict=lambda: weights), *args)
+
+
 @extend("fairseq.checkpoint_utils:prune_state_dict", "layers of the recurrence encoder")
 def prune_state_dict(prune: Function, weights: Weights, model_cfg: Any) -> Weights:
     """Prune layers, but not those of the recurrence encoder.

@@ -94,6 +94,7 @@ def test_resumes_as_if_never_stopped(arch: str, text: Path, cli: Cli, tmp_path: 
     assert all(torch.equal(averaged[name], once[name]) for name in once)
 
 
+@pytest.mark.slow
 def test_checkpoints_of_one_training_can_be_averaged(text: Path, cli: Cli, tmp_path: Path) -> None:
     """Their memories differ, in their positions too."""
     for updates in (1, 3):
@@ -107,6 +108,18 @@ def test_checkpoints_of_one_training_can_be_averaged(text: Path, cli: Cli, tmp_p
     name = "decoder.layers.0.fc1.weight"
     torch.testing.assert_close(averaged[name], (first[name] + second[name]) / 2)
     assert torch.equal(averaged["decoder.memory.starts"], first["decoder.memory.starts"])
+
+
+@pytest.mark.slow
+def test_a_moving_average_leaves_out_the_memory(text: Path, cli: Cli, tmp_path: Path) -> None:
+    more = ["--max-update", 3, "--disable-validation", "--store-ema", "--ema-decay", 0.5]
+    cli("train", *arguments(text, tmp_path, "xl_lm_tiny", *more))
+    state = torch.load(tmp_path / "checkpoint_last.pt", weights_only=False)
+    weights, averages = state["model"], state["extra_state"]["ema"]
+    assert not torch.equal(averages["decoder.memory.starts"], weights["decoder.memory.starts"])
+    name = "decoder.layers.0.fc1.weight"
+    assert not torch.equal(averages[name], weights[name])
+    torch.testing.assert_close(averages[name], weights[name], rtol=0, atol=0.05)
 
 
 def test_a_model_without_memory_is_refused(text: Path, cli: Cli, tmp_path: Path) -> None:

@@ -278,7 +278,7 @@ COUNTS = {
 
 
 @pytest.mark.parametrize(
-    "name", [fast_or_slow(n, n, n in ("rsa_xl_lm_wikitext103", "rsa_brt_lm_text8")) for n in COUNTS]
+    "name", [fast_or_slow(n, n, n in ("rsa_xl_lm_text8", "rsa_brt_lm_text8")) for n in COUNTS]
 )
 def test_parameters_are_those_of_the_paper(name: str) -> None:
     words, expected = COUNTS[name]
