@@ -191,6 +191,15 @@ def test_matrices_over_a_memory_are_the_last_rows(build: Build, name: str) -> No
         assert torch.equal(limited, square * seen)
 
 
+def test_longer_lags_share_a_sinusoid() -> None:
+    clamped, free = (SinusoidalLags("", 8, 2, 4, clamp) for clamp in (3, 0))
+    free.load_state_dict(clamped.state_dict())
+    keys, whole = clamped.keys(2, 6), free.keys(2, 6)  # of the lags 5 ... -1
+    assert torch.equal(keys[:, 2:], whole[:, 2:])
+    assert torch.equal(keys[:, :2], whole[:, 2:3].expand(-1, 2, -1))
+    assert not torch.allclose(whole[:, 1], whole[:, 2])
+
+
 def test_the_memory_is_empty_where_nothing_continues(build: Build) -> None:
     """After a gap, with other streams, in other rows, and for a batch without numbers."""
     model, tokens = build("rsa_xl_lm_tiny"), text(SEGMENT)
@@ -244,7 +253,9 @@ def test_a_checkpoint_goes_on_where_it_was(build: Build, name: str) -> None:
     model, tokens = build(*TRAINED[name]).train(), text(3 * SEGMENT)
     first, second = tokens[:, :SEGMENT], tokens[:, SEGMENT : 2 * SEGMENT]
     model(first, starts=STARTS)
+    kept = {n: x.clone() for n, x in model.state_dict().items()}
     model.eval()(tokens[:, 2 * SEGMENT :], starts=STARTS)
+    assert all(torch.equal(x, kept[n]) for n, x in model.state_dict().items())
     again = build(*TRAINED[name]).train()
     again.load_state_dict(model.state_dict())
     expected = model.train()(second, starts=STARTS + SEGMENT)[0]
