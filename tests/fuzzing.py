@@ -18,11 +18,12 @@ from fairseq.dataclass import utils as dataclass_utils
 from fairseq.models import ARCH_MODEL_REGISTRY
 
 from fairseq_recur.errors import ConfigError
-from fairseq_recur.models.config import encoder_decoder_slots, part_fields, self_attention_slots
+from fairseq_recur.models.config import encoder_decoder_slots, language_model_slots, part_fields
 from fairseq_recur.models.monitoring import MonitoringOptions
 from fairseq_recur.models.t5 import T5Options
+from fairseq_recur.modules.transformer_xl import TransformerXLOptions
 from tests.configuring import group_config
-from tests.conftest import LANGUAGE_MODELS, SEGMENTS, SMALL
+from tests.conftest import LANGUAGE_MODELS, MEMORY_MODELS, SEGMENTS, SMALL
 
 SECONDS = 20
 """Time limit of a refusal, generous enough for a busy machine."""
@@ -93,7 +94,7 @@ class System:
 
     def __init__(self, arch: str, *given: str) -> None:
         self.arch = arch
-        decoder_only = arch in LANGUAGE_MODELS
+        decoder_only = arch in LANGUAGE_MODELS + MEMORY_MODELS
         self.task = "language_modeling" if decoder_only else "translation"
         self.given = ["data", "--arch", arch, *(SMALL_LM if decoder_only else SMALL), *given]
         self.parser = options.get_training_parser(self.task)
@@ -101,9 +102,10 @@ class System:
         self.dataclass = getattr(ARCH_MODEL_REGISTRY[arch], "__dataclass")
         parsed = {a.dest for a in self.parser._actions}
         self.unparsed = {f.name for f in fields(self.dataclass)} - parsed - {"_name"}
-        slots = self_attention_slots("decoder") if decoder_only else encoder_decoder_slots()
+        slots = language_model_slots() if decoder_only else encoder_decoder_slots()
         names = {name for name, *_ in part_fields(slots)} & parsed
-        names |= {f.name for options in (T5Options, MonitoringOptions) for f in fields(options)}
+        for options_ in (T5Options, TransformerXLOptions, MonitoringOptions):
+            names |= {f.name for f in fields(options_)}
         self.flags = [a for a in self.parser._actions if a.dest in names]
 
     def attempt(self, words: Sequence[str], whole: bool = False) -> str:
@@ -146,7 +148,8 @@ class System:
         source = torch.tensor([[1, 1, 9, 5, 2], [8, 7, 6, 5, 2]])
         previous = torch.tensor([[2, 5, 9], [2, 7, 8]])
         lengths = torch.tensor([3, 5])
-        inputs = (previous,) if self.arch in LANGUAGE_MODELS else (source, lengths, previous)
+        decoder_only = self.arch in LANGUAGE_MODELS + MEMORY_MODELS
+        inputs = (previous,) if decoder_only else (source, lengths, previous)
         with torch.no_grad():
             logits = model(*inputs)[0]
         assert logits.isfinite().all(), "the logits are not finite"
@@ -191,6 +194,10 @@ SYSTEMS: dict[str, list[str]] = {
     "bart": ["srformer_bart_base"],
     "t5": ["t5_small"],
     "language model": ["rsa_transformer_lm"],
+    "memory": ["xl_lm_tiny"],
+    "latent": ["tlb_lm_tiny"],
+    "block recurrent": ["brt_lm_tiny", "--recurrent-layer", "1"],
+    "xl map": ["rsa_transformer", "--encoder-self-attention", "xl"],
 }
 """One system for each part, so that every option has an effect in at least one of them."""
 

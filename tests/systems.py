@@ -24,13 +24,20 @@ FORECASTERS: list[str] = [
 ]
 """Those that read time series; tests/unit/test_forecaster.py has what must hold for each."""
 
-OURS: list[str] = [name for name in REGISTERED if name not in FORECASTERS]
-"""Those that read text."""
+MEMORY_MODELS: list[str] = [
+    name
+    for name in REGISTERED
+    if getattr(ARCH_MODEL_REGISTRY[name].config_class(), "decoder_memory", "none") != "none"
+]
+"""Language models with a memory; tests/unit/test_memory_model.py has what must hold for each."""
+
+OURS: list[str] = [name for name in REGISTERED if name not in FORECASTERS + MEMORY_MODELS]
+"""The other ones that read text."""
 
 LANGUAGE_MODELS: list[str] = [
     name for name in OURS if issubclass(ARCH_MODEL_REGISTRY[name], FairseqLanguageModel)
 ]
-"""The decoder-only ones."""
+"""The decoder-only ones without a memory."""
 
 PRESETS: list[str] = [name for name in OURS if name not in LANGUAGE_MODELS]
 """The encoder-decoders."""
@@ -131,7 +138,7 @@ DECODER_VARIANTS: dict[str, list[str]] = {
         "--decoder-self-attention relative --decoder-self-attention-mixture full_matrix"
     ).split(),
     "relative": "--decoder-self-attention relative --relative-clip 3".split(),
-    "xl": "--decoder-self-attention xl".split(),
+    "xl": "--decoder-self-attention xl --xl-clamp-length 2".split(),
     "log-sparse-rsa": (
         "--decoder-self-attention log_sparse --decoder-self-attention-mixture rsa"
     ).split(),

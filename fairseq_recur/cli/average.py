@@ -18,6 +18,8 @@ from fairseq_recur.errors import CheckpointError, ConfigError
 
 EPOCH = re.compile(r"checkpoint(\d+)\.pt")
 UPDATE = re.compile(r"checkpoint_\d+_(\d+)\.pt")
+MEMORY = re.compile(r"(^|\.)memory\.(starts|states|carried)$")
+"""What a model remembers of its last batch: not a weight; the average keeps the first file's."""
 
 SHOWN = 5
 """Parameters named in an error."""
@@ -142,6 +144,7 @@ def average_checkpoints(files: Sequence[Path]) -> dict[str, Any]:
     sums = {n: t.to(torch.float64, copy=True) for n, t in first.items() if t.is_floating_point()}
     for file in files[1:]:
         model = load(file)["model"]
+        model.update((name, first[name]) for name in first if MEMORY.search(name))
         _must_match(files[0], first, file, model)
         for name, tensor in model.items():
             if tensor.is_floating_point():

@@ -18,6 +18,11 @@ from fairseq_recur.modules.fusion import MultiColumn
 from fairseq_recur.modules.mixture import Mixture
 from fairseq_recur.modules.options import LARGEST, declared, flag
 from fairseq_recur.modules.self_attention import SelfAttention
+from fairseq_recur.modules.stream_memory import SeriesMemory
+from fairseq_recur.modules.transformer_xl import TransformerXLOptions
+
+APART = (T5Options, TransformerXLOptions, SeriesMemory.Options)
+"""Options that no part in a slot declares."""
 
 
 def check_config(
@@ -42,7 +47,7 @@ def check_config(
         for name, option in options.items()
         if name in owners
         or name in {slot.option for slot in slots}
-        or name in {f.name for f in fields(T5Options)}
+        or name in {f.name for declared_in in APART for f in fields(declared_in)}
     }
     problems = list(unknown_choices(cfg, ours))
     if not problems:
@@ -135,9 +140,11 @@ def combinations(cfg: Namespace) -> Iterator[str]:
     """Maps and mixtures that do not go together, or not on their side."""
     if hasattr(cfg, "cross_attention"):
         yield from cross_mixed(cfg)
-    if getattr(cfg, "encoder_memory", parts.NONE) != parts.NONE:
-        yield from memory_problems(cfg)
+    if getattr(cfg, "decoder_head_dim", 0) and cfg.scale_heads:
+        yield "--scale-heads needs heads of the usual width; leave out --decoder-head-dim"
     for side in ("encoder", "decoder"):
+        if getattr(cfg, f"{side}_memory", parts.NONE) != parts.NONE:
+            yield from memory_problems(cfg, side)
         if not hasattr(cfg, f"{side}_self_attention"):
             continue
         slot, given = f"--{side}-self-attention", getattr(cfg, f"{side}_self_attention")
@@ -184,14 +191,16 @@ def cross_mixed(cfg: Namespace) -> Iterator[str]:
             yield f"{flag(option)} leaves no place for {slot}; leave one out"
 
 
-def memory_problems(cfg: Namespace) -> Iterator[str]:
-    """A memory of a forecaster with a map that cannot read it."""
-    name, _ = parts.map_and_mixture(cfg, "encoder")
+def memory_problems(cfg: Namespace, side: str) -> Iterator[str]:
+    """A memory with a map that cannot read it."""
+    name, _ = parts.map_and_mixture(cfg, side)
+    if side == "decoder" and not parts.MEMORY[cfg.decoder_memory].of_positions:
+        return
     if not parts.SELF_ATTENTION[name].reads_memory:
         able = [key for key, part in parts.SELF_ATTENTION.items() if part.reads_memory]
         yield (
-            f"--encoder-memory {cfg.encoder_memory} cannot be read by --encoder-self-attention "
-            f"{name}; choose --encoder-self-attention {' or '.join(able)}"
+            f"--{side}-memory {getattr(cfg, f'{side}_memory')} cannot be read by "
+            f"--{side}-self-attention {name}; choose --{side}-self-attention {' or '.join(able)}"
         )
 
 

@@ -3,9 +3,11 @@
 import logging
 from argparse import Namespace
 from collections import defaultdict
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from typing import Any
 
+import torch
+from fairseq.distributed import utils as distributed_utils
 from fairseq.models import BaseFairseqModel, FairseqEncoderDecoderModel
 from omegaconf import OmegaConf, open_dict
 from torch import Tensor, nn
@@ -14,6 +16,7 @@ from fairseq_recur import compat
 from fairseq_recur.compat.registry import Function, extend
 from fairseq_recur.modules.fusion import Replacement
 from fairseq_recur.modules.part import Part
+from fairseq_recur.modules.stream_memory import StreamMemory
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +60,32 @@ def rename_old_options(options: Any) -> None:
         if old in options:
             value = options.pop(old)
             options[new] = values.get(value, value)
+
+
+@extend("fairseq.checkpoint_utils:save_checkpoint", "memories of all processes")
+def save_checkpoint(save: Function, cfg: Any, trainer: Any, *args: Any, **kwargs: Any) -> Any:
+    """Save the memories of all processes; fairseq writes only what the first process has."""
+    distributed = torch.distributed
+    if cfg.no_save or not (distributed.is_available() and distributed.is_initialized()):
+        return save(cfg, trainer, *args, **kwargs)
+    group = distributed_utils.get_data_parallel_group()
+    with ExitStack() as held:
+        for module in trainer.model.modules():
+            if isinstance(module, StreamMemory):
+                held.enter_context(module.of_all_processes(group))
+        return save(cfg, trainer, *args, **kwargs)
+
+
+@extend("fairseq.models.ema:EMA._step_internal", "memories are not averaged")
+def average_weights(average: Function, ema: Any, model: nn.Module, *args: Any) -> None:
+    """Average the weights with --store-ema, but not what memories hold of the last batch."""
+    memories = [f"{n}." for n, module in model.named_modules() if isinstance(module, StreamMemory)]
+    weights = {
+        name: value
+        for name, value in model.state_dict().items()
+        if not name.startswith(tuple(memories))
+    }
+    average(ema, Namespace(state_dict=lambda: weights), *args)
 
 
 @extend("fairseq.checkpoint_utils:prune_state_dict", "layers of the recurrence encoder")

@@ -19,7 +19,8 @@ from fairseq_recur.models.t5 import T5Options
 from fairseq_recur.modules import parts
 from fairseq_recur.modules.options import declared, option
 from fairseq_recur.modules.recurrence_encoder import RecurrenceEncoder
-from fairseq_recur.modules.series_memory import SeriesMemory
+from fairseq_recur.modules.stream_memory import SeriesMemory
+from fairseq_recur.modules.transformer_xl import TransformerXLOptions
 
 # Deprecated or without effect on an encoder-decoder; `--relu-dropout` stays as an alias.
 LEFT_OUT = {"adaptive_input", "char_inputs", "decoder_input_dim", "relu_dropout"}
@@ -132,6 +133,24 @@ def encoder_decoder_slots() -> list[Slot]:
     ]
 
 
+def language_model_slots() -> list[Slot]:
+    """The slots of the decoder as a language model."""
+    return [
+        *self_attention_slots("decoder"),
+        Slot(
+            "decoder_memory",
+            parts.MEMORY,
+            parts.NONE,
+            "what a language model keeps of the segments of text before the present one: the "
+            "states of their last positions (xl, Dai et al. 2019), or in one layer a recurrent "
+            "state (block_recurrent, Hutchins et al. 2022), or a state between chunks, which the "
+            "layers read and write (latent, Didolkar et al. 2022); for --task "
+            "language_modeling_with_memory",
+            (parts.NONE,),
+        ),
+    ]
+
+
 FORECASTER_SIZES = (
     "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_layers", "encoder_attention_heads",
     "decoder_layers", "decoder_attention_heads", "dropout", "attention_dropout",
@@ -222,8 +241,12 @@ def language_model_config(
 ) -> type[FairseqDataclass]:
     """The configuration of the decoder as a language model; see `encoder_decoder_config`."""
     all_fields = [
-        *(field_of(f.name, f) for f in fields(MonitoringOptions)),
-        *part_fields(self_attention_slots("decoder")),
+        *(
+            field_of(f.name, f)
+            for o in (MonitoringOptions, TransformerXLOptions)
+            for f in fields(o)
+        ),
+        *part_fields(language_model_slots()),
     ]
     return assembled(name, all_fields, TransformerLanguageModelConfig, defaults)
 
@@ -245,11 +268,14 @@ def forecaster_config(name: str = "ForecasterConfig", **defaults: Any) -> type[F
 def assembled(
     name: str, all_fields: list[DataclassField], base: type, defaults: dict[str, Any]
 ) -> type[FairseqDataclass]:
-    """A dataclass of these fields with other defaults."""
-    unknown = defaults.keys() - {f[0] for f in all_fields} - {f.name for f in fields(base)}
+    """A dataclass of these fields, and those of a base, with other defaults."""
+    own = {f[0] for f in all_fields}
+    inherited = {f.name: f for f in fields(base) if f.name not in own}
+    unknown = defaults.keys() - own - inherited.keys()
     assert not unknown, f"no such options: {unknown}"
+    overridden = [(n, f.type, f) for n, f in inherited.items() if n in defaults]
     changed = [
         (key, kind, field(default=defaults.get(key, made.default), metadata=made.metadata))
-        for key, kind, made in all_fields
+        for key, kind, made in [*all_fields, *overridden]
     ]
     return make_dataclass(name, changed, bases=(base,))

@@ -13,6 +13,7 @@ SLOTS: dict[str, dict[str, Any]] = {
     "decoder_self_attention_mixture": parts.MIXTURE,
     "cross_attention": parts.CROSS_ATTENTION,
     "cross_attention_mixture": parts.CROSS_MIXTURE,
+    "decoder_memory": parts.MEMORY,
     "recurrence": parts.RECURRENCE,
     "recurrence_fusion": parts.FUSION,
 }
@@ -26,8 +27,8 @@ def add_part(slot: str, name: str, part: Any) -> None:
 
     Args:
         slot: ``encoder_self_attention``, ``decoder_self_attention`` (a part of one fits both),
-            their ``..._mixture``, ``cross_attention``, its ``..._mixture``, ``recurrence`` or
-            ``recurrence_fusion``
+            their ``..._mixture``, ``cross_attention``, its ``..._mixture``, ``decoder_memory`` of
+            language models, ``recurrence`` or ``recurrence_fusion``
         name: the new value of the flag
         part: a class like the others in the slot's table in `fairseq_recur.modules.parts`
 

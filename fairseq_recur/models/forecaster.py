@@ -25,7 +25,7 @@ from fairseq_recur.modules.encoder_layer import EncoderLayer
 from fairseq_recur.modules.layers import LayerRunner, sharded
 from fairseq_recur.modules.parts import NONE
 from fairseq_recur.modules.series_embedding import SeriesEmbedding
-from fairseq_recur.modules.series_memory import SeriesMemory
+from fairseq_recur.modules.stream_memory import SeriesMemory
 
 FIXED: dict[str, Any] = {
     "host": "transformer",
@@ -75,7 +75,7 @@ class SeriesStack(nn.Module):
             x = self.run(layer, x, context)
             x = x[0] if isinstance(x, tuple) else x
         if self.memory is not None and starts is not None:
-            self.memory.keep(starts, inputs)
+            self.memory.keep(starts, inputs, None, inputs[0].size(0))
         return self.norm(x)
 
 

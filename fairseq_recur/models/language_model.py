@@ -21,14 +21,18 @@ from fairseq_recur.models import config
 from fairseq_recur.models.base import RecurrentModel
 from fairseq_recur.models.check import check_config
 from fairseq_recur.models.decoder import RecurrentTransformerDecoder
+from fairseq_recur.models.memory_decoder import MemoryDecoder
 from fairseq_recur.modules.parts import NONE
+from fairseq_recur.modules.transformer_xl import UnprojectedAdaptiveInput
 
 ENCODER_SLOTS: dict[str, Any] = {
-    "host": "transformer",
     "cross_attention": "dot",
     "recurrence": NONE,
 }
 """The choices in the slots that a language model does not have."""
+
+LONGEST = 2**20
+"""Positions of a model with a memory, which has no table of them, unless an option says less."""
 
 
 class RsaLanguageModel(RecurrentModel, TransformerLanguageModel):
@@ -39,8 +43,12 @@ class RsaLanguageModel(RecurrentModel, TransformerLanguageModel):
 
     @classmethod
     def add_args(cls, parser: ArgumentParser) -> None:
-        """Add the model's flags, without defaults: those are in the preset's dataclass."""
-        gen_parser_from_dataclass(parser, cls.config_class(), delete_default=True)
+        """Add the model's flags, without defaults: those are in the preset's dataclass.
+
+        They are those of the dataclass without a preset, as for the encoder-decoder: a flag of what
+        a preset has would turn it off.
+        """
+        gen_parser_from_dataclass(parser, config.language_model_config()(), delete_default=True)
 
     @classmethod
     def build_model(cls, args: DictConfig, task: FairseqTask) -> "RsaLanguageModel":
@@ -54,15 +62,21 @@ class RsaLanguageModel(RecurrentModel, TransformerLanguageModel):
             options.decoder_layers = len(options.decoder_layers_to_keep.split(","))
         if options.max_target_positions is None:
             length = getattr(options, "tokens_per_sample", DEFAULT_MAX_TARGET_POSITIONS)
-            options.max_target_positions = length
-        slots = config.self_attention_slots("decoder")
+            options.max_target_positions = length if options.decoder_memory == NONE else LONGEST
+        slots = config.language_model_slots()
         defaults = [config.language_model_config()(), cls.config_class()]
         check_config(options, slots, defaults, loaded=from_checkpoint())
         embedding = cls.build_token_embedding(options, task.source_dictionary)
-        cfg = TransformerConfig.from_namespace(Namespace(**vars(options), **ENCODER_SLOTS))
-        decoder = RecurrentTransformerDecoder(
-            cfg, task.target_dictionary, embedding, no_encoder_attn=True
+        host = options.language_model_host
+        cfg = TransformerConfig.from_namespace(
+            Namespace(**vars(options), **ENCODER_SLOTS, host=host)
         )
+        if options.decoder_memory == NONE and host == "transformer":
+            decoder = RecurrentTransformerDecoder(
+                cfg, task.target_dictionary, embedding, no_encoder_attn=True
+            )
+        else:
+            decoder = MemoryDecoder(cfg, task.target_dictionary, embedding)
         model = cls(decoder)
         model.observe_parts(options.monitor_interval)
         return model
@@ -94,7 +108,10 @@ class RsaLanguageModel(RecurrentModel, TransformerLanguageModel):
                 options.char_embedder_highway_layers,
             )
         if options.adaptive_input:
-            return AdaptiveInput(
+            widths = options.decoder_input_dim, options.decoder_embed_dim
+            even = widths[0] == widths[1] and options.adaptive_input_factor == 1
+            bare = even and options.language_model_host == "transformer_xl"
+            return (UnprojectedAdaptiveInput if bare else AdaptiveInput)(
                 len(words),
                 words.pad(),
                 options.decoder_input_dim,

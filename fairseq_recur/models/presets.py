@@ -146,8 +146,93 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
+# Transformer-XL as the code of Dai et al. 2019 trains it, with the sizes of Huang et al. 2023.
+XL: dict[str, Any] = {
+    "language_model_host": "transformer_xl",
+    "decoder_self_attention": "xl",
+    "decoder_memory": "xl",
+    "no_token_positional_embeddings": True,
+    "activation_dropout": 0.1,
+}
+XL_SIZES: dict[str, dict[str, Any]] = {
+    "_tiny": {
+        **{f"decoder_{name}_dim": 128 for name in ("embed", "input", "output")},
+        "decoder_ffn_embed_dim": 512,
+        "decoder_layers": 4,
+        "decoder_attention_heads": 4,
+        "share_decoder_input_output_embed": True,
+        "memory_length": 64,
+    },
+    "_text8": {"decoder_layers": 14, "share_decoder_input_output_embed": True},
+    "_enwik8": {"decoder_layers": 14, "share_decoder_input_output_embed": True},
+    # Words: 12 heads of width 41, and bands of words with vectors of one width (div_val 1).
+    "_wikitext103": {
+        **{f"decoder_{name}_dim": 410 for name in ("embed", "input", "output")},
+        "decoder_head_dim": 41,
+        "decoder_ffn_embed_dim": 2100,
+        "decoder_layers": 16,
+        "decoder_attention_heads": 12,
+        "adaptive_input": True,
+        "adaptive_input_cutoff": "20000,40000,200000",
+        "adaptive_input_factor": 1,
+        "adaptive_softmax_cutoff": "20000,40000,200000",
+        "adaptive_softmax_factor": 1,
+        "tie_adaptive_weights": True,
+        "memory_length": 150,
+    },
+}
+# Table 7 of Huang et al. 2023: dilations and mu of each set, by host.
+RSA_XL: dict[str, tuple[str, str, str]] = {
+    "_tiny": ("0,0,0,0,1,1", "6,12", "1"),
+    "_text8": ("0,0,0,0,2,2", "6,6,12,12", "1"),
+    "_enwik8": ("0,0,0,0,2,2", "3,6,9,12", "1"),
+    "_wikitext103": ("0,0,0,2,2,2", "12,24,12,24,12,24", "-1"),
+}
+
+
+# Didolkar et al. 2022, whose sizes are not printed: norms before the sub-layers, chunks.
+TLB: dict[str, Any] = {
+    **XL,
+    "decoder_self_attention": "dot",
+    "decoder_memory": "latent",
+    "decoder_normalize_before": True,
+}
+RSA_BRT: dict[str, tuple[str, str, str]] = {
+    "_tiny": ("0,0,0,0,1,1", "5,10", "-1"),
+    "_text8": ("0,0,0,0,2,2", "5,5,10,10", "-1"),
+    "_enwik8": ("0,0,0,0,2,2", "3,6,9,12", "0"),
+    "_wikitext103": ("0,0,0,2,2,2", "12,24,12,24,12,24", "-2"),
+}
+
+
+def with_matrices(heads: str, dilations: str, mu: str) -> dict[str, Any]:
+    """The options that add recurrence encoding matrices to the map of a language model."""
+    return {
+        "decoder_self_attention_mixture": "rsa",
+        "rsa_heads": heads,
+        "rsa_dilations": dilations,
+        "rsa_gate_init": mu,
+    }
+
+
+def recurrent_language_models(
+    host: str, parts: dict[str, Any], matrices: dict[str, tuple[str, str, str]]
+) -> dict[str, dict[str, Any]]:
+    """A host's presets in all sizes, without and with matrices; without a size, Text8's."""
+    presets = {}
+    for size, options in XL_SIZES.items():
+        for name in (size, "") if size == "_text8" else (size,):
+            plain = {**parts, **options}
+            presets[host + name] = plain
+            presets[f"rsa_{host}{name}"] = {**plain, **with_matrices(*matrices[size])}
+    return presets
+
+
 LANGUAGE_MODELS: dict[str, dict[str, Any]] = {
     "rsa_transformer_lm": {"decoder_self_attention": "rsa"},
+    **recurrent_language_models("xl_lm", XL, RSA_XL),
+    **recurrent_language_models("brt_lm", {**XL, "decoder_memory": "block_recurrent"}, RSA_BRT),
+    **recurrent_language_models("tlb_lm", TLB, RSA_BRT),
 }
 
 # Informer's sizes (Zhou et al. 2021), with which Huang et al. 2023 forecast (section 4.1).

@@ -129,8 +129,10 @@ class Context:
         future: (T, T) fairseq's mask of later positions, for its own attention, or None
         incremental_state: in incremental decoding; else None
         position: in incremental decoding, the newest position
+        kept: in incremental decoding, the number of earlier positions that the newest one sees; the
+            others are forgotten; None for all
         memory: (M, B, C) of a layer, the input that it had at the positions before the first, which
-            its self-attention reads; or None
+            its self-attention reads; or None. *padding* and *mask* then count these keys, too
         encoder_out: (S, B, C) output of the encoder, or None
         encoder_padding: (B, S) bool or None
         source: the sentences behind *encoder_out*, if a part reads them, or None
@@ -146,6 +148,7 @@ class Context:
     future: Tensor | None = None
     incremental_state: IncrementalState | None = None
     position: int | None = None
+    kept: int | None = None
     memory: Tensor | None = None
     encoder_out: Tensor | None = None
     encoder_padding: Tensor | None = None

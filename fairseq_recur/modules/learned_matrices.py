@@ -62,7 +62,7 @@ class ToeplitzMatrix(LagMixture):
         """P V; the chunked form is a band, as far as there are learned lags."""
         if form == "dense":
             return super().product(values, padding, form)
-        past, future = self.kernels(values.size(2))
+        past, future = self.kernels(self.lags(values.size(2)))
         return banded_product(past, values, CHUNK, future)
 
 
@@ -95,6 +95,11 @@ class FullMatrix(Mixture):
             yield (
                 "--rsa-dropout mixed needs a mixed map, which full_matrix does not have; "
                 "choose softmax"
+            )
+        if side == "decoder" and getattr(cfg, "memory_same_length", False):
+            yield (
+                "--memory-same-length moves the positions of full_matrix at every step; leave it "
+                "out, or choose toeplitz, which depends on lags"
             )
 
     def matrix(self, queries: int, keys: int) -> Tensor:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from fairseq_recur.modules.context import Context
 from fairseq_recur.modules.options import option
 from fairseq_recur.modules.part import MonitoredModule, Part
+from fairseq_recur.modules.stream_memory import reach
 from fairseq_recur.ops.mixture import mixed_map, mixed_outputs
 from fairseq_recur.ops.precision import at_least_float32, no_autocast
 from fairseq_recur.ops.toeplitz import shared_product, toeplitz_matrix
@@ -73,6 +74,7 @@ class Mixture(MonitoredModule, Part, nn.Module):
         self.mixing = self.heads if mixing is None else mixing
         self.normalize, self.form = cfg.rsa_normalize, cfg.rsa_form
         self.drop_mixed = False
+        self.reach = reach(cfg, side)
         self.mu = nn.Parameter(torch.tensor(initial_gate(cfg.rsa_gate_init)))
 
     @classmethod
@@ -274,9 +276,13 @@ class LagMixture(Mixture):
         """
         raise NotImplementedError(type(self).__name__)
 
+    def lags(self, length: int) -> int:
+        """How many of the lags 0 ... *length* - 1 a position sees."""
+        return length if self.reach is None else min(length, self.reach)
+
     def matrix(self, queries: int, keys: int) -> Tensor:
         """P (H', T, S) of the mixing heads; the last query stands at the last key."""
-        past, future = self.kernels(keys)
+        past, future = self.kernels(self.lags(keys))
         return toeplitz_matrix(past, future, queries, keys, offset=keys - queries)
 
     def table(self, keys: int) -> Tensor:
@@ -284,7 +290,7 @@ class LagMixture(Mixture):
         length = 64
         while length < keys:
             length *= 2
-        past, _ = self.kernels(length)
+        past, _ = self.kernels(self.lags(length))
         return F.pad(past, (0, length - past.size(1))).flip(1)
 
     def last_row(self, table: Tensor, keys: int) -> Tensor:

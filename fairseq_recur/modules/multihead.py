@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fairseq_recur.modules.options import NoOptions
 from fairseq_recur.modules.t5 import inner_width, is_t5, use_t5_projections
+from fairseq_recur.modules.transformer_xl import is_transformer_xl, use_unbiased_projections
 
 
 class MultiheadBase(MultiheadAttention):
@@ -47,6 +48,8 @@ class MultiheadBase(MultiheadAttention):
         self.t5 = is_t5(cfg)
         if self.t5:
             use_t5_projections(self, cfg, host.embed_dim, source_width)
+        elif is_transformer_xl(cfg):
+            use_unbiased_projections(self, cfg, host.embed_dim)
 
     @classmethod
     def problems(cls, cfg: Any, side: str) -> Iterator[str]:

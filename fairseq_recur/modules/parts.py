@@ -11,10 +11,12 @@ from fairseq.models.transformer import TransformerConfig
 
 from fairseq_recur.modules.biarn import BiARN
 from fairseq_recur.modules.birnn import BiRNN
+from fairseq_recur.modules.block_recurrent import BlockRecurrentMemory
 from fairseq_recur.modules.cross_attention import CrossAttention, DotCrossAttention
 from fairseq_recur.modules.cross_mixture import CrossRecurrenceEncodingMatrices
 from fairseq_recur.modules.directional import DirectionalSelfAttention
 from fairseq_recur.modules.fusion import GatedSumFusion, MultiColumn, Replacement, StackFusion
+from fairseq_recur.modules.latent_bottleneck import LatentMemory
 from fairseq_recur.modules.learned_matrices import FullMatrix, ToeplitzMatrix
 from fairseq_recur.modules.mixture import Mixture
 from fairseq_recur.modules.recurrence import Recurrence
@@ -29,6 +31,7 @@ from fairseq_recur.modules.sparse_attention import (
     ProbSparseSelfAttention,
 )
 from fairseq_recur.modules.srformer import SRformerAttention
+from fairseq_recur.modules.stream_memory import SegmentMemory
 from fairseq_recur.modules.xl import XLSelfAttention
 
 # Maps of self-attention, and what is mixed with one (Huang et al. 2023; section 4.4 compares).
@@ -63,6 +66,13 @@ FUSION: dict[str, type[StackFusion] | type[MultiColumn]] = {
     "gated_sum": GatedSumFusion,
     "replace": Replacement,
     "multicolumn": MultiColumn,
+}
+
+# What a language model keeps of the segments before.
+MEMORY: dict[str, type[SegmentMemory]] = {
+    "xl": SegmentMemory,
+    "block_recurrent": BlockRecurrentMemory,
+    "latent": LatentMemory,
 }
 
 NONE = "none"
@@ -103,6 +113,11 @@ def build_recurrence_encoder(cfg: TransformerConfig) -> RecurrenceEncoder | None
     return RecurrenceEncoder(cfg, RECURRENCE[cfg.recurrence])
 
 
+def build_memory(cfg: TransformerConfig) -> SegmentMemory | None:
+    """The memory of a language model, or None."""
+    return None if cfg.decoder_memory == NONE else MEMORY[cfg.decoder_memory](cfg)
+
+
 def layer_fusion(cfg: Any) -> type[StackFusion] | None:
     """The fusion in the decoder's layers, or None."""
     if cfg.recurrence == NONE:
@@ -119,6 +134,8 @@ def chosen_parts(cfg: Any) -> Iterator[tuple[str, Any]]:
             yield side, SELF_ATTENTION[name]
             if mixture != NONE:
                 yield side, MIXTURE[mixture]
+    if getattr(cfg, "decoder_memory", NONE) != NONE:
+        yield "decoder", MEMORY[cfg.decoder_memory]
     if hasattr(cfg, "cross_attention"):
         yield "decoder", CROSS_ATTENTION[cfg.cross_attention]
         if cfg.cross_attention_mixture != NONE:

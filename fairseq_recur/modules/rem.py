@@ -155,21 +155,32 @@ class RecurrenceEncodingMatrices(LagMixture):
         outputs = []
         for dilation in self.dilations:
             heads = self.get_buffer(f"heads_{dilation}")
-            chunked = partial(self.chunked, decay[heads], angle[heads], self.sine[heads])
+            chunked = partial(
+                self.chunked, self.highest(dilation), decay[heads], angle[heads], self.sine[heads]
+            )
             outputs.append(dilated(chunked, values[:, heads], dilation))
         return torch.cat(outputs, dim=1)[:, self.back]
 
-    def chunked(self, decay: Tensor, angle: Tensor, sine: Tensor, values: Tensor) -> Tensor:
+    def highest(self, dilation: int) -> int | None:
+        """The highest power that occurs at a dilation, or None without a limit."""
+        limits = [self.max_power] if self.max_power else []
+        if self.reach is not None:
+            limits.append((self.reach - 1) // dilation)
+        return min(limits, default=None)
+
+    def chunked(
+        self, highest: int | None, decay: Tensor, angle: Tensor, sine: Tensor, values: Tensor
+    ) -> Tensor:
         """The product at dilation 1: a band where the highest power cuts, else recurrent."""
         last = values.size(2) - 1
-        if not self.max_power or last <= self.max_power:
+        if highest is None or last <= highest:
             out = recurrent_product(decay, angle, sine, values, CHUNK)
             if self.causal:
                 return out
             # The unmasked matrix is the causal one with its mirror image added.
             return out + recurrent_product(decay, angle, sine, values.flip(2), CHUNK).flip(2)
         once = torch.ones_like(sine, dtype=torch.int64)
-        kernel = rem_kernel(decay, angle, sine, once, self.max_power + 1)
+        kernel = rem_kernel(decay, angle, sine, once, highest + 1)
         return banded_product(kernel, values, CHUNK, None if self.causal else kernel)
 
     def row_sum(self) -> Tensor:

@@ -123,11 +123,13 @@ class SelfAttention(MultiheadBase):
         return self.output(out, weights if needed else None, need_head_weights)
 
     def extend(self, context: Context, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Append to the keys and values of the earlier positions, and keep them all."""
+        """Append to the keys and values of the earlier positions that are still visible."""
         saved = self._get_input_buffer(context.incremental_state)
         if "prev_key" in saved:
-            key = torch.cat([saved["prev_key"], key], dim=2)
-            value = torch.cat([saved["prev_value"], value], dim=2)
+            known = saved["prev_key"].size(2)
+            first = 0 if context.kept is None else known - context.kept
+            key = torch.cat([saved["prev_key"][:, :, first:], key], dim=2)
+            value = torch.cat([saved["prev_value"][:, :, first:], value], dim=2)
         saved = {"prev_key": key, "prev_value": value}
         self._set_input_buffer(context.incremental_state, saved)
         return key, value
@@ -145,7 +147,7 @@ class DotSelfAttention(SelfAttention):
     @property
     def stock(self) -> bool:
         """Whether fairseq's own arithmetic is used."""
-        return self.mixture is None and not self.t5
+        return self.mixture is None and not self.t5 and self.q_proj.bias is not None
 
     def forward(
         self,
@@ -160,7 +162,7 @@ class DotSelfAttention(SelfAttention):
         *source* (L, B, C) is what fairseq's ``--cross-self-attention`` attends to: the encoder's
         output, then *x*.
         """
-        if not self.stock or context.memory is not None:
+        if not self.stock or context.memory is not None or context.kept is not None:
             return super().forward(x, context, need_weights, need_head_weights)
         key = x if source is None else source
         mask, padding = context.future, context.input_padding

@@ -23,11 +23,12 @@ def is_t5(cfg: Any) -> bool:
 
 
 def inner_width(cfg: Any, side: str) -> int:
-    """H D of a side's attentions: the side's width, unless T5's heads have a width of their own."""
+    """H D of a side's attentions: the side's width, unless heads have a width of their own."""
     options = getattr(cfg, side)
-    if is_t5(cfg) and cfg.t5_head_dim:
-        return int(options.attention_heads * cfg.t5_head_dim)
-    return int(options.embed_dim)
+    own = cfg.t5_head_dim if is_t5(cfg) else 0
+    if cfg.host == "transformer_xl" and side == "decoder":
+        own = cfg.decoder_head_dim
+    return int(options.attention_heads * own if own else options.embed_dim)
 
 
 def t5_linear(

@@ -1,10 +1,14 @@
 """Self-attention with the relative positions of Transformer-XL (Dai et al. 2019)."""
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+
 import torch
 from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
 
 from fairseq_recur.modules.mixture import Mixture
+from fairseq_recur.modules.options import option
 from fairseq_recur.modules.part import Part
 from fairseq_recur.modules.self_attention import SelfAttention
 from fairseq_recur.ops.precision import at_least_float32
@@ -19,11 +23,12 @@ class SinusoidalLags(Part, nn.Module):
         width: C, the channels of the sinusoids
         heads: H
         head_width: D
+        clamp: lags beyond it count as this one; 0 for no limit
     """
 
-    def __init__(self, slot: str, width: int, heads: int, head_width: int) -> None:
+    def __init__(self, slot: str, width: int, heads: int, head_width: int, clamp: int = 0) -> None:
         super().__init__()
-        self.slot, self.width, self.heads = slot, width, heads
+        self.slot, self.width, self.heads, self.clamp = slot, width, heads, clamp
         self.key_proj = nn.Linear(width, heads * head_width, bias=False)
         self.content_bias = nn.Parameter(torch.empty(heads, head_width))
         self.position_bias = nn.Parameter(torch.empty(heads, head_width))
@@ -38,6 +43,8 @@ class SinusoidalLags(Part, nn.Module):
         """
         weight = self.key_proj.weight
         lags = torch.arange(keys - 1, -queries, -1, device=weight.device)
+        if self.clamp:
+            lags = lags.clamp(-self.clamp, self.clamp)
         table = sinusoids(lags.to(at_least_float32(weight).dtype), self.width).to(weight.dtype)
         return self.key_proj(table).unflatten(1, (self.heads, -1)).transpose(0, 1)
 
@@ -51,13 +58,21 @@ class XLSelfAttention(SelfAttention):
         mixture: mixed with the map, or None
     """
 
+    @dataclass
+    class Options:
+        """Options of the relative positions."""
+
+        xl_clamp_length: int = option(
+            0, "largest lag with a sinusoid of its own; longer ones share it; 0: no limit"
+        )
+
     reads_memory = True
 
     def __init__(self, cfg: TransformerConfig, side: str, mixture: Mixture | None) -> None:
         super().__init__(cfg, side, mixture)
         width = getattr(cfg, side).embed_dim
         self.positions = SinusoidalLags(
-            f"{side} self-attention", width, self.num_heads, self.head_dim
+            f"{side} self-attention", width, self.num_heads, self.head_dim, cfg.xl_clamp_length
         )
 
     def weights(self, query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
@@ -65,3 +80,10 @@ class XLSelfAttention(SelfAttention):
         terms = self.positions
         keys = terms.keys(query.size(2), key.size(2))
         return xl_map(query, key, keys, terms.content_bias, terms.position_bias, mask, self.scale)
+
+
+def share_position_biases(modules: Iterable[nn.Module]) -> None:
+    """Have all layers use the u and v of the first one, as the code of Dai et al. 2019 does."""
+    terms = [module for module in modules if isinstance(module, SinusoidalLags)]
+    for other in terms[1:]:
+        other.content_bias, other.position_bias = terms[0].content_bias, terms[0].position_bias

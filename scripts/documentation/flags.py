@@ -25,7 +25,8 @@ from fairseq_recur.models.monitoring import MonitoringOptions
 from fairseq_recur.models.presets import FORECASTERS, LANGUAGE_MODELS, SIZES
 from fairseq_recur.models.t5 import T5Options
 from fairseq_recur.modules.options import LARGEST, flag
-from fairseq_recur.modules.series_memory import SeriesMemory
+from fairseq_recur.modules.stream_memory import SeriesMemory
+from fairseq_recur.modules.transformer_xl import TransformerXLOptions
 from fairseq_recur.optim.adamw_fused import FusedAdamWConfig
 from fairseq_recur.planning import building
 from fairseq_recur.scorers.rouge import RougeScorerConfig
@@ -38,7 +39,8 @@ MADE = "<!-- made by scripts/documentation/flags.py from the program's own defin
 VOCABULARY = 32768
 VARIABLES = 7
 SLOTS = config.encoder_decoder_slots()
-OWNERS = config.part_options(SLOTS)
+MEMORY_SLOT = config.language_model_slots()[-1]
+OWNERS = config.part_options([*SLOTS, MEMORY_SLOT])
 """The parts that declare an option, as they are named on the command line."""
 
 # Heading, the page that says more, and the slots whose options the section lists.
@@ -49,9 +51,10 @@ SLOT_GROUPS: list[tuple[str, str, list[config.Slot]]] = [
         ("Cross-attention", "srformer.md", ("cross_attention", "cross_attention_mixture")),
         ("Recurrence encoder", "recurrence_encoder.md", ("recurrence", "recurrence_fusion")),
     )
-]
+] + [("Memory of a language model", "language_models.md", [MEMORY_SLOT])]
 MODEL_GROUPS: list[tuple[str, str, type]] = [
     ("Host, and T5", "t5_and_bart.md", T5Options),
+    ("Host of a language model", "language_models.md", TransformerXLOptions),
     ("Forecasters", "time_series.md", SeriesMemory.Options),
     ("Training statistics", "plotting.md", MonitoringOptions),
 ]
@@ -66,6 +69,8 @@ OTHER_GROUPS: list[tuple[str, str, type]] = [
     ),
     ("`--task time_series_forecasting`", "time_series.md", TimeSeriesConfig),
 ]
+CUT = 267_735
+"""Entries of the dictionary of a preset with an adaptive softmax: those of WikiText-103."""
 
 # What fairseq says of the options of its tokenizers and subword encoders, which some commands take.
 FAIRSEQS = {
@@ -192,9 +197,16 @@ def parameters(arch: str) -> tuple[int, int]:
         sizes = {name: p.numel() for name, p in forecaster.named_parameters()}
         own = sum(size for name, size in sizes.items() if name.endswith(ends))
         return own, sum(sizes.values()) - own
-    model = building.build(arch, [], VOCABULARY, VOCABULARY, "fp32").model
-    words = sum(p.numel() for p in model.parameters() if VOCABULARY in p.shape)
-    return words, sum(p.numel() for p in model.parameters()) - words
+    cut = LANGUAGE_MODELS.get(arch, {}).get("adaptive_softmax_cutoff")
+    vocabulary = CUT if cut else VOCABULARY
+    model = building.build(arch, [], vocabulary, vocabulary, "fp32").model
+    total = sum(p.numel() for p in model.parameters())
+    if cut:
+        ends = "embed_tokens.", "adaptive_softmax."
+        words = sum(p.numel() for n, p in model.named_parameters() if any(e in n for e in ends))
+    else:
+        words = sum(p.numel() for p in model.parameters() if vocabulary in p.shape)
+    return words, total - words
 
 
 def preset_rows() -> Iterator[str]:
@@ -202,10 +214,11 @@ def preset_rows() -> Iterator[str]:
     names: dict[str, list[str]] = {}
     for arch, model in ARCH_MODEL_REGISTRY.items():
         if model.__module__.split(".")[0] == "fairseq_recur":
-            defaults = repr(sorted(PRESETS.get(arch, {arch: 0}).items()))
+            same_as = {**PRESETS, **LANGUAGE_MODELS}.get(arch, {arch: 0})
+            defaults = repr(sorted(same_as.items()))
             names.setdefault(defaults, []).append(arch)
     presets = {**PRESETS, **LANGUAGE_MODELS, **FORECASTERS}
-    slots = [*(slot.option for slot in SLOTS), "host"]
+    slots = [*(slot.option for slot in SLOTS), MEMORY_SLOT.option, "host"]
     for same in names.values():
         words, others = parameters(same[0])
         chosen = presets.get(same[0], {})
@@ -227,8 +240,9 @@ def flags_page() -> str:
         "## Presets\n",
         "`--arch NAME`. A preset sets the flags of its parts and sizes; what is given on the",
         "command line counts instead. The last column is what depends on the dictionaries, here of",
-        f"{VOCABULARY:,} entries each, and the one before it all other parameters. For a",
-        f"forecaster it is what depends on the number of variables, here {VARIABLES}.\n",
+        f"{VOCABULARY:,} entries each (with an adaptive softmax {CUT:,}), and the one before it",
+        "all other parameters. For a forecaster it is what depends on the number of variables,",
+        f"here {VARIABLES}.\n",
         "| `--arch` | its parts | parameters | embeddings and output |",
         "| --- | --- | ---: | ---: |",
         *preset_rows(),

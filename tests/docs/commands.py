@@ -192,7 +192,7 @@ def check_model(arch: str, model: DictConfig | Namespace) -> None:
     if issubclass(kind, RecurrentTransformerModel):
         slots, assemble = config.encoder_decoder_slots(), config.encoder_decoder_config
     elif issubclass(kind, RsaLanguageModel):
-        slots, assemble = config.self_attention_slots("decoder"), config.language_model_config
+        slots, assemble = config.language_model_slots(), config.language_model_config
     else:
         return
     check_config(given, slots, [assemble()(), kind.config_class()], loaded=False)

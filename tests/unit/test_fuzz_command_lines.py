@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from fairseq_recur.errors import ConfigError
-from tests.conftest import OURS
+from tests.conftest import MEMORY_MODELS, OURS
 from tests.fuzzing import HOSTILE, SYSTEMS, flag, lines_of, system, within
 
 NAMES = sorted({flag(action) for name in SYSTEMS for action in system(name).flags})
@@ -48,7 +48,7 @@ def must_be_told(host: str, words: Sequence[str]) -> str:
 
 def test_every_architecture_has_its_flags_here() -> None:
     """The systems include both kinds of models; all presets of a kind have the same flags."""
-    names = {arch: {f.name for f in system_fields(arch)} for arch in OURS}
+    names = {arch: {f.name for f in system_fields(arch)} for arch in OURS + MEMORY_MODELS}
     for arch, found in names.items():
         assert any(found == names[given[0]] for given in SYSTEMS.values()), arch
     for name in SYSTEMS:

@@ -20,6 +20,7 @@ from fairseq.registry import REGISTRIES
 from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY
 
 from fairseq_recur.errors import ConfigError
+from fairseq_recur.tasks.streams import StreamDataset, Text
 from tests.configuring import composing_directly
 from tests.freeze import FOLDER
 from tests.fuzzing import lines_of, within
@@ -74,10 +75,11 @@ def parse(key: Key, words: Sequence[str]) -> tuple[Any, Namespace]:
 
 
 def flags_of(key: Key) -> list[Action]:
-    """The flags of a registered name, as the parser has them."""
+    """The flags of a registered name, as the parser has them, without those of fairseq's groups."""
     if dataclass_of(key) is None:
         return []
-    names = {f.name for f in fields(dataclass_of(key))} - {"_name", "data"}
+    own = {f.name for f in fields(dataclass_of(key)) if not str(f.default).startswith("${")}
+    names = own - {"_name", "data"}
     return [a for a in parse(key, [])[0]._actions if a.dest in names]
 
 
@@ -89,6 +91,10 @@ def use(key: Key, cfg: Any) -> None:
         task = made.setup_task(cfg)
         if name in ("regular_languages", "time_series_forecasting"):
             task.load_dataset("train")
+        if name == "language_modeling_with_memory":
+            text = Text(torch.arange(50, dtype=torch.int32), 2, 0, whole=True)
+            data = StreamDataset(text, cfg.tokens_per_sample).arranged(3, 1)
+            assert len(data.collater([data[0]])["target"][0]) <= cfg.tokens_per_sample
     elif group == "optimizer":
         weight = torch.nn.Parameter(torch.ones(3))
         weight.grad = torch.ones(3)

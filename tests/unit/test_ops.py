@@ -23,6 +23,7 @@ from fairseq_recur.modules.context import Padding
 from fairseq_recur.ops import (
     accumulate_fire,
     attention,
+    block_recurrent,
     label_smoothing,
     mixture,
     naive,
@@ -141,6 +142,23 @@ def coverage_attention(r: Random, length: int) -> None:
     fast = torch.cat([first, second], dim=1)
     # Over one token the weight is 1, whatever the score.
     assert_same(fast, torch.stack(slow), [queries, values, w_k, score, w_seen], length > 2)
+
+
+@reference
+def rotary(r: Random, length: int) -> None:
+    half = r.randint(1, 3)
+    x = random(2, 2, length, 2 * half + r.randint(0, 2))
+    slow = [naive.rotary(list(head), 2 * half) for row in x for head in row]
+    assert_same(block_recurrent.rotary(x, 2 * half), torch.stack(slow).view_as(x), [x])
+
+
+@reference
+def state_gate(_: Random, length: int) -> None:
+    inputs = [random(2, length, 3) for _ in range(4)]
+    slow = [
+        torch.stack([naive.state_gate(*vectors) for vectors in zip(*rows)]) for rows in zip(*inputs)
+    ]
+    assert_same(block_recurrent.state_gate(*inputs), torch.stack(slow), inputs)
 
 
 @reference

@@ -17,6 +17,7 @@ from fairseq_recur import ops
 from fairseq_recur.ops import (
     accumulate_fire,
     attention,
+    block_recurrent,
     label_smoothing,
     mixture,
     padding,
@@ -81,6 +82,8 @@ CASES: dict[str, Case] = {
         lambda q, k, v: attention.dot_product_attention(q, k, v, ~PADDING[:, None, None]),
         [QUERY, KEY, KEY],
     ),
+    "rotary": Case(lambda x: block_recurrent.rotary(x, 2), [KEY]),
+    "state_gate": Case(block_recurrent.state_gate, [(B, T, D)] * 4),
     "gru_step": Case(
         recurrence_encoder.gru_step,
         [(2, B, 4), (2, B, D), (2, 3 * D, 4), (2, 3 * D, D), (2, D)],

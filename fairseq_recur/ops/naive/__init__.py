@@ -7,6 +7,7 @@ a state is a vector. Every function computes in the dtype of its inputs and is d
 # ruff: noqa: F403 (tests read each reference as `naive.NAME`)
 
 from fairseq_recur.ops.naive.attention import *
+from fairseq_recur.ops.naive.block_recurrent import *
 from fairseq_recur.ops.naive.label_smoothing import *
 from fairseq_recur.ops.naive.recurrence_encoder import *
 from fairseq_recur.ops.naive.rsa import *

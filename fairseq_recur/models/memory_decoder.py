@@ -1,0 +1,220 @@
+"""The decoder of a language model with a memory, or in the host of Transformer-XL."""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from fairseq.data import Dictionary
+from fairseq.models.transformer import TransformerConfig
+from torch import Tensor, nn
+
+from fairseq_recur.models.decoder import RecurrentTransformerDecoder
+from fairseq_recur.modules.context import Context, IncrementalState, Padding, additive_mask
+from fairseq_recur.modules.layers import sharded
+from fairseq_recur.modules.parts import build_memory
+from fairseq_recur.modules.transformer_xl import (
+    UnprojectedAdaptiveInput,
+    add_biases,
+    draw_weights,
+    is_transformer_xl,
+)
+from fairseq_recur.modules.xl import share_position_biases
+
+
+class MemoryDecoder(RecurrentTransformerDecoder):
+    """A decoder without an encoder whose batches are segments of streams of text.
+
+    Teacher forcing reads the memory of the batches before, if it is told which positions the rows
+    begin with. Decoding step by step begins with an empty memory and cuts the text in the same
+    places, so that it gives what teacher forcing gives.
+
+    Args:
+        cfg: the host's configuration
+        dictionary: of the words
+        embed_tokens: their embedding
+    """
+
+    output_projection: nn.Linear
+
+    def __init__(
+        self, cfg: TransformerConfig, dictionary: Dictionary, embed_tokens: nn.Module
+    ) -> None:
+        memory = build_memory(cfg)
+        recurrent = None if memory is None else memory.recurrent
+        # fairseq builds the layers from the bottom without saying which one it builds.
+        self._built = iter(range(cfg.decoder.layers))
+        self._recurrent = {recurrent: memory}
+        super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn=True)
+        del self._built, self._recurrent
+        self.memory = memory
+        self.bottleneck: Any = None if memory is None else memory.bottleneck(cfg)
+        if is_transformer_xl(cfg):
+            share_position_biases(self.modules())
+            draw_weights(self)
+
+    def build_decoder_layer(
+        self, cfg: TransformerConfig, no_encoder_attn: bool = False
+    ) -> nn.Module:
+        """The next layer from the bottom, which may be the memory's."""
+        layer = super().build_decoder_layer(cfg, no_encoder_attn)
+        memory = self._recurrent.get(next(self._built))
+        return layer if memory is None else sharded(memory.build_layer(cfg), cfg)
+
+    def build_output_projection(
+        self, cfg: TransformerConfig, dictionary: Dictionary, embed_tokens: nn.Module
+    ) -> None:
+        """As fairseq's; Transformer-XL has a bias for each word."""
+        super().build_output_projection(cfg, dictionary, embed_tokens)
+        if not is_transformer_xl(cfg):
+            return
+        if self.adaptive_softmax is not None:
+            tied = cfg.tie_adaptive_weights
+            bare = tied and isinstance(embed_tokens, UnprojectedAdaptiveInput)
+            add_biases(self.adaptive_softmax, projected=not bare)
+            return
+        output = nn.Linear(*self.output_projection.weight.size()[::-1])
+        output.weight = self.output_projection.weight
+        self.output_projection = output
+
+    def forward(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: None = None,
+        incremental_state: IncrementalState | None = None,
+        features_only: bool = False,
+        src_lengths: Tensor | None = None,
+        starts: Tensor | None = None,
+    ) -> tuple[Tensor, dict[str, list[Any]]]:
+        """Logits of the next words; the arguments are fairseq's, but *starts*.
+
+        Args:
+            prev_output_tokens: (B, T)
+            encoder_out: None
+            incremental_state: in incremental decoding
+            features_only: leave out the output layer
+            src_lengths: not needed
+            starts: (B,) int64 numbers of the first positions, see `StreamMemory`; without them the
+                memory is neither read nor changed
+
+        Returns:
+            (B, T, V), and fairseq's dictionary
+        """
+        x, extra = self.extract_features(
+            prev_output_tokens, incremental_state=incremental_state, starts=starts
+        )
+        return (x if features_only else self.output_layer(x)), extra
+
+    def extract_features(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: None = None,
+        incremental_state: IncrementalState | None = None,
+        starts: Tensor | None = None,
+        src_lengths: Tensor | None = None,
+    ) -> tuple[Tensor, dict[str, list[Any]]]:
+        """The decoder without its output layer; arguments as in `forward`."""
+        x = self.embed(prev_output_tokens, incremental_state)
+        memory = self.memory if incremental_state is None and starts is not None else None
+        recurrent = None if self.memory is None else self.memory.recurrent
+        earlier, carried = None, None
+        if memory is not None and starts is not None:
+            earlier, carried = memory.before(starts, memory.length), memory.state(starts)
+        if self.bottleneck is not None:
+            out, carried = self.read_chunks(x, prev_output_tokens, carried, incremental_state)
+            if memory is not None and starts is not None:
+                memory.keep(starts, [x] * self.num_layers, None, memory.length, carried)
+            return self.features(out), {"attn": [None], "inner_states": [x, out]}
+        if incremental_state is None:
+            remembered = 0 if earlier is None else earlier.size(1)
+            context = self.segment_context(x, prev_output_tokens, remembered)
+        else:
+            context = self.step_context(x, prev_output_tokens, incremental_state)
+        states = [x]
+        for index, layer in enumerate(self.layers):
+            if index == recurrent:
+                x, carried = self.run(layer, x, carried, context)
+            else:
+                if earlier is not None:
+                    context = replace(context, memory=earlier[index].to(x.dtype))
+                x, _, _ = self.run(layer, x, context, False)
+            states.append(x)
+        if memory is not None and starts is not None:
+            memory.keep(starts, states[:-1], earlier, memory.length, carried)
+        return self.features(x), {"attn": [None], "inner_states": states}
+
+    def read_chunks(
+        self, x: Tensor, tokens: Tensor, state: Tensor | None, incremental_state: Any
+    ) -> tuple[Tensor, Tensor]:
+        """The layers with a latent bottleneck.
+
+        Args:
+            x: (T, B, C); in incremental decoding the newest position
+            tokens: (B, L) all tokens so far
+            state: (B, N, C) after the segment before, or None for a new text
+            incremental_state: in incremental decoding, where the chunk so far is read again; or
+                None
+
+        Returns:
+            (T, B, C), and the state after it (B, N, C)
+        """
+        bottleneck = self.bottleneck
+        if incremental_state is not None:
+            inputs, state = bottleneck.extended(x, incremental_state)
+            read = tokens[:, tokens.size(1) - inputs.size(0) :]
+            out, after = self.read_chunk(inputs, read, state)
+            position = tokens.size(1) - 1
+            bottleneck.save(inputs, state, after, position, incremental_state)
+            return out[-1:], after
+        state = bottleneck.first(x) if state is None else state.to(x.dtype)
+        outputs = []
+        for part, words in zip(x.split(bottleneck.block), tokens.split(bottleneck.block, dim=1)):
+            out, state = self.read_chunk(part, words, state)
+            outputs.append(out)
+        return torch.cat(outputs), state
+
+    def read_chunk(self, x: Tensor, tokens: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """All layers for a chunk (T, B, C) of (B, T) tokens, and the state after it."""
+        bottleneck = self.bottleneck
+        x = bottleneck.placed(x)
+        context = self.segment_context(x, tokens, 0)
+        for index, layer in enumerate(self.layers):
+            x, _, _ = self.run(layer, x, context, False)
+            x = bottleneck.read(index, x, state)
+        return x, bottleneck.write(state, x)
+
+    def segment_context(self, x: Tensor, tokens: Tensor, remembered: int) -> Context:
+        """What the layers know of a segment.
+
+        Args:
+            x: (T, B, C) input of the layers
+            tokens: (B, T)
+            remembered: M, positions in the memory
+        """
+        reach = None if self.memory is None else self.memory.reach
+        keys = torch.arange(remembered + tokens.size(1), device=x.device)
+        lags = keys[remembered:, None] - keys
+        hidden = lags < 0
+        if reach is not None:
+            hidden = hidden | (lags >= reach)
+        future = x.new_zeros(hidden.size()).masked_fill(hidden, float("-inf"))
+        padding = Padding.of(F.pad(tokens.eq(self.padding_idx), (remembered, 0)))
+        return Context(
+            padding=padding,
+            mask=additive_mask(future, padding, x.dtype),
+            causal=padding is None and not remembered and reach is None,
+            future=future,
+        )
+
+    def step_context(self, x: Tensor, tokens: Tensor, state: IncrementalState) -> Context:
+        """What the layers know of the newest of the positions *tokens* (B, L)."""
+        position = tokens.size(1) - 1
+        first = 0 if self.memory is None else self.memory.first_visible(position)
+        padding = Padding.of(tokens[:, first:].eq(self.padding_idx))
+        return Context(
+            padding=padding,
+            mask=additive_mask(None, padding, x.dtype),
+            incremental_state=state,
+            position=position,
+            kept=None if self.memory is None else position - first,
+        )

@@ -1,0 +1,264 @@
+"""The layer of a Block-Recurrent Transformer (Hutchins et al. 2022), and what carries its state.
+
+Its structure is that of the public code that Huang et al. 2023 modified. The parameter counts in
+their table 7 confirm it: four attentions with parameters of their own, two gates, two networks.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from fairseq.incremental_decoding_utils import FairseqIncrementalState
+from fairseq.models.transformer import TransformerConfig
+from fairseq.modules import FairseqDropout
+from torch import Tensor, nn
+
+from fairseq_recur.modules.context import Context
+from fairseq_recur.modules.options import flag, option
+from fairseq_recur.modules.stream_memory import SegmentMemory
+from fairseq_recur.modules.t5 import inner_width
+from fairseq_recur.ops.attention import dot_product_attention
+from fairseq_recur.ops.block_recurrent import rotary, state_gate
+
+
+class BlockAttention(nn.Module):
+    """Multi-head attention whose queries are normed, and whose projections have no biases.
+
+    Args:
+        cfg: the host's configuration
+        rotated: turn queries and keys by their positions, half of a head's channels
+        causal: hide later keys
+    """
+
+    def __init__(self, cfg: TransformerConfig, rotated: bool, causal: bool = False) -> None:
+        super().__init__()
+        width, inner = cfg.decoder.embed_dim, inner_width(cfg, "decoder")
+        self.heads, self.causal = cfg.decoder.attention_heads, causal
+        size = inner // self.heads
+        self.rotated = min(size - size % 2, max(size // 4 * 2, 32)) if rotated else 0
+        self.norm = nn.RMSNorm(width, eps=1e-6)
+        self.q_proj, self.k_proj, self.v_proj = (
+            nn.Linear(width, inner, bias=False) for _ in range(3)
+        )
+        self.out_proj = nn.Linear(inner, width)
+        self.dropout = cfg.attention_dropout
+
+    def forward(self, x: Tensor, source: Tensor | None = None) -> Tensor:
+        """Attend from *x* (B, T, C) to *source* (B, S, C), or to itself: (B, T, C)."""
+        x = self.norm(x)
+        read = x if source is None else source
+        q = self.split(self.q_proj(x))
+        k, v = (self.split(project(read)) for project in (self.k_proj, self.v_proj))
+        if self.rotated:
+            q, k = rotary(q, self.rotated), rotary(k, self.rotated)
+        dropout = self.dropout if self.training else 0.0
+        heads = dot_product_attention(q, k, v, None, dropout, self.causal)
+        return self.out_proj(heads.transpose(1, 2).flatten(2))
+
+    def split(self, x: Tensor) -> Tensor:
+        """Make the heads a dimension: (B, T, H D) to (B, H, T, D)."""
+        return x.unflatten(2, (self.heads, -1)).transpose(1, 2)
+
+
+class StateGate(nn.Module):
+    """What a state takes in and what it keeps of itself, each by a linear map of the update."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.update, self.write, self.keep = (nn.Linear(width, width) for _ in range(3))
+
+    def forward(self, x: Tensor, state: Tensor) -> Tensor:
+        """The next state (B, N, C) for an update *x* (B, N, C)."""
+        return state_gate(self.update(x), self.write(x), self.keep(x), state)
+
+
+class RecurrentBlocks(FairseqIncrementalState, nn.Module):
+    """What passes on a state from block to block of the positions of a segment.
+
+    Incremental decoding reads the block so far again at every step. Padding must come last.
+
+    Args:
+        cfg: the host's configuration
+        block: positions of a block; 0: half of a segment
+    """
+
+    get_incremental_state: Callable[..., Any]
+    set_incremental_state: Callable[..., Any]
+
+    def __init__(self, cfg: TransformerConfig, block: int) -> None:
+        super().__init__()
+        self.segment = int(cfg.tokens_per_sample)
+        self.block = block or max(1, self.segment // 2)
+
+    def first(self, x: Tensor) -> Tensor:
+        """The state of a new text for each column of *x* (T, B, C): (B, N, C)."""
+        raise NotImplementedError(type(self).__name__)
+
+    def extended(self, x: Tensor, incremental_state: Any) -> tuple[Tensor, Tensor]:
+        """In incremental decoding the inputs of the block so far (T, B, C), and the state."""
+        saved = self.get_incremental_state(incremental_state, "block")
+        if saved is None:
+            return x, self.first(x)
+        return torch.cat([saved["inputs"].transpose(0, 1), x]), saved["state"]
+
+    def save(
+        self, inputs: Tensor, state: Tensor, after: Tensor, position: int, incremental_state: Any
+    ) -> None:
+        """Keep what the next step needs.
+
+        Args:
+            inputs: (T, B, C) of the block so far
+            state: (B, N, C) that this block reads
+            after: (B, N, C) that the next block reads
+            position: the newest one
+            incremental_state: fairseq's
+        """
+        place = (position + 1) % self.segment
+        if place == 0 or place % self.block == 0:
+            inputs, state = inputs[:0], after
+        saved = {"inputs": inputs.transpose(0, 1), "state": state}
+        self.set_incremental_state(incremental_state, "block", saved)
+
+    def reorder_incremental_state(self, incremental_state: Any, new_order: Tensor) -> None:
+        """Move the rows of fairseq's incremental state to the order *new_order* (B',)."""
+        saved = self.get_incremental_state(incremental_state, "block")
+        if saved is not None:
+            moved = {name: x.index_select(0, new_order) for name, x in saved.items()}
+            self.set_incremental_state(incremental_state, "block", moved)
+
+
+class BlockRecurrentLayer(RecurrentBlocks):
+    """A layer that reads its input in blocks, and passes on a state from block to block.
+
+    A block attends to itself and to the state, and the state to itself and to the block. So a
+    position sees its block, and all earlier ones through the state. The state of a new text is
+    zero; a learned vector tells each of its vectors from the others, as Hutchins et al. have it.
+    Without one they would stay equal.
+
+    Args:
+        cfg: the host's configuration
+    """
+
+    def __init__(self, cfg: TransformerConfig) -> None:
+        super().__init__(cfg, int(cfg.recurrent_block))
+        width = cfg.decoder.embed_dim
+        self.identity = nn.Parameter(torch.empty(cfg.recurrent_state_length, width))
+        nn.init.normal_(self.identity, std=0.02)
+        self.input_self = BlockAttention(cfg, rotated=True, causal=True)
+        self.state_self = BlockAttention(cfg, rotated=True)
+        self.input_to_state = BlockAttention(cfg, rotated=False)
+        self.state_to_input = BlockAttention(cfg, rotated=False)
+        self.input_proj, self.state_proj = (
+            nn.Linear(2 * width, width, bias=False) for _ in range(2)
+        )
+        self.gates = nn.ModuleList(StateGate(width) for _ in range(2))
+        self.input_ffn, self.state_ffn = (
+            nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+            for _ in range(2)
+        )
+        self.dropout_module = FairseqDropout(cfg.dropout, module_name=type(self).__name__)
+
+    def forward(self, x: Tensor, state: Tensor | None, context: Context) -> tuple[Tensor, Tensor]:
+        """One layer.
+
+        Args:
+            x: (T, B, C); in incremental decoding the newest position
+            state: (B, N, C) after the segment before, or None for a new text
+            context: of the batch
+
+        Returns:
+            (T, B, C), and the state after it (B, N, C)
+        """
+        if context.incremental_state is not None:
+            return self.step(x, context)
+        state = self.first(x) if state is None else state.to(x.dtype)
+        out = []
+        for block in x.transpose(0, 1).split(self.block, dim=1):
+            read, state = self.read(block, state)
+            out.append(read)
+        return torch.cat(out, dim=1).transpose(0, 1), state
+
+    def first(self, x: Tensor) -> Tensor:
+        """The state of a new text for each column of *x* (T, B, C): (B, N, C)."""
+        return x.new_zeros(x.size(1), *self.identity.size())
+
+    def read(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """The output for a block (B, W, C), and the next state (B, N, C)."""
+        known = state + self.identity
+        attended = torch.cat([self.input_to_state(x, known), self.input_self(x)], dim=2)
+        updated = torch.cat([self.state_to_input(known, x), self.state_self(known)], dim=2)
+        x = x + self.dropout_module(self.input_proj(attended))
+        between = self.gates[0](self.state_proj(updated), state)
+        out = x + self.dropout_module(self.input_ffn(x))
+        return out, self.gates[1](self.state_ffn(between), between)
+
+    def step(self, x: Tensor, context: Context) -> tuple[Tensor, Tensor]:
+        """`forward` for the newest position (1, B, C), from the inputs of its block so far."""
+        assert context.position is not None
+        inputs, state = self.extended(x, context.incremental_state)
+        out, after = self.read(inputs.transpose(0, 1), state)
+        self.save(inputs, state, after, context.position, context.incremental_state)
+        return out[:, -1:].transpose(0, 1), after
+
+
+class BlockRecurrentMemory(SegmentMemory):
+    """The state of a block-recurrent layer; the other layers have Transformer-XL's memory.
+
+    Args:
+        cfg: the host's configuration
+    """
+
+    @dataclass
+    class Options(SegmentMemory.Options):
+        """Adds those of the layer."""
+
+        recurrent_layer: int = option(
+            3, "number of the block-recurrent layer, counted from the top", (1, 2**16)
+        )
+        recurrent_state_length: int = option(
+            128, "vectors of the state of a block-recurrent layer", (1, 2048)
+        )
+        recurrent_block: int = option(
+            0,
+            "positions of a block, after which the recurrent state is updated; 0: half of "
+            "--tokens-per-sample, so that a gradient flows through one update",
+        )
+
+    carried: Tensor
+    rows: ClassVar[dict[str, int]] = {**SegmentMemory.rows, "carried": 0}
+
+    def __init__(self, cfg: TransformerConfig) -> None:
+        super().__init__(cfg)
+        self.recurrent = cfg.decoder.layers - int(cfg.recurrent_layer)
+        self.register_buffer("carried", torch.zeros(0, 0, 0))
+
+    @classmethod
+    def problems(cls, cfg: Any, side: str) -> Iterator[str]:
+        """What is wrong with the options of this part together, one message each."""
+        yield from super().problems(cfg, side)
+        if cfg.recurrent_layer > cfg.decoder_layers:
+            yield (
+                f"--recurrent-layer {cfg.recurrent_layer}: expected at most --decoder-layers "
+                f"{cfg.decoder_layers}; give the number of a layer from the top"
+            )
+        yield from too_long("recurrent_block", cfg)
+
+    def build_layer(self, cfg: TransformerConfig) -> nn.Module:
+        """The block-recurrent layer."""
+        return BlockRecurrentLayer(cfg)
+
+
+def too_long(name: str, cfg: Any) -> Iterator[str]:
+    """What is wrong with a block that is not shorter than a segment: nothing trains its state.
+
+    Args:
+        name: of the option with the block's length; 0 is half of a segment
+        cfg: the model's options, flat
+    """
+    length, segment = getattr(cfg, name), cfg.tokens_per_sample
+    if length >= segment > 1:
+        yield (
+            f"{flag(name)} {length}: expected less than --tokens-per-sample {segment}, as only the "
+            "later blocks of a segment give the state's update a gradient"
+        )

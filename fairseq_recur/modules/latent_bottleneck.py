@@ -1,0 +1,129 @@
+"""A temporal latent bottleneck (Didolkar et al. 2022): layers over chunks, a state between them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from fairseq.models.transformer import TransformerConfig
+from fairseq.modules import FairseqDropout
+from torch import Tensor, nn
+
+from fairseq_recur.modules.block_recurrent import BlockAttention, RecurrentBlocks, too_long
+from fairseq_recur.modules.options import option
+from fairseq_recur.modules.stream_memory import SegmentMemory, StreamMemory
+from fairseq_recur.ops.precision import at_least_float32
+from fairseq_recur.ops.relative_positions import sinusoids
+
+
+class LatentBlock(nn.Module):
+    """A sub-layer that attends to another sequence, and a position-wise network, both pre-norm.
+
+    Args:
+        cfg: the host's configuration
+    """
+
+    def __init__(self, cfg: TransformerConfig) -> None:
+        super().__init__()
+        width, inner = cfg.decoder.embed_dim, cfg.decoder.ffn_embed_dim
+        self.attention = BlockAttention(cfg, rotated=False)
+        self.network = nn.Sequential(
+            nn.RMSNorm(width, eps=1e-6), nn.Linear(width, inner), nn.GELU(), nn.Linear(inner, width)
+        )
+        self.dropout_module = FairseqDropout(cfg.dropout, module_name=type(self).__name__)
+
+    def forward(self, x: Tensor, source: Tensor) -> Tensor:
+        """(B, T, C) that attends to *source* (B, S, C)."""
+        x = x + self.dropout_module(self.attention(x, source))
+        return x + self.dropout_module(self.network(x))
+
+
+class LatentBottleneck(RecurrentBlocks):
+    """The state between chunks, what reads it among the layers, and what writes it after them.
+
+    A chunk's layers see the chunk. After every few of them a block reads the state, and after the
+    last one the state reads the chunk. So a position sees earlier chunks through the state alone.
+    The state of a new text is a code of its vectors' numbers.
+
+    Args:
+        cfg: the host's configuration
+    """
+
+    def __init__(self, cfg: TransformerConfig) -> None:
+        super().__init__(cfg, int(cfg.latent_chunk))
+        self.size, self.width = int(cfg.latent_states), cfg.decoder.embed_dim
+        self.every = int(cfg.latent_every)
+        self.readers = nn.ModuleList(
+            LatentBlock(cfg) for _ in range(cfg.decoder.layers // self.every)
+        )
+        self.writer = LatentBlock(cfg)
+
+    def code(self, count: int, like: Tensor) -> Tensor:
+        """Sinusoids of the first numbers: (count, C)."""
+        numbers = torch.arange(count, device=like.device, dtype=at_least_float32(like).dtype)
+        return sinusoids(numbers, self.width).to(like.dtype)
+
+    def placed(self, x: Tensor) -> Tensor:
+        """A chunk (T, B, C) with the positions in it."""
+        return x + self.code(x.size(0), x).unsqueeze(1)
+
+    def first(self, x: Tensor) -> Tensor:
+        """The state of a new text for each column of *x* (T, B, C): (B, N, C)."""
+        return self.code(self.size, x).expand(x.size(1), -1, -1)
+
+    def read(self, index: int, x: Tensor, state: Tensor) -> Tensor:
+        """What follows layer *index* for a chunk *x* (T, B, C): a reader of the state, or none."""
+        number, last = divmod(index + 1, self.every)
+        if last:
+            return x
+        return self.readers[number - 1](x.transpose(0, 1), state).transpose(0, 1)
+
+    def write(self, state: Tensor, x: Tensor) -> Tensor:
+        """The state (B, N, C) after a chunk *x* (T, B, C)."""
+        return self.writer(state, x.transpose(0, 1))
+
+
+class LatentMemory(SegmentMemory):
+    """The state of a latent bottleneck; of positions nothing is kept.
+
+    Args:
+        cfg: the host's configuration
+    """
+
+    @dataclass
+    class Options:
+        """Of the bottleneck."""
+
+        latent_chunk: int = option(
+            0,
+            "positions of a chunk, after which the latent state is written; 0: half of "
+            "--tokens-per-sample, so that a gradient flows through it",
+        )
+        latent_states: int = option(64, "vectors of the latent state", (1, 2048))
+        latent_every: int = option(
+            2, "layers of a chunk after which a block reads the latent state", (1, 2**16)
+        )
+
+    of_positions = False
+    carried: Tensor
+    rows: ClassVar[dict[str, int]] = {**SegmentMemory.rows, "carried": 0}
+
+    def __init__(self, cfg: TransformerConfig) -> None:
+        StreamMemory.__init__(self, cfg.decoder.layers)
+        self.length, self.segment, self.reach = 0, int(cfg.tokens_per_sample), None
+        self.register_buffer("carried", torch.zeros(0, 0, 0))
+
+    @classmethod
+    def problems(cls, cfg: Any, side: str) -> Iterator[str]:
+        """What is wrong with the options of this part together, one message each."""
+        yield from cls.problems_of_host(cfg)
+        yield from too_long("latent_chunk", cfg)
+        if cfg.latent_every > cfg.decoder_layers:
+            yield (
+                f"--latent-every {cfg.latent_every}: expected at most --decoder-layers "
+                f"{cfg.decoder_layers}, or nothing reads the state; give fewer layers"
+            )
+
+    def bottleneck(self, cfg: TransformerConfig) -> LatentBottleneck:
+        """The bottleneck whose state is carried."""
+        return LatentBottleneck(cfg)

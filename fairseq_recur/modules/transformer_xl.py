@@ -1,0 +1,118 @@
+"""Transformer-XL as a host: no biases in self-attention, biases of words, its initial weights.
+
+As in the code that Dai et al. 2019 published, and as the parameter counts in table 7 of Huang et
+al. 2023 need it. Its attention map is `fairseq_recur.modules.xl`, its memory
+`fairseq_recur.modules.stream_memory`.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from fairseq.dataclass import ChoiceEnum
+from fairseq.models.transformer import TransformerConfig
+from fairseq.modules import AdaptiveInput, AdaptiveSoftmax, MultiheadAttention
+from torch import Tensor, nn
+
+from fairseq_recur.modules.options import option
+from fairseq_recur.modules.t5 import t5_linear
+
+DEVIATION = 0.02
+"""Of all initial weights; those of norms have the mean 1."""
+
+
+@dataclass
+class TransformerXLOptions:
+    """Options of a language model's host."""
+
+    language_model_host: ChoiceEnum(["transformer", "transformer_xl"]) = option(  # type: ignore[valid-type]
+        "transformer",
+        "arithmetic around the attention map: fairseq's, or that of Dai et al. 2019: "
+        "self-attention without biases, the vectors u and v of --decoder-self-attention xl shared "
+        "by all layers, a bias for each word in the output, all weights drawn from N(0, 0.02)",
+    )
+    decoder_head_dim: int = option(
+        0,
+        "width of a head of the self-attention; 0: --decoder-embed-dim divided by the heads",
+        (0, 4096),
+        needs={"language_model_host": ("transformer_xl",)},
+    )
+
+
+def is_transformer_xl(cfg: Any) -> bool:
+    """Whether a model's host has Transformer-XL's arithmetic."""
+    return bool(cfg.host == "transformer_xl")
+
+
+def use_unbiased_projections(
+    attention: MultiheadAttention, cfg: TransformerConfig, width: int
+) -> None:
+    """Give an attention projections without biases.
+
+    Args:
+        attention: fairseq's, built with ``embed_dim`` H D
+        cfg: the host's configuration
+        width: C, of input and output
+    """
+    inner = attention.embed_dim
+    for name in ("q_proj", "k_proj", "v_proj"):
+        setattr(attention, name, t5_linear(cfg, width, inner, DEVIATION))
+    attention.out_proj = t5_linear(cfg, inner, width, DEVIATION)
+    attention.skip_embed_dim_check = True
+
+
+class UnprojectedAdaptiveInput(AdaptiveInput):
+    """fairseq's adaptive input for bands of equal widths, without a matrix after each band.
+
+    Arguments are those of fairseq's class, with the factor 1 and equal widths.
+    """
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        for band in self.embeddings:
+            band[1] = nn.Identity()
+
+    def weights_for_band(self, band: int) -> tuple[Tensor, None]:
+        """The vectors of a band of words: (V', C), and no projection."""
+        return self.embeddings[band][0].weight, None
+
+
+class OutputBias(nn.Module):
+    """A learned number for each of *size* outputs, initially 0."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., size) of the same."""
+        return x + self.bias
+
+
+def add_biases(softmax: AdaptiveSoftmax, projected: bool) -> None:
+    """Add a bias for each word and each cluster of an adaptive softmax.
+
+    Args:
+        softmax: fairseq's
+        projected: whether a tail begins with a projection; else it is removed
+    """
+    sizes = [b - a for a, b in zip(softmax.cutoff, softmax.cutoff[1:])]
+    softmax.head = nn.Sequential(softmax.head, OutputBias(softmax.cutoff[0] + len(sizes)))
+    softmax.tail = nn.ModuleList(
+        nn.Sequential(*list(tail)[0 if projected else 1 :], OutputBias(size))
+        for tail, size in zip(softmax.tail, sizes)
+    )
+
+
+def draw_weights(model: nn.Module) -> None:
+    """Draw all matrices of a model from N(0, 0.02), and the scales of its norms from N(1, 0.02)."""
+    for module in model.modules():
+        if isinstance(module, (nn.Linear, nn.Embedding)):
+            nn.init.normal_(module.weight, std=DEVIATION)
+        elif isinstance(module, nn.LayerNorm):
+            nn.init.normal_(module.weight, 1.0, DEVIATION)
+        if isinstance(module, (nn.Linear, nn.LayerNorm)) and module.bias is not None:
+            nn.init.zeros_(module.bias)
+    for module in model.modules():  # after the output layer, which may share the matrix
+        if isinstance(module, nn.Embedding) and module.padding_idx is not None:
+            nn.init.zeros_(module.weight[module.padding_idx])

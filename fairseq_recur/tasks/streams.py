@@ -1,0 +1,288 @@
+"""``--task language_modeling_with_memory``: text in streams that go on from batch to batch."""
+
+import logging
+import os
+import zlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy
+import torch
+from fairseq import utils
+from fairseq.data import FairseqDataset, data_utils
+from fairseq.tasks import register_task
+from fairseq.tasks.language_modeling import LanguageModelingConfig, LanguageModelingTask
+from torch import Tensor
+
+from fairseq_recur.errors import ConfigError
+from fairseq_recur.modules.options import flag
+
+logger = logging.getLogger(__name__)
+
+Array = numpy.ndarray[Any, Any]
+
+STREAM, SET = 2**36, 2**52
+"""Between the numbers of the first positions of two streams, and of two sets."""
+
+FIXED = (
+    "sample_break_mode", "shorten_method", "self_target", "future_target", "past_target",
+    "add_bos_token", "pad_to_fixed_length", "pad_to_fixed_bsz", "output_dictionary_size",
+    "shorten_data_split_list",
+)  # fmt: skip
+"""Options of fairseq's task that mean nothing for a stream."""
+
+
+@dataclass(frozen=True)
+class Text:
+    """A set of text.
+
+    Attributes:
+        tokens: (N,) int32
+        first: what stands before the first token
+        number: of its first position
+        whole: whether every token is read; else all segments are full
+    """
+
+    tokens: Tensor
+    first: int
+    number: int
+    whole: bool
+
+
+class StreamDataset(FairseqDataset):
+    """Segments of streams: batch t has segment t of each stream, in a process its share of them.
+
+    N tokens are cut into B streams of n = N // B tokens. The rest, fewer than B tokens, goes to the
+    first streams, one token each, and makes a last batch of segments of one token. So the rows of a
+    batch have equal lengths, and there is no padding. In training the end of the text that fills no
+    segments is left out: a recurrent state whose update nothing reads would have no gradient.
+
+    Args:
+        text: the set
+        segment: T, tokens of a segment
+        rows: of a batch
+        processes: that share the streams
+    """
+
+    def __init__(self, text: Text, segment: int, rows: int = 1, processes: int = 1) -> None:
+        super().__init__()
+        self.text, self.segment, self.rows = text, segment, rows
+        self.streams = rows * processes
+        self.length, self.rest = divmod(len(text.tokens), self.streams)
+        if not text.whole:
+            self.rest = 0
+            if self.length > segment:
+                self.length -= self.length % segment
+        ends = numpy.minimum(numpy.arange(segment, self.length + segment, segment), self.length)
+        sizes = numpy.diff(ends, prepend=0).repeat(self.streams)
+        self.sizes = numpy.concatenate([sizes, numpy.ones(self.rest, dtype=sizes.dtype)])
+
+    def arranged(self, rows: int, processes: int) -> "StreamDataset":
+        """The same text in other streams; fewer of them than *rows* if there is too little text.
+
+        Raises:
+            ConfigError: there are fewer tokens than processes
+        """
+        count = len(self.text.tokens)
+        if count < processes:
+            raise ConfigError(
+                f"a set has {count} tokens, fewer than the {processes} processes; give more text "
+                "or fewer processes"
+            )
+        return StreamDataset(self.text, self.segment, min(rows, count // processes), processes)
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """Segment *index*: its input is one token behind its target, as in fairseq."""
+        number, stream = divmod(int(index), self.streams)
+        offset = min(number * self.segment, self.length)
+        if int(index) >= len(self) - self.rest:
+            stream, offset = int(index) - (len(self) - self.rest), self.length
+        begin = stream * self.length + min(stream, self.rest) + offset
+        end = begin + int(self.sizes[index])
+        target = self.text.tokens[begin:end].long()
+        before = self.text.tokens[begin - 1] if begin else torch.tensor(self.text.first)
+        return {
+            "id": int(index),
+            "source": torch.cat([before.long().view(1), target[:-1]]),
+            "target": target,
+            "start": self.text.number + stream * STREAM + begin,
+        }
+
+    def collater(self, samples: list[dict[str, Any]]) -> dict[str, Any]:
+        """Build a batch.
+
+        Returns:
+            fairseq's usual entries, with ``net_input.starts`` (B,), the numbers of the rows' first
+            positions
+        """
+        if not samples:
+            return {}
+        source = torch.stack([sample["source"] for sample in samples])
+        return {
+            "id": torch.tensor([sample["id"] for sample in samples]),
+            "nsentences": len(samples),
+            "ntokens": source.numel(),
+            "net_input": {
+                "src_tokens": source,
+                "src_lengths": torch.full((len(samples),), source.size(1)),
+                "starts": torch.tensor([sample["start"] for sample in samples]),
+            },
+            "target": torch.stack([sample["target"] for sample in samples]),
+        }
+
+    def num_tokens(self, index: int) -> int:
+        """Return the tokens of a segment."""
+        return int(self.sizes[index])
+
+    def num_tokens_vec(self, indices: Array) -> Array:
+        """Return the tokens of each segment."""
+        return self.sizes[indices]
+
+    def size(self, index: int) -> int:
+        """Return the tokens of a segment."""
+        return int(self.sizes[index])
+
+    def ordered_indices(self) -> Array:
+        """Return all indices in the order of the batches."""
+        return numpy.arange(len(self))
+
+    def batch_by_size(self, indices: Array, **_: Any) -> list[Array]:
+        """Return the batches: the next segments of as many streams as a batch has rows."""
+        return [indices[i : i + self.rows] for i in range(0, len(indices), self.rows)]
+
+    @property
+    def can_reuse_epoch_itr_across_epochs(self) -> bool:
+        """False: the streams depend on the size of the batches that are asked for."""
+        return False
+
+
+@dataclass
+class StreamLanguageModelingConfig(LanguageModelingConfig):
+    """The flags of fairseq's task ``language_modeling``."""
+
+
+@register_task("language_modeling_with_memory", dataclass=StreamLanguageModelingConfig)
+class StreamLanguageModelingTask(LanguageModelingTask):
+    """Language modeling with truncated back-propagation through time.
+
+    Row r of a batch continues row r of the batch before, so that a model with a memory reads on.
+    Nothing is shuffled.
+    """
+
+    @classmethod
+    def setup_task(cls, args: Any, **kwargs: Any) -> "StreamLanguageModelingTask":
+        """Create the task from the command line or a checkpoint.
+
+        Raises:
+            ConfigError: an option cannot be used
+        """
+        usual = LanguageModelingConfig()
+        wrong = [
+            f"{flag(name)} {getattr(args, name)} has no effect with streams of text; leave it out"
+            for name in FIXED
+            if getattr(args, name) is not None
+            and str(getattr(args, name)) != str(getattr(usual, name))
+        ]
+        if not 1 <= args.tokens_per_sample <= 2**20:
+            wrong.append(
+                f"--tokens-per-sample {args.tokens_per_sample}: expected 1 to {2**20}, the tokens "
+                "of a segment; give another number"
+            )
+        if wrong:
+            raise ConfigError("; ".join(wrong))
+        task: StreamLanguageModelingTask = super().setup_task(args, **kwargs)
+        return task
+
+    def build_model(self, args: Any, from_checkpoint: bool = False) -> Any:
+        """Build the model.
+
+        Raises:
+            ConfigError: it has no memory
+        """
+        model = super().build_model(args, from_checkpoint)
+        if getattr(model.decoder, "memory", None) is None:
+            raise ConfigError(
+                f"--task language_modeling_with_memory needs a model with a memory, and "
+                f"{type(model).__name__} has none; give --task language_modeling, or an --arch "
+                "such as xl_lm, or --decoder-memory xl"
+            )
+        return model
+
+    def load_dataset(
+        self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any
+    ) -> None:
+        """Read a set of text.
+
+        Raises:
+            ConfigError: there is no such set
+        """
+        paths = utils.split_paths(self.args.data)
+        path = os.path.join(paths[(epoch - 1) % len(paths)], split)
+        implementation = self.args.dataset_impl
+        lines = data_utils.load_indexed_dataset(path, self.dictionary, implementation, combine)
+        if lines is None:
+            raise ConfigError(
+                f"{path}: no preprocessed text; give the folder that fairseq-preprocess "
+                "--only-source made, and one of its sets"
+            )
+        if getattr(lines, "supports_prefetch", False):
+            lines.prefetch(range(len(lines)))
+        tokens = torch.empty(int(numpy.sum(lines.sizes)), dtype=torch.int32)
+        end = 0
+        for index in range(len(lines)):
+            line = lines[index]
+            tokens[end : end + len(line)] = line
+            end += len(line)
+        # Sets that are read one after another have different numbers.
+        number = zlib.crc32(split.encode()) % 2**10 * SET
+        text = Text(tokens, self.dictionary.eos(), number, whole=split != "train")
+        self.datasets[split] = StreamDataset(text, self.args.tokens_per_sample)
+        logger.info("%s: %d tokens", split, len(tokens))
+
+    def get_batch_iterator(
+        self,
+        dataset: FairseqDataset,
+        max_tokens: int | None = None,
+        max_sentences: int | None = None,
+        *args: Any,
+        num_shards: int = 1,
+        **kwargs: Any,
+    ) -> Any:
+        """Build fairseq's iterator over as many streams as the batches of all processes have rows.
+
+        Raises:
+            ConfigError: neither ``--batch-size`` nor ``--max-tokens`` gives a row
+        """
+        if isinstance(dataset, StreamDataset):
+            limits = [] if max_sentences is None else [max_sentences]
+            limits += [] if max_tokens is None else [max_tokens // dataset.segment]
+            if not limits or min(limits) < 1:
+                raise ConfigError(
+                    f"--batch-size {max_sentences} and --max-tokens {max_tokens} leave no stream "
+                    f"of --tokens-per-sample {dataset.segment}; give --batch-size, the number of "
+                    "streams in a process"
+                )
+            dataset = dataset.arranged(min(limits), num_shards)
+        iterator = super().get_batch_iterator(
+            dataset, max_tokens, max_sentences, *args, num_shards=num_shards, **kwargs
+        )
+        iterator.disable_shuffling = isinstance(dataset, StreamDataset)
+        return iterator
+
+    def eval_lm_dataloader(
+        self, dataset: FairseqDataset, *args: Any, context_window: int = 0, **kwargs: Any
+    ) -> Any:
+        """As in fairseq, in streams.
+
+        Raises:
+            ConfigError: a context window is asked for
+        """
+        if context_window:
+            raise ConfigError(
+                f"--context-window {context_window} has no effect with a memory; leave it out, and "
+                "set the memory with --model-overrides \"{'memory_length': N}\""
+            )
+        return super().eval_lm_dataloader(dataset, *args, **kwargs)

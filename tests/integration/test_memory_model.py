@@ -1,0 +1,175 @@
+"""Language models with a memory in fairseq's commands: train, resume, validate, evaluate, learn."""
+
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fairseq_recur.cli import main
+from tests.running import USER_DIR, saved_weights, update_losses
+from tests.unit.test_memory_model import small
+
+Cli = Callable[..., str]
+ROOT = Path(__file__).parents[2]
+PERIOD = 6
+STREAMS = ["--task", "language_modeling_with_memory"]
+TRAINING = [
+    *STREAMS, *"--optimizer adam --lr 0.003 --lr-scheduler fixed --cpu".split(),
+    *"--criterion cross_entropy --seed 1 --num-workers 0 --log-format simple".split(),
+    *"--log-interval 1 --no-epoch-checkpoints --batch-size 6".split(),
+]  # fmt: skip
+
+
+def periodic(rng: random.Random, words: int) -> str:
+    """Words that mostly repeat the one six places before; the pattern drifts."""
+    found: list[int] = []
+    for place in range(words):
+        again = place >= PERIOD and rng.random() < 0.9
+        found.append(found[-PERIOD] if again else rng.randrange(8))
+    return " ".join(f"w{word}" for word in found)
+
+
+def preprocessed(folder: Path, lines: int, cli: Cli) -> Path:
+    """*lines* lines of 150 words to train on, and one each to validate and to test."""
+    rng = random.Random(1)
+    for name, count in (("train", lines), ("valid", 1), ("test", 1)):
+        (folder / name).write_text("".join(periodic(rng, 150) + "\n" for _ in range(count)))
+    sets = [f"--{name}pref={folder / name}" for name in ("train", "valid", "test")]
+    cli("preprocess", "--only-source", *sets, "--destdir", folder / "bin")
+    return folder / "bin"
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory, cli: Cli) -> Path:
+    return preprocessed(tmp_path_factory.mktemp("text"), 4, cli)
+
+
+def arguments(text: Path, folder: Path, arch: str, *more: Any) -> list[str]:
+    words = [text, "--user-dir", USER_DIR, "--arch", arch, *small(arch), *TRAINING, "--save-dir"]
+    return [str(word) for word in (*words, folder, *more)]
+
+
+SLOW = [
+    pytest.param(arch, marks=pytest.mark.slow) for arch in ("rsa_brt_lm_tiny", "rsa_tlb_lm_tiny")
+]
+
+
+@pytest.mark.parametrize("arch", ["rsa_xl_lm_tiny", *SLOW])
+def test_resumes_as_if_never_stopped(arch: str, text: Path, cli: Cli, tmp_path: Path) -> None:
+    """Within an epoch of 25 batches and over its end, with dropout; then all that reads it."""
+    flags = ["--dropout", 0.1, "--max-update"]
+    at_once = cli("train", *arguments(text, tmp_path / "once", arch, *flags, 30))
+    cli("train", *arguments(text, tmp_path / "two", arch, *flags, 11))
+    resumed = cli("train", *arguments(text, tmp_path / "two", arch, *flags, 30))
+    losses = update_losses(at_once)
+    assert update_losses(resumed) == {n: losses[n] for n in range(12, 31)}
+    once, two = (saved_weights(tmp_path / n / "checkpoint_last.pt") for n in ("once", "two"))
+    assert once.keys() == two.keys() and all(torch.equal(once[k], two[k]) for k in once)
+    assert once["decoder.memory.states"].size(1) == (0 if "tlb" in arch else 6)
+
+    checkpoint = tmp_path / "once" / "checkpoint_last.pt"
+    how = ["--user-dir", USER_DIR, "--path", checkpoint, "--cpu", "--num-workers", 0, *STREAMS]
+    how += ["--tokens-per-sample", 4, "--batch-size", 3]
+    log = cli("eval_lm", text, *how, "--gen-subset", "test")
+    assert "Evaluated 151 tokens" in log  # of 3 streams of 50 tokens, and one more
+    found = float(re.findall(r"Perplexity: ([\d.]+)", log)[-1])
+    log = cli("validate", text, *how, "--valid-subset", "test")
+    validated = float(re.findall(r"\| valid on 'test' subset .*?\| ppl ([\d.]+)", log)[-1])
+    assert found == pytest.approx(validated, rel=0.01)
+    if "tlb" not in arch:
+        overrides = "{'memory_length': 20, 'memory_same_length': True, 'xl_clamp_length': 9}"
+        cli("eval_lm", text, *how, "--gen-subset", "test", "--model-overrides", overrides)
+    copies = [str(tmp_path / name / "checkpoint_last.pt") for name in ("once", "two")]
+    average = tmp_path / "average.pt"
+    assert main(["average", "--inputs", *copies, "--output", str(average)]) == 0
+    averaged = saved_weights(average)
+    assert all(torch.equal(averaged[name], once[name]) for name in once)
+
+
+@pytest.mark.slow
+def test_checkpoints_of_one_training_can_be_averaged(text: Path, cli: Cli, tmp_path: Path) -> None:
+    """Their memories differ, in their positions too."""
+    for updates in (1, 3):
+        folder = tmp_path / str(updates)
+        cli("train", *arguments(text, folder, "xl_lm_tiny", "--max-update", updates,
+                                "--disable-validation"))  # fmt: skip
+    files = [tmp_path / str(updates) / "checkpoint_last.pt" for updates in (1, 3)]
+    output = str(tmp_path / "average.pt")
+    assert main(["average", "--inputs", *map(str, files), "--output", output]) == 0
+    averaged, first, second = (saved_weights(file) for file in (output, *files))
+    name = "decoder.layers.0.fc1.weight"
+    torch.testing.assert_close(averaged[name], (first[name] + second[name]) / 2)
+    assert torch.equal(averaged["decoder.memory.starts"], first["decoder.memory.starts"])
+
+
+@pytest.mark.slow
+def test_a_moving_average_leaves_out_the_memory(text: Path, cli: Cli, tmp_path: Path) -> None:
+    more = ["--max-update", 3, "--disable-validation", "--store-ema", "--ema-decay", 0.5]
+    cli("train", *arguments(text, tmp_path, "xl_lm_tiny", *more))
+    state = torch.load(tmp_path / "checkpoint_last.pt", weights_only=False)
+    weights, averages = state["model"], state["extra_state"]["ema"]
+    assert not torch.equal(averages["decoder.memory.starts"], weights["decoder.memory.starts"])
+    name = "decoder.layers.0.fc1.weight"
+    assert not torch.equal(averages[name], weights[name])
+    torch.testing.assert_close(averages[name], weights[name], rtol=0, atol=0.05)
+
+
+def test_a_model_without_memory_is_refused(text: Path, cli: Cli, tmp_path: Path) -> None:
+    words = arguments(text, tmp_path, "rsa_transformer_lm", "--max-update", 1)
+    at = words.index("--memory-length")
+    with pytest.raises(Exception, match="needs a model with a memory, and RsaTransformerLmModel"):
+        cli("train", *words[:at], *words[at + 2 :])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ["rsa_xl_lm_tiny", "rsa_brt_lm_tiny", "rsa_tlb_lm_tiny"])
+def test_two_processes_are_one_also_resumed(
+    arch: str, text: Path, cli: Cli, tmp_path: Path
+) -> None:
+    """Each has half of the streams; a checkpoint has the memories of both."""
+    sgd = ["--optimizer", "sgd", "--lr", 0.05, "--dropout", 0, "--disable-validation"]
+    cli("train", *arguments(text, tmp_path / "one", arch, *sgd, "--max-update", 9))
+    half = [*sgd, "--batch-size", 3, "--max-update"]
+    plan = [arguments(text, tmp_path / "two", arch, *half, updates) for updates in (5, 9)]
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    for name in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK"):
+        environment.pop(name, None)
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2",
+         "-m", "tests.distributed.train_several", str(tmp_path / "plan.json")],
+        env=environment, cwd=ROOT, capture_output=True, text=True, timeout=600,
+    )  # fmt: skip
+    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+    one, two = (saved_weights(tmp_path / n / "checkpoint_last.pt") for n in ("one", "two"))
+    assert one.keys() == two.keys()
+    for name, value in one.items():
+        torch.testing.assert_close(two[name], value, rtol=0, atol=1e-6, msg=name)
+    assert two["decoder.memory.starts"].size() == (6,)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ["xl_lm_tiny", "rsa_xl_lm_tiny"])
+def test_a_memory_learns_what_a_segment_does_not_hold(arch: str, cli: Cli, tmp_path: Path) -> None:
+    """A word repeats the one six places before, and a segment has four."""
+    text, losses = preprocessed(tmp_path, 60, cli), {}
+    for length in (0, 12):
+        folder = tmp_path / str(length)
+        flags = ["--memory-length", length, "--decoder-ffn-embed-dim", 64, "--lr", 0.005]
+        sizes = [f for n in ("embed", "input", "output") for f in (f"--decoder-{n}-dim", 32)]
+        more = [*flags, *sizes, "--max-update", 1500, "--disable-validation"]
+        cli("train", *arguments(text, folder, arch, *more))
+        log = cli(
+            "validate", text, "--user-dir", USER_DIR, "--path", folder / "checkpoint_last.pt",
+            "--cpu", "--num-workers", 0, *STREAMS, "--tokens-per-sample", 4, "--batch-size", 1,
+        )  # fmt: skip
+        losses[length] = float(re.findall(r"\| valid on .*?\| loss ([\d.]+)", log)[-1])
+    assert losses[12] < losses[0] - 0.5

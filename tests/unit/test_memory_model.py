@@ -1,0 +1,410 @@
+"""What must hold for every language model with a memory of earlier segments."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fairseq_recur.errors import ConfigError
+from fairseq_recur.models.presets import LANGUAGE_MODELS
+from fairseq_recur.modules.mixture import Mixture
+from fairseq_recur.modules.xl import SinusoidalLags
+from fairseq_recur.planning import building
+from tests.conftest import MEMORY_MODELS, fast_or_slow
+
+Build = Callable[..., nn.Module]
+SEGMENT, MEMORY = 4, 6
+SMALL_XL: list[str] = (
+    "--decoder-embed-dim 16 --decoder-input-dim 16 --decoder-output-dim 16 --decoder-layers 3 "
+    "--decoder-ffn-embed-dim 24 --decoder-attention-heads 2 --dropout 0 --activation-dropout 0 "
+    f"--tokens-per-sample {SEGMENT} --memory-length {MEMORY}"
+).split()
+
+
+def small(name: str) -> list[str]:
+    """Flags that make a preset small; a latent bottleneck has no --memory-length."""
+    return SMALL_XL[:-2] if "tlb" in name else SMALL_XL
+
+
+BY_LAG: dict[str, list[str]] = {
+    "xl": ["xl_lm_tiny"],
+    "xl-clamped": ["xl_lm_tiny", "--xl-clamp-length", "3"],
+    "rsa": ["rsa_xl_lm_tiny", *"--rsa-dilations 2,3".split()],
+    "rsa-chunked": ["rsa_xl_lm_tiny", *"--rsa-dilations 2,3 --rsa-form chunked".split()],
+    "rsa-recurrent": [
+        "rsa_xl_lm_tiny",
+        *"--rsa-dilations 2,3 --rsa-form chunked --rsa-max-power 0".split(),
+    ],
+    "toeplitz": ["xl_lm_tiny", "--decoder-self-attention-mixture", "toeplitz"],
+    "toeplitz-chunked": [
+        "xl_lm_tiny",
+        *"--decoder-self-attention-mixture toeplitz --rsa-form chunked".split(),
+    ],
+    "dot": ["xl_lm_tiny", "--decoder-self-attention", "dot"],
+    "log-sparse": ["xl_lm_tiny", "--decoder-self-attention", "log_sparse"],
+    "relative": ["xl_lm_tiny", "--decoder-self-attention", "relative", "--relative-clip", "3"],
+    "relative-rsa": [
+        "rsa_xl_lm_tiny",
+        *"--decoder-self-attention relative --rsa-dilations 2,3".split(),
+    ],
+    "block-recurrent": ["brt_lm_tiny", *"--recurrent-block 2 --recurrent-layer 2".split()],
+    "rsa-block-recurrent": [
+        "rsa_brt_lm_tiny",
+        *"--rsa-dilations 2,3 --recurrent-block 1 --recurrent-state-length 5".split(),
+    ],
+    "fairseqs-host": ["rsa_xl_lm_tiny", "--language-model-host", "transformer"],
+}
+"""Every map that reads a memory, without and with mixtures, in both hosts."""
+
+TRAINED: dict[str, list[str]] = {
+    "rsa": ["rsa_xl_lm_tiny", *"--rsa-dilations 2,3".split()],
+    "rsa-block-recurrent": ["rsa_brt_lm_tiny", *"--rsa-dilations 2,3 --recurrent-block 2".split()],
+    "rsa-latent": [
+        "rsa_tlb_lm_tiny",
+        *"--rsa-dilations 1,1 --latent-chunk 2 --latent-every 1 --latent-states 5".split(),
+    ],
+}
+"""Each memory, with a mixture all of whose parameters matter in short texts."""
+
+LATENT: dict[str, list[str]] = {
+    "latent": ["tlb_lm_tiny", *"--latent-chunk 2 --latent-states 5".split()],
+    "rsa-latent": [
+        "rsa_tlb_lm_tiny",
+        *"--rsa-dilations 1,2 --latent-chunk 2 --latent-every 1 --latent-states 3".split(),
+    ],
+    "latent-xl": [
+        "tlb_lm_tiny",
+        *"--decoder-self-attention xl --latent-chunk 1 --latent-every 3".split(),
+    ],
+}
+"""Those that keep a state alone, and no positions."""
+
+STEPS_ONLY = {
+    "full-matrix": [
+        "xl_lm_tiny",
+        *"--decoder-self-attention-mixture full_matrix --learned-matrix-length 9".split(),
+    ],
+    "uneven-blocks": ["brt_lm_tiny", "--recurrent-block", "3"],
+    "uneven-chunks": ["tlb_lm_tiny", "--latent-chunk", "3"],
+}
+"""Those that depend on where a segment begins."""
+
+FAST = ("rsa", "rsa-recurrent", "toeplitz-chunked", "rsa-block-recurrent", "rsa-latent")
+"""The systems of the fast tests: what a position reads, each way to compute it once."""
+
+STARTS = torch.tensor([1000, 5000])
+
+
+def systems(*names: str) -> list[object]:
+    """Parameters of a test, slow unless they are among `FAST`."""
+    return [fast_or_slow(name, name, name in FAST) for name in names]
+
+
+@pytest.fixture
+def build(make_model: Build) -> Build:
+    """A small float64 model in evaluation mode with weights large enough to matter."""
+
+    def make(name: str, *flags: str) -> nn.Module:
+        model = make_model(name, *small(name), *flags).double().eval()
+        for parameter in model.parameters():
+            nn.init.normal_(parameter, std=0.3)
+        for module in model.modules():
+            if hasattr(module, "segment"):
+                module.segment = SEGMENT
+        return model
+
+    return make
+
+
+def text(length: int = 14) -> Tensor:
+    return torch.randint(4, 60, (2, length))
+
+
+def in_segments(model: nn.Module, tokens: Tensor, size: int = SEGMENT) -> Tensor:
+    """The logits of a text that the model reads segment by segment."""
+    out = []
+    for first in range(0, tokens.size(1), size):
+        out.append(model(tokens[:, first : first + size], starts=STARTS + first)[0])
+    return torch.cat(out, dim=1)
+
+
+@pytest.mark.parametrize("name", systems(*BY_LAG))
+def test_segments_with_a_memory_are_one_pass_with_the_same_reach(build: Build, name: str) -> None:
+    model, tokens = build(*BY_LAG[name], "--memory-same-length"), text()
+    whole, _ = model(tokens)
+    found = in_segments(model, tokens)
+    torch.testing.assert_close(found, whole, rtol=1e-6, atol=1e-8)
+    alone = torch.cat([model(part)[0] for part in tokens.split(SEGMENT, dim=1)], dim=1)
+    assert (alone - whole)[:, SEGMENT:].abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("name", systems(*BY_LAG))
+def test_a_memory_of_all_segments_is_one_pass(build: Build, name: str) -> None:
+    model, tokens = build(*BY_LAG[name], "--memory-length", "100"), text()
+    torch.testing.assert_close(in_segments(model, tokens), model(tokens)[0], rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", systems(*LATENT))
+def test_a_latent_state_goes_on_from_segment_to_segment(build: Build, name: str) -> None:
+    """Chunks see each other through the state alone, whether a segment ends between them or not."""
+    model, tokens = build(*LATENT[name]), text()
+    whole, _ = model(tokens)
+    torch.testing.assert_close(in_segments(model, tokens), whole, rtol=1e-6, atol=1e-8)
+    chunk = model.decoder.bottleneck.block
+    alone = torch.cat([model(part)[0] for part in tokens.split(chunk, dim=1)], dim=1)
+    torch.testing.assert_close(alone[:, :chunk], whole[:, :chunk], rtol=1e-6, atol=1e-8)
+    assert (alone - whole)[:, chunk:].abs().max() > 1e-4
+    held = model.decoder.memory.held()
+    assert held["states"].size() == (3, 0, 2, 16) and held["carried"].size(0) == 2
+
+
+@pytest.mark.parametrize("same", [False, True])
+@pytest.mark.parametrize("name", systems(*BY_LAG, *LATENT, *STEPS_ONLY))
+def test_step_by_step_is_teacher_forcing_across_segments(
+    build: Build, name: str, same: bool
+) -> None:
+    if same and name not in BY_LAG:
+        pytest.skip("it has no --memory-same-length")
+    flags = {**BY_LAG, **LATENT, **STEPS_ONLY}[name]
+    model, tokens = build(*flags, *(["--memory-same-length"] if same else [])), text()
+    forced, state = in_segments(model, tokens), {}
+    for step in range(1, tokens.size(1) + 1):
+        logits, _ = model.decoder(tokens[:, :step], incremental_state=state)
+        torch.testing.assert_close(logits[:, -1], forced[:, step - 1], rtol=1e-5, atol=1e-7)
+    if model.decoder.bottleneck is None:
+        kept = model.decoder.layers[-1].self_attn._get_input_buffer(state)["prev_key"].size(2)
+        assert kept == (MEMORY if same else MEMORY + 2)
+
+
+@pytest.mark.parametrize("name", ["rsa", "toeplitz", "full-matrix"])
+def test_matrices_over_a_memory_are_the_last_rows(build: Build, name: str) -> None:
+    model = build(*{**BY_LAG, **STEPS_ONLY}[name])
+    mixture = next(m for m in model.modules() if isinstance(m, Mixture))
+    square = mixture.matrix(SEGMENT + MEMORY, SEGMENT + MEMORY)
+    assert torch.equal(mixture.matrix(SEGMENT, SEGMENT + MEMORY), square[:, MEMORY:])
+    if name != "full-matrix":
+        mixture.reach = 3
+        lags = torch.arange(SEGMENT + MEMORY)
+        seen = (lags[:, None] - lags) < 3
+        limited = mixture.matrix(SEGMENT + MEMORY, SEGMENT + MEMORY)
+        assert torch.equal(limited, square * seen)
+
+
+def test_longer_lags_share_a_sinusoid() -> None:
+    clamped, free = (SinusoidalLags("", 8, 2, 4, clamp) for clamp in (3, 0))
+    free.load_state_dict(clamped.state_dict())
+    keys, whole = clamped.keys(2, 6), free.keys(2, 6)  # of the lags 5 ... -1
+    assert torch.equal(keys[:, 2:], whole[:, 2:])
+    assert torch.equal(keys[:, :2], whole[:, 2:3].expand(-1, 2, -1))
+    assert not torch.allclose(whole[:, 1], whole[:, 2])
+
+
+def test_the_memory_is_empty_where_nothing_continues(build: Build) -> None:
+    """After a gap, with other streams, in other rows, and for a batch without numbers."""
+    model, tokens = build("rsa_xl_lm_tiny"), text(SEGMENT)
+    alone, _ = model(tokens)
+
+    def after_a_batch(rows: int, starts: Tensor) -> Tensor:
+        model(tokens, starts=STARTS)
+        return model(tokens[:rows], starts=starts)[0]
+
+    for starts in (STARTS, STARTS - SEGMENT, STARTS + SEGMENT + 1, STARTS.flip(0) + SEGMENT):
+        torch.testing.assert_close(after_a_batch(2, starts), alone)
+    assert not torch.allclose(after_a_batch(2, STARTS + SEGMENT), alone)
+    both = after_a_batch(2, STARTS + SEGMENT)
+    torch.testing.assert_close(after_a_batch(1, STARTS[:1] + SEGMENT), both[:1])
+    before = model.decoder.memory.evaluation
+    torch.testing.assert_close(model(tokens)[0], alone)
+    assert model.decoder.memory.evaluation is before
+
+
+def test_a_padded_row_changes_no_other(build: Build) -> None:
+    """Also where the memory stands before the padding, in every form of the mixture."""
+    for name in ("xl", "rsa", "rsa-chunked", "dot"):
+        model, tokens = build(*BY_LAG[name]), text(2 * SEGMENT)
+        whole = in_segments(model, tokens)
+        padded = tokens.clone()
+        padded[1, -2:] = 1
+        found = in_segments(model, padded)
+        torch.testing.assert_close(found[0], whole[0], rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(found[1, :-2], whole[1, :-2], rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_gradients_stop_at_the_memory(build: Build, name: str) -> None:
+    model = build(*TRAINED[name]).train()
+    tokens = text(2 * SEGMENT)
+    model(tokens[:, :SEGMENT], starts=STARTS)
+    memory = model.decoder.memory
+    kept = (0, 0) if name == "rsa-latent" else (SEGMENT, MEMORY)
+    assert memory.states.size() == (3, kept[0], 2, 16) and not memory.states.requires_grad
+    assert name == "rsa" or not memory.carried.requires_grad
+    assert memory.evaluation == {}
+    logits, _ = model(tokens[:, SEGMENT:], starts=STARTS + SEGMENT)
+    assert memory.states.size(1) == kept[1]
+    (logits * torch.randn_like(logits)).sum().backward()
+    assert all(p.grad is not None and p.grad.any() for p in model.parameters())
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_a_checkpoint_goes_on_where_it_was(build: Build, name: str) -> None:
+    """The memory of training is part of it; evaluation in between does not touch it."""
+    model, tokens = build(*TRAINED[name]).train(), text(3 * SEGMENT)
+    first, second = tokens[:, :SEGMENT], tokens[:, SEGMENT : 2 * SEGMENT]
+    model(first, starts=STARTS)
+    kept = {n: x.clone() for n, x in model.state_dict().items()}
+    model.eval()(tokens[:, 2 * SEGMENT :], starts=STARTS)
+    assert all(torch.equal(x, kept[n]) for n, x in model.state_dict().items())
+    again = build(*TRAINED[name]).train()
+    again.load_state_dict(model.state_dict())
+    expected = model.train()(second, starts=STARTS + SEGMENT)[0]
+    torch.testing.assert_close(again(second, starts=STARTS + SEGMENT)[0], expected)
+    assert not torch.allclose(again(second, starts=STARTS)[0], expected)
+
+
+@pytest.mark.parametrize("name", systems(*TRAINED))
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["fp16", "bf16"])
+def test_half_precision_stays_finite(build: Build, dtype: torch.dtype, name: str) -> None:
+    model, tokens = build(*TRAINED[name]).to(dtype).train(), text(3 * SEGMENT)
+    logits = in_segments(model, tokens)
+    assert logits.dtype == dtype and logits.isfinite().all()
+    logits[:, -SEGMENT:].float().logsumexp(-1).sum().backward()
+    assert all(p.grad.isfinite().all() for p in model.parameters())
+
+
+COUNTS = {
+    "xl_lm_text8": (27, 47_789_595),
+    "xl_lm_enwik8": (204, 47_880_396),
+    "xl_lm_wikitext103": (267_735, 153_797_302),
+    "rsa_xl_lm_text8": (27, 47_789_595 + 70),
+    "rsa_xl_lm_enwik8": (204, 47_880_396 + 70),
+    "rsa_xl_lm_wikitext103": (267_735, 153_797_302 + 112),
+    "brt_lm_text8": (27, 55_464_987),
+    "brt_lm_enwik8": (204, 55_555_788),
+    "rsa_brt_lm_text8": (27, 55_464_987 + 65),
+    "rsa_brt_lm_enwik8": (204, 55_555_788 + 65),
+}
+"""Words and parameters, from table 7 of Huang et al. 2023."""
+
+
+@pytest.mark.parametrize(
+    "name", [fast_or_slow(n, n, n in ("rsa_xl_lm_text8", "rsa_brt_lm_text8")) for n in COUNTS]
+)
+def test_parameters_are_those_of_the_paper(name: str) -> None:
+    words, expected = COUNTS[name]
+    model = building.build(name, [], words, words, "fp32").model
+    assert sum(p.numel() for p in model.parameters()) == expected
+
+
+@pytest.mark.slow
+def test_matrices_of_a_block_recurrent_model_of_words() -> None:
+    """The paper's own count, 159,627,039, is odd, which no structure of even widths gives."""
+    names, words = ("brt_lm_wikitext103", "rsa_brt_lm_wikitext103"), 200_002
+    models = [building.build(name, [], words, words, "fp32").model for name in names]
+    plain, mixed = (sum(p.numel() for p in model.parameters()) for model in models)
+    assert mixed - plain == 105
+
+
+@pytest.mark.parametrize("flags", [BY_LAG["block-recurrent"], LATENT["latent"]], ids=str)
+def test_beams_of_a_recurrent_state_can_be_moved(build: Build, flags: list[str]) -> None:
+    """Within a block and at its end, as the generator moves, repeats and drops hypotheses."""
+    model = build(*flags)
+    prefix, state = text(1), {}
+    for order in ([1, 0, 0], [2, 0], [1, 0, 1], [2], [0, 0], [1, 0]):
+        logits, _ = model.decoder(prefix, incremental_state=state)
+        starts = torch.arange(len(prefix)) * 1000
+        forced = torch.cat([
+            model(part, starts=starts + SEGMENT * n)[0]
+            for n, part in enumerate(prefix.split(SEGMENT, dim=1))
+        ], dim=1)  # fmt: skip
+        torch.testing.assert_close(logits[:, -1], forced[:, -1], rtol=1e-5, atol=1e-7)
+        model.decoder.memory.evaluation = {}
+        rows = torch.tensor(order)
+        model.decoder.reorder_incremental_state_scripting(state, rows)
+        prefix = torch.cat([prefix[rows], torch.randint(4, 60, (len(rows), 1))], dim=1)
+
+
+def test_the_host_is_transformer_xl(make_model: Build) -> None:
+    """Shared u and v, no biases in attention, one for each word, weights from N(0, 0.02)."""
+    model = make_model("xl_lm_tiny")
+    terms = [m for m in model.modules() if isinstance(m, SinusoidalLags)]
+    assert len(terms) == 4
+    assert all(t.content_bias is terms[0].content_bias for t in terms)
+    assert all(t.position_bias is terms[0].position_bias for t in terms)
+    names = [name for name, _ in model.named_parameters()]
+    assert not [n for n in names if "self_attn" in n and n.endswith("proj.bias")]
+    decoder = model.decoder
+    assert decoder.output_projection.weight is decoder.embed_tokens.weight
+    assert decoder.output_projection.bias.size() == (len(decoder.embed_tokens.weight),)
+    for weight in (decoder.embed_tokens.weight[4:], decoder.layers[0].fc1.weight):
+        assert 0.018 < weight.std() < 0.022
+    assert not decoder.embed_tokens.weight[1].any()
+    assert decoder.layer_norm is None and not decoder.layers[0].normalize_before
+
+
+def test_an_adaptive_softmax_has_the_embeddings_and_a_bias_for_each_word(build: Build) -> None:
+    """Its probabilities are those of the clusters times those within, with tied vectors."""
+    # A flag of what the preset has does not turn it off.
+    adaptive = "--adaptive-input-cutoff 20,40 --adaptive-softmax-cutoff 20,40 --adaptive-input"
+    model = build("xl_lm_wikitext103", *adaptive.split(), "--decoder-head-dim", "5")
+    decoder, tokens = model.decoder, text(SEGMENT)
+    assert decoder.layers[0].self_attn.q_proj.weight.size() == (10, 16)
+    with torch.no_grad():
+        features, _ = decoder.extract_features(tokens)
+        found = model.get_normalized_probs((features, None), log_probs=True)
+    bands = [band[0].weight for band in decoder.embed_tokens.embeddings]
+    assert [tuple(band.size()) for band in bands] == [(20, 16), (20, 16), (24, 16)]
+    softmax = decoder.adaptive_softmax
+    classes = softmax.head[0].class_proj.weight
+    head = features @ torch.cat([bands[0], classes]).T + softmax.head[1].bias
+    head = head.log_softmax(-1)
+    tails = [
+        (features @ band.T + tail[-1].bias).log_softmax(-1) + head[..., 20 + i, None]
+        for i, (band, tail) in enumerate(zip(bands[1:], softmax.tail))
+    ]
+    torch.testing.assert_close(found, torch.cat([head[..., :20], *tails], dim=-1))
+
+
+@pytest.mark.parametrize(
+    "flags, said",
+    [
+        ("--memory-same-length --memory-length 0", "lets a position see nothing"),
+        ("--decoder-layerdrop 0.1", "--decoder-layerdrop 0.1: a layer that was dropped"),
+        ("--decoder-self-attention directional", "be read by --decoder-self-attention direct"),
+        ("--decoder-memory none --memory-length 3", "--memory-length 3 has no effect: it needs"),
+        ("--memory-length -1", "--memory-length -1: expected 0 to"),
+        ("--decoder-head-dim 8 --scale-heads", "--scale-heads needs heads of the usual width"),
+        (
+            "--decoder-head-dim 8 --language-model-host transformer",
+            "--decoder-head-dim 8 has no effect with --language-model-host transformer",
+        ),
+        (
+            "--decoder-self-attention-mixture full_matrix --memory-same-length",
+            "--memory-same-length moves the positions of full_matrix",
+        ),
+    ],
+)
+def test_what_cannot_be_used_is_refused(make_model: Build, flags: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        make_model("xl_lm_tiny", *flags.split())
+
+
+def test_a_recurrent_layer_that_is_not_there_is_refused(make_model: Build) -> None:
+    with pytest.raises(ConfigError, match="--recurrent-layer 5: expected at most --decoder-layers"):
+        make_model("brt_lm_tiny", "--recurrent-layer", "5")
+    flags = ["--tokens-per-sample", "8", "--recurrent-block", "8"]
+    with pytest.raises(ConfigError, match="--recurrent-block 8: expected less than --tokens-per"):
+        make_model("brt_lm_tiny", *flags)
+    with pytest.raises(ConfigError, match="--latent-every 5: expected at most --decoder-layers 4"):
+        make_model("tlb_lm_tiny", "--latent-every", "5")
+
+
+def test_positions_of_a_segment_and_a_memory_are_refused(make_model: Build) -> None:
+    with pytest.raises(ConfigError, match="--decoder-memory needs --no-token-positional"):
+        make_model("rsa_transformer_lm", "--decoder-memory", "xl")
+
+
+def test_all_presets_with_a_memory_are_listed() -> None:
+    with_memory = [n for n, values in LANGUAGE_MODELS.items() if "decoder_memory" in values]
+    assert sorted(with_memory) == MEMORY_MODELS and len(MEMORY_MODELS) == 30
