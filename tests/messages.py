@@ -307,7 +307,7 @@ class Reader:
         names = [argument.arg for argument in parameter.function.args.args]
         place = parameter.index - (names[0] == "self")
         for call in self.calls.get(parameter.function.name, []):
-            if place < len(call.args):
+            if 0 <= place < len(call.args):
                 yield call.args[place]
             yield from (k.value for k in call.keywords if k.arg == names[parameter.index])
 

@@ -24,7 +24,7 @@ BENCHMARKS = ROOT / "benchmarks"
 EXPERIMENT = ROOT / "examples" / "modeling_recurrence"
 
 MOST = 8
-"""Minutes of the longest piece: some machines are lent for ten at a time."""
+"""Minutes of the longest piece: many schedulers end short jobs after ten."""
 
 GRACE = 30.0
 """Seconds in which a piece may save what it has when its time is over."""
@@ -32,13 +32,13 @@ GRACE = 30.0
 DONE, FAILED, STOPPED = "done", "failed", "out of time"
 
 BASE = (
-    ("papers", ["transformer_biarn", "rsa_transformer", "srformer"]),
+    ("papers", ["transformer_biarn", "transformer_birnn", "rsa_transformer", "srformer"]),
     ("compared", ["transformer_relpos", "transformer_disan", "transformer_rnn_multicolumn"]),
 )
 """The systems of an encoder-decoder of base size, which are measured beside `transformer`."""
 
 BIG = "_wmt_en_de_big"
-HOSTS = ["t5_small", "srformer_t5_small", "srformer_bart_base"]
+HOSTS = ["t5_small", "rsa_codet5_small", "srformer_t5_small", "srformer_bart_base"]
 """The systems of other hosts."""
 
 SMALL = (

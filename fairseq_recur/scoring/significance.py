@@ -310,7 +310,12 @@ def sign_flip_p(differences: Sequence[float]) -> float:
 
 
 def _p_value(drawn: np.ndarray, differences: np.ndarray) -> float:
-    """Return the share of draws above the observed difference, which counts as one draw."""
+    """Return the share of draws above the observed difference, which counts as one draw.
+
+    Equal scores are no evidence of a difference, so their p-value is 1.
+    """
+    if abs(differences.mean()) <= TIE * np.abs(differences).mean():
+        return 1.0
     observed = abs(differences.mean()) + TIE * np.abs(differences).mean()
     return (int(np.sum(drawn > observed)) + 1) / (len(drawn) + 1)
 

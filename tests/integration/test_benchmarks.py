@@ -8,7 +8,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -139,10 +138,11 @@ def test_a_wrong_form_is_detected(bench: Any) -> None:
 def test_triton_kernels_are_found_and_left_out(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A form that asks whether they can compute is also measured with the answer no."""
     ops = bench("ops")
-    choosing = ModuleType(ops.KERNELS)
-    choosing.importable = lambda: True
-    usable = lambda: os.environ.get(ops.SWITCH) != "0" and choosing.importable()  # noqa: E731
-    monkeypatch.setitem(sys.modules, ops.KERNELS, choosing)
+    monkeypatch.setattr(ops.choosing, "importable", lambda: True)
+
+    def usable() -> bool:
+        return os.environ.get(ops.SWITCH) != "0" and ops.choosing.importable()
+
     x = torch.ones(2, requires_grad=True)
     own = {
         "fast": ops.Form(lambda: 3 * x if usable() else 2 * x),
@@ -153,7 +153,7 @@ def test_triton_kernels_are_found_and_left_out(bench: Any, monkeypatch: pytest.M
     assert [form.run().sum().item() for form in forms.values()] == [6, 4, 4]
     fast, by_torch, _ = forms.values()
     assert ops.difference(ops.Case([x], forms), fast, by_torch) == 0.5
-    choosing.importable = lambda: False
+    monkeypatch.setattr(ops.choosing, "importable", lambda: False)
     assert list(ops.with_torchs(own)) == ["fast", "plain"]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import PRESETS, write_corpus
+from tests.conftest import PRESETS, STRUCTURES, write_corpus
 from tests.docs.commands import parse
 
 ROOT = Path(__file__).parents[2]
@@ -114,9 +114,10 @@ def test_every_command_is_accepted(campaign: Any, tmp_path: Path, tiny: bool) ->
             parse(["python", *piece.command[1:]])
     big = {name for name in PRESETS if name.endswith(campaign.BIG)}
     assert big | {name.removesuffix(campaign.BIG) for name in big} <= words
-    assert {name for name in PRESETS if re.search("t5_small|bart_base", name)} <= words
+    assert {name for name in STRUCTURES if re.search("t5_small|bart_base", name)} <= words
 
 
+@pytest.mark.slow
 def test_a_piece_by_name_on_the_cpu(tmp_path: Path) -> None:
     done = start("--tiny", "--only", "ops-rem-product", "--work-dir", tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr

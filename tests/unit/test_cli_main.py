@@ -73,8 +73,8 @@ def test_help_of_train_shows_the_options_of_what_is_chosen(
     places.append(printed.index(wanted[3]))
     assert places == sorted(places) and "--sentence-avg" in printed
     assert printed.index("\n--optimizer adamw_fused:") < printed.index("\n--task translation:")
-    assert main(["train", "--arch", "transformer_biern", "-h"]) == 2
-    assert "did you mean transformer_biarn" in capsys.readouterr().err
+    assert main(["train", "--arch", "srformer_tyni", "-h"]) == 2
+    assert "did you mean srformer_tiny" in capsys.readouterr().err
 
 
 def test_list_of_train_shows_all_names(capsys: pytest.CaptureFixture[str]) -> None:

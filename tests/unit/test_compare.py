@@ -3,6 +3,7 @@
 import json
 import os
 import random
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 
@@ -211,6 +212,13 @@ def test_ties_do_not_exceed(test: str, seed: int) -> None:
     # The exact differences of the rounded decimals, as people see them.
     exact = [[Fraction(str(v)) for v in row] for row in values.tolist()]
     assert found == loop_p(test, *exact, 64, seed)
+
+
+@pytest.mark.parametrize("p_value", [bootstrap_p, randomization_p])
+@pytest.mark.parametrize("scores", [[0.1, 0.3, 0.7], [0.7, 0.1, 0.3]], ids=["same", "exchanged"])
+def test_equal_scores_are_no_evidence(p_value: Callable[..., float], scores: list[float]) -> None:
+    """Such as two accuracies of 50 %, by the same or by different right answers."""
+    assert p_value(np.array([0.1, 0.3, 0.7]), np.array(scores), 50, 1) == 1
 
 
 def test_many_texts_are_worked_through_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
