@@ -62,8 +62,7 @@ class SystemResult:
 
         For two systems that differ in k texts, no p-value below 2^(1-k) is possible: there are
         2^k exchanges, and two of them give the difference itself. sacrebleu's formula ignores
-        this and gives its smallest p-value to a system compared with itself. Therefore a p-value
-        counts here only if ``level`` can be reached.
+        this. Therefore a p-value counts here only if ``level`` can be reached.
         """
         reachable = 2.0 ** (1 - self.different) < level
         return reachable and self.corrected.get(test, 1.0) < level

@@ -310,12 +310,7 @@ def sign_flip_p(differences: Sequence[float]) -> float:
 
 
 def _p_value(drawn: np.ndarray, differences: np.ndarray) -> float:
-    """Return the share of draws above the observed difference, which counts as one draw.
-
-    Equal scores are no evidence of a difference, so their p-value is 1.
-    """
-    if abs(differences.mean()) <= TIE * np.abs(differences).mean():
-        return 1.0
+    """Return the share of draws above the observed difference, which counts as one draw."""
     observed = abs(differences.mean()) + TIE * np.abs(differences).mean()
     return (int(np.sum(drawn > observed)) + 1) / (len(drawn) + 1)
 
@@ -326,6 +321,10 @@ def _collect(
     """Combine the outcomes of all tests of one metric."""
     name, _, first = next(iter(outcomes.values()))
     systems, others = [], [system for system, _ in named[1:]]
+    for result in (r for o in outcomes.values() for r in o.results[1:]):
+        # The formulas count differences above the observed one, so that among zeros there is none.
+        if result.score == first[0].score:
+            result.p_value = 1.0
     adjusted = {
         test: corrected({s: float(r.p_value) for s, r in zip(others, o.results[1:])}, test)
         for test, o in outcomes.items()
