@@ -144,10 +144,13 @@ def test_a_model_without_memory_is_refused(text: Path, cli: Cli, tmp_path: Path)
 def test_two_processes_are_one_also_resumed(
     arch: str, text: Path, cli: Cli, tmp_path: Path
 ) -> None:
-    """Each has half of the streams; a checkpoint has the memories of both."""
+    """Each has half of the streams; a checkpoint has the memories of both.
+
+    --broadcast-buffers, with which the processes get the buffers of the first, leaves them alone.
+    """
     sgd = ["--optimizer", "sgd", "--lr", 0.05, "--dropout", 0, "--disable-validation"]
     cli("train", *arguments(text, tmp_path / "one", arch, *sgd, "--max-update", 9))
-    half = [*sgd, "--batch-size", 3, "--max-update"]
+    half = [*sgd, "--broadcast-buffers", "--batch-size", 3, "--max-update"]
     plan = [arguments(text, tmp_path / "two", arch, *half, updates) for updates in (5, 9)]
     (tmp_path / "plan.json").write_text(json.dumps(plan))
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
