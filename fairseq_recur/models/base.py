@@ -5,6 +5,7 @@ from argparse import Namespace
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
+from fairseq import checkpoint_utils
 from fairseq.models import BaseFairseqModel
 from fairseq.modules import FairseqDropout
 from omegaconf import DictConfig
@@ -82,6 +83,9 @@ class RecurrentModel(BaseFairseqModel):
         Raises:
             CheckpointError: if they do not fit, saying what differs and what to do
         """
+        # First, as the upgrade knows the layers by their numbers in this model; fairseq's own
+        # pruning then has nothing left to do.
+        state_dict = checkpoint_utils.prune_state_dict(state_dict, model_cfg)
         try:
             return super().load_state_dict(state_dict, strict, model_cfg, args)
         except RuntimeError as error:

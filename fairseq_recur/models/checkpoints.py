@@ -88,6 +88,14 @@ def average_weights(average: Function, ema: Any, model: nn.Module, *args: Any) -
     average(ema, Namespace(state_dict=lambda: weights), *args)
 
 
+@extend("fairseq.models.ema:EMA.restore", "averages keep the versions of the stacks")
+def restore_average(restore: Function, ema: Any, weights: Weights, *args: Any, **kw: Any) -> None:
+    """Give averages the versions, which fairseq leaves out: without them, it drops final norms."""
+    own = ema.model.state_dict()
+    versions = {name: value for name, value in own.items() if name.endswith(".version")}
+    restore(ema, {**versions, **weights}, *args, **kw)
+
+
 @extend("fairseq.checkpoint_utils:prune_state_dict", "layers of the recurrence encoder")
 def prune_state_dict(prune: Function, weights: Weights, model_cfg: Any) -> Weights:
     """Prune layers, but not those of the recurrence encoder.
@@ -112,6 +120,10 @@ def upgrade_weights(model: BaseFairseqModel, weights: Weights) -> None:
         for old, new in OLD_MODULES.items():
             if old in name:
                 weights[name.replace(old, new)] = weights.pop(name)
+    for side in ("encoder", "decoder"):
+        if getattr(getattr(model, side, None), "embed_positions", None) is None:
+            # fairseq 0.12.2 saves this buffer of positions that the model lacks.
+            weights.pop(f"{side}.embed_positions._float_tensor", None)
     if isinstance(model, FairseqEncoderDecoderModel):
         drop_what_only_bart_has(weights, model)
         for i in range(model.encoder.num_layers):

@@ -1,5 +1,6 @@
 """The decoder layer with slots for its attentions, and with fusion."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -67,6 +68,8 @@ class DecoderLayer(TransformerDecoderLayerBase):
         residual = x
         if self.normalize_before:
             x = self.self_attn_layer_norm(x)
+            if context.memory is not None:  # inputs of the layer, as x was
+                context = replace(context, memory=self.self_attn_layer_norm(context.memory))
         x = self.attend_to_itself(x, context)
         x = self.residual_connection(self.dropout_module(x), residual)
         if not self.normalize_before:

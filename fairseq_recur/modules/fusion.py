@@ -11,7 +11,7 @@ from fairseq.modules import FairseqDropout, LayerNorm, MultiheadAttention
 from torch import Tensor, nn
 
 from fairseq_recur.modules.context import Context
-from fairseq_recur.modules.options import NoOptions, option
+from fairseq_recur.modules.options import NoOptions, flag, option
 from fairseq_recur.modules.part import MonitoredModule, Part, exempt_from_decay
 from fairseq_recur.modules.recurrence import Recurrence
 from fairseq_recur.ops.recurrence_encoder import gate, gated_sum
@@ -248,6 +248,9 @@ class Replacement(StackFusion):
                 f"{fusion} leaves no place for --cross-attention {cfg.cross_attention}; leave "
                 "one out"
             )
+        for name, off in (("cross_attention_mixture", "none"), ("cross_attention_fused", False)):
+            if getattr(cfg, name, off) != off:
+                yield f"{fusion} leaves no place for {flag(name)}; leave one out"
 
 
 class MultiColumn(Part, nn.Module):

@@ -15,6 +15,7 @@ from fairseq_recur.modules.context import Context
 from fairseq_recur.modules.options import option
 from fairseq_recur.modules.part import MonitoredModule, Part
 from fairseq_recur.modules.stream_memory import reach
+from fairseq_recur.ops.attention import read_values
 from fairseq_recur.ops.mixture import mixed_map, mixed_outputs
 from fairseq_recur.ops.precision import at_least_float32, no_autocast
 from fairseq_recur.ops.toeplitz import shared_product, toeplitz_matrix
@@ -206,13 +207,15 @@ class Mixture(MonitoredModule, Part, nn.Module):
         row, keep = self.newest_row(attention, key.size(2), context)
         mixing = self.mixing
         if attention.has_map:
+            dropout = attention.dropout_probability  # of --retain-dropout
             weights = attention.weights(query, key, context.mask)
+            weights = weights if self.drop_mixed else F.dropout(weights, dropout)
             if mixing == self.heads:
                 weights = torch.addcmul(row, weights, keep)
             else:
                 mixed = torch.addcmul(row, weights[:, :mixing], keep)
                 weights = torch.cat([mixed, weights[:, mixing:]], dim=1)
-            return torch.matmul(weights.to(value.dtype), value), weights
+            return read_values(weights, value, dropout if self.drop_mixed else 0.0), weights
         local, _ = attention.attend(query, key, value, context, need_weights=False)
         with no_autocast(value):
             recurrent = torch.matmul(row, at_least_float32(value[:, :mixing]))

@@ -29,7 +29,8 @@ class TransformerXLOptions:
         "transformer",
         "arithmetic around the attention map: fairseq's, or that of Dai et al. 2019: "
         "self-attention without biases, the vectors u and v of --decoder-self-attention xl shared "
-        "by all layers, a bias for each word in the output, all weights drawn from N(0, 0.02)",
+        "by all layers, a bias for each word in the output, linear maps and embeddings drawn "
+        "from N(0, 0.02)",
     )
     decoder_head_dim: int = option(
         0,
@@ -105,7 +106,7 @@ def add_biases(softmax: AdaptiveSoftmax, projected: bool) -> None:
 
 
 def draw_weights(model: nn.Module) -> None:
-    """Draw all matrices of a model from N(0, 0.02), and the scales of its norms from N(1, 0.02)."""
+    """Draw linear maps and embeddings from N(0, 0.02), and scales of layer norms from N(1, 0.02)."""
     for module in model.modules():
         if isinstance(module, (nn.Linear, nn.Embedding)):
             nn.init.normal_(module.weight, std=DEVIATION)

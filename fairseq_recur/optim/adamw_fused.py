@@ -133,7 +133,7 @@ class FairseqFusedAdamW(FairseqOptimizer):
 
     @property
     def optimizer_config(self) -> dict[str, Any]:
-        """The settings that replace those of a checkpoint when training resumes."""
+        """The settings of torch's optimizer. A training that resumes keeps those it began with."""
         betas = self.cfg.adam_betas
         numbers = {"--lr": self.learning_rate(), "--adam-eps": self.cfg.adam_eps}
         numbers["--weight-decay"] = self.cfg.weight_decay

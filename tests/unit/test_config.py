@@ -213,6 +213,16 @@ REFUSED: dict[str, list[tuple[str, list[str]]]] = {
             ["in all decoder layers leaves no place for --cross-attention srformer"],
         ),
         (
+            "--recurrence-fusion replace --recurrence-input encoder --recurrence-fused-layers all "
+            "--cross-attention-mixture rsa",
+            ["in all decoder layers leaves no place for --cross-attention-mixture"],
+        ),
+        (
+            "--recurrence-fusion replace --recurrence-input encoder --recurrence-fused-layers all "
+            "--cross-attention-fused",
+            ["in all decoder layers leaves no place for --cross-attention-fused"],
+        ),
+        (
             "--recurrence-fusion replace --decoder-layers-to-keep 1",
             ["in all decoder layers: nothing reads the Transformer encoder"],
         ),
@@ -489,6 +499,16 @@ def test_unknown_parts_of_a_checkpoint_are_refused(make_model: Build) -> None:
     defaults = [RecurrentTransformerModel.config_class(), model.config_class()]
     with pytest.raises(ConfigError, match="--cross-attention mine: choose one of dot, srformer,"):
         check_config(cfg, encoder_decoder_slots(), defaults, loaded=True)
+
+
+def test_unused_buffers_of_fairseqs_positions_are_left_out(make_model: Build) -> None:
+    """fairseq 0.12.2 saves one with its positions, which transformer_relpos does not have."""
+    model = make_model("transformer_relpos", *SMALL)
+    saved = make_model("transformer", *SMALL).state_dict()
+    for side in ("encoder", "decoder"):
+        saved[f"{side}.embed_positions._float_tensor"] = torch.zeros(1)
+    model.load_state_dict(saved)
+    assert torch.equal(model.encoder.embed_tokens.weight, saved["encoder.embed_tokens.weight"])
 
 
 @pytest.mark.slow_options

@@ -9,7 +9,8 @@ import torch
 from fairseq.criterions.label_smoothed_cross_entropy_with_alignment import (
     LabelSmoothedCrossEntropyCriterionWithAlignment as AlignmentCriterion,
 )
-from fairseq.dataclass.configs import FairseqConfig
+from fairseq.dataclass.configs import EMAConfig, FairseqConfig
+from fairseq.models.ema import EMA
 from fairseq.modules import FairseqDropout
 from omegaconf import OmegaConf, open_dict
 from torch import nn
@@ -126,12 +127,15 @@ def pruned(make_model: Build, arch: str, flags: list[str], keep: dict[str, str])
         ("transformer_biarn", ["--recurrence-layers", "2"]),
         ("transformer_biarn", ["--recurrence-fused-layers", "all"]),
         ("transformer_biarn", ["--recurrence-fused-layers", "2"]),
+        ("transformer_biarn", "--recurrence-fusion replace --recurrence-input encoder".split()),
         ("transformer_rnn_multicolumn", ["--recurrence-layers", "2"]),
         ("rsa_transformer", []),
         ("srformer", []),
     ],
 )
-@pytest.mark.parametrize("encoder, decoder", [("1,2", "0,1,2"), ("0,1,2", "0,2"), ("0", "2")])
+@pytest.mark.parametrize(
+    "encoder, decoder", [("1,2", "0,1,2"), ("0,1,2", "0,2"), ("0", "2"), ("1", "1,2")]
+)
 def test_layers_to_keep(
     make_model: Build, arch: str, flags: list[str], encoder: str, decoder: str
 ) -> None:
@@ -143,6 +147,44 @@ def test_layers_to_keep(
         stack.layers = nn.ModuleList(stack.layers[int(i)] for i in layers.split(","))
     assert part.state_dict().keys() == full.state_dict().keys()
     torch.testing.assert_close(part(**WORDS)[0], full(**WORDS)[0])
+
+
+def test_a_stock_checkpoint_starts_a_pruned_model(make_model: Build) -> None:
+    """Each kept layer has its part, with fresh weights, whatever its number was."""
+    stock = make_model("transformer", *DEEP)
+    given = ["--decoder-layers-to-keep", "0,2", "--encoder-layers-to-keep", "2"]
+    cfg = model_config("translation", "rsa_transformer", (*DEEP, *given))
+    with open_dict(cfg):
+        cfg.encoder_layers_to_keep, cfg.decoder_layers_to_keep = "2", "0,2"
+    model = make_model("rsa_transformer", *DEEP, *given)
+    model.load_state_dict(stock.state_dict(), model_cfg=cfg)
+    for ours, theirs in ((0, 0), (1, 2)):
+        name = "fc1.weight"
+        kept = stock.decoder.layers[theirs].get_parameter(name)
+        assert torch.equal(model.decoder.layers[ours].get_parameter(name), kept)
+
+
+@pytest.mark.parametrize("arch", ["t5_small", "transformer"])
+def test_averages_keep_the_norms_of_pre_norm_stacks(make_model: Build, arch: str) -> None:
+    """fairseq leaves the version out of its averages, and then takes the last norm for absent."""
+    flags = ["--encoder-normalize-before", "--decoder-normalize-before"]
+    model = make_model(arch, *SMALL, *(flags if arch == "transformer" else []))
+    average = EMA(model, EMAConfig(store_ema=True, ema_decay=0.5))
+    for _ in range(2):
+        average.step(model)
+    found = average.get_model().state_dict()
+    assert found.keys() == model.state_dict().keys()
+    assert "decoder.layer_norm.weight" in found and found["decoder.version"] == 3
+
+
+def test_dropout_of_mixed_maps_in_incremental_decoding(make_model: Build) -> None:
+    model = make_model("rsa_transformer", *SMALL, "--attention-dropout", "0.5").eval()
+    prepare(model, ["DotSelfAttention"])
+    out, state = model.encoder(WORDS["src_tokens"], WORDS["src_lengths"]), [{}, {}]
+    for step in range(1, 5):
+        words = WORDS["prev_output_tokens"][:, :step]
+        logits = [model.decoder(words, out, incremental_state=s)[0] for s in state]
+    assert not torch.allclose(*logits)
 
 
 def test_pruning_that_would_drop_the_fusion(make_model: Build) -> None:

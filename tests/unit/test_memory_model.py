@@ -53,6 +53,11 @@ BY_LAG: dict[str, list[str]] = {
         "rsa_brt_lm_tiny",
         *"--rsa-dilations 2,3 --recurrent-block 1 --recurrent-state-length 5".split(),
     ],
+    "pre-norm": ["rsa_xl_lm_tiny", *"--rsa-dilations 2,3 --decoder-normalize-before".split()],
+    "block-recurrent-pre-norm": [
+        "brt_lm_tiny",
+        *"--recurrent-block 2 --recurrent-layer 2 --decoder-normalize-before".split(),
+    ],
     "fairseqs-host": ["rsa_xl_lm_tiny", "--language-model-host", "transformer"],
 }
 """Every map that reads a memory, without and with mixtures, in both hosts."""
