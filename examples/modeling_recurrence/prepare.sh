@@ -38,7 +38,9 @@ done
 bash "$root/scripts/setup.sh" # does nothing if the environment is up to date
 PATH="$root/.venv/bin:$PATH"
 
-if [ -f "$output/done" ] && [ "$(cat "$output/done")" = "$merges" ]; then
+# What the output depends on: other texts or languages are prepared again.
+inputs="$merges $source $target $(cat "$folder"/{train,"$valid",test}.{"$source","$target"} | cksum)"
+if [ -f "$output/done" ] && [ "$(cat "$output/done")" = "$inputs" ]; then
     echo "$output is prepared already"
     exit
 fi
@@ -57,5 +59,5 @@ fairseq-recur preprocess -s "$source" -t "$target" --joined-dictionary \
     --destdir "$output/data-bin" --trainpref "$output/pieces/train" \
     --validpref "$output/pieces/$valid" --testpref "$output/pieces/test"
 cp "$folder/test.$target" "$folder/test.$source" "$output/"
-echo "$merges" > "$output/done"
+echo "$inputs" > "$output/done"
 echo "$output/data-bin is ready"

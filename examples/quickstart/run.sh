@@ -38,22 +38,26 @@ fairseq-recur plot curves "${logs[@]}" "${labels[@]}" --metric valid_loss valid_
 
 case "$work" in "$PWD"/*) shown="${work#"$PWD"/}" ;; *) shown="$work" ;; esac
 case "$here" in "$PWD"/*) here="${here#"$PWD"/}" ;; esac
+# The commands below find this run again.
+again="${WORK:+WORK=$shown }" system="${systems[0]}"
+case " ${systems[*]} " in *" birnn "*) system=birnn ;; esac
+settings="$again${SEEDS:+SEEDS=\"$SEEDS\" }${SYSTEMS:+SYSTEMS=\"$SYSTEMS\" }"
 cat <<END
 
 Done in $((SECONDS / 60)) min $((SECONDS % 60)) s. Everything is in $shown:
   runs/table.md, results.json     the table above, with all details
   translations.txt                the ten sentences above
   learning_curve.png              loss and BLEU on the validation set, both systems
-  runs/SYSTEM/seed1/test.txt      all translations of the test set, as fairseq-generate prints them
-  runs/SYSTEM/seed1/average.pt    the scored model, next to checkpoint*.pt and train.log
+  runs/SYSTEM/seed${seeds[0]}/test.txt      all translations of the test set, as fairseq-generate prints them
+  runs/SYSTEM/seed${seeds[0]}/average.pt    the scored model, next to checkpoint*.pt and train.log
   data-bin, bpe.model             the prepared data
 
-Translate sentences with birnn (Ctrl-D ends it), or pipe them in:
-  bash $here/translate.sh
-  echo "Click the cell that you want to delete." | bash $here/translate.sh
+Translate sentences with $system (Ctrl-D ends it), or pipe them in:
+  ${again}bash $here/translate.sh $system
+  echo "Click the cell that you want to delete." | ${again}bash $here/translate.sh $system
 
 What to try next:
-  EPOCHS=$((2 * epochs)) bash $here/run.sh       continue, twice as long
+  ${settings}EPOCHS=$((2 * epochs)) bash $here/run.sh       continue, twice as long
   fairseq-recur train --help             every option (source .venv/bin/activate first)
   $here/README.md    what the numbers mean, and what comes next
 END

@@ -5,7 +5,8 @@ source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/help.sh"
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 root="$(cd "$here/../.." && pwd)"
 work="${WORK:-$here/work}" system="${1:-birnn}"
-model="$work/runs/$system/seed1/average.pt"
+models=("$work/runs/$system"/seed*/average.pt) # of the first seed
+model="${models[0]}"
 [ -f "$model" ] || { echo "error: $system is not trained; run bash $here/run.sh first" >&2; exit 1; }
 PATH="$root/.venv/bin:$PATH"
 if [ -t 0 ]; then echo "Type English sentences, one per line; Ctrl-D ends." >&2; fi

@@ -20,6 +20,7 @@ from recall_figure import draw
 from torch import Tensor, nn
 
 from fairseq_recur.experiments import machine
+from fairseq_recur.files import write_text
 from fairseq_recur.modules.parts import CROSS_ATTENTION
 from fairseq_recur.modules.plain import SRformerCrossAttention, host
 
@@ -210,6 +211,8 @@ def main(arguments: list[str] | None = None) -> None:
                 f"{args.updates}. Choose another --output, or remove the file"
             )
     words = " ".join(["--no-sweep"] * args.no_sweep + [f"--updates {args.updates}"])
+    words += f" --seed {args.seed}" * (args.seed != 1)
+    words += f" --systems {' '.join(args.systems)}" * (args.systems != list(SYSTEMS))
     results["runs"].append(
         {
             "command": f"bash examples/recall/run.sh {words}",
@@ -225,7 +228,7 @@ def main(arguments: list[str] | None = None) -> None:
             continue
         cell = train(system, **size, updates=args.updates, seed=args.seed)
         results["cells"].append(cell)
-        file.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        write_text(file, json.dumps(results, indent=1) + "\n")
         print(
             f"{system}, {size}: inside {cell['inside']:.3f}, outside {cell['outside']:.3f}, "
             f"{cell['cpu_seconds']} s",

@@ -8,7 +8,7 @@ from statistics import mean
 from typing import Any
 
 from cells import HERE, SeriesRun, Settings
-from linear import linear_errors
+from linear import checksum, linear_errors
 
 from fairseq_recur.experiments.machine import commit, machine, versions
 from fairseq_recur.experiments.runs import read_json, write_json
@@ -107,10 +107,13 @@ def write(
         if run.finished():
             of_system = results.setdefault(run.row, {}).setdefault(run.system, {})
             of_system[str(run.seed)] = of_run(run)
-    known = (read_json(work / "results.json") or {}).get("linear", {})
+    earlier, sums = read_json(work / "results.json") or {}, {}
     for cell in settings.chosen():
-        if every_cell or cell.name in results or cell.name in known:
-            linear[cell.name] = known.get(cell.name) or linear_errors(cell, settings.data)
+        sums[cell.data] = checksum(cell, settings.data)
+        found = earlier.get("linear", {}).get(cell.name)
+        if every_cell or cell.name in results or found:
+            kept = found and earlier.get("data", {}).get(cell.data) == sums[cell.data]
+            linear[cell.name] = found if kept else linear_errors(cell, settings.data)
     changed = [f"{name}='{value}'" for name, value in values.items() if name in os.environ]
     report = {
         "command": " ".join([*changed, COMMAND, *(["linear"] if every_cell else [])]),
@@ -118,6 +121,7 @@ def write(
         "commit": commit(),
         "machine": machine(),
         "versions": versions(),
+        "data": sums,
         "wins": wins(results),
         "linear": linear,
         "runs": results,

@@ -4,6 +4,7 @@ import hashlib
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 
 from tqdm import tqdm
@@ -64,7 +65,7 @@ def fetch(archive: Archive, downloads: Path, mirror: str | None = None) -> Path:
         try:
             _download(url, partial, archive.size)
             _check(partial, archive)
-        except (OSError, ConfigError) as error:
+        except (OSError, HTTPException, ConfigError) as error:
             failures.append(f"  {url}: {error}")
         else:
             return partial.rename(whole)

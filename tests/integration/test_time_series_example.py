@@ -87,6 +87,16 @@ def test_dry_run(
     assert record["runs"]["ETTh1/24"]["rsa_informer"]["2"]["mse"] == pytest.approx(0.5)
     monkeypatch.setenv("WORK", str(tmp_path / "linear"))
     assert run.main(["linear"]) == 0 and "ETTh1/48  linear" in capsys.readouterr().out
+    table = tmp_path / "linear" / "results.json"
+    before = json.loads(table.read_text())["linear"]
+    (tmp_path / "other").mkdir()
+    lines = (data / "ETTh1.csv").read_text().splitlines()
+    turned = [lines[0], *(re.sub(r"(,-?[\d.]+)(,-?[\d.]+)$", r"\2\1", line) for line in lines[1:])]
+    (tmp_path / "other" / "ETTh1.csv").write_text("\n".join([*turned[:-9], *lines[-9:]]) + "\n")
+    monkeypatch.setenv("DATA", str(tmp_path / "other"))
+    assert run.main(["linear"]) == 0, "other data: forecast again"
+    after = json.loads(table.read_text())["linear"]
+    assert before.keys() == after.keys() and all(before[cell] != after[cell] for cell in before)
     assert run.main(["tables"]) == 2 and "[table | linear]" in capsys.readouterr().err
     monkeypatch.setenv("CELLS", "ETTh2/24")
     assert run.main([]) == 2 and "a folder with ETTh2.csv" in capsys.readouterr().err

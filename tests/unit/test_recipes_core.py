@@ -35,6 +35,12 @@ class Server(SimpleHTTPRequestHandler):
         if begin >= len(content):
             self.send_error(416)
             return
+        if "chunked" in self.path:  # the connection breaks within a chunk
+            self.send_response(200)
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            self.wfile.write(b"%x\r\n" % len(content) + content[: len(content) // 2])
+            return
         self.send_response(206 if begin else 200)
         self.send_header("Content-Length", str(len(content) - begin))
         self.end_headers()
@@ -101,7 +107,9 @@ def test_a_part_that_is_too_long_is_begun_again(address: str, tmp_path: Path) ->
 
 
 def test_dead_addresses_are_all_named_and_the_next_is_tried(address: str, tmp_path: Path) -> None:
-    dead = [f"{address}/gone/b.tgz", "http://127.0.0.1:9/a.tgz"]
+    dead = [
+        f"{address}/gone/b.tgz", "http://127.0.0.1:9/a.tgz", f"{address}/chunked/a.tgz",
+    ]  # fmt: skip
     with pytest.raises(ConfigError) as error:
         fetch(archive(*dead), tmp_path / "downloads")
     assert all(url in str(error.value) for url in dead) and "404" in str(error.value)
