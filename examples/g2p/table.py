@@ -6,6 +6,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from fairseq_recur.plotting.figures import COLOURS, new_figure, plain_axes
+from fairseq_recur.scoring.aligned import markdown
 
 METRICS = ("WER", "PER")
 COLUMNS = (
@@ -20,20 +21,14 @@ def table(results: Results) -> str:
     """Write what came out, the averages, and the scores of each language."""
     trained = {n: s for n, s in results["systems"].items() if any(s["scores"]["WER"].values())}
     averages = [COLUMNS, *(row(results, name, system) for name, system in trained.items())]
-    lines = [f"# {results['title']}", "", verdict(results), "", *markdown(averages)]
+    lines = [f"# {results['title']}", "", verdict(results), "", *markdown(averages, names=1)]
     for metric in METRICS:
         cells = [["language", *trained]]
         for name in results["languages"]:
             of_systems = (system["scores"][metric].get(name, {}) for system in trained.values())
             cells.append([name, *(spread([*scores.values()]) for scores in of_systems)])
-        lines += ["", f"## {metric} by language", "", *markdown(cells)]
+        lines += ["", f"## {metric} by language", "", *markdown(cells, names=1)]
     return "\n".join([*lines, "", *notes(results)]) + "\n"
-
-
-def markdown(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a table, the header first."""
-    rule = ["---", *["---:"] * (len(rows[0]) - 1)]
-    return ["| " + " | ".join(cells) + " |" for cells in (rows[0], rule, *rows[1:])]
 
 
 def spread(values: Sequence[float]) -> str:

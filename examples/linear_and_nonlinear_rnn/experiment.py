@@ -23,6 +23,7 @@ from synthetic import ACTIVATIONS, Sequence, generate, segments
 from torch import Tensor
 
 from fairseq_recur.experiments import machine
+from fairseq_recur.files import write_text
 
 HERE = Path(__file__).resolve().parent
 # What determines the numbers of a cell, and must therefore be the same for all cells of a file.
@@ -104,12 +105,10 @@ def load(file: Path, settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def save(file: Path, results: dict[str, Any]) -> None:
-    """Write to a second file first, so that an interruption cannot leave a partial one."""
+    """Write the cells in their order."""
     order = list(ACTIVATIONS)
     results["cells"].sort(key=lambda c: (order.index(c["activation"]), c["alpha"], c["seed"]))
-    part = file.with_suffix(".part")
-    part.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    part.replace(file)
+    write_text(file, json.dumps(results, indent=1) + "\n")
 
 
 def describe_run() -> dict[str, Any]:

@@ -13,6 +13,7 @@ from linear import checksum, linear_errors
 from fairseq_recur.experiments.machine import commit, machine, versions
 from fairseq_recur.experiments.runs import read_json, write_json
 from fairseq_recur.files import write_text
+from fairseq_recur.scoring import aligned
 
 COMMAND = "bash examples/time_series/run.sh"
 HEADER = ["cell", "system", "MSE", "paper", "MAE", "paper", "seeds"]
@@ -78,18 +79,8 @@ def summary(report: dict[str, Any], markdown: bool = False) -> str:
     table = rows(report["runs"], report["linear"])
     if not table:
         return "Nothing is finished yet."
-    if markdown:
-        rule = ["---"] * 2 + ["---:"] * 5
-        lines = ["| " + " | ".join(row) + " |" for row in [HEADER, rule, *table]]
-    else:
-        widths = [max(map(len, column)) for column in zip(HEADER, *table)]
-        lines = [
-            "  ".join(
-                [c.ljust(w) for c, w in zip(row[:2], widths)]
-                + [c.rjust(w) for c, w in zip(row[2:], widths[2:])]
-            ).rstrip()
-            for row in [HEADER, *table]
-        ]
+    shape = aligned.markdown if markdown else aligned.aligned
+    lines = shape([HEADER, *table], names=2)
     missing = len(read_expected()) - len({row[0] for row in table})
     lines += ["", f"Cells without a result: {missing} of {len(read_expected())}."]
     return "\n".join([*lines, *(line for win in wins(report["runs"]) for line in ("", win))])
