@@ -83,7 +83,7 @@ def test_hydra_takes_it(corpus: Path, tmp_path: Path, cli: Callable[..., str]) -
         f"task.data={corpus / 'bin'}", f"checkpoint.save_dir={tmp_path}",
         f"common.user_dir={EXAMPLE}", f"hydra.run.dir={tmp_path}", "common.cpu=true",
         "model._name=transformer_biarn_tiny", "model.recurrence=min_gru",
-        "optimization.max_update=1", "dataset.max_tokens=400",
+        "optimization.max_update=1", "dataset.max_tokens=400", "dataset.num_workers=0",
     )  # fmt: skip
     assert "MinGRU" in log
 

@@ -50,7 +50,7 @@ def test_a_further_start_does_only_what_is_left(campaign: Any, tmp_path: Path) -
     chosen = [
         python(campaign, "good", note),
         python(campaign, "bad", f"{note}; raise SystemExit(3)"),
-        python(campaign, "long", f"{note}; import time; time.sleep(60)", seconds=2),
+        python(campaign, "long", f"{note}; import time; time.sleep(60)", seconds=1),
     ]
     for _ in range(2):
         campaign.Campaign(tmp_path, 600).run(chosen)
@@ -59,7 +59,7 @@ def test_a_further_start_does_only_what_is_left(campaign: Any, tmp_path: Path) -
     campaign.Campaign(tmp_path, 600).run(chosen[:1], again=True)
     assert ran.read_text() == "xxxx"
     known = json.loads((tmp_path / "campaign.json").read_text())["pieces"]
-    assert known["good"]["said"] == ["said", "said"] and 2 <= known["long"]["seconds"] < 30
+    assert known["good"]["said"] == ["said", "said"] and 1 <= known["long"]["seconds"] < 30
     assert (tmp_path / "logs" / "good.log").read_text() == "said\nsaid\n"
 
 
@@ -69,7 +69,7 @@ def test_a_training_goes_on_until_it_is_done(campaign: Any, tmp_path: Path) -> N
         f"import time; file = open({str(ran)!r}, 'a+'); file.write('x'); file.flush(); "
         "time.sleep(60 if file.tell() < 3 else 0)"
     )
-    training = python(campaign, "training", code, seconds=2, continues=True)
+    training = python(campaign, "training", code, seconds=1, continues=True)
     campaign.Campaign(tmp_path, 600).run([training])
     assert ran.read_text() == "xxx" and statuses(tmp_path) == {"training": "done"}
 
@@ -90,7 +90,7 @@ def test_what_a_piece_has_started_ends_with_it(
         "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
         f"{child}'import time; time.sleep(60)']); print(p.pid, flush=True); time.sleep(60)"
     )
-    campaign.Campaign(tmp_path, 600).run([python(campaign, "stubborn", code, seconds=2)])
+    campaign.Campaign(tmp_path, 600).run([python(campaign, "stubborn", code, seconds=1)])
     status = Path("/proc", (tmp_path / "logs" / "stubborn.log").read_text().strip(), "stat")
     for _ in range(100):
         if not status.exists() or status.read_text().split()[2] == "Z":

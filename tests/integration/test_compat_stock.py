@@ -66,13 +66,13 @@ def test_the_allow_list_covers_what_fairseq_stores(checkpoints: dict, name: str)
 def test_it_goes_on(checkpoints: dict, train: Callable, name: str) -> None:
     output = train(checkpoints[name].parent, 4, *MADE_WITH[name])
     assert "Loaded checkpoint" in output and "@ 2 updates" in output
-    assert re.search(r"num_updates[\" :=]+4", output) or "4 updates" in output
+    assert re.search(r"num_updates[\" :=]+4", output)
 
 
 @pytest.mark.parametrize("name", ["adam, inverse_sqrt", "eval-bleu"])
 def test_it_translates(checkpoints: dict, corpus: Path, cli: Callable[..., str], name: str) -> None:
     flags = [corpus / "bin", "--path", checkpoints[name], "--cpu", "--max-tokens", "400"]
-    output = cli("generate", *flags, "--beam", "2")
+    output = cli("generate", *flags, "--beam", "2", "--num-workers", "0")
     assert len(re.findall(r"^H-", output, re.M)) == 20
     output = cli("interactive", *flags[:-2], stdin="w1 w2\nw3 w4 w5\n")
     assert len(re.findall(r"^H-", output, re.M)) == 2
@@ -80,7 +80,8 @@ def test_it_translates(checkpoints: dict, corpus: Path, cli: Callable[..., str],
 
 def test_it_validates_without_a_task(checkpoints: dict, corpus: Path, cli: Callable) -> None:
     path = checkpoints["adam, inverse_sqrt"]
-    output = cli("validate", corpus / "bin", "--path", path, "--cpu", "--max-tokens", "400")
+    flags = ["--path", path, "--cpu", "--max-tokens", "400", "--num-workers", "0"]
+    output = cli("validate", corpus / "bin", *flags)
     assert re.search(r"valid .*loss \d", output)
 
 

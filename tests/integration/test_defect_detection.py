@@ -146,8 +146,8 @@ def test_other_models_and_lengths_are_refused(
     assert "expected at least 3" in capsys.readouterr().err
 
 
-def settings(model: Path, work: Path, target: int) -> list[str]:
-    """What run.sh sets, and a small model that learns the training set by heart."""
+def settings(model: Path, work: Path, target: int, epochs: int) -> list[str]:
+    """What run.sh sets, and a small model; in 30 epochs it learns the training set by heart."""
     config = Settings(huggingface.read_json(model / "config.json"))
     changes = {
         "data": work / "data-bin", "start": work / "model" / "model.pt",
@@ -155,8 +155,9 @@ def settings(model: Path, work: Path, target: int) -> list[str]:
         "generate.gpt2-encoder-json": work / "model" / "encoder.json",
         "generate.gpt2-vocab-bpe": work / "model" / "vocab.bpe",
         "generate.max-len-b": target - 1, "generate.cpu": True, "generate.beam": 2,
-        "train.max-epoch": 30, "train.lr": 0.01, "train.warmup-updates": 1, "train.patience": -1,
-        "train.validate-interval": 15, "train.save-interval": 15, "train.cpu": True,
+        "train.max-epoch": epochs, "train.lr": 0.01, "train.warmup-updates": 1,
+        "train.validate-interval": epochs // 2, "train.save-interval": epochs // 2,
+        "train.patience": -1, "train.cpu": True,
         "train.num-workers": 0, "generate.num-workers": 0, "score.samples": 20,
         **{f"train.{name}": value for name, value in t5.model_options(config).items()},
     }  # fmt: skip
@@ -171,7 +172,7 @@ def test_both_systems_start_from_the_weights_and_are_scored(
     model, work = folders("codet5"), tmp_path / "work"
     assert prepare(write_lists(tmp_path / "data"), model, work, "--max-target", 8) == 0
     argv = ["experiment", "run", str(EXAMPLE / "experiment.yaml"), "--work-dir", str(work / "runs")]
-    assert main([*argv, *settings(model, work, 8)]) == 0, capfd.readouterr().out[-4000:]
+    assert main([*argv, *settings(model, work, 8, 2)]) == 0, capfd.readouterr().out[-4000:]
     results = json.loads((work / "runs" / "results.json").read_text())
     assert [run["system"] for run in results["runs"]] == ["codet5", "rsa_codet5"]
     sizes = [results["parameters"][name] for name in ("codet5", "rsa_codet5")]
@@ -204,7 +205,7 @@ def test_the_script_runs_it_all(folders: Folders, tmp_path: Path) -> None:
         (programs / program).write_text(f'#!/bin/sh\nexec {sys.executable} {words} "$@"\n')
         (programs / program).chmod(0o755)
     set_by_script = ("data", "start", "score.reference", "generate.gpt2", "generate.max-len")
-    changes = settings(model, work, 8)[1::2]
+    changes = settings(model, work, 8, 30)[1::2]
     options = [w for c in changes if not c.startswith(set_by_script) for w in ("--set", c)]
     data = write_lists(tmp_path / "data")
     script = tmp_path / "examples/defect_detection/run.sh"

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 
 from fairseq_recur.errors import ConfigError
-from tests.conftest import TRAIN
+from tests.conftest import TRAIN, fast_or_slow
 from tests.running import USER_DIR, generate, hypotheses, run_command, update_losses
 
 LIMIT = 4000
@@ -68,7 +68,9 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module", params=TASKS)
+@pytest.fixture(
+    scope="module", params=[fast_or_slow(task, task, task == "summarization") for task in TASKS]
+)
 def trained(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, documents: Path
 ) -> Trained:

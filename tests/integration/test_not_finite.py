@@ -34,6 +34,7 @@ def poison(monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Any], None]) -> Non
         ("decoder.layers.0.self_attn.v_proj", r"decoder\.layers\.0\.self_attn(\.v_proj)?"),
     ],
 )
+@pytest.mark.slow_presets
 def test_the_module_of_the_first_nan_is_named(
     module: str, named: str, preset: str, cli: Cli, corpus: Path, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import sacrebleu
 import torch
-from fairseq.data import Dictionary
 from torch.nn.utils.rnn import pad_sequence
 
 from fairseq_recur import from_pretrained
@@ -43,20 +42,13 @@ def lines(path: Path) -> list[str]:
     return path.read_text().splitlines()
 
 
-def test_preprocess_keeps_every_sentence(corpus: Path) -> None:
-    dictionary = Dictionary.load(str(corpus / "bin" / "dict.src.txt"))
-    assert sorted(dictionary.symbols[dictionary.nspecial :]) == sorted(f"w{i}" for i in range(20))
-    assert (corpus / "bin" / "dict.tgt.txt").read_text() == (
-        corpus / "bin" / "dict.src.txt"
-    ).read_text()
-
-
 def test_training_lowers_the_loss(preset: str, trained: Trained) -> None:
     losses = update_losses((trained(preset) / "train.log").read_text())
     assert list(losses) == list(range(1, 41))
     assert losses[40] < losses[1] - 1
 
 
+@pytest.mark.slow_presets
 def test_validate_repeats_the_validation_of_training(
     preset: str, cli: Cli, corpus: Path, trained: Trained
 ) -> None:
@@ -73,6 +65,7 @@ def training_log(folder: Path) -> str:
     return (folder / "train.log").read_text()
 
 
+@pytest.mark.slow_presets
 def test_generate_translates_every_sentence(
     preset: str, cli: Cli, corpus: Path, trained: Trained
 ) -> None:
@@ -114,6 +107,7 @@ def test_interactive_equals_generate(preset: str, cli: Cli, corpus: Path, traine
     assert_same(found, expected)
 
 
+@pytest.mark.slow_presets
 def test_score_repeats_the_score_of_generate(
     preset: str, cli: Cli, corpus: Path, trained: Trained, tmp_path: Path
 ) -> None:

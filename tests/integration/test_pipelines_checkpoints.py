@@ -193,6 +193,7 @@ def test_finetuned_model_continues_to_learn(
     assert fresh_parts(again) == []
 
 
+@pytest.mark.slow_presets
 def test_restore_file_starts_from_another_training(
     preset: str, cli: Cli, corpus: Path, trained: Trained, tmp_path: Path
 ) -> None:
@@ -207,6 +208,7 @@ def test_restore_file_starts_from_another_training(
     assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
+@pytest.mark.slow_presets
 def test_stock_checkpoint_that_lacks_a_weight_is_refused(
     preset: str, cli: Cli, corpus: Path, trained: Trained, tmp_path: Path
 ) -> None:

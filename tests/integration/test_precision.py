@@ -55,6 +55,7 @@ def assert_trains_like_float32(found: list[float], expected: list[float], update
 @pytest.mark.parametrize(
     "mode", [mode if mode == "--bf16" else slow(mode) for mode in TRAINING_MODES]
 )
+@pytest.mark.slow_presets
 def test_every_preset_trains(preset: str, mode: str, losses: Callable[..., list[float]]) -> None:
     arch = ["--arch", preset]
     updates = 1 if "memory" in mode else 5

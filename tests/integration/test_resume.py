@@ -53,6 +53,7 @@ def assert_identical(found: Any, expected: Any, where: str = "") -> None:
         assert found == expected, where
 
 
+@pytest.mark.slow_presets
 def test_resumed_equals_never_stopped(preset: str, cli: Cli, corpus: Path, tmp_path: Path) -> None:
     flags = ["--dropout", 0.1, "--attention-dropout", 0.1]
     if preset == "transformer_biarn":

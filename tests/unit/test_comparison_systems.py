@@ -17,11 +17,10 @@ from fairseq_recur.modules.context import Context, Padding, additive_mask
 from fairseq_recur.modules.directional import DirectionalSelfAttention
 from fairseq_recur.modules.fusion import MultiColumn
 from fairseq_recur.ops import attention, naive
-from fairseq_recur.ops.relative_positions import relative_attention
 from tests.conftest import SMALL
 from tests.running import weights
 from tests.unit.test_model_properties import compare_to_stock, encode, sentences, small
-from tests.unit.test_ops import LENGTHS, PADDING, assert_same, random
+from tests.unit.test_ops import PADDING, assert_same, lengths_of, random
 
 Build = Callable[..., nn.Module]
 HEADS, WIDTH = 4, 3
@@ -40,54 +39,8 @@ def padding_mask(real: list[range], length: int) -> Tensor:
     return torch.tensor([[j not in r for j in range(length)] for r in real])
 
 
-def attention_inputs(length: int, side: str) -> tuple[list[Tensor], list[range], Any]:
-    """Queries, keys and values (B, H, T, D), where the real ones are, and the additive mask."""
-    inputs = [random(2, HEADS, length, WIDTH) for _ in range(3)]
-    real = real_positions(length, side)
-    if side == "none":
-        return inputs, real, None
-    hidden = padding_mask(real, length)[:, None, None]
-    return inputs, real, torch.zeros(hidden.shape).double().masked_fill(hidden, -1e300)
-
-
-def rows(x: Tensor, real: list[range]) -> Tensor:
-    """The real positions of (B, H, T, D), concatenated."""
-    return torch.cat([x[b, :, r.start : r.stop].flatten(0, 1) for b, r in enumerate(real)])
-
-
 @pytest.mark.parametrize("side", PADDING)
-@pytest.mark.parametrize("length", LENGTHS)
-def test_directional_attention_equals_the_loops(length: int, side: str) -> None:
-    """The first half of the heads looks back, the second ahead; each sees its own position."""
-    inputs, real, mask = attention_inputs(length, side)
-    fast = attention.directional_attention(*inputs, mask)
-    slow = [
-        naive.directional_head(*([x[b, h, j] for j in r] for x in inputs), h >= HEADS // 2)
-        for b, r in enumerate(real)
-        for h in range(HEADS)
-    ]
-    assert_same(rows(fast, real), torch.cat(slow), inputs)
-
-
-@pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.parametrize("length", LENGTHS)
-def test_relative_attention_with_padding_equals_the_loops(length: int, side: str) -> None:
-    """Of an encoder, with the preset's k = 16; without padding it is in test_rem.py."""
-    inputs, real, mask = attention_inputs(length, side)
-    tables = [random(HEADS, 33, WIDTH) for _ in range(2)]
-    fast, _ = relative_attention(*inputs, *tables, mask)
-    slow = [
-        naive.relative_head(
-            *([x[b, h, j] for j in r] for x in inputs), tables[0][h], tables[1][h], masked=False
-        )
-        for b, r in enumerate(real)
-        for h in range(HEADS)
-    ]
-    assert_same(rows(fast, real), torch.cat(slow), [*inputs, *tables])
-
-
-@pytest.mark.parametrize("side", PADDING)
-@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("length", lengths_of(chunked=False))
 def test_multi_column_equals_the_loops(make_model: Build, length: int, side: str) -> None:
     """The encoder's output is the merged one: both columns of one token, in their order."""
     model = make_model("transformer_rnn_multicolumn", *SMALL, "--recurrence-layers", "2")

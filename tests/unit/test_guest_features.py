@@ -19,7 +19,7 @@ from fairseq_recur.errors import ConfigError
 from fairseq_recur.modules.context import Padding, Source
 from fairseq_recur.modules.segment_memory import SegmentRNNs
 from tests.configuring import model_config
-from tests.conftest import OURS, SEGMENTS, SMALL
+from tests.conftest import LANGUAGE_MODELS, SEGMENTS, SMALL, STRUCTURES
 
 Build = Callable[..., nn.Module]
 DEEP = [*SMALL, "--encoder-layers", "3", "--decoder-layers", "3"]
@@ -198,7 +198,7 @@ def test_pruning_that_would_drop_the_fusion(make_model: Build) -> None:
         make_model("transformer_biarn", *DEEP, "--decoder-layers-to-keep", "0,x")
 
 
-@pytest.mark.parametrize("arch", sorted(OURS))
+@pytest.mark.parametrize("arch", [*STRUCTURES, *LANGUAGE_MODELS])
 def test_script_says_that_it_does_not_work(make_model: Build, arch: str) -> None:
     flags = SMALL if "lm" not in arch else []
     with pytest.raises(ConfigError, match="torch.jit.script cannot compile .*; use the model"):

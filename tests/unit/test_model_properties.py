@@ -89,18 +89,6 @@ def test_sentence_alone_equals_sentence_in_a_padded_batch(
         torch.testing.assert_close(states, expected, rtol=1e-9, atol=1e-11)
 
 
-def test_padding_side_changes_nothing(make_model: Build, system: list[str]) -> None:
-    model = small(make_model, system)
-    left, target = sentences([7, 3, 5], "left"), targets(3, 4)
-    right = torch.full_like(left, PAD)
-    for row, words in zip(right, left):
-        real = words[words.ne(PAD)]
-        row[: len(real)] = real
-    on_left, _ = model(left, true_lengths(left), target)
-    on_right, _ = model(right, true_lengths(right), target)
-    torch.testing.assert_close(on_left, on_right, rtol=1e-9, atol=1e-11)
-
-
 def beam_order(beams: int, keep: list[int], generator: torch.Generator) -> Tensor:
     """An order as beam search makes it: beams move within the sentences that are kept."""
     return torch.cat(
@@ -143,6 +131,7 @@ def test_incremental_decoding_equals_teacher_forcing(
     assert len(kept) == 1
 
 
+@pytest.mark.slow_options
 def test_reordering_carries_the_recurrence_encoder(make_model: Build, system: list[str]) -> None:
     model = small(make_model, system)
     source = sentences([6, 4, 2], "left")
@@ -288,6 +277,7 @@ def decode(model: nn.Module, source: Tensor, target: Tensor) -> Tensor:
     return torch.cat(logits, dim=1)
 
 
+@pytest.mark.slow_options
 def test_recurrence_reads_the_source(make_model: Build, system: list[str]) -> None:
     """The second encoder changes the logits: otherwise every test above could pass."""
     model = small(make_model, system)

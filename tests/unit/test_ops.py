@@ -8,6 +8,7 @@ from argparse import Namespace
 from collections.abc import Callable, Sequence
 from itertools import product
 from random import Random
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -35,6 +36,7 @@ from fairseq_recur.ops import (
     sparse_attention,
     toeplitz,
 )
+from tests.conftest import fast_or_slow
 from tests.unit.test_srformer import by_loops, recomputed, stored
 
 LENGTHS = [1, 2, 17, 63, 64, 65]
@@ -421,7 +423,7 @@ def mixed_attention(r: Random, length: int) -> None:
 
 @reference
 def relative_attention(r: Random, length: int) -> None:
-    tables = [random(2, 2 * r.randint(1, 4) + 1, 3)]
+    tables = [random(2, 2 * r.choice([1, 2, 4, 16]) + 1, 3)]
     tables.append(random(*tables[0].shape))
 
     def fast(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> list[Tensor]:
@@ -554,8 +556,26 @@ def segmented_recurrent_attention(r: Random, keys: int) -> None:
 # ---- the references, run
 
 
-@pytest.mark.parametrize("length", LENGTHS)
-@pytest.mark.parametrize("name", REFERENCES)
+CHUNKED = {
+    "recurrence_encoding_matrix", "recurrent_product", "banded_product", "mixed_attention",
+    "segmented_recurrent_attention", "masked_mean",
+}  # fmt: skip
+"""What computes in chunks of 64: the others need one of the lengths about it in the fast run."""
+
+
+def lengths_of(chunked: bool) -> list[Any]:
+    """Parameters of a test over `LENGTHS`."""
+    return [fast_or_slow(n, str(n), chunked or n not in (63, 64)) for n in LENGTHS]
+
+
+EQUAL = [
+    pytest.param(name, *length.values, id=f"{name}-{length.id}", marks=length.marks)
+    for name in REFERENCES
+    for length in lengths_of(name in CHUNKED)
+]
+
+
+@pytest.mark.parametrize("name, length", EQUAL)
 def test_equal(name: str, length: int) -> None:
     REFERENCES[name](Random(length), length)
 
@@ -667,13 +687,10 @@ def reference_attend(module: BiARN, tokens: list[Tensor]) -> Callable[[Tensor], 
 
 
 KINDS = [("additive", "gru"), ("multihead", "gru"), ("coverage", "lstm")]
-BIARN = [(*kind, 3, length) for kind in KINDS for length in LENGTHS]
-# As many steps as tokens, in quadratic time; of the lengths about 64 one is enough in each run.
-BIARN += [
-    pytest.param(
-        "additive", "gru", -1, length, marks=pytest.mark.slow if length in (63, 64) else ()
-    )
-    for length in LENGTHS
+BIARN = [
+    pytest.param(*kind, *length.values, marks=length.marks)
+    for kind in [*((*kind, 3) for kind in KINDS), ("additive", "gru", -1)]
+    for length in lengths_of(chunked=False)
 ]
 
 
@@ -703,7 +720,7 @@ def test_biarn(length: int, kind: str, cell: str, steps: int, first: bool) -> No
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["first-layer", "upper-layer"])
-@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("length", lengths_of(chunked=False))
 @pytest.mark.parametrize("cell", CELLS)
 def test_birnn(length: int, first: bool, cell: str) -> None:
     width = 4
