@@ -128,7 +128,7 @@ def run_all(args: argparse.Namespace) -> int:
     write_json(
         work / ABOUT,
         {
-            "files": [str(Path(file).resolve()) for file in args.files],
+            "files": [str(Path(file).absolute()) for file in args.files],
             "set": args.set, "systems": args.systems, "seeds": args.seeds, "parameters": parameters,
         },
     )  # fmt: skip

@@ -186,7 +186,7 @@ def read_experiment(paths: Sequence[str | Path], changes: Sequence[str] = ()) ->
 
 
 def _load(path: Path) -> DictConfig:
-    """Read one file and make the paths inside it relative to the current folder."""
+    """Read one file and make the paths inside it absolute."""
     if not path.is_file():
         raise ConfigError(f"no such file: {path}; expected an experiment in YAML")
     try:
@@ -200,7 +200,7 @@ def _load(path: Path) -> DictConfig:
     top = ((content, key) for key in ("data", "start"))
     for section, key in (*top, *((content.get("score"), k) for k in _SCORED)):
         if isinstance(section, DictConfig) and section.get(key) is not None:
-            section[key] = _below(path.parent, section[key])
+            section[key] = _below(path.absolute().parent, section[key])
     return content
 
 
@@ -208,7 +208,7 @@ _SCORED = ("reference", "source", "outputs")
 
 
 def _below(folder: Path, value: Any) -> Any:
-    """Return a path, or each path of a list or dictionary, relative to a folder."""
+    """Return a path, or each path of a list or dictionary, in a folder."""
     if isinstance(value, str):
         return str(folder / value)
     if OmegaConf.is_list(value):

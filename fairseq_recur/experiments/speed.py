@@ -6,10 +6,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments import machine
-from fairseq_recur.experiments.runs import SystemRun, read_json, write_json
+from fairseq_recur.experiments.runs import SystemRun, read_json, same_command, write_json
 from fairseq_recur.experiments.settings import arguments
 from fairseq_recur.experiments.training_log import read_log
 
@@ -34,9 +35,13 @@ def measure_speed(runs: Sequence[SystemRun], environment: dict[str, str]) -> Non
     """
     speed, work = runs[0].experiment.speed, runs[0].work
     assert speed is not None
-    key = [asdict(speed), *([*run.train_argv(), *run.generate_argv()] for run in runs)]
-    if (read_json(work / "speed.json") or {}).get("key") == key:
-        return
+    key: list[Any] = [
+        asdict(speed), *([*run.train_argv(), *run.generate_argv()] for run in runs)
+    ]  # fmt: skip
+    before = (read_json(work / "speed.json") or {"key": [None]})["key"]
+    if before[0] == key[0] and len(before) == len(key):
+        if all(map(same_command, before[1:], key[1:])):
+            return
     found: dict[str, dict[str, list[float]]] = {
         run.system.name: {"updates_per_second": [], "sentences_per_second": []} for run in runs
     }

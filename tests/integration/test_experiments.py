@@ -160,7 +160,9 @@ def wait_for(what: Callable[[], Any], seconds: float = 120) -> None:
 def done(tmp_path_factory: pytest.TempPathFactory, corpus: Path, forked: None) -> Path:
     """A finished experiment, which was killed in its first training and started again."""
     folder = tmp_path_factory.mktemp("experiment")
-    file, work = write(folder, content(corpus)), folder / "work"
+    # Every name is relative: a folder that is continued, looked at and scored has to be the same.
+    given = {**content(corpus), "data": os.path.relpath(corpus / "bin", folder)}
+    file, work = os.path.relpath(write(folder, given), ROOT), folder / "work"
     process = start("run", file, "--work-dir", str(work), log=folder / "first.log")
     log = work / "plain/seed1/train.log"
     wait_for(lambda: log.is_file() and "num_updates=8" in log.read_text())
@@ -168,7 +170,9 @@ def done(tmp_path_factory: pytest.TempPathFactory, corpus: Path, forked: None) -
     process.wait()
     # The training itself may outlive it, and the second start waits for it.
     assert not (work / "plain/seed1/test.txt").exists()
-    assert main(["experiment", "run", file, "--work-dir", str(work)]) == 0
+    with pytest.MonkeyPatch.context() as here:
+        here.chdir(ROOT)
+        assert main(["experiment", "run", file, "--work-dir", str(work)]) == 0
     return folder
 
 
