@@ -73,6 +73,7 @@ def training_speed(run: SystemRun, environment: dict[str, str]) -> float:
         "max-update": speed.warmup + speed.updates, "max-epoch": None, "no-save": True,
         "disable-validation": True, "log-format": "json",
         "log-interval": INTERVAL, "log-file": str(log),
+        "save-dir": str(run.work / "speed"),  # else it would resume from ./checkpoints
     }  # fmt: skip
     words = ["train", run.experiment.data, *run.languages(), *arguments(flags)]
     _call(words, environment, run.work / "speed.out")

@@ -21,7 +21,8 @@ from sacrebleu.metrics import BLEU
 
 from fairseq_recur.cli import experiment_score, main
 from fairseq_recur.experiments import runner, speed
-from fairseq_recur.experiments.runs import LOCK
+from fairseq_recur.experiments.runs import LOCK, runs_of
+from fairseq_recur.experiments.settings import read_experiment
 from fairseq_recur.files import hold
 from fairseq_recur.scoring.generation import read_hypotheses
 from tests.conftest import SMALL, TRAIN
@@ -213,6 +214,19 @@ def test_the_results(done: Path, corpus: Path) -> None:
     speeds = results["speed"]["systems"]["biarn"]
     assert len(speeds["updates_per_second"]) == len(speeds["sentences_per_second"]) == 1
     assert min(*speeds["updates_per_second"], *speeds["sentences_per_second"]) > 0
+
+
+def test_speed_is_measured_from_scratch(
+    done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever ./checkpoints has, which is where fairseq looks for a training to resume."""
+    monkeypatch.chdir(tmp_path)
+    Path("checkpoints").mkdir()
+    shutil.copy(done / "work/plain/seed1/checkpoint_last.pt", "checkpoints")
+    (run, _) = runs_of(read_experiment([done / "t.yaml"]), tmp_path)
+    run.folder.mkdir(parents=True)
+    assert speed.training_speed(run, {"OMP_NUM_THREADS": "1"}) > 0
+    assert "No existing checkpoint found" in (tmp_path / "speed.out").read_text()
 
 
 def test_other_test_sets_are_scored(
