@@ -9,6 +9,7 @@ import argparse
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -258,12 +259,23 @@ def stop(args: argparse.Namespace) -> int:
     if hold(work / LOCK):
         print("nothing is running")
         return 0
-    process = process_of(work).split()[0]
+    process, _, host = process_of(work).partition(" on ")
+    if host and host != socket.gethostname():
+        raise ConfigError(
+            f"the experiment in {work} runs on {host}, and this machine is {socket.gethostname()}; "
+            "give the same command there"
+        )
     if not process.isdigit():
         raise ConfigError(
             f"the process in {work} has not written its number to {LOCK} yet; try again"
         )
-    os.kill(int(process), signal.SIGTERM)
+    try:
+        os.kill(int(process), signal.SIGTERM)
+    except OSError as error:  # it has just ended, or belongs to another user
+        raise ConfigError(
+            f"process {process} cannot be stopped: {error.strerror}; "
+            f"look with `fairseq-recur experiment status {work}`"
+        ) from None
     for _ in range(600):
         if hold(work / LOCK):
             print("stopped; all checkpoints are kept")

@@ -2,6 +2,8 @@
 
 import json
 import os
+import socket
+import subprocess
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from fairseq_recur.cli import main
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments import speed
 from fairseq_recur.experiments.progress import Progress, trained_share
@@ -285,6 +288,23 @@ def test_a_folder_is_held_by_one(tmp_path: Path) -> None:
     assert lock is not None and hold(tmp_path / "lock") is None
     lock.close()
     assert hold(tmp_path / "lock") is not None
+
+
+def test_only_a_process_of_this_machine_is_stopped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "command.json").write_text("{}")
+    with subprocess.Popen(["sleep", "20"]) as process:
+        for holder, said in (
+            (f"{process.pid} on elsewhere", "runs on elsewhere, and this machine is"),
+            (f"4194305 on {socket.gethostname()}", "process 4194305 cannot be stopped: No such"),
+        ):  # no process has a number above 2**22
+            (tmp_path / "lock").write_text(holder)
+            with hold(tmp_path / "lock") as lock:  # noqa: F841
+                assert main(["experiment", "stop", str(tmp_path)]) == 2
+            assert said in capsys.readouterr().err
+        assert process.poll() is None
+        process.kill()
 
 
 def result(tmp_path: Path) -> dict[str, Any]:
