@@ -22,7 +22,7 @@ from fairseq_recur.cli import experiment_check, experiment_new, experiment_score
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.progress import trained_share, where
 from fairseq_recur.experiments.results import all_runs, write_results
-from fairseq_recur.experiments.runner import Runner, Stopped
+from fairseq_recur.experiments.runner import Runner, Stopped, stoppable
 from fairseq_recur.experiments.runs import (
     LOCK,
     SystemRun,
@@ -194,7 +194,8 @@ def work_on(
         failed = runner()
         update()
         if runs[0].experiment.speed is not None and not failed:
-            measure_speed(one_of_each(runs), runner.environment(0))
+            with stoppable():
+                measure_speed(one_of_each(runs), runner.environment(0))
             update()
     except Stopped as stopped:
         print(f"\nstopped by {stopped}; the same command continues", file=sys.stderr)

@@ -2,8 +2,10 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
+import sys
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from fairseq_recur.cli import main
+from fairseq_recur.cli import experiment, main
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments import speed
 from fairseq_recur.experiments.progress import Progress, trained_share
@@ -300,11 +302,42 @@ def test_only_a_process_of_this_machine_is_stopped(
             (f"4194305 on {socket.gethostname()}", "process 4194305 cannot be stopped: No such"),
         ):  # no process has a number above 2**22
             (tmp_path / "lock").write_text(holder)
-            with hold(tmp_path / "lock") as lock:  # noqa: F841
+            lock = hold(tmp_path / "lock")
+            assert lock is not None
+            with lock:
                 assert main(["experiment", "stop", str(tmp_path)]) == 2
             assert said in capsys.readouterr().err
         assert process.poll() is None
         process.kill()
+
+
+def test_a_signal_ends_the_measurement_of_speed_and_its_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "command.json").write_text("{}")
+    monkeypatch.setattr(experiment.Runner, "__call__", lambda runner: [])
+    monkeypatch.setattr(experiment, "write_results", lambda *_: None)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "program"))
+    (tmp_path / "program").write_text(
+        f"#!/bin/sh\necho $$ > {tmp_path}/process\nsleep 0.2\nkill $PPID\nexec sleep 20\n"
+    )
+    (tmp_path / "program").chmod(0o755)
+    monkeypatch.setattr(
+        experiment, "measure_speed", lambda _, env: speed._call(["train"], env, tmp_path / "out")
+    )
+
+    def unhandled(*_: Any) -> None:
+        raise AssertionError("the signal would have ended this process, but not its command")
+
+    before = signal.signal(signal.SIGTERM, unhandled)
+    try:
+        some = runs(tmp_path, {"speed": {}})
+        assert experiment.work_on(some, tmp_path, 1, [], validation=False) == 130
+        assert signal.getsignal(signal.SIGTERM) is unhandled
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "process").read_text()), 0)
 
 
 def result(tmp_path: Path) -> dict[str, Any]:
