@@ -24,6 +24,9 @@ Flags = dict[str, Any]
 TRAIN_FLAGS = {"save-dir", "seed", "log-file", "user-dir", "restore-file", "finetune-from-model"}
 GENERATE_FLAGS = {"path", "user-dir", "results-path"}
 
+INTERVAL = 5
+"""Updates between two lines of the log from which speed is read."""
+
 
 @dataclass
 class System:
@@ -91,7 +94,7 @@ class Speed:
         repeats: rounds over all systems
     """
 
-    updates: int = setting(40, least=1)
+    updates: int = setting(40, least=INTERVAL)
     warmup: int = setting(10, least=0)
     repeats: int = setting(3, least=1)
 

@@ -11,13 +11,10 @@ from typing import Any
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments import machine
 from fairseq_recur.experiments.runs import SystemRun, read_json, same_command, write_json
-from fairseq_recur.experiments.settings import arguments
+from fairseq_recur.experiments.settings import INTERVAL, arguments
 from fairseq_recur.experiments.training_log import read_log
 
 DECODED = re.compile(r"Translated [\d,]+ sentences .* \((?P<speed>[\d.]+) sentences/s")
-INTERVAL = 5
-"""Updates between two lines of the log."""
-
 
 def measure_speed(runs: Sequence[SystemRun], environment: dict[str, str]) -> None:
     """Measure the systems in several rounds; write speed.json.
@@ -78,7 +75,8 @@ def training_speed(run: SystemRun, environment: dict[str, str]) -> float:
     words = ["train", run.experiment.data, *run.languages(), *arguments(flags)]
     _call(words, environment, run.work / "speed.out")
     steps = read_log(log).steps
-    rates = [stats["ups"] for updates, stats in sorted(steps.items()) if updates > speed.warmup]
+    # Not "ups", which fairseq rounds to two digits: words per second over words per update.
+    rates = [s["wps"] / s["wpb"] for updates, s in sorted(steps.items()) if updates > speed.warmup]
     return len(rates) / sum(1 / rate for rate in rates)
 
 

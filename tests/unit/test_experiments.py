@@ -105,7 +105,8 @@ WRONG = [
     ({"seeds": [1, "x"]}, "seeds: [1, 'x']; expected a list of different whole numbers"),
     ({"speed": {"rounds": 2}}, "unknown key speed.rounds; expected updates, warmup, repeats"),
     ({"speed": {"repeats": 0}}, "speed.repeats: 0; expected a whole number, at least 1"),
-    ({"speed": {"updates": "many"}}, "speed.updates: 'many'; expected a whole number, at least 1"),
+    ({"speed": {"updates": "many"}}, "speed.updates: 'many'; expected a whole number, at least 5"),
+    ({"speed": {"updates": 4}}, "speed.updates: 4; expected a whole number, at least 5"),
     ({"score": None}, "score: None; expected at least `reference: FILE`"),
     ({"systems": None}, "systems: None; expected a name and flags for each row"),
     ({"speed": 3}, "speed: 3; expected updates, warmup, repeats"),
@@ -290,6 +291,22 @@ def test_a_folder_is_held_by_one(tmp_path: Path) -> None:
     assert lock is not None and hold(tmp_path / "lock") is None
     lock.close()
     assert hold(tmp_path / "lock") is not None
+
+
+def test_slow_trainings_are_measured_as_exactly_as_fast_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def train(words: list[str], *_: Any) -> None:
+        lines = [
+            {"epoch": 1, "update": 0.1, "num_updates": n, "ups": "0.01", "wps": wps, "wpb": "1000"}
+            for n, wps in ((5, "99"), (10, "99"), (15, "12"), (20, "6"))
+        ]
+        Path(words[words.index("--log-file") + 1]).write_text("\n".join(map(json.dumps, lines)))
+
+    monkeypatch.setattr(speed, "_call", train)
+    run = runs(tmp_path, {"speed": {"updates": 10}})[0]
+    run.work.mkdir()
+    assert speed.training_speed(run, {}) == pytest.approx(0.008)  # their harmonic mean
 
 
 def test_only_a_process_of_this_machine_is_stopped(
