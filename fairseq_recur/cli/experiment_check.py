@@ -16,6 +16,7 @@ from torch import Tensor
 from fairseq_recur.cli import fairseq_commands, plugin_loading, preflight
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.runs import SystemRun, read_json
+from fairseq_recur.inspection.tokens import Tokens
 from fairseq_recur.scoring.generation import read_lines
 
 
@@ -108,12 +109,12 @@ def _without_start(run: SystemRun) -> list[str]:
 
 
 def _check_generate(run: SystemRun) -> None:
-    """Parse the flags of decoding."""
+    """Parse the flags of decoding; load the files of its tokenizer and its subwords."""
     argv, _ = plugin_loading.add_option(run.generate_argv()[1:])
     with fairseq_commands.program("fairseq-recur generate", argv):
         parser = options.get_generation_parser()
         parser.usage = "fairseq-recur generate"
-        options.parse_args_and_arch(parser)
+        Tokens(options.parse_args_and_arch(parser))
 
 
 def _check_scoring(run: SystemRun) -> None:

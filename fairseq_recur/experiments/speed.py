@@ -16,6 +16,7 @@ from fairseq_recur.experiments.training_log import read_log
 
 DECODED = re.compile(r"Translated [\d,]+ sentences .* \((?P<speed>[\d.]+) sentences/s")
 
+
 def measure_speed(runs: Sequence[SystemRun], environment: dict[str, str]) -> None:
     """Measure the systems in several rounds; write speed.json.
 

@@ -374,8 +374,11 @@ def test_everything_wrong_is_said_before_anything_is_done(
     assert "train.tgt has 200 lines, but the subset test has 20" in said and "--beams" in said
     experiment = content(corpus)
     experiment["score"] |= {"metrics": ["bleu", "comet"], "source": str(corpus / "test.src")}
-    write(tmp_path, experiment)
-    assert main(argv) == 2 and "unbabel-comet" in capsys.readouterr().err
+    codes = {"bpe": "sentencepiece", "sentencepiece-model": "missing.model"}
+    write(tmp_path, {**experiment, "generate": codes})
+    assert main(argv) == 2
+    said = capsys.readouterr().err
+    assert "unbabel-comet" in said and f"file {tmp_path / 'missing.model'} not found" in said
     assert not (tmp_path / "work").exists()
 
 

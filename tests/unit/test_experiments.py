@@ -67,6 +67,10 @@ def test_paths_are_relative_to_the_file_and_changes_to_here(tmp_path: Path) -> N
     assert found.systems["a"].flags == {"arch": "x"}
     assert read(tmp_path, {}, "data=elsewhere").data == "elsewhere"
     assert read(tmp_path, {"data": "/abs"}).data == "/abs"
+    flags = {"sentencepiece_model": "m", "bpe-codes": "/c", "gpt2-vocab-bpe": "https://x/y"}
+    assert read(tmp_path, {"generate": {"beam": 2, **flags}}).generate == {
+        "beam": 2, **flags, "sentencepiece_model": str(tmp_path / "m")
+    }  # fmt: skip
 
 
 def test_a_checkpoint_starts_the_systems_that_no_other_starts(tmp_path: Path) -> None:
