@@ -91,12 +91,31 @@ def _build(run: SystemRun, parameters: dict[str, int], start: dict[str, Tensor])
         parser = options.get_training_parser()
         parser.usage = "fairseq-recur train"
         cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(parser))
+    _check_saved(run.experiment.checkpoint, cfg)
     model = tasks.setup_task(cfg.task).build_model(cfg.model)
     parameters[run.system.name] = sum(p.numel() for p in model.parameters())
     if start and run.starts_from is None:
         logging.disable(logging.WARNING)  # each training's log names what is initialised fresh
         model.load_state_dict({**start}, model_cfg=cfg.model)
         logging.disable(logging.INFO)
+
+
+def _check_saved(checkpoint: int | str, cfg: Any) -> None:
+    """Raise ConfigError if a training never saves the checkpoint that is decoded."""
+    save, averaged = cfg.checkpoint, isinstance(checkpoint, int)
+    unsaved = {
+        "--no-save": save.no_save,
+        "--no-epoch-checkpoints": averaged and save.no_epoch_checkpoints
+        and save.save_interval_updates <= 0,
+        "--disable-validation": checkpoint == "best" and cfg.dataset.disable_validation,
+        "--no-last-checkpoints": checkpoint == "last" and save.no_last_checkpoints,
+    }  # fmt: skip
+    given = " and ".join(flag for flag, hinders in unsaved.items() if hinders)
+    if given:
+        raise ConfigError(
+            f"checkpoint: {checkpoint} is never saved with {given}; choose another checkpoint, or "
+            "remove the flag"
+        )
 
 
 def _without_start(run: SystemRun) -> list[str]:

@@ -365,6 +365,16 @@ def test_everything_wrong_is_said_before_anything_is_done(
     del experiment["train"]["max-epoch"]
     write(tmp_path, experiment)
     assert main(argv) == 2 and "training would never end" in capsys.readouterr().err
+    for checkpoint, flag in (
+        (5, "no-epoch-checkpoints"), ("best", "disable-validation"),
+        ("last", "no-last-checkpoints"), ("last", "no-save"),
+    ):  # fmt: skip
+        experiment = {**content(corpus), "checkpoint": checkpoint}
+        experiment["train"][flag] = True
+        write(tmp_path, experiment)
+        assert main([*argv, "--dry-run"]) == 2
+        said = capsys.readouterr().err
+        assert said.count(f"checkpoint: {checkpoint} is never saved with --{flag};") == 2
     experiment = content(corpus)
     experiment["score"]["reference"] = str(corpus / "train.tgt")
     experiment["generate"]["beams"] = "many"
