@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fairseq_recur.cli import fairseq_commands, plugin_loading, preflight
 from fairseq_recur.errors import ConfigError
-from fairseq_recur.experiments.runs import SystemRun, read_json
+from fairseq_recur.experiments.runs import SystemRun, normal, read_json
 from fairseq_recur.inspection.tokens import Tokens
 from fairseq_recur.scoring.generation import read_lines
 
@@ -140,17 +140,20 @@ def _check_scoring(run: SystemRun) -> None:
     """Build the metrics; compare the files' line counts with the size of the test set."""
     experiment = run.experiment
     experiment.score.build()
-    subset = str(experiment.generate.get("gen-subset", "test"))
-    pair = f"{subset}.{experiment.source}-{experiment.target}.{experiment.target}"
-    data = data_utils.load_indexed_dataset(str(Path(experiment.data) / pair), None)
-    if data is None:
+    subset = str(normal(experiment.generate).get("gen-subset", "test"))
+    source, target = experiment.source, experiment.target
+    for pair in (f"{target}-{source}", f"{source}-{target}"):
+        name = f"{subset}.{pair}.{target}"
+        data = data_utils.load_indexed_dataset(str(Path(experiment.data) / name), None)
+        if data is not None:
+            break
+    else:
         raise ConfigError(
-            f"{experiment.data} has no subset {subset} ({pair}.bin, .idx); "
+            f"{experiment.data} has no subset {subset} ({name}.bin, .idx); "
             "create it with `fairseq-recur preprocess`"
         )
-    source = experiment.score.source
-    others = [*([] if source is None else [source]), *experiment.score.outputs.values()]
-    for file in [*experiment.score.reference, *others]:
+    score = experiment.score
+    for file in [*score.reference, *filter(None, [score.source]), *score.outputs.values()]:
         lines = len(read_lines(file))
         if lines != len(data):
             raise ConfigError(

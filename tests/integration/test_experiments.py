@@ -478,6 +478,15 @@ def test_the_examples_can_be_run(
     assert not (tmp_path / "work").exists()
 
 
+def test_data_of_the_opposite_direction_are_accepted(corpus: Path, tmp_path: Path) -> None:
+    """As fairseq does: the files of a pair are the same for both directions."""
+    for file in (corpus / "bin").iterdir():
+        shutil.copy(file, tmp_path / file.name.replace("src-tgt", "tgt-src"))
+    experiment = {**content(corpus), "data": str(tmp_path)}
+    argv = ["experiment", "run", write(tmp_path, experiment), "--work-dir", str(tmp_path / "work")]
+    assert main([*argv, "--systems", "plain", "--dry-run"]) == 0
+
+
 def test_a_new_file_has_a_control(
     corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
