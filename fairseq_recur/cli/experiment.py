@@ -175,6 +175,14 @@ def exclusive(work: Path) -> IO[str]:
     return lock
 
 
+def is_held(folder: Path) -> bool:
+    """Return whether a process works in a folder of an experiment."""
+    lock = hold(folder / LOCK)
+    if lock is not None:
+        lock.close()
+    return lock is None
+
+
 def process_of(work: Path) -> str:
     """Return the number and the machine of the process that holds the folder's lock."""
     return (work / LOCK).read_text(encoding="utf-8").strip() or "unknown"
@@ -233,8 +241,7 @@ def status(args: argparse.Namespace) -> int:
     about = experiment_check.read_about(work / ABOUT)
     experiment = read_experiment(about["files"], about["set"])
     runs = runs_of(experiment, work.resolve(), about["systems"], about["seeds"])
-    lock = hold(work / LOCK)
-    print("nothing is running" if lock else f"process {process_of(work)} is running")
+    print(f"process {process_of(work)} is running" if is_held(work) else "nothing is running")
     for run_ in runs:
         print(f"  {run_.name}: {describe(run_)}")
     table = work / "table.md"
@@ -248,7 +255,7 @@ def describe(run_: SystemRun) -> str:
     if run_.finished():
         return "done"
     step = next(s for s in run_.steps if not run_.done(s))
-    runs = run_.folder.is_dir() and hold(run_.folder / LOCK) is None
+    runs = run_.folder.is_dir() and is_held(run_.folder)
     share = 1.0 if run_.trained() else trained_share(run_)
     return f"{where(run_, step) if runs else 'waiting'} ({share:.0%} trained)"
 
@@ -257,7 +264,7 @@ def stop(args: argparse.Namespace) -> int:
     """Stop the process that works in a folder, and wait for its end."""
     work = Path(args.work_dir)
     experiment_check.read_about(work / ABOUT)
-    if hold(work / LOCK):
+    if not is_held(work):
         print("nothing is running")
         return 0
     process, _, host = process_of(work).partition(" on ")
@@ -278,7 +285,7 @@ def stop(args: argparse.Namespace) -> int:
             f"look with `fairseq-recur experiment status {work}`"
         ) from None
     for _ in range(600):
-        if hold(work / LOCK):
+        if not is_held(work):
             print("stopped; all checkpoints are kept")
             return 0
         time.sleep(0.1)

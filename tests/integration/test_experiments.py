@@ -19,7 +19,7 @@ import torch
 import yaml
 from sacrebleu.metrics import BLEU
 
-from fairseq_recur.cli import experiment_score, main
+from fairseq_recur.cli import experiment, experiment_score, main
 from fairseq_recur.experiments import runner, speed
 from fairseq_recur.experiments.runs import LOCK, runs_of
 from fairseq_recur.experiments.settings import read_experiment
@@ -304,7 +304,9 @@ def test_a_system_starts_from_another(done: Path) -> None:
     assert first["biarn"] < first["plain"]
 
 
-def test_what_is_done_is_not_done_again(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_done_is_not_done_again(
+    done: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     work = done / "work"
     made = [work / "speed.json", *work.glob("*/seed1/*")]
     before = {p: p.stat().st_mtime_ns for p in made}
@@ -315,7 +317,14 @@ def test_what_is_done_is_not_done_again(done: Path, capsys: pytest.CaptureFixtur
     results = json.loads((work / "results.json").read_text())
     assert {*results["parameters"]} == {"plain", "biarn"} and len(results["runs"]) == 2
     capsys.readouterr()
-    assert main(["experiment", "status", str(work)]) == 0
+    described, free = experiment.describe, []
+
+    def describe(run: Any) -> str:
+        free.append(hold(work / LOCK) is not None)  # a status that is read slowly stops nothing
+        return described(run)
+
+    monkeypatch.setattr(experiment, "describe", describe)
+    assert main(["experiment", "status", str(work)]) == 0 and free == [True]
     said = capsys.readouterr().out
     assert "nothing is running" in said and "plain seed 1: done" in said and "# Reversing" in said
 
