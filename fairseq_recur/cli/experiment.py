@@ -164,9 +164,9 @@ def exclusive(work: Path) -> IO[str]:
     """Lock the experiment's folder.
 
     Raises:
-        ConfigError: another process has the lock
+        ConfigError: another process has the lock, or the disk has no locks
     """
-    lock = hold(work / LOCK)
+    lock = lock_of(work)
     if lock is None:
         raise ConfigError(
             f"an experiment runs in {work} (process {process_of(work)}); wait, or stop it "
@@ -175,9 +175,25 @@ def exclusive(work: Path) -> IO[str]:
     return lock
 
 
+def lock_of(folder: Path) -> IO[str] | None:
+    """Lock a folder; return None if another process has the lock.
+
+    Raises:
+        ConfigError: the disk has no locks
+    """
+    try:
+        return hold(folder / LOCK)
+    except OSError as error:
+        if error.filename is not None:  # the file itself cannot be opened
+            raise
+        raise ConfigError(
+            f"{folder}: its disk has no locks ({error.strerror}); choose another --work-dir"
+        ) from error
+
+
 def is_held(folder: Path) -> bool:
     """Return whether a process works in a folder of an experiment."""
-    lock = hold(folder / LOCK)
+    lock = lock_of(folder)
     if lock is not None:
         lock.close()
     return lock is None

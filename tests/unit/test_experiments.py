@@ -1,5 +1,7 @@
 """The file of an experiment, its runs, and its table."""
 
+import errno
+import fcntl
 import json
 import os
 import signal
@@ -311,6 +313,15 @@ def test_slow_trainings_are_measured_as_exactly_as_fast_ones(
     run = runs(tmp_path, {"speed": {"updates": 10}})[0]
     run.work.mkdir()
     assert speed.training_speed(run, {}) == pytest.approx(0.008)  # their harmonic mean
+
+
+def test_a_disk_without_locks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flock(*_: Any) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(ConfigError, match="no locks .* choose another --work-dir"):
+        experiment.exclusive(tmp_path)
 
 
 def test_only_a_process_of_this_machine_is_stopped(
