@@ -73,7 +73,9 @@ def run(args: argparse.Namespace) -> int:
                 args.sentencepiece_model) if path and not Path(path).exists()]  # fmt: skip
     for name in args.system:
         arch = f"{name}_{args.size}"
-        if arch not in ARCH_MODEL_REGISTRY:
+        if name in ("transformer", "control"):
+            problems.append(f"--system {name} is always in the table; name only the others")
+        elif arch not in ARCH_MODEL_REGISTRY:
             hint = suggestion(arch, ARCH_MODEL_REGISTRY) or "; see `fairseq-recur train --list`"
             problems.append(f"--system {name}: there is no architecture {arch}{hint}")
     output = Path(args.file)

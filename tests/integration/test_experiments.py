@@ -522,6 +522,9 @@ def test_a_new_file_has_a_control(
     assert written["baseline"] == "transformer" and '"control"' not in scratch.read_text()
     assert [*written["systems"]] == ["transformer", "transformer_biarn", "srformer"]
     assert not any("start_from" in system for system in written["systems"].values())
-    assert main([*new, "--size", "iwslt_de_en", "--system", "biarn"]) == 2
+    wrong = ["biarn", "transformer", "control"]
+    assert main([*new, "--size", "iwslt_de_en", "--system", *wrong]) == 2
     said = capsys.readouterr().err
     assert "exists already" in said and "no architecture biarn_iwslt_de_en" in said
+    for name in wrong[1:]:
+        assert f"--system {name} is always in the table" in said
