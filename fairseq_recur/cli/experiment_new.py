@@ -47,8 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("file", metavar="FILE.yaml", help="the file to write")
     add("--data", required=True, metavar="DATA", help="the --destdir of fairseq-recur preprocess")
-    add("--source-lang", "-s", required=True, metavar="SRC", help="source language")
-    add("--target-lang", "-t", required=True, metavar="TGT", help="target language")
+    add("--source-lang", "-s", required=True, metavar="SRC", help="language of the source")
+    add("--target-lang", "-t", required=True, metavar="TGT", help="language of the target")
     add("--reference", required=True, metavar="FILE", help="the test set's references, as text")
     add("--sentencepiece-model", metavar="FILE", help="that of the subwords, to decode them")
     add(
