@@ -22,7 +22,7 @@ from fairseq_recur.cli import experiment_check, experiment_new, experiment_score
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.progress import trained_share, where
 from fairseq_recur.experiments.results import all_runs, write_results
-from fairseq_recur.experiments.runner import Runner, Stopped, stoppable
+from fairseq_recur.experiments.runner import PROGRAM, Runner, Stopped, stoppable
 from fairseq_recur.experiments.runs import (
     LOCK,
     SystemRun,
@@ -243,7 +243,7 @@ def in_background(work: Path) -> int:
     argv = [word for word in sys.argv[1:] if word != "--background"]
     with open(work / "run.log", "ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "fairseq_recur", *argv], stdin=subprocess.DEVNULL,
+            [*PROGRAM, *argv], stdin=subprocess.DEVNULL,
             stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
     print(f"process {process.pid} is running; log: {work / 'run.log'}")

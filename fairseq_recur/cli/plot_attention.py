@@ -212,6 +212,5 @@ def write_json(path: Path, checkpoint: str, labels: Labels, wanted: list[Panel])
         "target": labels.target,
         "panels": [panel.as_json() for panel in wanted],
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
     print(path)

@@ -2,7 +2,6 @@
 
 import re
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments import machine
+from fairseq_recur.experiments.runner import PROGRAM
 from fairseq_recur.experiments.runs import SystemRun, read_json, same_command, write_json
 from fairseq_recur.experiments.settings import INTERVAL, arguments
 from fairseq_recur.experiments.training_log import read_log
@@ -93,10 +93,9 @@ def decoding_speed(run: SystemRun, environment: dict[str, str]) -> float:
 
 def _call(words: list[str], environment: dict[str, str], out: Path) -> None:
     """Run a command; its output goes to a file."""
-    command = [sys.executable, "-m", "fairseq_recur", *words]
     with open(out, "wb") as stream:
         code = subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT,
+            [*PROGRAM, *words], stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT,
             env=environment, check=False,
         ).returncode  # fmt: skip
     if code:

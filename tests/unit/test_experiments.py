@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -349,7 +348,7 @@ def test_a_signal_ends_the_measurement_of_speed_and_its_command(
     (tmp_path / "command.json").write_text("{}")
     monkeypatch.setattr(experiment.Runner, "__call__", lambda runner: [])
     monkeypatch.setattr(experiment, "write_results", lambda *_: None)
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "program"))
+    monkeypatch.setattr(speed, "PROGRAM", [str(tmp_path / "program")])
     (tmp_path / "program").write_text(
         f"#!/bin/sh\necho $$ > {tmp_path}/process\nsleep 0.2\nkill $PPID\nexec sleep 20\n"
     )
