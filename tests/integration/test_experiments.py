@@ -381,9 +381,8 @@ def test_everything_wrong_is_said_before_anything_is_done(
         experiment = {**content(corpus), "checkpoint": checkpoint}
         experiment["train"][flag] = True
         write(tmp_path, experiment)
-        assert main([*argv, "--dry-run"]) == 2
-        said = capsys.readouterr().err
-        assert said.count(f"checkpoint: {checkpoint} is never saved with --{flag};") == 2
+        assert main([*argv, "--systems", "plain"]) == 2
+        assert f": {checkpoint} is never saved with --{flag};" in capsys.readouterr().err
     experiment = content(corpus)
     experiment["score"]["reference"] = str(corpus / "train.tgt")
     experiment["generate"]["beams"] = "many"
