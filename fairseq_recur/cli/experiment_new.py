@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     for name in args.system:
         arch = f"{name}_{args.size}"
         if name in ("transformer", "control"):
-            problems.append(f"--system {name} is always in the table; name only the others")
+            problems.append(f"--system {name} is always in the table; leave it out")
         elif arch not in ARCH_MODEL_REGISTRY:
             hint = suggestion(arch, ARCH_MODEL_REGISTRY) or "; see `fairseq-recur train --list`"
             problems.append(f"--system {name}: there is no architecture {arch}{hint}")
