@@ -6,11 +6,13 @@ of the installed libraries are in `fairseq_recur.compat`.
 
 import contextvars
 import logging
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+from fairseq import checkpoint_utils
 from fairseq.sequence_generator import SequenceGenerator
 from omegaconf import DictConfig, open_dict
 
@@ -50,17 +52,59 @@ def load_model_ensemble_and_task(load: Function, *args: Any, **kwargs: Any) -> A
         return load(*args, **kwargs)
 
 
+COUNTED = ("best", "num_runs")
+"""What fairseq counts for --patience: the best result, and the validations since."""
+
+
+def _counted() -> dict[str, Any]:
+    """Return the attributes of the function in which fairseq counts for --patience."""
+    for name in ("__main__", "fairseq_cli.train"):  # this module may be the program itself
+        function = getattr(sys.modules.get(name), "should_stop_early", None)
+        if function is not None:
+            return vars(function)
+    return {}
+
+
+@extend("fairseq.trainer:Trainer.save_checkpoint", "patience")
+def save_training(save: Function, self: Any, filename: Any, extra_state: dict[str, Any]) -> Any:
+    """Save also what is counted for --patience, which fairseq forgets."""
+    counted = {name: value for name, value in _counted().items() if name in COUNTED}
+    return save(self, filename, {**extra_state, **({"early_stop": counted} if counted else {})})
+
+
+@extend("fairseq.trainer:Trainer.load_checkpoint", "patience")
+def load_training(
+    load: Function, self: Any, filename: Any, reset_optimizer: bool = False, *args: Any,
+    reset_meters: bool = False, **kwargs: Any,
+) -> Any:  # fmt: skip
+    """Restore what is counted for --patience; forget what an earlier training has counted."""
+    counted = _counted()
+    for attributes in (counted, vars(checkpoint_utils.save_checkpoint)):
+        for name in COUNTED:
+            attributes.pop(name, None)
+    extra_state = load(self, filename, reset_optimizer, *args, reset_meters=reset_meters, **kwargs)
+    if extra_state is not None and not (reset_optimizer or reset_meters):
+        counted.update(extra_state.get("early_stop", {}))
+    return extra_state
+
+
 @extend("fairseq.checkpoint_utils:load_checkpoint", "finished trainings")
 def load_checkpoint(load: Function, cfg: Any, trainer: Any, **kwargs: Any) -> Any:
-    """Leave a training that has reached --max-update as it is.
+    """Leave a training that has reached --max-update or --patience as it is.
 
-    fairseq itself makes one more update each time such a training is started again.
+    fairseq itself goes on each time such a training is started again.
     """
     found = load(cfg, trainer, **kwargs)
     optimization = trainer.cfg.optimization
     limit, made = getattr(optimization, "max_update", None), trainer.get_num_updates()
+    patience, waited = getattr(cfg, "patience", None), _counted().get("num_runs", 0)
+    reached = ""
     if isinstance(limit, int) and isinstance(made, int) and 0 < limit <= made:
-        logger.info(f"Nothing is left to train: {made} updates are made, --max-update is {limit}")
+        reached = f"{made} updates are made, --max-update is {limit}"
+    elif isinstance(patience, int) and 0 < patience <= waited:
+        reached = f"{waited} validations were not better, --patience is {patience}"
+    if reached:
+        logger.info(f"Nothing is left to train: {reached}")
         with open_dict(trainer.cfg):
             optimization.max_epoch = -1  # so the loop of fairseq_cli.train runs no epoch
     return found

@@ -43,6 +43,12 @@ INTERRUPTED = 128 + signal.SIGINT
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Errors of a disk without space."""
 
+REMEDIES = {
+    **dict.fromkeys(FULL, "free some space and run the same command again"),
+    errno.EROFS: "write to another folder",
+}
+"""What to do about an error of a disk."""
+
 
 @dataclass(frozen=True)
 class Command:
@@ -225,13 +231,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (*INPUT_ERRORS, ProcessError, OSError) as error:
         is_input_error = isinstance(error, INPUT_ERRORS)
         if isinstance(error, OSError) and not is_input_error:
-            if error.errno not in (errno.ENAMETOOLONG, *FULL):
+            if error.errno not in (errno.ENAMETOOLONG, *REMEDIES):
                 raise
-            if error.errno in FULL:
+            if error.errno in REMEDIES:
                 if error.filename is None:
                     _discard_output()
-                file = error.filename or "the output"
-                error.filename = f"{file}; free some space and run the same command again"
+                error.filename = f"{error.filename or 'the output'}; {REMEDIES[error.errno]}"
         if debug and is_input_error:
             traceback.print_exc()
         print(f"{PROG}: error: {_message(error)}", file=sys.stderr)

@@ -9,6 +9,7 @@ import argparse
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -21,7 +22,7 @@ from fairseq_recur.cli import experiment_check, experiment_new, experiment_score
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.progress import trained_share, where
 from fairseq_recur.experiments.results import all_runs, write_results
-from fairseq_recur.experiments.runner import Runner, Stopped
+from fairseq_recur.experiments.runner import PROGRAM, Runner, Stopped, stoppable
 from fairseq_recur.experiments.runs import (
     LOCK,
     SystemRun,
@@ -128,7 +129,7 @@ def run_all(args: argparse.Namespace) -> int:
     write_json(
         work / ABOUT,
         {
-            "files": [str(Path(file).resolve()) for file in args.files],
+            "files": [str(Path(file).absolute()) for file in args.files],
             "set": args.set, "systems": args.systems, "seeds": args.seeds, "parameters": parameters,
         },
     )  # fmt: skip
@@ -163,15 +164,39 @@ def exclusive(work: Path) -> IO[str]:
     """Lock the experiment's folder.
 
     Raises:
-        ConfigError: another process has the lock
+        ConfigError: another process has the lock, or the disk has no locks
     """
-    lock = hold(work / LOCK)
+    lock = lock_of(work)
     if lock is None:
         raise ConfigError(
             f"an experiment runs in {work} (process {process_of(work)}); wait, or stop it "
             f"with `fairseq-recur experiment stop {work}`"
         )
     return lock
+
+
+def lock_of(folder: Path) -> IO[str] | None:
+    """Lock a folder; return None if another process has the lock.
+
+    Raises:
+        ConfigError: the disk has no locks
+    """
+    try:
+        return hold(folder / LOCK)
+    except OSError as error:
+        if error.filename is not None:  # the file itself cannot be opened
+            raise
+        raise ConfigError(
+            f"{folder}: its disk has no locks ({error.strerror}); choose another --work-dir"
+        ) from error
+
+
+def is_held(folder: Path) -> bool:
+    """Return whether a process works in a folder of an experiment."""
+    lock = lock_of(folder)
+    if lock is not None:
+        lock.close()
+    return lock is None
 
 
 def process_of(work: Path) -> str:
@@ -193,7 +218,8 @@ def work_on(
         failed = runner()
         update()
         if runs[0].experiment.speed is not None and not failed:
-            measure_speed(one_of_each(runs), runner.environment(0))
+            with stoppable():
+                measure_speed(one_of_each(runs), runner.environment(0))
             update()
     except Stopped as stopped:
         print(f"\nstopped by {stopped}; the same command continues", file=sys.stderr)
@@ -217,7 +243,7 @@ def in_background(work: Path) -> int:
     argv = [word for word in sys.argv[1:] if word != "--background"]
     with open(work / "run.log", "ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "fairseq_recur", *argv], stdin=subprocess.DEVNULL,
+            [*PROGRAM, *argv], stdin=subprocess.DEVNULL,
             stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
     print(f"process {process.pid} is running; log: {work / 'run.log'}")
@@ -231,8 +257,7 @@ def status(args: argparse.Namespace) -> int:
     about = experiment_check.read_about(work / ABOUT)
     experiment = read_experiment(about["files"], about["set"])
     runs = runs_of(experiment, work.resolve(), about["systems"], about["seeds"])
-    lock = hold(work / LOCK)
-    print("nothing is running" if lock else f"process {process_of(work)} is running")
+    print(f"process {process_of(work)} is running" if is_held(work) else "nothing is running")
     for run_ in runs:
         print(f"  {run_.name}: {describe(run_)}")
     table = work / "table.md"
@@ -246,7 +271,7 @@ def describe(run_: SystemRun) -> str:
     if run_.finished():
         return "done"
     step = next(s for s in run_.steps if not run_.done(s))
-    runs = run_.folder.is_dir() and hold(run_.folder / LOCK) is None
+    runs = run_.folder.is_dir() and is_held(run_.folder)
     share = 1.0 if run_.trained() else trained_share(run_)
     return f"{where(run_, step) if runs else 'waiting'} ({share:.0%} trained)"
 
@@ -255,17 +280,28 @@ def stop(args: argparse.Namespace) -> int:
     """Stop the process that works in a folder, and wait for its end."""
     work = Path(args.work_dir)
     experiment_check.read_about(work / ABOUT)
-    if hold(work / LOCK):
+    if not is_held(work):
         print("nothing is running")
         return 0
-    process = process_of(work).split()[0]
+    process, _, host = process_of(work).partition(" on ")
+    if host and host != socket.gethostname():
+        raise ConfigError(
+            f"the experiment in {work} runs on {host}, and this machine is {socket.gethostname()}; "
+            "give the same command there"
+        )
     if not process.isdigit():
         raise ConfigError(
             f"the process in {work} has not written its number to {LOCK} yet; try again"
         )
-    os.kill(int(process), signal.SIGTERM)
+    try:
+        os.kill(int(process), signal.SIGTERM)
+    except OSError as error:  # it has just ended, or belongs to another user
+        raise ConfigError(
+            f"process {process} cannot be stopped: {error.strerror}; "
+            f"look with `fairseq-recur experiment status {work}`"
+        ) from None
     for _ in range(600):
-        if hold(work / LOCK):
+        if not is_held(work):
             print("stopped; all checkpoints are kept")
             return 0
         time.sleep(0.1)

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from fairseq_recur.cli import fairseq_commands, plugin_loading, preflight
 from fairseq_recur.errors import ConfigError
-from fairseq_recur.experiments.runs import SystemRun, read_json
+from fairseq_recur.experiments.runs import SystemRun, normal, read_json
+from fairseq_recur.inspection.tokens import Tokens
 from fairseq_recur.scoring.generation import read_lines
 
 
@@ -90,12 +91,31 @@ def _build(run: SystemRun, parameters: dict[str, int], start: dict[str, Tensor])
         parser = options.get_training_parser()
         parser.usage = "fairseq-recur train"
         cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(parser))
+    _check_saved(run.experiment.checkpoint, cfg)
     model = tasks.setup_task(cfg.task).build_model(cfg.model)
     parameters[run.system.name] = sum(p.numel() for p in model.parameters())
     if start and run.starts_from is None:
         logging.disable(logging.WARNING)  # each training's log names what is initialised fresh
         model.load_state_dict({**start}, model_cfg=cfg.model)
         logging.disable(logging.INFO)
+
+
+def _check_saved(checkpoint: int | str, cfg: Any) -> None:
+    """Raise ConfigError if a training never saves the checkpoint that is decoded."""
+    save, averaged = cfg.checkpoint, isinstance(checkpoint, int)
+    unsaved = {
+        "--no-save": save.no_save,
+        "--no-epoch-checkpoints": averaged and save.no_epoch_checkpoints
+        and save.save_interval_updates <= 0,
+        "--disable-validation": checkpoint == "best" and cfg.dataset.disable_validation,
+        "--no-last-checkpoints": checkpoint == "last" and save.no_last_checkpoints,
+    }  # fmt: skip
+    given = " and ".join(flag for flag, hinders in unsaved.items() if hinders)
+    if given:
+        raise ConfigError(
+            f"checkpoint: {checkpoint} is never saved with {given}; choose another checkpoint, or "
+            "remove the flag"
+        )
 
 
 def _without_start(run: SystemRun) -> list[str]:
@@ -108,29 +128,32 @@ def _without_start(run: SystemRun) -> list[str]:
 
 
 def _check_generate(run: SystemRun) -> None:
-    """Parse the flags of decoding."""
+    """Parse the flags of decoding; load the files of its tokenizer and its subwords."""
     argv, _ = plugin_loading.add_option(run.generate_argv()[1:])
     with fairseq_commands.program("fairseq-recur generate", argv):
         parser = options.get_generation_parser()
         parser.usage = "fairseq-recur generate"
-        options.parse_args_and_arch(parser)
+        Tokens(options.parse_args_and_arch(parser))
 
 
 def _check_scoring(run: SystemRun) -> None:
     """Build the metrics; compare the files' line counts with the size of the test set."""
     experiment = run.experiment
     experiment.score.build()
-    subset = str(experiment.generate.get("gen-subset", "test"))
-    pair = f"{subset}.{experiment.source}-{experiment.target}.{experiment.target}"
-    data = data_utils.load_indexed_dataset(str(Path(experiment.data) / pair), None)
-    if data is None:
+    subset = str(normal(experiment.generate).get("gen-subset", "test"))
+    source, target = experiment.source, experiment.target
+    for pair in (f"{target}-{source}", f"{source}-{target}"):
+        name = f"{subset}.{pair}.{target}"
+        data = data_utils.load_indexed_dataset(str(Path(experiment.data) / name), None)
+        if data is not None:
+            break
+    else:
         raise ConfigError(
-            f"{experiment.data} has no subset {subset} ({pair}.bin, .idx); "
+            f"{experiment.data} has no subset {subset} ({name}.bin, .idx); "
             "create it with `fairseq-recur preprocess`"
         )
-    source = experiment.score.source
-    others = [*([] if source is None else [source]), *experiment.score.outputs.values()]
-    for file in [*experiment.score.reference, *others]:
+    score = experiment.score
+    for file in [*score.reference, *filter(None, [score.source]), *score.outputs.values()]:
         lines = len(read_lines(file))
         if lines != len(data):
             raise ConfigError(

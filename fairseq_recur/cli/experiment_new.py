@@ -47,8 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("file", metavar="FILE.yaml", help="the file to write")
     add("--data", required=True, metavar="DATA", help="the --destdir of fairseq-recur preprocess")
-    add("--source-lang", "-s", required=True, metavar="SRC", help="source language")
-    add("--target-lang", "-t", required=True, metavar="TGT", help="target language")
+    add("--source-lang", "-s", required=True, metavar="SRC", help="language of the source")
+    add("--target-lang", "-t", required=True, metavar="TGT", help="language of the target")
     add("--reference", required=True, metavar="FILE", help="the test set's references, as text")
     add("--sentencepiece-model", metavar="FILE", help="that of the subwords, to decode them")
     add(
@@ -73,7 +73,9 @@ def run(args: argparse.Namespace) -> int:
                 args.sentencepiece_model) if path and not Path(path).exists()]  # fmt: skip
     for name in args.system:
         arch = f"{name}_{args.size}"
-        if arch not in ARCH_MODEL_REGISTRY:
+        if name in ("transformer", "control"):
+            problems.append(f"--system {name} is always in the table; leave it out")
+        elif arch not in ARCH_MODEL_REGISTRY:
             hint = suggestion(arch, ARCH_MODEL_REGISTRY) or "; see `fairseq-recur train --list`"
             problems.append(f"--system {name}: there is no architecture {arch}{hint}")
     output = Path(args.file)

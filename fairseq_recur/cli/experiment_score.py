@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq import options
-from fairseq.data import data_utils, encoders
+from fairseq.data import data_utils
 
 from fairseq_recur.cli import plugin_loading
 from fairseq_recur.errors import ConfigError
@@ -19,6 +19,7 @@ from fairseq_recur.experiments.results import collect, write_both
 from fairseq_recur.experiments.runner import Runner, Stopped
 from fairseq_recur.experiments.runs import SystemRun
 from fairseq_recur.experiments.settings import Experiment
+from fairseq_recur.inspection.tokens import Tokens
 from fairseq_recur.scoring.generation import read_lines
 
 
@@ -69,7 +70,8 @@ def text_of(run: SystemRun) -> tuple[Callable[[str], str], Callable[[str], str]]
     """Return how a source line becomes pieces, and how a target line becomes what is scored."""
     argv, _ = plugin_loading.add_option(run.generate_argv()[1:])
     parsed = options.parse_args_and_arch(options.get_generation_parser(), argv)
-    tokenizer, bpe = encoders.build_tokenizer(parsed), encoders.build_bpe(parsed)
+    tokens = Tokens(parsed)
+    tokenizer, bpe = tokens.tokenizer, tokens.bpe
 
     def encode(line: str) -> str:
         for step in (tokenizer, bpe):

@@ -115,8 +115,8 @@ def run(args: argparse.Namespace) -> int:
             raise ConfigError(f"{flag(name)} {getattr(args, name)}: expected at least 1")
     if not abs(args.lenpen) <= 100:
         raise ConfigError(f"--lenpen {args.lenpen}: expected -100 to 100")
+    text = Tokens(args)  # before the model, which takes longer to load
     task, model = load(args.checkpoint, args.data, args.source_lang, args.target_lang)
-    text = Tokens(args)
     source, source_words = text.source(task, args.source)
     _check_length("--source", source, model.max_positions()[0])
     target_words: list[str] = []
@@ -212,6 +212,5 @@ def write_json(path: Path, checkpoint: str, labels: Labels, wanted: list[Panel])
         "target": labels.target,
         "panels": [panel.as_json() for panel in wanted],
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
     print(path)

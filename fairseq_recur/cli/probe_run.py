@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from fairseq_recur import compat
+from fairseq_recur.cli.scoring_options import split_names
 from fairseq_recur.errors import CheckpointError, ConfigError
 from fairseq_recur.files import write_text
 from fairseq_recur.modules.options import flag
@@ -27,6 +28,7 @@ from fairseq_recur.probing.representations import (
 from fairseq_recur.probing.table import table
 from fairseq_recur.probing.tasks import TASKS, TaskData, choose_tasks, read_task
 from fairseq_recur.scoring.aligned import markdown
+from fairseq_recur.scoring.problems import Problems
 
 logger = logging.getLogger(__name__)
 
@@ -171,16 +173,10 @@ def _settings(args: argparse.Namespace) -> Settings:
 
 
 def _checkpoints(given: list[str]) -> dict[str, str]:
-    """Split NAME=CHECKPOINT and check each file; a file without a name is named after itself."""
-    paths: dict[str, str] = {}
-    for item in given:
-        name, equals, path = item.partition("=")
-        path = path if equals else name
-        if not name or not path:
-            raise ConfigError(f"--path {item!r}: expected NAME=CHECKPOINT")
-        if name in paths:
-            raise ConfigError(f"--path: {name!r} occurs twice; give each model a different name")
-        paths[name] = path
+    """Split NAME=CHECKPOINT, and check each file."""
+    problems = Problems("probe run")
+    paths = split_names(given, problems, "--path")
+    problems.raise_all()
     for path in paths.values():
         problem = compat.checkpoint_problem(path)
         if problem:

@@ -87,7 +87,7 @@ def check_output(file: str | None, problems: Problems) -> None:
         problems.add(f"cannot write {file}: no folder {Path(file).parent}; create it first")
 
 
-def split_names(given: Sequence[str], problems: Problems) -> dict[str, str]:
+def split_names(given: Sequence[str], problems: Problems, what: str = "system") -> dict[str, str]:
     """Split each NAME=FILE; a FILE without a name is named after itself."""
     files: dict[str, str] = {}
     for item in given:
@@ -95,9 +95,9 @@ def split_names(given: Sequence[str], problems: Problems) -> dict[str, str]:
         if not equals:
             name = file = item
         if not name or not file:
-            problems.add(f"system {item!r}: expected NAME=FILE")
+            problems.add(f"{what} {item!r}: expected NAME=FILE")
         elif name in files:
-            problems.add(f"system {name!r} occurs twice; give each system a different name")
+            problems.add(f"{what} {name!r} occurs twice; give each a different name")
         else:
             files[name] = file
     return files

@@ -207,14 +207,32 @@ def _signals() -> Iterator[list[str]]:
     drops it. So the loop looks at this list.
     """
     received: list[str] = []
+    with handled(received.append):
+        yield received
 
-    def note(number: int, frame: FrameType | None) -> None:
-        received.append(signal.Signals(number).name)
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Raise `Stopped` on SIGINT, SIGTERM and SIGHUP, for a block that waits for one process."""
+
+    def stop(name: str) -> None:
+        raise Stopped(name)
+
+    with handled(stop):
+        yield
+
+
+@contextmanager
+def handled(handle: Callable[[str], None]) -> Iterator[None]:
+    """Call a function with the names of SIGINT, SIGTERM and SIGHUP."""
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        handle(signal.Signals(number).name)
 
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, note) for number in numbers}
+    before = {number: signal.signal(number, pass_on) for number in numbers}
     try:
-        yield received
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

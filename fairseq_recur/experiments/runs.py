@@ -6,6 +6,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from os.path import realpath
 from pathlib import Path
 from typing import Any, Optional
 
@@ -79,7 +80,7 @@ class Run(ABC):
     def done(self, step: str) -> bool:
         """Return whether a step was done with its present settings."""
         found = self.state().get(step, {})
-        return bool(found.get("done")) and found.get("key") == self.key(step)
+        return bool(found.get("done")) and same_command(found.get("key"), self.key(step))
 
     def finished(self) -> bool:
         """Return whether all steps are done."""
@@ -197,12 +198,11 @@ class SystemRun(Run):
         if before is None:
             return []
         old, new = (pairs(words) for words in (before, self.key("train")))
-        names = sorted(n for n in {*old, *new} if old.get(n) != new.get(n))
         no = "not given"
         return [
             f"{self.name}: --{name} was {old.get(name, no)}, is {new.get(name, no)}"
-            for name in names
-            if name not in PROLONGS | REPORTS
+            for name in sorted({*old, *new} - PROLONGS - REPORTS)
+            if not same_command([old.get(name, no)], [new.get(name, no)])
         ]
 
 
@@ -229,6 +229,11 @@ def pairs(words: list[str]) -> dict[str, str]:
         else:
             found[f"argument {number}"] = word
     return found
+
+
+def same_command(before: list[str] | None, now: list[str]) -> bool:
+    """Return whether two commands are equal, or differ only in how they name the same files."""
+    return before == now or list(map(realpath, before or [])) == list(map(realpath, now))
 
 
 def runs_of(

@@ -24,6 +24,9 @@ Flags = dict[str, Any]
 TRAIN_FLAGS = {"save-dir", "seed", "log-file", "user-dir", "restore-file", "finetune-from-model"}
 GENERATE_FLAGS = {"path", "user-dir", "results-path"}
 
+INTERVAL = 5
+"""Updates between two lines of the log from which speed is read."""
+
 
 @dataclass
 class System:
@@ -91,7 +94,7 @@ class Speed:
         repeats: rounds over all systems
     """
 
-    updates: int = setting(40, least=1)
+    updates: int = setting(40, least=INTERVAL)
     warmup: int = setting(10, least=0)
     repeats: int = setting(3, least=1)
 
@@ -186,7 +189,7 @@ def read_experiment(paths: Sequence[str | Path], changes: Sequence[str] = ()) ->
 
 
 def _load(path: Path) -> DictConfig:
-    """Read one file and make the paths inside it relative to the current folder."""
+    """Read one file and make the paths inside it absolute."""
     if not path.is_file():
         raise ConfigError(f"no such file: {path}; expected an experiment in YAML")
     try:
@@ -197,20 +200,29 @@ def _load(path: Path) -> DictConfig:
         ) from error
     if not isinstance(content, DictConfig):
         raise ConfigError(f"{path}: expected keys and values such as `title: ...`")
-    top = ((content, key) for key in ("data", "start"))
-    for section, key in (*top, *((content.get("score"), k) for k in _SCORED)):
-        if isinstance(section, DictConfig) and section.get(key) is not None:
-            section[key] = _below(path.parent, section[key])
+    for section, keys in _PATHS.items():
+        values = content.get(section) if section else content
+        for key in values if isinstance(values, DictConfig) else ():
+            if str(key).replace("_", "-") in keys and values.get(key) is not None:
+                values[key] = _below(path.absolute().parent, values[key])
     return content
 
 
-_SCORED = ("reference", "source", "outputs")
+# The files of subwords are those of fairseq's encoders.
+_PATHS = {
+    "": ("data", "start"),
+    "score": ("reference", "source", "outputs"),
+    "generate": (
+        "sentencepiece-model", "bpe-codes", "gpt2-encoder-json", "gpt2-vocab-bpe", "bpe-merges",
+        "bpe-vocab", "bpe-vocab-file",
+    ),
+}  # fmt: skip
 
 
 def _below(folder: Path, value: Any) -> Any:
-    """Return a path, or each path of a list or dictionary, relative to a folder."""
+    """Return a path, or each path of a list or dictionary, in a folder."""
     if isinstance(value, str):
-        return str(folder / value)
+        return value if "://" in value else str(folder / value)
     if OmegaConf.is_list(value):
         return [_below(folder, item) for item in value]
     if OmegaConf.is_dict(value):

@@ -2,20 +2,19 @@
 
 import re
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments import machine
-from fairseq_recur.experiments.runs import SystemRun, read_json, write_json
-from fairseq_recur.experiments.settings import arguments
+from fairseq_recur.experiments.runner import PROGRAM
+from fairseq_recur.experiments.runs import SystemRun, read_json, same_command, write_json
+from fairseq_recur.experiments.settings import INTERVAL, arguments
 from fairseq_recur.experiments.training_log import read_log
 
 DECODED = re.compile(r"Translated [\d,]+ sentences .* \((?P<speed>[\d.]+) sentences/s")
-INTERVAL = 5
-"""Updates between two lines of the log."""
 
 
 def measure_speed(runs: Sequence[SystemRun], environment: dict[str, str]) -> None:
@@ -34,9 +33,13 @@ def measure_speed(runs: Sequence[SystemRun], environment: dict[str, str]) -> Non
     """
     speed, work = runs[0].experiment.speed, runs[0].work
     assert speed is not None
-    key = [asdict(speed), *([*run.train_argv(), *run.generate_argv()] for run in runs)]
-    if (read_json(work / "speed.json") or {}).get("key") == key:
-        return
+    key: list[Any] = [
+        asdict(speed), *([*run.train_argv(), *run.generate_argv()] for run in runs)
+    ]  # fmt: skip
+    before = (read_json(work / "speed.json") or {"key": [None]})["key"]
+    if before[0] == key[0] and len(before) == len(key):
+        if all(map(same_command, before[1:], key[1:])):
+            return
     found: dict[str, dict[str, list[float]]] = {
         run.system.name: {"updates_per_second": [], "sentences_per_second": []} for run in runs
     }
@@ -68,11 +71,13 @@ def training_speed(run: SystemRun, environment: dict[str, str]) -> float:
         "max-update": speed.warmup + speed.updates, "max-epoch": None, "no-save": True,
         "disable-validation": True, "log-format": "json",
         "log-interval": INTERVAL, "log-file": str(log),
+        "save-dir": str(run.work / "speed"),  # else it would resume from ./checkpoints
     }  # fmt: skip
     words = ["train", run.experiment.data, *run.languages(), *arguments(flags)]
     _call(words, environment, run.work / "speed.out")
     steps = read_log(log).steps
-    rates = [stats["ups"] for updates, stats in sorted(steps.items()) if updates > speed.warmup]
+    # Not "ups", which fairseq rounds to two digits: words per second over words per update.
+    rates = [s["wps"] / s["wpb"] for updates, s in sorted(steps.items()) if updates > speed.warmup]
     return len(rates) / sum(1 / rate for rate in rates)
 
 
@@ -88,10 +93,9 @@ def decoding_speed(run: SystemRun, environment: dict[str, str]) -> float:
 
 def _call(words: list[str], environment: dict[str, str], out: Path) -> None:
     """Run a command; its output goes to a file."""
-    command = [sys.executable, "-m", "fairseq_recur", *words]
     with open(out, "wb") as stream:
         code = subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT,
+            [*PROGRAM, *words], stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT,
             env=environment, check=False,
         ).returncode  # fmt: skip
     if code:

@@ -93,7 +93,7 @@ def fill(
         elif get_origin(declared.type) is dict:
             values[name] = {
                 row: fill(inner, content, problems, f"{where}{name}.{row}.")
-                for row, content in (value or {}).items()
+                for row, content in value.items()
             }
         else:
             values[name] = fill(inner, value, problems, f"{where}{name}.")

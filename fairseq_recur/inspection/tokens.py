@@ -17,17 +17,20 @@ class Tokens:
         args: the options of fairseq's tokenizers and BPEs
 
     Raises:
-        ConfigError: an option or a library is missing
+        ConfigError: an option, a file or a library is missing, or a file is another library's
     """
 
     def __init__(self, args: Namespace) -> None:
         try:
             self.tokenizer = encoders.build_tokenizer(args)
             self.bpe = encoders.build_bpe(args)
-        except (ImportError, LookupError) as error:
+        # These are the libraries' reactions to an unsuitable file; subword-nmt exits.
+        except (
+            ImportError, LookupError, OSError, RuntimeError, ValueError, SystemExit
+        ) as error:  # fmt: skip
             raise ConfigError(
                 f"--tokenizer {args.tokenizer} or --bpe {args.bpe} cannot be used: {error}; "
-                "give its options, or install it"
+                "correct its options and files, or install it"
             ) from error
         # GPT-2's symbols are numbers; those of the other BPEs are readable.
         self.decodes_symbols = args.bpe == "gpt2"

@@ -1,14 +1,17 @@
 """The generated pages are up to date."""
 
+import argparse
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+from fairseq_recur.cli import build_parser
 from fairseq_recur.models.model import RecurrentTransformerModel
 from fairseq_recur.modules.options import flag
 from tests.docs.commands import ROOT
@@ -53,6 +56,24 @@ def test_pages_are_up_to_date(tmp_path: Path, arguments: list) -> None:
     written(tmp_path, *arguments)
     for name in PAGES:
         assert (tmp_path / name).read_text() == (ROOT / "docs" / name).read_text(), OUT_OF_DATE
+
+
+def required(parser: argparse.ArgumentParser, name: str) -> Iterator[tuple[str, str]]:
+    """Yield each required option of a command and of those within it: (command, option)."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for word, inner in action.choices.items():
+                yield from required(inner, f"{name} {word}")
+        elif action.required and action.option_strings:
+            yield from ((name, option) for option in action.option_strings)
+
+
+def test_every_required_option_is_there() -> None:
+    page = (ROOT / "docs" / "commands.md").read_text()
+    sections = {text.split("\n")[0]: text for text in re.split(r"^#+ ", page, flags=re.M)}
+    wanted = set(required(build_parser(), "fairseq-recur"))
+    assert ("fairseq-recur experiment new", "--source-lang") in wanted
+    assert not {(name, o) for name, o in wanted if f"`{o}`" not in sections[name]}
 
 
 @current_fairseq

@@ -19,9 +19,10 @@ import torch
 import yaml
 from sacrebleu.metrics import BLEU
 
-from fairseq_recur.cli import experiment_score, main
+from fairseq_recur.cli import experiment, experiment_score, main
 from fairseq_recur.experiments import runner, speed
-from fairseq_recur.experiments.runs import LOCK
+from fairseq_recur.experiments.runs import LOCK, runs_of
+from fairseq_recur.experiments.settings import read_experiment
 from fairseq_recur.files import hold
 from fairseq_recur.scoring.generation import read_hypotheses
 from tests.conftest import SMALL, TRAIN
@@ -160,7 +161,9 @@ def wait_for(what: Callable[[], Any], seconds: float = 120) -> None:
 def done(tmp_path_factory: pytest.TempPathFactory, corpus: Path, forked: None) -> Path:
     """A finished experiment, which was killed in its first training and started again."""
     folder = tmp_path_factory.mktemp("experiment")
-    file, work = write(folder, content(corpus)), folder / "work"
+    # Every name is relative: a folder that is continued, looked at and scored has to be the same.
+    given = {**content(corpus), "data": os.path.relpath(corpus / "bin", folder)}
+    file, work = os.path.relpath(write(folder, given), ROOT), folder / "work"
     process = start("run", file, "--work-dir", str(work), log=folder / "first.log")
     log = work / "plain/seed1/train.log"
     wait_for(lambda: log.is_file() and "num_updates=8" in log.read_text())
@@ -168,7 +171,9 @@ def done(tmp_path_factory: pytest.TempPathFactory, corpus: Path, forked: None) -
     process.wait()
     # The training itself may outlive it, and the second start waits for it.
     assert not (work / "plain/seed1/test.txt").exists()
-    assert main(["experiment", "run", file, "--work-dir", str(work)]) == 0
+    with pytest.MonkeyPatch.context() as here:
+        here.chdir(ROOT)
+        assert main(["experiment", "run", file, "--work-dir", str(work)]) == 0
     return folder
 
 
@@ -209,6 +214,19 @@ def test_the_results(done: Path, corpus: Path) -> None:
     speeds = results["speed"]["systems"]["biarn"]
     assert len(speeds["updates_per_second"]) == len(speeds["sentences_per_second"]) == 1
     assert min(*speeds["updates_per_second"], *speeds["sentences_per_second"]) > 0
+
+
+def test_speed_is_measured_from_scratch(
+    done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever ./checkpoints has, which is where fairseq looks for a training to resume."""
+    monkeypatch.chdir(tmp_path)
+    Path("checkpoints").mkdir()
+    shutil.copy(done / "work/plain/seed1/checkpoint_last.pt", "checkpoints")
+    (run, _) = runs_of(read_experiment([done / "t.yaml"]), tmp_path)
+    run.folder.mkdir(parents=True)
+    assert speed.training_speed(run, {"OMP_NUM_THREADS": "1"}) > 0
+    assert "No existing checkpoint found" in (tmp_path / "speed.out").read_text()
 
 
 def test_other_test_sets_are_scored(
@@ -286,7 +304,9 @@ def test_a_system_starts_from_another(done: Path) -> None:
     assert first["biarn"] < first["plain"]
 
 
-def test_what_is_done_is_not_done_again(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_done_is_not_done_again(
+    done: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     work = done / "work"
     made = [work / "speed.json", *work.glob("*/seed1/*")]
     before = {p: p.stat().st_mtime_ns for p in made}
@@ -297,7 +317,14 @@ def test_what_is_done_is_not_done_again(done: Path, capsys: pytest.CaptureFixtur
     results = json.loads((work / "results.json").read_text())
     assert {*results["parameters"]} == {"plain", "biarn"} and len(results["runs"]) == 2
     capsys.readouterr()
-    assert main(["experiment", "status", str(work)]) == 0
+    described, free = experiment.describe, []
+
+    def describe(run: Any) -> str:
+        free.append(hold(work / LOCK) is not None)  # a status that is read slowly stops nothing
+        return described(run)
+
+    monkeypatch.setattr(experiment, "describe", describe)
+    assert main(["experiment", "status", str(work)]) == 0 and free == [True]
     said = capsys.readouterr().out
     assert "nothing is running" in said and "plain seed 1: done" in said and "# Reversing" in said
 
@@ -347,6 +374,15 @@ def test_everything_wrong_is_said_before_anything_is_done(
     del experiment["train"]["max-epoch"]
     write(tmp_path, experiment)
     assert main(argv) == 2 and "training would never end" in capsys.readouterr().err
+    for checkpoint, flag in (
+        (5, "no-epoch-checkpoints"), ("best", "disable-validation"),
+        ("last", "no-last-checkpoints"), ("last", "no-save"),
+    ):  # fmt: skip
+        experiment = {**content(corpus), "checkpoint": checkpoint}
+        experiment["train"][flag] = True
+        write(tmp_path, experiment)
+        assert main([*argv, "--systems", "plain"]) == 2
+        assert f": {checkpoint} is never saved with --{flag};" in capsys.readouterr().err
     experiment = content(corpus)
     experiment["score"]["reference"] = str(corpus / "train.tgt")
     experiment["generate"]["beams"] = "many"
@@ -356,8 +392,11 @@ def test_everything_wrong_is_said_before_anything_is_done(
     assert "train.tgt has 200 lines, but the subset test has 20" in said and "--beams" in said
     experiment = content(corpus)
     experiment["score"] |= {"metrics": ["bleu", "comet"], "source": str(corpus / "test.src")}
-    write(tmp_path, experiment)
-    assert main(argv) == 2 and "unbabel-comet" in capsys.readouterr().err
+    codes = {"bpe": "sentencepiece", "sentencepiece-model": "missing.model"}
+    write(tmp_path, {**experiment, "generate": codes})
+    assert main(argv) == 2
+    said = capsys.readouterr().err
+    assert "unbabel-comet" in said and f"file {tmp_path / 'missing.model'} not found" in said
     assert not (tmp_path / "work").exists()
 
 
@@ -447,6 +486,15 @@ def test_the_examples_can_be_run(
     assert not (tmp_path / "work").exists()
 
 
+def test_data_of_the_opposite_direction_are_accepted(corpus: Path, tmp_path: Path) -> None:
+    """As fairseq does: the files of a pair are the same for both directions."""
+    for file in (corpus / "bin").iterdir():
+        shutil.copy(file, tmp_path / file.name.replace("src-tgt", "tgt-src"))
+    experiment = {**content(corpus), "data": str(tmp_path)}
+    argv = ["experiment", "run", write(tmp_path, experiment), "--work-dir", str(tmp_path / "work")]
+    assert main([*argv, "--systems", "plain", "--dry-run"]) == 0
+
+
 def test_a_new_file_has_a_control(
     corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -473,6 +521,9 @@ def test_a_new_file_has_a_control(
     assert written["baseline"] == "transformer" and '"control"' not in scratch.read_text()
     assert [*written["systems"]] == ["transformer", "transformer_biarn", "srformer"]
     assert not any("start_from" in system for system in written["systems"].values())
-    assert main([*new, "--size", "iwslt_de_en", "--system", "biarn"]) == 2
+    wrong = ["biarn", "transformer", "control"]
+    assert main([*new, "--size", "iwslt_de_en", "--system", *wrong]) == 2
     said = capsys.readouterr().err
     assert "exists already" in said and "no architecture biarn_iwslt_de_en" in said
+    for name in wrong[1:]:
+        assert f"--system {name} is always in the table" in said

@@ -129,12 +129,12 @@ def error(arguments: list[str], capsys: pytest.CaptureFixture) -> str:
 WRONG_RUNS: dict[str, list[str]] = {
     "no_model.pt: no such file": ["--path", "a=no_model.pt"],
     "torch_file: 13 bytes that are not a PyTorch checkpoint": ["--path", "a=torch_file"],
-    "'a' occurs twice; give each model a different name": [
+    "--path 'a' occurs twice; give each a different name": [
         "--path",
         "a=torch_file",
         "a=torch_file",
     ],
-    "--path 'a=': expected NAME=CHECKPOINT": ["--path", "a="],
+    "--path 'a=': expected NAME=FILE": ["--path", "a="],
     "has no past_present.txt; it has bigram_shift.txt": ["--tasks", "Tense"],
     "codes: no such file": ["--bpe", "subword_nmt", "--bpe-codes", "codes"],
     "--runs 0: expected 1 or more": ["--runs", "0"],

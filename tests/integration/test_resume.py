@@ -1,5 +1,6 @@
 """A training that was stopped and resumed equals one that was never stopped."""
 
+import re
 import signal
 import subprocess
 import sys
@@ -77,6 +78,29 @@ def test_a_finished_training_is_unchanged(cli: Cli, corpus: Path, tmp_path: Path
     assert "Nothing is left to train: 6 updates are made, --max-update is 6" in output
     assert not update_losses(output)
     assert (tmp_path / "checkpoint_last.pt").read_bytes() == before
+
+
+def test_patience_outlives_a_stop(
+    cli: Cli, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a rate of 0 no validation after the first is better, so a patience of 2 ends at 3."""
+    flags = ["--lr", 0, "--patience", 2, "--no-epoch-checkpoints", "--save-interval", 1]
+
+    def train(name: str, epochs: int) -> str:
+        argv = train_flags(corpus, "transformer", tmp_path / name, *flags)
+        return cli("train", *argv, "--max-epoch", epochs)
+
+    def ended(output: str) -> list[str]:
+        return re.findall(r"end of epoch (\d+) ", output)
+
+    monkeypatch.setattr("tests.running.reset_command_state", lambda: None)
+    assert ended(train("once", 20)) == ["1", "2", "3"]
+    assert ended(train("two", 2)) == ["1", "2"], "counted by another training of this process"
+    monkeypatch.undo()
+    assert ended(train("two", 20)) == ["3"]
+    output = train("two", 20)
+    assert "Nothing is left to train: 2 validations were not better, --patience is 2" in output
+    assert not ended(output)
 
 
 KILLED_AT_NINE = """

@@ -157,6 +157,7 @@ def test_the_command_registers_when_it_needs_fairseq(tmp_path: Path) -> None:
         (RuntimeError("a defect"), None, None),
         (OSError(28, "No space left on device", "x.pt"), "No space left on device: x.pt", 2),
         (OSError(28, "No space left on device"), "No space left on device: the output; ", 2),
+        (OSError(30, "Read-only file system", "x"), "Read-only file system: x; write to ano", 2),
         (OSError(5, "Input/output error"), None, None),
     ],
 )

@@ -1,7 +1,12 @@
 """The file of an experiment, its runs, and its table."""
 
+import errno
+import fcntl
 import json
 import os
+import signal
+import socket
+import subprocess
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -9,11 +14,13 @@ from typing import Any
 import pytest
 import yaml
 
+from fairseq_recur.cli import experiment, main
 from fairseq_recur.errors import ConfigError
+from fairseq_recur.experiments import speed
 from fairseq_recur.experiments.progress import Progress, trained_share
 from fairseq_recur.experiments.results import compare_rows
 from fairseq_recur.experiments.runner import Runner
-from fairseq_recur.experiments.runs import SystemRun, runs_of
+from fairseq_recur.experiments.runs import SystemRun, runs_of, write_json
 from fairseq_recur.experiments.settings import arguments, read_experiment
 from fairseq_recur.experiments.table import table
 from fairseq_recur.files import hold
@@ -61,6 +68,10 @@ def test_paths_are_relative_to_the_file_and_changes_to_here(tmp_path: Path) -> N
     assert found.systems["a"].flags == {"arch": "x"}
     assert read(tmp_path, {}, "data=elsewhere").data == "elsewhere"
     assert read(tmp_path, {"data": "/abs"}).data == "/abs"
+    flags = {"sentencepiece_model": "m", "bpe-codes": "/c", "gpt2-vocab-bpe": "https://x/y"}
+    assert read(tmp_path, {"generate": {"beam": 2, **flags}}).generate == {
+        "beam": 2, **flags, "sentencepiece_model": str(tmp_path / "m")
+    }  # fmt: skip
 
 
 def test_a_checkpoint_starts_the_systems_that_no_other_starts(tmp_path: Path) -> None:
@@ -99,7 +110,8 @@ WRONG = [
     ({"seeds": [1, "x"]}, "seeds: [1, 'x']; expected a list of different whole numbers"),
     ({"speed": {"rounds": 2}}, "unknown key speed.rounds; expected updates, warmup, repeats"),
     ({"speed": {"repeats": 0}}, "speed.repeats: 0; expected a whole number, at least 1"),
-    ({"speed": {"updates": "many"}}, "speed.updates: 'many'; expected a whole number, at least 1"),
+    ({"speed": {"updates": "many"}}, "speed.updates: 'many'; expected a whole number, at least 5"),
+    ({"speed": {"updates": 4}}, "speed.updates: 4; expected a whole number, at least 5"),
     ({"score": None}, "score: None; expected at least `reference: FILE`"),
     ({"systems": None}, "systems: None; expected a name and flags for each row"),
     ({"speed": 3}, "speed: 3; expected updates, warmup, repeats"),
@@ -220,6 +232,22 @@ def test_a_step_is_done_again_when_its_settings_change(tmp_path: Path) -> None:
     ]
 
 
+def test_a_training_that_began_with_relative_names_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = runs(tmp_path)[0]
+    key = [word.replace(str(tmp_path / "bin"), "settings/../bin") for word in run.key("train")]
+    assert "settings/../bin" in key
+    run.write_state({"train": {"key": key, "done": True}})
+    assert not run.done("train")
+    monkeypatch.chdir(tmp_path)
+    assert run.done("train") and run.check_unchanged() == []
+    monkeypatch.setattr(speed, "_call", None)
+    key = [{"updates": 40, "warmup": 10, "repeats": 3}, [*key, *run.generate_argv()]]
+    write_json(run.work / "speed.json", {"key": key})
+    speed.measure_speed([runs(tmp_path, {"speed": {}})[0]], {})
+
+
 def test_progress_is_read_from_the_log(tmp_path: Path) -> None:
     run = runs(tmp_path)[0]
     assert trained_share(run) == 0.0
@@ -268,6 +296,79 @@ def test_a_folder_is_held_by_one(tmp_path: Path) -> None:
     assert lock is not None and hold(tmp_path / "lock") is None
     lock.close()
     assert hold(tmp_path / "lock") is not None
+
+
+def test_slow_trainings_are_measured_as_exactly_as_fast_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def train(words: list[str], *_: Any) -> None:
+        lines = [
+            {"epoch": 1, "update": 0.1, "num_updates": n, "ups": "0.01", "wps": wps, "wpb": "1000"}
+            for n, wps in ((5, "99"), (10, "99"), (15, "12"), (20, "6"))
+        ]
+        Path(words[words.index("--log-file") + 1]).write_text("\n".join(map(json.dumps, lines)))
+
+    monkeypatch.setattr(speed, "_call", train)
+    run = runs(tmp_path, {"speed": {"updates": 10}})[0]
+    run.work.mkdir()
+    assert speed.training_speed(run, {}) == pytest.approx(0.008)  # their harmonic mean
+
+
+def test_a_disk_without_locks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flock(*_: Any) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(ConfigError, match="no locks .* choose another --work-dir"):
+        experiment.exclusive(tmp_path)
+
+
+def test_only_a_process_of_this_machine_is_stopped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "command.json").write_text("{}")
+    with subprocess.Popen(["sleep", "20"]) as process:
+        for holder, said in (
+            (f"{process.pid} on elsewhere", "runs on elsewhere, and this machine is"),
+            (f"4194305 on {socket.gethostname()}", "process 4194305 cannot be stopped: No such"),
+        ):  # no process has a number above 2**22
+            (tmp_path / "lock").write_text(holder)
+            lock = hold(tmp_path / "lock")
+            assert lock is not None
+            with lock:
+                assert main(["experiment", "stop", str(tmp_path)]) == 2
+            assert said in capsys.readouterr().err
+        assert process.poll() is None
+        process.kill()
+
+
+def test_a_signal_ends_the_measurement_of_speed_and_its_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "command.json").write_text("{}")
+    monkeypatch.setattr(experiment.Runner, "__call__", lambda runner: [])
+    monkeypatch.setattr(experiment, "write_results", lambda *_: None)
+    monkeypatch.setattr(speed, "PROGRAM", [str(tmp_path / "program")])
+    (tmp_path / "program").write_text(
+        f"#!/bin/sh\necho $$ > {tmp_path}/process\nsleep 0.2\nkill $PPID\nexec sleep 20\n"
+    )
+    (tmp_path / "program").chmod(0o755)
+    monkeypatch.setattr(
+        experiment, "measure_speed", lambda _, env: speed._call(["train"], env, tmp_path / "out")
+    )
+
+    def unhandled(*_: Any) -> None:
+        raise AssertionError("the signal would have ended this process, but not its command")
+
+    before = signal.signal(signal.SIGTERM, unhandled)
+    try:
+        some = runs(tmp_path, {"speed": {}})
+        assert experiment.work_on(some, tmp_path, 1, [], validation=False) == 130
+        assert signal.getsignal(signal.SIGTERM) is unhandled
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "process").read_text()), 0)
 
 
 def result(tmp_path: Path) -> dict[str, Any]:
