@@ -67,7 +67,7 @@ class SeriesStack(nn.Module):
         """
         x, inputs, earlier = self.embedding(values, features), [], None
         if self.memory is not None and starts is not None:
-            earlier = self.memory.before(starts, x.size(0))
+            earlier, _ = self.memory.read(starts, x.size(0))
         for index, layer in enumerate(self.layers):
             inputs.append(x)
             if earlier is not None:

@@ -119,7 +119,7 @@ class MemoryDecoder(RecurrentTransformerDecoder):
         recurrent = None if self.memory is None else self.memory.recurrent
         earlier, carried = None, None
         if memory is not None and starts is not None:
-            earlier, carried = memory.before(starts, memory.length), memory.state(starts)
+            earlier, carried = memory.read(starts, memory.length)
         if self.bottleneck is not None:
             out, carried = self.read_chunks(x, prev_output_tokens, carried, incremental_state)
             if memory is not None and starts is not None:

@@ -61,47 +61,36 @@ class StreamMemory(nn.Module):
         Returns:
             None where nothing continues
         """
-        held = self.held()
-        if not held or held["states"].size(0) != self.layers:  # some were dropped
-            return None
-        known, rows = held["starts"], len(starts)
+        held, rows = self.held(), len(starts)
         # A checkpoint has the rows of all processes; those of this one are somewhere in it.
-        for first in range(0, len(known) - rows + 1, max(1, rows)):
-            places = set((starts - known[first : first + rows]).tolist())
-            if len(places) == 1 and 0 <= min(places) <= held["states"].size(1):
-                return first, min(places)
+        groups = len(held["starts"]) // rows if held and rows else 0
+        if not groups or held["states"].size(0) != self.layers:  # some were dropped
+            return None
+        offsets = starts - held["starts"][: groups * rows].view(groups, rows)
+        ranges = torch.stack([offsets.amin(1), offsets.amax(1)], dim=1)
+        for group, (least, most) in enumerate(ranges.tolist()):  # the one wait for the device
+            if least == most and 0 <= least <= held["states"].size(1):
+                return group * rows, least
         return None
 
-    def before(self, starts: Tensor, length: int) -> Tensor | None:
-        """What the layers read right before the rows of a batch.
+    def read(self, starts: Tensor, length: int) -> tuple[Tensor | None, Tensor | None]:
+        """What is known right before the rows of a batch.
 
         Args:
             starts: (B,) int64 numbers of the first positions
             length: the most positions to return
 
         Returns:
-            (layers, M, B, C), or None where nothing continues
+            what the layers read there, (layers, M, B, C), or None where nothing continues; and the
+            state that a recurrent part has passed on, (B, N, C), or None
         """
         found = self.place(starts)
-        if found is None or not found[1] or not length:
-            return None
-        first, end = found
-        rows = slice(first, first + len(starts))
-        return self.held()["states"][:, max(0, end - length) : end, rows]
-
-    def state(self, starts: Tensor) -> Tensor | None:
-        """The state that a recurrent part has passed on to the rows of a batch, or None.
-
-        Args:
-            starts: (B,) int64 numbers of the first positions
-
-        Returns:
-            (B, N, C), or None where nothing continues
-        """
-        found = self.place(starts) if "carried" in self.rows else None
-        if found is None or found[1] != self.held()["states"].size(1):
-            return None
-        return self.held()["carried"][found[0] : found[0] + len(starts)]
+        if found is None:
+            return None, None
+        (first, end), held = found, self.held()
+        rows, size = slice(first, first + len(starts)), held["states"].size(1)
+        earlier = held["states"][:, max(0, end - length) : end, rows] if end and length else None
+        return earlier, held["carried"][rows] if "carried" in held and end == size else None
 
     def keep(
         self,
@@ -116,7 +105,7 @@ class StreamMemory(nn.Module):
         Args:
             starts: (B,) int64 numbers of the first positions
             inputs: of the layers, from the bottom, (T, B, C) each
-            earlier: (layers, M, B, C), what `before` gave for the same batch, or None
+            earlier: (layers, M, B, C), what `read` gave for the same batch, or None
             length: positions to keep
             carried: (B, N, C), the state of a recurrent part after the batch, or None
         """

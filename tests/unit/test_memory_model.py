@@ -12,6 +12,7 @@ from fairseq_recur.modules.mixture import Mixture
 from fairseq_recur.modules.xl import SinusoidalLags
 from fairseq_recur.planning import building
 from tests.conftest import MEMORY_MODELS, fast_or_slow
+from tests.unit.test_context import HostReads
 
 Build = Callable[..., nn.Module]
 SEGMENT, MEMORY = 4, 6
@@ -229,6 +230,16 @@ def test_a_padded_row_changes_no_other(build: Build) -> None:
         found = in_segments(model, padded)
         torch.testing.assert_close(found[0], whole[0], rtol=1e-9, atol=1e-11)
         torch.testing.assert_close(found[1, :-2], whole[1, :-2], rtol=1e-9, atol=1e-11)
+
+
+def test_a_batch_looks_up_its_place_once(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For positions and state together; the other list that a batch reads is of its padding."""
+    model, tokens = build(*TRAINED["rsa-block-recurrent"]).train(), text(2 * SEGMENT)
+    with HostReads(model, monkeypatch) as reads:
+        for n, part in enumerate(tokens.split(SEGMENT, dim=1)):
+            logits, _ = model(part, starts=STARTS + n * SEGMENT)
+        reads.backward(logits)
+    assert reads.found["list"] == 2 + 1 and reads.found["layer"] == 0
 
 
 @pytest.mark.parametrize("name", TRAINED)
