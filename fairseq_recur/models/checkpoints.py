@@ -14,9 +14,10 @@ from torch import Tensor, nn
 
 from fairseq_recur import compat
 from fairseq_recur.compat.registry import Function, extend
+from fairseq_recur.integration import from_checkpoint
 from fairseq_recur.modules.fusion import Replacement
 from fairseq_recur.modules.part import Part
-from fairseq_recur.modules.stream_memory import StreamMemory
+from fairseq_recur.modules.stream_memory import StreamMemory, is_memory
 
 logger = logging.getLogger(__name__)
 
@@ -62,30 +63,29 @@ def rename_old_options(options: Any) -> None:
             options[new] = values.get(value, value)
 
 
-@extend("fairseq.checkpoint_utils:save_checkpoint", "memories of all processes")
-def save_checkpoint(save: Function, cfg: Any, trainer: Any, *args: Any, **kwargs: Any) -> Any:
-    """Save the memories of all processes; fairseq writes only what the first process has."""
-    distributed = torch.distributed
-    if cfg.no_save or not (distributed.is_available() and distributed.is_initialized()):
-        return save(cfg, trainer, *args, **kwargs)
-    group = distributed_utils.get_data_parallel_group()
+@extend("fairseq.checkpoint_utils:save_checkpoint", "memories")
+def save_checkpoint(
+    save: Function, cfg: Any, trainer: Any, epoch_itr: Any, val_loss: float | None
+) -> Any:
+    """Save memories, with the rows of all processes, in the checkpoints to resume from.
+
+    fairseq writes one file and copies it. So within an epoch it is called twice: for the best
+    checkpoint, and for the last one and that of --save-interval-updates. The next epoch begins
+    with empty memories, so at the end of one nothing is saved of them.
+    """
+    memories = [m for m in trainer.model.modules() if isinstance(m, StreamMemory)]
+    if cfg.no_save or not memories or epoch_itr.end_of_epoch():
+        return save(cfg, trainer, epoch_itr, val_loss)
+    best, distributed = None, torch.distributed
+    if val_loss is not None:
+        kept = {"no_last_checkpoints": True, "save_interval_updates": 0, "keep_interval_updates": 0}
+        best = save(OmegaConf.merge(cfg, kept), trainer, epoch_itr, val_loss)
+    several = distributed.is_available() and distributed.is_initialized()
+    group = distributed_utils.get_data_parallel_group() if several else None
     with ExitStack() as held:
-        for module in trainer.model.modules():
-            if isinstance(module, StreamMemory):
-                held.enter_context(module.of_all_processes(group))
-        return save(cfg, trainer, *args, **kwargs)
-
-
-@extend("fairseq.models.ema:EMA._step_internal", "memories are not averaged")
-def average_weights(average: Function, ema: Any, model: nn.Module, *args: Any) -> None:
-    """Average the weights with --store-ema, but not what memories hold of the last batch."""
-    memories = [f"{n}." for n, module in model.named_modules() if isinstance(module, StreamMemory)]
-    weights = {
-        name: value
-        for name, value in model.state_dict().items()
-        if not name.startswith(tuple(memories))
-    }
-    average(ema, Namespace(state_dict=lambda: weights), *args)
+        for memory in memories:
+            held.enter_context(memory.saved(group))
+        return save(cfg, trainer, epoch_itr, None) or best
 
 
 @extend("fairseq.checkpoint_utils:prune_state_dict", "layers of the recurrence encoder")
@@ -106,8 +106,12 @@ def upgrade_weights(model: BaseFairseqModel, weights: Weights) -> None:
     """Make the weights of a checkpoint fit a model, in place.
 
     Parts in a slot for which the checkpoint has no weight at all keep their fresh weights,
-    and are named in the log; so a stock Transformer's checkpoint starts any preset.
+    and are named in the log; so a stock Transformer's checkpoint starts any preset. Only a
+    training that is resumed needs a memory.
     """
+    if from_checkpoint():
+        for name in [name for name in weights if is_memory(name)]:
+            del weights[name]
     for name in list(weights):
         for old, new in OLD_MODULES.items():
             if old in name:
@@ -187,6 +191,7 @@ def drop_what_parts_replace(weights: Weights, model: BaseFairseqModel) -> None:
 def misfits(model: BaseFairseqModel, weights: Weights) -> str:
     """How a checkpoint's weights differ from the model's, one line each; empty if they do not."""
     own = model.state_dict()
+    weights = {name: weight for name, weight in weights.items() if not is_memory(name)}
     shapes = [
         f"{key} is {tuple(weights[key].shape)} in the checkpoint and "
         f"{tuple(own[key].shape)} in the model"

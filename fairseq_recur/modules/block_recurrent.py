@@ -6,7 +6,7 @@ their table 7 confirm it: four attentions with parameters of their own, two gate
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from fairseq.incremental_decoding_utils import FairseqIncrementalState
@@ -225,13 +225,9 @@ class BlockRecurrentMemory(SegmentMemory):
             "--tokens-per-sample, so that a gradient flows through one update",
         )
 
-    carried: Tensor
-    rows: ClassVar[dict[str, int]] = {**SegmentMemory.rows, "carried": 0}
-
     def __init__(self, cfg: TransformerConfig) -> None:
         super().__init__(cfg)
         self.recurrent = cfg.decoder.layers - int(cfg.recurrent_layer)
-        self.register_buffer("carried", torch.zeros(0, 0, 0))
 
     @classmethod
     def problems(cls, cfg: Any, side: str) -> Iterator[str]:

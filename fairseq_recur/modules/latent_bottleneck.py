@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from fairseq.models.transformer import TransformerConfig
@@ -105,13 +105,10 @@ class LatentMemory(SegmentMemory):
         )
 
     of_positions = False
-    carried: Tensor
-    rows: ClassVar[dict[str, int]] = {**SegmentMemory.rows, "carried": 0}
 
     def __init__(self, cfg: TransformerConfig) -> None:
         StreamMemory.__init__(self, cfg.decoder.layers)
         self.length, self.segment, self.reach = 0, int(cfg.tokens_per_sample), None
-        self.register_buffer("carried", torch.zeros(0, 0, 0))
 
     @classmethod
     def problems(cls, cfg: Any, side: str) -> Iterator[str]:

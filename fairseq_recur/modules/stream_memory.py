@@ -23,8 +23,9 @@ class StreamMemory(nn.Module):
     begin within it or right after it, all at the same place. Else it is empty: at the start of an
     epoch or of another set, after a gap, with other streams, and if the batches are shuffled.
 
-    Training has a memory of its own, which is saved with the model's weights; that of evaluation
-    is not. No gradient flows into a memory.
+    Training has a memory of its own, and evaluation another. Neither is part of a model's state,
+    but that of training joins it where a checkpoint is saved to resume from, see `saved`. No
+    gradient flows into a memory.
 
     Args:
         layers: number of layers
@@ -32,9 +33,13 @@ class StreamMemory(nn.Module):
 
     starts: Tensor
     states: Tensor
+    carried: Tensor
 
-    rows: ClassVar[dict[str, int]] = {"starts": 0, "states": 2}
-    """What is held, by name, and its dimension of rows."""
+    rows: ClassVar[dict[str, int]] = {"starts": 0, "states": 2, "carried": 0}
+    """What is held, by name, and its dimension of rows; *carried* is empty without recurrence."""
+
+    in_state = False
+    """Whether it is part of the model's state."""
 
     recurrent: int | None = None
     """The layer that passes on a state in place of what it has read, or None."""
@@ -44,6 +49,7 @@ class StreamMemory(nn.Module):
         self.layers = layers
         self.register_buffer("starts", torch.zeros(0, dtype=torch.int64))
         self.register_buffer("states", torch.zeros(layers, 0, 0, 0))
+        self.register_buffer("carried", torch.zeros(0, 0, 0))
         self.evaluation: dict[str, Tensor] = {}
 
     def held(self) -> dict[str, Tensor]:
@@ -90,7 +96,7 @@ class StreamMemory(nn.Module):
         (first, end), held = found, self.held()
         rows, size = slice(first, first + len(starts)), held["states"].size(1)
         earlier = held["states"][:, max(0, end - length) : end, rows] if end and length else None
-        return earlier, held["carried"][rows] if "carried" in held and end == size else None
+        return earlier, held["carried"][rows] if len(held["carried"]) and end == size else None
 
     def keep(
         self,
@@ -112,53 +118,82 @@ class StreamMemory(nn.Module):
         read = inputs if earlier is None else [torch.cat(x) for x in zip(earlier, inputs)]
         first = max(0, read[0].size(0) - length)
         states = torch.stack([x[first:] for x in read]).detach()
-        held = {"starts": starts + (inputs[0].size(0) - states.size(1)), "states": states}
-        if carried is not None:
-            held["carried"] = carried.detach()
+        held = {
+            "starts": starts + (inputs[0].size(0) - states.size(1)),
+            "states": states,
+            "carried": states.new_empty(0, 0, 0) if carried is None else carried.detach(),
+        }
         if not self.training:
             self.evaluation = held
             return
         for name, value in held.items():
             setattr(self, name, value)
 
+    def clear(self) -> None:
+        """Forget what training has read."""
+        self.starts = self.starts.new_empty(0)
+        self.states = self.states.new_empty(self.layers, 0, 0, 0)
+        self.carried = self.carried.new_empty(0, 0, 0)
+
     @contextmanager
-    def of_all_processes(self, group: Any) -> Iterator[None]:
-        """Hold the rows of all processes, in their order, for the time in which it is saved.
+    def saved(self, group: Any) -> Iterator[None]:
+        """Be part of the model's state, with the rows of all processes in their order.
 
         If the processes have different sizes of batches, each keeps its own.
+
+        Args:
+            group: of the processes, or None
         """
-        own = {name: getattr(self, name) for name in self.rows}
-        sizes = torch.tensor(self.states.size(), device=self.starts.device)
-        everyone = distributed_utils.all_gather(sizes, group)
-        if all(torch.equal(other, sizes) for other in everyone) and len(self.starts):
-            for name, rows in self.rows.items():
-                all_rows = [own[name]] * len(everyone)  # as it is where nothing is in it
-                if own[name].numel():
-                    all_rows = distributed_utils.all_gather(own[name].contiguous(), group)
-                setattr(self, name, torch.cat(all_rows, dim=rows))
+        own = dict(self.named_buffers())
         try:
+            if group is not None:
+                self._gather(group)
+            self.in_state = True
             yield
         finally:
+            self.in_state = False
             for name, value in own.items():
                 setattr(self, name, value)
 
+    def _gather(self, group: Any) -> None:
+        """Hold the rows of all processes."""
+        sizes = torch.tensor(self.states.size(), device=self.starts.device)
+        everyone = distributed_utils.all_gather(sizes, group)
+        if not all(torch.equal(other, sizes) for other in everyone) or not len(self.starts):
+            return
+        for name, rows in self.rows.items():
+            own = getattr(self, name)
+            all_rows = [own] * len(everyone)  # as it is where nothing is in it
+            if own.numel():
+                all_rows = distributed_utils.all_gather(own.contiguous(), group)
+            setattr(self, name, torch.cat(all_rows, dim=rows))
+
+    def _save_to_state_dict(self, *args: Any) -> None:
+        """As torch's, in a checkpoint to resume from."""
+        if self.in_state:
+            super()._save_to_state_dict(*args)
+
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        """As torch's, with tensors of any size."""
+        """As torch's, with tensors of any size; without them it is empty."""
+        self.clear()
         for name in self.rows:
-            if prefix + name in state_dict:
-                size = state_dict[prefix + name].size()
-                setattr(self, name, getattr(self, name).new_empty(size))  # on the model's device
+            own = getattr(self, name)
+            given = state_dict.setdefault(prefix + name, own)
+            setattr(self, name, own.new_empty(given.size()))  # on the model's device
         super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+def is_memory(name: str) -> bool:
+    """Whether a checkpoint's tensor is of a memory, and not a weight.
+
+    Models have theirs as ``memory`` of the encoder or the decoder.
+    """
+    return name.split(".")[-2:-1] == ["memory"] and name.split(".")[-1] in StreamMemory.rows
 
 
 def leave_to_each_process(model: nn.Module) -> None:
     """Keep ``--broadcast-buffers`` from replacing a process's memory by that of the first."""
-    names = [
-        f"{place}.{name}"
-        for place, module in model.named_modules()
-        if isinstance(module, StreamMemory)
-        for name in module.rows
-    ]
+    names = [name for name, _ in model.named_buffers() if is_memory(name)]
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, names)
 
 
