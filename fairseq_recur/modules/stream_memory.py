@@ -130,10 +130,22 @@ class StreamMemory(nn.Module):
             setattr(self, name, value)
 
     def clear(self) -> None:
-        """Forget what training has read."""
+        """Forget what training and evaluation have read."""
         self.starts = self.starts.new_empty(0)
         self.states = self.states.new_empty(self.layers, 0, 0, 0)
         self.carried = self.carried.new_empty(0, 0, 0)
+        self.evaluation = {}
+
+    @contextmanager
+    def kept_aside(self) -> Iterator[None]:
+        """Hold again afterwards what is held now."""
+        own, evaluation = dict(self.named_buffers()), self.evaluation
+        try:
+            yield
+        finally:
+            self.evaluation = evaluation
+            for name, value in own.items():
+                setattr(self, name, value)
 
     @contextmanager
     def saved(self, group: Any) -> Iterator[None]:
@@ -144,16 +156,14 @@ class StreamMemory(nn.Module):
         Args:
             group: of the processes, or None
         """
-        own = dict(self.named_buffers())
-        try:
+        with self.kept_aside():
             if group is not None:
                 self._gather(group)
             self.in_state = True
-            yield
-        finally:
-            self.in_state = False
-            for name, value in own.items():
-                setattr(self, name, value)
+            try:
+                yield
+            finally:
+                self.in_state = False
 
     def _gather(self, group: Any) -> None:
         """Hold the rows of all processes."""

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from fairseq_recur import from_pretrained
 from fairseq_recur.cli import main
 from fairseq_recur.modules.stream_memory import is_memory
 from fairseq_recur.tasks.streams import StreamLanguageModelingTask
@@ -97,6 +98,16 @@ def test_resumes_as_if_never_stopped(arch: str, text: Path, cli: Cli, tmp_path: 
     log = cli("validate", text, *how, "--valid-subset", "test")
     validated = float(re.findall(r"\| valid on 'test' subset .*?\| ppl ([\d.]+)", log)[-1])
     assert found == pytest.approx(validated, rel=0.01)
+    model = from_pretrained(tmp_path / "once", "checkpoint_last.pt", data=text, device="cpu")
+    given = model.score(["w1 w2 w3 w4 w5 w6 w7 w1 w2 w3", "w5"])  # and the end of the line
+    words, log_probs = [model.target.dictionary.index(x) for x in given[0].tokens], []
+    for first in range(0, 11, 4):  # the segments of training, with the memory carried
+        part = torch.tensor([[2, *words[:-1]][first : first + 4]])
+        logits, _ = model.model(part, starts=torch.tensor([first]))
+        aims = torch.tensor(words[first : first + 4])[:, None]
+        log_probs.append(logits[0].log_softmax(-1).gather(1, aims))
+    total = float(torch.cat(log_probs).sum())
+    assert len(log_probs) == 3 and given[0].log_probability == pytest.approx(total, rel=1e-4)
     if "tlb" not in arch:
         overrides = "{'memory_length': 20, 'memory_same_length': True, 'xl_clamp_length': 9}"
         cli("eval_lm", text, *how, "--gen-subset", "test", "--model-overrides", overrides)

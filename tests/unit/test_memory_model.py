@@ -132,11 +132,19 @@ def in_segments(model: nn.Module, tokens: Tensor, size: int = SEGMENT) -> Tensor
     return torch.cat(out, dim=1)
 
 
+def in_one_pass(model: nn.Module, tokens: Tensor) -> Tensor:
+    """The logits of a text that is one segment."""
+    memory = model.decoder.memory
+    memory.segment = tokens.size(1)
+    logits, _ = model(tokens)
+    memory.segment = SEGMENT
+    return logits
+
+
 @pytest.mark.parametrize("name", systems(*BY_LAG))
 def test_segments_with_a_memory_are_one_pass_with_the_same_reach(build: Build, name: str) -> None:
     model, tokens = build(*BY_LAG[name], "--memory-same-length"), text()
-    whole, _ = model(tokens)
-    found = in_segments(model, tokens)
+    whole, found = in_one_pass(model, tokens), in_segments(model, tokens)
     torch.testing.assert_close(found, whole, rtol=1e-6, atol=1e-8)
     alone = torch.cat([model(part)[0] for part in tokens.split(SEGMENT, dim=1)], dim=1)
     assert (alone - whole)[:, SEGMENT:].abs().max() > 1e-3
@@ -145,14 +153,15 @@ def test_segments_with_a_memory_are_one_pass_with_the_same_reach(build: Build, n
 @pytest.mark.parametrize("name", systems(*BY_LAG))
 def test_a_memory_of_all_segments_is_one_pass(build: Build, name: str) -> None:
     model, tokens = build(*BY_LAG[name], "--memory-length", "100"), text()
-    torch.testing.assert_close(in_segments(model, tokens), model(tokens)[0], rtol=1e-6, atol=1e-8)
+    whole = in_one_pass(model, tokens)
+    torch.testing.assert_close(in_segments(model, tokens), whole, rtol=1e-6, atol=1e-8)
 
 
 @pytest.mark.parametrize("name", systems(*LATENT))
 def test_a_latent_state_goes_on_from_segment_to_segment(build: Build, name: str) -> None:
     """Chunks see each other through the state alone, whether a segment ends between them or not."""
     model, tokens = build(*LATENT[name]), text()
-    whole, _ = model(tokens)
+    whole = in_one_pass(model, tokens)
     torch.testing.assert_close(in_segments(model, tokens), whole, rtol=1e-6, atol=1e-8)
     chunk = model.decoder.bottleneck.block
     alone = torch.cat([model(part)[0] for part in tokens.split(chunk, dim=1)], dim=1)
@@ -160,6 +169,23 @@ def test_a_latent_state_goes_on_from_segment_to_segment(build: Build, name: str)
     assert (alone - whole)[:, chunk:].abs().max() > 1e-4
     held = model.decoder.memory.held()
     assert held["states"].size() == (3, 0, 2, 16) and held["carried"].size(0) == 2
+
+
+@pytest.mark.parametrize("name", systems(*BY_LAG, *LATENT, *STEPS_ONLY))
+def test_a_text_by_itself_is_cut_like_a_stream(build: Build, name: str) -> None:
+    """Also beside a shorter one, of which a segment is nothing but padding; no memory changes."""
+    model, tokens = build(*{**BY_LAG, **LATENT, **STEPS_ONLY}[name]), text()
+    forced = in_segments(model, tokens)
+    before = model.decoder.memory.held()
+    tokens[1, 3:] = 1
+    found, extra = model(tokens)
+    torch.testing.assert_close(found[0], forced[0], rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(found[1, :3], forced[1, :3], rtol=1e-9, atol=1e-11)
+    assert extra["inner_states"][-1].size() == (14, 2, 16)
+    assert model.decoder.memory.held() is before
+    kept = {n: x.clone() for n, x in model.decoder.memory.named_buffers()}
+    model.train()(tokens)
+    assert all(torch.equal(x, kept[n]) for n, x in model.decoder.memory.named_buffers())
 
 
 @pytest.mark.parametrize("same", [False, True])
