@@ -3,11 +3,9 @@
 import logging
 from argparse import Namespace
 from collections import defaultdict
-from contextlib import ExitStack, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
-import torch
-from fairseq.distributed import utils as distributed_utils
 from fairseq.models import BaseFairseqModel, FairseqEncoderDecoderModel
 from omegaconf import OmegaConf, open_dict
 from torch import Tensor, nn
@@ -17,7 +15,7 @@ from fairseq_recur.compat.registry import Function, extend
 from fairseq_recur.integration import from_checkpoint
 from fairseq_recur.modules.fusion import Replacement
 from fairseq_recur.modules.part import Part
-from fairseq_recur.modules.stream_memory import StreamMemory, is_memory
+from fairseq_recur.modules.stream_memory import is_memory
 
 logger = logging.getLogger(__name__)
 
@@ -61,31 +59,6 @@ def rename_old_options(options: Any) -> None:
         if old in options:
             value = options.pop(old)
             options[new] = values.get(value, value)
-
-
-@extend("fairseq.checkpoint_utils:save_checkpoint", "memories")
-def save_checkpoint(
-    save: Function, cfg: Any, trainer: Any, epoch_itr: Any, val_loss: float | None
-) -> Any:
-    """Save memories, with the rows of all processes, in the checkpoints to resume from.
-
-    fairseq writes one file and copies it. So within an epoch it is called twice: for the best
-    checkpoint, and for the last one and that of --save-interval-updates. The next epoch begins
-    with empty memories, so at the end of one nothing is saved of them.
-    """
-    memories = [m for m in trainer.model.modules() if isinstance(m, StreamMemory)]
-    if cfg.no_save or not memories or epoch_itr.end_of_epoch():
-        return save(cfg, trainer, epoch_itr, val_loss)
-    best, distributed = None, torch.distributed
-    if val_loss is not None:
-        kept = {"no_last_checkpoints": True, "save_interval_updates": 0, "keep_interval_updates": 0}
-        best = save(OmegaConf.merge(cfg, kept), trainer, epoch_itr, val_loss)
-    several = distributed.is_available() and distributed.is_initialized()
-    group = distributed_utils.get_data_parallel_group() if several else None
-    with ExitStack() as held:
-        for memory in memories:
-            held.enter_context(memory.saved(group))
-        return save(cfg, trainer, epoch_itr, None) or best
 
 
 @extend("fairseq.checkpoint_utils:prune_state_dict", "layers of the recurrence encoder")

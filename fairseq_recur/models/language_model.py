@@ -21,9 +21,9 @@ from fairseq_recur.models import config
 from fairseq_recur.models.base import RecurrentModel
 from fairseq_recur.models.check import check_config
 from fairseq_recur.models.decoder import RecurrentTransformerDecoder
+from fairseq_recur.models.memories import leave_to_each_process
 from fairseq_recur.models.memory_decoder import MemoryDecoder
 from fairseq_recur.modules.parts import NONE
-from fairseq_recur.modules.stream_memory import leave_to_each_process
 from fairseq_recur.modules.transformer_xl import UnprojectedAdaptiveInput
 
 ENCODER_SLOTS: dict[str, Any] = {

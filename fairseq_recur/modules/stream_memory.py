@@ -10,7 +10,6 @@ from fairseq.dataclass import ChoiceEnum
 from fairseq.distributed import utils as distributed_utils
 from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from fairseq_recur.modules.options import option
 
@@ -144,8 +143,12 @@ class StreamMemory(nn.Module):
             yield
         finally:
             self.evaluation = evaluation
-            for name, value in own.items():
-                setattr(self, name, value)
+            self.restore(own)
+
+    def restore(self, rows: dict[str, Tensor]) -> None:
+        """Hold in training what it has held, by the names of its buffers."""
+        for name, value in rows.items():
+            setattr(self, name, value)
 
     @contextmanager
     def saved(self, group: Any) -> Iterator[None]:
@@ -199,12 +202,6 @@ def is_memory(name: str) -> bool:
     Models have theirs as ``memory`` of the encoder or the decoder.
     """
     return name.split(".")[-2:-1] == ["memory"] and name.split(".")[-1] in StreamMemory.rows
-
-
-def leave_to_each_process(model: nn.Module) -> None:
-    """Keep ``--broadcast-buffers`` from replacing a process's memory by that of the first."""
-    names = [name for name, _ in model.named_buffers() if is_memory(name)]
-    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, names)
 
 
 class SeriesMemory(StreamMemory):

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from fairseq.optim.amp_optimizer import AMPOptimizer
 
 from fairseq_recur import from_pretrained
 from fairseq_recur.cli import main
@@ -128,6 +129,33 @@ def test_only_what_resumes_has_the_memory(text: Path, cli: Cli, tmp_path: Path) 
     best = next(name for name in files if name.startswith("checkpoint.best_"))
     plain = ("checkpoint1.pt", "checkpoint_best.pt", "checkpoint_last.pt", best)
     assert files == {"checkpoint_1_20.pt": True, **dict.fromkeys(plain, False)}
+
+
+def test_amp_repeats_batches_with_the_memory_of_the_first_time(
+    text: Path, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After two overflows in the third update, of two batches, the training is what it was."""
+    flags = "--amp --update-freq 2 --max-update 4 --disable-validation --dropout 0.1".split()
+    cli("train", *arguments(text, tmp_path / "plain", "rsa_xl_lm_tiny", *flags))
+    clip, step, norms = AMPOptimizer.clip_grad_norm, AMPOptimizer.step, []
+
+    def overflowing(optimizer: AMPOptimizer, *args: Any, **named: Any) -> torch.Tensor:
+        norms.append(clip(optimizer, *args, **named))
+        return norms[-1] * (float("inf") if len(norms) in (3, 4) else 1)
+
+    def stepping(optimizer: AMPOptimizer) -> None:
+        if len(norms) not in (3, 4):
+            step(optimizer)
+
+    monkeypatch.setattr(AMPOptimizer, "clip_grad_norm", overflowing)
+    monkeypatch.setattr(AMPOptimizer, "step", stepping)
+    cli("train", *arguments(text, tmp_path / "repeated", "rsa_xl_lm_tiny", *flags))
+    assert len(norms) == 4 + 2 and norms[2] == norms[3] == norms[4]
+    plain, repeated = (
+        saved_weights(tmp_path / name / "checkpoint_last.pt") for name in ("plain", "repeated")
+    )
+    assert plain.keys() == repeated.keys()
+    assert all(torch.equal(repeated[name], plain[name]) for name in plain)
 
 
 @pytest.mark.slow
