@@ -238,7 +238,34 @@ class BlockRecurrentMemory(SegmentMemory):
                 f"--recurrent-layer {cfg.recurrent_layer}: expected at most --decoder-layers "
                 f"{cfg.decoder_layers}; give the number of a layer from the top"
             )
+        elif cfg.decoder_layers_to_keep:
+            yield from cls.problems_of_pruning(cfg)
         yield from too_long("recurrent_block", cfg)
+
+    @classmethod
+    def problems_of_pruning(cls, cfg: Any) -> Iterator[str]:
+        """What is wrong with the layers to keep."""
+        kept = f"--decoder-layers-to-keep {cfg.decoder_layers_to_keep}"
+        layer = cfg.decoder_layers - cfg.recurrent_layer
+        try:
+            if layer not in cls.kept_layers(cfg):
+                yield (
+                    f"{kept} drops the block-recurrent layer, number {layer} from the bottom, from "
+                    f"0 (--recurrent-layer {cfg.recurrent_layer}); keep it"
+                )
+        except ValueError:
+            yield f"{kept}: expected comma-separated numbers of layers, the lowest of which is 0"
+
+    @staticmethod
+    def kept_layers(cfg: Any) -> list[int]:
+        """The layers that ``--decoder-layers-to-keep`` keeps, by their numbers from the bottom."""
+        return sorted(map(int, cfg.decoder_layers_to_keep.split(",")))
+
+    @classmethod
+    def prune(cls, cfg: Any) -> None:
+        """Give the block-recurrent layer its number among the layers that are kept."""
+        kept = cls.kept_layers(cfg)
+        cfg.recurrent_layer = len(kept) - kept.index(cfg.decoder_layers - cfg.recurrent_layer)
 
     def build_layer(self, cfg: TransformerConfig) -> nn.Module:
         """The block-recurrent layer."""

@@ -115,6 +115,12 @@ class LatentMemory(SegmentMemory):
         """What is wrong with the options of this part together, one message each."""
         yield from cls.problems_of_host(cfg)
         yield from too_long("latent_chunk", cfg)
+        if cfg.decoder_layers_to_keep:
+            yield (
+                f"--decoder-layers-to-keep {cfg.decoder_layers_to_keep}: the blocks that read the "
+                f"latent state follow every {cfg.latent_every} layers of the whole stack; leave it "
+                "out"
+            )
         if cfg.latent_every > cfg.decoder_layers:
             yield (
                 f"--latent-every {cfg.latent_every}: expected at most --decoder-layers "

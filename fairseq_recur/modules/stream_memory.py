@@ -277,6 +277,10 @@ class SegmentMemory(StreamMemory):
                 "ones"
             )
 
+    @classmethod
+    def prune(cls, cfg: Any) -> None:
+        """Adapt the options, flat, to ``--decoder-layers-to-keep``; here nothing changes."""
+
     def build_layer(self, cfg: TransformerConfig) -> nn.Module:
         """The layer `recurrent`, of which this memory has none."""
         raise NotImplementedError(type(self).__name__)

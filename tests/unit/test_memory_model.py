@@ -1,5 +1,6 @@
 """What must hold for every language model with a memory of earlier segments."""
 
+from argparse import Namespace
 from collections.abc import Callable
 
 import pytest
@@ -445,6 +446,38 @@ def test_a_recurrent_layer_that_is_not_there_is_refused(make_model: Build) -> No
         make_model("brt_lm_tiny", *flags)
     with pytest.raises(ConfigError, match="--latent-every 5: expected at most --decoder-layers 4"):
         make_model("tlb_lm_tiny", "--latent-every", "5")
+
+
+@pytest.mark.parametrize("name, kept", [("rsa", "0,2"), ("block-recurrent", "1,2")])
+def test_layers_to_keep(build: Build, name: str, kept: str) -> None:
+    """The pruned model is the full one without the other layers."""
+    flags = ["--decoder-layers-to-keep", kept]
+    full, part = build(*BY_LAG[name]), build(*BY_LAG[name], *flags)
+    options = Namespace(arch=name, encoder_layers_to_keep=None, decoder_layers_to_keep=kept)
+    part.load_state_dict(full.state_dict(), model_cfg=options)
+    decoder, numbers = full.decoder, [int(number) for number in kept.split(",")]
+    decoder.layers = nn.ModuleList(decoder.layers[number] for number in numbers)
+    decoder.memory.layers = len(numbers)
+    if name == "block-recurrent":
+        assert decoder.memory.recurrent == numbers[part.decoder.memory.recurrent] == 1
+        decoder.memory.recurrent = part.decoder.memory.recurrent
+    tokens = text()
+    torch.testing.assert_close(in_segments(part, tokens), in_segments(full, tokens))
+
+
+@pytest.mark.parametrize(
+    "arch, kept, said",
+    [
+        ("brt_lm_tiny", "0,2,3", "0,2,3 drops the block-recurrent layer, number 1 .*; keep it"),
+        ("brt_lm_tiny", "1,x", "1,x: expected comma-separated numbers of layers"),
+        ("tlb_lm_tiny", "0,1,2", "0,1,2: the blocks that read the latent state .*; leave it out"),
+    ],
+)
+def test_pruning_that_would_drop_a_state_is_refused(
+    make_model: Build, arch: str, kept: str, said: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"--decoder-layers-to-keep {said}"):
+        make_model(arch, "--decoder-layers-to-keep", kept)
 
 
 def test_positions_of_a_segment_and_a_memory_are_refused(make_model: Build) -> None:
