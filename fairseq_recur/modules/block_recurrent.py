@@ -228,6 +228,7 @@ class BlockRecurrentMemory(SegmentMemory):
     def __init__(self, cfg: TransformerConfig) -> None:
         super().__init__(cfg)
         self.recurrent = cfg.decoder.layers - int(cfg.recurrent_layer)
+        self.state_length = int(cfg.recurrent_state_length)
 
     @classmethod
     def problems(cls, cfg: Any, side: str) -> Iterator[str]:

@@ -109,6 +109,7 @@ class LatentMemory(SegmentMemory):
     def __init__(self, cfg: TransformerConfig) -> None:
         StreamMemory.__init__(self, cfg.decoder.layers)
         self.length, self.segment, self.reach = 0, int(cfg.tokens_per_sample), None
+        self.width, self.state_length = cfg.decoder.embed_dim, int(cfg.latent_states)
 
     @classmethod
     def problems(cls, cfg: Any, side: str) -> Iterator[str]:

@@ -247,10 +247,13 @@ class SegmentMemory(StreamMemory):
     of_positions: ClassVar[bool] = True
     """Whether attention maps read what it keeps."""
 
+    state_length = 0
+    """Vectors of the state of a recurrent part."""
+
     def __init__(self, cfg: TransformerConfig) -> None:
         super().__init__(cfg.decoder.layers)
         self.length, self.segment = int(cfg.memory_length), int(cfg.tokens_per_sample)
-        self.reach = reach(cfg, "decoder")
+        self.reach, self.width = reach(cfg, "decoder"), cfg.decoder.embed_dim
 
     @classmethod
     def problems(cls, cfg: Any, side: str) -> Iterator[str]:
@@ -276,6 +279,19 @@ class SegmentMemory(StreamMemory):
                 "segment the same positions would occur; --decoder-self-attention xl has relative "
                 "ones"
             )
+
+    def fill(self, starts: Tensor, like: Tensor) -> None:
+        """Be as large as in training after many batches; the numbers have no meaning.
+
+        Args:
+            starts: (B,) int64 numbers of the first positions of the next batch
+            like: a tensor of the dtype and device of the states
+        """
+        self.starts = starts - self.length
+        self.states = like.new_empty(self.layers, self.length, len(starts), self.width)
+        self.carried = like.new_empty(0, 0, 0)
+        if self.state_length:
+            self.carried = like.new_empty(len(starts), self.state_length, self.width)
 
     @classmethod
     def prune(cls, cfg: Any) -> None:

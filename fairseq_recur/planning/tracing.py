@@ -230,7 +230,10 @@ class _Saved:
         return x
 
     def loss(self, built: Built, batch: Sample) -> Tensor:
-        """Compute the loss of a batch while recording."""
+        """Compute the loss of a batch while recording, with a full memory."""
+        if built.memory is not None:
+            like = next(built.model.parameters())
+            built.memory.fill(batch["net_input"]["starts"], like)
         with torch.autograd.graph.saved_tensors_hooks(self.pack, lambda x: x):
             return built.criterion(built.model, batch)[0]
 
