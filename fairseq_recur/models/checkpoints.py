@@ -1,6 +1,7 @@
 """How a checkpoint of another fairseq, of the stock Transformer or of BART comes to fit."""
 
 import logging
+import re
 from argparse import Namespace
 from collections import defaultdict
 from contextlib import nullcontext
@@ -94,8 +95,9 @@ def upgrade_weights(model: BaseFairseqModel, weights: Weights) -> None:
         for i in range(model.encoder.num_layers):
             compat.drop_stale_encoder_keys(weights, f"encoder.layers.{i}.")
         drop_what_parts_replace(weights, model)
+    known = set(map(in_any_layer, weights))  # which of them are pruned is known later
     for parts in part_weights(model).values():
-        if any(own.keys() & weights.keys() for own in parts.values()):
+        if any(known & set(map(in_any_layer, own)) for own in parts.values()):
             continue
         for part, own in parts.items():
             weights.update(own)
@@ -104,6 +106,11 @@ def upgrade_weights(model: BaseFairseqModel, weights: Weights) -> None:
                 f"initialised fresh, as the checkpoint does not have it: {part} "
                 f"({len(own)} tensors, {size:,} values)"
             )
+
+
+def in_any_layer(name: str) -> str:
+    """The name of a weight without the number of its layer."""
+    return re.sub(r"\.layers\.\d+\.", ".layers.", name)
 
 
 def part_weights(model: BaseFairseqModel) -> dict[str, dict[str, Weights]]:
