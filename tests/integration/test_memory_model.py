@@ -107,7 +107,7 @@ def test_resumes_as_if_never_stopped(arch: str, text: Path, cli: Cli, tmp_path: 
         logits, _ = model.model(part, starts=torch.tensor([first]))
         aims = torch.tensor(words[first : first + 4])[:, None]
         log_probs.append(logits[0].log_softmax(-1).gather(1, aims))
-    total = float(torch.cat(log_probs).sum())
+    total = torch.cat(log_probs).sum().item()
     assert len(log_probs) == 3 and given[0].log_probability == pytest.approx(total, rel=1e-4)
     if "tlb" not in arch:
         overrides = "{'memory_length': 20, 'memory_same_length': True, 'xl_clamp_length': 9}"
