@@ -177,6 +177,7 @@ def test_a_text_by_itself_is_cut_like_a_stream(build: Build, name: str) -> None:
     """Also beside a shorter one, of which a segment is nothing but padding; no memory changes."""
     model, tokens = build(*{**BY_LAG, **LATENT, **STEPS_ONLY}[name]), text()
     forced = in_segments(model, tokens)
+    model(tokens[:, :SEGMENT], starts=0 * STARTS - SEGMENT)  # which the text's zeros would continue
     before = model.decoder.memory.held()
     tokens[1, 3:] = 1
     found, extra = model(tokens)
@@ -294,9 +295,9 @@ def test_a_checkpoint_goes_on_where_it_was(build: Build, name: str) -> None:
     first, second = tokens[:, :SEGMENT], tokens[:, SEGMENT : 2 * SEGMENT]
     model(first, starts=STARTS)
     model.eval()(tokens[:, 2 * SEGMENT :], starts=STARTS)
+    weights = model.state_dict()
     with model.decoder.memory.saved(None):
         to_resume = model.state_dict()
-    weights = model.state_dict()
     memory = {f"decoder.memory.{n}" for n in model.decoder.memory.rows}
     assert to_resume.keys() - weights.keys() == memory == set(filter(is_memory, to_resume))
     expected, alone = model.train()(second, starts=STARTS + SEGMENT)[0], model(second)[0]
