@@ -449,7 +449,9 @@ def test_a_recurrent_layer_that_is_not_there_is_refused(make_model: Build) -> No
         make_model("tlb_lm_tiny", "--latent-every", "5")
 
 
-@pytest.mark.parametrize("name, kept", [("rsa", "0,2"), ("block-recurrent", "1,2")])
+@pytest.mark.parametrize(
+    "name, kept", [("rsa", "0,2"), ("block-recurrent", "0,1"), ("block-recurrent", "1,2")]
+)
 def test_layers_to_keep(build: Build, name: str, kept: str) -> None:
     """The pruned model is the full one without the other layers."""
     flags = ["--decoder-layers-to-keep", kept]

@@ -159,8 +159,9 @@ def test_the_memory_of_earlier_segments_is_counted() -> None:
     assert full.flops > 5 * without.flops
     assert built.memory.states.size() == (3, 200, 3, 16)
     built = build("brt_lm_tiny", flags, WORDS, WORDS, "bf16")
-    trace(built, sample(built, 3, 4, 4))
-    assert built.memory.carried.size() == (3, 128, 16)
+    built.memory.fill(torch.zeros(3, dtype=torch.int64), torch.zeros(()))
+    earlier, carried = built.memory.read(torch.zeros(3, dtype=torch.int64), 6)
+    assert earlier.size() == (3, 6, 3, 16) and carried.size() == (3, 128, 16)
 
 
 def test_memory_is_a_line() -> None:
