@@ -15,12 +15,10 @@ import torch
 from fairseq_recur import compat
 from fairseq_recur.compat.checkpoints import whole_checkpoint
 from fairseq_recur.errors import CheckpointError, ConfigError
+from fairseq_recur.modules.stream_memory import is_memory
 
 EPOCH = re.compile(r"checkpoint(\d+)\.pt")
 UPDATE = re.compile(r"checkpoint_\d+_(\d+)\.pt")
-MEMORY = re.compile(r"(^|\.)memory\.(starts|states|carried)$")
-"""What a model remembers of its last batch: not a weight; the average keeps the first file's."""
-
 SHOWN = 5
 """Parameters named in an error."""
 
@@ -144,7 +142,6 @@ def average_checkpoints(files: Sequence[Path]) -> dict[str, Any]:
     sums = {n: t.to(torch.float64, copy=True) for n, t in first.items() if t.is_floating_point()}
     for file in files[1:]:
         model = load(file)["model"]
-        model.update((name, first[name]) for name in first if MEMORY.search(name))
         _must_match(files[0], first, file, model)
         for name, tensor in model.items():
             if tensor.is_floating_point():
@@ -166,7 +163,7 @@ def average_checkpoints(files: Sequence[Path]) -> dict[str, Any]:
 
 
 def load(file: Path) -> dict[str, Any]:
-    """Read a checkpoint without running code from it.
+    """Read a checkpoint without running code from it, and without the memory of its last batch.
 
     Raises:
         CheckpointError: it is not a fairseq checkpoint, is damaged, or is unsafe
@@ -177,6 +174,7 @@ def load(file: Path) -> dict[str, Any]:
             f"{file}: not a fairseq checkpoint, because it has no parameters; "
             "give one that fairseq-train saved"
         )
+    state["model"] = {name: x for name, x in state["model"].items() if not is_memory(name)}
     return state
 
 

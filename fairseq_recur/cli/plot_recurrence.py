@@ -66,9 +66,15 @@ def run(args: argparse.Namespace) -> int:
     output = check_output(args.output)
     for name, (low, high) in RANGES.items():
         if not low <= getattr(args, name) <= high:
-            raise ConfigError(f"--{name} {getattr(args, name)}: expected {low} to {high}")
+            raise ConfigError(
+                f"--{name} {getattr(args, name)}: expected {low} to {high}; give a number in this "
+                "range"
+            )
     if args.threshold is not None and not 0 <= args.threshold <= 100:
-        raise ConfigError(f"--threshold {args.threshold}: expected 0 to 100")
+        raise ConfigError(
+            f"--threshold {args.threshold}: expected 0 to 100; give a number in this range, such "
+            f"as {THRESHOLD}"
+        )
     if not Path(args.file).is_file():
         raise ConfigError(f"{args.file}: no such file; expected a text, or a CSV file of a series")
     kind = args.kind or ("series" if Path(args.file).suffix == ".csv" else "words")
@@ -77,7 +83,10 @@ def run(args: argparse.Namespace) -> int:
     else:
         for flag, value in (("--variable", args.variable), ("--threshold", args.threshold)):
             if value is not None:
-                raise ConfigError(f"{flag} needs a series, but {args.file} is read as {kind}")
+                raise ConfigError(
+                    f"{flag} needs a series, but {args.file} is read as {kind}; leave it out, or "
+                    "give --kind series"
+                )
         name = f"{Path(args.file).name}, {kind}"
         tracks = [Track(name, read_tokens(args.file, kind, args.positions), is_text=True)]
     count = len(tracks[0].values)

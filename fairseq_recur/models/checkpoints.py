@@ -3,20 +3,19 @@
 import logging
 from argparse import Namespace
 from collections import defaultdict
-from contextlib import ExitStack, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
-import torch
-from fairseq.distributed import utils as distributed_utils
 from fairseq.models import BaseFairseqModel, FairseqEncoderDecoderModel
 from omegaconf import OmegaConf, open_dict
 from torch import Tensor, nn
 
 from fairseq_recur import compat
 from fairseq_recur.compat.registry import Function, extend
+from fairseq_recur.integration import from_checkpoint
 from fairseq_recur.modules.fusion import Replacement
 from fairseq_recur.modules.part import Part
-from fairseq_recur.modules.stream_memory import StreamMemory
+from fairseq_recur.modules.stream_memory import is_memory
 
 logger = logging.getLogger(__name__)
 
@@ -62,32 +61,6 @@ def rename_old_options(options: Any) -> None:
             options[new] = values.get(value, value)
 
 
-@extend("fairseq.checkpoint_utils:save_checkpoint", "memories of all processes")
-def save_checkpoint(save: Function, cfg: Any, trainer: Any, *args: Any, **kwargs: Any) -> Any:
-    """Save the memories of all processes; fairseq writes only what the first process has."""
-    distributed = torch.distributed
-    if cfg.no_save or not (distributed.is_available() and distributed.is_initialized()):
-        return save(cfg, trainer, *args, **kwargs)
-    group = distributed_utils.get_data_parallel_group()
-    with ExitStack() as held:
-        for module in trainer.model.modules():
-            if isinstance(module, StreamMemory):
-                held.enter_context(module.of_all_processes(group))
-        return save(cfg, trainer, *args, **kwargs)
-
-
-@extend("fairseq.models.ema:EMA._step_internal", "memories are not averaged")
-def average_weights(average: Function, ema: Any, model: nn.Module, *args: Any) -> None:
-    """Average the weights with --store-ema, but not what memories hold of the last batch."""
-    memories = [f"{n}." for n, module in model.named_modules() if isinstance(module, StreamMemory)]
-    weights = {
-        name: value
-        for name, value in model.state_dict().items()
-        if not name.startswith(tuple(memories))
-    }
-    average(ema, Namespace(state_dict=lambda: weights), *args)
-
-
 @extend("fairseq.models.ema:EMA.restore", "averages keep the versions of the stacks")
 def restore_average(restore: Function, ema: Any, weights: Weights, *args: Any, **kw: Any) -> None:
     """Give averages the versions, which fairseq leaves out: without them, it drops final norms."""
@@ -114,8 +87,12 @@ def upgrade_weights(model: BaseFairseqModel, weights: Weights) -> None:
     """Make the weights of a checkpoint fit a model, in place.
 
     Parts in a slot for which the checkpoint has no weight at all keep their fresh weights,
-    and are named in the log; so a stock Transformer's checkpoint starts any preset.
+    and are named in the log; so a stock Transformer's checkpoint starts any preset. Only a
+    training that is resumed needs a memory.
     """
+    if from_checkpoint():
+        for name in [name for name in weights if is_memory(name)]:
+            del weights[name]
     for name in list(weights):
         for old, new in OLD_MODULES.items():
             if old in name:
@@ -199,6 +176,7 @@ def drop_what_parts_replace(weights: Weights, model: BaseFairseqModel) -> None:
 def misfits(model: BaseFairseqModel, weights: Weights) -> str:
     """How a checkpoint's weights differ from the model's, one line each; empty if they do not."""
     own = model.state_dict()
+    weights = {name: weight for name, weight in weights.items() if not is_memory(name)}
     shapes = [
         f"{key} is {tuple(weights[key].shape)} in the checkpoint and "
         f"{tuple(own[key].shape)} in the model"

@@ -19,13 +19,14 @@ from fairseq_recur.integration import from_checkpoint
 from fairseq_recur.models import config
 from fairseq_recur.models.base import RecurrentModel
 from fairseq_recur.models.check import check_config
+from fairseq_recur.models.memories import leave_to_each_process
 from fairseq_recur.modules.context import Context, Source, additive_mask
 from fairseq_recur.modules.decoder_layer import DecoderLayer
 from fairseq_recur.modules.encoder_layer import EncoderLayer
 from fairseq_recur.modules.layers import LayerRunner, sharded
 from fairseq_recur.modules.parts import NONE
 from fairseq_recur.modules.series_embedding import SeriesEmbedding
-from fairseq_recur.modules.stream_memory import SeriesMemory, leave_to_each_process
+from fairseq_recur.modules.stream_memory import SeriesMemory
 
 FIXED: dict[str, Any] = {
     "host": "transformer",
@@ -67,7 +68,7 @@ class SeriesStack(nn.Module):
         """
         x, inputs, earlier = self.embedding(values, features), [], None
         if self.memory is not None and starts is not None:
-            earlier = self.memory.before(starts, x.size(0))
+            earlier, _ = self.memory.read(starts, x.size(0))
         for index, layer in enumerate(self.layers):
             inputs.append(x)
             if earlier is not None:

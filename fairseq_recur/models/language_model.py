@@ -21,9 +21,9 @@ from fairseq_recur.models import config
 from fairseq_recur.models.base import RecurrentModel
 from fairseq_recur.models.check import check_config
 from fairseq_recur.models.decoder import RecurrentTransformerDecoder
+from fairseq_recur.models.memories import leave_to_each_process
 from fairseq_recur.models.memory_decoder import MemoryDecoder
-from fairseq_recur.modules.parts import NONE
-from fairseq_recur.modules.stream_memory import leave_to_each_process
+from fairseq_recur.modules.parts import MEMORY, NONE
 from fairseq_recur.modules.transformer_xl import UnprojectedAdaptiveInput
 
 ENCODER_SLOTS: dict[str, Any] = {
@@ -59,14 +59,16 @@ class RsaLanguageModel(RecurrentModel, TransformerLanguageModel):
             ConfigError: listing every option that cannot be used
         """
         options = model_options(args, task)
-        if options.decoder_layers_to_keep:
-            options.decoder_layers = len(options.decoder_layers_to_keep.split(","))
         if options.max_target_positions is None:
             length = getattr(options, "tokens_per_sample", DEFAULT_MAX_TARGET_POSITIONS)
             options.max_target_positions = length if options.decoder_memory == NONE else LONGEST
         slots = config.language_model_slots()
         defaults = [config.language_model_config()(), cls.config_class()]
         check_config(options, slots, defaults, loaded=from_checkpoint())
+        if options.decoder_layers_to_keep:
+            if options.decoder_memory != NONE:
+                MEMORY[options.decoder_memory].prune(options)
+            options.decoder_layers = len(options.decoder_layers_to_keep.split(","))
         embedding = cls.build_token_embedding(options, task.source_dictionary)
         host = options.language_model_host
         cfg = TransformerConfig.from_namespace(

@@ -13,6 +13,7 @@ from fairseq_recur.models.decoder import RecurrentTransformerDecoder
 from fairseq_recur.modules.context import Context, IncrementalState, Padding, additive_mask
 from fairseq_recur.modules.layers import sharded
 from fairseq_recur.modules.parts import build_memory
+from fairseq_recur.modules.stream_memory import SegmentMemory
 from fairseq_recur.modules.transformer_xl import (
     UnprojectedAdaptiveInput,
     add_biases,
@@ -26,8 +27,8 @@ class MemoryDecoder(RecurrentTransformerDecoder):
     """A decoder without an encoder whose batches are segments of streams of text.
 
     Teacher forcing reads the memory of the batches before, if it is told which positions the rows
-    begin with. Decoding step by step begins with an empty memory and cuts the text in the same
-    places, so that it gives what teacher forcing gives.
+    begin with. Otherwise each row is a text by itself, as in decoding step by step: both begin with
+    an empty memory, and cut the text in the same places as training.
 
     Args:
         cfg: the host's configuration
@@ -95,7 +96,7 @@ class MemoryDecoder(RecurrentTransformerDecoder):
             features_only: leave out the output layer
             src_lengths: not needed
             starts: (B,) int64 numbers of the first positions, see `StreamMemory`; without them the
-                memory is neither read nor changed
+                memory of earlier batches is neither read nor changed
 
         Returns:
             (B, T, V), and fairseq's dictionary
@@ -114,12 +115,15 @@ class MemoryDecoder(RecurrentTransformerDecoder):
         src_lengths: Tensor | None = None,
     ) -> tuple[Tensor, dict[str, list[Any]]]:
         """The decoder without its output layer; arguments as in `forward`."""
+        if self.memory is not None and incremental_state is None and starts is None:
+            if prev_output_tokens.size(1) > self.memory.segment:
+                return self.read_text(prev_output_tokens, self.memory)
         x = self.embed(prev_output_tokens, incremental_state)
         memory = self.memory if incremental_state is None and starts is not None else None
         recurrent = None if self.memory is None else self.memory.recurrent
         earlier, carried = None, None
         if memory is not None and starts is not None:
-            earlier, carried = memory.before(starts, memory.length), memory.state(starts)
+            earlier, carried = memory.read(starts, memory.length)
         if self.bottleneck is not None:
             out, carried = self.read_chunks(x, prev_output_tokens, carried, incremental_state)
             if memory is not None and starts is not None:
@@ -142,6 +146,28 @@ class MemoryDecoder(RecurrentTransformerDecoder):
         if memory is not None and starts is not None:
             memory.keep(starts, states[:-1], earlier, memory.length, carried)
         return self.features(x), {"attn": [None], "inner_states": states}
+
+    def read_text(
+        self, tokens: Tensor, memory: SegmentMemory
+    ) -> tuple[Tensor, dict[str, list[Any]]]:
+        """A text by itself, in the segments into which training cuts it.
+
+        Args:
+            tokens: (B, T), more than a segment
+            memory: of the decoder
+
+        Returns:
+            as `extract_features`
+        """
+        starts, parts = torch.zeros(len(tokens), dtype=torch.int64, device=tokens.device), []
+        with memory.kept_aside():
+            memory.clear()
+            for part in tokens.split(memory.segment, dim=1):
+                parts.append(self.extract_features(part, starts=starts))
+                starts = starts + part.size(1)
+        states = zip(*(extra["inner_states"] for _, extra in parts))
+        inner_states = [torch.cat(of_layer) for of_layer in states]
+        return torch.cat([x for x, _ in parts], 1), {"attn": [None], "inner_states": inner_states}
 
     def read_chunks(
         self, x: Tensor, tokens: Tensor, state: Tensor | None, incremental_state: Any

@@ -6,7 +6,7 @@ their table 7 confirm it: four attentions with parameters of their own, two gate
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from fairseq.incremental_decoding_utils import FairseqIncrementalState
@@ -225,13 +225,10 @@ class BlockRecurrentMemory(SegmentMemory):
             "--tokens-per-sample, so that a gradient flows through one update",
         )
 
-    carried: Tensor
-    rows: ClassVar[dict[str, int]] = {**SegmentMemory.rows, "carried": 0}
-
     def __init__(self, cfg: TransformerConfig) -> None:
         super().__init__(cfg)
         self.recurrent = cfg.decoder.layers - int(cfg.recurrent_layer)
-        self.register_buffer("carried", torch.zeros(0, 0, 0))
+        self.state_length = int(cfg.recurrent_state_length)
 
     @classmethod
     def problems(cls, cfg: Any, side: str) -> Iterator[str]:
@@ -242,7 +239,34 @@ class BlockRecurrentMemory(SegmentMemory):
                 f"--recurrent-layer {cfg.recurrent_layer}: expected at most --decoder-layers "
                 f"{cfg.decoder_layers}; give the number of a layer from the top"
             )
+        elif cfg.decoder_layers_to_keep:
+            yield from cls.problems_of_pruning(cfg)
         yield from too_long("recurrent_block", cfg)
+
+    @classmethod
+    def problems_of_pruning(cls, cfg: Any) -> Iterator[str]:
+        """What is wrong with the layers to keep."""
+        kept = f"--decoder-layers-to-keep {cfg.decoder_layers_to_keep}"
+        layer = cfg.decoder_layers - cfg.recurrent_layer
+        try:
+            if layer not in cls.kept_layers(cfg):
+                yield (
+                    f"{kept} drops the block-recurrent layer, number {layer} from the bottom, from "
+                    f"0 (--recurrent-layer {cfg.recurrent_layer}); keep it"
+                )
+        except ValueError:
+            yield f"{kept}: expected comma-separated numbers of layers, the lowest of which is 0"
+
+    @staticmethod
+    def kept_layers(cfg: Any) -> list[int]:
+        """The layers that ``--decoder-layers-to-keep`` keeps, by their numbers from the bottom."""
+        return sorted(map(int, cfg.decoder_layers_to_keep.split(",")))
+
+    @classmethod
+    def prune(cls, cfg: Any) -> None:
+        """Give the block-recurrent layer its number among the layers that are kept."""
+        kept = cls.kept_layers(cfg)
+        cfg.recurrent_layer = len(kept) - kept.index(cfg.decoder_layers - cfg.recurrent_layer)
 
     def build_layer(self, cfg: TransformerConfig) -> nn.Module:
         """The block-recurrent layer."""

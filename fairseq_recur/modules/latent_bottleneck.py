@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from fairseq.models.transformer import TransformerConfig
@@ -105,19 +105,23 @@ class LatentMemory(SegmentMemory):
         )
 
     of_positions = False
-    carried: Tensor
-    rows: ClassVar[dict[str, int]] = {**SegmentMemory.rows, "carried": 0}
 
     def __init__(self, cfg: TransformerConfig) -> None:
         StreamMemory.__init__(self, cfg.decoder.layers)
         self.length, self.segment, self.reach = 0, int(cfg.tokens_per_sample), None
-        self.register_buffer("carried", torch.zeros(0, 0, 0))
+        self.width, self.state_length = cfg.decoder.embed_dim, int(cfg.latent_states)
 
     @classmethod
     def problems(cls, cfg: Any, side: str) -> Iterator[str]:
         """What is wrong with the options of this part together, one message each."""
         yield from cls.problems_of_host(cfg)
         yield from too_long("latent_chunk", cfg)
+        if cfg.decoder_layers_to_keep:
+            yield (
+                f"--decoder-layers-to-keep {cfg.decoder_layers_to_keep}: the blocks that read the "
+                f"latent state follow every {cfg.latent_every} layers of the whole stack; leave it "
+                "out"
+            )
         if cfg.latent_every > cfg.decoder_layers:
             yield (
                 f"--latent-every {cfg.latent_every}: expected at most --decoder-layers "

@@ -10,7 +10,6 @@ from fairseq.dataclass import ChoiceEnum
 from fairseq.distributed import utils as distributed_utils
 from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from fairseq_recur.modules.options import option
 
@@ -23,8 +22,9 @@ class StreamMemory(nn.Module):
     begin within it or right after it, all at the same place. Else it is empty: at the start of an
     epoch or of another set, after a gap, with other streams, and if the batches are shuffled.
 
-    Training has a memory of its own, which is saved with the model's weights; that of evaluation
-    is not. No gradient flows into a memory.
+    Training has a memory of its own, and evaluation another. Neither is part of a model's state,
+    but that of training joins it where a checkpoint is saved to resume from, see `saved`. No
+    gradient flows into a memory.
 
     Args:
         layers: number of layers
@@ -32,9 +32,13 @@ class StreamMemory(nn.Module):
 
     starts: Tensor
     states: Tensor
+    carried: Tensor
 
-    rows: ClassVar[dict[str, int]] = {"starts": 0, "states": 2}
-    """What is held, by name, and its dimension of rows."""
+    rows: ClassVar[dict[str, int]] = {"starts": 0, "states": 2, "carried": 0}
+    """What is held, by name, and its dimension of rows; *carried* is empty without recurrence."""
+
+    in_state = False
+    """Whether it is part of the model's state."""
 
     recurrent: int | None = None
     """The layer that passes on a state in place of what it has read, or None."""
@@ -44,6 +48,7 @@ class StreamMemory(nn.Module):
         self.layers = layers
         self.register_buffer("starts", torch.zeros(0, dtype=torch.int64))
         self.register_buffer("states", torch.zeros(layers, 0, 0, 0))
+        self.register_buffer("carried", torch.zeros(0, 0, 0))
         self.evaluation: dict[str, Tensor] = {}
 
     def held(self) -> dict[str, Tensor]:
@@ -61,47 +66,36 @@ class StreamMemory(nn.Module):
         Returns:
             None where nothing continues
         """
-        held = self.held()
-        if not held or held["states"].size(0) != self.layers:  # some were dropped
-            return None
-        known, rows = held["starts"], len(starts)
+        held, rows = self.held(), len(starts)
         # A checkpoint has the rows of all processes; those of this one are somewhere in it.
-        for first in range(0, len(known) - rows + 1, max(1, rows)):
-            places = set((starts - known[first : first + rows]).tolist())
-            if len(places) == 1 and 0 <= min(places) <= held["states"].size(1):
-                return first, min(places)
+        groups = len(held["starts"]) // rows if held and rows else 0
+        if not groups or held["states"].size(0) != self.layers:  # some were dropped
+            return None
+        offsets = starts - held["starts"][: groups * rows].view(groups, rows)
+        ranges = torch.stack([offsets.amin(1), offsets.amax(1)], dim=1)
+        for group, (least, most) in enumerate(ranges.tolist()):  # the one wait for the device
+            if least == most and 0 <= least <= held["states"].size(1):
+                return group * rows, least
         return None
 
-    def before(self, starts: Tensor, length: int) -> Tensor | None:
-        """What the layers read right before the rows of a batch.
+    def read(self, starts: Tensor, length: int) -> tuple[Tensor | None, Tensor | None]:
+        """What is known right before the rows of a batch.
 
         Args:
             starts: (B,) int64 numbers of the first positions
             length: the most positions to return
 
         Returns:
-            (layers, M, B, C), or None where nothing continues
+            what the layers read there, (layers, M, B, C), or None where nothing continues; and the
+            state that a recurrent part has passed on, (B, N, C), or None
         """
         found = self.place(starts)
-        if found is None or not found[1] or not length:
-            return None
-        first, end = found
-        rows = slice(first, first + len(starts))
-        return self.held()["states"][:, max(0, end - length) : end, rows]
-
-    def state(self, starts: Tensor) -> Tensor | None:
-        """The state that a recurrent part has passed on to the rows of a batch, or None.
-
-        Args:
-            starts: (B,) int64 numbers of the first positions
-
-        Returns:
-            (B, N, C), or None where nothing continues
-        """
-        found = self.place(starts) if "carried" in self.rows else None
-        if found is None or found[1] != self.held()["states"].size(1):
-            return None
-        return self.held()["carried"][found[0] : found[0] + len(starts)]
+        if found is None:
+            return None, None
+        (first, end), held = found, self.held()
+        rows, size = slice(first, first + len(starts)), held["states"].size(1)
+        earlier = held["states"][:, max(0, end - length) : end, rows] if end and length else None
+        return earlier, held["carried"][rows] if len(held["carried"]) and end == size else None
 
     def keep(
         self,
@@ -116,61 +110,98 @@ class StreamMemory(nn.Module):
         Args:
             starts: (B,) int64 numbers of the first positions
             inputs: of the layers, from the bottom, (T, B, C) each
-            earlier: (layers, M, B, C), what `before` gave for the same batch, or None
+            earlier: (layers, M, B, C), what `read` gave for the same batch, or None
             length: positions to keep
             carried: (B, N, C), the state of a recurrent part after the batch, or None
         """
         read = inputs if earlier is None else [torch.cat(x) for x in zip(earlier, inputs)]
         first = max(0, read[0].size(0) - length)
         states = torch.stack([x[first:] for x in read]).detach()
-        held = {"starts": starts + (inputs[0].size(0) - states.size(1)), "states": states}
-        if carried is not None:
-            held["carried"] = carried.detach()
+        held = {
+            "starts": starts + (inputs[0].size(0) - states.size(1)),
+            "states": states,
+            "carried": states.new_empty(0, 0, 0) if carried is None else carried.detach(),
+        }
         if not self.training:
             self.evaluation = held
             return
         for name, value in held.items():
             setattr(self, name, value)
 
-    @contextmanager
-    def of_all_processes(self, group: Any) -> Iterator[None]:
-        """Hold the rows of all processes, in their order, for the time in which it is saved.
+    def clear(self) -> None:
+        """Forget what training and evaluation have read."""
+        self.starts = self.starts.new_empty(0)
+        self.states = self.states.new_empty(self.layers, 0, 0, 0)
+        self.carried = self.carried.new_empty(0, 0, 0)
+        self.evaluation = {}
 
-        If the processes have different sizes of batches, each keeps its own.
-        """
-        own = {name: getattr(self, name) for name in self.rows}
-        sizes = torch.tensor(self.states.size(), device=self.starts.device)
-        everyone = distributed_utils.all_gather(sizes, group)
-        if all(torch.equal(other, sizes) for other in everyone) and len(self.starts):
-            for name, rows in self.rows.items():
-                all_rows = [own[name]] * len(everyone)  # as it is where nothing is in it
-                if own[name].numel():
-                    all_rows = distributed_utils.all_gather(own[name].contiguous(), group)
-                setattr(self, name, torch.cat(all_rows, dim=rows))
+    @contextmanager
+    def kept_aside(self) -> Iterator[None]:
+        """Hold again afterwards what is held now."""
+        own, evaluation = dict(self.named_buffers()), self.evaluation
         try:
             yield
         finally:
-            for name, value in own.items():
-                setattr(self, name, value)
+            self.evaluation = evaluation
+            self.restore(own)
+
+    def restore(self, rows: dict[str, Tensor]) -> None:
+        """Hold in training what it has held, by the names of its buffers."""
+        for name, value in rows.items():
+            setattr(self, name, value)
+
+    @contextmanager
+    def saved(self, group: Any) -> Iterator[None]:
+        """Be part of the model's state, with the rows of all processes in their order.
+
+        If the processes have different sizes of batches, each keeps its own.
+
+        Args:
+            group: of the processes, or None
+        """
+        with self.kept_aside():
+            if group is not None:
+                self._gather(group)
+            self.in_state = True
+            try:
+                yield
+            finally:
+                self.in_state = False
+
+    def _gather(self, group: Any) -> None:
+        """Hold the rows of all processes."""
+        sizes = torch.tensor(self.states.size(), device=self.starts.device)
+        everyone = distributed_utils.all_gather(sizes, group)
+        if not all(torch.equal(other, sizes) for other in everyone) or not len(self.starts):
+            return
+        for name, rows in self.rows.items():
+            own = getattr(self, name)
+            all_rows = [own] * len(everyone)  # as it is where nothing is in it
+            if own.numel():
+                all_rows = distributed_utils.all_gather(own.contiguous(), group)
+            setattr(self, name, torch.cat(all_rows, dim=rows))
+
+    def _save_to_state_dict(self, *args: Any) -> None:
+        """As torch's, in a checkpoint to resume from."""
+        if self.in_state:
+            super()._save_to_state_dict(*args)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        """As torch's, with tensors of any size."""
+        """As torch's, with tensors of any size; without them it is empty."""
+        self.clear()
         for name in self.rows:
-            if prefix + name in state_dict:
-                size = state_dict[prefix + name].size()
-                setattr(self, name, getattr(self, name).new_empty(size))  # on the model's device
+            own = getattr(self, name)
+            given = state_dict.setdefault(prefix + name, own)
+            setattr(self, name, own.new_empty(given.size()))  # on the model's device
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 
-def leave_to_each_process(model: nn.Module) -> None:
-    """Keep ``--broadcast-buffers`` from replacing a process's memory by that of the first."""
-    names = [
-        f"{place}.{name}"
-        for place, module in model.named_modules()
-        if isinstance(module, StreamMemory)
-        for name in module.rows
-    ]
-    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, names)
+def is_memory(name: str) -> bool:
+    """Whether a checkpoint's tensor is of a memory, and not a weight.
+
+    Models have theirs as ``memory`` of the encoder or the decoder.
+    """
+    return name.split(".")[-2:-1] == ["memory"] and name.split(".")[-1] in StreamMemory.rows
 
 
 class SeriesMemory(StreamMemory):
@@ -216,10 +247,13 @@ class SegmentMemory(StreamMemory):
     of_positions: ClassVar[bool] = True
     """Whether attention maps read what it keeps."""
 
+    state_length = 0
+    """Vectors of the state of a recurrent part."""
+
     def __init__(self, cfg: TransformerConfig) -> None:
         super().__init__(cfg.decoder.layers)
         self.length, self.segment = int(cfg.memory_length), int(cfg.tokens_per_sample)
-        self.reach = reach(cfg, "decoder")
+        self.reach, self.width = reach(cfg, "decoder"), cfg.decoder.embed_dim
 
     @classmethod
     def problems(cls, cfg: Any, side: str) -> Iterator[str]:
@@ -245,6 +279,23 @@ class SegmentMemory(StreamMemory):
                 "segment the same positions would occur; --decoder-self-attention xl has relative "
                 "ones"
             )
+
+    def fill(self, starts: Tensor, like: Tensor) -> None:
+        """Be as large as in training after many batches; the numbers have no meaning.
+
+        Args:
+            starts: (B,) int64 numbers of the first positions of the next batch
+            like: a tensor of the dtype and device of the states
+        """
+        self.starts = starts - self.length
+        self.states = like.new_empty(self.layers, self.length, len(starts), self.width)
+        self.carried = like.new_empty(0, 0, 0)
+        if self.state_length:
+            self.carried = like.new_empty(len(starts), self.state_length, self.width)
+
+    @classmethod
+    def prune(cls, cfg: Any) -> None:
+        """Adapt the options, flat, to ``--decoder-layers-to-keep``; here nothing changes."""
 
     def build_layer(self, cfg: TransformerConfig) -> nn.Module:
         """The layer `recurrent`, of which this memory has none."""

@@ -106,7 +106,7 @@ def add_biases(softmax: AdaptiveSoftmax, projected: bool) -> None:
 
 
 def draw_weights(model: nn.Module) -> None:
-    """Draw linear maps and embeddings from N(0, 0.02), and scales of layer norms from N(1, 0.02)."""
+    """Draw linear maps and embeddings from N(0, 0.02), scales of layer norms from N(1, 0.02)."""
     for module in model.modules():
         if isinstance(module, (nn.Linear, nn.Embedding)):
             nn.init.normal_(module.weight, std=DEVIATION)

@@ -38,6 +38,7 @@ class Built(NamedTuple):
         decoder_only: whether it is a language model
         source, target: sizes of the dictionaries
         positions: the longest source and target that the model accepts
+        memory: of a language model that remembers earlier segments, or None
     """
 
     model: nn.Module
@@ -46,6 +47,7 @@ class Built(NamedTuple):
     source: int
     target: int
     positions: int
+    memory: Any = None
 
 
 def words(size: int) -> Dictionary:
@@ -111,7 +113,8 @@ def build(
     decoder_only = isinstance(model, FairseqLanguageModel)
     limits = model.max_positions()
     positions = min(limits) if isinstance(limits, tuple) else limits
-    return Built(model, criterion, decoder_only, source, target, positions)
+    memory = getattr(getattr(model, "decoder", None), "memory", None)
+    return Built(model, criterion, decoder_only, source, target, positions, memory)
 
 
 def sample(built: Built, sentences: int, source: int, target: int) -> Sample:
@@ -137,6 +140,8 @@ def sample(built: Built, sentences: int, source: int, target: int) -> Sample:
     }
     if built.decoder_only:
         inputs = {"src_tokens": output.roll(1, 1), "src_lengths": torch.full((sentences,), target)}
+    if built.memory is not None:
+        inputs["starts"] = torch.zeros(sentences, dtype=torch.int64)
     return {
         "net_input": inputs,
         "target": output,

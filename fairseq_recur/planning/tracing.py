@@ -214,9 +214,12 @@ def _bytes(x: Tensor) -> int:
 class _Saved:
     """The storages that autograd keeps, without parameters, each counted once while alive."""
 
-    def __init__(self, model: nn.Module) -> None:
-        tensors = [*model.parameters(), *model.buffers()]
-        self.parameters = {x.untyped_storage()._cdata for x in tensors}
+    def __init__(self, built: Built) -> None:
+        # A memory's buffers are replaced, so that other tensors get their addresses.
+        replaced = [] if built.memory is None else list(map(id, built.memory.buffers()))
+        kept = [x for x in built.model.buffers() if id(x) not in replaced]
+        self.built = built
+        self.parameters = {x.untyped_storage()._cdata for x in [*built.model.parameters(), *kept]}
         self.sizes: dict[int, int] = {}
 
     def pack(self, x: Tensor) -> Tensor:
@@ -229,8 +232,12 @@ class _Saved:
             weakref.finalize(storage, self.sizes.pop, address, None).atexit = False
         return x
 
-    def loss(self, built: Built, batch: Sample) -> Tensor:
-        """Compute the loss of a batch while recording."""
+    def loss(self, batch: Sample) -> Tensor:
+        """Compute the loss of a batch while recording, with a full memory."""
+        built = self.built
+        if built.memory is not None:
+            like = next(built.model.parameters())
+            built.memory.fill(batch["net_input"]["starts"], like)
         with torch.autograd.graph.saved_tensors_hooks(self.pack, lambda x: x):
             return built.criterion(built.model, batch)[0]
 
@@ -241,12 +248,12 @@ class _Saved:
 
 def trace(built: Built, batch: Sample) -> Trace:
     """Compute the loss and its gradients without data, and return the cost."""
-    saved = _Saved(built.model)
+    saved = _Saved(built)
     built.model.zero_grad(set_to_none=True)
     tracker = PartTracker(built.model)
     recorder = _Recorder(tracker.part)
     with tracker.follow(), recorder:
-        loss = saved.loss(built, batch)
+        loss = saved.loss(batch)
         forward, size = len(recorder.operations), saved.bytes()
         torch.autograd.backward(loss)
     gradients = [p.grad for p in built.model.parameters() if p.grad is not None]

@@ -159,14 +159,11 @@ class StreamDataset(FairseqDataset):
         return False
 
 
-@dataclass
-class StreamLanguageModelingConfig(LanguageModelingConfig):
-    """The flags of fairseq's task ``language_modeling``."""
-
-
-@register_task("language_modeling_with_memory", dataclass=StreamLanguageModelingConfig)
+@register_task("language_modeling_with_memory", dataclass=LanguageModelingConfig)
 class StreamLanguageModelingTask(LanguageModelingTask):
     """Language modeling with truncated back-propagation through time.
+
+    Its flags are those of fairseq's task ``language_modeling``.
 
     Row r of a batch continues row r of the batch before, so that a model with a memory reads on.
     Nothing is shuffled.

@@ -12,8 +12,11 @@ from typing import Any
 
 import pytest
 import torch
+from fairseq.optim.amp_optimizer import AMPOptimizer
 
+from fairseq_recur import from_pretrained
 from fairseq_recur.cli import main
+from fairseq_recur.modules.stream_memory import is_memory
 from fairseq_recur.tasks.streams import StreamLanguageModelingTask
 from tests.running import USER_DIR, saved_weights, update_losses
 from tests.unit.test_memory_model import small
@@ -84,6 +87,8 @@ def test_resumes_as_if_never_stopped(arch: str, text: Path, cli: Cli, tmp_path: 
     once, two = (saved_weights(tmp_path / n / "checkpoint_last.pt") for n in ("once", "two"))
     assert once.keys() == two.keys() and all(torch.equal(once[k], two[k]) for k in once)
     assert once["decoder.memory.states"].size(1) == (0 if "tlb" in arch else 6)
+    best = saved_weights(tmp_path / "once" / "checkpoint_best.pt")
+    assert best.keys() == {name for name in once if not is_memory(name)} < once.keys()
 
     checkpoint = tmp_path / "once" / "checkpoint_last.pt"
     how = ["--user-dir", USER_DIR, "--path", checkpoint, "--cpu", "--num-workers", 0, *STREAMS]
@@ -94,6 +99,16 @@ def test_resumes_as_if_never_stopped(arch: str, text: Path, cli: Cli, tmp_path: 
     log = cli("validate", text, *how, "--valid-subset", "test")
     validated = float(re.findall(r"\| valid on 'test' subset .*?\| ppl ([\d.]+)", log)[-1])
     assert found == pytest.approx(validated, rel=0.01)
+    model = from_pretrained(tmp_path / "once", "checkpoint_last.pt", data=text, device="cpu")
+    given = model.score(["w1 w2 w3 w4 w5 w6 w7 w1 w2 w3", "w5"])  # and the end of the line
+    words, log_probs = [model.target.dictionary.index(x) for x in given[0].tokens], []
+    for first in range(0, 11, 4):  # the segments of training, with the memory carried
+        part = torch.tensor([[2, *words[:-1]][first : first + 4]])
+        logits, _ = model.model(part, starts=torch.tensor([first]))
+        aims = torch.tensor(words[first : first + 4])[:, None]
+        log_probs.append(logits[0].log_softmax(-1).gather(1, aims))
+    total = torch.cat(log_probs).sum().item()
+    assert len(log_probs) == 3 and given[0].log_probability == pytest.approx(total, rel=1e-4)
     if "tlb" not in arch:
         overrides = "{'memory_length': 20, 'memory_same_length': True, 'xl_clamp_length': 9}"
         cli("eval_lm", text, *how, "--gen-subset", "test", "--model-overrides", overrides)
@@ -101,7 +116,51 @@ def test_resumes_as_if_never_stopped(arch: str, text: Path, cli: Cli, tmp_path: 
     average = tmp_path / "average.pt"
     assert main(["average", "--inputs", *copies, "--output", str(average)]) == 0
     averaged = saved_weights(average)
-    assert all(torch.equal(averaged[name], once[name]) for name in once)
+    assert averaged.keys() == best.keys()
+    assert all(torch.equal(averaged[name], once[name]) for name in averaged)
+
+
+def test_only_what_resumes_has_the_memory(text: Path, cli: Cli, tmp_path: Path) -> None:
+    """Not the best checkpoint, and none at the end of an epoch, whose next one begins anew."""
+    every = "--save-interval-updates 20 --keep-best-checkpoints 1 --max-update".split()
+    words = [w for w in arguments(text, tmp_path, "xl_lm_tiny") if w != "--no-epoch-checkpoints"]
+
+    def found(updates: int) -> dict[str, bool]:
+        cli("train", *words, *every, updates)
+        files = {f.name: any(map(is_memory, saved_weights(f))) for f in tmp_path.glob("*.pt")}
+        return {re.sub("loss_.*", "", name): memory for name, memory in files.items()}
+
+    plain = {"checkpoint_best.pt": False, "checkpoint.best_": False}
+    assert found(20) == {"checkpoint_1_20.pt": True, "checkpoint_last.pt": True, **plain}
+    plain |= {"checkpoint_last.pt": False, "checkpoint1.pt": False}
+    assert found(25) == {"checkpoint_1_20.pt": True, **plain}
+
+
+def test_amp_repeats_batches_with_the_memory_of_the_first_time(
+    text: Path, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After two overflows in the third update, of two batches, the training is what it was."""
+    flags = "--amp --update-freq 2 --max-update 4 --disable-validation --dropout 0.1".split()
+    cli("train", *arguments(text, tmp_path / "plain", "rsa_xl_lm_tiny", *flags))
+    clip, step, norms = AMPOptimizer.clip_grad_norm, AMPOptimizer.step, []
+
+    def overflowing(optimizer: AMPOptimizer, *args: Any, **named: Any) -> torch.Tensor:
+        norms.append(clip(optimizer, *args, **named))
+        return norms[-1] * (float("inf") if len(norms) in (3, 4) else 1)
+
+    def stepping(optimizer: AMPOptimizer) -> None:
+        if len(norms) not in (3, 4):
+            step(optimizer)
+
+    monkeypatch.setattr(AMPOptimizer, "clip_grad_norm", overflowing)
+    monkeypatch.setattr(AMPOptimizer, "step", stepping)
+    cli("train", *arguments(text, tmp_path / "repeated", "rsa_xl_lm_tiny", *flags))
+    assert len(norms) == 4 + 2 and norms[2] == norms[3] == norms[4]
+    plain, repeated = (
+        saved_weights(tmp_path / name / "checkpoint_last.pt") for name in ("plain", "repeated")
+    )
+    assert plain.keys() == repeated.keys()
+    assert all(torch.equal(repeated[name], plain[name]) for name in plain)
 
 
 @pytest.mark.slow
@@ -117,7 +176,7 @@ def test_checkpoints_of_one_training_can_be_averaged(text: Path, cli: Cli, tmp_p
     averaged, first, second = (saved_weights(file) for file in (output, *files))
     name = "decoder.layers.0.fc1.weight"
     torch.testing.assert_close(averaged[name], (first[name] + second[name]) / 2)
-    assert torch.equal(averaged["decoder.memory.starts"], first["decoder.memory.starts"])
+    assert any(map(is_memory, first)) and not any(map(is_memory, averaged))
 
 
 @pytest.mark.slow
@@ -126,7 +185,7 @@ def test_a_moving_average_leaves_out_the_memory(text: Path, cli: Cli, tmp_path: 
     cli("train", *arguments(text, tmp_path, "xl_lm_tiny", *more))
     state = torch.load(tmp_path / "checkpoint_last.pt", weights_only=False)
     weights, averages = state["model"], state["extra_state"]["ema"]
-    assert not torch.equal(averages["decoder.memory.starts"], weights["decoder.memory.starts"])
+    assert any(map(is_memory, weights)) and not any(map(is_memory, averages))
     name = "decoder.layers.0.fc1.weight"
     assert not torch.equal(averages[name], weights[name])
     torch.testing.assert_close(averages[name], weights[name], rtol=0, atol=0.05)

@@ -56,6 +56,17 @@ def test_the_rest_comes_from_the_first_without_its_optimizer(tmp_path: Path) -> 
     assert state["cfg"] == {"model": {}}
 
 
+def test_a_memory_is_left_out(tmp_path: Path) -> None:
+    """It is of the last batch, and its sizes differ; what has a similar name is a weight."""
+    files = []
+    for i in (1, 2):
+        memory = {"decoder.memory.starts": torch.ones(i).long(), "memory.carried": torch.ones(i, 2)}
+        weights = {f"decoder.memory.{n}": torch.ones(2) for n in ("gate", "states.weight")}
+        files.append(write(tmp_path / f"{i}.pt", {**parameters(i), **weights, **memory}))
+    averaged = average_checkpoints(files)["model"]
+    assert averaged.keys() == {*parameters(1), *weights}
+
+
 def test_newest_checkpoints_of_a_folder(tmp_path: Path) -> None:
     names = [f"checkpoint{e}.pt" for e in (1, 2, 9, 10, 11)]
     names += [f"checkpoint_{e}_{u}.pt" for e, u in ((1, 100), (2, 900), (10, 1000))]

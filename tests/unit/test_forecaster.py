@@ -198,21 +198,22 @@ def test_a_memory_continues_windows_that_follow_in_time() -> None:
     memory = StreamMemory(2)
     inputs = [torch.randn(6, 4, 3) for _ in range(2)]
     starts = torch.arange(4) + 10
-    assert memory.before(starts, 6) is None
+    assert memory.read(starts, 6)[0] is None
     memory.keep(starts, inputs, None, 6)
-    found = memory.before(starts[:3] + 4, 6)
+    found = memory.read(starts[:3] + 4, 6)[0]
     assert found is not None and torch.equal(found, torch.stack(inputs)[:, :4, :3])
     others = [starts, starts - 4, starts + 7, starts * 2, torch.arange(5) + 14, starts + APART]
-    assert [memory.before(other, 6) for other in others] == [None] * 6
+    assert [memory.read(other, 6)[0] for other in others] == [None] * 6
     memory.eval()
-    assert memory.before(starts + 4, 6) is None  # evaluation has its own
+    assert memory.read(starts + 4, 6)[0] is None  # evaluation has its own
     memory.keep(starts + 1, inputs, None, 6)
-    assert memory.before(starts + 4, 6).size(1) == 3
+    assert memory.read(starts + 4, 6)[0].size(1) == 3
     memory.train()
-    assert memory.before(starts + 4, 6).size(1) == 4
+    assert memory.read(starts + 4, 6)[0].size(1) == 4
     again = StreamMemory(2)
-    again.load_state_dict(memory.state_dict())
-    assert torch.equal(again.before(starts + 4, 6), memory.before(starts + 4, 6))
+    with memory.saved(None):
+        again.load_state_dict(memory.state_dict())
+    assert torch.equal(again.read(starts + 4, 6)[0], memory.read(starts + 4, 6)[0])
 
 
 def test_a_saved_memory_has_the_rows_of_all_processes() -> None:
@@ -221,10 +222,10 @@ def test_a_saved_memory_has_the_rows_of_all_processes() -> None:
     starts = torch.arange(4) * 100 + 10
     memory.keep(starts, [kept], None, 6)
     for rows in (slice(0, 2), slice(2, 4)):
-        found = memory.before(starts[rows] + 6, 6)
+        found = memory.read(starts[rows] + 6, 6)[0]
         assert found is not None and torch.equal(found[0], kept[:, rows])
-    assert memory.before(starts[1:3] + 6, 6) is None
-    assert memory.before(torch.tensor([0, 100]), 6) is None
+    assert memory.read(starts[1:3] + 6, 6)[0] is None
+    assert memory.read(torch.tensor([0, 100]), 6)[0] is None
 
 
 @pytest.mark.parametrize("length, kept", [(0, 0), (2, 2), (6, 6), (9, 9), (50, 12)])
@@ -232,9 +233,9 @@ def test_a_memory_longer_than_a_batch_adds_to_the_one_before(length: int, kept: 
     memory, text = StreamMemory(1), torch.randn(18, 2, 3)
     starts, earlier = torch.tensor([1000, 2000]), None
     for first in (0, 6):
-        earlier = memory.before(starts + first, length)
+        earlier = memory.read(starts + first, length)[0]
         memory.keep(starts + first, [text[first : first + 6]], earlier, length)
-    found = memory.before(starts + 12, length)
+    found = memory.read(starts + 12, length)[0]
     if not length:
         assert found is None
     else:

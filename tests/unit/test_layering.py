@@ -104,6 +104,19 @@ def test_imports_point_one_way() -> None:
     assert {"ops", "modules", "models", "compat", "cli", "scoring"} <= seen
 
 
+def test_compiled_forms_are_independent() -> None:
+    """Neither the C code nor the Triton kernels read the other."""
+    forms = {"native", "triton"}
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path, tree in sources()
+        for own in forms & set(path.relative_to(ROOT).parts[1:2])
+        for name in imports(tree)
+        if name.startswith(tuple(f"fairseq_recur.ops.{other}." for other in forms - {own}))
+    ]
+    assert wrong == []
+
+
 def test_naive_is_imported_by_tests_only() -> None:
     users = [
         path

@@ -1,5 +1,6 @@
 """What must hold for every language model with a memory of earlier segments."""
 
+from argparse import Namespace
 from collections.abc import Callable
 
 import pytest
@@ -7,11 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_recur.errors import ConfigError
+from fairseq_recur.integration import loading
 from fairseq_recur.models.presets import LANGUAGE_MODELS
 from fairseq_recur.modules.mixture import Mixture
+from fairseq_recur.modules.stream_memory import is_memory
 from fairseq_recur.modules.xl import SinusoidalLags
 from fairseq_recur.planning import building
 from tests.conftest import MEMORY_MODELS, fast_or_slow
+from tests.unit.test_context import HostReads
 
 Build = Callable[..., nn.Module]
 SEGMENT, MEMORY = 4, 6
@@ -134,11 +138,19 @@ def in_segments(model: nn.Module, tokens: Tensor, size: int = SEGMENT) -> Tensor
     return torch.cat(out, dim=1)
 
 
+def in_one_pass(model: nn.Module, tokens: Tensor) -> Tensor:
+    """The logits of a text that is one segment."""
+    memory = model.decoder.memory
+    memory.segment = tokens.size(1)
+    logits, _ = model(tokens)
+    memory.segment = SEGMENT
+    return logits
+
+
 @pytest.mark.parametrize("name", systems(*BY_LAG))
 def test_segments_with_a_memory_are_one_pass_with_the_same_reach(build: Build, name: str) -> None:
     model, tokens = build(*BY_LAG[name], "--memory-same-length"), text()
-    whole, _ = model(tokens)
-    found = in_segments(model, tokens)
+    whole, found = in_one_pass(model, tokens), in_segments(model, tokens)
     torch.testing.assert_close(found, whole, rtol=1e-6, atol=1e-8)
     alone = torch.cat([model(part)[0] for part in tokens.split(SEGMENT, dim=1)], dim=1)
     assert (alone - whole)[:, SEGMENT:].abs().max() > 1e-3
@@ -147,14 +159,15 @@ def test_segments_with_a_memory_are_one_pass_with_the_same_reach(build: Build, n
 @pytest.mark.parametrize("name", systems(*BY_LAG))
 def test_a_memory_of_all_segments_is_one_pass(build: Build, name: str) -> None:
     model, tokens = build(*BY_LAG[name], "--memory-length", "100"), text()
-    torch.testing.assert_close(in_segments(model, tokens), model(tokens)[0], rtol=1e-6, atol=1e-8)
+    whole = in_one_pass(model, tokens)
+    torch.testing.assert_close(in_segments(model, tokens), whole, rtol=1e-6, atol=1e-8)
 
 
 @pytest.mark.parametrize("name", systems(*LATENT))
 def test_a_latent_state_goes_on_from_segment_to_segment(build: Build, name: str) -> None:
     """Chunks see each other through the state alone, whether a segment ends between them or not."""
     model, tokens = build(*LATENT[name]), text()
-    whole, _ = model(tokens)
+    whole = in_one_pass(model, tokens)
     torch.testing.assert_close(in_segments(model, tokens), whole, rtol=1e-6, atol=1e-8)
     chunk = model.decoder.bottleneck.block
     alone = torch.cat([model(part)[0] for part in tokens.split(chunk, dim=1)], dim=1)
@@ -162,6 +175,24 @@ def test_a_latent_state_goes_on_from_segment_to_segment(build: Build, name: str)
     assert (alone - whole)[:, chunk:].abs().max() > 1e-4
     held = model.decoder.memory.held()
     assert held["states"].size() == (3, 0, 2, 16) and held["carried"].size(0) == 2
+
+
+@pytest.mark.parametrize("name", systems(*BY_LAG, *LATENT, *STEPS_ONLY))
+def test_a_text_by_itself_is_cut_like_a_stream(build: Build, name: str) -> None:
+    """Also beside a shorter one, of which a segment is nothing but padding; no memory changes."""
+    model, tokens = build(*{**BY_LAG, **LATENT, **STEPS_ONLY}[name]), text()
+    forced = in_segments(model, tokens)
+    model(tokens[:, :SEGMENT], starts=0 * STARTS - SEGMENT)  # which the text's zeros would continue
+    before = model.decoder.memory.held()
+    tokens[1, 3:] = 1
+    found, extra = model(tokens)
+    torch.testing.assert_close(found[0], forced[0], rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(found[1, :3], forced[1, :3], rtol=1e-9, atol=1e-11)
+    assert extra["inner_states"][-1].size() == (14, 2, 16)
+    assert model.decoder.memory.held() is before
+    kept = {n: x.clone() for n, x in model.decoder.memory.named_buffers()}
+    model.train()(tokens)
+    assert all(torch.equal(x, kept[n]) for n, x in model.decoder.memory.named_buffers())
 
 
 @pytest.mark.parametrize("same", [False, True])
@@ -236,6 +267,16 @@ def test_a_padded_row_changes_no_other(build: Build) -> None:
         torch.testing.assert_close(found[1, :-2], whole[1, :-2], rtol=1e-9, atol=1e-11)
 
 
+def test_a_batch_looks_up_its_place_once(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For positions and state together; the other list that a batch reads is of its padding."""
+    model, tokens = build(*TRAINED["rsa-block-recurrent"]).train(), text(2 * SEGMENT)
+    with HostReads(model, monkeypatch) as reads:
+        for n, part in enumerate(tokens.split(SEGMENT, dim=1)):
+            logits, _ = model(part, starts=STARTS + n * SEGMENT)
+        reads.backward(logits)
+    assert reads.found["list"] == 2 + 1 and reads.found["layer"] == 0
+
+
 @pytest.mark.parametrize("name", TRAINED)
 def test_gradients_stop_at_the_memory(build: Build, name: str) -> None:
     model = build(*TRAINED[name]).train()
@@ -254,18 +295,26 @@ def test_gradients_stop_at_the_memory(build: Build, name: str) -> None:
 
 @pytest.mark.parametrize("name", TRAINED)
 def test_a_checkpoint_goes_on_where_it_was(build: Build, name: str) -> None:
-    """The memory of training is part of it; evaluation in between does not touch it."""
+    """Its memory is that of training, which evaluation in between does not touch."""
     model, tokens = build(*TRAINED[name]).train(), text(3 * SEGMENT)
     first, second = tokens[:, :SEGMENT], tokens[:, SEGMENT : 2 * SEGMENT]
     model(first, starts=STARTS)
-    kept = {n: x.clone() for n, x in model.state_dict().items()}
     model.eval()(tokens[:, 2 * SEGMENT :], starts=STARTS)
-    assert all(torch.equal(x, kept[n]) for n, x in model.state_dict().items())
+    weights = model.state_dict()
+    with model.decoder.memory.saved(None):
+        to_resume = model.state_dict()
+    memory = {f"decoder.memory.{n}" for n in model.decoder.memory.rows}
+    assert to_resume.keys() - weights.keys() == memory == set(filter(is_memory, to_resume))
+    expected, alone = model.train()(second, starts=STARTS + SEGMENT)[0], model(second)[0]
+    assert not torch.allclose(alone, expected)
     again = build(*TRAINED[name]).train()
-    again.load_state_dict(model.state_dict())
-    expected = model.train()(second, starts=STARTS + SEGMENT)[0]
+    again.load_state_dict(to_resume)
     torch.testing.assert_close(again(second, starts=STARTS + SEGMENT)[0], expected)
-    assert not torch.allclose(again(second, starts=STARTS)[0], expected)
+    again.load_state_dict(weights)  # and forgets what it held
+    torch.testing.assert_close(again(second, starts=STARTS + SEGMENT)[0], alone)
+    with loading():
+        again.load_state_dict(to_resume)
+    assert not len(again.decoder.memory.starts)
 
 
 @pytest.mark.parametrize("name", systems(*TRAINED))
@@ -403,6 +452,40 @@ def test_a_recurrent_layer_that_is_not_there_is_refused(make_model: Build) -> No
         make_model("brt_lm_tiny", *flags)
     with pytest.raises(ConfigError, match="--latent-every 5: expected at most --decoder-layers 4"):
         make_model("tlb_lm_tiny", "--latent-every", "5")
+
+
+@pytest.mark.parametrize(
+    "name, kept", [("rsa", "0,2"), ("block-recurrent", "0,1"), ("block-recurrent", "1,2")]
+)
+def test_layers_to_keep(build: Build, name: str, kept: str) -> None:
+    """The pruned model is the full one without the other layers."""
+    flags = ["--decoder-layers-to-keep", kept]
+    full, part = build(*BY_LAG[name]), build(*BY_LAG[name], *flags)
+    options = Namespace(arch=name, encoder_layers_to_keep=None, decoder_layers_to_keep=kept)
+    part.load_state_dict(full.state_dict(), model_cfg=options)
+    decoder, numbers = full.decoder, [int(number) for number in kept.split(",")]
+    decoder.layers = nn.ModuleList(decoder.layers[number] for number in numbers)
+    decoder.memory.layers = len(numbers)
+    if name == "block-recurrent":
+        assert decoder.memory.recurrent == numbers[part.decoder.memory.recurrent] == 1
+        decoder.memory.recurrent = part.decoder.memory.recurrent
+    tokens = text()
+    torch.testing.assert_close(in_segments(part, tokens), in_segments(full, tokens))
+
+
+@pytest.mark.parametrize(
+    "arch, kept, said",
+    [
+        ("brt_lm_tiny", "0,2,3", "0,2,3 drops the block-recurrent layer, number 1 .*; keep it"),
+        ("brt_lm_tiny", "1,x", "1,x: expected comma-separated numbers of layers"),
+        ("tlb_lm_tiny", "0,1,2", "0,1,2: the blocks that read the latent state .*; leave it out"),
+    ],
+)
+def test_pruning_that_would_drop_a_state_is_refused(
+    make_model: Build, arch: str, kept: str, said: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"--decoder-layers-to-keep {said}"):
+        make_model(arch, "--decoder-layers-to-keep", kept)
 
 
 def test_positions_of_a_segment_and_a_memory_are_refused(make_model: Build) -> None:

@@ -294,7 +294,9 @@ def test_tensors_that_the_code_would_misread_are_refused(name: str) -> None:
         if name in tensors:
             tensors[name] = tensors[name].double()
     numbers = (torch.tensor(1.0), torch.tensor(0.1), 1.0, "key", True)
-    with pytest.raises(ValueError, match="expected"):
+    said = {"steps": "at most 3; give fewer", "layout": "a contiguous tensor in CPU memory"}
+    remedy = said.get(name, ".*; convert or reshape it")
+    with pytest.raises(ValueError, match=f"expected {remedy}"):
         CompiledSegmentedRecurrent.apply(
             *given.values(), *numbers, SegmentSoftmax(**softmax, dropout=0.1)
         )

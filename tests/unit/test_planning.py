@@ -22,15 +22,19 @@ from fairseq_recur.planning.plan import count_parameters
 from fairseq_recur.planning.timing import Assumptions, exchange_seconds, step_seconds
 from fairseq_recur.planning.tracing import Operation, _Saved, trace
 from tests.conftest import LANGUAGE_MODELS, SMALL, STRUCTURES
+from tests.unit.test_memory_model import small
 
 WORDS = 64
-ARCHITECTURES = ["transformer", "bart_base", *STRUCTURES, *LANGUAGE_MODELS]
+WITH_MEMORY = ["rsa_xl_lm_tiny", "rsa_brt_lm_tiny", "rsa_tlb_lm_tiny"]
+ARCHITECTURES = ["transformer", "bart_base", *STRUCTURES, *LANGUAGE_MODELS, *WITH_MEMORY]
 DECODER: list[str] = "--decoder-embed-dim 16 --decoder-ffn-embed-dim 24".split()
 """The sizes of a language model, which has no encoder to take them from."""
 
 
 def flags_of(arch: str) -> list[str]:
     """A small model, with several segments and without dropout's random masks."""
+    if arch in WITH_MEMORY:
+        return small(arch)
     sizes = [*SMALL, *DECODER]
     if arch in LANGUAGE_MODELS:
         pairs = list(zip(sizes[::2], sizes[1::2]))
@@ -65,7 +69,7 @@ IN_PLACE = {torch.ops.aten.baddbmm_: added_product, torch.ops.aten.addmm_: added
 """Products that torch's counter takes for free."""
 
 
-FIRST = ("transformer", "transformer_biarn", "srformer")
+FIRST = ("transformer", "transformer_biarn", "srformer", "rsa_brt_lm_tiny")
 
 
 @pytest.mark.parametrize(
@@ -83,11 +87,11 @@ def test_what_is_counted_is_what_the_real_model_does(
         found = trace(shapes, sample(shapes, 3, source, target))
         with as_on_a_gpu(monkeypatch):
             with FlopCounterMode(display=False, custom_mapping=IN_PLACE) as counter:
-                loss = real.criterion(real.model, batch)[0]
-                loss.backward()
-            saved = _Saved(real.model)
-            loss = saved.loss(real, batch)
+                _Saved(real).loss(batch).backward()
+            saved = _Saved(real)
+            loss = saved.loss(batch)
             kept = saved.bytes()
+            del loss  # which keeps them
         assert found.flops == counter.get_total_flops() > 0
         # torch's RNNs multiply all inputs at once on a CPU, and step by step elsewhere.
         has_rnn = any(isinstance(module, nn.RNNBase) for module in real.model.modules())
@@ -142,6 +146,22 @@ def test_a_product_by_hand() -> None:
     assert first.bytes == 4 * (5 * 6 + 6 * 4 + 5 * 4)
     # The product and its square and the square's gradient; at most two more, and the input's.
     assert 4 * 3 * 20 <= step.peak <= 4 * (5 * 20 + 30 + 4)
+
+
+def test_the_memory_of_earlier_segments_is_counted() -> None:
+    """Twice, before and after a step: for each layer, position, stream and channel."""
+    flags, found = small("xl_lm_tiny"), []
+    for length in ("0", "200"):
+        built = build("xl_lm_tiny", [*flags, "--memory-length", length], WORDS, WORDS, "bf16")
+        found.append(trace(built, sample(built, 3, 4, 4)))
+    without, full = found
+    assert full.peak - without.peak > 2 * (3 * 200 * 3 * 16) * 2
+    assert full.flops > 5 * without.flops
+    assert built.memory.states.size() == (3, 200, 3, 16)
+    built = build("brt_lm_tiny", flags, WORDS, WORDS, "bf16")
+    built.memory.fill(torch.zeros(3, dtype=torch.int64), torch.zeros(()))
+    earlier, carried = built.memory.read(torch.zeros(3, dtype=torch.int64), 6)
+    assert earlier.size() == (3, 6, 3, 16) and carried.size() == (3, 128, 16)
 
 
 def test_memory_is_a_line() -> None:

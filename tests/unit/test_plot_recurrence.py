@@ -75,13 +75,13 @@ def test_the_period_of_a_series_and_of_a_text(
 
 
 WRONG = [
-    ("text --lags 2", "--lags 2: expected 3 to"),
+    ("text --lags 2", "--lags 2: expected 3 to 10000; give a number in"),
     ("text --lags 300", "--lags 300 needs more positions than the 240 of text"),
     ("text --positions 100 --lags 100", "than the 100 of text"),
-    ("text --threshold 0.1", "--threshold needs a series, but text is read as words"),
+    ("text --threshold 0.1", "is read as words; leave it out, or give --kind"),
     ("text --variable a --kind characters", "--variable needs a series"),
     ("s.csv --variable pressure", "--variable pressure: expected some of load, temperature"),
-    ("s.csv --threshold nan", "--threshold nan: expected 0 to 100"),
+    ("s.csv --threshold nan", "--threshold nan: expected 0 to 100; give a number in"),
     ("flat.csv", "flat.csv: x is constant; choose another"),
     ("latin", "latin is not UTF-8 text"),
     ("none", "none: no such file; expected a text"),

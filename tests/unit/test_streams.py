@@ -68,7 +68,7 @@ def test_other_streams_of_the_same_text_do_not_continue() -> None:
         starts = batch["net_input"]["starts"]
         memory.keep(starts, [torch.zeros(batch["target"].size(1), len(starts), 2)], None, 4)
         for other in (data.arranged(3, 1), data.arranged(2, 1), data.arranged(4, 2)):
-            found = [memory.before(b["net_input"]["starts"], 4) for b in batches(other)]
+            found = [memory.read(b["net_input"]["starts"], 4)[0] for b in batches(other)]
             assert found == [None] * len(found)
 
 

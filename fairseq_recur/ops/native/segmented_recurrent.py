@@ -4,13 +4,13 @@ Letters as in `ops/segmented_recurrent.py`.
 """
 
 import ctypes
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from fairseq_recur.ops.arguments import check_tensors
 from fairseq_recur.ops.native.build import library
 from fairseq_recur.ops.segment_products import SegmentSoftmax
 from fairseq_recur.ops.segmented_attention import SMALLEST_NORM, norm_of_squares
@@ -62,19 +62,6 @@ class Job(ctypes.Structure):
         scratch = example.new_empty(self.threads, self.scratch_size)
         self.put(scratch=scratch)
         getattr(functions, name)(ctypes.byref(self))
-
-
-def expect(dtype: torch.dtype, **tensors: tuple[Tensor, Sequence[int]]) -> None:
-    """Check tensors before C code, which checks nothing, reads their memory.
-
-    Raises:
-        ValueError: one has another dtype or shape
-    """
-    for name, (tensor, shape) in tensors.items():
-        if tensor.dtype != dtype or tuple(tensor.size()) != tuple(shape):
-            raise ValueError(
-                f"{name} is {tensor.dtype} {tuple(tensor.size())}, expected {dtype} {tuple(shape)}"
-            )
 
 
 def supports(queries: Tensor) -> bool:
@@ -170,19 +157,19 @@ def new_job(
     none = softmax is None
     softmax = softmax or SegmentSoftmax(None, None, 0.0)
     mask, kept = softmax.mask, softmax.kept
-    expect(
+    check_tensors(
         queries.dtype, keys=(keys, (rows, segments, size, width)),
         values=(values, keys.size()), weight=(weight, (width, width)),
     )  # fmt: skip
     if steps > segments:
-        raise ValueError(f"the queries have {steps} steps, expected at most {segments}")
+        raise ValueError(f"the queries have {steps} steps, expected at most {segments}; give fewer")
     if mask is not None:
         sentences = mask.size(0)
         if sentences == 0 or rows % sentences:
             raise ValueError(f"mask has {sentences} sentences, expected a divisor of {rows} rows")
-        expect(queries.dtype, mask=(mask, (sentences, steps, 1, size)))
+        check_tensors(queries.dtype, mask=(mask, (sentences, steps, 1, size)))
     if kept is not None:
-        expect(torch.bool, kept=(kept, (rows, steps, room, size)))
+        check_tensors(torch.bool, kept=(kept, (rows, steps, room, size)))
     job = Job(
         rows=rows, heads=1 if mask is None else rows // mask.size(0), segments=segments,
         steps=steps, size=size, room=room, width=width, rest=rest, local_too=not none,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fairseq_recur.ops.native.segmented_recurrent import expect
+from fairseq_recur.ops.arguments import check_tensors
 from fairseq_recur.ops.triton.choosing import block, precision
 
 ROWS = 64
@@ -87,5 +87,7 @@ def band_product(band: Tensor, values: Tensor, before: int) -> Tensor:
     Raises:
         ValueError: the band has another shape or dtype than the kernels read
     """
-    expect(values.dtype, band=(band, (values.size(1), ROWS, max(before + ROWS, band.size(-1)))))
+    check_tensors(
+        values.dtype, band=(band, (values.size(1), ROWS, max(before + ROWS, band.size(-1))))
+    )
     return BandProduct.apply(band.contiguous(), values.contiguous(), before)

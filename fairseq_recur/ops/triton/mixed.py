@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fairseq_recur.ops.native.segmented_recurrent import expect
+from fairseq_recur.ops.arguments import check_tensors
 from fairseq_recur.ops.triton.choosing import (
     LARGEST_WIDTH,
     SMALLEST_BLOCK,
@@ -46,7 +46,7 @@ class MixedMap(torch.autograd.Function):
         (batch, heads, queries, keys), width = weights.size(), value.size(3)
         out, mixed = value.new_empty(batch, heads, queries, width), torch.empty_like(weights)
         with torch.cuda.device_of(weights):
-            mix_maps[batch * heads, tiles(queries)](
+            mix_maps[batch * heads, query_tiles(queries)](
                 weights, matrix, gates, value, out, mixed, heads, queries, keys, width,
                 **constants(keys, width),
             )  # fmt: skip
@@ -72,14 +72,14 @@ class MixedMap(torch.autograd.Function):
         grad_weights = torch.empty_like(weights)
         sums = matrix.new_empty(parts, *matrix.size()), gates.new_empty(parts, heads, queries)
         with torch.cuda.device_of(weights):
-            mix_back[heads, tiles(queries), parts](
+            mix_back[heads, query_tiles(queries), parts](
                 weights, matrix, gates, value, grad_out.contiguous(), grad_mixed, grad_weights,
                 *sums, batch, queries, keys, width, READ=given, **constants(keys, width),
             )  # fmt: skip
         return grad_weights, mixed.mT @ grad_out, sums[0].sum(0), sums[1].sum((0, 2))
 
 
-def tiles(queries: int) -> int:
+def query_tiles(queries: int) -> int:
     """The number of programs that share a map."""
     return -(-queries // SMALLEST_BLOCK)
 
@@ -108,7 +108,7 @@ def mix(weights: Tensor, value: Tensor, matrix: Tensor, gate: Tensor) -> tuple[T
         ValueError: a tensor has another shape or dtype than the kernels read
     """
     batch, heads, queries, keys = weights.size()
-    expect(
+    check_tensors(
         weights.dtype, value=(value, (batch, heads, keys, value.size(3))),
         matrix=(matrix, (heads, queries, keys)), gate=(gate, (heads, 1, 1)),
     )  # fmt: skip

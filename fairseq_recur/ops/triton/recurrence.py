@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fairseq_recur.ops.native.segmented_recurrent import expect
+from fairseq_recur.ops.arguments import check_tensors
 from fairseq_recur.ops.precision import at_least_float32
 from fairseq_recur.ops.triton.choosing import block, usable
 
@@ -35,7 +35,7 @@ class AdditiveEnergies(torch.autograd.Function):
         from fairseq_recur.ops.triton.recurrence_kernels import energies
 
         (batch, chains, width), length = query.size(), keys.size(1)
-        constants = tiles(query, length)
+        constants = energy_constants(query, length)
         kind = torch.promote_types(query.dtype, torch.float32)
         out = query.new_empty(batch, chains, length, dtype=kind)
         with torch.cuda.device_of(query):
@@ -54,7 +54,7 @@ class AdditiveEnergies(torch.autograd.Function):
         query, keys, score = ctx.saved_tensors
         (batch, chains, width), length = query.size(), keys.size(1)
         of_query, of_keys = torch.empty_like(query), torch.empty_like(keys)
-        of_score, constants = grad.new_empty(batch, width), tiles(query, length)
+        of_score, constants = grad.new_empty(batch, width), energy_constants(query, length)
         with torch.cuda.device_of(query):
             energies_back[batch, -(-width // constants["WIDTH"])](
                 grad.contiguous(), query, keys, score, of_query, of_keys, of_score, chains, length,
@@ -63,7 +63,7 @@ class AdditiveEnergies(torch.autograd.Function):
         return of_query, of_keys, of_score.sum(0).to(score.dtype)
 
 
-def tiles(query: Tensor, length: int) -> dict[str, int]:
+def energy_constants(query: Tensor, length: int) -> dict[str, int]:
     """The constants of the kernels for these queries and this many keys."""
     return {
         "DOUBLE": query.dtype == torch.float64, "KEYS": block(length, 32),
@@ -86,8 +86,8 @@ def additive_energies(query: Tensor, keys: Tensor, score: Tensor) -> Tensor:
         ValueError: a tensor has another shape than the kernels read
     """
     batch, _, width = query.size()
-    expect(keys.dtype, keys=(keys, (batch, keys.size(1), width)))
-    expect(score.dtype, score=(score, (width,)))
+    check_tensors(keys.dtype, keys=(keys, (batch, keys.size(1), width)))
+    check_tensors(score.dtype, score=(score, (width,)))
     return AdditiveEnergies.apply(*(x.contiguous() for x in (query, keys, score)))
 
 
@@ -145,7 +145,7 @@ def gated_states(x: Tensor, u: Tensor, bias: Tensor, h: Tensor) -> Tensor:
     """
     units, batch, width = h.size()
     gates = (units, batch, 3 * width)
-    expect(x.dtype, x=(x, gates))
-    expect(u.dtype, u=(u, gates))
-    expect(bias.dtype, bias=(bias, (units, width)))
+    check_tensors(x.dtype, x=(x, gates))
+    check_tensors(u.dtype, u=(u, gates))
+    check_tensors(bias.dtype, bias=(bias, (units, width)))
     return GatedStates.apply(*(t.contiguous() for t in (x, u, bias, h)))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fairseq_recur.ops.native.segmented_recurrent import expect
+from fairseq_recur.ops.arguments import check_tensors
 from fairseq_recur.ops.triton.choosing import block, precision
 
 
@@ -35,14 +35,14 @@ class SegmentAttention(torch.autograd.Function):
         """O, (R, N, n, D)."""
         from fairseq_recur.ops.triton.softmax_kernels import attend
 
-        tiles, sizes, constants = launch(queries, keys, mask, heads, dropout)
+        counts, sizes, constants = segment_launch(queries, keys, mask, heads, dropout)
         out, logs = torch.empty_like(queries), queries.new_empty(queries.size()[:3])
         seed = None
         if dropout > 0:  # drawn on the device, which the host does not wait for
             seed = torch.randint(2**62, (), device=queries.device)
         given = [queries if x is None else x for x in (mask, added, unit, seed)]
         with torch.cuda.device_of(queries):
-            attend[tiles[0], tiles[1]](
+            attend[counts[0], counts[1]](
                 queries, keys, values, *given, out, logs, *sizes, ADDED=added is not None,
                 **constants,
             )  # fmt: skip
@@ -57,7 +57,7 @@ class SegmentAttention(torch.autograd.Function):
         from fairseq_recur.ops.triton.softmax_kernels import attend_back_keys, attend_back_queries
 
         queries, keys, values, added, unit, mask, seed, logs = ctx.saved_tensors
-        tiles, sizes, constants = launch(queries, keys, mask, *ctx.options)
+        counts, sizes, constants = segment_launch(queries, keys, mask, *ctx.options)
         grad = grad.contiguous()
         of_queries, means = torch.empty_like(queries), torch.empty_like(logs)
         of_keys, of_values = torch.empty_like(keys), torch.empty_like(values)
@@ -66,17 +66,17 @@ class SegmentAttention(torch.autograd.Function):
         of_added, of_unit = None, None
         if added is not None:
             of_added = torch.empty_like(added)
-            of_unit = queries.new_empty(*queries.size()[:2], tiles[1], queries.size(3))
+            of_unit = queries.new_empty(*queries.size()[:2], counts[1], queries.size(3))
         masks, factors, terms, seeds = (
             queries if x is None else x for x in (mask, unit, added, seed)
         )
         with torch.cuda.device_of(queries):
-            attend_back_queries[tiles[0], tiles[1]](
+            attend_back_queries[counts[0], counts[1]](
                 queries, keys, values, masks, terms, factors, seeds, logs, grad, of_queries,
                 queries if of_added is None else of_added, queries if of_unit is None else of_unit,
                 means, *sizes, ADDED=added is not None, **constants,
             )  # fmt: skip
-            attend_back_keys[tiles[0], tiles[2]](
+            attend_back_keys[counts[0], counts[2]](
                 queries, keys, values, masks, seeds, logs, means, grad, of_keys, of_values, *sizes,
                 **constants,
             )  # fmt: skip
@@ -84,7 +84,7 @@ class SegmentAttention(torch.autograd.Function):
         return of_queries, of_keys, of_values, of_added, of_unit, None, None, None
 
 
-def launch(
+def segment_launch(
     queries: Tensor, keys: Tensor, mask: Tensor | None, heads: int, dropout: float
 ) -> tuple[tuple[int, int, int], tuple[int, ...], dict[str, Any]]:
     """How the kernels are started.
@@ -100,8 +100,8 @@ def launch(
         "QUERIES": block(room, most), "KEYS": block(size, most),
         "WIDTH": block(width), "num_warps": 8, "num_stages": 1,
     }  # fmt: skip
-    tiles = -(-room // constants["QUERIES"]), -(-size // constants["KEYS"])
-    return (rows * steps, *tiles), (heads, segments, steps, size, room, width), constants
+    counts = rows * steps, -(-room // constants["QUERIES"]), -(-size // constants["KEYS"])
+    return counts, (heads, segments, steps, size, room, width), constants
 
 
 def segment_softmax(
@@ -141,9 +141,9 @@ def segment_softmax(
     if added is not None and unit is not None:
         expected["added"] = added, queries.size()
         expected["unit"] = unit, (rows, width)
-    expect(queries.dtype, **expected)
+    check_tensors(queries.dtype, **expected)
     if steps > segments:
-        raise ValueError(f"the queries have {steps} steps, expected at most {segments}")
+        raise ValueError(f"the queries have {steps} steps, expected at most {segments}; give fewer")
     inputs = (
         None if x is None else x.contiguous() for x in (queries, keys, values, added, unit, mask)
     )

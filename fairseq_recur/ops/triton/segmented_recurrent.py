@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fairseq_recur.ops.native.segmented_recurrent import expect
+from fairseq_recur.ops.arguments import check_tensors
 from fairseq_recur.ops.triton.choosing import block, precision
 
 STEPS_PER_WORD = 32
@@ -42,7 +42,7 @@ class FiredSums(torch.autograd.Function):
         from fairseq_recur.ops.triton.scan_kernels import scan
 
         out = torch.empty_like(queries)
-        grid, sizes, constants = launch(queries, keys, rest)
+        grid, sizes, constants = scan_launch(queries, keys, rest)
         width = queries.size(3)
         products = keys.flatten(1, 2).mT @ values.flatten(1, 2) if rest else None
         with torch.cuda.device_of(queries):
@@ -61,7 +61,7 @@ class FiredSums(torch.autograd.Function):
         from fairseq_recur.ops.triton.scan_kernels import scan, scan_back
 
         queries, keys, values, leak, threshold, products = ctx.saved_tensors
-        grid, sizes, constants = launch(queries, keys, ctx.rest)
+        grid, sizes, constants = scan_launch(queries, keys, ctx.rest)
         grad, (rows, width), words = grad.contiguous(), (grid[0], queries.size(3)), sizes[2]
         grads = [torch.empty_like(x) for x in (queries, keys, values)]
         spikes = queries.new_empty(rows, words, width, width, dtype=torch.int32)
@@ -85,7 +85,7 @@ class FiredSums(torch.autograd.Function):
         return (*grads, of_leak.sum(), of_threshold.sum(), None)
 
 
-def launch(
+def scan_launch(
     queries: Tensor, keys: Tensor, rest: bool
 ) -> tuple[tuple[int, int], tuple[int, ...], dict[str, Any]]:
     """How the kernels are started: the grid, the sizes and the constants.
@@ -132,11 +132,11 @@ def fired_sums(
     rows, steps, _, width = queries.size()
     segments, size = keys.size(1), keys.size(2)
     leak, threshold = leak.to(queries.dtype), threshold.to(queries.dtype)
-    expect(
+    check_tensors(
         queries.dtype, keys=(keys, (rows, segments, size, width)), values=(values, keys.size()),
         leak=(leak, ()), threshold=(threshold, ()),
     )  # fmt: skip
     if steps > segments:
-        raise ValueError(f"the queries have {steps} steps, expected at most {segments}")
+        raise ValueError(f"the queries have {steps} steps, expected at most {segments}; give fewer")
     inputs = (x.contiguous() for x in (queries, keys, values))
     return FiredSums.apply(*inputs, leak, threshold, rest)
