@@ -273,6 +273,11 @@ class SegmentMemory(StreamMemory):
                 f"--decoder-layerdrop {cfg.decoder_layerdrop}: a layer that was dropped leaves no "
                 "states for the memory; set it to 0, or --decoder-memory none"
             )
+        if cfg.base_layers:
+            yield (
+                f"--base-layers {cfg.base_layers}: the memory has no place for layers that fairseq "
+                "adds; leave it out, or set --decoder-memory none"
+            )
         if not cfg.no_token_positional_embeddings:
             yield (
                 "--decoder-memory needs --no-token-positional-embeddings: in the memory and in the "

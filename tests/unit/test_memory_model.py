@@ -424,6 +424,7 @@ def test_an_adaptive_softmax_has_the_embeddings_and_a_bias_for_each_word(build: 
     "flags, said",
     [
         ("--memory-same-length --memory-length 0", "lets a position see nothing"),
+        ("--base-layers 1", "--base-layers 1: the memory has no place for layers"),
         ("--decoder-layerdrop 0.1", "--decoder-layerdrop 0.1: a layer that was dropped"),
         ("--decoder-self-attention directional", "be read by --decoder-self-attention direct"),
         ("--decoder-memory none --memory-length 3", "--memory-length 3 has no effect: it needs"),
