@@ -464,10 +464,13 @@ def test_the_settings_fit_all_systems(name: str, example: Any, tiny: list[str]) 
     languages = example.data.read(args.folder, ["aa"])
     prepared = example.prepare(languages, example.settings_file(name), args, work)
     runs = example.runs_from(prepared, work, args)
-    assert len(runs) == 8 * len(prepared["aa"].seeds)
+    assert len(runs) == 9 * len(prepared["aa"].seeds)
     sizes = experiment_check.check(runs)
     assert len({run.train_flags()["max-update"] for run in runs}) == 1
     assert all(1 <= size / sizes["transformer"] < 1.8 for size in sizes.values()), sizes
+    assert sizes["transformer_large"] == pytest.approx(sizes["birnn"], rel=1e-3), (
+        "a control of size"
+    )
 
 
 @pytest.mark.slow
