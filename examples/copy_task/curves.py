@@ -15,9 +15,7 @@ from fairseq_recur.files import write_text
 from fairseq_recur.plotting.figures import COLOURS, new_figure, plain_axes
 
 LEARNED = 0.99
-HEADER = [
-    "length", "samples", "system", "accuracy", "paper", f"updates to {LEARNED}", "loss", "seeds",
-]  # fmt: skip
+HEADER = ["length", "samples", "system", "accuracy", f"updates to {LEARNED}", "loss", "seeds"]
 STYLES = ("-", "--", ":", "-.")
 
 Results = list[dict[str, Any]]
@@ -59,7 +57,7 @@ def rows(results: Results) -> list[list[str]]:
         table.append(
             [
                 str(length), f"{samples:,}", system, f"{mean(r['last'] for r in found):.3f}",
-                "1" if "rsa" in system else "", "" if None in learned else f"{mean(learned):,.0f}",
+                "" if None in learned else f"{mean(learned):,.0f}",
                 f"{mean(losses):.3f}" if losses else "", str(len(found)),
             ]
         )  # fmt: skip
@@ -68,18 +66,18 @@ def rows(results: Results) -> list[list[str]]:
 
 def summary(results: Results, markdown: bool = False) -> str:
     """Return the table for a terminal or a page, and what its columns are."""
-    table = [HEADER, *rows(results)]
     if not results:
         return "No training is finished yet."
+    table = [HEADER, *rows(results)]
     if markdown:
-        table.insert(1, ["---:"] * 2 + ["---"] + ["---:"] * 5)
+        table.insert(1, ["---:"] * 2 + ["---"] + ["---:"] * 4)
         lines = ["| " + " | ".join(row) + " |" for row in table]
     else:
         widths = [max(map(len, column)) for column in zip(*table)]
         lines = ["  ".join(c.rjust(w) for c, w in zip(row, widths)).rstrip() for row in table]
     lines += [
         "",
-        "accuracy: share of the copied symbols, after the last epoch; paper: it prints no numbers, "
+        "accuracy: share of the copied symbols, after the last epoch; the paper prints no numbers, "
         f"and says that the RSA models reach 1 at all lengths; updates to {LEARNED}: until the "
         "first validation with this accuracy, empty if a seed has none; loss: nats for each "
         "copied symbol, in the last updates of the training",

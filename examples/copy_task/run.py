@@ -8,7 +8,6 @@ nothing is trained. README.md explains the settings.
 
 import os
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 
 import curves
@@ -18,13 +17,10 @@ from trainings import HERE, CopyRun, copy_runs, read_settings
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.grid import do_what_is_left
 from fairseq_recur.experiments.progress import say
-from fairseq_recur.experiments.runs import LOCK
-from fairseq_recur.files import hold
 
 
 def main(arguments: list[str]) -> int:
     """Run everything; return 0, or 1 if a training failed, 2 for wrong settings, 130 if stopped."""
-    work = Path(os.environ.get("WORK", HERE / "work")).resolve()
     try:
         settings = read_settings()
         if arguments not in ([], ["table"]):
@@ -32,6 +28,7 @@ def main(arguments: list[str]) -> int:
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    work = Path(os.environ.get("WORK", HERE / "work")).resolve()
     runs = list(copy_runs(settings, work))
     failed: list[str] | None = []
 
@@ -41,16 +38,9 @@ def main(arguments: list[str]) -> int:
         curves.write(runs, settings, work)
 
     if not arguments:
-        with hold(work / LOCK) or nullcontext() as lock:
-            if lock is None:
-                print(
-                    f"error: {work} is in use by another run; wait, or use another WORK",
-                    file=sys.stderr,
-                )
-                return 2
-            for run in runs:
-                samples.write(run.data, run.length, run.samples)
-            failed = do_what_is_left(runs, settings.jobs, work, finished)
+        for run in runs:
+            samples.write(run.data, run.length, run.samples)
+        failed = do_what_is_left(runs, settings.jobs, work, finished)
         if failed is None:
             return 130
     results = curves.write(runs, settings, work)["runs"]

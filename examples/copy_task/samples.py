@@ -7,6 +7,7 @@ section 4.4). All samples are different.
 import random
 from math import ceil
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy
 import torch
@@ -49,16 +50,18 @@ def write(folder: Path, length: int, count: int) -> None:
     """
     if folder.is_dir():
         return
-    unfinished = folder.with_name(f"{folder.name}.unfinished")
-    unfinished.mkdir(parents=True, exist_ok=True)
     words = Dictionary()
     tokens = numpy.array([words.add_symbol(symbol) for symbol in SYMBOLS])
     held_out = min(HELD_OUT, count)
     rows = tokens[draw(held_out + count, length)]
-    for name, part in (("valid", rows[:held_out]), ("train", rows[held_out:])):
-        builder = make_builder(str(unfinished / f"{name}.bin"), "mmap", len(words))
-        for row in part:
-            builder.add_item(torch.from_numpy(row))
-        builder.finalize(str(unfinished / f"{name}.idx"))
-    words.save(str(unfinished / "dict.txt"))
-    unfinished.rename(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=folder.parent) as temporary:
+        unfinished = Path(temporary) / folder.name
+        unfinished.mkdir()
+        for name, part in (("valid", rows[:held_out]), ("train", rows[held_out:])):
+            builder = make_builder(str(unfinished / f"{name}.bin"), "mmap", len(words))
+            for row in part:
+                builder.add_item(torch.from_numpy(row))
+            builder.finalize(str(unfinished / f"{name}.idx"))
+        words.save(str(unfinished / "dict.txt"))
+        unfinished.rename(folder)
