@@ -1,0 +1,132 @@
+"""The results of the trainings, as JSON, as a table and as the paper's figure 5."""
+
+import json
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from trainings import CopyRun, Settings
+
+from fairseq_recur.experiments.machine import commit, machine, versions
+from fairseq_recur.files import write_text
+from fairseq_recur.plotting.figures import COLOURS, new_figure, plain_axes
+
+LEARNED = 0.99
+HEADER = ["length", "samples", "system", "accuracy", f"updates to {LEARNED}", "loss", "seeds"]
+STYLES = ("-", "--", ":", "-.")
+
+Results = list[dict[str, Any]]
+
+
+def of_run(run: CopyRun) -> dict[str, Any]:
+    """Return the result of a finished training.
+
+    Returns:
+        its cell and seed; the ``accuracy`` after each epoch and the ``loss`` in training, each a
+        curve of ``updates`` and ``values``; ``last``, the last accuracy; ``learned``, the updates
+        after which the accuracy was first `LEARNED`, or None; ``seconds`` and ``commit``
+    """
+    accuracies, state = run.accuracies(), run.state()["train"]
+    curves = {"accuracy": accuracies, "loss": run.losses(accuracies[-1][0])}
+    return {
+        **{name: getattr(run, name) for name in ("length", "samples", "system", "seed")},
+        "last": accuracies[-1][1],
+        "learned": next((at for at, share in accuracies if share >= LEARNED), None),
+        "seconds": round(state["seconds"]),
+        "commit": state["commit"],
+        **{
+            name: {"updates": [p[0] for p in points], "values": [round(p[1], 5) for p in points]}
+            for name, points in curves.items()
+        },
+    }
+
+
+def rows(results: Results) -> list[list[str]]:
+    """Return a row for each cell with a result: averages over the seeds."""
+    cells: dict[tuple[int, int, str], Results] = {}
+    for result in results:
+        cell = (result["length"], result["samples"], result["system"])
+        cells.setdefault(cell, []).append(result)
+    table = []
+    for (length, samples, system), found in cells.items():
+        learned = [result["learned"] for result in found]
+        losses = [x for result in found for x in result["loss"]["values"][-1:]]
+        table.append(
+            [
+                str(length), f"{samples:,}", system, f"{mean(r['last'] for r in found):.3f}",
+                "" if None in learned else f"{mean(learned):,.0f}",
+                f"{mean(losses):.3f}" if losses else "", str(len(found)),
+            ]
+        )  # fmt: skip
+    return table
+
+
+def summary(results: Results, markdown: bool = False) -> str:
+    """Return the table for a terminal or a page, and what its columns are."""
+    if not results:
+        return "No training is finished yet."
+    table = [HEADER, *rows(results)]
+    if markdown:
+        table.insert(1, ["---:"] * 2 + ["---"] + ["---:"] * 4)
+        lines = ["| " + " | ".join(row) + " |" for row in table]
+    else:
+        widths = [max(map(len, column)) for column in zip(*table)]
+        lines = ["  ".join(c.rjust(w) for c, w in zip(row, widths)).rstrip() for row in table]
+    lines += [
+        "",
+        "accuracy: share of the copied symbols, after the last epoch; the paper prints no numbers, "
+        f"and says that the RSA models reach 1 at all lengths; updates to {LEARNED}: until the "
+        "first validation with this accuracy, empty if a seed has none; loss: nats for each "
+        "copied symbol, in the last updates of the training",
+    ]
+    return "\n".join(lines)
+
+
+def write(runs: Sequence[CopyRun], settings: Settings, work: Path) -> dict[str, Any]:
+    """Write results.json and results.md; return the content of the first."""
+    values, results = settings.as_dict(), [of_run(run) for run in runs if run.finished()]
+    changed = [f"{name}='{value}'" for name, value in values.items() if name in os.environ]
+    report = {
+        "command": " ".join([*changed, "bash examples/copy_task/run.sh"]),
+        "settings": values,
+        "commit": commit(),
+        "machine": machine(),
+        "versions": versions(),
+        "runs": results,
+    }
+    # The points of a curve in one line.
+    text = re.sub(r"\[[\d.,\s]+\]", lambda m: " ".join(m[0].split()), json.dumps(report, indent=1))
+    write_text(work / "results.json", text + "\n")
+    write_text(work / "results.md", f"{summary(results, markdown=True)}\n\n`{report['command']}`\n")
+    return report
+
+
+def draw(results: Results, file: Path) -> None:
+    """Draw accuracies over lengths, and losses at the longest one, for both hosts."""
+    figure = new_figure(14.0, 3.6)
+    panels = figure.subplots(1, 4)
+    longest = max(result["length"] for result in results)
+    sizes = sorted({result["samples"] for result in results}, reverse=True)
+    for host, accuracy, loss in zip(("brt_lm", "tlb_lm"), panels[:2], panels[2:]):
+        accuracy.set(title=host, xlabel="length", ylabel="accuracy", ylim=(-0.02, 1.02))
+        loss.set(title=f"{host}, length {longest}", xlabel="updates", ylabel="loss")
+        for number, system in enumerate((host, f"rsa_{host}")):
+            for place, size in enumerate(sizes):
+                found = [r for r in results if (r["system"], r["samples"]) == (system, size)]
+                look = {"color": COLOURS[number], "linestyle": STYLES[place % len(STYLES)]}
+                lengths = sorted({r["length"] for r in found})
+                means = [mean(r["last"] for r in found if r["length"] == n) for n in lengths]
+                if found:
+                    label = f"{system}, {size:,}"
+                    accuracy.plot(lengths, means, marker="o", ms=4, label=label, **look)
+                for r in found:
+                    if r["length"] == longest:
+                        loss.plot(r["loss"]["updates"], r["loss"]["values"], lw=1, **look)
+        if accuracy.has_data():
+            accuracy.legend(frameon=False)
+    for panel in panels:
+        plain_axes(panel)
+    figure.savefig(file, dpi=100)

@@ -1,0 +1,67 @@
+"""The samples of the copy task, written as fairseq's preprocessed text.
+
+A sample is ten random digits and a separator, repeated up to its length (Huang et al. 2023,
+section 4.4). All samples are different.
+"""
+
+import random
+from math import ceil
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy
+import torch
+from fairseq.data import Dictionary
+from fairseq.data.indexed_dataset import make_builder
+
+COPIED = 10
+"""Symbols that are copied, of ten different ones."""
+
+PERIOD = COPIED + 1
+SYMBOLS = [*"0123456789", "|"]
+HELD_OUT = 640
+"""Samples of the validation, unless the training set has fewer."""
+
+SEED = 1
+
+
+def draw(count: int, length: int) -> numpy.ndarray:
+    """Draw different samples; the first ones do not depend on their number.
+
+    Args:
+        count: N
+        length: T, tokens of a sample
+
+    Returns:
+        (N, T) places in `SYMBOLS`
+    """
+    numbers = random.Random(SEED).sample(range(10**COPIED), count)
+    rows = numpy.array([[*map(int, f"{n:0{COPIED}}"), COPIED] for n in numbers])
+    return numpy.tile(rows, ceil(length / PERIOD))[:, :length]
+
+
+def write(folder: Path, length: int, count: int) -> None:
+    """Write a training and a validation set, unless they are there.
+
+    Args:
+        folder: for what ``fairseq-preprocess --only-source`` would write, without line ends
+        length: tokens of a sample
+        count: samples of the training set
+    """
+    if folder.is_dir():
+        return
+    words = Dictionary()
+    tokens = numpy.array([words.add_symbol(symbol) for symbol in SYMBOLS])
+    held_out = min(HELD_OUT, count)
+    rows = tokens[draw(held_out + count, length)]
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=folder.parent) as temporary:
+        unfinished = Path(temporary) / folder.name
+        unfinished.mkdir()
+        for name, part in (("valid", rows[:held_out]), ("train", rows[held_out:])):
+            builder = make_builder(str(unfinished / f"{name}.bin"), "mmap", len(words))
+            for row in part:
+                builder.add_item(torch.from_numpy(row))
+            builder.finalize(str(unfinished / f"{name}.idx"))
+        words.save(str(unfinished / "dict.txt"))
+        unfinished.rename(folder)

@@ -1,0 +1,148 @@
+"""What is trained: the settings from the environment, and the command of each training."""
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import ceil, log
+from pathlib import Path
+
+from samples import PERIOD
+
+from fairseq_recur.errors import ConfigError
+from fairseq_recur.experiments.grid import GridRun, as_variables, read_variables
+from fairseq_recur.experiments.progress import training_log
+from fairseq_recur.experiments.typed import setting
+
+HERE = Path(__file__).resolve().parent
+
+SYSTEMS = "brt_lm rsa_brt_lm tlb_lm rsa_tlb_lm"
+# Appendix E.4 of the paper: layers, heads, batch, and the halving of the learning rate.
+HEADS, BATCH, HALVED_EVERY = 8, 16, 5
+MODEL = f"--decoder-layers 4 --decoder-attention-heads {HEADS} --dropout 0 --activation-dropout 0"
+# The symbols before the first copy cannot be predicted: no loss, and no accuracy.
+TRAINING = (
+    "--task language_modeling --criterion label_smoothed_cross_entropy --label-smoothing 0 "
+    f"--report-accuracy --ignore-prefix-size {PERIOD} --optimizer adamw_fused "
+    f"--lr-scheduler fixed --batch-size {BATCH} --required-batch-size-multiple 1 "
+    "--num-workers 0 --no-epoch-checkpoints --log-format json --log-interval 50"
+)
+
+
+@dataclass
+class Settings:
+    """The environment variables, in capitals there; README.md explains them."""
+
+    lengths: list[int] = setting(
+        [128, 256, 384, 512], f"whole numbers, at least {PERIOD + 1}", least=PERIOD + 1
+    )
+    samples: list[int] = setting([6400, 12800], "whole numbers, at least 1", least=1)
+    systems: list[str] = setting(SYSTEMS.split(), f"some of: {SYSTEMS}", choices=SYSTEMS.split())
+    seeds: list[int] = setting([1], "whole numbers, at least 1", least=1)
+    updates: int = setting(9000, least=1)
+    width: int = setting(128, least=HEADS)
+    chunk: int = setting(32, least=1)
+    rate: float = setting(1e-4, "a number above 0", least=1e-12)
+    dilations: str = setting("5,5,10,10")
+    gate: str = setting("-1")
+    device: str = setting("cpu", choices=("cpu", "cuda"))
+    options: str = setting("")
+    jobs: int = setting(2, least=1)
+
+    def as_dict(self) -> dict[str, str]:
+        """Return the variables that determine the results, and their values."""
+        return as_variables(self, without=["jobs"])
+
+
+def read_settings() -> Settings:
+    """Read the settings from the environment.
+
+    Raises:
+        ConfigError: lists all variables that are wrong
+    """
+    settings = read_variables(Settings, ["lengths", "samples", "systems", "seeds"])
+    problems = []
+    if settings.width % HEADS:
+        problems.append(f"WIDTH={settings.width}: expected a multiple of {HEADS}, for the heads")
+    if settings.chunk >= min(settings.lengths):
+        problems.append(
+            f"CHUNK={settings.chunk}: expected less than the shortest of LENGTHS, "
+            f"{min(settings.lengths)}, or a sample has no state to carry"
+        )
+    if problems:
+        raise ConfigError("\n".join(problems))
+    return settings
+
+
+@dataclass(frozen=True)
+class CopyRun(GridRun):
+    """The training of a system; a longer one continues a shorter one.
+
+    Attributes:
+        length: tokens of a sample
+        samples: of the training set
+        rate: the learning rate of the first epochs
+    """
+
+    length: int
+    samples: int
+    rate: float
+
+    @property
+    def data(self) -> Path:
+        """Folder of the samples."""
+        return self.work / "data" / self.row
+
+    def learning_rate(self, epoch: int) -> float:
+        """Return the rate of an epoch."""
+        return self.rate * 0.5 ** (epoch // HALVED_EVERY)
+
+    def argv(self, step: str) -> list[str]:
+        """Return the arguments of ``fairseq-recur train``."""
+        command, *words = super().argv(step)
+        return [command, str(self.data), *words]
+
+    def key(self, step: str) -> list[str]:
+        """Return what determines the training but for its length."""
+        return [*self.flags, str(self.rate)]
+
+    def done(self, step: str) -> bool:
+        """Return whether the training has ended with these flags after enough epochs."""
+        return super().done(step) and len(self.accuracies()) >= self.epochs
+
+    def accuracies(self) -> list[tuple[int, float]]:
+        """Return (updates, share of the copied symbols) after each epoch, at most `epochs`."""
+        points = training_log(self).curve("valid_accuracy")[: self.epochs]
+        return [(updates, percent / 100) for updates, percent in points]
+
+    def losses(self, updates: int) -> list[tuple[int, float]]:
+        """Return (updates, nats for each copied symbol) in training, up to some updates.
+
+        fairseq logs bits, divided by all symbols of the batch, also those without a loss.
+        """
+        scale = log(2) * self.length / (self.length - PERIOD)
+        points = training_log(self).curve("train_loss")
+        return [(at, scale * bits) for at, bits in points if at <= updates]
+
+
+def copy_runs(settings: Settings, work: Path) -> Iterator[CopyRun]:
+    """Yield the trainings seed by seed, the shortest samples first."""
+    width = str(settings.width)
+    sizes = [word for n in ("embed", "input", "output") for word in (f"--decoder-{n}-dim", width)]
+    sizes += ["--decoder-ffn-embed-dim", str(4 * settings.width)]
+    matrices = ["--rsa-dilations", settings.dilations, f"--rsa-gate-init={settings.gate}"]
+    device = ["--cpu"] if settings.device == "cpu" else []
+    for seed in settings.seeds:
+        for length in sorted(settings.lengths):
+            for samples in settings.samples:
+                for system in settings.systems:
+                    flags = ["--arch", system, *MODEL.split(), *sizes]
+                    flags += ["--latent-chunk" if "tlb" in system else "--recurrent-block"]
+                    flags += [str(settings.chunk), *(matrices if "rsa" in system else [])]
+                    flags += [*TRAINING.split(), "--tokens-per-sample", str(length)]
+                    flags += [*device, "--seed", str(seed), *shlex.split(settings.options)]
+                    epochs = ceil(settings.updates / ceil(samples / BATCH))
+                    row = f"length{length}_samples{samples}"
+                    yield CopyRun(
+                        work, row, system, seed, tuple(flags), epochs, length, samples,
+                        settings.rate,
+                    )  # fmt: skip

@@ -1,0 +1,205 @@
+"""The example of the copy task: its samples, its commands, and its runner in miniature."""
+
+import importlib
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from math import log
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from fairseq.data import Dictionary, TokenBlockDataset
+from fairseq.data.data_utils import load_indexed_dataset
+
+from fairseq_recur.experiments import runner
+from tests.docs.commands import parse
+from tests.running import USER_DIR
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "copy_task"
+MODULES = ("run", "curves", "samples", "trainings")
+SMALL = {"LENGTHS": "24", "SAMPLES": "32", "UPDATES": "3", "WIDTH": "16", "CHUNK": "8"}
+"""Two epochs of two updates."""
+
+# Replaces fairseq-recur: 3 bits a symbol; the second epoch of the RSA models copies nearly all.
+PROGRAM = """#!{python}
+import json, pathlib, sys
+words = dict(zip(sys.argv, sys.argv[1:]))
+with open(pathlib.Path(words["--save-dir"]) / "calls", "a") as calls:
+    print(*sys.argv[1:], file=calls)
+with open(words["--log-file"], "a") as log:
+    for epoch in range(1, int(words["--max-epoch"]) + 1):
+        right = 99.5 if words["--arch"].startswith("rsa_") and epoch > 1 else 50.0
+        for update in (2 * epoch - 1, 2 * epoch):
+            step = {{"epoch": epoch, "update": update / 2, "loss": "3.0"}}
+            print(json.dumps({{**step, "num_updates": str(update)}}), file=log)
+        found = {{"valid_accuracy": str(right), "valid_num_updates": str(2 * epoch)}}
+        print(json.dumps({{"epoch": epoch, **found}}), file=log)
+"""
+
+
+@pytest.fixture
+def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Any]]:
+    monkeypatch.syspath_prepend(str(EXAMPLE))
+    for name in MODULES:
+        sys.modules.pop(name, None)
+    yield importlib.import_module
+    for name in MODULES:
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def miniature(
+    modules: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., int]:
+    """Run run.py in this process with small settings; returns its exit status."""
+
+    def call(*arguments: str, **variables: str) -> int:
+        with monkeypatch.context() as patch:
+            for name, value in {**SMALL, "WORK": str(tmp_path / "work"), **variables}.items():
+                patch.setenv(name, value)
+            return modules("run").main(list(arguments))
+
+    return call
+
+
+def test_samples_repeat_ten_symbols(modules: Callable[[str], Any], tmp_path: Path) -> None:
+    """All of them are different, also in validation, and fairseq reads each as a block."""
+    samples = modules("samples")
+    samples.write(tmp_path / "data", 24, 20)
+    words = Dictionary.load(str(tmp_path / "data" / "dict.txt"))
+    assert words.symbols[words.nspecial :] == samples.SYMBOLS
+    begins = set()
+    for name in ("train", "valid"):
+        rows = load_indexed_dataset(str(tmp_path / "data" / name), words)
+        blocks = TokenBlockDataset(
+            rows, rows.sizes, 24, words.pad(), words.eos(), "none", include_targets=True
+        )
+        assert len(blocks) == len(rows) == 20
+        for source, target, _ in (blocks[place] for place in range(20)):
+            assert source[0] == words.eos() and torch.equal(source[1:], target[:-1])
+            text = "".join(words[int(token)] for token in target)
+            assert re.fullmatch(r"(\d{10}\|)\1\d\d", text) and text[22:] == text[:2]
+            begins.add(text[:10])
+    assert len(begins) == 40
+    assert numpy.array_equal(samples.draw(5, 24), samples.draw(9, 24)[:5])
+
+
+def test_everything_is_trained_once(
+    miniature: Callable[..., int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """The table, the record, the figure; longer trainings continue, other settings start again."""
+    program, work = tmp_path / "program", tmp_path / "work"
+    program.write_text(PROGRAM.format(python=sys.executable))
+    program.chmod(0o755)
+    monkeypatch.setattr(runner, "PROGRAM", [str(program)])
+    monkeypatch.setattr(runner, "POLL", 0.02)
+    assert miniature(SEEDS="1 2") == 0
+    printed = capsys.readouterr().out
+    assert "8 of 8 runs done" in printed
+    nats = 3 * log(2) * 24 / 13  # 13 of the 24 symbols have a loss
+    assert re.search(rf"\n +24 +32 +rsa_tlb_lm +0\.995 +4 +{nats:.3f} +2\n", printed)
+    assert re.search(rf"\n +24 +32 +tlb_lm +0\.500 +{nats:.3f} +2\n", printed)
+    record = json.loads((work / "results.json").read_text())
+    assert len(record["runs"]) == 8 and "WIDTH='16'" in record["command"]
+    found = record["runs"][1]
+    assert (found["system"], found["learned"], found["last"]) == ("rsa_brt_lm", 4, 0.995)
+    assert found["accuracy"] == {"updates": [2, 4], "values": [0.5, 0.995]}
+    assert found["loss"]["updates"] == [1, 2, 3, 4]
+    assert "| 24 | 32 | brt_lm | 0.500 |" in (work / "results.md").read_text()
+    assert (work / "figure.png").stat().st_size > 1000
+
+    calls = {file: len(file.read_text().splitlines()) for file in work.rglob("calls")}
+    assert len(calls) == 8 and {*calls.values()} == {1}
+    drawn = work / "data" / "length24_samples32" / "train.bin"
+    written = drawn.stat().st_mtime_ns
+    assert miniature(SEEDS="1 2") == 0 and "8 of them already done" in capsys.readouterr().out
+    assert miniature("table") == 0 and "rsa_tlb_lm" in capsys.readouterr().out
+    assert all(len(file.read_text().splitlines()) == 1 for file in calls)
+    one = {"SYSTEMS": "brt_lm"}
+    file = work / "length24_samples32" / "brt_lm" / "seed1" / "calls"
+    assert miniature(UPDATES="6", **one) == 0 and len(file.read_text().splitlines()) == 2
+    assert miniature(RATE="0.003", **one) == 0 and len(file.read_text().splitlines()) == 1
+    assert "the settings have changed" in capsys.readouterr().out
+    assert drawn.stat().st_mtime_ns == written
+
+
+def test_wrong_settings_are_refused(
+    miniature: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert miniature(LENGTHS="11", RATE="0", SYSTEMS="xl_lm", JOBS="0") == 2
+    lines = capsys.readouterr().err.removeprefix("error: ").splitlines()
+    assert [line.split("=")[0] for line in lines] == ["LENGTHS", "SYSTEMS", "RATE", "JOBS"]
+    assert "at least 12" in lines[0] and "above 0" in lines[2]
+    assert miniature(CHUNK="24", WIDTH="12") == 2
+    said = capsys.readouterr().err
+    assert "WIDTH=12: expected a multiple of 8" in said
+    assert "CHUNK=24: expected less than the shortest of LENGTHS, 24" in said
+    assert miniature("tables") == 2 and "expected bash run.sh [table]" in capsys.readouterr().err
+    assert not (tmp_path / "work").exists()
+
+
+def test_every_command_is_one_of_fairseq(modules: Callable[[str], Any]) -> None:
+    """The parsers and the parts accept the command of each system; rates are halved."""
+    trainings = modules("trainings")
+    runs = list(trainings.copy_runs(trainings.Settings(), Path("work")))
+    assert len({run.name for run in runs}) == len(runs) == 4 * 2 * 4
+    for run in runs[:4]:
+        parse(["fairseq-recur", *run.argv("train")])
+        assert ("--rsa-dilations" in run.flags) == run.system.startswith("rsa_")
+    assert [run.epochs for run in runs[:5:4]] == [23, 12]  # of 400 and of 800 updates
+    words = runs[0].argv("train")
+    assert words[1] == "work/data/length128_samples6400"
+    rates = [float(rate) for rate in words[words.index("--lr") + 1].split(",")]
+    assert len(rates) == 23
+    assert [rates[n] for n in (4, 5, 10)] == [1e-4, 5e-5, 2.5e-5]
+    on_gpu = trainings.copy_runs(trainings.Settings(device="cuda"), Path("work"))
+    assert not any("--cpu" in run.flags for run in on_gpu)
+
+
+def test_a_training_in_miniature(
+    modules: Callable[[str], Any], cli: Callable[..., str], tmp_path: Path
+) -> None:
+    """Its first loss is that of guessing among 15 symbols, so only the copies count."""
+    samples, trainings = modules("samples"), modules("trainings")
+    settings = trainings.Settings(
+        lengths=[24], samples=[32], systems=["rsa_brt_lm"], updates=3, width=16, chunk=8,
+        options="--log-interval 1",
+    )  # fmt: skip
+    (run,) = trainings.copy_runs(settings, tmp_path)
+    samples.write(run.data, run.length, run.samples)
+    words = run.argv("train")
+    assert words[-2] == "--log-file"  # what a process writes there is returned here
+    out = cli("train", *words[1:-2], "--user-dir", USER_DIR)
+    (run.folder / "train.log").write_text(out)
+    accuracies = run.accuracies()
+    assert [updates for updates, _ in accuracies] == [2, 4]
+    assert all(0 <= share <= 1 for _, share in accuracies)
+    losses = run.losses(4)
+    assert [updates for updates, _ in losses] == [1, 2, 3, 4]
+    assert losses[0][1] == pytest.approx(log(15), abs=0.15)
+
+
+@pytest.mark.slow
+def test_all_systems_train_in_processes(miniature: Callable[..., int], tmp_path: Path) -> None:
+    """Also after a start with fewer updates, from the checkpoint."""
+    for updates, points in (("3", [2, 4]), ("6", [2, 4, 6])):
+        assert miniature(UPDATES=updates) == 0
+        record = json.loads((tmp_path / "work" / "results.json").read_text())
+        assert [run["accuracy"]["updates"] for run in record["runs"]] == [points] * 4
+    for file in (tmp_path / "work").rglob("train.log"):
+        found = re.findall(r'"valid_num_updates": "(\d)"', file.read_text())
+        assert found == ["2", "4", "6"]
+
+
+@pytest.mark.slow
+def test_it_learns_to_copy(miniature: Callable[..., int], tmp_path: Path) -> None:
+    """One that knew the separators and guessed the digits would have 0.18."""
+    variables = {"LENGTHS": "44", "SAMPLES": "6400", "UPDATES": "1200", "WIDTH": "32"}
+    assert miniature(**variables, CHUNK="22", RATE="0.003", SYSTEMS="rsa_tlb_lm") == 0
+    (run,) = json.loads((tmp_path / "work" / "results.json").read_text())["runs"]
+    assert run["last"] > 0.5
