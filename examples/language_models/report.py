@@ -207,7 +207,7 @@ def notes(results: Results) -> str:
             f"- the text: {text['train']:,}, {text['valid']:,} and {text['test']:,} tokens "
             f"({settings['UNITS']} and line ends), {text['different']:,} different ones; "
             f"{text['unknown_in_test']:,} of the test set are none of them",
-            "- gates: of the evaluated checkpoint, the share of the matrix in a layer's mixing heads",
+            "- gates: the share of the matrix in a layer's heads, in the evaluated checkpoint",
             f"- `{results['command']}`",
             f"- {results['machine']}; {versions}; trained at commit {', '.join(sorted(commits))}",
         ]
