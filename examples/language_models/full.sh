@@ -58,7 +58,7 @@ prepare() {
 # The model as it is planned. fairseq's adaptive softmax cannot be traced, so that of WikiText-103
 # is planned as a softmax over its first band.
 plan() {
-    local arch="$ARCH" vocabulary=208 flags=(--tokens-per-sample "$tokens") gpus="${GPUS:-1}"
+    local arch="$ARCH" vocabulary=207 flags=(--tokens-per-sample "$tokens") gpus="${GPUS:-1}"
     if [ "$gpus" = 0 ]; then gpus=1; fi
     if [ "$set" = text8 ]; then vocabulary=31; fi
     if [ "$set" = wikitext103 ]; then

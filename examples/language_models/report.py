@@ -145,7 +145,7 @@ def of_systems(results: Results) -> str:
 
 
 def of_shares(results: Results) -> str:
-    """Write the table of the shares, and what the paper says of them; empty for one share."""
+    """Write the table of the shares, and what it says of the paper's claims; empty for one."""
     name, runs = unit(results), results["runs"]
     shares = sorted(map(int, runs), reverse=True)
     there = {system for share in shares if str(share) != WHOLE for system in runs[str(share)]}
@@ -161,13 +161,20 @@ def of_shares(results: Results) -> str:
     header = ["training text", *(f"{s}: {name}" for s in systems)]
     lines = [markdown([*header, *(f"{s}: mean gate" for s in mixed)], rows)]
     for system in mixed:
-        apart = [difference(runs[str(n)], system, name) for n in shares if system in runs[str(n)]]
+        read = [str(n) for n in shares if system in runs[str(n)]]
+        apart = [difference(runs[n], system, name) for n in read]
         compared = [d for d in apart if d is not None]
         if compared:
-            lower = sum(d < 0 for d in compared)
             lines.append(
-                f"{system} is below {BASELINES[system]} with {lower} of {len(compared)} shares; in "
-                "the paper's figure 4 with all."
+                f"{system} is below {BASELINES[system]} with {sum(d < 0 for d in compared)} of "
+                f"{len(compared)} shares."
+            )
+        means = [mean(gates(runs[n][system]).values()) for n in read]
+        if len(means) > 1:
+            steps = list(zip(means, means[1:]))
+            lines.append(
+                f"The mean gate of {system} grows in {sum(a < b for a, b in steps)} of "
+                f"{len(steps)} steps to less text."
             )
     return "\n\n".join(lines)
 

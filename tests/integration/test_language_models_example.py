@@ -260,6 +260,7 @@ def test_differences_are_over_common_seeds(modules: Callable[[str], Any]) -> Non
     table = report.tables(results)
     assert "| rsa_xl_lm | 1,000 | 5.2500 ± 5.3033 | -0.5000 | 1.969 | 2, 3 |" in table
     assert "rsa_xl_lm is below xl_lm with 1 of 2 shares" in table
+    assert "The mean gate of rsa_xl_lm grows in 0 of 1 steps to less text" in table
 
 
 # The full size ------------------------------------------------------------------------
