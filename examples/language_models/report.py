@@ -156,8 +156,8 @@ def of_shares(results: Results) -> str:
     rows = []
     for share in shares:
         cells = [runs[str(share)].get(system, {}) for system in systems]
-        closed = [mean_gate(runs[str(share)].get(system, {})) for system in mixed]
-        rows.append([f"{share} %", *(spread(cell, name) for cell in cells), *closed])
+        gate_cells = [mean_gate(runs[str(share)].get(system, {})) for system in mixed]
+        rows.append([f"{share} %", *(spread(cell, name) for cell in cells), *gate_cells])
     header = ["training text", *(f"{s}: {name}" for s in systems)]
     lines = [markdown([*header, *(f"{s}: mean gate" for s in mixed)], rows)]
     for system in mixed:
@@ -169,7 +169,7 @@ def of_shares(results: Results) -> str:
                 f"{system} is below {BASELINES[system]} with {sum(d < 0 for d in compared)} of "
                 f"{len(compared)} shares."
             )
-        means = [mean(gates(runs[n][system]).values()) for n in read]
+        means = [mean(found.values()) for n in read if (found := gates(runs[n][system]))]
         if len(means) > 1:
             steps = list(zip(means, means[1:]))
             lines.append(
