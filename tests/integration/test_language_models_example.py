@@ -33,7 +33,8 @@ from tests.running import USER_DIR, programs_in, saved_weights
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "language_models"
 MODULES = ("run", "settings", "text", "report", "figure", "prepare")
-FULL = ("enwik8", "text8", "wikitext103")
+FULL = ["enwik8", "text8", "wikitext103"]
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in FULL[:2]]
 
 MINIATURE: dict[str, Any] = {
     "UPDATES": 4, "TOKENS": 8, "MEMORY": 8, "BATCH": 4, "EVAL_MEMORY": 16, "EVAL_CLAMP": 12,
@@ -222,12 +223,12 @@ def test_every_command_parses(modules: Callable[[str], Any], tmp_path: Path) -> 
     for run in runs[:6]:
         words = run.argv("train")
         parse(["fairseq-recur", *words])
-        parse(["fairseq-recur", *run.argv("evaluate")])
         assert ("--learned-matrix-length" in words) == (run.system in ("tl_xl_lm", "fl_xl_lm"))
         if "--learned-matrix-length" in words:
             assert words[words.index("--learned-matrix-length") + 1] == "128"
         # Positions beyond the learned ones would have no matrix.
         assert ("--model-overrides" in run.argv("evaluate")) == (run.system != "fl_xl_lm")
+    parse(["fairseq-recur", *runs[0].argv("evaluate")])
     on_gpu = next(settings.text_runs(settings.Settings(device="cuda"), tmp_path))
     assert "--cpu" in runs[0].argv("train") and "--cpu" in runs[0].argv("evaluate")
     assert "--cpu" not in [*on_gpu.argv("train"), *on_gpu.argv("evaluate")]
@@ -335,7 +336,7 @@ def after(words: list[str], flag: str) -> str:
     return words[words.index(flag) + 1]
 
 
-@pytest.mark.parametrize("name", FULL)
+@pytest.mark.parametrize("name", [*SLOW, *FULL[2:]])
 def test_the_full_size_prints_the_settings_of_the_paper(name: str, tmp_path: Path) -> None:
     arch = f"rsa_xl_lm_{name}"
     done = full(tmp_path, "train", name, "--fp16-init-scale", "4", ARCH=arch, SEED="3", GPUS="2")
