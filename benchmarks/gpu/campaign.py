@@ -24,7 +24,7 @@ BENCHMARKS = ROOT / "benchmarks"
 EXPERIMENT = ROOT / "examples" / "modeling_recurrence"
 
 MOST = 8
-"""Minutes of the longest piece: many schedulers end short jobs after ten."""
+"""Minutes of the longest piece: a short job of a scheduler has room for one."""
 
 GRACE = 30.0
 """Seconds in which a piece may save what it has when its time is over."""

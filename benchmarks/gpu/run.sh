@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Test and measure everything on a GPU: bash benchmarks/gpu/run.sh [--minutes N] [--multi30k DIR] [--en-de DIR]
+# Test and measure the encoder-decoders on a GPU: bash benchmarks/gpu/run.sh [--minutes N] [--multi30k DIR] [--en-de DIR]
 #
 # Runs tests, kernels, whole models and trainings in pieces of at most eight minutes, the most
 # valuable first. Each writes its results as they come. Start it again to go on: no piece is done

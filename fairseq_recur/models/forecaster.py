@@ -25,7 +25,7 @@ from fairseq_recur.modules.encoder_layer import EncoderLayer
 from fairseq_recur.modules.layers import LayerRunner, sharded
 from fairseq_recur.modules.parts import NONE
 from fairseq_recur.modules.series_embedding import SeriesEmbedding
-from fairseq_recur.modules.stream_memory import SeriesMemory
+from fairseq_recur.modules.stream_memory import SeriesMemory, leave_to_each_process
 
 FIXED: dict[str, Any] = {
     "host": "transformer",
@@ -167,5 +167,6 @@ class ForecasterModel(RecurrentModel, SeriesForecaster):
         encoder = SeriesStack(host, "encoder", variables, features)
         decoder = SeriesStack(host, "decoder", variables, features)
         model = cls(encoder, decoder, variables, task.cfg.label_length)
+        leave_to_each_process(model)
         model.observe_parts(options.monitor_interval)
         return model

@@ -23,6 +23,7 @@ from fairseq_recur.models.check import check_config
 from fairseq_recur.models.decoder import RecurrentTransformerDecoder
 from fairseq_recur.models.memory_decoder import MemoryDecoder
 from fairseq_recur.modules.parts import NONE
+from fairseq_recur.modules.stream_memory import leave_to_each_process
 from fairseq_recur.modules.transformer_xl import UnprojectedAdaptiveInput
 
 ENCODER_SLOTS: dict[str, Any] = {
@@ -78,6 +79,7 @@ class RsaLanguageModel(RecurrentModel, TransformerLanguageModel):
         else:
             decoder = MemoryDecoder(cfg, task.target_dictionary, embedding)
         model = cls(decoder)
+        leave_to_each_process(model)
         model.observe_parts(options.monitor_interval)
         return model
 

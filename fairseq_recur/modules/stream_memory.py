@@ -10,6 +10,7 @@ from fairseq.dataclass import ChoiceEnum
 from fairseq.distributed import utils as distributed_utils
 from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from fairseq_recur.modules.options import option
 
@@ -159,6 +160,17 @@ class StreamMemory(nn.Module):
                 size = state_dict[prefix + name].size()
                 setattr(self, name, getattr(self, name).new_empty(size))  # on the model's device
         super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+def leave_to_each_process(model: nn.Module) -> None:
+    """Keep ``--broadcast-buffers`` from replacing a process's memory by that of the first."""
+    names = [
+        f"{place}.{name}"
+        for place, module in model.named_modules()
+        if isinstance(module, StreamMemory)
+        for name in module.rows
+    ]
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, names)
 
 
 class SeriesMemory(StreamMemory):

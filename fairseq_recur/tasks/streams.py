@@ -238,7 +238,8 @@ class StreamLanguageModelingTask(LanguageModelingTask):
             end += len(line)
         # Sets that are read one after another have different numbers.
         number = zlib.crc32(split.encode()) % 2**10 * SET
-        text = Text(tokens, self.dictionary.eos(), number, whole=split != "train")
+        # The trainer passes a selector for the set that it trains on, whatever its name.
+        text = Text(tokens, self.dictionary.eos(), number, whole="data_selector" not in kwargs)
         self.datasets[split] = StreamDataset(text, self.args.tokens_per_sample)
         logger.info("%s: %d tokens", split, len(tokens))
 
@@ -269,7 +270,8 @@ class StreamLanguageModelingTask(LanguageModelingTask):
         iterator = super().get_batch_iterator(
             dataset, max_tokens, max_sentences, *args, num_shards=num_shards, **kwargs
         )
-        iterator.disable_shuffling = isinstance(dataset, StreamDataset)
+        if isinstance(dataset, StreamDataset):
+            iterator.disable_shuffling = True
         return iterator
 
     def eval_lm_dataloader(

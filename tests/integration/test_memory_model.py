@@ -14,8 +14,10 @@ import pytest
 import torch
 
 from fairseq_recur.cli import main
+from fairseq_recur.tasks.streams import StreamLanguageModelingTask
 from tests.running import USER_DIR, saved_weights, update_losses
 from tests.unit.test_memory_model import small
+from tests.unit.test_streams import options
 
 Cli = Callable[..., str]
 ROOT = Path(__file__).parents[2]
@@ -55,6 +57,14 @@ def text(tmp_path_factory: pytest.TempPathFactory, cli: Cli) -> Path:
 def arguments(text: Path, folder: Path, arch: str, *more: Any) -> list[str]:
     words = [text, "--user-dir", USER_DIR, "--arch", arch, *small(arch), *TRAINING, "--save-dir"]
     return [str(word) for word in (*words, folder, *more)]
+
+
+def test_only_the_set_to_train_on_is_cut(text: Path) -> None:
+    """Whatever its name; every token of another set is read, also of the one called train."""
+    task = StreamLanguageModelingTask.setup_task(options(data=str(text), dataset_impl=None))
+    task.load_dataset("train")
+    task.load_dataset("valid", combine=True, data_selector=None)
+    assert task.dataset("train").text.whole and not task.dataset("valid").text.whole
 
 
 SLOW = [
@@ -134,10 +144,13 @@ def test_a_model_without_memory_is_refused(text: Path, cli: Cli, tmp_path: Path)
 def test_two_processes_are_one_also_resumed(
     arch: str, text: Path, cli: Cli, tmp_path: Path
 ) -> None:
-    """Each has half of the streams; a checkpoint has the memories of both."""
+    """Each has half of the streams; a checkpoint has the memories of both.
+
+    --broadcast-buffers, with which the processes get the buffers of the first, leaves them alone.
+    """
     sgd = ["--optimizer", "sgd", "--lr", 0.05, "--dropout", 0, "--disable-validation"]
     cli("train", *arguments(text, tmp_path / "one", arch, *sgd, "--max-update", 9))
-    half = [*sgd, "--batch-size", 3, "--max-update"]
+    half = [*sgd, "--broadcast-buffers", "--batch-size", 3, "--max-update"]
     plan = [arguments(text, tmp_path / "two", arch, *half, updates) for updates in (5, 9)]
     (tmp_path / "plan.json").write_text(json.dumps(plan))
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

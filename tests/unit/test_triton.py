@@ -171,9 +171,17 @@ def test_tensors_that_kernels_would_misread_are_refused(name: str, call: object)
         call()
 
 
-@pytest.mark.parametrize("found,expected", [(None, "not installed"), (object(), "on a GPU")])
+@pytest.mark.parametrize(
+    "found,switch,expected",
+    [
+        (None, "1", "not installed"),
+        (object(), "1", "on a GPU"),
+        (object(), "0", "FAIRSEQ_RECUR_TRITON=0"),
+    ],
+)
 def test_check_says_whether_there_are_kernels(
-    monkeypatch: pytest.MonkeyPatch, found: object, expected: str
+    monkeypatch: pytest.MonkeyPatch, found: object, switch: str, expected: str
 ) -> None:
+    monkeypatch.setenv("FAIRSEQ_RECUR_TRITON", switch)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: found)
     assert expected in check.gpu_kernels()

@@ -99,6 +99,19 @@ def energies_back(
         store_rows(to, of_keys * s[None, :], first, length, channel, width, KEYS)
 
 
+@triton.jit
+def gates(x, u, bias, channel, width, DOUBLE: tl.constexpr):
+    """r, z, n and u_n of some channels of a state, for its x and u (3C)."""
+    r = sigmoid(part(x, channel, width, DOUBLE) + part(u, channel, width, DOUBLE))
+    x += width
+    u += width
+    z = sigmoid(part(x, channel, width, DOUBLE) + part(u, channel, width, DOUBLE))
+    u_n = part(u + width, channel, width, DOUBLE)
+    b = part(bias, channel, width, DOUBLE)
+    n = tanh(part(x + width, channel, width, DOUBLE) + b + r * u_n)
+    return r, z, n, u_n
+
+
 @triton.jit(do_not_specialize=VARYING)
 def gru(
     x, u, bias, h, out, batch, width, DOUBLE: tl.constexpr, WIDTH: tl.constexpr
@@ -106,15 +119,9 @@ def gru(
     """Write h', (N, B, C), for gates x and u (N, B, 3C). A program has channels of one state."""
     place = tl.program_id(0).to(tl.int64)
     channel = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
-    x += place * 3 * width
-    u += place * 3 * width
-    r = sigmoid(part(x, channel, width, DOUBLE) + part(u, channel, width, DOUBLE))
-    x += width
-    u += width
-    z = sigmoid(part(x, channel, width, DOUBLE) + part(u, channel, width, DOUBLE))
-    b = part(bias + (place // batch) * width, channel, width, DOUBLE)
-    n = part(x + width, channel, width, DOUBLE) + b
-    n = tanh(n + r * part(u + width, channel, width, DOUBLE))
+    gate = place * 3 * width
+    bias += (place // batch) * width
+    _, z, n, _ = gates(x + gate, u + gate, bias, channel, width, DOUBLE)
     before = part(h + place * width, channel, width, DOUBLE)
     tl.store(out + place * width + channel, n + z * (before - n), mask=channel < width)
 
@@ -128,26 +135,19 @@ def gru_back(
     place = tl.program_id(0).to(tl.int64)
     channel = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     inside = channel < width
-    x += place * 3 * width
-    u += place * 3 * width
-    r = sigmoid(part(x, channel, width, DOUBLE) + part(u, channel, width, DOUBLE))
-    x += width
-    u += width
-    z = sigmoid(part(x, channel, width, DOUBLE) + part(u, channel, width, DOUBLE))
-    b = part(bias + (place // batch) * width, channel, width, DOUBLE)
-    n = part(x + width, channel, width, DOUBLE) + b
-    u_n = part(u + width, channel, width, DOUBLE)
-    n = tanh(n + r * u_n)
+    gate = place * 3 * width
+    bias += (place // batch) * width
+    r, z, n, u_n = gates(x + gate, u + gate, bias, channel, width, DOUBLE)
     before = part(h + place * width, channel, width, DOUBLE)
     g = part(grad + place * width, channel, width, DOUBLE)
     of_n = g * (1.0 - z) * (1.0 - n * n)
     of_r = of_n * u_n * r * (1.0 - r)
     of_z = g * (before - n) * z * (1.0 - z)
-    gates = place * 3 * width + channel
-    tl.store(grad_x + gates, of_r, mask=inside)
-    tl.store(grad_x + gates + width, of_z, mask=inside)
-    tl.store(grad_x + gates + 2 * width, of_n, mask=inside)
-    tl.store(grad_u + gates, of_r, mask=inside)
-    tl.store(grad_u + gates + width, of_z, mask=inside)
-    tl.store(grad_u + gates + 2 * width, of_n * r, mask=inside)
+    gate += channel
+    tl.store(grad_x + gate, of_r, mask=inside)
+    tl.store(grad_x + gate + width, of_z, mask=inside)
+    tl.store(grad_x + gate + 2 * width, of_n, mask=inside)
+    tl.store(grad_u + gate, of_r, mask=inside)
+    tl.store(grad_u + gate + width, of_z, mask=inside)
+    tl.store(grad_u + gate + 2 * width, of_n * r, mask=inside)
     tl.store(grad_h + place * width + channel, g * z, mask=inside)

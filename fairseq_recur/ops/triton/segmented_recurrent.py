@@ -1,9 +1,9 @@
 """SRformer's recurrent term by Triton kernels, with nothing of the size of the D x D matrices.
 
 The sum of K^T V W^T over all segments is one product of torch's. The forward pass keeps only this
-and its inputs. The backward pass repeats the scan, which gives the
-gradient of Q and a bit per neuron and step; then it goes through the steps in reverse twice, for
-V W^T and for K. See `scan_kernels`.
+and its inputs. The backward pass repeats the scan, which gives the gradient of Q and a bit per
+neuron and step. Then it goes through the steps in reverse twice, for V W^T and for K. See
+`scan_kernels`.
 
 Letters: R = B H rows, one per head of a sentence; M segments, of which N are steps of the scan;
 n queries per step.
@@ -19,6 +19,7 @@ from fairseq_recur.ops.native.segmented_recurrent import expect
 from fairseq_recur.ops.triton.choosing import block, precision
 
 STEPS_PER_WORD = 32
+"""Steps whose spikes share a word; `scan_kernels` has the same number."""
 
 COLUMNS = 16
 """Columns of the D x D matrices per program: few, for more programs, and for their registers."""
