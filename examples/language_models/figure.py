@@ -4,8 +4,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from report import WHOLE, Results, gates, unit, values
-from settings import BASELINES, SYSTEMS
+from report import WHOLE, Results, gates, measure, values
+from settings import SYSTEMS
 
 from fairseq_recur.plotting.figures import COLOURS, new_figure, plain_axes, ranges, save
 
@@ -31,7 +31,7 @@ def draw(results: Results, file: Path) -> None:
 
 def draw_systems(axis: Any, results: Results) -> None:
     """Each seed of each system with the whole text, and their means."""
-    found, name = results["runs"].get(WHOLE, {}), unit(results)
+    found, name = results["runs"].get(WHOLE, {}), measure(results)
     there = [system for system in SYSTEMS if system in found]
     for place, system in enumerate(there):
         of_seeds = values(found[system], name)
@@ -43,7 +43,7 @@ def draw_systems(axis: Any, results: Results) -> None:
 
 def draw_shares(axis: Any, results: Results) -> None:
     """Mean and range over the seeds, for the systems with several shares."""
-    runs, name = results["runs"], unit(results)
+    runs, name = results["runs"], measure(results)
     for system in SYSTEMS:
         shares = sorted(int(share) for share in runs if system in runs[share])
         if len(shares) < 2:
@@ -59,10 +59,10 @@ def draw_shares(axis: Any, results: Results) -> None:
 
 def draw_gates(axis: Any, results: Results) -> None:
     """A line for each mixture with the whole text; thinner ones for the other shares."""
-    for share, of_systems in sorted(results["runs"].items(), key=lambda item: -int(item[0])):
+    for share, of_systems in results["runs"].items():
         for system, of_seeds in of_systems.items():
             by_layer = gates(of_seeds)
-            if not by_layer or system not in BASELINES:
+            if not by_layer:
                 continue
             whole = share == WHOLE
             axis.plot(

@@ -59,7 +59,9 @@ prepare() {
 # is planned as a softmax over its first band.
 plan() {
     local arch="$ARCH" vocabulary=207 flags=(--tokens-per-sample "$tokens") gpus="${GPUS:-1}"
+    local precision="${PRECISION:-auto}"
     if [ "$gpus" = 0 ]; then gpus=1; fi
+    if [ "$precision" = auto ]; then precision=bf16; fi
     if [ "$set" = text8 ]; then vocabulary=31; fi
     if [ "$set" = wikitext103 ]; then
         arch="${ARCH%_wikitext103}_text8" vocabulary=20003
@@ -70,7 +72,7 @@ plan() {
     call fairseq-recur plan --arch "$arch" --vocabulary "$vocabulary" --lengths "$tokens" "$tokens" \
         --longest "$tokens" --batch-tokens $((streams * tokens)) \
         --max-tokens $((streams * tokens / gpus)) --updates "$updates" --gpu "${GPU:-a100-80}" \
-        --gpus "$gpus" --precision "${PRECISION:-bf16}" -- "${flags[@]}"
+        --gpus "$gpus" --precision "$precision" -- "${flags[@]}"
 }
 
 train() {
@@ -106,6 +108,8 @@ evaluate() {
     local longer device=()
     longer="{'memory_length': $test_memory, 'memory_same_length': True, 'xl_clamp_length': $test_clamp}"
     if [ "${GPUS:-}" = 0 ]; then device=(--cpu); fi
+    # A state that goes on after each segment has learned to do so at the pace of the training.
+    case "$ARCH" in *brt_lm_*) test_tokens="$tokens" ;; esac
     need "$folder/checkpoint_best.pt" train
     call fairseq-recur eval-lm "$WORK/data-bin" --task language_modeling_with_memory \
         --path "$folder/checkpoint_best.pt" --gen-subset test --tokens-per-sample "$test_tokens" \

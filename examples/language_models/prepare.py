@@ -31,7 +31,8 @@ ARCHIVES = {
     "text8": Archive(
         "text8.zip",
         tuple(f"{place}text8.zip" for place in MAHONEY),
-        sha256="a6640522afe85d1963ad56c05b0ede0a0c000dddc9671758a6cc09b7a38e5232",
+        31344016,
+        "a6640522afe85d1963ad56c05b0ede0a0c000dddc9671758a6cc09b7a38e5232",
     ),
     # The MD5 is torchtext's.
     "wikitext103": Archive(
