@@ -58,7 +58,7 @@ def draw_shares(axis: Any, results: Results) -> None:
 
 
 def draw_gates(axis: Any, results: Results) -> None:
-    """A line for each mixture with the whole text; thinner ones for the other shares."""
+    """A line for each mixture with the whole text; paler, broken ones for the other shares."""
     for share, of_systems in results["runs"].items():
         for system, of_seeds in of_systems.items():
             by_layer = gates(of_seeds)
