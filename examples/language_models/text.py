@@ -1,6 +1,7 @@
 """The text of a folder: read it, check it, and write it as fairseq's binary data."""
 
 import hashlib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -158,8 +159,8 @@ def prepare(text: Text, shares: Sequence[int], work: Path) -> None:
     """
     missing = [n for n in shares if not (work / f"data/share{n}/prepared.json").is_file()]
     dictionary = Dictionary()
-    for line in text.lines["train"] if missing else ():
-        dictionary.encode_line(line, add_if_not_exist=True)
+    for token, count in Counter(" ".join(text.lines["train"]).split()).items():
+        dictionary.add_symbol(token, count)
     dictionary.finalize(padding_factor=1)
     for share in missing:
         folder = work / f"data/share{share}"
