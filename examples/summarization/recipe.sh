@@ -32,13 +32,6 @@ read_plan() {
     mapfile -t plan <<< "$text"
 }
 
-# processes: print the number of training processes, as scripts/launch counts them.
-processes() {
-    local gpus="${GPUS:-}"
-    if [ -z "$gpus" ]; then gpus="$(nvidia-smi --list-gpus 2> /dev/null | grep -c '^GPU' || true)"; fi
-    echo $(((gpus > 0 ? gpus : ${PROCESSES:-1}) * ${NODES:-1}))
-}
-
 # set_batch UNIT SIZE: set the variables of scripts/launch, and the array documents, for a batch of
 # SIZE tokens or documents over all GPUs.
 set_batch() {

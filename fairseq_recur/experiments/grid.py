@@ -49,14 +49,13 @@ def as_variables(settings: Any, without: Sequence[str]) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class GridRun(Run):
-    """One training: a row of the table, a system and a seed.
+class CellRun(Run):
+    """One run: a row of the table, a system and a seed.
 
     Attributes:
         work: folder of all trainings
         row: such as a language or a set of data
         flags: flags of ``fairseq-recur train``; other flags mean another training
-        epochs: length of the training
     """
 
     work: Path
@@ -64,7 +63,6 @@ class GridRun(Run):
     system: str
     seed: int
     flags: tuple[str, ...]
-    epochs: int
 
     @property
     def name(self) -> str:
@@ -75,6 +73,26 @@ class GridRun(Run):
     def folder(self) -> Path:
         """Folder of the checkpoints and the log."""
         return self.work / self.row / self.system / f"seed{self.seed}"
+
+    def prepare(self) -> None:
+        """Remove a training with other flags."""
+        before = self.state().get("train", {}).get("key")
+        if before is not None and before != self.key("train"):
+            say(f"{self.name}: the settings have changed, so the training starts again")
+            for path in self.folder.iterdir():
+                if path.name != LOCK:
+                    path.unlink() if path.is_file() else shutil.rmtree(path)
+
+
+@dataclass(frozen=True)
+class GridRun(CellRun):
+    """A run that is one training of some epochs.
+
+    Attributes:
+        epochs: length of the training
+    """
+
+    epochs: int
 
     @property
     def steps(self) -> Sequence[str]:
@@ -95,15 +113,6 @@ class GridRun(Run):
         schedule = ["--lr", rates, "--max-epoch", str(self.epochs)]
         files = ["--save-dir", str(self.folder), "--log-file", str(self.folder / "train.log")]
         return ["train", *self.flags, *schedule, *files]
-
-    def prepare(self) -> None:
-        """Remove a training with other flags."""
-        before = self.state().get("train", {}).get("key")
-        if before is not None and before != self.key("train"):
-            say(f"{self.name}: the settings have changed, so the training starts again")
-            for path in self.folder.iterdir():
-                if path.name != LOCK:
-                    path.unlink() if path.is_file() else shutil.rmtree(path)
 
 
 def do_what_is_left(

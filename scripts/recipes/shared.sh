@@ -40,6 +40,13 @@ check_name() {
     esac
 }
 
+# processes: print the number of training processes, as scripts/launch counts them.
+processes() {
+    local gpus="${GPUS:-}"
+    if [ -z "$gpus" ]; then gpus="$(nvidia-smi --list-gpus 2> /dev/null | grep -c '^GPU' || true)"; fi
+    echo $(((gpus > 0 ? gpus : ${PROCESSES:-1}) * ${NODES:-1}))
+}
+
 # show_cost SOURCE TARGET WORD...: predict the hours of a training on this machine's GPUs, for
 # sentences of so many tokens on average. The words are flags of train with --arch and --max-update.
 show_cost() {

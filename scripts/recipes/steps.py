@@ -113,13 +113,13 @@ def binarize(
 
     Args:
         folder: output
-        sides: source and target, the suffixes of the texts
+        sides: source and target, the suffixes of the texts; empty for one text without a suffix
         prefixes: flags with the prefixes of the texts
         workers: number of processes
         dictionary: flags of the dictionaries
     """
-    source, target = sides
-    words = ["-s", source, "-t", target, "--destdir", str(folder), "--workers", str(workers)]
+    languages = ["-s", sides[0], "-t", sides[1]] if sides else ["--only-source"]
+    words = [*languages, "--destdir", str(folder), "--workers", str(workers)]
     run("preprocess", [*words, *prefixes, *dictionary])
     # preprocess leaves its log open; with times and paths in it, no two logs are equal.
     logger = logging.getLogger("fairseq_cli.preprocess")

@@ -1,0 +1,75 @@
+"""The figure of the results: the systems, sample efficiency, and gates by layer."""
+
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from report import WHOLE, Results, gates, measure, values
+from settings import SYSTEMS
+
+from fairseq_recur.plotting.figures import COLOURS, new_figure, plain_axes, ranges, save
+
+COLOUR_OF = dict(zip(SYSTEMS, COLOURS))
+
+
+def draw(results: Results, file: Path) -> None:
+    """Draw three panels: every system, the measure over the share, and the gates over the layers.
+
+    The last two are the middle and the right panel of the paper's figure 4.
+    """
+    figure = new_figure(14.0, 4.2)
+    axes = figure.subplots(1, 3)
+    draw_systems(axes[0], results)
+    draw_shares(axes[1], results)
+    draw_gates(axes[2], results)
+    for axis in axes:
+        plain_axes(axis)
+        if axis.get_legend_handles_labels()[0]:
+            axis.legend(frameon=False, fontsize="small")
+    save(figure, file)
+
+
+def draw_systems(axis: Any, results: Results) -> None:
+    """Each seed of each system with the whole text, and their means."""
+    found, name = results["runs"].get(WHOLE, {}), measure(results)
+    there = [system for system in SYSTEMS if system in found]
+    for place, system in enumerate(there):
+        of_seeds = values(found[system], name)
+        axis.plot([place] * len(of_seeds), of_seeds, "o", ms=4, color=COLOUR_OF[system])
+        axis.plot([place], [mean(of_seeds)], "_", ms=24, color=COLOUR_OF[system])
+    axis.set_xticks(range(len(there)), there, rotation=30)
+    axis.set(title="the whole training text", ylabel=f"{name} on the test set")
+
+
+def draw_shares(axis: Any, results: Results) -> None:
+    """Mean and range over the seeds, for the systems with several shares."""
+    runs, name = results["runs"], measure(results)
+    for system in SYSTEMS:
+        shares = sorted(int(share) for share in runs if system in runs[share])
+        if len(shares) < 2:
+            continue
+        of_seeds = [values(runs[str(share)][system], name) for share in shares]
+        means = [mean(each) for each in of_seeds]
+        axis.errorbar(
+            shares, means, yerr=ranges(means, of_seeds), marker="o", ms=4, capsize=3, label=system,
+            color=COLOUR_OF[system],
+        )  # fmt: skip
+    axis.set(title="less training text", xlabel="% of the training text", ylabel=name)
+
+
+def draw_gates(axis: Any, results: Results) -> None:
+    """A line for each mixture with the whole text; paler, broken ones for the other shares."""
+    for share, of_systems in results["runs"].items():
+        for system, of_seeds in of_systems.items():
+            by_layer = gates(of_seeds)
+            if not by_layer:
+                continue
+            whole = share == WHOLE
+            axis.plot(
+                [*map(int, by_layer)], [*by_layer.values()], marker="o" if whole else "",
+                ms=4, color=COLOUR_OF[system], alpha=1.0 if whole else 0.2 + int(share) / 200,
+                linestyle="-" if whole else "--",
+                label=system if whole else f"{system}, {share} %",
+            )  # fmt: skip
+    axis.set(title="gates", xlabel="layer", ylabel="gate")
+    axis.xaxis.get_major_locator().set_params(integer=True)

@@ -1,0 +1,95 @@
+"""Train small language models on the text of a folder, several at a time, and print the table.
+
+    python run.py FOLDER [table]
+
+Finished runs are kept, and unfinished ones continue from their last checkpoint. With `table`,
+nothing is trained. README.md explains the settings.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+
+import figure
+import report
+import text
+from settings import HERE, TextRun, read_settings, text_runs
+
+from fairseq_recur.errors import ConfigError
+from fairseq_recur.experiments.grid import do_what_is_left
+from fairseq_recur.experiments.progress import say
+from fairseq_recur.experiments.runs import LOCK
+from fairseq_recur.files import hold
+from fairseq_recur.plotting.figures import check_output
+
+
+def main(arguments: list[str]) -> int:
+    """Run everything; return 0, or 1 if a run failed, 2 for wrong input, 130 if stopped."""
+    trains = len(arguments) == 1
+    try:
+        settings = read_settings()
+        if not trains and (len(arguments) != 2 or arguments[1] != "table"):
+            raise ConfigError(f"run.sh {' '.join(arguments)}; expected bash run.sh FOLDER [table]")
+        folder = Path(arguments[0])
+        found = text.read(folder, settings.units)
+        text.check_length(found, min(settings.shares), settings.batch * settings.tokens)
+        name = f"{folder.resolve().name}_{settings.units}"
+        work = Path(os.environ.get("WORK", HERE / "work" / name)).resolve()
+        text.check_prepared(found, work)
+        drawn = check_output(str(work / "figure.png"))
+        lock = hold(work / LOCK) if trains else nullcontext()
+        if lock is None:
+            raise ConfigError(f"{work} is in use by another run; wait, or choose another WORK")
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    with lock:
+        runs = list(text_runs(settings, work))
+        about = report.about(settings, found.counts(), arguments[0])
+        if trains:
+            text.prepare(found, sorted(set(settings.shares)), work)
+        return work_on(runs, settings.jobs if trains else 0, about, work, drawn)
+
+
+def work_on(
+    runs: Sequence[TextRun], jobs: int, about: report.Results, work: Path, drawn: Path
+) -> int:
+    """Do what is left, and write the results.
+
+    Args:
+        runs: all of them
+        jobs: number of concurrent runs; 0: train nothing
+        about: what the results depend on
+        work: folder of all output
+        drawn: file of the figure
+    """
+    failed: list[str] | None = []
+
+    def finished(run: TextRun) -> None:
+        result = run.result()
+        name = report.measure(about)
+        say(f"  {name} {result[name]:.{report.DIGITS[name]}f}; {result['seconds']} s")
+        report.write(runs, about, work)
+
+    if jobs:
+        failed = do_what_is_left(runs, jobs, work, finished)
+        if failed is None:
+            return 130
+    results = report.write(runs, about, work)
+    print("\n" + report.table(results) + "\n")
+    if results["runs"]:
+        figure.draw(results, drawn)
+    print(f"Everything is in {work}: results.md (this table), results.json, and the runs.")
+    for run in runs:
+        if run.name in failed:
+            print(f"failed: {run.name}, see {run.folder}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    if {"-h", "--help"} & {*sys.argv}:
+        print(__doc__)
+        sys.exit()
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,172 @@
+"""The text of a folder: read it, check it, and write it as fairseq's binary data."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairseq.data import Dictionary
+
+from fairseq_recur.errors import ConfigError
+from fairseq_recur.experiments.other_sets import write_binary
+from fairseq_recur.experiments.runs import read_json, write_json
+from fairseq_recur.scoring.generation import read_lines
+from fairseq_recur.scoring.problems import Problems
+
+SETS = ("train", "valid", "test")
+SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
+"""What a blank becomes where characters are the tokens, as in SentencePiece."""
+RESERVED = {"<s>", "<pad>", "</s>"}
+"""Words that fairseq's dictionary has for itself; `<unk>` is a word like others."""
+
+
+@dataclass(frozen=True)
+class Text:
+    """Three sets of text.
+
+    Attributes:
+        lines: set -> lines of tokens, separated by blanks; a line's end is one more token
+        digest: of all that was read
+    """
+
+    lines: dict[str, list[str]]
+    digest: str
+
+    def length(self, part: str) -> int:
+        """Return the number of tokens of a set."""
+        return sum(map(length, self.lines[part]))
+
+    def counts(self) -> dict[str, int]:
+        """Return the tokens of each set, the different ones, and those of the test not among them.
+
+        Only the training set counts for the different ones; ``<unk>`` is one of them.
+        """
+        known = {token for line in self.lines["train"] for token in line.split()}
+        test = [token for line in self.lines["test"] for token in line.split()]
+        return {
+            **{part: self.length(part) for part in SETS},
+            "different": len(known),
+            "unknown_in_test": sum(token not in known for token in test),
+        }
+
+
+def length(line: str) -> int:
+    """Return the number of tokens of a line, with its end."""
+    return len(line.split()) + 1
+
+
+def tokens(line: str, units: str) -> str:
+    """Return the tokens of a line, separated by blanks.
+
+    Args:
+        line: of text
+        units: "words", separated by white space, or "characters"
+    """
+    if units == "words":
+        return " ".join(line.split())
+    return " ".join(SPACE if c.isspace() else c for c in line.strip())
+
+
+def read(folder: Path, units: str) -> Text:
+    """Read train.txt, valid.txt and test.txt of a folder.
+
+    Raises:
+        ConfigError: lists everything that is wrong
+    """
+    if not folder.is_dir():
+        raise ConfigError(
+            f"there is no folder {folder}; expected one with train.txt, valid.txt and test.txt"
+        )
+    problems = Problems(f"{folder} cannot be used; nothing was trained")
+    lines: dict[str, list[str]] = {}
+    digest = hashlib.sha256(units.encode())
+    for part in SETS:
+        file = folder / f"{part}.txt"
+        with problems.gathered():
+            lines[part] = [tokens(line, units) for line in read_lines(file)]
+            digest.update(file.read_bytes())
+            if not any(lines[part]):
+                problems.add(f"{file} has only blank lines; expected text")
+            own = sorted(RESERVED & {token for line in lines[part] for token in line.split()})
+            if own:
+                problems.add(
+                    f"{file} has the words {', '.join(own)}, which fairseq's dictionary needs for "
+                    "itself; replace them"
+                )
+    problems.raise_all()
+    return Text(lines, digest.hexdigest())
+
+
+def check_length(text: Text, share: int, least: int) -> None:
+    """Refuse a training text that does not fill one batch.
+
+    Args:
+        text: of the folder
+        share: the smallest part of the training text that is used, in %
+        least: tokens of a batch
+
+    Raises:
+        ConfigError: there are fewer
+    """
+    found = text.length("train") * share // 100
+    if found < least:
+        raise ConfigError(
+            f"{share} % of the training text are {found:,} tokens; expected at least {least:,}, "
+            "BATCH times TOKENS; decrease one of them, increase SHARES, or give more text"
+        )
+
+
+def check_prepared(text: Text, work: Path) -> None:
+    """Refuse a folder whose results are of another text.
+
+    Raises:
+        ConfigError: it has such results
+    """
+    for file in sorted(work.glob("data/*/prepared.json")):
+        if read_json(file)["digest"] != text.digest:
+            raise ConfigError(
+                f"{work} has results of another text or of other UNITS; choose another folder "
+                "with WORK, or remove it"
+            )
+
+
+def beginning(lines: Sequence[str], share: int) -> list[str]:
+    """Return the first tokens of a text, rounded down.
+
+    Args:
+        lines: tokens separated by blanks
+        share: in %
+    """
+    left, kept = sum(map(length, lines)) * share // 100, []
+    for line in lines:
+        if left <= 0:
+            break
+        kept.append(" ".join(line.split()[: left - 1]))  # the line's end is one of them
+        left -= length(line)
+    return kept
+
+
+def prepare(text: Text, shares: Sequence[int], work: Path) -> None:
+    """Write binary data for each share of the training text, if it is not there.
+
+    All of them have the dictionary of the whole training text, and the same other sets.
+
+    Args:
+        text: of the folder
+        shares: in %
+        work: gets ``data/shareN``
+    """
+    missing = [n for n in shares if not (work / f"data/share{n}/prepared.json").is_file()]
+    dictionary = Dictionary()
+    for token, count in Counter(" ".join(text.lines["train"]).split()).items():
+        dictionary.add_symbol(token, count)
+    dictionary.finalize(padding_factor=1)
+    for share in missing:
+        folder = work / f"data/share{share}"
+        folder.mkdir(parents=True, exist_ok=True)
+        dictionary.save(str(folder / "dict.txt"))
+        cut = {**text.lines, "train": beginning(text.lines["train"], share)}
+        for part in SETS:
+            write_binary(cut[part], dictionary, folder / part)
+        write_json(folder / "prepared.json", {"digest": text.digest})

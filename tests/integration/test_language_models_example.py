@@ -1,0 +1,430 @@
+"""The example of language models: small ones on any text, and the recipes of the full size."""
+
+import hashlib
+import importlib
+import math
+import os
+import random
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fairseq.data import Dictionary
+from fairseq.data.data_utils import load_indexed_dataset
+from recipes.fetch import SUMS
+
+from fairseq_recur.cli import main
+from fairseq_recur.errors import ConfigError
+from fairseq_recur.experiments.runs import LOCK, read_json
+from fairseq_recur.files import hold
+from tests.docs.commands import parse
+from tests.integration.test_experiments import forked, wait_for  # noqa: F401
+from tests.running import USER_DIR, programs_in, saved_weights
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLE = ROOT / "examples" / "language_models"
+MODULES = ("run", "settings", "text", "report", "figure", "prepare")
+FULL = ["enwik8", "text8", "wikitext103"]
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in FULL[:2]]
+
+MINIATURE: dict[str, Any] = {
+    "UPDATES": 4, "TOKENS": 8, "MEMORY": 8, "BATCH": 4, "EVAL_MEMORY": 16, "EVAL_CLAMP": 12,
+    "SEEDS": 1, "SHARES": "50", "SYSTEMS": "rsa_xl_lm", "SHARE_SYSTEMS": "rsa_xl_lm",
+    "OPTIONS": "--decoder-embed-dim 16 --decoder-input-dim 16 --decoder-output-dim 16 "
+    "--decoder-layers 3 --decoder-ffn-embed-dim 24 --decoder-attention-heads 2",
+}  # fmt: skip
+
+
+@pytest.fixture
+def modules(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[str], Any]]:
+    """Import a module of the example, with the miniature settings and WORK in the environment."""
+    monkeypatch.syspath_prepend(str(EXAMPLE))
+    for name in MODULES:
+        sys.modules.pop(name, None)
+    for name, value in {**MINIATURE, "WORK": tmp_path / "work"}.items():
+        monkeypatch.setenv(name, str(value))
+    yield importlib.import_module
+    for name in MODULES:
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A text of eight words; the test set has one that the others lack."""
+    found, rng = tmp_path / "some text", random.Random(1)
+    found.mkdir()
+    for part, lines in (("train", 40), ("valid", 4), ("test", 6)):
+        texts = [" ".join(f"w{rng.randrange(8)}" for _ in range(9)) for _ in range(lines)]
+        (found / f"{part}.txt").write_text(" " + " \n".join([*texts, "", ""]))
+    with (found / "test.txt").open("a") as file:
+        file.write("w0 new <unk>\n")
+    return found
+
+
+def test_everything_in_miniature(
+    modules: Callable[[str], Any], folder: Path, tmp_path: Path, forked: None,  # noqa: F811
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """A training and its evaluation by the real commands; then nothing is done again."""
+    run, work = modules("run"), tmp_path / "work"
+    assert run.main([str(folder)]) == 0, capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "1 of 1 runs done, 100% of the training" in printed
+    results = read_json(work / "results.json")
+    assert results["text"] == {
+        "train": 40 * 10 + 1, "valid": 4 * 10 + 1, "test": 6 * 10 + 1 + 4, "different": 8,
+        "unknown_in_test": 2,
+    }  # fmt: skip
+    (cell,) = results["runs"]["50"]["rsa_xl_lm"].values()
+    assert cell["tokens"] == 65 and 4 < cell["perplexity"] < 20
+    assert cell["perplexity"] == pytest.approx(2 ** cell["bpc"], rel=0.001)
+    # They start at sigmoid(1), and four updates of Adam move them a little.
+    assert [*cell["gates"]] == ["1", "2", "3"]
+    start = 1 / (1 + math.exp(-1))
+    assert all(1e-5 < abs(gate - start) < 0.002 for gate in cell["gates"].values())
+    table = (work / "results.md").read_text()
+    shown = f"{cell['parameters']:,} | {cell['perplexity']:.2f} |  | 0.73"
+    assert f"| 50 % | rsa_xl_lm | 1 | {shown}" in table
+    assert table.partition("\n\n")[2].strip() in printed
+    assert (work / "figure.png").stat().st_size > 1000
+    assert {file.name for file in work.rglob("*.pt")} == {"checkpoint_best.pt"}
+
+    before = (work / "share50/rsa_xl_lm/seed1/train.log").read_text()
+    assert run.main([str(folder)]) == 0
+    assert "1 runs, 1 of them already done" in capsys.readouterr().out
+    assert (work / "share50/rsa_xl_lm/seed1/train.log").read_text() == before
+    assert run.main([str(folder), "table"]) == 0 and "| 50 % |" in capsys.readouterr().out
+    (folder / "test.txt").write_text("w1\n")
+    assert run.main([str(folder)]) == 2
+    assert "has results of another text" in capsys.readouterr().err
+
+
+WRONG: dict[str, tuple[dict[str, str], str]] = {
+    "UNITS": ({"UNITS": "bytes"}, "expected one of words, characters"),
+    "SYSTEMS": ({"SYSTEMS": "lstm"}, "expected some of: xl_lm rsa_xl_lm"),
+    "SHARES": ({"SHARES": "0 100"}, "SHARES=.*: expected whole numbers from 1 to 100"),
+    "LR": ({"LR": "0"}, "expected a number above 0"),
+    "TOKENS": ({"TOKENS": "1"}, "expected a whole number, at least 2"),
+    "OPTIONS": ({"OPTIONS": "'a"}, "No closing quotation; expected flags"),
+    "both": ({"DEVICE": "gpu", "JOBS": "0"}, "(?s)DEVICE=gpu.*JOBS=0"),
+    "BATCH": ({"BATCH": "100"}, "50 % .* are 200 tokens; expected at least 800, BATCH times"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_settings_are_refused_before_any_work(
+    name: str, modules: Callable[[str], Any], folder: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    variables, said = WRONG[name]
+    for variable, value in variables.items():
+        monkeypatch.setenv(variable, value)
+    assert modules("run").main([str(folder)]) == 2
+    assert re.search(said, capsys.readouterr().err)
+    assert not (tmp_path / "work").exists()
+
+
+def test_a_wrong_text_is_refused_before_any_work(
+    modules: Callable[[str], Any], folder: Path, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    run = modules("run")
+    for words in ([], [str(folder), "tables"], [str(folder), "table", "x"]):
+        assert run.main(words) == 2 and "bash run.sh FOLDER [table]" in capsys.readouterr().err
+    assert (
+        run.main([str(tmp_path / "none")]) == 2 and "there is no folder" in capsys.readouterr().err
+    )
+    (folder / "train.txt").write_bytes(b"caf\xe9\n")
+    (folder / "valid.txt").unlink()
+    (folder / "test.txt").write_text("a <pad> b </s>\n")
+    assert run.main([str(folder)]) == 2
+    said = capsys.readouterr().err
+    for wrong in ("nothing was trained", "is not UTF-8", "valid.txt: there is no such file",
+                  "test.txt has the words </s>, <pad>"):  # fmt: skip
+        assert wrong in said
+    for part in ("train", "valid", "test"):
+        (folder / f"{part}.txt").write_text("\n \n")
+    assert run.main([str(folder)]) == 2
+    assert capsys.readouterr().err.count("only blank lines") == 3
+    assert not (tmp_path / "work").exists()
+
+
+def test_two_do_not_work_in_one_folder(
+    modules: Callable[[str], Any], folder: Path, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """But what one has finished can be printed by the other."""
+    run = modules("run")
+    with hold(tmp_path / "work" / LOCK) or pytest.fail("the lock is free"):
+        assert run.main([str(folder)]) == 2
+        assert [path.name for path in (tmp_path / "work").iterdir()] == [LOCK]
+        assert "is in use by another run" in capsys.readouterr().err
+        assert run.main([str(folder), "table"]) == 0
+        assert "Nothing is finished yet." in capsys.readouterr().out
+
+
+def tokens_of(lines: list[str]) -> list[str]:
+    """With their ends, as the models read them."""
+    return [token for line in lines for token in (*line.split(), "end")]
+
+
+def test_a_share_is_the_beginning_of_the_text(modules: Callable[[str], Any]) -> None:
+    """To the token, for every share, in texts with blank lines and with one line alone."""
+    text = modules("text")
+    for lines in (["a b c", "", "d", "e f g h", ""], ["a b c d e f g"]):
+        whole = tokens_of(lines)
+        for share in range(1, 101):
+            cut = tokens_of(text.beginning(lines, share))
+            assert len(cut) == len(whole) * share // 100
+            assert cut[:-1] == whole[: max(0, len(cut) - 1)]  # a line that is cut ends there
+        assert text.beginning(lines, 100) == lines
+
+
+def decoded(folder: Path, part: str) -> list[str]:
+    """A set of binary data, one symbol for each token."""
+    words = Dictionary.load(str(folder / "dict.txt"))
+    return [words[i] for line in load_indexed_dataset(str(folder / part), words) for i in line]
+
+
+def test_binary_data(modules: Callable[[str], Any], tmp_path: Path) -> None:
+    """Characters, blanks and line ends; every share has the dictionary of the whole text."""
+    text, folder = modules("text"), tmp_path / "letters"
+    folder.mkdir()
+    for part, content in (("train", " ab a \n\nbé\n"), ("valid", "a\n"), ("test", "ax b\n")):
+        (folder / f"{part}.txt").write_text(content)
+    found = text.read(folder, "characters")
+    text.prepare(found, [50, 100], tmp_path / "work")
+    half, whole = (tmp_path / f"work/data/share{share}" for share in (50, 100))
+    assert decoded(whole, "train") == ["a", "b", "▁", "a", "</s>", "</s>", "b", "é", "</s>"]
+    assert decoded(half, "train") == ["a", "b", "▁", "</s>"]
+    assert decoded(whole, "test") == decoded(half, "test") == ["a", "<unk>", "▁", "b", "</s>"]
+    dictionary = (whole / "dict.txt").read_text()
+    assert (half / "dict.txt").read_text() == dictionary
+    assert sorted(dictionary.split("\n")) == ["", "a 2", "b 2", "é 1", "▁ 1"]
+    assert text.read(folder, "words").digest != found.digest
+
+
+def test_every_command_parses(modules: Callable[[str], Any], tmp_path: Path) -> None:
+    settings = modules("settings")
+    chosen = settings.Settings(memory=96, tokens=32)
+    runs = list(settings.text_runs(chosen, tmp_path))
+    assert len({run.name for run in runs}) == len(runs) == 3 * (6 + 4 * 2)
+    assert [run.system for run in runs[:6]] == [*settings.SYSTEMS]
+    for run in runs[:6]:
+        words = run.argv("train")
+        parse(["fairseq-recur", *words])
+        assert ("--learned-matrix-length" in words) == (run.system in ("tl_xl_lm", "fl_xl_lm"))
+        if "--learned-matrix-length" in words:
+            assert words[words.index("--learned-matrix-length") + 1] == "128"
+        # Positions beyond the learned ones would have no matrix.
+        assert ("--model-overrides" in run.argv("evaluate")) == (run.system != "fl_xl_lm")
+    parse(["fairseq-recur", *runs[0].argv("evaluate")])
+    on_gpu = next(settings.text_runs(settings.Settings(device="cuda"), tmp_path))
+    assert "--cpu" in runs[0].argv("train") and "--cpu" in runs[0].argv("evaluate")
+    assert "--cpu" not in [*on_gpu.argv("train"), *on_gpu.argv("evaluate")]
+
+
+def test_differences_are_over_common_seeds(modules: Callable[[str], Any]) -> None:
+    report = modules("report")
+
+    def seeds(gates: bool, **values: float) -> dict[str, dict[str, Any]]:
+        return {
+            seed[1:]: {"bpc": value, "parameters": 1000, "commit": "c",
+                       "gates": {"1": value / 4, "2": value / 2} if gates else {}}
+            for seed, value in values.items()
+        }  # fmt: skip
+
+    runs = {
+        "100": {"xl_lm": seeds(False, s1=1.0, s2=2.0), "rsa_xl_lm": seeds(True, s2=1.5, s3=9.0)},
+        "20": {"xl_lm": seeds(False, s1=2.0), "rsa_xl_lm": seeds(True, s2=2.5)},
+    }
+    counts = dict.fromkeys(("train", "valid", "test", "different", "unknown_in_test"), 7)
+    results = {"runs": runs, "settings": {"UNITS": "characters"}, "versions": {}, "machine": "m",
+               "command": "c", "text": counts}  # fmt: skip
+    assert report.table(results).splitlines()[2:6] == [
+        "| 100 % | xl_lm | 1, 2 | 1,000 | 1.5000 ± 0.7071 |  |  |  |  |",
+        "| 100 % | rsa_xl_lm | 2, 3 | 1,000 | 5.2500 ± 5.3033 | -0.5000 | 1.969 | 1.312 | 2.625 |",
+        "| 20 % | xl_lm | 1 | 1,000 | 2.0000 |  |  |  |  |",
+        "| 20 % | rsa_xl_lm | 2 | 1,000 | 2.5000 |  | 0.938 | 0.625 | 1.250 |",
+    ]
+
+
+# The full size ------------------------------------------------------------------------
+
+
+def mirror(folder: Path, name: str, members: dict[str, bytes]) -> Path:
+    """A folder with an archive and its checksum."""
+    folder.mkdir(exist_ok=True)
+    with zipfile.ZipFile(folder / name, "w") as archive:
+        for member, content in members.items():
+            archive.writestr(member, content)
+    checksum = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+    (folder / SUMS).write_text(f"{checksum}  {name}\n")
+    return folder
+
+
+def test_bytes_of_an_archive(
+    modules: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One token for each byte, over the borders of chunks; the last ones are held out."""
+    prepare = modules("prepare")
+    monkeypatch.setattr(prepare, "CHUNK", 7)
+    content = "ab\ncé ".encode() * 5 + b"\nab c" + b"a\xffb\n"
+    place = mirror(tmp_path / "mirror", "enwik8.zip", {"enwik8": content})
+    prepare.prepare("enwik8", tmp_path / "work", str(place), held_out=4)
+    folder = tmp_path / "work" / "data-bin"
+    sets = {part: decoded(folder, part) for part in ("train", "valid", "test")}
+    named = ["</s>" if byte == 10 else str(byte) for byte in content]
+    assert sets["train"] == named[:-8] and sets["valid"] == named[-8:-4]
+    assert sets["test"] == ["97", "<unk>", "98", "</s>"]  # training lacks the byte 255
+    counts = [line.split() for line in (folder / "dict.txt").read_text().splitlines()]
+    assert sum(int(n) for _, n in counts) == sum(byte != 10 for byte in content[:-8])
+    with pytest.raises(ConfigError, match="has 44 bytes; expected more than 44"):
+        prepare.prepare("enwik8", tmp_path / "other", str(place), held_out=22)
+
+
+def test_words_of_an_archive(
+    modules: Callable[[str], Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = {"train": " = A = \n \n b <unk> b \n", "valid": " b c \n", "test": " A \n"}
+    members = {f"wikitext-103/wiki.{s}.tokens": text.encode() for s, text in texts.items()}
+    place = mirror(tmp_path / "mirror", "wikitext-103-v1.zip", members)
+    words = ["wikitext103", "--work-dir", str(tmp_path / "work"), "--mirror", str(place)]
+    program = modules("prepare")
+    assert program.main([*words, "--workers", "1"]) == 0
+    folder = tmp_path / "work" / "data-bin"
+    end = "</s>"
+    assert decoded(folder, "train") == ["=", "A", "=", end, end, "b", "<unk>", "b", end]
+    assert decoded(folder, "valid") == ["b", "<unk>", end]
+    assert len(Dictionary.load(str(folder / "dict.txt"))) == 4 + 3  # no entries for padding
+    capsys.readouterr()
+    assert program.main([*words, "--workers", "1"]) == 0
+    assert "data-bin: already done" in capsys.readouterr().out
+    (place / "wikitext-103-v1.zip").write_bytes(b"another file")
+    assert program.main(words) == 2
+    assert "truncated or a different file" in capsys.readouterr().err
+
+
+def full(folder: Path, *words: str, **variables: str) -> "subprocess.CompletedProcess[str]":
+    """Run full.sh; it only prints, unless PRINT says otherwise."""
+    programs = folder / "programs"
+    path = os.pathsep.join([str(programs if programs.is_dir() else programs_in(programs)),
+                            "/usr/bin", "/bin"])  # fmt: skip
+    environment = {"PATH": path, "HOME": str(folder), "PYTHONPATH": str(ROOT), "PRINT": "1",
+                   "GPUS": "1", "WORK": str(folder / "work"), **variables}  # fmt: skip
+    return subprocess.run(
+        ["bash", str(EXAMPLE / "full.sh"), *words], env=environment, capture_output=True, text=True
+    )
+
+
+def after(words: list[str], flag: str) -> str:
+    return words[words.index(flag) + 1]
+
+
+@pytest.mark.parametrize("name", [*SLOW, *FULL[2:]])
+def test_the_full_size_prints_the_settings_of_the_paper(name: str, tmp_path: Path) -> None:
+    arch = f"rsa_xl_lm_{name}"
+    done = full(tmp_path, "train", name, "--fp16-init-scale", "4", ARCH=arch, SEED="3", GPUS="2")
+    assert done.returncode == 0, done.stderr
+    words = shlex.split(done.stdout)
+    words = words[words.index("train") :]
+    parse(["fairseq-recur", *words])
+    big = name == "wikitext103"
+    assert after(words, "--arch") == arch and after(words, "--fp16-init-scale") == "4"
+    assert after(words, "--max-update") == ("200000" if big else "400000")
+    assert after(words, "--update-freq") == "1"
+    rows = int(after(words, "--max-tokens")) / int(after(words, "--tokens-per-sample"))
+    assert rows == (30 if big else 11)  # of a process
+    assert after(words, "--ddp-backend") == ("legacy_ddp" if big else "pytorch_ddp")
+    assert after(words, "--save-dir") == str(tmp_path / f"work/{name}/runs/{arch}/seed3")
+    words = shlex.split(full(tmp_path, "evaluate", name).stdout)
+    parse(words)
+    longer = "'memory_length': 640," if big else "'memory_length': 2100,"
+    assert longer in after(words, "--model-overrides")
+    assert after(words, "--tokens-per-sample") == ("64" if big else "80")
+    words = shlex.split(full(tmp_path, "evaluate", name, ARCH=f"rsa_brt_lm_{name}").stdout)
+    assert after(words, "--tokens-per-sample") == ("150" if big else "512")
+    parse(shlex.split(full(tmp_path, "plan", name).stdout))
+    printed = full(tmp_path, "prepare", name, LM_MIRROR="some where").stdout
+    assert shlex.split(printed)[-5:] == [name, "--work-dir", str(tmp_path / "work" / name),
+                                         "--mirror", "some where"]  # fmt: skip
+    assert not (tmp_path / "work").exists()
+
+
+@pytest.mark.parametrize("words, variables, said", [
+    (["train"], {}, "found 1 words; give both"),
+    (["train", "ptb"], {}, "expected enwik8, text8 or wikitext103"),
+    (["tune", "text8"], {}, "expected prepare, plan, train or evaluate"),
+    (["train", "text8"], {"ARCH": "xl_lm_enwik8"}, "expected a name such as rsa_xl_lm_text8"),
+    (["train", "text8"], {"RUN": "mine"}, "does not begin with ARCH=xl_lm_text8"),
+    (["train", "text8"], {"GPUS": "4"}, "22 streams cannot be divided among 4 processes"),
+    (["train", "text8"], {"PRINT": "0"}, "full.sh prepare text8 first"),
+    (["evaluate", "text8"], {"PRINT": "0"}, "full.sh train text8 first"),
+])  # fmt: skip
+def test_the_full_size_refuses(
+    words: list[str], variables: dict[str, str], said: str, tmp_path: Path
+) -> None:
+    done = full(tmp_path, *words, **variables)
+    assert done.returncode == 2 and said in done.stderr
+    assert not (tmp_path / "work").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ["xl_lm", "rsa_xl_lm", "brt_lm", "rsa_brt_lm"])
+@pytest.mark.parametrize("name", FULL)
+def test_the_full_size_can_be_planned(
+    name: str, arch: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = shlex.split(full(tmp_path, "plan", name, ARCH=f"{arch}_{name}").stdout)
+    assert main(words[1:]) == 0
+    assert "updates" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_killed_and_resumed_is_as_never_stopped(folder: Path, tmp_path: Path) -> None:
+    """The script's program is killed with its trainings, and started again."""
+    command = [sys.executable, str(EXAMPLE / "run.py"), str(folder)]
+    systems = ("rsa_xl_lm", "fl_xl_lm", "rsa_brt_lm")
+    variables = {**MINIATURE, "UPDATES": 60, "SYSTEMS": " ".join(systems), "SHARES": 100}
+
+    def settings(work: str) -> dict[str, Any]:
+        given = {name: str(value) for name, value in variables.items()}
+        return {
+            "cwd": ROOT, "stdin": subprocess.DEVNULL, "text": True,
+            "env": {**os.environ, **given, "WORK": str(tmp_path / work), "OMP_NUM_THREADS": "1",
+                    "PYTHONPATH": str(Path(USER_DIR).parent)},
+        }  # fmt: skip
+
+    done = subprocess.run(command, capture_output=True, **settings("once"))
+    assert done.returncode == 0, done.stderr
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, start_new_session=True, **settings("killed")
+    )
+    folders = [tmp_path / f"killed/share100/{name}/seed1" for name in systems]
+    saved = [folder / "checkpoint_last.pt" for folder in folders]
+    wait_for(lambda: any(file.is_file() for file in saved))
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    time.sleep(0.5)
+    assert not all((folder / "result.json").exists() for folder in folders)
+    again = subprocess.run(command, capture_output=True, **settings("killed"))
+    assert again.returncode == 0, again.stderr
+    sizes = [read_json(folder / "result.json")["parameters"] for folder in folders]
+    # The matrices of FL-XL: 16 x 16 for two heads in three layers, in place of what RSA has.
+    assert sizes[1] - sizes[0] == 3 * (2 * 16 * 16 - 2)
+    for here in folders:
+        there = tmp_path / "once" / here.relative_to(tmp_path / "killed")
+        results = [read_json(place / "result.json") for place in (there, here)]
+        assert results[0] == results[1]
+        weights = [saved_weights(place / "checkpoint_best.pt") for place in (there, here)]
+        assert weights[0].keys() == weights[1].keys()
+        assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
