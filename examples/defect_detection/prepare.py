@@ -102,8 +102,8 @@ def prepare(data: Path, model: Path, work: Path, lengths: dict[str, int], worker
     """
     if min(lengths.values()) < 3:
         raise ConfigError(
-            f"found --max-source {lengths['source']} and --max-target {lengths['target']}; "
-            "expected at least 3 of each, for <s>, a token and </s>; raise the smaller one"
+            f"found lengths {lengths}; expected at least 3, for <s>, a token and </s>; raise the "
+            "smaller one"
         )
     names = next((n for n in FORMS if all((data / name).is_file() for name in n)), None)
     if names is None:

@@ -143,7 +143,7 @@ def test_other_models_and_lengths_are_refused(
     assert prepare(data, folders("v1.0"), tmp_path / "work") == 2
     assert "has no byte-level BPE; expected a CodeT5" in capsys.readouterr().err
     assert prepare(data, folders("codet5"), tmp_path / "work", "--max-target", 2) == 2
-    assert "--max-target 2; expected at least 3 of each" in capsys.readouterr().err
+    assert "expected at least 3, for <s>, a token and </s>; raise the" in capsys.readouterr().err
 
 
 def settings(model: Path, work: Path, target: int, epochs: int) -> list[str]:
