@@ -1,7 +1,6 @@
 """The results of the trainings, as JSON, as a table and as the paper's figure 5."""
 
 import json
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 from trainings import CopyRun, Settings
 
-from fairseq_recur.experiments.machine import commit, machine, versions
+from fairseq_recur.experiments.grid import provenance
 from fairseq_recur.files import write_text
 from fairseq_recur.plotting.figures import COLOURS, new_figure, plain_axes
 
@@ -87,16 +86,9 @@ def summary(results: Results, markdown: bool = False) -> str:
 
 def write(runs: Sequence[CopyRun], settings: Settings, work: Path) -> dict[str, Any]:
     """Write results.json and results.md; return the content of the first."""
-    values, results = settings.as_dict(), [of_run(run) for run in runs if run.finished()]
-    changed = [f"{name}='{value}'" for name, value in values.items() if name in os.environ]
-    report = {
-        "command": " ".join([*changed, "bash examples/copy_task/run.sh"]),
-        "settings": values,
-        "commit": commit(),
-        "machine": machine(),
-        "versions": versions(),
-        "runs": results,
-    }
+    results = [of_run(run) for run in runs if run.finished()]
+    made = provenance(settings.as_dict(), ["bash", "examples/copy_task/run.sh"])
+    report = {**made, "runs": results}
     # The points of a curve in one line.
     text = re.sub(r"\[[\d.,\s]+\]", lambda m: " ".join(m[0].split()), json.dumps(report, indent=1))
     write_text(work / "results.json", text + "\n")

@@ -15,7 +15,7 @@ import samples
 from trainings import HERE, CopyRun, copy_runs, read_settings
 
 from fairseq_recur.errors import ConfigError
-from fairseq_recur.experiments.grid import do_what_is_left
+from fairseq_recur.experiments.grid import run_and_report
 from fairseq_recur.experiments.progress import say
 
 
@@ -30,28 +30,22 @@ def main(arguments: list[str]) -> int:
         return 2
     work = Path(os.environ.get("WORK", HERE / "work")).resolve()
     runs = list(copy_runs(settings, work))
-    failed: list[str] | None = []
 
     def finished(run: CopyRun) -> None:
         result = curves.of_run(run)
         say(f"  accuracy {result['last']:.3f}; {result['seconds']} s")
         curves.write(runs, settings, work)
 
+    def report() -> str:
+        results = curves.write(runs, settings, work)["runs"]
+        if results:
+            curves.draw(results, work / "figure.png")
+        return curves.summary(results)
+
     if not arguments:
         for run in runs:
             samples.write(run.data, run.length, run.samples)
-        failed = do_what_is_left(runs, settings.jobs, work, finished)
-        if failed is None:
-            return 130
-    results = curves.write(runs, settings, work)["runs"]
-    if results:
-        curves.draw(results, work / "figure.png")
-    print("\n" + curves.summary(results) + "\n")
-    print(f"Everything is in {work}: results.md, results.json, figure.png, and the runs.")
-    for run in runs:
-        if run.name in failed:
-            print(f"failed: {run.name}, see {run.folder}", file=sys.stderr)
-    return 1 if failed else 0
+    return run_and_report(runs, 0 if arguments else settings.jobs, work, finished, report)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,5 @@
 """The results of the runs: gathered, stored with everything that made them, and as a table."""
 
-import os
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
@@ -9,7 +7,7 @@ from typing import Any
 
 from settings import BASELINES, Settings, TextRun
 
-from fairseq_recur.experiments.machine import commit, machine, versions
+from fairseq_recur.experiments.grid import provenance
 from fairseq_recur.experiments.runs import write_json
 from fairseq_recur.experiments.table import spread
 from fairseq_recur.files import write_text
@@ -33,17 +31,8 @@ def about(settings: Settings, counts: dict[str, int], folder: str) -> Results:
         counts: of the text
         folder: of the text, as in the command
     """
-    values = settings.as_dict()
-    changed = [f"{n}={shlex.quote(value)}" for n, value in values.items() if n in os.environ]
-    script = ["bash", "examples/language_models/run.sh", shlex.quote(folder)]
-    return {
-        "command": " ".join([*changed, *script]),
-        "settings": values,
-        "text": counts,
-        "machine": machine(),
-        "versions": versions(),
-        "commit": commit(),
-    }
+    words = ["bash", "examples/language_models/run.sh", folder]
+    return {**provenance(settings.as_dict(), words), "text": counts}
 
 
 def write(runs: Sequence[TextRun], about: Results, work: Path) -> Results:

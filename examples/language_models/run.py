@@ -18,7 +18,7 @@ import text
 from settings import HERE, TextRun, read_settings, text_runs
 
 from fairseq_recur.errors import ConfigError
-from fairseq_recur.experiments.grid import do_what_is_left
+from fairseq_recur.experiments.grid import run_and_report
 from fairseq_recur.experiments.progress import say
 from fairseq_recur.experiments.runs import LOCK
 from fairseq_recur.files import hold
@@ -65,7 +65,6 @@ def work_on(
         work: folder of all output
         drawn: file of the figure
     """
-    failed: list[str] | None = []
 
     def finished(run: TextRun) -> None:
         result = run.result()
@@ -73,19 +72,13 @@ def work_on(
         say(f"  {name} {result[name]:.{report.DIGITS[name]}f}; {result['seconds']} s")
         report.write(runs, about, work)
 
-    if jobs:
-        failed = do_what_is_left(runs, jobs, work, finished)
-        if failed is None:
-            return 130
-    results = report.write(runs, about, work)
-    print("\n" + report.table(results) + "\n")
-    if results["runs"]:
-        figure.draw(results, drawn)
-    print(f"Everything is in {work}: results.md (this table), results.json, and the runs.")
-    for run in runs:
-        if run.name in failed:
-            print(f"failed: {run.name}, see {run.folder}", file=sys.stderr)
-    return 1 if failed else 0
+    def summary() -> str:
+        results = report.write(runs, about, work)
+        if results["runs"]:
+            figure.draw(results, drawn)
+        return report.table(results)
+
+    return run_and_report(runs, jobs, work, finished, summary)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """The results of the trainings: read from their logs, stored with everything that made them."""
 
 import json
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +10,8 @@ import table
 from settings import LanguageRun, Settings
 from table import BINS
 
-from fairseq_recur.experiments.machine import commit, machine, versions
+from fairseq_recur.experiments.grid import provenance
+from fairseq_recur.files import write_text
 
 
 def of_run(run: LanguageRun) -> dict[str, Any]:
@@ -51,23 +51,17 @@ def collect(runs: Sequence[LanguageRun]) -> table.Results:
 
 def write(runs: Sequence[LanguageRun], settings: Settings, work: Path) -> dict[str, Any]:
     """Write results.json and results.md; return the content of the first."""
-    values, results = settings.as_dict(), collect(runs)
-    changed = [f"{name}='{value}'" for name, value in values.items() if name in os.environ]
+    results = collect(runs)
     report = {
-        "command": " ".join([*changed, "bash examples/regular_languages/run.sh"]),
-        "settings": values,
-        "commit": commit(),
-        "machine": machine(),
-        "versions": versions(),
+        **provenance(settings.as_dict(), ["bash", "examples/regular_languages/run.sh"]),
         "counts": table.counts(results, table.read_expected()),
         "runs": results,
     }
-    work.mkdir(parents=True, exist_ok=True)
     text = json.dumps(report, indent=1)
     # The accuracies of all epochs in one line each.
     text = re.sub(r"\[[\d.,\s]+\]", lambda found: " ".join(found[0].split()), text)
-    (work / "results.json").write_text(text + "\n", encoding="utf-8")
-    (work / "results.md").write_text(as_page(report), encoding="utf-8")
+    write_text(work / "results.json", text + "\n")
+    write_text(work / "results.md", as_page(report))
     return report
 
 

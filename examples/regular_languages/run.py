@@ -15,7 +15,7 @@ import table
 from settings import HERE, LanguageRun, language_runs, read_settings
 
 from fairseq_recur.errors import ConfigError
-from fairseq_recur.experiments.grid import do_what_is_left
+from fairseq_recur.experiments.grid import run_and_report
 from fairseq_recur.experiments.progress import say
 
 
@@ -30,23 +30,15 @@ def main(arguments: list[str]) -> int:
         return 2
     work = Path(os.environ.get("WORK", HERE / "work")).resolve()
     runs = list(language_runs(settings, work))
-    failed: list[str] | None = []
 
     def finished(run: LanguageRun) -> None:
         say(f"  {report.in_words(report.of_run(run))}")
         report.write(runs, settings, work)
 
-    if not arguments:
-        failed = do_what_is_left(runs, settings.jobs, work, finished)
-        if failed is None:
-            return 130
-    results = report.write(runs, settings, work)
-    print("\n" + table.summary(results["runs"]) + "\n")
-    print(f"Everything is in {work}: results.md (this table), results.json, and the runs.")
-    for run in runs:
-        if run.name in failed:
-            print(f"failed: {run.name}, see {run.folder}", file=sys.stderr)
-    return 1 if failed else 0
+    def summary() -> str:
+        return table.summary(report.write(runs, settings, work)["runs"])
+
+    return run_and_report(runs, 0 if arguments else settings.jobs, work, finished, summary)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """Our errors next to the paper's: stored with all that made them, as text and as a page."""
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
@@ -10,7 +9,7 @@ from typing import Any
 from cells import HERE, SeriesRun, Settings
 from linear import checksum, linear_errors
 
-from fairseq_recur.experiments.machine import commit, machine, versions
+from fairseq_recur.experiments.grid import provenance
 from fairseq_recur.experiments.runs import read_json, write_json
 from fairseq_recur.files import write_text
 from fairseq_recur.scoring import aligned
@@ -93,31 +92,28 @@ def write(
 
     The linear forecasts are those of the cells with a result, or of every cell.
     """
-    values, results, linear = settings.as_dict(), {}, {}
+    results: Results = {}
+    linear = {}
     for run in runs:
         if run.finished():
             of_system = results.setdefault(run.row, {}).setdefault(run.system, {})
             of_system[str(run.seed)] = of_run(run)
     earlier, sums = read_json(work / "results.json") or {}, {}
     for cell in settings.chosen():
-        sums[cell.data] = checksum(cell, settings.data)
+        if cell.data not in sums:
+            sums[cell.data] = checksum(cell, settings.data)
         found = earlier.get("linear", {}).get(cell.name)
         if every_cell or cell.name in results or found:
             kept = found and earlier.get("data", {}).get(cell.data) == sums[cell.data]
             linear[cell.name] = found if kept else linear_errors(cell, settings.data)
-    changed = [f"{name}='{value}'" for name, value in values.items() if name in os.environ]
+    words = [*COMMAND.split(), *(["linear"] if every_cell else [])]
     report = {
-        "command": " ".join([*changed, COMMAND, *(["linear"] if every_cell else [])]),
-        "settings": values,
-        "commit": commit(),
-        "machine": machine(),
-        "versions": versions(),
+        **provenance(settings.as_dict(), words),
         "data": sums,
         "wins": wins(results),
         "linear": linear,
         "runs": results,
     }
-    work.mkdir(parents=True, exist_ok=True)
     write_json(work / "results.json", report)
     write_text(work / "results.md", summary(report, markdown=True) + "\n")
     return report

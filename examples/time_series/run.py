@@ -15,7 +15,7 @@ import errors
 from cells import HERE, SeriesRun, read_settings, series_runs
 
 from fairseq_recur.errors import ConfigError
-from fairseq_recur.experiments.grid import do_what_is_left
+from fairseq_recur.experiments.grid import run_and_report
 from fairseq_recur.experiments.progress import say
 
 
@@ -31,24 +31,16 @@ def main(arguments: list[str]) -> int:
         return 2
     work = Path(os.environ.get("WORK", HERE / "work")).resolve()
     runs = list(series_runs(settings, work))
-    failed: list[str] | None = []
 
     def finished(run: SeriesRun) -> None:
         found = errors.of_run(run)
         say(f"  MSE {found['mse']:.3f}, MAE {found['mae']:.3f}; {found['seconds']} s")
         errors.write(runs, settings, work)
 
-    if not arguments:
-        failed = do_what_is_left(runs, settings.jobs, work, finished)
-        if failed is None:
-            return 130
-    report = errors.write(runs, settings, work, every_cell=arguments == ["linear"])
-    print("\n" + errors.summary(report) + "\n")
-    print(f"Everything is in {work}: results.md (this table), results.json, and the runs.")
-    for run in runs:
-        if run.name in failed:
-            print(f"failed: {run.name}, see {run.folder}", file=sys.stderr)
-    return 1 if failed else 0
+    def report() -> str:
+        return errors.summary(errors.write(runs, settings, work, arguments == ["linear"]))
+
+    return run_and_report(runs, 0 if arguments else settings.jobs, work, finished, report)
 
 
 if __name__ == "__main__":

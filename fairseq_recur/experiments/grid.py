@@ -1,6 +1,7 @@
 """A table whose trainings a program makes: a run for each row, system and seed."""
 
 import os
+import shlex
 import shutil
 import sys
 from abc import abstractmethod
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fairseq_recur.errors import ConfigError
+from fairseq_recur.experiments.machine import commit, machine, versions
 from fairseq_recur.experiments.progress import say
 from fairseq_recur.experiments.runner import Runner, Stopped
 from fairseq_recur.experiments.runs import LOCK, Run
@@ -45,6 +47,23 @@ def as_variables(settings: Any, without: Sequence[str]) -> dict[str, str]:
         name.upper(): " ".join(map(str, value)) if isinstance(value, list) else str(value)
         for name, value in asdict(settings).items()
         if name not in without
+    }
+
+
+def provenance(values: dict[str, str], words: Sequence[str]) -> dict[str, Any]:
+    """Return what made the results of an example: command, settings, commit, machine, versions.
+
+    Args:
+        values: the settings, see `as_variables`; the command has those that were given
+        words: of the command
+    """
+    given = [f"{name}={shlex.quote(value)}" for name, value in values.items() if name in os.environ]
+    return {
+        "command": " ".join([*given, shlex.join(words)]),
+        "settings": values,
+        "commit": commit(),
+        "machine": machine(),
+        "versions": versions(),
     }
 
 
@@ -134,3 +153,33 @@ def do_what_is_left(
     except Stopped as stopped:
         print(f"\nstopped by {stopped}; the same command continues from here", file=sys.stderr)
         return None
+
+
+def run_and_report(
+    runs: Sequence[R],
+    jobs: int,
+    work: Path,
+    finished: Callable[[R], None],
+    report: Callable[[], str],
+) -> int:
+    """Do the runs of a table that are not finished, and print the table.
+
+    Args:
+        runs: all of them
+        jobs: number of concurrent runs; 0: only report
+        work: folder of all output
+        finished: called after each run
+        report: writes all results, and returns the table
+
+    Returns:
+        exit status: 0, or 1 if a run failed, or 130 after a signal
+    """
+    failed = do_what_is_left(runs, jobs, work, finished) if jobs else []
+    if failed is None:
+        return 130
+    print("\n" + report() + "\n")
+    print(f"Everything is in {work}: results.md (this table), results.json, and the runs.")
+    for run in runs:
+        if run.name in failed:
+            print(f"failed: {run.name}, see {run.folder}", file=sys.stderr)
+    return 1 if failed else 0

@@ -105,7 +105,7 @@ def test_everything_is_trained_once(
     assert re.search(rf"\n +24 +32 +rsa_tlb_lm +0\.995 +4 +{nats:.3f} +2\n", printed)
     assert re.search(rf"\n +24 +32 +tlb_lm +0\.500 +{nats:.3f} +2\n", printed)
     record = json.loads((work / "results.json").read_text())
-    assert len(record["runs"]) == 8 and "WIDTH='16'" in record["command"]
+    assert len(record["runs"]) == 8 and " WIDTH=16 " in record["command"]
     found = record["runs"][1]
     assert (found["system"], found["learned"], found["last"]) == ("rsa_brt_lm", 4, 0.995)
     assert found["accuracy"] == {"updates": [2, 4], "values": [0.5, 0.995]}
