@@ -17,7 +17,21 @@ from recipes.subwords import KINDS
 
 SPLITS = ("train", "valid", "test")
 SIDES = ("source", "target")
+VALIDATION = ("val", "dev")
+"""What files of the user's own validation set may be called in place of valid."""
 METRICS = ("rouge1", "rouge2", "rougeL", "rougeLsum")
+
+
+def find_file(folder: Path, name: str) -> Path:
+    """Return a file of the user's own data set.
+
+    Args:
+        folder: of the data set
+        name: such as valid.source, which may also be val.source or dev.source
+    """
+    split, _, rest = name.partition(".")
+    names = [name, *(f"{other}.{rest}" for other in VALIDATION if split == "valid")]
+    return next((p for n in names if (p := folder / n).is_file()), folder / name)
 
 
 @dataclass
@@ -181,9 +195,12 @@ def _problems(choices: Choices) -> Iterator[str]:
         yield f"START={start} needs PIECES={STARTS[start]}, not {pieces}"
     if choices.texts:
         wanted = [f"{split}.{side}" for split in SPLITS for side in SIDES]
-        lacking = [name for name in wanted if not (Path(choices.texts) / name).is_file()]
+        lacking = [name for name in wanted if not find_file(Path(choices.texts), name).is_file()]
         if lacking:
-            yield f"TEXTS={choices.texts}: no {', '.join(lacking)} there; add a text per line"
+            yield (
+                f"TEXTS={choices.texts}: no {', '.join(lacking)} there; add a text per line; "
+                "a validation set can be the last lines of the training set, left out there"
+            )
     if start.startswith("bart") and max(choices.max_source, choices.max_target) > POSITIONS:
         yield (
             f"START={start} has {POSITIONS} positions; MAX_SOURCE and MAX_TARGET cannot be larger; "

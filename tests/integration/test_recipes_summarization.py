@@ -127,16 +127,21 @@ def test_own_texts_replace_the_data_set(
     of, texts = mirror("xsum"), tmp_path / "texts"
     assert prepare(of, tmp_path / "first") == 0
     shutil.copytree(tmp_path / "first" / "text", texts)
+    for side in ("source", "target"):
+        train = (texts / f"train.{side}").read_text(encoding="utf-8")
+        lines = [*train.split("\n"), ""]  # a pair of empty lines is left out
+        (texts / f"train.{side}").write_bytes("\r\n".join(lines).encode("utf-8-sig"))
+        (texts / f"valid.{side}").rename(texts / f"{'val' if side == 'source' else 'dev'}.{side}")
     options = [w for w in words(of, tmp_path / "second") if not w.startswith("--mirror")]
     assert summarization.main([*options, f"--texts={texts}"]) == 0
     first, second = (tree(tmp_path / name) for name in ("first", "second"))
     assert {k: v for k, v in first.items() if ".key" not in k and "counts" not in k} == {
         k: v for k, v in second.items() if ".key" not in k and "counts" not in k
     }
-    with open(texts / "valid.target", "a", encoding="utf-8") as file:
+    with open(texts / "dev.target", "a", encoding="utf-8") as file:
         file.write("one more\n")
     assert summarization.main([*options, f"--texts={texts}"]) == 2
-    assert f"valid.source ends after {COUNTS['valid']} lines" in capsys.readouterr().err
+    assert f"val.source ends after {COUNTS['valid']} lines" in capsys.readouterr().err
     (texts / "test.target").unlink()
     assert summarization.main([*options, f"--texts={texts}"]) == 2
     assert f"TEXTS={texts}: no test.target there" in capsys.readouterr().err
