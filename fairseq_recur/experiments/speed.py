@@ -15,14 +15,12 @@ from fairseq_recur.experiments.runs import SystemRun, read_json, same_command, w
 from fairseq_recur.experiments.settings import INTERVAL, arguments
 from fairseq_recur.experiments.training_log import read_log
 
+MEASURES = (("updates_per_second", "training_mib"), ("sentences_per_second", "decoding_mib"))
+"""What training and decoding give."""
 POLL = 0.1
 """Seconds between two looks at a process."""
 PEAK = re.compile(r"^VmHWM:\s+(\d+) kB", re.M)
 DECODED = re.compile(r"Translated [\d,]+ sentences .* \((?P<speed>[\d.]+) sentences/s")
-
-
-MEASURES = (("updates_per_second", "training_mib"), ("sentences_per_second", "decoding_mib"))
-"""What training and decoding give."""
 
 
 def measure_speed(runs: Sequence[SystemRun], environment: dict[str, str]) -> None:
