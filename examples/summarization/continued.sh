@@ -28,7 +28,8 @@ PATH="$root/.venv/bin:$PATH"
 
 PYTHONPATH="$root/scripts${PYTHONPATH:+:$PYTHONPATH}" python -m recipes.summarization prepare \
     --recipe "$here/samsum" --work-dir "$work" --texts "$texts" --arch srformer \
-    --pieces sentencepiece --vocabulary "$pieces" --max-source "$longest" --max-target "$summary"
+    --pieces sentencepiece --vocabulary "$pieces" --max-source "$longest" --max-target "$summary" \
+    --pieces-from "${PIECES_FROM:-}"
 
 # What a model has to beat: the first words and, of dialogues, the longest turns.
 extracts=""
@@ -48,6 +49,7 @@ for system in segmented xl global srformer srformer_{unit,I,II,III,IV}; do
     settings+=("systems.$system.flags.segment-size=$segment")
     settings+=("systems.$system.flags.target-length=$length")
 done
+if [ -n "${START:-}" ]; then settings+=("start=$START"); fi
 changes=()
 for setting in "${settings[@]}"; do changes+=(--set "$setting"); done
 OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}" \

@@ -224,6 +224,14 @@ class Preparation:
                 shutil.copyfile(start.folder / "dict.source.txt", folder / "dict.txt")
 
             return step(prepared, "model", [kind, start], take)
+        if self.choices.pieces_from:
+            given = self.choices.given_pieces
+
+            def adopt(folder: Path) -> None:
+                for name, file in given.items():
+                    shutil.copyfile(file, folder / name)
+
+            return step(prepared, "model", [kind, *(sha256(f) for f in given.values())], adopt)
         size = self.choices.vocabulary
         return step(
             prepared,

@@ -147,6 +147,32 @@ def test_own_texts_replace_the_data_set(
     assert f"TEXTS={texts}: no test.target there" in capsys.readouterr().err
 
 
+def test_pieces_of_other_data_are_taken(
+    mirror: Callable[[str], Mirror], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Data of other texts then has the same dictionary, so that a model can go on with it."""
+    of, folder = mirror("xsum"), "sentencepiece-300-1024-128"
+    assert prepare(of, tmp_path / "first") == 0
+    first = tmp_path / "first" / folder
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    for file in (tmp_path / "first" / "text").glob("*.*e*"):
+        lines = file.read_text(encoding="utf-8").split("\n")
+        (texts / file.name).write_text("\n".join(lines[-9:]), encoding="utf-8")
+    options = [*words(of, tmp_path / "second"), f"--texts={texts}"]
+    assert summarization.main([*options, f"--pieces-from={first}"]) == 0
+    second = tmp_path / "second" / folder
+    for name in (f"model/{SPIECE}", "data-bin/dict.source.txt", "data-bin/dict.target.txt"):
+        assert (first / name).read_bytes() == (second / name).read_bytes()
+    assert (second / "pieces" / "train.source").read_text().count("\n") < COUNTS["train"] - 2
+    wrong = [*options, f"--pieces-from={texts}"]
+    assert summarization.main(wrong) == 2
+    said = capsys.readouterr().err
+    assert f"there is no {texts}/model/{SPIECE}; expected a folder of prepared data" in said
+    assert summarization.main([*wrong, "--pieces=gpt2"]) == 2
+    assert "needs PIECES=sentencepiece, not gpt2" in capsys.readouterr().err
+
+
 def prepare_until(opened: int, of: Mirror, work: Path, arch: str, count: Path) -> None:
     """Prepare, and be killed once this many files below the work folder have been opened."""
     seen, pid = 0, os.getpid()  # not of the processes that it starts
