@@ -17,7 +17,7 @@ from recipes.steps import exclusive
 from recipes.translation_options import read_recipe
 from recipes.translation_text import detokenise_chinese, tokeniser
 
-from tests.killing import own_progress_lock
+from tests.forking import own_progress_lock
 from tests.running import tree
 from tests.translation_archives import archives, chinese, german, iwslt14, wmt14, write_sums
 from tests.translation_preparing import (  # noqa: F401  (fixtures)
