@@ -22,8 +22,8 @@ from fairseq.data import Dictionary, data_utils
 from fairseq_recur.cli import experiment_check
 from fairseq_recur.experiments import runner
 from fairseq_recur.scoring.significance import compare_systems
+from tests.forking import own_progress_lock
 from tests.integration.test_experiments import forked, wait_for  # noqa: F401
-from tests.killing import own_progress_lock
 from tests.running import USER_DIR
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "g2p"
