@@ -107,6 +107,16 @@ OTHERS = {
 }  # fmt: skip
 
 
+def test_the_address_of_torchs_cpu_builds_is_found() -> None:
+    """By the command of the page on torch, in the Dockerfile."""
+    text = (ROOT / "docs" / "compatibility.md").read_text(encoding="utf-8")
+    command = re.search(r"^    (export PIP_EXTRA_INDEX_URL=.*)$", text, re.M)
+    assert command is not None
+    script = f'{command[1]}\necho "$PIP_EXTRA_INDEX_URL"'
+    done = subprocess.run(["bash", "-c", script], cwd=ROOT, capture_output=True, text=True)
+    assert re.fullmatch(r"https://\S+/cpu\n", done.stdout), done
+
+
 @pytest.mark.parametrize("path", FILES, ids=identify)
 def test_options_in_the_text_exist(path: Path) -> None:
     text = path.read_text(encoding="utf-8")

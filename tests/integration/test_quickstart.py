@@ -34,6 +34,8 @@ def test_full_width_punctuation_can_be_kept(texts: Path, rule: tuple[str], comma
     assert run(texts, *rule) == 0
     pieces = (texts / "work" / "pieces" / "train.zh").read_text().split("\n")
     assert len(pieces) == 10 + 1  # U+2028 is no end of a line
+    count = sum(len(line.split()) for line in pieces)
+    assert f"train.zh: 10 lines, 50 characters, {count} pieces\n" in done.stdout
     model = sentencepiece.SentencePieceProcessor(model_file=str(texts / "work" / "bpe.model"))
     assert model.decode(pieces[0].split()) == LINE.replace("\uff0c", comma)
 
