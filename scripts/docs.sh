@@ -2,7 +2,8 @@
 # Build the documentation's site, with every warning an error: bash scripts/docs.sh [FOLDER]
 #
 # FOLDER is site by default. bash scripts/docs.sh serve shows the pages on this machine instead
-# and follows changes. The tools have an environment of their own, .venv-docs, with the pins of
+# and follows changes. REPOSITORY_URL=https://HOST/OWNER/NAME REPOSITORY_EDIT=edit/main/ gives each
+# page a link to its file there, for editing. The tools have an environment of their own, .venv-docs, with the pins of
 # requirements/docs.txt; PYTHON=/path/to/python chooses its interpreter. Once it is there,
 # nothing is fetched, neither by the build nor by a reader's browser.
 set -euo pipefail

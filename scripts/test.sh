@@ -11,6 +11,7 @@ bash scripts/setup.sh
 # One thread: tensors in tests are small, and two threads get into each other's way.
 export OMP_NUM_THREADS=1 HYDRA_FULL_ERROR=1
 PATH="$PWD/.venv/bin:$PATH"
-# Two processes, each with whole files: what a file prepares is prepared once. If one dies, the run
-# fails: with a new one xdist may wait forever.
-exec python -m pytest -n 2 --dist loadfile --max-worker-restart 0 -m "not slow" "$@"
+# Two processes, each with whole files: what a file prepares is prepared once. They take the files in
+# the order of tests/conftest.py, the longest first. If one dies, the run fails: with a new one xdist
+# may wait forever.
+exec python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 -m "not slow" "$@"

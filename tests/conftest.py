@@ -73,8 +73,17 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+LONG = [
+    "test_site", "test_triton", "test_model_properties", "test_recipes_translation",
+    "test_recipes_summarization", "test_presets_by_several", "test_fuzz_commands", "test_ops",
+    "test_long_documents", "test_commands", "test_experiments", "test_package", "test_kills",
+]  # fmt: skip
+"""The longest files. They run first, so that neither process waits long for the other."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give slow tests an hour: a test that hangs, or fills the memory, must not stop the run."""
+    items.sort(key=lambda item: LONG.index(item.path.stem) if item.path.stem in LONG else len(LONG))
     for item in items:
         if item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.timeout(3600))

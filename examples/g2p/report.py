@@ -6,6 +6,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+import elsewhere
 import table
 
 from fairseq_recur.experiments import machine
@@ -25,18 +26,19 @@ def parameters(run: SystemRun) -> int:
     return int(re.findall(r"num\. shared model params: ([\d,]+)", log)[-1].replace(",", ""))
 
 
-def collect(work: Path, command: str) -> Results:
+def collect(work: Path, command: str, added: Sequence[Results] = ()) -> Results:
     """Return the results of all languages in a folder.
 
     Args:
         work: with a folder for each language's experiment
         command: how the results were made
+        added: results that join them; of the same seed and system, those of the folder count
 
     Returns:
         ``languages`` with their counts; ``systems``, each with ``scores`` (metric, language, seed),
         ``parameters`` by language, and where all languages are done ``seeds``, ``macro`` averages,
         the languages on which it is ``lowest``, and ``compared`` with the baseline; nothing if
-        nothing is finished
+        nothing is finished in the folder
     """
     names = sorted(path.parts[-3] for path in work.glob("*/data/prepared.json"))
     files = {name: read_json(work / name / "results.json") for name in names}
@@ -45,7 +47,8 @@ def collect(work: Path, command: str) -> Results:
         return {}
     first = next(iter(done.values()))
     baseline = first["experiment"]["baseline"]
-    systems = {s["name"]: of_system(s, done, names) for s in first["experiment"]["systems"]}
+    runs = {name: runs_on(name, done.get(name), added) for name in names}
+    systems = {s["name"]: of_system(s, runs) for s in first["experiment"]["systems"]}
     whole = {name: system for name, system in systems.items() if system["seeds"]}
     for metric in METRICS:
         for name in names:
@@ -64,6 +67,7 @@ def collect(work: Path, command: str) -> Results:
         "commits": sorted({run["commit"] for results in done.values() for run in results["runs"]}),
         "machine": machine.machine(),
         "versions": machine.versions(),
+        "added": elsewhere.origins(added),
         "settings": {key: first["experiment"][key] for key in kept},
         "signatures": first["runs"][0]["signatures"],
         "baseline": baseline,
@@ -72,11 +76,22 @@ def collect(work: Path, command: str) -> Results:
     }
 
 
-def of_system(system: dict[str, Any], done: dict[str, Results], names: list[str]) -> Results:
+def runs_on(language: str, own: Results | None, added: Sequence[Results]) -> list[Results]:
+    """Return the runs on a language, sorted by seed: those of its folder, and the added others."""
+    runs = {}
+    for run in elsewhere.runs(added, language):
+        runs[run["system"], run["seed"]] = run
+    for run in own["runs"] if own else []:
+        size = own["parameters"].get(run["system"])
+        runs[run["system"], run["seed"]] = {**run, "parameters": size}
+    return sorted(runs.values(), key=lambda run: run["seed"])
+
+
+def of_system(system: dict[str, Any], all_runs: dict[str, list[Results]]) -> Results:
     """Return a system's scores on all languages, and their averages for the complete seeds."""
     runs = {
-        name: [run for run in results["runs"] if run["system"] == system["name"]]
-        for name, results in done.items()
+        name: [run for run in of_one if run["system"] == system["name"]]
+        for name, of_one in all_runs.items()
     }
     scores = {
         metric: {n: {str(r["seed"]): r["scores"][metric] for r in of} for n, of in runs.items()}
@@ -84,14 +99,11 @@ def of_system(system: dict[str, Any], done: dict[str, Results], names: list[str]
     }
     first = scores["WER"].values()
     seeds = [s for s in next(iter(first)) if all(s in of for of in first)]
-    if len(done) < len(names):
-        seeds = []
-    sizes = {n: r["parameters"].get(system["name"]) for n, r in done.items() if runs[n]}
     found: Results = {
         "flags": system["flags"],
-        "parameters": sizes,
+        "parameters": {n: of_one[-1]["parameters"] for n, of_one in runs.items() if of_one},
         "scores": scores,
-        "seconds": sum(run["train_seconds"] for of_one in runs.values() for run in of_one),
+        "seconds": sum(run.get("train_seconds", 0) for of_one in runs.values() for run in of_one),
         "seeds": seeds,
         "macro": {},
         "lowest": {metric: [] for metric in METRICS},
@@ -138,7 +150,7 @@ def compare(systems: Results, baseline: str, metric: str, names: list[str]) -> N
 
 
 def pool(work: Path, results: Results) -> None:
-    """Add the paired bootstrap over the words of all languages, for each seed."""
+    """Add the paired bootstrap over the words of all languages, for each seed trained here."""
     systems, baseline, names = results["systems"], results["baseline"], list(results["languages"])
     references = {
         name: [read_lines(file) for file in sorted((work / name / "data").glob("test.*.phones"))]
@@ -151,18 +163,14 @@ def pool(work: Path, results: Results) -> None:
         for n in range(most)
     ]
     for seed in systems[baseline]["seeds"]:
-        texts = {
-            system: [
-                line
-                for name in names
-                for line in read_hypotheses(
-                    work / name / system / f"seed{seed}" / "test.txt", len(references[name][0])
-                )
-            ]
-            for system, found in systems.items()
-            if seed in found["seeds"]
-        }
-        if len(texts) < 2:
+        texts = {}
+        for system, found in systems.items():
+            files = [work / name / system / f"seed{seed}" / "test.txt" for name in names]
+            if seed in found["seeds"] and all(file.is_file() for file in files):
+                counts = [len(references[name][0]) for name in names]
+                pairs = zip(files, counts, strict=True)
+                texts[system] = [line for file, n in pairs for line in read_hypotheses(file, n)]
+        if baseline not in texts or len(texts) < 2:
             continue
         found = compare_systems(texts, columns, ["wer", "per"], baseline, BOOTSTRAP)
         for metric in found.metrics:
@@ -173,18 +181,19 @@ def pool(work: Path, results: Results) -> None:
                 pooled[seed] = {"difference": one.difference, "p": p}
 
 
-def write(work: Path, command: str, pooled: bool) -> str:
+def write(work: Path, command: str, pooled: bool, added: Sequence[Results] = ()) -> str:
     """Write results.json and table.md, and at the end figure.png.
 
     Args:
         work: with a folder for each language's experiment
         command: how the results were made
         pooled: whether to draw the figure and do the bootstrap over all words, which take seconds
+        added: results that join them
 
     Returns:
         the table
     """
-    results = collect(work, command)
+    results = collect(work, command, added)
     if not results:
         return "Nothing is finished yet."
     if pooled and results["systems"][results["baseline"]]["seeds"]:

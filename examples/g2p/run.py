@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import data
+import elsewhere
 import report
 
 from fairseq_recur.cli import experiment_check
@@ -64,6 +65,14 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--jobs", type=int, default=2, metavar="N", help="concurrent runs")
     found.add_argument(
         "--work-dir", type=Path, metavar="DIR", help="folder of all results (default: in work/)"
+    )
+    found.add_argument(
+        "--add",
+        nargs="+",
+        type=Path,
+        default=[],
+        metavar="RESULTS.json",
+        help="results of other machines: they join the table, and are not trained again",
     )
     return found
 
@@ -136,20 +145,46 @@ def done(experiment: Experiment, folder: Path) -> list[SystemRun]:
 
 
 def is_written(experiment: Experiment, folder: Path) -> bool:
-    """Return whether the table of a language has what is finished; a kill may have come before."""
-    results = read_json(folder / "results.json") or {"runs": []}
+    """Return whether the table of a language has what is finished, as the settings want it now.
+
+    A kill may have come before it was written, or its baseline may have been another.
+    """
+    results = read_json(folder / "results.json") or {"runs": [], "experiment": None}
     finished = {tuple(run.key("train")) for run in done(experiment, folder)}
-    return finished == {tuple(run["command"]) for run in results["runs"]}
+    written = {tuple(run["command"]) for run in results["runs"]}
+    return finished == written and results["experiment"] == experiment.as_record()
+
+
+def not_among(added: Sequence[report.Results], runs: Sequence[LanguageRun]) -> list[LanguageRun]:
+    """Return the runs that the added results do not have, and those that are finished here.
+
+    Raises:
+        ConfigError: there are none
+    """
+    known = {
+        (name, run["system"], run["seed"])
+        for name in {run.work.name for run in runs}
+        for run in elsewhere.runs(added, name)
+    }
+    kept = [r for r in runs if r.finished() or (r.work.name, r.system.name, r.seed) not in known]
+    if not kept:
+        raise ConfigError("--add: these results have all of the runs; nothing is left to train")
+    return kept
 
 
 def work_on(
-    runs: Sequence[LanguageRun], work: Path, jobs: int, devices: list[str], command: str
+    runs: Sequence[LanguageRun],
+    work: Path,
+    jobs: int,
+    devices: list[str],
+    command: str,
+    added: Sequence[report.Results],
 ) -> int:
     """Do what is left; return 0, or 1 if a run failed, or 130 after a signal."""
 
     def finished(run: LanguageRun) -> None:
         write_language(run.experiment, run.work)
-        report.write(work, command, pooled=False)
+        report.write(work, command, pooled=False, added=added)
 
     failed = do_what_is_left(runs, jobs, work, finished, devices)
     if failed is None:
@@ -157,7 +192,7 @@ def work_on(
     for folder, experiment in {run.work: run.experiment for run in runs}.items():
         if not is_written(experiment, folder):
             write_language(experiment, folder)
-    print("\n" + report.write(work, command, pooled=True))
+    print("\n" + report.write(work, command, pooled=True, added=added))
     print(f"Everything is in {work}")
     for name in failed:
         print(f"{name} failed; see its folder", file=sys.stderr)
@@ -176,10 +211,13 @@ def main(words: Sequence[str]) -> int:
         if lock is None:
             raise ConfigError(f"{work} is in use by another run; wait, or use another --work-dir")
         with lock:
-            runs = runs_from(prepare(languages, settings, args, work), work, args)
+            experiments = prepare(languages, settings, args, work)
+            counts = {language.name: language.counts() for language in languages}
+            added = elsewhere.read(args.add, experiments, counts)
+            runs = not_among(added, runs_from(experiments, work, args))
             jobs, devices = places(args.jobs, runs[0])
             experiment_check.check(runs)
-            return work_on(runs, work, jobs, devices, command)
+            return work_on(runs, work, jobs, devices, command, added)
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -99,11 +99,16 @@ def notes(results: Results) -> list[str]:
         f"- difference, lower on, p: WER against {baseline}. p: exact sign-flip test, two-sided, "
         f"over the differences of the languages, at least {2.0 ** (1 - total):.3g} for {total}; "
         "corrected by Holm's method for the number of systems",
-        f"- p pooled: paired bootstrap over the {words:,} words of all languages, for each seed, "
-        "two-sided and corrected likewise; it knows nothing of other languages or seeds",
+        f"- p pooled: paired bootstrap over the {words:,} words of all languages, for each seed "
+        "trained here, two-sided and corrected likewise; it says nothing of other languages",
         f"- `{results['command']}`",
         f"- {results['machine']}; torch {results['versions'].get('torch')}; trained at commit "
         f"{', '.join(results['commits'])}",
+        *(
+            f"- joined by the results of `{one['command']}`: {one['machine']}; torch "
+            f"{one['versions'].get('torch')}; commit {', '.join(one['commits'])}"
+            for one in results.get("added", [])
+        ),
     ]
 
 

@@ -59,8 +59,8 @@ def encode(processor: sentencepiece.SentencePieceProcessor, lines: list[str], ta
     """Write the lines of a file in subwords, separated by spaces."""
     pieces = processor.encode(lines, out_type=str)
     target.write_text("".join(" ".join(line) + "\n" for line in pieces), encoding="utf-8")
-    words, count = sum(len(line.split()) for line in lines), sum(map(len, pieces))
-    print(f"{target.name}: {len(lines)} lines, {words} words, {count} pieces")
+    characters, count = sum(map(len, lines)), sum(map(len, pieces))
+    print(f"{target.name}: {len(lines)} lines, {characters} characters, {count} pieces")
 
 
 def main(words: list[str]) -> int:

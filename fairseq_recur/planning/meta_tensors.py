@@ -26,12 +26,19 @@ class RealIntegers(TorchDispatchMode):
 
 
 class RealNumbers(TorchFunctionMode):
-    """Does the same for ``torch.tensor``, which bypasses the dispatcher."""
+    """Does the same for ``torch.tensor``, which bypasses the dispatcher.
+
+    And gives ``torch.linspace`` its device, which ``torch.device`` may not do: on its first use in
+    a process it lists the functions that make tensors, and while transformers loads a model another
+    function has this one's place.
+    """
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = dict(kwargs or {})
+        if func is torch.linspace:
+            kwargs.setdefault("device", "meta")
         if func is not torch.tensor or kwargs.get("device") is not None:
             return func(*args, **kwargs)
         made = func(*args, **{**kwargs, "device": "cpu"})

@@ -83,11 +83,14 @@ def plain_axes(axes: Any) -> None:
 
 def ranges(
     middles: Sequence[float], values: Sequence[Sequence[float]]
-) -> tuple[list[float], list[float]]:
+) -> tuple[list[float], list[float]] | None:
     """Return how far each middle is from its smallest and its largest value, for error bars.
 
-    A single value has no range, and no bar.
+    A single value has no range, and no bar. None if no middle has a range: a curve without bars has
+    none in the legend either.
     """
+    if all(len(v) < 2 for v in values):
+        return None
     several = [m if len(v) > 1 else math.nan for m, v in zip(middles, values)]
     return (
         [m - min(v) for m, v in zip(several, values)],

@@ -1,9 +1,10 @@
 """What mkdocs needs to make a site of this repository's Markdown files where they are.
 
-It is a hook of mkdocs, see mkdocs.yml. It does four things:
+It is a hook of mkdocs, see mkdocs.yml. It does this:
 
 - pages keep their path in the repository, also those outside of docs/, so that their links
-  to each other need no change; files to which they link come along;
+  to each other need no change; files to which they link come along, and a link for editing a
+  page leads to its file;
 - the pages of the Python reference list the modules of the folders named in API;
 - the search shows troubleshooting and flags before the reference;
 - equations, ``$...$`` or a fence ``math``, become MathML, which browsers draw without a script;
@@ -77,6 +78,13 @@ def api_page(root: Path, name: str) -> str:
     return "\n".join(lines)
 
 
+def repository_file(config: MkDocsConfig, uri: str, path: Path) -> File:
+    """A file outside of docs/, which mkdocs would take for one that nobody can edit."""
+    file = File.generated(config, uri, abs_src_path=str(path))
+    file.edit_uri = uri
+    return file
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Called by mkdocs: the files of the site, by their paths in the repository."""
     root = Path(config.config_file_path).resolve().parent
@@ -89,7 +97,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return Files(
         [
             *theme,
-            *(File.generated(config, uri, abs_src_path=str(path)) for uri, path in made.items()),
+            *(repository_file(config, uri, path) for uri, path in made.items()),
             *(
                 File.generated(config, f"docs/api/{name}.md", content=api_page(root, name))
                 for name in API

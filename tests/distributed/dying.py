@@ -11,6 +11,7 @@ from typing import Any
 from fairseq.trainer import Trainer
 
 from fairseq_recur.cli import main
+from tests.configuring import composing_directly
 
 UPDATES = 3
 
@@ -24,4 +25,6 @@ if __name__ == "__main__":
         return train_step(trainer, *args, **kwargs)
 
     Trainer.train_step = train_or_die
-    sys.exit(main(["train", *sys.argv[2:]]))
+    with composing_directly():
+        status = main(["train", *sys.argv[2:]])
+    sys.exit(status)

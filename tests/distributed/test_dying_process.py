@@ -40,16 +40,18 @@ def free_port() -> int:
         return found.getsockname()[1]
 
 
-def by_hand(victim: int, arguments: list[str]) -> list["subprocess.CompletedProcess[str]"]:
-    """Three processes without a supervisor, as `srun` starts them."""
-    rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "WORLD_SIZE": 3}
+def by_hand(
+    victim: int, processes: int, arguments: list[str]
+) -> list["subprocess.CompletedProcess[str]"]:
+    """Processes without a supervisor, as `srun` starts them."""
+    rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "WORLD_SIZE": processes}
     argv = [sys.executable, "-m", "tests.distributed.dying", str(victim), *arguments]
     running = [
         subprocess.Popen(
             argv, cwd=ROOT, env=environment(RANK=rank, **rendezvous), text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )
-        for rank in range(3)
+        for rank in range(processes)
     ]  # fmt: skip
     try:
         said = [process.communicate(timeout=SECONDS) for process in running]
@@ -69,11 +71,13 @@ def assert_resumes(cli: Callable[..., str], corpus: Path, folder: Path) -> None:
     assert f"@ {UPDATES} updates" in output
 
 
-@pytest.mark.parametrize("victim", [0, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "victim, processes", [(0, 2), *(pytest.param(n, 3, marks=pytest.mark.slow) for n in (0, 2))]
+)
 def test_the_others_end_with_one_error(
-    victim: int, corpus: Path, cli: Callable[..., str], tmp_path: Path
+    victim: int, processes: int, corpus: Path, cli: Callable[..., str], tmp_path: Path
 ) -> None:
-    for rank, ended in enumerate(by_hand(victim, flags(corpus, tmp_path))):
+    for rank, ended in enumerate(by_hand(victim, processes, flags(corpus, tmp_path))):
         if rank == victim:
             assert ended.returncode == -signal.SIGKILL
         else:

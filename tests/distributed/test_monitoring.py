@@ -1,16 +1,13 @@
 """Training logs monitor the recurrent parts over all processes together."""
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from fairseq_recur.experiments.training_log import read_log
 from tests.conftest import SMALL, TRAIN
-from tests.distributed.test_presets_by_several import ROOT, SENTENCES, data  # noqa: F401
+from tests.distributed.several import run_plan
+from tests.distributed.test_presets_by_several import SENTENCES, data  # noqa: F401
 from tests.running import USER_DIR, run_command
 
 NAMES = [*(f"fusion_gate_decoder_{i}" for i in (0, 1)), "saturation_recurrence_0"]
@@ -36,14 +33,7 @@ def test_two_processes_show_what_one_does(data: Path, tmp_path: Path) -> None:  
     for folder in folders.values():
         folder.mkdir()
     half = ["--batch-size", str(SENTENCES // 2)]
-    plan = tmp_path / "plan.json"
-    plan.write_text(json.dumps([arguments(data, folders["two"], *half)]))
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2",
-         "-m", "tests.distributed.train_several", str(plan)],
-        env=environment, cwd=ROOT, check=True, timeout=600,
-    )  # fmt: skip
+    run_plan(2, [arguments(data, folders["two"], *half)], tmp_path)
     run_command("train", *arguments(data, folders["one"], *half, "--update-freq", "2"))
     two, one = (line(folder) for folder in folders.values())
     for name in NAMES:

@@ -1,9 +1,5 @@
 """Two and four processes train the same model as one, also with uneven batches."""
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -13,9 +9,9 @@ import torch
 from fairseq.models import ARCH_MODEL_REGISTRY
 
 from tests.conftest import FAST_STRUCTURES, SMALL, STRUCTURES, SYSTEMS, TRAIN, write_corpus
+from tests.distributed.several import run_plan
 from tests.running import USER_DIR, saved_weights
 
-ROOT = Path(__file__).parents[2]
 SENTENCES = 16  # the whole training set
 UPDATES = 20
 
@@ -90,28 +86,6 @@ def arguments(data: Path, model: str, folder: Path, *flags: str) -> list[str]:
         str(data), "--user-dir", USER_DIR, *SYSTEMS[model], *TRAINING, "--save-dir", str(folder),
         *neuron, *flags,
     ]  # fmt: skip
-
-
-def run_plan(processes: int, plan: list[list[str]], folder: Path) -> str:
-    """Train several times in several processes; return their output.
-
-    Args:
-        processes: their number
-        plan: the arguments of each training
-        folder: for the plan
-    """
-    (folder / "plan.json").write_text(json.dumps(plan))
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    for name in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK"):
-        environment.pop(name, None)
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node",
-         str(processes), "-m", "tests.distributed.train_several", str(folder / "plan.json")],
-        env=environment, cwd=ROOT, capture_output=True, text=True, timeout=1200,
-    )  # fmt: skip
-    output = done.stdout + done.stderr
-    assert done.returncode == 0, output[-4000:]
-    return output
 
 
 def train_by(

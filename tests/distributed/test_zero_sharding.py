@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from tests.conftest import SMALL, TRAIN
-from tests.distributed.test_presets_by_several import data, run_plan  # noqa: F401
+from tests.distributed.several import run_plan
+from tests.distributed.test_presets_by_several import data  # noqa: F401
 from tests.running import USER_DIR, saved_weights
 
 pytestmark = pytest.mark.slow

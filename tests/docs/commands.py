@@ -33,7 +33,7 @@ USER_DIR = str(Path(fairseq_recur.__file__).parent)
 
 OURS = ("fairseq-\\S+", "torchrun", "python", "bash")
 HERE_DOCUMENT = re.compile(r"^ *cat > (\S+\.py) <<'?(\w+)'?\n(.*?)\n *\2$", re.M | re.S)
-SHELL = ("for", "done", "cd", "source", "export", "echo")
+SHELL = ("for", "done", "cd", "source", "export", "echo", "mkdir", "cp", "head", "sed")
 
 PARSERS = {
     "train": options.get_training_parser,

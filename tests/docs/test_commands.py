@@ -82,13 +82,15 @@ TRAIN = "fairseq-recur train data --optimizer adam --arch transformer_biarn"
     "make everything",
     "cat file | nonsense > out",
 ])  # fmt: skip
-@pytest.mark.parametrize("page", [
-    "Text.\n\n```bash\n{}\n```\n", "1. Text.\n\n   ```bash\n   {}\n   ```\n",
-    "```bash\nfairseq-recur check\n{}\n```\n",
-])  # fmt: skip
-def test_a_wrong_command_is_seen(page: str, wrong: str) -> None:
+def test_a_wrong_command_is_seen(wrong: str) -> None:
+    pages = [
+        f"Text.\n\n```bash\n{wrong}\n```\n", f"1. Text.\n\n   ```bash\n   {wrong}\n   ```\n",
+        f"```bash\nfairseq-recur check\n{wrong}\n```\n",
+    ]  # fmt: skip
+    found, in_a_list, after_another = ([*commands(page)] for page in pages)
+    assert in_a_list == found and after_another == [["fairseq-recur", "check"], *found]
     with pytest.raises((SystemExit, AssertionError, ConfigError, ImportError, KeyError)):
-        for words in commands(page.format(wrong)):
+        for words in found:
             parse(words)
 
 
@@ -103,6 +105,16 @@ OTHERS = {
     "--source_lang": "ct2-fairseq-converter", "--target_lang": "ct2-fairseq-converter",
     "--output_dir": "ct2-fairseq-converter",
 }  # fmt: skip
+
+
+def test_the_address_of_torchs_cpu_builds_is_found() -> None:
+    """By the command of the page on torch, in the Dockerfile."""
+    text = (ROOT / "docs" / "compatibility.md").read_text(encoding="utf-8")
+    command = re.search(r"^    (export PIP_EXTRA_INDEX_URL=.*)$", text, re.M)
+    assert command is not None
+    script = f'{command[1]}\necho "$PIP_EXTRA_INDEX_URL"'
+    done = subprocess.run(["bash", "-c", script], cwd=ROOT, capture_output=True, text=True)
+    assert re.fullmatch(r"https://\S+/cpu\n", done.stdout), done
 
 
 @pytest.mark.parametrize("path", FILES, ids=identify)

@@ -16,6 +16,7 @@ import yaml
 from tests.docs.commands import ROOT, markdown_files
 
 PACKAGE = ROOT / "fairseq_recur"
+REPOSITORY = "https://example.org/owner/name"
 
 
 class Page(HTMLParser):
@@ -44,7 +45,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
     done = subprocess.run(
         ["bash", ROOT / "scripts" / "docs.sh", folder],
-        env={**os.environ, "PYTHON": sys.executable}, capture_output=True, text=True,
+        env={**os.environ, "PYTHON": sys.executable, "REPOSITORY_URL": REPOSITORY,
+             "REPOSITORY_EDIT": "edit/main/"}, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return folder
@@ -61,6 +63,18 @@ def test_every_markdown_file_has_a_page(site: Path) -> None:
         if place.parts[0] not in ("tests", "site"):
             named = place.parent if path.name == "README.md" else place.with_suffix("")
             assert (site / named / "index.html").is_file(), place
+
+
+def test_a_link_for_editing_leads_to_the_file(site: Path, pages: dict[Path, Page]) -> None:
+    """Pages that are generated from the code have none."""
+    for path in markdown_files():
+        place = path.relative_to(ROOT)
+        if place.parts[0] not in ("tests", "site"):
+            named = place.parent if path.name == "README.md" else place.with_suffix("")
+            links = pages[site / named / "index.html"].links
+            assert f"{REPOSITORY}/edit/main/{place.as_posix()}" in links, place
+    generated = pages[site / "docs" / "api" / "ops" / "index.html"].links
+    assert not any("/edit/" in link for link in generated)
 
 
 def test_links_and_anchors_lead_somewhere(site: Path, pages: dict[Path, Page]) -> None:

@@ -1,15 +1,13 @@
 """An experiment through the command line: killed, resumed, in the background, wrong."""
 
 import json
-import logging
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
-import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any
@@ -26,8 +24,8 @@ from fairseq_recur.experiments.settings import read_experiment
 from fairseq_recur.files import hold
 from fairseq_recur.scoring.generation import read_hypotheses
 from tests.conftest import SMALL, TRAIN
-from tests.killing import own_progress_lock
-from tests.running import USER_DIR, reset_command_state
+from tests.forking import Fork
+from tests.running import USER_DIR
 
 ROOT = Path(USER_DIR).parent
 
@@ -79,55 +77,12 @@ def start(*argv: str, log: Path) -> "subprocess.Popen[bytes]":
         )  # fmt: skip
 
 
-class Forked:
-    """Replaces `subprocess.Popen`: a copy of this process, which has imported torch already."""
-
-    def __init__(
-        self, command: list[str], *, stdout: IO[bytes], stderr: Any, env: dict[str, str], **_: Any
-    ) -> None:
-        assert command[:3] == [sys.executable, "-m", "fairseq_recur"]
-        self.returncode: int | None = None
-        self.pid = os.fork()
-        if self.pid == 0:
-            status = 70
-            own_progress_lock()
-            try:
-                for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                    signal.signal(number, signal.SIG_DFL)
-                os.dup2(stdout.fileno(), 1)
-                os.dup2(1 if stderr == subprocess.STDOUT else stderr.fileno(), 2)
-                os.environ.update(env)
-                sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)
-                logging.getLogger().handlers = [logging.StreamHandler(sys.stdout)]
-                logging.getLogger().setLevel(logging.INFO)
-                reset_command_state()
-                status = main(command[3:])
-            except SystemExit as end:
-                status = end.code if isinstance(end.code, int) else 1
-            except BaseException:
-                traceback.print_exc()
-                status = 1
-            finally:
-                sys.stdout.flush()
-                sys.stderr.flush()
-                os._exit(status)
-
-    def poll(self) -> int | None:
-        return self._look(os.WNOHANG)
-
-    def wait(self, timeout: float | None = None) -> int | None:
-        return self._look(0)
-
-    def _look(self, how: int) -> int | None:
-        if self.returncode is None:
-            pid, status = os.waitpid(self.pid, how)
-            if pid:
-                self.returncode = os.waitstatus_to_exitcode(status)
-        return self.returncode
-
-    def terminate(self) -> None:
-        if self.returncode is None:
-            os.kill(self.pid, signal.SIGTERM)
+def forked_popen(
+    command: list[str], *, stdout: IO[bytes], stderr: IO[bytes] | int, env: dict[str, str], **_: Any
+) -> Fork:
+    """Replaces `subprocess.Popen`."""
+    assert command[:3] == [sys.executable, "-m", "fairseq_recur"]
+    return Fork(partial(main, command[3:]), stdout, stderr, env)
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +90,7 @@ def forked() -> Iterator[None]:
     """Run the commands of experiments as forks, so that none has to import torch again."""
     with pytest.MonkeyPatch.context() as patch:
         for module in (runner, speed):
-            names = {**vars(subprocess), "Popen": Forked}
+            names = {**vars(subprocess), "Popen": forked_popen}
             patch.setattr(module, "subprocess", SimpleNamespace(**names))
         patch.setattr(runner, "POLL", 0.05)
         yield
@@ -155,16 +110,24 @@ def done(tmp_path_factory: pytest.TempPathFactory, corpus: Path, forked: None) -
     # Every name is relative: a folder that is continued, looked at and scored has to be the same.
     given = {**content(corpus), "data": os.path.relpath(corpus / "bin", folder)}
     file, work = os.path.relpath(write(folder, given), ROOT), folder / "work"
-    process = start("run", file, "--work-dir", str(work), log=folder / "first.log")
-    log = work / "plain/seed1/train.log"
-    wait_for(lambda: log.is_file() and "num_updates=8" in log.read_text())
-    process.kill()
-    process.wait()
-    # The training itself may outlive it, and the second start waits for it.
-    assert not (work / "plain/seed1/test.txt").exists()
+    run = partial(main, ["experiment", "run", file, "--work-dir", str(work)])
+
+    def first() -> int:
+        """Run it with a training in a new interpreter."""
+        runner.subprocess = subprocess
+        return run()
+
     with pytest.MonkeyPatch.context() as here:
         here.chdir(ROOT)
-        assert main(["experiment", "run", file, "--work-dir", str(work)]) == 0
+        with open(folder / "first.log", "wb") as stream:
+            process = Fork(first, stream)
+        log = work / "plain/seed1/train.log"
+        wait_for(lambda: log.is_file() and "num_updates=8" in log.read_text())
+        process.kill()
+        process.wait()
+        # The training itself may outlive it, and the second start waits for it.
+        assert not (work / "plain/seed1/test.txt").exists()
+        assert run() == 0
     return folder
 
 

@@ -22,12 +22,12 @@ from fairseq.data import Dictionary, data_utils
 from fairseq_recur.cli import experiment_check
 from fairseq_recur.experiments import runner
 from fairseq_recur.scoring.significance import compare_systems
+from tests.forking import own_progress_lock
 from tests.integration.test_experiments import forked, wait_for  # noqa: F401
-from tests.killing import own_progress_lock
 from tests.running import USER_DIR
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "g2p"
-MODULES = ("run", "data", "report", "table")
+MODULES = ("run", "data", "elsewhere", "report", "table")
 Rows = list[tuple[str, str]]
 
 TINY = {
@@ -327,6 +327,118 @@ def test_the_numbers_over_languages(
     assert "lower is better" in (tmp_path / "work/aa/table.md").read_text()
     left = {path.name for path in (tmp_path / "work/aa/rsa/seed1").glob("*.pt")}
     assert left == {"checkpoint_last.pt"}
+
+
+def without_seed(results: Any, seed: str) -> Any:
+    """Results as a machine has them that did not train a seed."""
+    for system in results["systems"].values():
+        for languages in system["scores"].values():
+            for scores in languages.values():
+                scores.pop(seed, None)
+    return results
+
+
+def test_results_of_two_machines_are_those_of_one(
+    example: Any, calls: Callable[[], list[str]], tiny: list[str], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Averages and tests over languages are equal; the words of added seeds are not here."""
+    monkeypatch.setenv("WRONG", json.dumps(WRONG))
+    both = ["--seeds", "1", "2"]
+    assert example.main([*tiny, *SYSTEMS, *both]) == 0
+    together = read_json(tmp_path / "work/results.json")
+    assert together["added"] == []
+    there, here = tmp_path / "there.json", str(tmp_path / "here")
+    there.write_text(json.dumps(without_seed(together, "2")))
+    together = read_json(tmp_path / "work/results.json")
+    before = len(calls())
+    assert example.main([*tiny[:-1], here, *SYSTEMS, *both, "--add", str(there)]) == 0
+    trained = [call.split()[-1] for call in calls()[before:] if call.startswith("train")]
+    assert trained == ["2"] * 6
+    apart = read_json(tmp_path / "here/results.json")
+    for name, system in together["systems"].items():
+        other = apart["systems"][name]
+        for metric in ("WER", "PER"):
+            for found in (system, other):
+                pooled = found["compared"].get(metric, {}).pop("pooled", {})
+                assert found is system or "1" not in pooled
+        system.pop("seconds"), other.pop("seconds")
+        assert other == system
+    assert apart["added"] == [
+        {key: together[key] for key in ("command", "commits", "machine", "versions")}
+    ]
+    text = (tmp_path / "here/table.md").read_text()
+    assert f"joined by the results of `{together['command']}`" in text
+    assert "| birnn | 1, 2 | 20.00 ± 0.00 | -15.00 |" in text
+
+
+def test_another_baseline_needs_no_training(
+    example: Any, calls: Callable[[], list[str]], tiny: list[str], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("WRONG", json.dumps(WRONG))
+    assert example.main([*tiny, *SYSTEMS]) == 0
+    before = len(calls())
+    assert example.main([*tiny, *SYSTEMS, "--set", "baseline=birnn"]) == 0
+    assert len(calls()) == before
+    results = read_json(tmp_path / "work/results.json")
+    assert results["baseline"] == "birnn" and not results["systems"]["birnn"]["compared"]
+    assert results["systems"]["transformer"]["compared"]["WER"]["difference"] == 10
+    assert read_json(tmp_path / "work/aa/results.json")["experiment"]["baseline"] == "birnn"
+
+
+def test_a_seed_of_the_folder_counts_and_not_the_added_one(
+    example: Any, calls: Callable[[], list[str]], tiny: list[str], tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    words = [*tiny, "--systems", "transformer"]
+    assert example.main(words) == 0
+    results = read_json(tmp_path / "work/results.json")
+    results["systems"]["transformer"]["scores"]["WER"]["aa"]["1"] = 99.0
+    there = tmp_path / "there.json"
+    there.write_text(json.dumps(results))
+    assert example.main([*words, "--add", str(there)]) == 0
+    found = read_json(tmp_path / "work/results.json")
+    assert found["systems"]["transformer"]["scores"]["WER"]["aa"] == {"1": 0.0}
+    none = ["--work-dir", str(tmp_path / "none")]
+    assert example.main([*words, *none, "--add", str(there)]) == 2
+    assert "these results have all of the runs" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (lambda r: r["settings"]["train"].update(lr=7), "with another setting `train`"),
+        (lambda r: r["languages"]["bb"].update(test=11), "has other words for bb"),
+        (
+            lambda r: r["systems"]["transformer"]["flags"].update(dropout=0.5),
+            "has other flags for transformer",
+        ),
+        (lambda r: r.pop("systems"), "not a results.json that this example has written"),
+        (lambda r: r.pop("commits"), "not a results.json that this example has written"),
+        (
+            lambda r: r["systems"]["transformer"]["scores"]["PER"]["aa"].clear(),
+            "not a results.json that this example has written",
+        ),
+    ],
+)
+def test_results_that_do_not_fit_are_refused(
+    change: Callable[[Any], Any], message: str, example: Any, calls: Callable[[], list[str]],
+    tiny: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    words = [*tiny, "--systems", "transformer"]
+    assert example.main(words) == 0
+    results = read_json(tmp_path / "work/results.json")
+    change(results)
+    there = tmp_path / "there.json"
+    there.write_text(json.dumps(results))
+    before = len(calls())
+    none = str(tmp_path / "none.json")
+    assert example.main([*words, "--seeds", "2", "--add", str(there), none]) == 2
+    said = capsys.readouterr().err
+    assert f"error: --add: {there} " in said and message in said
+    assert f"cannot read {none}: No such file" in said
+    assert len(calls()) == before
 
 
 def test_the_pooled_bootstrap_is_that_of_all_words(

@@ -2,23 +2,25 @@
 
 import errno
 import gc
+import importlib
 import os
 import random
 import resource
 import shutil
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 import torch
 
+from fairseq_recur.cli import main
+from tests.forking import Fork
 from tests.integration.test_resume import UPTO, assert_identical, saved, train_flags
-from tests.killing import Commands
 from tests.running import SHORT, USER_DIR, hypotheses, saved_weights
 
 PRESET = "transformer_biarn_tiny"
@@ -26,30 +28,43 @@ EVERY = ["--save-interval-updates", 1]
 """A checkpoint after each update, so that many kills happen while it is written."""
 
 
-@pytest.fixture(scope="module")
-def commands() -> Iterator[Commands]:
-    with Commands() as started:
-        yield started
+def call(name: str, *argv: Any) -> int:
+    """What the program does: fairseq's train or generate, or our average."""
+    sys.argv = [name, *map(str, argv)]
+    if name == "average":
+        return main(sys.argv)
+    return importlib.import_module(f"fairseq_cli.{name}").cli_main() or 0
+
+
+def run(name: str, *argv: Any, output: Path, kill_after: float | None = None) -> int:
+    """Run a command in a fork, and kill it if it is still running after *kill_after* seconds.
+
+    Returns:
+        the exit status; -9 if the command was killed
+    """
+    with open(output, "wb") as stream:
+        child = Fork(partial(call, name, *argv), stream)
+    if kill_after is not None:
+        time.sleep(kill_after)
+        child.kill()
+    return child.wait()
 
 
 KILLS = [3, pytest.param(60, marks=pytest.mark.slow)]
 
 
 @pytest.mark.parametrize("kills", KILLS)
-def test_training(kills: int, commands: Commands, corpus: Path, tmp_path: Path) -> None:
+def test_training(kills: int, corpus: Path, tmp_path: Path) -> None:
     whole, folder, log = tmp_path / "whole", tmp_path / "killed", tmp_path / "log"
     started = time.monotonic()
-    assert (
-        commands.run("train", *train_flags(corpus, PRESET, whole, *UPTO[12], *EVERY), output=log)
-        == 0
-    )
+    assert run("train", *train_flags(corpus, PRESET, whole, *UPTO[12], *EVERY), output=log) == 0
     seconds, expected = time.monotonic() - started, saved(whole)
     flags = train_flags(corpus, PRESET, folder, *UPTO[12], *EVERY)
     moments, done, finished = random.Random(kills), 0, 0
     while done < kills or not finished:
         # After the last kill the training must reach its end, however slow it is.
         patience = moments.uniform(0, seconds) if done < kills else None
-        ended = commands.run("train", *flags, output=log, kill_after=patience)
+        ended = run("train", *flags, output=log, kill_after=patience)
         assert ended in (0, -signal.SIGKILL), log.read_text()
         done += ended != 0
         for file in folder.glob("*.pt"):  # each file with a final name is complete
@@ -61,33 +76,29 @@ def test_training(kills: int, commands: Commands, corpus: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("kills", KILLS)
-def test_averaging(
-    kills: int, commands: Commands, trained: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_averaging(kills: int, trained: Callable[..., Path], tmp_path: Path) -> None:
     inputs = [trained(PRESET) / f"checkpoint{n}.pt" for n in (5, 10)]
     output, log = tmp_path / "average.pt", tmp_path / "log"
     argv = ["--inputs", *inputs, "--output", output]
     started = time.monotonic()
-    assert commands.run("average", *argv, output=log) == 0, log.read_text()
+    assert run("average", *argv, output=log) == 0, log.read_text()
     seconds, expected = time.monotonic() - started, saved_weights(output)
     output.unlink()
     moments, done = random.Random(kills), 0
     while done < kills:
-        ended = commands.run("average", *argv, output=log, kill_after=moments.uniform(0, seconds))
+        ended = run("average", *argv, output=log, kill_after=moments.uniform(0, seconds))
         assert ended in (0, -signal.SIGKILL), log.read_text()
         done += ended != 0
         if output.exists():
             assert_identical(saved_weights(output), expected)
             output.unlink()
-    assert commands.run("average", *argv, output=log) == 0
+    assert run("average", *argv, output=log) == 0
     assert_identical(saved_weights(output), expected)
     assert [file.name for file in tmp_path.iterdir() if file != log] == ["average.pt"]
 
 
 @pytest.mark.parametrize("kills", [pytest.param(10, marks=pytest.mark.slow)])
-def test_generating(
-    kills: int, commands: Commands, corpus: Path, trained: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_generating(kills: int, corpus: Path, trained: Callable[..., Path], tmp_path: Path) -> None:
     checkpoint = trained(PRESET) / "checkpoint10.pt"
     before = checkpoint.read_bytes()
     argv = [
@@ -96,39 +107,45 @@ def test_generating(
     ]  # fmt: skip
     log = tmp_path / "log"
     started = time.monotonic()
-    assert commands.run("generate", *argv, output=log) == 0
+    assert run("generate", *argv, output=log) == 0
     seconds, expected = time.monotonic() - started, hypotheses(log.read_text())
     assert len(expected) == 20
     moments, done = random.Random(kills), 0
     while done < kills:
         patience = moments.uniform(0, seconds)
-        done += commands.run("generate", *argv, output=log, kill_after=patience) != 0
+        done += run("generate", *argv, output=log, kill_after=patience) != 0
         found = hypotheses(log.read_text().rpartition("\n")[0])  # the last line may be incomplete
         assert all(found[n] == expected[n] for n in found)
-    assert commands.run("generate", *argv, output=log) == 0
+    assert run("generate", *argv, output=log) == 0
     assert hypotheses(log.read_text()) == expected and checkpoint.read_bytes() == before
 
 
-HALF_A_COPY = """
-import os, shutil, signal
-def copyfileobj(source, target, length=0):
-    content = source.read()
-    target.write(content[:len(content) // 2])
-    target.flush()
-    os.kill(os.getpid(), signal.SIGKILL)
-def copyfile(source, target, **_):
-    with open(source, "rb") as one, open(target, "wb") as other:
-        copyfileobj(one, other)
-shutil.copyfileobj, shutil.copyfile = copyfileobj, copyfile
-"""
+def half_a_copy() -> None:
+    """From now on, the process is killed in the middle of copying a file."""
 
-TRAINING = "from fairseq_cli.train import cli_main; cli_main()"
+    def copyfileobj(source: IO[bytes], target: IO[bytes], length: int = 0) -> None:
+        content = source.read()
+        target.write(content[: len(content) // 2])
+        target.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def copyfile(source: str, target: str, **_: Any) -> None:
+        with open(source, "rb") as one, open(target, "wb") as other:
+            copyfileobj(one, other)
+
+    shutil.copyfileobj, shutil.copyfile = copyfileobj, copyfile
 
 
-def train_apart(code: str, *flags: Any, **settings: Any) -> "subprocess.CompletedProcess[str]":
-    """Train in a separate process that runs some code first."""
-    argv = [sys.executable, "-c", code + TRAINING, *map(str, flags)]
-    return subprocess.run(argv, capture_output=True, text=True, **settings)
+def train_after(before: Callable[[], None], log: Path, *flags: Any) -> tuple[int, str]:
+    """Train in a fork that calls a function first; return the exit status and the output."""
+
+    def both() -> int:
+        before()
+        return call("train", *flags)
+
+    with open(log, "wb") as stream:
+        status = Fork(both, stream).wait()
+    return status, log.read_text()
 
 
 def six_updates(cli: Callable[..., str], corpus: Path, folder: Path) -> dict[str, bytes]:
@@ -151,8 +168,8 @@ def test_killed_while_the_last_checkpoint_is_copied(
     folder = tmp_path / "train"
     before = six_updates(cli, corpus, folder)
     flags = train_flags(corpus, PRESET, folder, *UPTO[12], "--save-interval-updates", 2)
-    done = train_apart(HALF_A_COPY, *flags)
-    assert done.returncode == -signal.SIGKILL, done.stderr
+    status, said = train_after(half_a_copy, tmp_path / "log", *flags)
+    assert status == -signal.SIGKILL, said
     (left,) = folder.glob("checkpoint_last.pt.*.tmp")
     assert left.stat().st_size < len(before["checkpoint_last.pt"])
     assert (folder / "checkpoint_last.pt").read_bytes() == before["checkpoint_last.pt"]
@@ -170,9 +187,9 @@ def test_a_disk_that_fills_up(cli: Callable[..., str], corpus: Path, tmp_path: P
         resource.setrlimit(resource.RLIMIT_FSIZE, (half, half))
 
     flags = train_flags(corpus, PRESET, folder, *UPTO[12])
-    done = train_apart("", *flags, preexec_fn=small_files)
-    assert done.returncode not in (0, -signal.SIGKILL)
-    last = done.stderr.strip().splitlines()[-1]
+    status, said = train_after(small_files, tmp_path / "log", *flags)
+    assert status not in (0, -signal.SIGKILL)
+    last = said.strip().splitlines()[-1]
     assert "could not be written" in last and "GB left" in last and "free some space" in last
     assert not list(folder.glob("*.tmp"))
     assert {file.name: file.read_bytes() for file in folder.glob("*.pt")} == before

@@ -1,11 +1,7 @@
 """Language models with a memory in fairseq's commands: train, resume, validate, evaluate, learn."""
 
-import json
-import os
 import random
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,12 +14,12 @@ from fairseq_recur import from_pretrained
 from fairseq_recur.cli import main
 from fairseq_recur.modules.stream_memory import is_memory
 from fairseq_recur.tasks.streams import StreamLanguageModelingTask
+from tests.distributed.several import run_plan
 from tests.running import USER_DIR, saved_weights, update_losses
 from tests.unit.test_memory_model import small
 from tests.unit.test_streams import options
 
 Cli = Callable[..., str]
-ROOT = Path(__file__).parents[2]
 PERIOD = 6
 STREAMS = ["--task", "language_modeling_with_memory"]
 TRAINING = [
@@ -211,16 +207,7 @@ def test_two_processes_are_one_also_resumed(
     cli("train", *arguments(text, tmp_path / "one", arch, *sgd, "--max-update", 9))
     half = [*sgd, "--broadcast-buffers", "--batch-size", 3, "--max-update"]
     plan = [arguments(text, tmp_path / "two", arch, *half, updates) for updates in (5, 9)]
-    (tmp_path / "plan.json").write_text(json.dumps(plan))
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    for name in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK"):
-        environment.pop(name, None)
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2",
-         "-m", "tests.distributed.train_several", str(tmp_path / "plan.json")],
-        env=environment, cwd=ROOT, capture_output=True, text=True, timeout=600,
-    )  # fmt: skip
-    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+    run_plan(2, plan, tmp_path)
     one, two = (saved_weights(tmp_path / n / "checkpoint_last.pt") for n in ("one", "two"))
     assert one.keys() == two.keys()
     for name, value in one.items():

@@ -1,5 +1,6 @@
 """The quick start's program for subwords, which the first steps use for other languages."""
 
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +12,13 @@ PROGRAM = Path(__file__).parents[2] / "examples" / "quickstart" / "bpe.py"
 LINE = "\u4f60\u597d\uff0c\u4e16\u754c\u3002"  # "Hello, world." with full-width punctuation
 
 
-def run(folder: Path, *rule: str, size: str = "60") -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, str(PROGRAM), str(folder), str(folder / "work"), size, "en", "zh"]
-    return subprocess.run([*words, *rule], capture_output=True, text=True)
+def words(folder: Path, *rule: str, size: str = "60") -> list[str]:
+    return [str(folder), str(folder / "work"), size, "en", "zh", *rule]
+
+
+def run(folder: Path, *rule: str) -> int:
+    """Run the program in this process; return its exit status."""
+    return runpy.run_path(str(PROGRAM))["main"](words(folder, *rule))
 
 
 @pytest.fixture
@@ -26,26 +31,30 @@ def texts(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(("rule", "comma"), [((), ","), (("identity",), "\uff0c")])
 def test_full_width_punctuation_can_be_kept(texts: Path, rule: tuple[str], comma: str) -> None:
-    done = run(texts, *rule)
-    assert done.returncode == 0, done.stderr
+    assert run(texts, *rule) == 0
     pieces = (texts / "work" / "pieces" / "train.zh").read_text().split("\n")
     assert len(pieces) == 10 + 1  # U+2028 is no end of a line
+    count = sum(len(line.split()) for line in pieces)
+    assert f"train.zh: 10 lines, 50 characters, {count} pieces\n" in done.stdout
     model = sentencepiece.SentencePieceProcessor(model_file=str(texts / "work" / "bpe.model"))
     assert model.decode(pieces[0].split()) == LINE.replace("\uff0c", comma)
 
 
-def test_what_is_wrong_is_said_before_anything_is_written(texts: Path) -> None:
-    wrong = run(texts, "none")
-    assert wrong.returncode == 2
-    assert "invalid choice: 'none'" in wrong.stderr
+def test_what_is_wrong_is_said_before_anything_is_written(
+    texts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        run(texts, "none")
+    assert "invalid choice: 'none'" in capsys.readouterr().err
     (texts / "test.zh").unlink()
-    missing = run(texts)
-    assert missing.returncode == 2
-    assert "test.zh: there is no such file" in missing.stderr
+    assert run(texts) == 2
+    assert "test.zh: there is no such file" in capsys.readouterr().err
     assert not (texts / "work").exists()
 
 
 def test_more_subwords_than_the_text_has(texts: Path) -> None:
-    done = run(texts, size="4000")
+    """As a program of its own."""
+    command = [sys.executable, str(PROGRAM), *words(texts, size="4000")]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2
     assert "cannot learn 4000 subwords" in done.stderr and "Traceback" not in done.stderr

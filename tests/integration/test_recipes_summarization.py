@@ -64,6 +64,23 @@ def prepare(of: Mirror, work: Path, arch: str = SCRATCH, folder: Path | None = N
     return summarization.main(words(of, work, arch, folder))
 
 
+@pytest.fixture(scope="session")
+def prepared(
+    mirror: Callable[[str], Mirror], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., Path]:
+    """The folder, with blanks in its name, of a data set's preparation. Copy it to change it."""
+    folders: dict[tuple[str, str], Path] = {}
+
+    def make(name: str, arch: str = SCRATCH) -> Path:
+        if (name, arch) not in folders:
+            work = tmp_path_factory.mktemp("w o r k")
+            assert prepare(mirror(name), work, arch) == 0
+            folders[name, arch] = work
+        return folders[name, arch]
+
+    return make
+
+
 def expected_source(name: str, text: str) -> str:
     """Return the expected form of a text, according to the formats' definitions."""
     if name == "mediasum":
@@ -121,12 +138,12 @@ def test_archives_become_lines(
 
 
 def test_own_texts_replace_the_data_set(
-    mirror: Callable[[str], Mirror], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    mirror: Callable[[str], Mirror], prepared: Callable[..., Path], tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     """Nothing is downloaded, and what is prepared is what the data set gives."""
     of, texts = mirror("xsum"), tmp_path / "texts"
-    assert prepare(of, tmp_path / "first") == 0
-    shutil.copytree(tmp_path / "first" / "text", texts)
+    shutil.copytree(prepared("xsum") / "text", texts)
     for side in ("source", "target"):
         train = (texts / f"train.{side}").read_text(encoding="utf-8")
         lines = [*train.split("\n"), ""]  # a pair of empty lines is left out
@@ -134,7 +151,7 @@ def test_own_texts_replace_the_data_set(
         (texts / f"valid.{side}").rename(texts / f"{'val' if side == 'source' else 'dev'}.{side}")
     options = [w for w in words(of, tmp_path / "second") if not w.startswith("--mirror")]
     assert summarization.main([*options, f"--texts={texts}"]) == 0
-    first, second = (tree(tmp_path / name) for name in ("first", "second"))
+    first, second = tree(prepared("xsum")), tree(tmp_path / "second")
     assert {k: v for k, v in first.items() if ".key" not in k and "counts" not in k} == {
         k: v for k, v in second.items() if ".key" not in k and "counts" not in k
     }
@@ -148,15 +165,15 @@ def test_own_texts_replace_the_data_set(
 
 
 def test_pieces_of_other_data_are_taken(
-    mirror: Callable[[str], Mirror], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    mirror: Callable[[str], Mirror], prepared: Callable[..., Path], tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     """Data of other texts then has the same dictionary, so that a model can go on with it."""
     of, folder = mirror("xsum"), "sentencepiece-300-1024-128"
-    assert prepare(of, tmp_path / "first") == 0
-    first = tmp_path / "first" / folder
+    first = prepared("xsum") / folder
     texts = tmp_path / "texts"
     texts.mkdir()
-    for file in (tmp_path / "first" / "text").glob("*.*e*"):
+    for file in (prepared("xsum") / "text").glob("*.*e*"):
         lines = file.read_text(encoding="utf-8").split("\n")
         (texts / file.name).write_text("\n".join(lines[-9:]), encoding="utf-8")
     options = [*words(of, tmp_path / "second"), f"--texts={texts}"]
@@ -231,8 +248,9 @@ def test_a_preparation_that_is_killed_often_goes_on(
 
 @pytest.mark.parametrize("name", ONE_FAST)
 def test_a_wrong_archive_is_named(
-    mirror: Callable[[str], Mirror], tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+    mirror: Callable[[str], Mirror], prepared: Callable[..., Path], tmp_path: Path, name: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     """By its checksum; where nobody knows that, by what is in it. Then nothing is left behind."""
     of, folder, work = mirror(name), tmp_path / "mirror", tmp_path / "work"
     shutil.copytree(of.folder, folder)
@@ -252,8 +270,7 @@ def test_a_wrong_archive_is_named(
     file.write_bytes(content)
     add_sums(folder)
     assert prepare(of, work, SCRATCH, folder) == 0
-    assert prepare(of, tmp_path / "other") == 0
-    assert tree(work) == tree(tmp_path / "other")
+    assert tree(work) == tree(prepared(name))
 
 
 def test_other_numbers_than_the_real_ones_are_refused(
@@ -339,11 +356,12 @@ def plan(of: Mirror, work: Path, command: str, capsys: pytest.CaptureFixture[str
 
 
 def test_from_archives_to_results(
-    mirror: Callable[[str], Mirror], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    mirror: Callable[[str], Mirror], prepared: Callable[..., Path], tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     """SRformer from BART's weights on CNN/DailyMail, with the paper's settings, in this process."""
     of = mirror("cnn_dm")
-    assert prepare(of, tmp_path, BART) == 0
+    shutil.copytree(prepared("cnn_dm", BART), tmp_path, dirs_exist_ok=True)
     data, folder, unit, size, *flags = plan(of, tmp_path, "train", capsys)
     assert (unit, size) == ("documents", "8")
     flags += ["--user-dir", USER_DIR, "--optimizer", "adam", "--max-sentences", size, "--cpu"]
@@ -360,12 +378,12 @@ def test_from_archives_to_results(
 
 
 def test_the_script_starts_the_launcher(
-    mirror: Callable[[str], Mirror], tmp_path: Path, programs: Path
+    prepared: Callable[..., Path], tmp_path: Path, programs: Path
 ) -> None:
     """With the paper's 8 documents divided among the processes; printing leaves nothing behind."""
-    of, root = mirror("cnn_dm"), copy_of_the_project(tmp_path / "project")
+    root = copy_of_the_project(tmp_path / "project")
     work = root / "w o r k"
-    assert prepare(of, work, BART) == 0
+    shutil.copytree(prepared("cnn_dm", BART), work)
     common: dict[str, Any] = {"WORK": work, "PRINT": 1}
     output = run(root, programs, "cnn_dm/train.sh", "--dropout", "0.2", PROCESSES=2, **common)
     assert output.endswith("status 0"), output

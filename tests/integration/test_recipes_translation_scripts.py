@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -95,6 +96,24 @@ def test_the_launcher_takes_the_flags(prepared: Callable[..., Path], programs: P
         words = words[words.index("fairseq_recur") + 1 :]
         assert words[words.index("--update-freq") + 1] == frequency
         parse(["fairseq-recur", *words])
+
+
+def test_the_hours_are_told_before_a_training_starts(
+    prepared: Callable[..., Path], programs: Path
+) -> None:
+    """For the GPUs that nvidia-smi names, if it knows them."""
+    given = {"WORK": str(prepared("wmt14_en_de", **SMALL)), "LAUNCHER": "echo started"}
+    given["MAX_UPDATES"] = "1000"
+    smi = programs / "nvidia-smi"
+    for name, told in (
+        ("NVIDIA A100-SXM4-80GB", "device +2 x A100 .*, bf16\n1,000 updates +[0-9.]+ hours\n"),
+        ("NVIDIA Nonsense", "The hours were not predicted; see fairseq-recur plan --help\n"),
+    ):
+        smi.write_text(f"#!/bin/sh\nprintf '%s\\n' '{name}' '{name}'\n")
+        smi.chmod(0o755)
+        done = run(programs, "wmt14_en_de", "train", **given)
+        assert done.returncode == 0, done.stderr
+        assert re.search(f"{told}started ", done.stdout), done.stdout
 
 
 def test_scripts_say_what_is_missing(

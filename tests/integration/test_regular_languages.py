@@ -21,7 +21,7 @@ import fairseq_recur.tasks  # noqa: F401
 from fairseq_recur.experiments import runner
 from fairseq_recur.experiments.runs import LOCK
 from tests.docs.commands import parse
-from tests.killing import own_progress_lock
+from tests.forking import own_progress_lock
 from tests.running import USER_DIR, saved_weights
 
 Cli = Callable[..., str]

@@ -1,11 +1,7 @@
 """The task summarization through fairseq's commands, from preprocessing to ROUGE."""
 
-import json
-import os
 import random
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,10 +13,10 @@ from fairseq_recur.scoring.generation import read_hypotheses
 from fairseq_recur.scoring.metrics import build_metric, score_corpus
 from fairseq_recur.scoring.rouge import VARIANTS
 from tests.conftest import SMALL, TRAIN
+from tests.distributed.several import run_plan
 from tests.running import USER_DIR, generate, hypotheses, saved_weights, weights
 
 Cli = Callable[..., str]
-ROOT = Path(__file__).parents[2]
 PREFIX = "summarize :"
 TASK = ["--task", "summarization"]
 # Sources of at most 12 tokens with prefix and end; summaries that are trained on of at most 8.
@@ -127,16 +123,7 @@ def test_two_processes_log_the_rouge_of_one(
         str(summarizer / "checkpoint_best.pt"), "--lr", "1e-12", "--max-update", "1",
         "--ddp-backend", "legacy_ddp", "--save-dir", str(tmp_path / "two"),
     ]  # fmt: skip
-    (tmp_path / "plan.json").write_text(json.dumps([plan]))
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    for name in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK"):
-        environment.pop(name, None)
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2",
-         "-m", "tests.distributed.train_several", str(tmp_path / "plan.json")],
-        env=environment, cwd=ROOT, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+    run_plan(2, [plan], tmp_path)
     state = torch.load(tmp_path / "two" / "checkpoint_best.pt", weights_only=True)
     assert state["cfg"]["distributed_training"]["distributed_world_size"] == 2
     figures = [f["rougeLsum"] for f in validated((summarizer / "train.log").read_text())]

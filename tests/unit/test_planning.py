@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils import _device
 from torch.utils.flop_counter import FlopCounterMode
 
 from fairseq_recur.errors import ConfigError
@@ -97,6 +98,20 @@ def test_what_is_counted_is_what_the_real_model_does(
         has_rnn = any(isinstance(module, nn.RNNBase) for module in real.model.modules())
         assert found.saved == pytest.approx(kept, rel=0.05 if has_rnn else 0) and kept > 0
         assert found.peak > found.saved
+
+
+def test_transformers_has_loaded_a_model_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While torch listed the functions that make tensors, it had replaced one of them."""
+    _device._device_constructors.cache_clear()
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(torch, "linspace", lambda *args, **kwargs: None)
+            _device._device_constructors()
+        assert torch.linspace not in _device._device_constructors()
+        built = make("rsa_transformer_tiny", "meta")
+        assert [name for name, p in built.model.named_parameters() if not p.is_meta] == []
+    finally:
+        _device._device_constructors.cache_clear()
 
 
 @pytest.mark.parametrize("arch", ["transformer", "transformer_biarn_tiny", "rsa_transformer_tiny"])

@@ -184,6 +184,9 @@ def test_a_run_has_its_colour_in_all_panels() -> None:
 
 
 def test_a_single_value_has_no_error_bar() -> None:
-    below, above = ranges([2.0, 5.0], [[1.0, 4.0], [5.0]])
+    found = ranges([2.0, 5.0], [[1.0, 4.0], [5.0]])
+    assert found is not None
+    below, above = found
     assert (below[0], above[0]) == (1.0, 2.0)
     assert math.isnan(below[1]) and math.isnan(above[1])
+    assert ranges([2.0, 5.0], [[2.0], [5.0]]) is None

@@ -1,0 +1,89 @@
+"""What was trained elsewhere: scores from the results.json of other folders."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fairseq_recur.errors import ConfigError
+from fairseq_recur.experiments.settings import Experiment
+
+Results = dict[str, Any]
+SETTINGS = ("train", "generate", "checkpoint")
+
+
+def read(
+    files: Sequence[Path], experiments: dict[str, Experiment], counts: dict[str, Any]
+) -> list[Results]:
+    """Read the results that join a table.
+
+    Args:
+        files: each the results.json of a folder
+        experiments: of the languages that are trained here
+        counts: the numbers of words of these languages
+
+    Raises:
+        ConfigError: a file is missing or foreign, or has other settings, systems or words
+    """
+    found, problems = [], []
+    here = next(iter(experiments.values())).as_record()
+    flags = {system["name"]: system["flags"] for system in here["systems"]}
+    for file in files:
+        try:
+            results = json.loads(file.read_text(encoding="utf-8"))
+            problems += [f"{file} {what}" for what in differences(results, here, flags, counts)]
+            for name in counts:
+                runs([results], name)
+            origins([results])
+        except OSError as error:
+            problems.append(f"cannot read {file}: {error.strerror}")
+        except (ValueError, KeyError, TypeError, AttributeError):
+            problems.append(f"{file} is not a results.json that this example has written")
+        else:
+            found.append(results)
+    if problems:
+        raise ConfigError("--add: " + "; ".join(problems))
+    return found
+
+
+def differences(
+    results: Results, here: Results, flags: dict[str, Any], counts: dict[str, Any]
+) -> list[str]:
+    """Return what keeps the results of a file from standing beside those of here."""
+    found = [
+        f"was trained with another setting `{key}`"
+        for key in SETTINGS
+        if results["settings"][key] != here[key]
+    ]
+    trained = [name for name, system in results["systems"].items() if system["parameters"]]
+    other = [name for name in trained if results["systems"][name]["flags"] != flags.get(name)]
+    if other:
+        found.append(f"has other flags for {', '.join(other)}")
+    languages = results["languages"]
+    other = [name for name in counts if name in languages and languages[name] != counts[name]]
+    if other:
+        found.append(f"has other words for {', '.join(other)}")
+    return found
+
+
+def runs(added: Sequence[Results], language: str) -> list[Results]:
+    """Return the runs on a language: system, seed and scores; of equal ones the first."""
+    found: dict[tuple[str, int], Results] = {}
+    for results in added:
+        for name, system in results["systems"].items():
+            scores = {metric: of.get(language, {}) for metric, of in system["scores"].items()}
+            for seed in next(iter(scores.values())):
+                run = {
+                    "system": name,
+                    "seed": int(seed),
+                    "scores": {metric: of[seed] for metric, of in scores.items()},
+                    "parameters": system["parameters"][language],
+                }
+                found.setdefault((name, int(seed)), run)
+    return list(found.values())
+
+
+def origins(added: Sequence[Results]) -> list[Results]:
+    """Return how the results of the files were made, also of those that were added to them."""
+    keys = ("command", "commits", "machine", "versions")
+    return [one for of in added for one in ({key: of[key] for key in keys}, *of.get("added", []))]

@@ -1,0 +1,50 @@
+"""Sentences of the pages are short."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.docs.commands import ROOT, markdown_files
+
+LONGEST = 25
+"""Words of a sentence."""
+
+# Lists of changes, licences in others' words, and pages that a program writes.
+OTHERS = ("CHANGELOG.md", "LICENSES.md", "flags.md", "commands.md", "results")
+PAGES = [path for path in markdown_files() if not {*OTHERS} & {*path.relative_to(ROOT).parts}]
+
+
+def sentences(text: str) -> Iterator[str]:
+    """The sentences and clauses of a page, without its tables and code.
+
+    A colon or a semicolon ends a clause, as in a list. Links are their text, code is one word.
+    """
+    left_out = r"^ *```.*?^ *```|<!--.*?-->|^ {4}.*?$|^ *[|#].*?$"
+    text = re.sub(left_out, "\n\n", text, flags=re.M | re.S)
+    for block in re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )", text):
+        line = re.sub(r"`[^`]+`|\$[^$]+\$", "CODE", " ".join(block.split()))
+        line = re.sub(r"!?\[([^]]*)\]\([^)]*\)", r"\1", line)
+        line = re.sub(r"et al\. (?![A-Z])", "et al ", line)
+        yield from re.split(r"(?<=[.!?:;·])[\"”)*_]* ", line)
+
+
+def words(sentence: str) -> int:
+    return sum(bool(re.search(r"\w", word)) for word in sentence.split())
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_sentences_are_short(path: Path) -> None:
+    found = [s for s in sentences(path.read_text("utf-8")) if words(s) > LONGEST]
+    assert not found
+
+
+def test_what_counts_as_a_sentence() -> None:
+    long = "word " * 26
+    for text in (f"{long}.", f"- {long}", f"[{long}](page.md) is long.", f"A title\n\n{long}"):
+        assert max(map(words, sentences(text))) > LONGEST, text
+    half = "word " * 20
+    for text in (f"{half.strip()}. {half}", f"{half.strip()}; {half}", f"| {long} |", f"    {long}",
+                 f"```bash\n{long}\n```", f"- {half}\n- {half}", f"`{long}`"):  # fmt: skip
+        assert max(map(words, sentences(text))) <= LONGEST, text
