@@ -5,6 +5,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -73,21 +74,15 @@ class Series:
         )
 
 
-def date_reader(text: str) -> Callable[[str], datetime]:
-    """Return what reads dates of the same form as a first one.
-
-    Raises:
-        ValueError: the form is neither ISO 8601 nor one of `DATE_FORMS`
-    """
+def date_reader(text: str) -> Callable[[str], datetime] | None:
+    """Return what reads dates of the same form as a first one: ISO 8601, or of `DATE_FORMS`."""
     readers: list[Callable[[str], datetime]] = [datetime.fromisoformat]
     readers += [partial(_read_date, form) for form in DATE_FORMS]
     for read in readers:
-        try:
+        with suppress(ValueError):
             read(text)
-        except ValueError:
-            continue
-        return read
-    raise ValueError(text)
+            return read
+    return None
 
 
 def _read_date(form: str, text: str) -> datetime:
@@ -133,10 +128,13 @@ def _series(path: str, file: TextIO, columns: Sequence[str]) -> Series:
         if name not in known:
             raise ConfigError(f"{path} has no column {name}; expected some of {', '.join(known)}")
     places = [header.index(name) for name in columns] if columns else named
-    if header and _is_date(header[of_date]):
+    if header and date_reader(header[of_date]):
         raise ConfigError(f"{path} begins with the date {header[of_date]}; add a line of names")
     read: Callable[[str], datetime] | None = None
-    numbers, dates, times, rows = [], [], [], []
+    numbers: list[int] = []
+    dates: list[str] = []
+    times: list[datetime] = []
+    rows: list[list[float]] = []
     for line in lines:
         if not any(cell.strip() for cell in line):
             continue
@@ -147,17 +145,16 @@ def _series(path: str, file: TextIO, columns: Sequence[str]) -> Series:
                 "correct the line"
             )
         date = line[of_date].strip()
-        try:
-            read = read or date_reader(date)
-            times.append(read(date))
-            if (times[0].tzinfo is None) != (times[-1].tzinfo is None):
-                raise ValueError(date)
-        except ValueError:
+        read, time = read or date_reader(date), None
+        with suppress(ValueError):
+            time = read(date) if read is not None else None
+        if time is None or (times and (time.tzinfo is None) != (times[0].tzinfo is None)):
             raise ConfigError(
                 f"{where}: found {date!r} as {header[of_date]}; expected a date such as "
                 "2016-07-01 00:00:00, of one form in all lines, in a column called date or in the "
                 "first one; correct it"
-            ) from None
+            )
+        times.append(time)
         numbers.append(lines.line_num)
         dates.append(date)
         rows.append([_number(line[i], header[i], where) for i in places])
@@ -168,14 +165,6 @@ def _series(path: str, file: TextIO, columns: Sequence[str]) -> Series:
         )
     step = _step(path, numbers, times)
     return Series([header[i] for i in places], dates, times, step, numpy.array(rows))
-
-
-def _is_date(text: str) -> bool:
-    try:
-        date_reader(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _number(cell: str, name: str, where: str) -> float:

@@ -70,7 +70,7 @@ def test_forms_of_tables(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> No
     path.write_bytes(
         text.replace("Timestamp", "state").replace("Date Time", "TIME").encode("utf-8-sig")
     )
-    with pytest.raises(ConfigError, match="line 2: 'good' as state; expected a finite number"):
+    with pytest.raises(ConfigError, match="line 2: found 'good' as state; expected a finite"):
         read_series(str(path))
     with pytest.raises(ConfigError, match=r"no column x; expected some of T \(K\), wind, state$"):
         read_series(str(path), ["x"])
@@ -167,9 +167,9 @@ def test_wrong_options(tmp_path: Path, options: dict[str, Any], said: str) -> No
         (lambda lines: [*lines[:3], "31/12/2016 0:00,1,2"], "line 4: found '31/12/2016 0:00' as"),
         (lambda lines: [*lines[:3], "2016-07-01 02:00:00+02:00,1,2"], "line 4: found '2016-07-01"),
         (lambda lines: [*lines[:3], lines[3].rpartition(",")[0]], "line 4: 2 columns; expected 3"),
-        (lambda lines: [*lines[:3], lines[3] + "x"], "line 4: '.*x' as temperature; expected a"),
-        (lambda lines: [*lines[:3], lines[3].rpartition(",")[0] + ",nan"], "line 4: 'nan' as"),
-        (lambda lines: [*lines[:3], lines[3].rpartition(",")[0] + ","], "line 4: '' as temper"),
+        (lambda lines: [*lines[:3], lines[3] + "x"], "line 4: found '.*x' as temperature; e"),
+        (lambda lines: [*lines[:3], lines[3].rpartition(",")[0] + ",nan"], "line 4: found 'nan' a"),
+        (lambda lines: [*lines[:3], lines[3].rpartition(",")[0] + ","], "line 4: found '' as tem"),
         (lambda lines: [*lines[:4], lines[3]], "line 5: its date is not later than that of the"),
     ],
 )
