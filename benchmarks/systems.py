@@ -167,8 +167,49 @@ def prepared(args: argparse.Namespace, name: str) -> Iterator[Path]:
         yield prepare(name, args.pieces, args.vocabulary, Path(folder))
 
 
-class System:
+class Trained:
     """A model with fairseq's trainer.
+
+    Args:
+        words: arguments of fairseq-train
+        device: "cpu" or "cuda"
+    """
+
+    def __init__(self, words: Sequence[str], device: str) -> None:
+        self.device = device
+        self.args = options.parse_args_and_arch(options.get_training_parser(), [*words])
+        self.cfg = convert_namespace_to_omegaconf(self.args)
+        self.task = tasks.setup_task(self.cfg.task)
+        self.model = self.task.build_model(self.cfg.model)
+        criterion = self.task.build_criterion(self.cfg.criterion)
+        self.trainer = Trainer(self.cfg, self.task, self.model, criterion)
+
+    @property
+    def parameters(self) -> int:
+        """Number of trained parameters."""
+        return sum(p.numel() for p in self.model.parameters() if p.requires_grad)
+
+    def first_batches(self, count: int) -> list[dict[str, Any]]:
+        """Return the first batches of a training, in its order, on the device.
+
+        Raises:
+            ConfigError: there are fewer
+        """
+        found = list(islice(self.trainer.get_train_iterator(1).next_epoch_itr(), count))
+        if len(found) < count:
+            raise ConfigError(
+                f"the data has {len(found)} batches, expected {count}; decrease --rounds or "
+                "--updates"
+            )
+        return [move_to_cuda(batch) for batch in found] if self.device == "cuda" else found
+
+    def update(self, batch: dict[str, Any]) -> None:
+        """Do one update: forward, backward, optimizer."""
+        self.trainer.train_step([batch])
+
+
+class System(Trained):
+    """A translation model by its name, with the flags that all share.
 
     Args:
         name: as in `parse_name`
@@ -178,32 +219,17 @@ class System:
     """
 
     def __init__(self, name: str, data: Path, flags: Sequence[str], device: str) -> None:
-        self.name, self.device = name, device
+        self.name = name
         arch, own, with_fused = parse_name(name)
         words = [str(data), "--arch", arch, *FLAGS, *flags, *own]
-        words += ["--cpu"] if device == "cpu" else []
-        self.args = options.parse_args_and_arch(options.get_training_parser(), words)
-        self.cfg = convert_namespace_to_omegaconf(self.args)
-        self.task = tasks.setup_task(self.cfg.task)
-        self.model = self.task.build_model(self.cfg.model)
+        super().__init__([*words, *(["--cpu"] if device == "cpu" else [])], device)
         if with_fused:
             fuse_cross_attention(self.model)
-        criterion = self.task.build_criterion(self.cfg.criterion)
-        self.trainer = Trainer(self.cfg, self.task, self.model, criterion)
-
-    @property
-    def parameters(self) -> int:
-        """Number of trained parameters."""
-        return sum(p.numel() for p in self.model.parameters() if p.requires_grad)
 
     def batches(self, split: str, tokens: int, count: int) -> list[dict[str, Any]]:
         """Return the first batches of an epoch, on the device; all systems get the same."""
         found = batches_of(self.task, self.cfg, split, tokens, count)
         return [move_to_cuda(batch) for batch in found] if self.device == "cuda" else found
-
-    def update(self, batch: dict[str, Any]) -> None:
-        """Do one update: forward, backward, optimizer."""
-        self.trainer.train_step([batch])
 
 
 def fuse_cross_attention(model: nn.Module) -> None:

@@ -88,6 +88,14 @@ def forms(result: Row) -> Iterator[list[str]]:
         yield [row["side"], str(row["length"]), *(spread(t, 0) for t in row["ms"].values())]
 
 
+def hosts(result: Row) -> Iterator[list[str]]:
+    """Times of an update without and with RSA."""
+    yield ["host", "setting", "without, ms", "with RSA, ms", "ratio"]
+    for row in result["rows"]:
+        times = [spread(found) for found in row["ms"].values()]
+        yield [f"`{row['host']}`", row["setting"], *times, spread(row["of_host"], 2)]
+
+
 def steps(result: Row, op: str) -> Iterator[list[str]]:
     """Times of a decoding step."""
     rows = [row for row in result["rows"] if row["op"] == op]
@@ -154,6 +162,7 @@ TABLES: dict[str, Callable[..., Rows]] = {
         processes,
         decoding,
         forms,
+        hosts,
         steps,
         memory,
         profiling,

@@ -16,7 +16,7 @@ from typing import Any
 from recipes.archives import json_lines, objects
 from recipes.fetch import sha256
 from recipes.steps import binarize, exclusive, step
-from recipes.summary_options import SIDES, SPLITS
+from recipes.summary_options import SIDES, SPLITS, find_file
 from recipes.summary_prepare import convert, encode_all
 from recipes.summary_readers import Document, own_texts
 from recipes.summary_texts import write_texts
@@ -105,13 +105,13 @@ def prepare(data: Path, model: Path, work: Path, lengths: dict[str, int], worker
             f"found lengths {lengths}; expected at least 3, for <s>, a token and </s>; raise the "
             "smaller one"
         )
-    names = next((n for n in FORMS if all((data / name).is_file() for name in n)), None)
+    names = next((n for n in FORMS if all(find_file(data, name).is_file() for name in n)), None)
     if names is None:
         raise ConfigError(
             f"{data} has no data set; expected these files, or those of one of the other forms in "
             f"README.md: {', '.join(next(iter(FORMS)))}"
         )
-    files = {name: data / name for name in names}
+    files = {name: find_file(data, name) for name in names}
     parts = sorted(path for path in model.glob("*") if path.is_file())
     with exclusive(work):
         texts = step(

@@ -20,7 +20,9 @@ from fairseq_recur.scoring.problems import Problems
 
 SETS = {"train": "train", "dev": "valid", "test": "test"}
 """Their names in the files, and fairseq's."""
-FILE = re.compile(r"(?P<language>[^.].*)_(?P<set>train|dev|test)\.tsv")
+VALIDATION = ("valid", "val")
+"""What the files and folders of dev may be called, too."""
+FILE = re.compile(rf"(?P<language>[^.].*)_(?P<set>train|dev|test|{'|'.join(VALIDATION)})\.tsv")
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 """What a blank within a word becomes, as in SentencePiece."""
 SHOWN = 3
@@ -84,11 +86,12 @@ def read(folder: Path, languages: Sequence[str] = ()) -> list[Language]:
     if not folder.is_dir():
         raise ConfigError(f"there is no folder {folder}; expected one with files LANG_train.tsv")
     files: dict[str, dict[str, Path]] = {}
-    for place in (folder, *(folder / name for name in SETS)):
+    for place in (folder, *(folder / name for name in (*SETS, *VALIDATION))):
         for path in sorted(place.glob("*.tsv")):
             match = FILE.fullmatch(path.name)
             if match:
-                first = files.setdefault(match["language"], {}).setdefault(match["set"], path)
+                part = "dev" if match["set"] in VALIDATION else match["set"]
+                first = files.setdefault(match["language"], {}).setdefault(part, path)
                 if first != path:
                     problems.add(f"found both {first} and {path}; remove one of them")
     if not files:

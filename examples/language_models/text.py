@@ -1,6 +1,7 @@
 """The text of a folder: read it, check it, and write it as fairseq's binary data."""
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +15,8 @@ from fairseq_recur.experiments.runs import read_json, write_json
 from fairseq_recur.scoring.generation import read_lines
 from fairseq_recur.scoring.problems import Problems
 
-SETS = ("train", "valid", "test")
+SETS = {"train": {"train"}, "valid": {"valid", "val", "dev"}, "test": {"test"}}
+"""What the names of their files have, between dots, hyphens and underscores."""
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 """What a blank becomes where characters are the tokens, as in SentencePiece."""
 RESERVED = {"<s>", "<pad>", "</s>"}
@@ -68,8 +70,30 @@ def tokens(line: str, units: str) -> str:
     return " ".join(SPACE if c.isspace() else c for c in line.strip())
 
 
+def find(folder: Path, part: str) -> Path:
+    """Return the file of a set: PART.txt, or the only one that has its name in it.
+
+    Raises:
+        ConfigError: there is none, or several
+    """
+    if (folder / f"{part}.txt").is_file():
+        return folder / f"{part}.txt"
+    found = [
+        path
+        for path in sorted(folder.iterdir())
+        if path.is_file() and SETS[part] & {*re.split(r"[._-]", path.name)}
+    ]
+    if len(found) != 1:
+        names = ", ".join(path.name for path in found) or "no file"
+        raise ConfigError(
+            f"{folder} has {names} for {part}; expected {part}.txt, or one file such as "
+            f"wiki.{part}.tokens"
+        )
+    return found[0]
+
+
 def read(folder: Path, units: str) -> Text:
-    """Read train.txt, valid.txt and test.txt of a folder.
+    """Read the three sets of a folder.
 
     Raises:
         ConfigError: lists everything that is wrong
@@ -82,9 +106,11 @@ def read(folder: Path, units: str) -> Text:
     lines: dict[str, list[str]] = {}
     digest = hashlib.sha256(units.encode())
     for part in SETS:
-        file = folder / f"{part}.txt"
         with problems.gathered():
-            lines[part] = [tokens(line, units) for line in read_lines(file)]
+            file = find(folder, part)
+            first, *others = read_lines(file)
+            text = [first.removeprefix("\ufeff"), *others]
+            lines[part] = [tokens(line, units) for line in text]
             digest.update(file.read_bytes())
             if not any(lines[part]):
                 problems.add(f"{file} has only blank lines; expected text")

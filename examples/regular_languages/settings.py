@@ -15,7 +15,7 @@ from fairseq_recur.experiments.typed import setting
 HERE = Path(__file__).resolve().parent
 
 LANGUAGES = "d_2 d_4 parity tomita_3 tomita_5 tomita_6"
-SYSTEMS = "transformer transformer_relative rsa_1 rsa_2 rsa_3 rsa_4"
+SYSTEMS = "transformer transformer_xl transformer_relative rsa_1 rsa_2 rsa_3 rsa_4"
 
 # Numbers of heads in each case: regular, cosine, sine, and the same kinds dilated.
 CASES = {
@@ -24,6 +24,9 @@ CASES = {
     "rsa_3": "3,1,1,0,0,0",
     "rsa_4": "3,0,0,0,1,1",
 }
+
+# Relative positions: those of Dai et al., which the paper's Transformer* has, and of Shaw et al.
+RELATIVE = {"transformer_xl": "xl", "transformer_relative": "relative"}
 
 # Appendix E.2 of the paper; the FFN and the sigmoid outputs are those of the published code.
 MODEL = (
@@ -96,8 +99,9 @@ def system_flags(system: str, settings: Settings) -> list[str]:
     if system == "transformer":
         return ["--arch", "transformer_lm"]
     flags = ["--arch", "rsa_transformer_lm"]
-    if system == "transformer_relative":
-        return [*flags, "--decoder-self-attention", "relative", "--no-token-positional-embeddings"]
+    if system in RELATIVE:
+        own = ["--decoder-self-attention", RELATIVE[system], "--no-token-positional-embeddings"]
+        return [*flags, *own]
     flags += ["--decoder-self-attention", "rsa", "--rsa-heads", CASES[system]]
     flags += [f"--rsa-gate-init={settings.gate}"]  # with "=": the number may be negative
     flags += ["--rsa-form", "dense"]  # the fastest for heads of width 4

@@ -13,7 +13,7 @@ find_programs
 recipe() {
     local options=(--recipe "$RECIPE" --work-dir "$WORK") name option
     for name in ARCH RUN SEED AVERAGE PIECES START MAX_SOURCE MAX_TARGET VOCABULARY SETTINGS \
-        GENERATION PREFIX WORKERS BASELINE SAMPLE DOWNLOAD_ONLY TEXTS; do
+        GENERATION PREFIX WORKERS BASELINE SAMPLE DOWNLOAD_ONLY TEXTS PIECES_FROM; do
         if [ -n "${!name+set}" ]; then
             option="${name,,}"
             options+=("--${option//_/-}=${!name}")

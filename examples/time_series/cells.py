@@ -1,7 +1,7 @@
 """The cells of the paper's Table 1: data, lengths, heads, and the command of each training."""
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,21 +29,34 @@ class Cell:
     """Lengths of a window, and what differs from Informer's defaults, in its scripts.
 
     Attributes:
-        data: a key of `FILES`
+        data: a key of `FILES`, or the name of another file
         lengths: of input, label part and forecast
         deep: three encoder layers and two decoder layers in place of two and one
         factor: of ProbSparse
+        fractions: split of another file
     """
 
     data: str
     lengths: tuple[int, int, int]
     deep: bool = False
     factor: int = 5
+    fractions: str = ""
 
     @property
     def name(self) -> str:
         """Name as in the variable CELLS."""
-        return f"{self.data}/{self.lengths[2]}"
+        lengths = self.lengths[2:] if self.data in FILES else self.lengths
+        return "/".join([self.data, *map(str, lengths)])
+
+    @property
+    def file(self) -> str:
+        """Name of the file."""
+        return FILES.get(self.data, self.data)
+
+    @property
+    def months(self) -> str:
+        """Months of training, validation and test."""
+        return MONTHS.get(self.data, "12,4,4")
 
     @property
     def cost(self) -> int:
@@ -55,9 +68,11 @@ class Cell:
     def flags(self) -> list[str]:
         """Flags of the task and of the depth."""
         read, label, horizon = map(str, self.lengths)
+        split = ["--split-months", self.months]
+        if self.fractions:
+            split = ["--split-fractions", self.fractions]
         return [
-            "--split-months", MONTHS.get(self.data, "12,4,4"), "--input-length", read,
-            "--label-length", label, "--horizon", horizon,
+            *split, "--input-length", read, "--label-length", label, "--horizon", horizon,
             *("--encoder-layers 3 --decoder-layers 2".split() if self.deep else []),
         ]  # fmt: skip
 
@@ -146,13 +161,16 @@ def names() -> list[str]:
 class Settings:
     """The environment variables, in capitals there; README.md explains them."""
 
-    cells: list[str] = setting(names(), f"some of: {' '.join(names())}", choices=names())
+    cells: list[str] = setting(names())
     systems: list[str] = setting(SYSTEMS.split(), f"some of: {SYSTEMS}", choices=SYSTEMS.split())
     seeds: list[int] = setting([1], "whole numbers, at least 1", least=1)
     epochs: int = setting(6, least=1)
     data: str = setting(str(HERE / "data"))
     device: str = setting("cpu", choices=("cpu", "cuda"))
     options: str = setting("")
+    split: str = setting("0.7,0.1,0.2")
+    heads: str = setting("4,0,0,4,0,0")
+    dilations: str = setting("24")
     jobs: int = setting(2, least=1)
 
     def as_dict(self) -> dict[str, str]:
@@ -160,25 +178,56 @@ class Settings:
         return as_variables(self, without=["jobs", "data"])
 
     def chosen(self) -> list[Cell]:
-        """The cells, in the order of their cost."""
-        return [cell for cell in CELLS if cell.name in self.cells]
+        """The cells, in the order of their cost.
+
+        Raises:
+            ConfigError: there is no such cell
+        """
+        cells = [find_cell(name, self.split) for name in dict.fromkeys(self.cells)]
+        return sorted(cells, key=lambda cell: cell.cost)
+
+
+def find_cell(name: str, fractions: str) -> Cell:
+    """Return a cell of the table, or of another file: FILE.csv/INPUT/LABEL/HORIZON.
+
+    Raises:
+        ConfigError: the name is neither
+    """
+    for cell in CELLS:
+        if cell.name == name:
+            return cell
+    file, *lengths = name.rsplit("/", 3)
+    numbers = [int(length) for length in lengths if length.isdecimal()]
+    if not file.endswith(".csv") or len(numbers) != 3:
+        raise ConfigError(
+            f"CELLS: {name}; expected some of {' '.join(names())}, or FILE.csv/INPUT/LABEL/HORIZON "
+            "with the lengths of a window"
+        )
+    read, label, horizon = numbers
+    return Cell(file, (read, label, horizon), fractions=fractions)
 
 
 def read_settings() -> Settings:
     """Read the settings from the environment.
 
     Raises:
-        ConfigError: lists all variables that are wrong, or the files that are missing
+        ConfigError: lists all variables that are wrong
     """
-    settings = read_variables(Settings, ["cells", "systems", "seeds"])
-    needed = {FILES[cell.data] for cell in settings.chosen()}
-    missing = sorted(n for n in needed if not Path(settings.data, n).is_file())
+    return read_variables(Settings, ["cells", "systems", "seeds"])
+
+
+def check_files(cells: Iterable[Cell], folder: str) -> None:
+    """Refuse a folder without the data.
+
+    Raises:
+        ConfigError: names the files that are missing
+    """
+    missing = sorted(file for file in {c.file for c in cells} if not Path(folder, file).is_file())
     if missing:
         raise ConfigError(
-            f"DATA={settings.data}: expected a folder with {', '.join(missing)}; README.md says "
+            f"DATA={folder}: expected a folder with {', '.join(missing)}; README.md says "
             "where to get them"
         )
-    return settings
 
 
 @dataclass(frozen=True)
@@ -200,20 +249,40 @@ class SeriesRun(GridRun):
         return {name: dict(log.curve(f"test_{name}"))[best] for name in ("mse", "mae")}
 
 
+def series_run(
+    settings: Settings, work: Path, cell: Cell, arch: str, system: str, heads: str, seed: int
+) -> SeriesRun:
+    """Return a training.
+
+    Args:
+        settings: of all trainings
+        work: folder of all trainings
+        cell: data and lengths
+        arch: --arch
+        system: name in the table
+        heads: numbers of heads of each kind, dilations, and further flags, with blanks between;
+            empty without matrices
+        seed: of the training
+    """
+    file = str(Path(settings.data, cell.file).resolve())
+    flags = ["--arch", arch, "--series-file", file, *cell.flags()]
+    if "informer" in arch:
+        flags += ["--prob-sparse-factor", str(cell.factor)]
+    if heads:
+        counts, *more = heads.split()
+        flags += ["--rsa-heads", counts]
+        flags += ["--rsa-dilations", more[0], *more[1:]] if more else []
+    flags += [*TRAINING.split(), "--seed", str(seed)]
+    flags += ["--cpu"] if settings.device == "cpu" else []
+    flags += shlex.split(settings.options)
+    return SeriesRun(work, cell.name, system, seed, tuple(flags), settings.epochs)
+
+
 def series_runs(settings: Settings, work: Path) -> Iterator[SeriesRun]:
     """Yield the trainings seed by seed and from the cheapest cell on."""
+    other = f"{settings.heads} {settings.dilations}"
     for seed in settings.seeds:
         for cell in settings.chosen():
             for system in settings.systems:
-                file = str(Path(settings.data, FILES[cell.data]).resolve())
-                flags = ["--arch", system, "--series-file", file, *cell.flags()]
-                if "informer" in system:
-                    flags += ["--prob-sparse-factor", str(cell.factor)]
-                if system in HEADS:
-                    heads, _, dilations = HEADS[system][cell.name].partition(" ")
-                    flags += ["--rsa-heads", heads]
-                    flags += ["--rsa-dilations", dilations] if dilations else []
-                flags += [*TRAINING.split(), "--seed", str(seed)]
-                flags += ["--cpu"] if settings.device == "cpu" else []
-                flags += shlex.split(settings.options)
-                yield SeriesRun(work, cell.name, system, seed, tuple(flags), settings.epochs)
+                heads = HEADS[system].get(cell.name, other) if system in HEADS else ""
+                yield series_run(settings, work, cell, system, system, heads, seed)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy
-from cells import FILES, MONTHS, Cell
+from cells import Cell
 
 from fairseq_recur.tasks.series_data import read_series, split_rows
 
@@ -61,15 +61,16 @@ def fit(groups: dict[str, list[Array]], read: int) -> tuple[float, float]:
 
 def checksum(cell: Cell, folder: str) -> str:
     """The SHA-256 of a cell's file."""
-    return hashlib.sha256(Path(folder, FILES[cell.data]).read_bytes()).hexdigest()
+    return hashlib.sha256(Path(folder, cell.file).read_bytes()).hexdigest()
 
 
 def linear_errors(cell: Cell, folder: str) -> dict[str, dict[str, float]]:
     """MSE and MAE on the test part: {"linear": {"mse": ..., "mae": ...}, "dlinear": ...}."""
-    series = read_series(f"{folder}/{FILES[cell.data]}")
-    rows = split_rows(series, MONTHS.get(cell.data, "12,4,4"), "")
+    series = read_series(f"{folder}/{cell.file}")
+    rows = split_rows(series, cell.months, cell.fractions)
     train = series.values[slice(*rows["train"])]
-    values = (series.values - train.mean(axis=0)) / train.std(axis=0)
+    deviation = train.std(axis=0)
+    values = (series.values - train.mean(axis=0)) / numpy.where(deviation > 0, deviation, 1.0)
     variables = [
         {split: windows(column, rows[split], cell, split == "train") for split in rows}
         for column in values.T

@@ -1,18 +1,19 @@
 """Train every system on every cell of the table, several at a time, and print the table.
 
-    python run.py [table | linear]
+    python run.py [table | linear | heads [table] | gates [table]]
 
 Finished trainings are kept, and unfinished ones continue from their last checkpoint. With `table`
-and `linear`, nothing is trained; `linear` fits the linear forecasts of all cells. README.md
-explains the settings.
+and `linear`, nothing is trained; `linear` fits the linear forecasts of all cells. `heads` and
+`gates` are the paper's ablations. README.md explains the settings.
 """
 
 import os
 import sys
 from pathlib import Path
 
+import ablations
 import errors
-from cells import HERE, SeriesRun, read_settings, series_runs
+from cells import HERE, SeriesRun, check_files, read_settings, series_runs
 
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.grid import run_and_report
@@ -21,26 +22,35 @@ from fairseq_recur.experiments.progress import say
 
 def main(arguments: list[str]) -> int:
     """Run everything; return 0, or 1 if a training failed, 2 for wrong settings, 130 if stopped."""
+    what = arguments[0] if arguments and arguments[0] in ablations.RUNS else ""
+    work = Path(os.environ.get("WORK", HERE / "work")).resolve() / what
     try:
         settings = read_settings()
-        if arguments not in ([], ["table"], ["linear"]):
+        rest = arguments[1:] if what else arguments
+        if rest not in ([], ["table"]) and arguments != ["linear"]:
             words = " ".join(arguments)
-            raise ConfigError(f"run.sh {words}; expected bash run.sh [table | linear]")
+            raise ConfigError(
+                f"run.sh {words}; expected bash run.sh [table | linear | heads | gates], and "
+                "table after the last two"
+            )
+        check_files(ablations.etth1(settings) if what else settings.chosen(), settings.data)
+        runs = list((ablations.RUNS[what] if what else series_runs)(settings, work))
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    work = Path(os.environ.get("WORK", HERE / "work")).resolve()
-    runs = list(series_runs(settings, work))
 
     def finished(run: SeriesRun) -> None:
         found = errors.of_run(run)
         say(f"  MSE {found['mse']:.3f}, MAE {found['mae']:.3f}; {found['seconds']} s")
-        errors.write(runs, settings, work)
+        report()
 
     def report() -> str:
+        if what:
+            return ablations.write(what, runs, settings, work)
         return errors.summary(errors.write(runs, settings, work, arguments == ["linear"]))
 
-    return run_and_report(runs, 0 if arguments else settings.jobs, work, finished, report)
+    trains = not {"table", "linear"} & {*arguments}
+    return run_and_report(runs, settings.jobs if trains else 0, work, finished, report)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=SHOWN,
         default=list(SHOWN[:3]),
         help="gates: the matrix's share in each layer; memory: lags that hold 95%% of each "
-        "head's kernel; kernels: each head over the lags; matrices: P itself",
+        "head's kernel; kernels: each head over the lags; matrices: P itself; boxes: a box over "
+        "the layers' gates for each checkpoint",
     )
     parser.add_argument(
         "--layer",

@@ -25,9 +25,7 @@ THRESHOLD = 0.2
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `plot recurrence`."""
-    parser.add_argument(
-        "file", metavar="FILE", help="a text, or a CSV file with a date in its first column"
-    )
+    parser.add_argument("file", metavar="FILE", help="a text, or a CSV file with a column of dates")
     add_output_arguments(parser)
     parser.add_argument(
         "--kind",
@@ -106,15 +104,11 @@ def series_tracks(file: str, variables: list[str] | None, count: int) -> list[Tr
     """Return the variables of a series, the last one by default.
 
     Raises:
-        ConfigError: the file is not a series, or a variable is missing or constant
+        ConfigError: the file is not a series, lacks a variable, or has a constant one
     """
-    series = read_series(file)
+    series = read_series(file, variables or ())
     tracks = []
     for name in variables or series.names[-1:]:
-        if name not in series.names:
-            raise ConfigError(
-                f"--variable {name}: expected some of {', '.join(series.names)}, which {file} has"
-            )
         values = series.values[:count, series.names.index(name)]
         if (values == values[0]).all():
             raise ConfigError(f"{file}: {name} is constant; choose another --variable")
@@ -130,7 +124,7 @@ def read_tokens(file: str, kind: str, count: int) -> Array:
     """
     numbers: dict[str, int] = {}
     try:
-        with open(file, encoding="utf-8", newline="\n") as text:
+        with open(file, encoding="utf-8-sig", newline="\n") as text:
             words = (word for line in text for word in line.split())
             tokens: Iterable[str] = islice(words, count) if kind == "words" else text.read(count)
             found = [numbers.setdefault(token, len(numbers)) for token in tokens]

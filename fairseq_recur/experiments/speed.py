@@ -1,7 +1,8 @@
-"""How fast systems train and decode, measured alternately."""
+"""How fast systems train and decode, and their memory, measured alternately."""
 
 import re
 import subprocess
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -14,6 +15,11 @@ from fairseq_recur.experiments.runs import SystemRun, read_json, same_command, w
 from fairseq_recur.experiments.settings import INTERVAL, arguments
 from fairseq_recur.experiments.training_log import read_log
 
+MEASURES = (("updates_per_second", "training_mib"), ("sentences_per_second", "decoding_mib"))
+"""What training and decoding give."""
+POLL = 0.1
+"""Seconds between two looks at a process."""
+PEAK = re.compile(r"^VmHWM:\s+(\d+) kB", re.M)
 DECODED = re.compile(r"Translated [\d,]+ sentences .* \((?P<speed>[\d.]+) sentences/s")
 
 
@@ -41,14 +47,15 @@ def measure_speed(runs: Sequence[SystemRun], environment: dict[str, str]) -> Non
         if all(map(same_command, before[1:], key[1:])):
             return
     found: dict[str, dict[str, list[float]]] = {
-        run.system.name: {"updates_per_second": [], "sentences_per_second": []} for run in runs
+        run.system.name: {name: [] for pair in MEASURES for name in pair} for run in runs
     }
     for turn in range(speed.repeats):
         for run in runs:
             print(f"speed, round {turn + 1} of {speed.repeats}: {run.system.name}", flush=True)
             values = found[run.system.name]
-            values["updates_per_second"].append(training_speed(run, environment))
-            values["sentences_per_second"].append(decoding_speed(run, environment))
+            for names, measure in zip(MEASURES, (training_speed, decoding_speed)):
+                for name, value in zip(names, measure(run, environment)):
+                    values[name].append(value)
     content = {
         "threads": environment["OMP_NUM_THREADS"],
         "machine": machine.machine(),
@@ -59,8 +66,12 @@ def measure_speed(runs: Sequence[SystemRun], environment: dict[str, str]) -> Non
     write_json(work / "speed.json", content)
 
 
-def training_speed(run: SystemRun, environment: dict[str, str]) -> float:
-    """Return the updates per second of a training from scratch, without the first updates."""
+def training_speed(run: SystemRun, environment: dict[str, str]) -> tuple[float, float]:
+    """Train from scratch for some updates.
+
+    Returns:
+        updates per second, without the first ones, and the peak of the process's memory in MiB
+    """
     speed = run.experiment.speed
     assert speed is not None
     log = run.work / "speed.log"
@@ -74,29 +85,60 @@ def training_speed(run: SystemRun, environment: dict[str, str]) -> float:
         "save-dir": str(run.work / "speed"),  # else it would resume from ./checkpoints
     }  # fmt: skip
     words = ["train", run.experiment.data, *run.languages(), *arguments(flags)]
-    _call(words, environment, run.work / "speed.out")
+    peak = _call(words, environment, run.work / "speed.out")
     steps = read_log(log).steps
     # Not "ups", which fairseq rounds to two digits: words per second over words per update.
     rates = [s["wps"] / s["wpb"] for updates, s in sorted(steps.items()) if updates > speed.warmup]
-    return len(rates) / sum(1 / rate for rate in rates)
+    return len(rates) / sum(1 / rate for rate in rates), peak
 
 
-def decoding_speed(run: SystemRun, environment: dict[str, str]) -> float:
-    """Return the sentences per second of decoding the test set, without loading."""
+def decoding_speed(run: SystemRun, environment: dict[str, str]) -> tuple[float, float]:
+    """Decode the test set.
+
+    Returns:
+        sentences per second, without loading, and the peak of the process's memory in MiB
+    """
     out = run.work / "speed.out"
-    _call(run.generate_argv(), environment, out)
+    peak = _call(run.generate_argv(), environment, out)
     match = DECODED.search(out.read_text(encoding="utf-8", errors="replace"))
     if match is None:
         raise ConfigError(f"{out} does not report the speed of decoding; look there for an error")
-    return float(match["speed"])
+    return float(match["speed"]), peak
 
 
-def _call(words: list[str], environment: dict[str, str], out: Path) -> None:
-    """Run a command; its output goes to a file."""
+def _call(words: list[str], environment: dict[str, str], out: Path) -> float:
+    """Run a command; its output goes to a file.
+
+    Returns:
+        the largest resident memory of its process, in MiB
+    """
     with open(out, "wb") as stream:
-        code = subprocess.run(
+        process = subprocess.Popen(
             [*PROGRAM, *words], stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT,
-            env=environment, check=False,
-        ).returncode  # fmt: skip
-    if code:
-        raise ConfigError(f"{' '.join(words[:2])} ended with {code}; see {out}")
+            env=environment,
+        )  # fmt: skip
+    peak = 0.0
+    try:
+        while process.poll() is None:
+            peak = max(peak, _peak_mib(process.pid))
+            time.sleep(POLL)
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
+    if process.returncode:
+        raise ConfigError(f"{' '.join(words[:2])} ended with {process.returncode}; see {out}")
+    return peak
+
+
+def _peak_mib(process: int) -> float:
+    """Return the largest resident memory of a process until now, 0 where the system has no /proc.
+
+    Unlike what wait4 tells, it has nothing of the process that started this one.
+    """
+    try:
+        status = Path(f"/proc/{process}/status").read_text()
+    except OSError:  # it has just ended
+        return 0.0
+    found = PEAK.search(status)
+    return int(found[1]) / 1024 if found else 0.0

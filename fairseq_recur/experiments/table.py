@@ -72,6 +72,8 @@ def row(results: Results, name: str) -> dict[str, str]:
     cells["parameters"] = f"{count:,}" if count else ""
     cells["training"] = relative(results, name, "updates_per_second")
     cells["decoding"] = relative(results, name, "sentences_per_second")
+    cells["training, MiB"] = memory(results, name, "training_mib")
+    cells["decoding, MiB"] = memory(results, name, "decoding_mib")
     return cells
 
 
@@ -136,6 +138,13 @@ def relative(results: Results, name: str, quantity: str) -> str:
     return f"{median(ratios):.2f} ({ratios[0]:.2f}–{ratios[-1]:.2f})"
 
 
+def memory(results: Results, name: str, quantity: str) -> str:
+    """Format the median of the rounds; measurements of earlier versions have no memory."""
+    of_systems = (results["speed"] or {"systems": {}})["systems"]
+    values = of_systems.get(name, {}).get(quantity)
+    return f"{median(values):,.0f}" if values and all(values) else ""
+
+
 def notes(results: Results) -> list[str]:
     """Return the lines below the table, which explain its numbers."""
     runs, baseline = results["runs"], results["experiment"]["baseline"]
@@ -162,7 +171,8 @@ def notes(results: Results) -> list[str]:
         said.append(
             f"- training and decoding: speed as a multiple of {baseline}'s, measured in turns, "
             f"median and range of {rounds(results)} rounds, {results['speed']['threads']} threads, "
-            f"commit {results['speed']['commit']}"
+            f"commit {results['speed']['commit']}; MiB: the largest resident memory of the "
+            "process, with its libraries and data, but not a GPU's"
         )
     start = results["experiment"].get("start")
     if start is not None:

@@ -17,7 +17,7 @@ from fairseq_recur.inspection.matrices import (
 )
 from fairseq_recur.plotting.figures import COLOURS, new_figure, plain_axes
 
-SHOWN = ("gates", "memory", "kernels", "matrices")
+SHOWN = ("gates", "memory", "kernels", "matrices", "boxes")
 
 Models = Sequence[tuple[str, Layers]]
 """(label, layers) per checkpoint."""
@@ -52,6 +52,8 @@ def draw(runs: Sequence[tuple[str, str]], show: Sequence[str], layer: str | None
         elif name == "memory":
             title = f"lags with {SHARE:.0%} of the kernel"
             rows.append(partial(_by_layer, models=models, title=title, values=memory_lengths))
+        elif name == "boxes":
+            rows.append(partial(_boxes, models=models))
         for label, layers in models:
             if name == "kernels":
                 drawn = {layer: layers[layer]} if layer else layers
@@ -82,6 +84,15 @@ def _by_layer(
     axes.set_ylabel(title)
     axes.set_ylim(0, 1.1 * max(axes.get_ylim()[1], 1e-3))
     axes.legend(frameon=False, fontsize=9)
+    plain_axes(axes)
+
+
+def _boxes(part: Any, models: Models) -> None:
+    """Draw a box over the layers' gates for each checkpoint: the paper's figure 3."""
+    axes = part.subplots()
+    axes.boxplot([[g for m in layers.values() for g in gate_values(m)] for _, layers in models])
+    axes.set_xticks(range(1, len(models) + 1), [label for label, _ in models])
+    axes.set(ylabel="gate", ylim=(0, 1))
     plain_axes(axes)
 
 

@@ -1,15 +1,22 @@
 """A table of numbers over time: reading it, its parts for training, features of its dates."""
 
 import csv
+import logging
 import os
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from functools import partial
+from math import isfinite, nan
+from typing import Any, TextIO
 
 import numpy
 
 from fairseq_recur.errors import ConfigError
+
+logger = logging.getLogger(__name__)
 
 Array = numpy.ndarray[Any, Any]
 
@@ -27,6 +34,18 @@ FEATURES: dict[str, Callable[[datetime], float]] = {
 }
 """Numbers from 0 to 1 for a date; half is taken off them. Series by the hour lack the minute."""
 
+DATE_NAMES = ("date", "datetime", "time", "timestamp")
+"""Names of the column of the dates, in any case. If no column has one of them, it is the first."""
+
+DATE_FORMS = tuple(
+    day + hour
+    for day in ("%m/%d/%Y", "%Y/%m/%d", "%d.%m.%Y", "%Y-%m-%d")
+    for hour in (" %H:%M", " %H:%M:%S", "")
+)
+"""Forms of dates besides ISO 8601, which has no single digits."""
+
+DELIMITERS = ",;\t"
+
 
 @dataclass(frozen=True)
 class Series:
@@ -36,18 +55,15 @@ class Series:
         names: of the variables
         dates: as the file has them
         times: the same as dates
+        step: time from row to row; where rows are missing, it is longer
         values: (rows, variables) float64
     """
 
     names: list[str]
     dates: list[str]
     times: list[datetime]
+    step: timedelta
     values: Array
-
-    @property
-    def step(self) -> timedelta:
-        """Time from row to row."""
-        return self.times[1] - self.times[0]
 
     def features(self) -> Array:
         """`FEATURES` of each row, from -0.5 to 0.5: (rows, 4 or 5) float32."""
@@ -58,59 +74,144 @@ class Series:
         )
 
 
-def parse_date(text: str) -> datetime:
-    """Read "2016-07-01 00:00:00" or "7/1/2016 0:00".
+def date_reader(text: str) -> Callable[[str], datetime] | None:
+    """Return what reads dates of the same form as a first one: ISO 8601, or of `DATE_FORMS`."""
+    readers: list[Callable[[str], datetime]] = [datetime.fromisoformat]
+    readers += [partial(_read_date, form) for form in DATE_FORMS]
+    for read in readers:
+        with suppress(ValueError):
+            read(text)
+            return read
+    return None
 
-    Raises:
-        ValueError: it is neither
-    """
-    try:
-        return datetime.fromisoformat(text)
-    except ValueError:
-        return datetime.strptime(text, "%m/%d/%Y %H:%M")
+
+def _read_date(form: str, text: str) -> datetime:
+    return datetime.strptime(text, form)
 
 
-def read_series(path: str) -> Series:
+def read_series(path: str, columns: Sequence[str] = ()) -> Series:
     """Read a CSV file: a line of names, then in each line a date and a number per variable.
+
+    Commas, semicolons or tabs separate the columns. Columns without a name, such as a table's own
+    numbers of its rows, and blank lines are left out. Rows that are missing give a warning.
+
+    Args:
+        path: of the file
+        columns: names of the variables; empty for all
 
     Raises:
         ConfigError: the file cannot be read, or a line is not like that; the message names it
     """
     if not os.path.isfile(path):
         raise ConfigError(
-            f"--series-file {path}: no such file; give a CSV file with a date in its first column"
+            f"--series-file {path}: no such file; give a CSV file with a column of dates"
         )
-    with open(path, encoding="utf-8-sig", newline="") as file:
-        lines = csv.reader(file)
-        names = next(lines, [])[1:]
-        dates, times, rows = [], [], []
-        for number, line in enumerate(lines, 2):
-            try:
-                times.append(parse_date(line[0]))
-                rows.append([float(cell) for cell in line[1:]])
-            except (ValueError, IndexError) as error:
-                raise ConfigError(
-                    f"{path}, line {number}: expected a date such as 2016-07-01 00:00:00 and "
-                    f"{len(names)} numbers, but {error}; correct the line"
-                ) from None
-            dates.append(line[0])
-            if len(rows[-1]) != len(names) or not numpy.isfinite(rows[-1]).all():
-                raise ConfigError(
-                    f"{path}, line {number}: expected {len(names)} finite numbers after the date, "
-                    f"as the first line names; found {','.join(line[1:])}; correct the line"
-                )
-    if not names or len(rows) < 2:
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            return _series(path, file, columns)
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ConfigError(f"{path} is not a CSV file in UTF-8 ({error}); convert it") from error
+
+
+def _series(path: str, file: TextIO, columns: Sequence[str]) -> Series:
+    first = file.readline()
+    file.seek(0)
+    lines = csv.reader(file, delimiter=max(DELIMITERS, key=first.count))
+    header = [name.strip() for name in next(lines, [])]
+    of_date = next((i for i, name in enumerate(header) if name.lower() in DATE_NAMES), 0)
+    named = [i for i, name in enumerate(header) if name and i != of_date]
+    known = [header[i] for i in named]
+    twice = [name for name, count in Counter(known).items() if count > 1]
+    if twice:
+        raise ConfigError(f"{path} has several columns called {', '.join(twice)}; rename them")
+    for name in columns:
+        if name not in known:
+            raise ConfigError(f"{path} has no column {name}; expected some of {', '.join(known)}")
+    places = [header.index(name) for name in columns] if columns else named
+    if header and date_reader(header[of_date]):
+        raise ConfigError(f"{path} begins with the date {header[of_date]}; add a line of names")
+    read: Callable[[str], datetime] | None = None
+    numbers: list[int] = []
+    dates: list[str] = []
+    times: list[datetime] = []
+    rows: list[list[float]] = []
+    for line in lines:
+        if not any(cell.strip() for cell in line):
+            continue
+        where = f"{path}, line {lines.line_num}"
+        if len(line) != len(header):
+            raise ConfigError(
+                f"{where}: {len(line)} columns; expected {len(header)}, as the first line has; "
+                "correct the line"
+            )
+        date = line[of_date].strip()
+        read, time = read or date_reader(date), None
+        with suppress(ValueError):
+            time = read(date) if read is not None else None
+        if time is None or (times and (time.tzinfo is None) != (times[0].tzinfo is None)):
+            raise ConfigError(
+                f"{where}: found {date!r} as {header[of_date]}; expected a date such as "
+                "2016-07-01 00:00:00, of one form in all lines, in a column called date or in the "
+                "first one; correct it"
+            )
+        times.append(time)
+        numbers.append(lines.line_num)
+        dates.append(date)
+        rows.append([_number(line[i], header[i], where) for i in places])
+    if not places or len(rows) < 2:
         raise ConfigError(
             f"{path}: expected a line of names and at least two lines with a date and numbers; "
             f"found {len(rows)} such lines"
         )
-    for number, (before, after) in enumerate(zip(times, times[1:]), 3):
-        if after - before != times[1] - times[0] or after <= before:
+    step = _step(path, numbers, times)
+    return Series([header[i] for i in places], dates, times, step, numpy.array(rows))
+
+
+def _number(cell: str, name: str, where: str) -> float:
+    """Read a value.
+
+    Raises:
+        ConfigError: it is missing, or no finite number
+    """
+    try:
+        value = float(cell)
+    except ValueError:
+        value = nan
+    if not isfinite(value):
+        raise ConfigError(
+            f"{where}: found {cell!r} as {name}; expected a finite number; fill it in, or choose "
+            "variables without it"
+        )
+    return value
+
+
+def _step(path: str, numbers: list[int], times: list[datetime]) -> timedelta:
+    """Return the usual time from row to row; warn of others.
+
+    Args:
+        path: of the file
+        numbers: of the rows' lines
+        times: of the rows
+
+    Raises:
+        ConfigError: a row is not later than the one before
+    """
+    steps = [after - before for before, after in zip(times, times[1:])]
+    step, _ = Counter(steps).most_common(1)[0]
+    for number, found in zip(numbers[1:], steps):
+        if found <= timedelta(0):
             raise ConfigError(
-                f"{path}, line {number}: {after - before} after the line before, but the first two "
-                f"lines are {times[1] - times[0]} apart; give rows in equal steps of time"
+                f"{path}, line {number}: its date is not later than that of the line before; sort "
+                "the lines, and give each date once"
             )
-    return Series(names, dates, times, numpy.array(rows))
+    others = [number for number, found in zip(numbers[1:], steps) if found != step]
+    if others:
+        logger.warning(
+            "%s: %d of the %d rows are not %s later than the row before, the first in line %d; "
+            "windows take all rows as equally far apart",
+            path, len(others), len(times), step, others[0],
+        )  # fmt: skip
+    return step
 
 
 def split_rows(series: Series, months: str, fractions: str) -> dict[str, tuple[int, int]]:
@@ -146,7 +247,8 @@ def split_rows(series: Series, months: str, fractions: str) -> dict[str, tuple[i
         sizes = [int(part * MONTH / series.step) for part in parts]
     if sum(sizes) > total:
         raise ConfigError(
-            f"{given}: that is {sum(sizes)} rows, but the series has {total}; give fewer"
+            f"{given}: that is {sum(sizes)} rows, but the series has {total}; give fewer, or "
+            "--split-fractions"
         )
     ends = numpy.cumsum(sizes).tolist()
     return {name: (end - size, end) for name, size, end in zip(SPLITS, sizes, ends)}

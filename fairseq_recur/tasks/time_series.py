@@ -36,6 +36,13 @@ class TimeSeriesConfig(FairseqDataclass):
         default=None,
         metadata={"help": "CSV file: a line of names, then a date and numbers in each line"},
     )
+    series_columns: str = field(
+        default="",
+        metadata={
+            "help": "names of the variables to read and to forecast, with commas between; by "
+            "default all columns but the date"
+        },
+    )
     input_length: int = field(default=96, metadata={"help": "rows that a forecast is made from"})
     label_length: int = field(
         default=48,
@@ -148,7 +155,8 @@ class TimeSeriesTask(FairseqTask):
         if wrong:
             raise ConfigError("; ".join(wrong))
         assert cfg.series_file is not None
-        self.series: Series = read_series(cfg.series_file)
+        columns = [name.strip() for name in cfg.series_columns.split(",") if name.strip()]
+        self.series: Series = read_series(cfg.series_file, columns)
         self.rows = split_rows(self.series, cfg.split_months, cfg.split_fractions)
         train = self.series.values[slice(*self.rows["train"])]
         self.mean, deviation = train.mean(axis=0), train.std(axis=0)

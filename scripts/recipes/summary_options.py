@@ -13,11 +13,25 @@ import fairseq_recur  # noqa: F401  (registers its architectures)
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.typed import fill, setting
 from recipes.fetch import Archive
-from recipes.subwords import KINDS
+from recipes.subwords import KINDS, SPIECE
 
 SPLITS = ("train", "valid", "test")
 SIDES = ("source", "target")
+VALIDATION = ("val", "dev")
+"""What files of the user's own validation set may be called in place of valid."""
 METRICS = ("rouge1", "rouge2", "rougeL", "rougeLsum")
+
+
+def find_file(folder: Path, name: str) -> Path:
+    """Return a file of the user's own data set.
+
+    Args:
+        folder: of the data set
+        name: such as valid.source, which may also be val.source or dev.source
+    """
+    split, _, rest = name.partition(".")
+    names = [name, *(f"{other}.{rest}" for other in VALIDATION if split == "valid")]
+    return next((p for n in names if (p := folder / n).is_file()), folder / name)
 
 
 @dataclass
@@ -119,6 +133,8 @@ class Choices:
         download_only: whether to end when all files are there
         texts: folder with the user's own texts, SPLIT.source and SPLIT.target, which replace the
             data set; empty for the data set
+        pieces_from: folder that an earlier preparation has named after its pieces, whose learned
+            pieces are taken; empty to learn them
     """
 
     arch: str = setting("srformer_bart_base")
@@ -134,6 +150,16 @@ class Choices:
     sample: int = setting(0, least=0)
     download_only: str = setting("0", choices=("0", "1"))
     texts: str = setting("", "a folder")
+    pieces_from: str = setting("", "a folder")
+
+    @property
+    def given_pieces(self) -> dict[str, Path]:
+        """The files of `pieces_from`, by the names that they get: subwords and dictionary."""
+        folder = Path(self.pieces_from)
+        return {
+            SPIECE: folder / "model" / SPIECE,
+            "dict.txt": folder / "data-bin" / "dict.source.txt",
+        }
 
     @property
     def folder(self) -> str:
@@ -181,9 +207,21 @@ def _problems(choices: Choices) -> Iterator[str]:
         yield f"START={start} needs PIECES={STARTS[start]}, not {pieces}"
     if choices.texts:
         wanted = [f"{split}.{side}" for split in SPLITS for side in SIDES]
-        lacking = [name for name in wanted if not (Path(choices.texts) / name).is_file()]
+        lacking = [name for name in wanted if not find_file(Path(choices.texts), name).is_file()]
         if lacking:
-            yield f"TEXTS={choices.texts}: no {', '.join(lacking)} there; add a text per line"
+            yield (
+                f"TEXTS={choices.texts}: no {', '.join(lacking)} there; add a text per line; "
+                "a validation set can be the last lines of the training set, left out there"
+            )
+    if choices.pieces_from:
+        if pieces != "sentencepiece":
+            yield f"PIECES_FROM={choices.pieces_from}: needs PIECES=sentencepiece, not {pieces}"
+        for file in choices.given_pieces.values():
+            if not file.is_file():
+                yield (
+                    f"PIECES_FROM={choices.pieces_from}: there is no {file}; expected a folder of "
+                    "prepared data such as WORK/sentencepiece-32000-1024-128"
+                )
     if start.startswith("bart") and max(choices.max_source, choices.max_target) > POSITIONS:
         yield (
             f"START={start} has {POSITIONS} positions; MAX_SOURCE and MAX_TARGET cannot be larger; "

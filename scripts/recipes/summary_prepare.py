@@ -16,7 +16,15 @@ from recipes.parallel import chunks, in_order
 from recipes.steps import Made, binarize, need_space, step
 from recipes.subwords import SPIECE, load_pieces, train_sentencepiece
 from recipes.summary_extracts import EXTRACTS, write_extracts
-from recipes.summary_options import SIDES, SPLITS, Choices, DataSet, Source, archive
+from recipes.summary_options import (
+    SIDES,
+    SPLITS,
+    Choices,
+    DataSet,
+    Source,
+    archive,
+    find_file,
+)
 from recipes.summary_readers import READERS, own_texts
 from recipes.summary_texts import write_texts
 
@@ -177,8 +185,8 @@ class Preparation:
 
     def own_files(self) -> dict[str, Path]:
         """Return the files of the user's own texts by name."""
-        folder = Path(self.choices.texts)
-        return {f"{split}.{side}": folder / f"{split}.{side}" for split in SPLITS for side in SIDES}
+        names = [f"{split}.{side}" for split in SPLITS for side in SIDES]
+        return {name: find_file(Path(self.choices.texts), name) for name in names}
 
     def start(self) -> Made | None:
         """Download the pretrained model and convert it to fairseq's format; None without one."""
@@ -216,6 +224,14 @@ class Preparation:
                 shutil.copyfile(start.folder / "dict.source.txt", folder / "dict.txt")
 
             return step(prepared, "model", [kind, start], take)
+        if self.choices.pieces_from:
+            given = self.choices.given_pieces
+
+            def adopt(folder: Path) -> None:
+                for name, file in given.items():
+                    shutil.copyfile(file, folder / name)
+
+            return step(prepared, "model", [kind, *(sha256(f) for f in given.values())], adopt)
         size = self.choices.vocabulary
         return step(
             prepared,

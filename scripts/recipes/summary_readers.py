@@ -345,8 +345,8 @@ def own_texts(files: dict[str, Path], options: dict[str, Any]) -> Iterator[Docum
     for split in SPLITS:
         sides = [files[f"{split}.{side}"] for side in SIDES]
         with (
-            open(sides[0], encoding="utf-8", newline="\n") as sources,
-            open(sides[1], encoding="utf-8", newline="\n") as targets,
+            open(sides[0], encoding="utf-8-sig", newline="\n") as sources,
+            open(sides[1], encoding="utf-8-sig", newline="\n") as targets,
         ):
             try:
                 for number, (source, target) in enumerate(zip_longest(sources, targets), 1):

@@ -282,6 +282,52 @@ def test_whole_models(start: Callable[..., dict[str, Any]], words: str) -> None:
         assert len(speed) == 2 and min(speed) > 0
 
 
+@pytest.mark.parametrize(
+    "words, flags",
+    [
+        ("xl_lm --size tiny --batch 2 --tokens 32", ""),
+        pytest.param("brt_lm tlb_lm --size tiny --tokens 32", "", marks=pytest.mark.slow),
+        pytest.param(
+            "informer xl_forecaster --horizons 48",
+            "--encoder-embed-dim 16 --encoder-ffn-embed-dim 32", marks=pytest.mark.slow,
+        ),
+        pytest.param("codet5_small --tokens 32", SMALL, marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
+def test_hosts(start: Callable[..., dict[str, Any]], words: str, flags: str) -> None:
+    """RSA has a row beside each host, with one ratio per round, and a few parameters more."""
+    options = ["--rounds", "2", "--updates", "1", f"--flags={flags}"]
+    rows = start("hosts.py", "--hosts", *words.split(), *options)["rows"]
+    assert [row["host"] for row in rows] == words.split(" --")[0].split()
+    for row in rows:
+        plain, rsa = row["ms"].values()
+        assert row["of_host"] == pytest.approx([b / a for a, b in zip(plain, rsa)], rel=2e-3)
+        few, more = row["parameters"].values()
+        # xl_forecaster's own relative positions are more than the matrices in their place.
+        assert 0 < more - few < 100 or row["host"] == "xl_forecaster"
+
+
+def test_hosts_train_on_consecutive_batches(
+    bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that a memory goes on; each call of the measurement takes the next ones."""
+    hosts, starts = bench("hosts"), {}
+    args = hosts.argparse.Namespace(
+        rounds=2, updates=2, batch=2, tokens=16, size="tiny", flags="", device="cpu"
+    )
+    ((_, pair),) = hosts.language_models("xl_lm", args, tmp_path)
+
+    def update(self: Any, batch: dict[str, Any]) -> None:
+        starts.setdefault(id(self), []).append(batch["net_input"]["starts"].tolist())
+
+    monkeypatch.setattr(hosts.Trained, "update", update)
+    assert min(hosts.measure(pair, args)["of_host"]) > 0
+    first, second = starts.values()
+    assert first == second and len(first) == 6  # a warm-up and two rounds of two updates
+    for before, after in zip(first, first[1:]):
+        assert [b - a for a, b in zip(before, after)] == [16, 16]
+
+
 @pytest.mark.slow
 def test_two_commits(start: Callable[..., dict[str, Any]]) -> None:
     """The same package twice."""

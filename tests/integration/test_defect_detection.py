@@ -76,6 +76,12 @@ def test_every_form_of_the_data_gives_the_same(
             shutil.copytree(work / "text", data[-1])
         found.append({f"{s}.{e}": (work / "text" / f"{s}.{e}").read_text()
                       for s in LISTS for e in ("source", "target")})  # fmt: skip
+        for name in (f"valid.{e}" for e in ("jsonl", "source", "target")):
+            if (folder / name).exists():
+                (folder / name).rename(folder / name.replace("valid", "val"))
+    for folder in data[1:]:
+        assert prepare(folder, model, work) == 0
+        assert (work / "text" / "valid.source").read_text() == found[0]["valid.source"]
     assert found[0] == found[1] == found[2]
     assert found[0]["train.source"].splitlines() == [
         f"static int f{n}(char *a) {{ return a[{n}]; }}" for n in sorted(LISTS["train"])

@@ -101,6 +101,15 @@ def test_both_layouts_are_the_same(example: Any, tmp_path: Path) -> None:
     assert flat == example.data.read(write_folder(tmp_path / "below", below=True))
     assert [language.name for language in flat] == ["aa", "bb"]
     assert example.data.read(tmp_path / "flat", ["bb"]) == flat[1:]
+    (tmp_path / "flat" / "aa_dev.tsv").rename(tmp_path / "flat" / "aa_valid.tsv")
+    for file in (tmp_path / "below" / "dev").iterdir():
+        file.rename(file.with_name(file.name.replace("dev", "val")))
+    (tmp_path / "below" / "dev").rename(tmp_path / "below" / "val")
+    for name in ("flat", "below"):
+        file = next((tmp_path / name).rglob("bb_train.tsv"))
+        windows = file.read_text(encoding="utf-8").replace("\n", "\r\n")
+        file.write_bytes(windows.encode("utf-8-sig"))
+        assert example.data.read(tmp_path / name) == flat
 
 
 def test_characters_are_the_composed_ones_of_the_file(example: Any, tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ def test_a_wrong_text_is_refused_before_any_work(
     (folder / "test.txt").write_text("a <pad> b </s>\n")
     assert run.main([str(folder)]) == 2
     said = capsys.readouterr().err
-    for wrong in ("nothing was trained", "is not UTF-8", "valid.txt: there is no such file",
+    for wrong in ("nothing was trained", "is not UTF-8", "no file for valid; expected valid.txt",
                   "test.txt has the words </s>, <pad>"):  # fmt: skip
         assert wrong in said
     for part in ("train", "valid", "test"):
@@ -156,6 +156,24 @@ def test_a_wrong_text_is_refused_before_any_work(
     assert run.main([str(folder)]) == 2
     assert capsys.readouterr().err.count("only blank lines") == 3
     assert not (tmp_path / "work").exists()
+
+
+def test_files_have_other_names_and_line_ends(
+    modules: Callable[[str], Any], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those of WikiText and of others; a byte order mark and carriage returns are no tokens."""
+    text, run = modules("text"), modules("run")
+    before = text.read(folder, "words").lines
+    names = {"train": "wiki.train.tokens", "valid": "dev", "test": "ptb_test-1.txt"}
+    for part, name in names.items():
+        content = (folder / f"{part}.txt").read_text().replace("\n", "\r\n").encode("utf-8-sig")
+        (folder / f"{part}.txt").unlink()
+        (folder / name).write_bytes(content)
+    (folder / "latest.txt").write_text("not the test set\n")
+    assert text.read(folder, "words").lines == before
+    (folder / "wiki.val.tokens").write_text("w1\n")
+    assert run.main([str(folder)]) == 2
+    assert "has dev, wiki.val.tokens for valid; expected valid.txt" in capsys.readouterr().err
 
 
 def test_two_do_not_work_in_one_folder(

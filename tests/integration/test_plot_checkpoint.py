@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy
 import pytest
 import torch
 
@@ -55,6 +56,12 @@ def test_figures(checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture)
     assert gates.lines[0].get_ydata()[1] == pytest.approx(torch.sigmoid(mixture.mu).item())
     expected: list[float] = mixture.kernels(13)[0][0, 1:].tolist()
     assert list(kernels.lines[0].get_ydata()) == expected
+    (boxes,) = draw([("a", checkpoint), ("b", checkpoint)], ["boxes"], None, 12).subfigs
+    of_layers = [torch.sigmoid(layer.mu).item() for layer in read_layers(checkpoint).values()]
+    median = [numpy.median(of_layers)] * 2
+    drawn = (line.get_data() for line in boxes.axes[0].lines)
+    assert {round(numpy.mean(x)) for x, y in drawn if list(y) == pytest.approx(median)} == {1, 2}
+    assert [label.get_text() for label in boxes.axes[0].get_xticklabels()] == ["a", "b"]
 
 
 def test_gates_over_the_training(trained: Trained) -> None:

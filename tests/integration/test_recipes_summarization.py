@@ -144,19 +144,50 @@ def test_own_texts_replace_the_data_set(
     """Nothing is downloaded, and what is prepared is what the data set gives."""
     of, texts = mirror("xsum"), tmp_path / "texts"
     shutil.copytree(prepared("xsum") / "text", texts)
+    for side in ("source", "target"):
+        train = (texts / f"train.{side}").read_text(encoding="utf-8")
+        lines = [*train.split("\n"), ""]  # a pair of empty lines is left out
+        (texts / f"train.{side}").write_bytes("\r\n".join(lines).encode("utf-8-sig"))
+        (texts / f"valid.{side}").rename(texts / f"{'val' if side == 'source' else 'dev'}.{side}")
     options = [w for w in words(of, tmp_path / "second") if not w.startswith("--mirror")]
     assert summarization.main([*options, f"--texts={texts}"]) == 0
     first, second = tree(prepared("xsum")), tree(tmp_path / "second")
     assert {k: v for k, v in first.items() if ".key" not in k and "counts" not in k} == {
         k: v for k, v in second.items() if ".key" not in k and "counts" not in k
     }
-    with open(texts / "valid.target", "a", encoding="utf-8") as file:
+    with open(texts / "dev.target", "a", encoding="utf-8") as file:
         file.write("one more\n")
     assert summarization.main([*options, f"--texts={texts}"]) == 2
-    assert f"valid.source ends after {COUNTS['valid']} lines" in capsys.readouterr().err
+    assert f"val.source ends after {COUNTS['valid']} lines" in capsys.readouterr().err
     (texts / "test.target").unlink()
     assert summarization.main([*options, f"--texts={texts}"]) == 2
     assert f"TEXTS={texts}: no test.target there" in capsys.readouterr().err
+
+
+def test_pieces_of_other_data_are_taken(
+    mirror: Callable[[str], Mirror], prepared: Callable[..., Path], tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """Data of other texts then has the same dictionary, so that a model can go on with it."""
+    of, folder = mirror("xsum"), "sentencepiece-300-1024-128"
+    first = prepared("xsum") / folder
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    for file in (prepared("xsum") / "text").glob("*.*e*"):
+        lines = file.read_text(encoding="utf-8").split("\n")
+        (texts / file.name).write_text("\n".join(lines[-9:]), encoding="utf-8")
+    options = [*words(of, tmp_path / "second"), f"--texts={texts}"]
+    assert summarization.main([*options, f"--pieces-from={first}"]) == 0
+    second = tmp_path / "second" / folder
+    for name in (f"model/{SPIECE}", "data-bin/dict.source.txt", "data-bin/dict.target.txt"):
+        assert (first / name).read_bytes() == (second / name).read_bytes()
+    assert (second / "pieces" / "train.source").read_text().count("\n") < COUNTS["train"] - 2
+    wrong = [*options, f"--pieces-from={texts}"]
+    assert summarization.main(wrong) == 2
+    said = capsys.readouterr().err
+    assert f"there is no {texts}/model/{SPIECE}; expected a folder of prepared data" in said
+    assert summarization.main([*wrong, "--pieces=gpt2"]) == 2
+    assert "needs PIECES=sentencepiece, not gpt2" in capsys.readouterr().err
 
 
 def prepare_until(opened: int, of: Mirror, work: Path, arch: str, count: Path) -> None:

@@ -38,10 +38,13 @@ SMALL = (
 ARCHS = {
     "transformer": ["--arch", "transformer_lm"],
     "rsa": "--arch rsa_transformer_lm --rsa-heads 1,0,0,1,0,0 --rsa-dilations 2".split(),
-    "relative": (
-        "--arch rsa_transformer_lm --decoder-self-attention relative "
-        "--no-token-positional-embeddings"
-    ).split(),
+    **{
+        name: (
+            f"--arch rsa_transformer_lm --decoder-self-attention {name} "
+            "--no-token-positional-embeddings"
+        ).split()
+        for name in ("relative", "xl")
+    },
 }
 
 
@@ -342,12 +345,12 @@ def test_every_command_parses(example: Example) -> None:
     """The real parsers accept the command of each system; all languages have one."""
     settings, work = example.settings, Path("work")
     everything = list(settings.language_runs(settings.Settings(seeds=[1, 2]), work))
-    assert len({run.name for run in everything}) == len(everything) == 72
+    assert len({run.name for run in everything}) == len(everything) == 84
     languages = {run.flags[run.flags.index("--language") + 1] for run in everything}
     assert languages == set(settings.LANGUAGES.split())
     other = settings.Settings(languages=["d_4"], positions="1", gate="-1")
     cases = list(settings.language_runs(other, work))
-    for run in [cases[3], *everything[:2], everything[5]]:
+    for run in [cases[4], *everything[:3], everything[6]]:
         command = ["fairseq-recur", *run.argv("train")]
         parse(command)
     assert all("--cpu" in run.flags for run in everything)
@@ -359,7 +362,10 @@ def test_every_command_parses(example: Example) -> None:
     heads = {r.system: [int(n) for n in r.flags[r.flags.index("--rsa-heads") + 1].split(",")]
              for r in everything if "--rsa-heads" in r.flags}  # fmt: skip
     expected = json.loads((EXAMPLE / "expected.json").read_text())["systems"]
-    assert len(heads) == 4
+    assert len(heads) == 4 and heads.keys() < expected.keys() == set(settings.SYSTEMS.split())
+    maps = {r.system: r.flags[r.flags.index("--decoder-self-attention") + 1]
+            for r in everything if "--decoder-self-attention" in r.flags}  # fmt: skip
+    assert maps["transformer_xl"] == "xl" and maps["transformer_relative"] == "relative"
     for system, numbers in heads.items():
         assert sum(numbers) == 5
         assert f"({','.join(map(str, numbers))})" in expected[system]

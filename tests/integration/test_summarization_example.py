@@ -51,6 +51,56 @@ def test_the_example_fills_its_table(tmp_path: Path) -> None:
     assert (folder / "work/segments.png").stat().st_size > 10_000
 
 
+SMALL = [
+    f"train.{side}-{name}={value}"
+    for side in ("encoder", "decoder")
+    for name, value in (("embed-dim", 16), ("ffn-embed-dim", 16), ("layers", 1))
+]
+
+
+@pytest.mark.slow
+def test_systems_continue_from_full_attention(tmp_path: Path) -> None:
+    """All of them can be built; some are trained, beside the extracts, with their memory."""
+    texts, root = tmp_path / "texts", tmp_path / "project"
+    texts.mkdir()
+    for name, count in LINES.items():
+        for side in ("source", "target"):
+            lines = (DATA / f"{name}.{side}").read_text(encoding="utf-8").splitlines(keepends=True)
+            (texts / f"{name}.{side}").write_text("".join(lines[:count]), encoding="utf-8")
+    shutil.copytree(
+        EXAMPLE, root / "examples" / "summarization",
+        ignore=shutil.ignore_patterns("work", "results", "data"),
+    )  # fmt: skip
+    shutil.copytree(ROOT / "scripts", root / "scripts")
+    (root / "scripts" / "setup.sh").write_text("exit 0\n")
+    programs_in(root / ".venv" / "bin")
+    variables = {"PIECES": "300", "UPDATES": "4", "MORE": "3", "SEGMENT": "8", "MAX_LENGTH": "20"}
+    environment = {**os.environ, **variables, "PYTHONPATH": str(ROOT), "WORK": "../work"}
+    script = root / "examples" / "summarization" / "continued.sh"
+    changes = [*SMALL, "speed.updates=5", "speed.warmup=0", "speed.repeats=1"]
+    options = ["--seeds", "1", *(word for change in changes for word in ("--set", change))]
+    some = ["--systems", "full", "full_continued", "segmented", "srformer_unit"]
+    for more in (["--dry-run"], some):
+        done = subprocess.run(
+            ["bash", script, "../texts", *options, *more], cwd=root,
+            env=environment, capture_output=True, text=True, timeout=900,
+        )  # fmt: skip
+        assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+        if more == ["--dry-run"]:
+            for flag in (
+                "--cross-attention global",
+                "--srformer-scale unit",
+                "--srformer-norm none",
+            ):
+                assert f"{flag} " in done.stdout
+    results = json.loads((tmp_path / "work/runs/results.json").read_text())
+    updates = {run["system"]: run["updates"] for run in results["runs"]}
+    assert updates == {"full": 4, "full_continued": 3, "segmented": 3, "srformer_unit": 3}
+    assert [o["system"].split("-")[0] for o in results["outputs"]] == ["lead"]
+    assert {c["baseline"] for c in results["comparisons"]} == {"full_continued", "segmented"}
+    assert min(results["speed"]["systems"]["srformer_unit"]["decoding_mib"]) > 50
+
+
 def test_the_figure_has_one_point_per_size() -> None:
     figure = runpy.run_path(str(EXAMPLE / "figure.py"))
     scores = {

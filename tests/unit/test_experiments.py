@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -301,17 +302,32 @@ def test_a_folder_is_held_by_one(tmp_path: Path) -> None:
 def test_slow_trainings_are_measured_as_exactly_as_fast_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def train(words: list[str], *_: Any) -> None:
+    def train(words: list[str], *_: Any) -> float:
         lines = [
             {"epoch": 1, "update": 0.1, "num_updates": n, "ups": "0.01", "wps": wps, "wpb": "1000"}
             for n, wps in ((5, "99"), (10, "99"), (15, "12"), (20, "6"))
         ]
         Path(words[words.index("--log-file") + 1]).write_text("\n".join(map(json.dumps, lines)))
+        return 300.0
 
     monkeypatch.setattr(speed, "_call", train)
     run = runs(tmp_path, {"speed": {"updates": 10}})[0]
     run.work.mkdir()
-    assert speed.training_speed(run, {}) == pytest.approx(0.008)  # their harmonic mean
+    assert speed.training_speed(run, {}) == pytest.approx((0.008, 300))  # their harmonic mean
+
+
+def test_the_memory_of_a_command_is_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not that of a larger command before it; and a failed one is told."""
+    monkeypatch.setattr(speed, "PROGRAM", [sys.executable, "-c"])
+    out, environment = tmp_path / "out", {**os.environ}
+    end = "import time; time.sleep(0.5)"
+    large = speed._call([f"print(len(b'x' * 2**28)); {end}"], environment, out)
+    assert out.read_text() == f"{2**28}\n" and 256 < large < 300
+    assert 0 < speed._call([end], environment, out) < 40
+    with pytest.raises(ConfigError, match="ended with 3; see .*out"):
+        speed._call(["raise SystemExit(3)"], environment, out)
 
 
 def test_a_disk_without_locks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -440,6 +456,10 @@ def test_the_table(tmp_path: Path) -> None:
     assert "BLEU `sig`" in notes and "b starts from the trained a" in notes
     assert "lower is better" not in notes
     results = result(tmp_path)
+    results["speed"]["systems"]["b"] |= {"training_mib": [510.4, 2000.0, 500.0]}
+    lines = table(results).splitlines()
+    head, b = ([c.strip() for c in lines[n].split("|")] for n in (2, 6))
+    assert dict(zip(head, b))["training, MiB"] == "510" and "decoding, MiB" not in head
     results["comparisons"][0]["metrics"][0]["higher_is_better"] = False
     assert "\n- BLEU: lower is better\n" in table(results)
 

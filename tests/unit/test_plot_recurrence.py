@@ -8,6 +8,7 @@ import numpy
 import pytest
 
 from fairseq_recur.cli import main
+from fairseq_recur.cli.plot_recurrence import read_tokens
 from fairseq_recur.plotting.recurrence import Track, peaks
 from tests.series import write_series
 
@@ -72,6 +73,9 @@ def test_the_period_of_a_series_and_of_a_text(
         words = [str(text), "--output", str(figure), "--kind", kind, "--lags", "30"]
         assert main(["plot", "recurrence", *words, "--shown", "40"]) == 0
         assert f"text, {kind}: {period} (1.000)" in capsys.readouterr().out
+    marked = tmp_path / "marked"
+    marked.write_text(text.read_text(), encoding="utf-8-sig")
+    assert read_tokens(str(marked), "words", 9).tolist() == [0, 1, 2, 0, 1, 2, 0, 1, 2]
 
 
 WRONG = [
@@ -80,7 +84,7 @@ WRONG = [
     ("text --positions 100 --lags 100", "than the 100 of text"),
     ("text --threshold 0.1", "is read as words; leave it out, or give --kind"),
     ("text --variable a --kind characters", "--variable needs a series"),
-    ("s.csv --variable pressure", "--variable pressure: expected some of load, temperature"),
+    ("s.csv --variable pressure", "no column pressure; expected some of load, temperature"),
     ("s.csv --threshold nan", "--threshold nan: expected 0 to 100; give a number in"),
     ("flat.csv", "flat.csv: x is constant; choose another"),
     ("latin", "latin is not UTF-8 text"),

@@ -1,6 +1,6 @@
 """The task time_series_forecasting: reading, splits, features, windows; and its criterion."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,60 @@ def test_minutes_are_a_feature_of_series_by_the_minute(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("\n".join(["date,a", *lines]))
     features = read_series(str(tmp_path / "x.csv")).features()
     assert features.shape == (12, 5) and features[3, 0] == pytest.approx(45 / 59 - 0.5)
+
+
+FORMS = {
+    "%Y-%m-%dT%H:%M": "",
+    "%Y/%m/%d %H:%M": "",
+    "%d.%m.%Y %H:%M:%S": "",
+    "%m/%d/%Y": "days",
+    "%Y-%m-%d": "days",
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_forms_of_dates(tmp_path: Path, form: str) -> None:
+    step = timedelta(days=1) if FORMS[form] else timedelta(hours=1)
+    times = [datetime(2016, 7, 1) + row * step for row in range(40)]
+    lines = [f"{time:{form}},{row}" for row, time in enumerate(times)]
+    (tmp_path / "x.csv").write_text("\n".join(["date,a", *lines]))
+    series = read_series(str(tmp_path / "x.csv"))
+    assert series.times == times and series.step == step
+
+
+def test_forms_of_tables(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A byte order mark, Windows' line ends, semicolons, an index, blank lines, a date inside."""
+    path = tmp_path / "x.csv"
+    lines = [f"{row};{row}.5;2016-07-01 {row:02}:00:00;-{row};good" for row in range(9)]
+    text = "\r\n".join([";T (K);Date Time;wind;Timestamp", *lines, "", ";;;;", ""])
+    path.write_bytes(text.encode("utf-8-sig"))
+    with pytest.raises(ConfigError, match="line 2: found 'good' as Timestamp; expected a date"):
+        read_series(str(path))
+    path.write_bytes(
+        text.replace("Timestamp", "state").replace("Date Time", "TIME").encode("utf-8-sig")
+    )
+    with pytest.raises(ConfigError, match="line 2: found 'good' as state; expected a finite"):
+        read_series(str(path))
+    with pytest.raises(ConfigError, match=r"no column x; expected some of T \(K\), wind, state$"):
+        read_series(str(path), ["x"])
+    series = read_series(str(path), ["wind", "T (K)"])
+    assert series.names == ["wind", "T (K)"]
+    assert series.values.tolist() == [[-row, row + 0.5] for row in range(9)]
+    assert [str(time) for time in series.times[:2]] == ["2016-07-01 00:00:00", series.dates[1]]
+    made = task(write_series(path), series_columns=" temperature, load,")
+    assert made.series.names == ["temperature", "load"] and made.values.shape == (200, 2)
+    assert caplog.text == ""
+
+
+def test_missing_rows_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The step is the usual one, also where the first rows are further apart."""
+    path = write_series(tmp_path / "x.csv", 30)
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*lines[:2], *lines[4:10], *lines[11:]]))
+    series = read_series(str(path))
+    assert series.step == timedelta(hours=1) and len(series.values) == 27
+    said = "x.csv: 2 of the 27 rows are not 1:00:00 later than the row before, the first in line 3"
+    assert said in caplog.text
 
 
 def test_months_have_thirty_days(tmp_path: Path) -> None:
@@ -90,9 +144,10 @@ def test_order_of_the_windows(tmp_path: Path, order: str) -> None:
         ({"label_length": 13}, "--label-length 13: expected at most --input-length 12"),
         ({"series_file": None}, "give a CSV file with --series-file"),
         ({"series_file": "nowhere.csv"}, "--series-file nowhere.csv: no such file"),
+        ({"series_columns": "load,x"}, "no column x; expected some of load, temperature"),
         ({"split_fractions": "1,2"}, "--split-fractions 1,2: expected three numbers"),
         ({"split_fractions": "0.9,0.9,0.1"}, "they add up to more than 1"),
-        ({"split_fractions": "", "split_months": "9,1,1"}, "but the series has 200; give fewer"),
+        ({"split_fractions": "", "split_months": "9,1,1"}, "has 200; give fewer, or --split-f"),
     ],
 )
 def test_wrong_options(tmp_path: Path, options: dict[str, Any], said: str) -> None:
@@ -104,11 +159,18 @@ def test_wrong_options(tmp_path: Path, options: dict[str, Any], said: str) -> No
     "change, said",
     [
         (lambda lines: lines[:2], "at least two lines"),
-        (lambda lines: [*lines[:3], "yesterday,1,2"], "line 4: expected a date such as"),
-        (lambda lines: [*lines[:3], lines[3].rpartition(",")[0]], "line 4: expected 2 finite"),
-        (lambda lines: [*lines[:3], lines[3] + "x"], "line 4: expected a date such as"),
-        (lambda lines: [*lines[:3], lines[3].rpartition(",")[0] + ",nan"], "line 4: expected 2"),
-        (lambda lines: [*lines[:4], lines[5]], "line 5: 2:00:00 after the line before"),
+        (lambda lines: [], "at least two lines"),
+        (lambda lines: ["date", *(line.split(",")[0] for line in lines[1:])], "at least two lines"),
+        (lambda lines: lines[1:], "begins with the date 2016-07-01 00:00:00; add a line of names"),
+        (lambda lines: ["date,a,a", *lines[1:]], "several columns called a; rename them"),
+        (lambda lines: [*lines[:3], "yesterday,1,2"], "line 4: found 'yesterday' as date; ex"),
+        (lambda lines: [*lines[:3], "31/12/2016 0:00,1,2"], "line 4: found '31/12/2016 0:00' as"),
+        (lambda lines: [*lines[:3], "2016-07-01 02:00:00+02:00,1,2"], "line 4: found '2016-07-01"),
+        (lambda lines: [*lines[:3], lines[3].rpartition(",")[0]], "line 4: 2 columns; expected 3"),
+        (lambda lines: [*lines[:3], lines[3] + "x"], "line 4: found '.*x' as temperature; e"),
+        (lambda lines: [*lines[:3], lines[3].rpartition(",")[0] + ",nan"], "line 4: found 'nan' a"),
+        (lambda lines: [*lines[:3], lines[3].rpartition(",")[0] + ","], "line 4: found '' as tem"),
+        (lambda lines: [*lines[:4], lines[3]], "line 5: its date is not later than that of the"),
     ],
 )
 def test_wrong_files(tmp_path: Path, change: Any, said: str) -> None:
@@ -116,6 +178,12 @@ def test_wrong_files(tmp_path: Path, change: Any, said: str) -> None:
     path.write_text("\n".join(change(path.read_text().splitlines())))
     with pytest.raises(ConfigError, match=said):
         read_series(str(path))
+
+
+def test_other_encodings_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_bytes("date,W/m²\n2016-07-01,1\n2016-07-02,2".encode("latin-1"))
+    with pytest.raises(ConfigError, match=r"x.csv is not a CSV file in UTF-8 .*; convert it"):
+        read_series(str(tmp_path / "x.csv"))
 
 
 def test_wrong_splits(tmp_path: Path) -> None:
