@@ -30,12 +30,14 @@ def texts(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("rule", "comma"), [((), ","), (("identity",), "\uff0c")])
-def test_full_width_punctuation_can_be_kept(texts: Path, rule: tuple[str], comma: str) -> None:
+def test_full_width_punctuation_can_be_kept(
+    texts: Path, rule: tuple[str], comma: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(texts, *rule) == 0
     pieces = (texts / "work" / "pieces" / "train.zh").read_text().split("\n")
     assert len(pieces) == 10 + 1  # U+2028 is no end of a line
     count = sum(len(line.split()) for line in pieces)
-    assert f"train.zh: 10 lines, 50 characters, {count} pieces\n" in done.stdout
+    assert f"train.zh: 10 lines, 50 characters, {count} pieces\n" in capsys.readouterr().out
     model = sentencepiece.SentencePieceProcessor(model_file=str(texts / "work" / "bpe.model"))
     assert model.decode(pieces[0].split()) == LINE.replace("\uff0c", comma)
 
