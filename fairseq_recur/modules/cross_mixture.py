@@ -25,9 +25,6 @@ class CrossRecurrenceEncodingMatrices(RecurrenceEncodingMatrices):
     Target token t is at time start + t and source token j at time j. In text the start is 0. A
     forecaster's target begins inside or after its source (`Context.target_start`). Positions are
     counted in real tokens, so that padding on either side changes nothing.
-
-    Args:
-        cfg: the host's configuration, with the options of this part
     """
 
     def __init__(self, cfg: TransformerConfig) -> None:

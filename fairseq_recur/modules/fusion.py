@@ -34,9 +34,6 @@ class StackFusion(MonitoredModule, Part, nn.Module):
     Closed (``--recurrence-fusion-init closed``), it reads D + a (R - D) with a learned a that
     starts at zero. A zero in place of the attention's output projection would not do: where the
     norm comes last, LN(D) is not D.
-
-    Args:
-        cfg: the host's configuration
     """
 
     @dataclass
@@ -260,9 +257,6 @@ class MultiColumn(Part, nn.Module):
     encoder, both normalised by their last layer; every decoder layer attends to H only. W starts
     as the identity over H_e, so that a trained decoder finds its input unchanged, and
     Xavier-uniform over H_r. Where W is zero over H_r, H is H_e to the last bit.
-
-    Args:
-        cfg: the host's configuration
     """
 
     Options: ClassVar[type] = NoOptions

@@ -82,11 +82,7 @@ class SegmentRNNs(MonitoredModule, Part, nn.Module):
 
 
 class XLAttention(MemoryAttention):
-    """The previous segment's keys and values as a memory, as in Transformer-XL (Dai et al. 2019).
-
-    Args:
-        cfg: the host's configuration
-    """
+    """A memory of the previous segment's keys and values, as Transformer-XL's (Dai et al. 2019)."""
 
     @dataclass
     class Options(SegmentedAttention.Options):
@@ -151,9 +147,6 @@ class GlobalAttention(MemoryAttention):
 
     "mean" is the published comparison system: the mean of a segment's keys and of its values.
     "transient" is LongT5's: the sum of a segment's states, normed, through the same projections.
-
-    Args:
-        cfg: the host's configuration
     """
 
     @dataclass

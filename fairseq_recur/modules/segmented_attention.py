@@ -86,9 +86,6 @@ class SegmentedAttention(CrossAttention):
     """O_S[t] = softmax(Q_t K_i^T) V_i: SRformer without recurrence (Long et al. 2023, eq. 6).
 
     The relatives of this part differ in `prepare` and `attend`.
-
-    Args:
-        cfg: the host's configuration
     """
 
     @dataclass

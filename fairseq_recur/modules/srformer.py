@@ -111,11 +111,7 @@ class LearnedMix(MonitoredModule, Part, nn.Module):
 
 
 class SRformerAttention(SegmentedAttention):
-    """O[t] = O_S[t] + Q_t RAF(P_i) / norm(K) (eqs. 11 and 13).
-
-    Args:
-        cfg: the host's configuration
-    """
+    """O[t] = O_S[t] + Q_t RAF(P_i) / norm(K) (eqs. 11 and 13)."""
 
     @dataclass
     class Options(SegmentedAttention.Options):

@@ -225,11 +225,7 @@ def reach(cfg: Any, side: str) -> int | None:
 
 
 class SegmentMemory(StreamMemory):
-    """Transformer-XL's memory of a language model: the last positions before a segment of text.
-
-    Args:
-        cfg: the host's configuration
-    """
+    """Transformer-XL's memory of a language model: the last positions before a segment of text."""
 
     @dataclass
     class Options:
