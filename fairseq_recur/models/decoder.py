@@ -16,11 +16,11 @@ from fairseq_recur.modules.context import (
     Source,
     additive_mask,
 )
-from fairseq_recur.modules.decoder_layer import DecoderLayer
 from fairseq_recur.modules.layers import LayerRunner, sharded
 from fairseq_recur.modules.parts import layer_fusion
 from fairseq_recur.modules.segmented_attention import SegmentedAttention, Segments
 from fairseq_recur.modules.self_attention import DotSelfAttention, SelfAttention
+from fairseq_recur.modules.transformer_layer import DecoderLayer
 
 
 class RecurrentTransformerDecoder(TransformerDecoderBase):

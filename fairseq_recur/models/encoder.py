@@ -7,10 +7,10 @@ from fairseq.models.transformer import TransformerConfig, TransformerEncoderBase
 from torch import Tensor, nn
 
 from fairseq_recur.modules.context import Context, Padding, Source, additive_mask
-from fairseq_recur.modules.encoder_layer import EncoderLayer
 from fairseq_recur.modules.fusion import MultiColumn
 from fairseq_recur.modules.layers import LayerRunner, sharded
 from fairseq_recur.modules.parts import FUSION, build_recurrence_encoder
+from fairseq_recur.modules.transformer_layer import EncoderLayer
 
 EncoderOut = dict[str, list[Any]]
 

@@ -21,12 +21,11 @@ from fairseq_recur.models.base import RecurrentModel
 from fairseq_recur.models.check import check_config
 from fairseq_recur.models.memories import leave_to_each_process
 from fairseq_recur.modules.context import Context, Source, additive_mask
-from fairseq_recur.modules.decoder_layer import DecoderLayer
-from fairseq_recur.modules.encoder_layer import EncoderLayer
 from fairseq_recur.modules.layers import LayerRunner, sharded
 from fairseq_recur.modules.parts import NONE
 from fairseq_recur.modules.series_embedding import SeriesEmbedding
 from fairseq_recur.modules.stream_memory import SeriesMemory
+from fairseq_recur.modules.transformer_layer import DecoderLayer, EncoderLayer
 
 FIXED: dict[str, Any] = {
     "host": "transformer",
