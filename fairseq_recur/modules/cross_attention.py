@@ -84,11 +84,6 @@ class DotCrossAttention(CrossAttention):
         super().__init__(cfg)
         self.fused: bool = cfg.cross_attention_fused
 
-    @property
-    def scale(self) -> float | None:
-        """What the scores are multiplied by: 1 around a T5; None for 1 / sqrt(D)."""
-        return 1.0 if self.t5 else None
-
     @classmethod
     def problems(cls, cfg: Any, side: str) -> Iterator[str]:
         """None: what fairseq's module does not go with, fairseq says itself."""

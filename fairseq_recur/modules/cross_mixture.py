@@ -2,12 +2,11 @@
 
 from typing import TYPE_CHECKING
 
-import torch
 import torch.nn.functional as F
 from fairseq.models.transformer import TransformerConfig
 from torch import Tensor
 
-from fairseq_recur.modules.context import Context, mask_as
+from fairseq_recur.modules.context import Context, hiding, mask_as
 from fairseq_recur.modules.mixture import normalised
 from fairseq_recur.modules.rem import RecurrenceEncodingMatrices
 from fairseq_recur.ops.attention import attention_map, dot_product_attention
@@ -106,8 +105,7 @@ class CrossRecurrenceEncodingMatrices(RecurrenceEncodingMatrices):
         """
         keys, mask = key.size(2), None
         if hidden is not None:
-            mask = torch.zeros_like(hidden, dtype=at_least_float32(query).dtype)
-            mask = mask.masked_fill(hidden, torch.finfo(mask.dtype).min)[:, None, None, :]
+            mask = hiding(hidden, at_least_float32(query).dtype)[:, None, None, :]
         form = self.form_for(max(query.size(2), keys), True)
         dropout, newest = attention.dropout_probability, context.incremental_state is not None
         if newest or need_weights or form == "mixed":

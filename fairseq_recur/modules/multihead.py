@@ -84,6 +84,11 @@ class MultiheadBase(MultiheadAttention):
         return out, weights.transpose(0, 1) if per_head else weights.mean(dim=1)
 
     @property
+    def scale(self) -> float | None:
+        """What the scores are multiplied by: 1 around a T5; None for 1 / sqrt(D)."""
+        return 1.0 if self.t5 else None
+
+    @property
     def dropout_probability(self) -> float:
         """Of an attention weight: 0 outside training, unless dropout is retained there."""
         module = self.dropout_module

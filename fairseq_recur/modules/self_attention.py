@@ -52,11 +52,6 @@ class SelfAttention(MultiheadBase):
         self.causal = side == "decoder"
         self.mixture = mixture
 
-    @property
-    def scale(self) -> float | None:
-        """What the scores are multiplied by: 1 around a T5; None for 1 / sqrt(D)."""
-        return 1.0 if self.t5 else None
-
     def weights(self, query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
         """The attention map without dropout.
 
