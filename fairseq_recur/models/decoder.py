@@ -37,20 +37,23 @@ class RecurrentTransformerDecoder(TransformerDecoderBase):
         no_encoder_attn: bool = False,
     ) -> None:
         # fairseq builds the layers from the bottom without saying which one it builds.
-        fusion = layer_fusion(cfg)
-        fused = 0 if fusion is None else fusion.fused_layers(cfg)
-        self._fusions = iter([None] * (cfg.decoder.layers - fused) + [fusion] * fused)
+        self._numbers = iter(range(cfg.decoder.layers))
         super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn=no_encoder_attn)
-        del self._fusions
+        del self._numbers
         self.run = LayerRunner(cfg)
 
     def build_decoder_layer(
         self, cfg: TransformerConfig, no_encoder_attn: bool = False
     ) -> nn.Module:
         """The next layer from the bottom."""
-        fusion = next(self._fusions)
-        layer = DecoderLayer(cfg, no_encoder_attn, None if fusion is None else fusion(cfg))
-        return sharded(layer, cfg)
+        return sharded(self.build_layer(next(self._numbers), cfg, no_encoder_attn), cfg)
+
+    def build_layer(self, number: int, cfg: TransformerConfig, no_encoder_attn: bool) -> nn.Module:
+        """The layer of a number from the bottom, from 0."""
+        fusion = layer_fusion(cfg)
+        if fusion is not None and number < cfg.decoder.layers - fusion.fused_layers(cfg):
+            fusion = None
+        return DecoderLayer(cfg, no_encoder_attn, None if fusion is None else fusion(cfg))
 
     def all_layers(self) -> Iterator[nn.Module]:
         """The layers from the bottom; iterating over `layers` itself may drop some (LayerDrop)."""

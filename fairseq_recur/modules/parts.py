@@ -106,18 +106,6 @@ def build_cross_attention(cfg: TransformerConfig) -> CrossAttention:
     return attention
 
 
-def build_recurrence_encoder(cfg: TransformerConfig) -> RecurrenceEncoder | None:
-    """The recurrence encoder, or None."""
-    if cfg.recurrence == NONE:
-        return None
-    return RecurrenceEncoder(cfg, RECURRENCE[cfg.recurrence])
-
-
-def build_memory(cfg: TransformerConfig) -> SegmentMemory | None:
-    """The memory of a language model, or None."""
-    return None if cfg.decoder_memory == NONE else MEMORY[cfg.decoder_memory](cfg)
-
-
 def layer_fusion(cfg: Any) -> type[StackFusion] | None:
     """The fusion in the decoder's layers, or None."""
     if cfg.recurrence == NONE:
