@@ -112,9 +112,7 @@ class FramedDataset(BaseWrapperDataset):
         """Return the number of ids of a text."""
         return int(self.sizes[index])
 
-    def size(self, index: int) -> int:
-        """Return the number of ids of a text."""
-        return int(self.sizes[index])
+    size = num_tokens
 
 
 def frame(text: Tensor, eos: int, prefix: Tensor, limit: int | None) -> Tensor:
