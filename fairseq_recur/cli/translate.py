@@ -68,7 +68,8 @@ def run(args: argparse.Namespace) -> int:
     given = {name: getattr(args, name) for name in (*SEARCH, "batch_size", "max_tokens")}
     search = {name: value for name, value in given.items() if value is not None}
     typed = args.file == "-" and sys.stdin.isatty()
-    with nullcontext(_stdin()) if args.file == "-" else open(args.file, "rb") as lines:
+    stdin: Any = getattr(sys.stdin, "buffer", sys.stdin)  # of bytes, unless text replaced it
+    with nullcontext(stdin) if args.file == "-" else open(args.file, "rb") as lines:
         model = fairseq_recur.from_pretrained(
             args.checkpoint, device="cpu" if args.cpu else None, precision=args.precision,
             **text_options(args),
@@ -80,11 +81,6 @@ def run(args: argparse.Namespace) -> int:
                 print(" ".join(output.splitlines()))
             sys.stdout.flush()
     return 0
-
-
-def _stdin() -> Any:
-    """Return standard input, of bytes unless it was replaced by text."""
-    return getattr(sys.stdin, "buffer", sys.stdin)
 
 
 def _buffers(lines: Any, size: int) -> Iterator[list[str]]:
