@@ -99,15 +99,10 @@ def huggingface_activation(options: Mapping[str, Any]) -> str:
 
 
 def check_sizes(config: Settings, weights: Mapping[str, Tensor], layers: int) -> None:
-    """Refuse a configuration that claims more than its weights hold.
+    """Refuse a configuration that claims more than its weights hold; *layers* of both stacks.
 
     This comes before anything is built: the time and memory of a conversion depend on the size
     of the files, not on the numbers in config.json.
-
-    Args:
-        config: Hugging Face's configuration.
-        weights: by Hugging Face's names.
-        layers: of both stacks together.
 
     Raises:
         CheckpointError: another vocabulary, or more layers than tensors.

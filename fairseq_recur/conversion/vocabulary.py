@@ -78,10 +78,8 @@ def t5_vocabulary(
 
     Args:
         pieces: of the tokenizer, by row.
-        unk: row of the unknown piece.
+        unk, pad, eos: rows of these symbols.
         size: rows of the embedding matrix.
-        pad: row of the padding symbol.
-        eos: row of the end-of-sentence symbol.
         folder: of the tokenizer, for messages.
 
     Raises:

@@ -93,15 +93,9 @@ class RecurrentTransformerDecoder(TransformerDecoderBase):
         return self.embed_tokens(tokens)
 
     def position_terms(self, x: Tensor, keys: int, future: Tensor | None) -> Tensor | None:
-        """What positions add to the scores of *x* (T, B, C) over *keys* positions, or None.
+        """What positions add to scores of *x* (T, B, C) over S *keys*: (T, S), (H, T, S) or None.
 
-        Args:
-            x: the layers' input
-            keys: S
-            future: (T, S), which hides later positions, or None
-
-        Returns:
-            (T, S) or (H, T, S), or None
+        *future* (T, S) hides later positions.
         """
         return future
 

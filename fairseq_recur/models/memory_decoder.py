@@ -80,19 +80,10 @@ class MemoryDecoder(RecurrentTransformerDecoder):
         src_lengths: Tensor | None = None,
         starts: Tensor | None = None,
     ) -> tuple[Tensor, dict[str, list[Any]]]:
-        """Logits of the next words; the arguments are fairseq's, but *starts*.
+        """Logits of the next words (B, T, V); arguments and results are fairseq's, but *starts*.
 
-        Args:
-            prev_output_tokens: (B, T)
-            encoder_out: None
-            incremental_state: in incremental decoding
-            features_only: leave out the output layer
-            src_lengths: not needed
-            starts: (B,) int64 numbers of the first positions, see `StreamMemory`; without them the
-                memory of earlier batches is neither read nor changed
-
-        Returns:
-            (B, T, V), and fairseq's dictionary
+        These are (B,) int64 numbers of the first positions, see `StreamMemory`. Without them the
+        memory of earlier batches is neither read nor changed.
         """
         x, extra = self.extract_features(
             prev_output_tokens, incremental_state=incremental_state, starts=starts

@@ -155,15 +155,7 @@ class StackFusion(MonitoredModule, Part, nn.Module):
         return self.attend(d, context)
 
     def opened(self, d: Tensor, fused: Tensor) -> Tensor:
-        """As far as the fusion is open: D + a (*fused* - D), D to the last bit where a is 0.
-
-        Args:
-            d: (T, B, C), D
-            fused: (T, B, C), the result of `forward`
-
-        Returns:
-            (T, B, C)
-        """
+        """As far as the fusion is open: D + a (*fused* - D), D to the last bit where a is 0."""
         return fused if self.opening is None else d + self.opening * (fused - d)
 
     def monitored(self) -> dict[str, Tensor]:
@@ -282,13 +274,5 @@ class MultiColumn(Part, nn.Module):
             )
 
     def forward(self, states: Tensor, recurrent: Tensor) -> Tensor:
-        """Merge the columns.
-
-        Args:
-            states: (S, B, C) output of the Transformer encoder, H_e
-            recurrent: (S, B, 2C) output of the recurrence encoder, H_r
-
-        Returns:
-            (S, B, C)
-        """
+        """H, (S, B, C), of H_e (S, B, C) and H_r (S, B, 2C)."""
         return self.merge(torch.cat([states, recurrent], dim=-1))

@@ -48,13 +48,7 @@ def is_transformer_xl(cfg: Any) -> bool:
 def use_unbiased_projections(
     attention: MultiheadAttention, cfg: TransformerConfig, width: int
 ) -> None:
-    """Give an attention projections without biases.
-
-    Args:
-        attention: fairseq's, built with ``embed_dim`` H D
-        cfg: the host's configuration
-        width: C, of input and output
-    """
+    """Give an attention, built with ``embed_dim`` H D, projections of *width* without biases."""
     inner = attention.embed_dim
     for name in ("q_proj", "k_proj", "v_proj"):
         setattr(attention, name, t5_linear(cfg, width, inner, DEVIATION))

@@ -209,10 +209,7 @@ class Pretrained:
         Args:
             texts: sources, or beginnings for a language model.
             nbest: number of hypotheses per text, at most ``beam``.
-            batch_size: as in `translate`, like all further arguments.
-            max_tokens: as in `translate`.
-            truncate: as in `translate`.
-            progress: as in `translate`.
+            batch_size, max_tokens, truncate, progress: as in `translate`.
             search: as in `translate`, with beam and lengths.
 
         Raises:
@@ -248,10 +245,7 @@ class Pretrained:
         Args:
             sources: sources, or the texts to score by a language model, without targets.
             targets: one per source; they are never truncated.
-            batch_size: as in `translate`.
-            max_tokens: as in `translate`.
-            truncate: as in `translate`, for sources.
-            progress: as in `translate`.
+            batch_size, max_tokens, truncate, progress: as in `translate`, for sources.
 
         Returns:
             One hypothesis for a text, a list for a list.

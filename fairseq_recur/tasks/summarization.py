@@ -116,17 +116,7 @@ class FramedDataset(BaseWrapperDataset):
 
 
 def frame(text: Tensor, eos: int, prefix: Tensor, limit: int | None) -> Tensor:
-    """Put a prefix before a text and truncate it to a limit, with its end-of-sentence id.
-
-    Args:
-        text: (S,) ids with ``eos`` at the end.
-        eos: last id of a truncated text.
-        prefix: (P,) ids.
-        limit: the most ids of the result, or None.
-
-    Returns:
-        (P + S,) or (limit,) ids.
-    """
+    """Put a prefix (P,) before a text (S,) and truncate it to a limit, with ``eos`` at its end."""
     text = torch.cat([prefix.to(text), text]) if len(prefix) else text
     if limit is None or len(text) <= limit:
         return text
