@@ -53,7 +53,7 @@ class EncoderLayer(TransformerEncoderLayerBase):
         return build_self_attention(cfg, "encoder")
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
-        """Self-attention and feed-forward network around it: (S, B, C) of the same."""
+        """Self-attention, then the feed-forward network: (S, B, C) of the same."""
         residual = x
         if self.normalize_before:
             x = self.self_attn_layer_norm(x)

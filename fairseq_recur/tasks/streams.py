@@ -176,8 +176,7 @@ class StreamLanguageModelingTask(LanguageModelingTask):
             )
         if wrong:
             raise ConfigError("; ".join(wrong))
-        task: StreamLanguageModelingTask = super().setup_task(args, **kwargs)
-        return task
+        return super().setup_task(args, **kwargs)
 
     def build_model(self, args: Any, from_checkpoint: bool = False) -> Any:
         """Build the model.
