@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from fairseq.data import Dictionary
 from fairseq.models.transformer import TransformerConfig, TransformerEncoderBase
 from torch import Tensor, nn
 
@@ -25,10 +24,8 @@ class RecurrentTransformerEncoder(TransformerEncoderBase):
     [mask (B, L')] or [] if there is nothing to mask.
     """
 
-    def __init__(
-        self, cfg: TransformerConfig, dictionary: Dictionary, embed_tokens: nn.Embedding
-    ) -> None:
-        super().__init__(cfg, dictionary, embed_tokens)
+    def __init__(self, cfg: TransformerConfig, *args: Any) -> None:
+        super().__init__(cfg, *args)
         self.run = LayerRunner(cfg)
         self.recurrence_positions = cfg.recurrence_positions
         self.recurrence_reads = cfg.recurrence_input
