@@ -15,12 +15,7 @@ from fairseq_recur.errors import CheckpointError, ConfigError
 Value = int | float | str
 
 # Hugging Face's names of activation functions and fairseq's, one of each per function.
-ACTIVATIONS = {
-    "relu": "relu",
-    "gelu": "gelu",
-    "gelu_new": "gelu_accurate",
-    "tanh": "tanh",
-}
+ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_new": "gelu_accurate", "tanh": "tanh"}
 WIDEST = 2**20
 MOST_WORDS = 2**24
 

@@ -195,10 +195,7 @@ def to_fairseq(config: Settings, weights: dict[str, Tensor], rows: list[int]) ->
 
 
 def to_huggingface(
-    options: Settings,
-    state: dict[str, Tensor],
-    like: dict[str, Any],
-    rows: list[int] | None,
+    options: Settings, state: dict[str, Tensor], like: dict[str, Any], rows: list[int] | None
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Return the configuration and the weights of a fairseq model.
 

@@ -8,13 +8,7 @@ from fairseq.models.transformer import TransformerConfig, TransformerDecoderBase
 from torch import Tensor, nn
 
 from fairseq_recur.models.encoder import EncoderOut
-from fairseq_recur.modules.context import (
-    Context,
-    IncrementalState,
-    Padding,
-    Source,
-    additive_mask,
-)
+from fairseq_recur.modules.context import Context, IncrementalState, Padding, Source, additive_mask
 from fairseq_recur.modules.layers import LayerRunner, sharded
 from fairseq_recur.modules.parts import layer_fusion
 from fairseq_recur.modules.segmented_attention import SegmentedAttention, Segments

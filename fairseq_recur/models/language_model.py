@@ -23,10 +23,7 @@ from fairseq_recur.models.memory_decoder import MemoryDecoder
 from fairseq_recur.modules.parts import MEMORY, NONE
 from fairseq_recur.modules.transformer_xl import UnprojectedAdaptiveInput
 
-ENCODER_SLOTS: dict[str, Any] = {
-    "cross_attention": "dot",
-    "recurrence": NONE,
-}
+ENCODER_SLOTS: dict[str, Any] = {"cross_attention": "dot", "recurrence": NONE}
 """The choices in the slots that a language model does not have."""
 
 LONGEST = 2**20

@@ -26,10 +26,7 @@ from fairseq_recur.modules.rem import RecurrenceEncodingMatrices
 from fairseq_recur.modules.segment_memory import GlobalAttention, XLAttention
 from fairseq_recur.modules.segmented_attention import SegmentedAttention
 from fairseq_recur.modules.self_attention import DotSelfAttention, SelfAttention
-from fairseq_recur.modules.sparse_attention import (
-    LogSparseSelfAttention,
-    ProbSparseSelfAttention,
-)
+from fairseq_recur.modules.sparse_attention import LogSparseSelfAttention, ProbSparseSelfAttention
 from fairseq_recur.modules.srformer import SRformerAttention
 from fairseq_recur.modules.stream_memory import SegmentMemory
 from fairseq_recur.modules.xl import XLSelfAttention

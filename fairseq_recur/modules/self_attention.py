@@ -44,10 +44,7 @@ class SelfAttention(MultiheadBase):
         options = getattr(cfg, side)
         joined = side == "decoder" and cfg.cross_self_attention
         super().__init__(
-            cfg,
-            side,
-            self_attention=not joined,
-            xformers_att_config=options.xformers_att_config,
+            cfg, side, self_attention=not joined, xformers_att_config=options.xformers_att_config
         )
         self.causal = side == "decoder"
         self.mixture = mixture

@@ -17,12 +17,7 @@ from fairseq_recur.ops.toeplitz import shared_product, toeplitz_matrix
 
 
 def rem_kernel(
-    decay: Tensor,
-    angle: Tensor,
-    sine: Tensor,
-    dilation: Tensor,
-    length: int,
-    max_power: int = 0,
+    decay: Tensor, angle: Tensor, sine: Tensor, dilation: Tensor, length: int, max_power: int = 0
 ) -> Tensor:
     """The table f(lag): zero at lag 0, off the dilation's grid, and beyond the highest power.
 

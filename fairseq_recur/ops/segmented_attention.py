@@ -28,11 +28,7 @@ def segments_at_steps(x: Tensor, segments: Tensor | None, steps: int) -> Tensor:
 
 
 def attend_segments(
-    queries: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    mask: Tensor | None = None,
-    dropout: float = 0.0,
+    queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None, dropout: float = 0.0
 ) -> tuple[Tensor, Tensor]:
     """O_S: each block of queries attends to its own keys (Long et al. 2023, eq. 6).
 

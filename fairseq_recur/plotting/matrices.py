@@ -5,13 +5,7 @@ from functools import partial
 from typing import Any
 
 from fairseq_recur.errors import ConfigError
-from fairseq_recur.inspection.matrices import (
-    SHARE,
-    Layers,
-    head_label,
-    memory_lengths,
-    read_layers,
-)
+from fairseq_recur.inspection.matrices import SHARE, Layers, head_label, memory_lengths, read_layers
 from fairseq_recur.plotting.figures import COLOURS, new_figure, plain_axes
 
 SHOWN = ("gates", "memory", "kernels", "matrices")
