@@ -28,53 +28,41 @@ class Texts:
 
 def add_text_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options for systems, references and source."""
-    parser.add_argument(
-        "--reference",
-        action="append",
-        required=True,
-        metavar="FILE",
+    add = parser.add_argument
+    add(
+        "--reference", action="append", required=True, metavar="FILE",
         help="plain text with reference translations or summaries; repeat for more references",
-    )
-    parser.add_argument(
-        "--system",
-        action="append",
-        required=True,
-        metavar="NAME=FILE",
+    )  # fmt: skip
+    add(
+        "--system", action="append", required=True, metavar="NAME=FILE",
         help="a system's name and output; repeat for more systems",
-    )
-    parser.add_argument("--source", metavar="FILE", help="COMET: the source text, plain text")
+    )  # fmt: skip
+    add("--source", metavar="FILE", help="COMET: the source text, plain text")
 
 
 def add_metric_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of the metrics."""
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "--metrics", nargs="+", choices=METRICS, default=["bleu", "chrf"], help="metrics to compute"
     )
-    parser.add_argument(
-        "--tokenize",
-        choices=TOKENIZERS,
-        default="13a",
-        metavar="NAME",
+    add(
+        "--tokenize", choices=TOKENIZERS, default="13a", metavar="NAME",
         help=f"BLEU's tokenizer: {', '.join(TOKENIZERS)}",
-    )
-    parser.add_argument(
-        "--lowercase",
-        action="store_true",
+    )  # fmt: skip
+    add(
+        "--lowercase", action="store_true",
         help="ignore case in BLEU and chrF (TER and ROUGE always do)",
-    )
-    parser.add_argument(
-        "--separator",
-        default=SEPARATOR,
-        metavar="TEXT",
+    )  # fmt: skip
+    add(
+        "--separator", default=SEPARATOR, metavar="TEXT",
         help="ROUGE: the separator between the sentences of a summary, such as %(default)s or "
         "\\t; a text without it is split into sentences by rules for English",
-    )
-    parser.add_argument(
-        "--comet-model",
-        default=comet.DEFAULT_MODEL,
-        metavar="MODEL",
+    )  # fmt: skip
+    add(
+        "--comet-model", default=comet.DEFAULT_MODEL, metavar="MODEL",
         help="COMET: model name on the Hugging Face hub, or checkpoint file",
-    )
+    )  # fmt: skip
 
 
 def check_output(file: str | None, problems: Problems) -> None:
