@@ -7,7 +7,6 @@ An empty line stays empty. Texts that are longer than the model's limit are trun
 
 import argparse
 import sys
-from collections.abc import Iterator
 from contextlib import nullcontext
 from itertools import islice
 from typing import Any
@@ -75,16 +74,10 @@ def run(args: argparse.Namespace) -> int:
             **text_options(args),
         )  # fmt: skip
         work = model.summarize if args.command == "summarize" else model.translate
-        for texts in _buffers(lines, 1 if typed else BUFFER):
-            outputs = work(texts, truncate=True, progress=sys.stderr.isatty(), **search)
+        texts = map(sentence, lines)  # only a newline ends a line
+        while buffer := list(islice(texts, 1 if typed else BUFFER)):
+            outputs = work(buffer, truncate=True, progress=sys.stderr.isatty(), **search)
             for output in outputs:
                 print(" ".join(output.splitlines()))
             sys.stdout.flush()
     return 0
-
-
-def _buffers(lines: Any, size: int) -> Iterator[list[str]]:
-    """Yield lists of lines; only a newline ends a line."""
-    texts = map(sentence, lines)
-    while buffer := list(islice(texts, size)):
-        yield buffer

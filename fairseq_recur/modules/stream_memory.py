@@ -125,8 +125,7 @@ class StreamMemory(nn.Module):
         if not self.training:
             self.evaluation = held
             return
-        for name, value in held.items():
-            setattr(self, name, value)
+        self.restore(held)
 
     def clear(self) -> None:
         """Forget what training and evaluation have read."""

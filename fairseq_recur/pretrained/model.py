@@ -299,21 +299,18 @@ class Pretrained:
             raise ConfigError(
                 "look: expected a model with a source, found a language model; use another model"
             )
-        with _turns.lock:
-            return self._look(source, target, **search)
-
-    def _look(self, source: str, target: str | None, **search: Any) -> tuple[Maps, Labels]:
         tokens = fit("texts", self._encode([source], self.source), self._limits[0], self._truncates)
         data = pairs(self.task, tokens)
         read = data.collater([data[0]])["net_input"]["src_tokens"][0].to(self.device)
         words = self.target.dictionary
-        if target is None:
-            search_options(search, 1, len(read), self._limits[1])
-            aim = translate(self.task, self.model, read, **search)
-        else:
-            (aim,) = fit("targets", self._encode([target], self.target), self._limits[1], None)
-            aim = aim.to(self.device)
-        maps = look(self.model, read, aim, words.eos(), step_by_step=target is None)
+        with _turns.lock:
+            if target is None:
+                search_options(search, 1, len(read), self._limits[1])
+                aim = translate(self.task, self.model, read, **search)
+            else:
+                (aim,) = fit("targets", self._encode([target], self.target), self._limits[1], None)
+                aim = aim.to(self.device)
+            maps = look(self.model, read, aim, words.eos(), step_by_step=target is None)
         predicted = symbols(aim, words)
         labels = Labels(
             source=symbols(read, self.source.dictionary),
