@@ -13,13 +13,13 @@ from typing import Any
 import torch.nn.functional as F
 from fairseq.dataclass import ChoiceEnum
 from fairseq.models.transformer import TransformerConfig
-from torch import Tensor
+from torch import Tensor, nn
 
 from fairseq_recur.models.decoder import RecurrentTransformerDecoder
 from fairseq_recur.models.encoder import RecurrentTransformerEncoder
 from fairseq_recur.modules.context import Padding, additive_mask
 from fairseq_recur.modules.options import flag, option
-from fairseq_recur.modules.t5 import RelativePositionBias, t5_norm
+from fairseq_recur.modules.t5 import RelativePositionBias
 
 # Options of fairseq's Transformer that describe a T5.
 TRUE_OF_T5 = (
@@ -114,7 +114,7 @@ class T5Encoder(RecurrentTransformerEncoder):
 
     def __init__(self, cfg: TransformerConfig, *args: Any) -> None:
         super().__init__(cfg, *args)
-        self.layer_norm = t5_norm(cfg.encoder.embed_dim)
+        self.layer_norm = nn.RMSNorm(cfg.encoder.embed_dim, eps=1e-6)
         self.position_bias = RelativePositionBias(cfg, "encoder")
 
     def self_attention_mask(self, x: Tensor, padding: Padding | None) -> Tensor | None:
@@ -138,7 +138,7 @@ class T5Decoder(RecurrentTransformerDecoder):
 
     def __init__(self, cfg: TransformerConfig, *args: Any, **options: Any) -> None:
         super().__init__(cfg, *args, **options)
-        self.layer_norm = t5_norm(cfg.decoder.embed_dim)
+        self.layer_norm = nn.RMSNorm(cfg.decoder.embed_dim, eps=1e-6)
         self.position_bias = RelativePositionBias(cfg, "decoder")
 
     def build_output_projection(self, cfg: TransformerConfig, *args: Any) -> None:

@@ -40,11 +40,6 @@ def t5_linear(
     return quant_noise(layer, cfg.quant_noise.pq, cfg.quant_noise.pq_block_size)
 
 
-def t5_norm(width: int) -> nn.Module:
-    """Root mean square norm with a scale; computed in float32 under half precision."""
-    return nn.RMSNorm(width, eps=1e-6)
-
-
 def use_unbiased_projections(
     attention: MultiheadAttention,
     cfg: TransformerConfig,
@@ -98,10 +93,10 @@ def use_t5_sublayers(layer: nn.Module, cfg: TransformerConfig, side: str) -> Non
         layer.fc1 = t5_linear(cfg, width, inner)
         layer.activation_fn = utils.get_activation_fn(cfg.activation_fn)
     layer.fc2 = t5_linear(cfg, inner, width)
-    layer.self_attn_layer_norm = t5_norm(width)
-    layer.final_layer_norm = t5_norm(width)
+    layer.self_attn_layer_norm = nn.RMSNorm(width, eps=1e-6)
+    layer.final_layer_norm = nn.RMSNorm(width, eps=1e-6)
     if getattr(layer, "encoder_attn", None) is not None:
-        layer.encoder_attn_layer_norm = t5_norm(width)
+        layer.encoder_attn_layer_norm = nn.RMSNorm(width, eps=1e-6)
 
 
 class RelativePositionBias(nn.Module):

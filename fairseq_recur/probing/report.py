@@ -153,10 +153,7 @@ def table_cells(rows: Sequence[Row]) -> list[list[str]]:
     for system in dict.fromkeys(row.system for row in rows):
         of_system = [found.get((system, name)) for name in tasks]
         combine = next(row.combine for row in of_system if row is not None)
-        cells.append([system, combine, *(cell(row) for row in of_system if row is not None)])
+        numbers = [(row.mean, row.spread) for row in of_system if row is not None]
+        shown = (f"{m:.2f}" if s is None else f"{m:.2f} ± {s:.2f}" for m, s in numbers)
+        cells.append([system, combine, *shown])
     return cells
-
-
-def cell(row: Row) -> str:
-    """Format mean and standard deviation."""
-    return f"{row.mean:.2f}" + ("" if row.spread is None else f" ± {row.spread:.2f}")
