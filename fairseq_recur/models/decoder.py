@@ -36,7 +36,7 @@ class RecurrentTransformerDecoder(TransformerDecoderBase):
         return sharded(self.build_layer(next(self._numbers), cfg, no_encoder_attn), cfg)
 
     def build_layer(self, number: int, cfg: TransformerConfig, no_encoder_attn: bool) -> nn.Module:
-        """The layer of a number from the bottom, from 0."""
+        """Layer *number*, counted from the bottom, from 0."""
         fusion = layer_fusion(cfg)
         if fusion is not None and number < cfg.decoder.layers - fusion.fused_layers(cfg):
             fusion = None

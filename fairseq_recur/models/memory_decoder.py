@@ -51,7 +51,7 @@ class MemoryDecoder(RecurrentTransformerDecoder):
             draw_weights(self)
 
     def build_layer(self, number: int, cfg: TransformerConfig, no_encoder_attn: bool) -> nn.Module:
-        """The layer of a number from the bottom, which may be the memory's."""
+        """Layer *number* from the bottom, which may be the memory's."""
         layer = super().build_layer(number, cfg, no_encoder_attn)
         return self._recurrent[number].build_layer(cfg) if number in self._recurrent else layer
 
