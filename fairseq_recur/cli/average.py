@@ -25,24 +25,31 @@ SHOWN = 5
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `average`."""
-    add = parser.add_argument
-    add(
-        "--inputs", nargs="+", required=True, metavar="PATH",
+    parser.add_argument(
+        "--inputs",
+        nargs="+",
+        required=True,
+        metavar="PATH",
         help="checkpoints; or one folder, from which --last takes the newest",
-    )  # fmt: skip
-    add("--output", required=True, metavar="FILE", help="checkpoint to write")
-    add(
-        "--last", type=int, metavar="N",
+    )
+    parser.add_argument("--output", required=True, metavar="FILE", help="checkpoint to write")
+    parser.add_argument(
+        "--last",
+        type=int,
+        metavar="N",
         help="with a folder: average the N newest checkpointE.pt, by epoch E",
-    )  # fmt: skip
-    add(
-        "--updates", action="store_true",
+    )
+    parser.add_argument(
+        "--updates",
+        action="store_true",
         help="with --last: use checkpoint_E_U.pt instead, by update U",
-    )  # fmt: skip
-    add(
-        "--checkpoint-upper-bound", type=int, metavar="U",
+    )
+    parser.add_argument(
+        "--checkpoint-upper-bound",
+        type=int,
+        metavar="U",
         help="with --last: ignore checkpoints after this epoch (with --updates: this update)",
-    )  # fmt: skip
+    )
 
 
 def run(args: argparse.Namespace) -> int:

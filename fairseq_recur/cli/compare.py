@@ -32,22 +32,26 @@ from fairseq_recur.scoring.significance import (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `compare`."""
-    add = parser.add_argument
     add_text_arguments(parser)
-    add("--baseline", required=True, metavar="NAME=FILE", help="the baseline's name and output")
+    parser.add_argument(
+        "--baseline", required=True, metavar="NAME=FILE", help="the baseline's name and output"
+    )
     add_metric_arguments(parser)
-    add("--test", choices=TESTS, default=BOOTSTRAP, help="significance test")
-    add(
-        "--samples", type=int, metavar="N",
+    parser.add_argument("--test", choices=TESTS, default=BOOTSTRAP, help="significance test")
+    parser.add_argument(
+        "--samples",
+        type=int,
+        metavar="N",
         help="resamples per test (default, as in sacrebleu: bootstrap 1000, randomization 10000)",
-    )  # fmt: skip
-    add(
-        "--seed", metavar="N",
+    )
+    parser.add_argument(
+        "--seed",
+        metavar="N",
         help="random seed, or none for different resamples each time (default: the variable "
         f"{SEED_VARIABLE}, as for sacrebleu, or {DEFAULT_SEED})",
-    )  # fmt: skip
-    add("--json", metavar="OUT", help="also write all results to this file")
-    add("--markdown", action="store_true", help="print a Markdown table")
+    )
+    parser.add_argument("--json", metavar="OUT", help="also write all results to this file")
+    parser.add_argument("--markdown", action="store_true", help="print a Markdown table")
 
 
 def run(args: argparse.Namespace) -> int:

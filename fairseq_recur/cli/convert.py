@@ -39,17 +39,21 @@ SLOTS = ("encoder_self_attention", "decoder_self_attention", "cross_attention")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `convert`."""
-    add = parser.add_argument
-    add(
-        "--input", required=True, metavar="PATH",
+    parser.add_argument(
+        "--input",
+        required=True,
+        metavar="PATH",
         help="folder with config.json, weights and tokenizer, or a checkpoint of fairseq",
-    )  # fmt: skip
-    add("--output", required=True, metavar="FOLDER", help="folder to write; must not exist yet")
-    add(
-        "--like", metavar="FOLDER",
+    )
+    parser.add_argument(
+        "--output", required=True, metavar="FOLDER", help="folder to write; must not exist yet"
+    )
+    parser.add_argument(
+        "--like",
+        metavar="FOLDER",
         help="with a checkpoint: the folder in Hugging Face's format that it was converted from. "
         "It gives the tokenizer, the order of its words, and settings that fairseq does not have",
-    )  # fmt: skip
+    )
 
 
 def run(args: argparse.Namespace) -> int:

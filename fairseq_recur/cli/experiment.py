@@ -38,15 +38,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "run", help="do what is left of an experiment, measure speed, write the table"
     )
     run_.add_argument(
-        "files", nargs="+", metavar="FILE.yaml",
+        "files",
+        nargs="+",
+        metavar="FILE.yaml",
         help="the experiment; several files are merged, such as a table and a corpus",
-    )  # fmt: skip
+    )
     run_.add_argument("--work-dir", required=True, metavar="DIR", help="folder of all results")
     run_.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE",
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
         help="override a value of the files, such as data=DATA_BIN or train.max-update=500; the "
         "value is YAML; repeat the option for further keys",
-    )  # fmt: skip
+    )
     run_.add_argument(
         "--systems", nargs="+", default=[], metavar="SYSTEM", help="only these rows of the table"
     )
@@ -54,13 +59,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--seeds", nargs="+", type=int, default=[], metavar="N", help="instead of the files' seeds"
     )
     run_.add_argument(
-        "--jobs", type=int, metavar="N",
+        "--jobs",
+        type=int,
+        metavar="N",
         help="concurrent runs, spread over the GPUs (default: one per GPU, or one)",
-    )  # fmt: skip
+    )
     run_.add_argument(
-        "--background", action="store_true",
+        "--background",
+        action="store_true",
         help="run detached from this terminal; log in DIR/run.log",
-    )  # fmt: skip
+    )
     run_.add_argument("--show-validation", action="store_true", help="print each validation result")
     run_.add_argument("--dry-run", action="store_true", help="check everything, print the commands")
     experiment_new.add_arguments(

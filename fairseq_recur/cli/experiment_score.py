@@ -25,14 +25,17 @@ from fairseq_recur.scoring.generation import read_lines
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    add = parser.add_argument
-    add("work_dir", metavar="DIR", help="folder of a finished experiment")
-    add(
-        "--test", nargs=2, action="append", required=True, metavar=("NAME", "PREFIX"),
+    parser.add_argument("work_dir", metavar="DIR", help="folder of a finished experiment")
+    parser.add_argument(
+        "--test",
+        nargs=2,
+        action="append",
+        required=True,
+        metavar=("NAME", "PREFIX"),
         help="a test set, PREFIX.SOURCE and PREFIX.TARGET: text if the experiment's `generate` has "
         "bpe, otherwise pieces like those of its data; repeat the option for further sets",
-    )  # fmt: skip
-    add("--jobs", type=int, metavar="N", help="concurrent runs, as in `run`")
+    )
+    parser.add_argument("--jobs", type=int, metavar="N", help="concurrent runs, as in `run`")
 
 
 def check(experiment: Experiment, trained: Sequence[SystemRun], args: argparse.Namespace) -> None:

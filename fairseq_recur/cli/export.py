@@ -15,9 +15,12 @@ from fairseq_recur.pretrained.huggingface import export
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `export`."""
-    add = parser.add_argument
-    add("--input", required=True, metavar="PATH", help="folder of a training, or one checkpoint")
-    add("--output", required=True, metavar="FOLDER", help="folder to write; must not exist yet")
+    parser.add_argument(
+        "--input", required=True, metavar="PATH", help="folder of a training, or one checkpoint"
+    )
+    parser.add_argument(
+        "--output", required=True, metavar="FOLDER", help="folder to write; must not exist yet"
+    )
     add_text_arguments(parser)
 
 

@@ -34,41 +34,58 @@ logger = logging.getLogger(__name__)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `plot attention`."""
-    add = parser.add_argument
-    add("checkpoint", metavar="CHECKPOINT", help="an encoder-decoder model")
-    add(
-        "--data", metavar="FOLDER",
+    parser.add_argument("checkpoint", metavar="CHECKPOINT", help="an encoder-decoder model")
+    parser.add_argument(
+        "--data",
+        metavar="FOLDER",
         help="folder with the dictionaries, dict.SOURCE.txt and dict.TARGET.txt (default: the "
         "checkpoint's folder)",
-    )  # fmt: skip
-    add("-s", "--source-lang", metavar="SOURCE", help="(default: that of the training)")
-    add("-t", "--target-lang", metavar="TARGET", help="(default: that of the training)")
-    add("--source", required=True, metavar="TEXT", help="the sentence")
-    add("--target", metavar="TEXT", help="a translation (default: the model's own)")
+    )
+    parser.add_argument(
+        "-s", "--source-lang", metavar="SOURCE", help="(default: that of the training)"
+    )
+    parser.add_argument(
+        "-t", "--target-lang", metavar="TARGET", help="(default: that of the training)"
+    )
+    parser.add_argument("--source", required=True, metavar="TEXT", help="the sentence")
+    parser.add_argument("--target", metavar="TEXT", help="a translation (default: the model's own)")
     add_output_arguments(parser)
-    add("--json", metavar="FILE", help="also write the matrices and their labels")
-    add(
-        "--show", nargs="+", choices=KINDS, metavar="NAME",
+    parser.add_argument("--json", metavar="FILE", help="also write the matrices and their labels")
+    parser.add_argument(
+        "--show",
+        nargs="+",
+        choices=KINDS,
+        metavar="NAME",
         help="encoder, decoder: self-attention; steps: BiARN's steps over the source; cross: "
         "attention over the Transformer encoder; fusion: attention over the recurrence encoder; "
         "gate: lambda of the gated sum (default: all that the model has)",
-    )  # fmt: skip
-    add(
-        "--layer", type=_number_or("top", "all"), default="top", metavar="N",
+    )
+    parser.add_argument(
+        "--layer",
+        type=_number_or("top", "all"),
+        default="top",
+        metavar="N",
         help="layer number from 0, all, or top (the top layer of each kind; gates of all layers "
         "share a panel)",
-    )  # fmt: skip
-    add(
-        "--head", type=_number_or("mean", "all"), default="mean", metavar="N",
+    )
+    parser.add_argument(
+        "--head",
+        type=_number_or("mean", "all"),
+        default="mean",
+        metavar="N",
         help="head number from 0, all, or mean",
-    )  # fmt: skip
-    add(
-        "--scale", choices=SCALES, default="panel",
+    )
+    parser.add_argument(
+        "--scale",
+        choices=SCALES,
+        default="panel",
         help="upper end of the colour scale: each panel's largest value, or 1 to compare panels",
-    )  # fmt: skip
-    add("--beam", type=int, default=5, metavar="N", help="beam size")
-    add("--lenpen", type=float, default=1.0, metavar="X", help="length penalty")
-    add("--max-len-b", type=int, default=200, metavar="N", help="longest translation in tokens")
+    )
+    parser.add_argument("--beam", type=int, default=5, metavar="N", help="beam size")
+    parser.add_argument("--lenpen", type=float, default=1.0, metavar="X", help="length penalty")
+    parser.add_argument(
+        "--max-len-b", type=int, default=200, metavar="N", help="longest translation in tokens"
+    )
     group = parser.add_argument_group("from text to tokens, as in fairseq-interactive")
     for name in ("tokenizer", "bpe"):
         kinds = list(REGISTRIES[name]["registry"])

@@ -11,20 +11,23 @@ from fairseq_recur.plotting.matrices import SHOWN, draw
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `plot checkpoint`."""
-    add = parser.add_argument
-    add("files", nargs="+", metavar="CHECKPOINT", help="checkpoints to compare")
+    parser.add_argument("files", nargs="+", metavar="CHECKPOINT", help="checkpoints to compare")
     add_output_arguments(parser, labels=True)
-    add(
-        "--show", nargs="+", choices=SHOWN, default=list(SHOWN[:3]),
+    parser.add_argument(
+        "--show",
+        nargs="+",
+        choices=SHOWN,
+        default=list(SHOWN[:3]),
         help="gates: the matrix's share in each layer; memory: lags that hold 95%% of each "
         "head's kernel; kernels: each head over the lags; matrices: P itself",
-    )  # fmt: skip
-    add(
-        "--layer", metavar="NAME",
+    )
+    parser.add_argument(
+        "--layer",
+        metavar="NAME",
         help="show kernels and matrices of one layer, such as encoder.0 (default: the kernels of "
         "all layers, the matrices of the first)",
-    )  # fmt: skip
-    add("--lags", type=int, default=50, metavar="N", help="number of lags to draw")
+    )
+    parser.add_argument("--lags", type=int, default=50, metavar="N", help="number of lags to draw")
 
 
 def run(args: argparse.Namespace) -> int:

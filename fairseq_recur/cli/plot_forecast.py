@@ -8,15 +8,20 @@ from fairseq_recur.plotting.forecast import draw, read_forecasts
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `plot forecast`."""
-    add = parser.add_argument
-    add("file", metavar="FILE", help="CSV file of forecasts")
+    parser.add_argument("file", metavar="FILE", help="CSV file of forecasts")
     add_output_arguments(parser)
-    add(
-        "--variable", nargs="+", metavar="NAME",
+    parser.add_argument(
+        "--variable",
+        nargs="+",
+        metavar="NAME",
         help="variables to draw, each in a panel (default: the last)",
-    )  # fmt: skip
-    add("--windows", type=int, default=7, metavar="N", help="number of windows to draw")
-    add("--first", type=int, default=0, metavar="N", help="the first of them, counted from 0")
+    )
+    parser.add_argument(
+        "--windows", type=int, default=7, metavar="N", help="number of windows to draw"
+    )
+    parser.add_argument(
+        "--first", type=int, default=0, metavar="N", help="the first of them, counted from 0"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -25,29 +25,40 @@ THRESHOLD = 0.2
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `plot recurrence`."""
-    add = parser.add_argument
-    add("file", metavar="FILE", help="a text, or a CSV file with a date in its first column")
+    parser.add_argument(
+        "file", metavar="FILE", help="a text, or a CSV file with a date in its first column"
+    )
     add_output_arguments(parser)
-    add(
-        "--kind", choices=KINDS,
+    parser.add_argument(
+        "--kind",
+        choices=KINDS,
         help="what the positions of the file are: rows of a series, words between white space, or "
         "characters with line breaks (default: series for .csv, otherwise words)",
-    )  # fmt: skip
-    add(
-        "--variable", nargs="+", metavar="NAME",
+    )
+    parser.add_argument(
+        "--variable",
+        nargs="+",
+        metavar="NAME",
         help="series: variables to draw, each in a row (default: the last)",
-    )  # fmt: skip
-    add("--lags", type=int, default=200, metavar="N", help="largest lag")
-    add(
-        "--positions", type=int, default=1_000_000, metavar="N",
+    )
+    parser.add_argument("--lags", type=int, default=200, metavar="N", help="largest lag")
+    parser.add_argument(
+        "--positions",
+        type=int,
+        default=1_000_000,
+        metavar="N",
         help="positions to read, from the beginning of the file",
-    )  # fmt: skip
-    add("--shown", type=int, default=300, metavar="N", help="positions of the recurrence plot")
-    add(
-        "--threshold", type=float, metavar="X",
+    )
+    parser.add_argument(
+        "--shown", type=int, default=300, metavar="N", help="positions of the recurrence plot"
+    )
+    parser.add_argument(
+        "--threshold",
+        type=float,
+        metavar="X",
         help="series: difference of values that are alike, in standard deviations "
         f"(default: {THRESHOLD})",
-    )  # fmt: skip
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -19,25 +19,37 @@ from fairseq_recur.probing.tasks import SPLITS, TASKS, write_task
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `probe make`."""
-    add = parser.add_argument
-    add("corpus", metavar="CORPUS", help="text, one sentence per line, words separated by spaces")
-    add("--output", required=True, metavar="DIR", help="folder for the tasks")
-    add("--tasks", nargs="+", choices=BUILDERS, default=list(BUILDERS), help="tasks to build")
-    add(
-        "--sizes", nargs=3, type=int, default=[10000, 1000, 1000],
+    parser.add_argument(
+        "corpus", metavar="CORPUS", help="text, one sentence per line, words separated by spaces"
+    )
+    parser.add_argument("--output", required=True, metavar="DIR", help="folder for the tasks")
+    parser.add_argument(
+        "--tasks", nargs="+", choices=BUILDERS, default=list(BUILDERS), help="tasks to build"
+    )
+    parser.add_argument(
+        "--sizes",
+        nargs=3,
+        type=int,
+        default=[10000, 1000, 1000],
         metavar=("TRAIN", "VALID", "TEST"),
         help="sentences per split (SentEval has 100000 10000 10000)",
-    )  # fmt: skip
-    add(
-        "--words", type=int, default=100, metavar="N",
+    )
+    parser.add_argument(
+        "--words",
+        type=int,
+        default=100,
+        metavar="N",
         help="word content: number of words to distinguish (SentEval: 1000)",
-    )  # fmt: skip
-    add(
-        "--bins", nargs="+", type=_parse_bin, metavar="LOW-HIGH",
+    )
+    parser.add_argument(
+        "--bins",
+        nargs="+",
+        type=_parse_bin,
+        metavar="LOW-HIGH",
         help="length: ranges of words per sentence, one label each (default: SentEval's 5-8 9-12 "
         "13-16 17-20 21-25 26-28); no task uses sentences of other lengths",
-    )  # fmt: skip
-    add("--seed", type=int, default=1, metavar="N", help="random seed")
+    )
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="random seed")
 
 
 def _parse_bin(text: str) -> tuple[int, int]:

@@ -32,37 +32,56 @@ MANY_UNKNOWN = 0.1
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `probe run`."""
-    add = parser.add_argument
-    add("folder", metavar="TASKS", help="folder with task files in SentEval's format")
-    add(
-        "--path", nargs="+", required=True, metavar="NAME=CHECKPOINT",
+    parser.add_argument(
+        "folder", metavar="TASKS", help="folder with task files in SentEval's format"
+    )
+    parser.add_argument(
+        "--path",
+        nargs="+",
+        required=True,
+        metavar="NAME=CHECKPOINT",
         help="models of this plug-in, or fairseq's transformer",
-    )  # fmt: skip
-    add("--data", required=True, metavar="DATA", help="folder with the models' dictionaries")
-    add("--bpe", choices=BPE_FILES, help="subword segmentation, as for interactive")
-    add("--sentencepiece-model", metavar="FILE", help="model for --bpe sentencepiece")
-    add("--bpe-codes", metavar="FILE", help="codes for --bpe subword_nmt")
-    add(
-        "--tasks", nargs="+", choices=TASKS, default=[],
+    )
+    parser.add_argument(
+        "--data", required=True, metavar="DATA", help="folder with the models' dictionaries"
+    )
+    parser.add_argument("--bpe", choices=BPE_FILES, help="subword segmentation, as for interactive")
+    parser.add_argument(
+        "--sentencepiece-model", metavar="FILE", help="model for --bpe sentencepiece"
+    )
+    parser.add_argument("--bpe-codes", metavar="FILE", help="codes for --bpe subword_nmt")
+    parser.add_argument(
+        "--tasks",
+        nargs="+",
+        choices=TASKS,
+        default=[],
         help="tasks to use (default: all in the folder)",
-    )  # fmt: skip
-    add(
-        "--combine", choices=COMBINATIONS, default="gate",
+    )
+    parser.add_argument(
+        "--combine",
+        choices=COMBINATIONS,
+        default="gate",
         help="how to combine the Transformer encoder's and the recurrence encoder's "
         "representations; a model without recurrence encoder is probed by the former only",
-    )  # fmt: skip
-    add("--seed", type=int, default=1, metavar="N", help="seed of the first run")
-    add(
-        "--runs", type=int, default=3, metavar="N",
+    )
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="seed of the first run")
+    parser.add_argument(
+        "--runs",
+        type=int,
+        default=3,
+        metavar="N",
         help="number of classifiers, each with its own seed",
-    )  # fmt: skip
-    add(
-        "--max-tokens", type=int, default=4000, metavar="N",
+    )
+    parser.add_argument(
+        "--max-tokens",
+        type=int,
+        default=4000,
+        metavar="N",
         help="subwords per batch of the encoder",
-    )  # fmt: skip
-    add("--cpu", action="store_true", help="do not use a GPU")
-    add("--json", metavar="OUT", help="also write the accuracies of all runs")
-    add("--markdown", metavar="OUT", help="also write the table")
+    )
+    parser.add_argument("--cpu", action="store_true", help="do not use a GPU")
+    parser.add_argument("--json", metavar="OUT", help="also write the accuracies of all runs")
+    parser.add_argument("--markdown", metavar="OUT", help="also write the table")
     _add_classifier_arguments(parser)
 
 
@@ -71,14 +90,21 @@ def _add_classifier_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("classifier (the defaults are SentEval's protocol)")
     standard = Protocol()
     group.add_argument(
-        "--hidden", type=int, default=200, metavar="N",
+        "--hidden",
+        type=int,
+        default=200,
+        metavar="N",
         help="units of the hidden layer, 0 for no hidden layer; WordContent never has one",
-    )  # fmt: skip
+    )
     for name, text in (("l2", "weight decays"), ("dropout", "dropout rates")):
         group.add_argument(
-            f"--{name}", nargs="+", type=float, default=list(getattr(standard, name)), metavar="X",
+            f"--{name}",
+            nargs="+",
+            type=float,
+            default=list(getattr(standard, name)),
+            metavar="X",
             help=f"{text} to select from on the valid split",
-        )  # fmt: skip
+        )
     group.add_argument("--learning-rate", type=float, default=standard.learning_rate, metavar="X")
     for name, text in (
         ("batch_size", "sentences per update"),

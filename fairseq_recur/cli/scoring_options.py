@@ -28,41 +28,53 @@ class Texts:
 
 def add_text_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options for systems, references and source."""
-    add = parser.add_argument
-    add(
-        "--reference", action="append", required=True, metavar="FILE",
+    parser.add_argument(
+        "--reference",
+        action="append",
+        required=True,
+        metavar="FILE",
         help="plain text with reference translations or summaries; repeat for more references",
-    )  # fmt: skip
-    add(
-        "--system", action="append", required=True, metavar="NAME=FILE",
+    )
+    parser.add_argument(
+        "--system",
+        action="append",
+        required=True,
+        metavar="NAME=FILE",
         help="a system's name and output; repeat for more systems",
-    )  # fmt: skip
-    add("--source", metavar="FILE", help="COMET: the source text, plain text")
+    )
+    parser.add_argument("--source", metavar="FILE", help="COMET: the source text, plain text")
 
 
 def add_metric_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of the metrics."""
-    add = parser.add_argument
-    add(
+    parser.add_argument(
         "--metrics", nargs="+", choices=METRICS, default=["bleu", "chrf"], help="metrics to compute"
     )
-    add(
-        "--tokenize", choices=TOKENIZERS, default="13a", metavar="NAME",
+    parser.add_argument(
+        "--tokenize",
+        choices=TOKENIZERS,
+        default="13a",
+        metavar="NAME",
         help=f"BLEU's tokenizer: {', '.join(TOKENIZERS)}",
-    )  # fmt: skip
-    add(
-        "--lowercase", action="store_true",
+    )
+    parser.add_argument(
+        "--lowercase",
+        action="store_true",
         help="ignore case in BLEU and chrF (TER and ROUGE always do)",
-    )  # fmt: skip
-    add(
-        "--separator", default=SEPARATOR, metavar="TEXT",
+    )
+    parser.add_argument(
+        "--separator",
+        default=SEPARATOR,
+        metavar="TEXT",
         help="ROUGE: the separator between the sentences of a summary, such as %(default)s or "
         "\\t; a text without it is split into sentences by rules for English",
-    )  # fmt: skip
-    add(
-        "--comet-model", default=comet.DEFAULT_MODEL, metavar="MODEL",
+    )
+    parser.add_argument(
+        "--comet-model",
+        default=comet.DEFAULT_MODEL,
+        metavar="MODEL",
         help="COMET: model name on the Hugging Face hub, or checkpoint file",
-    )  # fmt: skip
+    )
 
 
 def check_output(file: str | None, problems: Problems) -> None:

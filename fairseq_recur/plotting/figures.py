@@ -19,13 +19,16 @@ SUFFIXES = (".png", ".pdf", ".svg")
 
 def add_output_arguments(parser: argparse.ArgumentParser, labels: bool = False) -> None:
     """Declare --output, and --label for figures of several files."""
-    add = parser.add_argument
-    add("--output", required=True, metavar="FILE", help="figure to write: .png, .pdf or .svg")
+    parser.add_argument(
+        "--output", required=True, metavar="FILE", help="figure to write: .png, .pdf or .svg"
+    )
     if labels:
-        add(
-            "--label", action="append", metavar="NAME",
+        parser.add_argument(
+            "--label",
+            action="append",
+            metavar="NAME",
             help="label of a file, in the order of the files (default: the file's name)",
-        )  # fmt: skip
+        )
 
 
 def check_output(output: str) -> Path:
