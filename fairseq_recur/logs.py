@@ -2,11 +2,12 @@
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 _lock = threading.Lock()
-_users: dict[str, int] = {}
+_users: Counter[str] = Counter()
 _levels: dict[str, int] = {}
 
 
@@ -16,27 +17,17 @@ def quiet(*names: str) -> Iterator[None]:
 
     Several threads may be in here at once: the last one to leave restores the levels.
     """
-    for name in names:
-        _enter(logging.getLogger(name))
+    with _lock:
+        for name in names:
+            _users[name] += 1
+            if _users[name] == 1:
+                _levels[name] = logging.getLogger(name).level
+                logging.getLogger(name).setLevel(logging.WARNING)
     try:
         yield
     finally:
-        for name in names:
-            _leave(logging.getLogger(name))
-
-
-def _enter(logger: logging.Logger) -> None:
-    """Silence a logger, unless another thread has done so."""
-    with _lock:
-        _users[logger.name] = _users.get(logger.name, 0) + 1
-        if _users[logger.name] == 1:
-            _levels[logger.name] = logger.level
-            logger.setLevel(logging.WARNING)
-
-
-def _leave(logger: logging.Logger) -> None:
-    """Restore the level of a logger, unless another thread silences it."""
-    with _lock:
-        _users[logger.name] -= 1
-        if not _users[logger.name]:
-            logger.setLevel(_levels.pop(logger.name))
+        with _lock:
+            for name in names:
+                _users[name] -= 1
+                if not _users[name]:
+                    logging.getLogger(name).setLevel(_levels.pop(name))

@@ -186,10 +186,7 @@ def shown(names: Iterable[str]) -> str:
 
 
 def _must_match(
-    first_file: Path,
-    first: dict[str, torch.Tensor],
-    file: Path,
-    model: dict[str, torch.Tensor],
+    first_file: Path, first: dict[str, torch.Tensor], file: Path, model: dict[str, torch.Tensor]
 ) -> None:
     """Raise CheckpointError, naming the differences, unless names, shapes and kinds are equal."""
     found = []

@@ -34,10 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `compare`."""
     add_text_arguments(parser)
     parser.add_argument(
-        "--baseline",
-        required=True,
-        metavar="NAME=FILE",
-        help="the baseline's name and output",
+        "--baseline", required=True, metavar="NAME=FILE", help="the baseline's name and output"
     )
     add_metric_arguments(parser)
     parser.add_argument("--test", choices=TESTS, default=BOOTSTRAP, help="significance test")

@@ -23,13 +23,7 @@ from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.progress import trained_share, where
 from fairseq_recur.experiments.results import all_runs, write_results
 from fairseq_recur.experiments.runner import PROGRAM, Runner, Stopped, stoppable
-from fairseq_recur.experiments.runs import (
-    LOCK,
-    SystemRun,
-    read_json,
-    runs_of,
-    write_json,
-)
+from fairseq_recur.experiments.runs import LOCK, SystemRun, read_json, runs_of, write_json
 from fairseq_recur.experiments.settings import read_experiment
 from fairseq_recur.experiments.speed import measure_speed
 from fairseq_recur.files import hold, name_holder

@@ -70,8 +70,7 @@ def _gather(problems: list[str], where: str, inspect: Callable[[], Any]) -> None
 
 def _read(checkpoint: str) -> dict[str, Tensor]:
     """Return the weights of a checkpoint."""
-    weights: dict[str, Tensor] = checkpoint_utils.load_checkpoint_to_cpu(checkpoint)["model"]
-    return weights
+    return checkpoint_utils.load_checkpoint_to_cpu(checkpoint)["model"]
 
 
 def _build(run: SystemRun, parameters: dict[str, int], start: dict[str, Tensor]) -> None:

@@ -45,13 +45,7 @@ def run(command: str, argv: Sequence[str]) -> int:
     """
     import torch
 
-    from fairseq_recur.cli import (
-        allocator,
-        graceful_stop,
-        plugin_loading,
-        preflight,
-        training_help,
-    )
+    from fairseq_recur.cli import allocator, graceful_stop, plugin_loading, preflight, training_help
 
     set_up_logging(sys.stderr if command in LOG_TO_STDERR else sys.stdout)
     argv = list(argv)

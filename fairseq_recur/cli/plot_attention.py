@@ -156,11 +156,7 @@ def load(
 ) -> tuple[TranslationTask, Any]:
     """Load a checkpoint's task and model, the model in evaluation mode.
 
-    Args:
-        checkpoint: its file
-        data: folder with the dictionaries, or None for the checkpoint's folder
-        source: language, or None for the checkpoint's
-        target: likewise
+    The folder of the dictionaries is by default the checkpoint's, the languages those of training.
 
     Raises:
         CheckpointError: the file is unusable, or does not fit the dictionaries

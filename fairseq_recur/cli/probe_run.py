@@ -18,14 +18,8 @@ from fairseq_recur.files import write_text
 from fairseq_recur.modules.options import flag
 from fairseq_recur.probing.classifier import COMBINATIONS
 from fairseq_recur.probing.protocol import Protocol
-from fairseq_recur.probing.report import Row, Settings, probe_model, reference_rows
-from fairseq_recur.probing.representations import (
-    BPE_FILES,
-    SentenceEncoder,
-    load_encoder,
-    subwords,
-)
-from fairseq_recur.probing.table import table
+from fairseq_recur.probing.report import Row, Settings, probe_model, reference_rows, table
+from fairseq_recur.probing.representations import BPE_FILES, SentenceEncoder, load_encoder, subwords
 from fairseq_recur.probing.tasks import TASKS, TaskData, choose_tasks, read_task
 from fairseq_recur.scoring.aligned import markdown
 from fairseq_recur.scoring.problems import Problems

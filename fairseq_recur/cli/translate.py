@@ -7,7 +7,6 @@ An empty line stays empty. Texts that are longer than the model's limit are trun
 
 import argparse
 import sys
-from collections.abc import Iterator
 from contextlib import nullcontext
 from itertools import islice
 from typing import Any
@@ -68,27 +67,17 @@ def run(args: argparse.Namespace) -> int:
     given = {name: getattr(args, name) for name in (*SEARCH, "batch_size", "max_tokens")}
     search = {name: value for name, value in given.items() if value is not None}
     typed = args.file == "-" and sys.stdin.isatty()
-    with nullcontext(_stdin()) if args.file == "-" else open(args.file, "rb") as lines:
+    stdin: Any = getattr(sys.stdin, "buffer", sys.stdin)  # of bytes, unless text replaced it
+    with nullcontext(stdin) if args.file == "-" else open(args.file, "rb") as lines:
         model = fairseq_recur.from_pretrained(
             args.checkpoint, device="cpu" if args.cpu else None, precision=args.precision,
             **text_options(args),
         )  # fmt: skip
         work = model.summarize if args.command == "summarize" else model.translate
-        for texts in _buffers(lines, 1 if typed else BUFFER):
-            outputs = work(texts, truncate=True, progress=sys.stderr.isatty(), **search)
+        texts = map(sentence, lines)  # only a newline ends a line
+        while buffer := list(islice(texts, 1 if typed else BUFFER)):
+            outputs = work(buffer, truncate=True, progress=sys.stderr.isatty(), **search)
             for output in outputs:
                 print(" ".join(output.splitlines()))
             sys.stdout.flush()
     return 0
-
-
-def _stdin() -> Any:
-    """Return standard input, of bytes unless it was replaced by text."""
-    return getattr(sys.stdin, "buffer", sys.stdin)
-
-
-def _buffers(lines: Any, size: int) -> Iterator[list[str]]:
-    """Yield lists of lines; only a newline ends a line."""
-    texts = map(sentence, lines)
-    while buffer := list(islice(texts, size)):
-        yield buffer

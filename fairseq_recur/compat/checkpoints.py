@@ -58,8 +58,7 @@ def read_checkpoint(path: str) -> dict[str, Any]:
             problem = _loading_problem(path, error)
         else:
             refuse_foreign(path, state)
-            loaded: dict[str, Any] = state
-            return loaded
+            return state
     raise CheckpointError(f"{path}: {problem}")
 
 

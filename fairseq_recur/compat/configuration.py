@@ -25,8 +25,7 @@ def resolve_old_task(override: Function, args: Namespace) -> tuple[list[str], li
 
     task = getattr(args, "task", None)
     if task not in TASK_REGISTRY or task in TASK_DATACLASS_REGISTRY:
-        result: tuple[list[str], list[str]] = override(args)
-        return result
+        return override(args)
     options = Namespace(**vars(args))
     _set_legacy_defaults(options, TASK_REGISTRY[task])
     # The names that a model's options refer to; nothing else is added, and *args* is not changed.

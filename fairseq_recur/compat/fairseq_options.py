@@ -22,8 +22,7 @@ PARSE = "fairseq.options:parse_args_and_arch"
 
 def _parsed(result: Any) -> Namespace:
     """Return the options of parse_args_and_arch, whose result may include unknown words."""
-    options: Namespace = result[0] if isinstance(result, tuple) else result
-    return options
+    return result[0] if isinstance(result, tuple) else result
 
 
 bf16 = mend(

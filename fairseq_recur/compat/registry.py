@@ -82,12 +82,6 @@ def wrap(target: str, label: str, function: Function) -> None:
     setattr(owner, attribute, replacement)
 
 
-def is_first_copy(name: str) -> bool:
-    """Return whether no other copy of the package has applied the mend *name* before."""
-    copies = vars(torch).setdefault("_fairseq_recur_copies", {})
-    return bool(copies.setdefault(name, _COPY) is _COPY)
-
-
 def extend(target: str, label: str) -> Callable[[Function], Function]:
     """Decorate a function that the plug-in adds around one of fairseq's, and install it at once.
 
@@ -173,7 +167,8 @@ class Mend:
                 locate(target)
             for target, function in self.patches:
                 wrap(target, self.name, function)
-            if is_first_copy(self.name):
+            copies = vars(torch).setdefault("_fairseq_recur_copies", {})
+            if copies.setdefault(self.name, _COPY) is _COPY:  # no other copy has applied it before
                 for function in self.actions:
                     function()
         except (ImportError, AttributeError, OSError) as error:

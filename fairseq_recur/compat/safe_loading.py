@@ -57,10 +57,7 @@ def broadcast_globals() -> list[Any]:
 
     real = [Namespace, _TensorPlaceholder, *_omegaconf_classes()]
     names = {(item.__module__, item.__qualname__) for item in real}
-    return [
-        *real,
-        *(s for s in safe_globals() if (s.__module__, s.__qualname__) not in names),
-    ]
+    return [*real, *(s for s in safe_globals() if (s.__module__, s.__qualname__) not in names)]
 
 
 safe_classes = mend(

@@ -55,9 +55,8 @@ def vocabulary(folder: Path, config: Settings) -> Vocabulary:
     return bart_vocabulary(read_byte_bpe(folder), size, folder)
 
 
-def tokenizer_files(folder: Path, target: Path) -> list[str]:
-    """Write the files of fairseq's ``--bpe`` into ``target``; return the flags to give."""
-    return gpt2_files(folder, target)
+tokenizer_files = gpt2_files
+"""Writes the files of fairseq's ``--bpe``."""
 
 
 def build(cfg: Any, task: Any) -> BaseFairseqModel:
@@ -146,10 +145,7 @@ def to_fairseq(config: Settings, weights: dict[str, Tensor], rows: list[int]) ->
 
 
 def to_huggingface(
-    options: Settings,
-    state: dict[str, Tensor],
-    like: dict[str, Any],
-    rows: list[int] | None,
+    options: Settings, state: dict[str, Tensor], like: dict[str, Any], rows: list[int] | None
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Return configuration and weights of a fairseq model; arguments as in `t5.to_huggingface`.
 

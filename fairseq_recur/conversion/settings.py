@@ -15,12 +15,7 @@ from fairseq_recur.errors import CheckpointError, ConfigError
 Value = int | float | str
 
 # Hugging Face's names of activation functions and fairseq's, one of each per function.
-ACTIVATIONS = {
-    "relu": "relu",
-    "gelu": "gelu",
-    "gelu_new": "gelu_accurate",
-    "tanh": "tanh",
-}
+ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_new": "gelu_accurate", "tanh": "tanh"}
 WIDEST = 2**20
 MOST_WORDS = 2**24
 
@@ -99,15 +94,10 @@ def huggingface_activation(options: Mapping[str, Any]) -> str:
 
 
 def check_sizes(config: Settings, weights: Mapping[str, Tensor], layers: int) -> None:
-    """Refuse a configuration that claims more than its weights hold.
+    """Refuse a configuration that claims more than its weights hold; *layers* of both stacks.
 
     This comes before anything is built: the time and memory of a conversion depend on the size
     of the files, not on the numbers in config.json.
-
-    Args:
-        config: Hugging Face's configuration.
-        weights: by Hugging Face's names.
-        layers: of both stacks together.
 
     Raises:
         CheckpointError: another vocabulary, or more layers than tensors.

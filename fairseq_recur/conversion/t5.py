@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fairseq.models import BaseFairseqModel, build_model
+from fairseq.models import build_model
 from torch import Tensor
 
 from fairseq_recur.conversion.byte_bpe import byte_pieces, gpt2_files, has_byte_bpe
@@ -15,12 +15,7 @@ from fairseq_recur.conversion.settings import (
     Value,
     huggingface_activation,
 )
-from fairseq_recur.conversion.vocabulary import (
-    Vocabulary,
-    default_t5_rows,
-    t5_pieces,
-    t5_vocabulary,
-)
+from fairseq_recur.conversion.vocabulary import Vocabulary, t5_pieces, t5_vocabulary
 from fairseq_recur.errors import ConfigError
 
 NAME = "T5"
@@ -64,9 +59,8 @@ def tokenizer_files(folder: Path, target: Path) -> list[str]:
     return ["--bpe", "sentencepiece", "--sentencepiece-model", "spiece.model"]
 
 
-def build(cfg: Any, task: Any) -> BaseFairseqModel:
-    """Build fairseq's model for its configuration and a task with dictionaries."""
-    return build_model(cfg, task)
+build = build_model
+"""Builds fairseq's model for its configuration and a task with dictionaries."""
 
 
 def feed_forward(config: Settings) -> dict[str, Value]:
@@ -201,10 +195,7 @@ def to_fairseq(config: Settings, weights: dict[str, Tensor], rows: list[int]) ->
 
 
 def to_huggingface(
-    options: Settings,
-    state: dict[str, Tensor],
-    like: dict[str, Any],
-    rows: list[int] | None,
+    options: Settings, state: dict[str, Tensor], like: dict[str, Any], rows: list[int] | None
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Return the configuration and the weights of a fairseq model.
 
@@ -222,7 +213,8 @@ def to_huggingface(
     table = state.pop("encoder.embed_tokens.weight")
     output = state.pop("decoder.output_projection.weight", table)
     state.pop("decoder.embed_tokens.weight", None)
-    rows = rows or default_t5_rows(len(table))
+    # T5's own order, without a tokenizer: pad, eos and unk first, <s> last.
+    rows = rows or [len(table) - 1, *range(len(table) - 1)]
     size = max(rows) + 1
     # From the end, because the first index, <s>, may be a copy of another row.
     order = torch.empty(size, dtype=torch.long)

@@ -78,10 +78,8 @@ def t5_vocabulary(
 
     Args:
         pieces: of the tokenizer, by row.
-        unk: row of the unknown piece.
+        unk, pad, eos: rows of these symbols.
         size: rows of the embedding matrix.
-        pad: row of the padding symbol.
-        eos: row of the end-of-sentence symbol.
         folder: of the tokenizer, for messages.
 
     Raises:
@@ -158,8 +156,3 @@ def read_sentencepiece(file: Path) -> Any:
         return sentencepiece.SentencePieceProcessor(model_file=str(file))
     except (OSError, RuntimeError) as error:
         raise CheckpointError(f"{file} is damaged: {error}; get the file again") from error
-
-
-def default_t5_rows(size: int) -> list[int]:
-    """Return T5's own order, without a tokenizer: pad, eos and unk first, <s> last."""
-    return [size - 1, 0, 1, 2, *range(3, size - 1)]

@@ -10,12 +10,7 @@ from torch import Tensor
 
 
 def forecast_errors(forecast: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """The sums of squared and of absolute errors, in float32 or more.
-
-    Args:
-        forecast: (B, T, V)
-        target: (B, T, V)
-    """
+    """The sums of squared and of absolute errors of (B, T, V) values, in float32 or more."""
     precise = torch.promote_types(forecast.dtype, torch.float32)
     error = forecast.to(precise) - target
     return error.square().sum(), error.abs().sum()

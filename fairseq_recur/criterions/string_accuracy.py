@@ -14,28 +14,17 @@ from torch import Tensor
 
 
 def correct_positions(logits: Tensor, target: Tensor) -> Tensor:
-    """Return where all outputs of a position are correct.
+    """Return where all outputs (B, T, outputs) of a position are correct: (B, T) bool.
 
-    Args:
-        logits: (B, T, outputs); an output is 1 where its sigmoid is at least one half.
-        target: (B, T, outputs), zeros and ones.
-
-    Returns:
-        (B, T), bool.
+    An output is 1 where its sigmoid is at least one half.
     """
     return ((logits >= 0) == (target > 0.5)).all(dim=-1)
 
 
 def squared_error(logits: Tensor, target: Tensor, real: Tensor) -> Tensor:
-    """Sum the mean squared error of the sigmoid outputs over all positions but the padding.
+    """Sum the mean squared error of the sigmoid outputs over the *real* positions (B, T).
 
-    Args:
-        logits: (B, T, outputs).
-        target: (B, T, outputs).
-        real: (B, T), False at the padding.
-
-    Returns:
-        A scalar, at least float32.
+    The sum is float32 at least.
     """
     precise = logits.to(torch.promote_types(logits.dtype, torch.float32))
     errors = (torch.sigmoid(precise) - target) ** 2

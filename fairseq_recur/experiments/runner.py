@@ -81,7 +81,10 @@ class Runner:
         Raises:
             Stopped: on SIGINT, SIGTERM and SIGHUP, after the processes have ended
         """
-        with _signals() as received:
+        # An exception raised in a handler could come up while an object is deleted, where Python
+        # drops it. So the loop looks at this list.
+        received: list[str] = []
+        with handled(received.append):
             try:
                 while self.advance():
                     if received:
@@ -197,18 +200,6 @@ class Runner:
 def log_of(run: Run, step: str) -> Path:
     """Return the file with a step's log; its results are in STEP.out."""
     return run.folder / f"{step}.err"
-
-
-@contextmanager
-def _signals() -> Iterator[list[str]]:
-    """Collect the names of SIGINT, SIGTERM and SIGHUP instead of being ended by them.
-
-    An exception raised in a handler could come up while an object is deleted, where Python
-    drops it. So the loop looks at this list.
-    """
-    received: list[str] = []
-    with handled(received.append):
-        yield received
 
 
 @contextmanager

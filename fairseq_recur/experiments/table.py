@@ -63,9 +63,10 @@ def row(results: Results, name: str) -> dict[str, str]:
         digits = results["runs"][0]["decimals"][metric]
         cells[metric] = spread([run["scores"][metric] for run in runs], digits)
         if number == 0:
-            cells["difference"] = difference(results, name, metric, digits)
+            cells["difference"] = difference(results, name, metric, digits, baseline)
             for kind, column in TESTS.items():
-                cells[column] = "" if name == baseline else p_values(results, name, metric, kind)
+                p = p_values(results, name, metric, kind, baseline)
+                cells[column] = "" if name == baseline else p
     published = next(s for s in experiment["systems"] if s["name"] == name)["published"]
     cells["published"] = ", ".join(f"{value} {key}" for key, value in published.items())
     count = results["parameters"].get(name)
@@ -93,20 +94,14 @@ def spread(values: list[float], digits: int) -> str:
     return f"{mean(values):.{digits}f} ± {stdev(values):.{digits}f}"
 
 
-def difference(
-    results: Results, name: str, metric: str, digits: int, control: str | None = None
-) -> str:
-    """Format the mean difference from the baseline, or another row, over common seeds."""
-    control = control or results["experiment"]["baseline"]
+def difference(results: Results, name: str, metric: str, digits: int, control: str) -> str:
+    """Format the mean difference from another row over common seeds."""
     found = [s["difference"] for s in of_metric(results, name, metric, control)]
     return f"{mean(found):+.{digits}f}" if found and name != control else ""
 
 
-def p_values(
-    results: Results, name: str, metric: str, kind: tuple[str, str], control: str | None = None
-) -> str:
+def p_values(results: Results, name: str, metric: str, kind: tuple[str, str], control: str) -> str:
     """Format a test's p-value for each seed; *kind* is a key of `TESTS`."""
-    control = control or results["experiment"]["baseline"]
     where, test = kind
     return ", ".join(f"{s[where][test]:.3f}" for s in of_metric(results, name, metric, control))
 

@@ -38,11 +38,7 @@ def in_file(name: str, value: Any, expected: str) -> str:
 
 
 def fill(
-    schema: type[T],
-    given: Any,
-    problems: list[str],
-    where: str = "",
-    environment: bool = False,
+    schema: type[T], given: Any, problems: list[str], where: str = "", environment: bool = False
 ) -> T | None:
     """Convert and check settings.
 

@@ -5,7 +5,6 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-import torch
 from fairseq.models.transformer import TransformerConfig
 from omegaconf import OmegaConf
 
@@ -60,7 +59,7 @@ def read_layers(path: str) -> Layers:
                 {k[len(prefix) :]: v for k, v in weights if k.startswith(prefix)}
             )
             if isinstance(mixture, LagMixture):
-                layers[f"{side}.{match['index']}"] = mixture.float()
+                layers[f"{side}.{match['index']}"] = mixture.float().requires_grad_(False)
     if not layers:
         raise ConfigError(
             f"{path} has no recurrence encoding matrices; expected a model with "
@@ -80,26 +79,6 @@ def saved_options(state: dict[str, Any]) -> dict[str, Any]:
     return dict(model if isinstance(model, dict) else vars(model))
 
 
-@torch.no_grad()
-def gate_values(layer: LagMixture) -> list[float]:
-    """The gate g = sigma(mu), one per layer."""
-    return [float(torch.sigmoid(layer.mu))]
-
-
-@torch.no_grad()
-def kernels(layer: LagMixture, lags: int) -> torch.Tensor:
-    """The heads' kernels f(1), ..., f(lags), (H, lags)."""
-    kernel: Any = layer.kernels(lags + 1)[0]
-    return kernel[:, 1:]
-
-
-@torch.no_grad()
-def matrices(layer: LagMixture, size: int) -> torch.Tensor:
-    """P for *size* positions, (H, size, size)."""
-    return layer.matrix(size, size)
-
-
-@torch.no_grad()
 def memory_lengths(layer: LagMixture) -> list[int]:
     """Per head, the number of lags that hold 95% of the absolute values of its kernel.
 
@@ -110,17 +89,14 @@ def memory_lengths(layer: LagMixture) -> list[int]:
     return held.int().argmax(dim=1).tolist()
 
 
-@torch.no_grad()
 def head_label(mixture: LagMixture, head: int) -> str:
     """A short text with a head's parameters."""
     if not isinstance(mixture, RecurrenceEncodingMatrices):
         return "learned"
-    sine: Any = mixture.sine
-    dilations: Any = mixture.dilation
     decay, angle = (float(x[head]) for x in mixture.heads_parameters())
-    dilation = int(dilations[head])
+    dilation = int(mixture.dilation[head])
     every = f", d={dilation}" if dilation > 1 else ""
-    if angle == 0 and not bool(sine[head]):
+    if angle == 0 and not mixture.sine[head]:
         return f"\u03bb={decay:.2f}{every}"
-    kind = "sin" if bool(sine[head]) else "cos"
+    kind = "sin" if mixture.sine[head] else "cos"
     return f"{kind} \u03b3={decay:.2f} \u03b8={angle:.2f}{every}"

@@ -1,25 +1,59 @@
 """What all models of the plug-in share: loading checkpoints, observing their parts in training."""
 
 import re
-from argparse import Namespace
-from collections.abc import Iterable
-from typing import Any, NoReturn
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar, NoReturn
 
 from fairseq import checkpoint_utils
+from fairseq.dataclass import FairseqDataclass
+from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import BaseFairseqModel
 from fairseq.modules import FairseqDropout
 from omegaconf import DictConfig
 from torch import Tensor, nn
 
 from fairseq_recur.errors import CheckpointError, ConfigError
+from fairseq_recur.integration import from_checkpoint
+from fairseq_recur.models.check import check_config
 from fairseq_recur.models.checkpoints import misfits, upgrade_weights
+from fairseq_recur.models.config import Slot
 from fairseq_recur.models.monitoring import Monitor
 
 
 class RecurrentModel(BaseFairseqModel):
-    """Mixin of the models, before the fairseq model that they extend."""
+    """Mixin of the models, before the fairseq model that they extend; a preset is a subclass."""
+
+    slots: ClassVar[Callable[[], list[Slot]]]
+    """The slots of a kind of model."""
+
+    assemble: ClassVar[Callable[..., type[FairseqDataclass]]]
+    """What makes the configuration of a kind of model, with the defaults of a preset."""
+
+    config_class: type[FairseqDataclass]
+    """The configuration with the preset's defaults."""
 
     monitor: Monitor | None = None
+
+    @classmethod
+    def add_args(cls, parser: ArgumentParser) -> None:
+        """Add the model's flags, without defaults: those are in the preset's dataclass.
+
+        fairseq makes of an option that is true a flag that turns it off: a BART recipe's
+        ``--share-all-embeddings`` would turn off what the preset has. So the flags are
+        those of the dataclass without a preset, in which nothing is on.
+        """
+        gen_parser_from_dataclass(parser, cls.assemble()(), delete_default=True)
+
+    @classmethod
+    def check_options(cls, options: Namespace) -> None:
+        """Refuse flat options that cannot be used or would have no effect.
+
+        Raises:
+            ConfigError: listing them all
+        """
+        defaults = [cls.assemble()(), cls.config_class()]
+        check_config(options, cls.slots(), defaults, loaded=from_checkpoint())
 
     def observe_parts(self, interval: int) -> None:
         """Log the recurrent parts while training, at one update in *interval*; 0: never."""

@@ -128,15 +128,11 @@ def part_weights(model: BaseFairseqModel) -> dict[str, dict[str, Weights]]:
 
 
 def drop_what_only_bart_has(weights: Weights, model: BaseFairseqModel) -> None:
-    """Remove classification heads and the row of <mask>, as fairseq's own BART does.
+    """Remove classification heads and the row of <mask>, in place, as fairseq's own BART does.
 
     The row is removed if the model has BART's embeddings, learned positions with a norm, and one
     word less than the checkpoint: it was the last word, used in pretraining only. What is
     removed is named in the log.
-
-    Args:
-        weights: of a checkpoint, changed in place
-        model: an encoder-decoder
     """
     heads = [name for name in weights if name.startswith("classification_heads.")]
     for name in heads:
@@ -155,13 +151,9 @@ def drop_what_only_bart_has(weights: Weights, model: BaseFairseqModel) -> None:
 
 
 def drop_what_parts_replace(weights: Weights, model: BaseFairseqModel) -> None:
-    """Remove a stock checkpoint's cross-attention of the layers that have a `Replacement`.
+    """Remove, in place, a stock checkpoint's cross-attention of layers that have a `Replacement`.
 
     What is removed is named in the log.
-
-    Args:
-        weights: of a checkpoint, changed in place
-        model: an encoder-decoder
     """
     for index, layer in enumerate(model.decoder.all_layers()):
         if isinstance(getattr(layer, "fusion", None), Replacement):

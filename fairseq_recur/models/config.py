@@ -161,10 +161,7 @@ FORECASTER_SIZES = (
 
 def forecaster_slots() -> list[Slot]:
     """The slots of the forecaster of time series: the encoder-decoder's, without alternatives."""
-    own = {"encoder_self_attention", "decoder_self_attention", "cross_attention"}
-    own |= {f"{name}_mixture" for name in own}
-    slots = [slot for slot in encoder_decoder_slots() if slot.option in own]
-    return [slot for slot in slots if slot.option != "cross_attention"]
+    return [s for s in encoder_decoder_slots() if s.option.endswith(("self_attention", "mixture"))]
 
 
 def part_options(slots: list[Slot]) -> dict[str, list[str]]:
@@ -199,6 +196,11 @@ def field_of(name: str, declaration: Any) -> DataclassField:
     return name, declaration.type, made
 
 
+def option_fields(*declaring: type) -> Iterator[DataclassField]:
+    """The options of dataclasses that fill no slot."""
+    return (field_of(f.name, f) for each in declaring for f in fields(cast(Any, each)))
+
+
 def host_fields() -> Iterator[DataclassField]:
     """The options of fairseq's Transformer, flat."""
     for outer in fields(TransformerConfig):
@@ -227,42 +229,26 @@ def encoder_decoder_config(
 
     It is assembled from the parts that are registered at the time of the call.
     """
-    own = [f for options in (T5Options, MonitoringOptions) for f in fields(options)]
-    all_fields = [
-        *host_fields(),
-        *(field_of(f.name, f) for f in own),
-        *part_fields(encoder_decoder_slots()),
-    ]
-    return assembled(name, all_fields, FairseqDataclass, defaults)
+    own = [*option_fields(T5Options, MonitoringOptions), *part_fields(encoder_decoder_slots())]
+    return assembled(name, [*host_fields(), *own], FairseqDataclass, defaults)
 
 
 def language_model_config(
     name: str = "RsaLanguageModelConfig", **defaults: Any
 ) -> type[FairseqDataclass]:
     """The configuration of the decoder as a language model; see `encoder_decoder_config`."""
-    all_fields = [
-        *(
-            field_of(f.name, f)
-            for o in (MonitoringOptions, TransformerXLOptions)
-            for f in fields(o)
-        ),
-        *part_fields(language_model_slots()),
-    ]
+    own = option_fields(MonitoringOptions, TransformerXLOptions)
+    all_fields = [*own, *part_fields(language_model_slots())]
     return assembled(name, all_fields, TransformerLanguageModelConfig, defaults)
 
 
 def forecaster_config(name: str = "ForecasterConfig", **defaults: Any) -> type[FairseqDataclass]:
     """The configuration of the forecaster of time series; see `encoder_decoder_config`."""
-    all_fields = [
-        *(f for f in host_fields() if f[0] in FORECASTER_SIZES),
-        *(
-            field_of(f.name, f)
-            for o in (MonitoringOptions, SeriesMemory.Options)
-            for f in fields(o)
-        ),
-        *part_fields(forecaster_slots()),
-    ]
-    return assembled(name, all_fields, FairseqDataclass, defaults)
+    sizes = [f for f in host_fields() if f[0] in FORECASTER_SIZES]
+    own = option_fields(MonitoringOptions, SeriesMemory.Options)
+    return assembled(
+        name, [*sizes, *own, *part_fields(forecaster_slots())], FairseqDataclass, defaults
+    )
 
 
 def assembled(

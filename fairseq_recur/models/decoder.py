@@ -4,23 +4,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from fairseq.data import Dictionary
 from fairseq.models.transformer import TransformerConfig, TransformerDecoderBase
 from torch import Tensor, nn
 
 from fairseq_recur.models.encoder import EncoderOut
-from fairseq_recur.modules.context import (
-    Context,
-    IncrementalState,
-    Padding,
-    Source,
-    additive_mask,
-)
-from fairseq_recur.modules.decoder_layer import DecoderLayer
+from fairseq_recur.modules.context import Context, IncrementalState, Padding, Source, additive_mask
 from fairseq_recur.modules.layers import LayerRunner, sharded
 from fairseq_recur.modules.parts import layer_fusion
 from fairseq_recur.modules.segmented_attention import SegmentedAttention, Segments
 from fairseq_recur.modules.self_attention import DotSelfAttention, SelfAttention
+from fairseq_recur.modules.transformer_layer import DecoderLayer
 
 
 class RecurrentTransformerDecoder(TransformerDecoderBase):
@@ -29,28 +22,25 @@ class RecurrentTransformerDecoder(TransformerDecoderBase):
     Without cross-attention it is the decoder of the language model.
     """
 
-    def __init__(
-        self,
-        cfg: TransformerConfig,
-        dictionary: Dictionary,
-        embed_tokens: nn.Module,
-        no_encoder_attn: bool = False,
-    ) -> None:
+    def __init__(self, cfg: TransformerConfig, *args: Any, **options: Any) -> None:
         # fairseq builds the layers from the bottom without saying which one it builds.
-        fusion = layer_fusion(cfg)
-        fused = 0 if fusion is None else fusion.fused_layers(cfg)
-        self._fusions = iter([None] * (cfg.decoder.layers - fused) + [fusion] * fused)
-        super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn=no_encoder_attn)
-        del self._fusions
+        self._numbers = iter(range(cfg.decoder.layers))
+        super().__init__(cfg, *args, **options)
+        del self._numbers
         self.run = LayerRunner(cfg)
 
     def build_decoder_layer(
         self, cfg: TransformerConfig, no_encoder_attn: bool = False
     ) -> nn.Module:
         """The next layer from the bottom."""
-        fusion = next(self._fusions)
-        layer = DecoderLayer(cfg, no_encoder_attn, None if fusion is None else fusion(cfg))
-        return sharded(layer, cfg)
+        return sharded(self.build_layer(next(self._numbers), cfg, no_encoder_attn), cfg)
+
+    def build_layer(self, number: int, cfg: TransformerConfig, no_encoder_attn: bool) -> nn.Module:
+        """Layer *number*, counted from the bottom, from 0."""
+        fusion = layer_fusion(cfg)
+        if fusion is not None and number < cfg.decoder.layers - fusion.fused_layers(cfg):
+            fusion = None
+        return DecoderLayer(cfg, no_encoder_attn, None if fusion is None else fusion(cfg))
 
     def all_layers(self) -> Iterator[nn.Module]:
         """The layers from the bottom; iterating over `layers` itself may drop some (LayerDrop)."""
@@ -90,15 +80,9 @@ class RecurrentTransformerDecoder(TransformerDecoderBase):
         return self.embed_tokens(tokens)
 
     def position_terms(self, x: Tensor, keys: int, future: Tensor | None) -> Tensor | None:
-        """What positions add to the scores of *x* (T, B, C) over *keys* positions, or None.
+        """What positions add to scores of *x* (T, B, C) over S *keys*: (T, S), (H, T, S) or None.
 
-        Args:
-            x: the layers' input
-            keys: S
-            future: (T, S), which hides later positions, or None
-
-        Returns:
-            (T, S) or (H, T, S), or None
+        *future* (T, S) hides later positions.
         """
         return future
 

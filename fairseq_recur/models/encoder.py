@@ -2,15 +2,15 @@
 
 from typing import Any
 
-from fairseq.data import Dictionary
 from fairseq.models.transformer import TransformerConfig, TransformerEncoderBase
 from torch import Tensor, nn
 
 from fairseq_recur.modules.context import Context, Padding, Source, additive_mask
-from fairseq_recur.modules.encoder_layer import EncoderLayer
 from fairseq_recur.modules.fusion import MultiColumn
 from fairseq_recur.modules.layers import LayerRunner, sharded
-from fairseq_recur.modules.parts import FUSION, build_recurrence_encoder
+from fairseq_recur.modules.parts import FUSION, NONE, RECURRENCE
+from fairseq_recur.modules.recurrence_encoder import RecurrenceEncoder
+from fairseq_recur.modules.transformer_layer import EncoderLayer
 
 EncoderOut = dict[str, list[Any]]
 
@@ -24,16 +24,17 @@ class RecurrentTransformerEncoder(TransformerEncoderBase):
     [mask (B, L')] or [] if there is nothing to mask.
     """
 
-    def __init__(
-        self, cfg: TransformerConfig, dictionary: Dictionary, embed_tokens: nn.Embedding
-    ) -> None:
-        super().__init__(cfg, dictionary, embed_tokens)
+    def __init__(self, cfg: TransformerConfig, *args: Any) -> None:
+        super().__init__(cfg, *args)
         self.run = LayerRunner(cfg)
         self.recurrence_positions = cfg.recurrence_positions
         self.recurrence_reads = cfg.recurrence_input
-        self.recurrence_encoder = build_recurrence_encoder(cfg)
-        joined = self.recurrence_encoder is not None and FUSION[cfg.recurrence_fusion]
-        self.columns = joined(cfg) if joined and issubclass(joined, MultiColumn) else None
+        self.recurrence_encoder: RecurrenceEncoder | None = None
+        self.columns: MultiColumn | None = None
+        if cfg.recurrence != NONE:
+            self.recurrence_encoder = RecurrenceEncoder(cfg, RECURRENCE[cfg.recurrence])
+            fusion = FUSION[cfg.recurrence_fusion]
+            self.columns = fusion(cfg) if issubclass(fusion, MultiColumn) else None
 
     def build_encoder_layer(self, cfg: TransformerConfig) -> nn.Module:
         """A layer whose self-attention is the part named by the configuration."""

@@ -3,19 +3,12 @@
 from typing import Any
 
 from fairseq_recur.errors import ConfigError
+from fairseq_recur.models.config import encoder_decoder_slots, language_model_slots
 from fairseq_recur.models.presets import register_presets
 from fairseq_recur.modules import parts
 
 SLOTS: dict[str, dict[str, Any]] = {
-    "encoder_self_attention": parts.SELF_ATTENTION,
-    "decoder_self_attention": parts.SELF_ATTENTION,
-    "encoder_self_attention_mixture": parts.MIXTURE,
-    "decoder_self_attention_mixture": parts.MIXTURE,
-    "cross_attention": parts.CROSS_ATTENTION,
-    "cross_attention_mixture": parts.CROSS_MIXTURE,
-    "decoder_memory": parts.MEMORY,
-    "recurrence": parts.RECURRENCE,
-    "recurrence_fusion": parts.FUSION,
+    slot.option: slot.table for slot in (*encoder_decoder_slots(), *language_model_slots())
 }
 
 

@@ -1,12 +1,10 @@
 """The encoder and the decoder of the parts as a forecaster of time series."""
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from dataclasses import replace
 from typing import Any
 
 import torch
-from fairseq.dataclass import FairseqDataclass
-from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import BaseFairseqModel
 from fairseq.models.transformer import TransformerConfig
 from fairseq.tasks import FairseqTask
@@ -15,18 +13,15 @@ from torch import Tensor, nn
 
 from fairseq_recur.compat import model_options
 from fairseq_recur.errors import ConfigError
-from fairseq_recur.integration import from_checkpoint
 from fairseq_recur.models import config
 from fairseq_recur.models.base import RecurrentModel
-from fairseq_recur.models.check import check_config
 from fairseq_recur.models.memories import leave_to_each_process
 from fairseq_recur.modules.context import Context, Source, additive_mask
-from fairseq_recur.modules.decoder_layer import DecoderLayer
-from fairseq_recur.modules.encoder_layer import EncoderLayer
 from fairseq_recur.modules.layers import LayerRunner, sharded
 from fairseq_recur.modules.parts import NONE
 from fairseq_recur.modules.series_embedding import SeriesEmbedding
 from fairseq_recur.modules.stream_memory import SeriesMemory
+from fairseq_recur.modules.transformer_layer import DecoderLayer, EncoderLayer
 
 FIXED: dict[str, Any] = {
     "host": "transformer",
@@ -135,15 +130,10 @@ class SeriesForecaster(BaseFairseqModel):
 
 
 class ForecasterModel(RecurrentModel, SeriesForecaster):
-    """The forecaster with slots; each preset is a subclass with its own defaults."""
+    """The forecaster with slots."""
 
-    config_class: type[FairseqDataclass]
-    """The configuration with the preset's defaults."""
-
-    @classmethod
-    def add_args(cls, parser: ArgumentParser) -> None:
-        """Add the model's flags, without defaults: those are in the preset's dataclass."""
-        gen_parser_from_dataclass(parser, config.forecaster_config()(), delete_default=True)
+    slots = staticmethod(config.forecaster_slots)
+    assemble = staticmethod(config.forecaster_config)
 
     @classmethod
     def build_model(cls, cfg: DictConfig, task: FairseqTask) -> "ForecasterModel":
@@ -159,8 +149,7 @@ class ForecasterModel(RecurrentModel, SeriesForecaster):
                 "time_series_forecasting, or another --arch"
             )
         options = Namespace(**{**vars(model_options(cfg, task)), **FIXED})
-        defaults = [config.forecaster_config()(), cls.config_class()]
-        check_config(options, config.forecaster_slots(), defaults, loaded=from_checkpoint())
+        cls.check_options(options)
         for name in ("embed_dim", "ffn_embed_dim"):
             setattr(options, f"decoder_{name}", getattr(options, f"encoder_{name}"))
         host = TransformerConfig.from_namespace(options)

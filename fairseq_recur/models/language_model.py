@@ -1,12 +1,11 @@
 """The decoder without an encoder as a language model."""
 
 import ast
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from typing import Any
 
 from fairseq.data import Dictionary
-from fairseq.dataclass import FairseqDataclass
-from fairseq.dataclass.utils import eval_str_list, gen_parser_from_dataclass
+from fairseq.dataclass.utils import eval_str_list
 from fairseq.models.transformer import DEFAULT_MAX_TARGET_POSITIONS, TransformerConfig
 from fairseq.models.transformer_lm import TransformerLanguageModel
 from fairseq.modules import AdaptiveInput, CharacterTokenEmbedder
@@ -16,20 +15,15 @@ from torch import nn
 
 from fairseq_recur.compat import model_options
 from fairseq_recur.errors import ConfigError
-from fairseq_recur.integration import from_checkpoint
 from fairseq_recur.models import config
 from fairseq_recur.models.base import RecurrentModel
-from fairseq_recur.models.check import check_config
 from fairseq_recur.models.decoder import RecurrentTransformerDecoder
 from fairseq_recur.models.memories import leave_to_each_process
 from fairseq_recur.models.memory_decoder import MemoryDecoder
 from fairseq_recur.modules.parts import MEMORY, NONE
 from fairseq_recur.modules.transformer_xl import UnprojectedAdaptiveInput
 
-ENCODER_SLOTS: dict[str, Any] = {
-    "cross_attention": "dot",
-    "recurrence": NONE,
-}
+ENCODER_SLOTS: dict[str, Any] = {"cross_attention": "dot", "recurrence": NONE}
 """The choices in the slots that a language model does not have."""
 
 LONGEST = 2**20
@@ -39,17 +33,8 @@ LONGEST = 2**20
 class RsaLanguageModel(RecurrentModel, TransformerLanguageModel):
     """A Transformer language model whose self-attention is a part of one's choice."""
 
-    config_class: type[FairseqDataclass]
-    """The configuration with the preset's defaults."""
-
-    @classmethod
-    def add_args(cls, parser: ArgumentParser) -> None:
-        """Add the model's flags, without defaults: those are in the preset's dataclass.
-
-        They are those of the dataclass without a preset, as for the encoder-decoder: a flag of what
-        a preset has would turn it off.
-        """
-        gen_parser_from_dataclass(parser, config.language_model_config()(), delete_default=True)
+    slots = staticmethod(config.language_model_slots)
+    assemble = staticmethod(config.language_model_config)
 
     @classmethod
     def build_model(cls, args: DictConfig, task: FairseqTask) -> "RsaLanguageModel":
@@ -62,9 +47,7 @@ class RsaLanguageModel(RecurrentModel, TransformerLanguageModel):
         if options.max_target_positions is None:
             length = getattr(options, "tokens_per_sample", DEFAULT_MAX_TARGET_POSITIONS)
             options.max_target_positions = length if options.decoder_memory == NONE else LONGEST
-        slots = config.language_model_slots()
-        defaults = [config.language_model_config()(), cls.config_class()]
-        check_config(options, slots, defaults, loaded=from_checkpoint())
+        cls.check_options(options)
         if options.decoder_layers_to_keep:
             if options.decoder_memory != NONE:
                 MEMORY[options.decoder_memory].prune(options)

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from fairseq_recur.models.decoder import RecurrentTransformerDecoder
 from fairseq_recur.modules.context import Context, IncrementalState, Padding, additive_mask
-from fairseq_recur.modules.layers import sharded
-from fairseq_recur.modules.parts import build_memory
+from fairseq_recur.modules.parts import MEMORY, NONE
 from fairseq_recur.modules.stream_memory import SegmentMemory
 from fairseq_recur.modules.transformer_xl import (
     UnprojectedAdaptiveInput,
@@ -41,26 +40,20 @@ class MemoryDecoder(RecurrentTransformerDecoder):
     def __init__(
         self, cfg: TransformerConfig, dictionary: Dictionary, embed_tokens: nn.Module
     ) -> None:
-        memory = build_memory(cfg)
-        recurrent = None if memory is None else memory.recurrent
-        # fairseq builds the layers from the bottom without saying which one it builds.
-        self._built = iter(range(cfg.decoder.layers))
-        self._recurrent = {recurrent: memory}
+        memory = None if cfg.decoder_memory == NONE else MEMORY[cfg.decoder_memory](cfg)
+        self._recurrent = {} if memory is None else {memory.recurrent: memory}
         super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn=True)
-        del self._built, self._recurrent
+        del self._recurrent
         self.memory = memory
         self.bottleneck: Any = None if memory is None else memory.bottleneck(cfg)
         if is_transformer_xl(cfg):
             share_position_biases(self.modules())
             draw_weights(self)
 
-    def build_decoder_layer(
-        self, cfg: TransformerConfig, no_encoder_attn: bool = False
-    ) -> nn.Module:
-        """The next layer from the bottom, which may be the memory's."""
-        layer = super().build_decoder_layer(cfg, no_encoder_attn)
-        memory = self._recurrent.get(next(self._built))
-        return layer if memory is None else sharded(memory.build_layer(cfg), cfg)
+    def build_layer(self, number: int, cfg: TransformerConfig, no_encoder_attn: bool) -> nn.Module:
+        """Layer *number* from the bottom, which may be the memory's."""
+        layer = super().build_layer(number, cfg, no_encoder_attn)
+        return self._recurrent[number].build_layer(cfg) if number in self._recurrent else layer
 
     def build_output_projection(
         self, cfg: TransformerConfig, dictionary: Dictionary, embed_tokens: nn.Module
@@ -87,19 +80,10 @@ class MemoryDecoder(RecurrentTransformerDecoder):
         src_lengths: Tensor | None = None,
         starts: Tensor | None = None,
     ) -> tuple[Tensor, dict[str, list[Any]]]:
-        """Logits of the next words; the arguments are fairseq's, but *starts*.
+        """Logits of the next words (B, T, V); arguments and results are fairseq's, but *starts*.
 
-        Args:
-            prev_output_tokens: (B, T)
-            encoder_out: None
-            incremental_state: in incremental decoding
-            features_only: leave out the output layer
-            src_lengths: not needed
-            starts: (B,) int64 numbers of the first positions, see `StreamMemory`; without them the
-                memory of earlier batches is neither read nor changed
-
-        Returns:
-            (B, T, V), and fairseq's dictionary
+        These are (B,) int64 numbers of the first positions, see `StreamMemory`. Without them the
+        memory of earlier batches is neither read nor changed.
         """
         x, extra = self.extract_features(
             prev_output_tokens, incremental_state=incremental_state, starts=starts

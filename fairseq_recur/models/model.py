@@ -4,18 +4,14 @@ from argparse import ArgumentParser
 from typing import Any
 
 from fairseq.data import Dictionary
-from fairseq.dataclass import FairseqDataclass
-from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models.transformer import TransformerConfig, TransformerModelBase
 from fairseq.tasks import FairseqTask
 from omegaconf import DictConfig
 from torch import nn
 
 from fairseq_recur.compat import model_options
-from fairseq_recur.integration import from_checkpoint
 from fairseq_recur.models import config
 from fairseq_recur.models.base import RecurrentModel
-from fairseq_recur.models.check import check_config
 from fairseq_recur.models.decoder import RecurrentTransformerDecoder
 from fairseq_recur.models.encoder import RecurrentTransformerEncoder
 from fairseq_recur.models.t5 import T5Decoder, T5Encoder
@@ -26,23 +22,18 @@ from fairseq_recur.modules.t5 import is_t5
 
 
 class RecurrentTransformerModel(RecurrentModel, TransformerModelBase):
-    """fairseq's Transformer with slots; each preset is a subclass with its own defaults."""
+    """fairseq's Transformer with slots."""
 
-    config_class: type[FairseqDataclass]
-    """The configuration with the preset's defaults."""
+    slots = staticmethod(config.encoder_decoder_slots)
+    assemble = staticmethod(config.encoder_decoder_config)
 
     options: dict[str, Any]
     """The options that the model was built from, without references."""
 
     @classmethod
     def add_args(cls, parser: ArgumentParser) -> None:
-        """Add the model's flags, without defaults: those are in the preset's dataclass.
-
-        fairseq makes of an option that is true a flag that turns it off: a BART recipe's
-        ``--share-all-embeddings`` would turn off what the preset has. So the flags are
-        those of the dataclass without a preset, in which nothing is on.
-        """
-        gen_parser_from_dataclass(parser, config.encoder_decoder_config()(), delete_default=True)
+        """As in `RecurrentModel.add_args`."""
+        super().add_args(parser)
         for action in parser._actions:
             # Their default is a text, ${...}, so fairseq would read what is given as a text, too.
             if action.dest in config.FOLLOWS:
@@ -56,9 +47,7 @@ class RecurrentTransformerModel(RecurrentModel, TransformerModelBase):
             ConfigError: listing every option that cannot be used
         """
         options = model_options(cfg, task)
-        defaults = [config.encoder_decoder_config()(), cls.config_class()]
-        slots = config.encoder_decoder_slots()
-        check_config(options, slots, defaults, loaded=from_checkpoint())
+        cls.check_options(options)
         fusion = layer_fusion(options)
         if fusion is not None:
             # fairseq forgets how many layers there were before it dropped some.
@@ -80,17 +69,12 @@ class RecurrentTransformerModel(RecurrentModel, TransformerModelBase):
         return embedding
 
     @classmethod
-    def build_encoder(
-        cls, cfg: TransformerConfig, src_dict: Dictionary, embed_tokens: nn.Embedding
-    ) -> RecurrentTransformerEncoder:
+    def build_encoder(cls, cfg: TransformerConfig, *args: Any) -> RecurrentTransformerEncoder:
         """The encoder with its parts."""
-        encoder = T5Encoder if is_t5(cfg) else RecurrentTransformerEncoder
-        return encoder(cfg, src_dict, embed_tokens)
+        return (T5Encoder if is_t5(cfg) else RecurrentTransformerEncoder)(cfg, *args)
 
     @classmethod
-    def build_decoder(
-        cls, cfg: TransformerConfig, tgt_dict: Dictionary, embed_tokens: nn.Embedding
-    ) -> RecurrentTransformerDecoder:
+    def build_decoder(cls, cfg: TransformerConfig, *args: Any) -> RecurrentTransformerDecoder:
         """The decoder with its parts."""
         decoder = T5Decoder if is_t5(cfg) else RecurrentTransformerDecoder
-        return decoder(cfg, tgt_dict, embed_tokens, no_encoder_attn=cfg.no_cross_attention)
+        return decoder(cfg, *args, no_encoder_attn=cfg.no_cross_attention)

@@ -4,18 +4,12 @@ Every preset is registered as a separate model with its own dataclass, so that `
 hydra's ``model=NAME`` or ``model._name=NAME`` give the same model.
 """
 
-from collections.abc import Callable
 from typing import Any
 
-from fairseq.dataclass import FairseqDataclass
 from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY, register_model
 from hydra.core.config_store import ConfigStore
 
-from fairseq_recur.models.config import (
-    encoder_decoder_config,
-    forecaster_config,
-    language_model_config,
-)
+from fairseq_recur.models.base import RecurrentModel
 from fairseq_recur.models.forecaster import ForecasterModel
 from fairseq_recur.models.language_model import RsaLanguageModel
 from fairseq_recur.models.model import RecurrentTransformerModel
@@ -48,6 +42,12 @@ SIZES: dict[str, dict[str, Any]] = {
     "_wmt_zh_en": {},
 }
 
+
+def both_sides(attention: str) -> dict[str, Any]:
+    """The map in encoder and decoder."""
+    return {"encoder_self_attention": attention, "decoder_self_attention": attention}
+
+
 # Systems: which parts they are made of.
 SYSTEMS: dict[str, dict[str, Any]] = {
     # Hao et al. 2019, the paper's default: one layer of BiARN, stacked into the top layer.
@@ -57,18 +57,13 @@ SYSTEMS: dict[str, dict[str, Any]] = {
     # Huang et al. 2023: every head of every self-attention with a regular matrix, and mu = -3, as
     # CodeT5's. With -1, as for its language model, it learns to translate much later: rows of the
     # encoder's matrices add up to as much as 54 (examples/modeling_recurrence/README.md).
-    "rsa_transformer": {
-        "encoder_self_attention": "rsa",
-        "decoder_self_attention": "rsa",
-        "rsa_gate_init": "-3",
-    },
+    "rsa_transformer": {**both_sides("rsa"), "rsa_gate_init": "-3"},
     # Long et al. 2023 around this host; s = 64 as in the paper.
     "srformer": {"cross_attention": "srformer"},
     # What Hao et al. 2019 compare with in table 4. Shaw et al. 2018: k = 16, in place of the
     # absolute positions; Shen et al. 2018, in the encoder; Chen et al. 2018, six layers of RNN.
     "transformer_relpos": {
-        "encoder_self_attention": "relative",
-        "decoder_self_attention": "relative",
+        **both_sides("relative"),
         "relative_clip": 16,
         "no_token_positional_embeddings": True,
     },
@@ -137,8 +132,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "codet5_small": T5,
     "rsa_codet5_small": {
         **T5,
-        "encoder_self_attention": "rsa",
-        "decoder_self_attention": "rsa",
+        **both_sides("rsa"),
         "rsa_heads": "0,0,0,all,0,0",
         "rsa_dilations": "64",
         "rsa_gate_init": "-3",
@@ -205,26 +199,18 @@ RSA_BRT: dict[str, tuple[str, str, str]] = {
 }
 
 
-def with_matrices(heads: str, dilations: str, mu: str) -> dict[str, Any]:
-    """The options that add recurrence encoding matrices to the map of a language model."""
-    return {
-        "decoder_self_attention_mixture": "rsa",
-        "rsa_heads": heads,
-        "rsa_dilations": dilations,
-        "rsa_gate_init": mu,
-    }
-
-
 def recurrent_language_models(
     host: str, parts: dict[str, Any], matrices: dict[str, tuple[str, str, str]]
 ) -> dict[str, dict[str, Any]]:
     """A host's presets in all sizes, without and with matrices; without a size, Text8's."""
     presets = {}
+    names = "rsa_heads", "rsa_dilations", "rsa_gate_init"
     for size, options in XL_SIZES.items():
+        plain = {**parts, **options}
+        rsa = {"decoder_self_attention_mixture": "rsa", **dict(zip(names, matrices[size]))}
         for name in (size, "") if size == "_text8" else (size,):
-            plain = {**parts, **options}
             presets[host + name] = plain
-            presets[f"rsa_{host}{name}"] = {**plain, **with_matrices(*matrices[size])}
+            presets[f"rsa_{host}{name}"] = {**plain, **rsa}
     return presets
 
 
@@ -254,11 +240,6 @@ RSA_FORECASTER: dict[str, Any] = {
 }
 
 
-def both_sides(attention: str) -> dict[str, Any]:
-    """The map in encoder and decoder."""
-    return {"encoder_self_attention": attention, "decoder_self_attention": attention}
-
-
 FORECASTERS: dict[str, dict[str, Any]] = {
     "informer": {**FORECASTER, **both_sides("prob_sparse")},
     "rsa_informer": {**FORECASTER, **both_sides("prob_sparse"), **RSA_FORECASTER},
@@ -274,12 +255,12 @@ FORECASTERS: dict[str, dict[str, Any]] = {
     "rsa_xl_forecaster": {**FORECASTER, **RSA_FORECASTER, "encoder_memory": "xl"},
 }
 
-KINDS: tuple[tuple[dict[str, dict[str, Any]], Any, Callable[..., type[FairseqDataclass]]], ...] = (
-    (PRESETS, RecurrentTransformerModel, encoder_decoder_config),
-    (LANGUAGE_MODELS, RsaLanguageModel, language_model_config),
-    (FORECASTERS, ForecasterModel, forecaster_config),
+KINDS: tuple[tuple[type[RecurrentModel], dict[str, dict[str, Any]]], ...] = (
+    (RecurrentTransformerModel, PRESETS),
+    (RsaLanguageModel, LANGUAGE_MODELS),
+    (ForecasterModel, FORECASTERS),
 )
-"""For each kind of model: its presets, its class, and what assembles its configuration."""
+"""The kinds of models, each with its presets."""
 
 
 def register_presets() -> None:
@@ -288,11 +269,11 @@ def register_presets() -> None:
     A part from outside the package adds a choice and options of its own. fairseq keeps the
     dataclass of each model, twice, and hydra a node made of it; all of them are replaced.
     """
-    for presets, base, assemble in KINDS:
-        base.config_class = assemble()
+    for base, presets in KINDS:
+        base.config_class = base.assemble()
         for name, defaults in presets.items():
             camel = "".join(word.capitalize() for word in name.split("_"))
-            config = assemble(camel + "Config", **defaults)
+            config = base.assemble(camel + "Config", **defaults)
             if name not in MODEL_REGISTRY:
                 model = type(camel + "Model", (base,), {"config_class": config})
                 model.__module__, model.__doc__ = __name__, f"The preset ``{name}``."

@@ -8,9 +8,9 @@ self-attentions, one per stack. Tied logits are multiplied by C^-1/2.
 from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch.nn.functional as F
-from fairseq.data import Dictionary
 from fairseq.dataclass import ChoiceEnum
 from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from fairseq_recur.models.decoder import RecurrentTransformerDecoder
 from fairseq_recur.models.encoder import RecurrentTransformerEncoder
 from fairseq_recur.modules.context import Padding, additive_mask
 from fairseq_recur.modules.options import flag, option
-from fairseq_recur.modules.t5 import RelativePositionBias, t5_norm
+from fairseq_recur.modules.t5 import RelativePositionBias
 
 # Options of fairseq's Transformer that describe a T5.
 TRUE_OF_T5 = (
@@ -112,11 +112,9 @@ def t5_problems(cfg: Namespace, explicit: set[str]) -> Iterator[str]:
 class T5Encoder(RecurrentTransformerEncoder):
     """T5's encoder, with slots and optionally a recurrence encoder beside it."""
 
-    def __init__(
-        self, cfg: TransformerConfig, dictionary: Dictionary, embed_tokens: nn.Embedding
-    ) -> None:
-        super().__init__(cfg, dictionary, embed_tokens)
-        self.layer_norm = t5_norm(cfg.encoder.embed_dim)
+    def __init__(self, cfg: TransformerConfig, *args: Any) -> None:
+        super().__init__(cfg, *args)
+        self.layer_norm = nn.RMSNorm(cfg.encoder.embed_dim, eps=1e-6)
         self.position_bias = RelativePositionBias(cfg, "encoder")
 
     def self_attention_mask(self, x: Tensor, padding: Padding | None) -> Tensor | None:
@@ -138,24 +136,16 @@ class T5Decoder(RecurrentTransformerDecoder):
     by the tokens, and the encoder reads the end of sentence as itself.
     """
 
-    def __init__(
-        self,
-        cfg: TransformerConfig,
-        dictionary: Dictionary,
-        embed_tokens: nn.Embedding,
-        no_encoder_attn: bool = False,
-    ) -> None:
-        super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn=no_encoder_attn)
-        self.layer_norm = t5_norm(cfg.decoder.embed_dim)
+    def __init__(self, cfg: TransformerConfig, *args: Any, **options: Any) -> None:
+        super().__init__(cfg, *args, **options)
+        self.layer_norm = nn.RMSNorm(cfg.decoder.embed_dim, eps=1e-6)
         self.position_bias = RelativePositionBias(cfg, "decoder")
 
-    def build_output_projection(
-        self, cfg: TransformerConfig, dictionary: Dictionary, embed_tokens: nn.Embedding
-    ) -> None:
+    def build_output_projection(self, cfg: TransformerConfig, *args: Any) -> None:
         """The embedding matrix, or one of its own as in T5 v1.1."""
         if cfg.t5_untied_output:
             self.share_input_output_embed = False
-        super().build_output_projection(cfg, dictionary, embed_tokens)
+        super().build_output_projection(cfg, *args)
 
     def look_up(self, tokens: Tensor) -> Tensor:
         """The tokens' rows, (B, T) to (B, T, C): for the start of a sentence the padding's."""

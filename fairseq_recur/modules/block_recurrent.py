@@ -135,9 +135,6 @@ class BlockRecurrentLayer(RecurrentBlocks):
     position sees its block, and all earlier ones through the state. The state of a new text is
     zero; a learned vector tells each of its vectors from the others, as Hutchins et al. have it.
     Without one they would stay equal.
-
-    Args:
-        cfg: the host's configuration
     """
 
     def __init__(self, cfg: TransformerConfig) -> None:
@@ -203,11 +200,7 @@ class BlockRecurrentLayer(RecurrentBlocks):
 
 
 class BlockRecurrentMemory(SegmentMemory):
-    """The state of a block-recurrent layer; the other layers have Transformer-XL's memory.
-
-    Args:
-        cfg: the host's configuration
-    """
+    """The state of a block-recurrent layer; the other layers have Transformer-XL's memory."""
 
     @dataclass
     class Options(SegmentMemory.Options):

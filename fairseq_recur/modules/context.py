@@ -177,6 +177,11 @@ def mask_as(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     return mask.clamp(min=torch.finfo(dtype).min).to(dtype)
 
 
+def hiding(hidden: Tensor, dtype: torch.dtype) -> Tensor:
+    """A bool mask, True at what is hidden, as a finite one that is added to scores."""
+    return torch.zeros_like(hidden, dtype=dtype).masked_fill(hidden, torch.finfo(dtype).min)
+
+
 def additive_mask(
     hidden: Tensor | None, padding: Padding | None, dtype: torch.dtype
 ) -> Tensor | None:
@@ -197,6 +202,6 @@ def additive_mask(
         return hidden
     away = padding.mask[:, None, None, :]
     if hidden is None:
-        return torch.zeros_like(away, dtype=dtype).masked_fill(away, lowest)
+        return hiding(away, dtype)
     heads = hidden.size(0) if hidden.dim() == 3 else 1
     return hidden.expand(away.size(0), heads, -1, -1).masked_fill(away, lowest)

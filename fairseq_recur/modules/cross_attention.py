@@ -17,11 +17,7 @@ from fairseq_recur.ops.attention import dot_product_attention
 
 
 class CrossAttention(MultiheadBase):
-    """What the parts for cross-attention share.
-
-    Args:
-        cfg: the host's configuration
-    """
+    """What the parts for cross-attention share."""
 
     mixable: ClassVar[bool] = False
     """Whether `mixture`, which is set after the part is built, has an effect."""
@@ -68,9 +64,6 @@ class DotCrossAttention(CrossAttention):
     """Scaled dot products, optionally mixed with matrices over the times of target and source.
 
     Without a mixture it is fairseq's own module. Around a T5 the scores are not scaled.
-
-    Args:
-        cfg: the host's configuration
     """
 
     mixable = True
@@ -90,11 +83,6 @@ class DotCrossAttention(CrossAttention):
     def __init__(self, cfg: TransformerConfig) -> None:
         super().__init__(cfg)
         self.fused: bool = cfg.cross_attention_fused
-
-    @property
-    def scale(self) -> float | None:
-        """What the scores are multiplied by: 1 around a T5; None for 1 / sqrt(D)."""
-        return 1.0 if self.t5 else None
 
     @classmethod
     def problems(cls, cfg: Any, side: str) -> Iterator[str]:

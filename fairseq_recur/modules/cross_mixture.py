@@ -2,12 +2,11 @@
 
 from typing import TYPE_CHECKING
 
-import torch
 import torch.nn.functional as F
 from fairseq.models.transformer import TransformerConfig
 from torch import Tensor
 
-from fairseq_recur.modules.context import Context, mask_as
+from fairseq_recur.modules.context import Context, hiding, mask_as
 from fairseq_recur.modules.mixture import normalised
 from fairseq_recur.modules.rem import RecurrenceEncodingMatrices
 from fairseq_recur.ops.attention import attention_map, dot_product_attention
@@ -25,9 +24,6 @@ class CrossRecurrenceEncodingMatrices(RecurrenceEncodingMatrices):
     Target token t is at time start + t and source token j at time j. In text the start is 0. A
     forecaster's target begins inside or after its source (`Context.target_start`). Positions are
     counted in real tokens, so that padding on either side changes nothing.
-
-    Args:
-        cfg: the host's configuration, with the options of this part
     """
 
     def __init__(self, cfg: TransformerConfig) -> None:
@@ -109,8 +105,7 @@ class CrossRecurrenceEncodingMatrices(RecurrenceEncodingMatrices):
         """
         keys, mask = key.size(2), None
         if hidden is not None:
-            mask = torch.zeros_like(hidden, dtype=at_least_float32(query).dtype)
-            mask = mask.masked_fill(hidden, torch.finfo(mask.dtype).min)[:, None, None, :]
+            mask = hiding(hidden, at_least_float32(query).dtype)[:, None, None, :]
         form = self.form_for(max(query.size(2), keys), True)
         dropout, newest = attention.dropout_probability, context.incremental_state is not None
         if newest or need_weights or form == "mixed":

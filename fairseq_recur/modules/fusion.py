@@ -34,9 +34,6 @@ class StackFusion(MonitoredModule, Part, nn.Module):
     Closed (``--recurrence-fusion-init closed``), it reads D + a (R - D) with a learned a that
     starts at zero. A zero in place of the attention's output projection would not do: where the
     norm comes last, LN(D) is not D.
-
-    Args:
-        cfg: the host's configuration
     """
 
     @dataclass
@@ -158,15 +155,7 @@ class StackFusion(MonitoredModule, Part, nn.Module):
         return self.attend(d, context)
 
     def opened(self, d: Tensor, fused: Tensor) -> Tensor:
-        """As far as the fusion is open: D + a (*fused* - D), D to the last bit where a is 0.
-
-        Args:
-            d: (T, B, C), D
-            fused: (T, B, C), the result of `forward`
-
-        Returns:
-            (T, B, C)
-        """
+        """As far as the fusion is open: D + a (*fused* - D), D to the last bit where a is 0."""
         return fused if self.opening is None else d + self.opening * (fused - d)
 
     def monitored(self) -> dict[str, Tensor]:
@@ -260,9 +249,6 @@ class MultiColumn(Part, nn.Module):
     encoder, both normalised by their last layer; every decoder layer attends to H only. W starts
     as the identity over H_e, so that a trained decoder finds its input unchanged, and
     Xavier-uniform over H_r. Where W is zero over H_r, H is H_e to the last bit.
-
-    Args:
-        cfg: the host's configuration
     """
 
     Options: ClassVar[type] = NoOptions
@@ -288,13 +274,5 @@ class MultiColumn(Part, nn.Module):
             )
 
     def forward(self, states: Tensor, recurrent: Tensor) -> Tensor:
-        """Merge the columns.
-
-        Args:
-            states: (S, B, C) output of the Transformer encoder, H_e
-            recurrent: (S, B, 2C) output of the recurrence encoder, H_r
-
-        Returns:
-            (S, B, C)
-        """
+        """H, (S, B, C), of H_e (S, B, C) and H_r (S, B, 2C)."""
         return self.merge(torch.cat([states, recurrent], dim=-1))

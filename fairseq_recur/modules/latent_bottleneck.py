@@ -17,11 +17,7 @@ from fairseq_recur.ops.relative_positions import sinusoids
 
 
 class LatentBlock(nn.Module):
-    """A sub-layer that attends to another sequence, and a position-wise network, both pre-norm.
-
-    Args:
-        cfg: the host's configuration
-    """
+    """A sub-layer that attends to another sequence, and a position-wise network, both pre-norm."""
 
     def __init__(self, cfg: TransformerConfig) -> None:
         super().__init__()
@@ -44,9 +40,6 @@ class LatentBottleneck(RecurrentBlocks):
     A chunk's layers see the chunk. After every few of them a block reads the state, and after the
     last one the state reads the chunk. So a position sees earlier chunks through the state alone.
     The state of a new text is a code of its vectors' numbers.
-
-    Args:
-        cfg: the host's configuration
     """
 
     def __init__(self, cfg: TransformerConfig) -> None:
@@ -84,11 +77,7 @@ class LatentBottleneck(RecurrentBlocks):
 
 
 class LatentMemory(SegmentMemory):
-    """The state of a latent bottleneck; of positions nothing is kept.
-
-    Args:
-        cfg: the host's configuration
-    """
+    """The state of a latent bottleneck; of positions nothing is kept."""
 
     @dataclass
     class Options:

@@ -31,9 +31,6 @@ class LayerRunner:
 
     fairseq's own wrapper only knows tensors that are arguments, and a layer's `Context` holds
     others. torch's non-reentrant form finds them, also where a module is called twice.
-
-    Args:
-        cfg: the host's configuration
     """
 
     def __init__(self, cfg: TransformerConfig) -> None:

@@ -76,7 +76,9 @@ class Mixture(MonitoredModule, Part, nn.Module):
         self.normalize, self.form = cfg.rsa_normalize, cfg.rsa_form
         self.drop_mixed = False
         self.reach = reach(cfg, side)
-        self.mu = nn.Parameter(torch.tensor(initial_gate(cfg.rsa_gate_init)))
+        given = cfg.rsa_gate_init  # random: another value in each layer (section 3)
+        mu = torch.empty(()).uniform_(-3, 3) if given == "random" else torch.tensor(float(given))
+        self.mu = nn.Parameter(mu)
 
     @classmethod
     def problems(cls, cfg: Any, side: str) -> Iterator[str]:
@@ -299,11 +301,6 @@ class LagMixture(Mixture):
     def last_row(self, table: Tensor, keys: int) -> Tensor:
         """Lags keys - 1 ... 0, which end the table."""
         return table[:, None, -keys:]
-
-
-def initial_gate(text: str) -> float:
-    """mu: as given, or another value from [-3, 3] per layer (section 3, "Initialization")."""
-    return float(torch.empty(()).uniform_(-3, 3)) if text == "random" else float(text)
 
 
 def normalised(matrix: Tensor, padding: Tensor | None) -> Tensor:

@@ -8,8 +8,8 @@ from fairseq.modules import MultiheadAttention
 from torch import Tensor
 
 from fairseq_recur.modules.options import NoOptions
-from fairseq_recur.modules.t5 import inner_width, is_t5, use_t5_projections
-from fairseq_recur.modules.transformer_xl import is_transformer_xl, use_unbiased_projections
+from fairseq_recur.modules.t5 import inner_width, is_t5, use_unbiased_projections
+from fairseq_recur.modules.transformer_xl import DEVIATION, is_transformer_xl
 
 
 class MultiheadBase(MultiheadAttention):
@@ -45,11 +45,12 @@ class MultiheadBase(MultiheadAttention):
             **options,
         )
         self.side = side
-        self.t5 = is_t5(cfg)
+        self.t5, widths = is_t5(cfg), (host.embed_dim, source_width)
         if self.t5:
-            use_t5_projections(self, cfg, host.embed_dim, source_width)
+            use_unbiased_projections(self, cfg, widths, (host.embed_dim * self.head_dim) ** -0.5)
+            self.scaling = 1.0
         elif is_transformer_xl(cfg):
-            use_unbiased_projections(self, cfg, host.embed_dim)
+            use_unbiased_projections(self, cfg, widths, DEVIATION, DEVIATION)
 
     @classmethod
     def problems(cls, cfg: Any, side: str) -> Iterator[str]:
@@ -82,6 +83,11 @@ class MultiheadBase(MultiheadAttention):
         if weights is None:
             return out, None
         return out, weights.transpose(0, 1) if per_head else weights.mean(dim=1)
+
+    @property
+    def scale(self) -> float | None:
+        """What the scores are multiplied by: 1 around a T5; None for 1 / sqrt(D)."""
+        return 1.0 if self.t5 else None
 
     @property
     def dropout_probability(self) -> float:

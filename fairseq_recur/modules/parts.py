@@ -26,10 +26,7 @@ from fairseq_recur.modules.rem import RecurrenceEncodingMatrices
 from fairseq_recur.modules.segment_memory import GlobalAttention, XLAttention
 from fairseq_recur.modules.segmented_attention import SegmentedAttention
 from fairseq_recur.modules.self_attention import DotSelfAttention, SelfAttention
-from fairseq_recur.modules.sparse_attention import (
-    LogSparseSelfAttention,
-    ProbSparseSelfAttention,
-)
+from fairseq_recur.modules.sparse_attention import LogSparseSelfAttention, ProbSparseSelfAttention
 from fairseq_recur.modules.srformer import SRformerAttention
 from fairseq_recur.modules.stream_memory import SegmentMemory
 from fairseq_recur.modules.xl import XLSelfAttention
@@ -104,18 +101,6 @@ def build_cross_attention(cfg: TransformerConfig) -> CrossAttention:
     if cfg.cross_attention_mixture != NONE:
         attention.mixture = CROSS_MIXTURE[cfg.cross_attention_mixture](cfg)
     return attention
-
-
-def build_recurrence_encoder(cfg: TransformerConfig) -> RecurrenceEncoder | None:
-    """The recurrence encoder, or None."""
-    if cfg.recurrence == NONE:
-        return None
-    return RecurrenceEncoder(cfg, RECURRENCE[cfg.recurrence])
-
-
-def build_memory(cfg: TransformerConfig) -> SegmentMemory | None:
-    """The memory of a language model, or None."""
-    return None if cfg.decoder_memory == NONE else MEMORY[cfg.decoder_memory](cfg)
 
 
 def layer_fusion(cfg: Any) -> type[StackFusion] | None:

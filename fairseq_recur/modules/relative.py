@@ -43,13 +43,7 @@ class RelativePositions(Part, nn.Module):
 
 
 class RelativeSelfAttention(SelfAttention):
-    """Attention whose keys and values know their distance (Shaw et al. 2018, eqs. 3-5).
-
-    Args:
-        cfg: the host's configuration
-        side: "encoder" or "decoder"
-        mixture: mixed with the output, or None
-    """
+    """Attention whose keys and values know their distance (Shaw et al. 2018, eqs. 3-5)."""
 
     @dataclass
     class Options:

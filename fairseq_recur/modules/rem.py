@@ -29,10 +29,6 @@ class RecurrenceEncodingMatrices(LagMixture):
     """P of Huang et al. 2023, section 3: one or two parameters per head, without weight decay.
 
     The matrix is "masked" in a decoder; in an encoder it is symmetric, "unmasked".
-
-    Args:
-        cfg: the host's configuration, with the options of this part
-        side: "encoder" or "decoder"
     """
 
     @dataclass

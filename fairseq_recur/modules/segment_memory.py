@@ -7,6 +7,7 @@ from fairseq.dataclass import ChoiceEnum
 from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
 
+from fairseq_recur.modules.context import hiding
 from fairseq_recur.modules.options import option
 from fairseq_recur.modules.part import MonitoredModule, Part
 from fairseq_recur.modules.recurrence import recurrent_norm
@@ -82,11 +83,7 @@ class SegmentRNNs(MonitoredModule, Part, nn.Module):
 
 
 class XLAttention(MemoryAttention):
-    """The previous segment's keys and values as a memory, as in Transformer-XL (Dai et al. 2019).
-
-    Args:
-        cfg: the host's configuration
-    """
+    """A memory of the previous segment's keys and values, as Transformer-XL's (Dai et al. 2019)."""
 
     @dataclass
     class Options(SegmentedAttention.Options):
@@ -151,9 +148,6 @@ class GlobalAttention(MemoryAttention):
 
     "mean" is the published comparison system: the mean of a segment's keys and of its values.
     "transient" is LongT5's: the sum of a segment's states, normed, through the same projections.
-
-    Args:
-        cfg: the host's configuration
     """
 
     @dataclass
@@ -185,10 +179,7 @@ class GlobalAttention(MemoryAttention):
             tokens = [self.split(project(states)) for project in (self.k_proj, self.v_proj)]
         source["memory_keys"], source["memory_values"] = (x.unsqueeze(2) for x in tokens)
         empty = real.squeeze(3)[:, :, None, None] == 0
-        lowest = torch.finfo(torch.float32).min
-        source["memory_mask"] = torch.zeros_like(empty, dtype=torch.float32).masked_fill(
-            empty, lowest
-        )
+        source["memory_mask"] = hiding(empty, torch.float32)
         return source
 
 

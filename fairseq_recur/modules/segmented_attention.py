@@ -10,7 +10,7 @@ from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
 
 from fairseq_recur.compat.registry import Function, extend
-from fairseq_recur.modules.context import Context, IncrementalState, Padding, Source
+from fairseq_recur.modules.context import Context, IncrementalState, Padding, Source, hiding
 from fairseq_recur.modules.cross_attention import CrossAttention
 from fairseq_recur.modules.layers import between_graphs
 from fairseq_recur.modules.options import option
@@ -86,9 +86,6 @@ class SegmentedAttention(CrossAttention):
     """O_S[t] = softmax(Q_t K_i^T) V_i: SRformer without recurrence (Long et al. 2023, eq. 6).
 
     The relatives of this part differ in `prepare` and `attend`.
-
-    Args:
-        cfg: the host's configuration
     """
 
     @dataclass
@@ -155,9 +152,7 @@ class SegmentedAttention(CrossAttention):
             away = torch.arange(room, device=device) >= real
             missing = away[:, : hidden.size(0)]
             states = states.masked_fill(missing[:, None, :, None], 0.0)
-            mask = torch.zeros(away.size(), dtype=torch.float32, device=device)
-            mask = mask.masked_fill(away, torch.finfo(torch.float32).min)
-            mask = mask.unflatten(1, (-1, self.size))[:, None, :, None]
+            mask = hiding(away, torch.float32).unflatten(1, (-1, self.size))[:, None, :, None]
         return Segments(
             hidden=hidden,
             states=split_segments(states, self.size),

@@ -44,18 +44,10 @@ class SelfAttention(MultiheadBase):
         options = getattr(cfg, side)
         joined = side == "decoder" and cfg.cross_self_attention
         super().__init__(
-            cfg,
-            side,
-            self_attention=not joined,
-            xformers_att_config=options.xformers_att_config,
+            cfg, side, self_attention=not joined, xformers_att_config=options.xformers_att_config
         )
         self.causal = side == "decoder"
         self.mixture = mixture
-
-    @property
-    def scale(self) -> float | None:
-        """What the scores are multiplied by: 1 around a T5; None for 1 / sqrt(D)."""
-        return 1.0 if self.t5 else None
 
     def weights(self, query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
         """The attention map without dropout.

@@ -29,11 +29,6 @@ class ProbSparseSelfAttention(SelfAttention):
     The others get the mean of the values, in a decoder their cumulative sum. Which queries attend
     depends on all positions, and so no decoder that works step by step can have this map. In
     training the keys for the measure are drawn anew in each forward pass, by torch's generator.
-
-    Args:
-        cfg: the host's configuration
-        side: "encoder" or "decoder"
-        mixture: mixed with the output, or None
     """
 
     @dataclass

@@ -13,11 +13,7 @@ from torch import Tensor, nn
 from fairseq_recur.modules.options import option
 from fairseq_recur.modules.part import MonitoredModule, Part, exempt_from_decay
 from fairseq_recur.modules.segmented_attention import PreparedSource, SegmentedAttention, Segments
-from fairseq_recur.ops.accumulate_fire import (
-    SMALLEST_THRESHOLD,
-    recurrent_accumulate_fire,
-    scan_,
-)
+from fairseq_recur.ops.accumulate_fire import SMALLEST_THRESHOLD, recurrent_accumulate_fire, scan_
 from fairseq_recur.ops.precision import at_least_float32, no_autocast
 from fairseq_recur.ops.segmented_attention import NORMS, key_norm, partial_products
 from fairseq_recur.ops.segmented_recurrent import recurrent_attention, segmented_recurrent
@@ -111,11 +107,7 @@ class LearnedMix(MonitoredModule, Part, nn.Module):
 
 
 class SRformerAttention(SegmentedAttention):
-    """O[t] = O_S[t] + Q_t RAF(P_i) / norm(K) (eqs. 11 and 13).
-
-    Args:
-        cfg: the host's configuration
-    """
+    """O[t] = O_S[t] + Q_t RAF(P_i) / norm(K) (eqs. 11 and 13)."""
 
     @dataclass
     class Options(SegmentedAttention.Options):

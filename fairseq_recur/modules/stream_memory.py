@@ -125,8 +125,7 @@ class StreamMemory(nn.Module):
         if not self.training:
             self.evaluation = held
             return
-        for name, value in held.items():
-            setattr(self, name, value)
+        self.restore(held)
 
     def clear(self) -> None:
         """Forget what training and evaluation have read."""
@@ -225,11 +224,7 @@ def reach(cfg: Any, side: str) -> int | None:
 
 
 class SegmentMemory(StreamMemory):
-    """Transformer-XL's memory of a language model: the last positions before a segment of text.
-
-    Args:
-        cfg: the host's configuration
-    """
+    """Transformer-XL's memory of a language model: the last positions before a segment of text."""
 
     @dataclass
     class Options:

@@ -40,28 +40,26 @@ def t5_linear(
     return quant_noise(layer, cfg.quant_noise.pq, cfg.quant_noise.pq_block_size)
 
 
-def t5_norm(width: int) -> nn.Module:
-    """Root mean square norm with a scale; computed in float32 under half precision."""
-    return nn.RMSNorm(width, eps=1e-6)
-
-
-def use_t5_projections(
-    attention: MultiheadAttention, cfg: TransformerConfig, width: int, source_width: int
+def use_unbiased_projections(
+    attention: MultiheadAttention,
+    cfg: TransformerConfig,
+    widths: tuple[int, int],
+    query_std: float,
+    std: float | None = None,
 ) -> None:
-    """Give an attention T5's arithmetic: unscaled products, and matrices of the inner width.
+    """Give an attention projections of the inner width without biases.
 
     Args:
         attention: fairseq's, built with ``embed_dim`` H D, see `inner_width`
         cfg: the host's configuration
-        width: of the queries and of the output
-        source_width: of the input of the keys and values
+        widths: of the queries and the output, and of the input of the keys and values
+        query_std, std: deviations of the queries' matrix and of the others, see `t5_linear`
     """
-    inner = attention.embed_dim
-    attention.q_proj = t5_linear(cfg, width, inner, (width * attention.head_dim) ** -0.5)
-    attention.k_proj = t5_linear(cfg, source_width, inner)
-    attention.v_proj = t5_linear(cfg, source_width, inner)
-    attention.out_proj = t5_linear(cfg, inner, width)
-    attention.scaling = 1.0
+    inner, (width, source_width) = attention.embed_dim, widths
+    attention.q_proj = t5_linear(cfg, width, inner, query_std)
+    attention.k_proj = t5_linear(cfg, source_width, inner, std)
+    attention.v_proj = t5_linear(cfg, source_width, inner, std)
+    attention.out_proj = t5_linear(cfg, inner, width, std)
     attention.skip_embed_dim_check = True
 
 
@@ -95,10 +93,10 @@ def use_t5_sublayers(layer: nn.Module, cfg: TransformerConfig, side: str) -> Non
         layer.fc1 = t5_linear(cfg, width, inner)
         layer.activation_fn = utils.get_activation_fn(cfg.activation_fn)
     layer.fc2 = t5_linear(cfg, inner, width)
-    layer.self_attn_layer_norm = t5_norm(width)
-    layer.final_layer_norm = t5_norm(width)
+    layer.self_attn_layer_norm = nn.RMSNorm(width, eps=1e-6)
+    layer.final_layer_norm = nn.RMSNorm(width, eps=1e-6)
     if getattr(layer, "encoder_attn", None) is not None:
-        layer.encoder_attn_layer_norm = t5_norm(width)
+        layer.encoder_attn_layer_norm = nn.RMSNorm(width, eps=1e-6)
 
 
 class RelativePositionBias(nn.Module):

@@ -10,12 +10,10 @@ from typing import Any
 
 import torch
 from fairseq.dataclass import ChoiceEnum
-from fairseq.models.transformer import TransformerConfig
-from fairseq.modules import AdaptiveInput, AdaptiveSoftmax, MultiheadAttention
+from fairseq.modules import AdaptiveInput, AdaptiveSoftmax
 from torch import Tensor, nn
 
 from fairseq_recur.modules.options import option
-from fairseq_recur.modules.t5 import t5_linear
 
 DEVIATION = 0.02
 """Of all initial weights; those of norms have the mean 1."""
@@ -43,23 +41,6 @@ class TransformerXLOptions:
 def is_transformer_xl(cfg: Any) -> bool:
     """Whether a model's host has Transformer-XL's arithmetic."""
     return bool(cfg.host == "transformer_xl")
-
-
-def use_unbiased_projections(
-    attention: MultiheadAttention, cfg: TransformerConfig, width: int
-) -> None:
-    """Give an attention projections without biases.
-
-    Args:
-        attention: fairseq's, built with ``embed_dim`` H D
-        cfg: the host's configuration
-        width: C, of input and output
-    """
-    inner = attention.embed_dim
-    for name in ("q_proj", "k_proj", "v_proj"):
-        setattr(attention, name, t5_linear(cfg, width, inner, DEVIATION))
-    attention.out_proj = t5_linear(cfg, inner, width, DEVIATION)
-    attention.skip_embed_dim_check = True
 
 
 class UnprojectedAdaptiveInput(AdaptiveInput):

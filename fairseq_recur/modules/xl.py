@@ -50,13 +50,7 @@ class SinusoidalLags(Part, nn.Module):
 
 
 class XLSelfAttention(SelfAttention):
-    """softmax(((Q + u) K^T + (Q + v) (W_r R)^T) / sqrt(D) + mask) V (Dai et al. 2019, section 3.3).
-
-    Args:
-        cfg: the host's configuration
-        side: "encoder" or "decoder"
-        mixture: mixed with the map, or None
-    """
+    """softmax(((Q + u) K^T + (Q + v) (W_r R)^T) / sqrt(D) + mask) V (Dai et al. 2019, 3.3)."""
 
     @dataclass
     class Options:

@@ -22,8 +22,7 @@ def scan_(
 
     Args:
         inputs: x, (R, N, D, D)
-        leak: the neuron's leak, a tensor, so that a GPU does not wait for the host
-        threshold: the neuron's threshold, positive, likewise
+        leak, threshold: scalars, the threshold positive; tensors, so that a GPU does not wait
         out: receives thr out = relu(mem - thr), in the same shape; None if it is not needed
 
     Returns:
@@ -47,8 +46,7 @@ def accumulate_fire(
     Args:
         x: input, of any shape
         memory: in the shape of *x*
-        leak: scalar
-        threshold: scalar, positive
+        leak, threshold: scalars, the threshold positive
         surrogate: give the step [y > 0] the derivative 0.3 max(0, 1 - |y|) instead of 0
 
     Returns:
@@ -71,9 +69,7 @@ def recurrent_accumulate_fire(
     Args:
         partial: P_i, (B, H, N, D, D)
         weight: W, (D, D)
-        leak: as in `accumulate_fire`
-        threshold: as in `accumulate_fire`
-        surrogate: as in `accumulate_fire`
+        leak, threshold, surrogate: as in `accumulate_fire`
 
     Returns:
         (B, H, N, D, D)

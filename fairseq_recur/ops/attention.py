@@ -62,8 +62,7 @@ def dot_product_attention(
 
     Args:
         query: (B, H, T, D), unscaled
-        key: (B, H, S, D)
-        value: (B, H, S, D)
+        key, value: (B, H, S, D)
         mask: additive, or bool with True at visible keys; broadcastable to (B, H, T, S); or None
         dropout: probability of dropping a weight (0 outside training)
         causal: hide later keys without a mask, which is faster; *mask* must be None
@@ -117,16 +116,7 @@ def directional_attention(
 ) -> Tensor:
     """Self-attention with the `directional_masks`, by torch's fused kernel (Shen et al. 2018).
 
-    Args:
-        query: (B, H, T, D), unscaled, H even
-        key: (B, H, T, D)
-        value: (B, H, T, D)
-        mask: additive, finite, broadcastable to (B, H, T, T), or None
-        dropout: probability of dropping a weight (0 outside training)
-        scale: as in `attention_map`
-
-    Returns:
-        (B, H, T, D)
+    Arguments and result as for `dot_product_attention`, with S = T and H even.
     """
     masks = directional_masks(query, mask)
     halves = zip(*(x.chunk(2, dim=1) for x in (query, key, value)), masks)

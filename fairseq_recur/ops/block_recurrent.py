@@ -33,15 +33,5 @@ def rotary(x: Tensor, width: int) -> Tensor:
 
 
 def state_gate(update: Tensor, write: Tensor, keep: Tensor, state: Tensor) -> Tensor:
-    """The next state: tanh(update) sigma(write - 1) + state sigma(keep + 1), channel by channel.
-
-    Args:
-        update: (B, N, C)
-        write: (B, N, C)
-        keep: (B, N, C)
-        state: (B, N, C)
-
-    Returns:
-        (B, N, C)
-    """
+    """tanh(update) sigma(write - 1) + state sigma(keep + 1), the next state; all are (B, N, C)."""
     return torch.tanh(update) * torch.sigmoid(write - 1) + state * torch.sigmoid(keep + 1)

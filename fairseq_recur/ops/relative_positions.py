@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_recur.ops.attention import read_values
 from fairseq_recur.ops.precision import at_least_float32, no_autocast
 
 # ---- Shaw et al. 2018: learned vectors for clipped lags, in the keys and in the values
@@ -23,26 +22,6 @@ def table_rows(queries: int, keys: int, rows: int, device: torch.device) -> Tens
     return (positions - positions[keys - queries :].unsqueeze(1)).clamp(-clip, clip) + clip
 
 
-def relative_map(
-    query: Tensor,
-    key: Tensor,
-    key_table: Tensor,
-    mask: Tensor | None,
-    scale: float | None = None,
-) -> Tensor:
-    """softmax(q_i (k_j + a^K_ij) / sqrt(D) + mask) (Shaw et al. 2018, eq. 4).
-
-    Arguments as in `relative_attention`; returns (B, H, T, S) in float32 or higher.
-    """
-    row = table_rows(query.size(2), key.size(2), key_table.size(1), query.device)
-    with no_autocast(query):
-        query = at_least_float32(query) * (query.size(-1) ** -0.5 if scale is None else scale)
-        scores = torch.matmul(query, at_least_float32(key).transpose(-1, -2))
-        of_rows = torch.matmul(query, at_least_float32(key_table).transpose(-1, -2))
-        scores = scores + of_rows.gather(-1, row.expand_as(scores))
-        return torch.softmax(scores if mask is None else scores + mask, dim=-1)
-
-
 def relative_attention(
     query: Tensor,
     key: Tensor,
@@ -53,17 +32,15 @@ def relative_attention(
     dropout: float = 0.0,
     scale: float | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """z_i = sum_j alpha_ij (v_j + a^V_ij) with the map of `relative_map` (Shaw et al. 2018, eq. 3).
+    """z_i = sum_j alpha_ij (v_j + a^V_ij), alpha = softmax(q_i (k_j + a^K_ij) / sqrt(D) + mask).
 
-    All products are with the tables of 2c + 1 rows. A vector for each pair of positions, a tensor
-    (T, S, D), is never built.
+    Shaw et al. 2018, eqs. 3 and 4. All products are with the tables of 2c + 1 rows. A vector for
+    each pair of positions, a tensor (T, S, D), is never built.
 
     Args:
         query: (B, H, T, D), unscaled
-        key: (B, H, S, D)
-        value: (B, H, S, D)
-        key_table: (H, 2c + 1, D); row c + r belongs to a key r positions later
-        value_table: (H, 2c + 1, D); row c + r belongs to a key r positions later
+        key, value: (B, H, S, D)
+        key_table, value_table: (H, 2c + 1, D); row c + r belongs to a key r positions later
         mask: additive, broadcastable to (B, H, T, S), or None
         dropout: probability of dropping a weight (0 outside training)
         scale: factor of the scores in place of 1 / sqrt(D), or None
@@ -71,10 +48,14 @@ def relative_attention(
     Returns:
         (B, H, T, D) in the dtype of *value*, and the map (B, H, T, S)
     """
-    weights = relative_map(query, key, key_table, mask, scale)
     rows = key_table.size(1)
     row = table_rows(query.size(2), key.size(2), rows, query.device)
-    with no_autocast(value):
+    with no_autocast(query):
+        query = at_least_float32(query) * (query.size(-1) ** -0.5 if scale is None else scale)
+        scores = torch.matmul(query, at_least_float32(key).transpose(-1, -2))
+        of_rows = torch.matmul(query, at_least_float32(key_table).transpose(-1, -2))
+        scores = scores + of_rows.gather(-1, row.expand_as(scores))
+        weights = torch.softmax(scores if mask is None else scores + mask, dim=-1)
         used = F.dropout(weights, dropout)
         per_row = used.new_zeros(*used.shape[:-1], rows)
         per_row = per_row.scatter_add(-1, row.expand_as(used), used)
@@ -131,7 +112,17 @@ def xl_map(
 ) -> Tensor:
     """softmax(((q + u) k^T + (q + v) (W_r R)^T) / sqrt(D) + mask) (Dai et al. 2019, section 3.3).
 
-    Arguments as in `xl_attention`; returns (B, H, T, S) in float32 or higher.
+    Args:
+        query: (B, H, T, D), unscaled
+        key: (B, H, S, D)
+        position_keys: W_r R, (H, N, D), for the lags S - 1, S - 2, ... in this order. N = S ends at
+            lag 0: *mask* must hide later keys. N = S + T - 1 covers both directions.
+        content_bias, position_bias: u and v, (H, D)
+        mask: additive, broadcastable to (B, H, T, S), or None
+        scale: factor of the scores in place of 1 / sqrt(D), or None
+
+    Returns:
+        (B, H, T, S) in float32 or higher
 
     Raises:
         ValueError: *position_keys* has neither S nor S + T - 1 rows
@@ -152,41 +143,6 @@ def xl_map(
         scores = content + relative_shift(position, keys)
         scores = scores * (width**-0.5 if scale is None else scale)
         return torch.softmax(scores if mask is None else scores + mask, dim=-1)
-
-
-def xl_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    position_keys: Tensor,
-    content_bias: Tensor,
-    position_bias: Tensor,
-    mask: Tensor | None = None,
-    dropout: float = 0.0,
-    scale: float | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Attention with Transformer-XL's relative positions (Dai et al. 2019, section 3.3).
-
-    Args:
-        query: (B, H, T, D), unscaled
-        key: (B, H, S, D)
-        value: (B, H, S, D)
-        position_keys: W_r R, (H, N, D), for the lags S - 1, S - 2, ... in this order. N = S ends at
-            lag 0: *mask* must hide later keys. N = S + T - 1 covers both directions.
-        content_bias: u, (H, D)
-        position_bias: v, (H, D)
-        mask: additive, broadcastable to (B, H, T, S), or None
-        dropout: probability of dropping a weight (0 outside training)
-        scale: factor of the scores in place of 1 / sqrt(D), or None
-
-    Returns:
-        (B, H, T, D) in the dtype of *value*, and the map (B, H, T, S)
-
-    Raises:
-        ValueError: *position_keys* has neither S nor S + T - 1 rows
-    """
-    weights = xl_map(query, key, position_keys, content_bias, position_bias, mask, scale)
-    return read_values(weights, value, dropout), weights
 
 
 # ---- T5 (Raffel et al. 2020): one bias per bucket of lags

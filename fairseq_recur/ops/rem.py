@@ -17,12 +17,7 @@ from fairseq_recur.ops.toeplitz import shared_product, toeplitz_matrix
 
 
 def rem_kernel(
-    decay: Tensor,
-    angle: Tensor,
-    sine: Tensor,
-    dilation: Tensor,
-    length: int,
-    max_power: int = 0,
+    decay: Tensor, angle: Tensor, sine: Tensor, dilation: Tensor, length: int, max_power: int = 0
 ) -> Tensor:
     """The table f(lag): zero at lag 0, off the dilation's grid, and beyond the highest power.
 
@@ -67,9 +62,7 @@ def recurrent_product(
     decays from chunk to chunk, and each later chunk reads its real or imaginary part.
 
     Args:
-        decay: (H,) as in `rem_kernel`; every dilation is 1
-        angle: (H,) as in `rem_kernel`; every dilation is 1
-        sine: (H,) as in `rem_kernel`; every dilation is 1
+        decay, angle, sine: (H,) as in `rem_kernel`; every dilation is 1
         values: (B, H, T, D)
         chunk: rows per chunk
 
@@ -87,14 +80,12 @@ def recurrent_product(
         steps = torch.arange(chunk, device=values.device).unsqueeze(0)
         to_end = torch.stack(powers(decay, angle, chunk - steps), dim=1)  # (H, 2, chunk)
         ends = shared_product(to_end, parts).view(batch, chunks, heads, 2, width)
-        state = (
-            carried_states(decay, angle, ends.transpose(1, 2), chunk).transpose(1, 2).flatten(0, 1)
-        )
+        state = carried_states(decay, angle, ends.transpose(1, 2), chunk)
         real, imaginary = powers(decay, angle, steps)  # row c reads z decayed by c
         cosine_part = torch.stack([real, -imaginary], dim=-1)
         sine_part = torch.stack([imaginary, real], dim=-1)
         reading = torch.where(sine.view(-1, 1, 1), sine_part, cosine_part)  # (H, chunk, 2)
-        out = out + shared_product(reading, state)
+        out = out + shared_product(reading, state.transpose(1, 2).flatten(0, 1))
     out = out.view(batch, chunks, heads, chunk, width).transpose(1, 2)
     return out.flatten(2, 3)[:, :, :length]
 
@@ -103,8 +94,7 @@ def carried_states(decay: Tensor, angle: Tensor, ends: Tensor, chunk: int) -> Te
     """The state at the start of each chunk: the sum of the earlier chunks' decayed states z.
 
     Args:
-        decay: (H,)
-        angle: (H,)
+        decay, angle: (H,)
         ends: (B, H, M, 2, D), real and imaginary part of each chunk's own z at its end
         chunk: rows per chunk
 
@@ -112,9 +102,8 @@ def carried_states(decay: Tensor, angle: Tensor, ends: Tensor, chunk: int) -> Te
         (B, H, M, 2, D)
     """
     chunks = ends.size(2)
-    between = (
-        torch.arange(chunks, device=ends.device).unsqueeze(0) - 1
-    )  # neighbours: no chunk between
+    # Between neighbours there is no chunk.
+    between = torch.arange(-1, chunks - 1, device=ends.device).unsqueeze(0)
     real, imaginary = (
         toeplitz_matrix(table.masked_fill(between < 0, 0.0), None, chunks, chunks)
         for table in powers(decay, angle, between.clamp(min=0) * chunk)

@@ -28,18 +28,13 @@ def segments_at_steps(x: Tensor, segments: Tensor | None, steps: int) -> Tensor:
 
 
 def attend_segments(
-    queries: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    mask: Tensor | None = None,
-    dropout: float = 0.0,
+    queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None, dropout: float = 0.0
 ) -> tuple[Tensor, Tensor]:
     """O_S: each block of queries attends to its own keys (Long et al. 2023, eq. 6).
 
     Args:
         queries: (B, H, N, n, D), scaled
-        keys: (B, H, N, s, D)
-        values: (B, H, N, s, D)
+        keys, values: (B, H, N, s, D)
         mask: additive (B, 1, N, 1, s), or None
         dropout: probability of dropping a weight (0 outside training)
 
@@ -65,10 +60,8 @@ def partial_products(
     """P_i for each step (Long et al. 2023, eq. 16).
 
     Args:
-        keys: (B, H, M, s, D) in float32 or higher, zero at padding
-        values: (B, H, M, s, D) in float32 or higher, zero at padding
-        segments: as in `segments_at_steps`
-        steps: as in `segments_at_steps`
+        keys, values: (B, H, M, s, D) in float32 or higher, zero at padding
+        segments, steps: as in `segments_at_steps`
         rest: P_i sums over all segments but i; false: over segment i only (ablation IV)
         clamp: bound on the entries of K^T V and of K_i^T V_i, as in the published code for BART;
             0 for none

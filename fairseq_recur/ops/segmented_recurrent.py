@@ -101,11 +101,9 @@ def segmented_recurrent(
 
     Args:
         queries: (B, H, N, n, D) in float32 or higher
-        keys: (B, H, M, s, D), zero at padding, with M >= N, in the dtype of *queries*
-        values: as the keys
+        keys, values: (B, H, M, s, D), zero at padding, with M >= N, in the dtype of *queries*
         weight: W (D, D)
-        leak: scalar
-        threshold: scalar, positive
+        leak, threshold: scalars, the threshold positive
         norm: one of `segmented_attention.NORMS`
         rest: at each step scan the rest of the source (eq. 16); false: the segment itself
             (ablation IV of Table 3)
@@ -160,31 +158,14 @@ def recurrent_attention(
     rest: bool = True,
     compiled: bool = True,
 ) -> Tensor:
-    """Q_t RAF(x_i) alone: O_R without norm(K), for queries in blocks.
-
-    Args:
-        queries: as in `segmented_recurrent`; so are the other arguments
-        keys: as there
-        values: as there
-        weight: as there
-        leak: as there
-        threshold: as there
-        rest: as there
-        compiled: as there
-
-    Returns:
-        (B, H, N, n, D)
-    """
+    """Q_t RAF(x_i) alone: O_R without norm(K), (B, H, N, n, D); see `segmented_recurrent`."""
     shape = queries.size()
     queries, keys, values = (x.flatten(0, 1).contiguous() for x in (queries, keys, values))
     if compiled and usable(queries):
-        # W folded into V costs s D^2 per segment, on tensor cores.
-        folded = torch.matmul(values, weight.t())
-        found = fired_sums(queries, keys, folded, leak, threshold, rest) / threshold
+        found = fired_sums(queries, keys, values @ weight.t(), leak, threshold, rest) / threshold
         return found.view(shape)
-    form: Any = SegmentedRecurrent
-    scale: list[float] = []
-    if compiled and supports(queries):
-        form, scale = CompiledSegmentedRecurrent, [1.0]
-    arguments = (queries, keys, values, weight, leak, threshold, *scale, "none", rest, None)
+    c_code = compiled and supports(queries)
+    form: Any = CompiledSegmentedRecurrent if c_code else SegmentedRecurrent
+    scale = [1.0] if c_code else []
+    arguments = queries, keys, values, weight, leak, threshold, *scale, "none", rest, None
     return form.apply(*arguments)[1].view(shape)

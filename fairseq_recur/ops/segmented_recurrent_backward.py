@@ -27,9 +27,7 @@ class Backward:
     """The gradients of Q, K, V, W, leak and threshold.
 
     Args:
-        source: as in the forward pass
-        neuron: as in the forward pass
-        softmax: as in the forward pass; None if O_S is not wanted
+        source, neuron, softmax: as in the forward pass; no softmax if O_S is not wanted
         queries: (R, N, n, D)
         norms: norm(K), (R, 1, D or 1), or None
     """
@@ -86,11 +84,9 @@ class Backward:
         """The gradients of Q, W, leak and threshold through the neurons; leaves dP_i in *partial*.
 
         Args:
-            group: the rows
-            part: the rows
+            group, part: the rows
             grad: gradient of O_R, (R', N, n, D)
-            partial: buffers for P_i and x_i
-            inputs: buffers for P_i and x_i
+            partial, inputs: buffers for P_i and x_i
 
         Returns:
             the factor of K in its gradient through norm(K), (R', 1, 1, D or 1), or None
@@ -152,8 +148,7 @@ class Backward:
         """The gradients of K and V through O_R, and the gradient of W where it is folded in.
 
         Args:
-            group: the rows
-            part: the rows
+            group, part: the rows
             partial: dP_i, (R', M, D, D), possibly in the memory of the gradients of K
             product: buffer for E_i, possibly in the memory of the gradients of V
             factor: from `recurrence`

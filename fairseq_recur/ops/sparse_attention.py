@@ -176,17 +176,10 @@ def log_sparse_mask(queries: int, keys: int, mask: Tensor | None, like: Tensor) 
 def log_sparse_map(
     query: Tensor, key: Tensor, mask: Tensor | None = None, scale: float | None = None
 ) -> Tensor:
-    """softmax over the own position and those at distances 1, 2, 4, ... (Li et al. 2019).
+    """`attention_map` of the own position and those at distances 1, 2, 4, ... (Li et al. 2019).
 
-    Args:
-        query: (B, H, T, D), not scaled; the last query stands at the last key
-        key: (B, H, S, D)
-        mask: additive, finite, broadcastable to (B, H, T, S), or None. In a decoder it hides the
-            later keys; without it a query sees both sides
-        scale: factor of the scores in place of 1 / sqrt(D), or None
-
-    Returns:
-        (B, H, T, S) in float32 or more
+    The last query stands at the last key. In a decoder the mask, which is finite, hides the later
+    keys; without it a query sees both sides.
     """
     with no_autocast(query):
         q, k = at_least_float32(query), at_least_float32(key)

@@ -1,7 +1,5 @@
 """A plan as text."""
 
-from collections.abc import Iterator
-
 from fairseq_recur.planning.plan import Plan, Setup, gigabytes
 
 Row = tuple[str, str]
@@ -89,19 +87,19 @@ def _memory(setup: Setup, plan: Plan) -> list[Row]:
 
 
 def _time(setup: Setup, plan: Plan) -> list[Row]:
-    def rows() -> Iterator[Row]:
-        seconds = plan.seconds
-        yield "time per update", f"{seconds.total * 1e3:,.1f} ms"
-        for name, value in zip(
-            ("matrix products", "memory traffic", "latency", "optimizer", "all-reduce"), seconds
-        ):
-            if value:
-                yield f"  {name}", f"{value * 1e3:,.1f} ms ({value / seconds.total:.0%})"
-        yield "updates per second", f"{plan.updates_per_second:.3g}"
-        yield "tokens per second", f"{setup.batch * plan.updates_per_second:,.0f}"
-        yield "share of the peak", f"{plan.mfu:.1%} (MFU; computed from the above)"
-        hours = setup.updates * seconds.total / 3600
-        yield f"{setup.updates:,} updates", f"{hours:,.1f} hours"
-        yield "scripts/launch", command(setup, plan)
-
-    return list(rows())
+    seconds = plan.seconds
+    kinds = ("matrix products", "memory traffic", "latency", "optimizer", "all-reduce")
+    shares = {
+        f"  {kind}": f"{value * 1e3:,.1f} ms ({value / seconds.total:.0%})"
+        for kind, value in zip(kinds, seconds)
+        if value
+    }
+    return [
+        ("time per update", f"{seconds.total * 1e3:,.1f} ms"),
+        *shares.items(),
+        ("updates per second", f"{plan.updates_per_second:.3g}"),
+        ("tokens per second", f"{setup.batch * plan.updates_per_second:,.0f}"),
+        ("share of the peak", f"{plan.mfu:.1%} (MFU; computed from the above)"),
+        (f"{setup.updates:,} updates", f"{setup.updates * seconds.total / 3600:,.1f} hours"),
+        ("scripts/launch", command(setup, plan)),
+    ]

@@ -5,7 +5,6 @@ model at any length takes about a second. The operations counted are those that 
 there are no formulas for its parts.
 """
 
-import math
 import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
@@ -65,16 +64,11 @@ class Trace(NamedTuple):
         return sum(operation.flops for operation in self.operations)
 
 
-def _added_product(_: Any, left: tuple[int, ...], right: tuple[int, ...], **__: Any) -> int:
-    """FLOPs of adding the product of (..., X, Y) and (..., Y, Z) in place."""
-    return 2 * math.prod(left) * right[-1]
-
-
 def flops_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> int:
     """FLOPs by torch's formulas, and by our own for the in-place products that torch lacks."""
     packet = func._overloadpacket
-    if packet in (aten.baddbmm_, aten.addmm_):
-        return _added_product(*(x.shape for x in args[:3]))
+    if packet in (aten.baddbmm_, aten.addmm_):  # add the product of (..., X, Y) and (..., Y, Z)
+        return 2 * args[1].numel() * args[2].size(-1)
     if packet not in flop_registry:
         return 0
     kwargs = {name: value for name, value in kwargs.items() if name != "out"}
@@ -141,9 +135,8 @@ class _Recorder(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]  # torch has no type for it
         self.part = part
         self.operations: list[Operation] = []
-        self.events: list[
-            tuple[int, int]
-        ] = []  # (storage number, bytes), bytes negative when freed
+        # (storage number, bytes), the bytes negative when freed
+        self.events: list[tuple[int, int]] = []
         self.numbers: dict[int, int] = {}  # of live storages, by address
         self.count = 0
 
@@ -180,7 +173,10 @@ class _Recorder(TorchDispatchMode):
         if is_view or "empty" in func._overloadpacket.__name__:
             return
         read = [] if func._overloadpacket is aten.embedding else tensors
-        moved = sum(_bytes(x) for x in (*read, *results))
+        moved = sum(  # of an expanded tensor, its storage
+            min(x.numel() * x.element_size(), x.untyped_storage().nbytes())
+            for x in (*read, *results)
+        )
         self.operations.append(Operation(self.part(), flops_of(func, args, kwargs, out), moved))
 
     def _allocated(self, storage: torch.UntypedStorage) -> None:
@@ -204,11 +200,6 @@ class _Recorder(TorchDispatchMode):
                 alive += size
                 most = max(most, alive)
         return most
-
-
-def _bytes(x: Tensor) -> int:
-    """Bytes of a tensor that an operation moves; of an expanded tensor, its storage."""
-    return min(x.numel() * x.element_size(), x.untyped_storage().nbytes())
 
 
 class _Saved:

@@ -5,16 +5,7 @@ from functools import partial
 from typing import Any
 
 from fairseq_recur.errors import ConfigError
-from fairseq_recur.inspection.matrices import (
-    SHARE,
-    Layers,
-    gate_values,
-    head_label,
-    kernels,
-    matrices,
-    memory_lengths,
-    read_layers,
-)
+from fairseq_recur.inspection.matrices import SHARE, Layers, head_label, memory_lengths, read_layers
 from fairseq_recur.plotting.figures import COLOURS, new_figure, plain_axes
 
 SHOWN = ("gates", "memory", "kernels", "matrices", "boxes")
@@ -48,7 +39,8 @@ def draw(runs: Sequence[tuple[str, str]], show: Sequence[str], layer: str | None
     rows: list[Callable[[Any], None]] = []
     for name in show:
         if name == "gates":
-            rows.append(partial(_by_layer, models=models, title="gate", values=gate_values))
+            gate = lambda layer: [float(layer.gates()[0])]  # of the heads that have a matrix
+            rows.append(partial(_by_layer, models=models, title="gate", values=gate))
         elif name == "memory":
             title = f"lags with {SHARE:.0%} of the kernel"
             rows.append(partial(_by_layer, models=models, title=title, values=memory_lengths))
@@ -100,7 +92,8 @@ def _kernels(part: Any, label: str, layers: Layers, lags: int) -> None:
     """Draw f over the lags: one panel per layer, one line per head."""
     row = part.subplots(1, len(layers), squeeze=False, sharey=True)[0]
     for axes, (name, mixture) in zip(row, layers.items()):
-        for head, values in enumerate(kernels(mixture, lags).tolist()):
+        past, _ = mixture.kernels(lags + 1)
+        for head, values in enumerate(past[:, 1:].tolist()):
             axes.plot(
                 range(1, len(values) + 1),
                 values,
@@ -117,7 +110,7 @@ def _kernels(part: Any, label: str, layers: Layers, lags: int) -> None:
 
 def _matrices(part: Any, title: str, mixture: Any, size: int) -> None:
     """Draw P of each head as an image, positive entries red and negative ones blue."""
-    per_head = matrices(mixture, size)
+    per_head = mixture.matrix(size, size)
     row = part.subplots(1, len(per_head), squeeze=False)[0]
     largest = max(float(per_head.abs().max()), 1e-12)
     for head, (axes, matrix) in enumerate(zip(row, per_head)):

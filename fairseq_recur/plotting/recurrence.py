@@ -66,8 +66,7 @@ class Track:
         """
         x = self.values[:size]
         widest = 0.0 if self.is_text else threshold * self.values.std()
-        alike: Array = abs(x[:, None] - x[None, :]) <= widest
-        return alike
+        return abs(x[:, None] - x[None, :]) <= widest
 
 
 def peaks(curve: Array, least: float) -> list[int]:

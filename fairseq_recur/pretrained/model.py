@@ -209,10 +209,7 @@ class Pretrained:
         Args:
             texts: sources, or beginnings for a language model.
             nbest: number of hypotheses per text, at most ``beam``.
-            batch_size: as in `translate`, like all further arguments.
-            max_tokens: as in `translate`.
-            truncate: as in `translate`.
-            progress: as in `translate`.
+            batch_size, max_tokens, truncate, progress: as in `translate`.
             search: as in `translate`, with beam and lengths.
 
         Raises:
@@ -248,10 +245,7 @@ class Pretrained:
         Args:
             sources: sources, or the texts to score by a language model, without targets.
             targets: one per source; they are never truncated.
-            batch_size: as in `translate`.
-            max_tokens: as in `translate`.
-            truncate: as in `translate`, for sources.
-            progress: as in `translate`.
+            batch_size, max_tokens, truncate, progress: as in `translate`, for sources.
 
         Returns:
             One hypothesis for a text, a list for a list.
@@ -305,21 +299,18 @@ class Pretrained:
             raise ConfigError(
                 "look: expected a model with a source, found a language model; use another model"
             )
-        with _turns.lock:
-            return self._look(source, target, **search)
-
-    def _look(self, source: str, target: str | None, **search: Any) -> tuple[Maps, Labels]:
         tokens = fit("texts", self._encode([source], self.source), self._limits[0], self._truncates)
         data = pairs(self.task, tokens)
         read = data.collater([data[0]])["net_input"]["src_tokens"][0].to(self.device)
         words = self.target.dictionary
-        if target is None:
-            search_options(search, 1, len(read), self._limits[1])
-            aim = translate(self.task, self.model, read, **search)
-        else:
-            (aim,) = fit("targets", self._encode([target], self.target), self._limits[1], None)
-            aim = aim.to(self.device)
-        maps = look(self.model, read, aim, words.eos(), step_by_step=target is None)
+        with _turns.lock:
+            if target is None:
+                search_options(search, 1, len(read), self._limits[1])
+                aim = translate(self.task, self.model, read, **search)
+            else:
+                (aim,) = fit("targets", self._encode([target], self.target), self._limits[1], None)
+                aim = aim.to(self.device)
+            maps = look(self.model, read, aim, words.eos(), step_by_step=target is None)
         predicted = symbols(aim, words)
         labels = Labels(
             source=symbols(read, self.source.dictionary),

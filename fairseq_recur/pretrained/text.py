@@ -53,22 +53,20 @@ class Settings:
     places: Sequence[Path]
 
 
+@dataclass(eq=False)
 class Text:
     """One side of a model: its dictionary, and how text becomes its tokens.
 
-    Args:
+    Attributes:
         dictionary: of this side.
         tokenizer, bpe: of fairseq, or None.
         files: with the rules of the subwords.
     """
 
-    def __init__(
-        self, dictionary: Dictionary, tokenizer: Any, bpe: Any, files: Sequence[Path] = ()
-    ) -> None:
-        self.dictionary = dictionary
-        self.files = files
-        self.tokenizer = tokenizer
-        self.bpe = bpe
+    dictionary: Dictionary
+    tokenizer: Any
+    bpe: Any
+    files: Sequence[Path] = ()
 
     def pieces(self, text: str) -> str:
         """Return the symbols of a text, separated by spaces; line breaks count as spaces."""

@@ -29,8 +29,7 @@ class Gate(nn.Module):
     def forward(self, e: Tensor, r: Tensor) -> Tensor:
         """Combine e (B, C) and r (B, 2C) into (B, C)."""
         g = torch.sigmoid(self.gate(torch.cat([e, r], dim=-1)))
-        combined: Tensor = g * e + (1 - g) * self.project(r)
-        return combined
+        return g * e + (1 - g) * self.project(r)
 
 
 class Concatenation(nn.Module):
@@ -82,8 +81,7 @@ class Classifier(nn.Module):
 
     def forward(self, *representations: Tensor) -> Tensor:
         """Map e (B, C), or e and r (B, 2C), to logits (B, classes)."""
-        logits: Tensor = self.head(self.combine(*representations))
-        return logits
+        return self.head(self.combine(*representations))
 
 
 class BagOfWords(nn.Module):
@@ -102,5 +100,4 @@ class BagOfWords(nn.Module):
 
     def forward(self, words: Tensor) -> Tensor:
         """Map word numbers (B, S), int64, to logits (B, classes)."""
-        logits: Tensor = self.weight(words) + self.bias
-        return logits
+        return self.weight(words) + self.bias

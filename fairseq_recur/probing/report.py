@@ -1,7 +1,7 @@
-"""Rows of the results table: the accuracy of one system on one task, over several seeds."""
+"""The results table, like table 5 of Hao et al. 2019: a row per system, a column per task."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from statistics import mean, stdev
 from typing import Any, NamedTuple
 
@@ -13,7 +13,8 @@ from torch.utils.data import TensorDataset
 from fairseq_recur.probing.classifier import BagOfWords, Classifier
 from fairseq_recur.probing.protocol import Outcome, Protocol, probe
 from fairseq_recur.probing.representations import SentenceEncoder
-from fairseq_recur.probing.tasks import TaskData
+from fairseq_recur.probing.tasks import TASKS, TaskData
+from fairseq_recur.scoring.aligned import aligned
 
 NO_HIDDEN_LAYER = ("WordContent",)
 """Tasks with so many labels that SentEval uses logistic regression."""
@@ -135,3 +136,24 @@ def word_numbers(data: TaskData) -> tuple[Tensor, int]:
     numbers = {word: index for index, word in enumerate(known, 2)}
     rows = [torch.tensor([numbers.get(w, 1) for w in s.split()]) for s in data.sentences()]
     return pad_sequence(rows, batch_first=True), len(known) + 2
+
+
+def table(rows: Sequence[Row], runs: int, form: Callable[..., list[str]] = aligned) -> str:
+    """Format accuracies, with *form* one of `aligned` and `markdown`; describe the numbers."""
+    spread = f", mean ± standard deviation over {runs} seeds of the classifier" if runs > 1 else ""
+    caption = f"accuracy on the test split in %{spread}"
+    return "\n".join([*form(table_cells(rows), names=2), "", caption])
+
+
+def table_cells(rows: Sequence[Row]) -> list[list[str]]:
+    """Return the cells: a header, then one row per system."""
+    tasks = [name for name in TASKS if any(row.task == name for row in rows)]
+    found = {(row.system, row.task): row for row in rows}
+    cells = [["system", "encoders", *(TASKS[name].short for name in tasks)]]
+    for system in dict.fromkeys(row.system for row in rows):
+        of_system = [found.get((system, name)) for name in tasks]
+        combine = next(row.combine for row in of_system if row is not None)
+        numbers = [(row.mean, row.spread) for row in of_system if row is not None]
+        shown = (f"{m:.2f}" if s is None else f"{m:.2f} ± {s:.2f}" for m, s in numbers)
+        cells.append([system, combine, *shown])
+    return cells

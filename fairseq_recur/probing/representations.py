@@ -159,13 +159,7 @@ class SentenceEncoder:
 
 
 def load_encoder(path: str, data: str, segment: Segment, device: torch.device) -> SentenceEncoder:
-    """Load the encoders of a checkpoint, and the task that it was trained on.
-
-    Args:
-        path: checkpoint file
-        data: folder with the dictionaries
-        segment: see `subwords`
-        device: where to compute
+    """Load the encoders of a checkpoint; *data* has the dictionaries, *segment* is of `subwords`.
 
     Raises:
         CheckpointError: not a checkpoint, or one that does not fit the dictionaries

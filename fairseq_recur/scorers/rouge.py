@@ -17,8 +17,7 @@ class RougeScorerConfig(FairseqDataclass):
     """The flags of ``--scoring rouge``."""
 
     rouge_variant: Variant = field(  # type: ignore[valid-type]  # an enum made at run time
-        default="rougeLsum",
-        metadata={"help": "the variant that is the score and is printed first"},
+        default="rougeLsum", metadata={"help": "the variant that is the score and is printed first"}
     )
     rouge_separator: str = field(
         default=SEPARATOR,
@@ -28,8 +27,7 @@ class RougeScorerConfig(FairseqDataclass):
         },
     )
     rouge_no_stemmer: bool = field(
-        default=False,
-        metadata={"help": "compare words instead of stems by Porter's algorithm"},
+        default=False, metadata={"help": "compare words instead of stems by Porter's algorithm"}
     )
 
 

@@ -17,14 +17,7 @@ def corrected(p: Mapping[str, float], test: str) -> dict[str, float]:
     """Make the p-values of several systems two-sided, and correct them for their number.
 
     Holm 1979, *A Simple Sequentially Rejective Multiple Test Procedure*: the smallest of n is
-    multiplied by n, the next by n - 1, and so on; none is below those before it.
-
-    Args:
-        p: p-value by system, all against the same baseline.
-        test: what they are of.
-
-    Returns:
-        The corrected p-value by system, at most 1.
+    multiplied by n, the next by n - 1, and so on; none is below those before it, or above 1.
     """
     found, least = {}, 0.0
     for rank, (system, value) in enumerate(sorted(p.items(), key=lambda item: item[1])):

@@ -38,10 +38,7 @@ class Rouge:
     """
 
     def __init__(
-        self,
-        variants: Sequence[str] = VARIANTS,
-        stemmer: bool = True,
-        separator: str = SEPARATOR,
+        self, variants: Sequence[str] = VARIANTS, stemmer: bool = True, separator: str = SEPARATOR
     ) -> None:
         unknown = [name for name in variants if name not in VARIANTS]
         if unknown or not variants:

@@ -254,11 +254,8 @@ def bootstrap_p(
     all differences have the same sign, this counts only one of the two tails.
 
     Args:
-        baseline: the scores of the baseline's texts.
-        system: the scores of the system's texts.
-        samples: number of draws.
-        seed: of the draws.
-        weights: `MeanMetric.weights`; None if all are 1.
+        baseline, system: the scores of their texts.
+        samples, seed, weights: as for `resampled_means`.
     """
     differences = system - baseline
     drawn = np.abs(resampled_means(differences, samples, seed, weights))
@@ -274,10 +271,8 @@ def randomization_p(
     exchanged at random; the p-value is the share of differences above the observed one.
 
     Args:
-        baseline: the scores of the baseline's texts.
-        system: the scores of the system's texts.
-        samples: number of draws.
-        seed: of the draws.
+        baseline, system: the scores of their texts.
+        samples, seed: number of draws, and their seed.
     """
     differences = system - baseline
     texts = len(differences)

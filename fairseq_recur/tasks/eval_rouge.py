@@ -89,9 +89,5 @@ def log_rouge(logging_outputs: list[dict[str, Any]]) -> None:
     for key, value in sums.items():
         metrics.log_scalar(key, value)
     for name in VARIANTS:
-        metrics.log_derived(name, _mean_of(f"_{name}"))
-
-
-def _mean_of(key: str) -> Any:
-    """Return a function that computes a mean from the sums over all batches."""
-    return lambda meters: 100 * meters[key].sum / meters[COUNT].sum
+        mean = lambda meters, key=f"_{name}": 100 * meters[key].sum / meters[COUNT].sum
+        metrics.log_derived(name, mean)

@@ -5,7 +5,7 @@ first loaded: there is no data folder, and the same ``--language-seed`` gives th
 """
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy
@@ -16,6 +16,7 @@ from fairseq.tasks import FairseqTask, register_task
 from omegaconf import II
 
 from fairseq_recur.errors import ConfigError
+from fairseq_recur.modules.options import flag, option
 from fairseq_recur.tasks.languages import NAMES, TARGETS, Language, language
 from fairseq_recur.tasks.rows import RowDataset, Sizes
 from fairseq_recur.tasks.strings import SAMPLING, SHORTEST, draw_splits
@@ -32,44 +33,29 @@ Targets = ChoiceEnum(["language", *TARGETS])
 class RegularLanguagesConfig(FairseqDataclass):
     """The flags of ``--task regular_languages``."""
 
-    language: str = field(default="parity", metadata={"help": NAMES})
-    language_seed: int = field(
-        default=1, metadata={"help": "seed of the strings; --seed is the seed of the training"}
+    language: str = option("parity", NAMES)
+    language_seed: int = option(1, "seed of the strings; --seed is the seed of the training")
+    language_sampling: Sampling = option(  # type: ignore[valid-type]  # made at run time
+        "published",
+        "how strings are drawn: published, like Bhattamishra et al.; or uniform over "
+        "lengths, and over the strings of a length",
     )
-    language_sampling: Sampling = field(  # type: ignore[valid-type]  # made at run time
-        default="published",
-        metadata={
-            "help": "how strings are drawn: published, like Bhattamishra et al.; or uniform over "
-            "lengths, and over the strings of a length"
-        },
+    language_targets: Targets = option(  # type: ignore[valid-type]  # made at run time
+        "language",
+        "what the two outputs predict for a prefix: that it is not a member, or that "
+        "it is (member); for each next letter, whether the result is a member (next_member), "
+        "or can become one (next_legal). Default: the usual target of the language",
     )
-    language_targets: Targets = field(  # type: ignore[valid-type]  # made at run time
-        default="language",
-        metadata={
-            "help": "what the two outputs predict for a prefix: that it is not a member, or that "
-            "it is (member); for each next letter, whether the result is a member (next_member), "
-            "or can become one (next_legal). Default: the usual target of the language"
-        },
+    train_size: int = option(0, "training strings (default: 10000; 5000 for d_N)")
+    bin_size: int = option(0, "test strings in each bin (default: 2000; 1000 for d_N)")
+    longest_string: int = option(
+        0,
+        "letters of the longest string in the training set and bin 0; strings in bin "
+        "1 are longer, up to twice this length (default: 50; 100 for d_N)",
     )
-    train_size: int = field(
-        default=0, metadata={"help": "training strings (default: 10000; 5000 for d_N)"}
-    )
-    bin_size: int = field(
-        default=0, metadata={"help": "test strings in each bin (default: 2000; 1000 for d_N)"}
-    )
-    longest_string: int = field(
-        default=0,
-        metadata={
-            "help": "letters of the longest string in the training set and bin 0; strings in bin "
-            "1 are longer, up to twice this length (default: 50; 100 for d_N)"
-        },
-    )
-    max_target_positions: int = field(
-        default=1024, metadata={"help": "number of positions of the model"}
-    )
-    add_bos_token: bool = field(
-        default=False,
-        metadata={"help": "put a start symbol before each string; it classifies the empty prefix"},
+    max_target_positions: int = option(1024, "number of positions of the model")
+    add_bos_token: bool = option(
+        False, "put a start symbol before each string; it classifies the empty prefix"
     )
     # fairseq's language models read this from their task. A field without help has no flag.
     tokens_per_sample: int = II("task.max_target_positions")
@@ -166,7 +152,7 @@ class RegularLanguagesTask(FairseqTask):
         self.language = language(cfg.language)
         self.longest = cfg.longest_string or self.language.longest
         wrong = [
-            f"--{name.replace('_', '-')} {getattr(cfg, name)}: expected a positive number, or 0 "
+            f"{flag(name)} {getattr(cfg, name)}: expected a positive number, or 0 "
             "for the default of the language"
             for name in ("train_size", "bin_size", "longest_string")
             if getattr(cfg, name) < 0

@@ -23,8 +23,8 @@ class RowDataset(FairseqDataset):
     def __len__(self) -> int:
         return len(self.sizes)
 
-    def __getitem__(self, index: int) -> int:
-        """Return the index itself."""
+    def __getitem__(self, index: int) -> Any:
+        """Return the index itself, unless a subclass has more to say."""
         return int(index)
 
     def num_tokens(self, index: int) -> int:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.modules.options import flag
+from fairseq_recur.tasks.rows import RowDataset
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ class Text:
     whole: bool
 
 
-class StreamDataset(FairseqDataset):
+class StreamDataset(RowDataset):
     """Segments of streams: batch t has segment t of each stream, in a process its share of them.
 
     N tokens are cut into B streams of n = N // B tokens. The rest, fewer than B tokens, goes to the
@@ -65,7 +66,6 @@ class StreamDataset(FairseqDataset):
     """
 
     def __init__(self, text: Text, segment: int, rows: int = 1, processes: int = 1) -> None:
-        super().__init__()
         self.text, self.segment, self.rows = text, segment, rows
         self.streams = rows * processes
         self.length, self.rest = divmod(len(text.tokens), self.streams)
@@ -75,7 +75,8 @@ class StreamDataset(FairseqDataset):
                 self.length -= self.length % segment
         ends = numpy.minimum(numpy.arange(segment, self.length + segment, segment), self.length)
         sizes = numpy.diff(ends, prepend=0).repeat(self.streams)
-        self.sizes = numpy.concatenate([sizes, numpy.ones(self.rest, dtype=sizes.dtype)])
+        ones = numpy.ones(self.rest, dtype=sizes.dtype)
+        super().__init__(numpy.concatenate([sizes, ones]), shuffled=False)
 
     def arranged(self, rows: int, processes: int) -> "StreamDataset":
         """The same text in other streams; fewer of them than *rows* if there is too little text.
@@ -91,10 +92,7 @@ class StreamDataset(FairseqDataset):
             )
         return StreamDataset(self.text, self.segment, min(rows, count // processes), processes)
 
-    def __len__(self) -> int:
-        return len(self.sizes)
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
+    def __getitem__(self, index: int) -> Any:
         """Segment *index*: its input is one token behind its target, as in fairseq."""
         number, stream = divmod(int(index), self.streams)
         offset = min(number * self.segment, self.length)
@@ -132,18 +130,6 @@ class StreamDataset(FairseqDataset):
             },
             "target": torch.stack([sample["target"] for sample in samples]),
         }
-
-    def num_tokens(self, index: int) -> int:
-        """Return the tokens of a segment."""
-        return int(self.sizes[index])
-
-    def num_tokens_vec(self, indices: Array) -> Array:
-        """Return the tokens of each segment."""
-        return self.sizes[indices]
-
-    def size(self, index: int) -> int:
-        """Return the tokens of a segment."""
-        return int(self.sizes[index])
 
     def ordered_indices(self) -> Array:
         """Return all indices in the order of the batches."""
@@ -190,8 +176,7 @@ class StreamLanguageModelingTask(LanguageModelingTask):
             )
         if wrong:
             raise ConfigError("; ".join(wrong))
-        task: StreamLanguageModelingTask = super().setup_task(args, **kwargs)
-        return task
+        return super().setup_task(args, **kwargs)
 
     def build_model(self, args: Any, from_checkpoint: bool = False) -> Any:
         """Build the model.

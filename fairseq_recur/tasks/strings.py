@@ -158,16 +158,11 @@ def draw_splits(
     """Draw the training set and the bins; no string occurs twice.
 
     Args:
-        language: whose members to draw.
         train_size: strings in ``train``.
         bin_size: strings in each of ``bin0`` and ``bin1``.
         longest: ``train`` and ``bin0`` have 2 to ``longest`` letters, ``bin1`` has
             ``longest + 1`` to ``2 * longest``.
-        sampling: a key of `SAMPLING`.
-        seed: the same seed gives the same strings.
-
-    Raises:
-        ConfigError: the language does not have enough strings.
+        language, sampling, seed: as for `draw_corpus`, which raises the errors.
     """
     near = draw_corpus(language, train_size + bin_size, (SHORTEST, longest), sampling, seed)
     far = draw_corpus(language, bin_size, (longest + 1, 2 * longest), sampling, seed)

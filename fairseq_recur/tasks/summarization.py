@@ -112,23 +112,11 @@ class FramedDataset(BaseWrapperDataset):
         """Return the number of ids of a text."""
         return int(self.sizes[index])
 
-    def size(self, index: int) -> int:
-        """Return the number of ids of a text."""
-        return int(self.sizes[index])
+    size = num_tokens
 
 
 def frame(text: Tensor, eos: int, prefix: Tensor, limit: int | None) -> Tensor:
-    """Put a prefix before a text and truncate it to a limit, with its end-of-sentence id.
-
-    Args:
-        text: (S,) ids with ``eos`` at the end.
-        eos: last id of a truncated text.
-        prefix: (P,) ids.
-        limit: the most ids of the result, or None.
-
-    Returns:
-        (P + S,) or (limit,) ids.
-    """
+    """Put a prefix (P,) before a text (S,) and truncate it to a limit, with ``eos`` at its end."""
     text = torch.cat([prefix.to(text), text]) if len(prefix) else text
     if limit is None or len(text) <= limit:
         return text
@@ -210,7 +198,11 @@ class SummarizationTask(TranslationTask):
             wrong.append(str(error))
         if wrong:
             raise ConfigError("task summarization:\n- " + "\n- ".join(wrong))
-        self._save_input()
+        saved = {
+            "source_prefix": self.cfg.source_prefix or "", "prefix_symbols": self.prefix,
+            "truncate_source": self.truncate_source,
+        }  # fmt: skip
+        self.state.merge_state_dict({STATE: saved})  # which checkpoints contain
 
     def _encode_given_prefix(self) -> None:
         """Set the prefix from --source-prefix; raise ConfigError if it is invalid."""
@@ -225,18 +217,6 @@ class SummarizationTask(TranslationTask):
         self.prefix = prefix
         if prefix:
             logger.info("every source begins with %s", " ".join(prefix))
-
-    def _save_input(self) -> None:
-        """Save prefix and truncation in the task's state, which checkpoints contain."""
-        self.state.merge_state_dict(
-            {
-                STATE: {
-                    "source_prefix": self.cfg.source_prefix or "",
-                    "prefix_symbols": self.prefix,
-                    "truncate_source": self.truncate_source,
-                }
-            }
-        )
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Use the prefix and truncation of a checkpoint's training.

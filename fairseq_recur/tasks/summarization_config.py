@@ -15,6 +15,7 @@ from fairseq.dataclass.configs import GenerationConfig
 from fairseq.tasks.translation import TranslationConfig
 from omegaconf import DictConfig
 
+from fairseq_recur.modules.options import option
 from fairseq_recur.scoring.rouge import VARIANTS
 from fairseq_recur.scoring.sentences import SEPARATOR
 
@@ -23,29 +24,20 @@ from fairseq_recur.scoring.sentences import SEPARATOR
 class SummarizationConfig(TranslationConfig):
     """The flags of fairseq's task ``translation``, and those for summaries."""
 
-    source_prefix: Optional[str] = field(  # noqa: UP045
-        default=None,
-        metadata={
-            "help": "text before every source, such as 'summarize: '; encoded with --tokenizer "
-            "and --bpe if given. Generation takes it from the checkpoint"
-        },
+    source_prefix: Optional[str] = option(  # noqa: UP045
+        None,
+        "text before every source, such as 'summarize: '; encoded with --tokenizer "
+        "and --bpe if given. Generation takes it from the checkpoint",
     )
-    truncate_target: bool = field(
-        default=False,
-        metadata={
-            "help": "truncate summaries for training to max-target-positions; ROUGE compares with "
-            "whole ones"
-        },
+    truncate_target: bool = option(
+        False,
+        "truncate summaries for training to max-target-positions; ROUGE compares with whole ones",
     )
-    eval_rouge: bool = field(
-        default=False, metadata={"help": "generate in validation and log ROUGE"}
-    )
-    eval_rouge_args: str = field(
-        default="{}",
-        metadata={
-            "help": "generation options for --eval-rouge as JSON, e.g. "
-            '\'{"beam": 4, "lenpen": 2, "min_len": 55, "max_len_b": 140}\''
-        },
+    eval_rouge: bool = option(False, "generate in validation and log ROUGE")
+    eval_rouge_args: str = option(
+        "{}",
+        "generation options for --eval-rouge as JSON, e.g. "
+        '\'{"beam": 4, "lenpen": 2, "min_len": 55, "max_len_b": 140}\'',
     )
     eval_rouge_remove_bpe: Optional[str] = field(  # noqa: UP045
         default=None,
@@ -54,23 +46,16 @@ class SummarizationConfig(TranslationConfig):
             "argparse_const": "@@ ",
         },
     )
-    eval_rouge_detok: str = field(
-        default="space",
-        metadata={
-            "help": "detokenizer for --eval-rouge, e.g. moses; space for none, or for the one of "
-            "--tokenizer if given"
-        },
+    eval_rouge_detok: str = option(
+        "space",
+        "detokenizer for --eval-rouge, e.g. moses; space for none, or for the one of "
+        "--tokenizer if given",
     )
-    eval_rouge_detok_args: str = field(
-        default="{}", metadata={"help": "options of the detokenizer as JSON"}
+    eval_rouge_detok_args: str = option("{}", "options of the detokenizer as JSON")
+    eval_rouge_separator: str = option(
+        SEPARATOR, "mark between sentences, like --rouge-separator of generate"
     )
-    eval_rouge_separator: str = field(
-        default=SEPARATOR,
-        metadata={"help": "mark between sentences, like --rouge-separator of generate"},
-    )
-    eval_rouge_print_samples: bool = field(
-        default=False, metadata={"help": "log one summary and its reference per batch"}
-    )
+    eval_rouge_print_samples: bool = option(False, "log one summary and its reference per batch")
 
 
 def whole_config(cfg: Any) -> DictConfig | None:

@@ -5,7 +5,7 @@ Section 4.1 of Huang et al. (ICLR 2023), whose windows, splits and features are 
 """
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Optional
 
 import numpy
@@ -16,6 +16,7 @@ from fairseq.tasks import FairseqTask, register_task
 from torch import Tensor
 
 from fairseq_recur.errors import ConfigError
+from fairseq_recur.modules.options import flag, option
 from fairseq_recur.tasks.rows import RowDataset, Sizes
 from fairseq_recur.tasks.series_data import SPLITS, Series, read_series, split_rows
 
@@ -32,40 +33,29 @@ class TimeSeriesConfig(FairseqDataclass):
     """The flags of ``--task time_series_forecasting``."""
 
     # Not "data", which fairseq takes for a folder.
-    series_file: Optional[str] = field(  # noqa: UP045
-        default=None,
-        metadata={"help": "CSV file: a line of names, then a date and numbers in each line"},
+    series_file: Optional[str] = option(  # noqa: UP045
+        None, "CSV file: a line of names, then a date and numbers in each line"
     )
-    series_columns: str = field(
-        default="",
-        metadata={
-            "help": "names of the variables to read and to forecast, with commas between; by "
-            "default all columns but the date"
-        },
+    series_columns: str = option(
+        "",
+        "names of the variables to read and to forecast, with commas between; by default all "
+        "columns but the date",
     )
-    input_length: int = field(default=96, metadata={"help": "rows that a forecast is made from"})
-    label_length: int = field(
-        default=48,
-        metadata={"help": "last rows of the input that the decoder reads before its forecast"},
+    input_length: int = option(96, "rows that a forecast is made from")
+    label_length: int = option(
+        48, "last rows of the input that the decoder reads before its forecast"
     )
-    horizon: int = field(default=24, metadata={"help": "rows to forecast"})
-    split_months: str = field(
-        default="12,4,4",
-        metadata={"help": "months of 30 days for training, validation and test"},
+    horizon: int = option(24, "rows to forecast")
+    split_months: str = option("12,4,4", "months of 30 days for training, validation and test")
+    split_fractions: str = option(
+        "",
+        "fractions of the rows for training, validation and test, such as 0.7,0.1,0.2, "
+        "in place of --split-months",
     )
-    split_fractions: str = field(
-        default="",
-        metadata={
-            "help": "fractions of the rows for training, validation and test, such as 0.7,0.1,0.2, "
-            "in place of --split-months"
-        },
-    )
-    window_order: WindowOrder = field(  # type: ignore[valid-type]  # made at run time
-        default="sequential",
-        metadata={
-            "help": "order of the training windows: sequential, as Huang et al. train all models, "
-            "or shuffled anew in each epoch"
-        },
+    window_order: WindowOrder = option(  # type: ignore[valid-type]  # made at run time
+        "sequential",
+        "order of the training windows: sequential, as Huang et al. train all models, "
+        "or shuffled anew in each epoch",
     )
 
 
@@ -141,7 +131,7 @@ class TimeSeriesTask(FairseqTask):
     def __init__(self, cfg: TimeSeriesConfig) -> None:
         super().__init__(cfg)
         wrong = [
-            f"--{name.replace('_', '-')} {getattr(cfg, name)}: expected {least} to {2**16}"
+            f"{flag(name)} {getattr(cfg, name)}: expected {least} to {2**16}"
             for name, least in (("input_length", 1), ("label_length", 0), ("horizon", 1))
             if not least <= getattr(cfg, name) <= 2**16
         ]

@@ -11,11 +11,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fairseq_recur.modules import self_attention
 from fairseq_recur.modules.context import Padding, Source
-from fairseq_recur.modules.decoder_layer import DecoderLayer
-from fairseq_recur.modules.encoder_layer import EncoderLayer
 from fairseq_recur.modules.recurrence_encoder import RecurrenceLayer
 from fairseq_recur.modules.segmented_attention import SegmentedAttention
 from fairseq_recur.modules.sparse_attention import ProbSparseSelfAttention
+from fairseq_recur.modules.transformer_layer import DecoderLayer, EncoderLayer
 from fairseq_recur.ops import segmented_recurrent
 from tests.conftest import SMALL
 from tests.unit.test_language_model import MODELS, SMALL_LM

@@ -195,7 +195,7 @@ def test_a_defect_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ZeroDivisionError
 
     host = system("biarn")
-    monkeypatch.setattr("fairseq_recur.models.model.check_config", fail)
+    monkeypatch.setattr("fairseq_recur.models.base.check_config", fail)
     with pytest.raises(ZeroDivisionError):
         host.attempt([])
     assert not issubclass(ZeroDivisionError, ConfigError)

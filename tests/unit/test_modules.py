@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from fairseq_recur.modules import cross_attention
 from fairseq_recur.modules.context import Context, Padding
-from fairseq_recur.modules.decoder_layer import DecoderLayer
 from fairseq_recur.modules.recurrence_encoder import RecurrenceEncoder
+from fairseq_recur.modules.transformer_layer import DecoderLayer
 from fairseq_recur.ops import naive
 from fairseq_recur.ops.attention import dot_product_attention
 from tests.conftest import SMALL

@@ -485,7 +485,7 @@ def prob_sparse_attention(r: Random, length: int) -> None:
 
 
 @reference
-def xl_attention(r: Random, length: int) -> None:
+def xl_map(r: Random, length: int) -> None:
     """Keys of positions for the lags of both directions, and for a causal map of earlier keys."""
     projection, u, v = random(2, 3, r.randint(1, 7)), random(2, 3), random(2, 3)
 
@@ -495,9 +495,9 @@ def xl_attention(r: Random, length: int) -> None:
             lags = torch.arange(length - 1, last, -1).double()
             encoding = relative_positions.sinusoids(lags, projection.size(2))
             keys = encoding @ projection.transpose(1, 2)
-            out, weights = relative_positions.xl_attention(q, k, x, keys, u, v, mask)
+            weights = relative_positions.xl_map(q, k, keys, u, v, mask)
             torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
-            outputs.append(out)
+            outputs.append(attention.read_values(weights, x))
         return outputs
 
     def slow(h: int, vectors: tuple, causal: bool, rows: slice, columns: slice) -> Tensor:
@@ -632,10 +632,10 @@ def test_gate_of_one_gives_d_to_the_last_bit() -> None:
     assert torch.equal(recurrence_encoder.gated_sum(d, r, w, w, torch.full((5,), float("inf"))), d)
 
 
-def test_xl_attention_needs_a_key_for_each_lag() -> None:
+def test_xl_map_needs_a_key_for_each_lag() -> None:
     q, k, u = torch.randn(1, 2, 3, 4), torch.randn(1, 2, 5, 4), torch.zeros(2, 4)
     with pytest.raises(ValueError, match="6 lags; expected 5 for causal attention or 7"):
-        relative_positions.xl_attention(q, k, k, torch.randn(2, 6, 4), u, u)
+        relative_positions.xl_map(q, k, torch.randn(2, 6, 4), u, u)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

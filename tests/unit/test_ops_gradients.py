@@ -130,10 +130,6 @@ CASES: dict[str, Case] = {
         ),
         [QUERY, KEY, KEY, (H, 5, D), (H, 5, D)],
     ),
-    "relative_map": Case(
-        lambda q, k, a: relative_positions.relative_map(q, k, a, ADDITIVE.to(q.dtype)),
-        [QUERY, KEY, (H, 5, D)],
-    ),
     "sinusoids": Case(lambda lags: relative_positions.sinusoids(lags, 5), [(S,)], half=False),
     "relative_shift": Case(
         lambda x: relative_positions.relative_shift(x, S), [(B, H, T, S + T - 1)], half=False
@@ -141,10 +137,6 @@ CASES: dict[str, Case] = {
     "xl_map": Case(
         lambda *x: relative_positions.xl_map(*x, ADDITIVE.to(x[0].dtype)),
         [QUERY, KEY, (H, S + T - 1, D), (H, D), (H, D)],
-    ),
-    "xl_attention": Case(
-        lambda *x: relative_positions.xl_attention(*x, ADDITIVE.to(x[0].dtype)),
-        [QUERY, KEY, KEY, (H, S + T - 1, D), (H, D), (H, D)],
     ),
     "read_values": Case(attention.read_values, [(B, H, T, S), KEY]),
     "directional_attention": Case(attention.directional_attention, [QUERY, QUERY, QUERY]),

@@ -118,8 +118,7 @@ def segment_softmax(
 
     Args:
         queries: Q (R, N, n, D), scaled, that `choosing.usable` accepts
-        keys: (R, M, s, D), with M >= N, in the dtype of *queries*
-        values: as the keys
+        keys, values: (R, M, s, D), with M >= N, in the dtype of *queries*
         mask: additive (R / heads, N, s), without a gradient, in the dtype of *queries*; or None
         heads: rows that follow each other and share a mask
         dropout: probability of dropping a weight (0 outside training)

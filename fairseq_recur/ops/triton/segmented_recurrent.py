@@ -117,10 +117,9 @@ def fired_sums(
 
     Args:
         queries: (R, N, n, D) that `choosing.usable` accepts
-        keys: (R, M, s, D), zero at padding, with M >= N, in the dtype of *queries*
-        values: V W^T, as the keys
-        leak: scalar
-        threshold: scalar, positive
+        keys, values: (R, M, s, D), K and V W^T, zero at padding, with M >= N, in the dtype of
+            *queries*
+        leak, threshold: scalars, the threshold positive
         rest: as in `ops.segmented_recurrent.segmented_recurrent`
 
     Returns:

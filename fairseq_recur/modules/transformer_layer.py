@@ -1,18 +1,65 @@
-"""The decoder layer with slots for its attentions, and with fusion."""
+"""The encoder layer and the decoder layer with slots for their attentions, and with fusion."""
 
 from dataclasses import replace
 from typing import Any
 
 import torch
 from fairseq.models.transformer import TransformerConfig
-from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
+from fairseq.modules.transformer_layer import (
+    TransformerDecoderLayerBase,
+    TransformerEncoderLayerBase,
+)
 from torch import Tensor, nn
 
+from fairseq_recur import compat
 from fairseq_recur.modules.context import Context
 from fairseq_recur.modules.fusion import StackFusion
 from fairseq_recur.modules.parts import build_cross_attention, build_self_attention
 from fairseq_recur.modules.segmented_attention import SegmentedAttention
 from fairseq_recur.modules.t5 import is_t5, use_t5_sublayers
+
+
+def feed_forward(layer: Any, x: Tensor) -> Tensor:
+    """A layer's position-wise network with norm and residual connection: (T, B, C) of the same."""
+    residual = x
+    if layer.normalize_before:
+        x = layer.final_layer_norm(x)
+    x = layer.activation_dropout_module(layer.activation_fn(layer.fc1(x)))
+    if layer.ffn_layernorm is not None:
+        x = layer.ffn_layernorm(x)
+    x = layer.dropout_module(layer.fc2(x))
+    if layer.w_resid is not None:
+        residual = torch.mul(layer.w_resid, residual)
+    x = layer.residual_connection(x, residual)
+    return x if layer.normalize_before else layer.final_layer_norm(x)
+
+
+class EncoderLayer(TransformerEncoderLayerBase):
+    """fairseq's layer, whose self-attention is the part that the configuration names.
+
+    Around a T5 its norms and its feed-forward network are T5's.
+    """
+
+    ffn_layernorm = w_resid = None  # which only fairseq's decoder layer can have
+
+    def __init__(self, cfg: TransformerConfig) -> None:
+        super().__init__(cfg)
+        compat.disable_encoder_fastpath(self)
+        if is_t5(cfg):
+            use_t5_sublayers(self, cfg, "encoder")
+
+    def build_self_attention(self, embed_dim: int, cfg: TransformerConfig) -> nn.Module:
+        """The part for the slot."""
+        return build_self_attention(cfg, "encoder")
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        """Self-attention, then the feed-forward network: (S, B, C) of the same."""
+        residual = x
+        if self.normalize_before:
+            x = self.self_attn_layer_norm(x)
+        x, _ = self.self_attn(x, context)
+        x = self.residual_connection(self.dropout_module(x), residual)
+        return feed_forward(self, x if self.normalize_before else self.self_attn_layer_norm(x))
 
 
 class DecoderLayer(TransformerDecoderLayerBase):
@@ -88,7 +135,7 @@ class DecoderLayer(TransformerDecoderLayerBase):
                 read = self.encoder_attn_layer_norm(read)
         if self.fusion is not None:
             read = self.fusion.opened(read, self.fusion(x, read, context))
-        return self.feed_forward(read), attention, None
+        return feed_forward(self, read), attention, None
 
     def attend_to_itself(self, x: Tensor, context: Context) -> Tensor:
         """The self-attention with fairseq's options around it: (T, B, C) of the same."""
@@ -103,17 +150,3 @@ class DecoderLayer(TransformerDecoderLayerBase):
             heads = x.unflatten(2, (self.nh, self.head_dim))
             x = torch.einsum("tbhd,h->tbhd", heads, self.c_attn).flatten(2)
         return x if self.attn_ln is None else self.attn_ln(x)
-
-    def feed_forward(self, x: Tensor) -> Tensor:
-        """The position-wise network with norm and residual connection: (T, B, C) of the same."""
-        residual = x
-        if self.normalize_before:
-            x = self.final_layer_norm(x)
-        x = self.activation_dropout_module(self.activation_fn(self.fc1(x)))
-        if self.ffn_layernorm is not None:
-            x = self.ffn_layernorm(x)
-        x = self.dropout_module(self.fc2(x))
-        if self.w_resid is not None:
-            residual = torch.mul(self.w_resid, residual)
-        x = self.residual_connection(x, residual)
-        return x if self.normalize_before else self.final_layer_norm(x)
