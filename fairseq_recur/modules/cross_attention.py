@@ -75,8 +75,10 @@ class DotCrossAttention(CrossAttention):
         cross_attention_fused: bool = option(
             False,
             "torch's fused kernel in the cross-attention, wherever nobody asks for its weights: "
-            "faster, and S x T less memory; fairseq's results not to the last bit; in training the "
-            "model returns no attention weights unless a criterion names an alignment layer",
+            "S x T less memory, and faster with thousands of source tokens; fairseq's results not "
+            "to the last bit; in training the model returns no attention weights unless a "
+            "criterion names an alignment layer. No preset turns it on: with shorter sources it "
+            "was not faster on a CPU, and no flag turns off what a preset turns on",
             needs={"cross_attention_mixture": ("none",)},
         )
 
