@@ -141,7 +141,7 @@ def test_triton_kernels_are_found_and_left_out(bench: Any, monkeypatch: pytest.M
     monkeypatch.setattr(ops.choosing, "importable", lambda: True)
 
     def usable() -> bool:
-        return os.environ.get(ops.SWITCH) != "0" and ops.choosing.importable()
+        return os.environ.get(ops.KERNELS) != "0" and ops.choosing.importable()
 
     x = torch.ones(2, requires_grad=True)
     own = {
