@@ -433,8 +433,6 @@ def measure(name: str, length: int, args: argparse.Namespace, speed: float) -> R
         chosen.pop(NAIVE, None)
     forms = with_torchs(chosen)
     found: dict[str, Row] = {form: {} for form in forms}
-    own = [form for form_name, form in forms.items() if form_name != OTHER]
-    more = {"limit_ms": limits(case, by_torch(own[0]), speed)} if own else {}
 
     def failed(form: str, error: Exception) -> None:
         found[form] = {**failure(error), **found[form]}
@@ -445,12 +443,20 @@ def measure(name: str, length: int, args: argparse.Namespace, speed: float) -> R
         except Exception as error:
             failed(form, error)
     for kind, runs in runs_of(case, forms):
-        timed = in_turns(runs, args.rounds, args.device, args.inner, failed)
-        for form, times in timed.items():
-            found[form][f"{kind}_ms"] = milliseconds(times)
-            if kind == "both":
-                found[form]["peak_mib"] = round(peak_mib(runs[form], args.device), 1)
-    return {"op": name, "length": length, **more, "forms": found}
+        try:
+            timed = in_turns(runs, args.rounds, args.device, args.inner, failed)
+            for form, times in timed.items():
+                found[form][f"{kind}_ms"] = milliseconds(times)
+                if kind == "both":
+                    found[form]["peak_mib"] = round(peak_mib(runs[form], args.device), 1)
+        except Exception as error:  # after which a GPU may compute nothing any more
+            for form in runs:
+                failed(form, error)
+    row: Row = {"op": name, "length": length, "forms": found}
+    own = [form for form in forms if form != OTHER and "forward_ms" in found[form]]
+    with suppress(Exception):
+        row["limit_ms"] = limits(case, forms[own[0]], speed)
+    return row
 
 
 def main() -> int:

@@ -228,13 +228,22 @@ def main() -> int:
     parser = command_line(__doc__, rounds=5)
     parser.add_argument("kind", choices=list(SYSTEMS))
     add_systems(parser, [])
-    add = parser.add_argument
-    add("--rows", type=int, default=16, help="streams of text, or windows, per batch")
-    add("--length", type=int, default=512, help="tokens of a segment, or rows of a window")
-    add("--steps", type=int, default=128, help="tokens to decode, or rows to forecast")
-    add("--updates", type=int, default=4, help="per system and round")
-    add("--vocabulary", type=int, default=27, help="number of words; 27 as for Text8's letters")
-    add("--criterion", default="cross_entropy", choices=["cross_entropy", "adaptive_loss"])
+    parser.add_argument(
+        "--rows", type=int, default=16, help="streams of text, or windows, per batch"
+    )
+    parser.add_argument(
+        "--length", type=int, default=512, help="tokens of a segment, or rows of a window"
+    )
+    parser.add_argument(
+        "--steps", type=int, default=128, help="tokens to decode, or rows to forecast"
+    )
+    parser.add_argument("--updates", type=int, default=4, help="per system and round")
+    parser.add_argument(
+        "--vocabulary", type=int, default=27, help="number of words; 27 as for Text8's letters"
+    )
+    parser.add_argument(
+        "--criterion", default="cross_entropy", choices=["cross_entropy", "adaptive_loss"]
+    )
     args = parser.parse_args()
     if args.kind == FORECASTING:
         unused = ("vocabulary", "criterion")
