@@ -44,6 +44,9 @@ GRACE = 30.0
 END = 5.0
 """The same for other pieces."""
 
+PREPARATION = 180.0
+"""Seconds in which packages are installed, or imported."""
+
 POLL = 15.0
 """Seconds after which the archive is written again while a piece runs."""
 
@@ -385,9 +388,10 @@ class Campaign:
         """Run a command for a time, and end it and what it has started; return its status."""
         end = time.monotonic() + seconds
         with open(log, "ab") as output:
+            # Its own group, which can be ended as a whole; the same session, which ends with ours.
             process = subprocess.Popen(
-                command, cwd=ROOT, env=self.environment,
-                stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
+                command, cwd=ROOT, env=self.environment, preexec_fn=os.setpgrp,
+                stdin=subprocess.DEVNULL, stdout=output, stderr=output,
             )  # fmt: skip
             try:
                 while (left := end - time.monotonic()) > 0:
@@ -484,13 +488,21 @@ def read(file: Path) -> Any:
         return None
 
 
-def install(wheels: Path, packages: Path) -> int:
-    """Install a folder's wheels into another folder, without a network; return pip's status."""
-    return subprocess.call([
-        sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
-        "--no-index", "--no-deps", "--no-compile", "--upgrade", "--target", str(packages),
-        *map(str, sorted(wheels.glob("*.whl"))),
-    ])  # fmt: skip
+def succeeds(*words: str, **more: Any) -> bool:
+    """Run Python with arguments for a while; return whether it ends well."""
+    try:
+        return subprocess.call([sys.executable, *words], timeout=PREPARATION, **more) == 0
+    except subprocess.TimeoutExpired as error:
+        print(error)
+        return False
+
+
+def install(wheels: Path, packages: Path) -> bool:
+    """Install a folder's wheels into another folder, without a network; return the success."""
+    files = map(str, sorted(wheels.glob("*.whl")))
+    options = ["--no-index", "--no-deps", "--no-compile", "--upgrade", "--target", str(packages)]
+    quiet = ["--quiet", "--disable-pip-version-check"]
+    return succeeds("-m", "pip", "install", *quiet, *options, *files)
 
 
 def main() -> int:
@@ -547,11 +559,11 @@ def main() -> int:
 
 def start(campaign: Campaign, chosen: Sequence[Piece], args: argparse.Namespace) -> int:
     """Run pieces if they can run here; return the exit status."""
-    if campaign.packages and install(args.wheels, campaign.packages):
+    check = ["benchmarks/gpu/ready.py", "cpu" if args.tiny else "cuda"]
+    if campaign.packages and not install(args.wheels, campaign.packages):
         print("the wheels were not installed; nothing was started", file=sys.stderr)
         return 2
-    check = [sys.executable, "benchmarks/gpu/ready.py", "cpu" if args.tiny else "cuda"]
-    if subprocess.call(check, cwd=ROOT, env=campaign.environment):
+    if not succeeds(*check, cwd=ROOT, env=campaign.environment):
         print("nothing was started", file=sys.stderr)
         return 2
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
