@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Get the packages that a machine with torch, but without a network, lacks: bash benchmarks/gpu/wheels.sh FOLDER [VERSION] [NAME ...]
 #
-# FOLDER gets wheels for Linux on x86-64 and Python VERSION (3.12 by default, or 3.11), in the
-# versions of requirements/. Take the folder there, and give it to run.sh as --wheels. The machine needs
-# torch, NumPy, pytest with its plugins timeout and xdist, sacreBLEU and SentencePiece itself; more
-# NAMEs are downloaded, too. PYTHON is an interpreter with pip.
+# FOLDER gets wheels for Linux on x86-64 and Python VERSION (3.12 by default, or 3.11), pinned as in
+# requirements/. Take it there, and give it to run.sh as --wheels. torch and what comes with it,
+# pytest with xdist and timeout, sacreBLEU and SentencePiece are not in it: name what is missing
+# there. PYTHON is an interpreter with pip.
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 source "$here/../../scripts/help.sh"
