@@ -12,6 +12,7 @@ system.
 
 import argparse
 import statistics
+import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import partial
@@ -21,8 +22,8 @@ from typing import Any, NamedTuple
 import torch
 from fairseq import checkpoint_utils
 from fairseq.utils import move_to_cuda
-from measuring import Report, Row, command_line, in_turns, ratios, refuse_unused, rounded
-from systems import System, add_models, add_text, batches_of, flags_of, prepared
+from measuring import Report, Row, Times, command_line, ratios, refuse_unused, rounded
+from systems import FLAGS, System, add_models, add_text, batches_of, flags_of, prepared
 from torch import nn
 
 import fairseq_recur  # noqa: F401  (registers the models)
@@ -56,8 +57,8 @@ class Decoder(NamedTuple):
         ]
 
 
-def decoders(args: argparse.Namespace, data: Path) -> Iterator[Decoder]:
-    """Load the checkpoints, or build models with random weights."""
+def decoders(args: argparse.Namespace, data: Path, report: Report) -> Iterator[Decoder]:
+    """Load the checkpoints, or build models with random weights; a row has those that fail."""
     for word in args.checkpoints or ():
         name, file = word.split("=", 1)
         models, cfg, task = checkpoint_utils.load_model_ensemble_and_task(
@@ -65,8 +66,9 @@ def decoders(args: argparse.Namespace, data: Path) -> Iterator[Decoder]:
         )
         yield Decoder(name, models[0].to(args.device).eval(), task, cfg)
     for name in () if args.checkpoints else args.arch:
-        system = System(name, data, flags_of(args), args.device)
-        yield Decoder(name, system.model.to(args.device).eval(), system.task, system.cfg)
+        with report.attempt(system=name):
+            system = System(name, [str(data), *FLAGS, *flags_of(args)], args.device)
+            yield Decoder(name, system.model.to(args.device).eval(), system.task, system.cfg)
 
 
 def score(
@@ -95,26 +97,30 @@ def measure(args: argparse.Namespace, systems: list[Decoder], beam: int, report:
     def decode(system: Decoder) -> None:
         found[system.name] = system.decode(generators[system.name], batches)
 
-    times = in_turns({s.name: partial(decode, s) for s in systems}, args.rounds, args.device)
-    for system in systems:
-        outputs = found[system.name]
-        tokens = sum(b["net_input"]["src_lengths"].sum().item() for b in batches)
-        row: Row = {
-            "system": system.name,
-            "beam": beam,
+    by_name = {system.name: system for system in systems}
+    tokens = sum(b["net_input"]["src_lengths"].sum().item() for b in batches)
+
+    def row(name: str, times: Times) -> Row:
+        outputs = found[name]
+        return {
             "source": round(tokens / len(outputs), 1),
             "output": round(statistics.mean(len(beams[0]["tokens"]) for beams in outputs), 1),
-            "sentences_per_second": rounded([len(outputs) / t for t in times[system.name]]),
-            "of_first": rounded(ratios(times[first.name], times[system.name])),
+            "sentences_per_second": rounded([len(outputs) / t for t in times[name]]),
+            "of_first": rounded(ratios(times[next(iter(times))], times[name])),
         }
-        if args.checkpoints:
-            quality = score(system, batches, outputs, args.metric, args.bpe)
-            row[args.metric] = round(quality, 2)
-        report.add(row)
+
+    def finish(name: str) -> Row:
+        if not args.checkpoints:
+            return {}
+        quality = score(by_name[name], batches, found[name], args.metric, args.bpe)
+        return {args.metric: round(quality, 2)}
+
+    runs = {system.name: partial(decode, system) for system in systems}
+    report.add_in_turns(runs, args, row, finish, beam=beam)
 
 
-def main() -> None:
-    """Run the benchmark."""
+def main() -> int:
+    """Run the benchmark; return 1 if a system failed."""
     parser = command_line(__doc__, rounds=5)
     add_models(parser, ["transformer", "srformer"], max_tokens=4000)
     add_text(parser)
@@ -132,17 +138,18 @@ def main() -> None:
     if bool(args.checkpoints) != bool(args.data):
         parser.error("--data and --checkpoints: expected both, or neither of them and --text")
     if args.checkpoints:
-        built = ("arch", "text", "length", "flags", "vocabulary", "pieces", "precision")
+        built = ("arch", "text", "length", "flags", "vocabulary", "pieces", "keep", "precision")
         refuse_unused(parser, args, built, "with --checkpoints, which are decoded as they are")
     else:
         scored = ("metric", "bpe", "max-len-b")
         refuse_unused(parser, args, scored, "without --checkpoints: outputs have a fixed length")
     report = Report(args.output)
     with nullcontext(args.data) if args.checkpoints else prepared(args, args.text) as data:
-        systems = list(decoders(args, data))
-        for beam in args.beams:
+        systems = list(decoders(args, data, report))
+        for beam in args.beams if systems else ():
             measure(args, systems, beam, report)
+    return int(report.errors > 0)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -2,10 +2,10 @@
 
     python benchmarks/hosts.py [--hosts NAME ...] [--horizons N ...] [--output FILE]
 
-As figure 9 of Huang et al. (ICLR 2023), which shows forecasts of its Weather data; also for the
-language models and CodeT5. Host and RSA form train in one process, in turns, on the same batches.
-Their content is random, because it does not matter for the time. The lengths, heads and dilations
-of the forecasters are those of examples/time_series. The aim is a ratio of 1.05 or less.
+As figure 9 of Huang et al. (ICLR 2023), which shows forecasts of its Weather data; also for CodeT5.
+streams.py measures language models. Host and RSA form train in one process, in turns, on the same
+batches. Their content is random, because it does not matter for the time. The lengths, heads and
+dilations of the forecasters are those of examples/time_series. The aim is a ratio of 1.05 or less.
 """
 
 import argparse
@@ -23,31 +23,28 @@ from typing import Any
 
 from fairseq.data import Dictionary
 from measuring import Report, command_line, in_turns, milliseconds, ratios, rounded
-from systems import EXAMPLES, Trained
+from systems import EXAMPLES, System
 
 from fairseq_recur.experiments.other_sets import write_binary
 
 FORECASTERS = ("informer", "log_sparse", "xl_forecaster")
-LANGUAGE_MODELS = ("xl_lm", "brt_lm", "tlb_lm")
 CODET5 = "codet5_small"
-HOSTS = (*FORECASTERS, *LANGUAGE_MODELS, CODET5)
+HOSTS = (*FORECASTERS, CODET5)
 AIM = 1.05
 
 ROWS, VARIABLES = 48 * 30 * 24, 12
 """Of Weather."""
-LETTERS = 27
-"""Of Text8, and of the random text."""
 PIECES = 32096
 """Of CodeT5, without fairseq's own four symbols."""
 SHARED = "--optimizer adam --lr 0.0001 --num-workers 0 --no-progress-bar".split()
 
 Pair = dict[str, list[str]]
-"""Arguments of fairseq-train for a host and its RSA form, by architecture."""
+"""Arguments of fairseq-train for a host and its RSA form, beside --cpu, by architecture."""
 
 
-def names_of(host: str, suffix: str = "") -> list[str]:
+def names_of(host: str) -> list[str]:
     """Return the architectures of a host and of its RSA form."""
-    return [host + suffix, f"rsa_{host}{suffix}"]
+    return [host, f"rsa_{host}"]
 
 
 def write_series(file: Path) -> None:
@@ -92,29 +89,8 @@ def forecasters(host: str, args: argparse.Namespace, folder: Path) -> Iterator[t
             yield cell.name, pair
 
 
-def language_models(
-    host: str, args: argparse.Namespace, folder: Path
-) -> Iterator[tuple[str, Pair]]:
-    """Yield the setting of a language model: streams of letters, and a memory of a segment."""
-    words = words_of(LETTERS)
-    words.save(str(folder / "dict.txt"))
-    batches = (args.rounds + 2) * args.updates
-    size = batches * args.batch * args.tokens
-    write_binary(random_lines(LETTERS, [size]), words, folder / "train")
-    flags = [
-        "--task", "language_modeling_with_memory", "--criterion", "cross_entropy",
-        "--tokens-per-sample", str(args.tokens), "--batch-size", str(args.batch), *SHARED,
-    ]  # fmt: skip
-    if host != "tlb_lm":
-        flags += ["--memory-length", str(args.tokens)]
-    yield (
-        f"{args.size}, {args.batch} x {args.tokens}",
-        {arch: [str(folder), "--arch", arch, *flags] for arch in names_of(host, f"_{args.size}")},
-    )
-
-
 def codet5(host: str, args: argparse.Namespace, folder: Path) -> Iterator[tuple[str, Pair]]:
-    """Yield the setting of CodeT5: functions of 512 pieces, and answers of 3."""
+    """Yield the setting of CodeT5: functions, and answers of three pieces."""
     words = words_of(PIECES)
     for side, length in (("source", args.tokens), ("target", 3)):
         words.save(str(folder / f"dict.{side}.txt"))
@@ -126,14 +102,8 @@ def codet5(host: str, args: argparse.Namespace, folder: Path) -> Iterator[tuple[
     ]  # fmt: skip
     yield (
         f"{args.batch} x {args.tokens}",
-        {arch: [str(folder), "--arch", arch, *flags] for arch in names_of(host)},
+        {arch: [str(folder), *flags] for arch in names_of(host)},
     )
-
-
-def settings_of(host: str) -> Any:
-    """Return the function that yields the settings of a host."""
-    kinds = {**dict.fromkeys(FORECASTERS, forecasters), CODET5: codet5}
-    return kinds.get(host, language_models)
 
 
 def measure(pair: Pair, args: argparse.Namespace) -> dict[str, Any]:
@@ -142,11 +112,11 @@ def measure(pair: Pair, args: argparse.Namespace) -> dict[str, Any]:
     Returns:
         their ``parameters`` and ``ms`` for an update, by name, and the ratio of these, ``of_host``
     """
-    more = [*args.flags.split(), *(["--cpu"] if args.device == "cpu" else [])]
-    systems = {name: Trained([*words, *more], args.device) for name, words in pair.items()}
+    more = args.flags.split()
+    systems = {name: System(name, [*words, *more], args.device) for name, words in pair.items()}
     runs = {}
     for name, system in systems.items():
-        batches = iter(system.first_batches((args.rounds + 1) * args.updates))
+        batches = iter(system.following((args.rounds + 1) * args.updates))
         runs[name] = partial(update, system, batches, args.updates)
     times = in_turns(runs, args.rounds, args.device)
     host, rsa = (times[name] for name in pair)
@@ -157,8 +127,8 @@ def measure(pair: Pair, args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def update(system: Trained, batches: Iterator[Any], count: int) -> None:
-    """Make updates with the next batches: memories go on from batch to batch."""
+def update(system: System, batches: Iterator[Any], count: int) -> None:
+    """Make updates with the next batches."""
     for _ in range(count):
         system.update(next(batches))
 
@@ -172,18 +142,16 @@ def main() -> None:
         "--horizons", type=int, nargs="+", choices=(24, 48, 168, 336), default=[24, 48, 168, 336],
         help="forecasters: which settings of Weather",
     )  # fmt: skip
-    parser.add_argument(
-        "--size", choices=["text8", "tiny"], default="text8", help="of the language models"
-    )
-    parser.add_argument("--batch", type=int, default=2, help="streams, or functions of CodeT5")
-    parser.add_argument("--tokens", type=int, default=512, help="of a segment, or of a function")
+    parser.add_argument("--batch", type=int, default=2, help="functions of CodeT5")
+    parser.add_argument("--tokens", type=int, default=512, help="of a function")
     parser.add_argument("--flags", default="", help="more flags of fairseq-train, in one argument")
     args = parser.parse_args()
     logging.disable(logging.INFO)
     report, within = Report(args.output), []
     for host in args.hosts:
         with tempfile.TemporaryDirectory() as folder:
-            for setting, pair in settings_of(host)(host, args, Path(folder)):
+            settings = codet5 if host == CODET5 else forecasters
+            for setting, pair in settings(host, args, Path(folder)):
                 found = measure(pair, args)
                 report.add({"host": host, "setting": setting, **found})
                 within.append(statistics.median(found["of_host"]) <= AIM)

@@ -4,21 +4,27 @@ import argparse
 import json
 import os
 import shlex
-import statistics
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from tables import Row, spread
 from torch.profiler import profile
 
 from fairseq_recur.experiments import machine
+from fairseq_recur.files import write_text
 
 Run = Callable[[], object]
-Row = dict[str, Any]
+Times = dict[str, list[float]]
+
+KERNELS = "FAIRSEQ_RECUR_TRITON"
+"""The variable that, set to 0, turns Triton's kernels off."""
 
 
 def command_line(
@@ -85,8 +91,13 @@ def turns(rounds: int, names: Sequence[str]) -> Iterator[str]:
 
 
 def in_turns(
-    runs: dict[str, Run], rounds: int, device: str = "cpu", inner: int = 1
-) -> dict[str, list[float]]:
+    runs: dict[str, Run],
+    rounds: int,
+    device: str = "cpu",
+    inner: int = 1,
+    failed: Callable[[str, Exception], object] | None = None,
+    after_round: Callable[[Times], object] = lambda times: None,
+) -> Times:
     """Time all runs in every round, after one warm-up call of each.
 
     A temporary slowdown of the machine affects all runs, so times of the same round may be divided
@@ -97,15 +108,27 @@ def in_turns(
         rounds: measurements per run, without the warm-up
         device: where they compute
         inner: calls per measurement, of which the fastest counts
+        failed: is told which run's warm-up has failed and why, and the run is left out; without
+            it, the error is raised
+        after_round: is told the times so far
 
     Returns:
         the seconds of every round, by name
     """
-    for run in runs.values():
-        run()
-    found: dict[str, list[float]] = {name: [] for name in runs}
-    for name in turns(rounds, list(runs)):
+    found: Times = {}
+    for name, run in runs.items():
+        try:
+            seconds(run, device)
+        except Exception as error:
+            if failed is None:
+                raise
+            failed(name, error)
+        else:
+            found[name] = []
+    for name in turns(rounds, list(found)) if found else ():
         found[name].append(min(seconds(runs[name], device) for _ in range(inner)))
+        if len({*map(len, found.values())}) == 1:
+            after_round(found)
     return found
 
 
@@ -147,22 +170,16 @@ def milliseconds(times: Sequence[float]) -> list[float]:
     return rounded([1e3 * t for t in times])
 
 
-def spread(values: Sequence[float], decimals: int | None = None) -> str:
-    """Format the median and the range; by default with three significant digits of the median."""
-    size = statistics.median(values)
-    if decimals is None:
-        decimals = 0 if size >= 100 else 1 if size >= 10 else 2 if size >= 1 else 3
-    return "{:.{d}f} ({:.{d}f}–{:.{d}f})".format(size, min(values), max(values), d=decimals)
-
-
 # Reports ------------------------------------------------------------------------------
 
 
 def provenance() -> dict[str, Any]:
     """Return the command, commit, versions and machine of this run."""
     script = Path(sys.argv[0])
+    without = [f"{KERNELS}=0"] if os.environ.get(KERNELS) == "0" else []
+    words = [*without, "python", f"{script.parent.name}/{script.name}", *sys.argv[1:]]
     return {
-        "command": shlex.join(["python", f"{script.parent.name}/{script.name}", *sys.argv[1:]]),
+        "command": shlex.join(words),
         "commit": machine.commit(),
         "versions": machine.versions(),
         "threads": torch.get_num_threads(),
@@ -171,10 +188,9 @@ def provenance() -> dict[str, Any]:
 
 
 def record(output: Path, rows: Any, **more: Any) -> None:
-    """Write results with their provenance."""
+    """Write results with their provenance; the file is never half-written."""
     content = {**provenance(), **more, "rows": rows}
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_text(output, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
 
 class Report:
@@ -188,13 +204,74 @@ class Report:
     def __init__(self, output: Path | None, **more: Any) -> None:
         self.output, self.more = output, more
         self.rows: list[Row] = []
+        self.errors = 0
 
     def add(self, row: Row) -> None:
         """Add a row. The file is written at once, so that an interruption loses nothing."""
         self.rows.append(row)
         print("\n".join(lines(row)), flush=True)
+        self.write()
+
+    def write(self, unfinished: Sequence[Row] = ()) -> None:
+        """Write the file, with further rows whose measurements are not complete."""
         if self.output:
-            record(self.output, self.rows, **self.more)
+            record(self.output, [*self.rows, *unfinished], **self.more)
+
+    def fail(self, row: Row, error: Exception) -> None:
+        """Add a row that has an error in place of measurements."""
+        self.errors += 1
+        self.add({**row, **failure(error)})
+
+    @contextmanager
+    def attempt(self, **row: Any) -> Iterator[None]:
+        """Go on after an error in a block; a row has it."""
+        try:
+            yield
+        except Exception as error:
+            self.fail(row, error)
+
+    def add_in_turns(
+        self,
+        runs: dict[str, Run],
+        args: argparse.Namespace,
+        row: Callable[[str, Times], Row],
+        finish: Callable[[str], Row] = lambda name: {},
+        **about: Any,
+    ) -> list[str]:
+        """Time systems in turns and add a row for each; the file has what is known after a round.
+
+        A system whose warm-up fails is left out. Its row says why.
+
+        Args:
+            runs: by the name of the system
+            args: with the number of rounds and the device
+            row: returns the measurements of a system, from the seconds of all
+            finish: returns more of them when the rounds are over
+            about: what each row begins with
+
+        Returns:
+            names of the systems that work
+        """
+
+        def rows(times: Times) -> list[Row]:
+            return [{**about, "system": name, **row(name, times)} for name in times]
+
+        times = in_turns(
+            runs, args.rounds, args.device,
+            failed=lambda name, error: self.fail({**about, "system": name}, error),
+            after_round=lambda times: self.write(rows(times)),
+        )  # fmt: skip
+        for found in [{**found, **finish(found["system"])} for found in rows(times)]:
+            self.add(found)
+        return list(times)
+
+
+def failure(error: Exception) -> Row:
+    """Print an error; return what a row has of it, its kind and first and last line."""
+    traceback.print_exception(error)
+    said = str(error).strip().splitlines() or [""]
+    text = f"{type(error).__name__}: {' ... '.join(dict.fromkeys((said[0], said[-1])))}"
+    return {"error": text[:300]}
 
 
 def lines(row: Row) -> Iterator[str]:

@@ -11,13 +11,16 @@ allocation, without the inputs.
 
 Where Triton kernels compute a form, it is also measured without them, and the row has the largest
 difference of the two. "limit_ms" is how long the device takes to copy as many bytes as the inputs,
-the output and their gradients have: no form can be faster, unless these fit into a cache.
+the output and their gradients have: no form can be faster, unless these fit into a cache. A form
+that fails has an error in place of measurements: a kernel that does not compile, or too little
+memory.
 """
 
 import argparse
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import product
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -25,10 +28,12 @@ from unittest.mock import patch
 import torch
 import torch.nn.functional as F
 from measuring import (
+    KERNELS,
     Report,
     Row,
     Run,
     command_line,
+    failure,
     in_turns,
     milliseconds,
     peak_mib,
@@ -59,8 +64,8 @@ LENGTHS = (32, 128, 512, 2048, 4096, 16384)
 OTHER = "sdpa"
 """The form that computes a different function, for comparison."""
 
-SWITCH = "FAIRSEQ_RECUR_TRITON"
-"""The variable with which it is told that they shall not."""
+NAIVE = "naive"
+"""The form as loops."""
 
 TORCHS = ", by torch"
 """What the name of a form without its Triton kernels ends with."""
@@ -316,7 +321,8 @@ CASES: dict[str, Callable[[int, str], Case]] = {
 def uses_kernels(form: Form) -> bool:
     """Whether Triton kernels compute a form: whether `importable`, the last condition, is asked."""
     with patch.object(choosing, "importable", wraps=choosing.importable) as asked:
-        form.run()
+        with suppress(Exception):  # it comes again where the form is measured
+            form.run()
     return asked.called and choosing.importable()
 
 
@@ -324,7 +330,7 @@ def by_torch(form: Form) -> Form:
     """Return a form without Triton kernels."""
 
     def run() -> Tensor:
-        with patch.dict(os.environ, {SWITCH: "0"}):
+        with patch.dict(os.environ, {KERNELS: "0"}):
             return form.run()
 
     return form._replace(run=run)
@@ -374,9 +380,12 @@ def measurable(case: Case, length: int) -> dict[str, Form]:
 def check(case: Case, forms: dict[str, Form]) -> None:
     """Assert that all forms but torch's attention give the same outputs and gradients."""
     same = [form for name, form in forms.items() if name != OTHER]
+    if len(same) < 2:
+        return
+    output, expected = same[0].run(), gradients(case, same[0])  # once: loops take seconds
     for form in same[1:]:
-        torch.testing.assert_close(form.run(), same[0].run(), rtol=1e-8, atol=1e-10)
-        for a, b in zip(gradients(case, form), gradients(case, same[0])):
+        torch.testing.assert_close(form.run(), output, rtol=1e-8, atol=1e-10)
+        for a, b in zip(gradients(case, form), expected):
             torch.testing.assert_close(a, b, rtol=1e-7, atol=1e-9 * float(b.abs().max()))
 
 
@@ -422,37 +431,68 @@ def measure(name: str, length: int, args: argparse.Namespace, speed: float) -> R
     """
     torch.manual_seed(1)
     case = CASES[name](length, args.device)
-    forms = with_torchs(measurable(case, length))
+    chosen = measurable(case, length)
+    if args.no_naive:
+        chosen.pop(NAIVE, None)
+    forms = with_torchs(chosen)
     found: dict[str, Row] = {form: {} for form in forms}
+
+    def failed(form: str, error: Exception) -> None:
+        found[form] = {**failure(error), **found[form]}
+
     for form in (form for form in forms if form + TORCHS in forms):
-        found[form]["difference"] = difference(case, forms[form], forms[form + TORCHS])
-    for kind, runs in runs_of(case, forms) if forms else ():
-        for form, times in in_turns(runs, args.rounds, args.device, args.inner).items():
-            found[form][f"{kind}_ms"] = milliseconds(times)
-            if kind == "both":
-                found[form]["peak_mib"] = round(peak_mib(runs[form], args.device), 1)
-    own = next((form for form_name, form in forms.items() if form_name != OTHER), None)
-    more = {"limit_ms": limits(case, own, speed)} if own else {}
-    return {"op": name, "length": length, **more, "forms": found}
+        try:
+            found[form]["difference"] = difference(case, forms[form], forms[form + TORCHS])
+        except Exception as error:
+            failed(form, error)
+    for kind, runs in runs_of(case, forms):
+        try:
+            timed = in_turns(runs, args.rounds, args.device, args.inner, failed)
+            for form, times in timed.items():
+                found[form][f"{kind}_ms"] = milliseconds(times)
+                if kind == "both":
+                    found[form]["peak_mib"] = round(peak_mib(runs[form], args.device), 1)
+        except Exception as error:  # after which a GPU may compute nothing any more
+            for form in runs:
+                failed(form, error)
+    row: Row = {"op": name, "length": length, "forms": found}
+    own = [form for form in forms if form != OTHER and "forward_ms" in found[form]]
+    with suppress(Exception):
+        row["limit_ms"] = limits(case, forms[own[0]], speed)
+    return row
 
 
-def main() -> None:
-    """Run the benchmark."""
+def main() -> int:
+    """Run the benchmark; return 1 if a form failed."""
     parser = command_line(__doc__, rounds=5, inner=1)
     parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), metavar="NAME")
     parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS)
     parser.add_argument("--precision", default="fp32", choices=DTYPES)
+    parser.add_argument(
+        "--no-naive", action="store_true", help="check the loops, but do not measure them"
+    )
     args = parser.parse_args()
     speed = bytes_per_second(args.device)
     report = Report(args.output, precision=args.precision, gb_per_second=round(speed / 1e9, 1))
     for name, length in product(args.only, args.lengths):
-        if length <= LONGEST_CHECKED:
-            check_in_double(name, length, args.device)
-        with default_dtype(DTYPES[args.precision]):
-            row = measure(name, length, args, speed)
+        wrong: Row = {}
+        row: Row = {"op": name, "length": length, "forms": {}}
+        try:
+            if length <= LONGEST_CHECKED:
+                check_in_double(name, length, args.device)
+        except Exception as error:
+            wrong["check"] = failure(error)
+        try:
+            with default_dtype(DTYPES[args.precision]):
+                row = measure(name, length, args, speed)
+        except Exception as error:
+            wrong["measurement"] = failure(error)
+        row["forms"] |= wrong
         if row["forms"]:
             report.add(row)
+        report.errors += sum("error" in form for form in row["forms"].values())
+    return int(report.errors > 0)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

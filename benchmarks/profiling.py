@@ -8,7 +8,7 @@ operations that are not listed.
 from typing import Any
 
 from measuring import Report, Row, command_line, synchronise
-from systems import System, add_models, add_text, flags_of, prepared
+from systems import FLAGS, System, add_models, add_text, flags_of, prepared
 from torch.profiler import profile
 
 Times = dict[str, tuple[float, int]]
@@ -57,7 +57,7 @@ def main() -> None:
     found = {}
     with prepared(args, args.text) as data:
         for name in args.arch:
-            system = System(name, data, flags_of(args), args.device)
+            system = System(name, [str(data), *FLAGS, *flags_of(args)], args.device)
             found[name] = times(system, system.batches("train", args.max_tokens, 1)[0])
     report = Report(args.output)
     for row in table(found, args.rows):

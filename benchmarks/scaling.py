@@ -11,6 +11,7 @@ of fairseq's log, without the first updates.
 
 import argparse
 import os
+import sys
 from pathlib import Path
 
 import training
@@ -62,8 +63,8 @@ def processes(args: argparse.Namespace, report: Report) -> None:
         })  # fmt: skip
 
 
-def main() -> None:
-    """Run the benchmark."""
+def main() -> int:
+    """Run the benchmark; return 1 if a system failed."""
     parser = command_line(__doc__, rounds=5)
     parser.add_argument("what", choices=["length", "processes"])
     add_models(parser, ["transformer", "srformer"], max_tokens=1024)
@@ -77,7 +78,8 @@ def main() -> None:
         parser.error("+fused: not available for processes, which run fairseq-recur train; remove")
     report = Report(args.output)
     lengths(args, report) if args.what == "length" else processes(args, report)
+    return int(report.errors > 0)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -27,13 +27,17 @@ from fairseq_recur.experiments.training_log import read_log
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 SHARED = "--share-all-embeddings"
-FLAGS = [
-    "--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.1",
+TRAINING = [
     "--optimizer", "adam", "--adam-betas", "(0.9, 0.98)",
-    "--lr", "0.0005", "--lr-scheduler", "inverse_sqrt", "--warmup-updates", "4000", SHARED,
+    "--lr", "0.0005", "--lr-scheduler", "inverse_sqrt", "--warmup-updates", "4000",
     "--seed", "1", "--num-workers", "0", "--no-progress-bar",
 ]  # fmt: skip
+"""Flags of every training."""
 
+FLAGS = [
+    "--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.1", SHARED, *TRAINING
+]  # fmt: skip
+"""Flags of fairseq-train for translation."""
 
 PRECISIONS = {"fp32": [], "fp16": ["--fp16"], "bf16": ["--bf16"]}
 
@@ -85,16 +89,24 @@ def system_name(name: str) -> str:
     return name
 
 
-def add_models(parser: argparse.ArgumentParser, default: Sequence[str], max_tokens: int) -> None:
+def add_systems(parser: argparse.ArgumentParser, default: Sequence[str]) -> None:
     """Add the options of all programs that build models."""
     parser.add_argument(
         "--arch", nargs="+", type=system_name, default=default, metavar="NAME[+fused][+FLAG=VALUE]"
     )
+    parser.add_argument("--flags", default="", help="more flags of fairseq-train, in one argument")
+    parser.add_argument("--precision", default="fp32", choices=PRECISIONS)
+
+
+def add_models(parser: argparse.ArgumentParser, default: Sequence[str], max_tokens: int) -> None:
+    """Add the options of all programs that build encoder-decoders."""
+    add_systems(parser, default)
     parser.add_argument("--vocabulary", type=int, default=32000, help="size of the dictionary")
     parser.add_argument("--pieces", type=int, default=4000, help="number of BPE pieces")
-    parser.add_argument("--flags", default="", help="more flags of fairseq-train, in one argument")
     parser.add_argument("--max-tokens", type=int, default=max_tokens, help="tokens per batch")
-    parser.add_argument("--precision", default="fp32", choices=PRECISIONS)
+    parser.add_argument(
+        "--keep", type=Path, metavar="DIR", help="keep the binary data there for other runs"
+    )
 
 
 def flags_of(args: argparse.Namespace) -> list[str]:
@@ -161,75 +173,68 @@ def prepare(name: str, pieces: int, vocabulary: int, folder: Path) -> Path:
 
 @contextmanager
 def prepared(args: argparse.Namespace, name: str) -> Iterator[Path]:
-    """Silence fairseq's log and provide the binary data of a text, in a temporary folder."""
+    """Silence fairseq's log and provide the binary data of a text: in --keep, or for a while."""
     logging.disable(logging.INFO)
-    with tempfile.TemporaryDirectory() as folder:
-        yield prepare(name, args.pieces, args.vocabulary, Path(folder))
+    if args.keep is not None:
+        args.keep.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=args.keep) as folder:
+        made = Path(folder, "made")
+        if args.keep is None:
+            yield prepare(name, args.pieces, args.vocabulary, made)
+            return
+        kept = args.keep / f"{name}_{args.pieces}_{args.vocabulary}"
+        if not kept.is_dir():
+            prepare(name, args.pieces, args.vocabulary, made)
+            made.rename(kept)
+        yield kept / "bin"
 
 
-class Trained:
+class System:
     """A model with fairseq's trainer.
 
     Args:
-        words: arguments of fairseq-train
+        name: as in `parse_name`
+        words: arguments of fairseq-train: the data, and flags such as `FLAGS`
         device: "cpu" or "cuda"
     """
 
-    def __init__(self, words: Sequence[str], device: str) -> None:
-        self.device = device
-        self.args = options.parse_args_and_arch(options.get_training_parser(), [*words])
+    def __init__(self, name: str, words: Sequence[str], device: str) -> None:
+        self.name, self.device = name, device
+        arch, own, with_fused = parse_name(name)
+        words = ["--arch", arch, *words, *own, *(["--cpu"] if device == "cpu" else [])]
+        self.args = options.parse_args_and_arch(options.get_training_parser(), words)
         self.cfg = convert_namespace_to_omegaconf(self.args)
         self.task = tasks.setup_task(self.cfg.task)
         self.model = self.task.build_model(self.cfg.model)
+        if with_fused:
+            fuse_cross_attention(self.model)
         criterion = self.task.build_criterion(self.cfg.criterion)
         self.trainer = Trainer(self.cfg, self.task, self.model, criterion)
+        self.trainer.save_checkpoint = lambda *_: None  # in an update that fails: gigabytes
 
     @property
     def parameters(self) -> int:
         """Number of trained parameters."""
         return sum(p.numel() for p in self.model.parameters() if p.requires_grad)
 
-    def first_batches(self, count: int) -> list[dict[str, Any]]:
-        """Return the first batches of a training, in its order, on the device.
-
-        Raises:
-            ConfigError: there are fewer
-        """
-        found = list(islice(self.trainer.get_train_iterator(1).next_epoch_itr(), count))
-        if len(found) < count:
-            raise ConfigError(
-                f"the data has {len(found)} batches, expected {count}; decrease --rounds or "
-                "--updates"
-            )
-        return [move_to_cuda(batch) for batch in found] if self.device == "cuda" else found
-
-    def update(self, batch: dict[str, Any]) -> None:
-        """Do one update: forward, backward, optimizer."""
-        self.trainer.train_step([batch])
-
-
-class System(Trained):
-    """A translation model by its name, with the flags that all share.
-
-    Args:
-        name: as in `parse_name`
-        data: binary data
-        flags: additional flags of fairseq-train
-        device: "cpu" or "cuda"
-    """
-
-    def __init__(self, name: str, data: Path, flags: Sequence[str], device: str) -> None:
-        self.name = name
-        arch, own, with_fused = parse_name(name)
-        words = [str(data), "--arch", arch, *FLAGS, *flags, *own]
-        super().__init__([*words, *(["--cpu"] if device == "cpu" else [])], device)
-        if with_fused:
-            fuse_cross_attention(self.model)
-
     def batches(self, split: str, tokens: int, count: int) -> list[dict[str, Any]]:
         """Return the first batches of an epoch, on the device; all systems get the same."""
-        found = batches_of(self.task, self.cfg, split, tokens, count)
-        return [move_to_cuda(batch) for batch in found] if self.device == "cuda" else found
+        return [
+            self.on_device(batch) for batch in batches_of(self.task, self.cfg, split, tokens, count)
+        ]
+
+    def following(self, count: int) -> list[dict[str, Any]]:
+        """Return the first batches of an epoch of this system's task, in order, on the device."""
+        epoch = self.trainer.get_train_iterator(1).next_epoch_itr(shuffle=False)
+        return [self.on_device(batch) for batch in islice(epoch, count)]
+
+    def on_device(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """Return a batch where the model is."""
+        return move_to_cuda(batch) if self.device == "cuda" else batch
+
+    def update(self, batch: dict[str, Any]) -> None:
+        """Do one update: forward, backward, optimizer; without memory for it, raise an error."""
+        self.trainer.train_step([batch], raise_oom=True)
 
 
 def fuse_cross_attention(model: nn.Module) -> None:

@@ -8,16 +8,38 @@ when a page is out of date.
 import argparse
 import json
 import re
+import statistics
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-
-from measuring import Row, spread
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 PAGES = [HERE / "README.md", HERE.parent / "docs" / "results.md"]
 PLACE = re.compile(r"(<!-- table: (\S+?)(?: (\S+))? -->\n).*?(<!-- end -->)", re.S)
+Row = dict[str, Any]
 Rows = Iterable[Sequence[str]]
+
+
+def spread(values: Sequence[float], decimals: int | None = None) -> str:
+    """Format the median and the range; by default with three significant digits of the median."""
+    size = statistics.median(values)
+    if decimals is None:
+        decimals = 0 if size >= 100 else 1 if size >= 10 else 2 if size >= 1 else 3
+    return "{:.{d}f} ({:.{d}f}–{:.{d}f})".format(size, min(values), max(values), d=decimals)
+
+
+def cell(row: Row, name: str, decimals: int | None = None, unit: float = 1) -> str:
+    """Format a measurement, of one value or of several, in a unit; "-" where there is none."""
+    value = row.get(name)
+    if value is None:
+        return "-"
+    return spread(value, decimals) if isinstance(value, list) else f"{value / unit:.{decimals}f}"
+
+
+def labelled(row: Row, label: str) -> str:
+    """Add the error to the label of a row that has one in place of measurements."""
+    return f"{label}: {row['error'].replace('|', '/')}" if "error" in row else label
 
 
 def ops(result: Row) -> Iterator[list[str]]:
@@ -26,8 +48,8 @@ def ops(result: Row) -> Iterator[list[str]]:
     for row in result["rows"]:
         for form, found in row["forms"].items():
             yield [
-                row["op"].replace("_", " "), str(row["length"]), form, spread(found["forward_ms"]),
-                spread(found["both_ms"]), f"{found['peak_mib']:.1f}",
+                row["op"].replace("_", " "), str(row["length"]), labelled(found, form),
+                cell(found, "forward_ms"), cell(found, "both_ms"), cell(found, "peak_mib", 1),
             ]  # fmt: skip
 
 
@@ -39,11 +61,25 @@ def training(result: Row) -> Iterator[list[str]]:
     yield ["source", *head] if lengths else head
     for row in result["rows"]:
         cells = [
-            f"`{row['system']}`", f"{row['parameters'] / 1e6:.1f}",
-            spread(row["tokens_per_second"], 0), spread(row["of_first"], 2),
-            f"{row['flops_allow']:.2f}", f"{row['peak_mib']:.0f}",
+            labelled(row, f"`{row['system']}`"), cell(row, "parameters", 1, 1e6),
+            cell(row, "tokens_per_second", 0), cell(row, "of_first", 2),
+            cell(row, "flops_allow", 2), cell(row, "peak_mib", 0),
         ]  # fmt: skip
         yield [str(row["source"]), *cells] if lengths else cells
+
+
+def streams(result: Row) -> Iterator[list[str]]:
+    """Language models and forecasters."""
+    yield [
+        "work", "system", "parameters, M", "tokens or rows/s", "of the first", "of its host",
+        "FLOPs allow", "peak, MiB",
+    ]  # fmt: skip
+    for row in result["rows"]:
+        yield [
+            row["work"], labelled(row, f"`{row['system']}`"), cell(row, "parameters", 1, 1e6),
+            cell(row, "per_second", 0), cell(row, "of_first", 2), cell(row, "of_host", 2),
+            cell(row, "flops_allow", 2), cell(row, "peak_mib", 0),
+        ]  # fmt: skip
 
 
 def commands(result: Row) -> Iterator[list[str]]:
@@ -74,10 +110,11 @@ def decoding(result: Row) -> Iterator[list[str]]:
         *([] if metric is None else [{"bleu": "BLEU", "rougeL": "ROUGE-L"}[metric]]),
     ]  # fmt: skip
     for row in result["rows"]:
+        lengths = [f"{row[side]:g}" if side in row else "-" for side in ("source", "output")]
         yield [
-            str(row["beam"]), f"{row['source']:g}", f"`{row['system']}`",
-            spread(row["sentences_per_second"]), spread(row["of_first"], 2), f"{row['output']:g}",
-            *([] if metric is None else [f"{row[metric]:.2f}"]),
+            str(row.get("beam", "-")), lengths[0], labelled(row, f"`{row['system']}`"),
+            cell(row, "sentences_per_second"), cell(row, "of_first", 2), lengths[1],
+            *([] if metric is None else [cell(row, metric, 2)]),
         ]  # fmt: skip
 
 
@@ -158,6 +195,7 @@ TABLES: dict[str, Callable[..., Rows]] = {
     for f in (
         ops,
         training,
+        streams,
         commands,
         processes,
         decoding,

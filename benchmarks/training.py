@@ -10,11 +10,13 @@ attention in the cross-attention; NAME+FLAG=VALUE sets a flag for one model.
 """
 
 import argparse
+import sys
 from functools import partial
 from pathlib import Path
 
-from measuring import Report, Row, command_line, in_turns, peak_mib, ratios, rounded
+from measuring import Report, Row, Times, command_line, peak_mib, ratios, rounded
 from systems import (
+    FLAGS,
     SHARED,
     System,
     add_models,
@@ -45,42 +47,54 @@ def flops(name: str, flags: list[str], vocabulary: int, batches: list[Row]) -> f
 
 def measure(args: argparse.Namespace, data: Path, report: Report, **more: int) -> None:
     """Measure all systems in turns, and add a row per system that starts with *more*."""
-    systems = [System(name, data, flags_of(args), args.device) for name in args.arch]
-    batches = systems[0].batches("train", args.max_tokens, args.updates)
+    systems: dict[str, System] = {}
+    for name in args.arch:
+        with report.attempt(**more, system=name):
+            words = [str(data), *FLAGS, *flags_of(args)]
+            systems[name] = System(name, words, args.device)
+    if not systems:
+        return
+    first = next(iter(systems.values()))
+    batches = first.batches("train", args.max_tokens, args.updates)
     tokens = tokens_of(batches)
     sizes = [tuple(batch["net_input"]["src_tokens"].size()) for batch in batches]
     print(f"{tokens} target tokens in {len(batches)} updates per round; sources: {sizes}")
+    vocabulary = len(first.task.target_dictionary)
+    work = {name: flops(name, args.flags.split(), vocabulary, batches) for name in systems}
 
     def updates(system: System) -> None:
         for batch in batches:
             system.update(batch)
 
-    times = in_turns({s.name: partial(updates, s) for s in systems}, args.rounds, args.device)
-    vocabulary = len(systems[0].task.target_dictionary)
-    work = {name: flops(name, args.flags.split(), vocabulary, batches) for name in args.arch}
-    first = systems[0].name
-    for system in systems:
-        report.add({
-            **more,
-            "system": system.name,
-            "parameters": system.parameters,
-            "tokens_per_second": rounded([tokens / t for t in times[system.name]]),
-            "of_first": rounded(ratios(times[first], times[system.name])),
-            "flops_allow": round(work[first] / work[system.name], 3),
-            "peak_mib": round(peak_mib(partial(system.update, batches[0]), args.device), 1),
-        })  # fmt: skip
+    def row(name: str, times: Times) -> Row:
+        first = next(iter(times))
+        return {
+            "parameters": systems[name].parameters,
+            "tokens_per_second": rounded([tokens / t for t in times[name]]),
+            "of_first": rounded(ratios(times[first], times[name])),
+            "flops_allow": round(work[first] / work[name], 3),
+        }
+
+    def finish(name: str) -> Row:
+        peak = peak_mib(partial(systems[name].update, batches[0]), args.device)
+        return {"peak_mib": round(peak, 1)}
+
+    runs = {name: partial(updates, system) for name, system in systems.items()}
+    report.add_in_turns(runs, args, row, finish, **more)
 
 
-def main() -> None:
-    """Run the benchmark."""
+def main() -> int:
+    """Run the benchmark; return 1 if a system failed."""
     parser = command_line(__doc__, rounds=7)
     add_models(parser, SYSTEMS, max_tokens=1024)
     add_text(parser)
     parser.add_argument("--updates", type=int, default=3, help="per system and round")
     args = parser.parse_args()
+    report = Report(args.output)
     with prepared(args, args.text) as data:
-        measure(args, data, Report(args.output))
+        measure(args, data, report)
+    return int(report.errors > 0)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -38,11 +38,13 @@ def read(
         except OSError as error:
             problems.append(f"cannot read {file}: {error.strerror}")
         except (ValueError, KeyError, TypeError, AttributeError):
-            problems.append(f"{file} is not a results.json that this example has written")
+            problems.append(f"{file} is not one")
         else:
             found.append(results)
     if problems:
-        raise ConfigError("--add: " + "; ".join(problems))
+        raise ConfigError(
+            "--add: expected results.json files of this example; " + "; ".join(problems)
+        )
     return found
 
 

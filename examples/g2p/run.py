@@ -168,7 +168,9 @@ def not_among(added: Sequence[report.Results], runs: Sequence[LanguageRun]) -> l
     }
     kept = [r for r in runs if r.finished() or (r.work.name, r.system.name, r.seed) not in known]
     if not kept:
-        raise ConfigError("--add: these results have all of the runs; nothing is left to train")
+        raise ConfigError(
+            "--add: these results have all of the runs; leave it out, or choose more seeds or systems"
+        )
     return kept
 
 

@@ -11,15 +11,21 @@ import torch
 
 PACKAGES = ("torch", "fairseq", "ve-fairseq", "fairseq-fixed", "sacrebleu", "fairseq-recur")
 
+COMMIT = "FAIRSEQ_RECUR_COMMIT"
+"""The variable that has the commit of a copy without git's files."""
+
 
 def commit() -> str:
-    """Return the plug-in's commit, with a plus if files were changed; "unknown" outside of git."""
+    """Return the plug-in's commit, with a plus if files were changed.
+
+    Outside of git it is what the environment says, or "unknown".
+    """
     folder = str(Path(__file__).parent)
     call = ["git", "-C", folder, "describe", "--always", "--abbrev=7", "--dirty=+"]
     try:
         return subprocess.run(call, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
-        return "unknown"
+        return os.environ.get(COMMIT, "unknown")
 
 
 def machine() -> str:

@@ -43,12 +43,13 @@ def step_products(weight: Tensor, steps: int, rows: int) -> Callable[[Tensor], T
     if torch.compiler.is_compiling():  # its graph has no place for a list that is filled later
         return lambda x: torch.bmm(x, weight.transpose(1, 2))
     inputs: list[Tensor] = []
-    zeros = iter(CollectedGradient.apply(weight, inputs, steps, rows).unbind(1))
+    zeros = CollectedGradient.apply(weight, inputs, steps, rows)  # type: ignore[no-untyped-call]
+    slots = iter(zeros.unbind(1))
     fixed = weight.detach().transpose(1, 2)
 
     def product(x: Tensor) -> Tensor:
         # Detached: the inputs' graph leads back to the list. Under autocast their dtypes differ.
         inputs.append(x.detach().to(weight.dtype))
-        return torch.baddbmm(next(zeros), x, fixed)
+        return torch.baddbmm(next(slots), x, fixed)
 
     return product

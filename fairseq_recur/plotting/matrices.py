@@ -39,8 +39,7 @@ def draw(runs: Sequence[tuple[str, str]], show: Sequence[str], layer: str | None
     rows: list[Callable[[Any], None]] = []
     for name in show:
         if name == "gates":
-            gate = lambda layer: [float(layer.gates()[0])]  # of the heads that have a matrix
-            rows.append(partial(_by_layer, models=models, title="gate", values=gate))
+            rows.append(partial(_by_layer, models=models, title="gate", values=_gate))
         elif name == "memory":
             title = f"lags with {SHARE:.0%} of the kernel"
             rows.append(partial(_by_layer, models=models, title=title, values=memory_lengths))
@@ -79,10 +78,15 @@ def _by_layer(
     plain_axes(axes)
 
 
+def _gate(layer: Any) -> list[float]:
+    """Return sigmoid(mu) of the heads that have a matrix: one number for all of them."""
+    return [float(layer.gates()[0])]
+
+
 def _boxes(part: Any, models: Models) -> None:
     """Draw a box over the layers' gates for each checkpoint: the paper's figure 3."""
     axes = part.subplots()
-    axes.boxplot([[g for m in layers.values() for g in gate_values(m)] for _, layers in models])
+    axes.boxplot([[g for m in layers.values() for g in _gate(m)] for _, layers in models])
     axes.set_xticks(range(1, len(models) + 1), [label for label, _ in models])
     axes.set(ylabel="gate", ylim=(0, 1))
     plain_axes(axes)

@@ -1,5 +1,6 @@
 """The benchmarks run, compare equal computations, measure correctly, and have current tables."""
 
+import argparse
 import importlib.util
 import json
 import os
@@ -12,6 +13,8 @@ from typing import Any
 
 import pytest
 import torch
+
+from fairseq_recur.experiments import machine
 
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks"
@@ -86,6 +89,70 @@ def test_times_in_turns(bench: Any) -> None:
     assert [len(times[n]) for n in "ab"] == [3, 3] and min(times["a"]) > 0
 
 
+def test_what_fails_has_a_row_and_the_others_are_measured(bench: Any, tmp_path: Path) -> None:
+    """The file has what is known after each round."""
+    measuring, file, seen = bench("measuring"), tmp_path / "x.json", []
+
+    def good() -> None:
+        seen.append(len(json.loads(file.read_text())["rows"]) if file.exists() else 0)
+
+    def bad() -> None:
+        raise MemoryError("CUDA out of memory.\nTried\nto allocate | 2 GiB")
+
+    report = measuring.Report(file)
+    with report.attempt(source=9, system="unknown"):
+        raise KeyError("no such architecture")
+    names = report.add_in_turns(
+        {"good": good, "bad": bad}, argparse.Namespace(rounds=3, device="cpu"),
+        lambda name, times: {"of_first": times[name]}, lambda name: {"peak_mib": 7.0}, source=9,
+    )  # fmt: skip
+    rows = json.loads(file.read_text())["rows"]
+    assert names == ["good"] and report.errors == 2
+    assert seen == [1, 2, 3, 3]  # the warm-up, then rounds: with its own row from the second on
+    assert [row["system"] for row in rows] == ["unknown", "bad", "good"]
+    error = "MemoryError: CUDA out of memory. ... to allocate | 2 GiB"
+    assert rows[1] == {"source": 9, "system": "bad", "error": error}
+    assert len(rows[2]["of_first"]) == 3 and rows[2]["peak_mib"] == 7.0
+    lines = bench("tables").markdown(bench("tables").training({"rows": rows})).splitlines()
+    assert lines[3] == f"| 9 | `bad`: {error.replace('|', '/')} | - | - | - | - | - |"
+    assert report.add_in_turns({"bad": bad}, argparse.Namespace(rounds=3, device="cpu"), None) == []
+
+
+def test_a_form_that_fails_leaves_the_others_their_times(
+    bench: Any, run: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a kernel that does not compile, by itself or in the backward pass."""
+    ops = bench("ops")
+    x = torch.ones(2, requires_grad=True)
+
+    def broken() -> torch.Tensor:
+        raise RuntimeError("PTXAS error")
+
+    forms = {"naive": ops.Form(lambda: 2 * x), "dense": ops.Form(broken),
+             "chunked": ops.Form(lambda: 2 * x)}  # fmt: skip
+    monkeypatch.setitem(ops.CASES, "rem_product", lambda length, device: ops.Case([x], forms))
+    monkeypatch.setattr(ops, "COPIED", 2**10)
+    (row,) = run(
+        "ops.py", "--only", "rem_product", "--lengths", "9", "--rounds", "1", "--no-naive"
+    )["rows"]
+    assert row["forms"]["dense"] == row["forms"]["check"] == {"error": "RuntimeError: PTXAS error"}
+    assert {"forward_ms", "both_ms", "peak_mib"} == {*row["forms"]["chunked"]}
+    assert {*row["forms"]} == {"dense", "chunked", "check"}
+
+
+def test_results_say_that_kernels_were_off(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = bench("measuring").provenance()["command"]
+    monkeypatch.setenv(bench("measuring").KERNELS, "0")
+    assert bench("measuring").provenance()["command"] == f"FAIRSEQ_RECUR_TRITON=0 {command}"
+
+
+def test_the_commit_of_a_copy_without_git(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert machine.commit() == "unknown"
+    monkeypatch.setenv(machine.COMMIT, "1a2b3c4")
+    assert machine.commit() == "1a2b3c4"
+
+
 def test_peak_of_memory(bench: Any) -> None:
     """At most two of the three tensors of one MiB exist at the same time."""
 
@@ -141,7 +208,7 @@ def test_triton_kernels_are_found_and_left_out(bench: Any, monkeypatch: pytest.M
     monkeypatch.setattr(ops.choosing, "importable", lambda: True)
 
     def usable() -> bool:
-        return os.environ.get(ops.SWITCH) != "0" and ops.choosing.importable()
+        return os.environ.get(ops.KERNELS) != "0" and ops.choosing.importable()
 
     x = torch.ones(2, requires_grad=True)
     own = {
@@ -237,6 +304,8 @@ def test_numbers_of_two_commits(bench: Any) -> None:
         ("scaling.py processes --lengths 9", "--lengths: not used"),
         ("scaling.py processes --arch transformer+fused", "+fused: not available"),
         ("training.py --arch transformer+fast", "expected fused, or FLAG=VALUE"),
+        ("streams.py forecasters --vocabulary 9", "--vocabulary: not used"),
+        ("streams.py language-models --length 9 --steps 9", "expected less than --length 9"),
     ],
 )
 def test_unused_options_and_unknown_systems_are_refused(
@@ -285,11 +354,9 @@ def test_whole_models(start: Callable[..., dict[str, Any]], words: str) -> None:
 @pytest.mark.parametrize(
     "words, flags",
     [
-        ("xl_lm --size tiny --batch 2 --tokens 32", ""),
-        pytest.param("brt_lm tlb_lm --size tiny --tokens 32", "", marks=pytest.mark.slow),
-        pytest.param(
+        (
             "informer xl_forecaster --horizons 48",
-            "--encoder-embed-dim 16 --encoder-ffn-embed-dim 32", marks=pytest.mark.slow,
+            "--encoder-embed-dim 16 --encoder-ffn-embed-dim 32",
         ),
         pytest.param("codet5_small --tokens 32", SMALL, marks=pytest.mark.slow),
     ],
@@ -307,25 +374,40 @@ def test_hosts(start: Callable[..., dict[str, Any]], words: str, flags: str) -> 
         assert 0 < more - few < 100 or row["host"] == "xl_forecaster"
 
 
-def test_hosts_train_on_consecutive_batches(
-    bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """So that a memory goes on; each call of the measurement takes the next ones."""
-    hosts, starts = bench("hosts"), {}
-    args = hosts.argparse.Namespace(
-        rounds=2, updates=2, batch=2, tokens=16, size="tiny", flags="", device="cpu"
-    )
-    ((_, pair),) = hosts.language_models("xl_lm", args, tmp_path)
+def test_hosts_of_systems(bench: Any) -> None:
+    host_of, names = bench("streams").host_of, ["informer+dropout=0", "rsa_informer", "rsa_xl_lm"]
+    assert [host_of(name, names) for name in names] == [names[0], names[0], None]
 
-    def update(self: Any, batch: dict[str, Any]) -> None:
-        starts.setdefault(id(self), []).append(batch["net_input"]["starts"].tolist())
 
-    monkeypatch.setattr(hosts.Trained, "update", update)
-    assert min(hosts.measure(pair, args)["of_host"]) > 0
-    first, second = starts.values()
-    assert first == second and len(first) == 6  # a warm-up and two rounds of two updates
-    for before, after in zip(first, first[1:]):
-        assert [b - a for a, b in zip(before, after)] == [16, 16]
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words, small",
+    [
+        (
+            "language-models --arch transformer_lm rsa_transformer_lm xl_lm rsa_tlb_lm --length 12",
+            "--decoder-embed-dim 16 --decoder-input-dim 16 --decoder-output-dim 16 "
+            "--decoder-ffn-embed-dim 16 --decoder-layers 2",
+        ),
+        (
+            "forecasters --arch xl_forecaster rsa_xl_forecaster --length 12 --precision bf16",
+            "--encoder-embed-dim 16 --encoder-ffn-embed-dim 16 --encoder-layers 1",
+        ),
+    ],
+    ids=["language models", "forecasters"],
+)
+def test_streams(start: Callable[..., dict[str, Any]], words: str, small: str) -> None:
+    """Every system has a row for training and one for decoding; hosts are compared with."""
+    sizes = "--rows 2 --steps 4 --updates 2 --rounds 2".split()
+    rows = start("streams.py", *words.split(), *sizes, "--flags", small)["rows"]
+    names = words.split("--arch ")[1].split(" --")[0].split()
+    assert [(row["work"], row["system"]) for row in rows] == [
+        (work, name) for work in ("training", "decoding") for name in names
+    ]
+    for row in rows:
+        assert len(row["per_second"]) == len(row["of_first"]) == 2 and min(row["per_second"]) > 0
+        assert ("of_host" in row) == (row["system"] != "rsa_tlb_lm")
+        assert ("peak_mib" in row) == (row["work"] == "training")
+        assert ("flops_allow" in row) == ("peak_mib" in row and "lm" in row["system"])
 
 
 @pytest.mark.slow

@@ -414,11 +414,11 @@ def test_a_seed_of_the_folder_counts_and_not_the_added_one(
             lambda r: r["systems"]["transformer"]["flags"].update(dropout=0.5),
             "has other flags for transformer",
         ),
-        (lambda r: r.pop("systems"), "not a results.json that this example has written"),
-        (lambda r: r.pop("commits"), "not a results.json that this example has written"),
+        (lambda r: r.pop("systems"), "is not one"),
+        (lambda r: r.pop("commits"), "is not one"),
         (
             lambda r: r["systems"]["transformer"]["scores"]["PER"]["aa"].clear(),
-            "not a results.json that this example has written",
+            "is not one",
         ),
     ],
 )

@@ -6,14 +6,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fairseq_recur.modules.sparse_attention import ProbSparseSelfAttention
 from fairseq_recur.ops import mixture, recurrence_encoder, segmented_recurrent, toeplitz
 from fairseq_recur.ops.triton import choosing
-from tests.conftest import SMALL, TRAIN
+from tests.conftest import FORECASTERS, MEMORY_MODELS, SMALL, TRAIN
 from tests.distributed.test_presets_by_several import NEURON, has_neuron
 from tests.unit.test_context import LAYERS
+from tests.unit.test_forecaster import inputs as windows
+from tests.unit.test_forecaster import make  # noqa: F401  (a fixture)
+from tests.unit.test_memory_model import SEGMENT, small
 from tests.unit.test_model_properties import EVAL, PAD, encode, sentences, targets, true_lengths
 
 pytestmark = [
@@ -127,6 +130,13 @@ def test_kernels_equal_torchs_operations_in_double_precision(name: str) -> None:
         assert ours.dtype == torch.float32 and far.double().mean() < 0.02
 
 
+def attend_to_all(model: nn.Module) -> None:
+    """Let ProbSparse choose all positions: rounding changes which ones a smaller factor chooses."""
+    for module in model.modules():
+        if isinstance(module, ProbSparseSelfAttention):
+            module.factor = 300
+
+
 @pytest.mark.parametrize("precision", TOLERANCES)
 def test_invariants_in_every_precision(
     make_model: Callable, system: list[str], precision: str
@@ -138,9 +148,7 @@ def test_invariants_in_every_precision(
     dtype, tolerance = TOLERANCES[precision]
     neuron = NEURON if has_neuron(system) else []
     model = make_model(system[1], *SMALL, *system[2:], *EVAL, *neuron).cuda().to(dtype)
-    for module in model.modules():
-        if isinstance(module, ProbSparseSelfAttention):
-            module.factor = 300  # all positions: rounding changes which ones a smaller one chooses
+    attend_to_all(model)
     lengths = [9, 1, 5, 2]
     source, target = sentences(lengths, "left").cuda(), targets(4, 6).cuda()
     logits, _ = model(source, true_lengths(source), target)
@@ -195,24 +203,62 @@ def test_no_layer_waits_for_the_device(make_model: Callable, system: list[str]) 
         reads_are("default")
 
 
+def assert_equal_on_both(model: nn.Module, run: Callable[[str], Tensor]) -> None:
+    """Outputs and gradients, in float64; *run* computes on a device, where the model then is."""
+    results = []
+    for device in ("cpu", "cuda"):
+        model.zero_grad()  # before the model moves: gradients that are kept would move with it
+        model.to(device)
+        out = run(device)
+        weights = torch.linspace(-1, 1, out.numel(), dtype=out.dtype, device=device)
+        (out * weights.view_as(out)).sum().backward()
+        gradients = [p.grad.cpu() for p in model.parameters() if p.grad is not None]
+        results.append([out.detach().cpu(), *gradients])
+    assert len(results[0]) == len(results[1]) > 1
+    for on_cpu, on_gpu in zip(*results):
+        torch.testing.assert_close(on_cpu, on_gpu, rtol=1e-6, atol=1e-9)
+
+
 def test_gpu_equals_cpu(make_model: Callable, system: list[str]) -> None:
-    """Outputs and gradients, in float64, with padding."""
+    """With padding."""
     still = "--dropout 0 --attention-dropout 0 --activation-dropout 0".split()
-    model = make_model(system[1], *SMALL, *system[2:], *still)
-    model = model.double()
+    model = make_model(system[1], *SMALL, *system[2:], *still).double()
+    attend_to_all(model)
     source = torch.randint(4, 60, (3, 9))
     source[1, :4], source[2, :7] = 1, 1
     arguments = source, source.ne(1).sum(1), torch.randint(4, 60, (3, 5))
-    results = []
-    for device in ("cpu", "cuda"):
-        model.to(device).zero_grad()
-        logits, _ = model(*(a.to(device) for a in arguments))
-        (
-            logits * torch.linspace(-1, 1, logits.numel(), device=device).view_as(logits)
-        ).sum().backward()
-        results.append([logits.cpu(), *(p.grad.cpu() for p in model.parameters())])
-    for on_cpu, on_gpu in zip(*results):
-        torch.testing.assert_close(on_cpu, on_gpu, rtol=1e-6, atol=1e-9)
+    assert_equal_on_both(model, lambda device: model(*(a.to(device) for a in arguments))[0])
+
+
+@pytest.mark.parametrize("arch", [name for name in MEMORY_MODELS if name.endswith("_tiny")])
+def test_language_models_equal_those_on_the_cpu(make_model: Callable, arch: str) -> None:
+    """A segment, and one that reads what the memory has of it."""
+    model = make_model(arch, *small(arch)).double().eval()
+    segments = torch.randint(4, 60, (2, 2 * SEGMENT)).split(SEGMENT, dim=1)
+
+    def read(device: str) -> Tensor:
+        model.decoder.memory.clear()
+        starts = torch.tensor([1000, 5000], device=device)
+        logits = [model(part.to(device), starts=starts + i * SEGMENT)[0]
+                  for i, part in enumerate(segments)]  # fmt: skip
+        return torch.cat(logits, dim=1)
+
+    assert_equal_on_both(model, read)
+
+
+@pytest.mark.parametrize("arch", FORECASTERS)
+def test_forecasters_equal_those_on_the_cpu(make: Callable, arch: str) -> None:
+    """A batch of windows, and one that reads what the memory has of it."""
+    model, batch = make(arch), windows()
+    attend_to_all(model)
+
+    def forecast(device: str) -> Tensor:
+        if model.encoder.memory is not None:
+            model.encoder.memory.clear()
+        moved, starts = [x.to(device) for x in batch], torch.arange(3, device=device)
+        return torch.cat([model(*moved, starts), model(*moved, starts + 3)])
+
+    assert_equal_on_both(model, forecast)
 
 
 def test_fused_adamw_equals_adam(corpus: Path, cli: Callable[..., str], tmp_path: Path) -> None:
