@@ -169,7 +169,7 @@ def not_among(added: Sequence[report.Results], runs: Sequence[LanguageRun]) -> l
     kept = [r for r in runs if r.finished() or (r.work.name, r.system.name, r.seed) not in known]
     if not kept:
         raise ConfigError(
-            "--add: these results have all of the runs; leave it out, or choose more seeds or systems"
+            "--add: these results have all of the runs; leave it out, or choose more seeds"
         )
     return kept
 
