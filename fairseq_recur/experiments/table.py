@@ -64,9 +64,9 @@ def row(results: Results, name: str) -> dict[str, str]:
         cells[metric] = spread([run["scores"][metric] for run in runs], digits)
         if number == 0:
             cells["difference"] = difference(results, name, metric, digits, baseline)
-            for kind, column in TESTS.items():
-                p = p_values(results, name, metric, kind, baseline)
-                cells[column] = "" if name == baseline else p
+            for kind, column in TESTS.items():  # the baseline has no test against itself
+                other = name != baseline
+                cells[column] = p_values(results, name, metric, kind, baseline) if other else ""
     published = next(s for s in experiment["systems"] if s["name"] == name)["published"]
     cells["published"] = ", ".join(f"{value} {key}" for key, value in published.items())
     count = results["parameters"].get(name)

@@ -436,7 +436,8 @@ def test_results_that_do_not_fit_are_refused(
     none = str(tmp_path / "none.json")
     assert example.main([*words, "--seeds", "2", "--add", str(there), none]) == 2
     said = capsys.readouterr().err
-    assert f"error: --add: {there} " in said and message in said
+    assert f"error: --add: expected results.json files of this example; {there} " in said
+    assert message in said
     assert f"cannot read {none}: No such file" in said
     assert len(calls()) == before
 
