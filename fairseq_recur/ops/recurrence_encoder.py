@@ -7,7 +7,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_recur.ops.precision import at_least_float32, no_autocast
-from fairseq_recur.ops.step_products import step_products
 from fairseq_recur.ops.triton.recurrence import additive_energies, computes, gated_states
 
 
@@ -39,7 +38,7 @@ def additive_attention(
     if computes(query, keys, score):
         energy = additive_energies(query, keys, score)
     else:
-        energy = (query.unsqueeze(2) + keys.unsqueeze(1)).tanh_() @ score  # (B, N, S)
+        energy = torch.tanh(query.unsqueeze(2) + keys.unsqueeze(1)) @ score  # (B, N, S)
     return read_by_energy(energy, values, padding_mask, dropout)[0]
 
 
@@ -68,7 +67,7 @@ def coverage_attention(
         next step
     """
     covered = seen.to(query.dtype).unsqueeze(3) * w_seen
-    energy = (query.unsqueeze(2) + keys.unsqueeze(1) + covered).tanh_() @ score
+    energy = torch.tanh(query.unsqueeze(2) + keys.unsqueeze(1) + covered) @ score
     context, weights = read_by_energy(energy, values, padding_mask, dropout)
     return context, seen + weights
 
@@ -93,8 +92,8 @@ def read_by_energy(
         return context.to(values.dtype), weights
 
 
-def gru_step(of_x: Tensor, of_h: Tensor, bias: Tensor, h: Tensor) -> Tensor:
-    """One step of N independent GRUs, after the products: h' = (1 - z) * n + z * h.
+def gru_step(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor) -> Tensor:
+    """One step of N independent GRUs: h' = (1 - z) * n + z * h.
 
     Cho et al. 2014 with torch's gate order: ``r, z = sigma(W x + U h)`` and
     ``n = tanh(W_n x + b + r * (U_n h))``. Only the candidate n has a bias, as in the THUMT cell
@@ -102,14 +101,16 @@ def gru_step(of_x: Tensor, of_h: Tensor, bias: Tensor, h: Tensor) -> Tensor:
     as in torch.
 
     Args:
-        of_x: (N, B, 3C), W x of r, z and n
-        of_h: (N, B, 3C), U h of r, z and n
-        bias: (N, C) of the candidate
+        x: (N, B, I) inputs
         h: (N, B, C) states
+        w_x: (N, 3C, I) input weights of r, z and n
+        w_h: (N, 3C, C) recurrent weights of r, z and n
+        bias: (N, C) of the candidate
 
     Returns:
         (N, B, C) new states
     """
+    of_x, of_h = torch.bmm(x, w_x.transpose(1, 2)), torch.bmm(h, w_h.transpose(1, 2))
     if computes(h, of_x, of_h, bias):
         return gated_states(of_x, of_h, bias, h)
     (x_r, x_z, x_n), (h_r, h_z, h_n) = of_x.chunk(3, dim=-1), of_h.chunk(3, dim=-1)
@@ -119,22 +120,27 @@ def gru_step(of_x: Tensor, of_h: Tensor, bias: Tensor, h: Tensor) -> Tensor:
     return n + z * (h - n)
 
 
-def lstm_step(of_x: Tensor, of_h: Tensor, bias: Tensor, m: Tensor) -> tuple[Tensor, Tensor]:
-    """One step of N independent LSTMs, after the products: m' = f * m + i * g, h' = o * tanh(m').
+def lstm_step(
+    x: Tensor, h: Tensor, m: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor
+) -> tuple[Tensor, Tensor]:
+    """One step of N independent LSTMs: m' = f * m + i * g, h' = o * tanh(m').
 
     Hochreiter and Schmidhuber 1997 with torch's gate order: ``i, f, o = sigma(W x + U h + b)`` and
     ``g = tanh(W_g x + U_g h + b_g)``.
 
     Args:
-        of_x: (N, B, 4C), W x of i, f, g and o
-        of_h: (N, B, 4C), U h of i, f, g and o
-        bias: (N, 4C)
+        x: (N, B, I) inputs
+        h: (N, B, C) states
         m: (N, B, C) memory cells
+        w_x: (N, 4C, I) input weights of i, f, g and o
+        w_h: (N, 4C, C) recurrent weights of i, f, g and o
+        bias: (N, 4C)
 
     Returns:
         new states and new memory cells, (N, B, C) each
     """
-    i, f, g, o = (of_x + of_h + bias.unsqueeze(1)).chunk(4, dim=-1)
+    summed = torch.bmm(x, w_x.transpose(1, 2)) + torch.bmm(h, w_h.transpose(1, 2))
+    i, f, g, o = (summed + bias.unsqueeze(1)).chunk(4, dim=-1)
     m = torch.sigmoid(f) * m + torch.sigmoid(i) * torch.tanh(g)
     return torch.sigmoid(o) * torch.tanh(m), m
 
@@ -158,10 +164,9 @@ def attentive_recurrence(
     Args:
         attend: maps (B, 2, C) states to (B, 2, I) contexts; called once a step, in order
         h0: (2, B, C) initial states
-        w_x: (2, G C, I) input weights W of the two cells, with the G gates of `gru_step` or
-            `lstm_step`
-        w_h: (2, G C, C) recurrent weights U, likewise
-        bias: biases, as there with N = 2
+        w_x: input weights of the two cells, as in `gru_step` or `lstm_step` with N = 2
+        w_h: recurrent weights, likewise
+        bias: biases, likewise
         steps: R
         lengths: (B,) int64, steps of each sentence, at most R; None if all have R
         cell: f, "gru" or "lstm", whose memory cells start at zero
@@ -170,14 +175,12 @@ def attentive_recurrence(
         (B, R, 2C), zero after a sentence's last step
     """
     states, h, m = [], h0, torch.zeros_like(h0)
-    times_w, times_u = (step_products(weight, steps, h0.size(1)) for weight in (w_x, w_h))
     for _ in range(steps):
         context = attend(h.transpose(0, 1)).transpose(0, 1)  # (2, B, I)
-        products = times_w(context), times_u(h)
         if cell == "lstm":
-            h, m = lstm_step(*products, bias, m)
+            h, m = lstm_step(context, h, m, w_x, w_h, bias)
         else:
-            h = gru_step(*products, bias, h)
+            h = gru_step(context, h, w_x, w_h, bias)
         states.append(h)
     forward, backward = torch.stack(states, dim=2)  # (B, R, C) each
     if lengths is None:

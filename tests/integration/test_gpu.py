@@ -101,7 +101,10 @@ OPERATIONS: dict[str, Operation] = {
         recurrence_encoder.additive_attention,
         [(8, 2, 512), (8, 60, 512), (512,), (8, 60, 512)],
     ),
-    "gru": (recurrence_encoder.gru_step, [(2, 9, 1536), (2, 9, 1536), (2, 512), (2, 9, 512)]),
+    "gru": (
+        lambda x, h, w_x, w_h, b: recurrence_encoder.gru_step(x, h, w_x / 16, w_h / 16, b),
+        [(2, 9, 512), (2, 9, 512), (2, 1536, 512), (2, 1536, 512), (2, 512)],
+    ),
     "band": (
         lambda past, future, v: toeplitz.banded_product(past, v, 64, future),
         [(4, 201), (4, 150), (3, 4, 700, 64)],

@@ -34,7 +34,6 @@ from fairseq_recur.ops import (
     rem,
     segmented_attention,
     sparse_attention,
-    step_products,
     toeplitz,
 )
 from tests.conftest import fast_or_slow
@@ -209,24 +208,6 @@ def lstm_weights(units: int, inner: int, width: int) -> tuple[Tensor, Tensor, Te
 
 
 @reference
-def products_of_steps(r: Random, rows: int) -> None:
-    units, width, inner = r.randint(1, 3), r.randint(1, 5), r.randint(1, 5)
-    x, weight = random(r.randint(1, 4), units, rows, inner), random(units, width, inner)
-    slow = torch.stack([
-        torch.stack([torch.stack([w.mv(row) for row in of_n]) for w, of_n in zip(weight, step)])
-        for step in x
-    ])  # fmt: skip
-    product = step_products.step_products(weight, len(x), rows)
-    assert_same(torch.stack([product(step) for step in x]), slow, [x, weight])
-
-
-def products(x: Tensor, h: Tensor, weights: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """The first three arguments of a cell's step, for its weights W, U and its bias."""
-    w_x, w_h, bias = weights
-    return x @ w_x.transpose(1, 2), h @ w_h.transpose(1, 2), bias
-
-
-@reference
 def gru_step(r: Random, sentences: int) -> None:
     units, width, inner = r.randint(1, 3), r.randint(1, 5), r.randint(1, 5)
     x, h = random(units, sentences, inner), random(units, sentences, width)
@@ -235,8 +216,7 @@ def gru_step(r: Random, sentences: int) -> None:
         torch.stack([naive.gru(x[n, b], h[n, b], *of_n) for b in range(sentences)])
         for n, of_n in enumerate(zip(*weights))
     ])  # fmt: skip
-    fast = recurrence_encoder.gru_step(*products(x, h, weights), h)
-    assert_same(fast, slow, [x, h, *weights])
+    assert_same(recurrence_encoder.gru_step(x, h, *weights), slow, [x, h, *weights])
 
 
 CELLS = {"gru": gru_weights, "lstm": lstm_weights}
@@ -253,7 +233,7 @@ def lstm_step(r: Random, sentences: int) -> None:
         ])
         for n, of_n in enumerate(zip(*weights))
     ])  # fmt: skip
-    fast = torch.stack(recurrence_encoder.lstm_step(*products(x, h, weights), m), dim=2)
+    fast = torch.stack(recurrence_encoder.lstm_step(x, h, m, *weights), dim=2)
     assert_same(fast, slow, [x, h, m, *weights])
 
 
