@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from fairseq.data import Dictionary
 from fairseq.models.transformer import TransformerConfig, TransformerDecoderBase
 from torch import Tensor, nn
 
@@ -22,10 +23,16 @@ class RecurrentTransformerDecoder(TransformerDecoderBase):
     Without cross-attention it is the decoder of the language model.
     """
 
-    def __init__(self, cfg: TransformerConfig, *args: Any, **options: Any) -> None:
+    def __init__(
+        self,
+        cfg: TransformerConfig,
+        dictionary: Dictionary,
+        embed_tokens: nn.Module,
+        no_encoder_attn: bool = False,
+    ) -> None:
         # fairseq builds the layers from the bottom without saying which one it builds.
         self._numbers = iter(range(cfg.decoder.layers))
-        super().__init__(cfg, *args, **options)
+        super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn=no_encoder_attn)
         del self._numbers
         self.run = LayerRunner(cfg)
 

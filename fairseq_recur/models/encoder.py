@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from fairseq.data import Dictionary
 from fairseq.models.transformer import TransformerConfig, TransformerEncoderBase
 from torch import Tensor, nn
 
@@ -24,8 +25,10 @@ class RecurrentTransformerEncoder(TransformerEncoderBase):
     [mask (B, L')] or [] if there is nothing to mask.
     """
 
-    def __init__(self, cfg: TransformerConfig, *args: Any) -> None:
-        super().__init__(cfg, *args)
+    def __init__(
+        self, cfg: TransformerConfig, dictionary: Dictionary, embed_tokens: nn.Embedding
+    ) -> None:
+        super().__init__(cfg, dictionary, embed_tokens)
         self.run = LayerRunner(cfg)
         self.recurrence_positions = cfg.recurrence_positions
         self.recurrence_reads = cfg.recurrence_input

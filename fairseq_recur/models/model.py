@@ -69,12 +69,17 @@ class RecurrentTransformerModel(RecurrentModel, TransformerModelBase):
         return embedding
 
     @classmethod
-    def build_encoder(cls, cfg: TransformerConfig, *args: Any) -> RecurrentTransformerEncoder:
+    def build_encoder(
+        cls, cfg: TransformerConfig, src_dict: Dictionary, embed_tokens: nn.Embedding
+    ) -> RecurrentTransformerEncoder:
         """The encoder with its parts."""
-        return (T5Encoder if is_t5(cfg) else RecurrentTransformerEncoder)(cfg, *args)
+        encoder = T5Encoder if is_t5(cfg) else RecurrentTransformerEncoder
+        return encoder(cfg, src_dict, embed_tokens)
 
     @classmethod
-    def build_decoder(cls, cfg: TransformerConfig, *args: Any) -> RecurrentTransformerDecoder:
+    def build_decoder(
+        cls, cfg: TransformerConfig, tgt_dict: Dictionary, embed_tokens: nn.Embedding
+    ) -> RecurrentTransformerDecoder:
         """The decoder with its parts."""
         decoder = T5Decoder if is_t5(cfg) else RecurrentTransformerDecoder
-        return decoder(cfg, *args, no_encoder_attn=cfg.no_cross_attention)
+        return decoder(cfg, tgt_dict, embed_tokens, no_encoder_attn=cfg.no_cross_attention)

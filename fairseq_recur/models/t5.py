@@ -8,9 +8,9 @@ self-attentions, one per stack. Tied logits are multiplied by C^-1/2.
 from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch.nn.functional as F
+from fairseq.data import Dictionary
 from fairseq.dataclass import ChoiceEnum
 from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
@@ -112,8 +112,10 @@ def t5_problems(cfg: Namespace, explicit: set[str]) -> Iterator[str]:
 class T5Encoder(RecurrentTransformerEncoder):
     """T5's encoder, with slots and optionally a recurrence encoder beside it."""
 
-    def __init__(self, cfg: TransformerConfig, *args: Any) -> None:
-        super().__init__(cfg, *args)
+    def __init__(
+        self, cfg: TransformerConfig, dictionary: Dictionary, embed_tokens: nn.Embedding
+    ) -> None:
+        super().__init__(cfg, dictionary, embed_tokens)
         self.layer_norm = nn.RMSNorm(cfg.encoder.embed_dim, eps=1e-6)
         self.position_bias = RelativePositionBias(cfg, "encoder")
 
@@ -136,16 +138,24 @@ class T5Decoder(RecurrentTransformerDecoder):
     by the tokens, and the encoder reads the end of sentence as itself.
     """
 
-    def __init__(self, cfg: TransformerConfig, *args: Any, **options: Any) -> None:
-        super().__init__(cfg, *args, **options)
+    def __init__(
+        self,
+        cfg: TransformerConfig,
+        dictionary: Dictionary,
+        embed_tokens: nn.Embedding,
+        no_encoder_attn: bool = False,
+    ) -> None:
+        super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn=no_encoder_attn)
         self.layer_norm = nn.RMSNorm(cfg.decoder.embed_dim, eps=1e-6)
         self.position_bias = RelativePositionBias(cfg, "decoder")
 
-    def build_output_projection(self, cfg: TransformerConfig, *args: Any) -> None:
+    def build_output_projection(
+        self, cfg: TransformerConfig, dictionary: Dictionary, embed_tokens: nn.Embedding
+    ) -> None:
         """The embedding matrix, or one of its own as in T5 v1.1."""
         if cfg.t5_untied_output:
             self.share_input_output_embed = False
-        super().build_output_projection(cfg, *args)
+        super().build_output_projection(cfg, dictionary, embed_tokens)
 
     def look_up(self, tokens: Tensor) -> Tensor:
         """The tokens' rows, (B, T) to (B, T, C): for the start of a sentence the padding's."""

@@ -118,18 +118,7 @@ def _series(path: str, file: TextIO, columns: Sequence[str]) -> Series:
     file.seek(0)
     lines = csv.reader(file, delimiter=max(DELIMITERS, key=first.count))
     header = [name.strip() for name in next(lines, [])]
-    of_date = next((i for i, name in enumerate(header) if name.lower() in DATE_NAMES), 0)
-    named = [i for i, name in enumerate(header) if name and i != of_date]
-    known = [header[i] for i in named]
-    twice = [name for name, count in Counter(known).items() if count > 1]
-    if twice:
-        raise ConfigError(f"{path} has several columns called {', '.join(twice)}; rename them")
-    for name in columns:
-        if name not in known:
-            raise ConfigError(f"{path} has no column {name}; expected some of {', '.join(known)}")
-    places = [header.index(name) for name in columns] if columns else named
-    if header and date_reader(header[of_date]):
-        raise ConfigError(f"{path} begins with the date {header[of_date]}; add a line of names")
+    of_date, places = _places(path, header, columns)
     read: Callable[[str], datetime] | None = None
     numbers: list[int] = []
     dates: list[str] = []
@@ -145,16 +134,8 @@ def _series(path: str, file: TextIO, columns: Sequence[str]) -> Series:
                 "correct the line"
             )
         date = line[of_date].strip()
-        read, time = read or date_reader(date), None
-        with suppress(ValueError):
-            time = read(date) if read is not None else None
-        if time is None or (times and (time.tzinfo is None) != (times[0].tzinfo is None)):
-            raise ConfigError(
-                f"{where}: found {date!r} as {header[of_date]}; expected a date such as "
-                "2016-07-01 00:00:00, of one form in all lines, in a column called date or in the "
-                "first one; correct it"
-            )
-        times.append(time)
+        read = read or date_reader(date)
+        times.append(_time(date, read, times, f"{where}: found {date!r} as {header[of_date]}"))
         numbers.append(lines.line_num)
         dates.append(date)
         rows.append([_number(line[i], header[i], where) for i in places])
@@ -165,6 +146,45 @@ def _series(path: str, file: TextIO, columns: Sequence[str]) -> Series:
         )
     step = _step(path, numbers, times)
     return Series([header[i] for i in places], dates, times, step, numpy.array(rows))
+
+
+def _places(path: str, header: list[str], columns: Sequence[str]) -> tuple[int, list[int]]:
+    """Return where a line has its date, and its variables: those of *columns*, or all.
+
+    Raises:
+        ConfigError: a name is there twice or not at all, or the first line has no names
+    """
+    of_date = next((i for i, name in enumerate(header) if name.lower() in DATE_NAMES), 0)
+    if header and date_reader(header[of_date]):
+        raise ConfigError(f"{path} begins with the date {header[of_date]}; add a line of names")
+    named = [i for i, name in enumerate(header) if name and i != of_date]
+    known = [header[i] for i in named]
+    twice = [name for name, count in Counter(known).items() if count > 1]
+    if twice:
+        raise ConfigError(f"{path} has several columns called {', '.join(twice)}; rename them")
+    for name in columns:
+        if name not in known:
+            raise ConfigError(f"{path} has no column {name}; expected some of {', '.join(known)}")
+    return of_date, [header.index(name) for name in columns] if columns else named
+
+
+def _time(
+    date: str, read: Callable[[str], datetime] | None, before: list[datetime], found: str
+) -> datetime:
+    """Read a date as the first one was read.
+
+    Raises:
+        ConfigError: it has another form, or a time zone where the others have none
+    """
+    time = None
+    with suppress(ValueError):
+        time = read(date) if read is not None else None
+    if time is None or (before and (time.tzinfo is None) != (before[0].tzinfo is None)):
+        raise ConfigError(
+            f"{found}; expected a date such as 2016-07-01 00:00:00, of one form in all lines, in a "
+            "column called date or in the first one; correct it"
+        )
+    return time
 
 
 def _number(cell: str, name: str, where: str) -> float:
