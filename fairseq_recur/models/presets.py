@@ -54,10 +54,11 @@ SYSTEMS: dict[str, dict[str, Any]] = {
     "transformer_biarn": {"recurrence": "biarn"},
     # The same with its other recurrence encoder, one bidirectional layer of GRU.
     "transformer_birnn": {"recurrence": "birnn"},
-    # Huang et al. 2023: every head of every self-attention with a regular matrix, and mu = -3, as
-    # CodeT5's. With -1, as for its language model, it learns to translate much later: rows of the
-    # encoder's matrices add up to as much as 54 (examples/modeling_recurrence/README.md).
-    "rsa_transformer": {**both_sides("rsa"), "rsa_gate_init": "-3"},
+    # Huang et al. 2023: every head of every self-attention with a regular matrix. The paper has no
+    # encoder-decoder of this kind. With its eta from 1 to 2, rows of the encoder's matrices add up
+    # to as much as 54; with these they add up to 4 at most, and half of the output can be theirs
+    # (examples/g2p/README.md, examples/modeling_recurrence/README.md).
+    "rsa_transformer": {**both_sides("rsa"), "rsa_eta_init": "0.1,0.8", "rsa_gate_init": "0"},
     # Long et al. 2023 around this host; s = 64 as in the paper.
     "srformer": {"cross_attention": "srformer"},
     # What Hao et al. 2019 compare with in table 4. Shaw et al. 2018: k = 16, in place of the
