@@ -71,7 +71,7 @@ def test_gates_over_the_training(trained: Trained) -> None:
     assert panels == {k: [f"train_{k}_{layer}" for layer in layers] for k in ("gate", "rem")}
     curve = log.curve("train_gate_encoder_0")
     assert [updates for updates, _ in curve] == list(range(1, 41)), "every line has them"
-    first = torch.sigmoid(torch.tensor(-3.0)).item()  # where the preset begins
+    first = torch.sigmoid(torch.tensor(0.0)).item()  # where the preset begins
     assert curve[0][1] == pytest.approx(first, abs=6e-4) and curve[-1][1] != curve[0][1]
 
 
