@@ -456,9 +456,12 @@ def measure(name: str, length: int, args: argparse.Namespace, speed: float) -> R
             for form in runs:
                 failed(form, error)
     row: Row = {"op": name, "length": length, "forms": found}
-    own = [form for form in forms if form != OTHER and "forward_ms" in found[form]]
-    with suppress(Exception):
-        row["limit_ms"] = limits(case, forms[own[0]], speed)
+    own = next((form for form in forms if form != OTHER and "forward_ms" in found[form]), None)
+    if own is not None:
+        try:
+            row["limit_ms"] = limits(case, forms[own], speed)
+        except Exception as error:
+            failed(own, error)
     return row
 
 

@@ -136,14 +136,22 @@ def setup_of(args: argparse.Namespace) -> Setup:
     problems = list(_problems(args))
     if problems:
         raise ConfigError("invalid options of plan:\n- " + "\n- ".join(problems))
-    as_given = "arch flags lengths precision memory_efficient gpus nodes max_tokens updates reserve"
     return Setup(
-        **{name: getattr(args, name) for name in as_given.split()},
+        arch=args.arch,
+        flags=args.flags,
         vocabulary=(args.vocabulary * 2)[:2],
+        lengths=args.lengths,
         longest=args.longest or max(256, *args.lengths),
+        precision=args.precision,
+        memory_efficient=args.memory_efficient,
         device=own_device(args.gpu, args.flops, args.memory, args.bandwidth),
+        gpus=args.gpus,
+        nodes=args.nodes,
         network=args.network * GIGA,
         batch=args.batch_tokens,
+        max_tokens=args.max_tokens,
+        updates=args.updates,
+        reserve=args.reserve,
         assumed=Assumptions(
             args.matmul_efficiency, args.bandwidth_efficiency, args.overhead / 1e6, args.mfu
         ),

@@ -54,10 +54,10 @@ SYSTEMS: dict[str, dict[str, Any]] = {
     "transformer_biarn": {"recurrence": "biarn"},
     # The same with its other recurrence encoder, one bidirectional layer of GRU.
     "transformer_birnn": {"recurrence": "birnn"},
-    # Huang et al. 2023: every head of every self-attention with a regular matrix. The paper has no
-    # encoder-decoder of this kind. With its eta from 1 to 2, rows of the encoder's matrices add up
-    # to as much as 54; with these they add up to 4 at most, and half of the output can be theirs
-    # (examples/g2p/README.md, examples/modeling_recurrence/README.md).
+    # Huang et al. 2023: every head of every self-attention with a regular matrix. Their one
+    # encoder-decoder, CodeT5, continues from weights without matrices. From scratch, eta from 1 to
+    # 2 is too long a memory: rows of the encoder's matrices add up to as much as 54. With these
+    # values it is 4 at most, and half of the output is theirs (examples/g2p/README.md).
     "rsa_transformer": {**both_sides("rsa"), "rsa_eta_init": "0.1,0.8", "rsa_gate_init": "0"},
     # Long et al. 2023 around this host; s = 64 as in the paper.
     "srformer": {"cross_attention": "srformer"},

@@ -2,7 +2,7 @@
 
 import math
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -15,9 +15,10 @@ from fairseq_recur.modules import mixture
 from fairseq_recur.modules.context import Context, Padding, additive_mask
 from fairseq_recur.modules.mixture import FORMS, normalised
 from fairseq_recur.modules.parts import MIXTURE, SELF_ATTENTION, build_self_attention
-from fairseq_recur.modules.rem import two_sided
+from fairseq_recur.modules.rem import RecurrenceEncodingMatrices, two_sided
 from fairseq_recur.modules.rem_heads import parse_rem_heads
 from fairseq_recur.ops import naive
+from tests.systems import SMALL
 from tests.unit.test_ops import LENGTHS
 
 ALL_KINDS = {"rsa_heads": "2,1,1,1,1,1", "rsa_dilations": "2,3,3"}
@@ -228,6 +229,20 @@ def test_initial_values() -> None:
         attention("rsa", "encoder", rsa_gate_init="random").mixture.mu.item() for _ in range(40)
     ]
     assert len(set(gates)) == 40 and -3 <= min(gates) < -1 < 1 < max(gates) <= 3
+
+
+def test_a_translation_model_begins_with_short_memories(make_model: Callable[..., Any]) -> None:
+    """Rows of every matrix add up to less than 4, where long memories give as much as 54."""
+    heads = "--encoder-attention-heads 4 --decoder-attention-heads 4".split()
+    sums = {}
+    for memory in ([], ["--rsa-eta-init", "1,2"]):
+        model = make_model("rsa_transformer", *SMALL, *heads, *memory).double()
+        found = [m for m in model.modules() if isinstance(m, RecurrenceEncodingMatrices)]
+        assert len(found) == 4
+        rows = [float(m.matrix(200, 200).abs().sum(-1).max()) for m in found]
+        sums[bool(memory)] = max(rows)
+        assert [m.gates().flatten().tolist() for m in found] == [[0.5] * m.heads for m in found]
+    assert 3.5 < sums[False] < 4 and 50 < sums[True] < 54
 
 
 def test_form_is_chosen_by_length() -> None:
