@@ -102,6 +102,17 @@ def test_rsa_forms_have_their_hosts_weights_and_matrices(make: Build, arch: str)
     assert not any(m.positions for m in model.modules() if isinstance(m, SeriesEmbedding))
 
 
+@pytest.mark.parametrize("arch", FORECASTERS)
+def test_linear_maps_are_drawn_as_informers(make: Build, arch: str) -> None:
+    """Uniformly within 1 / sqrt(inputs), biases too: torch's default, and not fairseq's."""
+    maps = [part for part in make(arch).modules() if isinstance(part, nn.Linear)]
+    for drawn in (p * part.in_features**0.5 for part in maps for p in part.parameters()):
+        assert drawn.abs().max() <= 1
+        if drawn.numel() >= 64:
+            assert drawn.std().item() == pytest.approx(3**-0.5, abs=0.08)
+    assert all(part.bias.any() for part in maps if part.bias is not None)
+
+
 def test_the_log_has_the_gate_of_each_attention(make: Build) -> None:
     """Also those of one layer's self-attention and cross-attention, under names that plots read."""
     names = [name for name in of_parameters(make("rsa_informer")) if name.startswith("gate_")]
