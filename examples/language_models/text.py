@@ -184,6 +184,8 @@ def prepare(text: Text, shares: Sequence[int], work: Path) -> None:
         work: gets ``data/shareN``
     """
     missing = [n for n in shares if not (work / f"data/share{n}/prepared.json").is_file()]
+    if not missing:
+        return
     dictionary = Dictionary()
     for token, count in Counter(" ".join(text.lines["train"]).split()).items():
         dictionary.add_symbol(token, count)
