@@ -190,12 +190,13 @@ class Mixture(MonitoredModule, Part, nn.Module):
                     matrix = normalised(matrix, context.padding_mask)
                 matrix = F.pad(matrix, (0, 0, 0, 0, 0, self.heads - self.mixing))
             return mixed_map(weights, value, matrix, self.gates(), dropout, self.drop_mixed)
-        local, _ = attention.attend(query, key, value, context, need_weights=False)
+        local, rows = attention.attend_to_mix(query, key, value, context)
         with no_autocast(value):
             mixing = at_least_float32(value[:, : self.mixing])
             recurrent = self.product(mixing, context.padding_mask, form)
+        gates = self.gates() if rows is None else self.gates() * rows
         # Before the queries there may be a memory, whose rows of P V nobody reads.
-        return mixed_outputs(local, recurrent[:, :, -query.size(2) :], self.gates()), None
+        return mixed_outputs(local, recurrent[:, :, -query.size(2) :], gates), None
 
     def mix_newest(
         self,

@@ -79,6 +79,16 @@ class SelfAttention(MultiheadBase):
         weights = self.weights(query, key, context.mask)
         return read_values(weights, value, self.dropout_probability), weights
 
+    def attend_to_mix(
+        self, query: Tensor, key: Tensor, value: Tensor, context: Context
+    ) -> tuple[Tensor, Tensor | None]:
+        """What a mixture mixes with its product: `attend`, and the rows on which it acts.
+
+        Returns:
+            (B, H, T, D), and (B, H, T, 1) bool, True at these rows; None: all rows
+        """
+        return self.attend(query, key, value, context, need_weights=False)[0], None
+
     def forward(
         self,
         x: Tensor,

@@ -1,8 +1,11 @@
 """Self-attention over few pairs of positions: Informer's ProbSparse, and LogSparse."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+from fairseq.dataclass import ChoiceEnum
 from fairseq.models.transformer import TransformerConfig
 from torch import Tensor
 
@@ -13,11 +16,14 @@ from fairseq_recur.modules.options import option
 from fairseq_recur.modules.self_attention import SelfAttention
 from fairseq_recur.ops.attention import dot_product_attention
 from fairseq_recur.ops.sparse_attention import (
+    attending_rows,
     log_sparse_map,
     log_sparse_mask,
     prob_sparse_attention,
     sampled_keys,
 )
+
+ROWS = ["chosen", "all"]
 
 EVALUATION_SEED = 1
 """Of the sampled keys outside training, where results do not change from call to call."""
@@ -33,13 +39,18 @@ class ProbSparseSelfAttention(SelfAttention):
 
     @dataclass
     class Options:
-        """The option of ProbSparse."""
+        """Options of ProbSparse."""
 
         prob_sparse_factor: int = option(
             5,
             "c of prob_sparse: of n positions c ceil(ln n) attend, chosen on as many sampled keys "
             "each",
             (1, 1000),
+        )
+        prob_sparse_mixed_rows: ChoiceEnum(ROWS) = option(  # type: ignore[valid-type]
+            "chosen",
+            "rows of prob_sparse that are mixed with a matrix: chosen, those that attend, as in "
+            "Huang et al. 2023; all",
         )
 
     has_map = False
@@ -48,20 +59,55 @@ class ProbSparseSelfAttention(SelfAttention):
     def __init__(self, cfg: TransformerConfig, side: str, mixture: Mixture | None) -> None:
         super().__init__(cfg, side, mixture)
         self.factor = cfg.prob_sparse_factor
+        self.mix_all = cfg.prob_sparse_mixed_rows == "all"
+
+    @classmethod
+    def problems(cls, cfg: Any, side: str) -> Iterator[str]:
+        """What is wrong with the options of this part together, one message each."""
+        yield from super().problems(cfg, side)
+        mixtures = [getattr(cfg, f"{s}_self_attention_mixture") for s in ("encoder", "decoder")]
+        if cfg.prob_sparse_mixed_rows != "chosen" and set(mixtures) == {"none"}:
+            yield (
+                f"--prob-sparse-mixed-rows {cfg.prob_sparse_mixed_rows} has no effect: it needs "
+                f"--{side}-self-attention-mixture, such as rsa"
+            )
 
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, context: Context, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
         """As in `SelfAttention.attend`."""
+        rows, room = self.choose(query, key, context)
+        return self.attend_from(rows, room, query, key, value, context, need_weights)
+
+    def attend_to_mix(
+        self, query: Tensor, key: Tensor, value: Tensor, context: Context
+    ) -> tuple[Tensor, Tensor | None]:
+        """As in `SelfAttention.attend_to_mix`: by default only the rows that attend are mixed."""
+        rows, room = self.choose(query, key, context)
+        out, _ = self.attend_from(rows, room, query, key, value, context, False)
+        if self.mix_all:
+            return out, None
+        mixed = torch.zeros(query.shape[:3], dtype=torch.bool, device=query.device)
+        return out, mixed.scatter(2, rows, room.expand_as(rows)).unsqueeze(3)
+
+    def choose(self, query: Tensor, key: Tensor, context: Context) -> tuple[Tensor, Tensor]:
+        """`attending_rows` of this forward pass."""
         padding = context.padding
         if padding is None:
             counts = torch.full((len(query),), query.size(2), device=query.device)
         else:
             counts = padding.counts
         order = None if padding is None else padding.order
-        sampled, chosen = self.sample(counts, query.size(2), order)
+        drawn = self.sample(counts, query.size(2), order)
+        return attending_rows(query, key, *drawn, context.padding_mask)
+
+    def attend_from(
+        self, rows: Tensor, room: Tensor, query: Tensor, key: Tensor, value: Tensor,
+        context: Context, need_weights: bool,
+    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+        """As in `SelfAttention.attend`, given the rows that attend."""
         return prob_sparse_attention(
-            query, key, value, sampled, chosen, context.padding_mask, context.mask, self.causal,
+            query, key, value, rows, room, context.padding_mask, context.mask, self.causal,
             self.dropout_probability, self.scale, need_weights,
         )  # fmt: skip
 

@@ -55,7 +55,7 @@ def mixed_outputs(local: Tensor, recurrent: Tensor, gate: Tensor) -> Tensor:
         local: A V, the outputs of any attention map, (B, H, T, D)
         recurrent: P V of the first H' heads, (B, H', T, D) in float32 or higher; the other heads
             have no matrix
-        gate: g, (H, 1, 1), 0 for heads without a matrix
+        gate: g, (H, 1, 1) or (B, H, T, 1), 0 for heads without a matrix and for rows that keep A V
 
     Returns:
         (B, H, T, D) in the dtype of *local*

@@ -79,12 +79,38 @@ def sparsity(query: Tensor, key: Tensor, sampled: Tensor, chosen: Tensor, counts
         return largest - scores.masked_fill(extra, 0.0).sum(dim=3) / counts[:, None, None]
 
 
+def attending_rows(
+    query: Tensor, key: Tensor, sampled: Tensor, chosen: Tensor, padding: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """The queries that attend: in each sentence and head the u with the largest M(q).
+
+    Args:
+        query, key: (B, H, L, D), not scaled
+        sampled, chosen: from `sampled_keys`
+        padding: (B, L) bool, True at padding, or None
+
+    Returns:
+        rows (B, H, U) int64, and (B, 1, U) bool, whether a row counts: a shorter sentence chooses
+        fewer than there is room for
+    """
+    batch, _, length, _ = query.shape
+    counts = query.new_full((batch,), length, dtype=torch.int64)
+    if padding is not None:
+        counts = (~padding).sum(dim=1)
+    measure = sparsity(query, key, sampled, chosen, counts)
+    if padding is not None:
+        measure = measure.masked_fill(padding.unsqueeze(1), -math.inf)
+    rows = measure.topk(min(sampled.size(2), length), dim=2).indices
+    room = torch.arange(rows.size(2), device=query.device) < chosen.unsqueeze(1)
+    return rows, room.unsqueeze(1)
+
+
 def prob_sparse_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    sampled: Tensor,
-    chosen: Tensor,
+    rows: Tensor,
+    room: Tensor,
     padding: Tensor | None = None,
     mask: Tensor | None = None,
     causal: bool = False,
@@ -97,7 +123,7 @@ def prob_sparse_attention(
     Args:
         query, key: (B, H, L, D), not scaled
         value: (B, H, L, D), zero at padding
-        sampled, chosen: from `sampled_keys`
+        rows, room: from `attending_rows`
         padding: (B, L) bool, True at padding, or None
         mask: additive, finite, broadcastable to (B, H, L, L), which hides padding and, if
             *causal*, later keys; or None. Queries are chosen without it
@@ -113,10 +139,6 @@ def prob_sparse_attention(
     counts = query.new_full((batch,), length, dtype=torch.int64)
     if padding is not None:
         counts = (~padding).sum(dim=1)
-    measure = sparsity(query, key, sampled, chosen, counts)
-    if padding is not None:
-        measure = measure.masked_fill(padding.unsqueeze(1), -math.inf)
-    rows = measure.topk(min(sampled.size(2), length), dim=2).indices
     with no_autocast(value):
         exact = at_least_float32(value)
         if causal:
@@ -132,9 +154,7 @@ def prob_sparse_attention(
             scores = scores + mask.expand(batch, heads, length, length).gather(2, each_row)
         weights = torch.softmax(scores, dim=-1)
         read = torch.matmul(F.dropout(weights, dropout), exact)
-        # A shorter sentence chooses fewer queries than there is room for.
-        room = torch.arange(rows.size(2), device=query.device) < chosen.unsqueeze(1)
-        room, place = room[:, None, :, None], rows.unsqueeze(3).expand_as(read)
+        room, place = room.unsqueeze(3), rows.unsqueeze(3).expand_as(read)
         out = rest.scatter(2, place, torch.where(room, read, rest.gather(2, place)))
         if not need_weights:
             return out.to(value.dtype), None

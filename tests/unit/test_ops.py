@@ -466,8 +466,9 @@ def prob_sparse_attention(r: Random, length: int) -> None:
     mask = torch.zeros(hidden.shape).double().masked_fill(hidden, -1e300)
     drawn = sparse_attention.sampled_keys(seed, counts, length, order, factor)
     visible = v.masked_fill(away[:, None, :, None], 0.0)
+    chosen = sparse_attention.attending_rows(q, k, *drawn, away)
     out, weights = sparse_attention.prob_sparse_attention(
-        q, k, visible, *drawn, away, mask, causal, need_weights=True
+        q, k, visible, *chosen, away, mask, causal, need_weights=True
     )
     assert weights is not None
     torch.testing.assert_close(weights @ visible, out)

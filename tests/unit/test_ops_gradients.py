@@ -148,8 +148,9 @@ CASES: dict[str, Case] = {
     ),
     "prob_sparse_attention": Case(
         lambda q, k, v: sparse_attention.prob_sparse_attention(
-            q, k, v, *sparse_attention.sampled_keys(1, torch.tensor([4, 2]), S, ORDER, 1),
-            PADDING, ADDITIVE.to(q.dtype),
+            q, k, v, *sparse_attention.attending_rows(
+                q, k, *sparse_attention.sampled_keys(1, torch.tensor([4, 2]), S, ORDER, 1), PADDING
+            ), PADDING, ADDITIVE.to(q.dtype),
         )[0],
         [KEY, KEY, KEY],
     ),
@@ -228,6 +229,7 @@ CASES: dict[str, Case] = {
 }  # fmt: skip
 
 NO_GRADIENT: dict[str, str] = {
+    "attending_rows": "whole numbers",
     "sampled_keys": "whole numbers",
     "sparsity": "an order of queries, without gradients",
     "log_sparse_mask": "added to scores as it is",
