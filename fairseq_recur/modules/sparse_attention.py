@@ -65,10 +65,12 @@ class ProbSparseSelfAttention(SelfAttention):
     def problems(cls, cfg: Any, side: str) -> Iterator[str]:
         """What is wrong with the options of this part together, one message each."""
         yield from super().problems(cfg, side)
-        mixtures = [getattr(cfg, f"{s}_self_attention_mixture") for s in ("encoder", "decoder")]
-        if cfg.prob_sparse_mixed_rows != "chosen" and set(mixtures) == {"none"}:
+        rows, name = cfg.prob_sparse_mixed_rows, getattr(cfg, f"{side}_self_attention")
+        sides = [s for s in cls.sides if getattr(cfg, f"{s}_self_attention", None) == name]
+        mixtures = {getattr(cfg, f"{s}_self_attention_mixture") for s in sides}
+        if rows != "chosen" and mixtures == {"none"}:
             yield (
-                f"--prob-sparse-mixed-rows {cfg.prob_sparse_mixed_rows} has no effect: it needs "
+                f"--prob-sparse-mixed-rows {rows} has no effect: it needs "
                 f"--{side}-self-attention-mixture, such as rsa"
             )
 

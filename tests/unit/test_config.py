@@ -313,6 +313,11 @@ REFUSED: dict[str, list[tuple[str, list[str]]]] = {
             "--prob-sparse-factor 3",
             ["--prob-sparse-factor 3 has no effect: it needs --encoder-self-attention prob_sparse"],
         ),
+        (
+            "--encoder-self-attention prob_sparse --prob-sparse-mixed-rows all "
+            "--decoder-self-attention rsa",
+            ["--prob-sparse-mixed-rows all has no effect: it needs --encoder-self-attention-mixt"],
+        ),
         ("--rsa-heads 1,2,3", ["--rsa-heads 1,2,3: six numbers"]),
         ("--rsa-heads a,b", ["--rsa-heads a,b: expected whole numbers"]),
         ("--rsa-heads 3,0,0,0,0,0", ["3 heads, but the layer has 2"]),

@@ -367,3 +367,24 @@ def test_prob_sparse_chooses_few_queries() -> None:
     _, weights = module(x, context_of(module, x), need_head_weights=True)
     uniform = torch.isclose(weights, torch.tensor(1 / 40, dtype=weights.dtype)).all(dim=3)
     assert (40 - uniform.sum(dim=2)).tolist() == [[4]] * 8
+
+
+@pytest.mark.parametrize("rows", ["chosen", "all"])
+@pytest.mark.parametrize("side", ["encoder", "decoder"])
+def test_prob_sparse_mixes_the_rows_that_attend(side: str, rows: str) -> None:
+    """By default the others keep the mean of the values, in a decoder their cumulative sum."""
+    options: dict[str, Any] = {"prob_sparse_factor": 1, "prob_sparse_mixed_rows": rows}
+    options[f"{side}_self_attention_mixture"] = "rsa"
+    module = attention("prob_sparse", side, **options)
+    mixture, query = module.mixture, torch.randn(2, 8, 40, 2, dtype=torch.float64)
+    context = context_of(module, torch.randn(40, 2, 16, dtype=torch.float64))
+    arguments = (query, query, query, context, False)
+    out, local = mixture.mix(module, *arguments)[0], module.attend(*arguments)[0]
+    chosen, _ = module.choose(query, query, context)
+    attends = torch.zeros(2, 8, 40, dtype=torch.bool).scatter(2, chosen, True).unsqueeze(3)
+    assert attends.sum(2).eq(4).all()
+    gate, recurrent = mixture.gates(), mixture.product(query, None, "dense")
+    mixed = (1 - gate) * local + gate * recurrent
+    expected = mixed if rows == "all" else torch.where(attends, mixed, local)
+    torch.testing.assert_close(out, expected)
+    assert not torch.allclose(mixed, local)
