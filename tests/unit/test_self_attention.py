@@ -88,10 +88,11 @@ def test_forms_are_equal_without_padding(options: dict[str, Any], length: int) -
 @pytest.mark.parametrize("mixed", MIXTURE)
 @pytest.mark.parametrize("part", SELF_ATTENTION)
 def test_every_mixture_goes_with_every_map(part: str, mixed: str, side: str, length: int) -> None:
-    """All forms are equal in outputs and gradients, and step by step."""
+    """All forms are equal in outputs and gradients, and step by step; here every row is mixed."""
     if side not in SELF_ATTENTION[part].sides:
         pytest.skip("a decoder's positions see no later ones")
-    module = attention(part, side, **{f"{side}_self_attention_mixture": mixed})
+    options = {f"{side}_self_attention_mixture": mixed, "prob_sparse_mixed_rows": "all"}
+    module = attention(part, side, **options)
     padding = torch.zeros(3, length, dtype=torch.bool)
     padding[1, length - length // 3 :] = True
     forms = [f for f in module.mixture.forms if module.has_map or f != "mixed"]
