@@ -37,8 +37,7 @@ def draw_weights(module: nn.Module) -> nn.Module:
     """Draw the weights and biases of all linear maps as Informer's code does, and return *module*.
 
     That is torch's default, U(-b, b) with b = 1 / sqrt(inputs). fairseq draws wider: at Informer's
-    sizes its variances are 1.2 to 4.8 times these, and the second layer of the feed-forward network
-    has the widest. Six epochs are too few to forget the draw.
+    sizes its variances are 1.2 to 4.8 times these.
     """
     for part in module.modules():
         if isinstance(part, nn.Linear):

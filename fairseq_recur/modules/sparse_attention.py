@@ -49,8 +49,8 @@ class ProbSparseSelfAttention(SelfAttention):
         )
         prob_sparse_mixed_rows: ChoiceEnum(ROWS) = option(  # type: ignore[valid-type]
             "chosen",
-            "rows of prob_sparse that are mixed with a matrix: chosen, those that attend, as in "
-            "Huang et al. 2023; all",
+            "rows of prob_sparse that are mixed with a matrix: chosen, those that attend, or "
+            "all; Huang et al. 2023 can be read either way",
         )
 
     has_map = False

@@ -79,6 +79,13 @@ def sparsity(query: Tensor, key: Tensor, sampled: Tensor, chosen: Tensor, counts
         return largest - scores.masked_fill(extra, 0.0).sum(dim=3) / counts[:, None, None]
 
 
+def real_counts(query: Tensor, padding: Tensor | None) -> Tensor:
+    """The number of real tokens of each sentence: (B,) int64."""
+    if padding is None:
+        return query.new_full((len(query),), query.size(2), dtype=torch.int64)
+    return (~padding).sum(dim=1)
+
+
 def attending_rows(
     query: Tensor, key: Tensor, sampled: Tensor, chosen: Tensor, padding: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -93,14 +100,11 @@ def attending_rows(
         rows (B, H, U) int64, and (B, 1, U) bool, whether a row counts: a shorter sentence chooses
         fewer than there is room for
     """
-    batch, _, length, _ = query.shape
-    counts = query.new_full((batch,), length, dtype=torch.int64)
-    if padding is not None:
-        counts = (~padding).sum(dim=1)
+    counts = real_counts(query, padding)
     measure = sparsity(query, key, sampled, chosen, counts)
     if padding is not None:
         measure = measure.masked_fill(padding.unsqueeze(1), -math.inf)
-    rows = measure.topk(min(sampled.size(2), length), dim=2).indices
+    rows = measure.topk(min(sampled.size(2), query.size(2)), dim=2).indices
     room = torch.arange(rows.size(2), device=query.device) < chosen.unsqueeze(1)
     return rows, room.unsqueeze(1)
 
@@ -136,9 +140,7 @@ def prob_sparse_attention(
         (B, H, L, D) in the dtype of *value*, and the map (B, H, L, L) without dropout or None
     """
     batch, heads, length, width = query.shape
-    counts = query.new_full((batch,), length, dtype=torch.int64)
-    if padding is not None:
-        counts = (~padding).sum(dim=1)
+    counts = real_counts(query, padding)
     with no_autocast(value):
         exact = at_least_float32(value)
         if causal:

@@ -230,6 +230,7 @@ CASES: dict[str, Case] = {
 
 NO_GRADIENT: dict[str, str] = {
     "attending_rows": "whole numbers",
+    "real_counts": "whole numbers",
     "sampled_keys": "whole numbers",
     "sparsity": "an order of queries, without gradients",
     "log_sparse_mask": "added to scores as it is",
