@@ -55,7 +55,7 @@ from fairseq_recur.ops.rem import recurrent_product, rem_kernel
 from fairseq_recur.ops.segmented_recurrent import segmented_recurrent
 from fairseq_recur.ops.segments import segment_schedule, split_segments
 from fairseq_recur.ops.toeplitz import banded_product, shared_product, toeplitz_matrix
-from fairseq_recur.ops.triton import choosing
+from fairseq_recur.ops.triton import dispatch
 
 BATCH, HEADS, WIDTH = 2, 8, 64
 MODEL = HEADS * WIDTH
@@ -320,10 +320,10 @@ CASES: dict[str, Callable[[int, str], Case]] = {
 
 def uses_kernels(form: Form) -> bool:
     """Whether Triton kernels compute a form: whether `importable`, the last condition, is asked."""
-    with patch.object(choosing, "importable", wraps=choosing.importable) as asked:
+    with patch.object(dispatch, "importable", wraps=dispatch.importable) as asked:
         with suppress(Exception):  # it comes again where the form is measured
             form.run()
-    return asked.called and choosing.importable()
+    return asked.called and dispatch.importable()
 
 
 def by_torch(form: Form) -> Form:

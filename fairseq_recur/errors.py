@@ -1,10 +1,13 @@
-"""The errors that a user's input can cause.
+"""The errors that a user's input can cause, and how several of them become one.
 
 A message says what was found, then what was expected or what to do: "--recurrence-steps 0:
 expected at least 1", "no data folder bin; give the --destdir of ...". It begins in lower case, ends
 without a full stop, and uses only names from the documentation. A test reads all messages from the
 source and checks these rules.
 """
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 class ConfigError(ValueError):
@@ -17,3 +20,34 @@ class CheckpointError(RuntimeError):
 
 class ProcessError(RuntimeError):
     """Another process of the same training has ended, so this one cannot continue."""
+
+
+class Problems:
+    """Collects problems and raises one ConfigError for all of them.
+
+    Args:
+        what: what cannot be done, the heading of the message if there are several problems.
+    """
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self.found: list[str] = []
+
+    def add(self, problem: str) -> None:
+        """Note one problem."""
+        self.found.append(problem)
+
+    @contextmanager
+    def gathered(self) -> Iterator[None]:
+        """Note a ConfigError from the block, and continue after the block."""
+        try:
+            yield
+        except ConfigError as error:
+            self.add(str(error))
+
+    def raise_all(self) -> None:
+        """Raise ConfigError if there are any problems."""
+        if len(self.found) == 1:
+            raise ConfigError(self.found[0])
+        if self.found:
+            raise ConfigError(f"{self.what}:\n- " + "\n- ".join(self.found))

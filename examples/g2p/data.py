@@ -11,12 +11,11 @@ from typing import Any
 import yaml
 from fairseq.data import Dictionary
 
-from fairseq_recur.errors import ConfigError
+from fairseq_recur.errors import ConfigError, Problems
 from fairseq_recur.experiments.other_sets import write_binary
 from fairseq_recur.experiments.runs import read_json, write_json
 from fairseq_recur.files import write_text
 from fairseq_recur.scoring.generation import read_lines
-from fairseq_recur.scoring.problems import Problems
 
 SETS = {"train": "train", "dev": "valid", "test": "test"}
 """Their names in the files, and fairseq's."""

@@ -6,7 +6,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from fairseq_recur.plotting.figures import COLOURS, new_figure, plain_axes
-from fairseq_recur.scoring.aligned import markdown
+from fairseq_recur.scoring.tables import markdown
 
 METRICS = ("WER", "PER")
 COLUMNS = (

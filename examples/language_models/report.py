@@ -11,7 +11,7 @@ from fairseq_recur.experiments.grid import provenance
 from fairseq_recur.experiments.runs import write_json
 from fairseq_recur.experiments.table import spread
 from fairseq_recur.files import write_text
-from fairseq_recur.scoring.aligned import markdown
+from fairseq_recur.scoring.tables import markdown
 
 WHOLE = "100"
 """The share of the training text that all systems read."""

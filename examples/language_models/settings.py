@@ -14,7 +14,7 @@ from fairseq_recur.compat import read_checkpoint
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.grid import CellRun, as_variables, read_variables
 from fairseq_recur.experiments.runs import read_json, write_json
-from fairseq_recur.experiments.typed import setting
+from fairseq_recur.experiments.schema import setting
 
 HERE = Path(__file__).resolve().parent
 

@@ -9,11 +9,10 @@ from pathlib import Path
 
 from fairseq.data import Dictionary
 
-from fairseq_recur.errors import ConfigError
+from fairseq_recur.errors import ConfigError, Problems
 from fairseq_recur.experiments.other_sets import write_binary
 from fairseq_recur.experiments.runs import read_json, write_json
 from fairseq_recur.scoring.generation import read_lines
-from fairseq_recur.scoring.problems import Problems
 
 SETS = {"train": {"train"}, "valid": {"valid", "val", "dev"}, "test": {"test"}}
 """What the names of their files have, between dots, hyphens and underscores."""

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from fairseq_recur.experiments import machine
 from fairseq_recur.files import write_text
 from fairseq_recur.modules.parts import CROSS_ATTENTION
-from fairseq_recur.modules.plain import SRformerCrossAttention, host
+from fairseq_recur.modules.standalone import SRformerCrossAttention, host
 
 UNIT = {"srformer_scale": "unit"}
 ABLATIONS: dict[str, dict[str, Any]] = {

@@ -5,7 +5,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from fairseq_recur.scoring import aligned
+from fairseq_recur.scoring import tables
 
 HERE = Path(__file__).resolve().parent
 BINS = ("bin0", "bin1")
@@ -112,7 +112,7 @@ def as_markdown(table: list[list[str]]) -> str:
     """Write the rows as a Markdown table."""
     bins = [f"bin {i // 3}: {name}" for i, name in enumerate(HEADER[2:8])]
     header = [*HEADER[:2], *bins, "seeds"]
-    return "\n".join(aligned.markdown([header, *table], names=2))
+    return "\n".join(tables.markdown([header, *table], names=2))
 
 
 def summary(results: Results, markdown: bool = False) -> str:

@@ -21,7 +21,7 @@ from fairseq_recur.experiments.grid import provenance
 from fairseq_recur.experiments.progress import training_log
 from fairseq_recur.files import write_text
 from fairseq_recur.plotting.figures import COLOURS, new_figure, plain_axes
-from fairseq_recur.scoring import aligned
+from fairseq_recur.scoring import tables
 
 ARCH = "rsa_informer"
 INITIAL = (-1, 0, 1)
@@ -112,11 +112,11 @@ def write(what: str, runs: Sequence[SeriesRun], settings: Settings, work: Path) 
     if not results:
         return "Nothing is finished yet."
     rows = gates_rows(results["ETTh1/24"]) if what == "gates" else heads_rows(results)
-    page = aligned.markdown(rows, names=1)
+    page = tables.markdown(rows, names=1)
     write_text(work / "results.md", "\n".join([*page, "", f"`{made['command']}`", ""]))
     if what == "gates":
         draw(results["ETTh1/24"], work / "figure.png")
-    return "\n".join(aligned.aligned(rows, names=1))
+    return "\n".join(tables.aligned(rows, names=1))
 
 
 def heads_rows(results: Report) -> list[list[str]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.grid import GridRun, as_variables, read_variables
 from fairseq_recur.experiments.progress import training_log
-from fairseq_recur.experiments.typed import setting
+from fairseq_recur.experiments.schema import setting
 
 HERE = Path(__file__).resolve().parent
 

@@ -12,7 +12,7 @@ from linear import checksum, linear_errors
 from fairseq_recur.experiments.grid import provenance
 from fairseq_recur.experiments.runs import read_json, write_json
 from fairseq_recur.files import write_text
-from fairseq_recur.scoring import aligned
+from fairseq_recur.scoring import tables
 
 COMMAND = "bash examples/time_series/run.sh"
 HEADER = ["cell", "system", "MSE", "paper", "MAE", "paper", "seeds"]
@@ -96,7 +96,7 @@ def summary(report: dict[str, Any], markdown: bool = False) -> str:
     table = rows(report["runs"], report["linear"])
     if not table:
         return "Nothing is finished yet."
-    shape = aligned.markdown if markdown else aligned.aligned
+    shape = tables.markdown if markdown else tables.aligned
     lines = shape([HEADER, *table], names=2)
     missing = len(read_expected().keys() - {row[0] for row in table})
     lines += ["", f"Cells without a result: {missing} of {len(read_expected())}."]

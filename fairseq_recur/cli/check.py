@@ -14,7 +14,7 @@ import torch
 
 from fairseq_recur import compat
 from fairseq_recur.ops.native import build, segmented_recurrent
-from fairseq_recur.ops.triton import choosing
+from fairseq_recur.ops.triton import dispatch
 
 PACKAGE = "fairseq_recur"
 WIDTH = 96
@@ -70,7 +70,7 @@ def gpu_kernels() -> str:
     """Return whether the package's Triton kernels can run on a GPU."""
     if not importlib.util.find_spec("triton"):
         return "none, torch's operations take their place: Triton is not installed"
-    if choosing.switched_off():
+    if dispatch.switched_off():
         return "none, torch's operations take their place: FAIRSEQ_RECUR_TRITON=0"
     return "srformer, rsa and biarn on a GPU, by Triton"
 

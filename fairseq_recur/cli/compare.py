@@ -18,9 +18,9 @@ from fairseq_recur.cli.scoring_options import (
     read_texts,
     split_names,
 )
+from fairseq_recur.errors import Problems
 from fairseq_recur.files import write_text
 from fairseq_recur.scoring.comparison import BOOTSTRAP, as_json, comparison_table
-from fairseq_recur.scoring.problems import Problems
 from fairseq_recur.scoring.significance import (
     DEFAULT_SEED,
     SEED_VARIABLE,

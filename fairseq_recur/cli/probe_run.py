@@ -13,7 +13,7 @@ import torch
 
 from fairseq_recur import compat
 from fairseq_recur.cli.scoring_options import split_names
-from fairseq_recur.errors import CheckpointError, ConfigError
+from fairseq_recur.errors import CheckpointError, ConfigError, Problems
 from fairseq_recur.files import write_text
 from fairseq_recur.modules.options import flag
 from fairseq_recur.probing.classifier import COMBINATIONS
@@ -21,8 +21,7 @@ from fairseq_recur.probing.protocol import Protocol
 from fairseq_recur.probing.report import Row, Settings, probe_model, reference_rows, table
 from fairseq_recur.probing.representations import BPE_FILES, SentenceEncoder, load_encoder, subwords
 from fairseq_recur.probing.tasks import TASKS, TaskData, choose_tasks, read_task
-from fairseq_recur.scoring.aligned import markdown
-from fairseq_recur.scoring.problems import Problems
+from fairseq_recur.scoring.tables import markdown
 
 logger = logging.getLogger(__name__)
 

@@ -19,9 +19,9 @@ from fairseq_recur.cli.scoring_options import (
     read_texts,
     split_names,
 )
+from fairseq_recur.errors import Problems
 from fairseq_recur.files import write_text
 from fairseq_recur.scoring.metrics import Score, score_corpus, score_table
-from fairseq_recur.scoring.problems import Problems
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -7,12 +7,11 @@ from pathlib import Path
 
 from sacrebleu.metrics.base import Metric
 
-from fairseq_recur.errors import ConfigError
+from fairseq_recur.errors import ConfigError, Problems
 from fairseq_recur.scoring import comet
 from fairseq_recur.scoring.generation import read_hypotheses, read_lines
-from fairseq_recur.scoring.mean import MeanMetric
+from fairseq_recur.scoring.mean_metric import MeanMetric
 from fairseq_recur.scoring.metrics import METRICS, TOKENIZERS, build_metric
-from fairseq_recur.scoring.problems import Problems
 from fairseq_recur.scoring.sentences import SEPARATOR
 
 

@@ -15,7 +15,7 @@ from fairseq_recur.experiments.machine import commit, machine, versions
 from fairseq_recur.experiments.progress import say
 from fairseq_recur.experiments.runner import Runner, Stopped
 from fairseq_recur.experiments.runs import LOCK, Run
-from fairseq_recur.experiments.typed import fill
+from fairseq_recur.experiments.schema import fill
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Run)
@@ -25,7 +25,7 @@ def read_variables(kind: type[T], lists: Sequence[str]) -> T:
     """Read settings from environment variables, which have their names in capitals.
 
     Args:
-        kind: a dataclass of `typed.setting` fields
+        kind: a dataclass of `schema.setting` fields
         lists: the fields whose values blanks separate
 
     Raises:

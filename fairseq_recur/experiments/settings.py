@@ -12,10 +12,10 @@ from omegaconf.errors import OmegaConfBaseException
 from sacrebleu.metrics.base import Metric
 
 from fairseq_recur.errors import ConfigError
-from fairseq_recur.experiments.typed import fill, in_file, setting
+from fairseq_recur.experiments.schema import fill, in_file, setting
 from fairseq_recur.scoring.comet import DEFAULT_MODEL
 from fairseq_recur.scoring.generation import read_lines
-from fairseq_recur.scoring.mean import MeanMetric
+from fairseq_recur.scoring.mean_metric import MeanMetric
 from fairseq_recur.scoring.metrics import METRICS, TOKENIZERS, build_metric
 
 Flags = dict[str, Any]

@@ -22,7 +22,7 @@ from fairseq_recur.ops.native.segmented_recurrent import CompiledSegmentedRecurr
 from fairseq_recur.ops.segment_products import Neuron, SegmentSoftmax, Source
 from fairseq_recur.ops.segmented_attention import key_norm
 from fairseq_recur.ops.segmented_recurrent_backward import Backward
-from fairseq_recur.ops.triton.choosing import usable
+from fairseq_recur.ops.triton.dispatch import usable
 from fairseq_recur.ops.triton.segment_softmax import segment_softmax
 from fairseq_recur.ops.triton.segmented_recurrent import fired_sums
 

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_recur.ops.triton.banded import ROWS, band_product
-from fairseq_recur.ops.triton.choosing import usable
+from fairseq_recur.ops.triton.dispatch import usable
 
 
 def toeplitz_matrix(

@@ -14,7 +14,7 @@ from fairseq_recur.probing.classifier import BagOfWords, Classifier
 from fairseq_recur.probing.protocol import Outcome, Protocol, probe
 from fairseq_recur.probing.representations import SentenceEncoder
 from fairseq_recur.probing.tasks import TASKS, TaskData
-from fairseq_recur.scoring.aligned import aligned
+from fairseq_recur.scoring.tables import aligned
 
 NO_HIDDEN_LAYER = ("WordContent",)
 """Tasks with so many labels that SentEval uses logistic regression."""

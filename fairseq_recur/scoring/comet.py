@@ -5,9 +5,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from fairseq_recur.errors import ConfigError
-from fairseq_recur.scoring.mean import MeanMetric
-from fairseq_recur.scoring.problems import Problems
+from fairseq_recur.errors import ConfigError, Problems
+from fairseq_recur.scoring.mean_metric import MeanMetric
 
 DEFAULT_MODEL = "Unbabel/wmt22-comet-da"
 BATCH_SIZE = 8  # as in the package's examples; scores do not depend on it

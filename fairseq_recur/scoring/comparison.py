@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from fairseq_recur.scoring.aligned import aligned
-from fairseq_recur.scoring.aligned import markdown as markdown_lines
+from fairseq_recur.scoring.tables import aligned
+from fairseq_recur.scoring.tables import markdown as markdown_lines
 
 BOOTSTRAP, RANDOMIZATION, BOTH = "bootstrap", "randomization", "both"
 LEVEL = 0.05

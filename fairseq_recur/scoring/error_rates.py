@@ -7,8 +7,8 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from fairseq_recur.scoring.mean import MeanMetric
-from fairseq_recur.scoring.problems import Problems
+from fairseq_recur.errors import Problems
+from fairseq_recur.scoring.mean_metric import MeanMetric
 
 
 class ErrorRate(MeanMetric):

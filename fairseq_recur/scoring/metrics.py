@@ -8,14 +8,13 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 
-from fairseq_recur.errors import ConfigError
-from fairseq_recur.scoring.aligned import aligned
+from fairseq_recur.errors import ConfigError, Problems
 from fairseq_recur.scoring.comet import DEFAULT_MODEL, CometMetric
 from fairseq_recur.scoring.error_rates import ERROR_RATES
-from fairseq_recur.scoring.mean import MeanMetric
-from fairseq_recur.scoring.problems import Problems
+from fairseq_recur.scoring.mean_metric import MeanMetric
 from fairseq_recur.scoring.rouge import VARIANTS, RougeMetric
 from fairseq_recur.scoring.sentences import SEPARATOR
+from fairseq_recur.scoring.tables import aligned
 
 METRICS = ("bleu", "chrf", "chrf++", "ter", *VARIANTS, *ERROR_RATES, "comet")
 TOKENIZERS = tuple(BLEU.TOKENIZERS)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 from fairseq_recur.errors import ConfigError
-from fairseq_recur.scoring.mean import MeanMetric
+from fairseq_recur.scoring.mean_metric import MeanMetric
 from fairseq_recur.scoring.sentences import SEPARATOR, one_sentence_per_line
 
 VARIANTS = ("rouge1", "rouge2", "rougeL", "rougeLsum")

@@ -17,6 +17,7 @@ from sacrebleu.metrics.base import Metric
 from sacrebleu.metrics.ter import TER
 from sacrebleu.significance import PairedTest, Result, estimate_ci
 
+from fairseq_recur.errors import Problems
 from fairseq_recur.logs import quiet
 from fairseq_recur.scoring.comparison import (
     BOOTSTRAP,
@@ -27,9 +28,8 @@ from fairseq_recur.scoring.comparison import (
     SystemResult,
     corrected,
 )
-from fairseq_recur.scoring.mean import MeanMetric
+from fairseq_recur.scoring.mean_metric import MeanMetric
 from fairseq_recur.scoring.metrics import build_metric, decimals_of
-from fairseq_recur.scoring.problems import Problems
 
 TESTS = (BOOTSTRAP, RANDOMIZATION, BOTH)
 SACREBLEUS_NAMES = {BOOTSTRAP: "bs", RANDOMIZATION: "ar"}

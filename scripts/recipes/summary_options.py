@@ -11,7 +11,7 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 
 import fairseq_recur  # noqa: F401  (registers its architectures)
 from fairseq_recur.errors import ConfigError
-from fairseq_recur.experiments.typed import fill, setting
+from fairseq_recur.experiments.schema import fill, setting
 from recipes.fetch import Archive
 from recipes.subwords import KINDS, SPIECE
 

@@ -10,7 +10,7 @@ from typing import Any, Optional
 import yaml
 
 from fairseq_recur.errors import ConfigError
-from fairseq_recur.experiments.typed import fill, setting
+from fairseq_recur.experiments.schema import fill, setting
 from recipes.fetch import Archive
 from recipes.translation_text import Rules
 

@@ -205,10 +205,10 @@ def test_a_wrong_form_is_detected(bench: Any) -> None:
 def test_triton_kernels_are_found_and_left_out(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A form that asks whether they can compute is also measured with the answer no."""
     ops = bench("ops")
-    monkeypatch.setattr(ops.choosing, "importable", lambda: True)
+    monkeypatch.setattr(ops.dispatch, "importable", lambda: True)
 
     def usable() -> bool:
-        return os.environ.get(ops.KERNELS) != "0" and ops.choosing.importable()
+        return os.environ.get(ops.KERNELS) != "0" and ops.dispatch.importable()
 
     x = torch.ones(2, requires_grad=True)
     own = {
@@ -220,7 +220,7 @@ def test_triton_kernels_are_found_and_left_out(bench: Any, monkeypatch: pytest.M
     assert [form.run().sum().item() for form in forms.values()] == [6, 4, 4]
     fast, by_torch, _ = forms.values()
     assert ops.difference(ops.Case([x], forms), fast, by_torch) == 0.5
-    monkeypatch.setattr(ops.choosing, "importable", lambda: False)
+    monkeypatch.setattr(ops.dispatch, "importable", lambda: False)
     assert list(ops.with_torchs(own)) == ["fast", "plain"]
 
 

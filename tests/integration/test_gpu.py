@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fairseq_recur.modules.sparse_attention import ProbSparseSelfAttention
 from fairseq_recur.ops import mixture, recurrence_encoder, segmented_recurrent, toeplitz
-from fairseq_recur.ops.triton import choosing
+from fairseq_recur.ops.triton import dispatch
 from tests.conftest import FORECASTERS, MEMORY_MODELS, SMALL, TRAIN
 from tests.distributed.test_presets_by_several import NEURON, has_neuron
 from tests.unit.test_context import LAYERS
@@ -122,7 +122,7 @@ def test_kernels_equal_torchs_operations_in_double_precision(name: str) -> None:
     run, shapes = OPERATIONS[name]
     exact = [torch.randn(s, device="cuda", dtype=torch.float64, requires_grad=True) for s in shapes]
     short = [x.detach().float().requires_grad_() for x in exact]
-    if not choosing.usable(short[-1], widest=None):
+    if not dispatch.usable(short[-1], widest=None):
         pytest.skip("Triton is not installed, or has no kernels for this GPU")
     results = []
     for inputs in (short, exact):

@@ -127,7 +127,7 @@ def read(source: str) -> list[str]:
     'parser.error("MESSAGE")',
     'sys.exit("MESSAGE")',
     'raise argparse.ArgumentTypeError("MESSAGE")',
-    'from fairseq_recur.scoring.problems import Problems\nany_name.add("MESSAGE")',
+    'from fairseq_recur.errors import Problems\nany_name.add("MESSAGE")',
 ])  # fmt: skip
 def test_messages_of_every_form_are_read(source: str) -> None:
     assert any("MESSAGE" in text for text in read(source))

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_recur.models.presets import PRESETS
-from fairseq_recur.modules.plain import SRformerCrossAttention
 from fairseq_recur.modules.segmented_attention import SegmentedAttention
+from fairseq_recur.modules.standalone import SRformerCrossAttention
 from fairseq_recur.ops import naive
 from fairseq_recur.ops.accumulate_fire import accumulate_fire, recurrent_accumulate_fire
 from fairseq_recur.ops.segmented_attention import (

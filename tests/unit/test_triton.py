@@ -13,7 +13,7 @@ import torch
 
 from fairseq_recur.cli import check
 from fairseq_recur.ops import mixture
-from fairseq_recur.ops.triton import choosing
+from fairseq_recur.ops.triton import dispatch
 from fairseq_recur.ops.triton.banded import ROWS, band_product
 from fairseq_recur.ops.triton.mixed import mix, mixes
 from fairseq_recur.ops.triton.recurrence import additive_energies, gated_states
@@ -41,27 +41,27 @@ def test_kernels_equal_the_loops(marked: str) -> None:
 def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
     """As with TRITON_INTERPRET=1 and Triton installed."""
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    monkeypatch.setattr(choosing, "importable", lambda: True)
+    monkeypatch.setattr(dispatch, "importable", lambda: True)
 
 
 def test_a_cpu_uses_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    monkeypatch.setattr(choosing, "importable", lambda: True)
-    assert not choosing.usable(torch.zeros(2, 16))
+    monkeypatch.setattr(dispatch, "importable", lambda: True)
+    assert not dispatch.usable(torch.zeros(2, 16))
 
 
 def test_kernels_know_these_tensors(interpreted: None, monkeypatch: pytest.MonkeyPatch) -> None:
     known = torch.zeros(2, 128)
-    assert choosing.usable(known) and choosing.usable(known.double())
-    assert choosing.usable(torch.zeros(2, 129), widest=None)
-    assert choosing.usable(known.half(), half=True)
+    assert dispatch.usable(known) and dispatch.usable(known.double())
+    assert dispatch.usable(torch.zeros(2, 129), widest=None)
+    assert dispatch.usable(known.half(), half=True)
     for unknown in (known.half(), torch.zeros(2, 129), known[:0], known.to("meta")):
-        assert not choosing.usable(unknown)
+        assert not dispatch.usable(unknown)
     with monkeypatch.context() as patch:
         patch.setattr(torch.compiler, "is_compiling", lambda: True)
-        assert not choosing.usable(known)
+        assert not dispatch.usable(known)
     monkeypatch.setenv("FAIRSEQ_RECUR_TRITON", "0")
-    assert not choosing.usable(known)
+    assert not dispatch.usable(known)
 
 
 def test_kernels_know_these_maps(interpreted: None) -> None:
@@ -88,19 +88,19 @@ def test_kernels_know_these_gpus(
     monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, capability: tuple[int, int], expected: bool
 ) -> None:
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    monkeypatch.setattr(choosing, "importable", lambda: True)
+    monkeypatch.setattr(dispatch, "importable", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     device = SimpleNamespace(type="cuda")
     there = SimpleNamespace(device=device, dtype=dtype, size=lambda _: 64, numel=lambda: 1)
-    assert choosing.usable(there) == expected
+    assert dispatch.usable(there) == expected
 
 
 @pytest.fixture
 def fresh() -> Iterator[None]:
     """Triton has not been looked for."""
-    choosing.importable.cache_clear()
+    dispatch.importable.cache_clear()
     yield
-    choosing.importable.cache_clear()
+    dispatch.importable.cache_clear()
 
 
 def test_without_triton_torch_does_it(
@@ -127,14 +127,14 @@ def test_precision_is_the_users(
 ) -> None:
     monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: setting)
     monkeypatch.setattr(torch.version, "hip", None)
-    assert choosing.precision() == expected
+    assert dispatch.precision() == expected
     monkeypatch.setattr(torch.version, "hip", "6.0")
-    assert choosing.precision() == "ieee"
+    assert dispatch.precision() == "ieee"
 
 
 def test_blocks_hold_what_they_must() -> None:
-    assert [choosing.block(n) for n in (1, 16, 17, 64, 100, 128)] == [16, 16, 32, 64, 128, 128]
-    assert choosing.block(100, 32) == 32
+    assert [dispatch.block(n) for n in (1, 16, 17, 64, 100, 128)] == [16, 16, 32, 64, 128, 128]
+    assert dispatch.block(100, 32) == 32
 
 
 def misread() -> Iterator[tuple[str, object]]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_recur.ops import mixture, naive, recurrence_encoder, rem, toeplitz
-from fairseq_recur.ops.triton import banded, choosing, mixed
+from fairseq_recur.ops.triton import banded, dispatch, mixed
 from fairseq_recur.ops.triton.banded import BandProduct
 from fairseq_recur.ops.triton.mixed import MixedMap
 from fairseq_recur.ops.triton.recurrence import AdditiveEnergies, GatedStates, gated_states
@@ -62,7 +62,7 @@ def by_torch(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Any]], A
 
     def call(function: Callable[[], Any]) -> Any:
         with monkeypatch.context() as patch:
-            patch.setattr(choosing, "importable", lambda: False)
+            patch.setattr(dispatch, "importable", lambda: False)
             return function()
 
     return call

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fairseq_recur.ops.arguments import check_tensors
-from fairseq_recur.ops.triton.choosing import block, precision
+from fairseq_recur.ops.triton.dispatch import block, precision
 
 ROWS = 64
 """Rows of the band, and of a block of outputs."""
@@ -78,7 +78,7 @@ def band_product(band: Tensor, values: Tensor, before: int) -> Tensor:
 
     Args:
         band: (H, ROWS, before + ROWS + after); the diagonal begins in column *before*
-        values: (B, H, T, D) that `choosing.usable` accepts
+        values: (B, H, T, D) that `dispatch.usable` accepts
         before: number of earlier positions that a row reads
 
     Returns:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fairseq_recur.ops.arguments import check_tensors
-from fairseq_recur.ops.triton.choosing import (
+from fairseq_recur.ops.triton.dispatch import (
     LARGEST_WIDTH,
     SMALLEST_BLOCK,
     block,

@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 
 from fairseq_recur.ops.arguments import check_tensors
 from fairseq_recur.ops.precision import at_least_float32
-from fairseq_recur.ops.triton.choosing import block, usable
+from fairseq_recur.ops.triton.dispatch import block, usable
 
 
 def computes(*tensors: Tensor) -> bool:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fairseq_recur.ops.arguments import check_tensors
-from fairseq_recur.ops.triton.choosing import block, precision
+from fairseq_recur.ops.triton.dispatch import block, precision
 
 
 class SegmentAttention(torch.autograd.Function):
@@ -117,7 +117,7 @@ def segment_softmax(
     """softmax(Q_t K_i^T + mask) V_i + unit F_t, where block i of the queries reads segment i.
 
     Args:
-        queries: Q (R, N, n, D), scaled, that `choosing.usable` accepts
+        queries: Q (R, N, n, D), scaled, that `dispatch.usable` accepts
         keys, values: (R, M, s, D), with M >= N, in the dtype of *queries*
         mask: additive (R / heads, N, s), without a gradient, in the dtype of *queries*; or None
         heads: rows that follow each other and share a mask

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fairseq_recur.ops.arguments import check_tensors
-from fairseq_recur.ops.triton.choosing import block, precision
+from fairseq_recur.ops.triton.dispatch import block, precision
 
 STEPS_PER_WORD = 32
 """Steps whose spikes share a word; `scan_kernels` has the same number."""
@@ -116,7 +116,7 @@ def fired_sums(
     """Q_t relu(mem_i - thr) = thr Q_t RAF(x_i), for queries in blocks.
 
     Args:
-        queries: (R, N, n, D) that `choosing.usable` accepts
+        queries: (R, N, n, D) that `dispatch.usable` accepts
         keys, values: (R, M, s, D), K and V W^T, zero at padding, with M >= N, in the dtype of
             *queries*
         leak, threshold: scalars, the threshold positive

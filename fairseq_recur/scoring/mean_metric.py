@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fairseq_recur.scoring.problems import Problems
+from fairseq_recur.errors import Problems
 
 
 class CorpusMean(NamedTuple):

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from fairseq_recur.errors import ConfigError
-from fairseq_recur.modules.plain import BiARNEncoder, RSASelfAttention, SRformerCrossAttention
+from fairseq_recur.modules.standalone import BiARNEncoder, RSASelfAttention, SRformerCrossAttention
 
 C, H = 16, 4
 
