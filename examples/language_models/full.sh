@@ -76,7 +76,7 @@ plan() {
 }
 
 train() {
-    local count chosen
+    local count
     count="$(processes)"
     if [ $((streams % count)) -ne 0 ]; then
         fail "$streams streams cannot be divided among $count processes; set GPUS (or PROCESSES)"
@@ -91,16 +91,8 @@ train() {
         --log-format json --log-interval 200
     )
     need "$WORK/data-bin" prepare
-    chosen="$(printf '%q ' "${flags[@]}" "$@")"
-    if [ -f "$folder/settings" ] && [ "$(cat "$folder/settings")" != "$chosen" ]; then
-        fail "$folder was trained with other settings ($folder/settings); choose another name with" \
-            "RUN=$ARCH-NAME, or remove the folder"
-    fi
-    if ! printing; then
-        mkdir -p "$folder"
-        echo "$chosen" > "$folder/settings"
-    fi
-    bash "$ROOT/scripts/launch/node.sh" "$WORK/data-bin" "${flags[@]}" --save-dir "$folder" \
+    keep_settings "$folder" "$(printf '%q ' "${flags[@]}" "$@")"
+    launch "$WORK/data-bin" "${flags[@]}" --save-dir "$folder" \
         --log-file "$folder/train.log" "$@"
 }
 

@@ -54,27 +54,15 @@ set_batch() {
 # train [FLAG...]: train or resume. The plan starts with the folder of the data, the folder of the
 # training, and the unit and size of the batch.
 train() {
-    local plan documents chosen launcher
+    local plan documents chosen
     read_plan train
     local folder="${plan[1]}"
     set_batch "${plan[2]}" "${plan[3]}"
     chosen="$(printf '%q ' "$(cat "${plan[0]}/.key")" "${plan[@]:2}" "$BATCH_TOKENS" "$@")"
-    if [ -f "$folder/settings" ] && [ "$(cat "$folder/settings")" != "$chosen" ]; then
-        fail "$folder was trained with other data or settings ($folder/settings); choose another" \
-            "name with RUN=NAME, or remove the folder"
-    fi
-    if ! printing; then
-        mkdir -p "$folder"
-        echo "$chosen" > "$folder/settings"
-    fi
-    launcher=(bash "$ROOT/scripts/launch/node.sh")
-    if [ -n "${LAUNCHER:-}" ]; then
-        read -ra launcher <<< "$LAUNCHER"
-        if printing; then launcher=(call "${launcher[@]}"); fi
-    fi
+    keep_settings "$folder" "$chosen"
     say "Training in $folder"
     show_cost 800 70 "${plan[@]:4}"
-    "${launcher[@]}" "${plan[0]}" "${plan[@]:4}" ${documents[@]+"${documents[@]}"} \
+    launch "${plan[0]}" "${plan[@]:4}" ${documents[@]+"${documents[@]}"} \
         --log-file "$folder/train.log" "$@"
 }
 

@@ -64,3 +64,30 @@ show_cost() {
         --precision "$precision" --batch-tokens "$BATCH_TOKENS" | grep -E '^(device|[0-9,]+ updates)' ||
         echo "The hours were not predicted; see fairseq-recur plan --help"
 }
+
+# keep_settings FOLDER SETTINGS: write down the settings of a training, or refuse to resume one that
+# was trained with other data or settings
+keep_settings() {
+    if [ -f "$1/checkpoint_last.pt" ] && [ "$(cat "$1/settings")" != "$2" ]; then
+        fail "$1 was trained with other data or settings ($1/settings); choose another name with" \
+            "RUN=NAME, or remove that folder"
+    fi
+    if ! printing; then
+        mkdir -p "$1"
+        echo "$2" > "$1/settings"
+    fi
+}
+
+# launch WORD...: train with these words, on this machine or by LAUNCHER. The launcher replaces this
+# process, so that signals reach it.
+launch() {
+    local launcher=(bash "$ROOT/scripts/launch/node.sh")
+    if [ -n "${LAUNCHER:-}" ]; then
+        read -ra launcher <<< "$LAUNCHER"
+        if printing; then
+            call "${launcher[@]}" "$@"
+            return
+        fi
+    fi
+    exec "${launcher[@]}" "$@"
+}

@@ -104,26 +104,11 @@ train() {
         choose_start
         settings+=(--finetune-from-model "$START")
     fi
-    local chosen
-    chosen="$(printf '%q ' "$DATA_KEY" "$BATCH_TOKENS" "${settings[@]}" "$@")"
-    if [ -f "$FOLDER/checkpoint_last.pt" ] && [ "$(cat "$FOLDER/settings")" != "$chosen" ]; then
-        fail "$FOLDER was trained with other data or settings ($FOLDER/settings); choose" \
-            "another name with RUN=NAME, or remove that folder"
-    fi
-    if ! printing; then
-        mkdir -p "$FOLDER"
-        echo "$chosen" > "$FOLDER/settings"
-    fi
+    keep_settings "$FOLDER" "$(printf '%q ' "$DATA_KEY" "$BATCH_TOKENS" "${settings[@]}" "$@")"
     say "$RUN, $SOURCE-$TARGET, seed $SEED: up to update $MAX_UPDATES, in $FOLDER"
     show_cost 30 30 "${settings[@]}" --max-update "$MAX_UPDATES"
-    # A stopped training continues from its last checkpoint. The launcher replaces this process, so
-    # that signals reach it.
-    local launcher=(exec bash "$ROOT/scripts/launch/node.sh")
-    if [ -n "${LAUNCHER:-}" ]; then
-        read -ra launcher <<< "$LAUNCHER"
-        if printing; then launcher=(call "${launcher[@]}"); else launcher=(exec "${launcher[@]}"); fi
-    fi
-    "${launcher[@]}" "$DATA" -s "$SOURCE" -t "$TARGET" \
+    # A stopped training continues from its last checkpoint.
+    launch "$DATA" -s "$SOURCE" -t "$TARGET" \
         "${settings[@]}" --max-update "$MAX_UPDATES" --save-dir "$FOLDER" \
         --save-interval-updates "$SAVE_EVERY" --keep-interval-updates "$AVERAGE" \
         --no-epoch-checkpoints --log-interval 100 --log-file "$FOLDER/train.log" "$@"
