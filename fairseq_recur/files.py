@@ -45,7 +45,7 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
     except BaseException as error:
         with suppress(OSError):
             os.unlink(file.name)
-        if isinstance(error, OSError) and error.filename is None:  # of a full disk
+        if isinstance(error, OSError) and error.filename is None:  # the disk is full
             error.filename = str(path)
         raise
 
@@ -60,7 +60,7 @@ def new_unfinished(path: Path) -> BinaryIO:
     """Create a temporary file beside *path*, and lock it until it is closed."""
     while True:
         file = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp").open("xb")
-        with suppress(OSError):  # of a file system without locks
+        with suppress(OSError):  # the file system has no locks
             fcntl.flock(file, fcntl.LOCK_EX)
         if os.path.exists(file.name):  # else `remove_unfinished` of another process was faster
             return file

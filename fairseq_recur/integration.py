@@ -92,7 +92,7 @@ def load_training(
 def load_checkpoint(load: Function, cfg: Any, trainer: Any, **kwargs: Any) -> Any:
     """Leave a training that has reached --max-update or --patience as it is.
 
-    fairseq itself goes on each time such a training is started again.
+    fairseq itself would continue each time such a training is started again.
     """
     found = load(cfg, trainer, **kwargs)
     optimization = trainer.cfg.optimization

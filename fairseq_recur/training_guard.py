@@ -102,7 +102,7 @@ def lock(folder: Path) -> None:
                 "would overwrite each other's checkpoints; wait for it, end it, or give another "
                 "--save-dir"
             )
-        with suppress(OSError):  # of a full disk
+        with suppress(OSError):  # the disk is full
             name_holder(held)
         _locks[folder] = held
     _trainings[folder] += 1
@@ -146,7 +146,7 @@ def compare(mine: dict[str, str], group: Any) -> None:
     everyone = distributed_utils.all_gather_list(short, group=group, max_size=MOST_BYTES)
     found = []
     for name in sorted({name for options in everyone for name in options}):
-        values = [options.get(name, "not there") for options in everyone]
+        values = [options.get(name, "missing") for options in everyone]
         other = next((rank for rank, v in enumerate(values) if v != values[0]), None)
         if other is not None:
             found.append(f"{name} is {values[0]} on rank 0 and {values[other]} on rank {other}")

@@ -55,7 +55,7 @@ prepare() {
         "$set" --work-dir "$WORK" ${mirror[@]+"${mirror[@]}"}
 }
 
-# The model as it is planned. fairseq's adaptive softmax cannot be traced, so that of WikiText-103
+# Plan the model. fairseq's adaptive softmax cannot be traced, so that of WikiText-103
 # is planned as a softmax over its first band.
 plan() {
     local arch="$ARCH" vocabulary=207 flags=(--tokens-per-sample "$tokens") gpus="${GPUS:-1}"

@@ -41,13 +41,13 @@ INPUT_ERRORS = (
 INTERRUPTED = 128 + signal.SIGINT
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Errors of a disk without space."""
+"""Errors that mean that a disk is full."""
 
 REMEDIES = {
     **dict.fromkeys(FULL, "free some space and run the same command again"),
     errno.EROFS: "write to another folder",
 }
-"""What to do about an error of a disk."""
+"""What to do about each of these errors."""
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if sys.stdout is not None:
             sys.stdout.flush()
         return status
-    except BrokenPipeError:  # the reader of the output has gone (`| head`)
+    except BrokenPipeError:  # the program that reads the output has ended (`| head`)
         _discard_output()
         return 0
     except KeyboardInterrupt:
@@ -258,7 +258,7 @@ def _check_words(argv: Iterable[str]) -> None:
 
 def _discard_output() -> None:
     """Point standard output nowhere: Python would try to write the rest of it at exit."""
-    with contextlib.suppress(io.UnsupportedOperation):  # of a notebook
+    with contextlib.suppress(io.UnsupportedOperation):  # in a notebook
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -10,7 +10,7 @@ import os
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # <malloc.h>
 SETTINGS = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_MAX_", "MALLOC_MMAP_THRESHOLD_")
-"""glibc's environment variables; who sets one of them has decided."""
+"""glibc's environment variables; a user who sets one of them has made the choice."""
 
 
 def keep_freed_memory() -> bool:
@@ -19,8 +19,8 @@ def keep_freed_memory() -> bool:
     Results do not change. The process never becomes smaller than it was at its largest.
 
     Returns:
-        Whether it does: not if the user has set `SETTINGS` or glibc's own tunables, nor with
-        another C library.
+        Whether it does. It does not if the user has set one of `SETTINGS` or glibc's own
+        tunables, or with another C library.
     """
     if any(name in os.environ for name in SETTINGS):
         return False

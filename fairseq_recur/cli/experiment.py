@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `experiment`."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     run_ = actions.add_parser(
-        "run", help="do what is left of an experiment, measure speed, write the table"
+        "run", help="run the remaining steps of an experiment, measure speed, write the table"
     )
     run_.add_argument(
         "files",

@@ -168,7 +168,7 @@ def buffered_read(_: Function, input: str, buffer_size: int) -> Iterator[list[st
 
 
 _too_long: list[tuple[int, int, int] | None] = []
-"""For each `buffered_read` at work: the first line of its buffer that is too long, its length and
+"""For each running `buffered_read`: the first line of its buffer that is too long, its length and
 the limit."""
 
 

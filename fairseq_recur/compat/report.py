@@ -100,7 +100,7 @@ def _fairseq_problems() -> Iterator[Problem]:
 
 
 def _safety_problems() -> Iterator[Problem]:
-    """What lets a checkpoint run code."""
+    """Versions and settings that let a checkpoint run code."""
     if torch_version() < (2, 6):
         title = (
             f"torch {torch.__version__}: below 2.6 even weights_only=True lets a crafted "

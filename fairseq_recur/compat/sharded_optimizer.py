@@ -24,7 +24,7 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
         options: ``process_group``, and what the class's constructor takes
     """
 
-    disable_mem_eff_fp16_loading_hack = True  # fairseq's way of what `load_state_dict` does
+    disable_mem_eff_fp16_loading_hack = True  # `load_state_dict` keeps the dtypes itself
 
     def __init__(
         self, params: Iterable[Any], optimizer_class: type[torch.optim.Optimizer], **options: Any

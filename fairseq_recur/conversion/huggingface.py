@@ -177,7 +177,7 @@ def write_model(folder: Path, config: dict[str, Any], weights: dict[str, Tensor]
 
     try:
         save(copies, file, metadata={"format": "pt"})
-    except SafetensorError as error:  # of a full disk
+    except SafetensorError as error:  # the disk is full
         raise OSError(
             f"{file.name} could not be written: {error}; make room in its folder and start again"
         ) from error

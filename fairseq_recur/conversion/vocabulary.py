@@ -47,7 +47,7 @@ def named(pieces: Sequence[str | None]) -> list[str]:
     number = 0
     for piece in pieces:
         word = piece or ""
-        # JSON has characters that UTF-8 has not: halves of surrogate pairs.
+        # JSON can hold what UTF-8 cannot encode: halves of surrogate pairs.
         if not word or word in used or re.search(r"\s|[\ud800-\udfff]", word):
             while (word := f"madeupword{number:04d}") in used or word in taken:
                 number += 1

@@ -1,4 +1,4 @@
-"""Doing what is left of an experiment: several commands of ``fairseq-recur`` at a time."""
+"""Running the remaining steps of an experiment: several commands of ``fairseq-recur`` at a time."""
 
 import os
 import signal
@@ -108,7 +108,7 @@ class Runner:
         return bool(self.left)
 
     def ready(self, run: Run) -> bool:
-        """Return whether a run can go on now; fail it if its initial model will never exist."""
+        """Return whether a run can continue now; fail it if its initial model will never exist."""
         first = run.starts_from
         if first is None or run.done("train"):
             return True

@@ -24,7 +24,7 @@ LOCK = "lock"
 
 
 class Run(ABC):
-    """Steps in a folder, each a command of ``fairseq-recur``; the runner does what is left.
+    """Steps in a folder, each a command of ``fairseq-recur``; the runner does the remaining ones.
 
     Subclasses provide `name`, `folder`, `steps`, `argv` and `train_flags`.
     """
@@ -66,7 +66,7 @@ class Run(ABC):
         return
 
     def complete(self, step: str) -> None:
-        """Do what is left after a step's command has ended well."""
+        """Finish a step after its command has succeeded."""
         return
 
     def state(self) -> dict[str, Any]:

@@ -36,7 +36,7 @@ class System:
         flags: flags of fairseq-train; they take precedence over those of all systems
         start_from: system whose trained model with the same seed initialises this one
         published: metric -> published value, shown next to the measured one
-        compare_with: a row with which this one is compared beside the baseline
+        compare_with: a row with which this one is compared besides the baseline
         name: of the row and of its folder
     """
 

@@ -16,9 +16,9 @@ from fairseq_recur.experiments.settings import INTERVAL, arguments
 from fairseq_recur.experiments.training_log import read_log
 
 MEASURES = (("updates_per_second", "training_mib"), ("sentences_per_second", "decoding_mib"))
-"""What training and decoding give."""
+"""The results of training and of decoding: speed and memory."""
 POLL = 0.1
-"""Seconds between two looks at a process."""
+"""Seconds between two measurements of a process's memory."""
 PEAK = re.compile(r"^VmHWM:\s+(\d+) kB", re.M)
 DECODED = re.compile(r"Translated [\d,]+ sentences .* \((?P<speed>[\d.]+) sentences/s")
 
@@ -134,7 +134,7 @@ def _call(words: list[str], environment: dict[str, str], out: Path) -> float:
 def _peak_mib(process: int) -> float:
     """Return the largest resident memory of a process until now, 0 where the system has no /proc.
 
-    Unlike what wait4 tells, it has nothing of the process that started this one.
+    Unlike the figure of wait4, it does not include the process that started this one.
     """
     try:
         status = Path(f"/proc/{process}/status").read_text()

@@ -101,7 +101,7 @@ class RecurrentModel(BaseFairseqModel):
         )
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """Make a checkpoint of another fairseq, of the stock Transformer, or of BART, fit."""
+        """Adapt a checkpoint of another fairseq, of the stock Transformer or of BART."""
         super().upgrade_state_dict_named(state_dict, name)
         upgrade_weights(self, state_dict)
 

@@ -129,7 +129,7 @@ def joined(owners: list[str]) -> str:
 
 
 def problems_of(part: Any, cfg: Namespace, side: str) -> Iterator[str]:
-    """What a part says of its options."""
+    """The problems that a part finds in its options."""
     if isinstance(part, type) and issubclass(part, MultiColumn):
         yield from part.problems(cfg, side, parts.RECURRENCE[cfg.recurrence])
         return

@@ -1,4 +1,4 @@
-"""How a checkpoint of another fairseq, of the stock Transformer or of BART comes to fit."""
+"""Adapting checkpoints of other fairseq versions, of the stock Transformer and of BART."""
 
 import logging
 from argparse import Namespace

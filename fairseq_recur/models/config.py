@@ -49,7 +49,7 @@ class Slot:
         table: the parts by name, see `fairseq_recur.modules.parts`
         default: the part of a model without a preset
         help: of the option
-        further: choices beside the names in the table
+        further: choices besides the names in the table
         needs: the parts of another slot without which this one has no effect
     """
 

@@ -101,7 +101,7 @@ class RecurrentTransformerDecoder(TransformerDecoderBase):
         incremental_state: IncrementalState | None,
         full_context: bool,
     ) -> Context:
-        """What the layers know of the batch.
+        """The context of the batch, for the layers.
 
         Args:
             x: (T, B, C) input of the layers
@@ -145,7 +145,7 @@ class RecurrentTransformerDecoder(TransformerDecoderBase):
         x: Tensor,
         padding: Padding | None,
     ) -> dict[str, Source | Segments]:
-        """The source and its segments, as far as the layers read them; else nothing.
+        """The source and its segments, those of them that the layers read, by name.
 
         In incremental decoding the source is cut at the first step, for all steps.
         """
@@ -179,7 +179,7 @@ class RecurrentTransformerDecoder(TransformerDecoderBase):
     ) -> tuple[Tensor, dict[str, list[Any]]]:
         """The decoder without its output layer; arguments and results are fairseq's.
 
-        fairseq's loop over the layers has no room for what ours know of the batch.
+        fairseq's loop over the layers cannot pass on the context that ours need.
         """
         x = self.embed(prev_output_tokens, incremental_state)
         context = self.context(

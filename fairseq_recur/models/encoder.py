@@ -19,10 +19,10 @@ EncoderOut = dict[str, list[Any]]
 class RecurrentTransformerEncoder(TransformerEncoderBase):
     """fairseq's encoder, its layers with slots, and optionally a recurrence encoder.
 
-    To fairseq's output dictionary it adds ``source``, [what the decoder's layers know of the
-    sentences], and, unless the outputs of the two encoders are joined as the columns of
-    ``encoder_out``, ``recurrence_out``, [states (L', B, 2C)], and ``recurrence_padding_mask``,
-    [mask (B, L')] or [] if there is nothing to mask.
+    To fairseq's output dictionary it adds ``source``, [a `Source` for the decoder's layers], and,
+    unless the outputs of the two encoders are joined as the columns of ``encoder_out``,
+    ``recurrence_out``, [states (L', B, 2C)], and ``recurrence_padding_mask``, [mask (B, L')] or []
+    if there is nothing to mask.
     """
 
     def __init__(

@@ -88,7 +88,7 @@ class SeriesStack(nn.Module):
 
 
 class SeriesForecaster(BaseFairseqModel):
-    """Informer's frame around the parts (Zhou et al. 2021), without its distilling.
+    """Informer around the parts (Zhou et al. 2021), without its distilling.
 
     The encoder reads a window of the series. The decoder reads the window's last rows, the label
     part, then zeros for the rows to come, all with the features of their times, and forecasts all

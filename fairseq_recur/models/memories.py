@@ -1,4 +1,4 @@
-"""What a training does with the memories of its model."""
+"""The memories of a model in training: saving, resuming and repeated batches."""
 
 from contextlib import ExitStack
 from typing import Any

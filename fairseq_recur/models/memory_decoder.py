@@ -194,7 +194,7 @@ class MemoryDecoder(RecurrentTransformerDecoder):
         return x, bottleneck.write(state, x)
 
     def segment_context(self, x: Tensor, tokens: Tensor, remembered: int) -> Context:
-        """What the layers know of a segment.
+        """The context of a segment, for the layers.
 
         Args:
             x: (T, B, C) input of the layers
@@ -217,7 +217,7 @@ class MemoryDecoder(RecurrentTransformerDecoder):
         )
 
     def step_context(self, x: Tensor, tokens: Tensor, state: IncrementalState) -> Context:
-        """What the layers know of the newest of the positions *tokens* (B, L)."""
+        """The context of the newest of the positions *tokens* (B, L), for the layers."""
         position = tokens.size(1) - 1
         first = 0 if self.memory is None else self.memory.first_visible(position)
         padding = Padding.of(tokens[:, first:].eq(self.padding_idx))

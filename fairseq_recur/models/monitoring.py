@@ -22,12 +22,12 @@ LARGEST_ROW = 100.0
 """Sum of a row of a matrix above which a warning is logged; 1 / (1 - |lambda|) at lambda = 0.99."""
 
 PLACE = re.compile(r"(?:^|\.)(encoder|decoder|recurrence)(?:_encoder)?\.(?:_\w+\.)*layers\.(\d+)\.")
-"""Of a layer in a module's name; wrappers put their own, such as _orig_mod, between."""
+"""Finds the layer in a module's name, also between names of wrappers such as _orig_mod."""
 
 
 @dataclass
 class MonitoringOptions:
-    """The option of what training shows."""
+    """The option of the statistics in the training log."""
 
     monitor_interval: int = option(
         10,
@@ -57,7 +57,7 @@ def place(name: str) -> str:
 
 
 def observed(model: nn.Module) -> list[tuple[str, MonitoredModule]]:
-    """The modules with something to show, each with its `place`."""
+    """The modules that have statistics, each with its `place`."""
     modules = model.named_modules()
     return [
         (place(name), module) for name, module in modules if isinstance(module, MonitoredModule)
@@ -107,7 +107,8 @@ def of_activations(model: nn.Module, moments: list[Tensor]) -> dict[str, Shown]:
 def step_time(meters: MetersDict) -> float:
     """Milliseconds of an update, data loading and validation aside.
 
-    fairseq's own clock stops at them. It does not count updates; the gradient's norm is of each.
+    fairseq's own clock stops for them, but does not count updates. The meter of the gradient's
+    norm does: it has one value per update.
     """
     if "train_wall" not in meters or "gnorm" not in meters or not meters["gnorm"].count:
         return float("nan")
@@ -115,14 +116,14 @@ def step_time(meters: MetersDict) -> float:
 
 
 class Monitor:
-    """Adds what there is to see of a model to fairseq's meters.
+    """Adds the statistics of a model's parts to fairseq's meters.
 
-    A look is at one update, and with ``--update-freq`` at each batch of it. A line of the log has
-    the mean over the looks that fall between it and the one before, or, if none does, what was
-    seen last.
+    An observation covers one update, with ``--update-freq`` each of its batches. A line of the log
+    has the mean over the observations since the line before or, if there were none, the latest
+    values.
 
     Args:
-        interval: updates from one look to the next, at least 1
+        interval: updates from one observation to the next, at least 1
     """
 
     def __init__(self, interval: int) -> None:
@@ -133,12 +134,12 @@ class Monitor:
         self.warned: set[str] = set()
 
     def before(self, model: nn.Module, num_updates: int) -> None:
-        """To be called before each forward pass of training."""
+        """Call this before each forward pass of training."""
         self.first = num_updates if self.first is None else self.first
         self.looking = num_updates == self.first or num_updates % self.interval == 0
         metrics.log_derived("step_time", step_time, priority=899)
         for name, value in self.seen.items():
-            # In fairseq's meters a weight of zero is for want of anything else.
+            # fairseq's meters use a value of weight zero only if they have no other.
             metrics.log_scalar(name, value, weight=0, priority=900, round=4)
         if self.looking:
             self.show(of_parameters(model))
@@ -146,7 +147,7 @@ class Monitor:
 
     @contextmanager
     def look(self, model: nn.Module) -> Iterator[None]:
-        """Observe the forward pass of an update; once, if there are several."""
+        """Observe one forward pass of an update; further ones are not observed."""
         self.looking = False
         modules = [module for _, module in observed(model)]
         device = next(model.parameters()).device
@@ -159,13 +160,13 @@ class Monitor:
         self.show(of_activations(model, moments))
 
     def show(self, values: dict[str, Shown]) -> None:
-        """Log them, and remember them for updates without a look."""
+        """Log the values, and keep them for updates that are not observed."""
         for name, (value, weight) in values.items():
             self.seen[name] = value
             metrics.log_scalar(name, value, weight=weight, priority=900, round=4)
 
     def warn(self) -> None:
-        """Tell the user of matrices that have left the sane range."""
+        """Warn of matrices whose rows have become too large."""
         for name, value in self.seen.items():
             if name.startswith("rem_") and value > LARGEST_ROW and name not in self.warned:
                 self.warned.add(name)

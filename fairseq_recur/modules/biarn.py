@@ -167,7 +167,7 @@ class BiARN(GatedRecurrence):
 
     @classmethod
     def problems(cls, cfg: Any, side: str) -> Iterator[str]:
-        """What is wrong with the options of this part together, one message each."""
+        """Problems with the combination of this part's options, one message each."""
         if cfg.recurrence_steps == 0:
             yield (
                 "--recurrence-steps 0: expected at least 1, or -1 for one step per source token; "

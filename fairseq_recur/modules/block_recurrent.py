@@ -225,7 +225,7 @@ class BlockRecurrentMemory(SegmentMemory):
 
     @classmethod
     def problems(cls, cfg: Any, side: str) -> Iterator[str]:
-        """What is wrong with the options of this part together, one message each."""
+        """Problems with the combination of this part's options, one message each."""
         yield from super().problems(cfg, side)
         if cfg.recurrent_layer > cfg.decoder_layers:
             yield (

@@ -1,4 +1,4 @@
-"""What a layer knows of the batch beside its input: computed once per forward pass, at the top."""
+"""Facts about the batch that layers need, computed once per forward pass, at the top."""
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -116,7 +116,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Context:
-    """What the layers of an encoder or a decoder know of the batch.
+    """Facts about the batch for the layers of an encoder or a decoder.
 
     ``L`` positions are the layer's input; in incremental decoding the input is the newest of them.
 

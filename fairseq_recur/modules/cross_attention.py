@@ -74,11 +74,11 @@ class DotCrossAttention(CrossAttention):
 
         cross_attention_fused: bool = option(
             False,
-            "torch's fused kernel in the cross-attention, wherever nobody asks for its weights: "
-            "S x T less memory, and faster with thousands of source tokens; fairseq's results not "
-            "to the last bit; in training the model returns no attention weights unless a "
-            "criterion names an alignment layer. No preset turns it on: with shorter sources it "
-            "was not faster on a CPU, and no flag turns off what a preset turns on",
+            "use torch's fused kernel in the cross-attention when its weights are not needed: it "
+            "does not store the S x T map, and is faster with thousands of source tokens; results "
+            "differ from fairseq's by rounding; in training the model returns no attention weights "
+            "unless a criterion names an alignment layer. No preset turns it on: with shorter "
+            "sources it was not faster on a CPU, and no flag turns off what a preset turns on",
             needs={"cross_attention_mixture": ("none",)},
         )
 
@@ -88,7 +88,7 @@ class DotCrossAttention(CrossAttention):
 
     @classmethod
     def problems(cls, cfg: Any, side: str) -> Iterator[str]:
-        """None: what fairseq's module does not go with, fairseq says itself."""
+        """None: fairseq itself reports the options that its module does not support."""
         yield from ()
 
     def forward(
@@ -131,7 +131,7 @@ class DotCrossAttention(CrossAttention):
     def all_steps(
         self, query: Tensor, context: Context, needed: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """Teacher forcing: (B, H, T, D) of the same, and the weights (B, H, T, S) if *needed*."""
+        """Teacher forcing: (B, H, T, D) to the same shape, and the map (B, H, T, S) if *needed*."""
         mixture, source, order = self.mixture, context.source, None
         assert mixture is not None and source is not None
         if context.padding is not None:
@@ -150,7 +150,7 @@ class DotCrossAttention(CrossAttention):
     def one_step(
         self, query: Tensor, context: Context, needed: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """The newest position: (B, H, 1, D) of the same, and the weights (B, H, 1, S) if *needed*.
+        """The newest position: (B, H, 1, D) as *query*, and the map (B, H, 1, S) if *needed*.
 
         Keys and values are computed at the first position, once per sentence, and stay where they
         are. The rows of a beam are queries at the same time.

@@ -100,7 +100,7 @@ class StackFusion(MonitoredModule, Part, nn.Module):
 
     @classmethod
     def problems(cls, cfg: Any, side: str) -> Iterator[str]:
-        """What is wrong with the options of this part together, one message each."""
+        """Problems with the combination of this part's options, one message each."""
         found = f"--recurrence-fused-layers {cfg.recurrence_fused_layers}"
         try:
             fused = cls.fused_layers(cfg)
@@ -218,7 +218,7 @@ class Replacement(StackFusion):
 
     @classmethod
     def problems(cls, cfg: Any, side: str) -> Iterator[str]:
-        """As in `StackFusion`; and what nothing reads, where it is in all layers."""
+        """As in `StackFusion`; also an encoder that no layer reads."""
         found = list(super().problems(cfg, side))
         yield from found
         if found:

@@ -38,7 +38,7 @@ class LatentBottleneck(RecurrentBlocks):
     """The state between chunks, what reads it among the layers, and what writes it after them.
 
     A chunk's layers see the chunk. After every few of them a block reads the state, and after the
-    last one the state reads the chunk. So a position sees earlier chunks through the state alone.
+    last one the state reads the chunk. So a position sees earlier chunks only through the state.
     The state of a new text is a code of its vectors' numbers.
     """
 
@@ -81,7 +81,7 @@ class LatentMemory(SegmentMemory):
 
     @dataclass
     class Options:
-        """Of the bottleneck."""
+        """Options of the bottleneck."""
 
         latent_chunk: int = option(
             0,
@@ -102,7 +102,7 @@ class LatentMemory(SegmentMemory):
 
     @classmethod
     def problems(cls, cfg: Any, side: str) -> Iterator[str]:
-        """What is wrong with the options of this part together, one message each."""
+        """Problems with the combination of this part's options, one message each."""
         yield from cls.problems_of_host(cfg)
         yield from too_long("latent_chunk", cfg)
         if cfg.decoder_layers_to_keep:

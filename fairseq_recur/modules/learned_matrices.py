@@ -59,7 +59,7 @@ class ToeplitzMatrix(LagMixture):
         return torch.stack([side.abs().sum(dim=1) for side in sides]).sum(dim=0).max()
 
     def product(self, values: Tensor, padding: Tensor | None, form: str) -> Tensor:
-        """P V; the chunked form is a band, as far as there are learned lags."""
+        """P V; the chunked form is a band over the learned lags."""
         if form == "dense":
             return super().product(values, padding, form)
         past, future = self.kernels(self.lags(values.size(2)))
@@ -89,7 +89,7 @@ class FullMatrix(Mixture):
 
     @classmethod
     def problems(cls, cfg: Any, side: str) -> Iterator[str]:
-        """What is wrong with the options of this part together, one message each."""
+        """Problems with the combination of this part's options, one message each."""
         yield from super().problems(cfg, side)
         if cfg.rsa_dropout == "mixed":
             yield (

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fairseq_recur.modules.self_attention import SelfAttention
 
 FORMS = ("mixed", "dense", "chunked")
-"""Of the sum (1 - g) A V + g P V: one mixed map; two products; the second product in chunks."""
+"""Forms of (1 - g) A V + g P V: one mixed map; two products; the second product in chunks."""
 
 # The longest sequences for which a form was the fastest, forward and backward; measured by
 # benchmarks/rsa_forms.py, whose results are beside it.
@@ -46,7 +46,7 @@ class Mixture(MonitoredModule, Part, nn.Module):
 
     @dataclass
     class Options:
-        """Options of all mixtures; they bear the name of the first of them."""
+        """Options of all mixtures, named after the first of them."""
 
         rsa_gate_init: str = option(
             "-1",
@@ -82,7 +82,7 @@ class Mixture(MonitoredModule, Part, nn.Module):
 
     @classmethod
     def problems(cls, cfg: Any, side: str) -> Iterator[str]:
-        """What is wrong with the options of this part together, one message each."""
+        """Problems with the combination of this part's options, one message each."""
         if cfg.rsa_gate_init != "random":
             try:
                 wrong = math.isnan(float(cfg.rsa_gate_init))  # infinite values close the gate
@@ -266,7 +266,7 @@ class LagMixture(Mixture):
 
     @classmethod
     def problems(cls, cfg: Any, side: str) -> Iterator[str]:
-        """What is wrong with the options of this part together, one message each."""
+        """Problems with the combination of this part's options, one message each."""
         yield from super().problems(cfg, side)
         if cfg.rsa_dropout == "mixed" and cfg.rsa_form not in ("auto", "mixed"):
             yield (

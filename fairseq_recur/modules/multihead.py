@@ -54,7 +54,7 @@ class MultiheadBase(MultiheadAttention):
 
     @classmethod
     def problems(cls, cfg: Any, side: str) -> Iterator[str]:
-        """What is wrong with the options of this part together, one message each.
+        """Problems with the combination of this part's options, one message each.
 
         Args:
             cfg: the model's options, flat
@@ -91,6 +91,6 @@ class MultiheadBase(MultiheadAttention):
 
     @property
     def dropout_probability(self) -> float:
-        """Of an attention weight: 0 outside training, unless dropout is retained there."""
+        """Probability of dropping a weight: 0 outside training, unless dropout is retained."""
         module = self.dropout_module
         return module.p if module.training or module.apply_during_inference else 0.0

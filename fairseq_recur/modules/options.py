@@ -26,7 +26,7 @@ def option(
         help: the text of ``--help`` and of the documentation
         within: smallest and largest value of a number, both allowed; by default a whole number
             is at least 0
-        needs: values of other options under which this one has an effect, beside the choice of
+        needs: values of other options under which this one has an effect, besides the choice of
             a part that declares it
 
     Returns:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 class Part:
-    """A module whose weights a stock checkpoint lacks, all of them, and may lack.
+    """A module whose weights a stock checkpoint does not have and need not have.
 
     Parts that only work together have the same ``slot``. If a checkpoint has none of the
     weights of a slot's parts, the model keeps its fresh weights and names the parts in the

@@ -42,7 +42,7 @@ class Recurrence(MonitoredModule, nn.Module):
 
     @classmethod
     def problems(cls, cfg: Any, side: str) -> Iterator[str]:
-        """What is wrong with the options of this part together, one message each."""
+        """Problems with the combination of this part's options, one message each."""
         yield from ()
 
     def initial_states(self, x: Tensor, padding: Padding | None) -> Tensor:

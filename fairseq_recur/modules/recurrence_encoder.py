@@ -123,7 +123,7 @@ class RecurrenceEncoder(Part, nn.Module):
 
     @classmethod
     def problems(cls, cfg: Any, side: str) -> Iterator[str]:
-        """What a recurrence encoder does not go with, one message each."""
+        """Options that a recurrence encoder does not support, one message each."""
         for name in ("no_cross_attention", "cross_self_attention"):
             if getattr(cfg, name):
                 yield (

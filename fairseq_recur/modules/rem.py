@@ -105,7 +105,7 @@ class RecurrenceEncodingMatrices(LagMixture):
 
     @classmethod
     def problems(cls, cfg: Any, side: str) -> Iterator[str]:
-        """What is wrong with the options of this part together, one message each."""
+        """Problems with the combination of this part's options, one message each."""
         yield from super().problems(cfg, side)
         try:
             heads = getattr(cfg, f"{side}_attention_heads")

@@ -48,11 +48,11 @@ class MemoryAttention(SegmentedAttention):
 
 
 class SegmentRNNs(MonitoredModule, Part, nn.Module):
-    """Two RNNs, over keys and over values, whose states go on from segment to segment.
+    """Two RNNs, over keys and over values, whose states are carried from segment to segment.
 
     Args:
         width: of a head, D
-        heads: H of the keys that one RNN reads together, concatenated; 1 for each head by itself
+        heads: H whose keys one RNN reads together, concatenated; 1 to read each separately
     """
 
     slot = "cross-attention"
@@ -72,7 +72,7 @@ class SegmentRNNs(MonitoredModule, Part, nn.Module):
         }
 
     def forward(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Their states at each position, (B, H, N, s, D) of the same; carried across segments."""
+        """Their states at each position, (B, H, N, s, D) both; carried across segments."""
         return self.run(self.keys, keys), self.run(self.values, values)
 
     def run(self, rnn: nn.RNN, x: Tensor) -> Tensor:

@@ -241,7 +241,7 @@ class SegmentedAttention(CrossAttention):
     def all_steps(
         self, queries: Tensor, segments: Segments, needed: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """Teacher forcing: (B, H, T, D) of the same, and the weights (B, H, T, S) if *needed*."""
+        """Teacher forcing: (B, H, T, D) to the same shape, and the map (B, H, T, S) if *needed*."""
         schedule = segments.schedule
         blocks = schedule.to_blocks(queries)
         out, weights = self.read(blocks, *self.keys_and_values(segments), segments, needed)

@@ -35,7 +35,7 @@ class SelfAttention(MultiheadBase):
     """Whether the map may have more keys than queries without incremental decoding."""
 
     stepwise: ClassVar[bool] = True
-    """Whether an output depends on its own and earlier positions alone, if later ones are hidden.
+    """Whether an output depends only on its own and earlier positions, if later ones are hidden.
 
     Decoding step by step needs that.
     """

@@ -26,7 +26,7 @@ from fairseq_recur.ops.sparse_attention import (
 ROWS = ["chosen", "all"]
 
 EVALUATION_SEED = 1
-"""Of the sampled keys outside training, where results do not change from call to call."""
+"""Seed of the sampled keys outside training, so that results do not change between calls."""
 
 
 class ProbSparseSelfAttention(SelfAttention):
@@ -63,7 +63,7 @@ class ProbSparseSelfAttention(SelfAttention):
 
     @classmethod
     def problems(cls, cfg: Any, side: str) -> Iterator[str]:
-        """What is wrong with the options of this part together, one message each."""
+        """Problems with the combination of this part's options, one message each."""
         yield from super().problems(cfg, side)
         rows, name = cfg.prob_sparse_mixed_rows, getattr(cfg, f"{side}_self_attention")
         sides = [s for s in cls.sides if getattr(cfg, f"{s}_self_attention", None) == name]

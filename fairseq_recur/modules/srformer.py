@@ -21,7 +21,7 @@ from fairseq_recur.ops.segments import SegmentSchedule
 from fairseq_recur.ops.unit_scale import unit_keys, unit_queries
 
 FORMS = ("stored", "recomputed")
-"""Of the scan over the segments: its matrices kept for the backward pass, or computed again."""
+"""Forms of the scan: its matrices are kept for the backward pass, or computed again."""
 
 LARGEST_HALF = 2048.0
 """A head's output in float16; a row of the output projection has up to 1024 of them."""
@@ -181,7 +181,7 @@ class SRformerAttention(SegmentedAttention):
 
     @classmethod
     def problems(cls, cfg: Any, side: str) -> Iterator[str]:
-        """What is wrong with the options of this part together, one message each."""
+        """Problems with the combination of this part's options, one message each."""
         yield from super().problems(cfg, side)
         leak = cfg.srformer_leak_init
         if cfg.srformer_scale == "unit" and leak is not None and not 0 < leak < 1:

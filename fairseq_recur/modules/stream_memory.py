@@ -17,7 +17,7 @@ from fairseq_recur.modules.options import option
 class StreamMemory(nn.Module):
     """What the layers of a stack read in earlier batches (Dai et al. 2019, section 3.2).
 
-    A position has a number, which goes on within a stream and jumps between streams. A memory holds
+    Positions have numbers, which continue within a stream and jump between streams. A memory holds
     what the layers read at the positions before a batch. It is used if all rows of the batch
     begin within it or right after it, all at the same place. Else it is empty: at the start of an
     epoch or of another set, after a gap, with other streams, and if the batches are shuffled.
@@ -136,7 +136,7 @@ class StreamMemory(nn.Module):
 
     @contextmanager
     def kept_aside(self) -> Iterator[None]:
-        """Hold again afterwards what is held now."""
+        """Within this context, the memory may change; afterwards it is as before."""
         own, evaluation = dict(self.named_buffers()), self.evaluation
         try:
             yield
@@ -145,13 +145,13 @@ class StreamMemory(nn.Module):
             self.restore(own)
 
     def restore(self, rows: dict[str, Tensor]) -> None:
-        """Hold in training what it has held, by the names of its buffers."""
+        """Set the memory of training to earlier contents, given by the names of its buffers."""
         for name, value in rows.items():
             setattr(self, name, value)
 
     @contextmanager
     def saved(self, group: Any) -> Iterator[None]:
-        """Be part of the model's state, with the rows of all processes in their order.
+        """Within this context, be part of the model's state, with the rows of all processes.
 
         If the processes have different sizes of batches, each keeps its own.
 
@@ -168,14 +168,14 @@ class StreamMemory(nn.Module):
                 self.in_state = False
 
     def _gather(self, group: Any) -> None:
-        """Hold the rows of all processes."""
+        """Hold the rows of all processes, in the order of their ranks."""
         sizes = torch.tensor(self.states.size(), device=self.starts.device)
         everyone = distributed_utils.all_gather(sizes, group)
         if not all(torch.equal(other, sizes) for other in everyone) or not len(self.starts):
             return
         for name, rows in self.rows.items():
             own = getattr(self, name)
-            all_rows = [own] * len(everyone)  # as it is where nothing is in it
+            all_rows = [own] * len(everyone)  # nothing to gather if it is empty
             if own.numel():
                 all_rows = distributed_utils.all_gather(own.contiguous(), group)
             setattr(self, name, torch.cat(all_rows, dim=rows))
@@ -196,9 +196,9 @@ class StreamMemory(nn.Module):
 
 
 def is_memory(name: str) -> bool:
-    """Whether a checkpoint's tensor is of a memory, and not a weight.
+    """Whether a tensor of a checkpoint belongs to a memory, and is not a weight.
 
-    Models have theirs as ``memory`` of the encoder or the decoder.
+    A memory is the attribute ``memory`` of an encoder or a decoder.
     """
     return name.split(".")[-2:-1] == ["memory"] and name.split(".")[-1] in StreamMemory.rows
 
@@ -212,7 +212,7 @@ class SeriesMemory(StreamMemory):
 
         encoder_memory: ChoiceEnum(["none", "xl"]) = option(  # type: ignore[valid-type]
             "none",
-            "what the encoder's self-attention reads beside its window: nothing, or what each "
+            "what the encoder's self-attention reads besides its window: nothing, or what each "
             "layer read in the batch before, if its windows follow in time (xl, Dai et al. 2019)",
         )
 
@@ -228,7 +228,7 @@ class SegmentMemory(StreamMemory):
 
     @dataclass
     class Options:
-        """Of the memory's length."""
+        """Options of the memory's length."""
 
         memory_length: int = option(
             512, "positions before a segment whose states are kept in the memory"
@@ -252,7 +252,7 @@ class SegmentMemory(StreamMemory):
 
     @classmethod
     def problems(cls, cfg: Any, side: str) -> Iterator[str]:
-        """What is wrong with the options of this part together, one message each."""
+        """Problems with the combination of this part's options, one message each."""
         yield from cls.problems_of_host(cfg)
         if cfg.memory_same_length and not cfg.memory_length:
             yield (
@@ -281,7 +281,7 @@ class SegmentMemory(StreamMemory):
             )
 
     def fill(self, starts: Tensor, like: Tensor) -> None:
-        """Be as large as in training after many batches; the numbers have no meaning.
+        """Fill the memory to its full size, with arbitrary numbers.
 
         Args:
             starts: (B,) int64 numbers of the first positions of the next batch

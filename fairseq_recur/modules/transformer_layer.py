@@ -20,7 +20,7 @@ from fairseq_recur.modules.t5 import is_t5, use_t5_sublayers
 
 
 def feed_forward(layer: Any, x: Tensor) -> Tensor:
-    """A layer's position-wise network with norm and residual connection: (T, B, C) of the same."""
+    """A layer's position-wise network with norm and residual connection: (T, B, C), as *x*."""
     residual = x
     if layer.normalize_before:
         x = layer.final_layer_norm(x)
@@ -53,7 +53,7 @@ class EncoderLayer(TransformerEncoderLayerBase):
         return build_self_attention(cfg, "encoder")
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
-        """Self-attention, then the feed-forward network: (S, B, C) of the same."""
+        """Self-attention, then the feed-forward network: (S, B, C) to the same shape."""
         residual = x
         if self.normalize_before:
             x = self.self_attn_layer_norm(x)
@@ -138,7 +138,7 @@ class DecoderLayer(TransformerDecoderLayerBase):
         return feed_forward(self, read), attention, None
 
     def attend_to_itself(self, x: Tensor, context: Context) -> Tensor:
-        """The self-attention with fairseq's options around it: (T, B, C) of the same."""
+        """The self-attention with fairseq's options around it: (T, B, C) to the same shape."""
         options = {}
         if self.cross_self_attention:
             assert context.encoder_out is not None

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from fairseq_recur.modules.options import option
 
 DEVIATION = 0.02
-"""Of all initial weights; those of norms have the mean 1."""
+"""Standard deviation of all initial weights; the mean is 1 for norms, otherwise 0."""
 
 
 @dataclass
@@ -67,7 +67,7 @@ class OutputBias(nn.Module):
         self.bias = nn.Parameter(torch.zeros(size))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., size) of the same."""
+        """(..., size) to the same shape."""
         return x + self.bias
 
 

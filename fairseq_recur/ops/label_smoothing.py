@@ -4,7 +4,7 @@ fairseq's form makes four: the logarithmic softmax and, in the backward pass, th
 likelihood, its sum with that of the smoothing, and the gradient of the logits. Here rows are read
 in blocks that fit into a cache, and the gradient is computed with the loss, from the same
 exponentials. torch's `linear_cross_entropy` (torch 2.13) saves the logits, too, but it takes the
-hidden states, which fairseq's criterions do not get, and gives no likelihood beside the loss.
+hidden states, which fairseq's criterions do not get, and returns no likelihood besides the loss.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""An attention map mixed with a matrix that depends on positions alone, in two forms.
+"""An attention map mixed with a matrix that depends only on positions, in two forms.
 
     O = (1 - g) A V + g P V                                (Huang et al. 2023, eq. 4)
 

@@ -162,7 +162,7 @@ def attentive_recurrence(
     output R + 1 - t.
 
     Args:
-        attend: maps (B, 2, C) states to (B, 2, I) contexts; called once a step, in order
+        attend: maps (B, 2, C) states to (B, 2, I) contexts; called once per step, in order
         h0: (2, B, C) initial states
         w_x: input weights of the two cells, as in `gru_step` or `lstm_step` with N = 2
         w_h: recurrent weights, likewise

@@ -91,7 +91,7 @@ class PartTracker:
                 self.of_module[module] = part
         self.running: list[str] = []
         self.numbers: list[int] = []  # ascending
-        self.parts: list[str] = []  # of the numbers
+        self.parts: list[str] = []  # one per number
 
     @contextmanager
     def follow(self) -> Iterator[None]:

@@ -213,7 +213,7 @@ class FairseqRecurForSeq2SeqLM(PreTrainedModel, GenerationMixin):
         return False
 
     def _reorder_cache(self, past_key_values: Past, beam_idx: Tensor) -> Past:
-        """Return the cache of the beams that go on."""
+        """Return the cache of the beams that continue."""
         past = past_key_values
         past.encoded = self.model.encoder.reorder_encoder_out(past.encoded, beam_idx)
         self.model.decoder.reorder_incremental_state_scripting(past.state, beam_idx)

@@ -28,7 +28,7 @@ def one_sentence_per_line(text: str, separator: str = SEPARATOR) -> str:
 
     Returns:
         The sentences, joined by line breaks. If the text has line breaks or separators, they
-        alone end its sentences; otherwise `split_sentences` splits it.
+        are the only ends of its sentences; otherwise `split_sentences` splits it.
     """
     separator = separator.replace("\\t", "\t").replace("\\n", "\n")
     if separator:

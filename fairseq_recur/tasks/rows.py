@@ -24,7 +24,7 @@ class RowDataset(FairseqDataset):
         return len(self.sizes)
 
     def __getitem__(self, index: int) -> Any:
-        """Return the index itself, unless a subclass has more to say."""
+        """Return the index itself; a subclass may return more."""
         return int(index)
 
     def num_tokens(self, index: int) -> int:

@@ -23,7 +23,7 @@ Array = numpy.ndarray[Any, Any]
 SPLITS = ("train", "valid", "test")
 
 MONTH = timedelta(days=30)
-"""As Zhou et al. 2021 count."""
+"""Length of a month in ``--split-months``, as in Zhou et al. 2021."""
 
 FEATURES: dict[str, Callable[[datetime], float]] = {
     "minute of the hour": lambda t: t.minute / 59,
@@ -152,7 +152,7 @@ def _places(path: str, header: list[str], columns: Sequence[str]) -> tuple[int, 
     """Return where a line has its date, and its variables: those of *columns*, or all.
 
     Raises:
-        ConfigError: a name is there twice or not at all, or the first line has no names
+        ConfigError: a name occurs twice or not at all, or the first line has no names
     """
     of_date = next((i for i, name in enumerate(header) if name.lower() in DATE_NAMES), 0)
     if header and date_reader(header[of_date]):

@@ -1,4 +1,4 @@
-"""``--task language_modeling_with_memory``: text in streams that go on from batch to batch."""
+"""``--task language_modeling_with_memory``: text in streams that continue from batch to batch."""
 
 import logging
 import os
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 Array = numpy.ndarray[Any, Any]
 
 STREAM, SET = 2**36, 2**52
-"""Between the numbers of the first positions of two streams, and of two sets."""
+"""Distances between the numbers of the first positions of two streams, and of two sets."""
 
 FIXED = (
     "sample_break_mode", "shorten_method", "self_target", "future_target", "past_target",

@@ -23,7 +23,7 @@ from fairseq_recur.tasks.series_data import SPLITS, Series, read_series, split_r
 logger = logging.getLogger(__name__)
 
 APART = 2**40
-"""Between the numbers of the windows of two splits, so that none follows one of another split."""
+"""Distance between the numbers of two splits' windows, so that no split continues another."""
 
 WindowOrder = ChoiceEnum(["sequential", "shuffled"])
 

@@ -1,7 +1,7 @@
 """For the site: a docstring's line for several arguments is one for each of them.
 
 An extension of griffe, which reads the docstrings; see mkdocs.yml. ``key, value: (B, S, C)`` is
-how this project writes it, and griffe knows one name a line.
+how this project writes it, and griffe knows one name per line.
 """
 
 import re

@@ -41,7 +41,7 @@ VARIABLES = 7
 SLOTS = config.encoder_decoder_slots()
 MEMORY_SLOT = config.language_model_slots()[-1]
 OWNERS = config.part_options([*SLOTS, MEMORY_SLOT])
-"""The parts that declare an option, as they are named on the command line."""
+"""The parts that declare an option, by their names on the command line."""
 
 # Heading, the page that says more, and the slots whose options the section lists.
 SLOT_GROUPS: list[tuple[str, str, list[config.Slot]]] = [

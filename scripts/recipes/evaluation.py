@@ -77,7 +77,7 @@ def decode(evaluation: Evaluation, baseline: Path | None = None) -> Path:
     if not folder.is_dir():
         raise ConfigError(f"{folder} does not exist: the model is not trained; run train.sh first")
     if Runner([evaluation], jobs=1)():
-        raise ConfigError(f"{evaluation.name} is not evaluated; correct what is said above")
+        raise ConfigError(f"{evaluation.name} is not evaluated; correct the errors reported above")
     return folder / GENERATED
 
 

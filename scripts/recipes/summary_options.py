@@ -130,7 +130,7 @@ class Choices:
         workers: number of processes of the preparation
         average: number of epochs whose checkpoints are averaged; 0 for none
         sample: how many documents of the training set to use; 0 for all
-        download_only: whether to end when all files are there
+        download_only: whether to end when all files are downloaded
         texts: folder with the user's own texts, SPLIT.source and SPLIT.target, which replace the
             data set; empty for the data set
         pieces_from: folder that an earlier preparation has named after its pieces, whose learned

@@ -73,7 +73,7 @@ class Preparation:
         self.check_space()
         if self.choices.download_only == "1":
             self.download()
-            print(f"All files of {self.data.name} are there")
+            print(f"All files of {self.data.name} are downloaded")
             return
         start = self.start()
         texts = self.texts()

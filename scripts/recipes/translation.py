@@ -80,7 +80,7 @@ def prepare(recipe: Recipe, options: Options) -> None:
             for name, corpus in corpora.items()
         }
         if options.download_only == "1":
-            print(f"all archives of {options.direction} are there", flush=True)
+            print(f"all archives of {options.direction} are downloaded", flush=True)
             return
         text = {name: text_step(work, c, archives[name]) for name, c in corpora.items()}
         languages = recipe.languages

@@ -33,7 +33,7 @@ def join_chinese(text: str) -> str:
 
 
 def detokenise_chinese(text: str) -> str:
-    """Return Chinese as it is written: without spaces next to Chinese characters."""
+    """Return text without spaces next to Chinese characters, as Chinese is written."""
     return _BLANK_BESIDE_CHINESE.sub("", text)
 
 

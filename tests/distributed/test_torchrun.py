@@ -86,7 +86,7 @@ def test_two_processes_train_one_model_and_resume(
     assert found[0] and set(found[1]) == set(found[0])
 
 
-def test_three_processes_go_on_where_one_has_stopped(
+def test_three_processes_continue_where_one_has_stopped(
     corpus: Path, cli: Callable[..., str], tmp_path: Path
 ) -> None:
     """In the middle of an epoch, and to its end and beyond; or they say what to do."""

@@ -82,7 +82,7 @@ TRAIN = "fairseq-recur train data --optimizer adam --arch transformer_biarn"
     "make everything",
     "cat file | nonsense > out",
 ])  # fmt: skip
-def test_a_wrong_command_is_seen(wrong: str) -> None:
+def test_a_wrong_command_is_detected(wrong: str) -> None:
     pages = [
         f"Text.\n\n```bash\n{wrong}\n```\n", f"1. Text.\n\n   ```bash\n   {wrong}\n   ```\n",
         f"```bash\nfairseq-recur check\n{wrong}\n```\n",

@@ -72,7 +72,7 @@ def namespace(folder: Path, tiny: bool = False) -> argparse.Namespace:
     return argparse.Namespace(tiny=tiny, work_dir=folder, multi30k=folder, en_de=folder)
 
 
-def test_a_further_start_does_only_what_is_left(campaign: Any, tmp_path: Path) -> None:
+def test_a_further_start_does_only_the_remaining_work(campaign: Any, tmp_path: Path) -> None:
     ran = tmp_path / "ran"
     note = f"open({str(ran)!r}, 'a').write('x'); print('said')"
     chosen = [
@@ -154,7 +154,7 @@ def test_a_damaged_state_is_put_aside(
     assert "campaign.json is damaged" in capsys.readouterr().out
 
 
-def test_a_campaign_goes_on_elsewhere_with_its_archive(
+def test_a_campaign_continues_elsewhere_with_its_archive(
     campaign: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The archive is there while a piece runs, so that nothing is lost with the machine."""
@@ -185,7 +185,7 @@ def test_a_campaign_goes_on_elsewhere_with_its_archive(
     assert statuses(there)["c"] == "done"
 
 
-def test_a_training_goes_on_until_it_is_done(campaign: Any, tmp_path: Path) -> None:
+def test_a_training_continues_until_it_is_done(campaign: Any, tmp_path: Path) -> None:
     ran = tmp_path / "ran"
     code = (
         f"import time; file = open({str(ran)!r}, 'a+'); file.write('x'); file.flush(); "

@@ -63,7 +63,7 @@ def test_the_allow_list_covers_what_fairseq_stores(checkpoints: dict, name: str)
 
 
 @pytest.mark.parametrize("name", MADE_WITH)
-def test_it_goes_on(checkpoints: dict, train: Callable, name: str) -> None:
+def test_it_continues(checkpoints: dict, train: Callable, name: str) -> None:
     output = train(checkpoints[name].parent, 4, *MADE_WITH[name])
     assert "Loaded checkpoint" in output and "@ 2 updates" in output
     assert re.search(r"num_updates[\" :=]+4", output)

@@ -90,7 +90,7 @@ def test_fused_adamw_trains_as_adam_does(train: Callable, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("precision", [[], ["--amp"], ["--memory-efficient-bf16"]])
-def test_fused_adamw_goes_on_as_if_never_stopped(
+def test_fused_adamw_continues_as_if_never_stopped(
     train: Callable, tmp_path: Path, precision: list
 ) -> None:
     flags = ["--optimizer", "adamw_fused", *ADAM, *precision]

@@ -314,7 +314,7 @@ def test_an_unsuitable_start_is_refused_before_anything_is_done(
         assert not (tmp_path / "work" / "plain").exists()
 
 
-def test_everything_wrong_is_said_before_anything_is_done(
+def test_everything_wrong_is_reported_before_anything_is_done(
     corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     experiment = content(corpus)

@@ -158,7 +158,7 @@ def test_a_word_with_several_pronunciations_is_one_test_word(example: Any, tmp_p
     assert not (data / "test.4.phones").exists()
 
 
-def test_everything_wrong_is_said_before_anything_is_written(
+def test_everything_wrong_is_reported_before_anything_is_written(
     example: Any, tiny: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = Path(tiny[0])
@@ -527,7 +527,7 @@ def test_other_words_need_another_folder(
     assert f"{tmp_path / 'work'} has results of other words for aa; choose another" in said
 
 
-def test_a_failure_is_told_and_the_rest_is_done(
+def test_a_failure_is_reported_and_the_rest_is_done(
     example: Any, calls: Callable[[], list[str]], tiny: list[str], tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip

@@ -126,7 +126,7 @@ def test_adam_is_apexs_where_it_has_its_extensions(tmp_path: Path) -> None:
     assert value(printed(GPUS="1", PYTHONPATH=str(tmp_path)), "--optimizer") == "adam"
 
 
-def test_everything_that_is_wrong_is_told_at_once() -> None:
+def test_everything_that_is_wrong_is_reported_at_once() -> None:
     done = launch(
         "node.sh", "DATA", "--max-tokens", "5", GPUS="three", PRECISION="fp8", DDP="fsdp",
         NODES="2", ADAM="adagrad", CHECKPOINT_ACTIVATIONS="yes",
@@ -299,7 +299,7 @@ def cluster(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_slurm_queues_again_and_goes_on(
+def test_slurm_queues_again_and_continues(
     corpus: Path, cluster: Path, tmp_path: Path, never_stopped: Callable[[str], Path]
 ) -> None:
     """Two nodes of one process each; only the batch script gets the signal."""

@@ -30,7 +30,7 @@ def test_hours_of_work(preset: str, memory: Any) -> None:
         assert growth < 8, f"{kind}: {growth:.1f} MiB more, {curve.slope:.2f} KiB each time"
 
 
-def test_growth_is_seen(memory: Any) -> None:
+def test_growth_is_detected(memory: Any) -> None:
     """A leak of 10 KiB per sentence has a slope of 10; memory that stays constant has none."""
     done = [*range(0, 1000, 10)]
     assert memory.Curve(done, [300 + n * 10 / 1024 for n in done]).slope == pytest.approx(10)

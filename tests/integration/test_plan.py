@@ -84,7 +84,7 @@ def test_flags_of_the_model(tmp_path: Path) -> None:
     assert other["memory"]["weights"] == 2 * other["parameters"]
 
 
-def test_everything_that_is_wrong_is_told_at_once(capsys: pytest.CaptureFixture) -> None:
+def test_everything_that_is_wrong_is_reported_at_once(capsys: pytest.CaptureFixture) -> None:
     message = refused(
         capsys, *TINY, "--lengths", "0", "90", "--reserve", "1", "--gpus", "0", "--mfu", "2",
         "--matmul-efficiency", "1.5", "--memory-efficient", "--precision", "fp32",

@@ -42,7 +42,7 @@ def test_full_width_punctuation_can_be_kept(
     assert model.decode(pieces[0].split()) == LINE.replace("\uff0c", comma)
 
 
-def test_what_is_wrong_is_said_before_anything_is_written(
+def test_what_is_wrong_is_reported_before_anything_is_written(
     texts: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit, match="2"):

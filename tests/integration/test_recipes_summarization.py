@@ -233,14 +233,14 @@ def check_kills(of: Mirror, folder: Path, arch: str, kills: int) -> None:
     assert tree(work) == tree(whole)
 
 
-def test_a_killed_preparation_goes_on(mirror: Callable[[str], Mirror], tmp_path: Path) -> None:
+def test_a_killed_preparation_continues(mirror: Callable[[str], Mirror], tmp_path: Path) -> None:
     check_kills(mirror("xsum"), tmp_path, SCRATCH, kills=3)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", [SCRATCH, BART])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_preparation_that_is_killed_often_goes_on(
+def test_a_preparation_that_is_killed_often_continues(
     mirror: Callable[[str], Mirror], tmp_path: Path, name: str, arch: str
 ) -> None:
     check_kills(mirror(name), tmp_path, arch, kills=20)

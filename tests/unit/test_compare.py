@@ -327,7 +327,7 @@ def test_bad_arguments_are_refused(
         compare_systems(**{**arguments, **changed})
 
 
-def test_all_that_is_wrong_is_told_at_once() -> None:
+def test_all_that_is_wrong_is_reported_at_once() -> None:
     with pytest.raises(ConfigError) as raised:
         compare_systems(SYSTEMS, REFERENCES, ["x", "y"], "no", "t", samples=0, seed=-1)
     message = str(raised.value)

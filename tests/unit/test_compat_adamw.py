@@ -94,7 +94,7 @@ def test_a_closure_is_called(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_state_goes_on_where_it_was(dtype: torch.dtype) -> None:
+def test_state_continues_where_it_was(dtype: torch.dtype) -> None:
     whole = FusedAdamW(parameters(dtype), **SETTINGS)
     train(whole, 5)
     expected = train(whole, 5, seed=2)

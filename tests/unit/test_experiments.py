@@ -149,7 +149,7 @@ def test_a_wrong_file_is_refused(changed: dict[str, Any], message: str, tmp_path
     assert message in str(error.value)
 
 
-def test_everything_wrong_is_said_at_once(tmp_path: Path) -> None:
+def test_everything_wrong_is_reported_at_once(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as error:
         read(tmp_path, {"seeds": [], "title": {}, "score": {}, "systems": {"a": {"x": 1}}})
     assert str(error.value).count("\n- ") == 5

@@ -145,7 +145,7 @@ def test_everything_else_is_left_to_fairseq(program: str, line: str) -> None:
     parse(program, line)
 
 
-def test_all_that_is_wrong_is_told_at_once() -> None:
+def test_all_that_is_wrong_is_reported_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         parse("train", "--save-interval 0 --max-valid-steps -1")
     assert str(caught.value).splitlines()[1:] == [

@@ -164,7 +164,7 @@ def test_a_memory_of_all_segments_is_one_pass(build: Build, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", systems(*LATENT))
-def test_a_latent_state_goes_on_from_segment_to_segment(build: Build, name: str) -> None:
+def test_a_latent_state_continues_from_segment_to_segment(build: Build, name: str) -> None:
     """Chunks see each other through the state alone, whether a segment ends between them or not."""
     model, tokens = build(*LATENT[name]), text()
     whole = in_one_pass(model, tokens)
@@ -294,7 +294,7 @@ def test_gradients_stop_at_the_memory(build: Build, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TRAINED)
-def test_a_checkpoint_goes_on_where_it_was(build: Build, name: str) -> None:
+def test_a_checkpoint_continues_where_it_was(build: Build, name: str) -> None:
     """Its memory is that of training, which evaluation in between does not touch."""
     model, tokens = build(*TRAINED[name]).train(), text(3 * SEGMENT)
     first, second = tokens[:, :SEGMENT], tokens[:, SEGMENT : 2 * SEGMENT]
@@ -445,7 +445,7 @@ def test_what_cannot_be_used_is_refused(make_model: Build, flags: str, said: str
         make_model("xl_lm_tiny", *flags.split())
 
 
-def test_a_recurrent_layer_that_is_not_there_is_refused(make_model: Build) -> None:
+def test_a_recurrent_layer_that_is_missing_is_refused(make_model: Build) -> None:
     with pytest.raises(ConfigError, match="--recurrent-layer 5: expected at most --decoder-layers"):
         make_model("brt_lm_tiny", "--recurrent-layer", "5")
     flags = ["--tokens-per-sample", "8", "--recurrent-block", "8"]

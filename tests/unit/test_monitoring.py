@@ -187,7 +187,9 @@ def test_rem_of_learned_matrices(make_model: Build, part: str) -> None:
         assert found[f"rem_{layer}"].value == pytest.approx(largest, rel=1e-6)
 
 
-def test_exploding_matrix_is_told_once(make_model: Build, caplog: pytest.LogCaptureFixture) -> None:
+def test_exploding_matrix_is_reported_once(
+    make_model: Build, caplog: pytest.LogCaptureFixture
+) -> None:
     model = make_model("rsa_transformer", *SMALL).train()
     model.set_num_updates(0)
     assert caplog.messages == []

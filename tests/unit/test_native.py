@@ -68,7 +68,7 @@ def test_it_equals_the_loops(length: int, size: int, target: int, calls: list[bo
 
 @pytest.mark.parametrize("size", [8, 16, 20])
 @pytest.mark.parametrize("norm,current", list(product(NORMS, [False, True])))
-def test_it_knows_norms_and_the_current_segment(size: int, norm: str, current: bool) -> None:
+def test_it_supports_norms_and_the_current_segment(size: int, norm: str, current: bool) -> None:
     inputs = [*heads(50, 9, 2, WIDTH), *small_parameters()]
     options = {"norm": norm, "current": current}
     slow = by_loops(inputs, size, 9, **options)

@@ -205,7 +205,7 @@ def test_a_checkpoint_cannot_ask_for_a_download_or_an_option(tmp_path: Path) -> 
         (["codes"], {"tokenizer": "mosses"}, "tokenizer='mosses'"),
     ],
 )
-def test_codes_that_are_not_there(
+def test_codes_that_are_missing(
     tmp_path: Path, files: list[str], options: dict[str, Any], message: str
 ) -> None:
     for name in files:

@@ -79,7 +79,7 @@ def test_a_download_is_checked_and_not_done_again(address: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("path", ["", "/plain"], ids=["ranges", "no ranges"])
-def test_a_broken_download_goes_on(address: str, tmp_path: Path, path: str) -> None:
+def test_a_broken_download_continues(address: str, tmp_path: Path, path: str) -> None:
     downloads = tmp_path / "downloads"
     known = {"size": len(CONTENT), "sha256": sha256(tmp_path / "served/a.tgz")}
     with pytest.raises(ConfigError, match="a.tgz could not be downloaded"):

@@ -369,7 +369,7 @@ def test_other_pieces_or_no_start() -> None:
     assert chosen(arch="transformer", start="bart.base").pieces == "gpt2"
 
 
-def test_all_wrong_settings_are_told_at_once() -> None:
+def test_all_wrong_settings_are_reported_together() -> None:
     with pytest.raises(ConfigError) as error:
         chosen(
             arch="srformer_bart_bass", pieces="bpe", start="bart", max_source=1, max_target=0,
@@ -517,7 +517,7 @@ def prepare(work: Path, name: str, *words: Any) -> int:
     )
 
 
-def test_no_room_is_told_before_anything_is_got(
+def test_no_room_is_reported_before_anything_is_got(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     usage = namedtuple("usage", "total used free")

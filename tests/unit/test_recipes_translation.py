@@ -91,7 +91,7 @@ def test_an_error_page_is_no_archive(tmp_path: Path, kind: str) -> None:
         extract(file, {"a/one.txt": tmp_path / "out"})
 
 
-def test_a_damaged_member_is_seen(tmp_path: Path) -> None:
+def test_a_damaged_member_is_detected(tmp_path: Path) -> None:
     file = tmp_path / "archive.zip"
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr("a/one.txt", "text " * 100)
@@ -290,7 +290,7 @@ def killing() -> Any:
     return lambda item: os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_process_that_is_killed_is_said() -> None:
+def test_a_process_that_is_killed_is_reported() -> None:
     with pytest.raises(ConfigError, match="one of the 2 processes was killed.*fewer WORKERS"):
         list(in_order(killing, (), [1, 2], 2, "test"))
 

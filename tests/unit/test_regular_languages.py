@@ -125,7 +125,7 @@ def test_splits(name: str, sampling: str) -> None:
         "train": 300, "bin0": 100, "bin1": 100,
     }  # fmt: skip
     everything = sum(splits.values(), [])
-    assert len(set(everything)) == 500, "a string is there twice"
+    assert len(set(everything)) == 500, "a string occurs twice"
     assert all(map(MEMBER[name], everything))
     for part, (shortest, longest) in {"train": (2, 30), "bin0": (2, 30), "bin1": (31, 60)}.items():
         lengths = {len(string) for string in splits[part]}

@@ -21,7 +21,7 @@ from fairseq_recur.scoring.metrics import build_metric, score_corpus
 from fairseq_recur.scoring.rouge import VARIANTS, Rouge, hide_unknown
 from fairseq_recur.scoring.sentences import one_sentence_per_line, split_sentences
 
-# One sentence a line, as rouge-score wants them.
+# One sentence per line, as rouge-score expects.
 REFERENCES = [
     "Police arrested three men on Friday.\nThey were charged with burglary.",
     "The U.S. economy grew 3.5 percent.\nMr. Smith of Acme was pleased.\nAnalysts expected less.",

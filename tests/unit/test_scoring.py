@@ -286,7 +286,7 @@ def test_comet_is_compared_on_the_texts_scores(comet: ModuleType, texts: dict[st
     assert found.metrics[0].signatures["bootstrap"].startswith("nrefs:1|bs:30|seed:3|model:")
 
 
-def test_comet_that_is_not_installed_is_told_before_scoring(
+def test_comet_that_is_not_installed_is_reported_before_scoring(
     texts: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     monkeypatch.setattr("fairseq_recur.cli.score.score_corpus", None)  # nothing is scored
@@ -304,7 +304,7 @@ def test_comet_that_is_not_installed_is_told_before_scoring(
         assert told.count(part) == 1, part
 
 
-def test_what_comet_cannot_work_with_is_told_before_a_model_is_loaded(
+def test_what_comet_cannot_work_with_is_reported_before_a_model_is_loaded(
     comet: ModuleType, texts: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     short = str(write(tmp_path / "short", ["a"]))
@@ -327,7 +327,7 @@ def test_what_comet_cannot_work_with_is_told_before_a_model_is_loaded(
     assert comet.models[0].asked == []
 
 
-def test_a_comet_model_that_cannot_be_had_is_named(
+def test_a_comet_model_that_is_unavailable_is_named(
     comet: ModuleType, texts: dict[str, str], monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture,
 ) -> None:  # fmt: skip

@@ -191,7 +191,9 @@ def test_forms_equal_the_loops(length: int, size: int, target: int) -> None:
 
 @pytest.mark.parametrize("size", [2, 4, 6], ids=lambda s: f"s{s}")
 @pytest.mark.parametrize("norm,current", product(NORMS, [False, True]))
-def test_both_forms_know_norms_and_the_current_segment(size: int, norm: str, current: bool) -> None:
+def test_both_forms_support_norms_and_the_current_segment(
+    size: int, norm: str, current: bool
+) -> None:
     """Segments smaller than, as large as, and larger than a head: W is folded in or not."""
     inputs = [*heads(17, 12, 2, 4), *parameters(4)]
     slow = by_loops(inputs, size, 12, norm=norm, current=current)

@@ -128,7 +128,7 @@ def settings(**changes: Any) -> dict[str, str]:
     [
         ({"common": {"seed": 2}}, "seed is 1 on rank 0 and 2 on rank 1"),
         ({"optimization": {"clip_norm": 1.0}}, "clip_norm is 0.0 on rank 0 and 1.0 on rank 1"),
-        ({"model": {"new": True}}, "new is not there on rank 0 and True on rank 1"),
+        ({"model": {"new": True}}, "new is missing on rank 0 and True on rank 1"),
         ({"common": {"log_file": "b"}, "checkpoint": {"save_dir": "there"}}, None),
         ({"task": Namespace(device_id=1, left_pad=True)}, None),
         ({"task": Namespace(device_id=1, left_pad=False)}, "left_pad is True on rank 0"),
@@ -155,7 +155,7 @@ def test_processes_with_other_options_are_refused(
     assert sent
 
 
-def test_other_data_are_seen() -> None:
+def test_other_data_are_detected() -> None:
     class Task:
         source_dictionary = type("Dictionary", (), {"symbols": ["a", "b"]})
 

@@ -50,7 +50,7 @@ def test_a_cpu_uses_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not dispatch.usable(torch.zeros(2, 16))
 
 
-def test_kernels_know_these_tensors(interpreted: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_support_these_tensors(interpreted: None, monkeypatch: pytest.MonkeyPatch) -> None:
     known = torch.zeros(2, 128)
     assert dispatch.usable(known) and dispatch.usable(known.double())
     assert dispatch.usable(torch.zeros(2, 129), widest=None)
@@ -64,7 +64,7 @@ def test_kernels_know_these_tensors(interpreted: None, monkeypatch: pytest.Monke
     assert not dispatch.usable(known)
 
 
-def test_kernels_know_these_maps(interpreted: None) -> None:
+def test_kernels_support_these_maps(interpreted: None) -> None:
     maps, values, matrix = torch.zeros(1, 2, 9, 64), torch.zeros(1, 2, 64, 8), torch.zeros(2, 9, 64)
     assert mixes(maps, values, matrix)
     long = torch.zeros(1, 2, 9, 65)
@@ -84,7 +84,7 @@ def test_kernels_know_these_maps(interpreted: None) -> None:
         (torch.float64, (9, 0), False),
     ],
 )
-def test_kernels_know_these_gpus(
+def test_kernels_support_these_gpus(
     monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, capability: tuple[int, int], expected: bool
 ) -> None:
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)

@@ -14,7 +14,7 @@ OLDEST_DEVICE = (8, 0)
 """Compute capability of the first GPUs with tensor cores for float32 (NVIDIA's Ampere)."""
 
 LARGEST_WIDTH = 128
-"""Of a head, D: wider matrices do not fit into a program's registers."""
+"""Largest width of a head, D: wider matrices do not fit into a program's registers."""
 
 SMALLEST_BLOCK = 16
 """Rows and columns of the smallest matrices that tensor cores multiply."""

@@ -19,7 +19,7 @@ from fairseq_recur.ops.triton.tile_kernels import VARYING, outer_sum, store_prod
 
 @triton.jit
 def places(a, b, width, stride_a, stride_b):
-    """Where a tile's entries are in a D x D matrix, and which of them it has."""
+    """The places of a tile's entries in a D x D matrix, and which of them are within it."""
     inside = (a < width)[:, None] & (b < width)[None, :]
     return a[:, None] * stride_a + b[None, :] * stride_b, inside
 
