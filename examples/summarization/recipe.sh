@@ -7,6 +7,7 @@ ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
 WORK="${WORK:-$ROOT/examples/summarization/work/$(basename "$RECIPE")}"
 source "$ROOT/scripts/recipes/shared.sh"
 case "$WORK" in /*) ;; *) WORK="$PWD/$WORK" ;; esac
+START_VARIABLE="START=MODEL"
 find_programs
 
 # recipe COMMAND [OPTION...]: run scripts/recipes/summarization.py with the variables set.
@@ -20,6 +21,7 @@ recipe() {
         fi
     done
     if [ -n "${SUMMARIZATION_MIRROR:-}" ]; then options+=("--mirror=$SUMMARIZATION_MIRROR"); fi
+    if [ "$1" = train ] && printing; then options+=(--unprepared); fi
     local program=(env PYTHONPATH="$ROOT/scripts${PYTHONPATH:+:$PYTHONPATH}" "$PYTHON")
     if [ "$1" != train ]; then program=(call "${program[@]}"); fi
     "${program[@]}" -m recipes.summarization "$@" "${options[@]}"
@@ -54,14 +56,15 @@ set_batch() {
 # train [FLAG...]: train or resume. The plan starts with the folder of the data, the folder of the
 # training, and the unit and size of the batch.
 train() {
-    local plan documents chosen
+    local plan documents key=''
+    refuse_flags "$@"
     read_plan train
     local folder="${plan[1]}"
     set_batch "${plan[2]}" "${plan[3]}"
-    chosen="$(printf '%q ' "$(cat "${plan[0]}/.key")" "${plan[@]:2}" "$BATCH_TOKENS" "$@")"
-    keep_settings "$folder" "$chosen"
+    if ! printing || [ -f "${plan[0]}/.key" ]; then key="$(cat "${plan[0]}/.key")"; fi
+    keep_settings "$folder" "$(printf '%q ' "$key" "${plan[@]:2}" "$BATCH_TOKENS" "$@")"
     say "Training in $folder"
-    show_cost 800 70 "${plan[@]:4}"
+    show_cost "${plan[0]}" 800 70 "${plan[@]:4}"
     launch "${plan[0]}" "${plan[@]:4}" ${documents[@]+"${documents[@]}"} \
         --log-file "$folder/train.log" "$@"
 }

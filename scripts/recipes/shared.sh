@@ -40,6 +40,21 @@ check_name() {
     esac
 }
 
+# refuse_flags WORD...: a flag that a variable sets would contradict the name of the run
+refuse_flags() {
+    local word
+    for word in "$@"; do
+        case "${word%%=*}" in
+            --arch | -a) fail "${word%%=*}: set ARCH=NAME in front of the command instead, from which" \
+                "the name of the run follows" ;;
+            --seed) fail "--seed: set SEED=N in front of the command instead" ;;
+            --save-dir) fail "--save-dir: set RUN=ARCH-NAME or WORK=FOLDER in front of the command instead" ;;
+            --finetune-from-model) fail "--finetune-from-model: set $START_VARIABLE in front of the" \
+                "command instead" ;;
+        esac
+    done
+}
+
 # processes: print the number of training processes, as scripts/launch counts them.
 processes() {
     local gpus="${GPUS:-}"
@@ -47,11 +62,13 @@ processes() {
     echo $(((gpus > 0 ? gpus : ${PROCESSES:-1}) * ${NODES:-1}))
 }
 
-# show_cost SOURCE TARGET WORD...: predict the hours of a training on this machine's GPUs, for
-# sentences of so many tokens on average. The words are flags of train with --arch and --max-update.
+# show_cost DATA SOURCE TARGET WORD...: predict the hours of a training on this machine's GPUs, with
+# the dictionaries in DATA, for sentences of so many tokens on average. The words are flags of train
+# with --arch and --max-update.
 show_cost() {
-    local gpus precision="${PRECISION:-auto}" source="$1" target="$2" arch='' updates='' before=''
-    shift 2
+    local gpus precision="${PRECISION:-auto}" data="$1" source="$2" target="$3"
+    local arch='' updates='' before='' file sizes=()
+    shift 3
     for word in "$@"; do
         case "$before" in --arch) arch="$word" ;; --max-update) updates="$word" ;; esac
         before="$word"
@@ -59,7 +76,11 @@ show_cost() {
     gpus="$(nvidia-smi --query-gpu=name --format=csv,noheader 2> /dev/null || true)"
     if [ -z "$gpus" ] || [ "${GPUS:-}" = 0 ] || printing; then return; fi
     if [ "$precision" = auto ]; then precision=bf16; fi
+    for file in "$data/dict.${SOURCE:-source}.txt" "$data/dict.${TARGET:-target}.txt"; do
+        sizes+=($(($(wc -l < "$file") + 4))) # fairseq's four symbols
+    done
     fairseq-recur plan --arch "$arch" --updates "$updates" --lengths "$source" "$target" \
+        --vocabulary "${sizes[@]}" \
         --gpu "${gpus%%$'\n'*}" --gpus "${GPUS:-$(wc -l <<< "$gpus")}" --nodes "${NODES:-1}" \
         --precision "$precision" --batch-tokens "$BATCH_TOKENS" | grep -E '^(device|[0-9,]+ updates)' ||
         echo "The hours were not predicted; see fairseq-recur plan --help"

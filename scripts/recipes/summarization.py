@@ -40,6 +40,10 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--run", help="name of the training (default: from the settings)")
     parser.add_argument("--baseline", help="training to compare with: its name or folder")
+    parser.add_argument(
+        "--unprepared", action="store_true",
+        help="for train: before the data is prepared, take the published number of documents",
+    )  # fmt: skip
     parser.add_argument("--search", default="", help="additional flags of the search")
     return parser
 
@@ -61,6 +65,8 @@ def run(args: argparse.Namespace, data: DataSet, choices: Choices) -> None:
         with exclusive(work):
             Preparation(data, choices, work, models, args.mirror).run()
     elif args.command == "train":
+        if not args.unprepared:
+            summary_flags.check_prepared(choices, work)
         flags = summary_flags.training(data, choices, work, runs / name, args.prefix, args.seed)
         print("\n".join([*words, *map(str, summary_flags.batch(data, choices)), *flags]))
     else:

@@ -60,11 +60,14 @@ def updates(data: DataSet, choices: Choices, texts: Path) -> int:
     Args:
         data: the data set
         choices: the settings
-        texts: folder of the prepared texts and their counts
+        texts: folder of the prepared texts and their counts; before they are prepared, the
+            published number of documents counts
     """
     if choices.settings == "fairseq":
         return int(data.training["updates"])
-    lines = json.loads((texts / COUNTS).read_text())["train"]["lines"]
+    lines = data.documents["train"]
+    if (texts / COUNTS).is_file():
+        lines = json.loads((texts / COUNTS).read_text())["train"]["lines"]
     return EPOCHS * -(-lines // documents_per_batch(choices))
 
 
@@ -97,11 +100,7 @@ def training(
         folder: folder of the training
         prefix: text before every source; "auto" is "summarize: " for T5 and in the paper's settings
         seed: seed of the training
-
-    Raises:
-        ConfigError: nothing is prepared for these choices
     """
-    check_prepared(choices, work)
     settings = choices.settings
     words = ["--arch", choices.arch, *reading(choices), *PARAMETERS[settings]]
     if settings != "scratch":
@@ -120,8 +119,10 @@ def training(
     if prefix == AUTO:
         prefix = PREFIX if choices.pieces == "t5" or settings == "paper" else ""
     if prefix:
-        pieces = load_pieces(choices.pieces, work / choices.folder / "model").encode(prefix)
-        words += ["--source-prefix", " ".join(pieces)]
+        model = work / choices.folder / "model"
+        if model.is_dir():
+            prefix = " ".join(load_pieces(choices.pieces, model).encode(prefix))
+        words += ["--source-prefix", prefix]  # its text before the data is prepared
     return [
         *words, "--seed", str(seed), "--save-dir", str(folder),
         "--keep-last-epochs", str(max(1, choices.average)),

@@ -9,6 +9,7 @@ WORK="${WORK:-$RECIPE/work}"
 case "$WORK" in /*) ;; *) WORK="$PWD/$WORK" ;; esac
 export WORK
 
+START_VARIABLE="START_FROM=RUN"
 find_programs
 
 recipes() {
@@ -72,14 +73,16 @@ choose_model() {
 choose_start() {
     START="$START_FROM"
     if [ -f "$START" ]; then return; fi
-    local arch="${START_FROM%%-*}" stock="$BASE"
+    local arch="${START_FROM%%-*}" stock="$BASE" expected
     case "$ARCH" in *_big) stock+=_big ;; esac
+    expected="$stock"
+    if [ "$stock" != "$ARCH" ]; then expected+=" or of $ARCH"; fi
     if [ "$START_FROM" = "$RUN" ]; then
         fail "START_FROM=$START_FROM: this is the run itself, which resumes without START_FROM;" \
             "for another one, set RUN=$ARCH-NAME"
     elif [ "$arch" != "$ARCH" ] && [ "$arch" != "$stock" ]; then
         fail "START_FROM=$START_FROM: $ARCH cannot start from $arch, which has other parts or" \
-            "another size; expected a run of $stock or of $ARCH"
+            "another size; expected a run of $expected"
     fi
     START="$RUNS/$START_FROM/seed$SEED/checkpoint_best.pt"
     printing || [ -f "$START" ] ||
@@ -89,6 +92,7 @@ choose_start() {
 # For WMT: 4000 updates of warm-up to width^-0.5 4000^-0.5, label smoothing 0.1, 25,000 source and
 # target tokens per update.
 train() {
+    refuse_flags "$@"
     read_prepared
     choose_model
     # 25,000 tokens are 3125 on each of 8 GPUs, or 8 times 3125 on one GPU.
@@ -106,7 +110,7 @@ train() {
     fi
     keep_settings "$FOLDER" "$(printf '%q ' "$DATA_KEY" "$BATCH_TOKENS" "${settings[@]}" "$@")"
     say "$RUN, $SOURCE-$TARGET, seed $SEED: up to update $MAX_UPDATES, in $FOLDER"
-    show_cost 30 30 "${settings[@]}" --max-update "$MAX_UPDATES"
+    show_cost "$DATA" 30 30 "${settings[@]}" --max-update "$MAX_UPDATES"
     # A stopped training continues from its last checkpoint.
     launch "$DATA" -s "$SOURCE" -t "$TARGET" \
         "${settings[@]}" --max-update "$MAX_UPDATES" --save-dir "$FOLDER" \

@@ -97,6 +97,29 @@ def test_settings_that_contradict_each_other(settings: str, reason: str, tmp_pat
         dry_run(f"{settings} bash examples/wmt14_en_de/train.sh", tmp_path)
 
 
+@pytest.mark.parametrize("flag, variable", [
+    ("--arch=rsa_transformer_wmt_en_de", "ARCH"), ("--save-dir there", "RUN"), ("--seed 2", "SEED"),
+    ("--finetune-from-model a.pt", "START"),
+])  # fmt: skip
+@pytest.mark.parametrize("recipe", ["wmt14_en_de", "summarization/cnn_dm"])
+def test_flags_that_contradict_the_name(
+    recipe: str, flag: str, variable: str, tmp_path: Path
+) -> None:
+    """Such a run would have the name, or the folder, of another one."""
+    with pytest.raises(AssertionError, match=f"{flag.split('=')[0].split()[0]}: set {variable}"):
+        dry_run(f"bash examples/{recipe}/train.sh {flag}", tmp_path)
+
+
+def test_summarization_is_printed_before_it_is_prepared(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    (words,) = dry_run(
+        "SETTINGS=paper bash examples/summarization/cnn_dm/train.sh", tmp_path, WORK=str(work)
+    )
+    assert after(words, "--max-update") == "897600"  # 25 epochs of 287,227 documents, 8 each
+    assert after(words, "--source-prefix") == "summarize: "
+    assert not work.exists()
+
+
 SUMMARIZATION = {
     "cnn_dm": [
         ("train", "srformer_bart_base", "srformer_bart_base-fairseq-seed1"),

@@ -104,6 +104,15 @@ def test_the_hours_are_reported_before_a_training_starts(
     """For the GPUs that nvidia-smi names, if it knows them."""
     given = {"WORK": str(prepared("wmt14_en_de", **SMALL)), "LAUNCHER": "echo started"}
     given["MAX_UPDATES"] = "1000"
+    sizes = [
+        sum(1 for _ in (Path(given["WORK"]) / f"data-bin.en-de/dict.{side}.txt").open("rb")) + 4
+        for side in ("en", "de")
+    ]
+    own = programs / "fairseq-recur"
+    calls = programs / "calls"
+    kept = own.rename(programs / "kept")
+    own.write_text(f'#!/bin/sh\necho "$*" >> {calls}\nexec {kept} "$@"\n')
+    own.chmod(0o755)
     smi = programs / "nvidia-smi"
     for name, told in (
         ("NVIDIA A100-SXM4-80GB", "device +2 x A100 .*, bf16\n1,000 updates +[0-9.]+ hours\n"),
@@ -114,6 +123,7 @@ def test_the_hours_are_reported_before_a_training_starts(
         done = run(programs, "wmt14_en_de", "train", **given)
         assert done.returncode == 0, done.stderr
         assert re.search(f"{told}started ", done.stdout), done.stdout
+        assert f"--vocabulary {sizes[0]} {sizes[1]} " in calls.read_text(), "the prepared ones"
 
 
 def test_scripts_say_what_is_missing(

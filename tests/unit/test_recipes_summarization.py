@@ -455,9 +455,8 @@ def test_fairseqs_settings(tmp_path: Path) -> None:
 
 
 def test_training_without_data_is_refused(tmp_path: Path) -> None:
-    data = read_data_set(RECIPES / "cnn_dm" / "data.yaml")
     with pytest.raises(ConfigError, match="no .*/data-bin and no .*/model.pt; run prepare.sh"):
-        summary_flags.training(data, chosen(), tmp_path, tmp_path / "run", AUTO, 1)
+        summary_flags.check_prepared(chosen(), tmp_path)
 
 
 def test_gpt2_pieces_are_the_text_again(tmp_path: Path) -> None:
