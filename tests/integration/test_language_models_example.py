@@ -396,6 +396,19 @@ def test_the_full_size_refuses(
     assert not (tmp_path / "work").exists()
 
 
+def test_the_full_size_takes_a_launcher_and_keeps_its_settings(tmp_path: Path) -> None:
+    """A run with a checkpoint is not resumed with other flags; without one, nothing is lost."""
+    words = shlex.split(full(tmp_path, "train", "text8", LAUNCHER="sbatch job").stdout)
+    assert words[:3] == ["sbatch", "job", str(tmp_path / "work/text8/data-bin")]
+    folder = tmp_path / "work/text8/runs/xl_lm_text8/seed1"
+    folder.mkdir(parents=True)
+    (folder / "settings").write_text("others")
+    assert full(tmp_path, "train", "text8").returncode == 0
+    (folder / "checkpoint_last.pt").touch()
+    done = full(tmp_path, "train", "text8")
+    assert done.returncode == 2 and "trained with other data or settings" in done.stderr
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", ["xl_lm", "rsa_xl_lm", "brt_lm", "rsa_brt_lm"])
 @pytest.mark.parametrize("name", FULL)
