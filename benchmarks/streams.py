@@ -113,9 +113,11 @@ def words_of(name: str, data: Path, args: argparse.Namespace) -> list[str]:
     config = MODEL_DATACLASS_REGISTRY.get(parse_name(name).arch)
     remembers = getattr(config, "decoder_memory", "none") != "none"
     task = "language_modeling_with_memory" if remembers else "language_modeling"
+    # fairseq's adaptive loss refuses the default backend, with one process too.
+    backend = ["--ddp-backend", "legacy_ddp"] if args.criterion == "adaptive_loss" else []
     return [
         str(data), "--task", task, "--tokens-per-sample", str(args.length),
-        "--criterion", args.criterion, *more, *flags_of(args),
+        "--criterion", args.criterion, *backend, *more, *flags_of(args),
     ]  # fmt: skip
 
 

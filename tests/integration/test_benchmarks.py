@@ -379,6 +379,20 @@ def test_hosts_of_systems(bench: Any) -> None:
     assert [host_of(name, names) for name in names] == [names[0], names[0], None]
 
 
+def test_adaptive_softmax_in_streams(start: Callable[..., dict[str, Any]]) -> None:
+    """WikiText-103's models are measured with the loss of their adaptive softmax."""
+    rows = start(
+        "streams.py", "language-models", "--arch", "transformer_lm_wiki103",
+        *"--vocabulary 100 --criterion adaptive_loss --rows 2 --length 12 --steps 4".split(),
+        *"--updates 1 --rounds 1 --precision bf16".split(),
+        "--flags", "--decoder-embed-dim 16 --decoder-input-dim 16 --decoder-output-dim 16 "
+        "--decoder-ffn-embed-dim 16 --decoder-layers 2 --adaptive-input-cutoff 20,40 "
+        "--adaptive-softmax-cutoff 20,40",
+    )["rows"]  # fmt: skip
+    assert [row["work"] for row in rows] == ["training", "decoding"]
+    assert all(min(row["per_second"]) > 0 for row in rows)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "words, small",
