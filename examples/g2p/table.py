@@ -9,9 +9,9 @@ from fairseq_recur.plotting.figures import COLOURS, new_figure, plain_axes
 from fairseq_recur.scoring.tables import markdown
 
 METRICS = ("WER", "PER")
-COLUMNS = (
-    "system", "seeds", "WER", "difference", "relative", "lower on", "p", "p corrected",
-    "p pooled", "lowest on", "PER", "parameters",
+AVERAGES = ("system", "seeds", "WER", "PER", "lowest on", "parameters")
+DIFFERENCES = (
+    "system", "difference", "relative", "lower on", "p", "p corrected", "p pooled"
 )  # fmt: skip
 
 Results = dict[str, Any]
@@ -20,8 +20,13 @@ Results = dict[str, Any]
 def table(results: Results) -> str:
     """Write what came out, the averages, and the scores of each language."""
     trained = {n: s for n, s in results["systems"].items() if any(s["scores"]["WER"].values())}
-    averages = [COLUMNS, *(row(results, name, system) for name, system in trained.items())]
+    averages = [AVERAGES, *(average(name, system) for name, system in trained.items())]
     lines = [f"# {results['title']}", "", verdict(results), "", *markdown(averages, names=1)]
+    compared = {name: s for name, s in trained.items() if "WER" in s["compared"]}
+    if compared:
+        total = len(results["languages"])
+        cells = [DIFFERENCES, *(difference(name, s, total) for name, s in compared.items())]
+        lines += ["", f"## WER against {results['baseline']}", "", *markdown(cells, names=1)]
     for metric in METRICS:
         cells = [["language", *trained]]
         for name in results["languages"]:
@@ -38,10 +43,10 @@ def spread(values: Sequence[float]) -> str:
     return f"{mean(values):.2f}" + (f" ± {stdev(values):.2f}" if len(values) > 1 else "")
 
 
-def row(results: Results, name: str, system: dict[str, Any]) -> list[str]:
+def average(name: str, system: dict[str, Any]) -> list[str]:
     """Return a system's averages; empty cells until all its languages are done."""
-    total, sizes = len(results["languages"]), sorted(system["parameters"].values())
-    cells = dict.fromkeys(COLUMNS, "")
+    sizes = sorted(system["parameters"].values())
+    cells = dict.fromkeys(AVERAGES, "")
     cells["system"] = name
     cells["parameters"] = "–".join(f"{size:,}" for size in dict.fromkeys((sizes[0], sizes[-1])))
     if system["seeds"]:
@@ -49,14 +54,21 @@ def row(results: Results, name: str, system: dict[str, Any]) -> list[str]:
         cells["lowest on"] = str(len(system["lowest"]["WER"]))
         for metric in METRICS:
             cells[metric] = spread([*system["macro"][metric]["seeds"].values()])
-    if "WER" in system["compared"]:
-        found = system["compared"]["WER"]
-        cells["difference"] = f"{found['difference']:+.2f}"
-        cells["relative"] = percent(found["relative"])
-        cells["lower on"] = f"{len(found['lower'])} of {total}"
-        cells["p"], cells["p corrected"] = f"{found['p']:.3f}", f"{found['corrected']:.3f}"
-        cells["p pooled"] = ", ".join(f"{one['p']:.3f}" for one in found.get("pooled", {}).values())
     return [*cells.values()]
+
+
+def difference(name: str, system: dict[str, Any], total: int) -> list[str]:
+    """Return how a system's WER differs from the baseline's, over a total of languages."""
+    found = system["compared"]["WER"]
+    return [
+        name,
+        f"{found['difference']:+.2f}",
+        percent(found["relative"]),
+        f"{len(found['lower'])} of {total}",
+        f"{found['p']:.3f}",
+        f"{found['corrected']:.3f}",
+        ", ".join(f"{one['p']:.3f}" for one in found.get("pooled", {}).values()),
+    ]
 
 
 def percent(value: float | None) -> str:

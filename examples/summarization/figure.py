@@ -53,7 +53,8 @@ def draw(results: dict[str, Any], file: Path) -> None:
         systems = values(results, quantity)
         if "full" in systems:
             axes.axhline(summary(systems["full"]), color=COLOURS[-1], ls="--", lw=1.2, label="full")
-        for colour, (kind, points) in zip(COLOURS, curves(systems).items()):
+        kinds = curves(systems)
+        for colour, (kind, points) in zip(COLOURS, kinds.items()):
             middles = [summary(measured) for measured in points.values()]
             bars = ranges(middles, list(points.values()))
             axes.errorbar(
@@ -61,6 +62,8 @@ def draw(results: dict[str, Any], file: Path) -> None:
                 label=kind,
             )  # fmt: skip
         axes.set_xscale("log", base=2)
+        sizes = sorted({size for points in kinds.values() for size in points})
+        axes.set_xticks(sizes, [f"{size}" for size in sizes])
         axes.set_xlabel("segment size (pieces)")
         axes.set_ylabel(label)
         plain_axes(axes)

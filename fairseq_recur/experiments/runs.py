@@ -158,10 +158,15 @@ class SystemRun(Run):
         return [*words, "--save-dir", str(self.folder), "--log-file", log]
 
     def average_argv(self) -> list[str]:
-        """Return the arguments of ``fairseq-recur average``; few checkpoints are all averaged."""
+        """Return the arguments of ``fairseq-recur average``; few checkpoints are all averaged.
+
+        A training that ends within its first epoch has none with a number, only the last one.
+        """
         updates = by_updates(self.train_flags())
         pattern = r"checkpoint_\d+_\d+\.pt" if updates else r"checkpoint\d+\.pt"
         saved = [p for p in os.listdir(self.folder) if re.fullmatch(pattern, p)]
+        if not saved:
+            return ["average", "--inputs", str(self.folder / LAST), "--output", str(self.model)]
         count = min(len(saved), int(self.experiment.checkpoint))
         words = ["average", "--inputs", str(self.folder), "--last", str(count)]
         return [*words, *(["--updates"] if updates else []), "--output", str(self.model)]

@@ -214,6 +214,15 @@ def test_what_is_averaged(tmp_path: Path) -> None:
     assert best.steps == ["train", "generate"] and best.model.name == "checkpoint_best.pt"
 
 
+def test_a_training_within_its_first_epoch_has_only_its_last_checkpoint(tmp_path: Path) -> None:
+    """As with max-update below the updates of an epoch."""
+    run = runs(tmp_path)[0]
+    run.folder.mkdir(parents=True)
+    (run.folder / "checkpoint_last.pt").touch()
+    assert run.average_argv()[1:3] == ["--inputs", str(run.folder / "checkpoint_last.pt")]
+    assert "--last" not in run.average_argv()
+
+
 def test_a_step_is_done_again_when_its_settings_change(tmp_path: Path) -> None:
     run = runs(tmp_path)[0]
     run.write_state({step: {"key": run.key(step), "done": True} for step in run.steps})
