@@ -77,6 +77,7 @@ plan() {
 
 train() {
     local count
+    refuse_flags "$@"
     count="$(processes)"
     if [ $((streams % count)) -ne 0 ]; then
         fail "$streams streams cannot be divided among $count processes; set GPUS (or PROCESSES)"

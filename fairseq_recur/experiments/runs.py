@@ -160,7 +160,7 @@ class SystemRun(Run):
     def average_argv(self) -> list[str]:
         """Return the arguments of ``fairseq-recur average``; few checkpoints are all averaged.
 
-        A training that ends within its first epoch has none with a number, only the last one.
+        A training that ends before the first numbered one is saved has only the last one.
         """
         updates = by_updates(self.train_flags())
         pattern = r"checkpoint_\d+_\d+\.pt" if updates else r"checkpoint\d+\.pt"

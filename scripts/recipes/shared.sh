@@ -49,8 +49,11 @@ refuse_flags() {
                 "the name of the run follows" ;;
             --seed) fail "--seed: set SEED=N in front of the command instead" ;;
             --save-dir) fail "--save-dir: set RUN=ARCH-NAME or WORK=FOLDER in front of the command instead" ;;
-            --finetune-from-model) fail "--finetune-from-model: set $START_VARIABLE in front of the" \
-                "command instead" ;;
+            --finetune-from-model)
+                if [ -n "${START_VARIABLE:-}" ]; then
+                    fail "--finetune-from-model: set $START_VARIABLE in front of the command instead"
+                fi
+                ;;
         esac
     done
 }

@@ -384,6 +384,8 @@ def test_the_full_size_prints_the_settings_of_the_paper(name: str, tmp_path: Pat
     (["tune", "text8"], {}, "expected prepare, plan, train or evaluate"),
     (["train", "text8"], {"ARCH": "xl_lm_enwik8"}, "expected a name such as rsa_xl_lm_text8"),
     (["train", "text8"], {"RUN": "mine"}, "does not begin with ARCH=xl_lm_text8"),
+    (["train", "text8", "--seed", "2"], {}, "--seed: set SEED=N in front of the command"),
+    (["train", "text8", "--arch=brt_lm_text8"], {}, "--arch: set ARCH=NAME"),
     (["train", "text8"], {"GPUS": "4"}, "22 streams cannot be divided among 4 processes"),
     (["train", "text8"], {"PRINT": "0"}, "full.sh prepare text8 first"),
     (["evaluate", "text8"], {"PRINT": "0"}, "full.sh train text8 first"),
