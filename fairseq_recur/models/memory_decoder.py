@@ -115,7 +115,8 @@ class MemoryDecoder(RecurrentTransformerDecoder):
             return self.features(out), {"attn": [None], "inner_states": [x, out]}
         if incremental_state is None:
             remembered = 0 if earlier is None else earlier.size(1)
-            context = self.segment_context(x, prev_output_tokens, remembered)
+            padded = F.pad(prev_output_tokens.eq(self.padding_idx), (remembered, 0))
+            context = self.segment_context(x, Padding.of(padded), remembered)
         else:
             context = self.step_context(x, prev_output_tokens, incremental_state)
         states = [x]
@@ -172,43 +173,45 @@ class MemoryDecoder(RecurrentTransformerDecoder):
         if incremental_state is not None:
             inputs, state = bottleneck.extended(x, incremental_state)
             read = tokens[:, tokens.size(1) - inputs.size(0) :]
-            out, after = self.read_chunk(inputs, read, state)
+            padding = Padding.of(read.eq(self.padding_idx))
+            out, after = self.read_chunk(inputs, padding, state)
             position = tokens.size(1) - 1
             bottleneck.save(inputs, state, after, position, incremental_state)
             return out[-1:], after
         state = bottleneck.first(x) if state is None else state.to(x.dtype)
-        outputs = []
-        for part, words in zip(x.split(bottleneck.block), tokens.split(bottleneck.block, dim=1)):
-            out, state = self.read_chunk(part, words, state)
+        paddings, outputs = Padding.of_parts(tokens.eq(self.padding_idx), bottleneck.block), []
+        for part, padding in zip(x.split(bottleneck.block), paddings):
+            out, state = self.read_chunk(part, padding, state)
             outputs.append(out)
         return torch.cat(outputs), state
 
-    def read_chunk(self, x: Tensor, tokens: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """All layers for a chunk (T, B, C) of (B, T) tokens, and the state after it."""
+    def read_chunk(
+        self, x: Tensor, padding: Padding | None, state: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """All layers for a chunk (T, B, C) with its padding, and the state after it."""
         bottleneck = self.bottleneck
         x = bottleneck.placed(x)
-        context = self.segment_context(x, tokens, 0)
+        context = self.segment_context(x, padding, 0)
         for index, layer in enumerate(self.layers):
             x, _, _ = self.run(layer, x, context, False)
             x = bottleneck.read(index, x, state)
         return x, bottleneck.write(state, x)
 
-    def segment_context(self, x: Tensor, tokens: Tensor, remembered: int) -> Context:
+    def segment_context(self, x: Tensor, padding: Padding | None, remembered: int) -> Context:
         """The context of a segment, for the layers.
 
         Args:
             x: (T, B, C) input of the layers
-            tokens: (B, T)
+            padding: of the memory and the segment (B, M + T), or None
             remembered: M, positions in the memory
         """
         reach = None if self.memory is None else self.memory.reach
-        keys = torch.arange(remembered + tokens.size(1), device=x.device)
+        keys = torch.arange(remembered + x.size(0), device=x.device)
         lags = keys[remembered:, None] - keys
         hidden = lags < 0
         if reach is not None:
             hidden = hidden | (lags >= reach)
         future = x.new_zeros(hidden.size()).masked_fill(hidden, float("-inf"))
-        padding = Padding.of(F.pad(tokens.eq(self.padding_idx), (remembered, 0)))
         return Context(
             padding=padding,
             mask=additive_mask(future, padding, x.dtype),

@@ -49,14 +49,21 @@ class Padding:
         It reads the mask, which on a GPU waits for the device. So it is called once per batch.
         A compiled graph serves all batches: there nothing is read, and the mask always counts.
         """
-        if mask is None:
-            return None
-        mask, read = mask.to(torch.bool), None
-        if not torch.compiler.is_compiling():
-            read = tuple((~mask).sum(dim=1).tolist())
-            if min(read, default=0) == mask.size(1):
-                return None
-        return cls(mask, *real_tokens_first(mask), read)
+        return None if mask is None else cls.of_parts(mask, max(1, mask.size(1)))[0]
+
+    @classmethod
+    def of_parts(cls, mask: Tensor, size: int) -> "list[Padding | None]":
+        """`of` for each *size* columns of a mask (B, L), with one wait for the device."""
+        parts = mask.to(torch.bool).split(size, dim=1)
+        if torch.compiler.is_compiling():
+            return [cls(part, *real_tokens_first(part)) for part in parts]
+        lengths = torch.stack([(~part).sum(dim=1) for part in parts]).tolist()
+        return [
+            None
+            if min(read, default=0) == part.size(1)
+            else cls(part, *real_tokens_first(part), tuple(read))
+            for part, read in zip(parts, lengths)
+        ]
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from fairseq.models.transformer import TransformerConfig
 from torch import Tensor
 
 from fairseq_recur.modules.context import Context
-from fairseq_recur.modules.layers import between_graphs
 from fairseq_recur.modules.mixture import Mixture
 from fairseq_recur.modules.options import option
 from fairseq_recur.modules.self_attention import SelfAttention
@@ -100,7 +99,8 @@ class ProbSparseSelfAttention(SelfAttention):
         else:
             counts = padding.counts
         order = None if padding is None else padding.order
-        drawn = self.sample(counts, query.size(2), order)
+        seed = None if self.training else EVALUATION_SEED
+        drawn = sampled_keys(seed, counts, query.size(2), order, self.factor)
         return attending_rows(query, key, *drawn, context.padding_mask)
 
     def attend_from(
@@ -112,13 +112,6 @@ class ProbSparseSelfAttention(SelfAttention):
             query, key, value, rows, room, context.padding_mask, context.mask, self.causal,
             self.dropout_probability, self.scale, need_weights,
         )  # fmt: skip
-
-    @between_graphs
-    def sample(self, counts: Tensor, length: int, order: Tensor | None) -> tuple[Tensor, Tensor]:
-        """`sampled_keys` of this forward pass."""
-        # One draw for any length: what is drawn later does not depend on how long a batch is.
-        seed = int(torch.randint(2**62, ())) if self.training else EVALUATION_SEED
-        return sampled_keys(seed, counts, length, order, self.factor)
 
 
 class LogSparseSelfAttention(SelfAttention):

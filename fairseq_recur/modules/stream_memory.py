@@ -11,6 +11,7 @@ from fairseq.distributed import utils as distributed_utils
 from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
 
+from fairseq_recur.modules.layers import between_graphs
 from fairseq_recur.modules.options import option
 
 
@@ -78,6 +79,7 @@ class StreamMemory(nn.Module):
                 return group * rows, least
         return None
 
+    @between_graphs
     def read(self, starts: Tensor, length: int) -> tuple[Tensor | None, Tensor | None]:
         """What is known right before the rows of a batch.
 

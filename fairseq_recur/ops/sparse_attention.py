@@ -24,8 +24,31 @@ def most(length: int, factor: int) -> int:
     return min(length, factor * max(1, math.ceil(math.log(min(max(length, 1), LONGEST)))))
 
 
+def uniform_draws(length: int, width: int, seed: int | None) -> Tensor:
+    """Numbers in [0, 1) by a generator of their own: (length, width) float32 on the CPU.
+
+    Without a *seed*, torch's generator draws it: one number for any size, so that what is drawn
+    later does not depend on how long a batch is.
+    """
+    seed = int(torch.randint(2**62, ())) if seed is None else seed
+    return torch.rand(length, width, generator=torch.Generator().manual_seed(seed))
+
+
+# A compiled graph cannot have a generator of its own, but can have an operation that has. The tag
+# says that two calls do not give the same numbers.
+LIBRARY = torch.library.Library("fairseq_recur", "DEF")
+LIBRARY.define(
+    "uniform_draws(SymInt length, SymInt width, int? seed) -> Tensor",
+    tags=(torch.Tag.nondeterministic_seeded,),
+)
+LIBRARY.impl("uniform_draws", uniform_draws, "CompositeExplicitAutograd")
+torch.library.register_fake(
+    "fairseq_recur::uniform_draws", lambda length, width, seed: torch.empty(length, width)
+)
+
+
 def sampled_keys(
-    seed: int, counts: Tensor, length: int, order: Tensor | None, factor: int
+    seed: int | None, counts: Tensor, length: int, order: Tensor | None, factor: int
 ) -> tuple[Tensor, Tensor]:
     """The keys on which the queries are measured, u for each position, drawn with replacement.
 
@@ -33,7 +56,7 @@ def sampled_keys(
     number only. So a sentence has the same ones in a batch, padded on either side, and alone.
 
     Args:
-        seed: of the draws
+        seed: of the draws; None: drawn itself, by torch's generator
         counts: (B,) int64, real tokens of each sentence
         length: L
         order: (B, L) int64, the real positions, then the padding; None if nothing is padded
@@ -43,8 +66,7 @@ def sampled_keys(
         positions (B, L, U) int64, whose first u_b belong to sentence b, and u (B,) int64
     """
     widest, u = factor * math.ceil(math.log(LONGEST)), most(length, factor)
-    generator = torch.Generator().manual_seed(seed)
-    draws = torch.rand(length, widest, generator=generator)[:, :u]
+    draws = torch.ops.fairseq_recur.uniform_draws(length, widest, seed)[:, :u]
     sizes = torch.tensor([most(n, factor) for n in range(length + 1)])
     # Without waiting for a GPU to finish what it was given before.
     draws, sizes = (x.to(counts.device, non_blocking=True) for x in (draws, sizes))

@@ -99,6 +99,8 @@ STEPS_ONLY = {
 }
 """Those that depend on where a segment begins."""
 
+ALL = {**BY_LAG, **LATENT, **STEPS_ONLY}
+
 FAST = ("rsa", "rsa-recurrent", "toeplitz-chunked", "rsa-block-recurrent", "rsa-latent")
 """The systems of the fast tests: what a position reads, each way to compute it once."""
 
@@ -177,10 +179,10 @@ def test_a_latent_state_continues_from_segment_to_segment(build: Build, name: st
     assert held["states"].size() == (3, 0, 2, 16) and held["carried"].size(0) == 2
 
 
-@pytest.mark.parametrize("name", systems(*BY_LAG, *LATENT, *STEPS_ONLY))
+@pytest.mark.parametrize("name", systems(*ALL))
 def test_a_text_by_itself_is_cut_like_a_stream(build: Build, name: str) -> None:
     """Also beside a shorter one, of which a segment is nothing but padding; no memory changes."""
-    model, tokens = build(*{**BY_LAG, **LATENT, **STEPS_ONLY}[name]), text()
+    model, tokens = build(*ALL[name]), text()
     forced = in_segments(model, tokens)
     model(tokens[:, :SEGMENT], starts=0 * STARTS - SEGMENT)  # which the text's zeros would continue
     before = model.decoder.memory.held()
@@ -196,13 +198,13 @@ def test_a_text_by_itself_is_cut_like_a_stream(build: Build, name: str) -> None:
 
 
 @pytest.mark.parametrize("same", [False, True])
-@pytest.mark.parametrize("name", systems(*BY_LAG, *LATENT, *STEPS_ONLY))
+@pytest.mark.parametrize("name", systems(*ALL))
 def test_step_by_step_is_teacher_forcing_across_segments(
     build: Build, name: str, same: bool
 ) -> None:
     if same and name not in BY_LAG:
         pytest.skip("it has no --memory-same-length")
-    flags = {**BY_LAG, **LATENT, **STEPS_ONLY}[name]
+    flags = ALL[name]
     model, tokens = build(*flags, *(["--memory-same-length"] if same else [])), text()
     forced, state = in_segments(model, tokens), {}
     for step in range(1, tokens.size(1) + 1):
@@ -267,14 +269,27 @@ def test_a_padded_row_changes_no_other(build: Build) -> None:
         torch.testing.assert_close(found[1, :-2], whole[1, :-2], rtol=1e-9, atol=1e-11)
 
 
-def test_a_batch_looks_up_its_place_once(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For positions and state together; the other list that a batch reads is of its padding."""
-    model, tokens = build(*TRAINED["rsa-block-recurrent"]).train(), text(2 * SEGMENT)
+@pytest.mark.parametrize("name", systems(*ALL))
+def test_no_layer_waits_for_the_device(
+    build: Build, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two segments of training, then steps of decoding beyond the end of a segment.
+
+    A batch looks up its place once, for positions and state together. The other lists are of the
+    padding: of each batch, and of each step's prefix.
+    """
+    model, tokens = build(*ALL[name]).train(), text(2 * SEGMENT)
     with HostReads(model, monkeypatch) as reads:
         for n, part in enumerate(tokens.split(SEGMENT, dim=1)):
             logits, _ = model(part, starts=STARTS + n * SEGMENT)
         reads.backward(logits)
-    assert reads.found["list"] == 2 + 1 and reads.found["layer"] == 0
+        trained = reads.found["list"]
+        model.eval()
+        state: dict[str, dict[str, Tensor]] = {}
+        for step in range(1, SEGMENT + 3):
+            model.decoder(tokens[:, :step], incremental_state=state)
+    assert trained == 2 + 1 and reads.found["list"] == trained + SEGMENT + 2
+    assert reads.found["layer"] == 0
 
 
 @pytest.mark.parametrize("name", TRAINED)

@@ -232,6 +232,7 @@ NO_GRADIENT: dict[str, str] = {
     "attending_rows": "whole numbers",
     "real_counts": "whole numbers",
     "sampled_keys": "whole numbers",
+    "uniform_draws": "random numbers",
     "sparsity": "an order of queries, without gradients",
     "log_sparse_mask": "added to scores as it is",
     "at_least_float32": "a cast",
