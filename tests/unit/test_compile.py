@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
 from fairseq_recur.modules.birnn import BiRNN
@@ -28,6 +27,9 @@ WITH_MEMORY = [name for name in MEMORY_MODELS if name.endswith("_tiny")]
 SYSTEMS = [*STRUCTURES, "all-three", *LANGUAGE_MODELS, *WITH_MEMORY, *FORECASTERS]
 
 
+STILL = "--dropout 0 --attention-dropout 0 --activation-dropout 0".split()
+
+
 def has_memory(name: str) -> bool:
     """Whether a system continues an earlier batch."""
     return name in WITH_MEMORY or "xl_forecaster" in name
@@ -42,16 +44,16 @@ def needs_lengths(name: str) -> bool:
 def made(make_model: Build, make: Build) -> Build:  # noqa: F811
     """A small system, or fairseq's own model, by its name."""
 
-    def build(name: str) -> nn.Module:
+    def build(name: str, *flags: str) -> nn.Module:
         if name in FORECASTERS:
-            return make(name).float()
+            return make(name, *flags).float()
         if name in WITH_MEMORY:
-            return make_model(name, *small(name)).eval()
+            return make_model(name, *small(name), *flags).eval()
         if "_lm" in name:
-            return make_model(name, *SMALL_LM).eval()
-        arch, flags = ("srformer", ALL) if name == "all-three" else (name, [])
+            return make_model(name, *SMALL_LM, *flags).eval()
+        arch, own = ("srformer", ALL) if name == "all-three" else (name, [])
         segments = SEGMENTS if "srformer" in arch else []
-        return make_model(arch, *SMALL, *segments, *flags).eval()
+        return make_model(arch, *SMALL, *segments, *own, *flags).eval()
 
     return build
 
@@ -175,10 +177,7 @@ def test_graphs_compute_the_same(made: Build, name: str) -> None:
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_compiled_by_inductor(made: Build, name: str) -> None:
     """torch's default compiler, which generates C++ for a CPU; in training."""
-    model = made(name).train()
-    for module in model.modules():
-        if isinstance(module, FairseqDropout):
-            module.p = 0.0
+    model = made(name, *STILL).train()
     assert_compiled_equals(model, batches(name), "inductor", 1e-3, 1e-4)
 
 
