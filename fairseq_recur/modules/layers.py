@@ -46,7 +46,7 @@ class LayerRunner:
 
 
 def between_graphs(function: Callable[P, R]) -> Callable[P, R]:
-    """Have torch.compile run *function* between two graphs, as its result's shapes need lengths.
+    """Have torch.compile run *function* between two graphs, as its shapes depend on values.
 
     Raises:
         ConfigError: torch.export, whose graph has no breaks, comes to the function
@@ -61,8 +61,8 @@ def between_graphs(function: Callable[P, R]) -> Callable[P, R]:
         # Older versions of torch do not have this, and end with their own error.
         if getattr(torch.compiler, "is_exporting", bool)():
             raise ConfigError(
-                f"torch.export cannot export {function.__qualname__}, which depends on the lengths "
-                "of a batch's sentences; use torch.compile, or the model as it is"
+                f"torch.export cannot export {function.__qualname__}, whose shapes depend on the "
+                "values of a batch, such as its lengths; use torch.compile, or the model as it is"
             )
         return outside(*args, **kwargs)
 
