@@ -131,6 +131,42 @@ def _refuse_unknown(kind: type, unknown: list[str], options: list[str]) -> None:
         raise ConfigError(f"options of {kind.__name__}:\n- " + "\n- ".join(lines))
 
 
+stored_nodes = mend(
+    "nodes of hydra's store",
+    reason="hydra's store makes a tree of nodes of every dataclass that is registered: for the "
+    "presets a second at the start of each command, which reads one of them at most",
+    until="a hydra that makes a node when it is loaded",
+)
+
+
+class DeferredNode:
+    """Stands in hydra's store for a node that is made when hydra loads it.
+
+    The store gives out deep copies only, so a copy is the node.
+    """
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        from omegaconf import OmegaConf
+
+        return OmegaConf.structured(self.config)
+
+
+@stored_nodes.patch("hydra.core.config_store:ConfigStore.store")
+def store(
+    original: Function, self: Any, name: str, node: Any, group: str | None = None, *args: Any,
+    **kwargs: Any,
+) -> None:  # fmt: skip
+    """Store a dataclass as a `DeferredNode`."""
+    if not is_dataclass(node):
+        return original(self, name, node, group, *args, **kwargs)
+    original(self, name, {}, group, *args, **kwargs)
+    path = f"{group}/{name}" if group else name
+    self._load(path if path.endswith(".yaml") else f"{path}.yaml").node = DeferredNode(node)
+
+
 def model_options(cfg: Any, task: Any) -> Namespace:
     """Return a model's options flat and resolved, in whatever form they come.
 
