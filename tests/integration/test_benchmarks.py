@@ -22,6 +22,7 @@ SMALL = (
     "--encoder-embed-dim 32 --encoder-ffn-embed-dim 64 --encoder-layers 1 --decoder-layers 1 "
     "--encoder-attention-heads 4 --decoder-attention-heads 4"
 )
+NARROW = "--encoder-embed-dim 16 --encoder-ffn-embed-dim 32"
 MODULES = {path.stem for path in BENCHMARKS.glob("*.py")}
 
 
@@ -354,10 +355,8 @@ def test_whole_models(start: Callable[..., dict[str, Any]], words: str) -> None:
 @pytest.mark.parametrize(
     "words, flags",
     [
-        (
-            "informer xl_forecaster --horizons 48",
-            "--encoder-embed-dim 16 --encoder-ffn-embed-dim 32",
-        ),
+        ("informer --horizons 48", NARROW),
+        pytest.param("log_sparse xl_forecaster --horizons 48", NARROW, marks=pytest.mark.slow),
         pytest.param("codet5_small --tokens 32", SMALL, marks=pytest.mark.slow),
     ],
 )  # fmt: skip
