@@ -22,6 +22,10 @@ class ProcessError(RuntimeError):
     """Another process of the same training has ended, so this one cannot continue."""
 
 
+class InstallationError(ImportError):
+    """Installed libraries that do not work together; the message says what to install."""
+
+
 class Problems:
     """Collects problems and raises one ConfigError for all of them.
 

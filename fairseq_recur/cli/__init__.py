@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 import fairseq_recur
 from fairseq_recur.cli import fairseq_commands
-from fairseq_recur.errors import CheckpointError, ConfigError, ProcessError
+from fairseq_recur.errors import CheckpointError, ConfigError, InstallationError, ProcessError
 from fairseq_recur.version import __version__
 
 PROG = "fairseq-recur"
@@ -30,13 +30,14 @@ TRACEBACK = "FAIRSEQ_RECUR_TRACEBACK"
 INPUT_ERRORS = (
     ConfigError,
     CheckpointError,
+    InstallationError,
     FileNotFoundError,
     FileExistsError,
     IsADirectoryError,
     NotADirectoryError,
     PermissionError,
 )
-"""Errors that a user's input can cause. Any other exception is a defect and keeps its traceback."""
+"""Errors that input, or installed libraries, can cause. Another exception keeps its traceback."""
 
 INTERRUPTED = 128 + signal.SIGINT
 
@@ -73,7 +74,9 @@ class Command:
 
 
 OWN_COMMANDS: dict[str, Command] = {
-    "check": Command("check", "show versions, registered names, known problems and remedies"),
+    "check": Command(
+        "check", "show versions, registered names, known problems and remedies", needs_fairseq=False
+    ),
     "path": Command("path", "print the folder for fairseq's --user-dir", needs_fairseq=False),
     "translate": Command("translate", "translate raw text, line by line"),
     "summarize": Command("translate", "summarize raw texts, one per line"),

@@ -12,7 +12,9 @@ from typing import Any
 
 import torch
 
-from fairseq_recur import compat
+import fairseq_recur
+import fairseq_recur.compat as compat  # "from fairseq_recur" would register everything
+from fairseq_recur.errors import InstallationError
 from fairseq_recur.ops.native import build, segmented_recurrent
 from fairseq_recur.ops.triton import dispatch
 
@@ -32,7 +34,12 @@ def is_ours(cls: type) -> bool:
 
 
 def registered() -> dict[str, list[str]]:
-    """Return the names that this package added to fairseq's registries, and its own parts."""
+    """Return the names that this package added to fairseq's registries, and its own parts.
+
+    Raises:
+        InstallationError: nothing could be added
+    """
+    fairseq_recur.register()
     from fairseq.criterions import CRITERION_REGISTRY
     from fairseq.models import ARCH_MODEL_REGISTRY
     from fairseq.optim import OPTIMIZER_REGISTRY
@@ -77,18 +84,29 @@ def gpu_kernels() -> str:
 
 def report() -> dict[str, Any]:
     """Return the whole report in the form of the JSON output."""
+    try:
+        names, problems = registered(), compat.known_problems()
+    except InstallationError as error:
+        names, problems = {}, compat.known_problems()
+        if not any(problem.severity == "error" for problem in problems):
+            title, _, remedy = str(error).rpartition("; ")
+            problems.append(compat.Problem(title, remedy, "error"))
     compiled = {"compiled code": compiled_code(), "GPU kernels": gpu_kernels()}
     return {
         "environment": {**dict(compat.environment_report()), **compiled},
-        "registered": registered(),
+        "registered": names,
         "mends": [
-            {"name": m.name, "status": m.status, "reason": m.reason, "until": m.until}
+            {
+                "name": m.name,
+                "status": m.status or "not applied",
+                "reason": m.reason,
+                "until": m.until,
+            }
             | ({"error": m.error} if m.error else {})
             for m in compat.MENDS
         ],
         "problems": [
-            {"title": p.title, "remedy": p.remedy, "severity": p.severity}
-            for p in compat.known_problems()
+            {"title": p.title, "remedy": p.remedy, "severity": p.severity} for p in problems
         ],
     }
 
@@ -104,7 +122,7 @@ def _text(found: dict[str, Any], verbose: bool) -> str:
     """Format the report for people."""
     lines = ["Environment", *_columns(found["environment"]), ""]
     names = {kind: ", ".join(names) for kind, names in found["registered"].items() if names}
-    lines += ["Registered", *_columns(names), ""]
+    lines += ["Registered", *(_columns(names) or ["  nothing"]), ""]
     counts = Counter(mend["status"] for mend in found["mends"])
     states = ", ".join(f"{count} {status}" for status, count in counts.items())
     lines.append(f"Mends of the installed fairseq and torch: {states}")

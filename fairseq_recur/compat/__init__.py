@@ -3,7 +3,7 @@
 Importing it registers the mends, one module per subject: each corrects one thing that the installed
 libraries do wrong, and says why and what makes it needless. `apply` applies those that this
 installation needs. `environment_report` and `known_problems` describe the machine for
-``fairseq-recur check``.
+``fairseq-recur check``. Nothing imports fairseq before `apply`, which explains why it cannot be.
 """
 
 from fairseq_recur.compat import (  # noqa: F401  (each registers its mends, in this order)
@@ -23,6 +23,7 @@ from fairseq_recur.compat.literals import evaluate
 from fairseq_recur.compat.registry import MENDS, Mend, extend
 from fairseq_recur.compat.report import Problem, environment_report, known_problems
 from fairseq_recur.compat.safe_loading import UNSAFE_VARIABLE, safe_globals
+from fairseq_recur.errors import InstallationError
 
 __all__ = [
     "MENDS",
@@ -48,15 +49,16 @@ def apply() -> None:
     """Apply the mends that the installed fairseq and torch need; a second call changes nothing.
 
     Raises:
-        ImportError: fairseq cannot be imported, or a mend that protects the user does not fit it;
-            the message says what to install
+        InstallationError: fairseq cannot be imported, or a mend that protects the user does not fit
+            it; the message says what to install
     """
     try:
         import fairseq  # noqa: F401
     except Exception as error:  # a wrong hydra or Python breaks it with errors of many types
-        remedies = "".join(f"\n- {p.title}: {p.remedy}" for p in known_problems())
+        serious = [p for p in known_problems() if p.severity == "error"]
+        remedies = "".join(f"\n- {p.title}: {p.remedy}" for p in serious)
         message = f"fairseq cannot be imported ({type(error).__name__}: {error}); "
         remedy = f"do what applies:{remedies}" if remedies else "reinstall it with its pins"
-        raise ImportError(message + remedy) from error
+        raise InstallationError(message + remedy) from error
     for mend in MENDS:
         mend.apply()

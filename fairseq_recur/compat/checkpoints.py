@@ -16,7 +16,6 @@ from typing import Any, BinaryIO
 import torch
 
 from fairseq_recur.compat.checkpoint_limits import Allowance, refuse_compressed, refuse_oversized
-from fairseq_recur.compat.checkpoint_options import confine, refuse_references
 from fairseq_recur.compat.registry import Function, mend
 from fairseq_recur.compat.safe_loading import check_loaded, load_weights_only
 from fairseq_recur.errors import CheckpointError
@@ -117,6 +116,8 @@ def refuse_foreign(path: str, state: Any) -> None:
     Raises:
         CheckpointError: it is not
     """
+    from fairseq_recur.compat.checkpoint_options import refuse_references
+
     wanted = 'a dictionary with "model" and one of "cfg" and "args"'
     advice = "Give a checkpoint that fairseq-train saved"
     if not isinstance(state, dict):
@@ -167,6 +168,8 @@ def prepare(path: str, state: dict[str, Any], given: set[str]) -> None:
     Raises:
         CheckpointError: an option may not be used, or a weight is NaN
     """
+    from fairseq_recur.compat.checkpoint_options import confine
+
     confine(path, state, given, _for_text.get())
     for name, weight in state["model"].items():
         if isinstance(weight, torch.Tensor) and weight.is_floating_point() and weight.isnan().any():

@@ -29,6 +29,8 @@ from typing import Any
 
 import torch
 
+from fairseq_recur.errors import InstallationError
+
 logger = logging.getLogger(__name__)
 
 Function = Callable[..., Any]
@@ -86,14 +88,14 @@ def extend(target: str, label: str) -> Callable[[Function], Function]:
     """Decorate a function that the plug-in adds around one of fairseq's, and install it at once.
 
     Raises:
-        ImportError: the installed fairseq lacks the target; the message names both
+        InstallationError: the installed fairseq lacks the target; the message names both
     """
 
     def install(function: Function) -> Function:
         try:
             wrap(target, label, function)
         except AttributeError as error:
-            raise ImportError(_misfit(label, error)) from error
+            raise InstallationError(_misfit(label, error)) from error
         return function
 
     return install
@@ -156,7 +158,7 @@ class Mend:
         """Apply the mend if this installation needs it; a second call repeats only its actions.
 
         Raises:
-            ImportError: the mend is required and does not fit the installed libraries
+            InstallationError: the mend is required and does not fit the installed libraries
         """
         try:
             if not self.status and not self.needed():
@@ -174,7 +176,7 @@ class Mend:
         except (ImportError, AttributeError, OSError) as error:
             self.status, self.error = FAILED, _misfit(self.name, error)
             if self.required:
-                raise ImportError(_misfit(self.name, error)) from error
+                raise InstallationError(_misfit(self.name, error)) from error
             logger.warning("%s", self.error)
         else:
             self.status = APPLIED

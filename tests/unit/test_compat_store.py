@@ -39,7 +39,9 @@ def test_no_preset_becomes_a_node_before_it_is_loaded(monkeypatch: pytest.Monkey
     assert type(made[-1]) is MODEL_DATACLASS_REGISTRY[OURS[0]]
 
 
-@pytest.mark.parametrize("group, path", [(None, "test.yaml"), ("test/inner", "test/inner/test.yaml")])
+@pytest.mark.parametrize(
+    "group, path", [(None, "test.yaml"), ("test/inner", "test/inner/test.yaml")]
+)
 def test_a_loaded_node_is_hydras(store: ConfigStore, group: str | None, path: str) -> None:
     store.store(name="test", node=Options(5), group=group, package="here", provider="tests")
     found = store.load(path)
