@@ -134,6 +134,23 @@ def add_numpy_compat() -> None:
     vars(numpy).setdefault("compat", types.SimpleNamespace(long=int))
 
 
+buckets = mend(
+    "buckets of lengths",
+    reason="--num-batch-buckets calls numpy.percentile with an argument that numpy 2.4 removed",
+    until="a fairseq that calls it with method=",
+    needed=lambda: "interpolation=" in source_of("fairseq.data.data_utils:get_buckets"),
+)
+
+
+@buckets.patch("fairseq.data.data_utils:get_buckets")
+@buckets.patch("fairseq.data.bucket_pad_length_dataset:get_buckets")
+@buckets.patch("fairseq.data.audio.raw_audio_dataset:get_buckets")
+def get_buckets(_: Function, sizes: Any, num_buckets: int) -> Any:
+    """Return the lengths that divide *sizes* into this many buckets, without duplicates."""
+    shares = numpy.linspace(0, 100, num_buckets + 1)
+    return numpy.unique(numpy.percentile(sizes, shares, method="lower")[1:])
+
+
 interactive_input = mend(
     "interactive input",
     reason="a carriage return within a line makes two sentences of it, which shifts all later "

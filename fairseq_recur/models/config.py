@@ -214,6 +214,8 @@ def host_fields() -> Iterator[DataclassField]:
             if default is MISSING:
                 default = cast(Any, inner).default_factory()
             metadata = dict(inner.metadata)
+            if "alias" in metadata:  # fairseq declares --relu-dropout under a name it never reads
+                metadata["argparse_alias"] = metadata.pop("alias")
             if nested:
                 metadata["help"] = f"{outer.name.replace('_', ' ')}: {metadata['help']}"
             yield name, TYPES.get(name, inner.type), field(default=default, metadata=metadata)

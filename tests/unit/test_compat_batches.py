@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fairseq.data import data_utils
+from fairseq.data import bucket_pad_length_dataset, data_utils
 
 from fairseq_recur.errors import ConfigError
 
@@ -43,3 +43,12 @@ def test_fixed_shapes_are_left_alone() -> None:
     found = data_utils.batch_by_size(*arguments, **shapes)
     expected = data_utils.batch_by_size.__wrapped__(*arguments, **shapes)
     assert [list(b) for b in found] == [list(b) for b in expected]
+
+
+def test_buckets_of_lengths() -> None:
+    """Each bucket's length is one of the lengths, and the last one holds all."""
+    sizes = np.array([3, 9, 4, 4, 12, 7, 5, 8])
+    for module in (data_utils, bucket_pad_length_dataset):
+        assert module.get_buckets(sizes, 1).tolist() == [12]
+        assert module.get_buckets(sizes, 4).tolist() == [4, 5, 8, 12]
+    assert data_utils.get_buckets(np.array([6, 6, 6]), 3).tolist() == [6]

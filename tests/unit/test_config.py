@@ -169,6 +169,11 @@ def test_flags_reach_the_model(make_model: Build) -> None:
     assert [layer.fusion.gate_r.out_features for layer in model.decoder.layers] == [1, 1]
 
 
+def test_older_recipes_may_name_the_activation_dropout_otherwise(make_model: Build) -> None:
+    model = make_model("transformer_biarn", *SMALL, "--relu-dropout", "0.2")
+    assert model.decoder.cfg.activation_dropout == 0.2
+
+
 def test_decoder_sizes_follow_the_encoder_as_in_fairseq(make_model: Build) -> None:
     model = make_model(
         "transformer_biarn", "--encoder-embed-dim", "24", "--encoder-ffn-embed-dim", "40"
@@ -198,6 +203,15 @@ REFUSED: dict[str, list[tuple[str, list[str]]]] = {
         (
             "--recurrence-coverage --recurrence-attention multihead",
             ["--recurrence-coverage True has no effect with --recurrence-attention multihead"],
+        ),
+        (
+            "--quant-noise-scalar 0.5 --recurrence birnn",
+            ["--quant-noise-scalar cannot quantize torch's RNN of --recurrence birnn"],
+        ),
+        (
+            "--quant-noise-scalar 0.5 --recurrence none --cross-attention xl --segment-size 4 "
+            "--xl-memory rnn",
+            ["--quant-noise-scalar cannot quantize torch's RNN of --xl-memory rnn"],
         ),
         (
             "--recurrence-coverage --recurrence-steps 1",
@@ -422,6 +436,7 @@ REFUSED: dict[str, list[tuple[str, list[str]]]] = {
         ("--encoder-learned-pos", ["--encoder-learned-pos asks"]),
         ("--cross-self-attention", ["--cross-self-attention asks"]),
         ("--adaptive-softmax-cutoff 4,8", ["--adaptive-softmax-cutoff asks"]),
+        ("--decoder-output-dim 8", ["--decoder-output-dim 8: with --host t5 expected", "dim 16"]),
         (
             "--recurrence biarn --recurrence-positions",
             ["--recurrence-positions needs position embeddings, which --host t5"],
