@@ -89,7 +89,10 @@ if ! up_to_date; then
     # fairseq 0.12.2, the one for Python 3.10, has metadata that later pips refuse.
     if [ "$version" = 3.10 ]; then pip="pip<24.1"; else pip="pip"; fi
     "$venv/bin/python" -m pip install --quiet --upgrade "$pip"
-    "$venv/bin/python" -m pip install --quiet --requirement "requirements/py$version.txt"
+    # compileall takes all cores, and pip one. Some files are for other Pythons, and do not compile.
+    "$venv/bin/python" -m pip install --quiet --no-compile \
+        --requirement "requirements/py$version.txt"
+    "$venv/bin/python" -m compileall -q -j 0 "$venv/lib" > /dev/null || true
     state_of "$venv/bin/python" "$version" > "$venv/state"
 fi
 

@@ -10,6 +10,8 @@ bash scripts/setup.sh
 .venv/bin/python -m pip install --quiet --disable-pip-version-check --requirement requirements/triton.txt
 # One thread: tensors in tests are small, and two threads get into each other's way.
 export OMP_NUM_THREADS=1 HYDRA_FULL_ERROR=1
+# The tests start hundreds of processes, each of which would compile the package anew.
+export PYTHONDONTWRITEBYTECODE=
 PATH="$PWD/.venv/bin:$PATH"
 # Two processes, each with whole files: what a file prepares is prepared once. They take the files in
 # the order of tests/conftest.py, the longest first. If one dies, the run fails: with a new one xdist

@@ -378,6 +378,7 @@ def test_hosts_of_systems(bench: Any) -> None:
     assert [host_of(name, names) for name in names] == [names[0], names[0], None]
 
 
+@pytest.mark.slow
 def test_adaptive_softmax_in_streams(start: Callable[..., dict[str, Any]]) -> None:
     """WikiText-103's models are measured with the loss of their adaptive softmax."""
     rows = start(

@@ -41,8 +41,18 @@ def interactive(model: Path, corpus: Path, cli: Callable) -> Callable[..., dict]
     return run
 
 
-@pytest.mark.parametrize("buffer", [["--buffer-size", 5, "--batch-size", 5], []])
-@pytest.mark.parametrize("given", [["--max-source-positions", LIMIT], []])
+@pytest.mark.parametrize(
+    "given, buffer",
+    [
+        (["--max-source-positions", LIMIT], []),
+        ([], ["--buffer-size", 5, "--batch-size", 5]),
+        pytest.param(
+            ["--max-source-positions", LIMIT], ["--buffer-size", 5, "--batch-size", 5],
+            marks=pytest.mark.slow,
+        ),
+        pytest.param([], [], marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
 def test_long_lines_are_cut_and_none_is_lost(
     interactive: Callable, buffer: list, given: list
 ) -> None:

@@ -54,6 +54,7 @@ def test_package_first_then_every_way_to_write_its_folder(by_name: str, tmp_path
     assert "FileNotFoundError: /nowhere/fairseq_recur" in done.stderr
 
 
+@pytest.mark.slow
 def test_user_dir_first_then_package_and_user_dir_again(by_name: str, tmp_path: Path) -> None:
     first = USER_DIR.format(str(PACKAGE))
     again = "import fairseq_recur" + first + USER_DIR.format(f"{PACKAGE}/") + REGISTERED

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -128,12 +129,15 @@ def test_mistyped_option_is_refused(here: Path, cli: Cli) -> None:
     assert os.listdir() == ["bin"]
 
 
+slow = partial(pytest.param, marks=pytest.mark.slow)
+
+
 @pytest.mark.parametrize(
     "wrong, said",
     [
         ("model.recurrence_fusion=sum", "stack, gated_sum"),
-        ("model.recurrence_steps=0", "--recurrence-steps 0: expected at least 1, or -1"),
-        ("model.recurrence_fused_layers=3", "--recurrence-fused-layers 3: the decoder has 2"),
+        slow("model.recurrence_steps=0", "--recurrence-steps 0: expected at least 1, or -1"),
+        slow("model.recurrence_fused_layers=3", "--recurrence-fused-layers 3: the decoder has 2"),
     ],
 )
 def test_wrong_value_is_refused(here: Path, cli: Cli, wrong: str, said: str) -> None:

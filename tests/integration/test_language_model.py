@@ -105,6 +105,7 @@ def test_resumed_equals_uninterrupted(model: Path, text: Path, cli: Cli, tmp_pat
         assert torch.equal(value, expected[name]), name
 
 
+@pytest.mark.slow
 def test_hydra_form(text: Path, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     cli(
