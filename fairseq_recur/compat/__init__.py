@@ -3,7 +3,7 @@
 Importing it registers the mends, one module per subject: each corrects one thing that the installed
 libraries do wrong, and says why and what makes it needless. `apply` applies those that this
 installation needs. `environment_report` and `known_problems` describe the machine for
-``fairseq-recur check``. Nothing imports fairseq before `apply`, which explains why it cannot be.
+``fairseq-recur check``. Only `apply` imports fairseq, and says what to install if that fails.
 """
 
 from fairseq_recur.compat import (  # noqa: F401  (each registers its mends, in this order)
