@@ -3,7 +3,8 @@
 Importing it registers the mends, one module per subject: each corrects one thing that the installed
 libraries do wrong, and says why and what makes it needless. `apply` applies those that this
 installation needs. `environment_report` and `known_problems` describe the machine for
-``fairseq-recur check``. Only `apply` imports fairseq, and says what to install if that fails.
+``fairseq-recur check``. `apply` is the first to import fairseq. If that fails, it says what to
+install.
 """
 
 from fairseq_recur.compat import (  # noqa: F401  (each registers its mends, in this order)
