@@ -89,8 +89,8 @@ def report() -> dict[str, Any]:
     except InstallationError as error:
         names, problems = {}, compat.known_problems()
         if not any(problem.severity == "error" for problem in problems):
-            title, _, remedy = str(error).rpartition("; ")
-            problems.append(compat.Problem(title, remedy, "error"))
+            title = str(error).removesuffix(f"; {compat.REINSTALL}")
+            problems.append(compat.Problem(title, compat.REINSTALL, "error"))
     compiled = {"compiled code": compiled_code(), "GPU kernels": gpu_kernels()}
     return {
         "environment": {**dict(compat.environment_report()), **compiled},

@@ -46,6 +46,9 @@ __all__ = [
 ]
 
 
+REINSTALL = "reinstall it with its pins"
+
+
 def apply() -> None:
     """Apply the mends that the installed fairseq and torch need; a second call changes nothing.
 
@@ -59,7 +62,7 @@ def apply() -> None:
         serious = [p for p in known_problems() if p.severity == "error"]
         remedies = "".join(f"\n- {p.title}: {p.remedy}" for p in serious)
         message = f"fairseq cannot be imported ({type(error).__name__}: {error}); "
-        remedy = f"do what applies:{remedies}" if remedies else "reinstall it with its pins"
+        remedy = f"do what applies:{remedies}" if remedies else REINSTALL
         raise InstallationError(message + remedy) from error
     for mend in MENDS:
         mend.apply()

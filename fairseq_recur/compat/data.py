@@ -138,7 +138,10 @@ buckets = mend(
     "buckets of lengths",
     reason="--num-batch-buckets calls numpy.percentile with an argument that numpy 2.4 removed",
     until="a fairseq that calls it with method=",
-    needed=lambda: "interpolation=" in source_of("fairseq.data.data_utils:get_buckets"),
+    needed=lambda: (
+        "interpolation" not in inspect.signature(numpy.percentile).parameters
+        and "interpolation=" in source_of("fairseq.data.data_utils:get_buckets")
+    ),
 )
 
 

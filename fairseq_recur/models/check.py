@@ -137,9 +137,7 @@ def problems_of(part: Any, cfg: Namespace, side: str) -> Iterator[str]:
 
 
 def combinations(cfg: Namespace) -> Iterator[str]:
-    """Options of different parts, or of a part and its host, that do not go together."""
-    if getattr(cfg, "quant_noise_scalar", 0):
-        yield from not_quantized(cfg)
+    """Maps and mixtures that do not go together, or not on their side."""
     if hasattr(cfg, "cross_attention"):
         yield from cross_mixed(cfg)
     if getattr(cfg, "decoder_head_dim", 0) and cfg.scale_heads:
@@ -174,17 +172,6 @@ def combinations(cfg: Namespace) -> Iterator[str]:
                     f"--cross-self-attention joins the self-attention with the cross-attention, "
                     f"and {slot} {given} needs one of its own; leave one out"
                 )
-
-
-def not_quantized(cfg: Namespace) -> Iterator[str]:
-    """Networks of torch, which fairseq's quantization mistakes for layers without a class."""
-    networks = []
-    if getattr(cfg, "recurrence", parts.NONE) == "birnn":
-        networks.append("--recurrence birnn")
-    if getattr(cfg, "cross_attention", "") == "xl" and cfg.xl_memory != "raw":
-        networks.append(f"--xl-memory {cfg.xl_memory}")
-    for network in networks:
-        yield f"--quant-noise-scalar cannot quantize torch's RNN of {network}; leave one out"
 
 
 def cross_mixed(cfg: Namespace) -> Iterator[str]:

@@ -94,7 +94,7 @@ def t5_problems(cfg: Namespace, explicit: set[str]) -> Iterator[str]:
     for name in NOT_IN_T5:
         if getattr(cfg, name):
             yield f"{flag(name)} asks for something that --host t5 does not have; leave it out"
-    if int(cfg.decoder_output_dim) != int(cfg.decoder_embed_dim):
+    if cfg.decoder_output_dim != cfg.decoder_embed_dim:
         yield (
             f"--decoder-output-dim {cfg.decoder_output_dim}: with --host t5 expected "
             f"--decoder-embed-dim {cfg.decoder_embed_dim}; leave it out"

@@ -1,6 +1,6 @@
 """The bidirectional recurrent network (BiRNN)."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
 import torch
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from fairseq_recur.modules.context import Padding
-from fairseq_recur.modules.layers import between_graphs
+from fairseq_recur.modules.layers import between_graphs, rnn_problems
 from fairseq_recur.modules.recurrence import GatedRecurrence, init_cell_
 from fairseq_recur.ops.padding import restore_order
 
@@ -35,6 +35,11 @@ class BiRNN(GatedRecurrence):
             [p for name, p in named.items() if name.startswith("weight")],
             [p for name, p in named.items() if name.startswith("bias")],
         )
+
+    @classmethod
+    def problems(cls, cfg: Any, side: str) -> Iterator[str]:
+        """Problems with the combination of this part's options, one message each."""
+        yield from rnn_problems(cfg, "--recurrence birnn")
 
     def recurrent_weights(self) -> Iterable[Tensor]:
         """As in `GatedRecurrence`."""

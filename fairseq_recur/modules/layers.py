@@ -1,6 +1,6 @@
 """How layers are built and run: activation checkpointing, sharding, breaks in compiled graphs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
@@ -17,6 +17,19 @@ from fairseq_recur.errors import ConfigError
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+def rnn_problems(cfg: Any, part: str) -> Iterator[str]:
+    """What fairseq cannot do with a part that has torch's RNNs.
+
+    Its quantization takes each of their weights for that of a module.
+
+    Args:
+        cfg: the model's options, flat
+        part: the flag that asks for the part
+    """
+    if cfg.quant_noise_scalar:
+        yield f"--quant-noise-scalar cannot quantize torch's RNN of {part}; leave one out"
 
 
 def sharded(layer: nn.Module, cfg: TransformerConfig) -> nn.Module:

@@ -1,6 +1,8 @@
 """The systems that SRformer is compared with: segments with a memory (Long et al. 2023, 4.2)."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from fairseq.dataclass import ChoiceEnum
@@ -8,6 +10,7 @@ from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
 
 from fairseq_recur.modules.context import hiding
+from fairseq_recur.modules.layers import rnn_problems
 from fairseq_recur.modules.options import option
 from fairseq_recur.modules.part import MonitoredModule, Part
 from fairseq_recur.modules.recurrence import recurrent_norm
@@ -96,6 +99,13 @@ class XLAttention(MemoryAttention):
             "heads, where the first segment reads its own states, as in SRformer's published code "
             "(rnn_all_heads)",
         )
+
+    @classmethod
+    def problems(cls, cfg: Any, side: str) -> Iterator[str]:
+        """Adds those of the RNNs."""
+        yield from super().problems(cfg, side)
+        if cfg.xl_memory != "raw":
+            yield from rnn_problems(cfg, f"--xl-memory {cfg.xl_memory}")
 
     def __init__(self, cfg: TransformerConfig) -> None:
         super().__init__(cfg)

@@ -8,7 +8,7 @@ from fairseq.models import MODEL_DATACLASS_REGISTRY
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
-from fairseq_recur.models.presets import register_presets
+from fairseq_recur.models.presets import KINDS, register_presets
 from tests.conftest import OURS
 
 
@@ -34,7 +34,7 @@ def test_no_preset_becomes_a_node_before_it_is_loaded(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(OmegaConf, "structured", counted)
     register_presets()
-    assert made == len(made) * [{}]
+    assert made == sum(len(presets) for _, presets in KINDS) * [{}]
     ConfigStore.instance().load(f"model/{OURS[0]}.yaml")
     assert type(made[-1]) is MODEL_DATACLASS_REGISTRY[OURS[0]]
 
