@@ -11,6 +11,7 @@ from fairseq_recur.compat import (  # noqa: F401  (each registers its mends, in 
     configuration,
     console,
     data,
+    imports,
     log_file,
     processes,
     training,
@@ -57,6 +58,11 @@ def apply() -> None:
             it; the message says what to install
     """
     try:
+        import hydra.core.config_store  # noqa: F401  (what mends change before fairseq uses it)
+
+        for mend in MENDS:
+            if mend.before_fairseq:
+                mend.apply()
         import fairseq  # noqa: F401
     except Exception as error:  # a wrong hydra or Python breaks it with errors of many types
         serious = [p for p in known_problems() if p.severity == "error"]

@@ -133,9 +133,10 @@ def _refuse_unknown(kind: type, unknown: list[str], options: list[str]) -> None:
 
 stored_nodes = mend(
     "nodes of hydra's store",
-    reason="hydra's store makes a tree of nodes of every dataclass that is registered: for the "
-    "presets a second at the start of each command, which reads one of them at most",
+    reason="hydra's store makes a tree of nodes of every dataclass that is registered, fairseq's "
+    "and the presets': more than a second at the start of each command, which reads a few of them",
     until="a hydra that makes a node when it is loaded",
+    before_fairseq=True,
 )
 
 

@@ -124,6 +124,7 @@ class Mend:
         until: the version, or the change, that makes it needless
         needed: whether this installation needs it
         required: whether the plug-in refuses to work without it, because it protects the user
+        before_fairseq: whether it changes what happens while fairseq is imported
         patches: pairs of a target (see `locate`) and the function that wraps it
         actions: functions that change something other than one attribute; safe to repeat
         status: APPLIED, NOT_NEEDED or FAILED; empty before `apply`
@@ -135,6 +136,7 @@ class Mend:
     until: str
     needed: Callable[[], bool]
     required: bool = False
+    before_fairseq: bool = False
     patches: list[tuple[str, Function]] = field(default_factory=list)
     actions: list[Callable[[], None]] = field(default_factory=list)
     status: str = ""
@@ -193,8 +195,9 @@ def mend(
     until: str,
     needed: Callable[[], bool] = lambda: True,
     required: bool = False,
+    before_fairseq: bool = False,
 ) -> Mend:
     """Register a mend; see `Mend` for the arguments."""
     assert all(other.name != name for other in MENDS), f"two mends are called {name!r}"
-    MENDS.append(Mend(name, reason, until, needed, required))
+    MENDS.append(Mend(name, reason, until, needed, required, before_fairseq))
     return MENDS[-1]
