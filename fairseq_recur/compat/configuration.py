@@ -134,25 +134,22 @@ def _refuse_unknown(kind: type, unknown: list[str], options: list[str]) -> None:
 stored_nodes = mend(
     "nodes of hydra's store",
     reason="hydra's store makes a tree of nodes of every dataclass that is registered, fairseq's "
-    "and the presets': more than a second at the start of each command, which reads a few of them",
+    "and the presets', and copies all of them when it composes a configuration of a few: "
+    "more than a second at the start of each command",
     until="a hydra that makes a node when it is loaded",
     before_fairseq=True,
 )
 
 
 class DeferredNode:
-    """Stands in hydra's store for a node that is made when hydra loads it.
-
-    The store gives out deep copies only, so a copy is the node.
-    """
+    """Stands in hydra's store for the node of a dataclass, which is made when hydra loads it."""
 
     def __init__(self, config: Any) -> None:
         self.config = config
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        from omegaconf import OmegaConf
-
-        return OmegaConf.structured(self.config)
+    def __deepcopy__(self, memo: dict[int, Any]) -> "DeferredNode":
+        """Return itself: hydra copies the whole store for each configuration it composes."""
+        return self
 
 
 @stored_nodes.patch("hydra.core.config_store:ConfigStore.store")
@@ -166,6 +163,17 @@ def store(
     original(self, name, {}, group, *args, **kwargs)
     path = f"{group}/{name}" if group else name
     self._load(path if path.endswith(".yaml") else f"{path}.yaml").node = DeferredNode(node)
+
+
+@stored_nodes.patch("hydra.core.config_store:ConfigStore.load")
+def load(original: Function, self: Any, config_path: str) -> Any:
+    """Make the node that a `DeferredNode` stands for; it belongs to the caller alone."""
+    from omegaconf import OmegaConf
+
+    loaded = original(self, config_path)
+    if isinstance(loaded.node, DeferredNode):
+        loaded.node = OmegaConf.structured(loaded.node.config)
+    return loaded
 
 
 def model_options(cfg: Any, task: Any) -> Namespace:

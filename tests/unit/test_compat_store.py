@@ -1,6 +1,7 @@
 """Hydra's store keeps the dataclasses of the presets, and makes a node of one when it is loaded."""
 
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import dataclass
 
 import pytest
@@ -34,7 +35,9 @@ def test_no_preset_becomes_a_node_before_it_is_loaded(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(OmegaConf, "structured", counted)
     register_presets()
+    copy = deepcopy(ConfigStore.instance())  # as hydra does for each configuration
     assert made == sum(len(presets) for _, presets in KINDS) * [{}]
+    assert copy.repo["model"].keys() >= {f"{name}.yaml" for name in OURS}
     ConfigStore.instance().load(f"model/{OURS[0]}.yaml")
     assert type(made[-1]) is MODEL_DATACLASS_REGISTRY[OURS[0]]
 
