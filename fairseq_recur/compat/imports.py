@@ -26,7 +26,8 @@ score_libraries = mend(
 @score_libraries.action
 def postpone() -> None:
     """Let the modules of fairseq that import these libraries find functions that import them."""
-    sys.meta_path.insert(0, ImportsLater())
+    if not any(isinstance(finder, ImportsLater) for finder in sys.meta_path):
+        sys.meta_path.insert(0, ImportsLater())
 
 
 class LaterModule(ModuleType):

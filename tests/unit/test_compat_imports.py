@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from fairseq_recur.compat.imports import USERS, ImportsLater, stand_ins
+from fairseq_recur.compat.imports import USERS, ImportsLater, postpone, stand_ins
 
 LIBRARIES = ("sklearn", "sklearn.metrics", "scipy.stats")
 
@@ -55,6 +55,15 @@ def test_what_is_imported_already_stays(monkeypatch: pytest.MonkeyPatch) -> None
         assert sys.modules["sklearn"] is real
         assert not hasattr(sys.modules["scipy.stats"], "__path__")
     assert sys.modules["sklearn"] is real and "scipy.stats" not in sys.modules
+
+
+def test_there_is_one_finder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often the mends are applied."""
+    others = [finder for finder in sys.meta_path if not isinstance(finder, ImportsLater)]
+    monkeypatch.setattr(sys, "meta_path", [*others])
+    for _ in range(2):
+        postpone()
+    assert [type(finder) for finder in sys.meta_path if finder not in others] == [ImportsLater]
 
 
 def test_other_modules_are_left_to_python() -> None:
