@@ -15,8 +15,8 @@ USERS = ("fairseq.criterions.sentence_prediction", "fairseq.tasks.audio_classifi
 
 score_libraries = mend(
     "libraries of scores",
-    reason="scikit-learn and scipy.stats are imported for four scores of classification, which "
-    "takes a quarter of the start of each command",
+    reason="scikit-learn and scipy.stats are imported for five scores of one criterion and one "
+    "task, which takes a quarter of the start of each command",
     until="a fairseq that imports them where it computes these scores",
     needed=lambda: not any(name in sys.modules for name in USERS),
     before_fairseq=True,
