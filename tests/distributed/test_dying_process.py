@@ -71,9 +71,8 @@ def assert_resumes(cli: Callable[..., str], corpus: Path, folder: Path) -> None:
     assert f"@ {UPDATES} updates" in output
 
 
-@pytest.mark.parametrize(
-    "victim, processes", [(0, 2), *(pytest.param(n, 3, marks=pytest.mark.slow) for n in (0, 2))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("victim, processes", [(0, 2), (0, 3), (2, 3)])
 def test_the_others_end_with_one_error(
     victim: int, processes: int, corpus: Path, cli: Callable[..., str], tmp_path: Path
 ) -> None:

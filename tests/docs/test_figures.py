@@ -6,11 +6,14 @@ import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pytest
+
 from tests.docs.commands import ROOT, markdown_files
 
 SCRIPT = ROOT / "scripts" / "documentation" / "figures.py"
 
 
+@pytest.mark.slow
 def test_the_script_draws_the_figures_that_are_there(tmp_path: Path) -> None:
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, "-W", "ignore", SCRIPT, tmp_path], env=env, check=True)

@@ -110,6 +110,7 @@ def test_flags_that_contradict_the_name(
         dry_run(f"bash examples/{recipe}/train.sh {flag}", tmp_path)
 
 
+@pytest.mark.slow
 def test_summarization_is_printed_before_it_is_prepared(tmp_path: Path) -> None:
     work = tmp_path / "work"
     (words,) = dry_run(

@@ -18,6 +18,8 @@ from tests.docs.commands import ROOT, markdown_files
 PACKAGE = ROOT / "fairseq_recur"
 REPOSITORY = "https://example.org/owner/name"
 
+pytestmark = pytest.mark.slow  # building it takes longer than all other tests of the documents
+
 
 class Page(HTMLParser):
     """The contents of a page: its anchors, its links, and what a browser fetches for it."""

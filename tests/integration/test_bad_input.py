@@ -54,19 +54,19 @@ def test_conflicting_options_are_listed_at_once(train: Callable[..., str], tmp_p
     assert nothing_saved(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "how", ["--restore-file", pytest.param("--finetune-from-model", marks=pytest.mark.slow)]
+)
 def test_checkpoint_of_another_architecture(
-    train: Callable[..., str], corpus: Path, trained: Trained, tmp_path: Path
+    how: str, train: Callable[..., str], corpus: Path, trained: Trained, tmp_path: Path
 ) -> None:
     """Other sizes, and a plug-in checkpoint for the stock model's structure: resume, finetune."""
     checkpoint = trained("transformer_biarn") / "checkpoint_last.pt"
-    for how in ("--restore-file", "--finetune-from-model"):
-        with pytest.raises(
-            CheckpointError, match="to another architecture: give the --arch"
-        ) as error:
-            train(how, checkpoint, "--encoder-embed-dim", 24, "--encoder-ffn-embed-dim", 32)
-        assert "is (16, 48)" in str(error.value) or "in the checkpoint and" in str(error.value)
-        with pytest.raises(CheckpointError, match="the model does not have .*fusion"):
-            train(how, checkpoint, "--recurrence", "none")
+    with pytest.raises(CheckpointError, match="to another architecture: give the --arch") as error:
+        train(how, checkpoint, "--encoder-embed-dim", 24, "--encoder-ffn-embed-dim", 32)
+    assert "is (16, 48)" in str(error.value) or "in the checkpoint and" in str(error.value)
+    with pytest.raises(CheckpointError, match="the model does not have .*fusion"):
+        train(how, checkpoint, "--recurrence", "none")
     assert nothing_saved(tmp_path)
 
 

@@ -352,12 +352,12 @@ def test_whole_models(start: Callable[..., dict[str, Any]], words: str) -> None:
         assert len(speed) == 2 and min(speed) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words, flags",
     [
-        ("informer --horizons 48", NARROW),
-        pytest.param("log_sparse xl_forecaster --horizons 48", NARROW, marks=pytest.mark.slow),
-        pytest.param("codet5_small --tokens 32", SMALL, marks=pytest.mark.slow),
+        ("informer log_sparse xl_forecaster --horizons 48", NARROW),
+        ("codet5_small --tokens 32", SMALL),
     ],
 )  # fmt: skip
 def test_hosts(start: Callable[..., dict[str, Any]], words: str, flags: str) -> None:

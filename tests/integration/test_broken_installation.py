@@ -26,9 +26,9 @@ def broken(tmp_path: Path) -> dict[str, str]:
 @pytest.mark.parametrize(
     "command, status",
     [
-        ([sys.executable, "-c", "import fairseq_recur"], 1),
+        pytest.param([sys.executable, "-c", "import fairseq_recur"], 1, marks=pytest.mark.slow),
         ([*START, "train", "data-bin"], 2),
-        ([*START, "plan", "--help"], 2),
+        pytest.param([*START, "plan", "--help"], 2, marks=pytest.mark.slow),
     ],
     ids=["import", "train", "plan"],
 )

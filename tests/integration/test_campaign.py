@@ -125,6 +125,7 @@ def test_a_piece_that_raises_and_one_without_memory_do_not_stop_the_others(
     assert statuses(tmp_path)["memory"] == "failed"
 
 
+@pytest.mark.slow
 def test_what_a_start_cuts_short_runs_again_and_what_killed_one_runs_last(
     campaign: Any, tmp_path: Path
 ) -> None:

@@ -208,7 +208,10 @@ PRINTING = {
 }
 
 
-@pytest.mark.parametrize("name", [*WRITING, *PRINTING])
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=pytest.mark.slow if "convert" in name else ())
+    for name in (*WRITING, *PRINTING)
+])  # fmt: skip
 def test_a_full_disk(
     name: str, run: Path, corpus: Path, folders: Callable[[str], Path], tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ from fairseq.tasks.translation import TranslationTask
 
 from fairseq_recur.errors import ConfigError
 from tests.conftest import SMALL, TRAIN
+from tests.running import SHORT
 
 LIMIT = 12
 LONG = " ".join(f"w{i % 20}" for i in range(40))
@@ -31,7 +32,8 @@ def interactive(model: Path, corpus: Path, cli: Callable) -> Callable[..., dict]
     def run(lines: list[str], *flags: object) -> dict[int, tuple[str, str]]:
         """Source and hypothesis by line number, in the order printed."""
         output = cli(
-            "interactive", corpus / "bin", "--path", model, "--cpu", "--beam", 2, *flags,
+            "interactive", corpus / "bin", "--path", model, "--cpu", "--beam", 2, *SHORT,
+            *flags,
             stdin="".join(line + "\n" for line in lines),
         )  # fmt: skip
         sources = dict(re.findall(r"^S-(\d+)\t(.*)$", output, re.M))

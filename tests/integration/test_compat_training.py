@@ -89,7 +89,11 @@ def test_fused_adamw_trains_as_adam_does(train: Callable, tmp_path: Path) -> Non
             assert moved < 0.01 * 0.002, key
 
 
-@pytest.mark.parametrize("precision", [[], ["--amp"], ["--memory-efficient-bf16"]])
+@pytest.mark.parametrize("precision", [
+    [],
+    pytest.param(["--amp"], marks=pytest.mark.slow),
+    pytest.param(["--memory-efficient-bf16"], marks=pytest.mark.slow),
+])  # fmt: skip
 def test_fused_adamw_continues_as_if_never_stopped(
     train: Callable, tmp_path: Path, precision: list
 ) -> None:

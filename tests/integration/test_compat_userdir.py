@@ -37,6 +37,7 @@ def by_name(tmp_path_factory: pytest.TempPathFactory) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_package_first_then_every_way_to_write_its_folder(by_name: str, tmp_path: Path) -> None:
     (tmp_path / "linked").symlink_to(PACKAGE.parent)
     (tmp_path / "renamed").symlink_to(PACKAGE)

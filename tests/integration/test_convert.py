@@ -239,7 +239,9 @@ def prepare(cli: Cli, folder: Path, data: Path, bpe: Callable[[str], str]) -> No
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", ["v1.0", "v1.1", "bart"])
+@pytest.mark.parametrize(
+    "kind", ["v1.0", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("v1.1", "bart"))]
+)
 def test_training_and_generation(folders: Folders, kind: str, cli: Cli, tmp_path: Path) -> None:
     """Generate with the checkpoint, fine-tune it, convert it back.
 

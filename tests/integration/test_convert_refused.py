@@ -121,7 +121,7 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("kind", SETTINGS)
+@pytest.mark.parametrize("kind", ["v1.0", pytest.param("bart", marks=pytest.mark.slow)])
 def test_no_setting_becomes_an_option(
     copied: Callable[[str], Path], tmp_path: Path, capsys: Capture, kind: str
 ) -> None:

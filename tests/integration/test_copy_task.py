@@ -88,6 +88,7 @@ def test_samples_repeat_ten_symbols(modules: Callable[[str], Any], tmp_path: Pat
     assert numpy.array_equal(samples.draw(5, 24), samples.draw(9, 24)[:5])
 
 
+@pytest.mark.slow
 def test_everything_is_trained_once(
     miniature: Callable[..., int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

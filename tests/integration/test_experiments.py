@@ -131,6 +131,7 @@ def done(tmp_path_factory: pytest.TempPathFactory, corpus: Path, forked: None) -
     return folder
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_is_as_never_stopped(
     done: Path, corpus: Path, cli: Callable[..., str], tmp_path: Path
 ) -> None:

@@ -91,7 +91,8 @@ def test_preprocess_and_generate(model: tuple[Path, Path, list[str]], cli: Cli) 
     assert {*hypotheses(output)} == {*range(len(texts))}
 
 
-@pytest.mark.parametrize("by", [pytest.param("typed", marks=pytest.mark.slow), "file"])
+@pytest.mark.slow
+@pytest.mark.parametrize("by", ["typed", "file"])
 def test_interactive(
     by: str, model: tuple[Path, Path, list[str]], cli: Cli, tmp_path: Path
 ) -> None:

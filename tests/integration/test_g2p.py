@@ -581,7 +581,8 @@ def test_the_whole_command(
     assert f"{runs} runs, {runs} of them already done" in capfd.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["sigmorphon2020", pytest.param("small", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["sigmorphon2020", "small"])
 def test_the_settings_fit_all_systems(name: str, example: Any, tiny: list[str]) -> None:
     """Every flag of every system acts, and each model can be built."""
     args = example.parser().parse_args([*tiny[:1], "--settings", name, *tiny[3:]])

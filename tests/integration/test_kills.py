@@ -57,9 +57,9 @@ KILLS = [3, pytest.param(60, marks=pytest.mark.slow)]
 def test_training(kills: int, corpus: Path, tmp_path: Path) -> None:
     whole, folder, log = tmp_path / "whole", tmp_path / "killed", tmp_path / "log"
     started = time.monotonic()
-    assert run("train", *train_flags(corpus, PRESET, whole, *UPTO[12], *EVERY), output=log) == 0
+    assert run("train", *train_flags(corpus, PRESET, whole, *UPTO[6], *EVERY), output=log) == 0
     seconds, expected = time.monotonic() - started, saved(whole)
-    flags = train_flags(corpus, PRESET, folder, *UPTO[12], *EVERY)
+    flags = train_flags(corpus, PRESET, folder, *UPTO[6], *EVERY)
     moments, done, finished = random.Random(kills), 0, 0
     while done < kills or not finished:
         # After the last kill the training must reach its end, however slow it is.

@@ -144,6 +144,7 @@ def test_every_part_of_a_document_counts(trained: Trained, documents: Path) -> N
     assert len(set(scores)) == 4
 
 
+@pytest.mark.slow
 def test_documents_that_are_too_long_for_decoding(trained: Trained, documents: Path) -> None:
     long = sources([4700, 3000], seed=8)
     if trained.task == "translation":

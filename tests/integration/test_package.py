@@ -103,6 +103,7 @@ def programs(folder: Path, checkout: Path, *package: Any) -> tuple[Path, str]:
     return python, by_module.strip()
 
 
+@pytest.mark.slow
 def test_installed_wheel_trains(wheel: Path, checkout: Path, corpus: Path, tmp_path: Path) -> None:
     python, path = programs(tmp_path, checkout, wheel)
     assert Path(path).is_relative_to(tmp_path)

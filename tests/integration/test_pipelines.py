@@ -42,6 +42,7 @@ def lines(path: Path) -> list[str]:
     return path.read_text().splitlines()
 
 
+@pytest.mark.slow_presets
 def test_training_lowers_the_loss(preset: str, trained: Trained) -> None:
     losses = update_losses((trained(preset) / "train.log").read_text())
     assert list(losses) == list(range(1, 41))
@@ -169,6 +170,7 @@ def exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., A
     return export
 
 
+@pytest.mark.slow_presets
 def test_exported_model_is_the_same(
     preset: str, corpus: Path, trained: Trained, exported: Callable[..., Any], tmp_path: Path
 ) -> None:

@@ -48,6 +48,7 @@ def test_averaged_checkpoints_translate(
     assert found and found != hypotheses(generate(corpus / "bin", files[1], "--batch-size", 8))
 
 
+@pytest.mark.slow
 def test_ensemble_averages_the_probabilities(corpus: Path, trained: Trained) -> None:
     folder = trained("transformer_biarn")
     one, other = str(folder / "checkpoint5.pt"), str(folder / "checkpoint10.pt")

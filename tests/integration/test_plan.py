@@ -43,6 +43,7 @@ def test_a_plan_is_text_and_json(tmp_path: Path, capsys: pytest.CaptureFixture) 
     assert 0 < found["mfu"] < 0.4, "no more than the products reach"
 
 
+@pytest.mark.slow
 def test_mfu_alone(tmp_path: Path) -> None:
     found = plan(tmp_path, *TINY, "--mfu", "0.25", "--batch-tokens", "200000")
     assert found["seconds"]["traffic"] == found["seconds"]["latency"] == 0
@@ -50,6 +51,7 @@ def test_mfu_alone(tmp_path: Path) -> None:
     assert found["seconds"]["products"] == pytest.approx(flops / (0.25 * 125e12), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_more_gpus_take_less_time_and_the_same_batch(tmp_path: Path) -> None:
     hours: list[float] = []
     for gpus in ("1", "8"):
@@ -76,6 +78,7 @@ def test_what_is_printed_is_what_the_launchers_take(
     assert "--memory-efficient-fp16" in command
 
 
+@pytest.mark.slow
 def test_flags_of_the_model(tmp_path: Path) -> None:
     one = plan(tmp_path, *TINY)
     other = plan(tmp_path, *TINY, "--", "--recurrence-layers", "2", "--share-all-embeddings")

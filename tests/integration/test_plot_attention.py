@@ -87,7 +87,8 @@ def draw(save: Save, tmp_path: Path) -> Callable[..., dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", [
-    pytest.param(m, marks=pytest.mark.slow if m in ("stock", "birnn") else ()) for m in MODELS
+    pytest.param(m, marks=() if m in ("gated", "rsa", "srformer") else pytest.mark.slow)
+    for m in MODELS
 ])  # fmt: skip
 def test_every_structure(name: str, draw: Callable[..., dict[str, Any]]) -> None:
     found = draw(name)

@@ -45,7 +45,8 @@ def flags(search: dict[str, Any]) -> list[Any]:
 
 
 @pytest.fixture(params=[
-    pytest.param(s, marks=pytest.mark.slow if s == "rsa_transformer" else ()) for s in SYSTEMS
+    pytest.param(s, marks=() if s == "transformer_biarn_tiny" else pytest.mark.slow)
+    for s in SYSTEMS
 ])  # fmt: skip
 def folder(request: pytest.FixtureRequest, trained: Trained) -> Path:
     """Of a trained model."""

@@ -233,6 +233,7 @@ def check_kills(of: Mirror, folder: Path, arch: str, kills: int) -> None:
     assert tree(work) == tree(whole)
 
 
+@pytest.mark.slow
 def test_a_killed_preparation_continues(mirror: Callable[[str], Mirror], tmp_path: Path) -> None:
     check_kills(mirror("xsum"), tmp_path, SCRATCH, kills=3)
 
@@ -355,6 +356,7 @@ def plan(of: Mirror, work: Path, command: str, capsys: pytest.CaptureFixture[str
     return capsys.readouterr().out.split("\n")[:-1]
 
 
+@pytest.mark.slow
 def test_from_archives_to_results(
     mirror: Callable[[str], Mirror], prepared: Callable[..., Path], tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -377,6 +379,7 @@ def test_from_archives_to_results(
     assert "BASELINE=other: no test.txt there" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_script_starts_the_launcher(
     prepared: Callable[..., Path], tmp_path: Path, programs: Path
 ) -> None:

@@ -98,6 +98,7 @@ def test_the_launcher_takes_the_flags(prepared: Callable[..., Path], programs: P
         parse(["fairseq-recur", *words])
 
 
+@pytest.mark.slow
 def test_the_hours_are_reported_before_a_training_starts(
     prepared: Callable[..., Path], programs: Path
 ) -> None:

@@ -147,7 +147,9 @@ def fit_doubles(name: str, models_kept: slice, targets_change: float = 0.0) -> F
     return fit(model.predict, first, inputs, targets, training)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=() if name == "linear" else pytest.mark.slow) for name in MODELS
+])  # fmt: skip
 def test_batched_training_equals_separate_training(name: str) -> None:
     together = fit_doubles(name, slice(None))
     assert len(together.epochs.unique()) > 1  # so some models left the batch early

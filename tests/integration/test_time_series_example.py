@@ -179,6 +179,7 @@ def test_kinds_of_heads(
     assert main(["heads"]) == 2 and "this ablation is about ETTh1" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_gates_during_training(
     data: Path, set_up: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

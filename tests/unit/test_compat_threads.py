@@ -35,9 +35,8 @@ def ends(*arguments: object) -> subprocess.CompletedProcess:
     return subprocess.run(call, capture_output=True, text=True, timeout=100)
 
 
-@pytest.mark.parametrize(
-    "kind,room", [("busy", 10), pytest.param("waiting", 1, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind,room", [("busy", 10), ("waiting", 1)])
 def test_program_ends_well_while_batches_are_made(kind: str, room: int) -> None:
     """The thread is preparing a batch, or waits for room in a full queue."""
     done = ends("adapted", kind, room)

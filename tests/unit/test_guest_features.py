@@ -134,7 +134,14 @@ def pruned(make_model: Build, arch: str, flags: list[str], keep: dict[str, str])
     ],
 )
 @pytest.mark.parametrize(
-    "encoder, decoder", [("1,2", "0,1,2"), ("0,1,2", "0,2"), ("0", "2"), ("1", "1,2")]
+    "encoder, decoder",
+    [
+        ("1,2", "0,2"),
+        *(
+            pytest.param(*layers, marks=pytest.mark.slow)
+            for layers in (("1,2", "0,1,2"), ("0,1,2", "0,2"), ("0", "2"), ("1", "1,2"))
+        ),
+    ],
 )
 def test_layers_to_keep(
     make_model: Build, arch: str, flags: list[str], encoder: str, decoder: str

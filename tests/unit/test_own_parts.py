@@ -118,7 +118,10 @@ def assert_chosen(checkpoint: Path, flags: str) -> None:
     assert {key: getattr(module, key) for key in values} == values
 
 
-@pytest.mark.parametrize("flags", PARTS)
+@pytest.mark.parametrize("flags", [
+    pytest.param(flags, marks=pytest.mark.slow if "own_matrices" in flags else ())
+    for flags in PARTS
+])  # fmt: skip
 def test_a_part_trains_and_its_checkpoint_loads(
     flags: str, plugin: Path, corpus: Path, tmp_path: Path, cli: Cli
 ) -> None:
