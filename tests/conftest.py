@@ -75,9 +75,9 @@ def pytest_collection_finish() -> None:
 
 
 LONG = [
-    "test_site", "test_triton", "test_model_properties", "test_recipes_translation",
-    "test_recipes_summarization", "test_presets_by_several", "test_fuzz_commands", "test_ops",
-    "test_long_documents", "test_commands", "test_experiments", "test_package", "test_kills",
+    "test_model_properties", "test_config", "test_commands", "test_ops", "test_presets_by_several",
+    "test_g2p", "test_pipelines", "test_kills", "test_learning", "test_srformer", "test_triton",
+    "test_plot_attention", "test_recipes_summarization", "test_pretrained", "test_fuzz_commands",
 ]  # fmt: skip
 """The longest files. They run first, so that neither process waits long for the other."""
 

@@ -13,7 +13,7 @@ from tests.distributed.several import run_plan
 from tests.running import USER_DIR, saved_weights
 
 SENTENCES = 16  # the whole training set
-UPDATES = 20
+UPDATES = 12
 
 # Plain gradient descent: Adam turns the last bit of a zero gradient, such as that of a bias that
 # softmax cancels, into a step of full size.

@@ -96,6 +96,7 @@ def test_names_and_slots_are_looked_at() -> None:
             add_part(slot, name, object)
 
 
+@pytest.mark.slow
 def test_a_part_for_self_attention_is_a_choice_of_both_sides(
     make_model: Callable[..., torch.nn.Module],
 ) -> None:

@@ -186,6 +186,7 @@ def test_a_campaign_continues_elsewhere_with_its_archive(
     assert statuses(there)["c"] == "done"
 
 
+@pytest.mark.slow
 def test_a_training_continues_until_it_is_done(campaign: Any, tmp_path: Path) -> None:
     ran = tmp_path / "ran"
     code = (

@@ -63,10 +63,8 @@ def test_user_dir_first_then_package_and_user_dir_again(by_name: str, tmp_path: 
     assert done.stdout == 2 * by_name, done.stderr
 
 
-@pytest.mark.parametrize(
-    "import_first",
-    ["import fairseq_recur", pytest.param(USER_DIR.format(str(PACKAGE)), marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("import_first", ["import fairseq_recur", USER_DIR.format(str(PACKAGE))])
 def test_another_copy_is_named(tmp_path: Path, import_first: str) -> None:
     copy = tmp_path / "other" / "fairseq_recur"
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))

@@ -185,6 +185,7 @@ def test_speed_is_measured_from_scratch(
     assert "No existing checkpoint found" in (tmp_path / "speed.out").read_text()
 
 
+@pytest.mark.slow
 def test_other_test_sets_are_scored(
     done: Path, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

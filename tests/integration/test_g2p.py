@@ -341,6 +341,7 @@ def without_seed(results: Any, seed: str) -> Any:
     return results
 
 
+@pytest.mark.slow
 def test_results_of_two_machines_are_those_of_one(
     example: Any, calls: Callable[[], list[str]], tiny: list[str], tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

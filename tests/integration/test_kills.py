@@ -75,7 +75,8 @@ def test_training(kills: int, corpus: Path, tmp_path: Path) -> None:
             shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize("kills", KILLS)
+@pytest.mark.slow
+@pytest.mark.parametrize("kills", [60])
 def test_averaging(kills: int, trained: Callable[..., Path], tmp_path: Path) -> None:
     inputs = [trained(PRESET) / f"checkpoint{n}.pt" for n in (5, 10)]
     output, log = tmp_path / "average.pt", tmp_path / "log"

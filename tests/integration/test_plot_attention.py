@@ -106,6 +106,7 @@ def test_every_structure(name: str, draw: Callable[..., dict[str, Any]]) -> None
             assert panel["rows"] == found["target"]
 
 
+@pytest.mark.slow
 def test_translation_is_fairseqs(
     save: Save, draw: Callable[..., dict[str, Any]], cli: Callable[..., str]
 ) -> None:
@@ -145,6 +146,7 @@ def test_words(draw: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
     assert found["source"] == ["w1", "<unk> w@@", "<unk> 2", "</s>"]
 
 
+@pytest.mark.slow
 def test_other_formats(save: Save, tmp_path: Path) -> None:
     for suffix, start in (("pdf", b"%PDF"), ("svg", b"<?xml")):
         output = tmp_path / f"a.{suffix}"
@@ -193,6 +195,7 @@ def test_wrong_use(save: Save, tmp_path: Path, capsys: pytest.CaptureFixture) ->
     assert not (tmp_path / "a.png").exists()
 
 
+@pytest.mark.slow
 def test_other_shapes_of_the_host(draw: Callable[..., dict[str, Any]], save: Save) -> None:
     """A BART's learned positions, norms before the sub-layers."""
     save("bart", "transformer_biarn", *PLAIN, *BART_FLAGS)

@@ -140,6 +140,7 @@ def test_attention_is_that_of_the_top_layer(trained: Trained, corpus: Path) -> N
             torch.testing.assert_close(found.attention, maps["cross", 1].mean(0))
 
 
+@pytest.mark.slow
 def test_ensembles_and_half_precision(trained: Trained, corpus: Path) -> None:
     folder, texts = trained("transformer_biarn_tiny"), lines(corpus, "test.src")
     files = ["checkpoint5.pt", "checkpoint_last.pt"]
@@ -174,6 +175,7 @@ def summarizer(tmp_path_factory: pytest.TempPathFactory, cli: Cli, corpus: Path)
     return folder
 
 
+@pytest.mark.slow
 def test_summaries_are_those_of_interactive(
     summarizer: Path, corpus: Path, cli: Cli, capsys: pytest.CaptureFixture
 ) -> None:

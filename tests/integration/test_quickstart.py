@@ -54,6 +54,7 @@ def test_what_is_wrong_is_reported_before_anything_is_written(
     assert not (texts / "work").exists()
 
 
+@pytest.mark.slow
 def test_more_subwords_than_the_text_has(texts: Path) -> None:
     """As a program of its own."""
     command = [sys.executable, str(PROGRAM), *words(texts, size="4000")]

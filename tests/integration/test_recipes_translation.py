@@ -187,6 +187,7 @@ def test_one_and_two_processes_make_the_same(
     assert trees[0] == trees[1]
 
 
+@pytest.mark.slow
 def test_two_processes_make_the_same(prepared: Callable[..., Path]) -> None:
     one = prepared("wmt14_en_de", **SMALL)
     two = prepared("wmt14_en_de", **{**SMALL, "WORKERS": "2"})

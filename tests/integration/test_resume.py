@@ -80,6 +80,7 @@ def test_a_finished_training_is_unchanged(cli: Cli, corpus: Path, tmp_path: Path
     assert (tmp_path / "checkpoint_last.pt").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_patience_outlives_a_stop(
     cli: Cli, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

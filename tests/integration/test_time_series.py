@@ -22,11 +22,8 @@ def series(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_series(tmp_path_factory.mktemp("series") / "x.csv")
 
 
-FAST = "rsa_informer", "rsa_xl_forecaster"
-
-
 @pytest.mark.parametrize(
-    "arch", [pytest.param(a, marks=() if a in FAST else pytest.mark.slow) for a in FORECASTERS]
+    "arch", [pytest.param(a, marks=() if "rsa_xl" in a else pytest.mark.slow) for a in FORECASTERS]
 )
 def test_resumes_as_if_never_stopped(arch: str, series: Path, cli: Cli, tmp_path: Path) -> None:
     """In the middle of an epoch, with dropout, sampled keys, and a memory of the batch before."""
@@ -56,7 +53,7 @@ def test_learns_and_forecasts(series: Path, cli: Cli, tmp_path: Path) -> None:
         "--user-dir",
         USER_DIR,
         "--arch",
-        FAST[0],
+        "rsa_informer",
         *flags(series),
         "--rsa-heads",
         "1,0,0,1,0,0",

@@ -129,6 +129,7 @@ def test_commands_import_only_what_they_need(line: str, tmp_path: Path) -> None:
         assert done.stdout == OWN + "\n", "and nothing else"
 
 
+@pytest.mark.slow
 def test_the_command_registers_when_it_needs_fairseq(tmp_path: Path) -> None:
     """All other imports of the package register at once, which the other tests rely on."""
     code = (

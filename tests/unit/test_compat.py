@@ -157,6 +157,7 @@ def test_generate_gives_advice_that_works(caplog: pytest.LogCaptureFixture) -> N
     assert record.levelname == "INFO" and "use fairseq-recur score" in record.getMessage()
 
 
+@pytest.mark.slow
 def test_an_import_in_a_new_process() -> None:
     """Its environment variables and logger, and that it does not import torch's compiler."""
     kept = {k: v for k, v in os.environ.items() if k not in ("HYDRA_FULL_ERROR", "LOGLEVEL")}

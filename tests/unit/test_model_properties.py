@@ -159,6 +159,7 @@ def test_every_parameter_has_a_gradient(make_model: Build, system: list[str]) ->
     assert all(p.grad is not None for p in model.parameters())
 
 
+@pytest.mark.slow_options
 @pytest.mark.parametrize(
     "dtype",
     [torch.float16, pytest.param(torch.bfloat16, marks=pytest.mark.slow)],

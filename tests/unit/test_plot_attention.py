@@ -379,6 +379,7 @@ def test_negative_entries_have_their_own_colours(make_model: Make) -> None:
     assert high == -low == pytest.approx(panel.values.abs().max().item())
 
 
+@pytest.mark.slow
 def test_figure_grows_and_labels_thin_out(make_model: Make) -> None:
     model = small(make_model, "transformer_biarn", "--recurrence", "none")
 
