@@ -40,13 +40,20 @@ def identify(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
+PARSED: set[tuple[str, ...]] = set()
+"""The commands that were taken: many stand on several pages."""
+
+
 @pytest.mark.parametrize("path", FILES, ids=identify)
 def test_commands_parse(path: Path) -> None:
     for words in commands(path.read_text(encoding="utf-8")):
+        if tuple(words) in PARSED:
+            continue
         try:
             parse(words)
         except SystemExit as stop:
             assert not stop.code, f"not taken: {' '.join(words)}"
+        PARSED.add(tuple(words))
 
 
 def test_commands_are_found() -> None:
@@ -195,6 +202,7 @@ def test_every_script_has_help_and_starts_nothing(tmp_path: Path) -> None:
                 assert re.search(r"ArgumentParser|command_line\(|print\(__doc__\)", text), program
 
 
+@pytest.mark.slow
 def test_examples_that_are_experiments_parse(tmp_path: Path) -> None:
     """Their commands, and every command of fairseq in their experiments, are accepted."""
     shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("work"))

@@ -61,6 +61,7 @@ def test_it_equals_its_equations_in_a_padded_batch(pad_left: bool) -> None:
     torch.testing.assert_close(fast, slow)
 
 
+@pytest.mark.slow
 def test_it_trains_and_translates(corpus: Path, tmp_path: Path, cli: Callable[..., str]) -> None:
     log = cli(
         "train", corpus / "bin", "--user-dir", EXAMPLE, *ARCH, *TRAIN,

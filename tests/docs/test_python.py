@@ -68,6 +68,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_examples_run(place: Path, capsys: pytest.CaptureFixture) -> None:
     assert len(BLOCKS) >= 8
     names: dict[str, Any] = {}

@@ -41,6 +41,7 @@ def test_the_error_has_the_remedy(broken: dict[str, str], command: list[str], st
     assert ("Traceback" in done.stderr) == (status == 1)
 
 
+@pytest.mark.slow
 def test_check_still_reports(broken: dict[str, str]) -> None:
     done = subprocess.run([*START, "check"], env=broken, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (1, "")

@@ -208,10 +208,8 @@ PRINTING = {
 }
 
 
-@pytest.mark.parametrize("name", [
-    pytest.param(name, marks=pytest.mark.slow if "convert" in name else ())
-    for name in (*WRITING, *PRINTING)
-])  # fmt: skip
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*WRITING, *PRINTING])
 def test_a_full_disk(
     name: str, run: Path, corpus: Path, folders: Callable[[str], Path], tmp_path: Path
 ) -> None:

@@ -170,6 +170,7 @@ def settings(model: Path, work: Path, target: int, epochs: int) -> list[str]:
     return [word for key, value in changes.items() for word in ("--set", f"{key}={value}")]
 
 
+@pytest.mark.slow
 def test_both_systems_start_from_the_weights_and_are_scored(
     prepare: Callable[..., int], folders: Folders, tmp_path: Path,
     capfd: pytest.CaptureFixture[str], forked: None,  # noqa: F811

@@ -469,6 +469,7 @@ def test_the_pooled_bootstrap_is_that_of_all_words(
         assert pooled["p"] == expected.corrected["bootstrap"]
 
 
+@pytest.mark.slow
 def test_killed_and_continued(
     example: Any, calls: Callable[[], list[str]], tiny: list[str], tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str],
@@ -502,6 +503,7 @@ def test_killed_and_continued(
     assert [*read_json(tmp_path / "work/results.json")["languages"]] == ["aa", "bb"]
 
 
+@pytest.mark.slow
 def test_a_longer_training_replaces_the_score(
     example: Any, calls: Callable[[], list[str]], tiny: list[str], tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -531,6 +533,7 @@ def test_other_words_need_another_folder(
     assert f"{tmp_path / 'work'} has results of other words for aa; choose another" in said
 
 
+@pytest.mark.slow
 def test_a_failure_is_reported_and_the_rest_is_done(
     example: Any, calls: Callable[[], list[str]], tiny: list[str], tmp_path: Path,
     capsys: pytest.CaptureFixture[str],

@@ -163,6 +163,7 @@ def assert_resumes(cli: Callable[..., str], corpus: Path, folder: Path) -> None:
     assert_identical(saved(folder), saved(whole))
 
 
+@pytest.mark.slow
 def test_killed_while_the_last_checkpoint_is_copied(
     cli: Callable[..., str], corpus: Path, tmp_path: Path
 ) -> None:

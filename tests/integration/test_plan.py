@@ -62,6 +62,7 @@ def test_more_gpus_take_less_time_and_the_same_batch(tmp_path: Path) -> None:
     assert hours == sorted(hours, reverse=True)
 
 
+@pytest.mark.slow
 def test_what_is_printed_is_what_the_launchers_take(
     tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:

@@ -236,6 +236,7 @@ def german(tmp_path_factory: pytest.TempPathFactory, cli: Cli) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_raw_text_in_and_out(german: Path, cli: Cli) -> None:
     """Moses and subwords, found in the data's folder, give the results of interactive."""
     texts = lines(CORPUS, "test.en")[:8]

@@ -16,6 +16,8 @@ from tests.unit.test_cli_main import root_logger  # noqa: F401  (used by every t
 
 WORDS = [a + b + c for a in ("ba", "de", "ki") for b in ("lo", "mu") for c in ("r", "s", "t", "n")]
 SIZES = ["--sizes", "60", "12", "12", "--words", "4"]
+pytestmark = pytest.mark.slow  # its parts are tested in tests/unit/test_probing.py
+
 FAST = "--l2 1e-5 --max-epochs 8 --hidden 8 --runs 2 --cpu".split()
 
 

@@ -102,6 +102,7 @@ def expected_source(name: str, text: str) -> str:
     return one_line(text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ONE_FAST)
 def test_archives_become_lines(
     mirror: Callable[[str], Mirror], tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
@@ -137,6 +138,7 @@ def test_archives_become_lines(
     assert [extract.split("-")[0] for extract in extracts] == kinds
 
 
+@pytest.mark.slow
 def test_own_texts_replace_the_data_set(
     mirror: Callable[[str], Mirror], prepared: Callable[..., Path], tmp_path: Path,
     capsys: pytest.CaptureFixture[str],

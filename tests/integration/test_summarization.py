@@ -84,6 +84,7 @@ def validated(log: str) -> list[dict[str, float]]:
     ]
 
 
+@pytest.mark.slow
 def test_rouge_of_training_is_that_of_generate(articles: Path, summarizer: Path) -> None:
     """In every epoch, by fairseq-generate's own figures and by scoring its output."""
     epochs = validated((summarizer / "train.log").read_text())

@@ -47,6 +47,7 @@ def test_resumes_as_if_never_stopped(arch: str, series: Path, cli: Cli, tmp_path
     assert [int(line["window"]) for line in lines] == [i // 4 for i in range(40)]
 
 
+@pytest.mark.slow
 def test_learns_and_forecasts(series: Path, cli: Cli, tmp_path: Path) -> None:
     """A daily cycle, to an error well below that of the mean, whose MSE is 1; and its files."""
     train = [

@@ -107,7 +107,10 @@ def test_every_option_of_the_stock_transformer_is_there() -> None:
         assert default == stock[name] or str(default).startswith("${"), name
 
 
-@pytest.mark.parametrize("sized", STOCK_SIZES)
+@pytest.mark.parametrize("sized", [
+    pytest.param(s, marks=() if s.startswith("transformer_biarn") else pytest.mark.slow)
+    for s in STOCK_SIZES
+])  # fmt: skip
 def test_preset_is_the_stock_size_with_parts(make_model: Build, sized: str) -> None:
     """Without its parts a preset is fairseq's architecture of that name, weight for weight."""
     with torch.device("meta"):

@@ -257,6 +257,7 @@ CHOSEN = [
 """Each part, in one or two of its forms."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CHOSEN)
 def test_decoding_looks_at_what_teacher_forcing_does(make_model: Make, name: str) -> None:
     """And rows sum to one; nothing of the model changes."""

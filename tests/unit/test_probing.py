@@ -194,6 +194,7 @@ def two_inputs(count: int, informative: bool) -> TensorDataset:
     return TensorDataset(e, r, labels)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("informative", [True, False])
 @pytest.mark.parametrize("combine", COMBINATIONS)
 def test_classifiers_learn_only_what_the_inputs_tell(combine: str, informative: bool) -> None:
