@@ -109,7 +109,7 @@ DATA_MODULES = {"fairseq.data.codedataset"}
 def replace_eval() -> None:
     """Give fairseq's modules that call eval() a global of this name that runs no code."""
     for name, module in sys.modules.copy().items():
-        of_fairseq = name.startswith(("fairseq.", "fairseq_cli."))
+        of_fairseq = f"{name}.".startswith(("fairseq.", "fairseq_cli."))
         if of_fairseq and type(module) is types.ModuleType:
             replacement = evaluate_data if name in DATA_MODULES else evaluate
             vars(module).setdefault("eval", replacement)
