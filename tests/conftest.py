@@ -68,7 +68,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Search for garbage less often, and not in what is imported: it took 7 % of the time."""
+    """Search for garbage less often, and not in what is imported: it takes seconds."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)

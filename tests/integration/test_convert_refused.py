@@ -121,7 +121,9 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("kind", ["v1.0", pytest.param("bart", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", [
+    pytest.param(kind, marks=() if kind == "v1.0" else pytest.mark.slow) for kind in SETTINGS
+])  # fmt: skip
 def test_no_setting_becomes_an_option(
     copied: Callable[[str], Path], tmp_path: Path, capsys: Capture, kind: str
 ) -> None:

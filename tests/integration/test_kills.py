@@ -50,10 +50,7 @@ def run(name: str, *argv: Any, output: Path, kill_after: float | None = None) ->
     return child.wait()
 
 
-KILLS = [3, pytest.param(60, marks=pytest.mark.slow)]
-
-
-@pytest.mark.parametrize("kills", KILLS)
+@pytest.mark.parametrize("kills", [3, pytest.param(60, marks=pytest.mark.slow)])
 def test_training(kills: int, corpus: Path, tmp_path: Path) -> None:
     whole, folder, log = tmp_path / "whole", tmp_path / "killed", tmp_path / "log"
     started = time.monotonic()
@@ -75,8 +72,7 @@ def test_training(kills: int, corpus: Path, tmp_path: Path) -> None:
             shutil.rmtree(folder)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kills", [60])
+@pytest.mark.parametrize("kills", [pytest.param(60, marks=pytest.mark.slow)])
 def test_averaging(kills: int, trained: Callable[..., Path], tmp_path: Path) -> None:
     inputs = [trained(PRESET) / f"checkpoint{n}.pt" for n in (5, 10)]
     output, log = tmp_path / "average.pt", tmp_path / "log"

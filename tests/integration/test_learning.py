@@ -95,7 +95,7 @@ def learn(cli: Cli, folder: Path, save_dir: Path, updates: int, *flags: str) -> 
 
 
 def test_copying_is_learnt(cli: Cli, tasks: Path, tmp_path: Path) -> None:
-    # A third of the time of two layers and 600 tokens.
+    # Small, because it is a fast test; BLEU was 98.98 after 250 updates, 100 after 300.
     flags = "--arch transformer_biarn_tiny --encoder-layers 1 --decoder-layers 1 --max-tokens 400"
     assert learn(cli, tasks / "copy", tmp_path, 300, *flags.split()) >= 98
 

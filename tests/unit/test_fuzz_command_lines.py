@@ -61,7 +61,6 @@ def system_fields(arch: str) -> list:
     return list(getattr(ARCH_MODEL_REGISTRY[arch], "__dataclass").__dataclass_fields__.values())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_flag_with_hostile_values(name: str, capfd: pytest.CaptureFixture[str]) -> None:
     """A few values in one system; the choice differs from flag to flag."""

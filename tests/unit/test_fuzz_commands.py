@@ -222,7 +222,6 @@ SLOW = [
 """Commands that take a second or more."""
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_the_usual_line_is_right(
     command: Leaf, inputs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]

@@ -84,6 +84,7 @@ def test_sentence_alone_equals_sentence_in_a_padded_batch(
         alone, _ = model(real, true_lengths(real), target[b : b + 1])
         expected = encode(model, real).get("recurrence_out")
         for batched, out in batches:
+            assert ("recurrence_out" in out) == (expected is not None)
             torch.testing.assert_close(batched[b], alone[0], rtol=1e-9, atol=1e-11)
             if expected is None:
                 continue

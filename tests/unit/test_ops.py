@@ -594,7 +594,6 @@ def in_random_cases(name: str, examples: int) -> None:
     run()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", REFERENCES)
 def test_equal_in_random_cases(name: str) -> None:
     in_random_cases(name, examples=12)
