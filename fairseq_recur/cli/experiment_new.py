@@ -32,7 +32,11 @@ SIZES: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 # A sentence has fewer pieces than the default segment, and a single segment is full attention.
-SENTENCES = {"srformer": {"segment-size": 8, "target-length-mode": "ratio"}}
+SENTENCES: dict[str, dict[str, Any]] = {
+    "srformer": {"segment-size": 8, "target-length-mode": "ratio"}
+}
+# The presets have the paper's threshold, which is for trained weights.
+FROM_SCRATCH: dict[str, dict[str, Any]] = {"srformer": {"srformer-threshold-init": 10}}
 NOTE = """\
 # Run it: fairseq-recur experiment run {file} --work-dir work
 {control}# docs/experiments.md explains every key.
@@ -105,7 +109,8 @@ def content(args: argparse.Namespace) -> dict[str, Any]:
     if start:
         systems["control"] = {"flags": stock.copy(), **start}
     for name in args.system:
-        flags = {"arch": f"{name}_{args.size}", **SENTENCES.get(name, {})}
+        scratch = FROM_SCRATCH.get(name, {}) if args.from_scratch else {}
+        flags = {"arch": f"{name}_{args.size}", **SENTENCES.get(name, {}), **scratch}
         systems[name] = {"flags": flags, **start}
     return {
         "title": f"{', '.join(args.system)} and the Transformer",

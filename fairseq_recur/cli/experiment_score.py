@@ -6,11 +6,12 @@ The results are in DIR/other_sets/NAME, like those of the experiment's own test 
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fairseq import options
-from fairseq.data import data_utils
+from fairseq.data import Dictionary, data_utils
 
 from fairseq_recur.cli import plugin_loading
 from fairseq_recur.errors import ConfigError
@@ -21,6 +22,9 @@ from fairseq_recur.experiments.runs import SystemRun
 from fairseq_recur.experiments.settings import Experiment
 from fairseq_recur.inspection.tokens import Tokens
 from fairseq_recur.scoring.generation import read_lines
+
+MARKS = {"sentencepiece": "\u2581", "wordpiece": "\u2581", "subword_nmt": "@@", "@@ ": "@@"}
+"""The marks of subwords, by the values of --remove-bpe."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         required=True,
         metavar=("NAME", "PREFIX"),
         help="a test set, PREFIX.SOURCE and PREFIX.TARGET: text if the experiment's `generate` has "
-        "bpe, otherwise pieces like those of its data; repeat the option for further sets",
+        "bpe, otherwise subwords like those of its data; repeat the option for further sets",
     )
     parser.add_argument("--jobs", type=int, metavar="N", help="concurrent runs, as in `run`")
 
@@ -66,8 +70,23 @@ def check(experiment: Experiment, trained: Sequence[SystemRun], args: argparse.N
         raise ConfigError("\n- ".join(["correct the test sets; nothing was scored:", *problems]))
 
 
-def text_of(run: SystemRun) -> tuple[Callable[[str], str], Callable[[str], str]]:
-    """Return how a source line becomes pieces, and how a target line becomes what is scored."""
+@dataclass(frozen=True)
+class Conversion:
+    """How the lines of a test set are read.
+
+    Attributes:
+        encode: makes the pieces of a line of source text
+        decode: makes the text that is scored, of a line
+        mark: what marks the subwords into which the lines must already be divided; None for text
+    """
+
+    encode: Callable[[str], str]
+    decode: Callable[[str], str]
+    mark: str | None
+
+
+def conversion(run: SystemRun) -> Conversion:
+    """Return how a system's decoding reads text."""
     argv, _ = plugin_loading.add_option(run.generate_argv()[1:])
     parsed = options.parse_args_and_arch(options.get_generation_parser(), argv)
     tokens = Tokens(parsed)
@@ -81,7 +100,36 @@ def text_of(run: SystemRun) -> tuple[Callable[[str], str], Callable[[str], str]]
     def decode(line: str) -> str:
         return line if bpe is not None else str(data_utils.post_process(line, parsed.post_process))
 
-    return encode, decode
+    return Conversion(encode, decode, None if bpe is not None else MARKS.get(parsed.post_process))
+
+
+def check_subwords(
+    experiment: Experiment, tests: Sequence[tuple[str, str]], text: Conversion
+) -> None:
+    """Check that sets that must be divided into subwords are.
+
+    A set in which no word is divided is accepted if the dictionary has all of its words.
+
+    Raises:
+        ConfigError: lists the sets that are not
+    """
+    mark, source = text.mark, experiment.source
+    if mark is None:
+        return
+    words = Dictionary.load(str(Path(experiment.data) / f"dict.{source}.txt"))
+    problems = []
+    for name, prefix in tests:
+        lines = read_lines(f"{prefix}.{source}")
+        pieces = [piece for line in lines for piece in line.split()]
+        unknown = sum(words.index(piece) == words.unk() for piece in pieces)
+        if unknown and not any(mark in piece for piece in pieces):
+            problems.append(
+                f"--test {name}: the dictionary lacks {unknown} of the {len(pieces)} words of "
+                f"{prefix}.{source}, and none is divided into subwords as the experiment's data "
+                "are; divide both files with the same BPE"
+            )
+    if problems:
+        raise ConfigError("\n- ".join(["correct the test sets; nothing was scored:", *problems]))
 
 
 def run(
@@ -93,10 +141,11 @@ def run(
     devices: list[str],
 ) -> int:
     """Decode and score each test set; print the tables. Returns 0, or 1 if a decoding failed."""
-    status, encode_decode = 0, text_of(trained[0])
+    status, text = 0, conversion(trained[0])
+    check_subwords(experiment, args.test, text)
     for name, prefix in args.test:
         folder = Path(args.work_dir).resolve() / "other_sets" / name
-        here = make_data(experiment, prefix, folder, *encode_decode)
+        here = make_data(experiment, prefix, folder, text.encode, text.decode)
         runs = [Decoding(here, r.system, r.seed, folder, r) for r in trained]
         try:
             failed = Runner(runs, jobs, devices)()

@@ -37,7 +37,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("file", nargs="?", default="-", metavar="FILE", help="the texts; - is standard input")
     for name in SEARCH:
         kind = float if name in ("lenpen", "max_len_a") else int
-        add(flag(name), type=kind, metavar="N", help="as in fairseq-generate")
+        text = "as in fairseq-generate"
+        if name == "beam":
+            text += (
+                "; summarize has the search of the training's --eval-rouge-args, or a beam of 4 "
+                "without repeated trigrams"
+            )
+        add(flag(name), type=kind, metavar="N", help=text)
     add_text_arguments(parser)
     add("--batch-size", type=int, metavar="N", help="texts per batch")
     add("--max-tokens", type=int, metavar="N", help="tokens per batch (default: 4000)")

@@ -9,7 +9,7 @@ import argparse
 import logging
 import re
 from argparse import Namespace
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, make_dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from fairseq_recur import cli
 from fairseq_recur.models import PRESETS, config
 from fairseq_recur.models.check import joined
 from fairseq_recur.models.monitoring import MonitoringOptions
-from fairseq_recur.models.presets import FORECASTERS, LANGUAGE_MODELS, SIZES
+from fairseq_recur.models.presets import FORECASTERS, LANGUAGE_MODELS, SIZES, SYSTEMS
 from fairseq_recur.models.t5 import T5Options
 from fairseq_recur.modules.options import LARGEST, flag
 from fairseq_recur.modules.stream_memory import SeriesMemory
@@ -36,6 +36,17 @@ from fairseq_recur.tasks.time_series import TimeSeriesConfig
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 MADE = "<!-- made by scripts/documentation/flags.py from the program's own definitions -->\n"
+ALL_PRESETS = {**PRESETS, **LANGUAGE_MODELS, **FORECASTERS}
+GROUPS = {
+    **{f"`{system}` and its sizes": {system + size for size in SIZES} for system in SYSTEMS},
+    **{f"all with `{size}`": {system + size for system in SYSTEMS} for size in SIZES if size},
+    **{
+        f"`{model}` and its sizes": sizes
+        for model in LANGUAGE_MODELS
+        if len(sizes := {n for n in LANGUAGE_MODELS if f"{n}_".startswith(f"{model}_")}) > 1
+    },
+}
+"""Presets that are named together."""
 VOCABULARY = 32768
 VARIABLES = 7
 SLOTS = config.encoder_decoder_slots()
@@ -116,17 +127,30 @@ def values_of(option: Any) -> str:
     return "text"
 
 
-def set_by(option: Any) -> str:
-    """The systems whose presets have another default, and which."""
+def default_of(option: Any) -> str:
+    """An option's default, as a cell."""
+    if str(option.default) in (f"${{task.{option.name}}}", f"${{model.{option.name}}}"):
+        return "that of the task"
+    return code(option.default)
+
+
+def set_by(option: Any, presets: Mapping[str, Mapping[str, Any]] = ALL_PRESETS) -> str:
+    """The presets that have another default, and which."""
     found: dict[str, list[str]] = {}
-    for preset, values in PRESETS.items():
-        sized = max((s for s in SIZES if preset.endswith(s)), key=len)
+    for preset, values in presets.items():
         if option.name in values and values[option.name] != option.default:
-            systems = found.setdefault(code(values[option.name]), [])
-            system = f"`{preset.removesuffix(sized)}`"
-            if system not in systems:
-                systems.append(system)
-    return "; ".join(f"{value}: {', '.join(names)}" for value, names in found.items())
+            found.setdefault(code(values[option.name]), []).append(preset)
+    return "; ".join(f"{value}: {', '.join(grouped(names))}" for value, names in found.items())
+
+
+def grouped(presets: list[str]) -> Iterator[str]:
+    """Yield the names of presets, all sizes of a system as one, and a size of all systems too."""
+    left = list(presets)
+    for name, members in GROUPS.items():
+        if members <= set(left):
+            yield name
+            left = [preset for preset in left if preset not in members]
+    yield from map(literal, left)
 
 
 def range_of(option: Any) -> str:
@@ -164,7 +188,7 @@ def table(options: Iterable[Any], of_parts: bool = True) -> Iterator[str]:
     yield "| --- | --- | --- | --- |"
     for option in options:
         values = ", ".join(filter(None, [values_of(option), of_parts and range_of(option)]))
-        row = [f"`{flag(option.name)}`", values, code(option.default), meaning(option)]
+        row = [f"`{flag(option.name)}`", values, default_of(option), meaning(option)]
         yield f"| {' | '.join(row)} |"
 
 
@@ -217,11 +241,10 @@ def preset_rows() -> Iterator[str]:
             same_as = {**PRESETS, **LANGUAGE_MODELS}.get(arch, {arch: 0})
             defaults = repr(sorted(same_as.items()))
             names.setdefault(defaults, []).append(arch)
-    presets = {**PRESETS, **LANGUAGE_MODELS, **FORECASTERS}
-    slots = [*(slot.option for slot in SLOTS), MEMORY_SLOT.option, "host"]
+    slots = [*(slot.option for slot in SLOTS), MEMORY_SLOT.option, "encoder_memory", "host"]
     for same in names.values():
         words, others = parameters(same[0])
-        chosen = presets.get(same[0], {})
+        chosen = ALL_PRESETS.get(same[0], {})
         parts = [f"`{flag(slot)} {chosen[slot]}`" for slot in slots if slot in chosen]
         listed = ", ".join(f"`{name}`" for name in same)
         yield f"| {listed} | {', '.join(parts)} | {others:,} | {words:,} |"
@@ -263,7 +286,7 @@ def flags_page() -> str:
         "| flag | values | default | in presets |",
         "| --- | --- | --- | --- |",
         *(
-            f"| `{flag(f.name)}` | {values_of(f)} | {code(f.default)} | {set_by(f)} |"
+            f"| `{flag(f.name)}` | {values_of(f)} | {default_of(f)} | {set_by(f, PRESETS)} |"
             for f in fields(config.HostConfig)
             if f.name != "_name"
         ),

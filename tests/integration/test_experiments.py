@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ import yaml
 from sacrebleu.metrics import BLEU
 
 from fairseq_recur.cli import experiment, experiment_score, main
+from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments import runner, speed
 from fairseq_recur.experiments.runs import LOCK, runs_of
 from fairseq_recur.experiments.settings import read_experiment
@@ -242,10 +244,26 @@ def test_the_text_of_another_test_set(corpus: Path) -> None:
         argv = ["generate", str(corpus / "bin"), "--path", "x", *flags]
         return SimpleNamespace(generate_argv=lambda: argv)
 
-    encode, decode = experiment_score.text_of(run("--bpe", "characters"))
-    assert encode("ab c").split() == ["a", "b", "\u2581", "c"] and decode("ab@@ c") == "ab@@ c"
-    encode, decode = experiment_score.text_of(run("--remove-bpe"))
-    assert encode("ab@@ c") == "ab@@ c" and decode("ab@@ c") == "abc"
+    plain = experiment_score.conversion(run("--bpe", "characters"))
+    assert plain.encode("ab c").split() == ["a", "b", "\u2581", "c"]
+    assert plain.decode("ab@@ c") == "ab@@ c" and plain.mark is None
+    pieces = experiment_score.conversion(run("--remove-bpe"))
+    assert pieces.encode("ab@@ c") == "ab@@ c" and pieces.decode("ab@@ c") == "abc"
+    assert pieces.mark == "@@" and experiment_score.conversion(run()).mark is None
+
+
+def test_a_set_without_subwords_is_refused(corpus: Path, tmp_path: Path) -> None:
+    """If its words are not in the dictionary of subwords; words that are need no division."""
+    sets = {"words": "w1 unseen\nw2", "divided": "w1 un@@ seen\nw2", "known": "w1\nw2"}
+    for name, text in sets.items():
+        (tmp_path / f"{name}.src").write_text(f"{text}\n")
+    tests = [(name, str(tmp_path / name)) for name in sets]
+    experiment: Any = SimpleNamespace(data=str(corpus / "bin"), source="src")
+    text = experiment_score.Conversion(str, str, mark="@@")
+    with pytest.raises(ConfigError, match="lacks 1 of the 3 words of .*words.src") as error:
+        experiment_score.check_subwords(experiment, tests, text)
+    assert str(error.value).count("--test") == 1
+    experiment_score.check_subwords(experiment, tests, replace(text, mark=None))
 
 
 def test_a_system_starts_from_another(done: Path) -> None:
@@ -478,6 +496,13 @@ def test_a_new_file_has_a_control(
     assert written["baseline"] == "transformer" and '"control"' not in scratch.read_text()
     assert [*written["systems"]] == ["transformer", "transformer_biarn", "srformer"]
     assert not any("start_from" in system for system in written["systems"].values())
+    thresholds = [
+        yaml.safe_load(path.read_text())["systems"]["srformer"]["flags"].get(
+            "srformer-threshold-init"
+        )
+        for path in (file, scratch)
+    ]
+    assert thresholds == [None, 10]
     wrong = ["biarn", "transformer", "control"]
     assert main([*new, "--size", "iwslt_de_en", "--system", *wrong]) == 2
     said = capsys.readouterr().err
