@@ -68,6 +68,7 @@ RECURRENCE_VARIANTS: dict[str, list[str]] = {
     "encoder-input": ["--recurrence-input", "encoder"],
     "closed-all": "--recurrence-fusion-init closed --recurrence-fused-layers all".split(),
     "replace": ["--recurrence-fusion", "replace"],
+    "multicolumn": "--recurrence-fusion multicolumn --recurrence-steps -1".split(),
     "pre-norm": "--encoder-normalize-before --decoder-normalize-before".split(),
     "no-recurrence": ["--recurrence", "none"],
 }

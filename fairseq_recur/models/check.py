@@ -6,17 +6,18 @@ Options that only fairseq reads are left to fairseq.
 from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import Field, fields
-from typing import Any, cast
+from typing import Any
 
 from fairseq.dataclass import FairseqDataclass
 
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.models import config
+from fairseq_recur.models.pruning import pruning_problems
 from fairseq_recur.models.t5 import T5Options, t5_problems
 from fairseq_recur.modules import parts
 from fairseq_recur.modules.fusion import MultiColumn
 from fairseq_recur.modules.mixture import Mixture
-from fairseq_recur.modules.options import LARGEST, declared, flag
+from fairseq_recur.modules.options import declared, flag, out_of_range, unknown_choices
 from fairseq_recur.modules.self_attention import SelfAttention
 from fairseq_recur.modules.stream_memory import SeriesMemory
 from fairseq_recur.modules.transformer_xl import TransformerXLOptions
@@ -55,6 +56,7 @@ def check_config(
         explicit = set() if loaded else explicitly_set(cfg, defaults)
         problems = [
             *out_of_range(cfg, ours),
+            *pruning_problems(cfg),
             *without_effect(cfg, ours, owners, chosen, explicit),
             *(p for side, part in chosen for p in problems_of(part, cfg, side)),
             *combinations(cfg),
@@ -73,27 +75,6 @@ def explicitly_set(cfg: Namespace, defaults: list[FairseqDataclass]) -> set[str]
         if f.name != "_name"
         and all(getattr(cfg, f.name) != getattr(values, f.name) for values in defaults)
     }
-
-
-def unknown_choices(cfg: Namespace, options: "dict[str, Field[Any]]") -> Iterator[str]:
-    """Values that are not among an option's choices."""
-    for name, option in options.items():
-        if hasattr(option.type, "__members__"):
-            choices = [e.value for e in cast(Any, option.type)]
-            if getattr(cfg, name) not in choices:
-                yield f"{flag(name)} {getattr(cfg, name)}: choose one of {', '.join(choices)}"
-
-
-def out_of_range(cfg: Namespace, options: "dict[str, Field[Any]]") -> Iterator[str]:
-    """Numbers outside the range that their option declares, NaN included."""
-    for name, option in options.items():
-        value = getattr(cfg, name)
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            continue
-        whole = (0, LARGEST) if isinstance(value, int) else (-1e30, 1e30)
-        low, high = option.metadata.get("within", whole)
-        if not low <= value <= high:
-            yield f"{flag(name)} {value}: expected {low:g} to {high:g}; give a value in this range"
 
 
 def without_effect(

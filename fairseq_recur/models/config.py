@@ -127,7 +127,7 @@ def encoder_decoder_slots() -> list[Slot]:
             "how the decoder joins its attention over the recurrence encoder with that over the "
             "Transformer encoder: in a layer (stack, gated_sum; replace: the layer has no "
             "attention over the latter), or for comparison before all layers, by concatenation of "
-            "the encoders' outputs (multicolumn, Chen et al. 2018; only with birnn)",
+            "the encoders' outputs (multicolumn, Chen et al. 2018; with an output per token)",
             needs={"recurrence": tuple(parts.RECURRENCE)},
         ),
     ]

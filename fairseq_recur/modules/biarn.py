@@ -154,7 +154,7 @@ class BiARN(GatedRecurrence):
     def __init__(self, input_dim: int, state_dim: int, cfg: Any) -> None:
         super().__init__(input_dim, state_dim, cfg)
         self.steps = cfg.recurrence_steps
-        self.keeps_length = cfg.recurrence_steps < 0
+        self.keeps_length = self.output_per_token(cfg)
         attention = ATTENTION[cfg.recurrence_attention]
         self.attention: SharedAttention = attention(input_dim, state_dim, cfg)
         context_dim = self.attention.context_dim
@@ -178,6 +178,11 @@ class BiARN(GatedRecurrence):
                 "--recurrence-coverage has no effect with --recurrence-steps 1: the first step "
                 "covers what none has read; leave one out"
             )
+
+    @classmethod
+    def output_per_token(cls, cfg: Any) -> bool:
+        """As in `Recurrence`."""
+        return bool(cfg.recurrence_steps < 0)
 
     def recurrent_weights(self) -> Iterable[Tensor]:
         """As in `GatedRecurrence`."""
@@ -206,14 +211,24 @@ class BiARN(GatedRecurrence):
 
         Returns:
             (B, 2, H, R, S), both directions in the order of their steps; H is 1 for additive
-            attention
+            attention. With one step per token, those past a sentence's last step mean nothing.
         """
-        h0 = self.initial_states(x, padding)
-        forward, backward = out.chunk(2, dim=-1)
-        states = torch.stack([forward, backward.flip(1)])  # (2, B, R, C)
+        h0, states = self.initial_states(x, padding), self.by_step(out, padding)
         before = torch.cat([h0.unsqueeze(2), states[:, :, :-1]], dim=2)
         mask = None if padding is None else padding.mask
         return self.attention.weights(before.transpose(0, 1), x, mask).transpose(1, 2)
+
+    def by_step(self, out: Tensor, padding: Padding | None) -> Tensor:
+        """The states (B, R, 2C) of both directions in the order of their steps: (2, B, R, C)."""
+        forward, backward = out.chunk(2, dim=-1)
+        if padding is None or not self.keeps_length:
+            return torch.stack([forward, backward.flip(1)])
+        # The states stand where their tokens do.
+        steps = torch.arange(out.size(1), device=out.device)
+        mirrored = (padding.counts.unsqueeze(1) - 1 - steps).clamp(min=0)
+        places = padding.order, padding.order.gather(1, mirrored)
+        directions = zip((forward, backward), places)
+        return torch.stack([x.gather(1, at.unsqueeze(-1).expand_as(x)) for x, at in directions])
 
     def forward(self, x: Tensor, padding: Padding | None) -> Tensor:
         """As in `GatedRecurrence`; observes how far apart the first and the last step read."""

@@ -54,9 +54,10 @@ class BiRNN(GatedRecurrence):
         if padding is None:
             return network(x, start)[0]
         aligned = x.gather(1, padding.order.unsqueeze(-1).expand_as(x))
-        lengths = torch.tensor(padding.lengths)  # on the CPU, where packing wants it
+        # On the CPU, where packing wants it, which refuses a sentence of nothing but padding.
+        lengths = torch.tensor(padding.lengths).clamp(min=1)
         packed = pack_padded_sequence(aligned, lengths, batch_first=True, enforce_sorted=False)
         states, _ = pad_packed_sequence(
             network(packed, start)[0], batch_first=True, total_length=x.size(1)
         )
-        return restore_order(states, padding.order)
+        return restore_order(states, padding.order).masked_fill(padding.mask.unsqueeze(2), 0.0)

@@ -24,12 +24,14 @@ class Padding:
         order: (B, L) int64, the positions of the real tokens in their order, then the padding
         counts: (B,) int64, number of real tokens of each sentence
         read: *counts* on the host, or None in a compiled graph
+        trailing: whether all padding is known to stand behind the real tokens
     """
 
     mask: Tensor
     order: Tensor
     counts: Tensor
     read: tuple[int, ...] | None = None
+    trailing: bool = False
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -57,12 +59,14 @@ class Padding:
         parts = mask.to(torch.bool).split(size, dim=1)
         if torch.compiler.is_compiling():
             return [cls(part, *real_tokens_first(part)) for part in parts]
-        lengths = torch.stack([(~part).sum(dim=1) for part in parts]).tolist()
+        # Number of real tokens, and whether the first one is padding: padding on the left, or
+        # nothing but padding.
+        facts = torch.stack([torch.stack([(~p).sum(1), p[:, :1].sum(1)]) for p in parts]).tolist()
         return [
             None
             if min(read, default=0) == part.size(1)
-            else cls(part, *real_tokens_first(part), tuple(read))
-            for part, read in zip(parts, lengths)
+            else cls(part, *real_tokens_first(part), tuple(read), not any(first))
+            for part, (read, first) in zip(parts, facts)
         ]
 
 
@@ -178,10 +182,12 @@ class Context:
 
 
 def mask_as(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """An additive mask in another dtype, still finite."""
+    """An additive mask in another dtype; what it hides has the lowest value of that dtype."""
     if mask is None or mask.dtype == dtype:
         return mask
-    return mask.clamp(min=torch.finfo(dtype).min).to(dtype)
+    hidden = mask <= torch.finfo(mask.dtype).min
+    lowest = torch.finfo(dtype).min
+    return mask.to(dtype).clamp(min=lowest).masked_fill(hidden, lowest)
 
 
 def hiding(hidden: Tensor, dtype: torch.dtype) -> Tensor:

@@ -266,11 +266,12 @@ class MultiColumn(Part, nn.Module):
     @classmethod
     def problems(cls, cfg: Any, side: str, recurrence: type[Recurrence]) -> Iterator[str]:
         """A recurrent network whose output has another length than the source."""
-        if not recurrence.keeps_length:
+        if not recurrence.output_per_token(cfg):
             yield (
                 f"--recurrence-fusion {cfg.recurrence_fusion} concatenates the outputs of two "
                 f"encoders token by token, and --recurrence {cfg.recurrence} has an output per "
-                "step instead; use --recurrence birnn or another --recurrence-fusion"
+                "step instead; use --recurrence birnn, --recurrence-steps -1 or another "
+                "--recurrence-fusion"
             )
 
     def forward(self, states: Tensor, recurrent: Tensor) -> Tensor:

@@ -181,10 +181,8 @@ class Mixture(MonitoredModule, Part, nn.Module):
         form = self.form_for(key.size(2), attention.has_map)
         dropout = attention.dropout_probability
         if form == "mixed" or need_weights and attention.has_map and "mixed" in self.forms:
+            weights = attention.exact_weights(query, key, context.mask)
             with no_autocast(value):
-                # As torch's fused attention does: large scores would leave float16's range.
-                scores = at_least_float32(query), at_least_float32(key)
-                weights = attention.weights(*scores, context.mask)
                 matrix = self.matrix(query.size(2), key.size(2))
                 if self.normalize:
                     matrix = normalised(matrix, context.padding_mask)
@@ -211,7 +209,7 @@ class Mixture(MonitoredModule, Part, nn.Module):
         mixing = self.mixing
         if attention.has_map:
             dropout = attention.dropout_probability  # of --retain-dropout
-            weights = attention.weights(query, key, context.mask)
+            weights = attention.exact_weights(query, key, context.mask)
             weights = weights if self.drop_mixed else F.dropout(weights, dropout)
             if mixing == self.heads:
                 weights = torch.addcmul(row, weights, keep)

@@ -5,9 +5,9 @@ configuration, its flags, its documentation and its checks are assembled from th
 a subclass of a part inherits them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
-from typing import Any
+from typing import Any, cast
 
 LARGEST = 2**31 - 1
 """Upper end of the range of a whole number that declares none."""
@@ -48,6 +48,27 @@ class NoOptions:
 def declared(part: Any) -> "dict[str, Field[Any]]":
     """The options of a part by name, inherited ones included."""
     return {f.name: f for f in fields(getattr(part, "Options", NoOptions))}
+
+
+def unknown_choices(cfg: Any, options: "Mapping[str, Field[Any]]") -> Iterator[str]:
+    """Values that are not among an option's choices."""
+    for name, made in options.items():
+        if hasattr(made.type, "__members__"):
+            choices = [e.value for e in cast(Any, made.type)]
+            if getattr(cfg, name) not in choices:
+                yield f"{flag(name)} {getattr(cfg, name)}: choose one of {', '.join(choices)}"
+
+
+def out_of_range(cfg: Any, options: "Mapping[str, Field[Any]]") -> Iterator[str]:
+    """Numbers outside the range that their option declares, NaN included."""
+    for name, made in options.items():
+        value = getattr(cfg, name)
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            continue
+        whole = (0, LARGEST) if isinstance(value, int) else (-1e30, 1e30)
+        low, high = made.metadata.get("within", whole)
+        if not low <= value <= high:
+            yield f"{flag(name)} {value}: expected {low:g} to {high:g}; give a value in this range"
 
 
 def flag(name: str) -> str:

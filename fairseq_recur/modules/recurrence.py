@@ -45,6 +45,11 @@ class Recurrence(MonitoredModule, nn.Module):
         """Problems with the combination of this part's options, one message each."""
         yield from ()
 
+    @classmethod
+    def output_per_token(cls, cfg: Any) -> bool:
+        """`keeps_length` with these options."""
+        return cls.keeps_length
+
     def initial_states(self, x: Tensor, padding: Padding | None) -> Tensor:
         """h_0, the mean of the real tokens: (2, B, C).
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from fairseq.dataclass import ChoiceEnum
 from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from fairseq_recur.modules.options import option
 from fairseq_recur.modules.part import MonitoredModule, Part
 from fairseq_recur.modules.recurrence import recurrent_norm
 from fairseq_recur.modules.segmented_attention import PreparedSource, SegmentedAttention, Segments
+from fairseq_recur.ops.precision import at_least_float32
 from fairseq_recur.ops.segmented_attention import segments_at_steps
 
 
@@ -179,18 +181,27 @@ class GlobalAttention(MemoryAttention):
         """Beside the segments the global tokens, the same at all steps."""
         source = super().prepare(keys, values, segments)
         if segments.mask is None:
-            real = keys.new_full((1, 1, keys.size(2), 1), keys.size(3))
+            shape = keys.size(0), 1, keys.size(2), 1
+            real = torch.full(shape, keys.size(3), device=keys.device)
         else:
-            real = (segments.mask == 0).sum(4).to(keys.dtype)
+            real = (segments.mask == 0).sum(4)
         if self.norm is None:
-            tokens = [x.sum(3) / real.clamp(min=1) for x in (keys, values)]
+            count = real.clamp(min=1)
+            tokens = [(sum_of_tokens(x) / count).to(x.dtype) for x in (keys, values)]
         else:
-            states = self.norm(segments.states.sum(3)).squeeze(1).transpose(0, 1)  # (M, B, C)
+            sums, weight = sum_of_tokens(segments.states), at_least_float32(self.norm.weight)
+            normed = F.rms_norm(sums, sums.shape[-1:], weight, self.norm.eps)
+            states = normed.to(keys.dtype).squeeze(1).transpose(0, 1)  # (M, B, C)
             tokens = [self.split(project(states)) for project in (self.k_proj, self.v_proj)]
         source["memory_keys"], source["memory_values"] = (x.unsqueeze(2) for x in tokens)
         empty = real.squeeze(3)[:, :, None, None] == 0
         source["memory_mask"] = hiding(empty, torch.float32)
         return source
+
+
+def sum_of_tokens(x: Tensor) -> Tensor:
+    """(..., M, s, D) summed over the tokens of each segment, in float32 or more: (..., M, D)."""
+    return at_least_float32(x).sum(-2)
 
 
 def shifted(x: Tensor) -> Tensor:

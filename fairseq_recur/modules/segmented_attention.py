@@ -70,12 +70,6 @@ class Segments:
             x = x.masked_fill(self.missing[:, None, :, None], 0.0)
         return split_segments(x, self.states.size(3))
 
-    def read_by(self, queries: int) -> Tensor:
-        """The segment that each of the first queries reads: (U, T) int64."""
-        position = torch.arange(queries, device=self.counts.device)[None]
-        step = step_of(position, self.counts, self.targets)
-        return segment_of(step, self.counts, self.targets)
-
     def at(self, source: Source, position: int) -> "Segments":
         """These segments, with the step at which the rows' *position* reads."""
         counts, targets = self.counts[source.groups], self.targets[source.groups]
@@ -143,8 +137,12 @@ class SegmentedAttention(CrossAttention):
             targets = self.targets(lengths, None)
         else:
             whole = (queries,) * len(lengths)
-            targets = self.targets(lengths, whole if references is None else references.lengths)
+            if references is not None:
+                whole = tuple(max(1, length) for length in references.lengths)
+            targets = self.targets(lengths, whole)
         steps = max(targets) + 1 if queries is None else queries
+        schedule = segment_schedule(lengths, targets, steps, self.size, device)
+        order = None if references is None or references.trailing else references.order
         states, missing, mask = hidden.transpose(0, 1).unsqueeze(1), None, None
         real = torch.tensor(lengths, device=device).unsqueeze(1)
         if min(lengths) < hidden.size(0) or hidden.size(0) % self.size:
@@ -162,7 +160,7 @@ class SegmentedAttention(CrossAttention):
             length=length,
             counts=segment_counts(real, self.size),
             targets=torch.tensor(targets, device=device).unsqueeze(1),
-            schedule=segment_schedule(lengths, targets, steps, self.size, device),
+            schedule=schedule if order is None else schedule.moved(order),
         )
 
     def targets(
@@ -172,7 +170,8 @@ class SegmentedAttention(CrossAttention):
         if self.target_mode == "reference" and references is not None:
             return references
         if self.target_mode == "ratio":
-            return tuple(math.ceil(self.target_ratio * length) for length in lengths)
+            # Rounded first: 1.1 times 50 is a little more than 55 in binary.
+            return tuple(math.ceil(round(self.target_ratio * length, 6)) for length in lengths)
         return (self.target_length,) * len(lengths)
 
     def prepare(self, keys: Tensor, values: Tensor, segments: Segments) -> PreparedSource:
@@ -248,7 +247,7 @@ class SegmentedAttention(CrossAttention):
         if not needed:
             return schedule.from_blocks(out), None
         assert weights is not None
-        read = segments.read_by(queries.size(2))
+        read = schedule.segments_read(queries)
         weights = spread(schedule.from_blocks(weights), read, segments.order, segments.length)
         return schedule.from_blocks(out), weights
 

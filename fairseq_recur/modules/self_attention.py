@@ -11,6 +11,7 @@ from fairseq_recur.modules.context import Context, mask_as
 from fairseq_recur.modules.mixture import Mixture
 from fairseq_recur.modules.multihead import MultiheadBase
 from fairseq_recur.ops.attention import attention_map, dot_product_attention, read_values
+from fairseq_recur.ops.precision import at_least_float32, no_autocast
 
 
 class SelfAttention(MultiheadBase):
@@ -61,6 +62,15 @@ class SelfAttention(MultiheadBase):
             (B, H, T, S) in float32 or more
         """
         raise NotImplementedError(type(self).__name__)
+
+    def exact_weights(self, query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
+        """`weights` of scores in float32 or more, as torch's fused attention computes them.
+
+        Large scores would leave float16's range, and its lowest value would not hide them.
+        """
+        with no_autocast(query):
+            query, key = at_least_float32(query), at_least_float32(key)
+            return self.weights(query, key, mask_as(mask, query.dtype))
 
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, context: Context, need_weights: bool
@@ -193,7 +203,8 @@ class DotSelfAttention(SelfAttention):
     ) -> tuple[Tensor, Tensor | None]:
         """As in `SelfAttention.attend`; by torch's fused kernel where no weights are needed."""
         if need_weights or context.incremental_state is not None:
-            return super().attend(query, key, value, context, need_weights)
+            weights = self.exact_weights(query, key, context.mask)
+            return read_values(weights, value, self.dropout_probability), weights
         # Torch's own causal rule skips the products that a mask would hide.
         mask = None if context.causal else mask_as(context.mask, query.dtype)
         dropout = self.dropout_probability

@@ -131,7 +131,7 @@ class SRformerAttention(SegmentedAttention):
             0.1,
             "initial threshold of the accumulate-and-fire neuron; 0.1 is the paper's, for "
             "pretrained models",
-            (1e-6, 1e6),
+            (SMALLEST_THRESHOLD, 1e6),
             WITH_NEURON,
         )
         srformer_norm: ChoiceEnum(list(NORMS)) = option(  # type: ignore[valid-type]

@@ -15,15 +15,23 @@ from torch import Tensor, nn
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.modules.biarn import BiARN
 from fairseq_recur.modules.context import Context, Padding, Source, additive_mask
-from fairseq_recur.modules.options import declared
+from fairseq_recur.modules.options import declared, out_of_range, unknown_choices
 from fairseq_recur.modules.recurrence_encoder import RecurrenceEncoder
 from fairseq_recur.modules.rem import RecurrenceEncodingMatrices
 from fairseq_recur.modules.self_attention import DotSelfAttention
 from fairseq_recur.modules.srformer import SRformerAttention
 
+OF_THE_MODEL = ("recurrence_input", "recurrence_positions", "recurrence_lr_scale")
+"""Options of the recurrence encoder that the model around it reads."""
+
 
 def host(
-    parts: list[Any], options: dict[str, Any], embed_dim: int, num_heads: int, dropout: float
+    parts: list[Any],
+    options: dict[str, Any],
+    embed_dim: int,
+    num_heads: int,
+    dropout: float,
+    side: str = "encoder",
 ) -> TransformerConfig:
     """Return the configuration that parts expect of their host.
 
@@ -33,25 +41,40 @@ def host(
         embed_dim: C
         num_heads: H, which divides C
         dropout: of attention maps and layers
+        side: "encoder" or "decoder", where the parts stand
 
     Raises:
-        ConfigError: C cannot be split among the heads, or an option is unknown
+        ConfigError: C cannot be split among the heads, an option is unknown, or the options cannot
+            be used
     """
     if num_heads < 1 or embed_dim % num_heads:
         raise ConfigError(
             f"embed_dim={embed_dim} cannot be split evenly among num_heads={num_heads}; choose a "
             "multiple of the heads"
         )
-    known = {name: made.default for part in parts for name, made in declared(part).items()}
+    every = {name: made for part in parts for name, made in declared(part).items()}
+    known = {name: made for name, made in every.items() if name not in OF_THE_MODEL}
     unknown = ", ".join(sorted(options.keys() - known.keys()))
     if unknown:
         raise ConfigError(f"unknown options: {unknown}; expected some of {', '.join(known)}")
-    settings: dict[str, Any] = {"dropout": dropout, "attention_dropout": dropout, "host": "fairseq"}
-    for side in ("encoder", "decoder"):
-        settings[f"{side}_embed_dim"] = embed_dim
-        settings[f"{side}_ffn_embed_dim"] = 4 * embed_dim
-        settings[f"{side}_attention_heads"] = num_heads
-    return TransformerConfig.from_namespace(Namespace(**settings, **{**known, **options}))
+    settings: dict[str, Any] = {
+        "dropout": dropout, "attention_dropout": dropout, "host": "fairseq",
+        "no_cross_attention": False, "cross_self_attention": False,
+    }  # fmt: skip
+    for stack in ("encoder", "decoder"):
+        settings[f"{stack}_embed_dim"] = embed_dim
+        settings[f"{stack}_ffn_embed_dim"] = 4 * embed_dim
+        settings[f"{stack}_attention_heads"] = num_heads
+    defaults = {name: made.default for name, made in every.items()}
+    cfg = Namespace(**settings, **{**defaults, **options})
+    problems = [*unknown_choices(cfg, known), *out_of_range(cfg, known)]
+    if not problems:
+        problems = [
+            p for part in parts if hasattr(part, "problems") for p in part.problems(cfg, side)
+        ]
+    if problems:
+        raise ConfigError("the options cannot be used:\n- " + "\n- ".join(problems))
+    return TransformerConfig.from_namespace(cfg)
 
 
 class RSASelfAttention(nn.Module):
@@ -73,8 +96,8 @@ class RSASelfAttention(nn.Module):
         **options: Any,
     ) -> None:  # fmt: skip
         super().__init__()
-        cfg = host([RecurrenceEncodingMatrices], options, embed_dim, num_heads, dropout)
         side = "decoder" if causal else "encoder"
+        cfg = host([RecurrenceEncodingMatrices], options, embed_dim, num_heads, dropout, side)
         self.causal = causal
         self.attention = DotSelfAttention(cfg, side, RecurrenceEncodingMatrices(cfg, side))
 
@@ -110,7 +133,7 @@ class SRformerCrossAttention(nn.Module):
         self, embed_dim: int, num_heads: int, dropout: float = 0.0, **options: Any
     ) -> None:
         super().__init__()
-        cfg = host([SRformerAttention], options, embed_dim, num_heads, dropout)
+        cfg = host([SRformerAttention], options, embed_dim, num_heads, dropout, "decoder")
         self.attention = SRformerAttention(cfg)
 
     def forward(

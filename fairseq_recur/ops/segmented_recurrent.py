@@ -19,6 +19,7 @@ from torch.autograd.function import once_differentiable
 
 from fairseq_recur.ops.accumulate_fire import scan_
 from fairseq_recur.ops.native.segmented_recurrent import CompiledSegmentedRecurrent, supports
+from fairseq_recur.ops.precision import no_autocast
 from fairseq_recur.ops.segment_products import Neuron, SegmentSoftmax, Source
 from fairseq_recur.ops.segmented_attention import key_norm
 from fairseq_recur.ops.segmented_recurrent_backward import Backward
@@ -67,8 +68,9 @@ class SegmentedRecurrent(torch.autograd.Function):
         """The gradients of the first six arguments."""
         queries, keys, values, weight, norms = ctx.saved_tensors
         source = Source(keys, values, weight, ctx.rest)
-        work = Backward(source, ctx.neuron, ctx.softmax, queries, norms)
-        return (*work.run(grad_local, grad_recurrent), None, None, None)
+        with no_autocast(queries):  # the buffers have the dtype of the queries
+            work = Backward(source, ctx.neuron, ctx.softmax, queries, norms)
+            return (*work.run(grad_local, grad_recurrent), None, None, None)
 
 
 def scan_forward(source: Source, neuron: Neuron, queries: Tensor, out: Tensor) -> None:

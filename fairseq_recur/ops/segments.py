@@ -7,7 +7,7 @@ read them. If q >= m, the steps are all segments; otherwise they are those that 
 Letters: M segments, N steps, n queries per step.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -65,8 +65,24 @@ class SegmentSchedule:
         """(B, N) bool, True at steps past a sentence's last one; None if there are none."""
         if self.query_slots is None:
             return None
-        last = self.query_slots[:, -1:] // self.queries_per_step
+        last = self.query_slots.max(1, keepdim=True).values // self.queries_per_step
         return torch.arange(self.steps, device=last.device) > last
+
+    def moved(self, order: Tensor) -> "SegmentSchedule":
+        """The schedule of queries whose t-th stands in column *order*[:, t], (B, T) int64."""
+        slots = self.query_slots
+        if slots is None:
+            slots = torch.arange(order.size(1), device=order.device).expand_as(order)
+        return replace(self, query_slots=torch.zeros_like(slots).scatter(1, order, slots))
+
+    def segments_read(self, queries: Tensor) -> Tensor:
+        """The segment that each of the queries (B, H, T, D) reads: (B, T) int64."""
+        slots = self.query_slots
+        if slots is None:
+            places = torch.arange(queries.size(2), device=queries.device)
+            slots = places.expand(queries.size(0), -1)
+        steps = slots // self.queries_per_step
+        return steps if self.step_segments is None else self.step_segments.gather(1, steps)
 
     def to_blocks(self, queries: Tensor) -> Tensor:
         """(B, H, T, D) to (B, H, N, n, D), zero in free places."""

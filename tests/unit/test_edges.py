@@ -11,6 +11,7 @@ from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor, nn
 
 from fairseq_recur.errors import ConfigError
+from fairseq_recur.modules.context import Padding
 from fairseq_recur.ops import attention, padding, recurrence_encoder
 from tests.conftest import SMALL
 
@@ -128,3 +129,37 @@ def test_twenty_thousand_tokens(make_model: Build, preset: str) -> None:
     with torch.no_grad():
         out, _ = model(source, torch.tensor([length]), torch.tensor([[2, 5, 6]]))
     assert out.isfinite().all()
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("kind", ["birnn", "biarn", "a step a token"])
+def test_a_source_of_only_padding(make_model: Build, kind: str, side: str) -> None:
+    """The recurrence encoder is finite, and zero where it has an output per token."""
+    name, flags = {
+        "birnn": ("transformer_birnn", []),
+        "biarn": ("transformer_biarn", []),
+        "a step a token": ("transformer_biarn", ["--recurrence-steps", "-1"]),
+    }[kind]
+    recurrence = make_model(name, *SMALL, *flags).eval().encoder.recurrence_encoder
+    mask = torch.tensor([[False] * 3, [True] * 3, [side == "left", False, side == "right"]])
+    out, _ = recurrence(torch.randn(3, 3, 16), Padding.of(mask))
+    assert out.isfinite().all()
+
+
+@pytest.mark.parametrize("attention", ["additive", "multihead"])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_attention_of_a_step_a_token(make_model: Build, attention: str, side: str) -> None:
+    """A padded sentence has the attention that it has by itself, in both directions."""
+    flags = ["--recurrence-steps", "-1", "--recurrence-attention", attention]
+    biarn = make_model("transformer_biarn", *SMALL, *flags).eval()
+    biarn = biarn.encoder.recurrence_encoder.layers[0].recurrence
+    x, real = torch.randn(2, 7, 16), [slice(0, 7), slice(2, 7) if side == "left" else slice(0, 5)]
+    mask = torch.ones(2, 7, dtype=torch.bool)
+    for row, place in enumerate(real):
+        mask[row, place] = False
+    together = biarn.weights(x, Padding.of(mask), biarn(x, Padding.of(mask)))
+    for row, place in enumerate(real):
+        one = x[row : row + 1, place]
+        alone = biarn.weights(one, None, biarn(one, None))[0]
+        found = together[row][:, :, : alone.size(2), place]
+        torch.testing.assert_close(found, alone, rtol=1e-4, atol=1e-6)

@@ -71,21 +71,24 @@ def encode(model: nn.Module, source: Tensor) -> dict[str, list[Tensor]]:
 def test_sentence_alone_equals_sentence_in_a_padded_batch(
     make_model: Build, system: list[str]
 ) -> None:
-    """Padded on the left or on the right."""
+    """Source and target padded on the left or on the right."""
     model = small(make_model, system)
-    padded_left, target = sentences([9, 1, 5, 2], "left"), targets(4, 6)
+    padded_left, prefixes = sentences([9, 1, 5, 2], "left"), list(targets(4, 6))
+    prefixes = [words[: len(words) - cut] for words, cut in zip(prefixes, (2, 0, 5, 1))]
     rows = [row[row.ne(PAD)] for row in padded_left]
+    on_the_right = [pad_sequence(x, True, PAD) for x in (rows, prefixes)]
+    on_the_left = [padded_left, pad_sequence(prefixes, True, PAD, padding_side="left")]
     batches = [
-        (model(source, true_lengths(source), target)[0], encode(model, source))
-        for source in (padded_left, pad_sequence(rows, True, PAD))
+        (model(source, true_lengths(source), target)[0], target.ne(PAD), encode(model, source))
+        for source, target in (on_the_left, on_the_right)
     ]
     for b, words in enumerate(rows):
         real = words.unsqueeze(0)
-        alone, _ = model(real, true_lengths(real), target[b : b + 1])
+        alone, _ = model(real, true_lengths(real), prefixes[b].unsqueeze(0))
         expected = encode(model, real).get("recurrence_out")
-        for batched, out in batches:
+        for batched, there, out in batches:
             assert ("recurrence_out" in out) == (expected is not None)
-            torch.testing.assert_close(batched[b], alone[0], rtol=1e-9, atol=1e-11)
+            torch.testing.assert_close(batched[b][there[b]], alone[0], rtol=1e-9, atol=1e-11)
             if expected is None:
                 continue
             states = out["recurrence_out"][0][:, b]

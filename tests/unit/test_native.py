@@ -1,5 +1,6 @@
 """The code in C: equal to Algorithm 1 as loops, and never required."""
 
+import math
 import os
 import stat
 from collections.abc import Callable
@@ -138,6 +139,19 @@ def test_second_derivatives_are_refused(compiled: bool) -> None:
     grads = torch.autograd.grad((local + recurrent).square().sum(), inputs, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         sum(g.sum() for g in grads).backward()
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("place", range(3), ids=["queries", "keys", "values"])
+def test_what_is_not_a_number_stays_one(place: int, value: float, norm: str) -> None:
+    """At the same places as by torch's operations: no check of the loss may miss it."""
+    inputs = [x.detach() for x in [*heads(24, 6, 1, WIDTH), *small_parameters()]]
+    inputs[place][0, 0, 1, 3] = value
+    theirs, ours = (run(inputs, 8, 6, compiled, norm=norm) for compiled in (False, True))
+    assert not all(x.isfinite().all() for x in theirs)
+    for a, b in zip(theirs, ours):
+        assert torch.equal(a.isfinite(), b.isfinite())
 
 
 def test_hidden_scores_give_zero_weights() -> None:

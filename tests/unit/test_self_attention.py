@@ -281,6 +281,37 @@ def test_normalised_rows() -> None:
     torch.testing.assert_close(found[0, 0, 2], torch.tensor([0.5, 0.5, 0.0]))
 
 
+@pytest.mark.parametrize("side", ["encoder", "decoder"])
+def test_scores_beyond_float16(side: str) -> None:
+    """They are finite in every form and step by step, and hidden keys stay hidden."""
+    module = attention("rsa", side, rsa_gate_init="-inf").half().eval()
+    with torch.no_grad():
+        for proj in (module.q_proj, module.k_proj):
+            proj.weight.copy_(torch.eye(16))
+            proj.bias.zero_()
+    # Scores are up to 600 * 600 * sqrt(2), far beyond 65504.
+    sizes = torch.tensor([150.0, 600.0, 150.0, 300.0]).half()
+    x = sizes[:, None, None].expand(-1, 2, 16)
+    outs = {}
+    for form in ("mixed", "dense"):
+        module.mixture.form = form
+        outs[form] = run(module, x)
+        assert outs[form].isfinite().all()
+    torch.testing.assert_close(outs["mixed"], outs["dense"])
+    if side == "encoder":
+        return
+    for form in ("mixed", "dense"):
+        module.mixture.form = form
+        changed = x.clone()
+        changed[1:] *= 2
+        first = run(module, changed)[0]  # sees no other position
+        torch.testing.assert_close(first, outs[form][0], rtol=1e-2, atol=0.3)
+    state: dict[str, Any] = {}
+    for step in range(4):
+        context = Context(incremental_state=state, position=step)
+        torch.testing.assert_close(module(x[step : step + 1], context)[0][0], outs["dense"][step])
+
+
 def test_fully_padded_rows_are_finite() -> None:
     """A query that sees only padding, as with targets padded on the left."""
     for part in ("rsa", "relative", "xl", "toeplitz", "full_matrix", "prob_sparse", "log_sparse"):

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_recur.models.presets import PRESETS
+from fairseq_recur.modules.context import Source
+from fairseq_recur.modules.segment_memory import sum_of_tokens
 from fairseq_recur.modules.segmented_attention import SegmentedAttention
 from fairseq_recur.modules.standalone import SRformerCrossAttention
 from fairseq_recur.ops import naive
@@ -318,6 +320,64 @@ def test_neuron_against_the_pseudo_code() -> None:
 
 
 # ---- the part in the model
+
+
+@pytest.mark.parametrize("flags", [
+    ["srformer"], ["segmented"], ["xl"], ["global"], ["global", "--global-tokens", "transient"],
+], ids=" ".join)  # fmt: skip
+def test_decoding_of_sources_that_fill_their_segments(make_model: Build, flags: list[str]) -> None:
+    """There is no padding then, and no mask."""
+    cut = ["--segment-size", "3", "--target-length", "7", "--cross-attention"]
+    model = make_model("srformer", *SMALL, *cut, *flags).double().eval()
+    source, prefix, state = sentences([6, 6, 6], "left"), targets(3, 7), {}
+    out = model.encoder(source, true_lengths(source))
+    forced, _ = model.decoder(prefix, encoder_out=out)
+    for step in range(1, 8):
+        logits, _ = model.decoder(prefix[:, :step], encoder_out=out, incremental_state=state)
+        torch.testing.assert_close(logits[:, -1], forced[:, step - 1], rtol=1e-4, atol=2e-6)
+
+
+def test_weights_of_targets_that_are_padded_on_the_left(make_model: Build) -> None:
+    model = make_model("srformer", *SMALL, "--segment-size", "3", "--target-length", "4")
+    model = model.double().eval()
+    source, (short, long) = sentences([7, 7], "left"), targets(2, 4)
+    padded = torch.stack([torch.cat([torch.full((2,), 1), short[:2]]), long])
+    found = model(source, true_lengths(source), padded)[1]["attn"][0]
+    for row, real in ((0, short[:2]), (1, long)):
+        alone = model(source[row : row + 1], torch.tensor([7]), real[None])[1]["attn"][0]
+        torch.testing.assert_close(found[row, -len(real) :], alone[0], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("form", ["recomputed", "auto"])
+def test_the_backward_pass_within_autocast(form: str) -> None:
+    """Users of torch alone write it so; the width has no compiled form."""
+    torch.manual_seed(0)
+    module = SRformerCrossAttention(
+        24, 2, segment_size=20, target_length=6, srformer_form=form, srformer_threshold_init=0.1
+    )
+    memory, x = torch.randn(2, 50, 24), torch.randn(2, 6, 24)
+    with torch.autocast("cpu", torch.bfloat16):
+        module(x, memory).square().sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in module.parameters())
+
+
+def test_global_tokens_of_long_segments_are_finite_in_float16(make_model: Build) -> None:
+    """A sum of 1,024 values of 70 leaves its range, their mean does not."""
+    assert sum_of_tokens(torch.full((1, 2, 1024, 4), 70.0).half()).isfinite().all()
+    flags = ["--cross-attention", "global", "--segment-size", "1024"]
+    attention = make_model("srformer", *SMALL, *flags).decoder.layers[0].encoder_attn
+    source = Source.of(torch.zeros(1024, 1, 16).half(), None)
+    segments = attention.segments(source, 3, None)
+    values = torch.full((1, 2, 1, 1024, 8), 70.0).half()
+    prepared = attention.prepare(values, values, segments)
+    assert (prepared["memory_values"] == 70).all()
+
+
+def test_ratios_are_not_rounded_up_by_the_binary_form(make_model: Build) -> None:
+    ratio = ["--target-length-mode", "ratio", "--target-ratio"]
+    model = make_model("srformer", *SMALL, *ratio, "1.1")
+    attention = model.decoder.layers[0].encoder_attn
+    assert attention.targets((50, 100, 51), None) == (55, 110, 57)
 
 
 SEGMENTED = [n for n, options in PRESETS.items() if options.get("cross_attention", "dot") != "dot"]

@@ -65,6 +65,27 @@ def test_wrong_arguments() -> None:
         BiARNEncoder(C, steps=3)
 
 
+@pytest.mark.parametrize("build,options,words", [
+    (SRformerCrossAttention, {"srformer_norm": "frobenious"}, "--srformer-norm frobenious: choose"),
+    (SRformerCrossAttention, {"target_length_mode": "ratios"}, "--target-length-mode ratios: choo"),
+    (SRformerCrossAttention, {"segment_size": 0}, "--segment-size 0: expected 1 to"),
+    (SRformerCrossAttention, {"srformer_threshold_init": 1e-4}, "--srformer-threshold-init 0.0001"),
+    (SRformerCrossAttention, {"srformer_form": "recomputed", "srformer_clamp": 0.5},
+     "--srformer-form recomputed does not support --srformer-clamp 0.5"),
+    (RSASelfAttention, {"rsa_dropout": "mixt"}, "--rsa-dropout mixt: choose one of"),
+    (RSASelfAttention, {"rsa_form": "chunked", "rsa_normalize": True}, "--rsa-form chunked has no"),
+    (RSASelfAttention, {"rsa_heads": "9,0,0,0,0,0", "causal": True}, "decoder"),
+    (BiARNEncoder, {"recurrence_steps": 0}, "--recurrence-steps 0: expected at least 1"),
+    (BiARNEncoder, {"recurrence_positions": True}, "unknown options: recurrence_positions"),
+    (BiARNEncoder, {"recurrence_input": "encoder"}, "unknown options: recurrence_input"),
+    (BiARNEncoder, {"recurrence_lr_scale": 5.0}, "unknown options: recurrence_lr_scale"),
+], ids=lambda x: str(x)[:30])  # fmt: skip
+def test_wrong_options(build: Any, options: dict[str, Any], words: str) -> None:
+    """They are checked as on the command line; those that only a model reads are unknown here."""
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        build(C, H, **options)
+
+
 def test_the_page() -> None:
     page = Path(__file__).parents[2] / "docs" / "outside_fairseq.md"
     names: dict[str, Any] = {}

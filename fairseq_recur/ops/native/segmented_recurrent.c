@@ -137,7 +137,8 @@ static void transposed(const real *x, int64_t count, int64_t d, int64_t padded, 
 
 /* ---- the softmax within a segment; its matrices are (s, padded), one column per query */
 
-/* exp(x) = 2^k times the Taylor polynomial of the remainder; 0 below the smallest normal number. */
+/* exp(x) = 2^k times the Taylor polynomial of the remainder; 0 below the smallest normal number.
+   Not a number stays one. */
 INLINE real exponential(real x)
 {
     static const real inverse[] = {1.0, 1.0, 1.0 / 2, 1.0 / 3, 1.0 / 4, 1.0 / 5, 1.0 / 6, 1.0 / 7,
@@ -151,7 +152,7 @@ INLINE real exponential(real x)
 #pragma GCC unroll 14
     for (int n = TERMS - 1; n > 0; n--) sum = 1 + r * sum * inverse[n];
     union { bits i; real f; } power = {.i = (k + EXPONENT_BIAS) << MANTISSA};
-    return x < (real)LOWEST ? 0 : sum * power.f;
+    return x < (real)LOWEST ? 0 : x != x ? x : sum * power.f;
 }
 
 typedef struct {
@@ -269,7 +270,7 @@ static void neuron(const Job *job, const real *whole, real *state, real *memory,
         real over = mem - threshold;
         state[j] = mem;
         memory[j] = over > 0 ? over : mem;
-        if (fired) fired[j] = over > 0 ? over : 0;
+        if (fired) fired[j] = over <= 0 ? 0 : over; /* not a number stays one */
     }
 }
 
@@ -358,7 +359,7 @@ static real neuron_backward(const Job *job, int64_t step, const Space *x)
         real of_row = 0;
         _Pragma("omp simd reduction(+ : of_row)") for (int64_t j = 0; j < d; j++) {
             int64_t at = i * d + j;
-            real over = x->fired[at], fresh = over > 0 ? x->fresh[at] : 0;
+            real over = x->fired[at], fresh = over <= 0 ? 0 : x->fresh[at];
             real reset = state[at] - (over > 0 ? threshold : 0);
             of_row += reset * carried[at]; /* zero at the last step */
             x->along[j] += fresh * over;
@@ -415,7 +416,7 @@ static void backward_row(const Job *job, int64_t row, const real *weight_t, real
         const real *state = x.states + i * x.stride;
         real threshold = (real)job->threshold;
         SIMD for (int64_t j = 0; j < d * d; j++)
-            x.fired[j] = state[j] > threshold ? state[j] - threshold : 0;
+            x.fired[j] = state[j] <= threshold ? 0 : state[j] - threshold;
         read_backward(job, row, i, &x);
         *grad_leak += neuron_backward(job, i, &x);
     }
