@@ -103,7 +103,8 @@ def hold(path: Path, *, inherited: bool = True) -> IO[str] | None:
     return lock
 
 
-def name_holder(lock: IO[str]) -> None:
-    """Write into a locked file which process holds it."""
+def name_holder(lock: IO[str], process: int | None = None) -> None:
+    """Write into a locked file which process holds it: this one, or the one that it is given to."""
     lock.truncate(0)
-    print(f"{os.getpid()} on {socket.gethostname()}", file=lock, flush=True)
+    holder = os.getpid() if process is None else process
+    print(f"{holder} on {socket.gethostname()}", file=lock, flush=True)

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import torch
 
@@ -22,13 +22,23 @@ from fairseq_recur.cli import experiment_check, experiment_new, experiment_score
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.progress import trained_share, where
 from fairseq_recur.experiments.results import all_runs, write_results
-from fairseq_recur.experiments.runner import PROGRAM, Runner, Stopped, stoppable
+from fairseq_recur.experiments.runner import (
+    PATIENCE,
+    PROGRAM,
+    Runner,
+    Stopped,
+    plugin_environment,
+    stoppable,
+)
 from fairseq_recur.experiments.runs import LOCK, SystemRun, read_json, runs_of, write_json
-from fairseq_recur.experiments.settings import read_experiment
+from fairseq_recur.experiments.settings import Experiment, from_here, read_experiment
 from fairseq_recur.experiments.speed import measure_speed
 from fairseq_recur.files import hold, name_holder
 
 ABOUT = "command.json"
+
+HELD = "FAIRSEQ_RECUR_LOCK"
+"""The variable with the descriptor of the folder's lock, which `run --background` hands over."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -117,6 +127,7 @@ def run_all(args: argparse.Namespace) -> int:
         return 0
     work = Path(args.work_dir)
     lock = exclusive(work)
+    name_holder(lock)
     # Rows that are not requested now may have been done before. They stay in the table.
     before = read_json(work / ABOUT) or {"parameters": {}}
     parameters = {**before["parameters"], **parameters}
@@ -124,14 +135,13 @@ def run_all(args: argparse.Namespace) -> int:
         work / ABOUT,
         {
             "files": [str(Path(file).absolute()) for file in args.files],
-            "set": args.set, "systems": args.systems, "seeds": args.seeds, "parameters": parameters,
+            "set": from_here(args.set), "systems": args.systems, "seeds": args.seeds,
+            "parameters": parameters,
         },
     )  # fmt: skip
-    if args.background:
-        lock.close()
-        return in_background(work)
-    name_holder(lock)
     with lock:
+        if args.background:
+            return in_background(work, lock)
         return work_on(runs, work, jobs, devices, args.show_validation)
 
 
@@ -155,12 +165,13 @@ def places(jobs: int | None, run_: SystemRun) -> tuple[int, list[str]]:
 
 
 def exclusive(work: Path) -> IO[str]:
-    """Lock the experiment's folder.
+    """Lock the experiment's folder, or take over the lock that `run --background` has.
 
     Raises:
         ConfigError: another process has the lock, or the disk has no locks
     """
-    lock = lock_of(work)
+    held = os.environ.pop(HELD, None)
+    lock = os.fdopen(int(held), "a+", encoding="utf-8") if held else lock_of(work)
     if lock is None:
         raise ConfigError(
             f"an experiment runs in {work} (process {process_of(work)}); wait, or stop it "
@@ -201,27 +212,42 @@ def process_of(work: Path) -> str:
 def work_on(
     runs: list[SystemRun], work: Path, jobs: int, devices: list[str], validation: bool
 ) -> int:
-    """Do what is left; return 0, or 1 if a run failed."""
-    about = experiment_check.read_about(work / ABOUT)
+    """Do what is left; return 0, or 1 if a run failed or cannot be scored."""
+    experiment, about = runs[0].experiment, experiment_check.read_about(work / ABOUT)
 
-    def update(_: object = None) -> None:
-        write_results(runs[0].experiment, work, about)
+    def update(_: object = None) -> bool:
+        return write_table(experiment, work, about)
 
     runner = Runner(runs, jobs, devices, update, validation)
     try:
         failed = runner()
-        update()
-        if runs[0].experiment.speed is not None and not failed:
+        written = update()
+        if experiment.speed is not None and not failed:
             with stoppable():
                 measure_speed(one_of_each(runs), runner.environment(0))
-            update()
+            written = update()
     except Stopped as stopped:
         print(f"\nstopped by {stopped}; the same command continues", file=sys.stderr)
         return 130
-    print((work / "table.md").read_text(encoding="utf-8"))
+    if written:
+        print((work / "table.md").read_text(encoding="utf-8"))
     for name in failed:
         print(f"{name} failed; see its folder", file=sys.stderr)
-    return 1 if failed else 0
+    return 1 if failed or not written else 0
+
+
+def write_table(experiment: Experiment, work: Path, about: dict[str, Any]) -> bool:
+    """Write the results until now, or report why they cannot be scored; return whether they can.
+
+    The trainings go on meanwhile, and the same command writes the table when the cause is removed.
+    """
+    try:
+        write_results(experiment, work, about)
+    except ConfigError as error:
+        print(f"the table is not written: {error}", file=sys.stderr)
+        print("the same command decodes again what has no test.txt", file=sys.stderr)
+        return False
+    return True
 
 
 def one_of_each(runs: list[SystemRun]) -> list[SystemRun]:
@@ -232,14 +258,19 @@ def one_of_each(runs: list[SystemRun]) -> list[SystemRun]:
     return [finished[name] for name in systems if name in finished]
 
 
-def in_background(work: Path) -> int:
-    """Start the same command again, detached from this terminal."""
+def in_background(work: Path, lock: IO[str]) -> int:
+    """Start the same command again, detached from this terminal; hand the folder's lock over.
+
+    So at no time does the folder look as if nothing ran there.
+    """
     argv = [word for word in sys.argv[1:] if word != "--background"]
     with open(work / "run.log", "ab") as log:
         process = subprocess.Popen(
             [*PROGRAM, *argv], stdin=subprocess.DEVNULL,
             stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+            env={**plugin_environment(), HELD: str(lock.fileno())}, pass_fds=[lock.fileno()],
         )  # fmt: skip
+    name_holder(lock, process.pid)
     print(f"process {process.pid} is running; log: {work / 'run.log'}")
     print(f"fairseq-recur experiment status {work}\nfairseq-recur experiment stop {work}")
     return 0
@@ -294,11 +325,19 @@ def stop(args: argparse.Namespace) -> int:
             f"process {process} cannot be stopped: {error.strerror}; "
             f"look with `fairseq-recur experiment status {work}`"
         ) from None
-    for _ in range(600):
-        if not is_held(work):
-            print("stopped; all checkpoints are kept")
-            return 0
-        time.sleep(0.1)
-    raise ConfigError(
-        f"process {process} has not ended after a minute; wait, or end it with kill -9 {process}"
+    print(
+        "waiting until each training has saved a checkpoint after its next update, which a "
+        "validation may delay; a second `experiment stop` ends all at once",
+        flush=True,
     )
+    wait = PATIENCE + 60  # the process itself ends what has not ended after PATIENCE
+    end = time.monotonic() + wait
+    while is_held(work):
+        if time.monotonic() > end:
+            raise ConfigError(
+                f"process {process} has not ended after {wait / 60:g} minutes; wait, or end it "
+                f"with kill -9 {process}"
+            )
+        time.sleep(0.1)
+    print("stopped; all checkpoints are kept")
+    return 0

@@ -2,6 +2,7 @@
 
 import io
 import logging
+import os
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr
 from functools import partial
@@ -14,10 +15,14 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from torch import Tensor
 
 from fairseq_recur.cli import fairseq_commands, plugin_loading, preflight
-from fairseq_recur.errors import ConfigError
-from fairseq_recur.experiments.runs import SystemRun, normal, read_json
+from fairseq_recur.errors import ConfigError, Problems
+from fairseq_recur.experiments.runs import SystemRun, read_json, same_command
+from fairseq_recur.experiments.settings import Experiment, normal
 from fairseq_recur.inspection.tokens import Tokens
+from fairseq_recur.scoring.comparison import BOTH
 from fairseq_recur.scoring.generation import read_lines
+from fairseq_recur.scoring.mean_metric import MeanMetric
+from fairseq_recur.scoring.significance import check_draws
 
 
 def check(runs: Sequence[SystemRun]) -> dict[str, int]:
@@ -44,14 +49,46 @@ def check(runs: Sequence[SystemRun]) -> dict[str, int]:
             _gather(problems, "score", lambda: _check_scoring(runs[0]))
     finally:
         logging.disable(logging.NOTSET)
-    changed = [line for run in runs for line in run.check_unchanged()]
+    for run in {run.work: run for run in runs}.values():
+        _gather(problems, "--work-dir", partial(_check_folder, run.experiment, run.work))
+    changed = list(dict.fromkeys(line for run in runs for line in run.check_unchanged()))
     if changed:
-        changed.append("a training that has begun keeps its settings: use another --work-dir")
+        changed.append(
+            "a training that has begun keeps its settings and its data: use another --work-dir"
+        )
     problems += changed
     if problems:
         head = "the experiment cannot be run; change its file, or use --set:\n- "
         raise ConfigError(head + "\n- ".join(problems))
     return parameters
+
+
+def _check_folder(experiment: Experiment, work: Path) -> None:
+    """Refuse a folder whose name fairseq misreads, or which has another experiment.
+
+    In that case all of the trainings in it, if any, have other data or are of no row of this one.
+    """
+    for mark in (os.pathsep, "${"):
+        if mark in str(work):
+            raise ConfigError(
+                f"{work}: fairseq reads {mark!r} in the name of a checkpoint as something else; "
+                "choose another folder"
+            )
+    states = {file.parent: read_json(file) for file in work.glob("*/seed*/state.json")}
+    data = {
+        folder: state["train"]["key"][1]
+        for folder, state in states.items()
+        if "key" in state.get("train", {})
+    }
+    if data and not any(
+        folder.parent.name in experiment.systems and same_command([name], [experiment.data])
+        for folder, name in data.items()
+    ):
+        rows = ", ".join(sorted({folder.parent.name for folder in data}))
+        raise ConfigError(
+            f"{work} has another experiment, {rows} on {', '.join(sorted({*data.values()}))}, "
+            "whose table would be lost; choose another folder"
+        )
 
 
 def _gather(problems: list[str], where: str, inspect: Callable[[], Any]) -> None:
@@ -136,9 +173,12 @@ def _check_generate(run: SystemRun) -> None:
 
 
 def _check_scoring(run: SystemRun) -> None:
-    """Build the metrics; compare the files' line counts with the size of the test set."""
+    """Build the metrics; compare the files' line counts with the size of the test set.
+
+    Then let the metrics and the tests check what they can before there is a translation.
+    """
     experiment = run.experiment
-    experiment.score.build()
+    metrics = experiment.score.build()
     subset = str(normal(experiment.generate).get("gen-subset", "test"))
     source, target = experiment.source, experiment.target
     for pair in (f"{target}-{source}", f"{source}-{target}"):
@@ -159,6 +199,13 @@ def _check_scoring(run: SystemRun) -> None:
                 f"{file} has {lines} lines, but the subset {subset} has {len(data)}; "
                 "use the text of that subset"
             )
+    unscorable = Problems("the translations could not be scored")
+    check_draws(BOTH, score.samples, None, unscorable)
+    references = [read_lines(file) for file in score.reference]
+    for metric in metrics:
+        if isinstance(metric, MeanMetric):
+            metric.check(len(data), references, unscorable)
+    unscorable.raise_all()
 
 
 def read_about(path: Path) -> dict[str, Any]:

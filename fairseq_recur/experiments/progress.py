@@ -5,9 +5,8 @@ import sys
 import time
 from collections.abc import Sequence
 
-from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.runs import Run
-from fairseq_recur.experiments.training_log import TrainingLog, read_log
+from fairseq_recur.experiments.training_log import TrainingLog, log_in
 
 EVERY = {True: 5.0, False: 120.0}
 """Seconds between two reports: on a terminal, and elsewhere."""
@@ -122,10 +121,7 @@ def last_validation(run: Run) -> int:
 
 def training_log(run: Run) -> TrainingLog:
     """Return a run's log, empty if there is none yet."""
-    try:
-        return read_log(run.folder / "train.log")
-    except ConfigError:
-        return TrainingLog()
+    return log_in(run.folder)
 
 
 def clock(seconds: float) -> str:

@@ -48,9 +48,7 @@ def collect(
     runs, comparisons = [], []
     for seed in dict.fromkeys(run.seed for run in every):
         done = [run for run in every if run.seed == seed and run.finished()]
-        texts = {
-            r.system.name: read_hypotheses(r.folder / "test.txt", len(references[0])) for r in done
-        }
+        texts = {r.system.name: read_hypotheses(r.output, len(references[0])) for r in done}
         runs += [of_run(run, texts[run.system.name], references) for run in done]
         for compared in compare_rows(experiment, texts, references):
             comparisons.append({"seed": seed, **compared})

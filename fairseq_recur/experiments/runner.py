@@ -13,6 +13,7 @@ from types import FrameType
 from typing import TypeVar
 
 import fairseq_recur
+from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments import machine
 from fairseq_recur.experiments.progress import Progress, clock, say
 from fairseq_recur.experiments.runs import LOCK, Run
@@ -20,8 +21,21 @@ from fairseq_recur.files import hold
 
 R = TypeVar("R", bound=Run)
 
-PROGRAM = [sys.executable, "-m", "fairseq_recur"]
-"""The command that executes a step."""
+OF_3_10 = "import sys; sys.path.pop(0); from fairseq_recur.cli import main; sys.exit(main())"
+"""What -P does in later versions of Python."""
+
+PROGRAM = [
+    sys.executable,
+    *(["-P", "-m", "fairseq_recur"] if sys.version_info >= (3, 11) else ["-c", OF_3_10]),
+]
+"""The command that executes a step. It imports nothing from the current folder, where Python looks
+first otherwise: that may be a clone of fairseq."""
+
+PATIENCE = 600.0
+"""Seconds in which a training that is stopped can save: a validation may have to end before."""
+
+TOGETHER = 1.0
+"""Seconds within which several signals are one request: a closed terminal sends two."""
 
 POLL = 0.5
 """Seconds between two checks of the processes."""
@@ -61,12 +75,12 @@ class Runner:
         runs: Sequence[R],
         jobs: int,
         devices: Sequence[str] = (),
-        finished: Callable[[R], None] = lambda run: None,
+        finished: Callable[[R], object] = lambda run: None,
         validation: bool = False,
     ) -> None:
         self.runs, self.jobs, self.devices = list(runs), jobs, list(devices)
         self.left = self.runs
-        self.finished: Callable[..., None] = finished
+        self.finished: Callable[..., object] = finished
         self.active: list[Job] = []
         self.failed: set[str] = set()
         self.elsewhere: set[str] = set()
@@ -81,6 +95,8 @@ class Runner:
         Raises:
             Stopped: on SIGINT, SIGTERM and SIGHUP, after the processes have ended
         """
+        for run in self.runs:
+            run.remember()
         # An exception raised in a handler could come up while an object is deleted, where Python
         # drops it. So the loop looks at this list.
         received: list[str] = []
@@ -91,7 +107,7 @@ class Runner:
                         raise Stopped(received[0])
                     time.sleep(POLL)
             finally:
-                self.end_all()
+                self.end_all(received)
         return [run.name for run in self.runs if run.name in self.failed]
 
     def advance(self) -> bool:
@@ -110,15 +126,15 @@ class Runner:
     def ready(self, run: Run) -> bool:
         """Return whether a run can continue now; fail it if its initial model will never exist."""
         first = run.starts_from
-        if first is None or run.done("train"):
+        if first is None or run.done("train") or first.trained():
             return True
         if first.name in self.failed:
             self.failed.add(run.name)
             say(f"{run.name} cannot be trained without {first.name}")
-        elif first.name not in {r.name for r in self.runs} and not first.trained():
+        elif first.name not in {r.name for r in self.runs}:
             self.failed.add(run.name)
             say(f"{run.name} starts from {first.name}, which is not trained; name both systems")
-        return first.trained()
+        return False
 
     def start(self, run: Run) -> None:
         """Start the next step of a run, unless a process of an earlier start still works on it."""
@@ -138,6 +154,8 @@ class Runner:
             for later in run.steps[run.steps.index(step) + 1 :]:
                 state.pop(later, None)
             entry = {"key": run.key(step), "seconds": state.get(step, {}).get("seconds", 0.0)}
+            if step == "train":
+                entry["read"] = run.reads()
             run.write_state({**state, step: {**entry, "done": False, "commit": machine.commit()}})
             say(f"{run.name}: {step}")
             with (
@@ -152,9 +170,7 @@ class Runner:
 
     def environment(self, slot: int) -> dict[str, str]:
         """Return the variables of a job's process: its GPU or share of cores, and this plug-in."""
-        own = str(Path(fairseq_recur.__file__).parent.parent)
-        paths = [own, *filter(None, [os.environ.get("PYTHONPATH")])]
-        found = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+        found = plugin_environment()
         if self.devices:
             found["CUDA_VISIBLE_DEVICES"] = self.devices[slot % len(self.devices)]
         found.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // self.jobs)))
@@ -164,42 +180,69 @@ class Runner:
         """Record the result of a step that has ended."""
         run, code = job.run, job.process.returncode
         seconds = time.monotonic() - job.started
-        state = run.state()
-        state[job.step]["seconds"] += seconds
-        state[job.step]["done"] = code == 0 and not interrupted
+        state, problem = run.state(), ""
         if code == 0 and not interrupted:
-            run.complete(job.step)
+            try:
+                run.complete(job.step)
+            except ConfigError as error:
+                problem = f": {error}"
+        state[job.step]["seconds"] += seconds
+        state[job.step]["done"] = code == 0 and not interrupted and not problem
         run.write_state(state)
         self.progress.validated(run)
         if interrupted:
             return
         if code != 0 or not run.done(job.step):
             self.failed.add(run.name)
-            log = log_of(run, job.step)
-            lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-            tail = "\n".join(f"  {line[:300]}" for line in lines[-TAIL:])
-            say(f"{run.name}: {job.step} failed ({code}); the end of {log}:\n{tail}")
+            say(f"{run.name}: {job.step} failed{problem or end_of_log(run, job.step, code)}")
         elif run.finished():
             say(f"{run.name}: done, the last step in {clock(seconds)}")
             self.finished(run)
             say(f"  {self.progress.line()}")
 
-    def end_all(self) -> None:
-        """End the processes; another start resumes them from their checkpoints."""
+    def end_all(self, received: Sequence[str]) -> None:
+        """End the processes; another start resumes them from their checkpoints.
+
+        Args:
+            received: the signals until now, which grows; one that comes later ends them at once
+        """
         for job in self.active:
             job.process.terminate()
+        if self.active:
+            say(
+                "stopping: a training ends after its next update, which a validation may delay; "
+                "a second signal ends all at once, and they continue from their last checkpoints"
+            )
+        began, before = time.monotonic(), len(received)
+        while any(job.process.poll() is None for job in self.active):
+            passed = time.monotonic() - began
+            before = len(received) if passed < TOGETHER else before
+            if passed > PATIENCE or len(received) > before:
+                break
+            time.sleep(POLL)
         for job in self.active:
-            try:
-                job.process.wait(timeout=20)
-            except subprocess.TimeoutExpired:
-                job.process.kill()
-                job.process.wait()
+            job.process.kill()
+            job.process.wait()
             self.record(job, interrupted=True)
+
+
+def plugin_environment() -> dict[str, str]:
+    """Return the environment variables with which a child process finds this plug-in."""
+    own = str(Path(fairseq_recur.__file__).parent.parent)
+    paths = [own, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def log_of(run: Run, step: str) -> Path:
     """Return the file with a step's log; its results are in STEP.out."""
     return run.folder / f"{step}.err"
+
+
+def end_of_log(run: Run, step: str, code: int) -> str:
+    """Return a failed step's exit status and the last lines of its log."""
+    log = log_of(run, step)
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    return "\n".join([f" ({code}); the end of {log}:", *(f"  {x[:300]}" for x in lines[-TAIL:])])
 
 
 @contextmanager

@@ -1,18 +1,22 @@
 """One run of an experiment: its folder, its commands, and which of them are done."""
 
 import json
+import math
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from os.path import realpath
 from pathlib import Path
 from typing import Any, Optional
 
 from fairseq_recur.errors import ConfigError
-from fairseq_recur.experiments.settings import Experiment, Flags, System, arguments
+from fairseq_recur.experiments.inputs import describe_files
+from fairseq_recur.experiments.settings import Experiment, Flags, System, arguments, normal
+from fairseq_recur.experiments.training_log import log_in
 from fairseq_recur.files import write_text
+from fairseq_recur.scoring.generation import read_hypotheses, read_lines
 
 LAST = "checkpoint_last.pt"
 # Settings that may change after a training has begun.
@@ -61,12 +65,20 @@ class Run(ABC):
         """Return what a step depends on besides earlier steps; a change repeats the step."""
         return self.argv(step)
 
+    def reads(self) -> dict[str, str]:
+        """Describe what the training reads besides its settings; the runner stores it."""
+        return {}
+
     def prepare(self) -> None:
         """Prepare the folder; called before a step, while the folder is locked."""
         return
 
     def complete(self, step: str) -> None:
-        """Finish a step after its command has succeeded."""
+        """Finish a step after its command has succeeded.
+
+        Raises:
+            ConfigError: its output cannot be used, so the step has failed
+        """
         return
 
     def state(self) -> dict[str, Any]:
@@ -76,6 +88,15 @@ class Run(ABC):
     def write_state(self, state: dict[str, Any]) -> None:
         """Store what is known of the steps; the file is never half-written."""
         write_json(self.folder / "state.json", state)
+
+    def remember(self) -> None:
+        """Store what a training that has begun reads, if an earlier version did not."""
+        state = self.state()
+        before = state.get("train", {}).get("read", {})
+        known = {**self.reads(), **before} if "train" in state else before
+        if known != before:
+            state["train"]["read"] = known
+            self.write_state(state)
 
     def done(self, step: str) -> bool:
         """Return whether a step was done with its present settings."""
@@ -188,32 +209,72 @@ class SystemRun(Run):
         """Return what a step depends on besides earlier steps."""
         return [str(self.experiment.checkpoint)] if step == "average" else self.argv(step)
 
+    def reads(self) -> dict[str, str]:
+        """Describe the files, and how long the model was trained that the training starts from."""
+        found, first = describe_files(self.experiment), self.starts_from
+        if first is None:
+            return found
+        flags = first.train_flags()
+        limits = [f"{name} {flags[name]}" for name in sorted(PROLONGS) if flags.get(name)]
+        trained = ", ".join([*limits, f"checkpoint {self.experiment.checkpoint}"])
+        return {**found, "start_from": f"{first.name} ({trained})"}
+
+    @property
+    def output(self) -> Path:
+        """The translations of the test set."""
+        return self.folder / "test.txt"
+
+    def done(self, step: str) -> bool:
+        """Return whether a step was done with its present settings, and has its output."""
+        return super().done(step) and (step != "generate" or self.output.is_file())
+
     def complete(self, step: str) -> None:
-        """Give the translations their name."""
+        """Give the translations their name, if there is one for each line of the reference."""
         if step == "generate":
-            (self.folder / "generate.out").replace(self.folder / "test.txt")
+            found = self.folder / "generate.out"
+            read_hypotheses(found, len(read_lines(self.experiment.score.reference[0])))
+            found.replace(self.output)
 
     def languages(self) -> list[str]:
         """Return the flags of the languages."""
         return ["-s", self.experiment.source, "-t", self.experiment.target]
 
     def check_unchanged(self) -> list[str]:
-        """Return how the settings differ from those with which its training began, a line each."""
-        before = self.state().get("train", {}).get("key")
-        if before is None:
+        """Return how settings and files differ from those of its training, a line each."""
+        state = self.state().get("train", {})
+        if "key" not in state:
             return []
-        old, new = (pairs(words) for words in (before, self.key("train")))
+        old, new = (pairs(words) for words in (state["key"], self.key("train")))
         no = "not given"
-        return [
+        found = [
             f"{self.name}: --{name} was {old.get(name, no)}, is {new.get(name, no)}"
             for name in sorted({*old, *new} - PROLONGS - REPORTS)
             if not same_command([old.get(name, no)], [new.get(name, no)])
         ]
+        before = state.get("read", {})
+        for name, now in self.reads().items():
+            if before.get(name, now) != now:
+                of = f"{self.name}: " if name == "start_from" else ""  # the files are of all runs
+                found.append(f"{of}{name} was {before[name]}, is {now}")
+        return [*found, *self.check_limits(old, new)]
+
+    def check_limits(self, old: dict[str, str], new: dict[str, str]) -> Iterator[str]:
+        """Yield the limits that are now below what is done, because nothing takes that back."""
+        names = ("max-update", "max-epoch")
+        changed = [name for name in names if old.get(name) != new.get(name)]
+        timeline = log_in(self.folder).timeline if changed else []
+        for name, done in zip(names, timeline[-1] if timeline else ()):
+            if name in changed and done is not None and limit(new.get(name)) < done:
+                unit = name.replace("max-", "") + "s"
+                yield f"{self.name}: --{name} {new[name]} is below the {round(done, 2)} {unit} done"
 
 
-def normal(flags: Flags) -> Flags:
-    """Return flags with their names spelled as on a command line."""
-    return {name.replace("_", "-"): value for name, value in flags.items()}
+def limit(value: str | None) -> float:
+    """Return a training's limit as a number; 0 is none, and fairseq refuses what is no number."""
+    try:
+        return float(value or 0) or math.inf
+    except ValueError:
+        return math.inf
 
 
 def by_updates(flags: Flags) -> bool:
@@ -251,8 +312,10 @@ def runs_of(
         seeds: empty for those of the experiment
 
     Raises:
-        ConfigError: a system is not in the table
+        ConfigError: a system is not in the table, or a seed is below 0
     """
+    if any(seed < 0 for seed in seeds):
+        raise ConfigError(f"seeds {', '.join(map(str, seeds))}: expected whole numbers, at least 0")
     unknown = [name for name in systems if name not in experiment.systems]
     if unknown:
         known = ", ".join(experiment.systems)
@@ -266,8 +329,20 @@ def runs_of(
 
 
 def read_json(path: Path) -> Any:
-    """Read what `write_json` wrote; None if there is no file."""
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+    """Read what `write_json` wrote; None if there is no file.
+
+    Raises:
+        ConfigError: the file is damaged
+    """
+    if not path.is_file():
+        return None
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConfigError(
+            f"{path} is damaged ({error}); expected JSON: restore the file, or remove it and give "
+            "the command again that wrote it"
+        ) from error
 
 
 def write_json(path: Path, content: Any) -> None:

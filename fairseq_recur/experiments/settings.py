@@ -24,6 +24,12 @@ Flags = dict[str, Any]
 TRAIN_FLAGS = {"save-dir", "seed", "log-file", "user-dir", "restore-file", "finetune-from-model"}
 GENERATE_FLAGS = {"path", "user-dir", "results-path"}
 
+# The experiment writes these into its folder, beside the folders of the systems.
+RESERVED = {
+    "lock", "command.json", "results.json", "table.md", "run.log", "other_sets", "speed.json",
+    "speed.log", "speed.out",
+}  # fmt: skip
+
 INTERVAL = 5
 """Updates between two lines of the log from which speed is read."""
 
@@ -125,7 +131,7 @@ class Experiment:
     train: Flags = setting(expected="flags of fairseq-train and their values")
     score: Scoring = setting(expected="at least `reference: FILE`")
     systems: dict[str, System] = setting(expected="a name and flags for each row")
-    seeds: list[int] = setting([1], "a list of different whole numbers")
+    seeds: list[int] = setting([1], "a list of different whole numbers, at least 0", least=0)
     generate: Flags = setting({}, "flags of fairseq-generate and their values")
     checkpoint: Any = setting(5, "a number of checkpoints to average, best or last")
     start: Optional[str] = setting(None, "a checkpoint")  # noqa: UP045 (OmegaConf 2.0)
@@ -134,6 +140,11 @@ class Experiment:
     def as_record(self) -> dict[str, Any]:
         """Return what results.json stores: systems as a list, in the order of the table."""
         return {**asdict(self), "systems": [asdict(system) for system in self.systems.values()]}
+
+
+def normal(flags: Flags) -> Flags:
+    """Return flags with their names spelled as on a command line."""
+    return {name.replace("_", "-"): value for name, value in flags.items()}
 
 
 def arguments(flags: Flags) -> list[str]:
@@ -200,12 +211,17 @@ def _load(path: Path) -> DictConfig:
         ) from error
     if not isinstance(content, DictConfig):
         raise ConfigError(f"{path}: expected keys and values such as `title: ...`")
+    _place(content, path.absolute().parent)
+    return content
+
+
+def _place(content: DictConfig, folder: Path) -> None:
+    """Make the paths in settings absolute: relative ones begin in *folder*."""
     for section, keys in _PATHS.items():
         values = content.get(section) if section else content
         for key in values if isinstance(values, DictConfig) else ():
             if str(key).replace("_", "-") in keys and values.get(key) is not None:
-                values[key] = _below(path.absolute().parent, values[key])
-    return content
+                values[key] = _below(folder, values[key])
 
 
 # The files of subwords are those of fairseq's encoders.
@@ -232,31 +248,61 @@ def _below(folder: Path, value: Any) -> Any:
 
 def _overrides(changes: Sequence[str]) -> Any:
     """Parse ``KEY.KEY=VALUE`` words."""
-    for change in changes:
-        if not change.partition("=")[0] or "=" not in change:
-            raise ConfigError(f"--set {change!r}: expected KEY=VALUE, such as train.max-update=500")
     found: Any = OmegaConf.create({})
-    for change in changes:
-        try:
-            found = OmegaConf.merge(found, OmegaConf.from_dotlist([change]))
-        except (yaml.YAMLError, OmegaConfBaseException, ValueError, TypeError) as error:
-            raise ConfigError(
-                f"--set {change!r}: not a key and a YAML value; put the value in quotation marks"
-            ) from error
+    for change in from_here(changes):
+        found = OmegaConf.merge(found, _override(change))
     return found
+
+
+def _override(change: str) -> DictConfig:
+    """Parse a ``KEY.KEY=VALUE`` word."""
+    if not change.partition("=")[0] or "=" not in change:
+        raise ConfigError(f"--set {change!r}: expected KEY=VALUE, such as train.max-update=500")
+    try:
+        return OmegaConf.from_dotlist([change])
+    except (yaml.YAMLError, OmegaConfBaseException, ValueError, TypeError) as error:
+        raise ConfigError(
+            f"--set {change!r}: not a key and a YAML value; put the value in quotation marks"
+        ) from error
+
+
+def from_here(changes: Sequence[str]) -> list[str]:
+    """Return ``KEY.KEY=VALUE`` words with absolute paths: relative ones begin in this folder.
+
+    An experiment stores the words, and its next start may come from another folder. Words with
+    ${...} stay as they are, for only the files complete them.
+
+    Raises:
+        ConfigError: a word cannot be parsed
+    """
+    return [change if "${" in change else _from_here(change) for change in changes]
+
+
+def _from_here(change: str) -> str:
+    given = _override(change)
+    before = OmegaConf.to_container(given)
+    _place(given, Path.cwd())
+    if OmegaConf.to_container(given) == before:
+        return change
+    key = change.partition("=")[0]
+    value = OmegaConf.select(given, key)
+    plain = OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
+    return f"{key}={json.dumps(plain, ensure_ascii=False)}"
 
 
 def _problems(experiment: Experiment) -> Iterator[str]:
     """Yield what the types and ranges of single settings cannot tell."""
     seeds, checkpoint, score = experiment.seeds, experiment.checkpoint, experiment.score
     if len(set(seeds)) < len(seeds):
-        yield in_file("seeds", seeds, "a list of different whole numbers")
+        yield in_file("seeds", seeds, "a list of different whole numbers, at least 0")
     if checkpoint not in ("best", "last") and not (type(checkpoint) is int and checkpoint > 0):
         yield in_file("checkpoint", checkpoint, "a number above 0, best or last")
     if not all(score.reference):
         yield in_file("score.reference", score.reference, "a file, or a list of files")
     if "comet" in score.metrics and score.source is None:
         yield "score.source is missing: expected the translated file, which comet reads"
+    if normal(experiment.generate).get("quiet"):
+        yield in_file("generate.quiet", True, "false, for the output has the translations")
     systems = experiment.systems
     if experiment.baseline not in systems:
         known = ", ".join(map(str, systems))
@@ -264,6 +310,8 @@ def _problems(experiment: Experiment) -> Iterator[str]:
     for name, system in systems.items():
         if not isinstance(name, str) or not name or "/" in name or name.startswith("."):
             yield f"systems: {name!r} cannot be the name of a folder; choose another name"
+        elif name in RESERVED:
+            yield f"systems: {name} is a name that the experiment itself uses; choose another name"
         yield from _owned(f"systems.{name}.flags", system.flags, TRAIN_FLAGS)
         control = system.compare_with
         if control is not None and (control == name or control not in systems):

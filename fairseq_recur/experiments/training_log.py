@@ -109,6 +109,14 @@ def read_log(path: str | Path) -> TrainingLog:
     return log
 
 
+def log_in(folder: Path) -> TrainingLog:
+    """Return the log of an experiment's training, empty if there is none yet."""
+    try:
+        return read_log(folder / "train.log")
+    except ConfigError:
+        return TrainingLog()
+
+
 def _read_line(line: str, log: TrainingLog, where: dict[int, tuple[float, float | None]]) -> None:
     """Add the results of one line; lines without results are skipped."""
     match = PREFIX.match(line)

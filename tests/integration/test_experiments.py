@@ -19,6 +19,7 @@ import yaml
 from sacrebleu.metrics import BLEU
 
 from fairseq_recur.cli import experiment, experiment_score, main
+from fairseq_recur.cli.experiment import is_held
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments import runner, speed
 from fairseq_recur.experiments.runs import LOCK, runs_of
@@ -83,8 +84,9 @@ def forked_popen(
     command: list[str], *, stdout: IO[bytes], stderr: IO[bytes] | int, env: dict[str, str], **_: Any
 ) -> Fork:
     """Replaces `subprocess.Popen`."""
-    assert command[:3] == [sys.executable, "-m", "fairseq_recur"]
-    return Fork(partial(main, command[3:]), stdout, stderr, env)
+    own = len(runner.PROGRAM)
+    assert command[:own] == runner.PROGRAM
+    return Fork(partial(main, command[own:]), stdout, stderr, env)
 
 
 @pytest.fixture(scope="module")
@@ -390,7 +392,7 @@ def test_a_failure_is_reported_and_the_others_go_on(
     argv = ["experiment", "run", write(tmp_path, experiment), "--work-dir", str(tmp_path / "work")]
     assert main(argv) == 1
     said = capsys.readouterr()
-    assert "broken seed 1: train failed (1)" in said.out and "nonsense" in said.out
+    assert "broken seed 1: train failed (2)" in said.out and "nonsense" in said.out
     assert "after seed 1 cannot be trained without broken seed 1" in said.out
     assert "broken seed 1 failed" in said.err and "after seed 1 failed" in said.err
     results = json.loads((tmp_path / "work/results.json").read_text())
@@ -406,6 +408,7 @@ def test_in_the_background_and_stopped(
     file, work = write(tmp_path, experiment), tmp_path / "work"
     argv = ["run", file, "--work-dir", str(work)]
     assert start(*argv, "--background", log=tmp_path / "log").wait(120) == 0
+    assert is_held(work), "from the beginning"
     assert "experiment stop" in (tmp_path / "log").read_text()
     log = work / "plain/seed1/train.log"
     wait_for(lambda: log.is_file() and "num_updates=3" in log.read_text())

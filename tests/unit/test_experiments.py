@@ -67,7 +67,7 @@ def test_paths_are_relative_to_the_file_and_changes_to_here(tmp_path: Path) -> N
     assert found.score.reference == [str(tmp_path / "test.de")]
     assert found.train["max-epoch"] == 9 and found.seeds == [7]
     assert found.systems["a"].flags == {"arch": "x"}
-    assert read(tmp_path, {}, "data=elsewhere").data == "elsewhere"
+    assert read(tmp_path, {}, "data=elsewhere").data == str(Path.cwd() / "elsewhere")
     assert read(tmp_path, {"data": "/abs"}).data == "/abs"
     flags = {"sentencepiece_model": "m", "bpe-codes": "/c", "gpt2-vocab-bpe": "https://x/y"}
     assert read(tmp_path, {"generate": {"beam": 2, **flags}}).generate == {
@@ -109,6 +109,10 @@ WRONG = [
     ({"checkpoint": 0}, "checkpoint: 0; expected a number above 0, best or last"),
     ({"checkpoint": "newest"}, "checkpoint: 'newest'; expected"),
     ({"seeds": [1, "x"]}, "seeds: [1, 'x']; expected a list of different whole numbers"),
+    ({"seeds": [1, -1]}, "seeds: [1, -1]; expected a list of different whole numbers, at least 0"),
+    ({"generate": {"quiet": True}}, "generate.quiet: True; expected false, for the output has"),
+    ({"systems": {"a": {"flags": {}}, "lock": {"flags": {}}}}, "lock is a name that the exper"),
+    ({"systems": {"a": {"flags": {}}, "other_sets": {"flags": {}}}}, "other_sets is a name"),
     ({"speed": {"rounds": 2}}, "unknown key speed.rounds; expected updates, warmup, repeats"),
     ({"speed": {"repeats": 0}}, "speed.repeats: 0; expected a whole number, at least 1"),
     ({"speed": {"updates": "many"}}, "speed.updates: 'many'; expected a whole number, at least 5"),
@@ -226,6 +230,8 @@ def test_a_training_within_its_first_epoch_has_only_its_last_checkpoint(tmp_path
 def test_a_step_is_done_again_when_its_settings_change(tmp_path: Path) -> None:
     run = runs(tmp_path)[0]
     run.write_state({step: {"key": run.key(step), "done": True} for step in run.steps})
+    assert run.trained() and not run.finished(), "its output is missing"
+    run.output.touch()
     assert run.finished()
     other = runs(tmp_path, {"generate": {"beam": 3}})[0]
     assert other.trained() and not other.finished()

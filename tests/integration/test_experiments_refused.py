@@ -1,0 +1,73 @@
+"""What an experiment refuses before anything is trained, because it would show only afterwards."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairseq_recur.cli import main
+from fairseq_recur.scoring import comet
+from tests.integration.test_experiments import content, write
+
+Refused = Callable[..., str]
+
+
+@pytest.fixture
+def refused(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Refused:
+    """Check one system of an experiment with changed keys; return what is said if it is refused."""
+
+    def check(changed: dict[str, Any], work: Path = tmp_path / "work") -> str:
+        file = write(tmp_path, {**content(corpus), **changed})
+        argv = ["experiment", "run", file, "--work-dir", str(work), "--dry-run"]
+        status = main([*argv, "--systems", "plain"])
+        said = capsys.readouterr().err
+        assert status == (2 if said else 0)
+        return said
+
+    return check
+
+
+def test_what_could_not_be_scored(
+    refused: Refused, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = (corpus / "test.tgt").read_text().splitlines()
+    (tmp_path / "gap").write_text("\n".join([*lines[:5], "", *lines[6:]]) + "\n")
+    score: dict[str, Any] = {"reference": str(corpus / "test.tgt")}
+    said = refused({"score": {"reference": "gap", "metrics": ["per"], "samples": 2_000_000}})
+    assert "- score: the translations could not be scored:" in said
+    assert "found 2000000 samples" in said and "found 1 empty references" in said
+    loaders = lambda name: name, lambda file: None
+    monkeypatch.setattr(comet, "comet_package", lambda: loaders)
+    two = {"reference": [score["reference"], score["reference"]], "metrics": ["bleu", "comet"]}
+    said = refused({"score": {**two, "source": str(corpus / "test.src")}})
+    assert "COMET takes one reference, found 2" in said
+    assert refused({"score": {**score, "samples": 1000, "metrics": ["per"]}}) == ""
+
+
+@pytest.mark.parametrize("name, mark", [("12:30", "':'"), ("${x}", "'${'")])
+def test_a_folder_that_fairseq_misreads(
+    refused: Refused, tmp_path: Path, name: str, mark: str
+) -> None:
+    """Also if a link to it has another name: checkpoints have the real one."""
+    (tmp_path / name).mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / name)
+    said = refused({}, tmp_path / "link")
+    assert f"- --work-dir: {tmp_path / name}: fairseq reads {mark} in the name" in said
+
+
+def test_the_folder_of_another_experiment(refused: Refused, corpus: Path, tmp_path: Path) -> None:
+    def begin(name: str, data: str) -> None:
+        file = tmp_path / "work" / name / "seed7/state.json"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps({"train": {"key": ["train", data]}}))
+
+    own = str(corpus / "bin")
+    begin("plain", "other")
+    said = refused({})
+    assert "has another experiment, plain on other, whose table would be lost" in said
+    begin("row", own)
+    assert "another experiment, plain, row on " in refused({})
+    begin("biarn", own)
+    assert refused({}) == ""
