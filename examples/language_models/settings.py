@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from fairseq_recur.compat import read_checkpoint
-from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.grid import CellRun, as_variables, read_variables
 from fairseq_recur.experiments.runs import read_json, write_json
 from fairseq_recur.experiments.schema import setting
@@ -91,15 +90,7 @@ def read_settings() -> Settings:
     Raises:
         ConfigError: lists all variables that are wrong
     """
-    settings = read_variables(Settings, ["systems", "seeds", "shares", "share_systems"])
-    try:
-        shlex.split(settings.options)
-    except ValueError as error:
-        raise ConfigError(
-            f"OPTIONS={settings.options}: {error}; expected flags of fairseq-train, correct the "
-            "quotes"
-        ) from error
-    return settings
+    return read_variables(Settings, ["systems", "seeds", "shares", "share_systems"])
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,8 @@ from synthetic import ACTIVATIONS, Sequence, generate, segments
 from torch import Tensor
 
 from fairseq_recur.experiments import machine
-from fairseq_recur.files import write_text
+from fairseq_recur.experiments.runs import LOCK
+from fairseq_recur.files import hold, write_text
 
 HERE = Path(__file__).resolve().parent
 # What determines the numbers of a cell, and must therefore be the same for all cells of a file.
@@ -244,12 +245,15 @@ def main() -> None:
     parser = build_parser()
     args = parser.parse_args()
     check(parser, args)
-    args.output.mkdir(parents=True, exist_ok=True)
+    lock = hold(args.output / LOCK)
+    if lock is None:
+        sys.exit(f"error: {args.output} is in use by another run; wait, or choose another --output")
     file = args.output / "results.json"
-    results = load(file, {name: getattr(args, name) for name in SETTINGS})
-    run(args, results, file)
-    results["summary"] = summary(results)
-    save(file, results)
+    with lock:
+        results = load(file, {name: getattr(args, name) for name in SETTINGS})
+        run(args, results, file)
+        results["summary"] = summary(results)
+        save(file, results)
     print(summarize(results))
     draw(results, args.output / "mspe_ratios.png")
     print(f"Written: {file} and {args.output / 'mspe_ratios.png'}")

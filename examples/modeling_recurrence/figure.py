@@ -3,13 +3,32 @@
 python figure.py WORK/results.json FIGURE.png
 """
 
+import argparse
 import json
 import re
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from fairseq_recur.errors import ConfigError
 from fairseq_recur.plotting.figures import COLOURS, new_figure, plain_axes, ranges
+
+
+def read_results(file: Path) -> dict[str, Any]:
+    """Read the results of an experiment.
+
+    Raises:
+        ConfigError: the file has none
+    """
+    try:
+        results: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        if results["runs"]:
+            return results
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise ConfigError(f"{file}: expected the results.json of an experiment with finished runs")
 
 
 def points(results: dict[str, Any], metric: str) -> dict[str, list[float]]:
@@ -32,10 +51,8 @@ def lines(results: dict[str, Any], metric: str) -> dict[str, float]:
     }
 
 
-def main(file: str, output: str) -> None:
-    """Read the results and draw."""
-    with open(file, encoding="utf-8") as stream:
-        results = json.load(stream)
+def draw(results: dict[str, Any], file: Path) -> None:
+    """Draw the scores over the steps; systems without steps are horizontal lines."""
     metric = next(iter(results["runs"][0]["scores"]))
     found = points(results, metric)
     figure = new_figure(6.0, 4.0)
@@ -50,12 +67,25 @@ def main(file: str, output: str) -> None:
     axes.set(xlabel="recurrent steps", ylabel=metric)
     plain_axes(axes)
     axes.legend(frameon=False)
-    figure.savefig(output, dpi=100)
-    print(output)
+    figure.savefig(file, dpi=100)
+    print(file)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Read the results and draw; return 0, or 2 for files that cannot be used."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("results", type=Path, metavar="RESULTS.json")
+    parser.add_argument("figure", type=Path, metavar="FIGURE.png")
+    args = parser.parse_args(words)
+    try:
+        draw(read_results(args.results), args.figure)
+    except (OSError, ValueError) as error:  # also of a format that matplotlib does not know
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
 
 
 if __name__ == "__main__":
-    if {"-h", "--help"} & {*sys.argv}:
-        print(__doc__)
-        sys.exit()
-    main(*sys.argv[1:])
+    sys.exit(main())

@@ -7,11 +7,13 @@ last step: 0 for the same words, 1 for different words. It is averaged over the 
 in the model's subwords.
 """
 
+import argparse
 import sys
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 
 import fairseq_recur
+from fairseq_recur.errors import CheckpointError, ConfigError
+from fairseq_recur.scoring.generation import read_lines
 
 COUNT = 200
 """Number of sentences; the first ones are used."""
@@ -30,19 +32,41 @@ def distances(
     return found
 
 
-def main(data: str, sentences: str, *checkpoints: str) -> None:
-    """Print a table with a row per checkpoint."""
-    lines = Path(sentences).read_text(encoding="utf-8").splitlines()[:COUNT]
-    named: dict[str, str] = dict(text.split("=", 1) for text in checkpoints)
-    print("| system | forward | backward |\n| --- | ---: | ---: |")
+def show(data: str, sentences: str, checkpoints: Sequence[str]) -> None:
+    """Print a table with a row per checkpoint.
+
+    Raises:
+        ConfigError, CheckpointError: an argument or a file that cannot be used
+    """
+    lines, named = read_lines(sentences)[:COUNT], {}
+    for text in checkpoints:
+        name, _, named[name] = text.partition("=")
+        if not named[name]:
+            raise ConfigError(f"{text}: expected NAME=CHECKPOINT")
+    rows = ["| system | forward | backward |", "| --- | ---: | ---: |"]
     for name, checkpoint in named.items():
         model = fairseq_recur.from_pretrained(checkpoint, data=data, bpe="none")
         columns = zip(*distances(model, lines))
-        print(f"| {name} | " + " | ".join(f"{sum(c) / len(c):.3f}" for c in columns) + " |")
+        rows.append(f"| {name} | " + " | ".join(f"{sum(c) / len(c):.3f}" for c in columns) + " |")
+    print("\n".join(rows))
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Print the table; return 0, or 2 for files that cannot be used."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("data", metavar="DATA-BIN")
+    parser.add_argument("sentences", metavar="SENTENCES")
+    parser.add_argument("checkpoints", metavar="NAME=CHECKPOINT", nargs="+")
+    args = parser.parse_args(words)
+    try:
+        show(args.data, args.sentences, args.checkpoints)
+    except (ConfigError, CheckpointError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
 
 
 if __name__ == "__main__":
-    if {"-h", "--help"} & {*sys.argv}:
-        print(__doc__)
-        sys.exit()
-    main(*sys.argv[1:])
+    sys.exit(main())

@@ -20,7 +20,8 @@ from recall_figure import draw
 from torch import Tensor, nn
 
 from fairseq_recur.experiments import machine
-from fairseq_recur.files import write_text
+from fairseq_recur.experiments.runs import LOCK
+from fairseq_recur.files import hold, write_text
 from fairseq_recur.modules.parts import CROSS_ATTENTION
 from fairseq_recur.modules.standalone import SRformerCrossAttention, host
 
@@ -200,7 +201,15 @@ def main(arguments: list[str] | None = None) -> None:
     args = parser.parse_args(arguments)
     if args.updates < 1:
         parser.error(f"--updates {args.updates}; expected at least 1")
-    args.output.mkdir(parents=True, exist_ok=True)
+    lock = hold(args.output / LOCK)
+    if lock is None:
+        sys.exit(f"error: {args.output} is in use by another run; wait, or choose another --output")
+    with lock:
+        run(args)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Compute what is missing, while no other run writes the same file."""
     file = args.output / "results.json"
     results: dict[str, Any] = {"settings": {"updates": args.updates}, "runs": [], "cells": []}
     if file.exists():

@@ -42,15 +42,24 @@ set_batch() {
         export BATCH_TOKENS="${BATCH_TOKENS:-$2}" MAX_TOKENS="${MAX_TOKENS:-2048}"
         return
     fi
-    local count
+    local count steps=1
     count="$(processes)"
     if [ $(($2 % count)) -ne 0 ]; then
         fail "a batch of $2 documents cannot be divided among $count processes; set GPUS (or PROCESSES)"
     fi
     # As many tokens as these documents can have, so that only their number is a limit.
-    local tokens=$(($2 * (${MAX_SOURCE:-1024} > 1024 ? MAX_SOURCE : 1024)))
-    documents=(--max-sentences $(($2 / count)))
+    local longest=$((10#${MAX_SOURCE:-1024}))
+    local tokens=$(($2 * (longest > 1024 ? longest : 1024)))
     export BATCH_TOKENS="${BATCH_TOKENS:-$tokens}" MAX_TOKENS="${MAX_TOKENS:-$((tokens / count))}"
+    # --max-sentences is per step, and scripts/launch makes an update of so many steps.
+    if whole_numbers "$BATCH_TOKENS" "$MAX_TOKENS" && [ $((10#$MAX_TOKENS)) -gt 0 ]; then
+        steps=$((10#$BATCH_TOKENS / (count * 10#$MAX_TOKENS)))
+    fi
+    if [ "$steps" -gt 1 ] && [ $(($2 % (count * steps))) -ne 0 ]; then
+        fail "a batch of $2 documents cannot be divided among $count processes with $steps steps each" \
+            "(MAX_TOKENS=$MAX_TOKENS); set MAX_TOKENS=$((10#$BATCH_TOKENS / count)) for one step"
+    fi
+    documents=(--max-sentences $(($2 / count / (steps > 1 ? steps : 1))))
 }
 
 # train [FLAG...]: train or resume. The plan starts with the folder of the data, the folder of the

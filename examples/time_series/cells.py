@@ -1,9 +1,12 @@
 """The cells of the paper's Table 1: data, lengths, heads, and the command of each training."""
 
+import hashlib
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.grid import GridRun, as_variables, read_variables
@@ -12,6 +15,7 @@ from fairseq_recur.experiments.schema import setting
 
 HERE = Path(__file__).resolve().parent
 
+SERIES = "--series-file"
 FILES = {"ETTh1": "ETTh1.csv", "ETTh2": "ETTh2.csv", "ETTm1": "ETTm1.csv", "Weather": "WTH.csv"}
 MONTHS = {"Weather": "28,10,10"}
 SYSTEMS = "informer rsa_informer log_sparse rsa_log_sparse xl_forecaster rsa_xl_forecaster"
@@ -230,6 +234,34 @@ def check_files(cells: Iterable[Cell], folder: str) -> None:
         )
 
 
+@cache
+def checksum(file: Path) -> str:
+    """Return the SHA-256 of a file, which is read once."""
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def by_content(words: Sequence[str], present: Path) -> list[str]:
+    """Return the words of a key with the name and checksum of the file in place of its path.
+
+    Earlier keys have the path, or nothing if the file was in the folder of the trainings. Where
+    there is no such file any more, it may have been moved: the present one of that name counts.
+
+    Args:
+        words: with `SERIES`
+        present: the file
+    """
+    place = words.index(SERIES) + 1
+    word, rest = words[place], words[place + 1 :]
+    if word.startswith("--"):
+        word, rest = str(present), words[place:]
+    file = Path(word)
+    if file.is_absolute():
+        if not file.is_file() and file.name == present.name:
+            file = present
+        word = f"{file.name} {checksum(file) if file.is_file() else 'unknown'}"
+    return [*words[:place], word, *rest]
+
+
 @dataclass(frozen=True)
 class SeriesRun(GridRun):
     """The training of a system on a cell; without a better validation it ends earlier."""
@@ -238,9 +270,22 @@ class SeriesRun(GridRun):
         """Return the rate of an epoch: Informer's code halves it after each but the first."""
         return LEARNING_RATE * 0.5 ** max(0, epoch - 1)
 
+    @property
+    def file(self) -> Path:
+        """The file of the series."""
+        return Path(self.flags[self.flags.index(SERIES) + 1])
+
     def key(self, step: str) -> list[str]:
-        """Return the arguments, but for the folders."""
-        return [word for word in self.argv(step) if str(self.work) not in word]
+        """Return the arguments, but for the folders: a file may be moved."""
+        words = by_content(self.argv(step), self.file)
+        return [word for word in words if str(self.work) not in word]
+
+    def state(self) -> dict[str, Any]:
+        """Return what is known of the training; its key has the file by its content."""
+        state = super().state()
+        for entry in state.values():
+            entry["key"] = by_content(entry["key"], self.file)
+        return state
 
     def errors(self) -> dict[str, float]:
         """MSE and MAE on the test part after the epoch with the best validation."""
@@ -265,7 +310,7 @@ def series_run(
         seed: of the training
     """
     file = str(Path(settings.data, cell.file).resolve())
-    flags = ["--arch", arch, "--series-file", file, *cell.flags()]
+    flags = ["--arch", arch, SERIES, file, *cell.flags()]
     if "informer" in arch:
         flags += ["--prob-sparse-factor", str(cell.factor)]
     if heads:

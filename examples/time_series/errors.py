@@ -6,8 +6,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from cells import HERE, SeriesRun, Settings
-from linear import checksum, linear_errors
+from cells import HERE, SeriesRun, Settings, checksum
+from linear import linear_errors
 
 from fairseq_recur.experiments.grid import provenance
 from fairseq_recur.experiments.runs import read_json, write_json
@@ -122,7 +122,7 @@ def write(
     earlier, sums = read_json(work / "results.json") or {}, {}
     for cell in settings.chosen():
         if cell.data not in sums:
-            sums[cell.data] = checksum(cell, settings.data)
+            sums[cell.data] = checksum(Path(settings.data, cell.file))
         found = earlier.get("linear", {}).get(cell.name)
         if every_cell or cell.name in results or found:
             kept = found and earlier.get("data", {}).get(cell.data) == sums[cell.data]

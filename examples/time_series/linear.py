@@ -6,8 +6,6 @@ and the rest, and adds a linear map of each: their sum is one linear map of the 
 best DLinear is the best matrix. The penalty is the one of `PENALTIES` with the best validation.
 """
 
-import hashlib
-from pathlib import Path
 from typing import Any
 
 import numpy
@@ -57,11 +55,6 @@ def fit(groups: dict[str, list[Array]], read: int) -> tuple[float, float]:
     ]
     best = min(matrices, key=lambda matrix: errors_of(matrix, groups["valid"]))
     return errors_of(best, groups["test"])
-
-
-def checksum(cell: Cell, folder: str) -> str:
-    """The SHA-256 of a cell's file."""
-    return hashlib.sha256(Path(folder, cell.file).read_bytes()).hexdigest()
 
 
 def linear_errors(cell: Cell, folder: str) -> dict[str, dict[str, float]]:

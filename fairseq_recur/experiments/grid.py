@@ -2,11 +2,11 @@
 
 import os
 import shlex
-import shutil
 import sys
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,7 +25,7 @@ def read_variables(kind: type[T], lists: Sequence[str]) -> T:
     """Read settings from environment variables, which have their names in capitals.
 
     Args:
-        kind: a dataclass of `schema.setting` fields
+        kind: a dataclass of `schema.setting` fields; a field ``options`` has flags of a training
         lists: the fields whose values blanks separate
 
     Raises:
@@ -36,7 +36,14 @@ def read_variables(kind: type[T], lists: Sequence[str]) -> T:
     given.update({name: given[name].split() for name in lists if name in given})
     problems: list[str] = []
     settings = fill(kind, given, problems, environment=True)
-    if settings is None:
+    try:
+        shlex.split(given.get("options", ""))
+    except ValueError as error:
+        problems.append(
+            f"OPTIONS={given['options']}: {error}; expected flags of fairseq-train, correct the "
+            "quotes"
+        )
+    if settings is None or problems:
         raise ConfigError("\n".join(problems))
     return settings
 
@@ -94,13 +101,24 @@ class CellRun(Run):
         return self.work / self.row / self.system / f"seed{self.seed}"
 
     def prepare(self) -> None:
-        """Remove a training with other flags."""
+        """Put a training with other flags aside; it may have taken days."""
         before = self.state().get("train", {}).get("key")
         if before is not None and before != self.key("train"):
-            say(f"{self.name}: the settings have changed, so the training starts again")
-            for path in self.folder.iterdir():
-                if path.name != LOCK:
-                    path.unlink() if path.is_file() else shutil.rmtree(path)
+            say(
+                f"{self.name}: the settings have changed, so the training starts again; the "
+                f"earlier one is kept in {self.put_aside()}"
+            )
+
+    def put_aside(self) -> Path:
+        """Move the files of the folder to a new one beside it; the locked file stays."""
+        names = (self.folder.with_name(f"{self.folder.name}_before{n}") for n in count(1))
+        aside = next(path for path in names if not path.exists())
+        aside.mkdir()
+        # The state is the last one: after a kill, the next start finds it and moves the rest.
+        for path in sorted(self.folder.iterdir(), key=lambda path: path.name == "state.json"):
+            if path.name != LOCK:
+                path.rename(aside / path.name)
+        return aside
 
 
 @dataclass(frozen=True)

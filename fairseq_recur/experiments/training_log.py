@@ -1,6 +1,7 @@
 """Logs of fairseq's trainings."""
 
 import json
+import math
 import re
 from bisect import bisect_left
 from collections.abc import Mapping
@@ -121,7 +122,10 @@ def _read_line(line: str, log: TrainingLog, where: dict[int, tuple[float, float 
     """Add the results of one line; lines without results are skipped."""
     match = PREFIX.match(line)
     text = match["rest"] if match else line
-    parsed = _parse(text.strip())
+    try:
+        parsed = _parse(text.strip())
+    except (TypeError, ValueError, ZeroDivisionError):  # only similar to a line of fairseq
+        return
     if parsed is None:
         return
     subset, epoch, stats = parsed
@@ -179,7 +183,7 @@ def _numbers(
             stats[name] = float(value)
         except (TypeError, ValueError):
             continue
-    return (subset, epoch, stats) if "num_updates" in stats else None
+    return (subset, epoch, stats) if math.isfinite(stats.get("num_updates", math.nan)) else None
 
 
 def _points(lines: dict[int, Stats], name: str) -> list[tuple[int, float]]:

@@ -37,7 +37,8 @@ class SystemResult:
         mean, interval: of the bootstrap samples' scores, the mean and half the width of the
             range that contains 95 % of them; None without a bootstrap.
         p: p-value of each test by its name; empty for the baseline.
-        different: number of texts that are not identical to the baseline's.
+        different: number of texts that can decide: those not identical to the baseline's and, for
+            metrics that are means over texts, with another score.
         corrected: the p-values, two-sided and corrected for the number of systems.
     """
 
@@ -55,7 +56,7 @@ class SystemResult:
 
         For two systems that differ in k texts, no p-value below 2^(1-k) is possible: there are
         2^k exchanges, and two of them give the difference itself. sacrebleu's formula ignores
-        this. Therefore a p-value counts here only if ``level`` can be reached.
+        this, and few draws may miss it. So a p-value counts here only if ``level`` can be reached.
         """
         reachable = 2.0 ** (1 - self.different) < level
         return reachable and self.corrected.get(test, 1.0) < level

@@ -15,6 +15,7 @@ from fairseq_recur.errors import ConfigError
 HYPOTHESIS = re.compile(r"([HD])-(\d+)\t-?(?:[\d.]+(?:e[-+]?\d+)?|inf|nan)(?:\t(.*))?", re.DOTALL)
 SOURCE = re.compile(r"S-\d+\t")
 
+EXPECTED = "expected text, one sentence per line"
 SHOWN = 10  # ids that an error names before it counts the rest
 LONGEST_ID = 18  # digits
 
@@ -23,22 +24,23 @@ def read_lines(path: str | Path) -> list[str]:
     """Read a UTF-8 text file with one sentence per line, as sacrebleu's command does.
 
     Only a newline ends a line; other Unicode separators occur inside sentences. White space at
-    the end of a line is dropped.
+    the end of a line is dropped. The file is read once, so it may be a pipe: <(zcat ref.gz).
 
     Raises:
         ConfigError: the file is missing, a directory, empty, or not UTF-8.
     """
-    path = Path(path)
-    if not path.is_file():
-        found = "it is a directory" if path.is_dir() else "there is no such file"
-        raise ConfigError(f"cannot read {path}: {found}; expected text, one sentence per line")
     try:
         with open(path, encoding="utf-8", newline="\n") as stream:
             lines = [line.rstrip() for line in stream]
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not UTF-8 text ({error}); convert it to UTF-8") from error
+    except FileNotFoundError as error:
+        raise ConfigError(f"cannot read {path}: there is no such file; {EXPECTED}") from error
+    except OSError as error:
+        found = "it is a directory" if Path(path).is_dir() else error.strerror
+        raise ConfigError(f"cannot read {path}: {found}; {EXPECTED}") from error
     if not lines:
-        raise ConfigError(f"{path} is empty; expected text, one sentence per line")
+        raise ConfigError(f"{path} is empty; {EXPECTED}")
     return lines
 
 

@@ -5,6 +5,10 @@ Evaluation*. Approximate randomization: Riezler & Maxwell 2005, *On Some Pitfall
 Evaluation and Significance Testing for MT*. sacrebleu's ``PairedTest`` does both for BLEU, chrF
 and TER. For scores that are means over texts (ROUGE, COMET, error rates), this module applies the
 same formulas with the same draws: one seed gives the same resamples of the texts for every metric.
+
+Only ties differ. sacrebleu counts the draws above the observed difference; here, those that equal
+it count as well. Scores of few values, such as right and wrong, make most draws ties: without them
+one word could decide, with the smallest p.
 """
 
 import os
@@ -150,11 +154,19 @@ Named = list[tuple[str, Sequence[str]]]
 
 
 class Outcome(NamedTuple):
-    """One test by one metric: the metric's name, the signature, and one result per system."""
+    """One test by one metric, with one result per system.
+
+    Attributes:
+        name: of the metric.
+        signature: of the test.
+        results: sacrebleu's ``Result`` of each system.
+        different: `SystemResult.different` of each system.
+    """
 
     name: str
     signature: str
-    results: list[Any]  # sacrebleu's Result
+    results: list[Any]
+    different: list[int]
 
 
 def _test_by_sacrebleu(
@@ -165,7 +177,7 @@ def _test_by_sacrebleu(
     seed: int | None,
 ) -> dict[str, Outcome]:
     """Let sacrebleu do each test; the first of ``named`` is the baseline."""
-    outcomes = {}
+    outcomes, different = {}, [int(changed.sum()) for changed in _changed(named)]
     for test, samples in counts.items():
         with _sacrebleu_seed(seed), quiet("sacrebleu"):
             kind = SACREBLEUS_NAMES[test]
@@ -174,8 +186,14 @@ def _test_by_sacrebleu(
             )
             signatures, columns = paired()
         (name,) = signatures
-        outcomes[test] = Outcome(name, str(signatures[name]), columns[name])
+        outcomes[test] = Outcome(name, str(signatures[name]), columns[name], different)
     return outcomes
+
+
+def _changed(named: Named) -> list[np.ndarray]:
+    """Return for each system which of its texts are not identical to the baseline's."""
+    baseline = named[0][1]
+    return [np.array([a != b for a, b in zip(texts, baseline)]) for _, texts in named]
 
 
 @contextmanager
@@ -204,6 +222,12 @@ def _test_means(
     scores = [metric.mean(of_one) for of_one in of_texts]
     arrays = [metric.scale * np.array(of_one, dtype=np.float64) for of_one in of_texts]
     weights = np.array(metric.weights(references))
+    # Another text with the same score decides nothing, and neither does the same text with another
+    # score, which a network's rounding in another batch gives.
+    different = [
+        int((changed & (array != arrays[0])).sum())
+        for changed, array in zip(_changed(named), arrays)
+    ]
     outcomes = {}
     for test, samples in counts.items():
         results = [Result(score) for score in scores]
@@ -219,7 +243,7 @@ def _test_means(
                 )
         drawn = f"|{SACREBLEUS_NAMES[test]}:{samples}|seed:{str(seed).lower()}|"
         signature = metric.get_signature().replace("|", drawn, 1)
-        outcomes[test] = Outcome(metric.name, signature, results)
+        outcomes[test] = Outcome(metric.name, signature, results, different)
     return outcomes
 
 
@@ -250,8 +274,8 @@ def bootstrap_p(
     """Return the p-value of paired bootstrap resampling (Koehn 2004), by sacrebleu's formula.
 
     The absolute differences of the resampled means vary around their mean as those of equal
-    systems would around zero. The p-value is the share that exceeds the observed difference. If
-    all differences have the same sign, this counts only one of the two tails.
+    systems would around zero. The p-value is the share at least as large as the observed
+    difference. If all differences have the same sign, this counts only one of the two tails.
 
     Args:
         baseline, system: the scores of their texts.
@@ -268,7 +292,8 @@ def randomization_p(
     """Return the two-sided p-value of approximate randomization (Riezler & Maxwell 2005).
 
     If the systems were equal, it would not matter which of them wrote which text. So texts are
-    exchanged at random; the p-value is the share of differences above the observed one.
+    exchanged at random; the p-value is the share of differences at least as large as the
+    observed one.
 
     Args:
         baseline, system: the scores of their texts.
@@ -305,26 +330,26 @@ def sign_flip_p(differences: Sequence[float]) -> float:
 
 
 def _p_value(drawn: np.ndarray, differences: np.ndarray) -> float:
-    """Return the share of draws above the observed difference, which counts as one draw."""
-    observed = abs(differences.mean()) + TIE * np.abs(differences).mean()
-    return (int(np.sum(drawn > observed)) + 1) / (len(drawn) + 1)
+    """Return the share of draws as far from 0 as the observed difference, itself one draw."""
+    least = abs(differences.mean()) - TIE * np.abs(differences).mean()
+    return (int(np.sum(drawn >= least)) + 1) / (len(drawn) + 1)
 
 
 def _collect(
     metric: Metric | MeanMetric, named: Named, outcomes: Mapping[str, Outcome]
 ) -> MetricResult:
     """Combine the outcomes of all tests of one metric."""
-    name, _, first = next(iter(outcomes.values()))
+    name, _, first, different = next(iter(outcomes.values()))
     systems, others = [], [system for system, _ in named[1:]]
     for result in (r for o in outcomes.values() for r in o.results[1:]):
-        # The formulas count differences above the observed one, so that among zeros there is none.
+        # sacrebleu's formula counts differences above the observed one: among zeros there is none.
         if result.score == first[0].score:
             result.p_value = 1.0
     adjusted = {
         test: corrected({s: float(r.p_value) for s, r in zip(others, o.results[1:])}, test)
         for test, o in outcomes.items()
     }
-    for i, (system, texts) in enumerate(named):
+    for i, (system, _) in enumerate(named):
         of_tests = {test: outcome.results[i] for test, outcome in outcomes.items()}
         boot = of_tests.get(BOOTSTRAP, Result(first[i].score))
         systems.append(
@@ -335,7 +360,7 @@ def _collect(
                 mean=None if boot.mean is None else float(boot.mean),
                 interval=None if boot.ci is None else float(boot.ci),
                 p={t: float(r.p_value) for t, r in of_tests.items() if r.p_value is not None},
-                different=sum(a != b for a, b in zip(texts, named[0][1])),
+                different=different[i],
                 corrected={t: adjusted[t][system] for t in adjusted if system in adjusted[t]},
             )
         )

@@ -23,9 +23,13 @@ problems=()
 # problem WORD...: collect a problem, so that all of them are reported together.
 problem() { problems+=("$*"); }
 
-# whole NAME LEAST: check that the variable NAME is a whole number, at least LEAST.
+# whole NAME LEAST: check that the variable NAME is a whole number, at least LEAST, and drop zeros in
+# front of it: bash reads 0100 as an octal number.
 whole() {
-    if [[ "${!1}" =~ ^[0-9]{1,12}$ ]] && [ "$((10#${!1}))" -ge "$2" ]; then return; fi
+    if [[ "${!1}" =~ ^[0-9]{1,12}$ ]] && [ "$((10#${!1}))" -ge "$2" ]; then
+        printf -v "$1" '%d' "$((10#${!1}))"
+        return
+    fi
     problem "$1=${!1}: expected a whole number, at least $2"
     return 1
 }

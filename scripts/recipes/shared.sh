@@ -58,11 +58,17 @@ refuse_flags() {
     done
 }
 
+# whole_numbers WORD...: whether all are whole numbers. scripts/launch reports those that are not.
+whole_numbers() { [[ "$*" =~ ^[0-9]+(\ [0-9]+)*$ ]]; }
+
 # processes: print the number of training processes, as scripts/launch counts them.
 processes() {
-    local gpus="${GPUS:-}"
+    local gpus="${GPUS:-}" count=1
     if [ -z "$gpus" ]; then gpus="$(nvidia-smi --list-gpus 2> /dev/null | grep -c '^GPU' || true)"; fi
-    echo $(((gpus > 0 ? gpus : ${PROCESSES:-1}) * ${NODES:-1}))
+    if whole_numbers "$gpus" "${PROCESSES:-1}" "${NODES:-1}"; then # 10#: 08 is not octal
+        count=$(((10#$gpus > 0 ? 10#$gpus : 10#${PROCESSES:-1}) * 10#${NODES:-1}))
+    fi
+    echo $((count > 0 ? count : 1))
 }
 
 # show_cost DATA SOURCE TARGET WORD...: predict the hours of a training on this machine's GPUs, with

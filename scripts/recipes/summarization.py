@@ -8,6 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from fairseq_recur.errors import CheckpointError, ConfigError
+from fairseq_recur.experiments.runner import Stopped
 from recipes import summary_flags
 from recipes.evaluation import Evaluation, decode
 from recipes.steps import exclusive
@@ -83,7 +84,7 @@ def run(args: argparse.Namespace, data: DataSet, choices: Choices) -> None:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Run a command; return 0, or 2 for wrong settings and unusable files."""
+    """Run a command; return 0, 2 for wrong settings and unusable files, 130 after a signal."""
     args = build_parser().parse_args(words)
     try:
         data = read_data_set(args.recipe / "data.yaml")
@@ -92,6 +93,9 @@ def main(words: list[str] | None = None) -> int:
     except (ConfigError, CheckpointError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except Stopped as stopped:
+        print(f"\nstopped by {stopped}; the same command continues", file=sys.stderr)
+        return 130
     return 0
 
 

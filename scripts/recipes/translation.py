@@ -13,6 +13,7 @@ from pathlib import Path
 from sacrebleu.metrics import BLEU
 
 from fairseq_recur.errors import ConfigError
+from fairseq_recur.experiments.runner import Stopped
 from fairseq_recur.scoring.generation import read_hypotheses, read_lines
 from recipes.evaluation import TEXT, Evaluation, decode, score
 from recipes.fetch import fetch
@@ -166,7 +167,7 @@ def evaluate(args: argparse.Namespace) -> None:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the command; return 0, or 2 after an error message."""
+    """Run the command; return 0, or 2 after an error message, 130 after a signal."""
     parser = argparse.ArgumentParser("recipes.translation", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     one = commands.add_parser("prepare", help="from archives to binary data")
@@ -190,6 +191,9 @@ def main(words: Sequence[str] | None = None) -> int:
     except (ConfigError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except Stopped as stopped:
+        print(f"\nstopped by {stopped}; the same command continues", file=sys.stderr)
+        return 130
     return 0
 
 

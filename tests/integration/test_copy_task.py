@@ -125,7 +125,11 @@ def test_everything_is_trained_once(
     file = work / "length24_samples32" / "brt_lm" / "seed1" / "calls"
     assert miniature(UPDATES="6", **one) == 0 and len(file.read_text().splitlines()) == 2
     assert miniature(RATE="0.003", **one) == 0 and len(file.read_text().splitlines()) == 1
-    assert "the settings have changed" in capsys.readouterr().out
+    kept, said = file.parents[1] / "seed1_before1", capsys.readouterr().out
+    assert "the settings have changed" in said and f"the earlier one is kept in {kept}\n" in said
+    assert len((kept / "calls").read_text().splitlines()) == 2
+    assert miniature(RATE="0.004", **one) == 0 and (kept.parent / "seed1_before2/calls").is_file()
+    capsys.readouterr()
     assert drawn.stat().st_mtime_ns == written
 
 
@@ -136,6 +140,9 @@ def test_wrong_settings_are_refused(
     lines = capsys.readouterr().err.removeprefix("error: ").splitlines()
     assert [line.split("=")[0] for line in lines] == ["LENGTHS", "SYSTEMS", "RATE", "JOBS"]
     assert "at least 12" in lines[0] and "above 0" in lines[2]
+    assert miniature(OPTIONS="--dropout '0.1") == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: OPTIONS=--dropout '0.1: No closing quotation; expected flags")
     assert miniature(CHUNK="24", WIDTH="12") == 2
     said = capsys.readouterr().err
     assert "WIDTH=12: expected a multiple of 8" in said

@@ -147,6 +147,13 @@ def test_a_batch_that_does_not_divide_names_the_tokens_that_would() -> None:
     assert done.returncode == 2 and "RENDEZVOUS=nowhere: expected host:port" in done.stderr
 
 
+@pytest.mark.parametrize("batch, step, updates", [("0100", "01", "100"), ("08", "04", "2")])
+def test_numbers_with_zeros_in_front_are_decimal(batch: str, step: str, updates: str) -> None:
+    command = printed(GPUS="00", BATCH_TOKENS=batch, MAX_TOKENS=step)
+    assert value(command, "--update-freq") == updates and "--cpu" in command
+    assert value(command, "--max-tokens") == step.lstrip("0")
+
+
 @pytest.mark.slow
 def test_an_error_of_the_training_is_the_launchers(tmp_path: Path) -> None:
     done = launch("node.sh", tmp_path / "none", "--arch", "transformer", GPUS="0", **BATCH)

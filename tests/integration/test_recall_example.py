@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from fairseq_recur.experiments.runs import LOCK
+from fairseq_recur.files import hold
+
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "recall"
 sys.path.insert(0, str(EXAMPLE))
 import recall  # noqa: E402
@@ -46,5 +49,10 @@ def test_finished_cells_are_kept(tmp_path: Path, capsys: pytest.CaptureFixture[s
     cells = json.loads((tmp_path / "results.json").read_text())["cells"]
     assert len(cells) == 2 and (tmp_path / "recall.png").stat().st_size > 1000
     options[options.index("1")] = "2"
+    with (
+        hold(tmp_path / LOCK),
+        pytest.raises(SystemExit, match=f"error: {tmp_path} is in use by another run; wait, or"),
+    ):
+        recall.main(options)
     with pytest.raises(SystemExit, match="has 1 updates, this run 2. Choose another --output"):
         recall.main(options)

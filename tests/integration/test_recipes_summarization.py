@@ -401,6 +401,49 @@ def test_the_script_starts_the_launcher(
     assert not (work / "gpt2-1024-128" / "runs").exists()
 
 
+@pytest.mark.parametrize(
+    "given, found",
+    [
+        ({}, ("16", "98304", "1")),
+        ({"MAX_TOKENS": 24576}, ("4", "24576", "4")),  # the command of ectsum's page
+        ({"MAX_TOKENS": 24576, "PROCESSES": 2}, ("4", "24576", "2")),
+        ({"MAX_TOKENS": "06144", "PROCESSES": "08"}, ("1", "6144", "2")),
+    ],
+)
+def test_documents_of_a_step_make_the_batch_of_an_update(
+    given: dict[str, Any], found: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Sixteen documents on all processes in all steps, however many tokens fit into a step."""
+    words_ = batch(16, tmp_path, MAX_SOURCE=6144, **given).stdout.split()
+    flags = ("--max-sentences", "--max-tokens", "--update-freq")
+    assert tuple(words_[words_.index(flag) + 1] for flag in flags) == found
+
+
+def test_documents_that_no_steps_can_share_are_refused(tmp_path: Path) -> None:
+    done = batch(16, tmp_path, MAX_SOURCE=6144, MAX_TOKENS=32768)
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr == (
+        "error: a batch of 16 documents cannot be divided among 1 processes with 3 steps each "
+        "(MAX_TOKENS=32768); set MAX_TOKENS=98304 for one step\n"
+    )
+    done = batch(16, tmp_path, MAX_TOKENS="many", PROCESSES="two")
+    for name in ("MAX_TOKENS=many", "PROCESSES=two"):  # the launcher's message
+        assert f"- {name}: expected a whole number, at least 1\n" in done.stderr
+
+
+def batch(documents: int, folder: Path, **given: Any) -> "subprocess.CompletedProcess[str]":
+    """The launcher's command for a batch of documents, on the CPU."""
+    (folder / "train.sh").write_text(
+        f"set -euo pipefail; source {RECIPES}/recipe.sh; set_batch documents {documents}\n"
+        f'PRINT=1 bash {ROOT}/scripts/launch/node.sh DATA "${{documents[@]}}"'
+    )
+    variables = {"GPUS": "0", **{name: str(value) for name, value in given.items()}}
+    return subprocess.run(
+        ["bash", folder / "train.sh"], env={**os.environ, **variables}, capture_output=True,
+        text=True,
+    )  # fmt: skip
+
+
 @pytest.mark.slow
 def test_a_training_has_one_name_and_its_processes_divide_the_batch(
     mirror: Callable[[str], Mirror], tmp_path: Path, programs: Path

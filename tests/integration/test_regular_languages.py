@@ -260,7 +260,9 @@ def test_more_epochs_continue_and_other_flags_start_again(
     example(**ONE, GATE="-1")
     assert "the settings have changed" in capsys.readouterr().out
     assert re.findall(r'"epoch": (\d), "bin1', log.read_text()) == list("123")
-    assert "--rsa-gate-init=-1" in example.calls()[-1]
+    assert ["--rsa-gate-init=-1" in words for words in example.calls()] == [True, False, False]
+    kept = log.parents[1] / "seed1_before1" / log.name
+    assert re.findall(r'"epoch": (\d), "bin1', kept.read_text()) == list("12345")
 
 
 def test_a_failure_is_reported_and_the_rest_is_done(
@@ -319,6 +321,7 @@ def test_wrong_settings_are_refused(example: Example, capsys: pytest.CaptureFixt
         "POSITIONS": ("yes", "expected one of 0, 1"),
         "DEVICE": ("gpu", "expected one of cpu, cuda"),
         "JOBS": ("0", "expected a whole number, at least 1"),
+        "OPTIONS": ("'--clip-norm", "No closing quotation; expected flags of fairseq-train"),
     }
     assert example(**{name: value for name, (value, _) in wrong.items()}) == 2
     lines = capsys.readouterr().err.removeprefix("error: ").splitlines()

@@ -9,6 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from fairseq_recur.experiments.runs import LOCK
+from fairseq_recur.files import hold
+
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "linear_and_nonlinear_rnn"
 sys.path.insert(0, str(EXAMPLE))
 import experiment  # noqa: E402
@@ -331,4 +334,9 @@ def test_cells_of_different_settings_are_not_mixed(tmp_path, monkeypatch) -> Non
     before = (tmp_path / "results.json").read_bytes()
     with pytest.raises(SystemExit, match="Choose another --output"):
         run(monkeypatch, tmp_path, *options, "--lr", "0.5")
+    with (
+        hold(tmp_path / LOCK),
+        pytest.raises(SystemExit, match=f"error: {tmp_path} is in use by another run; wait, or"),
+    ):
+        run(monkeypatch, tmp_path, *options, "--seeds", "2")
     assert (tmp_path / "results.json").read_bytes() == before

@@ -3,6 +3,7 @@
 import importlib
 import json
 import re
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -127,6 +128,49 @@ def test_dry_run(
     assert run.main([]) == 2 and "CELLS" in capsys.readouterr().err
 
 
+def test_a_moved_file_is_the_same(
+    data: Path, set_up: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """A training belongs to the content of its file; what other content replaces is kept."""
+    first, moved, other = (tmp_path / name for name in ("first", "moved", "other"))
+    shutil.copytree(data, first)
+    main = set_up(DATA=first, CELLS="ETTh1/24", SYSTEMS="informer")
+    assert main([]) == 0
+    state = tmp_path / "work/ETTh1/24/informer/seed1/state.json"
+    record = json.loads(state.read_text())
+    assert str(tmp_path) not in json.dumps(record)
+    key = record["train"]["key"]
+    place = key.index("--series-file") + 1
+
+    def done(folder: Path, path: list[str]) -> bool:
+        """Whether a training whose key has this path counts as one of the folder's file."""
+        record["train"]["key"] = [*key[:place], *path, *key[place + 1 :]]
+        state.write_text(json.dumps(record))
+        monkeypatch.setenv("DATA", str(folder))
+        assert main(["table"]) == 0
+        return bool(json.loads((tmp_path / "work/results.json").read_text())["runs"])
+
+    first.rename(moved)
+    former = str(first / "ETTh1.csv")
+    assert done(moved, [key[place]]) and done(moved, [former]) and done(moved, [])
+    assert not done(moved, [str(first / "ETTh2.csv")])
+    other.mkdir()
+    text = (data / "ETTh1.csv").read_text().rstrip()
+    (other / "ETTh1.csv").write_text(f"{text}1\n")  # another last number
+    assert not done(other, [key[place]]) and not done(other, [str(moved / "ETTh1.csv")])
+    assert done(moved, [key[place]])
+
+    monkeypatch.setenv("DATA", str(other))
+    capsys.readouterr()
+    assert main([]) == 0
+    aside = state.parents[1] / "seed1_before1"
+    assert f"the earlier one is kept in {aside}" in capsys.readouterr().out
+    kept = {path.name for path in state.parent.iterdir()} - {"lock"}
+    assert kept == {path.name for path in aside.iterdir()} and "calls" in kept
+    assert json.loads((aside / "state.json").read_text())["train"]["key"] == key
+
+
 def test_another_series(
     data: Path, set_up: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -149,6 +193,10 @@ def test_another_series(
     assert plain["--input-length"] == "24" and plain["--horizon"] == "6"
     assert "--rsa-heads" not in plain and rsa["--rsa-heads"] == "4,0,0,4,0,0"
     assert rsa["--rsa-dilations"] == "12"
+    monkeypatch.setenv("OPTIONS", "--dropout '0.1")
+    assert main([]) == 2
+    assert "OPTIONS=--dropout '0.1: No closing quotation; expected" in capsys.readouterr().err
+    monkeypatch.delenv("OPTIONS")
     for wrong in ("load1.csv/24/12", "load1.csv/24/12/0.5", "load1/24/12/6", "other.csv/24/12/6"):
         monkeypatch.setenv("CELLS", wrong)
         assert main([]) == 2

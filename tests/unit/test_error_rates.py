@@ -4,6 +4,7 @@ import itertools
 import json
 import random
 from fractions import Fraction
+from math import comb
 from pathlib import Path
 
 import numpy as np
@@ -183,4 +184,8 @@ def test_signs_of_ten_differences_as_by_loops() -> None:
 
 
 def test_more_differences_than_can_be_enumerated() -> None:
-    assert sign_flip_p([1.0, -1.0] * EXACT) > 0.8 and sign_flip_p([-1.0] * (EXACT + 1)) < 1e-4
+    """Drawn at random, but by the same rule: sums as far from 0 as the observed one count."""
+    assert sign_flip_p([1.0, -1.0] * EXACT) == 1.0 and sign_flip_p([-1.0] * (EXACT + 1)) < 1e-4
+    assert sign_flip_p([0.0] * (EXACT + 1)) == sign_flip_p([0.0] * EXACT) == 1.0
+    exact = 2 * sum(comb(21, k) for k in range(15, 22)) / 2**21  # the sign test, for equal sizes
+    assert sign_flip_p([1.0] * 15 + [-1.0] * 6) == pytest.approx(exact, abs=0.003)

@@ -91,6 +91,20 @@ def test_what_was_done_again_after_an_interruption_counts(tmp_path: Path) -> Non
     assert log.curve("train_loss") == [(2, 8.0), (4, 6.0), (6, 4.5), (8, 3.0)]
 
 
+ODD = [
+    'train_inner | {"epoch": 1, "update": 0.5, "loss": "8", "num_updates": "nan"}',
+    'train_inner | {"epoch": 1, "update": 0.5, "loss": "8", "num_updates": Infinity}',
+    'train_inner | {"epoch": {"a": 1}, "loss": "8", "num_updates": "3"}',
+    'valid | {"epoch": "one", "valid_loss": "8", "valid_num_updates": "3"}',
+    "train_inner | epoch 001:      1 / 0 loss=9, num_updates=3",
+]
+
+
+@pytest.mark.parametrize("line", ODD)
+def test_a_line_that_is_only_similar_is_skipped(tmp_path: Path, line: str) -> None:
+    assert read_log(write(tmp_path / "odd", [*JSON, line])) == read_log(write(tmp_path / "a", JSON))
+
+
 def test_a_log_without_results_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="has no line of training or validation; expected"):
         read_log(write(tmp_path / "log", []))

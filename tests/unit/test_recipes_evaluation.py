@@ -4,9 +4,10 @@ import json
 import os
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
-from recipes import translation
+from recipes import summarization, translation
 from recipes.evaluation import Evaluation, decode
 
 from fairseq_recur.errors import ConfigError
@@ -60,6 +61,23 @@ def test_steps_are_done_once_for_each_checkpoint(
     assert "out of memory" in capsys.readouterr().out
     with pytest.raises(ConfigError, match="not trained; run train.sh first"):
         decode(Evaluation(folder / "none", [], "checkpoint_best.pt", []))
+
+
+@pytest.mark.parametrize("recipe", [translation, summarization])
+def test_a_signal_stops_an_evaluation_with_one_line(
+    recipe: ModuleType, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    interrupted = "import os, signal, time; os.kill(os.getppid(), signal.SIGINT); time.sleep(60)"
+    monkeypatch.setattr(runner, "PROGRAM", [sys.executable, "-c", interrupted])
+    words = [str(folder), "data", "--languages", "en", "de", "--average", "5", "--reference", "x"]
+    if recipe is summarization:
+        xsum = Path(__file__).parents[2] / "examples" / "summarization" / "xsum"
+        words = ["--recipe", str(xsum), "--work-dir", str(tmp_path)]
+        trained = tmp_path / "gpt2-1024-128/runs/srformer_bart_base-fairseq-seed1"
+        trained.mkdir(parents=True)
+    assert recipe.main(["evaluate", *words]) == 130
+    assert capsys.readouterr().err == "\nstopped by SIGINT; the same command continues\n"
 
 
 def test_a_translation_is_scored_and_compared(

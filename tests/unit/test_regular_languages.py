@@ -27,6 +27,7 @@ from fairseq_recur.tasks.strings import (
     draw_uniform,
     members_by_length,
 )
+from tests.configuring import model_config
 
 # Each language said once more, without automata.
 
@@ -341,3 +342,12 @@ def test_sigmoids_of_half_precision_logits_are_float32() -> None:
     half = torch.randn_like(sample["target"]).half()
     low, full = (StringAccuracyCriterion(task)(Fixed(x), sample)[0] for x in (half, half.float()))
     assert low.dtype == torch.float32 and low == full
+
+
+def test_letters_and_outputs_cannot_share_a_matrix() -> None:
+    flags = "--decoder-layers 1 --decoder-embed-dim 16 --decoder-attention-heads 2".split()
+    tied = [*flags, "--share-decoder-input-output-embed"]
+    task = make_task()
+    assert task.build_model(model_config("regular_languages", "rsa_transformer_lm", flags, []))
+    with pytest.raises(ConfigError, match="embed: .* 6 input symbols and 2 outputs.*leave it out"):
+        task.build_model(model_config("regular_languages", "rsa_transformer_lm", tied, []))

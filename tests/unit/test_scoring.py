@@ -1,9 +1,11 @@
 """Reading hypotheses, and scores that agree with sacrebleu's own command."""
 
 import json
+import os
 import re
 import sys
 from pathlib import Path
+from threading import Thread
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -67,8 +69,21 @@ def test_unreadable_text_is_named(tmp_path: Path, content: bytes, message: str) 
     with pytest.raises(ConfigError, match=message) as raised:
         read_lines(file)
     assert str(file) in str(raised.value)
-    with pytest.raises(ConfigError, match="directory"):
+    with pytest.raises(ConfigError, match="it is a directory; expected text"):
         read_lines(tmp_path)
+    with pytest.raises(ConfigError, match="cannot read .*Not a directory; expected text"):
+        (tmp_path / "file").touch()
+        read_lines(tmp_path / "file" / "text")
+
+
+def test_a_pipe_is_read_once(tmp_path: Path) -> None:
+    """As of <(zcat ref.gz): not a file, and empty the second time."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = Thread(target=pipe.write_text, args=["D-0\t-0.5\ta\nD-1\t-0.5\tb\n"], daemon=True)
+    writer.start()
+    assert read_hypotheses(pipe, 2) == ["a", "b"]
+    writer.join()
 
 
 GENERATED = [
