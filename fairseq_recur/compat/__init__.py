@@ -14,6 +14,7 @@ from fairseq_recur.compat import (  # noqa: F401  (each registers its mends, in 
     imports,
     log_file,
     processes,
+    subwords,
     training,
     weight_decay,
 )

@@ -120,10 +120,17 @@ def all_gather_list(gather: Function, data: Any, group: Any = None, max_size: in
     return gather(data, group, max_size)
 
 
-@torchrun.patch("fairseq.tasks.translation:TranslationTask.valid_step")
-def valid_step(valid: Function, self: Any, sample: Any, model: Any, criterion: Any) -> Any:
-    """Accept the empty batch that a rank with fewer batches gets in fairseq-validate."""
-    return valid(self, sample, model, criterion) if sample else (0.0, 0, {})
+@torchrun.patch("fairseq.tasks:setup_task")
+def setup_task(setup: Function, *args: Any, **kwargs: Any) -> Any:
+    """Let any task accept the empty batch that a rank with fewer batches gets in validation."""
+    task = setup(*args, **kwargs)
+    task.valid_step = functools.partial(_valid_step, task.valid_step)
+    return task
+
+
+def _valid_step(valid: Function, sample: Any, *args: Any, **kwargs: Any) -> Any:
+    """Validate a batch; an empty one has no loss, no size and nothing to log."""
+    return valid(sample, *args, **kwargs) if sample else (0.0, 0, {})
 
 
 zero_sharding = mend(

@@ -7,10 +7,39 @@ from fairseq.criterions.label_smoothed_cross_entropy import (
     LabelSmoothedCrossEntropyCriterion,
     LabelSmoothedCrossEntropyCriterionConfig,
 )
+from fairseq.models import BaseFairseqModel, FairseqDecoder
+from fairseq.models.transformer import TransformerModelBase
 from torch import Tensor
 
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.ops.label_smoothing import label_smoothed_loss
+
+NORMALIZE = ("get_normalized_probs", "get_normalized_probs_scriptable")
+"""Methods of a model and of its decoder that make probabilities of its output."""
+
+STOCK = [
+    getattr(owner, name)
+    for owner in (BaseFairseqModel, TransformerModelBase, FairseqDecoder)
+    for name in NORMALIZE
+]
+"""Those that take the output for logits."""
+
+
+def returns_logits(model: Any) -> bool:
+    """Whether the output of a model with a decoder is logits.
+
+    A decoder with an adaptive softmax returns features. A model with methods of its own for
+    probabilities, such as fairseq's pointer-generator, may return those.
+    """
+    decoder = getattr(model, "decoder", None)
+    if getattr(decoder, "adaptive_softmax", None) is not None:
+        return False
+    used = [
+        getattr(getattr(owner, name, None), "__func__", None)
+        for owner in (model, decoder)
+        for name in NORMALIZE
+    ]
+    return all(method in STOCK for method in used)
 
 
 @register_criterion(
@@ -20,7 +49,7 @@ class FusedLabelSmoothedCrossEntropy(LabelSmoothedCrossEntropyCriterion):
     """fairseq's ``label_smoothed_cross_entropy``, computed by `ops.label_smoothing`.
 
     It has the same flags. Its values differ by rounding. With ``--label-smoothing 0`` it is
-    ``cross_entropy``.
+    ``cross_entropy``. Where a model does not return logits, it is fairseq's own.
 
     Raises:
         ConfigError: ``--label-smoothing`` is not from 0 to 1, or ``--ignore-prefix-size`` negative
@@ -47,8 +76,7 @@ class FusedLabelSmoothedCrossEntropy(LabelSmoothedCrossEntropyCriterion):
         self, model: Any, net_output: Any, sample: dict[str, Any], reduce: bool = True
     ) -> tuple[Tensor, Tensor]:
         """Return the loss and the negative log-likelihood, summed over the batch."""
-        adaptive = getattr(getattr(model, "decoder", None), "adaptive_softmax", None)
-        if not reduce or adaptive is not None:  # an adaptive softmax makes no logits
+        if not reduce or not returns_logits(model):
             return super().compute_loss(model, net_output, sample, reduce)
         logits, target = net_output[0], model.get_targets(sample, net_output)
         first = self.ignore_prefix_size

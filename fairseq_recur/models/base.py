@@ -5,7 +5,6 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, NoReturn
 
-from fairseq import checkpoint_utils
 from fairseq.dataclass import FairseqDataclass
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import BaseFairseqModel
@@ -19,6 +18,7 @@ from fairseq_recur.models.check import check_config
 from fairseq_recur.models.checkpoints import misfits, upgrade_weights
 from fairseq_recur.models.config import Slot
 from fairseq_recur.models.monitoring import Monitor
+from fairseq_recur.models.pruning import Pruning
 
 
 class RecurrentModel(BaseFairseqModel):
@@ -34,6 +34,9 @@ class RecurrentModel(BaseFairseqModel):
     """The configuration with the preset's defaults."""
 
     monitor: Monitor | None = None
+
+    pruning: Pruning | None = None
+    """The layers that are left of the model that the options name, or None if all of them are."""
 
     @classmethod
     def add_args(cls, parser: ArgumentParser) -> None:
@@ -117,9 +120,11 @@ class RecurrentModel(BaseFairseqModel):
         Raises:
             CheckpointError: if they do not fit, saying what differs and what to do
         """
-        # First, as the upgrade knows the layers by their numbers in this model; fairseq's own
-        # pruning then has nothing left to do.
-        state_dict = checkpoint_utils.prune_state_dict(state_dict, model_cfg)
+        if self.pruning is not None:
+            # First, as the upgrade knows the layers by their numbers in this model; fairseq's own
+            # pruning then has nothing left to do.
+            state_dict = self.pruning.prune(state_dict)
+            self.pruning.write(model_cfg)
         try:
             return super().load_state_dict(state_dict, strict, model_cfg, args)
         except RuntimeError as error:

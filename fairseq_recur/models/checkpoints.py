@@ -15,7 +15,7 @@ from fairseq_recur.compat.registry import Function, extend
 from fairseq_recur.integration import from_checkpoint
 from fairseq_recur.modules.fusion import Replacement
 from fairseq_recur.modules.part import Part
-from fairseq_recur.modules.stream_memory import is_memory
+from fairseq_recur.modules.stream_memory import StreamMemory, is_memory
 
 logger = logging.getLogger(__name__)
 
@@ -24,9 +24,6 @@ TABLES = (
     "decoder.embed_tokens.weight",
     "decoder.output_projection.weight",
 )
-
-RECURRENCE_ENCODER = "encoder.recurrence_encoder."
-"""Prefix of the names of the recurrence encoder's weights."""
 
 Weights = dict[str, Tensor]
 
@@ -69,30 +66,19 @@ def restore_average(restore: Function, ema: Any, weights: Weights, *args: Any, *
     restore(ema, {**versions, **weights}, *args, **kw)
 
 
-@extend("fairseq.checkpoint_utils:prune_state_dict", "layers of the recurrence encoder")
-def prune_state_dict(prune: Function, weights: Weights, model_cfg: Any) -> Weights:
-    """Prune layers, but not those of the recurrence encoder.
-
-    fairseq takes every ``layers`` below the encoder for a layer of the Transformer encoder.
-    """
-    pruned = prune(weights, model_cfg)
-    if pruned is weights:
-        return weights
-    own = {name: w for name, w in weights.items() if name.startswith(RECURRENCE_ENCODER)}
-    rest = {name: w for name, w in pruned.items() if not name.startswith(RECURRENCE_ENCODER)}
-    return {**rest, **own}
-
-
 def upgrade_weights(model: BaseFairseqModel, weights: Weights) -> None:
     """Make the weights of a checkpoint fit a model, in place.
 
     Parts in a slot for which the checkpoint has no weight at all keep their fresh weights,
     and are named in the log; so a stock Transformer's checkpoint starts any preset. Only a
-    training that is resumed needs a memory.
+    training that is resumed needs a memory, and only a model that has one.
     """
-    if from_checkpoint():
-        for name in [name for name in weights if is_memory(name)]:
-            del weights[name]
+    kept: tuple[str, ...] = ()
+    if not from_checkpoint():
+        modules = model.named_modules()
+        kept = tuple(f"{name}." for name, module in modules if isinstance(module, StreamMemory))
+    for name in [name for name in weights if is_memory(name) and not name.startswith(kept)]:
+        del weights[name]
     for name in list(weights):
         for old, new in OLD_MODULES.items():
             if old in name:

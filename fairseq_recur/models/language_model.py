@@ -20,7 +20,8 @@ from fairseq_recur.models.base import RecurrentModel
 from fairseq_recur.models.decoder import RecurrentTransformerDecoder
 from fairseq_recur.models.memories import leave_to_each_process
 from fairseq_recur.models.memory_decoder import MemoryDecoder
-from fairseq_recur.modules.parts import MEMORY, NONE
+from fairseq_recur.models.pruning import prune_options
+from fairseq_recur.modules.parts import NONE
 from fairseq_recur.modules.transformer_xl import UnprojectedAdaptiveInput
 
 ENCODER_SLOTS: dict[str, Any] = {"cross_attention": "dot", "recurrence": NONE}
@@ -48,10 +49,7 @@ class RsaLanguageModel(RecurrentModel, TransformerLanguageModel):
             length = getattr(options, "tokens_per_sample", DEFAULT_MAX_TARGET_POSITIONS)
             options.max_target_positions = length if options.decoder_memory == NONE else LONGEST
         cls.check_options(options)
-        if options.decoder_layers_to_keep:
-            if options.decoder_memory != NONE:
-                MEMORY[options.decoder_memory].prune(options)
-            options.decoder_layers = len(options.decoder_layers_to_keep.split(","))
+        pruning = prune_options(options)
         embedding = cls.build_token_embedding(options, task.source_dictionary)
         host = options.language_model_host
         cfg = TransformerConfig.from_namespace(
@@ -64,6 +62,7 @@ class RsaLanguageModel(RecurrentModel, TransformerLanguageModel):
         else:
             decoder = MemoryDecoder(cfg, task.target_dictionary, embedding)
         model = cls(decoder)
+        model.pruning = pruning
         leave_to_each_process(model)
         model.observe_parts(options.monitor_interval)
         return model

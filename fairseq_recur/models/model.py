@@ -14,9 +14,9 @@ from fairseq_recur.models import config
 from fairseq_recur.models.base import RecurrentModel
 from fairseq_recur.models.decoder import RecurrentTransformerDecoder
 from fairseq_recur.models.encoder import RecurrentTransformerEncoder
+from fairseq_recur.models.pruning import prune_options
 from fairseq_recur.models.t5 import T5Decoder, T5Encoder
 from fairseq_recur.modules.part import scale_learning_rate
-from fairseq_recur.modules.parts import layer_fusion
 from fairseq_recur.modules.recurrence_encoder import RecurrenceEncoder
 from fairseq_recur.modules.t5 import is_t5
 
@@ -48,12 +48,9 @@ class RecurrentTransformerModel(RecurrentModel, TransformerModelBase):
         """
         options = model_options(cfg, task)
         cls.check_options(options)
-        fusion = layer_fusion(options)
-        if fusion is not None:
-            # fairseq forgets how many layers there were before it dropped some.
-            options.recurrence_fused_layers = str(fusion.kept_fused_layers(options))
+        pruning = prune_options(options)
         model = super().build_model(TransformerConfig.from_namespace(options), task)
-        model.options = vars(options)
+        model.options, model.pruning = vars(options), pruning
         model.observe_parts(options.monitor_interval)
         scale_learning_rate(model, RecurrenceEncoder.slot, options.recurrence_lr_scale)
         return model

@@ -34,9 +34,11 @@ def hub_score(
     """
     if not isinstance(hub.task, TranslationTask):
         return score(hub, sentences, *args, **kwargs)
-    if isinstance(sentences, str) and isinstance(targets, str):
+    one = isinstance(sentences, str)
+    if one and isinstance(targets, str):
         return hub_score_pairs(hub, [sentences], [targets], kwargs)[0]
-    if targets is None or isinstance(targets, str) or len(targets) != len(sentences):
+    several = not one and not isinstance(targets, str)
+    if targets is None or not several or len(targets) != len(sentences):
         raise ConfigError(
             "score: expected a translation for each sentence; give targets=, a text for a text or "
             "a list for a list"

@@ -78,9 +78,7 @@ def model_options(model: RecurrentTransformerModel) -> dict[str, Any]:
     names = {field.name for field in fields(type(model).config_class)} - {"_name"}
     options = {name: given[name] for name in sorted(names & given.keys())}
     options["_name"] = given.get("_name") or given["arch"]
-    for side, layers in (("encoder", model.encoder.layers), ("decoder", model.decoder.layers)):
-        options[f"{side}_layers"] = len(layers)
-        options[f"{side}_layers_to_keep"] = options[f"{side}_embed_path"] = None
+    options["encoder_embed_path"] = options["decoder_embed_path"] = None
     return options
 
 

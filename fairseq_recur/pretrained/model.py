@@ -21,8 +21,8 @@ from fairseq_recur.inspection.panels import Labels
 from fairseq_recur.inspection.passes import look, translate
 from fairseq_recur.pretrained.batches import batches, fit, limits, pairs, whole_texts
 from fairseq_recur.pretrained.hypothesis import Hypothesis, symbols, to_hypothesis
-from fairseq_recur.pretrained.search import OPTIONS, search_options
 from fairseq_recur.pretrained.text import Text
+from fairseq_recur.search import OPTIONS, check_beginnings, search_options
 
 logger = logging.getLogger(__name__)
 
@@ -184,7 +184,8 @@ class Pretrained:
             The continued texts with their beginnings.
 
         Raises:
-            ConfigError: another kind of model, or as `translate`.
+            ConfigError: another kind of model, a beginning as long as ``max_len_b``, or as
+                `translate`.
         """
         if not self.is_language_model:
             raise ConfigError(
@@ -219,6 +220,8 @@ class Pretrained:
         sources = fit("texts", sources, self._limits[0], truncate or self._truncates)
         shortest = min(map(len, sources), default=1)
         options = search_options(search, nbest, shortest, self._limits[1])
+        if self.is_language_model:
+            check_beginnings([len(ids) - 1 for ids in sources], options, self._limits[1])
         # An empty source has an empty output, but a language model may start from nothing.
         empty = Hypothesis("", 0.0, [], [])
         found = [[] if len(s) > 1 or self.is_language_model else [empty] for s in sources]

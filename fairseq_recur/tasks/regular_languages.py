@@ -191,6 +191,20 @@ class RegularLanguagesTask(FairseqTask):
         """Return the number of symbols of the longest string."""
         return 2 * self.longest + self.cfg.add_bos_token
 
+    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        """Build the model.
+
+        Raises:
+            ConfigError: its outputs would be letters
+        """
+        if getattr(cfg, "share_decoder_input_output_embed", False):
+            raise ConfigError(
+                f"--share-decoder-input-output-embed: the task regular_languages has "
+                f"{len(self.letters)} input symbols and {len(self.target_dictionary)} outputs, "
+                "which cannot share a matrix; leave it out"
+            )
+        return super().build_model(cfg, from_checkpoint)
+
     def load_dataset(self, split: str, combine: bool = False, **kwargs: Any) -> None:
         """Build the dataset of a split; the first call draws the strings of all splits.
 

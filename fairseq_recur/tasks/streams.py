@@ -78,6 +78,11 @@ class StreamDataset(RowDataset):
         ones = numpy.ones(self.rest, dtype=sizes.dtype)
         super().__init__(numpy.concatenate([sizes, ones]), shuffled=False)
 
+    @property
+    def arrangement(self) -> str:
+        """How the text is cut, in words: positions in it count only where it is cut in this way."""
+        return f"{self.streams} streams with segments of {self.segment} tokens"
+
     def arranged(self, rows: int, processes: int) -> "StreamDataset":
         """The same text in other streams; fewer of them than *rows* if there is too little text.
 

@@ -167,8 +167,8 @@ class SummarizationTask(TranslationTask):
         self.truncate_source: bool = cfg.truncate_source
         self.limits: tuple[int, int] = self.max_positions()
         self.evaluation: RougeEvaluation | None = None
-        # A model reads summaries only for a criterion; otherwise they are only references.
-        self.reads_target = False
+        # A model reads summaries for a criterion or their score; otherwise they are references.
+        self.reads_target: bool = whole is not None and whole.generation.score_reference
 
     @classmethod
     def setup_task(cls, cfg: SummarizationConfig, **kwargs: Any) -> "SummarizationTask":

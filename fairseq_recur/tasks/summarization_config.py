@@ -1,23 +1,23 @@
 """The flags of ``--task summarization``, and the checks for conflicts among them."""
 
-import difflib
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from fairseq import utils
 from fairseq.data import data_utils
 from fairseq.data.encoders import TOKENIZER_REGISTRY
 from fairseq.data.indexed_dataset import dataset_exists
-from fairseq.dataclass.configs import GenerationConfig
 from fairseq.tasks.translation import TranslationConfig
 from omegaconf import DictConfig
 
+from fairseq_recur.errors import ConfigError
 from fairseq_recur.modules.options import option
 from fairseq_recur.scoring.rouge import VARIANTS
 from fairseq_recur.scoring.sentences import SEPARATOR
+from fairseq_recur.search import search_options
 
 
 @dataclass
@@ -116,26 +116,16 @@ def _checkpoint_metric_problems(cfg: SummarizationConfig, whole: DictConfig) -> 
 
 
 def _generation_problems(cfg: SummarizationConfig) -> Iterator[str]:
-    """Check --eval-rouge-args against fairseq's generation options."""
+    """Check --eval-rouge-args against fairseq's search options."""
     try:
         options = read_json("--eval-rouge-args", cfg.eval_rouge_args)
     except ValueError as error:
         yield str(error)
         return
-    known = [option.name for option in fields(GenerationConfig) if option.name != "_name"]
-    for name in options.keys() - set(known):
-        close = difflib.get_close_matches(name, known, n=1)
-        some = "give an option of fairseq-generate, with _ instead of -"
-        hint = f"did you mean {close[0]}?" if close else some
-        yield f"--eval-rouge-args: no generation option {name!r}; {hint}"
-    shortest, longest = options.get("min_len", 1), options.get("max_len_b", 200)
-    if not options.get("max_len_a") and shortest > longest:
-        yield f"--eval-rouge-args: min_len {shortest} is more than max_len_b {longest}; lower it"
-    if shortest > cfg.max_target_positions - 1:
-        yield (
-            f"--eval-rouge-args: min_len {shortest} and the end of the sentence do not fit in "
-            f"--max-target-positions {cfg.max_target_positions}; lower min_len"
-        )
+    try:
+        search_options(options, 1, cfg.max_source_positions, cfg.max_target_positions)
+    except ConfigError as error:
+        yield f"--eval-rouge-args: {error}"
 
 
 def _decoding_problems(cfg: SummarizationConfig, whole: DictConfig | None) -> Iterator[str]:

@@ -154,6 +154,7 @@ class TimeSeriesTask(FairseqTask):
         standardised = (self.series.values - self.mean) / self.deviation
         self.values = torch.from_numpy(standardised).float()
         self.features = torch.from_numpy(self.series.features())
+        self.remembers = False
 
     @classmethod
     def setup_task(cls, cfg: TimeSeriesConfig, **kwargs: Any) -> "TimeSeriesTask":
@@ -201,8 +202,35 @@ class TimeSeriesTask(FairseqTask):
             split, len(windows), *lengths, len(self.series.names),
         )  # fmt: skip
 
+    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        """Build the model, which may remember the batch before."""
+        model = super().build_model(cfg, from_checkpoint)
+        self.remembers = getattr(getattr(model, "encoder", None), "memory", None) is not None
+        return model
+
     def get_batch_iterator(self, dataset: FairseqDataset, *args: Any, **kwargs: Any) -> Any:
-        """Build fairseq's iterator, which keeps the order of the windows as asked."""
+        """Build fairseq's iterator, which keeps the order of the windows as asked.
+
+        Raises:
+            ConfigError: the model has a memory, and no batch would continue the one before
+        """
         iterator = super().get_batch_iterator(dataset, *args, **kwargs)
         iterator.disable_shuffling = not getattr(dataset, "shuffled", False)
+        if self.remembers and iterator.disable_shuffling and len(iterator) > 1:
+            self._check_memory(len(iterator.frozen_batches[0]), iterator.num_shards)
         return iterator
+
+    def _check_memory(self, windows: int, processes: int) -> None:
+        """Refuse batches after which the next ones begin beyond what a memory holds.
+
+        Args:
+            windows: of a batch
+            processes: that take turns
+        """
+        if windows * processes > self.cfg.input_length:
+            raise ConfigError(
+                f"--encoder-memory xl has no effect: with {processes} x {windows} windows "
+                "(processes x --batch-size), a batch begins after the windows of --input-length "
+                f"{self.cfg.input_length} that are remembered; give a smaller --batch-size, or "
+                "--encoder-memory none"
+            )

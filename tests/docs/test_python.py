@@ -11,7 +11,7 @@ from fairseq import options, tasks
 from fairseq.data import Dictionary
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
-from fairseq_recur.pretrained.search import OPTIONS
+from fairseq_recur.search import OPTIONS
 from tests.conftest import SMALL
 from tests.docs.commands import ROOT
 from tests.unit.test_language_model import SMALL_LM

@@ -206,13 +206,18 @@ def test_two_processes_are_one_also_resumed(
     sgd = ["--optimizer", "sgd", "--lr", 0.05, "--dropout", 0, "--disable-validation"]
     cli("train", *arguments(text, tmp_path / "one", arch, *sgd, "--max-update", 9))
     half = [*sgd, "--broadcast-buffers", "--batch-size", 3, "--max-update"]
-    plan = [arguments(text, tmp_path / "two", arch, *half, updates) for updates in (5, 9)]
+    parts = (("two", 5), ("two", 9), ("mixed", 5))
+    plan = [arguments(text, tmp_path / name, arch, *half, updates) for name, updates in parts]
     run_plan(2, plan, tmp_path)
-    one, two = (saved_weights(tmp_path / n / "checkpoint_last.pt") for n in ("one", "two"))
-    assert one.keys() == two.keys()
-    for name, value in one.items():
-        torch.testing.assert_close(two[name], value, rtol=0, atol=1e-6, msg=name)
-    assert two["decoder.memory.starts"].size() == (6,)
+    # One process goes on in the streams of two.
+    cli("train", *arguments(text, tmp_path / "mixed", arch, *sgd, "--max-update", 9))
+    one = saved_weights(tmp_path / "one" / "checkpoint_last.pt")
+    for folder in ("two", "mixed"):
+        found = saved_weights(tmp_path / folder / "checkpoint_last.pt")
+        assert found.keys() == one.keys()
+        for name, value in one.items():
+            torch.testing.assert_close(found[name], value, rtol=0, atol=1e-6, msg=name)
+        assert found["decoder.memory.starts"].size() == (6,)
 
 
 @pytest.mark.slow

@@ -194,6 +194,33 @@ def test_finetuned_model_continues_to_learn(
     assert fresh_parts(again) == []
 
 
+KEPT = "--encoder-layers 3 --decoder-layers 3 --decoder-layers-to-keep 0,2".split()
+
+
+@pytest.mark.parametrize("arch, fresh", [("transformer_biarn", False), ("rsa_transformer", True)])
+def test_a_training_with_layers_to_keep(
+    arch: str, fresh: bool, cli: Cli, corpus: Path, tmp_path: Path
+) -> None:
+    """It starts from a deeper model or from nothing, is resumed by the same command, generates."""
+    flags = [*KEPT, "--recurrence-fused-layers", "all"] if arch == "transformer_biarn" else KEPT
+    folder, whole = tmp_path / "kept", tmp_path / "whole"
+    if not fresh:
+        start(cli, corpus, arch, whole, *flags[:4], *flags[6:])
+        flags = [*flags, "--finetune-from-model", whole / "checkpoint_last.pt"]
+    start(cli, corpus, arch, folder, *flags)
+    before = saved_weights(folder / "checkpoint_last.pt")
+    if not fresh:
+        expected, own = saved_weights(whole / "checkpoint_last.pt"), "layers.1.fc1.weight"
+        assert torch.equal(before[f"decoder.{own}"], expected["decoder.layers.2.fc1.weight"])
+        assert torch.equal(before[f"encoder.{own}"], expected[f"encoder.{own}"])
+    assert list(update_losses(start(cli, corpus, arch, folder, *flags, "--max-update", 2))) == [2]
+    after = saved_weights(folder / "checkpoint_last.pt")
+    assert after.keys() == before.keys()
+    assert {n.split(".")[2] for n in after if n.startswith("decoder.layers.")} == {"0", "1"}
+    assert all(torch.equal(after[name], before[name]) for name in after)
+    assert hypotheses(generate(corpus / "bin", folder / "checkpoint_last.pt", "--batch-size", 8))
+
+
 @pytest.mark.slow_presets
 def test_restore_file_starts_from_another_training(
     preset: str, cli: Cli, corpus: Path, trained: Trained, tmp_path: Path

@@ -117,9 +117,12 @@ def test_scores_by_fairseqs_hub(trained: Trained, corpus: Path) -> None:
         for ours, of_hub in zip(expected, found):
             natural = [score * math.log(2) for score in ours.token_scores]
             assert of_hub["positional_scores"].tolist() == pytest.approx(natural, abs=1e-5)
-    for wrong in (None, targets[0], targets[:4]):
+    for given, wrong in (
+        (sources, None), (sources, targets[0]), (sources, targets[:4]), ("ab", targets[:2]),
+        (sources[:2], "ab"),
+    ):  # fmt: skip
         with pytest.raises(ConfigError, match="expected a translation for each sentence"):
-            hub.score(sources, targets=wrong)
+            hub.score(given, targets=wrong)
 
 
 def test_attention_is_that_of_the_top_layer(trained: Trained, corpus: Path) -> None:
@@ -303,6 +306,11 @@ def test_language_model(tmp_path: Path, corpus: Path, cli: Cli) -> None:
         assert best.text.startswith(beginnings[number])
     assert model.complete(beginnings[0], beam=3, max_len_b=9) == found[0][0].text
     assert len(model.complete("", max_len_b=9).split()) <= 9
+    assert model.complete("w1 " * 8, max_len_b=9).startswith("w1 " * 8)
+    for length, limit, said in ((9, 9, "number 1, .* has 9 .*raise max_len_b to more than 9"),
+                                (31, 200, "may have 31 .*shorten it, .* 32 pos")):  # fmt: skip
+        with pytest.raises(ConfigError, match=said):
+            model.complete(["w2", "w1 " * length], max_len_b=limit)
     for call, arguments, named in (
         ("translate", ["w1"], "complete"),
         ("summarize", ["w1"], "summarization"),

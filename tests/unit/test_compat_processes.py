@@ -2,16 +2,23 @@
 
 import os
 from argparse import Namespace
+from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
+from fairseq import options as train_options
+from fairseq import tasks
+from fairseq.data import Dictionary
 from fairseq.dataclass.configs import DistributedTrainingConfig, FairseqConfig
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.distributed import utils as distributed_utils
 from fairseq.models import distributed_fairseq_model
 from omegaconf import OmegaConf
 
 from fairseq_recur.errors import ConfigError
+from tests.series import SPLIT, WINDOWS, write_series
 
 VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK")
 
@@ -143,3 +150,27 @@ def test_a_trainer_that_torchrun_started_without_joining_refuses(
 def test_call_main_without_a_configuration_group() -> None:
     with pytest.raises(AttributeError):
         distributed_utils.call_main(Namespace(), print)
+
+
+@pytest.mark.parametrize(
+    "flags", ["--task summarization --eval-rouge", "--task time_series_forecasting"]
+)
+def test_a_rank_without_a_batch_validates_nothing(tmp_path: Path, flags: str) -> None:
+    """fairseq-validate gives it an empty one, whatever the task."""
+    words = Dictionary()
+    for side in ("src", "tgt"):
+        words.save(str(tmp_path / f"dict.{side}.txt"))
+    given = [str(tmp_path), "-s", "src", "-t", "tgt"]
+    if "series" in flags:
+        given = ["--series-file", str(write_series(tmp_path / "x.csv")), *SPLIT, *WINDOWS]
+    parser = train_options.get_training_parser(flags.split()[1])
+    given += [*flags.split(), "--arch", "rsa_informer"]
+    args = train_options.parse_args_and_arch(parser, given)
+    task = tasks.setup_task(convert_namespace_to_omegaconf(args).task)
+
+    def criterion(model: None, sample: dict[str, Any]) -> tuple[Any, int, dict[str, Any]]:
+        return sample["target"], 1, {"loss": 2.0}
+
+    assert task.valid_step({}, Mock(), criterion) == (0.0, 0, {})
+    if "series" in flags:
+        assert task.valid_step({"target": 3.0}, Mock(), criterion) == (3.0, 1, {"loss": 2.0})

@@ -1,10 +1,13 @@
 """What must hold for every forecaster of time series."""
 
+import itertools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from fairseq.data.iterators import EpochBatchIterator
 from torch import Tensor, nn
 
 from fairseq_recur.errors import ConfigError
@@ -251,6 +254,33 @@ def test_a_memory_longer_than_a_batch_adds_to_the_one_before(length: int, kept: 
         assert found is None
     else:
         assert found is not None and torch.equal(found[0], text[12 - kept : 12])
+
+
+@pytest.mark.parametrize("rows, processes", [(12, 1), (13, 1), (6, 2), (7, 2)])
+def test_batches_that_leave_a_memory_empty_are_refused(
+    tmp_path: Path, rows: int, processes: int
+) -> None:
+    """The next batch begins right after the remembered rows at the latest, windows have 12."""
+    made = task(write_series(tmp_path / "x.csv"))
+    made.load_dataset("train")
+
+    def build() -> EpochBatchIterator:
+        data = made.dataset("train")
+        return made.get_batch_iterator(data, max_sentences=rows, num_shards=processes)
+
+    build()
+    cfg = model_config("time_series_forecasting", "xl_forecaster", SIZES, data=[])
+    model = made.build_model(cfg)
+    if rows * processes > 12:
+        said = f"--encoder-memory xl has no effect: with {processes} x {rows} windows .*smaller"
+        with pytest.raises(ConfigError, match=said):
+            build()
+        return
+    first, second = itertools.islice(build().next_epoch_itr(), 2)
+    for batch in (first, second):
+        earlier, _ = model.encoder.memory.read(batch["net_input"]["starts"], 12)
+        model(**batch["net_input"])
+    assert earlier is not None and earlier.size(1) == 12
 
 
 @pytest.mark.parametrize("arch", ["xl_forecaster", "rsa_xl_forecaster"])

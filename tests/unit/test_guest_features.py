@@ -1,6 +1,7 @@
 """Features of fairseq that models with our parts support as its stock models do."""
 
 from collections.abc import Callable
+from copy import deepcopy
 from types import SimpleNamespace
 from typing import Any
 
@@ -156,6 +157,27 @@ def test_layers_to_keep(
     torch.testing.assert_close(part(**WORDS)[0], full(**WORDS)[0])
 
 
+@pytest.mark.parametrize("side", ["encoder", "decoder"])
+def test_layers_to_keep_of_one_side(make_model: Build, side: str) -> None:
+    """The other side keeps all of its layers; fairseq's own function would drop them."""
+    full, part = pruned(make_model, "transformer_biarn", [], {side: "0,2"})
+    stack = getattr(full, side)
+    stack.layers = nn.ModuleList(stack.layers[i] for i in (0, 2))
+    torch.testing.assert_close(part(**WORDS)[0], full(**WORDS)[0])
+
+
+def test_the_configuration_of_a_pruned_model_is_saved(make_model: Build) -> None:
+    """It builds the smaller model, and weights with which it was saved are not pruned again."""
+    flags = [*DEEP, *"--recurrence-fused-layers 2 --decoder-layers-to-keep 0,2".split()]
+    cfg = deepcopy(model_config("translation", "transformer_biarn", flags))
+    model = make_model("transformer_biarn", *flags)
+    weights = {name: w.clone() for name, w in model.state_dict().items()}
+    model.load_state_dict(weights, model_cfg=cfg)
+    found = [cfg.encoder_layers, cfg.decoder_layers, cfg.decoder_layers_to_keep]
+    assert found == [3, 2, None] and cfg.recurrence_fused_layers == "1"
+    assert all(torch.equal(w, weights[name]) for name, w in model.state_dict().items())
+
+
 def test_a_stock_checkpoint_starts_a_pruned_model(make_model: Build) -> None:
     """Each kept layer has its part, with fresh weights, whatever its number was."""
     stock = make_model("transformer", *DEEP)
@@ -203,6 +225,9 @@ def test_pruning_that_would_drop_the_fusion(make_model: Build) -> None:
         make_model("transformer_biarn", *DEEP, "--decoder-layers-to-keep", "0,1")
     with pytest.raises(ConfigError, match="--decoder-layers-to-keep 0,x: expected .*numbers"):
         make_model("transformer_biarn", *DEEP, "--decoder-layers-to-keep", "0,x")
+    for wrong in ("0,3", "1,1"):
+        with pytest.raises(ConfigError, match=f"--encoder-layers-to-keep {wrong}: .*from 0 to 2"):
+            make_model("rsa_transformer", *DEEP, "--encoder-layers-to-keep", wrong)
 
 
 @pytest.mark.parametrize("arch", [*STRUCTURES, *LANGUAGE_MODELS])

@@ -9,7 +9,10 @@ import torch
 from fairseq import utils
 from fairseq.criterions import CRITERION_REGISTRY
 from fairseq.data import Dictionary
+from fairseq.distributed import LegacyDistributedDataParallel, ModuleProxyWrapper
+from fairseq.models import BaseFairseqModel, FairseqDecoder
 
+from fairseq_recur.criterions.label_smoothed_fused import returns_logits
 from tests.conftest import SMALL
 
 Loss = tuple[torch.Tensor, int, dict[str, Any]]
@@ -70,15 +73,13 @@ def test_half_precision_sums_in_float32(dictionary: Dictionary, dtype: torch.dty
     logits = (30 * torch.randn(2, 9, len(dictionary))).to(dtype).requires_grad_()
     target = torch.randint(4, len(dictionary), (2, 9))
 
-    class Outputs(torch.nn.Module):
+    class Outputs(BaseFairseqModel):
+        def __init__(self) -> None:
+            super().__init__()
+            self.decoder = FairseqDecoder(dictionary)
+
         def forward(self) -> tuple[torch.Tensor, None]:
             return logits, None
-
-        def get_targets(self, sample: dict, _: Any) -> torch.Tensor:
-            return sample["target"]
-
-        def get_normalized_probs(self, net_output: tuple, log_probs: bool) -> torch.Tensor:
-            return torch.log_softmax(net_output[0], -1, dtype=torch.float32)
 
     model, sample = Outputs(), {"net_input": {}, "target": target, "ntokens": 18}
     (stock, *_), (fused, *_) = both(model, sample, dictionary, 0.0)
@@ -108,3 +109,34 @@ def test_what_it_cannot_fuse_is_fairseqs(
     ).eval()
     stock, fused = both(adaptive, sample, dictionary, 0.1)
     assert torch.equal(stock[0], fused[0])
+
+
+@pytest.mark.parametrize("owner", ["model", "decoder"])
+def test_an_output_that_is_no_logits_is_left_to_fairseq(
+    make_model: Callable,
+    dictionary: Dictionary,
+    sample: dict[str, Any],
+    owner: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As that of fairseq's pointer-generator, whose output is normalized."""
+    model = make_model("transformer_biarn", *SMALL, "--dropout", "0")
+    forward = model.forward
+
+    def normalized(net_output: Any, log_probs: bool, sample: Any = None) -> torch.Tensor:
+        return net_output[0].log() if log_probs else net_output[0]
+
+    monkeypatch.setattr(model, "forward", lambda **given: (forward(**given)[0].softmax(-1), None))
+    changed = model if owner == "model" else model.decoder
+    monkeypatch.setattr(changed, "get_normalized_probs", normalized)
+    stock, fused = both(model, sample, dictionary, 0.1)
+    assert torch.equal(stock[0], fused[0])
+
+
+@pytest.mark.parametrize("arch", ["transformer_biarn", "rsa_transformer_lm", "transformer_lm"])
+def test_logits_are_known_also_in_a_wrapper_of_several_processes(
+    make_model: Callable, arch: str
+) -> None:
+    model = make_model(arch, *(LANGUAGE_MODEL if "lm" in arch else SMALL))
+    assert returns_logits(model)
+    assert returns_logits(ModuleProxyWrapper(LegacyDistributedDataParallel(model, None)))

@@ -477,13 +477,16 @@ def test_layers_to_keep(build: Build, name: str, kept: str) -> None:
     """The pruned model is the full one without the other layers."""
     flags = ["--decoder-layers-to-keep", kept]
     full, part = build(*BY_LAG[name]), build(*BY_LAG[name], *flags)
-    options = Namespace(arch=name, encoder_layers_to_keep=None, decoder_layers_to_keep=kept)
+    options = Namespace(arch=name, decoder_layers=3, decoder_layers_to_keep=kept)
     part.load_state_dict(full.state_dict(), model_cfg=options)
+    # What is saved with the pruned weights builds the pruned model.
+    assert (options.decoder_layers, options.decoder_layers_to_keep) == (2, None)
     decoder, numbers = full.decoder, [int(number) for number in kept.split(",")]
     decoder.layers = nn.ModuleList(decoder.layers[number] for number in numbers)
     decoder.memory.layers = len(numbers)
     if name == "block-recurrent":
         assert decoder.memory.recurrent == numbers[part.decoder.memory.recurrent] == 1
+        assert getattr(options, "recurrent_layer", 2) == 2 - part.decoder.memory.recurrent
         decoder.memory.recurrent = part.decoder.memory.recurrent
     tokens = text()
     torch.testing.assert_close(in_segments(part, tokens), in_segments(full, tokens))
@@ -502,6 +505,23 @@ def test_pruning_that_would_drop_a_state_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=f"--decoder-layers-to-keep {said}"):
         make_model(arch, "--decoder-layers-to-keep", kept)
+
+
+@pytest.mark.parametrize("has_memory", [True, False])
+def test_a_saved_memory_is_left_out_of_a_model_without_one(
+    make_model: Build, has_memory: bool
+) -> None:
+    """As when --finetune-from-model gets a checkpoint from within an epoch."""
+    flags = SMALL_XL if has_memory else [*SMALL_XL[:-2], "--decoder-memory", "none"]
+    first, second = make_model("xl_lm_tiny", *SMALL_XL), make_model("xl_lm_tiny", *flags)
+    in_segments(first.train(), text())
+    with first.decoder.memory.saved(None):
+        state = first.state_dict()
+    assert any(map(is_memory, state))
+    second.load_state_dict(state)
+    assert (getattr(second.decoder, "memory", None) is not None) == has_memory
+    if has_memory:
+        assert torch.equal(second.decoder.memory.states, first.decoder.memory.states)
 
 
 def test_positions_of_a_segment_and_a_memory_are_refused(make_model: Build) -> None:

@@ -1,10 +1,13 @@
 """Streams of text: no token is lost, each row goes on, and processes share the streams."""
 
+import itertools
 from argparse import Namespace
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
+from fairseq.data.iterators import EpochBatchIterator
 
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.modules.stream_memory import StreamMemory
@@ -82,6 +85,45 @@ def test_two_processes_have_the_rows_of_one(whole: bool) -> None:
             assert torch.equal(torch.cat([share[name] for share in shares]), batch[name])
         starts = torch.cat([share["net_input"]["starts"] for share in shares])
         assert torch.equal(starts, batch["net_input"]["starts"])
+
+
+def iterators(rows: int, processes: int) -> list[EpochBatchIterator]:
+    data = dataset(480, 5).arranged(rows, processes)
+    made = data.batch_by_size(data.ordered_indices())
+    return [EpochBatchIterator(data, data.collater, made, num_shards=processes, shard_id=rank,
+                               disable_shuffling=True) for rank in range(processes)]  # fmt: skip
+
+
+def read(made: list[EpochBatchIterator], count: int | None = None) -> list[int]:
+    """The tokens of the next *count* batches of each process, or of the rest of the epoch."""
+    of_each = [list(itertools.islice(i.next_epoch_itr(shuffle=False), count)) for i in made]
+    found = [batch["target"].flatten() for of_one in of_each for batch in of_one]
+    return torch.cat(found).tolist()
+
+
+@pytest.mark.parametrize("before, after", [((4, 2), (8, 1)), ((8, 1), (4, 2)), ((4, 3), (6, 2))])
+def test_other_processes_go_on_in_the_same_streams(
+    before: tuple[int, int], after: tuple[int, int]
+) -> None:
+    first, second = iterators(*before), iterators(*after)
+    seen = read(first, 2)
+    for iterator in second:
+        iterator.load_state_dict(first[0].state_dict())
+    assert sorted(seen + read(second)) == list(range(100, 580))
+
+
+@pytest.mark.parametrize("rows, processes", [(4, 1), (8, 2), (8, 1)])
+def test_a_position_in_other_streams_is_refused(rows: int, processes: int) -> None:
+    first, (second, *_) = iterators(4, 2), iterators(rows, processes)
+    read(first, 2)
+    state = first[0].state_dict()
+    if rows * processes != 8:
+        said = f"of 8 streams .* into {rows * processes} streams .*--reset-dataloader"
+        with pytest.raises(ConfigError, match=said):
+            second.load_state_dict(state)
+    state.pop("arrangement", None)  # as in older checkpoints
+    with pytest.raises(ConfigError, match="of 2 processes") if processes == 1 else nullcontext():
+        second.load_state_dict(state)
 
 
 def test_a_short_text_has_fewer_streams() -> None:

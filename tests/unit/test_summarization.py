@@ -136,10 +136,21 @@ def test_rouge_as_best_checkpoint_metric_must_be_computed_and_maximized(
     [
         (["--eval-rouge-args", "{beam:2}"], "--eval-rouge-args {beam:2}: not JSON"),
         (["--eval-rouge-args", "[2]"], "expected a JSON object"),
-        (["--eval-rouge-args", '{"beams": 2}'], "no generation option 'beams'; did you mean beam?"),
-        (["--eval-rouge-args", '{"min_len": 60, "max_len_b": 50}'], "min_len 60 is more than max_"),
-        (["--eval-rouge-args", '{"min_len": 201}'], "min_len 201 is more than max_len_b 200"),
-        (["--eval-rouge-args", '{"min_len": 55}', "--max-target-positions", 55], "do not fit in"),
+        (["--eval-rouge-args", '{"beams": 2}'], "no search option 'beams'; did you mean beam?"),
+        (["--eval-rouge-args", '{"score_reference": true}'], "no search option 'score_reference'"),
+        (["--eval-rouge-args", '{"min_len": "55"}'], "min_len='55': expected a whole number"),
+        (["--eval-rouge-args", '{"beam": 2.0}'], "beam=2.0: expected a whole number"),
+        (["--eval-rouge-args", '{"lenpen": "2"}'], "lenpen='2': expected a number; leave out"),
+        (["--eval-rouge-args", '{"lenpen": NaN}'], "lenpen=nan: expected a number"),
+        (["--eval-rouge-args", '{"max_len_b": null}'], "max_len_b=None: expected a whole number"),
+        (["--eval-rouge-args", '{"sampling": 1}'], "sampling=1: expected true or false"),
+        (["--eval-rouge-args", '{"beam": true}'], "beam=True: expected a whole number"),
+        (["--eval-rouge-args", '{"beam": 0}'], "expected a beam of at least 1"),
+        (["--eval-rouge-args", '{"temperature": 0}'], "temperature=0: expected more than 0"),
+        (["--eval-rouge-args", '{"diverse_beam_groups": 3}'], "a beam that is a multiple of"),
+        (["--eval-rouge-args", '{"min_len": 60, "max_len_b": 50}'], "min_len=60 is more than the"),
+        (["--eval-rouge-args", '{"min_len": 201}'], "min_len=201 is more than the longest"),
+        (["--eval-rouge-args", '{"min_len": 55}', "--max-target-positions", 55], "'s 55 positions"),
         (["--eval-rouge-detok", "mozes"], "--eval-rouge-detok mozes: expected one of moses"),
         (["--eval-rouge-detok-args", "x"], "--eval-rouge-detok-args x: not JSON"),
         (["--bpe", "subword_nmt", "--eval-rouge-remove-bpe"], "both would join subwords"),
@@ -240,6 +251,25 @@ def test_only_summaries_that_are_read_are_cut(
         assert [len(r) for r in batch["references"]] == [whole[i] for i in order]
     else:
         assert lengths == [whole[i] for i in order] and "references" not in batch
+
+
+@pytest.mark.parametrize("cut", [True, False])
+def test_summaries_whose_score_is_asked_for_are_read(
+    make_task: Callable[..., SummarizationTask], corpus: Path, cut: bool
+) -> None:
+    """With --score-reference, longer ones than the model reads are refused or truncated."""
+    flags = ["--score-reference", "--max-target-positions", 5, *["--truncate-target"][: int(cut)]]
+    task = make_task(*flags, data=corpus / "bin", path="x.pt")
+    task.prefix = []
+    task.load_dataset("valid")
+    dataset = task.dataset("valid")
+    whole = [len(line.split()) + 1 for line in (corpus / "valid.tgt").read_text().splitlines()]
+    longest = 5 if cut else max(whole)
+    assert dataset.tgt_sizes.tolist() == [min(n, longest) for n in whole]
+    assert max(len(dataset[i]["target"]) for i in range(len(whole))) == longest
+    if not cut:
+        with pytest.raises(ConfigError, match="Size of sample .* long targets with --truncate-t"):
+            task.filter_indices_by_size(dataset.ordered_indices(), dataset, task.max_positions())
 
 
 class Generated:
