@@ -17,6 +17,7 @@ import pytest
 import torch
 from fairseq import options
 from fairseq.dataclass import utils as dataclass_utils
+from fairseq.models import FairseqDecoder, FairseqLanguageModel
 from fairseq.registry import REGISTRIES
 from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY
 
@@ -111,7 +112,8 @@ def use(key: Key, cfg: Any) -> None:
         task = Namespace(target_dictionary=None)
         settings = {f.name: getattr(cfg, f.name) for f in fields(dataclass_of(key))}
         criterion = made(task, **{n: settings[n] for n in settings if n != "_name"})
-        model = Namespace(get_targets=lambda *_: torch.randint(9, (2, 5)))
+        model: Any = FairseqLanguageModel(FairseqDecoder(None))
+        model.get_targets = lambda *_: torch.randint(9, (2, 5))
         loss, _ = criterion.compute_loss(model, (logits, None), {})
         assert loss.isfinite()
     else:
