@@ -41,13 +41,16 @@ def search_options(options: dict[str, Any], nbest: int, shortest: int, longest: 
     Raises:
         ConfigError: an unknown option, a value of another type, or conflicting values.
     """
+    options = dict(options)
     kinds = {f.name: f.type for f in fields(GenerationConfig)}
-    for name, value in options.items():
+    for name, value in list(options.items()):
         if name not in OPTIONS:
             close = difflib.get_close_matches(name, OPTIONS, n=1)
             hint = f"did you mean {close[0]}?" if close else f"choose one of {', '.join(OPTIONS)}"
             raise ConfigError(f"there is no search option {name!r}; {hint}")
         kind: Any = kinds[name]
+        if kind is int and isinstance(value, float) and value.is_integer():
+            options[name] = value = int(value)  # as JSON of other programs may have it
         if not fits(value, kind):
             hint = "leave out the quotes" if isinstance(value, str) else "give one"
             raise ConfigError(f"{name}={value!r}: expected {EXPECTED[kind]}; {hint}")

@@ -3,16 +3,14 @@
 python figure.py RESULTS.json FIGURE.png
 """
 
-import argparse
-import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from fairseq_recur.errors import ConfigError
 from fairseq_recur.plotting.figures import COLOURS, new_figure, plain_axes, ranges
+from fairseq_recur.plotting.records import draw_results
 
 MODELS = {"linear": "linear RNN", "rsa": "RSA"}
 TITLES = {"tanh": "Tanh", "sigmoid": "Sigmoid", "relu": "ReLU"}
@@ -94,21 +92,6 @@ def summary(results: dict[str, Any]) -> dict[str, Any]:
     return {"ratios": rows, "claims": claims}
 
 
-def read_results(file: Path) -> dict[str, Any]:
-    """Read the results of an experiment.
-
-    Raises:
-        ConfigError: the file has none
-    """
-    try:
-        results: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        if results["cells"]:
-            return results
-    except (ValueError, KeyError, TypeError):
-        pass
-    raise ConfigError(f"{file}: expected the results.json of an experiment with finished cells")
-
-
 def draw(results: dict[str, Any], file: Path) -> None:
     """Draw one panel per activation: mean over the seeds as a line, range as bars."""
     names = activations(results)
@@ -129,21 +112,5 @@ def draw(results: dict[str, Any], file: Path) -> None:
     figure.savefig(file, dpi=100)
 
 
-def main(words: Sequence[str] | None = None) -> int:
-    """Read the results and draw; return 0, or 2 for files that cannot be used."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("results", type=Path, metavar="RESULTS.json")
-    parser.add_argument("figure", type=Path, metavar="FIGURE.png")
-    args = parser.parse_args(words)
-    try:
-        draw(read_results(args.results), args.figure)
-    except (OSError, ValueError) as error:  # also of a format that matplotlib does not know
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(draw_results(draw, __doc__, rows="cells"))

@@ -3,32 +3,14 @@
 python figure.py WORK/results.json FIGURE.png
 """
 
-import argparse
-import json
 import re
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from fairseq_recur.errors import ConfigError
 from fairseq_recur.plotting.figures import COLOURS, new_figure, plain_axes, ranges
-
-
-def read_results(file: Path) -> dict[str, Any]:
-    """Read the results of an experiment.
-
-    Raises:
-        ConfigError: the file has none
-    """
-    try:
-        results: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        if results["runs"]:
-            return results
-    except (ValueError, KeyError, TypeError):
-        pass
-    raise ConfigError(f"{file}: expected the results.json of an experiment with finished runs")
+from fairseq_recur.plotting.records import draw_results
 
 
 def points(results: dict[str, Any], metric: str) -> dict[str, list[float]]:
@@ -71,21 +53,5 @@ def draw(results: dict[str, Any], file: Path) -> None:
     print(file)
 
 
-def main(words: Sequence[str] | None = None) -> int:
-    """Read the results and draw; return 0, or 2 for files that cannot be used."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("results", type=Path, metavar="RESULTS.json")
-    parser.add_argument("figure", type=Path, metavar="FIGURE.png")
-    args = parser.parse_args(words)
-    try:
-        draw(read_results(args.results), args.figure)
-    except (OSError, ValueError) as error:  # also of a format that matplotlib does not know
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(draw_results(draw, __doc__))

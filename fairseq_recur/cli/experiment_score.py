@@ -23,7 +23,9 @@ from fairseq_recur.experiments.settings import Experiment
 from fairseq_recur.inspection.tokens import Tokens
 from fairseq_recur.scoring.generation import read_lines
 
-MARKS = {"sentencepiece": "\u2581", "wordpiece": "\u2581", "subword_nmt": "@@", "@@ ": "@@"}
+MARKS = {
+    "sentencepiece": "\u2581", "wordpiece": "_", "subword_nmt": "@@", "@@": "@@", "@@ ": "@@"
+}  # fmt: skip
 """The marks of subwords, by the values of --remove-bpe."""
 
 

@@ -110,11 +110,13 @@ class CellRun(Run):
             )
 
     def put_aside(self) -> Path:
-        """Move the files of the folder to a new one beside it; the locked file stays."""
+        """Move the files of the folder to a new one beside it; the locked file stays.
+
+        The state is the last one: after a kill, the next start finds it and moves the rest.
+        """
         names = (self.folder.with_name(f"{self.folder.name}_before{n}") for n in count(1))
-        aside = next(path for path in names if not path.exists())
-        aside.mkdir()
-        # The state is the last one: after a kill, the next start finds it and moves the rest.
+        aside = next(path for path in names if not (path / "state.json").exists())
+        aside.mkdir(exist_ok=True)
         for path in sorted(self.folder.iterdir(), key=lambda path: path.name == "state.json"):
             if path.name != LOCK:
                 path.rename(aside / path.name)

@@ -59,14 +59,14 @@ class Padding:
         parts = mask.to(torch.bool).split(size, dim=1)
         if torch.compiler.is_compiling():
             return [cls(part, *real_tokens_first(part)) for part in parts]
-        # Number of real tokens, and whether the first one is padding: padding on the left, or
-        # nothing but padding.
-        facts = torch.stack([torch.stack([(~p).sum(1), p[:, :1].sum(1)]) for p in parts]).tolist()
+        # Number of real tokens, and of those right behind padding.
+        counts = [((~p).sum(1), (p[:, :-1] & ~p[:, 1:]).sum(1)) for p in parts]
+        facts = torch.stack([torch.stack(of_part) for of_part in counts]).tolist()
         return [
             None
             if min(read, default=0) == part.size(1)
-            else cls(part, *real_tokens_first(part), tuple(read), not any(first))
-            for part, (read, first) in zip(parts, facts)
+            else cls(part, *real_tokens_first(part), tuple(read), not any(behind))
+            for part, (read, behind) in zip(parts, facts)
         ]
 
 

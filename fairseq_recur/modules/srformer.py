@@ -51,7 +51,9 @@ class AccumulateFire(MonitoredModule, Part, nn.Module):
         super().__init__()
         self.linear = nn.Linear(width, width, bias=False)
         self.unit = cfg.srformer_scale == "unit"
-        leak, threshold = cfg.srformer_leak_init, torch.tensor(float(cfg.srformer_threshold_init))
+        # A lower one would never have a gradient, as `values` raises it.
+        initial = max(cfg.srformer_threshold_init, SMALLEST_THRESHOLD)
+        leak, threshold = cfg.srformer_leak_init, torch.tensor(float(initial))
         leak = torch.tensor(DEFAULT_LEAK[cfg.srformer_scale] if leak is None else float(leak))
         if self.unit:  # of the sigmoid and of the softplus, which always have a gradient
             leak, threshold = torch.logit(leak), threshold + torch.log(-torch.expm1(-threshold))
@@ -130,8 +132,8 @@ class SRformerAttention(SegmentedAttention):
         srformer_threshold_init: float = option(
             0.1,
             "initial threshold of the accumulate-and-fire neuron; 0.1 is the paper's, for "
-            "pretrained models",
-            (SMALLEST_THRESHOLD, 1e6),
+            "pretrained models; values below 0.001 act as 0.001",
+            (1e-6, 1e6),
             WITH_NEURON,
         )
         srformer_norm: ChoiceEnum(list(NORMS)) = option(  # type: ignore[valid-type]

@@ -178,7 +178,7 @@ class Pretrained:
 
         Args:
             texts: beginnings, which may be empty.
-            options: as in `translate`; lengths apply to the whole text.
+            options: as in `translate`, without ``truncate``; lengths apply to the whole text.
 
         Returns:
             The continued texts with their beginnings.
@@ -216,6 +216,11 @@ class Pretrained:
         Raises:
             ConfigError: as `translate`.
         """
+        if truncate and self.is_language_model:
+            raise ConfigError(
+                "truncate=True: a language model continues the end of a text, which would be cut; "
+                "leave it out, and shorten the texts"
+            )
         sources = self._encode(as_list("texts", texts), self.source)
         sources = fit("texts", sources, self._limits[0], truncate or self._truncates)
         shortest = min(map(len, sources), default=1)

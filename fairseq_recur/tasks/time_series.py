@@ -212,25 +212,30 @@ class TimeSeriesTask(FairseqTask):
         """Build fairseq's iterator, which keeps the order of the windows as asked.
 
         Raises:
-            ConfigError: the model has a memory, and no batch would continue the one before
+            ConfigError: of training, where the model has a memory, and no batch would continue the
+                one before
         """
         iterator = super().get_batch_iterator(dataset, *args, **kwargs)
         iterator.disable_shuffling = not getattr(dataset, "shuffled", False)
         if self.remembers and iterator.disable_shuffling and len(iterator) > 1:
-            self._check_memory(len(iterator.frozen_batches[0]), iterator.num_shards)
+            problem = self._memory_problem(len(iterator.frozen_batches[0]), iterator.num_shards)
+            if problem and dataset is self.datasets.get("train"):
+                raise ConfigError(f"{problem}, or --encoder-memory none")
+            if problem:
+                logger.warning(problem)
         return iterator
 
-    def _check_memory(self, windows: int, processes: int) -> None:
-        """Refuse batches after which the next ones begin beyond what a memory holds.
+    def _memory_problem(self, windows: int, processes: int) -> str:
+        """Whether the next batches begin beyond what a memory holds, in words.
 
         Args:
             windows: of a batch
             processes: that take turns
         """
-        if windows * processes > self.cfg.input_length:
-            raise ConfigError(
-                f"--encoder-memory xl has no effect: with {processes} x {windows} windows "
-                "(processes x --batch-size), a batch begins after the windows of --input-length "
-                f"{self.cfg.input_length} that are remembered; give a smaller --batch-size, or "
-                "--encoder-memory none"
-            )
+        if windows * processes <= self.cfg.input_length:
+            return ""
+        return (
+            f"--encoder-memory xl has no effect: with {processes} x {windows} windows "
+            "(processes x --batch-size), a batch begins after the windows of --input-length "
+            f"{self.cfg.input_length} that are remembered; give a smaller --batch-size"
+        )

@@ -129,6 +129,8 @@ def test_everything_is_trained_once(
     assert "the settings have changed" in said and f"the earlier one is kept in {kept}\n" in said
     assert len((kept / "calls").read_text().splitlines()) == 2
     assert miniature(RATE="0.004", **one) == 0 and (kept.parent / "seed1_before2/calls").is_file()
+    (kept.parent / "seed1_before3").mkdir()  # by a start that was killed before it moved all
+    assert miniature(RATE="0.005", **one) == 0 and (kept.parent / "seed1_before3/calls").is_file()
     capsys.readouterr()
     assert drawn.stat().st_mtime_ns == written
 

@@ -16,6 +16,7 @@ from typing import IO, Any
 import pytest
 import torch
 import yaml
+from fairseq.data import data_utils
 from sacrebleu.metrics import BLEU
 
 from fairseq_recur.cli import experiment, experiment_score, main
@@ -252,6 +253,13 @@ def test_the_text_of_another_test_set(corpus: Path) -> None:
     pieces = experiment_score.conversion(run("--remove-bpe"))
     assert pieces.encode("ab@@ c") == "ab@@ c" and pieces.decode("ab@@ c") == "abc"
     assert pieces.mark == "@@" and experiment_score.conversion(run()).mark is None
+
+
+@pytest.mark.parametrize("kind, mark", experiment_score.MARKS.items())
+def test_marks_are_what_fairseq_removes(kind: str, mark: str) -> None:
+    ends = mark == "@@"  # a piece ends with this one, and begins with the others
+    text = f"ab{mark} c" if ends else f"{mark}ab c"
+    assert data_utils.post_process(text, kind).strip() == "abc"
 
 
 def test_a_set_without_subwords_is_refused(corpus: Path, tmp_path: Path) -> None:

@@ -307,6 +307,8 @@ def test_language_model(tmp_path: Path, corpus: Path, cli: Cli) -> None:
     assert model.complete(beginnings[0], beam=3, max_len_b=9) == found[0][0].text
     assert len(model.complete("", max_len_b=9).split()) <= 9
     assert model.complete("w1 " * 8, max_len_b=9).startswith("w1 " * 8)
+    with pytest.raises(ConfigError, match="truncate=True: a language model continues the end"):
+        model.complete("w1", truncate=True)
     for length, limit, said in ((9, 9, "number 1, .* has 9 .*raise max_len_b to more than 9"),
                                 (31, 200, "may have 31 .*shorten it, .* 32 pos")):  # fmt: skip
         with pytest.raises(ConfigError, match=said):

@@ -289,8 +289,8 @@ REFUSED: dict[str, list[tuple[str, list[str]]]] = {
             "--target-length-mode ratio --target-length 9",
             ["--target-length 9 has no effect with --target-length-mode ratio"],
         ),
-        ("--srformer-threshold-init 0", ["--srformer-threshold-init 0.0: expected 0.001 to"]),
-        ("--srformer-threshold-init nan", ["--srformer-threshold-init nan: expected 0.001 to"]),
+        ("--srformer-threshold-init 0", ["--srformer-threshold-init 0.0: expected 1e-06 to"]),
+        ("--srformer-threshold-init nan", ["--srformer-threshold-init nan: expected 1e-06 to"]),
         (
             "--srformer-no-neuron --srformer-form stored",
             ["--srformer-form stored has no effect with --srformer-no-neuron True"],

@@ -70,17 +70,14 @@ def test_other_data_of_the_same_name_are_refused(tmp_path: Path) -> None:
     (data / "train.en-de.en.bin").write_text("other")
     (data / "train.en-fr.en.bin").write_text("of another pair")
     (data / "test.en-de.en.bin").write_text("new")
-    (tmp_path / "test.de").write_text("another\n")
+    (tmp_path / "test.de").write_text("another\n")  # only changes the scores
     (tmp_path / "model.pt").write_text("another")
     dictionary, *sizes = run.check_unchanged()
     assert dictionary.startswith("dict.en.txt was sha256 ")
     assert sizes == [
         "train.en-de.en.bin was 4 bytes, is 5 bytes",
-        f"{tmp_path / 'test.de'} was 4 bytes, is 8 bytes",
         f"{tmp_path / 'model.pt'} was 4 bytes, is 7 bytes",
     ]
-    other = runs(tmp_path, {"start": "model.pt", "score": {"reference": "other.de"}})[0]
-    assert len(other.check_unchanged()) == 3, "another reference only changes the scores"
 
 
 def test_paths_of_changes_begin_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -239,7 +239,7 @@ def test_what_a_training_reads_is_stored(tmp_path: Path, calls: Any) -> None:
     assert Runner([a, b], 1)() == [] and len(calls()) == 4
     read = b.state()["train"]["read"]
     assert read["start_from"] == "a seed 1 (max-epoch 4, checkpoint last)"
-    assert read["dict.en.txt"].startswith("sha256 ") and str(tmp_path / "test.de") in read
+    assert read["dict.en.txt"].startswith("sha256 ")
     old = a.state()
     del old["train"]["read"]
     a.write_state(old)

@@ -258,7 +258,7 @@ def test_a_memory_longer_than_a_batch_adds_to_the_one_before(length: int, kept: 
 
 @pytest.mark.parametrize("rows, processes", [(12, 1), (13, 1), (6, 2), (7, 2)])
 def test_batches_that_leave_a_memory_empty_are_refused(
-    tmp_path: Path, rows: int, processes: int
+    tmp_path: Path, rows: int, processes: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The next batch begins right after the remembered rows at the latest, windows have 12."""
     made = task(write_series(tmp_path / "x.csv"))
@@ -275,6 +275,9 @@ def test_batches_that_leave_a_memory_empty_are_refused(
         said = f"--encoder-memory xl has no effect: with {processes} x {rows} windows .*smaller"
         with pytest.raises(ConfigError, match=said):
             build()
+        made.datasets = {"valid": made.dataset("train")}  # it is only empty there
+        made.get_batch_iterator(made.dataset("valid"), max_sentences=rows, num_shards=processes)
+        assert "--encoder-memory xl has no effect" in caplog.text
         return
     first, second = itertools.islice(build().next_epoch_itr(), 2)
     for batch in (first, second):

@@ -13,7 +13,11 @@ from fairseq_recur.modules.segment_memory import sum_of_tokens
 from fairseq_recur.modules.segmented_attention import SegmentedAttention
 from fairseq_recur.modules.standalone import SRformerCrossAttention
 from fairseq_recur.ops import naive
-from fairseq_recur.ops.accumulate_fire import accumulate_fire, recurrent_accumulate_fire
+from fairseq_recur.ops.accumulate_fire import (
+    SMALLEST_THRESHOLD,
+    accumulate_fire,
+    recurrent_accumulate_fire,
+)
 from fairseq_recur.ops.segmented_attention import (
     NORMS,
     attend_segments,
@@ -371,6 +375,17 @@ def test_global_tokens_of_long_segments_are_finite_in_float16(make_model: Build)
     values = torch.full((1, 2, 1, 1024, 8), 70.0).half()
     prepared = attention.prepare(values, values, segments)
     assert (prepared["memory_values"] == 70).all()
+
+
+@pytest.mark.parametrize("scale", ["paper", "unit"])
+def test_a_tiny_initial_threshold_has_a_gradient(make_model: Build, scale: str) -> None:
+    """It is raised to the smallest one, and not below it, where it would never learn."""
+    flags = ["--srformer-threshold-init", "1e-5", "--srformer-scale", scale]
+    neuron = make_model("srformer", *SMALL, *flags).decoder.layers[0].encoder_attn.neuron
+    threshold = neuron.values()[2]
+    assert threshold.item() == pytest.approx(SMALLEST_THRESHOLD)
+    threshold.backward()
+    assert neuron.threshold.grad != 0
 
 
 def test_ratios_are_not_rounded_up_by_the_binary_form(make_model: Build) -> None:

@@ -69,7 +69,7 @@ def test_wrong_arguments() -> None:
     (SRformerCrossAttention, {"srformer_norm": "frobenious"}, "--srformer-norm frobenious: choose"),
     (SRformerCrossAttention, {"target_length_mode": "ratios"}, "--target-length-mode ratios: choo"),
     (SRformerCrossAttention, {"segment_size": 0}, "--segment-size 0: expected 1 to"),
-    (SRformerCrossAttention, {"srformer_threshold_init": 1e-4}, "--srformer-threshold-init 0.0001"),
+    (SRformerCrossAttention, {"srformer_threshold_init": 0.0}, "--srformer-threshold-init 0.0"),
     (SRformerCrossAttention, {"srformer_form": "recomputed", "srformer_clamp": 0.5},
      "--srformer-form recomputed does not support --srformer-clamp 0.5"),
     (RSASelfAttention, {"rsa_dropout": "mixt"}, "--rsa-dropout mixt: choose one of"),

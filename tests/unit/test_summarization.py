@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.scoring.rouge import VARIANTS, Rouge
+from fairseq_recur.search import search_options
 from fairseq_recur.tasks.eval_rouge import COUNT, RougeEvaluation, log_rouge
 from fairseq_recur.tasks.summarization import STATE, FramedDataset, SummarizationTask
 
@@ -139,7 +140,7 @@ def test_rouge_as_best_checkpoint_metric_must_be_computed_and_maximized(
         (["--eval-rouge-args", '{"beams": 2}'], "no search option 'beams'; did you mean beam?"),
         (["--eval-rouge-args", '{"score_reference": true}'], "no search option 'score_reference'"),
         (["--eval-rouge-args", '{"min_len": "55"}'], "min_len='55': expected a whole number"),
-        (["--eval-rouge-args", '{"beam": 2.0}'], "beam=2.0: expected a whole number"),
+        (["--eval-rouge-args", '{"beam": 2.5}'], "beam=2.5: expected a whole number"),
         (["--eval-rouge-args", '{"lenpen": "2"}'], "lenpen='2': expected a number; leave out"),
         (["--eval-rouge-args", '{"lenpen": NaN}'], "lenpen=nan: expected a number"),
         (["--eval-rouge-args", '{"max_len_b": null}'], "max_len_b=None: expected a whole number"),
@@ -164,6 +165,12 @@ def test_bad_options_are_named(
 ) -> None:
     (problem,) = problems(make_task, *ROUGE, *flags)
     assert message in problem
+
+
+def test_whole_numbers_may_be_written_as_fractions(make_task: Callable[..., Any]) -> None:
+    make_task(*ROUGE, "--eval-rouge-args", '{"beam": 4.0, "max_len_b": 60.0}')
+    found = search_options({"beam": 4.0, "max_len_b": 60.0}, 1, 9, 99)
+    assert (found.beam, found.max_len_b) == (4, 60) and type(found.beam) is int
 
 
 def test_good_options_are_taken(make_task: Callable[..., SummarizationTask]) -> None:
