@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from fairseq_recur.experiments.runs import Run
-from fairseq_recur.experiments.training_log import log_in
+from fairseq_recur.experiments.training_log import TrainingLog, log_in
 
 EVERY = {True: 5.0, False: 120.0}
 """Seconds between two reports: on a terminal, and elsewhere."""
@@ -51,7 +51,7 @@ class Progress:
         """Print a run's validation results that are new."""
         if run.name not in self.seen:
             return
-        log = log_in(run.folder)
+        log = training_log(run)
         for subset, results in log.valid.items():
             for updates, stats in sorted(results.items()):
                 if updates <= self.seen[run.name]:
@@ -88,7 +88,7 @@ def say(text: str) -> None:
 
 def where(run: Run, step: str) -> str:
     """Describe what a run is doing."""
-    log = log_in(run.folder)
+    log = training_log(run)
     if step != "train" or not log.timeline:
         return step
     updates, epochs, _ = log.timeline[-1]
@@ -101,7 +101,7 @@ def trained_share(run: Run) -> float:
     """Return the part of a run's training that its log shows as done, 0 to 1."""
     if "train" not in run.steps:
         return 1.0
-    log = log_in(run.folder)
+    log = training_log(run)
     if not log.timeline:
         return 0.0
     updates, epochs, _ = log.timeline[-1]
@@ -116,7 +116,12 @@ def trained_share(run: Run) -> float:
 
 def last_validation(run: Run) -> int:
     """Return the number of updates before a run's last validation, or -1."""
-    return max((u for results in log_in(run.folder).valid.values() for u in results), default=-1)
+    return max((u for results in training_log(run).valid.values() for u in results), default=-1)
+
+
+def training_log(run: Run) -> TrainingLog:
+    """Return a run's log, empty if there is none yet."""
+    return log_in(run.folder)
 
 
 def clock(seconds: float) -> str:
