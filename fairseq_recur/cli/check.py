@@ -46,10 +46,13 @@ def registered() -> dict[str, list[str]]:
     from fairseq.scoring import SCORER_REGISTRY
     from fairseq.tasks import TASK_REGISTRY
 
-    from fairseq_recur.modules import parts
+    from fairseq_recur.models import config
+    from fairseq_recur.modules.options import flag
 
     def ours(registry: dict[str, Any]) -> list[str]:
         return sorted(name for name, cls in registry.items() if is_ours(cls))
+
+    slots = [*config.encoder_decoder_slots(), *config.language_model_slots()]
 
     return {
         "architectures": ours(ARCH_MODEL_REGISTRY),
@@ -57,10 +60,7 @@ def registered() -> dict[str, list[str]]:
         "criterions": ours(CRITERION_REGISTRY),
         "optimizers": ours(OPTIMIZER_REGISTRY),
         "scorers": ours(SCORER_REGISTRY),
-        "self-attention maps": list(parts.SELF_ATTENTION),
-        "mixtures with a map": list(parts.MIXTURE),
-        "cross-attention parts": list(parts.CROSS_ATTENTION),
-        "recurrence parts": list(parts.RECURRENCE),
+        **{flag(slot.option): list(slot.table) for slot in slots},
     }
 
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.inspection.capture import KINDS, Maps, layers_of, places
 from fairseq_recur.modules.biarn import BiARN
-from fairseq_recur.modules.segment_memory import MemoryAttention
 from fairseq_recur.modules.segmented_attention import SegmentedAttention
+from fairseq_recur.modules.segmented_comparisons import MemoryAttention
 from fairseq_recur.modules.srformer import SRformerAttention
 
 NAMES = {

@@ -13,17 +13,12 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.models import config
 from fairseq_recur.models.pruning import pruning_problems
-from fairseq_recur.models.t5 import T5Options, t5_problems
+from fairseq_recur.models.t5 import t5_problems
 from fairseq_recur.modules import parts
 from fairseq_recur.modules.fusion import MultiColumn
 from fairseq_recur.modules.mixture import Mixture
 from fairseq_recur.modules.options import declared, flag, out_of_range, unknown_choices
 from fairseq_recur.modules.self_attention import SelfAttention
-from fairseq_recur.modules.stream_memory import SeriesMemory
-from fairseq_recur.modules.transformer_xl import TransformerXLOptions
-
-APART = (T5Options, TransformerXLOptions, SeriesMemory.Options)
-"""Options that no part in a slot declares."""
 
 
 def check_config(
@@ -43,12 +38,13 @@ def check_config(
     """
     options = {f.name: f for f in fields(defaults[0])}
     owners = config.part_options(slots)
+    apart = {
+        name for declaring in config.APART.values() for name, *_ in config.option_fields(*declaring)
+    }
     ours = {
         name: option
         for name, option in options.items()
-        if name in owners
-        or name in {slot.option for slot in slots}
-        or name in {f.name for declared_in in APART for f in fields(declared_in)}
+        if name in owners or name in {slot.option for slot in slots} or name in apart
     }
     problems = list(unknown_choices(cfg, ours))
     if not problems:
@@ -61,7 +57,7 @@ def check_config(
             *(p for side, part in chosen for p in problems_of(part, cfg, side)),
             *combinations(cfg),
         ]
-        problems += t5_problems(cfg, explicit) if hasattr(cfg, "host") else []
+        problems += t5_problems(cfg) if hasattr(cfg, "host") else []
     if problems:
         unique = list(dict.fromkeys(problems))
         raise ConfigError("the model's options cannot be used:\n- " + "\n- ".join(unique))

@@ -14,7 +14,7 @@ from fairseq_recur import compat
 from fairseq_recur.compat.registry import Function, extend
 from fairseq_recur.integration import from_checkpoint
 from fairseq_recur.modules.fusion import Replacement
-from fairseq_recur.modules.part import Part
+from fairseq_recur.modules.part import FreshWeights
 from fairseq_recur.modules.stream_memory import StreamMemory, is_memory
 
 logger = logging.getLogger(__name__)
@@ -108,7 +108,7 @@ def part_weights(model: BaseFairseqModel) -> dict[str, dict[str, Weights]]:
     """The weights that a stock Transformer lacks: {slot: {part's name: {key: weight}}}."""
     weights: dict[str, dict[str, Weights]] = defaultdict(dict)
     for name, module in model.named_modules():
-        if isinstance(module, Part) and isinstance(module, nn.Module):
+        if isinstance(module, FreshWeights) and isinstance(module, nn.Module):
             weights[module.slot][name] = module.state_dict(prefix=name + ".")
     return weights
 

@@ -224,6 +224,14 @@ def host_fields() -> Iterator[DataclassField]:
 HostConfig = make_dataclass("HostConfig", host_fields(), bases=(FairseqDataclass,))
 
 
+APART: dict[str, tuple[type, ...]] = {
+    "encoder_decoder": (T5Options, MonitoringOptions),
+    "language_model": (MonitoringOptions, TransformerXLOptions),
+    "forecaster": (MonitoringOptions, SeriesMemory.Options),
+}
+"""Options of each kind of model that belong to no part in a slot."""
+
+
 def encoder_decoder_config(
     name: str = "RecurrentTransformerConfig", **defaults: Any
 ) -> type[FairseqDataclass]:
@@ -231,15 +239,15 @@ def encoder_decoder_config(
 
     It is assembled from the parts that are registered at the time of the call.
     """
-    own = [*option_fields(T5Options, MonitoringOptions), *part_fields(encoder_decoder_slots())]
+    own = [*option_fields(*APART["encoder_decoder"]), *part_fields(encoder_decoder_slots())]
     return assembled(name, [*host_fields(), *own], FairseqDataclass, defaults)
 
 
 def language_model_config(
-    name: str = "RsaLanguageModelConfig", **defaults: Any
+    name: str = "RecurrentLanguageModelConfig", **defaults: Any
 ) -> type[FairseqDataclass]:
     """The configuration of the decoder as a language model; see `encoder_decoder_config`."""
-    own = option_fields(MonitoringOptions, TransformerXLOptions)
+    own = option_fields(*APART["language_model"])
     all_fields = [*own, *part_fields(language_model_slots())]
     return assembled(name, all_fields, TransformerLanguageModelConfig, defaults)
 
@@ -247,7 +255,7 @@ def language_model_config(
 def forecaster_config(name: str = "ForecasterConfig", **defaults: Any) -> type[FairseqDataclass]:
     """The configuration of the forecaster of time series; see `encoder_decoder_config`."""
     sizes = [f for f in host_fields() if f[0] in FORECASTER_SIZES]
-    own = option_fields(MonitoringOptions, SeriesMemory.Options)
+    own = option_fields(*APART["forecaster"])
     return assembled(
         name, [*sizes, *own, *part_fields(forecaster_slots())], FairseqDataclass, defaults
     )

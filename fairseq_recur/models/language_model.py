@@ -31,14 +31,14 @@ LONGEST = 2**20
 """Positions of a model with a memory, which has no table of them, unless an option says less."""
 
 
-class RsaLanguageModel(RecurrentModel, TransformerLanguageModel):
-    """A Transformer language model whose self-attention is a part of one's choice."""
+class RecurrentLanguageModel(RecurrentModel, TransformerLanguageModel):
+    """A Transformer language model with recurrence in its self-attention, its memory, or both."""
 
     slots = staticmethod(config.language_model_slots)
     assemble = staticmethod(config.language_model_config)
 
     @classmethod
-    def build_model(cls, args: DictConfig, task: FairseqTask) -> "RsaLanguageModel":
+    def build_model(cls, args: DictConfig, task: FairseqTask) -> "RecurrentLanguageModel":
         """Build the decoder with fairseq's embeddings.
 
         Raises:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fairseq_recur.models.decoder import RecurrentTransformerDecoder
 from fairseq_recur.modules.context import Context, IncrementalState, Padding, additive_mask
 from fairseq_recur.modules.parts import MEMORY, NONE
-from fairseq_recur.modules.stream_memory import SegmentMemory
+from fairseq_recur.modules.stream_memory import TextMemory
 from fairseq_recur.modules.transformer_xl import (
     UnprojectedAdaptiveInput,
     add_biases,
@@ -132,9 +132,7 @@ class MemoryDecoder(RecurrentTransformerDecoder):
             memory.keep(starts, states[:-1], earlier, memory.length, carried)
         return self.features(x), {"attn": [None], "inner_states": states}
 
-    def read_text(
-        self, tokens: Tensor, memory: SegmentMemory
-    ) -> tuple[Tensor, dict[str, list[Any]]]:
+    def read_text(self, tokens: Tensor, memory: TextMemory) -> tuple[Tensor, dict[str, list[Any]]]:
         """A text by itself, in the segments into which training cuts it.
 
         Args:

@@ -11,7 +11,7 @@ from hydra.core.config_store import ConfigStore
 
 from fairseq_recur.models.base import RecurrentModel
 from fairseq_recur.models.forecaster import ForecasterModel
-from fairseq_recur.models.language_model import RsaLanguageModel
+from fairseq_recur.models.language_model import RecurrentLanguageModel
 from fairseq_recur.models.model import RecurrentTransformerModel
 
 # Sizes of the host, named as fairseq names them. The base size is the dataclass's default.
@@ -258,7 +258,7 @@ FORECASTERS: dict[str, dict[str, Any]] = {
 
 KINDS: tuple[tuple[type[RecurrentModel], dict[str, dict[str, Any]]], ...] = (
     (RecurrentTransformerModel, PRESETS),
-    (RsaLanguageModel, LANGUAGE_MODELS),
+    (RecurrentLanguageModel, LANGUAGE_MODELS),
     (ForecasterModel, FORECASTERS),
 )
 """The kinds of models, each with its presets."""

@@ -79,13 +79,8 @@ class T5Options:
     )
 
 
-def t5_problems(cfg: Namespace, explicit: set[str]) -> Iterator[str]:
-    """What is wrong with the options of a T5, one message each.
-
-    Args:
-        cfg: the model's options, flat
-        explicit: names of the options that were set
-    """
+def t5_problems(cfg: Namespace) -> Iterator[str]:
+    """What is wrong with the options of a T5, flat, one message each."""
     if cfg.host != "t5":
         return
     lacking = [flag(name) for name in TRUE_OF_T5 if not getattr(cfg, name)]

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from fairseq_recur.modules.context import Context
 from fairseq_recur.modules.options import flag, option
-from fairseq_recur.modules.stream_memory import SegmentMemory
+from fairseq_recur.modules.stream_memory import TextMemory
 from fairseq_recur.modules.t5 import inner_width
 from fairseq_recur.ops.attention import dot_product_attention
 from fairseq_recur.ops.block_recurrent import rotary, state_gate
@@ -199,11 +199,11 @@ class BlockRecurrentLayer(RecurrentBlocks):
         return out[:, -1:].transpose(0, 1), after
 
 
-class BlockRecurrentMemory(SegmentMemory):
+class BlockRecurrentMemory(TextMemory):
     """The state of a block-recurrent layer; the other layers have Transformer-XL's memory."""
 
     @dataclass
-    class Options(SegmentMemory.Options):
+    class Options(TextMemory.Options):
         """Adds those of the layer."""
 
         recurrent_layer: int = option(

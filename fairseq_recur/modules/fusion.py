@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fairseq_recur.modules.context import Context
 from fairseq_recur.modules.options import NoOptions, flag, option
-from fairseq_recur.modules.part import MonitoredModule, Part, exempt_from_decay
+from fairseq_recur.modules.part import FreshWeights, MonitoredModule, exempt_from_decay
 from fairseq_recur.modules.recurrence import Recurrence
 from fairseq_recur.ops.recurrence_encoder import gate, gated_sum
 
@@ -28,7 +28,7 @@ class FusedLayers:
     )
 
 
-class StackFusion(MonitoredModule, Part, nn.Module):
+class StackFusion(MonitoredModule, FreshWeights, nn.Module):
     """R = LN(ATT(D, H_r) + D), and the feed-forward network reads R (Hao et al., eqs. 18-19).
 
     Closed (``--recurrence-fusion-init closed``), it reads D + a (R - D) with a learned a that
@@ -242,7 +242,7 @@ class Replacement(StackFusion):
                 yield f"{fusion} leaves no place for {flag(name)}; leave one out"
 
 
-class MultiColumn(Part, nn.Module):
+class MultiColumn(FreshWeights, nn.Module):
     """H = W [H_e; H_r] + b: both outputs, concatenated and projected to the model's width.
 
     Chen et al. 2018. H_e is the output of the Transformer encoder, H_r that of the recurrence

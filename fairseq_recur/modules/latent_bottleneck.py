@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fairseq_recur.modules.block_recurrent import BlockAttention, RecurrentBlocks, too_long
 from fairseq_recur.modules.options import option
-from fairseq_recur.modules.stream_memory import SegmentMemory, StreamMemory
+from fairseq_recur.modules.stream_memory import StreamMemory, TextMemory
 from fairseq_recur.ops.precision import at_least_float32
 from fairseq_recur.ops.relative_positions import sinusoids
 
@@ -76,7 +76,7 @@ class LatentBottleneck(RecurrentBlocks):
         return self.writer(state, x.transpose(0, 1))
 
 
-class LatentMemory(SegmentMemory):
+class LatentMemory(TextMemory):
     """The state of a latent bottleneck; of positions nothing is kept."""
 
     @dataclass

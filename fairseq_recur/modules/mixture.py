@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fairseq_recur.modules.context import Context
 from fairseq_recur.modules.options import option
-from fairseq_recur.modules.part import MonitoredModule, Part
+from fairseq_recur.modules.part import FreshWeights, MonitoredModule
 from fairseq_recur.modules.stream_memory import reach
 from fairseq_recur.ops.attention import read_values
 from fairseq_recur.ops.mixture import mixed_map, mixed_outputs
@@ -32,7 +32,7 @@ LONGEST_MIXED = 64
 LONGEST_DENSE = 512
 
 
-class Mixture(MonitoredModule, Part, nn.Module):
+class Mixture(MonitoredModule, FreshWeights, nn.Module):
     """P and the gate g = sigma(mu), one scalar per layer (Huang et al. 2023, eq. 4).
 
     The output is (1 - g) O + g P V, where O is the output of any attention map. Heads with a

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 
-class Part:
+class FreshWeights:
     """A module whose weights a stock checkpoint does not have and need not have.
 
     Parts that only work together have the same ``slot``. If a checkpoint has none of the
@@ -82,11 +82,11 @@ def scale_learning_rate(model: torch.nn.Module, slot: str, scale: float) -> None
 
     Args:
         model: with the parts
-        slot: of `Part`
+        slot: of `FreshWeights`
         scale: of the learning rate that the scheduler sets
     """
     for module in model.modules():
-        if isinstance(module, Part) and module.slot == slot and scale != 1.0:
+        if isinstance(module, FreshWeights) and module.slot == slot and scale != 1.0:
             _ask_optimizer(module.parameters(), "lr_scale", scale)
 
 

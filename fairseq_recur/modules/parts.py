@@ -23,12 +23,12 @@ from fairseq_recur.modules.recurrence import Recurrence
 from fairseq_recur.modules.recurrence_encoder import RecurrenceEncoder
 from fairseq_recur.modules.relative import RelativeSelfAttention
 from fairseq_recur.modules.rem import RecurrenceEncodingMatrices
-from fairseq_recur.modules.segment_memory import GlobalAttention, XLAttention
 from fairseq_recur.modules.segmented_attention import SegmentedAttention
+from fairseq_recur.modules.segmented_comparisons import GlobalAttention, XLAttention
 from fairseq_recur.modules.self_attention import DotSelfAttention, SelfAttention
 from fairseq_recur.modules.sparse_attention import LogSparseSelfAttention, ProbSparseSelfAttention
 from fairseq_recur.modules.srformer import SRformerAttention
-from fairseq_recur.modules.stream_memory import SegmentMemory
+from fairseq_recur.modules.stream_memory import TextMemory
 from fairseq_recur.modules.xl import XLSelfAttention
 
 # Maps of self-attention, and what is mixed with one (Huang et al. 2023; section 4.4 compares).
@@ -66,8 +66,8 @@ FUSION: dict[str, type[StackFusion] | type[MultiColumn]] = {
 }
 
 # What a language model keeps of the segments before.
-MEMORY: dict[str, type[SegmentMemory]] = {
-    "xl": SegmentMemory,
+MEMORY: dict[str, type[TextMemory]] = {
+    "xl": TextMemory,
     "block_recurrent": BlockRecurrentMemory,
     "latent": LatentMemory,
 }

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fairseq_recur.modules.context import Padding
 from fairseq_recur.modules.layers import LayerRunner
 from fairseq_recur.modules.options import flag, option
-from fairseq_recur.modules.part import Part
+from fairseq_recur.modules.part import FreshWeights
 from fairseq_recur.modules.recurrence import Recurrence
 
 
@@ -71,7 +71,7 @@ class RecurrenceLayer(nn.Module):
         return x if self.normalize_before else self.final_layer_norm(x)
 
 
-class RecurrenceEncoder(Part, nn.Module):
+class RecurrenceEncoder(FreshWeights, nn.Module):
     """The recurrence encoder of Hao et al. 2019, section 3.1 and figure 2.
 
     Args:

@@ -9,12 +9,12 @@ from torch import Tensor, nn
 from fairseq_recur.modules.context import Context
 from fairseq_recur.modules.mixture import Mixture
 from fairseq_recur.modules.options import option
-from fairseq_recur.modules.part import Part
+from fairseq_recur.modules.part import FreshWeights
 from fairseq_recur.modules.self_attention import SelfAttention
 from fairseq_recur.ops.relative_positions import relative_attention
 
 
-class RelativePositions(Part, nn.Module):
+class RelativePositions(FreshWeights, nn.Module):
     """A key vector and a value vector for each lag up to a limit and head, "edge labels".
 
     Args:

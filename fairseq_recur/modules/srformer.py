@@ -11,7 +11,7 @@ from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
 
 from fairseq_recur.modules.options import option
-from fairseq_recur.modules.part import MonitoredModule, Part, exempt_from_decay
+from fairseq_recur.modules.part import FreshWeights, MonitoredModule, exempt_from_decay
 from fairseq_recur.modules.segmented_attention import PreparedSource, SegmentedAttention, Segments
 from fairseq_recur.ops.accumulate_fire import SMALLEST_THRESHOLD, recurrent_accumulate_fire, scan_
 from fairseq_recur.ops.precision import at_least_float32, no_autocast
@@ -35,7 +35,7 @@ DEFAULT_LEAK = {"paper": 1.0, "unit": 0.5}
 WITH_NEURON = {"srformer_no_neuron": (False,)}
 
 
-class AccumulateFire(MonitoredModule, Part, nn.Module):
+class AccumulateFire(MonitoredModule, FreshWeights, nn.Module):
     """The neuron's parameters, shared by the heads of a layer (section 3.3, appendix A.2).
 
     Args:
@@ -88,7 +88,7 @@ class AccumulateFire(MonitoredModule, Part, nn.Module):
         self.observe("membrane", membrane / threshold, padding)
 
 
-class LearnedMix(MonitoredModule, Part, nn.Module):
+class LearnedMix(MonitoredModule, FreshWeights, nn.Module):
     """sigma of eq. 10, learned: O = sigma O_S + (1 - sigma) O_R; it starts at one half."""
 
     slot = "cross-attention"

@@ -78,7 +78,7 @@ def host(
 
 
 class RSASelfAttention(nn.Module):
-    """Self-attention mixed with recurrence encoding matrices (Huang et al. 2023, eq. 6).
+    """Self-attention mixed with recurrence encoding matrices (Huang et al. 2023, eq. 4).
 
     Args:
         embed_dim: C
@@ -164,7 +164,7 @@ class SRformerCrossAttention(nn.Module):
 
 
 class BiARNEncoder(nn.Module):
-    """The recurrence encoder with attentive recurrent networks (Hao et al. 2019, eqs. 5 to 8).
+    """The recurrence encoder with attentive recurrent networks (Hao et al. 2019, eqs. 7-8, 12-13).
 
     Args:
         embed_dim: C

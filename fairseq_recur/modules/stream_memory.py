@@ -225,7 +225,7 @@ def reach(cfg: Any, side: str) -> int | None:
     return int(cfg.memory_length) if limited else None
 
 
-class SegmentMemory(StreamMemory):
+class TextMemory(StreamMemory):
     """Transformer-XL's memory of a language model: the last positions before a segment of text."""
 
     @dataclass

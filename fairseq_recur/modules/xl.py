@@ -9,13 +9,13 @@ from torch import Tensor, nn
 
 from fairseq_recur.modules.mixture import Mixture
 from fairseq_recur.modules.options import option
-from fairseq_recur.modules.part import Part
+from fairseq_recur.modules.part import FreshWeights
 from fairseq_recur.modules.self_attention import SelfAttention
 from fairseq_recur.ops.precision import at_least_float32
 from fairseq_recur.ops.relative_positions import sinusoids, xl_map
 
 
-class SinusoidalLags(Part, nn.Module):
+class SinusoidalLags(FreshWeights, nn.Module):
     """W_r, u and v of Dai et al. 2019, section 3.3.
 
     Args:

@@ -25,7 +25,7 @@ import fairseq_recur
 from fairseq_recur import cli
 from fairseq_recur.models import config
 from fairseq_recur.models.check import check_config
-from fairseq_recur.models.language_model import RsaLanguageModel
+from fairseq_recur.models.language_model import RecurrentLanguageModel
 from fairseq_recur.models.model import RecurrentTransformerModel
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -191,7 +191,7 @@ def check_model(arch: str, model: DictConfig | Namespace) -> None:
     kind = ARCH_MODEL_REGISTRY[arch]
     if issubclass(kind, RecurrentTransformerModel):
         slots, assemble = config.encoder_decoder_slots(), config.encoder_decoder_config
-    elif issubclass(kind, RsaLanguageModel):
+    elif issubclass(kind, RecurrentLanguageModel):
         slots, assemble = config.language_model_slots(), config.language_model_config
     else:
         return

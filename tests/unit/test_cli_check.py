@@ -8,6 +8,12 @@ from fairseq_recur import compat
 from fairseq_recur.cli import main
 from fairseq_recur.cli.check import registered
 from fairseq_recur.compat import report
+from fairseq_recur.models.config import (
+    encoder_decoder_slots,
+    forecaster_slots,
+    language_model_slots,
+)
+from fairseq_recur.modules.options import flag
 from tests.conftest import REGISTERED
 from tests.unit.test_cli_main import root_logger  # noqa: F401  (used by every test)
 
@@ -15,8 +21,9 @@ from tests.unit.test_cli_main import root_logger  # noqa: F401  (used by every t
 def test_everything_registered_is_listed(capsys: pytest.CaptureFixture) -> None:
     found = registered()
     assert found["architectures"] == REGISTERED
-    assert {"birnn", "biarn"} <= set(found["recurrence parts"])
-    assert "dot" in found["self-attention maps"] and "dot" in found["cross-attention parts"]
+    every = (encoder_decoder_slots, language_model_slots, forecaster_slots)
+    for slot in (slot for slots in every for slot in slots()):
+        assert found[flag(slot.option)] == list(slot.table)
     assert "adamw_fused" in found["optimizers"]
     main(["check"])
     printed = capsys.readouterr().out

@@ -18,7 +18,7 @@ from torch import nn
 
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.modules.context import Padding, Source
-from fairseq_recur.modules.segment_memory import SegmentRNNs
+from fairseq_recur.modules.segmented_comparisons import SegmentRNNs
 from tests.configuring import model_config
 from tests.conftest import LANGUAGE_MODELS, SEGMENTS, SMALL, STRUCTURES
 

@@ -18,7 +18,7 @@ from fairseq_recur.inspection.capture import captured, places
 from fairseq_recur.inspection.panels import Labels, panels
 from fairseq_recur.inspection.passes import look
 from fairseq_recur.modules.fusion import GatedSumFusion
-from fairseq_recur.modules.segment_memory import MemoryAttention
+from fairseq_recur.modules.segmented_comparisons import MemoryAttention
 from fairseq_recur.modules.self_attention import SelfAttention
 from fairseq_recur.ops import naive
 from fairseq_recur.plotting.attention import boxes, draw

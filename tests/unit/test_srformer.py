@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from fairseq_recur.models.presets import PRESETS
 from fairseq_recur.modules.context import Source
-from fairseq_recur.modules.segment_memory import sum_of_tokens
 from fairseq_recur.modules.segmented_attention import SegmentedAttention
+from fairseq_recur.modules.segmented_comparisons import sum_of_tokens
 from fairseq_recur.modules.standalone import SRformerCrossAttention
 from fairseq_recur.ops import naive
 from fairseq_recur.ops.accumulate_fire import (

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fairseq_recur.modules.context import hiding
 from fairseq_recur.modules.layers import rnn_problems
 from fairseq_recur.modules.options import option
-from fairseq_recur.modules.part import MonitoredModule, Part
+from fairseq_recur.modules.part import FreshWeights, MonitoredModule
 from fairseq_recur.modules.recurrence import recurrent_norm
 from fairseq_recur.modules.segmented_attention import PreparedSource, SegmentedAttention, Segments
 from fairseq_recur.ops.precision import at_least_float32
@@ -52,7 +52,7 @@ class MemoryAttention(SegmentedAttention):
         return out, weights[..., more:]
 
 
-class SegmentRNNs(MonitoredModule, Part, nn.Module):
+class SegmentRNNs(MonitoredModule, FreshWeights, nn.Module):
     """Two RNNs, over keys and over values, whose states are carried from segment to segment.
 
     Args:
@@ -149,7 +149,7 @@ class XLAttention(MemoryAttention):
         return {"memory_keys": memory_keys, "memory_values": memory_values, "memory_mask": mask}
 
 
-class TransientNorm(Part, nn.RMSNorm):
+class TransientNorm(FreshWeights, nn.RMSNorm):
     """The norm of LongT5's transient global tokens."""
 
     slot = "cross-attention"
