@@ -6,17 +6,16 @@ of the installed libraries are in `fairseq_recur.compat`.
 
 import contextvars
 import logging
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from fairseq import checkpoint_utils
 from fairseq.sequence_generator import SequenceGenerator
 from omegaconf import DictConfig, open_dict
 
 from fairseq_recur.compat.registry import Function, extend
+from fairseq_recur.compat.training import counted_for_patience
 from fairseq_recur.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -52,42 +51,6 @@ def load_model_ensemble_and_task(load: Function, *args: Any, **kwargs: Any) -> A
         return load(*args, **kwargs)
 
 
-COUNTED = ("best", "num_runs")
-"""What fairseq counts for --patience: the best result, and the validations since."""
-
-
-def _counted() -> dict[str, Any]:
-    """Return the attributes of the function in which fairseq counts for --patience."""
-    for name in ("__main__", "fairseq_cli.train"):  # this module may be the program itself
-        function = getattr(sys.modules.get(name), "should_stop_early", None)
-        if function is not None:
-            return vars(function)
-    return {}
-
-
-@extend("fairseq.trainer:Trainer.save_checkpoint", "patience")
-def save_training(save: Function, self: Any, filename: Any, extra_state: dict[str, Any]) -> Any:
-    """Save also what is counted for --patience, which fairseq forgets."""
-    counted = {name: value for name, value in _counted().items() if name in COUNTED}
-    return save(self, filename, {**extra_state, **({"early_stop": counted} if counted else {})})
-
-
-@extend("fairseq.trainer:Trainer.load_checkpoint", "patience")
-def load_training(
-    load: Function, self: Any, filename: Any, reset_optimizer: bool = False, *args: Any,
-    reset_meters: bool = False, **kwargs: Any,
-) -> Any:  # fmt: skip
-    """Restore what is counted for --patience; forget what an earlier training has counted."""
-    counted = _counted()
-    for attributes in (counted, vars(checkpoint_utils.save_checkpoint)):
-        for name in COUNTED:
-            attributes.pop(name, None)
-    extra_state = load(self, filename, reset_optimizer, *args, reset_meters=reset_meters, **kwargs)
-    if extra_state is not None and not (reset_optimizer or reset_meters):
-        counted.update(extra_state.get("early_stop", {}))
-    return extra_state
-
-
 @extend("fairseq.checkpoint_utils:load_checkpoint", "finished trainings")
 def load_checkpoint(load: Function, cfg: Any, trainer: Any, **kwargs: Any) -> Any:
     """Leave a training that has reached --max-update or --patience as it is.
@@ -97,7 +60,7 @@ def load_checkpoint(load: Function, cfg: Any, trainer: Any, **kwargs: Any) -> An
     found = load(cfg, trainer, **kwargs)
     optimization = trainer.cfg.optimization
     limit, made = getattr(optimization, "max_update", None), trainer.get_num_updates()
-    patience, waited = getattr(cfg, "patience", None), _counted().get("num_runs", 0)
+    patience, waited = getattr(cfg, "patience", None), counted_for_patience().get("num_runs", 0)
     reached = ""
     if isinstance(limit, int) and isinstance(made, int) and 0 < limit <= made:
         reached = f"{made} updates are made, --max-update is {limit}"
@@ -108,36 +71,6 @@ def load_checkpoint(load: Function, cfg: Any, trainer: Any, **kwargs: Any) -> An
         with open_dict(trainer.cfg):
             optimization.max_epoch = -1  # so the loop of fairseq_cli.train runs no epoch
     return found
-
-
-@extend(f"{TRANSLATION}.build_generator", "truncation")
-def build_generator(
-    build: Function, self: Any, models: Sequence[Any], *args: Any, **kwargs: Any
-) -> Any:
-    """Remember the limits of the models, which may be lower than the task's option."""
-    limits = [model.max_positions() for model in models if model is not None]
-    self._recur_source_limits = [limit[0] for limit in limits if isinstance(limit, tuple)]
-    return build(self, models, *args, **kwargs)
-
-
-@extend(f"{TRANSLATION}.build_dataset_for_inference", "truncation")
-def build_dataset_for_inference(
-    build: Function,
-    self: Any,
-    src_tokens: Sequence[torch.Tensor],
-    src_lengths: Sequence[int],
-    *args: Any,
-    **kwargs: Any,
-) -> Any:
-    """Obey --truncate-source in fairseq-interactive, which ignores it (fairseq's issue 4507)."""
-    if self.cfg.truncate_source:
-        known = getattr(self, "_recur_source_limits", [])
-        limit = min([self.cfg.max_source_positions, *known])
-        src_tokens = [
-            t if len(t) <= limit else torch.cat([t[: limit - 1], t[-1:]]) for t in src_tokens
-        ]
-        src_lengths = [len(t) for t in src_tokens]
-    return build(self, src_tokens, src_lengths, *args, **kwargs)
 
 
 @extend(f"{TRANSLATION}.inference_step", "empty lines")

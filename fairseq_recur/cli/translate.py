@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any
 
 import fairseq_recur
-from fairseq_recur.compat.data import sentence
+from fairseq_recur.compat.interactive import sentence
 from fairseq_recur.modules.options import flag
 
 BUFFER = 1000

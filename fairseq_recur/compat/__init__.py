@@ -12,11 +12,11 @@ from fairseq_recur.compat import (  # noqa: F401  (each registers its mends, in 
     console,
     data,
     imports,
+    interactive,
     log_file,
     processes,
-    subwords,
+    tasks,
     training,
-    weight_decay,
 )
 from fairseq_recur.compat.checkpoints import checkpoint_problem, read_checkpoint
 from fairseq_recur.compat.configuration import model_options

@@ -1,4 +1,4 @@
-"""Batches and lines: none is lost, repeated runs see the same ones, and threads end."""
+"""Batches: none is lost, repeated runs see the same ones, and threads end."""
 
 import atexit
 import contextlib
@@ -10,7 +10,6 @@ import threading
 import time
 import types
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import numpy
@@ -116,9 +115,6 @@ def end_consumers() -> None:
             consumer.join(0.05)
 
 
-BART_TASK = "fairseq.tasks.translation_from_pretrained_bart:TranslationFromPretrainedBARTTask"
-
-
 numpy_names = mend(
     "numpy names",
     reason="language modeling with --sample-break-mode eos, and batches by number of tokens in "
@@ -152,84 +148,3 @@ def get_buckets(_: Function, sizes: Any, num_buckets: int) -> Any:
     """Return the lengths that divide *sizes* into this many buckets, without duplicates."""
     shares = numpy.linspace(0, 100, num_buckets + 1)
     return numpy.unique(numpy.percentile(sizes, shares, method="lower")[1:])
-
-
-interactive_input = mend(
-    "interactive input",
-    reason="a carriage return within a line makes two sentences of it, which shifts all later "
-    "outputs; one byte that is not UTF-8, or a line that is too long, ends the program and loses "
-    "the lines in its buffer",
-    until="permanent",
-)
-
-
-@interactive_input.patch("fairseq_cli.interactive:buffered_read")
-def buffered_read(_: Function, input: str, buffer_size: int) -> Iterator[list[str]]:
-    """Yield lists of at most *buffer_size* lines, each of them one sentence."""
-    # In notebooks and tests standard input may be text already.
-    typed = getattr(sys.stdin, "buffer", sys.stdin)
-    with contextlib.nullcontext(typed) if input == "-" else open(input, "rb") as lines:
-        texts = map(sentence, lines)
-        done = 0
-        _too_long.append(None)
-        try:
-            while buffer := list(itertools.islice(texts, buffer_size)):
-                yield buffer
-                if _too_long[-1] is not None:
-                    number, tokens, limit = _too_long[-1]
-                    raise ConfigError(
-                        f"line {done + number + 1} of the input has {tokens} tokens, expected at "
-                        f"most {limit}: give --truncate-source, or leave the line out; the lines "
-                        "before it have their output"
-                    )
-                done += len(buffer)
-        finally:
-            _too_long.pop()
-
-
-_too_long: list[tuple[int, int, int] | None] = []
-"""For each running `buffered_read`: the first line of its buffer that is too long, its length and
-the limit."""
-
-
-@interactive_input.patch("fairseq_cli.interactive:make_batches")
-def make_batches(
-    make: Function, lines: list[str], cfg: Any, task: Any, limits: Any, encode: Function
-) -> Iterator[Any]:
-    """Yield the batches of the lines before one that is too long, which ends `buffered_read`."""
-    try:
-        yield from make(list(lines), cfg, task, limits, encode)
-    except Exception as error:  # fairseq raises this base class
-        if "Size of sample" not in str(error) or not _too_long:
-            raise
-        limit = limits[0] if isinstance(limits, (tuple, list)) else limits
-        lengths = list(task.get_interactive_tokens_and_lengths(list(lines), encode)[1])
-        first = next((i for i, n in enumerate(lengths) if n > limit), None)
-        if first is None:
-            raise
-        if first:
-            yield from make(lines[:first], cfg, task, limits, encode)
-        _too_long[-1] = (first, int(lengths[first]), int(limit))
-
-
-def sentence(line: bytes | str) -> str:
-    """Return a line of input as one sentence; bytes that are not UTF-8 become U+FFFD."""
-    text = line if isinstance(line, str) else line.decode("utf-8", errors="replace")
-    return text.replace("\r", " ").strip()
-
-
-bart_task = mend(
-    "translation from pretrained BART",
-    reason="--task translation_from_pretrained_bart reads options from an attribute that it no "
-    "longer has, so it loads no data, whatever the model",
-    until="a fairseq whose task reads self.cfg",
-    needed=lambda: "self.args" in source_of(f"{BART_TASK}.load_dataset"),
-)
-
-
-@bart_task.action
-def add_args() -> None:
-    """Give the task the attribute."""
-    from fairseq.tasks.translation_from_pretrained_bart import TranslationFromPretrainedBARTTask
-
-    TranslationFromPretrainedBARTTask.args = property(lambda task: task.cfg)

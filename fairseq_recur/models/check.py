@@ -138,8 +138,8 @@ def combinations(cfg: Namespace) -> Iterator[str]:
             )
         if side == "decoder" and not part.stepwise and not getattr(cfg, "one_pass", False):
             yield (
-                f"{slot} {name}: what a position gets from this map depends on later positions, "
-                "which decoding step by step does not have; choose another map"
+                f"{slot} {name}: this map reads later positions, which step-by-step decoding has "
+                "not produced yet; choose another map"
             )
         if mixture != parts.NONE:
             yield from mixed(cfg, slot, part, name, parts.MIXTURE[mixture])
@@ -165,7 +165,7 @@ def cross_mixed(cfg: Namespace) -> Iterator[str]:
         )
     for option in ("no_cross_attention", "cross_self_attention"):
         if getattr(cfg, option, False):
-            yield f"{flag(option)} leaves no place for {slot}; leave one out"
+            yield f"{flag(option)} cannot be combined with {slot}; leave one out"
 
 
 def memory_problems(cfg: Namespace, side: str) -> Iterator[str]:

@@ -58,14 +58,6 @@ def rename_old_options(options: Any) -> None:
             options[new] = values.get(value, value)
 
 
-@extend("fairseq.models.ema:EMA.restore", "averages keep the versions of the stacks")
-def restore_average(restore: Function, ema: Any, weights: Weights, *args: Any, **kw: Any) -> None:
-    """Give averages the versions, which fairseq leaves out: without them, it drops final norms."""
-    own = ema.model.state_dict()
-    versions = {name: value for name, value in own.items() if name.endswith(".version")}
-    restore(ema, {**versions, **weights}, *args, **kw)
-
-
 def upgrade_weights(model: BaseFairseqModel, weights: Weights) -> None:
     """Make the weights of a checkpoint fit a model, in place.
 

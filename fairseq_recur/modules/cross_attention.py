@@ -12,7 +12,7 @@ from torch import Tensor
 from fairseq_recur.modules.context import Context, IncrementalState, Source
 from fairseq_recur.modules.cross_mixture import CrossRecurrenceEncodingMatrices
 from fairseq_recur.modules.multihead import MultiheadBase
-from fairseq_recur.modules.options import option
+from fairseq_recur.modules.options import flag, option
 from fairseq_recur.ops.attention import dot_product_attention
 
 
@@ -30,11 +30,11 @@ class CrossAttention(MultiheadBase):
 
     @classmethod
     def problems(cls, cfg: Any, side: str) -> Iterator[str]:
-        """Options of fairseq that leave no place for a part of this slot."""
+        """Options of fairseq that cannot be combined with a part of this slot."""
         for name in ("no_cross_attention", "cross_self_attention"):
             if getattr(cfg, name):
                 yield (
-                    f"--{name.replace('_', '-')} leaves no place for "
+                    f"{flag(name)} cannot be combined with "
                     f"--cross-attention {cfg.cross_attention}; leave one out"
                 )
 
@@ -77,8 +77,7 @@ class DotCrossAttention(CrossAttention):
             "use torch's fused kernel in the cross-attention when its weights are not needed: it "
             "does not store the S x T map, and is faster with thousands of source tokens; results "
             "differ from fairseq's by rounding; in training the model returns no attention weights "
-            "unless a criterion names an alignment layer. No preset turns it on: with shorter "
-            "sources it was not faster on a CPU, and no flag turns off what a preset turns on",
+            "unless a criterion names an alignment layer",
             needs={"cross_attention_mixture": ("none",)},
         )
 

@@ -42,8 +42,8 @@ class StackFusion(MonitoredModule, FreshWeights, nn.Module):
 
         recurrence_fusion_init: ChoiceEnum(["open", "closed"]) = option(  # type: ignore[valid-type]
             "open",
-            "how stack and gated_sum start: as the paper's, or closed, where the decoder computes "
-            "what it computes without them, and a learned factor opens them",
+            "initial state of stack and gated_sum: open, as in the paper, or closed: the decoder "
+            "starts out as if there were no fusion, and a learned factor opens it",
         )
 
     slot = "recurrence"
@@ -234,12 +234,12 @@ class Replacement(StackFusion):
             )
         if cfg.cross_attention != "dot":
             yield (
-                f"{fusion} leaves no place for --cross-attention {cfg.cross_attention}; leave "
+                f"{fusion} cannot be combined with --cross-attention {cfg.cross_attention}; leave "
                 "one out"
             )
         for name, off in (("cross_attention_mixture", "none"), ("cross_attention_fused", False)):
             if getattr(cfg, name, off) != off:
-                yield f"{fusion} leaves no place for {flag(name)}; leave one out"
+                yield f"{fusion} cannot be combined with {flag(name)}; leave one out"
 
 
 class MultiColumn(FreshWeights, nn.Module):

@@ -90,7 +90,7 @@ class LatentMemory(TextMemory):
         )
         latent_states: int = option(64, "vectors of the latent state", (1, 2048))
         latent_every: int = option(
-            2, "layers of a chunk after which a block reads the latent state", (1, 2**16)
+            2, "number of layers between two reads of the latent state", (1, 2**16)
         )
 
     of_positions = False

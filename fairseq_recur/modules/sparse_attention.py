@@ -42,8 +42,8 @@ class ProbSparseSelfAttention(SelfAttention):
 
         prob_sparse_factor: int = option(
             5,
-            "c of prob_sparse: of n positions c ceil(ln n) attend, chosen on as many sampled keys "
-            "each",
+            "sampling factor c of ProbSparse: c ceil(ln n) of the n queries attend, selected by "
+            "their scores on as many sampled keys",
             (1, 1000),
         )
         prob_sparse_mixed_rows: ChoiceEnum(ROWS) = option(  # type: ignore[valid-type]

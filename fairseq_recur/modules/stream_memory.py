@@ -277,8 +277,8 @@ class TextMemory(StreamMemory):
             )
         if not cfg.no_token_positional_embeddings:
             yield (
-                "--decoder-memory needs --no-token-positional-embeddings: in the memory and in the "
-                "segment the same positions would occur; --decoder-self-attention xl has relative "
+                "--decoder-memory needs --no-token-positional-embeddings: absolute positions would "
+                "repeat in the memory and the segment; --decoder-self-attention xl has relative "
                 "ones"
             )
 

@@ -1,3 +1,6 @@
-"""Optimizers of this plug-in. Importing this package registers them with fairseq."""
+"""Optimizers of this plug-in, and what every optimizer reads of a parameter.
 
-from fairseq_recur.optim import adamw_fused  # noqa: F401  (registers)
+Importing this package registers the optimizers with fairseq and extends fairseq's own.
+"""
+
+from fairseq_recur.optim import adamw_fused, overrides  # noqa: F401  (registers and extends)

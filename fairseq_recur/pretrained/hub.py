@@ -16,7 +16,7 @@ from fairseq_recur.pretrained.batches import batches, pairs
 def hub_score(
     score: Function, hub: Any, sentences: Any, *args: Any, targets: Any = None, **kwargs: Any
 ) -> Any:
-    """Score given translations of sentences; fairseq's own method fails without a language model.
+    """Score given translations of sentences, which fairseq's own does for language models only.
 
     Args:
         score: fairseq's method

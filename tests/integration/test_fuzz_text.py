@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fairseq_recur.cli import main
-from fairseq_recur.compat import data
+from fairseq_recur.compat.interactive import make_batches
 from fairseq_recur.errors import ConfigError
 from tests.conftest import SMALL, TRAIN
 from tests.running import SHORT, USER_DIR, hypotheses
@@ -164,7 +164,7 @@ def test_a_line_that_is_too_long_does_not_lose_the_lines_before_it(tmp_path: Pat
     task = SimpleNamespace(get_interactive_tokens_and_lengths=lambda x, _: (x, map(len, x)))
     text = tmp_path / "text"
     text.write_text("a\nb\ncc\nmuch too long\nd\nmuch, much too long\n")
-    wrapped = partial(data.make_batches, make)
+    wrapped = partial(make_batches, make)
     reader, found = interactive.buffered_read(str(text), 2), []
     with pytest.raises(ConfigError, match="line 4 of the input has 13 tokens, expected at most 5"):
         for lines in reader:

@@ -227,17 +227,17 @@ REFUSED: dict[str, list[tuple[str, list[str]]]] = {
         (
             "--recurrence-fusion replace --recurrence-input encoder --recurrence-fused-layers all "
             "--cross-attention srformer",
-            ["in all decoder layers leaves no place for --cross-attention srformer"],
+            ["in all decoder layers cannot be combined with --cross-attention srformer"],
         ),
         (
             "--recurrence-fusion replace --recurrence-input encoder --recurrence-fused-layers all "
             "--cross-attention-mixture rsa",
-            ["in all decoder layers leaves no place for --cross-attention-mixture"],
+            ["in all decoder layers cannot be combined with --cross-attention-mixture"],
         ),
         (
             "--recurrence-fusion replace --recurrence-input encoder --recurrence-fused-layers all "
             "--cross-attention-fused",
-            ["in all decoder layers leaves no place for --cross-attention-fused"],
+            ["in all decoder layers cannot be combined with --cross-attention-fused"],
         ),
         (
             "--recurrence-fusion replace --decoder-layers-to-keep 1",
@@ -303,7 +303,7 @@ REFUSED: dict[str, list[tuple[str, list[str]]]] = {
             "--srformer-learned-mix --srformer-no-segmented-term",
             ["--srformer-learned-mix True has no effect with --srformer-no-segmented-term True"],
         ),
-        ("--no-cross-attention", ["--no-cross-attention leaves no place"]),
+        ("--no-cross-attention", ["--no-cross-attention cannot be combined"]),
     ],
     "rsa_transformer": [
         (
@@ -315,11 +315,14 @@ REFUSED: dict[str, list[tuple[str, list[str]]]] = {
         ),
         (
             "--cross-attention-mixture rsa --no-cross-attention",
-            ["--no-cross-attention leaves no place for --cross-attention-mixture rsa"],
+            ["--no-cross-attention cannot be combined with --cross-attention-mixture rsa"],
         ),
         (
             "--decoder-self-attention prob_sparse",
-            ["--decoder-self-attention prob_sparse: what a position gets", "choose another map"],
+            [
+                "--decoder-self-attention prob_sparse: this map reads later positions",
+                "choose another map",
+            ],
         ),
         (
             "--encoder-self-attention prob_sparse --encoder-self-attention-mixture rsa "

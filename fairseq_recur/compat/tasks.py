@@ -1,10 +1,28 @@
-"""Subwords: text from every word that a dictionary has."""
+"""What single tasks and encoders of text get wrong."""
 
 from typing import Any
 
 from fairseq_recur.compat.registry import Function, mend, source_of
 
+BART_TASK = "fairseq.tasks.translation_from_pretrained_bart:TranslationFromPretrainedBARTTask"
 GPT2 = "fairseq.data.encoders.gpt2_bpe:GPT2BPE.decode"
+
+bart_task = mend(
+    "translation from pretrained BART",
+    reason="--task translation_from_pretrained_bart reads options from an attribute that it no "
+    "longer has, so it loads no data, whatever the model",
+    until="a fairseq whose task reads self.cfg",
+    needed=lambda: "self.args" in source_of(f"{BART_TASK}.load_dataset"),
+)
+
+
+@bart_task.action
+def give_task_args() -> None:
+    """Give the task the attribute."""
+    from fairseq.tasks.translation_from_pretrained_bart import TranslationFromPretrainedBARTTask
+
+    TranslationFromPretrainedBARTTask.args = property(lambda task: task.cfg)
+
 
 gpt2_words = mend(
     "words that GPT-2's subwords lack",

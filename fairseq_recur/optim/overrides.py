@@ -1,23 +1,22 @@
-"""Weight decay and learning rate as each parameter asks, in every optimizer and precision."""
+"""Weight decay and learning rate as each parameter asks, in every optimizer and precision.
+
+fairseq has one weight decay and one learning rate for all parameters. Only its composite optimizer
+reads the `optim_overrides` with which a parameter asks for others; here every optimizer does.
+"""
 
 import copy
 from typing import Any
 
 import torch
+from omegaconf import open_dict
 
-from fairseq_recur.compat.registry import Function, mend
+from fairseq_recur.compat.registry import Function, extend
 
-optimizer_settings = mend(
-    "weight decay and learning rate",
-    reason="fairseq has one weight decay and one learning rate for all parameters; only its "
-    "composite optimizer reads the optim_overrides with which a parameter asks for others",
-    until="a fairseq whose optimizers all read optim_overrides",
-)
-
+LABEL = "settings of parameters"
 FP16 = "fairseq.optim.fp16_optimizer:FP16Optimizer"
 
 
-@optimizer_settings.patch("fairseq.optim:build_optimizer")
+@extend("fairseq.optim:build_optimizer", LABEL)
 def build_optimizer(build: Function, cfg: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
     """Make a group of the parameters that ask for the same settings; the first asks for none."""
     optimizer = build(cfg, params, *args, **kwargs)
@@ -26,11 +25,9 @@ def build_optimizer(build: Function, cfg: Any, params: Any, *args: Any, **kwargs
     return optimizer
 
 
-@optimizer_settings.patch(f"{FP16}.build_optimizer")
+@extend(f"{FP16}.build_optimizer", LABEL)
 def build_fp16_optimizer(build: Function, cfg: Any, params: Any, **kwargs: Any) -> Any:
     """Keep the parameters out of one flat buffer, in which they could not be told apart."""
-    from omegaconf import open_dict
-
     params = list(params)
     decay = bool(getattr(cfg.optimizer, "weight_decay", 0))
     if any((decay and not decays) or scale != 1.0 for decays, scale in map(_asked, params)):
@@ -40,7 +37,7 @@ def build_fp16_optimizer(build: Function, cfg: Any, params: Any, **kwargs: Any) 
     return build(cfg, params, **kwargs)
 
 
-@optimizer_settings.patch(f"{FP16}.build_fp32_params")
+@extend(f"{FP16}.build_fp32_params", LABEL)
 def build_fp32_params(build: Function, args: Any, params: Any, flatten: bool = True) -> Any:
     """Copy the overrides to the float32 parameters, which fairseq 0.12.2 does not do."""
     copies = build(args, params, flatten)
@@ -50,7 +47,7 @@ def build_fp32_params(build: Function, args: Any, params: Any, flatten: bool = T
     return copies
 
 
-@optimizer_settings.patch("fairseq.optim.fairseq_optimizer:FairseqOptimizer.set_lr")
+@extend("fairseq.optim.fairseq_optimizer:FairseqOptimizer.set_lr", LABEL)
 def set_lr(_: Function, self: Any, lr: float) -> None:
     """Set the learning rate of each group: what its parameters ask for, also after a resume."""
     for group in self.param_groups:
