@@ -6,7 +6,7 @@ without a full stop, and uses only names from the documentation. A test reads al
 source and checks these rules.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 
@@ -24,6 +24,18 @@ class ProcessError(RuntimeError):
 
 class InstallationError(ImportError):
     """Installed libraries that do not work together; the message says what to install."""
+
+
+def refuse(what: str, problems: Iterable[str]) -> None:
+    """Raise one ConfigError for all problems; do nothing if there are none.
+
+    Args:
+        what: what cannot be done, the heading of the message
+        problems: a message each; of equal ones, one is shown
+    """
+    found = list(dict.fromkeys(problems))
+    if found:
+        raise ConfigError(f"{what}:\n- " + "\n- ".join(found))
 
 
 class Problems:
@@ -53,5 +65,4 @@ class Problems:
         """Raise ConfigError if there are any problems."""
         if len(self.found) == 1:
             raise ConfigError(self.found[0])
-        if self.found:
-            raise ConfigError(f"{self.what}:\n- " + "\n- ".join(self.found))
+        refuse(self.what, self.found)

@@ -199,6 +199,9 @@ class Reader:
                 if not node.args:
                     raise Unreadable(f"{ast.unparse(node)}: no message")
                 return node.args[0]
+            if name == "refuse" and "refuse" in self.imported[self.places[self.scope_of[node]]]:
+                heading = ast.BinOp(node.args[0], ast.Add(), ast.Constant(": "))
+                return ast.BinOp(heading, ast.Add(), node.args[1])
             reported = (
                 name == "add" and "Problems" in self.imported[self.places[self.scope_of[node]]]
             )

@@ -15,7 +15,7 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from torch import Tensor
 
 from fairseq_recur.cli import fairseq_commands, plugin_loading, preflight
-from fairseq_recur.errors import ConfigError, Problems
+from fairseq_recur.errors import ConfigError, Problems, refuse
 from fairseq_recur.experiments.runs import SystemRun, read_json, same_command
 from fairseq_recur.experiments.settings import Experiment, normal
 from fairseq_recur.inspection.tokens import Tokens
@@ -57,9 +57,7 @@ def check(runs: Sequence[SystemRun]) -> dict[str, int]:
             "a training that has begun keeps its settings and its data: use another --work-dir"
         )
     problems += changed
-    if problems:
-        head = "the experiment cannot be run; change its file, or use --set:\n- "
-        raise ConfigError(head + "\n- ".join(problems))
+    refuse("the experiment cannot be run; change its file, or use --set", problems)
     return parameters
 
 

@@ -8,7 +8,7 @@ import yaml
 from fairseq.models import ARCH_MODEL_REGISTRY
 
 from fairseq_recur.cli import suggestion
-from fairseq_recur.errors import ConfigError
+from fairseq_recur.errors import refuse
 from fairseq_recur.files import write_text
 
 ADAM = {
@@ -73,8 +73,12 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         ConfigError: the file exists, a path does not, or a system has no such size
     """
-    problems = [f"{path} does not exist" for path in (args.data, args.reference,
-                args.sentencepiece_model) if path and not Path(path).exists()]  # fmt: skip
+    paths = (args.data, args.reference, args.sentencepiece_model)
+    problems = [
+        f"{path} does not exist; give a path that does"
+        for path in paths
+        if path and not Path(path).exists()
+    ]
     for name in args.system:
         arch = f"{name}_{args.size}"
         if name in ("transformer", "control"):
@@ -85,8 +89,7 @@ def run(args: argparse.Namespace) -> int:
     output = Path(args.file)
     if output.exists():
         problems.append(f"{output} exists already; name another file, or remove it")
-    if problems:
-        raise ConfigError("experiment new:\n- " + "\n- ".join(problems))
+    refuse("experiment new", problems)
     note = NOTE.format(file=args.file, control="" if args.from_scratch else CONTROL)
     text = yaml.safe_dump(content(args), sort_keys=False, allow_unicode=True, width=100)
     write_text(output, note + text)

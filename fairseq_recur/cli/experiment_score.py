@@ -14,7 +14,7 @@ from fairseq import options
 from fairseq.data import Dictionary, data_utils
 
 from fairseq_recur.cli import plugin_loading
-from fairseq_recur.errors import ConfigError
+from fairseq_recur.errors import ConfigError, refuse
 from fairseq_recur.experiments.other_sets import Decoding, make_data
 from fairseq_recur.experiments.results import collect, write_both
 from fairseq_recur.experiments.runner import Runner, Stopped
@@ -68,8 +68,7 @@ def check(experiment: Experiment, trained: Sequence[SystemRun], args: argparse.N
                 f"--test {name}: {files[0]} has {sizes[0]} lines and {files[1]} has {sizes[1]}; "
                 "expected equal numbers"
             )
-    if problems:
-        raise ConfigError("\n- ".join(["correct the test sets; nothing was scored:", *problems]))
+    refuse("correct the test sets; nothing was scored", problems)
 
 
 @dataclass(frozen=True)
@@ -130,8 +129,7 @@ def check_subwords(
                 f"{prefix}.{source}, and none is divided into subwords as the experiment's data "
                 "are; divide both files with the same BPE"
             )
-    if problems:
-        raise ConfigError("\n- ".join(["correct the test sets; nothing was scored:", *problems]))
+    refuse("correct the test sets; nothing was scored", problems)
 
 
 def run(

@@ -9,7 +9,7 @@ import argparse
 import json
 from collections.abc import Iterator
 
-from fairseq_recur.errors import ConfigError
+from fairseq_recur.errors import refuse
 from fairseq_recur.files import write_text
 from fairseq_recur.modules.options import flag
 from fairseq_recur.planning.hardware import GIGA, GPUS, PRECISIONS, own_device
@@ -133,9 +133,7 @@ def setup_of(args: argparse.Namespace) -> Setup:
     Raises:
         ConfigError: options are out of range or contradict each other
     """
-    problems = list(_problems(args))
-    if problems:
-        raise ConfigError("invalid options of plan:\n- " + "\n- ".join(problems))
+    refuse("invalid options of plan", _problems(args))
     return Setup(
         arch=args.arch,
         flags=args.flags,

@@ -5,7 +5,7 @@ content and bigram shift.
 import argparse
 from pathlib import Path
 
-from fairseq_recur.errors import ConfigError
+from fairseq_recur.errors import ConfigError, refuse
 from fairseq_recur.probing.building import (
     BUILDERS,
     LENGTH_BINS,
@@ -98,6 +98,5 @@ def _plan(args: argparse.Namespace) -> Plan:
     if min(args.sizes) < most:
         sizes = " ".join(map(str, args.sizes))
         problems.append(f"--sizes {sizes}: expected at least {most} each, the number of labels")
-    if problems:
-        raise ConfigError("\n- ".join(["probe make:", *problems]) if problems[1:] else problems[0])
+    refuse("these options of probe make cannot be used", problems)
     return Plan(tuple(args.sizes), args.words, bins, args.seed)

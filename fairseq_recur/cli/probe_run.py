@@ -13,7 +13,7 @@ import torch
 
 from fairseq_recur import compat
 from fairseq_recur.cli.scoring_options import split_names
-from fairseq_recur.errors import CheckpointError, ConfigError, Problems
+from fairseq_recur.errors import CheckpointError, ConfigError, Problems, refuse
 from fairseq_recur.files import write_text
 from fairseq_recur.modules.options import flag
 from fairseq_recur.probing.classifier import COMBINATIONS
@@ -157,8 +157,7 @@ def _settings(args: argparse.Namespace) -> Settings:
         path = getattr(args, name)
         if path and (Path(path).is_dir() or not Path(path).absolute().parent.is_dir()):
             problems.append(f"--{name} {path}: expected a file name in an existing folder")
-    if problems:
-        raise ConfigError("\n- ".join(["probe run:", *problems]) if problems[1:] else problems[0])
+    refuse("these options of probe run cannot be used", problems)
     values = {name: getattr(args, name) for name in Protocol._fields}
     protocol = Protocol(**{**values, "l2": tuple(args.l2), "dropout": tuple(args.dropout)})
     seeds = tuple(range(args.seed, args.seed + args.runs))

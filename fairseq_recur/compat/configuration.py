@@ -7,7 +7,7 @@ from dataclasses import is_dataclass
 from typing import Any
 
 from fairseq_recur.compat.registry import Function, mend
-from fairseq_recur.errors import ConfigError
+from fairseq_recur.errors import ConfigError, refuse
 
 old_tasks = mend(
     "options of old tasks",
@@ -60,8 +60,7 @@ def override_module_args(override: Function, args: Namespace) -> tuple[list[str]
     overrides, deletes = override(args)
     keys = {word.split("=", 1)[0] for word in overrides}
     problems = [problem for word in overrides if (problem := _unreadable(word, keys))]
-    if problems:
-        raise ConfigError("options that cannot be read:\n- " + "\n- ".join(problems))
+    refuse("options that cannot be read", problems)
     return overrides, deletes
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from fairseq_recur.compat.registry import Function, mend, source_of
-from fairseq_recur.errors import ConfigError
+from fairseq_recur.errors import ConfigError, refuse
 
 PACKAGE = Path(__file__).resolve().parent.parent
 """The folder to give to ``--user-dir``."""
@@ -152,9 +152,7 @@ def refuse_lost_training(options: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: with everything that is wrong, one line each
     """
-    problems = list(_lost_trainings(options))
-    if problems:
-        raise ConfigError("options that would lose the training:\n- " + "\n- ".join(problems))
+    refuse("options that would lose the training", _lost_trainings(options))
 
 
 def _lost_trainings(options: Mapping[str, Any]) -> Iterator[str]:

@@ -17,7 +17,7 @@ from fairseq_recur.conversion.settings import (
     huggingface_activation,
 )
 from fairseq_recur.conversion.vocabulary import Vocabulary
-from fairseq_recur.errors import ConfigError
+from fairseq_recur.errors import ConfigError, refuse
 
 NAME = "BART"
 ARCH = "bart_large"
@@ -160,8 +160,7 @@ def to_huggingface(
     ]
     if options.integer("encoder_embed_dim") != options.integer("decoder_embed_dim"):
         wrong.append("encoder_embed_dim and decoder_embed_dim differ, expected equal widths")
-    if wrong:
-        raise ConfigError("this checkpoint is not a BART:\n- " + "\n- ".join(wrong))
+    refuse("this checkpoint is not a BART", wrong)
     table = state.pop("encoder.embed_tokens.weight")
     for name in ("decoder.embed_tokens.weight", "decoder.output_projection.weight"):
         state.pop(name, None)

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fairseq_recur.errors import CheckpointError, ConfigError
+from fairseq_recur.errors import CheckpointError, ConfigError, refuse
 
 Value = int | float | str
 
@@ -72,8 +72,7 @@ class Settings:
             for name, value in expected.items()
             if self.values.get(name) is not None and self.values[name] != value
         ]
-        if wrong:
-            raise ConfigError(f"this {model} cannot be converted:\n- " + "\n- ".join(wrong))
+        refuse(f"this {model} cannot be converted", wrong)
 
     def _value(self, name: str, default: Any) -> Any:
         value = self.values.get(name)

@@ -11,7 +11,7 @@ from fairseq.models import BaseFairseqModel, FairseqDecoder
 from fairseq.models.transformer import TransformerModelBase
 from torch import Tensor
 
-from fairseq_recur.errors import ConfigError
+from fairseq_recur.errors import refuse
 from fairseq_recur.ops.label_smoothing import label_smoothed_loss
 
 NORMALIZE = ("get_normalized_probs", "get_normalized_probs_scriptable")
@@ -68,8 +68,7 @@ class FusedLabelSmoothedCrossEntropy(LabelSmoothedCrossEntropyCriterion):
             wrong.append(f"--label-smoothing {label_smoothing}: expected a number from 0 to 1")
         if ignore_prefix_size < 0:
             wrong.append(f"--ignore-prefix-size {ignore_prefix_size}: expected at least 0")
-        if wrong:
-            raise ConfigError("; ".join(wrong))
+        refuse("criterion label_smoothed_cross_entropy_fused", wrong)
         super().__init__(task, sentence_avg, label_smoothing, ignore_prefix_size, report_accuracy)
 
     def compute_loss(

@@ -10,7 +10,7 @@ from typing import Any
 
 from fairseq.dataclass import FairseqDataclass
 
-from fairseq_recur.errors import ConfigError
+from fairseq_recur.errors import refuse
 from fairseq_recur.models import config
 from fairseq_recur.models.pruning import pruning_problems
 from fairseq_recur.models.t5 import t5_problems
@@ -58,9 +58,7 @@ def check_config(
             *combinations(cfg),
         ]
         problems += t5_problems(cfg) if hasattr(cfg, "host") else []
-    if problems:
-        unique = list(dict.fromkeys(problems))
-        raise ConfigError("the model's options cannot be used:\n- " + "\n- ".join(unique))
+    refuse("the model's options cannot be used", problems)
 
 
 def explicitly_set(cfg: Namespace, defaults: list[FairseqDataclass]) -> set[str]:

@@ -12,7 +12,7 @@ import torch
 from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
 
-from fairseq_recur.errors import ConfigError
+from fairseq_recur.errors import ConfigError, refuse
 from fairseq_recur.modules.biarn import BiARN
 from fairseq_recur.modules.context import Context, Padding, Source, additive_mask
 from fairseq_recur.modules.options import declared, out_of_range, unknown_choices
@@ -72,8 +72,7 @@ def host(
         problems = [
             p for part in parts if hasattr(part, "problems") for p in part.problems(cfg, side)
         ]
-    if problems:
-        raise ConfigError("the options cannot be used:\n- " + "\n- ".join(problems))
+    refuse("the options cannot be used", problems)
     return TransformerConfig.from_namespace(cfg)
 
 

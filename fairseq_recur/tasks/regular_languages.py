@@ -15,7 +15,7 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.tasks import FairseqTask, register_task
 from omegaconf import II
 
-from fairseq_recur.errors import ConfigError
+from fairseq_recur.errors import ConfigError, refuse
 from fairseq_recur.modules.options import flag, option
 from fairseq_recur.tasks.languages import NAMES, TARGETS, Language, language
 from fairseq_recur.tasks.rows import RowDataset, Sizes
@@ -165,8 +165,7 @@ class RegularLanguagesTask(FairseqTask):
                 f"{self.max_positions()} symbols, twice --longest-string {self.longest}. "
                 f"Give at least {self.max_positions()}"
             )
-        if wrong:
-            raise ConfigError("; ".join(wrong))
+        refuse("task regular_languages", wrong)
         self.letters = Dictionary()
         for letter in self.language.letters:
             self.letters.add_symbol(letter)

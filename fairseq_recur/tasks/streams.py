@@ -14,7 +14,7 @@ from fairseq.tasks import register_task
 from fairseq.tasks.language_modeling import LanguageModelingConfig, LanguageModelingTask
 from torch import Tensor
 
-from fairseq_recur.errors import ConfigError
+from fairseq_recur.errors import ConfigError, refuse
 from fairseq_recur.modules.options import flag
 from fairseq_recur.tasks.rows import RowDataset
 
@@ -179,8 +179,7 @@ class StreamLanguageModelingTask(LanguageModelingTask):
                 f"--tokens-per-sample {args.tokens_per_sample}: expected 1 to {2**20}, the tokens "
                 "of a segment; give another number"
             )
-        if wrong:
-            raise ConfigError("; ".join(wrong))
+        refuse("task language_modeling_with_memory", wrong)
         return super().setup_task(args, **kwargs)
 
     def build_model(self, args: Any, from_checkpoint: bool = False) -> Any:

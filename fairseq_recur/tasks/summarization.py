@@ -24,7 +24,7 @@ from omegaconf import DictConfig
 from torch import Tensor
 
 from fairseq_recur.compat.registry import Function, extend
-from fairseq_recur.errors import ConfigError
+from fairseq_recur.errors import ConfigError, refuse
 from fairseq_recur.tasks.eval_rouge import RougeEvaluation, log_rouge
 from fairseq_recur.tasks.summarization_config import (
     SummarizationConfig,
@@ -196,8 +196,7 @@ class SummarizationTask(TranslationTask):
             self._encode_given_prefix()
         except ConfigError as error:
             wrong.append(str(error))
-        if wrong:
-            raise ConfigError("task summarization:\n- " + "\n- ".join(wrong))
+        refuse("task summarization", wrong)
         saved = {
             "source_prefix": self.cfg.source_prefix or "", "prefix_symbols": self.prefix,
             "truncate_source": self.truncate_source,

@@ -15,7 +15,7 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.tasks import FairseqTask, register_task
 from torch import Tensor
 
-from fairseq_recur.errors import ConfigError
+from fairseq_recur.errors import ConfigError, refuse
 from fairseq_recur.modules.options import flag, option
 from fairseq_recur.tasks.rows import RowDataset, Sizes
 from fairseq_recur.tasks.series_data import SPLITS, Series, read_series, split_rows
@@ -142,8 +142,7 @@ class TimeSeriesTask(FairseqTask):
             )
         if cfg.series_file is None:
             wrong.append("no series: give a CSV file with --series-file")
-        if wrong:
-            raise ConfigError("; ".join(wrong))
+        refuse("task time_series_forecasting", wrong)
         assert cfg.series_file is not None
         columns = [name.strip() for name in cfg.series_columns.split(",") if name.strip()]
         self.series: Series = read_series(cfg.series_file, columns)

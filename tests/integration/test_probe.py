@@ -142,7 +142,7 @@ WRONG_RUNS: dict[str, list[str]] = {
     "--runs 0: expected 1 or more": ["--runs", "0"],
     "--dropout 1.0: expected 0 to 1": ["--dropout", "1"],
     "--json no/out: expected a file name in an existing folder": ["--json", "no/out"],
-    "probe run:.*--hidden -1.*--l2 -1.0": ["--hidden", "-1", "--l2", "-1"],
+    "probe run cannot be used:.*--hidden -1.*--l2 -1.0": ["--hidden", "-1", "--l2", "-1"],
 }
 
 
