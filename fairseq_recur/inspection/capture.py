@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from fairseq_recur.modules.biarn import BiARN
-from fairseq_recur.modules.fusion import GatedSumFusion, StackFusion
+from fairseq_recur.modules.fusion import GatedSumFusion, LayerFusion
 from fairseq_recur.modules.mixture import Mixture
 from fairseq_recur.modules.multihead import MultiheadBase
 from fairseq_recur.modules.self_attention import SelfAttention
@@ -49,7 +49,7 @@ def places(model: nn.Module) -> dict[Place, nn.Module]:
             found["steps", index] = layer.recurrence
     fusions = [getattr(layer, "fusion", None) for layer in layers_of(model.decoder)]
     for index, fusion in enumerate(fusions):
-        if isinstance(fusion, StackFusion):
+        if isinstance(fusion, LayerFusion):
             found["fusion", index] = fusion.attention
     for index, fusion in enumerate(fusions):
         if isinstance(fusion, GatedSumFusion):

@@ -16,6 +16,7 @@ from typing import Any
 from omegaconf import OmegaConf, open_dict
 from torch import Tensor
 
+from fairseq_recur.modules.layers import kept_layers
 from fairseq_recur.modules.parts import MEMORY, NONE, layer_fusion
 
 logger = logging.getLogger(__name__)
@@ -72,16 +73,18 @@ def prune_options(options: Namespace) -> Pruning:
     """Change a model's options, flat and checked, to those of the layers that are kept."""
     before = dict(vars(options))
     kept = {
-        side: sorted(map(int, given.split(",")))
+        side: layers
         for side in ("encoder", "decoder")
-        if (given := before.get(f"{side}_layers_to_keep"))
+        if before.get(f"{side}_layers_to_keep") and (layers := kept_layers(options, side))
     }
     if "decoder" in kept:
         # The parts count layers of the whole model, from the top.
         if hasattr(options, "recurrence"):
             fusion = layer_fusion(options)
             if fusion is not None:
-                options.recurrence_fused_layers = str(fusion.kept_fused_layers(options))
+                options.recurrence_fused_layers = str(
+                    fusion.kept_fused_layers(options, kept["decoder"])
+                )
         elif options.decoder_memory != NONE:
             MEMORY[options.decoder_memory].prune(options)
     for side, layers in kept.items():
@@ -101,9 +104,8 @@ def pruning_problems(cfg: Namespace) -> Iterator[str]:
         if not given:
             continue
         count = getattr(cfg, f"{side}_layers")
-        try:
-            layers = [int(layer) for layer in given.split(",")]
-        except ValueError:
+        layers = kept_layers(cfg, side)
+        if layers is None:
             yield (
                 f"--{side}-layers-to-keep {given}: expected comma-separated numbers of layers, the "
                 "lowest of which is 0"

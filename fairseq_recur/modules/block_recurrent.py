@@ -15,6 +15,7 @@ from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
 from fairseq_recur.modules.context import Context
+from fairseq_recur.modules.layers import kept_layers
 from fairseq_recur.modules.options import flag, option
 from fairseq_recur.modules.stream_memory import TextMemory
 from fairseq_recur.modules.t5 import inner_width
@@ -232,33 +233,21 @@ class BlockRecurrentMemory(TextMemory):
                 f"--recurrent-layer {cfg.recurrent_layer}: expected at most --decoder-layers "
                 f"{cfg.decoder_layers}; give the number of a layer from the top"
             )
-        elif cfg.decoder_layers_to_keep:
-            yield from cls.problems_of_pruning(cfg)
-        yield from too_long("recurrent_block", cfg)
-
-    @classmethod
-    def problems_of_pruning(cls, cfg: Any) -> Iterator[str]:
-        """What is wrong with the layers to keep."""
-        kept = f"--decoder-layers-to-keep {cfg.decoder_layers_to_keep}"
-        layer = cfg.decoder_layers - cfg.recurrent_layer
-        try:
-            if layer not in cls.kept_layers(cfg):
+        elif (kept := kept_layers(cfg, "decoder")) is not None:
+            layer = cfg.decoder_layers - cfg.recurrent_layer
+            if layer not in kept:
                 yield (
-                    f"{kept} drops the block-recurrent layer, number {layer} from the bottom, from "
-                    f"0 (--recurrent-layer {cfg.recurrent_layer}); keep it"
+                    f"--decoder-layers-to-keep {cfg.decoder_layers_to_keep} drops the "
+                    f"block-recurrent layer, number {layer} from the bottom, from 0 "
+                    f"(--recurrent-layer {cfg.recurrent_layer}); keep it"
                 )
-        except ValueError:
-            yield f"{kept}: expected comma-separated numbers of layers, the lowest of which is 0"
-
-    @staticmethod
-    def kept_layers(cfg: Any) -> list[int]:
-        """The layers that ``--decoder-layers-to-keep`` keeps, by their numbers from the bottom."""
-        return sorted(map(int, cfg.decoder_layers_to_keep.split(",")))
+        yield from too_long("recurrent_block", cfg)
 
     @classmethod
     def prune(cls, cfg: Any) -> None:
         """Give the block-recurrent layer its number among the layers that are kept."""
-        kept = cls.kept_layers(cfg)
+        kept = kept_layers(cfg, "decoder")
+        assert kept is not None, "the options are checked"
         cfg.recurrent_layer = len(kept) - kept.index(cfg.decoder_layers - cfg.recurrent_layer)
 
     def build_layer(self, cfg: TransformerConfig) -> nn.Module:

@@ -11,39 +11,24 @@ from fairseq.modules import FairseqDropout, LayerNorm, MultiheadAttention
 from torch import Tensor, nn
 
 from fairseq_recur.modules.context import Context
+from fairseq_recur.modules.layers import kept_layers
 from fairseq_recur.modules.options import NoOptions, flag, option
 from fairseq_recur.modules.part import FreshWeights, MonitoredModule, exempt_from_decay
 from fairseq_recur.modules.recurrence import Recurrence
 from fairseq_recur.ops.recurrence_encoder import gate, gated_sum
 
 
-@dataclass
-class FusedLayers:
-    """The option of every fusion in the decoder's layers."""
-
-    recurrence_fused_layers: str = option(
-        "top",
-        "decoder layers that read the recurrence encoder: the top one (top), all of them "
-        "(all), or a number N of layers counted from the top",
-    )
-
-
-class StackFusion(MonitoredModule, FreshWeights, nn.Module):
-    """R = LN(ATT(D, H_r) + D), and the feed-forward network reads R (Hao et al., eqs. 18-19).
-
-    Closed (``--recurrence-fusion-init closed``), it reads D + a (R - D) with a learned a that
-    starts at zero. A zero in place of the attention's output projection would not do: where the
-    norm comes last, LN(D) is not D.
-    """
+class LayerFusion(MonitoredModule, FreshWeights, nn.Module):
+    """What every fusion in the decoder's layers has: an attention over the recurrence encoder."""
 
     @dataclass
-    class Options(FusedLayers):
-        """Adds how the fusion starts."""
+    class Options:
+        """Which layers have one."""
 
-        recurrence_fusion_init: ChoiceEnum(["open", "closed"]) = option(  # type: ignore[valid-type]
-            "open",
-            "initial state of stack and gated_sum: open, as in the paper, or closed: the decoder "
-            "starts out as if there were no fusion, and a learned factor opens it",
+        recurrence_fused_layers: str = option(
+            "top",
+            "decoder layers that read the recurrence encoder: the top one (top), all of them "
+            "(all), or a number N of layers counted from the top",
         )
 
     slot = "recurrence"
@@ -66,10 +51,6 @@ class StackFusion(MonitoredModule, FreshWeights, nn.Module):
         )
         self.layer_norm = LayerNorm(width, export=cfg.export)
         self.dropout_module = FairseqDropout(cfg.dropout, module_name=type(self).__name__)
-        closed = cfg.recurrence_fusion_init == "closed"
-        self.opening = nn.Parameter(torch.zeros(1)) if closed else None
-        if self.opening is not None:
-            exempt_from_decay(self.opening)
 
     @classmethod
     def fused_layers(cls, cfg: Any) -> int:
@@ -86,17 +67,15 @@ class StackFusion(MonitoredModule, FreshWeights, nn.Module):
         return names[wanted] if wanted in names else int(wanted)
 
     @classmethod
-    def kept_fused_layers(cls, cfg: Any) -> int:
-        """How many of the fused layers ``--decoder-layers-to-keep`` keeps: again the top ones.
+    def kept_fused_layers(cls, cfg: Any, kept: list[int]) -> int:
+        """How many of the fused layers are among those that a model keeps: again the top ones.
 
         Args:
             cfg: the model's options, flat
+            kept: from `kept_layers`
         """
-        fused = cls.fused_layers(cfg)
-        if not cfg.decoder_layers_to_keep:
-            return fused
-        kept = {int(layer) for layer in cfg.decoder_layers_to_keep.split(",")}
-        return sum(layer >= cfg.decoder_layers - fused for layer in kept)
+        lowest = cfg.decoder_layers - cls.fused_layers(cfg)
+        return sum(layer >= lowest for layer in set(kept))
 
     @classmethod
     def problems(cls, cfg: Any, side: str) -> Iterator[str]:
@@ -113,16 +92,13 @@ class StackFusion(MonitoredModule, FreshWeights, nn.Module):
                 f"choose top, all or a number from 1 to {cfg.decoder_layers}"
             )
             return
-        kept = f"--decoder-layers-to-keep {cfg.decoder_layers_to_keep}"
-        try:
-            if not cls.kept_fused_layers(cfg):
-                yield (
-                    f"{kept} drops every layer that reads the recurrence encoder ({found}); keep "
-                    f"at least one layer from {cfg.decoder_layers - fused} to "
-                    f"{cfg.decoder_layers - 1}"
-                )
-        except ValueError:
-            yield f"{kept}: expected comma-separated numbers of layers, the lowest of which is 0"
+        kept = kept_layers(cfg, "decoder")
+        if kept is not None and not cls.kept_fused_layers(cfg, kept):
+            yield (
+                f"--decoder-layers-to-keep {cfg.decoder_layers_to_keep} drops every layer that "
+                f"reads the recurrence encoder ({found}); keep at least one layer from "
+                f"{cfg.decoder_layers - fused} to {cfg.decoder_layers - 1}"
+            )
 
     def attend(self, x: Tensor, context: Context) -> Tensor:
         """LN(ATT(x, H_r) + x), or with the norm first where the host has it first: (T, B, C)."""
@@ -153,6 +129,36 @@ class StackFusion(MonitoredModule, FreshWeights, nn.Module):
             (T, B, C)
         """
         return self.attend(d, context)
+
+    def opened(self, d: Tensor, fused: Tensor) -> Tensor:
+        """What the feed-forward network reads: *fused*, as `forward` returns it."""
+        return fused
+
+
+class StackFusion(LayerFusion):
+    """R = LN(ATT(D, H_r) + D), and the feed-forward network reads R (Hao et al., eqs. 18-19).
+
+    Closed (``--recurrence-fusion-init closed``), it reads D + a (R - D) with a learned a that
+    starts at zero. A zero in place of the attention's output projection would not do: where the
+    norm comes last, LN(D) is not D.
+    """
+
+    @dataclass
+    class Options(LayerFusion.Options):
+        """Adds how the fusion starts."""
+
+        recurrence_fusion_init: ChoiceEnum(["open", "closed"]) = option(  # type: ignore[valid-type]
+            "open",
+            "initial state of stack and gated_sum: open, as in the paper, or closed: the decoder "
+            "starts out as if there were no fusion, and a learned factor opens it",
+        )
+
+    def __init__(self, cfg: TransformerConfig) -> None:
+        super().__init__(cfg)
+        closed = cfg.recurrence_fusion_init == "closed"
+        self.opening = nn.Parameter(torch.zeros(1)) if closed else None
+        if self.opening is not None:
+            exempt_from_decay(self.opening)
 
     def opened(self, d: Tensor, fused: Tensor) -> Tensor:
         """As far as the fusion is open: D + a (*fused* - D), D to the last bit where a is 0."""
@@ -191,7 +197,7 @@ class GatedSumFusion(StackFusion):
         nn.init.zeros_(self.gate_r.bias)
 
     def forward(self, c: Tensor, d: Tensor, context: Context) -> Tensor:
-        """As in `StackFusion.forward`, which gives the shapes."""
+        """As in `LayerFusion.forward`, which gives the shapes."""
         r = self.attend(c, context)
         weights = self.gate_d.weight, self.gate_r.weight, self.gate_r.bias
         if self.watched:
@@ -207,24 +213,21 @@ class GatedSumFusion(StackFusion):
         return gate(d, r, self.gate_d.weight, self.gate_r.weight, self.gate_r.bias)
 
 
-class Replacement(StackFusion):
+class Replacement(LayerFusion):
     """R = LN(ATT(C_self, H_r) + C_self): the layer has no attention over the Transformer encoder.
 
     What Hao et al. 2019, section 4, tried: the recurrence encoder is all that the decoder reads.
     """
 
-    Options = FusedLayers  # type: ignore[assignment]  # there is nothing to close
     replaces = True
 
     @classmethod
     def problems(cls, cfg: Any, side: str) -> Iterator[str]:
-        """As in `StackFusion`; also an encoder that no layer reads."""
+        """As in `LayerFusion`; also an encoder that no layer reads."""
         found = list(super().problems(cfg, side))
         yield from found
-        if found:
-            return
-        kept = cfg.decoder_layers_to_keep
-        if cls.kept_fused_layers(cfg) < (len(kept.split(",")) if kept else cfg.decoder_layers):
+        kept = kept_layers(cfg, "decoder")
+        if found or kept is None or cls.kept_fused_layers(cfg, kept) < len(kept):
             return
         fusion = f"--recurrence-fusion {cfg.recurrence_fusion} in all decoder layers"
         if cfg.recurrence_input != "encoder":

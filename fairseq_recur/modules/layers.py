@@ -32,6 +32,26 @@ def rnn_problems(cfg: Any, part: str) -> Iterator[str]:
         yield f"--quant-noise-scalar cannot quantize torch's RNN of {part}; leave one out"
 
 
+def kept_layers(cfg: Any, side: str) -> list[int] | None:
+    """The layers that ``--encoder-layers-to-keep`` or ``--decoder-layers-to-keep`` keeps.
+
+    Args:
+        cfg: the model's options, flat
+        side: "encoder" or "decoder"
+
+    Returns:
+        numbers from the bottom, from 0, in their order: all layers without the flag, and None if
+        the flag does not name layers, of which `pruning_problems` informs
+    """
+    given = getattr(cfg, f"{side}_layers_to_keep", None)
+    if not given:
+        return list(range(getattr(cfg, f"{side}_layers")))
+    try:
+        return sorted(map(int, given.split(",")))
+    except ValueError:
+        return None
+
+
 def sharded(layer: nn.Module, cfg: TransformerConfig) -> nn.Module:
     """*layer*, sharded as the configuration asks (``--ddp-backend fully_sharded``)."""
     # A checkpointed layer is sharded whatever its size.

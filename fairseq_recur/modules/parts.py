@@ -15,7 +15,13 @@ from fairseq_recur.modules.block_recurrent import BlockRecurrentMemory
 from fairseq_recur.modules.cross_attention import CrossAttention, DotCrossAttention
 from fairseq_recur.modules.cross_mixture import CrossRecurrenceEncodingMatrices
 from fairseq_recur.modules.directional import DirectionalSelfAttention
-from fairseq_recur.modules.fusion import GatedSumFusion, MultiColumn, Replacement, StackFusion
+from fairseq_recur.modules.fusion import (
+    GatedSumFusion,
+    LayerFusion,
+    MultiColumn,
+    Replacement,
+    StackFusion,
+)
 from fairseq_recur.modules.latent_bottleneck import LatentMemory
 from fairseq_recur.modules.learned_matrices import FullMatrix, ToeplitzMatrix
 from fairseq_recur.modules.mixture import Mixture
@@ -58,7 +64,7 @@ CROSS_MIXTURE: dict[str, type[CrossRecurrenceEncodingMatrices]] = {
 }
 RECURRENCE: dict[str, type[Recurrence]] = {"birnn": BiRNN, "biarn": BiARN}
 # In the decoder's layers; a `MultiColumn` joins the outputs of the two encoders before them.
-FUSION: dict[str, type[StackFusion] | type[MultiColumn]] = {
+FUSION: dict[str, type[LayerFusion] | type[MultiColumn]] = {
     "stack": StackFusion,
     "gated_sum": GatedSumFusion,
     "replace": Replacement,
@@ -103,12 +109,12 @@ def build_cross_attention(cfg: TransformerConfig) -> CrossAttention:
     return attention
 
 
-def layer_fusion(cfg: Any) -> type[StackFusion] | None:
+def layer_fusion(cfg: Any) -> type[LayerFusion] | None:
     """The fusion in the decoder's layers, or None."""
     if cfg.recurrence == NONE:
         return None
     part = FUSION[cfg.recurrence_fusion]
-    return part if issubclass(part, StackFusion) else None
+    return part if issubclass(part, LayerFusion) else None
 
 
 def chosen_parts(cfg: Any) -> Iterator[tuple[str, Any]]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fairseq_recur import compat
 from fairseq_recur.modules.context import Context
-from fairseq_recur.modules.fusion import StackFusion
+from fairseq_recur.modules.fusion import LayerFusion
 from fairseq_recur.modules.parts import build_cross_attention, build_self_attention
 from fairseq_recur.modules.segmented_attention import SegmentedAttention
 from fairseq_recur.modules.t5 import is_t5, use_t5_sublayers
@@ -80,7 +80,7 @@ class DecoderLayer(TransformerDecoderLayerBase):
         self,
         cfg: TransformerConfig,
         no_encoder_attn: bool = False,
-        fusion: StackFusion | None = None,
+        fusion: LayerFusion | None = None,
     ) -> None:
         super().__init__(cfg, no_encoder_attn or (fusion is not None and fusion.replaces))
         self.fusion = fusion
