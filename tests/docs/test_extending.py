@@ -1,12 +1,10 @@
 """The worked example of docs/extending.md: a part from a user's own plug-in."""
 
-from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
-from fairseq.utils import import_user_module
 
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.models.extending import SLOTS, add_part
@@ -14,6 +12,7 @@ from fairseq_recur.modules.context import Padding
 from fairseq_recur.modules.parts import RECURRENCE
 from tests.conftest import SMALL, TRAIN
 from tests.docs.commands import ROOT
+from tests.own_parts import loaded_package
 from tests.running import hypotheses, update_losses
 from tests.unit.test_language_model import SMALL_LM
 
@@ -22,9 +21,10 @@ ARCH = ["--arch", "transformer_biarn_tiny", *SMALL, "--recurrence", "min_gru"]
 
 
 @pytest.fixture(autouse=True, scope="module")
-def loaded() -> None:
-    """Load it as fairseq's programs do; later tests of this process have it too."""
-    import_user_module(Namespace(user_dir=str(EXAMPLE)))
+def loaded() -> Iterator[None]:
+    """Load it as fairseq's programs do, for the tests of this file."""
+    with loaded_package(EXAMPLE):
+        yield
 
 
 def test_it_is_short() -> None:

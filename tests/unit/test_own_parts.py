@@ -1,7 +1,5 @@
 """Parts from a user's own package: flags, ranges and checks are those of parts from inside."""
 
-import sys
-from argparse import Namespace
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,12 +7,13 @@ from typing import Any
 import pytest
 import torch
 from fairseq.checkpoint_utils import load_model_ensemble
+from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.utils import import_user_module
 
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.models.extending import SLOTS
-from fairseq_recur.models.presets import register_presets
 from tests.conftest import SMALL, TRAIN
+from tests.own_parts import loaded_package
 
 Cli = Callable[..., str]
 
@@ -91,22 +90,31 @@ HOST = ["transformer_biarn_tiny", *SMALL, "--recurrence", "none"]
 
 @pytest.fixture(scope="module")
 def plugin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The user's package, imported as fairseq does; afterwards the registries are as before."""
+    """The user's package, imported as fairseq does; for the tests of this file."""
     folder = tmp_path_factory.mktemp("plugins") / "own_parts_plugin"
     folder.mkdir()
     (folder / "__init__.py").write_text(PACKAGE, encoding="utf-8")
-    before = {id(table): (table, dict(table)) for table in SLOTS.values()}
-    path, known = sys.path[:], set(sys.modules)
-    import_user_module(Namespace(user_dir=str(folder)))
-    yield folder
-    for table, parts in before.values():
-        table.clear()
-        table.update(parts)
-    register_presets()
-    sys.path[:] = path
-    for name in set(sys.modules) - known:
-        if name.startswith("own_parts_plugin"):
-            del sys.modules[name]
+    with loaded_package(folder):
+        yield folder
+
+
+def test_the_tables_are_given_back(tmp_path: Path) -> None:
+    """The parts of a package are there for the tests that load it, and only for them."""
+    folder = tmp_path / "another_own_package"
+    folder.mkdir()
+    part = 'add_part("recurrence", "another_own", BiARN)\n'
+    imports = PACKAGE[PACKAGE.index("import fairseq_recur") : PACKAGE.index("\n\n\n")]
+    (folder / "__init__.py").write_text(f"{imports}\n\n{part}", encoding="utf-8")
+
+    def choices() -> list[str]:
+        given = ARCH_MODEL_REGISTRY["transformer_biarn"].config_class
+        return list(given.__dataclass_fields__["recurrence"].type.__members__)
+
+    before = {slot: dict(parts) for slot, parts in SLOTS.items()}, choices()
+    with loaded_package(folder):
+        assert "another_own" in SLOTS["recurrence"] and "another_own" in choices()
+    assert ({slot: dict(parts) for slot, parts in SLOTS.items()}, choices()) == before
+    assert str(folder) not in import_user_module.memo  # it can be loaded again
 
 
 def assert_chosen(checkpoint: Path, flags: str) -> None:
