@@ -1,5 +1,6 @@
 """Files that are not checkpoints, and files that would run code, are refused by name."""
 
+import importlib
 import os
 import pickle
 import posix
@@ -49,6 +50,9 @@ class Calls:
     def __reduce__(self) -> tuple:
         return self.reduced
 
+    def __call__(self) -> None:
+        """pickle wants a function; in the file, this object's own result is called."""
+
 
 def attacks(trace: Path) -> dict[str, Calls]:
     return {
@@ -59,7 +63,9 @@ def attacks(trace: Path) -> dict[str, Calls]:
         "builtins.open": Calls(open, str(trace), "w"),
         "subprocess.Popen": Calls(subprocess.Popen, ["touch", str(trace)]),
         "pathlib": Calls(Path.touch, trace),
-        "getattr": Calls(getattr, os, "system"),
+        "getattr": Calls(
+            Calls(getattr, Calls(importlib.import_module, "os"), "system"), f"touch {trace}"
+        ),
     }
 
 
@@ -76,7 +82,7 @@ def save(path: Path, state: Any, form: str) -> None:
 
 
 @pytest.mark.parametrize("form", ["zip", "legacy", "pickle", "pickle4"])
-@pytest.mark.parametrize("name", [n for n in NAMES if n != "getattr"])
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("place", ["extra", "whole"])
 def test_no_code_of_a_file_runs(tmp_path: Path, name: str, form: str, place: str) -> None:
     trace, path = tmp_path / "trace", tmp_path / "model.pt"
@@ -98,7 +104,7 @@ def test_no_code_of_a_file_runs(tmp_path: Path, name: str, form: str, place: str
 
 
 def test_the_attacks_work_where_nothing_stops_them(tmp_path: Path) -> None:
-    for name in set(NAMES) - {"getattr", "subprocess.Popen"}:
+    for name in set(NAMES) - {"subprocess.Popen"}:
         trace = tmp_path / name
         pickle.loads(pickle.dumps(attacks(trace)[name]))
         assert trace.exists(), name
