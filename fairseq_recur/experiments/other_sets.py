@@ -1,6 +1,5 @@
 """Decoding the trained systems of an experiment on other test sets."""
 
-import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -11,7 +10,7 @@ from fairseq.data import Dictionary, indexed_dataset
 
 from fairseq_recur.experiments.runs import SystemRun
 from fairseq_recur.experiments.settings import Experiment
-from fairseq_recur.files import write_text
+from fairseq_recur.files import whole_file, write_text
 from fairseq_recur.scoring.generation import read_lines
 
 
@@ -75,7 +74,8 @@ def make_data(
         write_text(folder / f"{name}.{suffix}", "".join(lines))
     for language in (source, target):
         name = f"dict.{language}.txt"
-        shutil.copyfile(Path(experiment.data) / name, data / name)
+        with whole_file(data / name) as file:
+            file.write((Path(experiment.data) / name).read_bytes())
     words = Dictionary.load(str(data / f"dict.{source}.txt"))
     lines = read_lines(folder / f"test.{source}")
     write_binary(lines, words, data / f"test.{source}-{target}.{source}")
