@@ -21,7 +21,7 @@ import torch
 from fairseq_recur.cli import main
 from tests.forking import Fork
 from tests.integration.test_resume import UPTO, assert_identical, saved, train_flags
-from tests.running import SHORT, USER_DIR, hypotheses, saved_weights
+from tests.running import SHORT, USER_DIR, hypotheses, saved_weights, update_losses
 
 PRESET = "transformer_biarn_tiny"
 EVERY = ["--save-interval-updates", 1]
@@ -36,8 +36,14 @@ def call(name: str, *argv: Any) -> int:
     return importlib.import_module(f"fairseq_cli.{name}").cli_main() or 0
 
 
-def run(name: str, *argv: Any, output: Path, kill_after: float | None = None) -> int:
+def run(
+    name: str, *argv: Any, output: Path, kill_after: float | None = None,
+    once_there: Path | None = None,
+) -> int:  # fmt: skip
     """Run a command in a fork, and kill it if it is still running after *kill_after* seconds.
+
+    Args:
+        once_there: a file; the seconds count from when it is there
 
     Returns:
         the exit status; -9 if the command was killed
@@ -45,6 +51,8 @@ def run(name: str, *argv: Any, output: Path, kill_after: float | None = None) ->
     with open(output, "wb") as stream:
         child = Fork(partial(call, name, *argv), stream)
     if kill_after is not None:
+        while once_there is not None and not once_there.exists() and child.poll() is None:
+            time.sleep(0.005)
         time.sleep(kill_after)
         child.kill()
     return child.wait()
@@ -57,12 +65,20 @@ def test_training(kills: int, corpus: Path, tmp_path: Path) -> None:
     assert run("train", *train_flags(corpus, PRESET, whole, *UPTO[6], *EVERY), output=log) == 0
     seconds, expected = time.monotonic() - started, saved(whole)
     flags = train_flags(corpus, PRESET, folder, *UPTO[6], *EVERY)
-    moments, done, finished = random.Random(kills), 0, 0
-    while done < kills or not finished:
-        # After the last kill the training must reach its end, however slow it is.
+    moments, done, finished, resumed = random.Random(kills), 0, 0, 0
+    last = folder / "checkpoint_last.pt"
+    while done < kills or not finished or not resumed:
+        before = updates_in(last)
+        # The first kill waits for a checkpoint: a restart would end with the same weights. After
+        # the last kill the training must reach its end, however slow it is.
+        first = None if before or resumed else last
         patience = moments.uniform(0, seconds) if done < kills else None
-        ended = run("train", *flags, output=log, kill_after=patience)
+        patience = 0 if first else patience
+        ended = run("train", *flags, output=log, kill_after=patience, once_there=first)
         assert ended in (0, -signal.SIGKILL), log.read_text()
+        made = update_losses(log.read_text())
+        assert not made or min(made) == before + 1, "it must go on after the checkpoint"
+        resumed += bool(before and made)
         done += ended != 0
         for file in folder.glob("*.pt"):  # each file with a final name is complete
             torch.load(file, weights_only=True)
@@ -70,6 +86,13 @@ def test_training(kills: int, corpus: Path, tmp_path: Path) -> None:
             finished += 1
             assert_identical(saved(folder), expected)
             shutil.rmtree(folder)
+
+
+def updates_in(checkpoint: Path) -> int:
+    """The number of updates that a checkpoint holds; 0 if there is none."""
+    if not checkpoint.exists():
+        return 0
+    return torch.load(checkpoint, weights_only=True)["optimizer_history"][-1]["num_updates"]
 
 
 @pytest.mark.parametrize("kills", [pytest.param(60, marks=pytest.mark.slow)])
