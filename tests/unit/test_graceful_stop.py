@@ -3,14 +3,21 @@
 import os
 import signal
 from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from fairseq import checkpoint_utils
+from fairseq.trainer import Trainer
 
 from fairseq_recur import cli
 from fairseq_recur.cli import graceful_stop
+from tests.conftest import SMALL, TRAIN
+from tests.forking import Fork
+from tests.running import update_losses
 
 CHECKPOINT = SimpleNamespace(no_save=False, no_last_checkpoints=False)
 TRAINER = SimpleNamespace(data_parallel_world_size=1, get_num_updates=lambda: 7)
@@ -89,3 +96,37 @@ def test_an_interrupt_has_one_line(
     monkeypatch.setattr(cli, "_dispatch", interrupted)
     assert cli.main(["train"]) == 130
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def train_here(argv: list[str], told_after: int | None) -> int:
+    """Train by the program's own function; SIGTERM comes at the end of an update."""
+    step = Trainer.train_step
+
+    def told(trainer: Trainer, *args: Any, **kwargs: Any) -> Any:
+        logged = step(trainer, *args, **kwargs)
+        if trainer.get_num_updates() == told_after:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return logged
+
+    Trainer.train_step = told
+    return cli.main(["train", *argv])
+
+
+def test_a_real_training_stops_and_resumes(corpus: Path, tmp_path: Path) -> None:
+    """After the update in which SIGTERM came, with a status of its own, and from there."""
+    argv = [
+        str(corpus / "bin"), "--arch", "transformer_biarn_tiny", *SMALL, *TRAIN, "--max-update",
+        "5", "--save-dir", str(tmp_path / "run"), "--no-epoch-checkpoints",
+    ]  # fmt: skip
+
+    def train(told_after: int | None) -> tuple[int, list[int]]:
+        with open(tmp_path / "output", "wb") as stream:
+            status = Fork(partial(train_here, argv, told_after), stream).wait(timeout=300)
+        output = (tmp_path / "output").read_text()
+        assert "Traceback" not in output, output[-3000:]
+        return status, list(update_losses(output))
+
+    assert train(told_after=3) == (graceful_stop.STOPPED, [1, 2, 3])
+    state = torch.load(tmp_path / "run" / "checkpoint_last.pt", weights_only=True)
+    assert state["optimizer_history"][-1]["num_updates"] == 3
+    assert train(told_after=None) == (0, [4, 5])
