@@ -7,8 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from fairseq.nan_detector import NanDetector
 from fairseq.tasks.translation import TranslationTask
+from torch import nn
 
+from fairseq_recur.models.checkpoints import part_weights
+from tests.conftest import SMALL
 from tests.integration.test_resume import train_flags
 
 Cli = Callable[..., str]
@@ -46,6 +50,34 @@ def test_the_module_of_the_first_nan_is_named(
     assert re.search(rf"NaN detected in output of {named}, ", said), said
     assert "The update was not made" in said and len(said) < 1000
     assert not (tmp_path / "checkpoint_last.pt").exists()
+
+
+def test_each_part_is_named(system: list[str], make_model: Callable[..., nn.Module]) -> None:
+    """A NaN in the first parameter of a part: the detector names the part, or one inside it.
+
+    The weights of some parts, such as matrices and neurons, are only read by the attention that
+    has them: that attention is named, or a module of it. What fairseq does with the detector is
+    tested above.
+    """
+    model = make_model(system[1], *SMALL, *system[2:])
+    source = torch.randint(4, 60, (3, 9))
+    inputs = source, torch.full((3,), 9), torch.randint(4, 60, (3, 7))
+    parts = [part for of_slot in part_weights(model).values() for part in of_slot]
+    for part in parts:
+        weight = next(model.get_submodule(part).parameters(), None)
+        if weight is None:
+            continue
+        before = weight.detach().clone()
+        weight.data.fill_(torch.nan)
+        with pytest.raises(FloatingPointError) as error, NanDetector(model):
+            model(*inputs)
+        weight.data.copy_(before)
+        (named,) = re.findall(r"(?:NaN|Inf) detected in output of ([\w.]*), ", str(error.value))
+        parent = part.rpartition(".")[0]
+        place = parent if ".layers." in parent else part  # a stack is no place
+        assert named in (part, parent) or named.startswith(f"{place}."), f"{part}: {named}"
+    with NanDetector(model):
+        model(*inputs)
 
 
 def test_a_gradient_that_is_infinite(
