@@ -15,6 +15,10 @@ from tests.running import USER_DIR, generate, hypotheses, update_losses
 
 Cli = Callable[..., str]
 
+WITHOUT_DROPOUT = "--dropout 0 --attention-dropout 0 --activation-dropout 0".split()
+FEW = 16
+"""A parameter with fewer values counts as scalars."""
+
 TRAINING_MODES = ["--bf16", "--memory-efficient-bf16", "--memory-efficient-fp16", "--amp"]
 
 
@@ -61,7 +65,8 @@ def test_every_preset_trains(preset: str, mode: str, losses: Callable[..., list[
     updates = 1 if "memory" in mode else 5
     found, expected = losses(*arch, mode), losses(*arch)
     assert_trains_like_float32(found, expected, updates)
-    assert expected[-1] < expected[0] - 0.05, "the training must change the model"
+    for losses_ in (found, expected):
+        assert losses_[-1] < losses_[0] - 0.05, "the training must change the model"
 
 
 @pytest.mark.slow
@@ -71,6 +76,7 @@ def test_every_system_trains(
 ) -> None:
     found, expected = losses(*system, mode), losses(*system)
     assert_trains_like_float32(found, expected, updates=1)
+    assert found[-1] < found[0], "the training must change the model"
 
 
 @pytest.mark.slow_presets
@@ -134,6 +140,48 @@ def test_finite_where_float32_is(
         model.encoder.embed_tokens.weight.mul_(scale)
     assert all_finite(model, inputs), "float32 must be finite for this case"
     assert all_finite(model.to(dtype), inputs)
+
+
+def gradients(model: nn.Module, inputs: list[Tensor], scale: float) -> dict[str, Tensor]:
+    """The gradients of the mean cross-entropy of the targets themselves, in float32.
+
+    Args:
+        scale: of the loss before the backward pass, as a loss scaler does
+    """
+    log_probs = model.get_normalized_probs(model(*inputs), log_probs=True).float()
+    loss = nn.functional.nll_loss(log_probs.flatten(0, 1), inputs[2].flatten())
+    (loss * scale).backward()
+    return {n: p.grad.float() / scale for n, p in model.named_parameters() if p.grad is not None}
+
+
+def test_fp16_gradients_point_where_those_of_float32_do(
+    system: list[str], make_model: Callable[..., nn.Module]
+) -> None:
+    """In float16, of every parameter; a gradient that vanished would still be finite.
+
+    Those of scalars, such as decays, are sums of large numbers that cancel: their sign and rough
+    size count. All positions attend, so that rounding chooses no others.
+    """
+    every = ["--prob-sparse-factor", "50"] if "prob_sparse" in system else []
+    model = make_model(system[1], *SMALL, *system[2:], *WITHOUT_DROPOUT, *every).train()
+    inputs = batch(4, 12, 64)
+    half = gradients(model.half(), inputs, 256)
+    model.zero_grad()
+    whole = gradients(model.float(), inputs, 1)
+    assert half.keys() == whole.keys()
+    least = 1e-4 * max(float(g.norm()) for g in whole.values())
+    wrong = {}
+    for name, expected in whole.items():
+        if expected.norm() < least:  # such as the bias of a key, which softmax cancels
+            continue
+        found = half[name]
+        cosine = nn.functional.cosine_similarity(found.flatten(), expected.flatten(), dim=0)
+        ratio = found.norm() / expected.norm()
+        few = expected.numel() < FEW
+        least_cosine, factor = (0.9, 5) if few else (0.98, 1.25)
+        if cosine < least_cosine or not 1 / factor < ratio < factor:
+            wrong[name] = (round(float(cosine), 4), round(float(ratio), 4))
+    assert not wrong
 
 
 @pytest.mark.slow_presets
