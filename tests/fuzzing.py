@@ -2,12 +2,14 @@
 
 import argparse
 import signal
+import tempfile
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import fields
 from functools import cache
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -16,14 +18,14 @@ from fairseq import options
 from fairseq.data import Dictionary
 from fairseq.dataclass import utils as dataclass_utils
 from fairseq.models import ARCH_MODEL_REGISTRY
+from omegaconf import OmegaConf
 
 from fairseq_recur.errors import ConfigError
-from fairseq_recur.models.config import encoder_decoder_slots, language_model_slots, part_fields
-from fairseq_recur.models.monitoring import MonitoringOptions
-from fairseq_recur.models.t5 import T5Options
-from fairseq_recur.modules.transformer_xl import TransformerXLOptions
+from fairseq_recur.models.config import APART, part_fields
+from fairseq_recur.tasks.time_series import TimeSeriesConfig, TimeSeriesTask
 from tests.configuring import group_config
-from tests.conftest import LANGUAGE_MODELS, MEMORY_MODELS, SEGMENTS, SMALL
+from tests.conftest import FORECASTERS, LANGUAGE_MODELS, MEMORY_MODELS, SEGMENTS, SMALL
+from tests.series import SIZES, write_series
 
 SECONDS = 20
 """Time limit of a refusal, generous enough for a busy machine."""
@@ -94,18 +96,16 @@ class System:
 
     def __init__(self, arch: str, *given: str) -> None:
         self.arch = arch
-        decoder_only = arch in LANGUAGE_MODELS + MEMORY_MODELS
-        self.task = "language_modeling" if decoder_only else "translation"
-        self.given = ["data", "--arch", arch, *(SMALL_LM if decoder_only else SMALL), *given]
+        self.kind = kind_of(arch)
+        self.task, data, sizes = KINDS[self.kind]
+        self.given = [*data, "--arch", arch, *sizes, *given]
         self.parser = options.get_training_parser(self.task)
         options.parse_args_and_arch(self.parser, self.given)
         self.dataclass = getattr(ARCH_MODEL_REGISTRY[arch], "__dataclass")
         parsed = {a.dest for a in self.parser._actions}
         self.unparsed = {f.name for f in fields(self.dataclass)} - parsed - {"_name"}
-        slots = language_model_slots() if decoder_only else encoder_decoder_slots()
-        names = {name for name, *_ in part_fields(slots)} & parsed
-        for options_ in (T5Options, TransformerXLOptions, MonitoringOptions):
-            names |= {f.name for f in fields(options_)}
+        names = {name for name, *_ in part_fields(ARCH_MODEL_REGISTRY[arch].slots())} & parsed
+        names |= {f.name for options_ in APART[self.kind] for f in fields(options_)}
         self.flags = [a for a in self.parser._actions if a.dest in names]
 
     def attempt(self, words: Sequence[str], whole: bool = False) -> str:
@@ -141,19 +141,53 @@ class System:
         except Exception:  # fairseq's own function must refuse it with a clear message
             args = options.parse_args_and_arch(options.get_training_parser(self.task), line)
             cfg = dataclass_utils.convert_namespace_to_omegaconf(args).model
-        task = Namespace(source_dictionary=words_of_the_tests())
-        task.target_dictionary = task.source_dictionary
+        if self.kind == "forecaster":
+            task = task_of_the_tests()
+        else:
+            task = Namespace(source_dictionary=words_of_the_tests())
+            task.target_dictionary = task.source_dictionary
         torch.manual_seed(1)
         model = ARCH_MODEL_REGISTRY[self.arch].build_model(cfg, task).eval()
-        source = torch.tensor([[1, 1, 9, 5, 2], [8, 7, 6, 5, 2]])
-        previous = torch.tensor([[2, 5, 9], [2, 7, 8]])
-        lengths = torch.tensor([3, 5])
-        decoder_only = self.arch in LANGUAGE_MODELS + MEMORY_MODELS
-        inputs = (previous,) if decoder_only else (source, lengths, previous)
         with torch.no_grad():
-            logits = model(*inputs)[0]
-        assert logits.isfinite().all(), "the logits are not finite"
+            found = model(*inputs_of(self.kind))
+        if self.kind != "forecaster":
+            found = found[0]
+        assert found.isfinite().all(), "the logits are not finite"
         return "built"
+
+
+def kind_of(arch: str) -> str:
+    """The kind of model: a name in `APART`."""
+    if arch in FORECASTERS:
+        return "forecaster"
+    return "language_model" if arch in LANGUAGE_MODELS + MEMORY_MODELS else "encoder_decoder"
+
+
+KINDS: dict[str, tuple[str, list[str], list[str]]] = {
+    "encoder_decoder": ("translation", ["data"], SMALL),
+    "language_model": ("language_modeling", ["data"], SMALL_LM),
+    "forecaster": ("time_series_forecasting", [], SIZES),
+}
+"""The task of each kind, its arguments, and flags that make a model small."""
+
+
+def inputs_of(kind: str) -> list[torch.Tensor]:
+    """A batch of two."""
+    if kind == "forecaster":
+        return [torch.randn(2, 12, 2), torch.randn(2, 12, 4), torch.randn(2, 4, 4)]
+    source = torch.tensor([[1, 1, 9, 5, 2], [8, 7, 6, 5, 2]])
+    previous = torch.tensor([[2, 5, 9], [2, 7, 8]])
+    return [previous] if kind == "language_model" else [source, torch.tensor([3, 5]), previous]
+
+
+@cache
+def task_of_the_tests() -> TimeSeriesTask:
+    """Forecasting two variables."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(write_series(Path(folder) / "x.csv"))
+        cfg = TimeSeriesConfig(series_file=path, input_length=12, label_length=6, horizon=4)
+        cfg.split_fractions = "0.6,0.2,0.2"
+        return TimeSeriesTask.setup_task(OmegaConf.structured(cfg))
 
 
 @cache
@@ -198,6 +232,9 @@ SYSTEMS: dict[str, list[str]] = {
     "latent": ["tlb_lm_tiny"],
     "block recurrent": ["brt_lm_tiny", "--recurrent-layer", "1"],
     "xl map": ["rsa_transformer", "--encoder-self-attention", "xl"],
+    "forecaster": ["rsa_informer"],
+    "sparse forecaster": ["rsa_log_sparse"],
+    "remembering forecaster": ["xl_forecaster"],
 }
 """One system for each part, so that every option has an effect in at least one of them."""
 

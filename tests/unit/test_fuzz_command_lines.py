@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from fairseq_recur.errors import ConfigError
-from tests.conftest import MEMORY_MODELS, OURS
+from tests.conftest import FORECASTERS, MEMORY_MODELS, OURS
 from tests.fuzzing import HOSTILE, SYSTEMS, flag, lines_of, system, within
 
 NAMES = sorted({flag(action) for name in SYSTEMS for action in system(name).flags})
@@ -47,8 +47,10 @@ def must_be_told(host: str, words: Sequence[str]) -> str:
 
 
 def test_every_architecture_has_its_flags_here() -> None:
-    """The systems include both kinds of models; all presets of a kind have the same flags."""
-    names = {arch: {f.name for f in system_fields(arch)} for arch in OURS + MEMORY_MODELS}
+    """The systems include all kinds of models; all presets of a kind have the same flags."""
+    names = {
+        arch: {f.name for f in system_fields(arch)} for arch in OURS + MEMORY_MODELS + FORECASTERS
+    }
     for arch, found in names.items():
         assert any(found == names[given[0]] for given in SYSTEMS.values()), arch
     for name in SYSTEMS:
@@ -144,6 +146,8 @@ MESSAGES: list[tuple[str, str, str]] = [
         "--learned-matrix-length 2147483647: expected",
     ),
     ("relative", "--relative-clip 2147483647", "--relative-clip 2147483647: expected 1 to 65536"),
+    ("biarn", "--monitor-interval -1", "--monitor-interval -1: expected 0 to"),
+    ("forecaster", "--rsa-heads 1", "--rsa-heads 1: six numbers"),
     ("t5", "--t5-relative-buckets 5", "--t5-relative-buckets 5: expected an even number"),
 ]
 """Values beside those of `tests.unit.test_config`, and what the message says of them."""
