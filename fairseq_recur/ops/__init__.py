@@ -1,6 +1,8 @@
 """Functions on tensors: torch only, no parameters, no fairseq.
 
-Each function has a reference written as loops in `ops.naive`, which only tests import.
+What a paper defines has a reference written as loops in `ops.naive`, which nothing in the package
+imports. Tests compare each function with it, or, where a function is a step of something larger,
+what is made of it. Helpers that only arrange tensors are tested by themselves.
 Shapes use the same letters everywhere: ``B`` batch, ``S`` source length, ``T`` target
 length, ``C`` model width, ``H`` heads, ``D`` head width, ``R`` recurrence steps, ``L`` number of
 lags in a kernel. In self-attention ``T`` counts the queries and ``S`` the keys.

@@ -60,20 +60,29 @@ def xl_head(
     content_bias: Tensor,
     position_bias: Tensor,
     masked: bool,
+    clamp: int = 0,
+    reach: int = 0,
 ) -> Tensor:
     """Transformer-XL's attention of one head (Dai et al. 2019, section 3.3): (T, D).
 
     (q + u) k^T + (q + v) (W_r R)^T with W_r = *projection* (D, C), u = *content_bias* and
-    v = *position_bias*, (D,) each. The last query stands at the last key.
+    v = *position_bias*, (D,) each. The last query stands at the last key. With *clamp* longer lags
+    count as this one; with *reach* a query sees as many keys as it says, its own included.
     """
     lags = range(len(keys) - 1, -len(keys), -1)
     position_keys = {
-        lag: projection.mv(projection.new_tensor(sinusoid(lag, projection.size(1)))) for lag in lags
+        lag: projection.mv(
+            projection.new_tensor(
+                sinusoid(max(-clamp, min(clamp, lag)) if clamp else lag, projection.size(1))
+            )
+        )
+        for lag in lags
     }
     outputs = []
     for t, query in enumerate(queries):
         position = len(keys) - len(queries) + t
-        visible = range(position + 1 if masked else len(keys))
+        first = max(0, position - reach + 1) if reach else 0
+        visible = range(first, position + 1 if masked else len(keys))
         with_content, with_position, energies = query + content_bias, query + position_bias, []
         for j in visible:
             r = position_keys[position - j]
