@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from fairseq import utils
 from fairseq.data.iterators import EpochBatchIterator
 from torch import Tensor, nn
 
@@ -17,12 +18,15 @@ from fairseq_recur.modules.mixture import Mixture
 from fairseq_recur.modules.parts import SELF_ATTENTION
 from fairseq_recur.modules.series_embedding import SeriesEmbedding
 from fairseq_recur.modules.stream_memory import StreamMemory
+from fairseq_recur.ops import naive
 from fairseq_recur.plotting.curves import PER_LAYER
 from fairseq_recur.tasks.time_series import APART
 from tests.configuring import model_config
 from tests.conftest import FORECASTERS
 from tests.series import SIZES, write_series
 from tests.unit.test_context import HostReads
+from tests.unit.test_modules import attend, feed_forward, norm_of
+from tests.unit.test_ops import assert_same
 from tests.unit.test_self_attention import attention
 from tests.unit.test_time_series import task
 
@@ -295,3 +299,76 @@ def test_forecasts_depend_on_the_memory(make: Build, arch: str) -> None:
     torch.testing.assert_close(model(*batch, starts), alone)
     assert not torch.allclose(model(*batch, starts + 3), alone)
     torch.testing.assert_close(model(*batch, starts + 30), alone)
+
+
+def layer_by_loops(layer: Any, x: list[Tensor], states: list[Tensor] | None = None) -> list[Tensor]:
+    """A post-norm layer: of the encoder, or with the encoder's *states* of the decoder, causal."""
+    norms = norm_of(layer.self_attn_layer_norm), norm_of(layer.final_layer_norm)
+    out = []
+    for t, row in enumerate(x):
+        seen = x if states is None else x[: t + 1]
+        row = naive.sublayer(row, attend(layer.self_attn, seen), norms[0], before=False)
+        if states is not None:
+            norm = norm_of(layer.encoder_attn_layer_norm)
+            row = naive.sublayer(row, attend(layer.encoder_attn, states), norm, before=False)
+        out.append(naive.sublayer(row, feed_forward(layer), norms[1], before=False))
+    return out
+
+
+@pytest.mark.parametrize(
+    "length, label, horizon, positions", [(9, 4, 3, True), (7, 2, 5, False), (5, 5, 1, True)]
+)
+def test_a_forecast_is_informers(
+    make: Build, monkeypatch: pytest.MonkeyPatch, length: int, label: int, horizon: int,
+    positions: bool,
+) -> None:  # fmt: skip
+    """The rows that encoder and decoder read, their layers, and the rows that are forecast.
+
+    Against the loops, with ordinary attention: outputs and all gradients. fairseq's softmax and its
+    GELU are float32.
+    """
+    monkeypatch.setattr(utils, "softmax", lambda x, dim, onnx_trace=False: x.softmax(dim))
+    flags = "--encoder-self-attention dot --decoder-self-attention dot --activation-fn relu".split()
+    model = make("informer", *flags, *(() if positions else ["--no-token-positional-embeddings"]))
+    model.label = label
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    given = [x.requires_grad_() for x in inputs(length, horizon)]
+    fast, slow = model(*given), []
+
+    def embedded(stack: Any, values: list[Tensor], times: list[Tensor]) -> list[Tensor]:
+        maps = stack.embedding.convolution, stack.embedding.times
+        weights = (weight for m in maps for weight in (m.weight, m.bias))
+        return naive.series_embedding(values, times, *weights, positions)
+
+    for rows in zip(*given):
+        past, past_times, future_times = map(list, rows)
+        states = embedded(model.encoder, past, past_times)
+        for layer in model.encoder.layers:
+            states = layer_by_loops(layer, states)
+        states = [norm_of(model.encoder.norm)(state) for state in states]
+        x = embedded(model.decoder, *naive.decoder_rows(past, past_times, future_times, label))
+        for layer in model.decoder.layers:
+            x = layer_by_loops(layer, x, states)
+        x = [norm_of(model.decoder.norm)(row) for row in x]
+        slow.append(torch.stack([model.projection(row) for row in x[label:]]))
+    assert_same(fast, torch.stack(slow), [*given, *model.parameters()])
+
+
+@pytest.mark.parametrize("arch", FORECASTERS)
+def test_every_forecaster_reads_the_same_rows(make: Build, arch: str) -> None:
+    """A window of 12 rows, a label part of 6 and 4 rows to forecast, as the task says."""
+    model, given, read = make(arch), inputs(), {}
+    for side in ("encoder", "decoder"):
+        embedding = getattr(model, side).embedding
+        embedding.register_forward_hook(lambda m, i, out, side=side: read.setdefault(side, out))
+    model(*given)
+    for b, (past, past_times, future_times) in enumerate(zip(*given)):
+        rows = list(past), list(past_times)
+        of_decoder = naive.decoder_rows(*rows, list(future_times), 6)
+        for side, (values, times) in (("encoder", rows), ("decoder", of_decoder)):
+            maps = (getattr(getattr(model, side).embedding, n) for n in ("convolution", "times"))
+            weights = (weight for m in maps for weight in (m.weight, m.bias))
+            positions = arch in ("informer", "log_sparse")
+            expected = torch.stack(naive.series_embedding(values, times, *weights, positions))
+            torch.testing.assert_close(read[side][:, b], expected, rtol=1e-9, atol=1e-11)
