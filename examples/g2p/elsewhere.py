@@ -27,11 +27,10 @@ def read(
     """
     found, problems = [], []
     here = next(iter(experiments.values())).as_record()
-    flags = {system["name"]: system["flags"] for system in here["systems"]}
     for file in files:
         try:
             results = json.loads(file.read_text(encoding="utf-8"))
-            problems += [f"{file} {what}" for what in differences(results, here, flags, counts)]
+            problems += [f"{file} {what}" for what in differences(results, here, counts)]
             for name in counts:
                 runs([results], name)
             origins([results])
@@ -48,19 +47,31 @@ def read(
     return found
 
 
-def differences(
-    results: Results, here: Results, flags: dict[str, Any], counts: dict[str, Any]
-) -> list[str]:
-    """Return what keeps the results of a file from standing beside those of here."""
+def unlike(settings: Results, flags: dict[str, Any], here: Results) -> list[str]:
+    """Return how results differ from those of an experiment in what made them.
+
+    Args:
+        settings: of the results, by the names in `SETTINGS`
+        flags: of each system that the results have
+        here: the experiment, as a record
+    """
     found = [
         f"was trained with another setting `{key}`"
         for key in SETTINGS
-        if results["settings"][key] != here[key]
+        if settings[key] != here[key]
     ]
-    trained = [name for name, system in results["systems"].items() if system["parameters"]]
-    other = [name for name in trained if results["systems"][name]["flags"] != flags.get(name)]
+    own = {system["name"]: system["flags"] for system in here["systems"]}
+    other = [name for name in flags if flags[name] != own.get(name)]
     if other:
         found.append(f"has other flags for {', '.join(other)}")
+    return found
+
+
+def differences(results: Results, here: Results, counts: dict[str, Any]) -> list[str]:
+    """Return what keeps the results of a file from standing beside those of here."""
+    systems = results["systems"].items()
+    flags = {name: system["flags"] for name, system in systems if system["parameters"]}
+    found = unlike(results["settings"], flags, here)
     languages = results["languages"]
     other = [name for name in counts if name in languages and languages[name] != counts[name]]
     if other:

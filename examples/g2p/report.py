@@ -10,7 +10,9 @@ import elsewhere
 import table
 
 from fairseq_recur.experiments import machine
+from fairseq_recur.experiments.progress import say
 from fairseq_recur.experiments.runs import SystemRun, read_json, write_json
+from fairseq_recur.experiments.settings import Experiment
 from fairseq_recur.files import write_text
 from fairseq_recur.scoring.comparison import BOOTSTRAP, RANDOMIZATION, corrected
 from fairseq_recur.scoring.generation import read_hypotheses, read_lines
@@ -26,11 +28,20 @@ def parameters(run: SystemRun) -> int:
     return int(re.findall(r"num\. shared model params: ([\d,]+)", log)[-1].replace(",", ""))
 
 
-def collect(work: Path, command: str, added: Sequence[Results] = ()) -> Results:
-    """Return the results of all languages in a folder.
+def collect(
+    work: Path,
+    experiments: dict[str, Experiment],
+    command: str,
+    added: Sequence[Results] = (),
+) -> Results:
+    """Return the results of some languages of a folder.
+
+    The folder may have others. A language whose stored results have other settings or flags is
+    left out, with a message, until it is written anew.
 
     Args:
         work: with a folder for each language's experiment
+        experiments: of these languages
         command: how the results were made
         added: results that join them; of the same seed and system, those of the folder count
 
@@ -40,15 +51,18 @@ def collect(work: Path, command: str, added: Sequence[Results] = ()) -> Results:
         the languages on which it is ``lowest``, and ``compared`` with the baseline; nothing if
         nothing is finished in the folder
     """
-    names = sorted(path.parts[-3] for path in work.glob("*/data/prepared.json"))
+    names = sorted(experiments)
+    here = experiments[names[0]].as_record()
     files = {name: read_json(work / name / "results.json") for name in names}
-    done = {name: results for name, results in files.items() if results and results["runs"]}
+    done = {
+        name: own for name, own in files.items() if own and own["runs"] and fits(name, own, here)
+    }
     if not done:
         return {}
     first = next(iter(done.values()))
-    baseline = first["experiment"]["baseline"]
+    baseline = here["baseline"]
     runs = {name: runs_on(name, done.get(name), added) for name in names}
-    systems = {s["name"]: of_system(s, runs) for s in first["experiment"]["systems"]}
+    systems = {s["name"]: of_system(s, runs) for s in here["systems"]}
     whole = {name: system for name, system in systems.items() if system["seeds"]}
     for metric in METRICS:
         for name in names:
@@ -68,12 +82,28 @@ def collect(work: Path, command: str, added: Sequence[Results] = ()) -> Results:
         "machine": machine.machine(),
         "versions": machine.versions(),
         "added": elsewhere.origins(added),
-        "settings": {key: first["experiment"][key] for key in kept},
+        "settings": {key: here[key] for key in kept},
         "signatures": first["runs"][0]["signatures"],
         "baseline": baseline,
         "languages": {n: read_json(work / n / "data/prepared.json")["counts"] for n in names},
         "systems": systems,
     }
+
+
+def fits(language: str, own: Results, here: Results) -> bool:
+    """Return whether stored results were made with the present settings; say why not.
+
+    Args:
+        language: whose results they are
+        own: the results of its folder
+        here: the present experiment, as a record
+    """
+    there, trained = own["experiment"], {run["system"] for run in own["runs"]}
+    flags = {s["name"]: s["flags"] for s in there["systems"] if s["name"] in trained}
+    found = elsewhere.unlike(there, flags, here)
+    if found:
+        say(f"{language} is left out of the table: it {' and '.join(found)}")
+    return not found
 
 
 def runs_on(language: str, own: Results | None, added: Sequence[Results]) -> list[Results]:
@@ -181,11 +211,18 @@ def pool(work: Path, results: Results) -> None:
                 pooled[seed] = {"difference": one.difference, "p": p}
 
 
-def write(work: Path, command: str, pooled: bool, added: Sequence[Results] = ()) -> str:
+def write(
+    work: Path,
+    experiments: dict[str, Experiment],
+    command: str,
+    pooled: bool,
+    added: Sequence[Results] = (),
+) -> str:
     """Write results.json and table.md, and at the end figure.png.
 
     Args:
         work: with a folder for each language's experiment
+        experiments: of the languages in the table
         command: how the results were made
         pooled: whether to draw the figure and do the bootstrap over all words, which take seconds
         added: results that join them
@@ -193,7 +230,7 @@ def write(work: Path, command: str, pooled: bool, added: Sequence[Results] = ())
     Returns:
         the table
     """
-    results = collect(work, command, added)
+    results = collect(work, experiments, command, added)
     if not results:
         return "Nothing is finished yet."
     if pooled and results["systems"][results["baseline"]]["seeds"]:

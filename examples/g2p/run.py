@@ -4,6 +4,7 @@ Finished runs are kept, and unfinished ones continue from their last checkpoint.
 """
 
 import argparse
+import hashlib
 import shlex
 import sys
 from collections.abc import Sequence
@@ -26,6 +27,8 @@ from fairseq_recur.files import hold
 
 HERE = Path(__file__).resolve().parent
 SETTINGS = HERE / "settings"
+SOURCE = "source.json"
+"""The file of a work folder that names the folder of its data."""
 
 
 @dataclass(frozen=True)
@@ -174,9 +177,25 @@ def not_among(added: Sequence[report.Results], runs: Sequence[LanguageRun]) -> l
     return kept
 
 
+def default_work(data_folder: Path, settings: Path) -> Path:
+    """Return the folder of all output: work/FOLDER_SETTINGS next to this file.
+
+    If that belongs to another folder of data with this name, a checksum of the path is added.
+    """
+    found = HERE / "work" / f"{data_folder.resolve().name}_{settings.stem}"
+    before = read_json(found / SOURCE)
+    if before is None or not Path(before["folder"]).is_dir():  # none yet, or it was moved
+        return found
+    path = str(data_folder.resolve())
+    if path == before["folder"]:
+        return found
+    return found.with_name(f"{found.name}_{hashlib.sha256(path.encode()).hexdigest()[:8]}")
+
+
 def work_on(
     runs: Sequence[LanguageRun],
     work: Path,
+    experiments: dict[str, Experiment],
     jobs: int,
     devices: list[str],
     command: str,
@@ -186,7 +205,7 @@ def work_on(
 
     def finished(run: LanguageRun) -> None:
         write_language(run.experiment, run.work)
-        report.write(work, command, pooled=False, added=added)
+        report.write(work, experiments, command, pooled=False, added=added)
 
     failed = do_what_is_left(runs, jobs, work, finished, devices)
     if failed is None:
@@ -194,7 +213,7 @@ def work_on(
     for folder, experiment in {run.work: run.experiment for run in runs}.items():
         if not is_written(experiment, folder):
             write_language(experiment, folder)
-    print("\n" + report.write(work, command, pooled=True, added=added))
+    print("\n" + report.write(work, experiments, command, pooled=True, added=added))
     print(f"Everything is in {work}")
     for name in failed:
         print(f"{name} failed; see its folder", file=sys.stderr)
@@ -204,22 +223,22 @@ def work_on(
 def main(words: Sequence[str]) -> int:
     """Run everything; return the exit status, 2 for wrong input."""
     args = parser().parse_args(words)
-    name = f"{args.folder.resolve().name}_{Path(args.settings).stem}"
-    work = (args.work_dir or HERE / "work" / name).resolve()
     command = shlex.join(["bash", "examples/g2p/run.sh", *words])
     try:
         settings, languages = settings_file(args.settings), data.read(args.folder, args.languages)
+        work = (args.work_dir or default_work(args.folder, settings)).resolve()
         lock = hold(work / LOCK)
         if lock is None:
             raise ConfigError(f"{work} is in use by another run; wait, or use another --work-dir")
         with lock:
             experiments = prepare(languages, settings, args, work)
+            write_json(work / SOURCE, {"folder": str(args.folder.resolve())})
             counts = {language.name: language.counts() for language in languages}
             added = elsewhere.read(args.add, experiments, counts)
             runs = not_among(added, runs_from(experiments, work, args))
             jobs, devices = places(args.jobs, runs[0])
             experiment_check.check(runs)
-            return work_on(runs, work, jobs, devices, command, added)
+            return work_on(runs, work, experiments, jobs, devices, command, added)
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

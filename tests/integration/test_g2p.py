@@ -376,6 +376,49 @@ def test_results_of_two_machines_are_those_of_one(
     assert "| birnn | 1, 2 | 20.00 ± 0.00 |" in text and "| birnn | -15.00 |" in text
 
 
+def test_the_table_has_only_what_was_asked_for(
+    example: Any, calls: Callable[[], list[str]], tiny: list[str], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """A language with another learning rate is in the folder; its table may also be an old one."""
+    monkeypatch.setenv("WRONG", json.dumps({"aa transformer 1": 4, "bb transformer 1": 2}))
+    words = [*tiny, "--systems", "transformer"]
+    assert example.main([*words, "--languages", "aa", "--set", "train.lr=0.5"]) == 0
+    assert example.main([*words, "--languages", "bb"]) == 0
+    results = read_json(tmp_path / "work/results.json")
+    system = results["systems"]["transformer"]
+    assert [*results["languages"]] == ["bb"] and system["macro"]["WER"]["mean"] == 20
+    assert results["settings"]["train"]["lr"] == 0.01
+    args = example.parser().parse_args(words)
+    settings = example.settings_file(args.settings)
+    experiments = example.prepare(example.data.read(args.folder), settings, args, args.work_dir)
+    capsys.readouterr()
+    found = example.report.collect(args.work_dir, experiments, "command")
+    assert not found["systems"]["transformer"]["scores"]["WER"]["aa"]
+    assert "aa is left out of the table: it was trained with another setting `train`" in (
+        capsys.readouterr().out
+    )
+
+
+def test_two_folders_of_one_name_have_two_work_folders(
+    example: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(example, "HERE", tmp_path)
+    one, other = tmp_path / "one/data", tmp_path / "other/data"
+    for folder in (one, other):
+        folder.mkdir(parents=True)
+    work, settings = tmp_path / "work/data_small", Path("small.yaml")
+    assert example.default_work(one, settings) == example.default_work(other, settings) == work
+    work.mkdir(parents=True)
+    (work / "source.json").write_text(json.dumps({"folder": str(one)}))
+    assert example.default_work(one, settings) == work
+    second = example.default_work(other, settings)
+    assert re.fullmatch(r"data_small_[0-9a-f]{8}", second.name) and second.parent == work.parent
+    one.rename(tmp_path / "moved")
+    assert example.default_work(tmp_path / "moved", settings).name == "moved_small"
+    assert example.default_work(other, settings) == work
+
+
 def test_another_baseline_needs_no_training(
     example: Any, calls: Callable[[], list[str]], tiny: list[str], tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -500,7 +543,7 @@ def test_killed_and_continued(
     compared = read_json(tmp_path / "work/results.json")["systems"]["birnn"]["compared"]["WER"]
     assert compared["difference"] == 0 and compared["pooled"]["1"]["p"] == 1 == compared["p"]
     assert example.main([*arguments, "--languages", "bb"]) == 0 and len(calls()) == len(before) + 2
-    assert [*read_json(tmp_path / "work/results.json")["languages"]] == ["aa", "bb"]
+    assert [*read_json(tmp_path / "work/results.json")["languages"]] == ["bb"]
 
 
 @pytest.mark.slow
