@@ -3,9 +3,10 @@
 The pieces run one after the other, each as a process with a limit of time, the most valuable first.
 WORK_DIR/results has their results, which they write as they come; WORK_DIR/logs has what they
 print; WORK_DIR/campaign.json has the state of each piece. A further start does what is left. It
-skips what is done; --retry repeats what failed, --only any piece. The trainings at the end continue
-where they were stopped, in turns, as long as time is left. The output ends with what was done, what
-failed and what is left.
+skips what is done by the same command; --retry repeats what failed, --only any piece. Results of
+another command are kept under another name. The trainings at the end continue where they were
+stopped, in turns, as long as time is left. The output ends with what was done, what failed and what
+is left.
 """
 
 import argparse
@@ -20,6 +21,7 @@ import tarfile
 import time
 from collections.abc import Collection, Sequence
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -98,8 +100,26 @@ class Campaign:
         return {}
 
     def status(self, piece: Piece) -> str | None:
-        """Return the state of a piece; None before its first start."""
-        return self.state.get(piece.name, {}).get("status")
+        """Return the state of a piece; None before the first start of its command."""
+        return None if self.changed(piece) else self.state.get(piece.name, {}).get("status")
+
+    def changed(self, piece: Piece) -> bool:
+        """Whether what is known of a piece is of another command, such as a rehearsal's."""
+        before = self.state.get(piece.name, {}).get("command", piece.command)
+        return before[1:] != piece.command[1:]  # the first word is the interpreter
+
+    def put_aside(self, piece: Piece) -> None:
+        """Keep the results of a piece's earlier command under another name, and its state too."""
+        found = self.work / "results" / f"{piece.name}.json"
+        names = (f"{piece.name}_before{n}" for n in count(1))
+        files = ((name, found.with_stem(name)) for name in names)
+        name, aside = next(x for x in files if x[0] not in self.state and not x[1].exists())
+        self.state[name] = self.state.pop(piece.name)
+        said = f"{piece.name}: its command has changed, so it runs again"
+        if found.exists():
+            found.replace(aside)
+            said += f"; the earlier results are kept in {aside}"
+        print(said, flush=True)
 
     def run(self, chosen: Sequence[Piece], again: Collection[str] = ()) -> None:
         """Run what has not ended and fits into the time; then what continues, in turns.
@@ -126,6 +146,8 @@ class Campaign:
         if left < (min(limit, 60) if piece.continues else SHARE * limit):
             print(f"{piece.name}: {max(left, 0):.0f} s are left, too few", flush=True)
             return False
+        if self.changed(piece):
+            self.put_aside(piece)
         print(f"{piece.name}: at most {min(limit, left):.0f} s", flush=True)
         log = self.work / "logs" / f"{piece.name}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -208,6 +230,8 @@ class Campaign:
 
     def result(self, piece: Piece) -> dict[str, Any] | None:
         """Return what a piece has measured; None if it has no results, or a damaged file."""
+        if self.changed(piece):
+            return None
         found = read(self.work / "results" / f"{piece.name}.json")
         rows = found.get("rows") if isinstance(found, dict) else None
         return found if isinstance(rows, list) and rows else None

@@ -125,6 +125,29 @@ def test_a_piece_that_raises_and_one_without_memory_do_not_stop_the_others(
     assert statuses(tmp_path)["memory"] == "failed"
 
 
+def test_another_command_runs_again_and_the_earlier_result_is_kept(
+    campaign: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A rehearsal is not the real run."""
+    (tmp_path / "results").mkdir()
+    file = tmp_path / "results" / "x.json"
+
+    def piece(value: int) -> Any:
+        rows = json.dumps({"rows": [{"system": value}]})
+        return python(campaign, "x", f"open({str(file)!r}, 'w').write({rows!r}); print({value})")
+
+    for value in (1, 2, 2):
+        last = campaign.Campaign(tmp_path, 600)
+        last.run([piece(value)])
+        assert json.loads(file.read_text())["rows"] == [{"system": value}]
+    kept = tmp_path / "results" / "x_before1.json"
+    assert json.loads(kept.read_text())["rows"] == [{"system": 1}]
+    assert statuses(tmp_path) == {"x_before1": "done", "x": "done"}
+    assert (tmp_path / "logs" / "x.log").read_text() == "1\n2\n"
+    assert f"the earlier results are kept in {kept}" in capsys.readouterr().out
+    assert last.summary([piece(3)]).splitlines()[-1] == "1 left" and not last.result(piece(3))
+
+
 @pytest.mark.slow
 def test_what_a_start_cuts_short_runs_again_and_what_killed_one_runs_last(
     campaign: Any, tmp_path: Path
