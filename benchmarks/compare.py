@@ -5,7 +5,8 @@
 Each round runs the benchmark of this checkout once with each package, in a new process. A temporary
 slowdown of the machine therefore affects both. The result is AFTER divided by BEFORE, round by
 round, for every measured number: below one is better for times, above one for speeds. AFTER may be
-"." for the files of this checkout.
+"." for the files of this checkout. The file has what is known after each round. Numbers that a run
+of either package lacks are left out, and named at the end.
 """
 
 import json
@@ -18,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from measuring import Report, command_line, ratios, turns
+from measuring import Report, Row, command_line, ratios, turns
 
 HERE = Path(__file__).resolve().parent
 PACKAGE = "fairseq_recur"
@@ -53,12 +54,55 @@ def measured(package: Path, words: list[str], output: Path) -> dict[str, float]:
     """Run the benchmark once with a package."""
     environment = {**os.environ, "PYTHONPATH": str(package)}
     command = [sys.executable, str(HERE / words[0]), *words[1:], "--output", str(output)]
-    subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
-    found = {}
-    for row in json.loads(output.read_text(encoding="utf-8"))["rows"]:
+    output.unlink(missing_ok=True)
+    done = subprocess.run(command, env=environment, stdout=subprocess.DEVNULL)
+    if done.returncode:
+        sys.exit(f"error: {words[0]} failed with the package in {package}; its message is above")
+    if not output.is_file():
+        sys.exit(f"error: {words[0]} {' '.join(words[1:])} wrote no results to compare")
+    return by_name(json.loads(output.read_text(encoding="utf-8")), words[0])
+
+
+def by_name(result: Any, benchmark: str) -> dict[str, float]:
+    """Return all measured numbers of a benchmark's results.
+
+    Raises:
+        SystemExit: the results are not rows with such numbers
+    """
+    rows = result.get("rows")
+    found: dict[str, float] = {}
+    for row in rows if isinstance(rows, list) else ():
         name = " ".join(str(v) for v in row.values() if isinstance(v, (str, int)))
         found.update({f"{name}: {what}": value for what, value in numbers(row)})
+    if not found:
+        sys.exit(
+            f"error: the results of {benchmark} have no rows of measured numbers, so they cannot "
+            "be compared; choose another benchmark"
+        )
     return found
+
+
+def compared(found: dict[str, list[dict[str, float]]]) -> tuple[list[Row], list[str]]:
+    """Compare the rounds that both packages have.
+
+    Args:
+        found: for "before" and "after" the numbers of each round
+
+    Returns:
+        a row for each number that all of these rounds have, and the names of the others
+    """
+    count = min(map(len, found.values()))
+    rounds = {when: of_one[:count] for when, of_one in found.items()}
+    every = [one for of_one in rounds.values() for one in of_one]
+    names = list(dict.fromkeys(name for one in every for name in one))
+    common = [name for name in names if all(name in one for one in every)]
+    rows = []
+    for what in common:
+        before, after = ([one[what] for one in rounds[when]] for when in ("before", "after"))
+        rows.append(
+            {"what": what, "before": before, "after": after, "ratio": ratios(after, before)}
+        )
+    return rows, [name for name in names if name not in common]
 
 
 def main() -> None:
@@ -71,15 +115,21 @@ def main() -> None:
     )
     args = parser.parse_args()
     found: dict[str, list[dict[str, float]]] = {"before": [], "after": []}
+    report = Report(args.output, before=args.before, after=args.after)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         packages = {when: unpack(getattr(args, when), folder / when) for when in found}
         for when in turns(args.rounds, list(packages)):
             found[when].append(measured(packages[when], args.benchmark, folder / "result.json"))
-    report = Report(args.output, before=args.before, after=args.after)
-    for what in found["before"][0]:
-        before, after = ([one[what] for one in found[when]] for when in ("before", "after"))
-        report.add({"what": what, "before": before, "after": after, "ratio": ratios(after, before)})
+            if len(found["before"]) == len(found["after"]):
+                report.write(compared(found)[0])
+    rows, others = compared(found)
+    for row in rows:
+        report.add(row)
+    if others:
+        print("not in every run, so not compared:", *others, sep="\n    ", file=sys.stderr)
+    if not rows:
+        sys.exit("error: no number is in the results of both packages")
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ import torch
 from fairseq import checkpoint_utils
 from fairseq.utils import move_to_cuda
 from measuring import Report, Row, Times, command_line, ratios, refuse_unused, rounded
-from systems import FLAGS, System, add_models, add_text, batches_of, flags_of, prepared
+from systems import FLAGS, System, add_models, add_text, batches_of, flags_of, left_out, prepared
 from torch import nn
 
 import fairseq_recur  # noqa: F401  (registers the models)
@@ -59,8 +59,7 @@ class Decoder(NamedTuple):
 
 def decoders(args: argparse.Namespace, data: Path, report: Report) -> Iterator[Decoder]:
     """Load the checkpoints, or build models with random weights; a row has those that fail."""
-    for word in args.checkpoints or ():
-        name, file = word.split("=", 1)
+    for name, file in args.checkpoints or ():
         models, cfg, task = checkpoint_utils.load_model_ensemble_and_task(
             [file], arg_overrides={"data": str(data)}
         )
@@ -78,7 +77,10 @@ def score(
     words = decoder.task.target_dictionary
     ids = [row for batch in batches for row in batch["target"]]
     ignored = {words.pad()}
-    references = [words.string(row, bpe, extra_symbols_to_ignore=ignored) for row in ids]
+    # As fairseq-generate has them: an unknown word of the reference is not what a model writes.
+    references = [
+        words.string(row, bpe, escape_unk=True, extra_symbols_to_ignore=ignored) for row in ids
+    ]
     outputs = [words.string(beams[0]["tokens"], bpe) for beams in found]
     measured = build_metric(metric, tokenize="none") if metric == "bleu" else build_metric(metric)
     return measured.corpus_score(outputs, [references]).score
@@ -90,6 +92,9 @@ def measure(args: argparse.Namespace, systems: list[Decoder], beam: int, report:
     batches = batches_of(first.task, first.cfg, "test", args.max_tokens, args.batches)
     if args.device == "cuda":
         batches = [move_to_cuda(batch) for batch in batches]
+    ignored = left_out(first.task, first.cfg, "test")
+    if ignored:
+        print(f"{ignored} lines of test do not fit the model and are left out", file=sys.stderr)
     lengths = (1, args.max_len_b) if args.checkpoints else (args.length, args.length)
     generators = {s.name: s.generator(beam, *lengths) for s in systems}
     found: dict[str, Hypotheses] = {}
@@ -107,6 +112,7 @@ def measure(args: argparse.Namespace, systems: list[Decoder], beam: int, report:
             "output": round(statistics.mean(len(beams[0]["tokens"]) for beams in outputs), 1),
             "sentences_per_second": rounded([len(outputs) / t for t in times[name]]),
             "of_first": rounded(ratios(times[next(iter(times))], times[name])),
+            **({"left_out": ignored} if ignored else {}),
         }
 
     def finish(name: str) -> Row:
@@ -119,13 +125,21 @@ def measure(args: argparse.Namespace, systems: list[Decoder], beam: int, report:
     report.add_in_turns(runs, args, row, finish, beam=beam)
 
 
+def named_file(word: str) -> tuple[str, str]:
+    """Split NAME=FILE."""
+    name, equals, file = word.partition("=")
+    if not (name and equals and file):
+        raise argparse.ArgumentTypeError(f"{word}: expected NAME=FILE")
+    return name, file
+
+
 def main() -> int:
     """Run the benchmark; return 1 if a system failed."""
     parser = command_line(__doc__, rounds=5)
     add_models(parser, ["transformer", "srformer"], max_tokens=4000)
     add_text(parser)
     parser.add_argument("--data", type=Path, help="binary data for --checkpoints")
-    parser.add_argument("--checkpoints", nargs="+", metavar="NAME=FILE")
+    parser.add_argument("--checkpoints", nargs="+", type=named_file, metavar="NAME=FILE")
     parser.add_argument("--metric", default="bleu", choices=["bleu", "rougeL"])
     parser.add_argument(
         "--bpe", default="subword_nmt", help="subwords of --data, as for fairseq's --post-process"

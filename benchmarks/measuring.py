@@ -26,6 +26,9 @@ Times = dict[str, list[float]]
 KERNELS = "FAIRSEQ_RECUR_TRITON"
 """The variable that, set to 0, turns Triton's kernels off."""
 
+THREADS = "OMP_NUM_THREADS"
+"""The variable that sets the number of torch's threads."""
+
 
 def command_line(
     description: str | None,
@@ -176,8 +179,10 @@ def milliseconds(times: Sequence[float]) -> list[float]:
 def provenance() -> dict[str, Any]:
     """Return the command, commit, versions and machine of this run."""
     script = Path(sys.argv[0])
-    without = [f"{KERNELS}=0"] if os.environ.get(KERNELS) == "0" else []
-    words = [*without, "python", f"{script.parent.name}/{script.name}", *sys.argv[1:]]
+    before = [f"{KERNELS}=0"] if os.environ.get(KERNELS) == "0" else []
+    if os.environ.get(THREADS):
+        before.append(f"{THREADS}={os.environ[THREADS]}")
+    words = [*before, "python", f"{script.parent.name}/{script.name}", *sys.argv[1:]]
     return {
         "command": shlex.join(words),
         "commit": machine.commit(),

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from measuring import command_line, record
+from measuring import command_line, record, refuse_unused
 
 import fairseq_recur  # noqa: F401  (registers the presets)
 from fairseq_recur.cli import build_parser
@@ -233,6 +233,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=9, help="calls per measurement")
     args = parser.parse_args()
     if args.what != "measure":
+        unused = ("output", "repeats")
+        refuse_unused(parser, args, unused, f"for {args.what}, which measures nothing")
         print_table(papers() if args.what == "papers" else published())
         return
     torch.set_num_threads(1)

@@ -75,6 +75,10 @@ def main() -> None:
     parser.add_argument("--max-power", type=int, default=200, help="value of --rsa-max-power")
     parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS)
     args = parser.parse_args()
+    wrong = [length for length in args.lengths if not 1 <= length <= TOKENS]
+    if wrong:
+        found = " ".join(map(str, wrong))
+        parser.error(f"--lengths {found}: expected 1 to {TOKENS}, the tokens of a batch")
     report = Report(args.output)
     for side in ("encoder", "decoder"):
         for length in args.lengths:

@@ -5,8 +5,9 @@
 
 "length" is `training.py` at each length, with two sentences per batch. "processes" runs
 `fairseq-recur train` under torchrun: the batch size per process and the number of batches per
-update stay the same (--update-freq), and the processes share the cores. Words per second are those
-of fairseq's log, without the first updates.
+update stay the same (--update-freq), and the processes share the cores. So every number has to
+divide the largest one. Words per second are those of fairseq's log, without the first updates, and
+are compared with one process.
 """
 
 import argparse
@@ -56,11 +57,24 @@ def processes(args: argparse.Namespace, report: Report) -> None:
             print(f"{name}: {speed:.0f} words per second", flush=True)
     for name in names:
         arch, count = name.split()
-        one = found[f"{arch} {args.processes[0]}"]
+        one = found[f"{arch} 1"]
         report.add({
             "system": arch, "processes": int(count), "tokens_per_second": rounded(found[name]),
             "of_one": rounded(ratios(found[name], one)),
         })  # fmt: skip
+
+
+def check_processes(parser: argparse.ArgumentParser, counts: list[int]) -> None:
+    """Exit with an error if the updates would have different numbers of batches."""
+    given = f"--processes {' '.join(map(str, counts))}"
+    if 1 not in counts:
+        parser.error(f"{given}: expected 1 among them, with which the others are compared")
+    uneven = [n for n in counts if n < 1 or max(counts) % n]
+    if uneven:
+        parser.error(
+            f"{given}: {', '.join(map(str, uneven))} does not divide {max(counts)}, so its updates "
+            "would have another number of batches; choose divisors of the largest number"
+        )
 
 
 def main() -> int:
@@ -76,6 +90,8 @@ def main() -> int:
     refuse_unused(parser, args, unused, f"for {args.what}")
     if args.what == "processes" and any(parse_name(name).fused for name in args.arch):
         parser.error("+fused: not available for processes, which run fairseq-recur train; remove")
+    if args.what == "processes":
+        check_processes(parser, args.processes)
     report = Report(args.output)
     lengths(args, report) if args.what == "length" else processes(args, report)
     return int(report.errors > 0)

@@ -126,8 +126,11 @@ def words_of(name: str, data: Path, args: argparse.Namespace) -> list[str]:
 
 def host_of(name: str, names: Iterable[str]) -> str | None:
     """Return which of the systems is the one without rsa_: itself, if it has none."""
-    by_arch = {parse_name(other).arch: other for other in names}
-    return by_arch.get(parse_name(name).arch.removeprefix("rsa_"))
+    arch = parse_name(name).arch
+    host = arch.removeprefix("rsa_")
+    if host == arch:
+        return name  # also beside another system of this architecture
+    return next((other for other in names if parse_name(other).arch == host), None)
 
 
 def flops(name: str, args: argparse.Namespace, vocabulary: int) -> int:

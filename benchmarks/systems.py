@@ -117,8 +117,16 @@ def flags_of(args: argparse.Namespace) -> list[str]:
 def add_text(parser: argparse.ArgumentParser) -> None:
     """Add the option that selects the text."""
     parser.add_argument(
-        "--text", default="sentences", help='"sentences", or the source length in pieces'
-    )
+        "--text", type=text_name, default="sentences",
+        help='"sentences", or the source length in pieces',
+    )  # fmt: skip
+
+
+def text_name(word: str) -> str:
+    """Check the value of --text."""
+    if word != "sentences" and not (word.isdecimal() and int(word)):
+        raise argparse.ArgumentTypeError(f'{word}: expected "sentences", or a length of at least 1')
+    return word
 
 
 def text(name: str) -> Text:
@@ -267,8 +275,7 @@ def batches_of(
     task.load_dataset(split)
     iterator = task.get_batch_iterator(
         task.dataset(split), max_tokens=tokens, ignore_invalid_inputs=True, seed=1,
-        max_positions=(cfg.model.max_source_positions, cfg.model.max_target_positions),
-        required_batch_size_multiple=1,
+        max_positions=positions(cfg), required_batch_size_multiple=1,
     )  # fmt: skip
     found = list(islice(iterator.next_epoch_itr(shuffle=split == "train"), count))
     if not found:
@@ -276,6 +283,17 @@ def batches_of(
             f"no line of {split} fits the model; expected larger --max-source-positions in --flags"
         )
     return found
+
+
+def positions(cfg: Any) -> tuple[int, int]:
+    """Return the longest source and target of a model."""
+    return cfg.model.max_source_positions, cfg.model.max_target_positions
+
+
+def left_out(task: Any, cfg: Any, split: str) -> int:
+    """Return how many lines of a split are too long for the model: `batches_of` lacks them."""
+    data = task.dataset(split)
+    return len(data.filter_indices_by_size(data.ordered_indices(), positions(cfg))[1])
 
 
 def tokens_of(batches: Sequence[dict[str, Any]]) -> int:

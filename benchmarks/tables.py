@@ -178,8 +178,8 @@ def kernels(result: Row) -> Iterator[list[str]]:
         numbers = [row[k] for k in ("registers", "spill_bytes", "shared_bytes")]
         most.setdefault(key, {}).setdefault(row["target"], []).append(numbers)
     for key, found in most.items():
-        cells = (" / ".join(str(max(column)) for column in zip(*found[t])) for t in found)
-        yield [*key, *cells, *["-"] * (len(targets) - len(found))]
+        cells = (" / ".join(str(max(column)) for column in zip(*found.get(t, ()))) for t in targets)
+        yield [*key, *(cell or "-" for cell in cells)]
 
 
 def comparison(result: Row) -> Iterator[list[str]]:

@@ -8,11 +8,15 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from fairseq.data import Dictionary, LanguagePairDataset
 
 from fairseq_recur.experiments import machine
 
@@ -142,9 +146,13 @@ def test_a_form_that_fails_leaves_the_others_their_times(
 
 
 def test_results_say_that_kernels_were_off(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     command = bench("measuring").provenance()["command"]
     monkeypatch.setenv(bench("measuring").KERNELS, "0")
     assert bench("measuring").provenance()["command"] == f"FAIRSEQ_RECUR_TRITON=0 {command}"
+    monkeypatch.delenv(bench("measuring").KERNELS)
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")  # without it, there may be other threads
+    assert bench("measuring").provenance()["command"] == f"OMP_NUM_THREADS=2 {command}"
 
 
 def test_the_commit_of_a_copy_without_git(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,6 +301,97 @@ def test_numbers_of_two_commits(bench: Any) -> None:
     assert dict(bench("compare").numbers(row)) == {"forms dense ms": 2.0}
 
 
+BOTH = {"before": [{"a": 2.0, "b": 1.0}], "after": [{"a": 3.0, "c": 1.0}]}
+
+
+def test_numbers_that_only_one_commit_has_are_named(bench: Any) -> None:
+    rows, others = bench("compare").compared(BOTH)
+    assert rows == [{"what": "a", "before": [2.0], "after": [3.0], "ratio": [1.5]}]
+    assert others == ["b", "c"]
+    assert bench("compare").compared({"before": [{"a": 1.0}], "after": []}) == ([], [])
+
+
+@pytest.mark.parametrize("result", [{"attention": {}}, {"rows": {"rsa": {"training": {}}}}])
+def test_results_without_rows_are_not_compared(bench: Any, result: dict[str, Any]) -> None:
+    """Such as those of srformer_flops.py and memory.py."""
+    with pytest.raises(SystemExit, match="error: the results of x.py have no rows of measured"):
+        bench("compare").by_name(result, "x.py")
+
+
+def test_the_comparison_is_written_after_each_round(
+    bench: Any, run: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    compare, file, calls = bench("compare"), tmp_path / "out.json", []
+
+    def measured(package: Path, words: list[str], output: Path) -> dict[str, float]:
+        rows = json.loads(file.read_text())["rows"] if file.exists() else []
+        calls.append([len(row["ratio"]) for row in rows])
+        return BOTH["after" if package.name == "after" else "before"][0]
+
+    monkeypatch.setattr(compare, "measured", measured)
+    monkeypatch.setattr(compare, "unpack", lambda commit, folder: folder)
+    found = run("compare.py", "x", "y", "--rounds", "2", "--", "ops.py")
+    assert calls == [[], [], [1], [1]]
+    assert [row["ratio"] for row in found["rows"]] == [[1.5, 1.5]]
+    assert "not in every run, so not compared:\n    b\n    c\n" in capsys.readouterr().err
+
+
+def test_cells_of_kernels_are_below_their_targets(bench: Any) -> None:
+    """A kernel that one of the targets lacks, or that comes in another order."""
+
+    def row(kernel: str, target: str, registers: int) -> dict[str, Any]:
+        names = {"kernel": kernel, "dtype": "fp32", "precision": "tf32", "width": 8}
+        return {**names, "target": target, "registers": registers, "spill_bytes": 0,
+                "shared_bytes": 1}  # fmt: skip
+
+    rows = [
+        row("a", "x", 1),
+        row("a", "y", 2),
+        row("b", "y", 3),
+        row("c", "y", 4),
+        row("c", "x", 5),
+    ]
+    table = list(bench("tables").kernels({"rows": rows}))
+    cells = [line[-2:] for line in table]
+    assert cells == [
+        ["x", "y"], ["1 / 0 / 1", "2 / 0 / 1"], ["-", "3 / 0 / 1"], ["5 / 0 / 1", "4 / 0 / 1"]
+    ]  # fmt: skip
+
+
+def test_speeds_are_compared_with_one_process(
+    bench: Any, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    scaling = bench("scaling")
+    monkeypatch.setattr(scaling, "words_per_second", lambda name, count, *_: 10.0 * count)
+    monkeypatch.setattr(scaling, "prepared", lambda args, name: nullcontext(tmp_path))
+    words = "--processes 2 1 --rounds 1 --arch transformer"
+    rows = run("scaling.py", "processes", *words.split())["rows"]
+    assert [(row["processes"], row["of_one"]) for row in rows] == [(2, [2.0]), (1, [1.0])]
+
+
+def test_unknown_words_of_a_reference_are_not_what_a_model_writes(bench: Any) -> None:
+    """fairseq-generate writes them as <<unk>>, a model writes <unk>."""
+    words = Dictionary()
+    for word in "abcd":
+        words.add_symbol(word)
+    ids = torch.tensor([words.index(word) for word in "abcd"] + [words.unk(), words.eos()])
+    decoder = bench("decoding").Decoder("x", None, SimpleNamespace(target_dictionary=words), None)
+    score = partial(bench("decoding").score, decoder, [{"target": ids[None]}])
+    assert score([[{"tokens": ids}]], "bleu", "subword_nmt") < 100
+    ids[-2] = words.index("a")
+    assert score([[{"tokens": ids}]], "bleu", "subword_nmt") == pytest.approx(100)
+
+
+def test_lines_that_are_too_long_are_counted(bench: Any) -> None:
+    words = Dictionary()
+    lines = [torch.tensor([4] * n + [2]) for n in (3, 9, 5)]
+    data = LanguagePairDataset(lines, [4, 10, 6], words, lines, [4, 10, 6], words)
+    task = SimpleNamespace(dataset=lambda split: data)
+    model = SimpleNamespace(max_source_positions=8, max_target_positions=8)
+    assert bench("systems").left_out(task, SimpleNamespace(model=model), "test") == 1
+
+
 @pytest.mark.parametrize(
     "words, error",
     [
@@ -301,6 +400,13 @@ def test_numbers_of_two_commits(bench: Any) -> None:
         ("decoding.py --metric rougeL", "--metric: not used"),
         ("decoding.py --max-len-b 9", "--max-len-b: not used"),
         ("decoding.py --data d", "expected both, or neither"),
+        ("decoding.py --data d --checkpoints a.pt", "a.pt: expected NAME=FILE"),
+        ("decoding.py --text foo", 'foo: expected "sentences", or a length'),
+        ("planning.py published --repeats 3", "--output, --repeats: not used for published"),
+        ("planning.py papers", "--output: not used for papers"),
+        ("rsa_forms.py --lengths 64 4096", "--lengths 4096: expected 1 to 2048"),
+        ("scaling.py processes --processes 1 2 3", "2 does not divide 3"),
+        ("scaling.py processes --processes 2 4", "expected 1 among them"),
         ("scaling.py length --max-tokens 9", "--max-tokens: not used"),
         ("scaling.py processes --lengths 9", "--lengths: not used"),
         ("scaling.py processes --arch transformer+fused", "+fused: not available"),
@@ -376,6 +482,8 @@ def test_hosts(start: Callable[..., dict[str, Any]], words: str, flags: str) -> 
 def test_hosts_of_systems(bench: Any) -> None:
     host_of, names = bench("streams").host_of, ["informer+dropout=0", "rsa_informer", "rsa_xl_lm"]
     assert [host_of(name, names) for name in names] == [names[0], names[0], None]
+    two = ["informer", "informer+dropout=0"]
+    assert [host_of(name, two) for name in two] == two
 
 
 @pytest.mark.slow
