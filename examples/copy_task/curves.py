@@ -1,7 +1,5 @@
 """The results of the trainings, as JSON, as a table and as the paper's figure 5."""
 
-import json
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
@@ -9,9 +7,10 @@ from typing import Any
 
 from trainings import CopyRun, Settings
 
-from fairseq_recur.experiments.grid import provenance
+from fairseq_recur.experiments.grid import as_json, provenance
 from fairseq_recur.files import write_text
 from fairseq_recur.plotting.figures import COLOURS, new_figure, plain_axes
+from fairseq_recur.scoring import tables
 
 LEARNED = 0.99
 HEADER = ["length", "samples", "system", "accuracy", f"updates to {LEARNED}", "loss", "seeds"]
@@ -67,13 +66,8 @@ def summary(results: Results, markdown: bool = False) -> str:
     """Return the table for a terminal or a page, and what its columns are."""
     if not results:
         return "No training is finished yet."
-    table = [HEADER, *rows(results)]
-    if markdown:
-        table.insert(1, ["---:"] * 2 + ["---"] + ["---:"] * 4)
-        lines = ["| " + " | ".join(row) + " |" for row in table]
-    else:
-        widths = [max(map(len, column)) for column in zip(*table)]
-        lines = ["  ".join(c.rjust(w) for c, w in zip(row, widths)).rstrip() for row in table]
+    shape = tables.markdown if markdown else tables.aligned
+    lines = shape([HEADER, *rows(results)], names=3)
     lines += [
         "",
         "accuracy: share of the copied symbols, after the last epoch; the paper prints no numbers, "
@@ -87,11 +81,9 @@ def summary(results: Results, markdown: bool = False) -> str:
 def write(runs: Sequence[CopyRun], settings: Settings, work: Path) -> dict[str, Any]:
     """Write results.json and results.md; return the content of the first."""
     results = [of_run(run) for run in runs if run.finished()]
-    made = provenance(settings.as_dict(), ["bash", "examples/copy_task/run.sh"])
+    made = provenance(settings.as_dict(), ["bash", "examples/copy_task/run.sh"], runs)
     report = {**made, "runs": results}
-    # The points of a curve in one line.
-    text = re.sub(r"\[[\d.,\s]+\]", lambda m: " ".join(m[0].split()), json.dumps(report, indent=1))
-    write_text(work / "results.json", text + "\n")
+    write_text(work / "results.json", as_json(report))
     write_text(work / "results.md", f"{summary(results, markdown=True)}\n\n`{report['command']}`\n")
     return report
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from settings import BASELINES, Settings, TextRun
 
-from fairseq_recur.experiments.grid import provenance
+from fairseq_recur.experiments.grid import provenance, trained_with
 from fairseq_recur.experiments.runs import write_json
 from fairseq_recur.experiments.table import spread
 from fairseq_recur.files import write_text
@@ -45,7 +45,7 @@ def write(runs: Sequence[TextRun], about: Results, work: Path) -> Results:
         if run.finished():
             of_share = found.setdefault(run.row.removeprefix("share"), {})
             of_share.setdefault(run.system, {})[str(run.seed)] = run.result()
-    results = {**about, "runs": found}
+    results = {**about, **trained_with(runs), "runs": found}
     write_json(work / "results.json", results)
     write_text(work / "results.md", f"# Small language models\n\n{table(results)}\n")
     return results

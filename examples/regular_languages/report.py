@@ -1,7 +1,5 @@
 """The results of the trainings: read from their logs, stored with everything that made them."""
 
-import json
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +8,7 @@ import table
 from settings import LanguageRun, Settings
 from table import BINS
 
-from fairseq_recur.experiments.grid import provenance
+from fairseq_recur.experiments.grid import as_json, provenance
 from fairseq_recur.files import write_text
 
 
@@ -53,14 +51,11 @@ def write(runs: Sequence[LanguageRun], settings: Settings, work: Path) -> dict[s
     """Write results.json and results.md; return the content of the first."""
     results = collect(runs)
     report = {
-        **provenance(settings.as_dict(), ["bash", "examples/regular_languages/run.sh"]),
+        **provenance(settings.as_dict(), ["bash", "examples/regular_languages/run.sh"], runs),
         "counts": table.counts(results, table.read_expected()),
         "runs": results,
     }
-    text = json.dumps(report, indent=1)
-    # The accuracies of all epochs in one line each.
-    text = re.sub(r"\[[\d.,\s]+\]", lambda found: " ".join(found[0].split()), text)
-    write_text(work / "results.json", text + "\n")
+    write_text(work / "results.json", as_json(report))
     write_text(work / "results.md", as_page(report))
     return report
 

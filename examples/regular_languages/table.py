@@ -17,7 +17,8 @@ NAMES = {
     "tomita_5": "Tomita 5",
     "tomita_6": "Tomita 6",
 }
-HEADER = ["language", "system", *("paper", "max", "last") * 2, "seeds"]
+COLUMNS = [f"bin {part[-1]}: {name}" for part in BINS for name in ("paper", "max", "last")]
+HEADER = ["language", "system", *COLUMNS, "seeds"]
 TOLERANCE = 0.1
 """How far below the paper a cell of RSA may be without being listed."""
 
@@ -94,27 +95,6 @@ def counts(results: Results, expected: dict[str, Any]) -> dict[str, dict[str, in
     return found
 
 
-def as_text(table: list[list[str]]) -> str:
-    """Align the rows in columns below the names of the bins."""
-    widths = [max(map(len, column)) for column in zip(HEADER, *table)]
-
-    def line(cells: list[str]) -> str:
-        left = (cell.ljust(width) for cell, width in zip(cells[:2], widths))
-        right = (cell.rjust(width) for cell, width in zip(cells[2:], widths[2:]))
-        return "  ".join([*left, *right])
-
-    before, of_bin = sum(widths[:2]) + 4, sum(widths[2:5]) + 4
-    bins = " " * before + "bin 0".center(of_bin) + "  " + "bin 1".center(of_bin)
-    return "\n".join([bins.rstrip(), line(HEADER), *map(line, table)])
-
-
-def as_markdown(table: list[list[str]]) -> str:
-    """Write the rows as a Markdown table."""
-    bins = [f"bin {i // 3}: {name}" for i, name in enumerate(HEADER[2:8])]
-    header = [*HEADER[:2], *bins, "seeds"]
-    return "\n".join(tables.markdown([header, *table], names=2))
-
-
 def summary(results: Results, markdown: bool = False) -> str:
     """Return the table, and below it the cells that do not reach the paper."""
     expected = read_expected()
@@ -123,7 +103,8 @@ def summary(results: Results, markdown: bool = False) -> str:
         return "No training is finished yet."
     late = behind(results, expected)
     mark = "- " if markdown else "  "
-    lines = [as_markdown(table) if markdown else as_text(table), ""]
+    shape = tables.markdown if markdown else tables.aligned
+    lines = [*shape([HEADER, *table], names=2), ""]
     lines.append(
         "Accuracy of whole strings, averaged over the seeds; max: the best epoch of each bin, as "
         "in the paper; last: the last epoch."

@@ -1,6 +1,8 @@
 """A table whose trainings a program makes: a run for each row, system and seed."""
 
+import json
 import os
+import re
 import shlex
 import sys
 from abc import abstractmethod
@@ -16,6 +18,9 @@ from fairseq_recur.experiments.progress import say
 from fairseq_recur.experiments.runner import Runner, Stopped
 from fairseq_recur.experiments.runs import LOCK, Run
 from fairseq_recur.experiments.schema import fill
+
+UNRECORDED = "a machine that was not recorded"
+"""That of a training of an earlier version."""
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Run)
@@ -45,6 +50,8 @@ def read_variables(kind: type[T], lists: Sequence[str]) -> T:
         )
     if settings is None or problems:
         raise ConfigError("\n".join(problems))
+    for name in lists:  # what is named twice is trained once, and counts once
+        setattr(settings, name, list(dict.fromkeys(getattr(settings, name))))
     return settings
 
 
@@ -57,21 +64,51 @@ def as_variables(settings: Any, without: Sequence[str]) -> dict[str, str]:
     }
 
 
-def provenance(values: dict[str, str], words: Sequence[str]) -> dict[str, Any]:
+def provenance(
+    values: dict[str, str], words: Sequence[str], runs: Sequence[Run] = ()
+) -> dict[str, Any]:
     """Return what made the results of an example: command, settings, commit, machine, versions.
 
     Args:
         values: the settings, see `as_variables`; the command has those that were given
         words: of the command
+        runs: of the results, for `trained_with`
     """
     given = [f"{name}={shlex.quote(value)}" for name, value in values.items() if name in os.environ]
     return {
         "command": " ".join([*given, shlex.join(words)]),
         "settings": values,
         "commit": commit(),
-        "machine": machine(),
-        "versions": versions(),
+        **trained_with(runs),
     }
+
+
+def trained_with(runs: Sequence[Run]) -> dict[str, Any]:
+    """Return the machine and the versions of the finished trainings: if they differ, all of them.
+
+    Without a finished training they are those of here.
+    """
+    states = [run.state().get("train", {}) for run in runs if run.finished()]
+    if not states:
+        return {"machine": machine(), "versions": versions()}
+    known = [state.get("versions", {}) for state in states]
+    names = dict.fromkeys(name for of_one in known for name in of_one)
+    return {
+        "machine": "; ".join(dict.fromkeys(state.get("machine", UNRECORDED) for state in states)),
+        "versions": {
+            name: ", ".join(dict.fromkeys(of_one[name] for of_one in known if name in of_one))
+            for name in names
+        },
+    }
+
+
+def as_json(content: Any) -> str:
+    """Return JSON in which a list of numbers, such as a curve or its point, is on one line."""
+
+    def on_one_line(found: re.Match[str]) -> str:
+        return f"[{' '.join(found[1].split())}]"
+
+    return re.sub(r"\[([-+\d.eE,\s]+)\]", on_one_line, json.dumps(content, indent=1)) + "\n"
 
 
 @dataclass(frozen=True)
@@ -192,12 +229,16 @@ def run_and_report(
         report: writes all results, and returns the table
 
     Returns:
-        exit status: 0, or 1 if a run failed, or 130 after a signal
+        exit status: 0, or 1 if a run failed, 2 if files cannot be used, 130 after a signal
     """
-    failed = do_what_is_left(runs, jobs, work, finished) if jobs else []
-    if failed is None:
-        return 130
-    print("\n" + report() + "\n")
+    try:
+        failed = do_what_is_left(runs, jobs, work, finished) if jobs else []
+        if failed is None:
+            return 130
+        print("\n" + report() + "\n")
+    except ConfigError as error:  # such as a damaged file, or data that do not fit
+        print(f"error: {error}", file=sys.stderr)
+        return 2
     print(f"Everything is in {work}: results.md (this table), results.json, and the runs.")
     for run in runs:
         if run.name in failed:

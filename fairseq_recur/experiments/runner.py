@@ -156,7 +156,11 @@ class Runner:
             entry = {"key": run.key(step), "seconds": state.get(step, {}).get("seconds", 0.0)}
             if step == "train":
                 entry["read"] = run.reads()
-            run.write_state({**state, step: {**entry, "done": False, "commit": machine.commit()}})
+            entry |= {
+                "done": False, "commit": machine.commit(), "machine": machine.machine(),
+                "versions": machine.versions(),
+            }  # fmt: skip
+            run.write_state({**state, step: entry})
             say(f"{run.name}: {step}")
             with (
                 open(run.folder / f"{step}.out", "wb") as out,

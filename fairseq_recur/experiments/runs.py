@@ -323,7 +323,7 @@ def runs_of(
     chosen = [s for s in experiment.systems.values() if not systems or s.name in systems]
     return [
         SystemRun(experiment, system, seed, work)
-        for seed in seeds or experiment.seeds
+        for seed in dict.fromkeys(seeds or experiment.seeds)
         for system in chosen
     ]
 

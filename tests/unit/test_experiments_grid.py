@@ -1,0 +1,83 @@
+"""The tables of examples: their variables, what they record, and errors."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairseq_recur.errors import ConfigError
+from fairseq_recur.experiments import grid, runner
+from fairseq_recur.experiments.grid import GridRun, provenance, read_variables, run_and_report
+from fairseq_recur.experiments.schema import setting
+
+
+@dataclass
+class Settings:
+    seeds: list[int] = setting([1], "whole numbers", least=1)
+    systems: list[str] = setting(["a"], "names")
+
+
+class EmptyRun(GridRun):
+    """A training that does nothing."""
+
+    def learning_rate(self, epoch: int) -> float:
+        return 0.1
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EmptyRun:
+    monkeypatch.setattr(runner, "PROGRAM", ["true"])
+    monkeypatch.setattr(runner, "POLL", 0.02)
+    return EmptyRun(tmp_path, "row", "a", 1, (), 1)
+
+
+def test_what_is_named_twice_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SEEDS", "2 1 02 1")
+    monkeypatch.setenv("SYSTEMS", "b a b")
+    settings = read_variables(Settings, ["seeds", "systems"])
+    assert (settings.seeds, settings.systems) == ([2, 1], ["b", "a"])
+
+
+def test_the_machine_is_that_of_the_training(
+    run: EmptyRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table may be written anew on another one, and with other versions."""
+    monkeypatch.setattr(runner.machine, "machine", lambda: "there")
+    monkeypatch.setattr(runner.machine, "versions", lambda: {"torch": "1"})
+    monkeypatch.setattr(grid, "machine", lambda: "here")
+    monkeypatch.setattr(grid, "versions", lambda: {"torch": "2", "python": "3"})
+    before = provenance({}, ["x"], [run])
+    assert (before["machine"], before["versions"]["torch"]) == ("here", "2")
+    assert run_and_report([run], 1, run.work, lambda run: None, lambda: "") == 0
+    after = provenance({}, ["x"], [run])
+    assert (after["machine"], after["versions"]) == ("there", {"torch": "1"})
+    other = EmptyRun(run.work, "row", "a", 2, (), 1)
+    other.folder.mkdir(parents=True)
+    old: dict[str, Any] = {"key": other.key("train"), "done": True, "commit": "c"}
+    other.write_state({"train": {**old, "versions": {"torch": "0"}}})
+    both = provenance({}, ["x"], [run, other])
+    assert both["machine"] == "there; a machine that was not recorded"
+    assert both["versions"] == {"torch": "1, 0"}
+
+
+def test_files_that_cannot_be_used_are_one_message(
+    run: EmptyRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def report() -> str:
+        raise ConfigError("x.csv is empty")
+
+    assert run_and_report([run], 0, run.work, lambda run: None, report) == 2
+    assert capsys.readouterr().err == "error: x.csv is empty\n"
+    run.folder.mkdir(parents=True)
+    (run.folder / "state.json").write_text('{"train": {')
+    assert run_and_report([run], 1, run.work, lambda run: None, lambda: "") == 2
+    assert "state.json is damaged" in capsys.readouterr().err
+
+
+def test_lists_of_numbers_are_on_one_line() -> None:
+    content = {"curve": [[0, -0.5], [7, 1e-05]], "values": [1, 2.5], "names": ["a", "b"]}
+    lines = grid.as_json(content).splitlines()
+    assert [line.strip() for line in lines if "0" in line or "values" in line] == [
+        "[0, -0.5],", "[7, 1e-05]", '"values": [1, 2.5],'
+    ]  # fmt: skip
