@@ -4,20 +4,18 @@
 three initial values.
 """
 
-import json
 import math
-import re
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from cells import CELLS, HEADS, Cell, SeriesRun, Settings, series_run
+from cells import CELLS, HEADS, Cell, SeriesRun, Settings, names, series_run
 from errors import averages, of_run, read_expected
 
 from fairseq_recur.errors import ConfigError
-from fairseq_recur.experiments.grid import provenance
+from fairseq_recur.experiments.grid import as_json, provenance
 from fairseq_recur.experiments.progress import training_log
 from fairseq_recur.files import write_text
 from fairseq_recur.plotting.figures import COLOURS, new_figure, plain_axes
@@ -46,13 +44,14 @@ def kinds() -> Iterator[str]:
 
 
 def etth1(settings: Settings) -> list[Cell]:
-    """Return the chosen cells of ETTh1.
+    """Return the chosen cells of ETTh1: all of them if none are chosen.
 
     Raises:
-        ConfigError: there is none
+        ConfigError: others are chosen, too
     """
-    cells = [cell for cell in settings.chosen() if cell.data == "ETTh1"]
-    if not cells:
+    chosen = settings.chosen()
+    cells = [cell for cell in chosen if cell.data == "ETTh1"]
+    if len(cells) < len(chosen) and settings.cells != names():
         raise ConfigError(
             f"CELLS={' '.join(settings.cells)}: this ablation is about ETTh1; choose some of its "
             "cells, or leave CELLS out"
@@ -104,11 +103,8 @@ def write(what: str, runs: Sequence[SeriesRun], settings: Settings, work: Path) 
         if what == "gates":
             found["gates"] = gates(run)
         results.setdefault(run.row, {}).setdefault(run.system, {})[str(run.seed)] = found
-    made = provenance(settings.as_dict(), ["bash", "examples/time_series/run.sh", what])
-    # The points of a curve in one line.
-    text = json.dumps({**made, "runs": results}, indent=1)
-    text = re.sub(r"\[\s+([\d.e+-]+),\s+([\d.e+-]+)\s+\]", r"[\1, \2]", text)
-    write_text(work / "results.json", text + "\n")
+    made = provenance(settings.as_dict(), ["bash", "examples/time_series/run.sh", what], runs)
+    write_text(work / "results.json", as_json({**made, "runs": results}))
     if not results:
         return "Nothing is finished yet."
     rows = gates_rows(results["ETTh1/24"]) if what == "gates" else heads_rows(results)

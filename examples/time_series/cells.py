@@ -1,6 +1,7 @@
 """The cells of the paper's Table 1: data, lengths, heads, and the command of each training."""
 
 import hashlib
+import os
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -207,6 +208,11 @@ def find_cell(name: str, fractions: str) -> Cell:
             f"CELLS: {name}; expected some of {' '.join(names())}, or FILE.csv/INPUT/LABEL/HORIZON "
             "with the lengths of a window"
         )
+    if Path(file).is_absolute() or ".." in Path(file).parts:
+        raise ConfigError(
+            f"CELLS: {name}; expected the name of a file in the folder DATA, for it also names the "
+            "folder of the results; set DATA to the file's folder"
+        )
     read, label, horizon = numbers
     return Cell(file, (read, label, horizon), fractions=fractions)
 
@@ -218,6 +224,39 @@ def read_settings() -> Settings:
         ConfigError: lists all variables that are wrong
     """
     return read_variables(Settings, ["cells", "systems", "seeds"])
+
+
+def refuse_unused(settings: Settings, ablation: str) -> None:
+    """Refuse variables that are set and have no effect on what is asked for.
+
+    Args:
+        settings: that were read
+        ablation: its name, or nothing for the table
+
+    Raises:
+        ConfigError: names them, and where they have an effect
+    """
+    own = any(cell.fractions for cell in settings.chosen())
+    rsa = any(system in HEADS for system in settings.systems)
+    found = {}
+    if ablation:
+        found = dict.fromkeys(
+            ("SYSTEMS", "SPLIT", "HEADS", "DILATIONS"), f"the ablation {ablation}"
+        )
+        if ablation == "gates":
+            found["CELLS"] = "the ablation gates, which has the cell ETTh1/24"
+    elif not own:
+        why = "the cells of the table, which have the paper's; they are for CELLS with a FILE.csv"
+        found = dict.fromkeys(("SPLIT", "HEADS", "DILATIONS"), why)
+    elif not rsa:
+        found = dict.fromkeys(("HEADS", "DILATIONS"), "systems without RSA")
+    problems = [
+        f"{name}={os.environ[name]}: has no effect on {why}; unset it"
+        for name, why in found.items()
+        if name in os.environ
+    ]
+    if problems:
+        raise ConfigError("\n".join(problems))
 
 
 def check_files(cells: Iterable[Cell], folder: str) -> None:

@@ -129,7 +129,7 @@ def write(
             linear[cell.name] = found if kept else linear_errors(cell, settings.data)
     words = [*COMMAND.split(), *(["linear"] if every_cell else [])]
     report = {
-        **provenance(settings.as_dict(), words),
+        **provenance(settings.as_dict(), words, runs),
         "data": sums,
         "wins": wins(results),
         "weak": weak(results),

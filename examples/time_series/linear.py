@@ -11,7 +11,7 @@ from typing import Any
 import numpy
 from cells import Cell
 
-from fairseq_recur.tasks.series_data import read_series, split_rows
+from fairseq_recur.tasks.series_data import forecast_rows, read_series, split_rows
 
 PENALTIES = (1e-4, 1e-2, 1.0)
 """Of the squared weights, relative to the mean square of the inputs."""
@@ -19,11 +19,17 @@ PENALTIES = (1e-4, 1e-2, 1.0)
 Array = numpy.ndarray[Any, Any]
 
 
-def windows(values: Array, rows: tuple[int, int], cell: Cell, first: bool) -> Array:
-    """The windows of one variable in a split, without a copy: (N, L + T)."""
+def windows(values: Array, rows: tuple[int, int], cell: Cell) -> Array:
+    """The windows of one variable in a split, without a copy: (N, L + T).
+
+    Args:
+        values: of all rows
+        rows: that are forecast
+        cell: with the lengths
+    """
     read, _, horizon = cell.lengths
-    start = rows[0] if first else rows[0] - read
-    return numpy.lib.stride_tricks.sliding_window_view(values[start : rows[1]], read + horizon)
+    part = values[rows[0] - read : rows[1]]
+    return numpy.lib.stride_tricks.sliding_window_view(part, read + horizon)
 
 
 def split_windows(both: Array, read: int) -> tuple[Array, Array]:
@@ -58,17 +64,21 @@ def fit(groups: dict[str, list[Array]], read: int) -> tuple[float, float]:
 
 
 def linear_errors(cell: Cell, folder: str) -> dict[str, dict[str, float]]:
-    """MSE and MAE on the test part: {"linear": {"mse": ..., "mae": ...}, "dlinear": ...}."""
+    """MSE and MAE on the test part: {"linear": {"mse": ..., "mae": ...}, "dlinear": ...}.
+
+    Raises:
+        ConfigError: the series cannot be read, or a split is shorter than a window
+    """
     series = read_series(f"{folder}/{cell.file}")
     rows = split_rows(series, cell.months, cell.fractions)
+    read, _, horizon = cell.lengths
+    forecast = {split: forecast_rows(rows, split, read, horizon) for split in rows}
     train = series.values[slice(*rows["train"])]
     deviation = train.std(axis=0)
     values = (series.values - train.mean(axis=0)) / numpy.where(deviation > 0, deviation, 1.0)
     variables = [
-        {split: windows(column, rows[split], cell, split == "train") for split in rows}
-        for column in values.T
+        {split: windows(column, forecast[split], cell) for split in rows} for column in values.T
     ]
-    read = cell.lengths[0]
     alone = [fit({split: [part] for split, part in parts.items()}, read) for parts in variables]
     together = fit({split: [parts[split] for parts in variables] for split in rows}, read)
     return {

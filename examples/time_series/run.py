@@ -13,7 +13,7 @@ from pathlib import Path
 
 import ablations
 import errors
-from cells import HERE, SeriesRun, check_files, read_settings, series_runs
+from cells import HERE, SeriesRun, check_files, read_settings, refuse_unused, series_runs
 
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.grid import run_and_report
@@ -33,6 +33,7 @@ def main(arguments: list[str]) -> int:
                 f"run.sh {words}; expected bash run.sh [table | linear | heads | gates], and "
                 "table after the last two"
             )
+        refuse_unused(settings, what)
         check_files(ablations.etth1(settings) if what else settings.chosen(), settings.data)
         runs = list((ablations.RUNS[what] if what else series_runs)(settings, work))
     except ConfigError as error:

@@ -272,3 +272,31 @@ def split_rows(series: Series, months: str, fractions: str) -> dict[str, tuple[i
         )
     ends = numpy.cumsum(sizes).tolist()
     return {name: (end - size, end) for name, size, end in zip(SPLITS, sizes, ends)}
+
+
+def forecast_rows(
+    rows: dict[str, tuple[int, int]], split: str, input_length: int, horizon: int
+) -> tuple[int, int]:
+    """The first row of a split that is forecast, and the row after its last.
+
+    The first input of the training set is in it; those of the other sets may be before them.
+
+    Args:
+        rows: of each split
+        split: one of `SPLITS`
+        input_length: rows of an input
+        horizon: rows of a forecast
+
+    Raises:
+        ConfigError: the split is shorter than a window
+    """
+    first, last = rows[split]
+    if split == "train":
+        first += input_length
+    if last - first < horizon or first < input_length:
+        raise ConfigError(
+            f"the split {split} has {last - rows[split][0]} rows, too few for "
+            f"--input-length {input_length} and --horizon {horizon}; give shorter windows or a "
+            "larger split"
+        )
+    return first, last

@@ -18,7 +18,13 @@ from torch import Tensor
 from fairseq_recur.errors import ConfigError, refuse
 from fairseq_recur.modules.options import flag, option
 from fairseq_recur.tasks.rows import RowDataset, Sizes
-from fairseq_recur.tasks.series_data import SPLITS, Series, read_series, split_rows
+from fairseq_recur.tasks.series_data import (
+    SPLITS,
+    Series,
+    forecast_rows,
+    read_series,
+    split_rows,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -182,16 +188,8 @@ class TimeSeriesTask(FairseqTask):
                 f"the task time_series_forecasting has the splits {', '.join(SPLITS)}, not "
                 f"{split!r}; choose one of them"
             )
-        first, last = self.rows[split]
         lengths = self.cfg.input_length, self.cfg.horizon
-        if split == "train":
-            first += self.cfg.input_length
-        if last - first < self.cfg.horizon or first < self.cfg.input_length:
-            raise ConfigError(
-                f"the split {split} has {last - self.rows[split][0]} rows, too few for "
-                f"--input-length {lengths[0]} and --horizon {lengths[1]}; give shorter windows or "
-                "a larger split"
-            )
+        first, last = forecast_rows(self.rows, split, *lengths)
         shuffled = split == "train" and str(self.cfg.window_order) == "shuffled"
         number = SPLITS.index(split)
         windows = WindowDataset(self.values, self.features, first, last, lengths, number, shuffled)

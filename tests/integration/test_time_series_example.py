@@ -209,7 +209,7 @@ def test_kinds_of_heads(
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     """Table 6 has twelve selections of eight heads; dilations only where heads have them."""
-    main = set_up(DATA=data, CELLS="ETTh1/24 ETTm1/24", EPOCHS="2")
+    main = set_up(DATA=data, CELLS="ETTh1/24", EPOCHS="2")
     assert main(["heads", "table"]) == 0
     assert "Nothing is finished yet." in capsys.readouterr().out
     assert main(["heads"]) == 0
@@ -223,15 +223,63 @@ def test_kinds_of_heads(
         assert sum(counts) == 8 and counts[1] == counts[2] and counts[4] == counts[5]
         assert words.get("--rsa-dilations") == ("24" if any(counts[3:]) else None)
     assert (tmp_path / "work/heads/results.json").is_file()
-    monkeypatch.setenv("CELLS", "ETTm1/24")
-    assert main(["heads"]) == 2 and "this ablation is about ETTh1" in capsys.readouterr().err
+    for cells in ("ETTm1/24", "ETTh1/24 ETTm1/24"):
+        monkeypatch.setenv("CELLS", cells)
+        assert main(["heads"]) == 2 and "this ablation is about ETTh1" in capsys.readouterr().err
+
+
+OWN, TABLE = "load1.csv/24/12/6", "ETTh1/24"
+
+
+@pytest.mark.parametrize(
+    "arguments, variables, said",
+    [
+        ([], {"HEADS": "8,0,0,0,0,0"}, "HEADS=8,0,0,0,0,0: has no effect on the cells of the tabl"),
+        ([], {"SPLIT": "0.6,0.2,0.2", "CELLS": TABLE}, "SPLIT=0.6,0.2,0.2: has no effect on the c"),
+        ([], {"DILATIONS": "", "CELLS": OWN, "SYSTEMS": "informer"}, "systems without RSA; unset"),
+        (["heads"], {"DILATIONS": "12"}, "DILATIONS=12: has no effect on the ablation heads"),
+        (["gates"], {"CELLS": TABLE}, "CELLS=ETTh1/24: has no effect on the ablation gates"),
+        (["gates", "table"], {"SYSTEMS": "informer"}, "SYSTEMS=informer: has no effect on the abl"),
+    ],
+)
+def test_variables_without_an_effect_are_refused(
+    arguments: list[str], variables: dict[str, str], said: str, data: Path, set_up: Any,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    assert set_up(DATA=data, **variables)(arguments) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("file", ["/etc/load.csv", "../load.csv", "a/../../load.csv"])
+def test_a_cell_is_a_file_in_the_folder_of_the_data(
+    file: str, data: Path, set_up: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The name of a cell is a folder of the results, which must not be elsewhere."""
+    assert set_up(DATA=data, CELLS=f"{file}/24/12/6")([]) == 2
+    assert "expected the name of a file in the folder DATA" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "rows, said",
+    [
+        (60, "the split valid has 6 rows, too few for --input-length 24 and --horizon 12"),
+        (0, "expected a line of names and at least two lines"),
+    ],
+)
+def test_a_series_that_cannot_be_forecast_is_one_message(
+    rows: int, said: str, set_up: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_series(tmp_path / "load1.csv", rows)
+    assert set_up(DATA=tmp_path, CELLS="load1.csv/24/12/12")(["linear"]) == 2
+    printed = capsys.readouterr().err
+    assert printed.startswith("error: ") and said in printed
 
 
 @pytest.mark.slow
 def test_gates_during_training(
     data: Path, set_up: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    main = set_up(DATA=data, SEEDS="1 2", CELLS="ETTh1/48", EPOCHS="2")
+    main = set_up(DATA=data, SEEDS="1 2", EPOCHS="2")
     assert main(["gates"]) == 0
     printed = capsys.readouterr().out
     assert re.search(r"initial mu +MSE +MAE +cross_0 +encoder_0 +seeds", printed)
