@@ -75,8 +75,13 @@ plan() {
         --gpus "$gpus" --precision "$precision" -- "${flags[@]}"
 }
 
+# data_key: print the key of the data; nothing if there are none and commands are only printed
+data_key() {
+    if ! printing || [ -f "$WORK/data-bin/.key" ]; then cat "$WORK/data-bin/.key"; fi
+}
+
 train() {
-    local count
+    local count given settings
     refuse_flags "$@"
     count="$(processes)"
     if [ $((streams % count)) -ne 0 ]; then
@@ -92,7 +97,13 @@ train() {
         --log-format json --log-interval 200
     )
     need "$WORK/data-bin" prepare
-    keep_settings "$folder" "$(printf '%q ' "${flags[@]}" "$@")"
+    given="$(printf '%q ' "${flags[@]}" "$@")"
+    settings="$(printf '%q ' "$(data_key)")$given"
+    if [ ! -f "$folder/settings" ] || [ "$(cat "$folder/settings")" != "$given" ]; then
+        keep_settings "$folder" "$settings"
+    elif ! printing; then
+        echo "$settings" > "$folder/settings" # of an earlier version, without the key
+    fi
     launch "$WORK/data-bin" "${flags[@]}" --save-dir "$folder" \
         --log-file "$folder/train.log" "$@"
 }

@@ -13,6 +13,7 @@ import sys
 import time
 import zipfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -409,6 +410,21 @@ def test_the_full_size_takes_a_launcher_and_keeps_its_settings(tmp_path: Path) -
     (folder / "checkpoint_last.pt").touch()
     done = full(tmp_path, "train", "text8")
     assert done.returncode == 2 and "trained with other data or settings" in done.stderr
+
+
+def test_the_full_size_is_not_resumed_with_other_data(tmp_path: Path) -> None:
+    data = tmp_path / "work/text8/data-bin"
+    data.mkdir(parents=True)
+    start = partial(full, tmp_path, "train", "text8", PRINT="0", LAUNCHER="true")
+    for key, status in (("a", 0), ("a", 0), ("b", 2)):
+        (data / ".key").write_text(key)
+        done = start()
+        assert done.returncode == status, done.stderr
+        (tmp_path / "work/text8/runs/xl_lm_text8/seed1/checkpoint_last.pt").touch()
+    assert "trained with other data or settings" in done.stderr
+    settings = tmp_path / "work/text8/runs/xl_lm_text8/seed1/settings"
+    settings.write_text(settings.read_text().removeprefix("a "))  # of an earlier version
+    assert start().returncode == 0 and settings.read_text().startswith("b --task ")
 
 
 @pytest.mark.slow
