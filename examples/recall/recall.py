@@ -162,7 +162,7 @@ def train(
         loss = F.cross_entropy(model(k, v, q).flatten(0, 1), v.gather(1, places).flatten())
         optimizer.zero_grad()
         loss.backward()
-        if update % max(1, updates // POINTS) == 0:
+        if update % max(1, updates // POINTS) == 0 or update == updates:
             inside, outside = accuracy(model, keys, pairs, segments)
             curve.append(
                 {"update": update, "inside": inside, "outside": outside, **observed(model, batch)}

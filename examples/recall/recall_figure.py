@@ -1,6 +1,7 @@
 """The figure of the recall experiment: learning, sizes, and the neurons during training."""
 
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from fairseq_recur.plotting.figures import COLOURS, new_figure, plain_axes
@@ -12,7 +13,7 @@ COLOUR_OF = {"full": COLOURS[-1], **dict(zip(COMPARED, COLOURS))}
 
 def draw(results: dict[str, Any], file: Path) -> None:
     """Draw accuracy outside the segment over updates and sizes, spike rates and membranes."""
-    cells = results["cells"]
+    cells = averaged(results["cells"])
     at_base = [cell for cell in cells if all(cell[name] == size for name, size in BASE.items())]
     figure = new_figure(13.0, 7.0)
     axes = figure.subplots(2, 3)
@@ -40,6 +41,26 @@ def draw(results: dict[str, Any], file: Path) -> None:
         if axis.has_data():
             axis.legend(frameon=False)
     figure.savefig(file, dpi=100)
+
+
+def averaged(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return one cell for each system and size, with the averages over its seeds."""
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for cell in cells:
+        groups.setdefault((cell["system"], *(cell[name] for name in BASE)), []).append(cell)
+    found = []
+    for seeds in groups.values():
+        curves = [{point["update"]: point for point in cell["curve"]} for cell in seeds]
+        updates = [at for at in curves[0] if all(at in curve for curve in curves)]
+        points = [over_seeds([curve[at] for curve in curves]) for at in updates]
+        ends = over_seeds([{name: c[name] for name in ("inside", "outside")} for c in seeds])
+        found.append({**seeds[0], **ends, "curve": points})
+    return found
+
+
+def over_seeds(points: list[dict[str, float]]) -> dict[str, float]:
+    """Average each quantity."""
+    return {name: mean(point[name] for point in points) for name in points[0]}
 
 
 def line(axis: Any, curve: list[dict[str, float]], name: str, label: str) -> None:

@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -38,6 +39,27 @@ def test_who_recalls_from_other_segments(
         for point in cell["curve"]:
             assert 0.2 < point["spike"] < 0.8
             assert all(size > 1e-5 for name, size in point.items() if "gradient" in name)
+
+
+@pytest.mark.parametrize("updates", [1, 8, 11])
+def test_the_last_update_is_measured(updates: int) -> None:
+    cell = recall.train("segmented", pairs=4, segments=2, width=16, updates=updates, seed=1)
+    assert cell["curve"][-1]["update"] == updates
+    assert len(cell["curve"]) == min(updates, recall.POINTS) + 1 + (updates == 11) * 3
+
+
+def test_the_figure_averages_over_seeds() -> None:
+    def cell(system: str, seed: int, outside: float, updates: int = 2) -> dict[str, Any]:
+        curve = [{"update": n, "spike": outside + n} for n in range(updates)]
+        ends = {"inside": 1.0, "outside": outside}
+        return {"system": system, **recall.BASE, "seed": seed, **ends, "curve": curve}
+
+    averaged = sys.modules["recall_figure"].averaged
+    one, other = averaged([cell("unit", 1, 0.2), cell("full", 1, 1.0), cell("unit", 2, 0.4, 3)])
+    assert (one["system"], other["system"]) == ("unit", "full") and other["outside"] == 1
+    assert one["outside"] == pytest.approx(0.3)
+    assert [point["update"] for point in one["curve"]] == [0, 1]
+    assert [point["spike"] for point in one["curve"]] == pytest.approx([0.3, 1.3])
 
 
 def test_finished_cells_are_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
