@@ -8,25 +8,27 @@
 # folder of all results, EPOCHS the largest number of epochs; MAX_SOURCE and MAX_TARGET limit the
 # tokens of a text and of an answer.
 set -euo pipefail
-source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/help.sh"
-if [ $# -lt 2 ]; then
-    echo "error: expected DATA and MODEL, found $# arguments; give both, as README.md shows" >&2
-    exit 2
-fi
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
-root="$(cd "$here/../.." && pwd)"
-work="${WORK:-$here/work}" epochs="${EPOCHS:-20}" longest="${MAX_TARGET:-3}"
-bash "$root/scripts/setup.sh" # does nothing if the environment is up to date
-PATH="$root/.venv/bin:$PATH"
+ROOT="$(cd "$here/../.." && pwd)"
+source "$ROOT/scripts/recipes/shared.sh"
+if [ $# -lt 2 ]; then
+    fail "expected DATA and MODEL, found $# arguments; give both, as README.md shows"
+fi
+work="${WORK:-$here/work}"
+EPOCHS="${EPOCHS:-20}" MAX_SOURCE="${MAX_SOURCE:-512}" MAX_TARGET="${MAX_TARGET:-3}"
+for name in EPOCHS MAX_SOURCE MAX_TARGET; do number "$name"; done
+bash "$ROOT/scripts/setup.sh" # does nothing if the environment is up to date
+PATH="$ROOT/.venv/bin:$PATH"
 
-PYTHONPATH="$root/scripts${PYTHONPATH:+:$PYTHONPATH}" python "$here/prepare.py" "$1" "$2" "$work" \
-    --max-source "${MAX_SOURCE:-512}" --max-target "$longest"
+PYTHONPATH="$ROOT/scripts${PYTHONPATH:+:$PYTHONPATH}" python "$here/prepare.py" "$1" "$2" "$work" \
+    --max-source "$MAX_SOURCE" --max-target "$MAX_TARGET"
 lines="$(wc -l < "$work/text/train.target")"
 shift 2
 fairseq-recur experiment run "$here/experiment.yaml" --work-dir "$work/runs" --show-validation \
-    --set "data=$work/data-bin" --set "start=$work/model/model.pt" \
-    --set "score.reference=$work/text/test.target" \
-    --set "generate.gpt2-encoder-json=$work/model/encoder.json" \
-    --set "generate.gpt2-vocab-bpe=$work/model/vocab.bpe" \
-    --set "generate.max-len-b=$((longest - 1))" --set "train.max-epoch=$epochs" \
-    --set "train.total-num-update=$((epochs * ((lines + 31) / 32)))" "$@"
+    --set "data=$(yaml_text "$work/data-bin")" \
+    --set "start=$(yaml_text "$work/model/model.pt")" \
+    --set "score.reference=$(yaml_text "$work/text/test.target")" \
+    --set "generate.gpt2-encoder-json=$(yaml_text "$work/model/encoder.json")" \
+    --set "generate.gpt2-vocab-bpe=$(yaml_text "$work/model/vocab.bpe")" \
+    --set "generate.max-len-b=$((MAX_TARGET - 1))" --set "train.max-epoch=$EPOCHS" \
+    --set "train.total-num-update=$((EPOCHS * ((lines + 31) / 32)))" "$@"

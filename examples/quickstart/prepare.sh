@@ -4,10 +4,16 @@
 # DATA has train, valid and test, each as .SOURCE and .TARGET. See bpe.py.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/help.sh"
+if [ $# -ne 5 ]; then
+    echo "error: expected DATA WORK SIZE SOURCE TARGET, found $# arguments; give them as in" \
+        "bash prepare.sh DATA WORK SIZE SOURCE TARGET" >&2
+    exit 2
+fi
 data="$1" work="$2" size="$3" source="$4" target="$5"
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 
-inputs="$(cat "$data"/{train,valid,test}.{"$source","$target"} "$here/bpe.py" <(echo "$size") | cksum)"
+format=1 # of what bpe.py writes; another number means that older data cannot be used
+inputs="$(cat "$data"/{train,valid,test}.{"$source","$target"} <(echo "$format $size") | cksum)"
 if [ -f "$work/prepared" ]; then
     if [ "$(cat "$work/prepared")" = "$inputs" ]; then
         echo "The data is already prepared"

@@ -22,8 +22,9 @@ bash "$here/prepare.sh" "$here/data" "$work" 2000 en de
 # Two trainings side by side, each with one thread.
 OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}" \
     fairseq-recur experiment run "${files[@]}" --work-dir "$work/runs" --jobs 2 \
-    --systems "${systems[@]}" --seeds "${seeds[@]}" --show-validation --set "data=$work/data-bin" \
-    --set "train.max-epoch=$epochs" --set "generate.sentencepiece-model=$work/bpe.model"
+    --systems "${systems[@]}" --seeds "${seeds[@]}" --show-validation \
+    --set "data=$(yaml_text "$work/data-bin")" --set "train.max-epoch=$epochs" \
+    --set "generate.sentencepiece-model=$(yaml_text "$work/bpe.model")"
 
 outputs=() logs=() labels=()
 for system in "${systems[@]}"; do
@@ -39,8 +40,11 @@ fairseq-recur plot curves "${logs[@]}" "${labels[@]}" --metric valid_loss valid_
 case "$work" in "$PWD"/*) shown="${work#"$PWD"/}" ;; *) shown="$work" ;; esac
 case "$here" in "$PWD"/*) here="${here#"$PWD"/}" ;; esac
 # The commands below find this run again.
-again="${WORK:+WORK=$shown }" system="${systems[0]}"
+again="${WORK:+WORK=$(printf %q "$shown") }" system="${systems[0]}"
+page="$here/README.md" here="$(printf %q "$here")"
 case " ${systems[*]} " in *" birnn "*) system=birnn ;; esac
+chosen="$again" # translate.sh takes the first seed of all that are trained
+if [ "${seeds[0]}" != 1 ]; then chosen+="SEED=${seeds[0]} "; fi
 settings="$again${SEEDS:+SEEDS=\"$SEEDS\" }${SYSTEMS:+SYSTEMS=\"$SYSTEMS\" }"
 cat <<END
 
@@ -53,11 +57,11 @@ Done in $((SECONDS / 60)) min $((SECONDS % 60)) s. Everything is in $shown:
   data-bin, bpe.model             the prepared data
 
 Translate sentences with $system (Ctrl-D ends it), or pipe them in:
-  ${again}bash $here/translate.sh $system
-  echo "Click the cell that you want to delete." | ${again}bash $here/translate.sh $system
+  ${chosen}bash $here/translate.sh $system
+  echo "Click the cell that you want to delete." | ${chosen}bash $here/translate.sh $system
 
 What to try next:
   ${settings}EPOCHS=$((2 * epochs)) bash $here/run.sh       continue, twice as long
   fairseq-recur train --help             every option (source .venv/bin/activate first)
-  $here/README.md    what the numbers mean, and what comes next
+  $page    what the numbers mean, and what comes next
 END

@@ -9,47 +9,48 @@
 # experiment, such as --systems full full_continued srformer, --seeds 1 or --jobs 2. README.md
 # explains the variables.
 set -euo pipefail
-source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/help.sh"
-if [ $# -lt 1 ]; then
-    echo "error: expected FOLDER, found nothing; give the folder of the texts" >&2
-    exit 2
-fi
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
-root="$(cd "$here/../.." && pwd)"
+ROOT="$(cd "$here/../.." && pwd)"
+source "$ROOT/scripts/recipes/shared.sh"
+if [ $# -lt 1 ]; then fail "expected FOLDER, found nothing; give the folder of the texts"; fi
 case "$1" in /*) texts="$1" ;; *) texts="$PWD/$1" ;; esac
 shift
 work="${WORK:-$here/work/continued}"
 case "$work" in /*) ;; *) work="$PWD/$work" ;; esac
-pieces="${PIECES:-8000}" longest="${MAX_SOURCE:-1024}" summary="${MAX_TARGET:-128}"
-segment="${SEGMENT:-16}" length="${TARGET_LENGTH:-24}" decoded="${MAX_LENGTH:-100}"
-tokens=$((longest > 4096 ? longest : 4096)) # a batch has to hold the longest text
-bash "$root/scripts/setup.sh" # does nothing if the environment is up to date
-PATH="$root/.venv/bin:$PATH"
+PIECES="${PIECES:-8000}" MAX_SOURCE="${MAX_SOURCE:-1024}" MAX_TARGET="${MAX_TARGET:-128}"
+SEGMENT="${SEGMENT:-16}" TARGET_LENGTH="${TARGET_LENGTH:-24}" MAX_LENGTH="${MAX_LENGTH:-100}"
+UPDATES="${UPDATES:-8000}" MORE="${MORE:-2000}"
+for name in PIECES MAX_SOURCE MAX_TARGET SEGMENT TARGET_LENGTH MAX_LENGTH UPDATES MORE; do
+    number "$name"
+done
+tokens=$((MAX_SOURCE > 4096 ? MAX_SOURCE : 4096)) # a batch has to hold the longest text
+bash "$ROOT/scripts/setup.sh" # does nothing if the environment is up to date
+PATH="$ROOT/.venv/bin:$PATH"
 
-PYTHONPATH="$root/scripts${PYTHONPATH:+:$PYTHONPATH}" python -m recipes.summarization prepare \
+PYTHONPATH="$ROOT/scripts${PYTHONPATH:+:$PYTHONPATH}" python -m recipes.summarization prepare \
     --recipe "$here/samsum" --work-dir "$work" --texts "$texts" --arch srformer \
-    --pieces sentencepiece --vocabulary "$pieces" --max-source "$longest" --max-target "$summary" \
-    --pieces-from "${PIECES_FROM:-}"
+    --pieces sentencepiece --vocabulary "$PIECES" \
+    --max-source "$MAX_SOURCE" --max-target "$MAX_TARGET" --pieces-from "${PIECES_FROM:-}"
 
 # What a model has to beat: the first words and, of dialogues, the longest turns.
 extracts=""
 for file in "$work"/extracts/*.txt; do
-    extracts+="${extracts:+, }$(basename "$file" .txt): $file"
+    extracts+="${extracts:+, }$(yaml_text "$(basename "$file" .txt)"): $(yaml_text "$file")"
 done
 settings=(
-    "data=$work/sentencepiece-$pieces-$longest-$summary/data-bin"
-    "score.reference=$work/text/test.target" "score.outputs={$extracts}"
-    "train.max-source-positions=$longest" "train.max-update=${MORE:-2000}"
-    "systems.full.flags.max-update=${UPDATES:-8000}"
+    "data=$(yaml_text "$work/sentencepiece-$PIECES-$MAX_SOURCE-$MAX_TARGET/data-bin")"
+    "score.reference=$(yaml_text "$work/text/test.target")" "score.outputs={$extracts}"
+    "train.max-source-positions=$MAX_SOURCE" "train.max-update=$MORE"
+    "systems.full.flags.max-update=$UPDATES"
     "train.max-tokens=$tokens" "train.max-tokens-valid=$((2 * tokens))"
-    "generate.max-tokens=$((2 * tokens))" "generate.max-len-b=$decoded"
-    "train.eval-rouge-args={beam: 1, max_len_b: $decoded}"
+    "generate.max-tokens=$((2 * tokens))" "generate.max-len-b=$MAX_LENGTH"
+    "train.eval-rouge-args={beam: 1, max_len_b: $MAX_LENGTH}"
 )
 for system in segmented xl global srformer srformer_{unit,I,II,III,IV}; do
-    settings+=("systems.$system.flags.segment-size=$segment")
-    settings+=("systems.$system.flags.target-length=$length")
+    settings+=("systems.$system.flags.segment-size=$SEGMENT")
+    settings+=("systems.$system.flags.target-length=$TARGET_LENGTH")
 done
-if [ -n "${START:-}" ]; then settings+=("start=$START"); fi
+if [ -n "${START:-}" ]; then settings+=("start=$(yaml_text "$START")"); fi
 changes=()
 for setting in "${settings[@]}"; do changes+=(--set "$setting"); done
 OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}" \

@@ -21,8 +21,8 @@ cut -d " " -f "1-$words" "$here/data/test.source" > "$work/first_words.txt"
 
 OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}" \
     fairseq-recur experiment run "$here/experiment.yaml" --work-dir "$work/runs" --jobs 2 \
-    --show-validation --systems "$@" --set "data=$work/data-bin" \
+    --show-validation --systems "$@" --set "data=$(yaml_text "$work/data-bin")" \
     --set "train.max-epoch=${EPOCHS:-4}" \
-    --set "score.outputs={first $words words: $work/first_words.txt}"
+    --set "score.outputs={first $words words: $(yaml_text "$work/first_words.txt")}"
 python "$here/figure.py" "$work/runs/results.json" "$work/segments.png"
 echo "The figure is $work/segments.png"

@@ -61,6 +61,9 @@ refuse_flags() {
 # whole_numbers WORD...: whether all are whole numbers. scripts/launch reports those that are not.
 whole_numbers() { [[ "$*" =~ ^[0-9]+(\ [0-9]+)*$ ]]; }
 
+# number NAME: check that a variable is a whole number, at least 1
+number() { [[ "${!1}" =~ ^[1-9][0-9]*$ ]] || fail "$1=${!1}: expected a whole number, at least 1"; }
+
 # processes: print the number of training processes, as scripts/launch counts them.
 processes() {
     local gpus="${GPUS:-}" count=1

@@ -16,8 +16,6 @@ recipes() {
     call env PYTHONPATH="$ROOT/scripts${PYTHONPATH:+:$PYTHONPATH}" \
         "$PYTHON" -m recipes.translation "$@"
 }
-# number NAME: check that a variable is a whole number, at least 1
-number() { [[ "${!1}" =~ ^[1-9][0-9]*$ ]] || fail "$1=${!1}: expected a whole number, at least 1"; }
 
 prepare() {
     [ $# -eq 0 ] || fail "prepare.sh takes variables, not arguments: see $RECIPE/README.md"

@@ -1,11 +1,17 @@
 """The examples' scripts that take files: wrong calls are one message, not a traceback."""
 
+import json
 import runpy
+import shlex
+import shutil
+import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 DATA = EXAMPLES / "quickstart" / "data"
@@ -72,3 +78,170 @@ def test_ten_sentences_are_shown(
     words = [str(DATA / "test"), f"copy={DATA / 'test.en'}"]
     assert status("quickstart/show.py", words, monkeypatch) == 0
     assert capsys.readouterr().out.count("\n  copy ") == 10
+
+
+# The shell scripts, with programs that only write down how they were called ---------------------
+
+SHELLS = ("quickstart", "summarization", "defect_detection")
+ODD = "it's #1: {a}, b"
+"""The name of a folder which YAML would read as something else."""
+
+Script = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """The scripts in a project whose programs do nothing."""
+    root = tmp_path / "project"
+    for name in SHELLS:
+        shutil.copytree(
+            EXAMPLES / name, root / "examples" / name,
+            ignore=lambda folder, names: [n for n in names if Path(folder, n).is_dir()],
+        )  # fmt: skip
+    for name in ("quickstart", "summarization"):
+        folder = root / "examples" / name / "data"
+        folder.mkdir()
+        for part in ("train", "valid", "test"):
+            for side in ("en", "de", "source", "target"):
+                (folder / f"{part}.{side}").write_text("a b c\n")
+    (root / "scripts" / "recipes").mkdir(parents=True)
+    for name in ("help.sh", "recipes/shared.sh"):
+        shutil.copy(EXAMPLES.parent / "scripts" / name, root / "scripts" / name)
+    (root / "scripts" / "setup.sh").write_text("exit 0\n")
+    programs = root / ".venv" / "bin"
+    programs.mkdir(parents=True)
+    for name in ("python", "fairseq-recur"):
+        program = programs / name
+        program.write_text(
+            f"#!{sys.executable} -S\nimport json, sys\n"
+            f"call = json.dumps([{name!r}, *sys.argv[1:]])\n"
+            f"open({str(root / 'calls')!r}, 'a').write(call + chr(10))\n"
+        )
+        program.chmod(0o755)
+    return root
+
+
+@pytest.fixture
+def script(project: Path) -> Script:
+    """Run a script of the project."""
+
+    def call(name: str, *words: object, **variables: object) -> "subprocess.CompletedProcess[str]":
+        environment = {"PATH": f"{project / '.venv/bin'}:/usr/bin:/bin", "HOME": str(project)}
+        environment |= {name: str(value) for name, value in variables.items()}
+        return subprocess.run(
+            ["bash", str(project / "examples" / name), *map(str, words)], cwd=project,
+            env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+
+    return call
+
+
+def calls(project: Path) -> list[list[str]]:
+    """The words of all calls."""
+    file = project / "calls"
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def changes(project: Path) -> dict[str, Any]:
+    """The values of --set in the call of an experiment, as it reads them."""
+    (words,) = [call for call in calls(project) if call[1] == "experiment"]
+    given = [after for word, after in zip(words, words[1:]) if word == "--set"]
+    return {key: yaml.safe_load(value) for key, _, value in (word.partition("=") for word in given)}
+
+
+def test_paths_of_the_quick_start_are_taken_as_they_are(project: Path, script: Script) -> None:
+    """Also in the commands that it prints."""
+    work = project / ODD
+    done = script("quickstart/run.sh", WORK=work, SEEDS="3 4")
+    assert done.returncode == 0, done.stderr
+    found = changes(project)
+    assert found["data"] == f"{work}/data-bin"
+    assert found["generate.sentencepiece-model"] == f"{work}/bpe.model"
+    printed = [line.strip() for line in done.stdout.splitlines() if "translate.sh" in line]
+    expected = [f"WORK={ODD}", "SEED=3", "bash", "examples/quickstart/translate.sh", "birnn"]
+    assert shlex.split(printed[0]) == expected
+    again = next(line for line in done.stdout.splitlines() if "EPOCHS=8" in line)
+    assert shlex.split(again)[:4] == [f"WORK={ODD}", "SEEDS=3 4", "EPOCHS=8", "bash"]
+
+
+def test_usual_paths_are_printed_as_they_are(project: Path, script: Script) -> None:
+    done = script("quickstart/run.sh", WORK=project / "my-work", SEEDS="1 2")
+    assert "\n  WORK=my-work bash examples/quickstart/translate.sh birnn\n" in done.stdout
+    again = '  WORK=my-work SEEDS="1 2" EPOCHS=8 bash examples/quickstart/run.sh '
+    assert f"\n{again}" in done.stdout
+
+
+def test_paths_of_the_summarization_examples_are_taken_as_they_are(
+    project: Path, script: Script
+) -> None:
+    work = project / ODD
+    done = script("summarization/run.sh", WORK=work)
+    assert done.returncode == 0, done.stderr
+    assert changes(project)["data"] == f"{work}/data-bin"
+    assert changes(project)["score.outputs"] == {"first 3 words": f"{work}/first_words.txt"}
+    (project / "calls").unlink()
+    (work / "extracts").mkdir()
+    (work / "extracts" / "lead: 3.txt").touch()
+    done = script("summarization/continued.sh", "texts", WORK=work, START=work / "model.pt")
+    assert done.returncode == 0, done.stderr
+    found = changes(project)
+    assert found["data"] == f"{work}/sentencepiece-8000-1024-128/data-bin"
+    assert found["score.outputs"] == {"lead: 3": f"{work}/extracts/lead: 3.txt"}
+    assert found["start"] == f"{work}/model.pt"
+    assert found["train.eval-rouge-args"] == {"beam": 1, "max_len_b": 100}
+
+
+def test_paths_of_defect_detection_are_taken_as_they_are(project: Path, script: Script) -> None:
+    work = project / ODD
+    (work / "text").mkdir(parents=True)
+    (work / "text/train.target").write_text("a\n" * 40)
+    done = script("defect_detection/run.sh", "data", "model", WORK=work, EPOCHS="3")
+    assert done.returncode == 0, done.stderr
+    found = changes(project)
+    assert found["start"] == f"{work}/model/model.pt" and found["train.total-num-update"] == 6
+    assert found["score.reference"] == f"{work}/text/test.target"
+
+
+@pytest.mark.parametrize(
+    "name, words, variable, value",
+    [
+        ("summarization/continued.sh", ["texts"], "MAX_SOURCE", "1k"),
+        ("summarization/continued.sh", ["texts"], "MORE", "-3"),
+        ("defect_detection/run.sh", ["data", "model"], "EPOCHS", "x[$(touch injected)]"),
+        ("defect_detection/run.sh", ["data", "model"], "MAX_TARGET", "0"),
+    ],
+)
+def test_what_is_no_number_is_refused_before_any_work(
+    name: str, words: list[str], variable: str, value: str, project: Path, script: Script
+) -> None:
+    done = script(name, *words, **{variable: value})
+    assert done.returncode == 2 and calls(project) == []
+    assert done.stderr == f"error: {variable}={value}: expected a whole number, at least 1\n"
+
+
+def test_data_are_prepared_once(project: Path, script: Script) -> None:
+    """A change of the program that makes them is no change of the data."""
+    words = [project / "examples/quickstart/data", project / "work", 300, "en", "de"]
+    assert script("quickstart/prepare.sh", *words).returncode == 0
+    with open(project / "examples/quickstart/bpe.py", "a") as program:
+        program.write("# a comment\n")
+    done = script("quickstart/prepare.sh", *words)
+    assert (done.returncode, done.stdout) == (0, "The data is already prepared\n"), done.stderr
+    words[2] = 400
+    assert script("quickstart/prepare.sh", *words).returncode == 2
+    done = script("quickstart/prepare.sh", *words[:2])
+    assert done.returncode == 2 and "expected DATA WORK SIZE SOURCE TARGET, found 2" in done.stderr
+
+
+def test_the_lowest_seed_translates(project: Path, script: Script) -> None:
+    work = project / "with a blank"
+    for seed in (2, 10):
+        folder = work / f"runs/birnn/seed{seed}"
+        folder.mkdir(parents=True)
+        (folder / "average.pt").touch()
+    for variables, seed in (({}, 2), ({"SEED": "10"}, 10)):
+        assert script("quickstart/translate.sh", WORK=work, **variables).returncode == 0
+        model = str(work / f"runs/birnn/seed{seed}/average.pt")
+        assert calls(project)[-1] == ["fairseq-recur", "translate", model, "--beam", "5", "--cpu"]
+    done = script("quickstart/translate.sh", "other", WORK=work)
+    assert done.returncode == 1 and "other is not trained" in done.stderr
