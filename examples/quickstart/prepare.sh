@@ -19,8 +19,8 @@ if [ -f "$work/prepared" ]; then
         echo "The data is already prepared"
         exit
     fi
-    echo "error: the data in $work was prepared from other texts or with another size of the" \
-        "vocabulary; remove that folder, or choose another one with WORK=FOLDER" >&2
+    echo "error: the data in $work was prepared from other texts, with another size of the" \
+        "vocabulary or by another version; remove that folder, or choose another one with WORK=FOLDER" >&2
     exit 2
 fi
 echo "Preparing the data: $size BPE pieces for both sides, then fairseq's binary format"
