@@ -50,10 +50,10 @@ from fairseq_recur.ops.attention import (
 )
 from fairseq_recur.ops.mixture import mixed_map, mixed_outputs
 from fairseq_recur.ops.recurrence_encoder import additive_attention, attentive_recurrence
-from fairseq_recur.ops.relative_positions import relative_attention
 from fairseq_recur.ops.rem import recurrent_product, rem_kernel
 from fairseq_recur.ops.segmented_recurrent import segmented_recurrent
 from fairseq_recur.ops.segments import segment_schedule, split_segments
+from fairseq_recur.ops.shaw import relative_attention
 from fairseq_recur.ops.toeplitz import banded_product, shared_product, toeplitz_matrix
 from fairseq_recur.ops.triton import dispatch
 

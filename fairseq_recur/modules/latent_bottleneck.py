@@ -13,7 +13,7 @@ from fairseq_recur.modules.block_recurrent import BlockAttention, RecurrentBlock
 from fairseq_recur.modules.options import option
 from fairseq_recur.modules.stream_memory import StreamMemory, TextMemory
 from fairseq_recur.ops.precision import at_least_float32
-from fairseq_recur.ops.relative_positions import sinusoids
+from fairseq_recur.ops.transformer_xl import sinusoids
 
 
 class LatentBlock(nn.Module):

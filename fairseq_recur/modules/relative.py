@@ -11,7 +11,7 @@ from fairseq_recur.modules.mixture import Mixture
 from fairseq_recur.modules.options import option
 from fairseq_recur.modules.part import FreshWeights
 from fairseq_recur.modules.self_attention import SelfAttention
-from fairseq_recur.ops.relative_positions import relative_attention
+from fairseq_recur.ops.shaw import relative_attention
 
 
 class RelativePositions(FreshWeights, nn.Module):

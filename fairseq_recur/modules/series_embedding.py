@@ -5,7 +5,7 @@ from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
 
 from fairseq_recur.ops.precision import at_least_float32
-from fairseq_recur.ops.relative_positions import sinusoids
+from fairseq_recur.ops.transformer_xl import sinusoids
 
 
 class SeriesEmbedding(nn.Module):

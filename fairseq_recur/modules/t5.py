@@ -14,7 +14,7 @@ from fairseq.modules import MultiheadAttention
 from fairseq.modules.quant_noise import quant_noise
 from torch import Tensor, nn
 
-from fairseq_recur.ops.relative_positions import bucket_starts, relative_buckets
+from fairseq_recur.ops.t5_buckets import bucket_starts, relative_buckets
 
 
 def is_t5(cfg: Any) -> bool:

@@ -12,7 +12,7 @@ from fairseq_recur.modules.options import option
 from fairseq_recur.modules.part import FreshWeights
 from fairseq_recur.modules.self_attention import SelfAttention
 from fairseq_recur.ops.precision import at_least_float32
-from fairseq_recur.ops.relative_positions import sinusoids, xl_map
+from fairseq_recur.ops.transformer_xl import sinusoids, xl_map
 
 
 class SinusoidalLags(FreshWeights, nn.Module):

@@ -30,9 +30,9 @@ from documentation.drawing import (  # noqa: E402
 )
 from fairseq_recur.ops.accumulate_fire import accumulate_fire  # noqa: E402
 from fairseq_recur.ops.attention import directional_masks  # noqa: E402
-from fairseq_recur.ops.relative_positions import bucket_starts, relative_buckets  # noqa: E402
 from fairseq_recur.ops.rem import rem_kernel  # noqa: E402
 from fairseq_recur.ops.segments import segment_of, step_of  # noqa: E402
+from fairseq_recur.ops.t5_buckets import bucket_starts, relative_buckets  # noqa: E402
 from fairseq_recur.ops.toeplitz import toeplitz_matrix  # noqa: E402
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "figures"

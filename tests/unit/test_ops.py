@@ -30,11 +30,13 @@ from fairseq_recur.ops import (
     naive,
     padding,
     recurrence_encoder,
-    relative_positions,
     rem,
     segmented_attention,
+    shaw,
     sparse_attention,
+    t5_buckets,
     toeplitz,
+    transformer_xl,
 )
 from tests.conftest import fast_or_slow
 from tests.unit.test_srformer import by_loops, recomputed, stored
@@ -427,7 +429,7 @@ def relative_attention(r: Random, length: int) -> None:
     tables.append(random(*tables[0].shape))
 
     def fast(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> list[Tensor]:
-        out, weights = relative_positions.relative_attention(q, k, v, *tables, mask)
+        out, weights = shaw.relative_attention(q, k, v, *tables, mask)
         torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
         return [out]
 
@@ -494,9 +496,9 @@ def xl_map(r: Random, length: int) -> None:
         outputs = []
         for last in (-q.size(2), -1) if causal else (-q.size(2),):
             lags = torch.arange(length - 1, last, -1).double()
-            encoding = relative_positions.sinusoids(lags, projection.size(2))
+            encoding = transformer_xl.sinusoids(lags, projection.size(2))
             keys = encoding @ projection.transpose(1, 2)
-            weights = relative_positions.xl_map(q, k, keys, u, v, mask)
+            weights = transformer_xl.xl_map(q, k, keys, u, v, mask)
             torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
             outputs.append(attention.read_values(weights, x))
         return outputs
@@ -526,9 +528,9 @@ def directional_attention(r: Random, length: int) -> None:
 def relative_buckets(r: Random, length: int) -> None:
     buckets, two_sided = min(length + 1, 40), r.random() < 0.5
     furthest = r.randint(buckets // 2 + 1, 300)
-    starts = torch.tensor(relative_positions.bucket_starts(buckets, furthest))
+    starts = torch.tensor(t5_buckets.bucket_starts(buckets, furthest))
     lags = torch.arange(-2 * furthest, 2 * furthest)
-    found = relative_positions.relative_buckets(lags, starts, two_sided)
+    found = t5_buckets.relative_buckets(lags, starts, two_sided)
     every = 2 * buckets if two_sided else buckets
     expected = [naive.relative_bucket(int(lag), every, furthest, two_sided) for lag in lags]
     assert found.tolist() == expected
@@ -636,7 +638,7 @@ def test_gate_of_one_gives_d_to_the_last_bit() -> None:
 def test_xl_map_needs_a_key_for_each_lag() -> None:
     q, k, u = torch.randn(1, 2, 3, 4), torch.randn(1, 2, 5, 4), torch.zeros(2, 4)
     with pytest.raises(ValueError, match="6 lags; expected 5 for causal attention or 7"):
-        relative_positions.xl_map(q, k, torch.randn(2, 6, 4), u, u)
+        transformer_xl.xl_map(q, k, torch.randn(2, 6, 4), u, u)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

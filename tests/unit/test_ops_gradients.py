@@ -22,13 +22,14 @@ from fairseq_recur.ops import (
     mixture,
     padding,
     recurrence_encoder,
-    relative_positions,
     rem,
     segmented_attention,
     segmented_recurrent,
     segments,
+    shaw,
     sparse_attention,
     toeplitz,
+    transformer_xl,
     unit_scale,
 )
 from fairseq_recur.ops.precision import at_least_float32
@@ -125,17 +126,17 @@ CASES: dict[str, Case] = {
         [QUERY, (B, 1, T, D), HEADS],
     ),
     "relative_attention": Case(
-        lambda q, k, v, a, b: relative_positions.relative_attention(
+        lambda q, k, v, a, b: shaw.relative_attention(
             q, k, v, a, b, ADDITIVE.to(q.dtype)
         ),
         [QUERY, KEY, KEY, (H, 5, D), (H, 5, D)],
     ),
-    "sinusoids": Case(lambda lags: relative_positions.sinusoids(lags, 5), [(S,)], half=False),
+    "sinusoids": Case(lambda lags: transformer_xl.sinusoids(lags, 5), [(S,)], half=False),
     "relative_shift": Case(
-        lambda x: relative_positions.relative_shift(x, S), [(B, H, T, S + T - 1)], half=False
+        lambda x: transformer_xl.relative_shift(x, S), [(B, H, T, S + T - 1)], half=False
     ),
     "xl_map": Case(
-        lambda *x: relative_positions.xl_map(*x, ADDITIVE.to(x[0].dtype)),
+        lambda *x: transformer_xl.xl_map(*x, ADDITIVE.to(x[0].dtype)),
         [QUERY, KEY, (H, S + T - 1, D), (H, D), (H, D)],
     ),
     "read_values": Case(attention.read_values, [(B, H, T, S), KEY]),

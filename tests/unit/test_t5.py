@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from fairseq_recur.errors import CheckpointError
 from fairseq_recur.modules.t5 import RelativePositionBias
 from fairseq_recur.ops import naive
-from fairseq_recur.ops.relative_positions import bucket_starts, relative_buckets
+from fairseq_recur.ops.t5_buckets import bucket_starts, relative_buckets
 from tests.conftest import SMALL
 
 Build = Callable[..., nn.Module]
