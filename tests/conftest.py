@@ -38,6 +38,7 @@ from tests.systems import (  # noqa: F401  (most of them are imported from here)
     STRUCTURES,
     SYSTEMS,
     TRANSFORMERS,
+    preset_flags,
     stock_of,
     structure,
 )

@@ -312,6 +312,15 @@ def variants_of(preset: str) -> dict[str, list[str]]:
     return variants
 
 
+def preset_flags(arch: str) -> list[str]:
+    """Flags with which the parts of an architecture act on the tests' short sentences.
+
+    With the presets' own sizes, a sentence is one segment of SRformer, whose recurrent term is then
+    zero, and shorter than the dilation of `rsa_codet5_small`.
+    """
+    return variants_of(arch)["default"] if arch in PRESETS else []
+
+
 SYSTEMS: dict[str, list[str]] = {
     f"{preset}-{name}": ["--arch", preset, *flags]
     for preset in STRUCTURES

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.conftest import SMALL, TRAIN
+from tests.conftest import SMALL, TRAIN, preset_flags
 from tests.huggingface import convert, converted, save_bart, save_t5
 from tests.running import USER_DIR
 
@@ -29,8 +29,9 @@ def trained(
         if name not in folders:
             folder = tmp_path_factory.mktemp(arch)
             log = cli(
-                "train", corpus / "bin", "--user-dir", USER_DIR, "--arch", arch, *TRAINED, *flags,
-                "--save-interval", 5, "--validate-interval", 5, "--save-dir", folder,
+                "train", corpus / "bin", "--user-dir", USER_DIR, "--arch", arch, *TRAINED,
+                *preset_flags(arch), *flags, "--save-interval", 5, "--validate-interval", 5,
+                "--save-dir", folder,
             )  # fmt: skip
             (folder / "train.log").write_text(log)
             folders[name] = folder

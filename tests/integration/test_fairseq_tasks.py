@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import LANGUAGE_MODELS, SMALL, TRAIN
+from tests.conftest import LANGUAGE_MODELS, SMALL, TRAIN, preset_flags
 from tests.running import generate, hypotheses
 from tests.unit.test_language_model import SMALL_LM
 
@@ -51,7 +51,7 @@ def test_an_encoder_decoder_is_trained(
     data = corpus / "bin" if "translation" in task else text
     output = cli(
         "train", data, "--task", task, *TASKS[task], "--arch", preset, *SMALL, *TRAIN,
-        "--max-update", 2, "--save-dir", tmp_path,
+        *preset_flags(preset), "--max-update", 2, "--save-dir", tmp_path,
     )  # fmt: skip
     assert "num_updates 2" in output and "valid on 'valid' subset" in output
     if "simple" in task:

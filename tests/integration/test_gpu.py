@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fairseq_recur.modules.sparse_attention import ProbSparseSelfAttention
 from fairseq_recur.ops import mixture, recurrence_encoder, segmented_recurrent, toeplitz
 from fairseq_recur.ops.triton import dispatch
-from tests.conftest import FORECASTERS, MEMORY_MODELS, SMALL, TRAIN
+from tests.conftest import FORECASTERS, MEMORY_MODELS, SMALL, TRAIN, preset_flags
 from tests.distributed.test_presets_by_several import NEURON, has_neuron
 from tests.unit.test_context import LAYERS
 from tests.unit.test_forecaster import inputs as windows
@@ -53,7 +53,7 @@ def test_training_and_decoding(
     """Forty updates lower the loss by a tenth; the checkpoint decodes in half precision."""
     log = cli(
         "train", corpus / "bin", "--arch", preset, *SMALL, *ON_GPU, *precision,
-        "--max-update", 40, "--save-dir", tmp_path, "--no-epoch-checkpoints",
+        *preset_flags(preset), "--max-update", 40, "--save-dir", tmp_path, "--no-epoch-checkpoints",
     )  # fmt: skip
     seen = losses(log)
     assert len(seen) >= 35 and all(0 < loss < 10 for loss in seen)

@@ -15,10 +15,18 @@ from torch.nn.utils.rnn import pad_sequence
 from fairseq_recur import from_pretrained
 from fairseq_recur.cli import main
 from fairseq_recur.pretrained.hypothesis import symbols
-from tests.conftest import SMALL, TRAIN
+from tests.conftest import SMALL, STRUCTURES, TRAIN, fast_or_slow, preset_flags
 from tests.freeze import FOLDER, files
 from tests.huggingface import converted, transformers
-from tests.running import SHORT, USER_DIR, Hypothesis, generate, hypotheses, update_losses
+from tests.running import (
+    SHORT,
+    USER_DIR,
+    Hypothesis,
+    generate,
+    hypotheses,
+    saved_weights,
+    update_losses,
+)
 
 Cli = Callable[..., str]
 Trained = Callable[[str], Path]
@@ -47,6 +55,17 @@ def test_training_lowers_the_loss(preset: str, trained: Trained) -> None:
     losses = update_losses((trained(preset) / "train.log").read_text())
     assert list(losses) == list(range(1, 41))
     assert losses[40] < losses[1] - 1
+
+
+@pytest.mark.parametrize("arch", [fast_or_slow(p, p, p == "srformer") for p in STRUCTURES])
+def test_every_weight_learns(arch: str, trained: Trained) -> None:
+    """Also those that a source of one segment leaves as they are: SRformer's neuron."""
+    folder = trained(arch)
+    five, ten = (saved_weights(folder / f"checkpoint{epoch}.pt") for epoch in (5, 10))
+    still = {name for name in five if torch.equal(five[name], ten[name])}
+    assert five.keys() == ten.keys() and still <= {"encoder.version", "decoder.version"}
+    neurons = {name.split(".")[-1] for name in five if ".neuron." in name}
+    assert neurons == ({"weight", "leak", "threshold"} if "srformer" in arch else set())
 
 
 @pytest.mark.slow_presets
@@ -132,7 +151,7 @@ def test_eval_bleu_is_the_bleu_of_generate(
 ) -> None:
     log = cli(
         "train", corpus / "bin", "--user-dir", USER_DIR, "--arch", preset, *SMALL, *TRAIN,
-        "--lr", 0.01, "--dropout", 0, "--max-update", 24, "--eval-bleu",
+        *preset_flags(preset), "--lr", 0.01, "--dropout", 0, "--max-update", 24, "--eval-bleu",
         "--eval-bleu-args", '{"beam": 2, "max_len_b": 12}',
         "--eval-tokenized-bleu", "--best-checkpoint-metric", "bleu",
         "--maximize-best-checkpoint-metric", "--save-dir", tmp_path, "--no-epoch-checkpoints",
@@ -172,13 +191,11 @@ def exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., A
 
 @pytest.mark.slow_presets
 def test_exported_model_is_the_same(
-    preset: str, corpus: Path, trained: Trained, exported: Callable[..., Any], tmp_path: Path
+    preset: str, corpus: Path, trained: Trained, exported: Callable[..., Any]
 ) -> None:
     """Log-probabilities, the loss, and the best of a beam with and without a cache."""
-    state = torch.load(trained(preset) / "checkpoint_last.pt", weights_only=True)
-    state["cfg"]["model"].update(segment_size=3, target_length=7)  # several segments
-    torch.save(state, tmp_path / "changed.pt")
-    ours, theirs = from_pretrained(tmp_path / "changed.pt"), exported(tmp_path / "changed.pt")
+    checkpoint = trained(preset) / "checkpoint_last.pt"
+    ours, theirs = from_pretrained(checkpoint), exported(checkpoint)
     texts = lines(corpus / "test.src")
     sources, targets = (
         pad_sequence([side.encode(text) for text in texts], True, PAD)

@@ -8,7 +8,7 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from tests.conftest import SMALL, TRAIN
+from tests.conftest import SMALL, TRAIN, preset_flags
 from tests.running import USER_DIR, generate, hypotheses, saved_weights, update_losses
 
 Cli = Callable[..., str]
@@ -52,7 +52,8 @@ def assert_trains_the_same(
 
 @pytest.mark.slow_presets
 def test_every_preset_trains_the_same(preset: str, cli: Cli, corpus: Path, tmp_path: Path) -> None:
-    assert_trains_the_same(cli, corpus, tmp_path, ["--arch", preset], ["kept", "offloaded"])
+    arch = ["--arch", preset, *preset_flags(preset)]
+    assert_trains_the_same(cli, corpus, tmp_path, arch, ["kept", "offloaded"])
     assert hypotheses(generate(corpus / "bin", tmp_path / "kept" / "checkpoint_last.pt"))
 
 

@@ -13,7 +13,7 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 
 from fairseq_recur.cli.average import average_checkpoints
 from fairseq_recur.errors import CheckpointError
-from tests.conftest import SMALL, TRAIN, stock_of
+from tests.conftest import SMALL, TRAIN, preset_flags, stock_of
 from tests.running import USER_DIR, generate, hypotheses, saved_weights, token_scores, update_losses
 
 Cli = Callable[..., str]
@@ -27,7 +27,7 @@ def start(cli: Cli, corpus: Path, arch: str, folder: Path, *flags: Any) -> str:
     """Train for one update that changes nothing, and return the log."""
     return cli(
         "train", corpus / "bin", "--user-dir", USER_DIR, "--arch", arch, *SMALL, *TRAIN,
-        *STANDING_STILL, "--save-dir", folder, *flags,
+        *preset_flags(arch), *STANDING_STILL, "--save-dir", folder, *flags,
     )  # fmt: skip
 
 
@@ -180,7 +180,7 @@ def test_finetuned_model_continues_to_learn(
     """The first loss is near the baseline's last loss, far from that of a new model."""
     log = cli(
         "train", corpus / "bin", "--user-dir", USER_DIR, "--arch", preset, *SMALL, *TRAIN,
-        "--finetune-from-model", stock_checkpoint(["--arch", preset]),
+        *preset_flags(preset), "--finetune-from-model", stock_checkpoint(["--arch", preset]),
         "--max-update", 12, "--save-dir", tmp_path, "--no-epoch-checkpoints", "--dropout", 0,
     )  # fmt: skip
     losses = update_losses(log)

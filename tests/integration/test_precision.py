@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.conftest import SMALL, TRAIN
+from tests.conftest import SMALL, TRAIN, preset_flags
 from tests.running import USER_DIR, generate, hypotheses, update_losses
 
 Cli = Callable[..., str]
@@ -61,7 +61,7 @@ def assert_trains_like_float32(found: list[float], expected: list[float], update
 )
 @pytest.mark.slow_presets
 def test_every_preset_trains(preset: str, mode: str, losses: Callable[..., list[float]]) -> None:
-    arch = ["--arch", preset]
+    arch = ["--arch", preset, *preset_flags(preset)]
     updates = 1 if "memory" in mode else 5
     found, expected = losses(*arch, mode), losses(*arch)
     assert_trains_like_float32(found, expected, updates)
@@ -189,8 +189,8 @@ def test_the_loss_scaler_repeats_updates_that_overflow(preset: str, cli: Cli, co
     """A scale at which all gradients overflow is halved until they fit; no update is lost."""
     log = cli(
         "train", corpus / "bin", "--user-dir", USER_DIR, "--arch", preset, *SMALL, *TRAIN,
-        "--max-update", 3, "--disable-validation", "--no-save", "--memory-efficient-fp16",
-        "--fp16-init-scale", 2**26, "--threshold-loss-scale", 1,
+        *preset_flags(preset), "--max-update", 3, "--disable-validation", "--no-save",
+        "--memory-efficient-fp16", "--fp16-init-scale", 2**26, "--threshold-loss-scale", 1,
     )  # fmt: skip
     assert log.count("gradient overflow detected, ignoring gradient") >= 3
     found = update_losses(log)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.conftest import SMALL, TRAIN
+from tests.conftest import SMALL, TRAIN, preset_flags
 from tests.running import USER_DIR, saved_weights, update_losses
 
 Cli = Callable[..., str]
@@ -25,7 +25,7 @@ def train_flags(corpus: Path, arch: str, folder: Path, *flags: Any) -> list[str]
         str(flag)
         for flag in (
             corpus / "bin", "--user-dir", USER_DIR, "--arch", arch, *SMALL, *TRAIN,
-            "--save-interval", 10, "--save-dir", folder, *flags,
+            *preset_flags(arch), "--save-interval", 10, "--save-dir", folder, *flags,
         )
     ]  # fmt: skip
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.modules.context import Padding
 from fairseq_recur.ops import attention, padding, recurrence_encoder
-from tests.conftest import SMALL
+from tests.conftest import SMALL, preset_flags
 
 Build = Callable[..., nn.Module]
 
@@ -76,7 +76,8 @@ def test_decoding_ends_where_positions_end(
     make_model: Build, preset: str, dictionary: Dictionary
 ) -> None:
     """Beam search may request more words than the model has positions."""
-    model = translator(make_model, ["--arch", preset], "--max-target-positions", "9").eval()
+    system = ["--arch", preset, *preset_flags(preset)]
+    model = translator(make_model, system, "--max-target-positions", "9").eval()
     source, lengths, _ = batch([[5, 6, 7, 2]], [[2]])
     generator = SequenceGenerator([model], dictionary, beam_size=2, max_len_b=200, min_len=8)
     sample = {"net_input": {"src_tokens": source, "src_lengths": lengths}}
@@ -93,7 +94,7 @@ def test_a_tail_of_one_word(make_model: Build, preset: str, dictionary: Dictiona
         flags += ["--adaptive-softmax-factor", "1"]
     torch.manual_seed(1)
     try:
-        model = translator(make_model, ["--arch", preset], *flags)
+        model = translator(make_model, ["--arch", preset, *preset_flags(preset)], *flags)
     except ConfigError as error:
         assert config.host == "t5" and "--adaptive-softmax-cutoff" in str(error)
         return

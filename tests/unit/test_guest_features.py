@@ -20,7 +20,7 @@ from fairseq_recur.errors import ConfigError
 from fairseq_recur.modules.context import Padding, Source
 from fairseq_recur.modules.segmented_comparisons import SegmentRNNs
 from tests.configuring import model_config
-from tests.conftest import LANGUAGE_MODELS, SEGMENTS, SMALL, STRUCTURES
+from tests.conftest import LANGUAGE_MODELS, SEGMENTS, SMALL, STRUCTURES, preset_flags
 
 Build = Callable[..., nn.Module]
 DEEP = [*SMALL, "--encoder-layers", "3", "--decoder-layers", "3"]
@@ -49,7 +49,7 @@ def prepare(model: nn.Module, names: Any) -> set[str]:
 def test_dropout_in_decoding(make_model: Build, preset: str, as_text: bool) -> None:
     """What fairseq's recipe for quality estimation needs: modules named as in the stock model."""
     flags = ["--dropout", "0.1", "--attention-dropout", "0.1", "--activation-dropout", "0.1"]
-    model = make_model(preset, *SMALL, *flags)
+    model = make_model(preset, *SMALL, *preset_flags(preset), *flags)
     kept = prepare(model, repr(RECIPE) if as_text else RECIPE)
     for stack in (model.encoder, model.decoder):
         side = "encoder" if stack is model.encoder else "decoder"
