@@ -131,6 +131,25 @@ def test_threads_do_not_change_the_results() -> None:
         torch.set_num_threads(threads)
 
 
+def test_two_threads_repeat_the_results_bit_for_bit(calls: list[bool]) -> None:
+    """Outputs and gradients, so that a training resumed on several cores equals one at once."""
+    double = [*heads(300, 60, 7, WIDTH), *small_parameters()]
+    inputs = [x.detach().float().requires_grad_() for x in double]
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        found = []
+        for _ in range(4):
+            outputs = run(inputs, 16, 60)
+            total = sum(x.square().sum() for x in outputs)
+            found.append([*outputs, *torch.autograd.grad(total, inputs)])
+    finally:
+        torch.set_num_threads(threads)
+    assert len(calls) == 4 and all(x.any() for x in found[0])
+    for other in found[1:]:
+        assert all(map(torch.equal, other, found[0]))
+
+
 @pytest.mark.parametrize("compiled", [True, False])
 def test_second_derivatives_are_refused(compiled: bool) -> None:
     """Rather than wrong."""
