@@ -145,9 +145,10 @@ def cases() -> Iterator[tuple[str, str, str, Any, dict[str, Any]]]:
             if kind.replace("_", "-") == wanted:
                 for option, kind_of, declared in config.option_fields(options):
                     field = Namespace(type=kind_of, default=declared.default)
-                    more = {**context, **CONTEXT.get(option, {})}
-                    more.pop(option if option in ("host", "language_model_host") else None, None)
-                    yield kind.replace("_", "-"), option, options.__name__, field, more
+                    # A host itself is compared with the usual one.
+                    more = {name: value for name, value in context.items() if name != option}
+                    more |= CONTEXT.get(option, {})
+                    yield wanted, option, options.__name__, field, more
 
 
 CASES = list(cases())
