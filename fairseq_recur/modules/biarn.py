@@ -200,7 +200,7 @@ class BiARN(GatedRecurrence):
         if not self.keeps_length or padding is None:
             return attentive_recurrence(*chains, steps, cell=self.cell)
         states = attentive_recurrence(*chains, steps, padding.counts, self.cell)
-        return restore_order(states, padding.order)
+        return restore_order(states, padding.order.unsqueeze(2), 1)
 
     def weights(self, x: Tensor, padding: Padding | None, out: Tensor) -> Tensor:
         """The attention of every step, for inspection.

@@ -60,4 +60,6 @@ class BiRNN(GatedRecurrence):
         states, _ = pad_packed_sequence(
             network(packed, start)[0], batch_first=True, total_length=x.size(1)
         )
-        return restore_order(states, padding.order).masked_fill(padding.mask.unsqueeze(2), 0.0)
+        return restore_order(states, padding.order.unsqueeze(2), 1).masked_fill(
+            padding.mask.unsqueeze(2), 0.0
+        )

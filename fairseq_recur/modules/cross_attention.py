@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
 from fairseq.models.transformer import TransformerConfig
 from fairseq.modules import MultiheadAttention
 from torch import Tensor
@@ -14,6 +13,7 @@ from fairseq_recur.modules.cross_mixture import CrossRecurrenceEncodingMatrices
 from fairseq_recur.modules.multihead import MultiheadBase
 from fairseq_recur.modules.options import flag, option
 from fairseq_recur.ops.attention import dot_product_attention
+from fairseq_recur.ops.padding import restore_order
 
 
 class CrossAttention(MultiheadBase):
@@ -140,10 +140,10 @@ class DotCrossAttention(CrossAttention):
         key, value = self.keys_and_values(source)
         out, weights = mixture.mix_source(self, query, key, value, hidden, context, needed)
         if order is not None:
-            out = put_back(out, order, 2)
-            weights = None if weights is None else put_back(weights, order, 2)
+            out = restore_order(out, order, 2)
+            weights = None if weights is None else restore_order(weights, order, 2)
         if weights is not None and source.padding is not None:
-            weights = put_back(weights, source.padding.order[:, None, None], 3)
+            weights = restore_order(weights, source.padding.order[:, None, None], 3)
         return out, weights
 
     def one_step(
@@ -166,7 +166,7 @@ class DotCrossAttention(CrossAttention):
         key, value = saved["key"][rows], saved["value"][rows]
         out, weights = mixture.mix_source(self, beams, key, value, hidden, context, needed)
         if weights is not None and padding is not None:
-            weights = put_back(weights, padding.order[rows][:, None, None], 3)
+            weights = restore_order(weights, padding.order[rows][:, None, None], 3)
         if weights is not None:
             weights = weights.transpose(1, 2).flatten(0, 1).unsqueeze(2)
         return out.transpose(1, 2).flatten(0, 1).unsqueeze(2), weights
@@ -187,8 +187,3 @@ class DotCrossAttention(CrossAttention):
         """With a mixture nothing moves: what is stored belongs to sentences, not to rows."""
         if self.mixture is None:
             super().reorder_incremental_state(incremental_state, new_order)
-
-
-def put_back(x: Tensor, order: Tensor, dim: int) -> Tensor:
-    """Undo a gather along *dim* by *order*, which is expanded to the shape of *x*."""
-    return torch.zeros_like(x).scatter(dim, order.expand_as(x), x)

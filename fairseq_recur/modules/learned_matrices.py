@@ -13,7 +13,7 @@ from fairseq_recur.modules.mixture import LagMixture, Mixture
 from fairseq_recur.modules.options import option
 from fairseq_recur.modules.part import exempt_from_decay
 from fairseq_recur.modules.rem import CHUNK
-from fairseq_recur.ops.padding import real_tokens_first
+from fairseq_recur.ops.padding import real_tokens_first, restore_order
 from fairseq_recur.ops.precision import at_least_float32
 from fairseq_recur.ops.toeplitz import banded_product
 
@@ -125,9 +125,9 @@ class FullMatrix(Mixture):
         if padding is None:
             return super().product(values, padding, form)
         order, _ = real_tokens_first(padding)
-        moved = order[:, None, :, None].expand_as(values)
-        out = super().product(values.gather(2, moved), padding.gather(1, order), form)
-        return torch.zeros_like(out).scatter(2, moved, out)
+        places = order[:, None, :, None]
+        moved = values.gather(2, places.expand_as(values))
+        return restore_order(super().product(moved, padding.gather(1, order), form), places, 2)
 
     def table(self, keys: int) -> Tensor:
         """The matrix itself: its rows have nothing in common."""

@@ -46,7 +46,12 @@ def real_tokens_first(padding_mask: Tensor) -> tuple[Tensor, Tensor]:
     return order, (~padding_mask).sum(dim=1)
 
 
-def restore_order(states: Tensor, order: Tensor) -> Tensor:
-    """Undo `real_tokens_first`: move state j (B, S, C) to the position of the j-th token."""
-    index = order.unsqueeze(-1).expand_as(states)
-    return torch.zeros_like(states).scatter(1, index, states)
+def restore_order(x: Tensor, order: Tensor, dim: int) -> Tensor:
+    """Undo a gather along *dim*: what stands at place j moves to the place *order*[j].
+
+    Args:
+        x: a tensor that was gathered by *order*, such as that of `real_tokens_first`
+        order: int64, expandable to the shape of *x*
+        dim: of *x*
+    """
+    return torch.zeros_like(x).scatter(dim, order.expand_as(x), x)

@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fairseq_recur.ops.padding import restore_order
+
 
 def split_segments(x: Tensor, size: int) -> Tensor:
     """(..., S, D) cut into segments, the last one padded with zeros: (..., M, s, D)."""
@@ -73,7 +75,7 @@ class SegmentSchedule:
         slots = self.query_slots
         if slots is None:
             slots = torch.arange(order.size(1), device=order.device).expand_as(order)
-        return replace(self, query_slots=torch.zeros_like(slots).scatter(1, order, slots))
+        return replace(self, query_slots=restore_order(slots, order, 1))
 
     def segments_read(self, queries: Tensor) -> Tensor:
         """The segment that each of the queries (B, H, T, D) reads: (B, T) int64."""

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_recur.ops.attention import attention_map
+from fairseq_recur.ops.padding import restore_order
 from fairseq_recur.ops.precision import at_least_float32, no_autocast
 
 LONGEST = 2**16
@@ -75,7 +76,7 @@ def sampled_keys(
     if order is None:
         return real, chosen
     keys = order.gather(1, real.flatten(1)).view_as(real)
-    return torch.zeros_like(keys).scatter(1, order.unsqueeze(2).expand_as(keys), keys), chosen
+    return restore_order(keys, order.unsqueeze(2), 1), chosen
 
 
 def sparsity(query: Tensor, key: Tensor, sampled: Tensor, chosen: Tensor, counts: Tensor) -> Tensor:

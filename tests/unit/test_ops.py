@@ -107,7 +107,7 @@ def order_of_real_tokens(r: Random, length: int) -> None:
         assert lengths[b] == len(sentence)
         assert torch.equal(moved[b, : lengths[b]], torch.stack(sentence))
         assert sorted(order[b].tolist()) == list(range(length))
-    assert torch.equal(padding.restore_order(moved, order), x)
+    assert torch.equal(padding.restore_order(moved, order.unsqueeze(2), 1), x)
 
 
 @reference

@@ -106,7 +106,7 @@ CASES: dict[str, Case] = {
         [(S, 5)],
     ),
     "masked_mean": Case(lambda x: padding.masked_mean(x, PADDING), [(B, S, D)]),
-    "restore_order": Case(lambda x: padding.restore_order(x, ORDER), [(B, S, D)]),
+    "restore_order": Case(lambda x: padding.restore_order(x, ORDER.unsqueeze(2), 1), [(B, S, D)]),
     "accumulate_fire": Case(
         accumulate_fire.accumulate_fire, [(D, D), (D, D), (), ()], (2, 3), half=False
     ),
