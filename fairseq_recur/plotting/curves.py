@@ -118,13 +118,14 @@ def draw(runs: Sequence[tuple[str, TrainingLog]], panels: dict[str, list[str]], 
     figure = new_figure(7.0 * len(panels), 4.5)
     row = figure.subplots(1, len(panels), squeeze=False)[0]
     for axes, (quantity, metrics) in zip(row, panels.items()):
+        drawn = [log for _, log in runs if any(map(log.curve, metrics))]
         for index, (label, log) in enumerate(runs):
             for number, metric in enumerate(metrics):
-                # A run has its colour in all panels, and a layer its line style. Of a single run,
-                # the layers have the colours.
+                # A run has its colour in all panels, and a layer its line style. In a panel of a
+                # single run, the layers have the colours, and more layers the next style.
                 which, style = index, LINES[number % len(LINES)]
-                if _family(metric) and len(runs) == 1:
-                    which, style = number, "-"
+                if _family(metric) and len(drawn) == 1:
+                    which, style = number, LINES[number // len(COLOURS) % len(LINES)]
                 _draw_curve(axes, label, log, metric, x, COLOURS[which % len(COLOURS)], style)
         axes.set_xlabel(X_LABELS[x])
         axes.set_ylabel(QUANTITIES.get(quantity, quantity))

@@ -197,6 +197,17 @@ def test_a_run_has_its_colour_in_all_panels() -> None:
     assert len({line.get_color() for line in axes.lines}) == 2
 
 
+def test_the_layers_of_one_run_can_be_told_apart() -> None:
+    """Eight layers, more than there are colours, beside a run that has none."""
+    names = [f"gate_{side}_{layer}" for side in ("decoder", "encoder") for layer in range(4)]
+    plain = TrainingLog(steps={update: {"loss": 1.0} for update in (1, 2)}, valid={})
+    steps = {update: {"loss": 1.0, **dict.fromkeys(names, 0.5)} for update in (1, 2)}
+    log = TrainingLog(steps=steps, valid={})
+    panels = choose_panels([plain, log], ["loss", "gate"])
+    _, gates = draw([("a", plain), ("b", log)], panels, "updates").axes
+    assert len({(line.get_color(), line.get_linestyle()) for line in gates.lines}) == len(names)
+
+
 def test_a_single_value_has_no_error_bar() -> None:
     found = ranges([2.0, 5.0], [[1.0, 4.0], [5.0]])
     assert found is not None
