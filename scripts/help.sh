@@ -1,5 +1,5 @@
-# Print the comment at the beginning of a script, if its first argument is --help, and end it.
-# Every script sources this file before it does anything.
+# What every script sources before it does anything: --help as its first argument prints the comment
+# at its beginning, and ends it.
 
 # yaml_text TEXT: print a text as --set of an experiment reads it, whatever characters it has
 yaml_text() {

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from fairseq_recur.errors import ConfigError
+from fairseq_recur.errors import ConfigError, refuse
 from fairseq_recur.experiments.grid import GridRun, as_variables, read_variables
 from fairseq_recur.experiments.progress import training_log
 from fairseq_recur.experiments.schema import setting
@@ -255,8 +255,7 @@ def refuse_unused(settings: Settings, ablation: str) -> None:
         for name, why in found.items()
         if name in os.environ
     ]
-    if problems:
-        raise ConfigError("\n".join(problems))
+    refuse("variables without effect", problems)
 
 
 def check_files(cells: Iterable[Cell], folder: str) -> None:
