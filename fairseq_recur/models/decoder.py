@@ -122,9 +122,9 @@ class RecurrentTransformerDecoder(TransformerDecoderBase):
         if encoder_out is not None and encoder_out["encoder_out"]:
             facts = {
                 "encoder_out": encoder_out["encoder_out"][0],
-                "encoder_padding": first(encoder_out["encoder_padding_mask"]),
-                "recurrence": first(encoder_out.get("recurrence_out", [])),
-                "recurrence_padding": first(encoder_out.get("recurrence_padding_mask", [])),
+                "encoder_padding": only(encoder_out["encoder_padding_mask"]),
+                "recurrence": only(encoder_out.get("recurrence_out", [])),
+                "recurrence_padding": only(encoder_out.get("recurrence_padding_mask", [])),
             }
             facts.update(self.segments(encoder_out, incremental_state, position, x, padding))
         return Context(
@@ -153,8 +153,8 @@ class RecurrentTransformerDecoder(TransformerDecoderBase):
         part = next((a for a in attentions if isinstance(a, SegmentedAttention)), None)
         if part is None and all(getattr(a, "mixture", None) is None for a in attentions):
             return {}
-        states, mask = encoder_out["encoder_out"][0], first(encoder_out["encoder_padding_mask"])
-        source = first(encoder_out.get("source", [])) or Source.of(states, Padding.of(mask))
+        states, mask = encoder_out["encoder_out"][0], only(encoder_out["encoder_padding_mask"])
+        source = only(encoder_out.get("source", [])) or Source.of(states, Padding.of(mask))
         if incremental_state is None:
             source = source.per_row(states, mask)
         if part is None:
@@ -211,7 +211,7 @@ class RecurrentTransformerDecoder(TransformerDecoderBase):
         return x if self.project_out_dim is None else self.project_out_dim(x)
 
 
-def first(values: list[Any]) -> Any:
+def only(values: list[Any]) -> Any:
     """The only value of an entry of fairseq's dictionaries, or None for an empty entry."""
     return values[0] if values else None
 

@@ -176,7 +176,7 @@ class MemoryDecoder(RecurrentTransformerDecoder):
             position = tokens.size(1) - 1
             bottleneck.save(inputs, state, after, position, incremental_state)
             return out[-1:], after
-        state = bottleneck.first(x) if state is None else state.to(x.dtype)
+        state = bottleneck.initial_state(x) if state is None else state.to(x.dtype)
         paddings, outputs = Padding.of_parts(tokens.eq(self.padding_idx), bottleneck.block), []
         for part, padding in zip(x.split(bottleneck.block), paddings):
             out, state = self.read_chunk(part, padding, state)

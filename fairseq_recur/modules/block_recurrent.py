@@ -92,7 +92,7 @@ class RecurrentBlocks(FairseqIncrementalState, nn.Module):
         self.segment = int(cfg.tokens_per_sample)
         self.block = block or max(1, self.segment // 2)
 
-    def first(self, x: Tensor) -> Tensor:
+    def initial_state(self, x: Tensor) -> Tensor:
         """The state of a new text for each column of *x* (T, B, C): (B, N, C)."""
         raise NotImplementedError(type(self).__name__)
 
@@ -100,7 +100,7 @@ class RecurrentBlocks(FairseqIncrementalState, nn.Module):
         """In incremental decoding the inputs of the block so far (T, B, C), and the state."""
         saved = self.get_incremental_state(incremental_state, "block")
         if saved is None:
-            return x, self.first(x)
+            return x, self.initial_state(x)
         return torch.cat([saved["inputs"].transpose(0, 1), x]), saved["state"]
 
     def save(
@@ -170,14 +170,14 @@ class BlockRecurrentLayer(RecurrentBlocks):
         """
         if context.incremental_state is not None:
             return self.step(x, context)
-        state = self.first(x) if state is None else state.to(x.dtype)
+        state = self.initial_state(x) if state is None else state.to(x.dtype)
         out = []
         for block in x.transpose(0, 1).split(self.block, dim=1):
             read, state = self.read(block, state)
             out.append(read)
         return torch.cat(out, dim=1).transpose(0, 1), state
 
-    def first(self, x: Tensor) -> Tensor:
+    def initial_state(self, x: Tensor) -> Tensor:
         """The state of a new text for each column of *x* (T, B, C): (B, N, C)."""
         return x.new_zeros(x.size(1), *self.identity.size())
 

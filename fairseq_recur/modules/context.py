@@ -23,23 +23,23 @@ class Padding:
         mask: (B, L) bool, True at padding
         order: (B, L) int64, the positions of the real tokens in their order, then the padding
         counts: (B,) int64, number of real tokens of each sentence
-        read: *counts* on the host, or None in a compiled graph
+        host_counts: *counts* on the host, or None in a compiled graph
         trailing: whether all padding is known to stand behind the real tokens
     """
 
     mask: Tensor
     order: Tensor
     counts: Tensor
-    read: tuple[int, ...] | None = None
+    host_counts: tuple[int, ...] | None = None
     trailing: bool = False
 
     @property
     def lengths(self) -> tuple[int, ...]:
         """Number of real tokens of each sentence, on the host."""
-        return tuple(self.counts.tolist()) if self.read is None else self.read
+        return tuple(self.counts.tolist()) if self.host_counts is None else self.host_counts
 
     @property
-    def moved(self) -> Tensor:
+    def ordered_mask(self) -> Tensor:
         """The mask of the positions in the order `order`: (B, L) bool."""
         places = torch.arange(self.mask.size(1), device=self.mask.device)
         return places >= self.counts.unsqueeze(1)

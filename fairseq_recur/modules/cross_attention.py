@@ -136,7 +136,7 @@ class DotCrossAttention(CrossAttention):
         if context.padding is not None:
             order = context.padding.order[:, None, :, None]
             query = query.gather(2, order.expand_as(query))
-        hidden = None if source.padding is None else source.padding.moved
+        hidden = None if source.padding is None else source.padding.ordered_mask
         key, value = self.keys_and_values(source)
         out, weights = mixture.mix_source(self, query, key, value, hidden, context, needed)
         if order is not None:
@@ -161,7 +161,7 @@ class DotCrossAttention(CrossAttention):
             saved = dict(zip(("key", "value"), self.keys_and_values(source)))
             self.set_incremental_state(state, "source", saved)
         rows, padding = source.groups, source.padding
-        hidden = None if padding is None else padding.moved[rows]
+        hidden = None if padding is None else padding.ordered_mask[rows]
         beams = query.unflatten(0, (-1, source.beam)).squeeze(3).transpose(1, 2)
         key, value = saved["key"][rows], saved["value"][rows]
         out, weights = mixture.mix_source(self, beams, key, value, hidden, context, needed)
@@ -178,7 +178,7 @@ class DotCrossAttention(CrossAttention):
             states = states.gather(0, padding.order.t().unsqueeze(2).expand_as(states))
         key, value = self.split(self.k_proj(states)), self.split(self.v_proj(states))
         if padding is not None:
-            value = value.masked_fill(padding.moved[:, None, :, None], 0.0)
+            value = value.masked_fill(padding.ordered_mask[:, None, :, None], 0.0)
         return key, value
 
     def reorder_incremental_state(

@@ -60,7 +60,7 @@ class LatentBottleneck(RecurrentBlocks):
         """A chunk (T, B, C) with the positions in it."""
         return x + self.code(x.size(0), x).unsqueeze(1)
 
-    def first(self, x: Tensor) -> Tensor:
+    def initial_state(self, x: Tensor) -> Tensor:
         """The state of a new text for each column of *x* (T, B, C): (B, N, C)."""
         return self.code(self.size, x).expand(x.size(1), -1, -1)
 
