@@ -11,9 +11,10 @@ from fairseq_recur.experiments.settings import Experiment
 from fairseq_recur.experiments.table import table
 from fairseq_recur.experiments.training_log import read_log
 from fairseq_recur.files import write_text
-from fairseq_recur.scoring.comparison import BOTH
+from fairseq_recur.scoring.comparison import BOTH, RANDOMIZATION, corrected
 from fairseq_recur.scoring.generation import read_hypotheses, read_lines
 from fairseq_recur.scoring.metrics import score_corpus
+from fairseq_recur.scoring.pooled import compare_pooled
 from fairseq_recur.scoring.significance import compare_systems
 
 
@@ -46,9 +47,12 @@ def collect(
     """Return the content of results.json, of all runs that are finished."""
     references = [read_lines(file) for file in experiment.score.reference]
     runs, comparisons = [], []
+    outputs_of: dict[str, dict[int, list[str]]] = {}
     for seed in dict.fromkeys(run.seed for run in every):
         done = [run for run in every if run.seed == seed and run.finished()]
         texts = {r.system.name: read_hypotheses(r.output, len(references[0])) for r in done}
+        for name, lines in texts.items():
+            outputs_of.setdefault(name, {})[seed] = lines
         runs += [of_run(run, texts[run.system.name], references) for run in done]
         for compared in compare_rows(experiment, texts, references):
             comparisons.append({"seed": seed, **compared})
@@ -67,6 +71,7 @@ def collect(
         "outputs": outputs,
         "runs": runs,
         "comparisons": comparisons,
+        "pooled": list(compare_seeds(experiment, outputs_of, references)),
         "speed": read_json(work / "speed.json"),
     }
 
@@ -101,6 +106,16 @@ def _scores(
     }
 
 
+def groups(experiment: Experiment) -> dict[str, list[str]]:
+    """Return the rows that are compared with the baseline, and with each other control."""
+    names = experiment.systems
+    found = {experiment.baseline: [name for name in names if name != experiment.baseline]}
+    for name, system in names.items():
+        if system.compare_with not in (None, experiment.baseline):
+            found.setdefault(system.compare_with, []).append(name)
+    return found
+
+
 def compare_rows(
     experiment: Experiment, texts: dict[str, list[str]], references: list[list[str]]
 ) -> Iterator[dict[str, Any]]:
@@ -108,12 +123,55 @@ def compare_rows(
 
     Each group is corrected for its number of systems.
     """
-    score, groups = experiment.score, {experiment.baseline: list(texts)}
-    for name, system in experiment.systems.items():
-        if system.compare_with not in (None, experiment.baseline):
-            groups.setdefault(system.compare_with, [system.compare_with]).append(name)
-    for control, names in groups.items():
-        chosen = {name: texts[name] for name in names if name in texts}
+    score = experiment.score
+    for control, names in groups(experiment).items():
+        chosen = {name: texts[name] for name in (control, *names) if name in texts}
         if control in chosen and len(chosen) > 1:
             found = compare_systems(chosen, references, score.build(), control, BOTH, score.samples)
             yield asdict(found)
+
+
+def compare_seeds(
+    experiment: Experiment,
+    outputs: dict[str, dict[int, list[str]]],
+    references: list[list[str]],
+) -> Iterator[dict[str, Any]]:
+    """Test the systems that have two or more seeds in common with their control, seeds together.
+
+    Each group is corrected for its number of systems.
+
+    Args:
+        experiment: with the controls, metrics and number of samples
+        outputs: {system: {seed: a line for each source}}
+        references: of the test set
+    """
+    for control, names in groups(experiment).items():
+        seeds = {n: sorted(outputs.get(n, {}).keys() & outputs.get(control, {})) for n in names}
+        seeds = {name: common for name, common in seeds.items() if len(common) > 1}
+        for metric in experiment.score.build() if seeds else []:
+            found = {
+                name: compare_pooled(
+                    [outputs[name][seed] for seed in common],
+                    [outputs[control][seed] for seed in common],
+                    references,
+                    metric,
+                    experiment.score.samples,
+                )
+                for name, common in seeds.items()
+            }
+            p = corrected({name: result.p for name, result in found.items()}, RANDOMIZATION)
+            yield {
+                "baseline": control,
+                "metric": next(iter(found.values())).metric,
+                "samples": experiment.score.samples,
+                "systems": [
+                    {
+                        "system": name,
+                        "seeds": seeds[name],
+                        "difference": result.difference,
+                        "p": result.p,
+                        "corrected": p[name],
+                    }
+                    for name, result in found.items()
+                ],
+            }

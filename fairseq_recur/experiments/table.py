@@ -13,6 +13,8 @@ TESTS = {
     ("corrected", "randomization"): "p corrected",
 }
 """The columns of p-values: where they are in the results."""
+POOLED = "p pooled"
+"""The column of the test of all seeds together."""
 
 
 def table(results: Results) -> str:
@@ -42,13 +44,16 @@ def compared(results: Results, control: str) -> list[str]:
     """Write the rows that are compared with one of them: difference and p-values."""
     metric = next(iter(results["runs"][0]["scores"]))
     digits = results["runs"][0]["decimals"][metric]
-    rows = [["system", f"{metric}, difference", *TESTS.values()]]
+    rows = [["system", f"{metric}, difference", *TESTS.values(), POOLED]]
     for system in results["experiment"]["systems"]:
         name = system["name"]
         cells = [name, difference(results, name, metric, digits, control)]
         cells += [p_values(results, name, metric, column, control) for column in TESTS]
+        cells.append(pooled_p(results, name, metric, control))
         if name != control and cells[1]:
             rows.append(cells)
+    if not any(cells[-1] for cells in rows[1:]):
+        rows = [cells[:-1] for cells in rows]
     return markdown(rows, names=1)
 
 
@@ -67,6 +72,7 @@ def row(results: Results, name: str) -> dict[str, str]:
             for kind, column in TESTS.items():  # the baseline has no test against itself
                 other = name != baseline
                 cells[column] = p_values(results, name, metric, kind, baseline) if other else ""
+            cells[POOLED] = pooled_p(results, name, metric, baseline)
     published = next(s for s in experiment["systems"] if s["name"] == name)["published"]
     cells["published"] = ", ".join(f"{value} {key}" for key, value in published.items())
     count = results["parameters"].get(name)
@@ -104,6 +110,17 @@ def p_values(results: Results, name: str, metric: str, kind: tuple[str, str], co
     """Format a test's p-value for each seed; *kind* is a key of `TESTS`."""
     where, test = kind
     return ", ".join(f"{s[where][test]:.3f}" for s in of_metric(results, name, metric, control))
+
+
+def pooled_p(results: Results, name: str, metric: str, control: str) -> str:
+    """Format the corrected p-value of the test of all seeds together."""
+    return ", ".join(
+        f"{s['corrected']:.3f}"
+        for c in results.get("pooled", [])
+        if (c["baseline"], c["metric"]) == (control, metric)
+        for s in c["systems"]
+        if s["system"] == name
+    )
 
 
 def of_metric(results: Results, name: str, metric: str, control: str) -> list[dict[str, Any]]:
@@ -158,6 +175,11 @@ def notes(results: Results) -> list[str]:
         f"- {results['machine']}; torch {results['versions'].get('torch')}; trained at commit "
         f"{', '.join(sorted({run['commit'] for run in runs}))}",
     ]
+    if results.get("pooled"):
+        said.append(
+            f"- {POOLED}: randomization that exchanges a text's outputs of all seeds together, "
+            "two-sided and corrected"
+        )
     compared = [m for c in results["comparisons"] for m in c["metrics"]]
     lower = dict.fromkeys(m["metric"] for m in compared if not m["higher_is_better"])
     if lower:

@@ -19,7 +19,7 @@ from fairseq_recur.cli import experiment, main
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments import speed
 from fairseq_recur.experiments.progress import Progress, trained_share
-from fairseq_recur.experiments.results import compare_rows
+from fairseq_recur.experiments.results import compare_rows, compare_seeds
 from fairseq_recur.experiments.runner import Runner
 from fairseq_recur.experiments.runs import SystemRun, runs_of, write_json
 from fairseq_recur.experiments.settings import arguments, read_experiment
@@ -477,6 +477,47 @@ def test_the_table(tmp_path: Path) -> None:
     assert dict(zip(head, b))["training, MiB"] == "510" and "decoding, MiB" not in head
     results["comparisons"][0]["metrics"][0]["higher_is_better"] = False
     assert "\n- BLEU: lower is better\n" in table(results)
+
+
+def test_the_table_of_pooled_seeds(tmp_path: Path) -> None:
+    """A column for the rows that have the test; it is about the first metric."""
+    results = result(tmp_path)
+    of_b = [{"system": "b", "seeds": [1, 2], "difference": 2.4, "p": 0.011, "corrected": 0.022}]
+    of_chrf = [{**of_b[0], "corrected": 0.5}]
+    results["pooled"] = [
+        {"baseline": "a", "metric": "BLEU", "systems": of_b},
+        {"baseline": "a", "metric": "chrF2", "systems": of_chrf},
+    ]
+    lines = table(results).splitlines()
+    head, a, b = ([c.strip() for c in lines[n].split("|")] for n in (2, 5, 6))
+    assert (dict(zip(head, a))["p pooled"], dict(zip(head, b))["p pooled"]) == ("", "0.022")
+    assert "p pooled: randomization" in "\n".join(lines)
+
+
+def test_seeds_are_pooled_with_the_control_of_each_row(tmp_path: Path) -> None:
+    """Rows with fewer than two seeds in common with their control have no such test."""
+    given = content()
+    given["systems"] = {name: {"flags": {"arch": "transformer"}} for name in "abcd"}
+    given["baseline"] = "a"
+    given["systems"]["c"]["compare_with"] = "b"
+    experiment = read(tmp_path, given)
+    words = "the cat sat on a mat and the dog barked at it".split()
+    reference = [" ".join(words[i:] + words[:i]) for i in range(8)]
+    outputs = {
+        name: {seed: [t.replace(words[seed + n], "x") for t in reference] for seed in seeds}
+        for n, (name, seeds) in enumerate(
+            {"a": (1, 2), "b": (1, 2, 3), "c": (2, 3), "d": (1,)}.items()
+        )
+    }
+    found = list(compare_seeds(experiment, outputs, [reference]))
+    seen = [
+        (c["baseline"], c["metric"], [(s["system"], s["seeds"]) for s in c["systems"]])
+        for c in found
+    ]
+    assert seen == [
+        ("a", "BLEU", [("b", [1, 2])]), ("a", "chrF2", [("b", [1, 2])]),
+        ("b", "BLEU", [("c", [2, 3])]), ("b", "chrF2", [("c", [2, 3])]),
+    ]  # fmt: skip
 
 
 def test_the_table_of_a_control(tmp_path: Path) -> None:

@@ -238,7 +238,7 @@ def test_training_batches_are_cut_anew() -> None:
 
 
 def test_task_errors() -> None:
-    with pytest.raises(ConfigError, match="--train-size -1.*--bin-size -2"):
+    with pytest.raises(ConfigError, match="(?s)--train-size -1.*--bin-size -2"):
         make_task(train_size=-1, bin_size=-2)
     with pytest.raises(ConfigError, match="--longest-string 1: expected at least 2"):
         make_task(longest_string=1)
