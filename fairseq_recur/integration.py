@@ -14,13 +14,12 @@ import torch
 from fairseq.sequence_generator import SequenceGenerator
 from omegaconf import DictConfig, open_dict
 
+from fairseq_recur.compat.interactive import TRANSLATION
 from fairseq_recur.compat.registry import Function, extend
 from fairseq_recur.compat.training import counted_for_patience
 from fairseq_recur.errors import ConfigError
 
 logger = logging.getLogger(__name__)
-
-TRANSLATION = "fairseq.tasks.translation:TranslationTask"
 
 _loading = contextvars.ContextVar("loading", default=False)
 

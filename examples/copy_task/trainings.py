@@ -8,7 +8,7 @@ from pathlib import Path
 
 from samples import PERIOD
 
-from fairseq_recur.errors import ConfigError
+from fairseq_recur.errors import refuse
 from fairseq_recur.experiments.grid import GridRun, as_variables, read_variables
 from fairseq_recur.experiments.progress import training_log
 from fairseq_recur.experiments.schema import setting
@@ -68,8 +68,7 @@ def read_settings() -> Settings:
             f"CHUNK={settings.chunk}: expected less than the shortest of LENGTHS, "
             f"{min(settings.lengths)}, or a sample has no state to carry"
         )
-    if problems:
-        raise ConfigError("\n".join(problems))
+    refuse("variables that cannot be used", problems)
     return settings
 
 

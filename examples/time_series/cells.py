@@ -255,7 +255,7 @@ def refuse_unused(settings: Settings, ablation: str) -> None:
         for name, why in found.items()
         if name in os.environ
     ]
-    refuse("variables without effect", problems)
+    refuse("variables that cannot be used", problems)
 
 
 def check_files(cells: Iterable[Cell], folder: str) -> None:

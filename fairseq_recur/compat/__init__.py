@@ -23,7 +23,7 @@ from fairseq_recur.compat.configuration import model_options
 from fairseq_recur.compat.encoder_layer import disable_encoder_fastpath, drop_stale_encoder_keys
 from fairseq_recur.compat.fairseq_options import PACKAGE
 from fairseq_recur.compat.literals import evaluate
-from fairseq_recur.compat.registry import MENDS, Mend, extend
+from fairseq_recur.compat.registry import MENDS, Mend
 from fairseq_recur.compat.report import Problem, environment_report, known_problems
 from fairseq_recur.compat.safe_loading import UNSAFE_VARIABLE, safe_globals
 from fairseq_recur.errors import InstallationError
@@ -40,7 +40,6 @@ __all__ = [
     "drop_stale_encoder_keys",
     "environment_report",
     "evaluate",
-    "extend",
     "known_problems",
     "model_options",
     "read_checkpoint",

@@ -120,14 +120,13 @@ def merge_with_parent(merge: Function, dc: Any, cfg: Any, *args: Any, **kwargs: 
 
 def _refuse_unknown(kind: type, unknown: list[str], options: list[str]) -> None:
     """Raise ConfigError if there are unknown options, with the nearest known one for each."""
-    if unknown:
-        close = (difflib.get_close_matches(name, options, n=1) for name in unknown)
-        lines = [
-            f"there is no option {name!r}; "
-            + (f"did you mean {found[0]}?" if found else "see `fairseq-recur train --help`")
-            for name, found in zip(unknown, close)
-        ]
-        raise ConfigError(f"options of {kind.__name__}:\n- " + "\n- ".join(lines))
+    close = (difflib.get_close_matches(name, options, n=1) for name in unknown)
+    lines = [
+        f"there is no option {name!r}; "
+        + (f"did you mean {found[0]}?" if found else "see `fairseq-recur train --help`")
+        for name, found in zip(unknown, close)
+    ]
+    refuse(f"options of {kind.__name__}", lines)
 
 
 stored_nodes = mend(

@@ -12,7 +12,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fairseq_recur.errors import ConfigError
+from fairseq_recur.errors import ConfigError, refuse
 from fairseq_recur.experiments.machine import commit, machine, versions
 from fairseq_recur.experiments.progress import say
 from fairseq_recur.experiments.runner import Runner, Stopped
@@ -48,8 +48,8 @@ def read_variables(kind: type[T], lists: Sequence[str]) -> T:
             f"OPTIONS={given['options']}: {error}; expected flags of fairseq-train, correct the "
             "quotes"
         )
-    if settings is None or problems:
-        raise ConfigError("\n".join(problems))
+    refuse("variables that cannot be used", problems)
+    assert settings is not None, "what cannot be read is a problem"
     for name in lists:  # what is named twice is trained once, and counts once
         setattr(settings, name, list(dict.fromkeys(getattr(settings, name))))
     return settings

@@ -14,7 +14,7 @@ from fairseq_recur.files import write_text
 from fairseq_recur.scoring.comparison import BOTH, RANDOMIZATION, corrected
 from fairseq_recur.scoring.generation import read_hypotheses, read_lines
 from fairseq_recur.scoring.metrics import score_corpus
-from fairseq_recur.scoring.pooled import compare_pooled
+from fairseq_recur.scoring.pooled import compare_pooled, statistics
 from fairseq_recur.scoring.significance import compare_systems
 
 
@@ -149,11 +149,15 @@ def compare_seeds(
         seeds = {n: sorted(outputs.get(n, {}).keys() & outputs.get(control, {})) for n in names}
         seeds = {name: common for name, common in seeds.items() if len(common) > 1}
         for metric in experiment.score.build() if seeds else []:
+            known = {
+                (name, seed): statistics(metric, outputs[name][seed], references)
+                for name in (control, *seeds)
+                for seed in outputs[name]
+            }
             found = {
                 name: compare_pooled(
-                    [outputs[name][seed] for seed in common],
-                    [outputs[control][seed] for seed in common],
-                    references,
+                    [known[name, seed] for seed in common],
+                    [known[control, seed] for seed in common],
                     metric,
                     experiment.score.samples,
                 )

@@ -15,9 +15,6 @@ from fairseq_recur.logs import quiet
 from fairseq_recur.scoring.mean_metric import MeanMetric
 from fairseq_recur.scoring.significance import DEFAULT_SEED, TIE
 
-Outputs = Sequence[Sequence[str]]
-"""For each seed, a text for each source."""
-
 
 class Pooled(NamedTuple):
     """The result of `compare_pooled`.
@@ -34,9 +31,8 @@ class Pooled(NamedTuple):
 
 
 def compare_pooled(
-    system: Outputs,
-    control: Outputs,
-    references: Sequence[Sequence[str]],
+    system: Sequence[np.ndarray],
+    control: Sequence[np.ndarray],
     metric: Metric | MeanMetric,
     samples: int,
     seed: int = DEFAULT_SEED,
@@ -47,14 +43,12 @@ def compare_pooled(
     count here for every metric.
 
     Args:
-        system, control: of as many seeds each
-        references: one sequence per reference set, as long as each output
-        metric: from ``build_metric``
+        system, control: the `statistics` of each seed, of as many seeds
+        metric: of which they are
         samples: number of random exchanges
         seed: of the exchanges
     """
-    with quiet("sacrebleu"):
-        a, b = (statistics(metric, outputs, references) for outputs in (system, control))
+    a, b = np.sum(system, axis=0), np.sum(control, axis=0)
     kept = np.random.default_rng(seed).integers(2, size=(samples, len(a)), dtype=bool)
     size = len(system) * len(a)
     (name, of_a), (_, of_b) = (score(metric, x.sum(0), size) for x in (a, b))
@@ -67,18 +61,19 @@ def compare_pooled(
 
 
 def statistics(
-    metric: Metric | MeanMetric, outputs: Outputs, references: Sequence[Sequence[str]]
-) -> np.ndarray:
-    """Return what a score is computed from, for each text and summed over the seeds: (N, K)."""
-    return np.sum([_of_texts(metric, texts, references) for texts in outputs], axis=0)
-
-
-def _of_texts(
     metric: Metric | MeanMetric, texts: Sequence[str], references: Sequence[Sequence[str]]
 ) -> np.ndarray:
+    """Return what a score is computed from, for each text: (N, K).
+
+    Args:
+        metric: from ``build_metric``
+        texts: of a system
+        references: one sequence per reference set, as long as *texts*
+    """
     if isinstance(metric, MeanMetric):
         return np.array(metric.text_scores(texts, references), dtype=np.float64)[:, None]
-    return np.array(metric._extract_corpus_statistics(texts, references), dtype=np.float64)
+    with quiet("sacrebleu"):
+        return np.array(metric._extract_corpus_statistics(texts, references), dtype=np.float64)
 
 
 def score(metric: Metric | MeanMetric, sums: np.ndarray, size: int) -> tuple[str, float]:

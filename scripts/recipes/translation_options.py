@@ -9,7 +9,7 @@ from typing import Any, Optional
 
 import yaml
 
-from fairseq_recur.errors import ConfigError
+from fairseq_recur.errors import ConfigError, refuse
 from fairseq_recur.experiments.schema import fill, setting
 from recipes.fetch import Archive
 from recipes.translation_text import Rules
@@ -229,8 +229,8 @@ def read_options(recipe: Recipe, given: Mapping[str, str]) -> Options:
     if options is not None:
         options.work = Path(options.work).absolute()
         problems += _together(recipe, options)
-    if options is None or problems:
-        raise ConfigError("\n".join(problems))
+    refuse("variables that cannot be used", problems)
+    assert options is not None, "what cannot be read is a problem"
     return options
 
 

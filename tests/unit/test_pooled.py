@@ -7,7 +7,7 @@ import pytest
 
 from fairseq_recur.scoring.comparison import RANDOMIZATION
 from fairseq_recur.scoring.metrics import build_metric
-from fairseq_recur.scoring.pooled import compare_pooled
+from fairseq_recur.scoring.pooled import compare_pooled, statistics
 from fairseq_recur.scoring.significance import compare_systems
 
 WORDS = "a small house by the old river stands under a tall green tree near it".split()
@@ -31,7 +31,8 @@ def test_one_seed_is_the_usual_test(name: str) -> None:
     references, control = texts(1, 0.5)
     _, system = texts(2, 0.45)
     metric = build_metric(name)
-    found = compare_pooled([system], [control], [references], metric, 200)
+    a, b = (statistics(metric, x, [references]) for x in (system, control))
+    found = compare_pooled([a], [b], metric, 200)
     usual = compare_systems(
         {"control": control, "system": system},
         [references],
@@ -52,7 +53,8 @@ def test_three_seeds_are_exchanged_together(name: str) -> None:
     system = [texts(seed, 0.46)[1] for seed in (1, 2, 3)]
     control = [texts(seed, 0.5)[1] for seed in (4, 5, 6)]
     metric, samples = build_metric(name), 50
-    found = compare_pooled(system, control, [references], metric, samples)
+    a, b = ([statistics(metric, x, [references]) for x in seeds] for seeds in (system, control))
+    found = compare_pooled(a, b, metric, samples)
 
     def score(outputs: list[list[str]]) -> float:
         return metric.corpus_score(sum(outputs, []), [references * 3]).score
@@ -72,5 +74,7 @@ def test_three_seeds_are_exchanged_together(name: str) -> None:
 
 def test_equal_systems() -> None:
     references, outputs = texts(1, 0.5)
-    found = compare_pooled([outputs] * 2, [outputs] * 2, [references], build_metric("bleu"), 20)
+    metric = build_metric("bleu")
+    same = [statistics(metric, outputs, [references])] * 2
+    found = compare_pooled(same, same, metric, 20)
     assert (found.difference, found.p) == (0.0, 1.0)
