@@ -144,8 +144,9 @@ def test_wrong_settings_are_refused(
     assert [line.split("=")[0] for line in lines] == ["- LENGTHS", "- SYSTEMS", "- RATE", "- JOBS"]
     assert "at least 12" in lines[0] and "above 0" in lines[2]
     assert miniature(OPTIONS="--dropout '0.1") == 2
-    said = capsys.readouterr().err
-    assert said.startswith("error: OPTIONS=--dropout '0.1: No closing quotation; expected flags")
+    assert capsys.readouterr().err.startswith(
+        f"{heading}\n- OPTIONS=--dropout '0.1: No closing quotation; expected flags"
+    )
     assert miniature(CHUNK="24", WIDTH="12") == 2
     said = capsys.readouterr().err
     assert "WIDTH=12: expected a multiple of 8" in said
