@@ -324,8 +324,9 @@ def test_wrong_settings_are_refused(example: Example, capsys: pytest.CaptureFixt
         "OPTIONS": ("'--clip-norm", "No closing quotation; expected flags of fairseq-train"),
     }
     assert example(**{name: value for name, (value, _) in wrong.items()}) == 2
-    lines = capsys.readouterr().err.removeprefix("error: ").splitlines()
-    assert [line.split("=")[0] for line in lines] == list(wrong)
+    heading, *lines = capsys.readouterr().err.splitlines()
+    assert heading == "error: variables that cannot be used:"
+    assert [line.removeprefix("- ").split("=")[0] for line in lines] == list(wrong)
     for line, (value, message) in zip(lines, wrong.values()):
         assert value in line and message in line
     assert example("tables") == 2 and "expected bash run.sh [table]" in capsys.readouterr().err
