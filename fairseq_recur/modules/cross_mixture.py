@@ -113,9 +113,7 @@ class CrossRecurrenceEncodingMatrices(RecurrenceEncodingMatrices):
                 exact = at_least_float32(query), at_least_float32(key)
                 weights = attention_map(*exact, mask, attention.scale)
                 matrix = self.rows(attention, query.size(2), keys, context)
-                if self.normalize:
-                    matrix = normalised(matrix, hidden)
-                matrix = F.pad(matrix, (0, 0, 0, 0, 0, self.heads - self.mixing))
+                matrix = self.applied(matrix, hidden)
             gates, dropped = self.gates(), self.drop_mixed
             out, weights = mixed_map(weights, value, matrix, gates, dropout, dropped)
             if hidden is not None:  # P does not hide padding, whose values are 0

@@ -16,7 +16,7 @@ from fairseq_recur.modules.options import option
 from fairseq_recur.modules.part import FreshWeights, MonitoredModule
 from fairseq_recur.modules.stream_memory import reach
 from fairseq_recur.ops.attention import read_values
-from fairseq_recur.ops.mixture import mixed_map, mixed_outputs
+from fairseq_recur.ops.mixture import mixed_outputs
 from fairseq_recur.ops.precision import at_least_float32, no_autocast
 from fairseq_recur.ops.toeplitz import shared_product, toeplitz_matrix
 
@@ -123,6 +123,20 @@ class Mixture(MonitoredModule, FreshWeights, nn.Module):
             return torch.matmul(normalised(matrix, padding), values)
         return shared_product(matrix, values)
 
+    def applied(self, rows: Tensor, padding: Tensor | None) -> Tensor:
+        """Rows of P as a mixed map adds them, for all heads.
+
+        Args:
+            rows: (H', T, S) or (B, H', T, S)
+            padding: (B, S) bool or None
+
+        Returns:
+            (H, T, S) or (B, H, T, S): normalised if requested, and 0 for ordinary heads
+        """
+        if self.normalize:
+            rows = normalised(rows, padding)
+        return F.pad(rows, (0, 0, 0, 0, 0, self.heads - self.mixing))
+
     def table(self, keys: int) -> Tensor:
         """What `last_row` reads in incremental decoding, for at least *keys* keys."""
         raise NotImplementedError(type(self).__name__)
@@ -147,17 +161,18 @@ class Mixture(MonitoredModule, FreshWeights, nn.Module):
             "rem": row.clamp(max=1.0) if self.normalize else row,
         }
 
-    def form_for(self, length: int, has_map: bool) -> str:
+    def form_for(self, length: int, has_map: bool, few_rows: bool = False) -> str:
         """The form to compute in: the requested one, else the fastest for this length.
 
         Args:
             length: T
             has_map: whether the attention's output is its map times V; else no mixed map exists
+            few_rows: whether few of the T rows are mixed, for which a mixed map is always fastest
         """
         mixed = has_map and "mixed" in self.forms
         if self.form != "auto":
             return self.form
-        if mixed and (self.drop_mixed or length <= LONGEST_MIXED):
+        if mixed and (self.drop_mixed or few_rows or length <= LONGEST_MIXED):
             return "mixed"
         if length <= LONGEST_DENSE or "chunked" not in self.forms or self.normalize:
             return "dense"
@@ -178,16 +193,9 @@ class Mixture(MonitoredModule, FreshWeights, nn.Module):
         """
         if context.incremental_state is not None:
             return self.mix_newest(attention, query, key, value, context)
-        form = self.form_for(key.size(2), attention.has_map)
-        dropout = attention.dropout_probability
+        form = self.form_for(key.size(2), attention.has_map, attention.few_rows)
         if form == "mixed" or need_weights and attention.has_map and "mixed" in self.forms:
-            weights = attention.exact_weights(query, key, context.mask)
-            with no_autocast(value):
-                matrix = self.matrix(query.size(2), key.size(2))
-                if self.normalize:
-                    matrix = normalised(matrix, context.padding_mask)
-                matrix = F.pad(matrix, (0, 0, 0, 0, 0, self.heads - self.mixing))
-            return mixed_map(weights, value, matrix, self.gates(), dropout, self.drop_mixed)
+            return attention.attend_mixed(query, key, value, context, need_weights, self)
         local, rows = attention.attend_to_mix(query, key, value, context)
         with no_autocast(value):
             mixing = at_least_float32(value[:, : self.mixing])
@@ -306,14 +314,15 @@ def normalised(matrix: Tensor, padding: Tensor | None) -> Tensor:
     """Rows whose absolute values sum to more than one, divided by that sum.
 
     Args:
-        matrix: (H', T, S)
+        matrix: (H', T, S) or (B, H', T, S)
         padding: (B, S) bool, keys that do not count, or None
 
     Returns:
-        (H', T, S), or with padding (B, H', T, S)
+        as *matrix*, or with padding (B, H', T, S)
     """
     size = matrix.abs()
     if padding is None:
         return matrix / size.sum(-1, keepdim=True).clamp(min=1.0)
     real = (~padding).to(size.dtype)
-    return matrix / torch.einsum("hts,bs->bht", size, real).unsqueeze(-1).clamp(min=1.0)
+    rows = "hts" if matrix.dim() == 3 else "bhts"
+    return matrix / torch.einsum(f"{rows},bs->bht", size, real).unsqueeze(-1).clamp(min=1.0)

@@ -11,6 +11,7 @@ from fairseq_recur.modules.context import Context, mask_as
 from fairseq_recur.modules.mixture import Mixture
 from fairseq_recur.modules.multihead import MultiheadBase
 from fairseq_recur.ops.attention import attention_map, dot_product_attention, read_values
+from fairseq_recur.ops.mixture import mixed_map
 from fairseq_recur.ops.precision import at_least_float32, no_autocast
 
 
@@ -29,8 +30,11 @@ class SelfAttention(MultiheadBase):
     sides: ClassVar[tuple[str, ...]] = ("encoder", "decoder")
     """Where this map can be used."""
 
-    has_map: ClassVar[bool] = True
+    has_map: bool = True
     """Whether a head's output is its map times V, and nothing is added to the values."""
+
+    few_rows: ClassVar[bool] = False
+    """Whether only few rows are mixed where a mixture is."""
 
     reads_memory: ClassVar[bool] = False
     """Whether the map may have more keys than queries without incremental decoding."""
@@ -88,6 +92,18 @@ class SelfAttention(MultiheadBase):
         """
         weights = self.weights(query, key, context.mask)
         return read_values(weights, value, self.dropout_probability), weights
+
+    def attend_mixed(
+        self, query: Tensor, key: Tensor, value: Tensor, context: Context, need_weights: bool,
+        mixture: Mixture,
+    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+        """((1 - g) A + g P) V, where A is the map: as in `attend`, with the mixed map."""
+        weights = self.exact_weights(query, key, context.mask)
+        with no_autocast(value):
+            matrix = mixture.matrix(query.size(2), key.size(2))
+            matrix = mixture.applied(matrix, context.padding_mask)
+        dropout, gates = self.dropout_probability, mixture.gates()
+        return mixed_map(weights, value, matrix, gates, dropout, mixture.drop_mixed)
 
     def attend_to_mix(
         self, query: Tensor, key: Tensor, value: Tensor, context: Context

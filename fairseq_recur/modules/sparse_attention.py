@@ -11,13 +11,15 @@ from torch import Tensor
 
 from fairseq_recur.modules.context import Context
 from fairseq_recur.modules.mixture import Mixture
-from fairseq_recur.modules.options import option
+from fairseq_recur.modules.options import flag, option
 from fairseq_recur.modules.self_attention import SelfAttention
 from fairseq_recur.ops.attention import dot_product_attention
+from fairseq_recur.ops.precision import no_autocast
 from fairseq_recur.ops.sparse_attention import (
     attending_rows,
     log_sparse_map,
     log_sparse_mask,
+    matrix_rows,
     prob_sparse_attention,
     sampled_keys,
 )
@@ -52,13 +54,14 @@ class ProbSparseSelfAttention(SelfAttention):
             "all; Huang et al. 2023 can be read either way",
         )
 
-    has_map = False
+    few_rows = True
     stepwise = False
 
     def __init__(self, cfg: TransformerConfig, side: str, mixture: Mixture | None) -> None:
         super().__init__(cfg, side, mixture)
         self.factor = cfg.prob_sparse_factor
         self.mix_all = cfg.prob_sparse_mixed_rows == "all"
+        self.has_map = not self.mix_all  # the other rows are not computed as a map
 
     @classmethod
     def problems(cls, cfg: Any, side: str) -> Iterator[str]:
@@ -72,6 +75,12 @@ class ProbSparseSelfAttention(SelfAttention):
                 f"--prob-sparse-mixed-rows {rows} has no effect: it needs "
                 f"--{side}-self-attention-mixture, such as rsa"
             )
+        for name in ("rsa_form", "rsa_dropout") if rows != "chosen" else ():
+            if getattr(cfg, name, "") == "mixed":
+                yield (
+                    f"{flag(name)} mixed needs a mixed map, which --prob-sparse-mixed-rows "
+                    f"{rows} does not have; choose --prob-sparse-mixed-rows chosen"
+                )
 
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, context: Context, need_weights: bool
@@ -79,6 +88,22 @@ class ProbSparseSelfAttention(SelfAttention):
         """As in `SelfAttention.attend`."""
         rows, room = self.choose(query, key, context)
         return self.attend_from(rows, room, query, key, value, context, need_weights)
+
+    def attend_mixed(
+        self, query: Tensor, key: Tensor, value: Tensor, context: Context, need_weights: bool,
+        mixture: Mixture,
+    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+        """As in `SelfAttention.attend_mixed`: of P, only the rows of the chosen queries."""
+        rows, room = self.choose(query, key, context)
+        with no_autocast(value):
+            matrix = mixture.matrix(query.size(2), key.size(2))
+            chosen = matrix_rows(matrix, rows[:, : mixture.mixing])
+            chosen = mixture.applied(chosen, context.padding_mask)
+        return prob_sparse_attention(
+            query, key, value, rows, room, context.padding_mask, context.mask, self.causal,
+            self.dropout_probability, self.scale, need_weights,
+            chosen, mixture.gates(), mixture.drop_mixed,
+        )  # fmt: skip
 
     def attend_to_mix(
         self, query: Tensor, key: Tensor, value: Tensor, context: Context

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_recur.ops.attention import attention_map
+from fairseq_recur.ops.mixture import mixed_map
 from fairseq_recur.ops.padding import restore_order
 from fairseq_recur.ops.precision import at_least_float32, no_autocast
 
@@ -144,8 +145,13 @@ def prob_sparse_attention(
     dropout: float = 0.0,
     scale: float | None = None,
     need_weights: bool = False,
+    matrix: Tensor | None = None,
+    gate: Tensor | None = None,
+    drop_mixed: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
     """softmax(Q K^T / sqrt(D) + mask) V of the chosen queries, else mean(V) or cumsum(V).
+
+    With a *matrix*, the chosen queries read ((1 - g) softmax(...) + g P) V (Huang et al. 2023).
 
     Args:
         query, key: (B, H, L, D), not scaled
@@ -158,9 +164,13 @@ def prob_sparse_attention(
         dropout: probability of dropping a weight of a chosen query (0 outside training)
         scale: factor of the scores in place of 1 / sqrt(D), or None
         need_weights: whether to return the map
+        matrix: P's rows of the chosen queries, (B, H, U, L), or None
+        gate: g, (H, 1, 1), 0 for heads without a matrix; needed with *matrix*
+        drop_mixed: drop weights of the mixed map instead of the softmax
 
     Returns:
-        (B, H, L, D) in the dtype of *value*, and the map (B, H, L, L) without dropout or None
+        (B, H, L, D) in the dtype of *value*, and the map (B, H, L, L) without dropout of its own,
+        or None
     """
     batch, heads, length, width = query.shape
     counts = real_counts(query, padding)
@@ -178,21 +188,50 @@ def prob_sparse_attention(
         if mask is not None:
             scores = scores + mask.expand(batch, heads, length, length).gather(2, each_row)
         weights = torch.softmax(scores, dim=-1)
-        read = torch.matmul(F.dropout(weights, dropout), exact)
+        if matrix is None:
+            read = torch.matmul(F.dropout(weights, dropout), exact)
+        else:
+            assert gate is not None
+            read, weights = mixed_map(weights, exact, matrix, gate, dropout, drop_mixed)
         room, place = room.unsqueeze(3), rows.unsqueeze(3).expand_as(read)
         out = rest.scatter(2, place, torch.where(room, read, rest.gather(2, place)))
         if not need_weights:
             return out.to(value.dtype), None
-        if causal:
-            uniform = torch.ones_like(scores[:, :, :1]).expand(-1, -1, length, -1).tril()
-        else:
-            share = (1 / counts.clamp(min=1))[:, None, None, None]
-            uniform = share.expand(batch, heads, length, length)
-        if padding is not None:
-            uniform = uniform.masked_fill(padding[:, None, None, :], 0.0)
-        uniform = uniform.to(weights.dtype)
+        uniform = uniform_map(weights, counts, padding, causal)
         whole = torch.where(room, weights, uniform.gather(2, each_row))
         return out.to(value.dtype), uniform.scatter(2, each_row, whole)
+
+
+def uniform_map(weights: Tensor, counts: Tensor, padding: Tensor | None, causal: bool) -> Tensor:
+    """The map of the queries that do not attend: 1 / n of each key, or 1 of each earlier one.
+
+    Args:
+        weights: (B, H, U, L), of the result's dtype and device
+        counts: (B,) n
+        padding, causal: as in `prob_sparse_attention`
+
+    Returns:
+        (B, H, L, L)
+    """
+    batch, heads, _, length = weights.shape
+    if causal:
+        uniform = torch.ones_like(weights[:, :, :1]).expand(-1, -1, length, -1).tril()
+    else:
+        share = (1 / counts.clamp(min=1))[:, None, None, None]
+        uniform = share.expand(batch, heads, length, length).to(weights.dtype)
+    if padding is not None:
+        uniform = uniform.masked_fill(padding[:, None, None, :], 0.0)
+    return uniform
+
+
+def matrix_rows(matrix: Tensor, rows: Tensor) -> Tensor:
+    """The rows of P that each sentence has chosen: (H, L, S) and (B, H, U) to (B, H, U, S).
+
+    An embedding: its gradient adds up the rows that were chosen more than once.
+    """
+    heads, length, keys = matrix.shape
+    first = torch.arange(heads, device=rows.device).view(-1, 1) * length
+    return F.embedding(rows + first, matrix.reshape(-1, keys))
 
 
 def log_sparse_mask(queries: int, keys: int, mask: Tensor | None, like: Tensor) -> Tensor:

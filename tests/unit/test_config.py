@@ -325,9 +325,17 @@ REFUSED: dict[str, list[tuple[str, list[str]]]] = {
             ],
         ),
         (
-            "--encoder-self-attention prob_sparse --encoder-self-attention-mixture rsa "
+            "--encoder-self-attention relative --encoder-self-attention-mixture rsa "
             "--rsa-form mixed",
-            ["--rsa-form mixed needs a mixed map, which --encoder-self-attention prob_sparse"],
+            ["--rsa-form mixed needs a mixed map, which --encoder-self-attention relative"],
+        ),
+        (
+            "--encoder-self-attention prob_sparse --encoder-self-attention-mixture rsa "
+            "--prob-sparse-mixed-rows all --rsa-form mixed --rsa-dropout mixed",
+            [
+                "--rsa-form mixed needs a mixed map, which --prob-sparse-mixed-rows all does not",
+                "--rsa-dropout mixed needs a mixed map, which --prob-sparse-mixed-rows all does",
+            ],
         ),
         (
             "--prob-sparse-factor 3",

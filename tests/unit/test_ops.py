@@ -459,7 +459,10 @@ def log_sparse_map(r: Random, length: int) -> None:
 def prob_sparse_attention(r: Random, length: int) -> None:
     """Given the sampled keys, of which a sentence has the same ones in a batch and alone."""
     factor, seed, causal = r.randint(1, 3), r.randint(0, 99), r.random() < 0.5
+    mixing = r.random() < 0.5
     q, k, v = (random(4, 2, length, 3) for _ in range(3))
+    kernel, mu = random(2, length), random(2)
+    square = toeplitz.toeplitz_matrix(kernel, None if causal else kernel, length, length)
     _, away, _ = batch(r, length, 1)
     order, counts = padding.real_tokens_first(away)
     hidden = away[:, None, None, :].expand(-1, -1, length, -1)
@@ -469,8 +472,11 @@ def prob_sparse_attention(r: Random, length: int) -> None:
     drawn = sparse_attention.sampled_keys(seed, counts, length, order, factor)
     visible = v.masked_fill(away[:, None, :, None], 0.0)
     chosen = sparse_attention.attending_rows(q, k, *drawn, away)
+    mixture: list[Tensor] = []
+    if mixing:
+        mixture = [sparse_attention.matrix_rows(square, chosen[0]), mu.sigmoid().view(-1, 1, 1)]
     out, weights = sparse_attention.prob_sparse_attention(
-        q, k, visible, *chosen, away, mask, causal, need_weights=True
+        q, k, visible, *chosen, away, mask, causal, 0.0, None, True, *mixture
     )
     assert weights is not None
     torch.testing.assert_close(weights @ visible, out)
@@ -482,9 +488,12 @@ def prob_sparse_attention(r: Random, length: int) -> None:
         assert torch.equal(rank[drawn[0][b, order[b, :n], : int(u)]], alone[0])
         for h in range(2):
             real = (list(x[b, h, order[b, :n]]) for x in (q, k, v))
-            loops.append(naive.prob_sparse_head(*real, alone[0].tolist(), causal))
+            at = order[b, :n]
+            same = (square[h][at][:, at], mu[h].sigmoid()) if mixing else ()
+            loops.append(naive.prob_sparse_head(*real, alone[0].tolist(), causal, *same))
             fast.append(out[b, h, order[b, :n]])
-    assert_same(torch.cat(fast), torch.cat(loops), [q, k, v], False)
+    learned = [q, k, v, kernel, mu] if mixing else [q, k, v]
+    assert_same(torch.cat(fast), torch.cat(loops), learned, False)
 
 
 @reference

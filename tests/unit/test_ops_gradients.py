@@ -155,6 +155,14 @@ CASES: dict[str, Case] = {
         )[0],
         [KEY, KEY, KEY],
     ),
+    "matrix_rows": Case(
+        lambda p: sparse_attention.matrix_rows(p, torch.tensor([[[0, 2], [1, 1]]])), [(H, T, S)],
+        half=False,
+    ),
+    "uniform_map": Case(
+        lambda w: w * sparse_attention.uniform_map(w, torch.tensor([4, 2]), PADDING, False),
+        [(B, H, S, S)], half=False,
+    ),
     "log_sparse_map": Case(
         lambda q, k: sparse_attention.log_sparse_map(q, k, ADDITIVE.to(q.dtype)),
         [QUERY, KEY], half=False,

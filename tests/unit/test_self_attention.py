@@ -118,6 +118,23 @@ def test_every_mixture_goes_with_every_map(part: str, mixed: str, side: str, len
         torch.testing.assert_close(run(module, x), without, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("side", ["encoder", "decoder"])
+@pytest.mark.parametrize("name", [*OPTIONS, "normalised", "toeplitz"])
+def test_forms_of_prob_sparse_are_equal(name: str, side: str, length: int) -> None:
+    """The mixed map of the chosen rows, and products whose other rows are not used."""
+    options = OPTIONS.get(name, {"rsa_normalize": name == "normalised", "rsa_gate_init": "0"})
+    part = "toeplitz" if name == "toeplitz" else "rsa"
+    mixed = {f"{side}_self_attention_mixture": part, "prob_sparse_factor": 1}
+    module = attention("prob_sparse", side, **options, **mixed)
+    padding = torch.zeros(3, length, dtype=torch.bool)
+    padding[1, length - length // 3 :] = True
+    padding[2, : length // 4] = True
+    forms = FORMS[:2] if name == "normalised" else FORMS
+    compare_forms(module, length, padding, forms)
+    compare_forms(module, length, None, forms)
+
+
 def compare_forms(
     module: nn.Module, length: int, padding: Tensor | None, forms: Sequence[str] = FORMS
 ) -> None:
@@ -247,12 +264,15 @@ def test_a_translation_model_begins_with_short_memories(make_model: Callable[...
 
 
 def test_form_is_chosen_by_length() -> None:
-    def form(length: int, part: str = "rsa", has_map: bool = True, **options: Any) -> str:
-        return attention(part, "encoder", **options).mixture.form_for(length, has_map)
+    def form(
+        length: int, part: str = "rsa", has_map: bool = True, few: bool = False, **options: Any
+    ) -> str:
+        return attention(part, "encoder", **options).mixture.form_for(length, has_map, few)
 
     mixed, dense = mixture.LONGEST_MIXED, mixture.LONGEST_DENSE
     assert [form(n) for n in (1, mixed, mixed + 1)] == ["mixed", "mixed", "dense"]
-    assert form(1, has_map=False) == "dense"
+    assert form(1, has_map=False) == form(1, has_map=False, few=True) == "dense"
+    assert form(9999, few=True) == "mixed"
     assert form(dense + 1) == form(dense + 1, has_map=False) == "chunked"
     assert form(1, rsa_form="dense") == form(1, "full_matrix") == "dense"
     assert form(9999, rsa_normalize=True) == "dense"

@@ -14,10 +14,13 @@ def prob_sparse_head(
     values: list[Tensor],
     sampled: list[list[int]],
     masked: bool,
+    matrix: Tensor | None = None,
+    gate: Tensor | None = None,
 ) -> Tensor:
     """ProbSparse of one head, given the keys sampled for each query (Zhou et al. 2021): (T, D).
 
-    As many queries are chosen as there are samples for each.
+    As many queries are chosen as there are samples for each. With RSA, these read the mixture
+    (1 - g) A V + g P V with the matrix P (T, T); the others do not (Huang et al. 2023).
     """
     length = len(queries)
     measures = []
@@ -29,7 +32,11 @@ def prob_sparse_head(
     for i, query in enumerate(queries):
         seen = i + 1 if masked else length
         if i in best:
-            outputs.append(dot_product_attention(query, keys[:seen], values[:seen]))
+            attention = dot_product_attention(query, keys[:seen], values[:seen])
+            if matrix is not None and gate is not None:
+                recurrent = (matrix[i, :, None] * torch.stack(values)).sum(0)
+                attention = (1 - gate) * attention + gate * recurrent
+            outputs.append(attention)
         elif masked:
             outputs.append(torch.stack(values[:seen]).sum(0))
         else:
