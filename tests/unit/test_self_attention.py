@@ -440,3 +440,8 @@ def test_prob_sparse_mixes_the_rows_that_attend(side: str, rows: str) -> None:
     expected = mixed if rows == "all" else torch.where(attends, mixed, local)
     torch.testing.assert_close(out, expected)
     assert not torch.allclose(mixed, local)
+    weights = mixture.mix(module, *arguments[:-1], True)[1]
+    if rows == "all":
+        assert weights is None
+    else:
+        torch.testing.assert_close(weights @ query, out)
