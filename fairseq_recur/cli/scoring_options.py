@@ -147,11 +147,6 @@ def build_metrics(
             with the metrics
     """
     problems.raise_all()
-    gpus = 0
-    if "comet" in args.metrics:
-        import torch  # takes seconds
-
-        gpus = int(torch.cuda.is_available())
     metrics: list[Metric | MeanMetric] = []
     for name in dict.fromkeys(args.metrics):
         with problems.gathered():
@@ -163,7 +158,6 @@ def build_metrics(
                     args.separator,
                     source=texts.source,
                     comet_model=args.comet_model,
-                    gpus=gpus,
                 )
             )
     problems.raise_all()

@@ -21,8 +21,6 @@ from fairseq_recur.compat import (  # noqa: F401  (each registers its mends, in 
 from fairseq_recur.compat.checkpoints import checkpoint_problem, read_checkpoint
 from fairseq_recur.compat.configuration import model_options
 from fairseq_recur.compat.encoder_layer import disable_encoder_fastpath, drop_stale_encoder_keys
-from fairseq_recur.compat.fairseq_options import PACKAGE
-from fairseq_recur.compat.literals import evaluate
 from fairseq_recur.compat.registry import MENDS, Mend
 from fairseq_recur.compat.report import Problem, environment_report, known_problems
 from fairseq_recur.compat.safe_loading import UNSAFE_VARIABLE, safe_globals
@@ -30,7 +28,6 @@ from fairseq_recur.errors import InstallationError
 
 __all__ = [
     "MENDS",
-    "PACKAGE",
     "UNSAFE_VARIABLE",
     "Mend",
     "Problem",
@@ -39,7 +36,6 @@ __all__ = [
     "disable_encoder_fastpath",
     "drop_stale_encoder_keys",
     "environment_report",
-    "evaluate",
     "known_problems",
     "model_options",
     "read_checkpoint",

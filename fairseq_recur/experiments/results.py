@@ -5,6 +5,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from sacrebleu.metrics.base import Metric
+
 from fairseq_recur.experiments import machine
 from fairseq_recur.experiments.runs import SystemRun, read_json, runs_of, write_json
 from fairseq_recur.experiments.settings import Experiment
@@ -13,9 +15,12 @@ from fairseq_recur.experiments.training_log import read_log
 from fairseq_recur.files import write_text
 from fairseq_recur.scoring.comparison import BOTH, RANDOMIZATION, corrected
 from fairseq_recur.scoring.generation import read_hypotheses, read_lines
+from fairseq_recur.scoring.mean_metric import MeanMetric
 from fairseq_recur.scoring.metrics import score_corpus
 from fairseq_recur.scoring.pooled import compare_pooled, statistics
 from fairseq_recur.scoring.significance import compare_systems
+
+Metrics = list[Metric | MeanMetric]
 
 
 def write_results(experiment: Experiment, work: Path, about: dict[str, Any]) -> None:
@@ -46,6 +51,7 @@ def collect(
 ) -> dict[str, Any]:
     """Return the content of results.json, of all runs that are finished."""
     references = [read_lines(file) for file in experiment.score.reference]
+    metrics = experiment.score.build()
     runs, comparisons = [], []
     outputs_of: dict[str, dict[int, list[str]]] = {}
     for seed in dict.fromkeys(run.seed for run in every):
@@ -53,11 +59,11 @@ def collect(
         texts = {r.system.name: read_hypotheses(r.output, len(references[0])) for r in done}
         for name, lines in texts.items():
             outputs_of.setdefault(name, {})[seed] = lines
-        runs += [of_run(run, texts[run.system.name], references) for run in done]
-        for compared in compare_rows(experiment, texts, references):
+        runs += [of_run(run, texts[run.system.name], references, metrics) for run in done]
+        for compared in compare_rows(experiment, texts, references, metrics):
             comparisons.append({"seed": seed, **compared})
     outputs = [
-        {"system": name, **_scores(read_lines(file), references, experiment)}
+        {"system": name, **_scores(read_lines(file), references, metrics)}
         for name, file in experiment.score.outputs.items()
     ]
     return {
@@ -71,12 +77,14 @@ def collect(
         "outputs": outputs,
         "runs": runs,
         "comparisons": comparisons,
-        "pooled": list(compare_seeds(experiment, outputs_of, references)),
+        "pooled": list(compare_seeds(experiment, outputs_of, references, metrics)),
         "speed": read_json(work / "speed.json"),
     }
 
 
-def of_run(run: SystemRun, texts: list[str], references: list[list[str]]) -> dict[str, Any]:
+def of_run(
+    run: SystemRun, texts: list[str], references: list[list[str]], metrics: Metrics
+) -> dict[str, Any]:
     """Return the scores of a run, and how its training went."""
     log, state = read_log(run.training.folder / "train.log"), run.training.state()
     updates, epochs, _ = log.timeline[-1]
@@ -84,7 +92,7 @@ def of_run(run: SystemRun, texts: list[str], references: list[list[str]]) -> dic
     return {
         "system": run.system.name,
         "seed": run.seed,
-        **_scores(texts, references, run.experiment),
+        **_scores(texts, references, metrics),
         "updates": updates,
         "epochs": round(epochs, 2),
         "valid_loss": [[u, round(loss, 4)] for u, loss in valid],
@@ -95,10 +103,10 @@ def of_run(run: SystemRun, texts: list[str], references: list[list[str]]) -> dic
 
 
 def _scores(
-    texts: list[str], references: list[list[str]], experiment: Experiment
+    texts: list[str], references: list[list[str]], metrics: Metrics
 ) -> dict[str, dict[str, Any]]:
     """Return a text's scores, their signatures, and the number of decimals to show."""
-    scores = score_corpus(texts, references, experiment.score.build())
+    scores = score_corpus(texts, references, metrics)
     return {
         "scores": {s.name: s.value for s in scores},
         "signatures": {s.name: s.signature for s in scores},
@@ -117,38 +125,42 @@ def groups(experiment: Experiment) -> dict[str, list[str]]:
 
 
 def compare_rows(
-    experiment: Experiment, texts: dict[str, list[str]], references: list[list[str]]
+    experiment: Experiment,
+    texts: dict[str, list[str]],
+    references: list[list[str]],
+    metrics: Metrics,
 ) -> Iterator[dict[str, Any]]:
     """Test one seed's systems against the baseline, and against the rows they name, of that seed.
 
     Each group is corrected for its number of systems.
     """
-    score = experiment.score
+    samples = experiment.score.samples
     for control, names in groups(experiment).items():
         chosen = {name: texts[name] for name in (control, *names) if name in texts}
         if control in chosen and len(chosen) > 1:
-            found = compare_systems(chosen, references, score.build(), control, BOTH, score.samples)
-            yield asdict(found)
+            yield asdict(compare_systems(chosen, references, metrics, control, BOTH, samples))
 
 
 def compare_seeds(
     experiment: Experiment,
     outputs: dict[str, dict[int, list[str]]],
     references: list[list[str]],
+    metrics: Metrics,
 ) -> Iterator[dict[str, Any]]:
     """Test the systems that have two or more seeds in common with their control, seeds together.
 
     Each group is corrected for its number of systems.
 
     Args:
-        experiment: with the controls, metrics and number of samples
+        experiment: with the controls and the number of samples
         outputs: {system: {seed: a line for each source}}
         references: of the test set
+        metrics: of the experiment
     """
     for control, names in groups(experiment).items():
         seeds = {n: sorted(outputs.get(n, {}).keys() & outputs.get(control, {})) for n in names}
         seeds = {name: common for name, common in seeds.items() if len(common) > 1}
-        for metric in experiment.score.build() if seeds else []:
+        for metric in metrics if seeds else []:
             known = {
                 (name, seed): statistics(metric, outputs[name][seed], references)
                 for name in (control, *seeds)

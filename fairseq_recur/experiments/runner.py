@@ -1,5 +1,6 @@
 """Running the remaining steps of an experiment: several commands of ``fairseq-recur`` at a time."""
 
+import logging
 import os
 import signal
 import subprocess
@@ -18,6 +19,8 @@ from fairseq_recur.experiments import machine
 from fairseq_recur.experiments.progress import Progress, clock, say
 from fairseq_recur.experiments.runs import LOCK, Run
 from fairseq_recur.files import hold
+
+logger = logging.getLogger(__name__)
 
 R = TypeVar("R", bound=Run)
 
@@ -201,7 +204,11 @@ class Runner:
             say(f"{run.name}: {job.step} failed{problem or end_of_log(run, job.step, code)}")
         elif run.finished():
             say(f"{run.name}: done, the last step in {clock(seconds)}")
-            self.finished(run)
+            try:
+                self.finished(run)
+            except Exception as error:  # the other trainings go on
+                logger.exception("after %s", run.name)
+                say(f"{run.name}: its results are not recorded yet: {error}")
             say(f"  {self.progress.line()}")
 
     def end_all(self, received: Sequence[str]) -> None:

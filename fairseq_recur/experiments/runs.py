@@ -162,11 +162,11 @@ class SystemRun(Run):
 
     def train_flags(self) -> Flags:
         """Return the flags of all systems, overridden by the system's own."""
-        flags = normal(self.experiment.train)
+        flags = {**normal(self.experiment.train), **normal(self.system.flags)}
         if isinstance(self.experiment.checkpoint, int):
             kept = "keep-interval-updates" if by_updates(flags) else "keep-last-epochs"
             flags.setdefault(kept, self.experiment.checkpoint)
-        return {**flags, **normal(self.system.flags), "seed": self.seed}
+        return {**flags, "seed": self.seed}
 
     def train_argv(self) -> list[str]:
         """Return the arguments of ``fairseq-recur train``."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_recur.errors import ConfigError
-from fairseq_recur.inspection.capture import KINDS, Maps, layers_of, places
+from fairseq_recur.inspection.capture import KINDS, Maps, places
 from fairseq_recur.modules.biarn import BiARN
 from fairseq_recur.modules.segmented_attention import SegmentedAttention
 from fairseq_recur.modules.segmented_comparisons import MemoryAttention
@@ -212,17 +212,16 @@ class Context:
         positions = [str(position) for position in range(1, number + 1)]
         if self.kind == "decoder":
             return "input so far", self.labels.read
-        if self.kind == "steps" and self.layer > 0:
+        if self.kind == "steps" and self.layer > 0 and not self.per_token():
             return f"state of the recurrence layer {self.layer - 1} below", positions
-        if self.kind == "fusion" and self.reads_steps():
+        if self.kind == "fusion" and not self.per_token():
             last = number + 1
             return f"state n: forward step n, backward step {last} \u2212 n", positions
         return "source", self.labels.source
 
-    def reads_steps(self) -> bool:
-        """Whether the recurrence encoder's outputs are steps, not tokens."""
-        layers = layers_of(self.model.encoder.recurrence_encoder)
-        return isinstance(layers[-1].recurrence, BiARN)
+    def per_token(self) -> bool:
+        """Whether the recurrence encoder has an output per source token, not per step."""
+        return bool(self.model.encoder.recurrence_encoder.keeps_length)
 
 
 def note(module: nn.Module) -> str:

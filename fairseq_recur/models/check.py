@@ -54,7 +54,7 @@ def check_config(
             *out_of_range(cfg, ours),
             *pruning_problems(cfg),
             *without_effect(cfg, ours, owners, chosen, explicit),
-            *(p for side, part in chosen for p in problems_of(part, cfg, side)),
+            *(p for side, part in chosen for p in part.problems(cfg, side)),
             *combinations(cfg),
         ]
         problems += t5_problems(cfg) if hasattr(cfg, "host") else []
@@ -103,16 +103,10 @@ def joined(owners: list[str]) -> str:
     return ", or ".join(f"{name} {' or '.join(values)}" for name, values in by_flag.items())
 
 
-def problems_of(part: Any, cfg: Namespace, side: str) -> Iterator[str]:
-    """The problems that a part finds in its options."""
-    if isinstance(part, type) and issubclass(part, MultiColumn):
-        yield from part.problems(cfg, side, parts.RECURRENCE[cfg.recurrence])
-        return
-    yield from part.problems(cfg, side)
-
-
 def combinations(cfg: Namespace) -> Iterator[str]:
-    """Maps and mixtures that do not go together, or not on their side."""
+    """Parts that do not go together, or not on their side."""
+    if getattr(cfg, "recurrence", parts.NONE) != parts.NONE:
+        yield from joined_by_token(cfg)
     if hasattr(cfg, "cross_attention"):
         yield from cross_mixed(cfg)
     if getattr(cfg, "decoder_head_dim", 0) and cfg.scale_heads:
@@ -147,6 +141,19 @@ def combinations(cfg: Namespace) -> Iterator[str]:
                     f"--cross-self-attention joins the self-attention with the cross-attention, "
                     f"and {slot} {given} needs one of its own; leave one out"
                 )
+
+
+def joined_by_token(cfg: Namespace) -> Iterator[str]:
+    """A concatenation with a recurrent network whose output has another length than the source."""
+    if not issubclass(parts.FUSION[cfg.recurrence_fusion], MultiColumn):
+        return
+    if not parts.RECURRENCE[cfg.recurrence].output_per_token(cfg):
+        yield (
+            f"--recurrence-fusion {cfg.recurrence_fusion} concatenates the outputs of two "
+            f"encoders token by token, and --recurrence {cfg.recurrence} has an output per "
+            "step instead; use --recurrence birnn, --recurrence-steps -1 or another "
+            "--recurrence-fusion"
+        )
 
 
 def cross_mixed(cfg: Namespace) -> Iterator[str]:

@@ -16,7 +16,7 @@ from fairseq_recur.errors import ConfigError
 from fairseq_recur.models import config
 from fairseq_recur.models.base import RecurrentModel
 from fairseq_recur.models.memories import leave_to_each_process
-from fairseq_recur.modules.context import Context, Source, additive_mask
+from fairseq_recur.modules.context import Context, Source, additive_mask, causal_mask
 from fairseq_recur.modules.layers import LayerRunner, sharded
 from fairseq_recur.modules.parts import NONE
 from fairseq_recur.modules.series_embedding import SeriesEmbedding
@@ -127,12 +127,11 @@ class SeriesForecaster(BaseFairseqModel):
         start, horizon = past.size(1) - self.label, future_times.size(1)
         values = torch.cat([past[:, start:], past.new_zeros(len(past), horizon, past.size(2))], 1)
         features = torch.cat([past_times[:, start:], future_times], dim=1)
-        length = values.size(1)
-        future = torch.full((length, length), float("-inf"), device=past.device).triu(1)
+        future = causal_mask(values.size(1), values.size(1), states)
         context = Context(
             mask=additive_mask(future, None, states.dtype),
             causal=True,
-            future=future.to(states.dtype),
+            future=future,
             encoder_out=states,
             source=Source.of(states, None),
             target_start=start,

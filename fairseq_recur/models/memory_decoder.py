@@ -10,7 +10,13 @@ from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
 
 from fairseq_recur.models.decoder import RecurrentTransformerDecoder
-from fairseq_recur.modules.context import Context, IncrementalState, Padding, additive_mask
+from fairseq_recur.modules.context import (
+    Context,
+    IncrementalState,
+    Padding,
+    additive_mask,
+    causal_mask,
+)
 from fairseq_recur.modules.parts import MEMORY, NONE
 from fairseq_recur.modules.stream_memory import TextMemory
 from fairseq_recur.modules.transformer_xl import (
@@ -204,12 +210,7 @@ class MemoryDecoder(RecurrentTransformerDecoder):
             remembered: M, positions in the memory
         """
         reach = None if self.memory is None else self.memory.reach
-        keys = torch.arange(remembered + x.size(0), device=x.device)
-        lags = keys[remembered:, None] - keys
-        hidden = lags < 0
-        if reach is not None:
-            hidden = hidden | (lags >= reach)
-        future = x.new_zeros(hidden.size()).masked_fill(hidden, float("-inf"))
+        future = causal_mask(x.size(0), remembered + x.size(0), x, reach)
         return Context(
             padding=padding,
             mask=additive_mask(future, padding, x.dtype),

@@ -195,6 +195,24 @@ def hiding(hidden: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros_like(hidden, dtype=dtype).masked_fill(hidden, torch.finfo(dtype).min)
 
 
+def causal_mask(queries: int, keys: int, like: Tensor, reach: int | None = None) -> Tensor:
+    """fairseq's mask of later positions: -inf at what a query does not see, else 0.
+
+    Args:
+        queries: T; the last query stands at the last key
+        keys: S
+        like: a tensor of the dtype and device of the result
+        reach: number of positions that a query sees, its own included, or None for all
+
+    Returns:
+        (T, S)
+    """
+    positions = torch.arange(keys, device=like.device)
+    lags = positions[keys - queries :, None] - positions
+    hidden = lags < 0 if reach is None else (lags < 0) | (lags >= reach)
+    return like.new_zeros(hidden.size()).masked_fill(hidden, float("-inf"))
+
+
 def additive_mask(
     hidden: Tensor | None, padding: Padding | None, dtype: torch.dtype
 ) -> Tensor | None:

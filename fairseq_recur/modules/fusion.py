@@ -14,7 +14,6 @@ from fairseq_recur.modules.context import Context
 from fairseq_recur.modules.layers import kept_layers
 from fairseq_recur.modules.options import NoOptions, flag, option
 from fairseq_recur.modules.part import FreshWeights, MonitoredModule, exempt_from_decay
-from fairseq_recur.modules.recurrence import Recurrence
 from fairseq_recur.ops.recurrence_encoder import gate, gated_sum
 
 
@@ -267,15 +266,9 @@ class MultiColumn(FreshWeights, nn.Module):
         nn.init.zeros_(self.merge.bias)
 
     @classmethod
-    def problems(cls, cfg: Any, side: str, recurrence: type[Recurrence]) -> Iterator[str]:
-        """A recurrent network whose output has another length than the source."""
-        if not recurrence.output_per_token(cfg):
-            yield (
-                f"--recurrence-fusion {cfg.recurrence_fusion} concatenates the outputs of two "
-                f"encoders token by token, and --recurrence {cfg.recurrence} has an output per "
-                "step instead; use --recurrence birnn, --recurrence-steps -1 or another "
-                "--recurrence-fusion"
-            )
+    def problems(cls, cfg: Any, side: str) -> Iterator[str]:
+        """No problems of its own."""
+        return iter(())
 
     def forward(self, states: Tensor, recurrent: Tensor) -> Tensor:
         """H, (S, B, C), of H_e (S, B, C) and H_r (S, B, 2C)."""

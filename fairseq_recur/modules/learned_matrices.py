@@ -9,11 +9,12 @@ import torch.nn.functional as F
 from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
 
+from fairseq_recur.modules.context import Padding
 from fairseq_recur.modules.mixture import LagMixture, Mixture
 from fairseq_recur.modules.options import option
 from fairseq_recur.modules.part import exempt_from_decay
 from fairseq_recur.modules.rem import CHUNK
-from fairseq_recur.ops.padding import real_tokens_first, restore_order
+from fairseq_recur.ops.padding import restore_order
 from fairseq_recur.ops.precision import at_least_float32
 from fairseq_recur.ops.toeplitz import banded_product
 
@@ -55,10 +56,11 @@ class ToeplitzMatrix(LagMixture):
 
     def row_sum(self) -> Tensor:
         """As in `Mixture.row_sum`."""
-        sides = [at_least_float32(s) for s in (self.past, self.future) if s is not None]
+        lags = None if self.reach is None else self.reach - 1
+        sides = [at_least_float32(s)[:, :lags] for s in (self.past, self.future) if s is not None]
         return torch.stack([side.abs().sum(dim=1) for side in sides]).sum(dim=0).max()
 
-    def product(self, values: Tensor, padding: Tensor | None, form: str) -> Tensor:
+    def product(self, values: Tensor, padding: Padding | None, form: str) -> Tensor:
         """P V; the chunked form is a band over the learned lags."""
         if form == "dense":
             return super().product(values, padding, form)
@@ -120,18 +122,20 @@ class FullMatrix(Mixture):
         length = self.weight.size(-1)
         return self.matrix(length, length).abs().sum(dim=2).max()
 
-    def product(self, values: Tensor, padding: Tensor | None, form: str) -> Tensor:
+    def product(self, values: Tensor, padding: Padding | None, form: str) -> Tensor:
         """P V, with the real tokens moved to the front and the results moved back."""
         if padding is None:
             return super().product(values, padding, form)
-        order, _ = real_tokens_first(padding)
-        places = order[:, None, :, None]
+        places = padding.order[:, None, :, None]
         moved = values.gather(2, places.expand_as(values))
-        return restore_order(super().product(moved, padding.gather(1, order), form), places, 2)
+        return restore_order(self.dense_product(moved, padding.ordered_mask), places, 2)
 
     def table(self, keys: int) -> Tensor:
-        """The matrix itself: its rows have nothing in common."""
-        return self.matrix(max(keys, self.weight.size(-1)), max(keys, self.weight.size(-1)))
+        """The matrix itself: its rows have nothing in common. With room for steps to come."""
+        size = self.weight.size(-1)
+        while size < keys:
+            size *= 2
+        return self.matrix(size, size)
 
     def last_row(self, table: Tensor, keys: int) -> Tensor:
         """Row *keys*."""

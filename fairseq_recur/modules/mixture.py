@@ -11,7 +11,7 @@ from fairseq.dataclass import ChoiceEnum
 from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
 
-from fairseq_recur.modules.context import Context
+from fairseq_recur.modules.context import Context, Padding
 from fairseq_recur.modules.options import option
 from fairseq_recur.modules.part import FreshWeights, MonitoredModule
 from fairseq_recur.modules.stream_memory import reach
@@ -107,20 +107,24 @@ class Mixture(MonitoredModule, FreshWeights, nn.Module):
         """P (H', T, S) of the mixing heads; the last query stands at the last key."""
         raise NotImplementedError(type(self).__name__)
 
-    def product(self, values: Tensor, padding: Tensor | None, form: str) -> Tensor:
+    def product(self, values: Tensor, padding: Padding | None, form: str) -> Tensor:
         """P V for as many queries as keys.
 
         Args:
             values: (B, H', T, D) in float32 or more, zero at padding
-            padding: (B, T) bool or None
+            padding: of the T positions, or None
             form: "dense" or "chunked"
 
         Returns:
             (B, H', T, D)
         """
+        return self.dense_product(values, None if padding is None else padding.mask)
+
+    def dense_product(self, values: Tensor, padding_mask: Tensor | None) -> Tensor:
+        """`product` with the matrix itself; the padding mask is (B, T) bool or None."""
         matrix = self.matrix(values.size(2), values.size(2))
         if self.normalize:
-            return torch.matmul(normalised(matrix, padding), values)
+            return torch.matmul(normalised(matrix, padding_mask), values)
         return shared_product(matrix, values)
 
     def applied(self, rows: Tensor, padding: Tensor | None) -> Tensor:
@@ -199,7 +203,7 @@ class Mixture(MonitoredModule, FreshWeights, nn.Module):
         local, rows = attention.attend_to_mix(query, key, value, context)
         with no_autocast(value):
             mixing = at_least_float32(value[:, : self.mixing])
-            recurrent = self.product(mixing, context.padding_mask, form)
+            recurrent = self.product(mixing, context.padding, form)
         gates = self.gates() if rows is None else self.gates() * rows
         # Before the queries there may be a memory, whose rows of P V nobody reads.
         return mixed_outputs(local, recurrent[:, :, -query.size(2) :], gates), None

@@ -10,6 +10,7 @@ import torch
 from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
 
+from fairseq_recur.modules.context import Padding
 from fairseq_recur.modules.mixture import LagMixture
 from fairseq_recur.modules.options import flag, option
 from fairseq_recur.modules.part import exempt_from_decay
@@ -143,7 +144,7 @@ class RecurrenceEncodingMatrices(LagMixture):
         past = rem_kernel(decay, angle, self.sine, self.dilation, length, self.max_power)
         return past, None if self.causal else past
 
-    def product(self, values: Tensor, padding: Tensor | None, form: str) -> Tensor:
+    def product(self, values: Tensor, padding: Padding | None, form: str) -> Tensor:
         """P V; see `Mixture.product`. The chunked form goes dilation by dilation."""
         if form == "dense":
             return super().product(values, padding, form)
@@ -184,6 +185,10 @@ class RecurrenceEncodingMatrices(LagMixture):
         lags = self.max_power or MONITORED_LAGS
         once = torch.ones_like(self.dilation)
         kernel = rem_kernel(*self.heads_parameters(), self.sine, once, lags + 1)
+        if self.reach is not None:
+            highest = (self.reach - 1) // self.dilation.unsqueeze(1)
+            powers = torch.arange(lags + 1, device=kernel.device)
+            kernel = kernel.masked_fill(powers > highest, 0.0)
         return kernel.abs().sum(dim=1).max() * (1 if self.causal else 2)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from fairseq.dataclass import ChoiceEnum
@@ -28,6 +28,20 @@ ROWS = ["chosen", "all"]
 
 EVALUATION_SEED = 1
 """Seed of the sampled keys outside training, so that results do not change between calls."""
+
+
+class Chosen(NamedTuple):
+    """The queries that attend.
+
+    Attributes:
+        rows: (B, H, U) int64, their positions
+        room: (B, 1, U) bool, whether a row counts
+        counts: (B,) int64, real tokens of each sentence
+    """
+
+    rows: Tensor
+    room: Tensor
+    counts: Tensor
 
 
 class ProbSparseSelfAttention(SelfAttention):
@@ -86,38 +100,39 @@ class ProbSparseSelfAttention(SelfAttention):
         self, query: Tensor, key: Tensor, value: Tensor, context: Context, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
         """As in `SelfAttention.attend`."""
-        rows, room = self.choose(query, key, context)
-        return self.attend_from(rows, room, query, key, value, context, need_weights)
+        chosen = self.choose(query, key, context)
+        return self.attend_from(chosen, query, key, value, context, need_weights)
 
     def attend_mixed(
         self, query: Tensor, key: Tensor, value: Tensor, context: Context, need_weights: bool,
         mixture: Mixture,
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         """As in `SelfAttention.attend_mixed`: of P, only the rows of the chosen queries."""
-        rows, room = self.choose(query, key, context)
+        chosen = self.choose(query, key, context)
         with no_autocast(value):
             matrix = mixture.matrix(query.size(2), key.size(2))
-            chosen = matrix_rows(matrix, rows[:, : mixture.mixing])
-            chosen = mixture.applied(chosen, context.padding_mask)
+            matrix = matrix_rows(matrix, chosen.rows[:, : mixture.mixing])
+            matrix = mixture.applied(matrix, context.padding_mask)
         return prob_sparse_attention(
-            query, key, value, rows, room, context.padding_mask, context.mask, self.causal,
+            query, key, value, *chosen, context.padding_mask, context.mask, self.causal,
             self.dropout_probability, self.scale, need_weights,
-            chosen, mixture.gates(), mixture.drop_mixed,
+            matrix, mixture.gates(), mixture.drop_mixed,
         )  # fmt: skip
 
     def attend_to_mix(
         self, query: Tensor, key: Tensor, value: Tensor, context: Context
     ) -> tuple[Tensor, Tensor | None]:
         """As in `SelfAttention.attend_to_mix`: by default only the rows that attend are mixed."""
-        rows, room = self.choose(query, key, context)
-        out, _ = self.attend_from(rows, room, query, key, value, context, False)
+        chosen = self.choose(query, key, context)
+        out, _ = self.attend_from(chosen, query, key, value, context, False)
         if self.mix_all:
             return out, None
         mixed = torch.zeros(query.shape[:3], dtype=torch.bool, device=query.device)
-        return out, mixed.scatter(2, rows, room.expand_as(rows)).unsqueeze(3)
+        mixed = mixed.scatter(2, chosen.rows, chosen.room.expand_as(chosen.rows))
+        return out, mixed.unsqueeze(3)
 
-    def choose(self, query: Tensor, key: Tensor, context: Context) -> tuple[Tensor, Tensor]:
-        """`attending_rows` of this forward pass."""
+    def choose(self, query: Tensor, key: Tensor, context: Context) -> Chosen:
+        """The queries of this forward pass that attend."""
         padding = context.padding
         if padding is None:
             counts = torch.full((len(query),), query.size(2), device=query.device)
@@ -126,15 +141,15 @@ class ProbSparseSelfAttention(SelfAttention):
         order = None if padding is None else padding.order
         seed = None if self.training else EVALUATION_SEED
         drawn = sampled_keys(seed, counts, query.size(2), order, self.factor)
-        return attending_rows(query, key, *drawn, context.padding_mask)
+        return Chosen(*attending_rows(query, key, *drawn, counts, context.padding_mask), counts)
 
     def attend_from(
-        self, rows: Tensor, room: Tensor, query: Tensor, key: Tensor, value: Tensor,
-        context: Context, need_weights: bool,
+        self, chosen: Chosen, query: Tensor, key: Tensor, value: Tensor, context: Context,
+        need_weights: bool,
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-        """As in `SelfAttention.attend`, given the rows that attend."""
+        """As in `SelfAttention.attend`, given the queries that attend."""
         return prob_sparse_attention(
-            query, key, value, rows, room, context.padding_mask, context.mask, self.causal,
+            query, key, value, *chosen, context.padding_mask, context.mask, self.causal,
             self.dropout_probability, self.scale, need_weights,
         )  # fmt: skip
 

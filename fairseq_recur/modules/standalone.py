@@ -8,13 +8,12 @@ examples.
 from argparse import Namespace
 from typing import Any
 
-import torch
 from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
 
 from fairseq_recur.errors import ConfigError, refuse
 from fairseq_recur.modules.biarn import BiARN
-from fairseq_recur.modules.context import Context, Padding, Source, additive_mask
+from fairseq_recur.modules.context import Context, Padding, Source, additive_mask, causal_mask
 from fairseq_recur.modules.options import declared, out_of_range, unknown_choices
 from fairseq_recur.modules.recurrence_encoder import RecurrenceEncoder
 from fairseq_recur.modules.rem import RecurrenceEncodingMatrices
@@ -58,7 +57,7 @@ def host(
     if unknown:
         raise ConfigError(f"unknown options: {unknown}; expected some of {', '.join(known)}")
     settings: dict[str, Any] = {
-        "dropout": dropout, "attention_dropout": dropout, "host": "fairseq",
+        "dropout": dropout, "attention_dropout": dropout, "host": "transformer",
         "no_cross_attention": False, "cross_self_attention": False,
     }  # fmt: skip
     for stack in ("encoder", "decoder"):
@@ -104,8 +103,7 @@ class RSASelfAttention(nn.Module):
         """Return (B, L, C) for *x* (B, L, C) and a padding mask (B, L) or None."""
         padding, future = Padding.of(key_padding_mask), None
         if self.causal:
-            length = x.size(1)
-            future = torch.full((length, length), float("-inf"), device=x.device).triu(1)
+            future = causal_mask(x.size(1), x.size(1), x)
         context = Context(
             padding=padding,
             mask=additive_mask(future, padding, x.dtype),

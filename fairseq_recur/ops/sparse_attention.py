@@ -103,28 +103,26 @@ def sparsity(query: Tensor, key: Tensor, sampled: Tensor, chosen: Tensor, counts
         return largest - scores.masked_fill(extra, 0.0).sum(dim=3) / counts[:, None, None]
 
 
-def real_counts(query: Tensor, padding: Tensor | None) -> Tensor:
-    """The number of real tokens of each sentence: (B,) int64."""
-    if padding is None:
-        return query.new_full((len(query),), query.size(2), dtype=torch.int64)
-    return (~padding).sum(dim=1)
-
-
 def attending_rows(
-    query: Tensor, key: Tensor, sampled: Tensor, chosen: Tensor, padding: Tensor | None = None
+    query: Tensor,
+    key: Tensor,
+    sampled: Tensor,
+    chosen: Tensor,
+    counts: Tensor,
+    padding: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The queries that attend: in each sentence and head the u with the largest M(q).
 
     Args:
         query, key: (B, H, L, D), not scaled
         sampled, chosen: from `sampled_keys`
+        counts: (B,) int64, real tokens of each sentence
         padding: (B, L) bool, True at padding, or None
 
     Returns:
         rows (B, H, U) int64, and (B, 1, U) bool, whether a row counts: a shorter sentence chooses
         fewer than there is room for
     """
-    counts = real_counts(query, padding)
     measure = sparsity(query, key, sampled, chosen, counts)
     if padding is not None:
         measure = measure.masked_fill(padding.unsqueeze(1), -math.inf)
@@ -139,6 +137,7 @@ def prob_sparse_attention(
     value: Tensor,
     rows: Tensor,
     room: Tensor,
+    counts: Tensor,
     padding: Tensor | None = None,
     mask: Tensor | None = None,
     causal: bool = False,
@@ -157,6 +156,7 @@ def prob_sparse_attention(
         query, key: (B, H, L, D), not scaled
         value: (B, H, L, D), zero at padding
         rows, room: from `attending_rows`
+        counts: (B,) int64, real tokens of each sentence
         padding: (B, L) bool, True at padding, or None
         mask: additive, finite, broadcastable to (B, H, L, L), which hides padding and, if
             *causal*, later keys; or None. Queries are chosen without it
@@ -173,7 +173,6 @@ def prob_sparse_attention(
         or None
     """
     batch, heads, length, width = query.shape
-    counts = real_counts(query, padding)
     with no_autocast(value):
         exact = at_least_float32(value)
         if causal:

@@ -64,7 +64,7 @@ def _by_layer(
 ) -> None:
     """Draw a few values of each layer as points; one colour per checkpoint."""
     axes = part.subplots()
-    names = sorted({name for _, layers in models for name in layers}, key=_order)
+    names = sorted({name for _, layers in models for name in layers}, key=place_of)
     for index, (label, layers) in enumerate(models):
         points = [(names.index(n), v) for n, m in layers.items() for v in values(m)]
         xs, ys = zip(*points)
@@ -125,7 +125,7 @@ def _matrices(part: Any, title: str, mixture: Any, size: int) -> None:
     part.suptitle(title, fontsize=9)
 
 
-def _order(name: str) -> tuple[bool, int]:
-    """A sort key: the encoder's layers before the decoder's, each by number."""
-    side, index = name.split(".")
-    return side == "decoder", int(index)
+def place_of(name: str) -> tuple[int, int]:
+    """A sort key: the encoder's layers, the decoder's, their cross-attentions, each by number."""
+    place, index = name.split(".")
+    return ("encoder", "decoder", "cross").index(place), int(index)

@@ -53,8 +53,11 @@ def compare_pooled(
     size = len(system) * len(a)
     (name, of_a), (_, of_b) = (score(metric, x.sum(0), size) for x in (a, b))
     observed = of_a - of_b
-    # Exchanged texts: what the one system loses, the other has.
-    exchanged, total = kept @ a + ~kept @ b, a.sum(0) + b.sum(0)
+    # Exchanged texts: what the one system loses, the other has. Some rows at a time, because numpy
+    # needs the coins as numbers.
+    rows = max(1, 2**22 // len(a))
+    exchanged = np.concatenate([kept[i : i + rows] @ (a - b) for i in range(0, samples, rows)])
+    exchanged, total = exchanged + b.sum(0), a.sum(0) + b.sum(0)
     drawn = [score(metric, x, size)[1] - score(metric, total - x, size)[1] for x in exchanged]
     least = abs(observed) - TIE * abs(of_b)
     return Pooled(name, observed, (int(np.sum(np.abs(drawn) >= least)) + 1) / (samples + 1))

@@ -1,13 +1,14 @@
 """Texts with one sentence per line, as ROUGE-Lsum expects them, without a download."""
 
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 SEPARATOR = "<q>"
 """The mark between the sentences of a summary in the one-line files of CNN/DailyMail."""
 
 
-def split_sentences(text: str) -> list[str]:
+@lru_cache(maxsize=2**16)  # each variant of ROUGE asks for the same texts
+def split_sentences(text: str) -> tuple[str, ...]:
     """Split English text into sentences by the rules of pySBD.
 
     Only white space at the ends of sentences is lost. pySBD uses a few rare characters
@@ -15,7 +16,7 @@ def split_sentences(text: str) -> list[str]:
     """
     found = [sentence.strip() for sentence in _segmenter().segment(text)]
     whole = "".join("".join(found).split()) == "".join(text.split())
-    return [sentence for sentence in (found if whole else [text.strip()]) if sentence]
+    return tuple(sentence for sentence in (found if whole else [text.strip()]) if sentence)
 
 
 def one_sentence_per_line(text: str, separator: str = SEPARATOR) -> str:

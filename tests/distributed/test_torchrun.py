@@ -13,7 +13,7 @@ import pytest
 import torch
 from fairseq.distributed import utils as distributed_utils
 
-from fairseq_recur.compat import PACKAGE
+from fairseq_recur.compat.fairseq_options import PACKAGE
 from tests.conftest import SMALL, TRAIN
 
 # Adam would amplify the last bit of a gradient that should be zero; plain gradient descent does

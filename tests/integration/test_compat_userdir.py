@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_recur.compat import PACKAGE
+from fairseq_recur.compat.fairseq_options import PACKAGE
 from tests.conftest import SMALL, TRAIN
 
 REGISTERED = """

@@ -12,7 +12,7 @@ from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.training_log import read_log
 from fairseq_recur.inspection.matrices import head_label, memory_lengths, read_layers
 from fairseq_recur.plotting.curves import choose_panels
-from fairseq_recur.plotting.matrices import draw
+from fairseq_recur.plotting.matrices import draw, place_of
 
 Trained = Callable[..., Path]
 RSA = ["rsa_transformer_tiny", "--rsa-heads", "0,0,0,1,1,0", "--rsa-dilations", "2,3"]
@@ -35,6 +35,12 @@ def test_layers_are_those_of_the_checkpoint(checkpoint: str) -> None:
         assert mixture.causal == (side == "decoder")
         assert mixture.dilation.tolist() == [2, 3]
         assert head_label(mixture, 0).endswith("d=2") and "cos" in head_label(mixture, 1)
+
+
+def test_layers_are_shown_in_the_order_of_the_model() -> None:
+    names = {"cross.1", "decoder.10", "cross.0", "encoder.0", "decoder.2", "encoder.11"}
+    ordered = ["encoder.0", "encoder.11", "decoder.2", "decoder.10", "cross.0", "cross.1"]
+    assert sorted(names, key=place_of) == ordered
 
 
 def test_memory_length(checkpoint: str) -> None:

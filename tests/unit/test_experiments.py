@@ -214,6 +214,9 @@ def test_what_is_averaged(tmp_path: Path) -> None:
     run = runs(tmp_path, {}, "train.save_interval_updates=50")[0]
     assert run.average_argv()[3:6] == ["--last", "1", "--updates"]
     assert run.train_flags()["keep-interval-updates"] == 3
+    run = runs(tmp_path, {}, "systems.a.flags.save_interval_updates=50")[0]
+    assert run.train_flags()["keep-interval-updates"] == 3
+    assert "keep-last-epochs" not in run.train_flags()
     best = runs(tmp_path, {"checkpoint": "best"})[0]
     assert best.steps == ["train", "generate"] and best.model.name == "checkpoint_best.pt"
 
@@ -509,7 +512,7 @@ def test_seeds_are_pooled_with_the_control_of_each_row(tmp_path: Path) -> None:
             {"a": (1, 2), "b": (1, 2, 3), "c": (2, 3), "d": (1,)}.items()
         )
     }
-    found = list(compare_seeds(experiment, outputs, [reference]))
+    found = list(compare_seeds(experiment, outputs, [reference], experiment.score.build()))
     seen = [
         (c["baseline"], c["metric"], [(s["system"], s["seeds"]) for s in c["systems"]])
         for c in found
@@ -551,14 +554,19 @@ def test_rows_are_compared_with_the_baseline_and_with_the_row_they_name(tmp_path
     words = "the cat sat on a mat and the dog barked at it".split()
     reference = [" ".join(words[i:] + words[:i]) for i in range(8)]
     texts = {n: [t.replace(w, "x") for t in reference] for n, w in zip("abc", ("it", "cat", "on"))}
-    found = list(compare_rows(experiment, texts, [reference]))  # d is not trained yet
+    found = list(
+        compare_rows(experiment, texts, [reference], experiment.score.build())
+    )  # d is not trained yet
     assert [c["baseline"] for c in found] == ["a", "b"]
     assert [[s["system"] for s in c["metrics"][0]["systems"]] for c in found] == [
         ["a", "b", "c"], ["b", "c"]
     ]  # fmt: skip
     (only,) = found[1]["metrics"][0]["systems"][1:]
     assert only["corrected"]["randomization"] == only["p"]["randomization"]
-    assert list(compare_rows(experiment, {"b": texts["b"]}, [reference])) == []
+    assert (
+        list(compare_rows(experiment, {"b": texts["b"]}, [reference], experiment.score.build()))
+        == []
+    )
     given["systems"]["c"]["compare_with"] = "c"
     with pytest.raises(ConfigError, match="systems.c.compare_with: c is not another system"):
         read(tmp_path, given)

@@ -91,6 +91,18 @@ def test_an_old_output_that_cannot_be_scored_does_not_stop_the_others(
     assert len(calls()) == 7 and calls()[-1] == "generate a"
 
 
+def test_results_that_cannot_be_written_do_not_stop_the_trainings(
+    tmp_path: Path, calls: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(run: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    a, b, _ = three(tmp_path)
+    assert Runner([a, b], 1, finished=full)() == [] and a.finished() and b.finished()
+    said = capsys.readouterr().out
+    assert "a seed 1: its results are not recorded yet: [Errno 28] No space left" in said
+
+
 def test_a_row_needs_only_the_model_of_the_row_that_it_starts_from(
     tmp_path: Path, calls: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

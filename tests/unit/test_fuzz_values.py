@@ -18,7 +18,7 @@ from fairseq.models.fconv import FConvModel
 from fairseq.optim.adam import FairseqAdam, FairseqAdamConfig
 from omegaconf import OmegaConf
 
-from fairseq_recur.compat import evaluate
+from fairseq_recur.compat.literals import evaluate
 from fairseq_recur.errors import ConfigError
 from tests.conftest import SMALL
 from tests.freeze import FOLDER, files

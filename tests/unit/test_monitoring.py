@@ -171,6 +171,19 @@ def test_rem_is_the_largest_row_sum(make_model: Build, flags: list[str]) -> None
         assert found[f"gate_{layer}"].value == pytest.approx(1 / (1 + math.exp(-0.5)))
 
 
+@pytest.mark.parametrize("part", ["regular", "dilated", "toeplitz"])
+def test_rem_of_a_matrix_with_a_limited_reach(make_model: Build, part: str) -> None:
+    """As with --memory-same-length, where a position sees so many."""
+    flags = MATRICES.get(part, ["--decoder-self-attention", part, "--learned-matrix-length", "9"])
+    model = make_model("rsa_transformer", *SMALL, *flags).double()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter)
+    (module, *_) = [m for m in model.decoder.modules() if isinstance(m, Mixture)]
+    for module.reach in (2, 5, 7, None):
+        rows = module.matrix(700, 700).abs().sum(dim=2)
+        torch.testing.assert_close(module.row_sum(), rows.max())
+
+
 @pytest.mark.parametrize("part", ["toeplitz", "full_matrix"])
 def test_rem_of_learned_matrices(make_model: Build, part: str) -> None:
     model = make_model(

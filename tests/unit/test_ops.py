@@ -471,12 +471,12 @@ def prob_sparse_attention(r: Random, length: int) -> None:
     mask = torch.zeros(hidden.shape).double().masked_fill(hidden, -1e300)
     drawn = sparse_attention.sampled_keys(seed, counts, length, order, factor)
     visible = v.masked_fill(away[:, None, :, None], 0.0)
-    chosen = sparse_attention.attending_rows(q, k, *drawn, away)
+    chosen = sparse_attention.attending_rows(q, k, *drawn, counts, away)
     mixture: list[Tensor] = []
     if mixing:
         mixture = [sparse_attention.matrix_rows(square, chosen[0]), mu.sigmoid().view(-1, 1, 1)]
     out, weights = sparse_attention.prob_sparse_attention(
-        q, k, visible, *chosen, away, mask, causal, 0.0, None, True, *mixture
+        q, k, visible, *chosen, counts, away, mask, causal, 0.0, None, True, *mixture
     )
     assert weights is not None
     torch.testing.assert_close(weights @ visible, out)

@@ -54,7 +54,7 @@ class Case(NamedTuple):
 
 
 PADDING = torch.tensor([[False] * S, [True, False, False, True]])
-ORDER, _ = padding.real_tokens_first(PADDING)
+ORDER, COUNTS = padding.real_tokens_first(PADDING)
 ADDITIVE = torch.tensor([[0.0, -1.0, 0.5, float(torch.finfo(torch.float16).min)]])
 SINE = torch.tensor([False, True])
 QUERY, KEY, HEADS = (B, H, T, D), (B, H, S, D), (H, 1, 1)
@@ -148,19 +148,19 @@ CASES: dict[str, Case] = {
         [(B, H, T, T)], half=False,
     ),
     "prob_sparse_attention": Case(
-        lambda q, k, v: sparse_attention.prob_sparse_attention(
+        lambda q, k, v, p, g: sparse_attention.prob_sparse_attention(
             q, k, v, *sparse_attention.attending_rows(
-                q, k, *sparse_attention.sampled_keys(1, torch.tensor([4, 2]), S, ORDER, 1), PADDING
-            ), PADDING, ADDITIVE.to(q.dtype),
+                q, k, *sparse_attention.sampled_keys(1, COUNTS, S, ORDER, 1), COUNTS, PADDING
+            ), COUNTS, PADDING, ADDITIVE.to(q.dtype), matrix=p, gate=heads_of(g),
         )[0],
-        [KEY, KEY, KEY],
+        [KEY, KEY, KEY, (B, H, 2, S), HEADS],
     ),
     "matrix_rows": Case(
         lambda p: sparse_attention.matrix_rows(p, torch.tensor([[[0, 2], [1, 1]]])), [(H, T, S)],
         half=False,
     ),
     "uniform_map": Case(
-        lambda w: w * sparse_attention.uniform_map(w, torch.tensor([4, 2]), PADDING, False),
+        lambda w: w * sparse_attention.uniform_map(w, COUNTS, PADDING, False),
         [(B, H, S, S)], half=False,
     ),
     "log_sparse_map": Case(
@@ -239,7 +239,6 @@ CASES: dict[str, Case] = {
 
 NO_GRADIENT: dict[str, str] = {
     "attending_rows": "whole numbers",
-    "real_counts": "whole numbers",
     "sampled_keys": "whole numbers",
     "uniform_draws": "random numbers",
     "sparsity": "an order of queries, without gradients",
@@ -297,7 +296,12 @@ OVERFLOWS = {("gru_step", torch.float16)}
 """Where it is left to the loss scaler, which takes the update back: a matrix product over the whole
 width, in every layer of the model. `test_precision.py` has such updates."""
 
-FLOAT32_TOO = {"mixed_map": [0, 2, 3], "mixed_outputs": [1, 2], "read_values": [0]}
+FLOAT32_TOO = {
+    "mixed_map": [0, 2, 3],
+    "mixed_outputs": [1, 2],
+    "prob_sparse_attention": [3, 4],
+    "read_values": [0],
+}
 """Inputs that are always float32: the map, P, P V and the gate."""
 
 

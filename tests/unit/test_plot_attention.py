@@ -314,6 +314,16 @@ def test_panels_are_the_maps(make_model: Make) -> None:
     assert len(panels(model, maps, LABELS, ["cross", "encoder"], layer="all", head="all")) == 8
 
 
+def test_a_step_per_token_is_labelled_with_the_token(make_model: Make) -> None:
+    """Its state stands where the token does."""
+    flags = "--recurrence-steps -1 --recurrence-layers 2".split()
+    model = small(make_model, "transformer_biarn", *flags)
+    shown = panels(model, look(model, SOURCE, TARGET, EOS), LABELS, ["steps", "fusion"])
+    assert [p.layer for p in shown] == [1, 1, 1]
+    for panel in shown:
+        assert (panel.column_title, panel.columns) == ("source", LABELS.source)
+
+
 def test_panels_refuse_what_is_not_there(make_model: Make) -> None:
     model = small(make_model, "transformer_biarn", "--recurrence", "birnn", "--decoder-layers", "3")
     maps = look(model, SOURCE, TARGET, EOS)

@@ -356,6 +356,22 @@ def test_a_step_reads_a_table_made_once() -> None:
     torch.testing.assert_close(torch.cat(steps), run(module, x), rtol=1e-4, atol=1e-6)
 
 
+def test_a_table_of_a_full_matrix_grows_in_powers_of_two() -> None:
+    """Beyond the learned positions, where its rows are zero."""
+    options: dict[str, Any] = {"learned_matrix_length": 4}
+    module = attention("full_matrix", "decoder", **options)
+    calls: list[int] = []
+    matrix = module.mixture.matrix
+    module.mixture.matrix = lambda *size: calls.append(size[0]) or matrix(*size)
+    state: dict[str, dict[str, Tensor]] = {}
+    x = torch.randn(17, 2, 16, dtype=torch.float64)
+    steps = [
+        module(s, Context(incremental_state=state, position=t))[0] for t, s in enumerate(x.split(1))
+    ]
+    assert calls == [4, 8, 16, 32]
+    torch.testing.assert_close(torch.cat(steps), run(module, x), rtol=1e-9, atol=1e-11)
+
+
 def test_weights_on_demand() -> None:
     parts = "rsa", "relative", "xl", "directional", "toeplitz", "prob_sparse", "log_sparse"
     for part in parts:
@@ -432,7 +448,7 @@ def test_prob_sparse_mixes_the_rows_that_attend(side: str, rows: str) -> None:
     context = context_of(module, torch.randn(40, 2, 16, dtype=torch.float64))
     arguments = (query, query, query, context, False)
     out, local = mixture.mix(module, *arguments)[0], module.attend(*arguments)[0]
-    chosen, _ = module.choose(query, query, context)
+    chosen = module.choose(query, query, context).rows
     attends = torch.zeros(2, 8, 40, dtype=torch.bool).scatter(2, chosen, True).unsqueeze(3)
     assert attends.sum(2).eq(4).all()
     gate, recurrent = mixture.gates(), mixture.product(query, None, "dense")
