@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from fairseq_recur.compat import read_checkpoint
 from fairseq_recur.experiments.grid import CellRun, as_variables, read_variables
 from fairseq_recur.experiments.runs import read_json, write_json
 from fairseq_recur.experiments.schema import setting
+from fairseq_recur.loading.states import read_state
 
 HERE = Path(__file__).resolve().parent
 
@@ -153,7 +153,7 @@ class TextRun(CellRun):
         found = LOSS.search(log)
         if found is None:
             return
-        weights = read_checkpoint(str(self.best))["model"]
+        weights = read_state(self.best)["model"]
         gates = {
             str(int(match[1]) + 1): float(torch.sigmoid(weight.float()))
             for name, weight in weights.items()

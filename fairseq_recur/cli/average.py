@@ -12,10 +12,9 @@ from typing import Any
 
 import torch
 
-from fairseq_recur import compat
 from fairseq_recur.compat.checkpoints import whole_checkpoint
 from fairseq_recur.errors import CheckpointError, ConfigError
-from fairseq_recur.modules.stream_memory import is_memory
+from fairseq_recur.loading.states import read_state
 
 EPOCH = re.compile(r"checkpoint(\d+)\.pt")
 UPDATE = re.compile(r"checkpoint_\d+_(\d+)\.pt")
@@ -137,11 +136,11 @@ def average_checkpoints(files: Sequence[Path]) -> dict[str, Any]:
     Raises:
         CheckpointError: a file cannot be read, or its parameters differ from the first file's
     """
-    state = load(files[0])
+    state = read_state(files[0])
     first = state["model"]
     sums = {n: t.to(torch.float64, copy=True) for n, t in first.items() if t.is_floating_point()}
     for file in files[1:]:
-        model = load(file)["model"]
+        model = read_state(file)["model"]
         _must_match(files[0], first, file, model)
         for name, tensor in model.items():
             if tensor.is_floating_point():
@@ -159,22 +158,6 @@ def average_checkpoints(files: Sequence[Path]) -> dict[str, Any]:
     state["last_optimizer_state"] = None
     for moving_average in ("ema", "ema_fp32_params"):
         state.get("extra_state", {}).pop(moving_average, None)
-    return state
-
-
-def load(file: Path) -> dict[str, Any]:
-    """Read a checkpoint without running code from it, and without the memory of its last batch.
-
-    Raises:
-        CheckpointError: it is not a fairseq checkpoint, is damaged, or is unsafe
-    """
-    state = compat.read_checkpoint(str(file))
-    if not isinstance(state["model"], dict):
-        raise CheckpointError(
-            f"{file}: not a fairseq checkpoint, because it has no parameters; "
-            "give one that fairseq-train saved"
-        )
-    state["model"] = {name: x for name, x in state["model"].items() if not is_memory(name)}
     return state
 
 

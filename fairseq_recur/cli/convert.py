@@ -24,13 +24,14 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from fairseq_recur import compat
-from fairseq_recur.cli.average import SHOWN, load, shown
+from fairseq_recur.cli.average import SHOWN, shown
 from fairseq_recur.compat.checkpoints import explained
 from fairseq_recur.conversion import bart, huggingface, t5
 from fairseq_recur.conversion.settings import MOST_WORDS, Settings, Value, check_sizes
 from fairseq_recur.errors import CheckpointError, ConfigError
 from fairseq_recur.experiments.settings import arguments
 from fairseq_recur.files import whole_file
+from fairseq_recur.loading.states import read_state, saved_options
 from fairseq_recur.planning.building import words as placeholders
 
 KINDS: dict[str, ModuleType] = {"t5": t5, "mt5": t5, "bart": bart}
@@ -219,7 +220,7 @@ def checkpoint(cfg: DictConfig, state: dict[str, Tensor]) -> dict[str, Any]:
 def to_huggingface(source: Path, target: Path, like: Path | None) -> None:
     """Convert a checkpoint of fairseq."""
     huggingface.safetensors_torch()  # before any work
-    loaded = load(source)
+    loaded = read_state(source)
     options, state = model_options(loaded, source), dict(loaded["model"])
     compat.drop_stale_encoder_keys(state, "encoder")
     kind = t5 if options.values.get("host") == "t5" else bart
@@ -280,11 +281,8 @@ def model_options(loaded: dict[str, Any], source: Path) -> Settings:
     Raises:
         CheckpointError: it has none, or more layers than weights.
     """
-    options = loaded.get("args")
-    if options is None and isinstance(loaded.get("cfg"), dict):
-        options = loaded["cfg"].get("model")
-    options = vars(options) if isinstance(options, Namespace) else options
-    if not isinstance(options, dict) or "encoder_embed_dim" not in options:
+    options = saved_options(loaded)
+    if "encoder_embed_dim" not in options:
         raise CheckpointError(
             f"{source} does not contain the sizes of its model; give one that fairseq-train saved"
         )

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fairseq import checkpoint_utils, options, tasks
+from fairseq import options, tasks
 from fairseq.data import data_utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from torch import Tensor
@@ -19,6 +19,7 @@ from fairseq_recur.errors import ConfigError, Problems, refuse
 from fairseq_recur.experiments.runs import SystemRun, read_json, same_command
 from fairseq_recur.experiments.settings import Experiment, normal
 from fairseq_recur.inspection.tokens import Tokens
+from fairseq_recur.loading.states import read_state
 from fairseq_recur.scoring.comparison import BOTH
 from fairseq_recur.scoring.generation import read_lines
 from fairseq_recur.scoring.mean_metric import MeanMetric
@@ -41,7 +42,7 @@ def check(runs: Sequence[SystemRun]) -> dict[str, int]:
     try:
         start = runs[0].experiment.start
         if start is not None:
-            _gather(problems, "start", lambda: weights.update(_read(start)))
+            _gather(problems, "start", lambda: weights.update(read_state(start)["model"]))
         for run in {run.system.name: run for run in runs}.values():
             _gather(problems, run.system.name, partial(_build, run, parameters, weights))
         if not problems:
@@ -103,11 +104,6 @@ def _gather(problems: list[str], where: str, inspect: Callable[[], Any]) -> None
         problems.append(f"{where}: {said.getvalue().strip().splitlines()[-1]}")
 
 
-def _read(checkpoint: str) -> dict[str, Tensor]:
-    """Return the weights of a checkpoint."""
-    return checkpoint_utils.load_checkpoint_to_cpu(checkpoint)["model"]
-
-
 def _build(run: SystemRun, parameters: dict[str, int], start: dict[str, Tensor]) -> None:
     """Parse a training's flags and build its model; record its number of parameters.
 
@@ -130,8 +126,10 @@ def _build(run: SystemRun, parameters: dict[str, int], start: dict[str, Tensor])
     parameters[run.system.name] = sum(p.numel() for p in model.parameters())
     if start and run.starts_from is None:
         logging.disable(logging.WARNING)  # each training's log names what is initialised fresh
-        model.load_state_dict({**start}, model_cfg=cfg.model)
-        logging.disable(logging.INFO)
+        try:
+            model.load_state_dict({**start}, model_cfg=cfg.model)
+        finally:
+            logging.disable(logging.INFO)
 
 
 def _check_saved(checkpoint: int | str, cfg: Any) -> None:

@@ -5,7 +5,6 @@ No code from the files is run, and no file can ask for more memory than its own 
 
 import json
 import shutil
-import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fairseq_recur.compat.checkpoints import refuse_damaged
 from fairseq_recur.errors import CheckpointError, ConfigError
 
 TOKENIZER_FILES = (
@@ -129,6 +129,8 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
     load = safetensors_torch().load_file if safe else load_pickled
     try:
         weights = load(file)
+    except CheckpointError:
+        raise
     except Exception as error:  # damaged bytes raise whatever they lead to
         raise CheckpointError(
             f"{file} cannot be read: {type(error).__name__}: {error}; get the file again"
@@ -155,13 +157,12 @@ def is_plain(weight: Any) -> bool:
 
 
 def load_pickled(file: Path) -> Any:
-    """Read what torch has saved, without running code from the file or inflating it."""
-    if zipfile.is_zipfile(file):
-        with zipfile.ZipFile(file) as archive:
-            if sum(entry.file_size for entry in archive.infolist()) > file.stat().st_size:
-                raise CheckpointError(
-                    f"{file} is damaged: the parts in it are larger than the file; get it again"
-                )
+    """Read what torch has saved, without running code from the file or inflating it.
+
+    Raises:
+        CheckpointError: the file is compressed, or a checksum in it is wrong.
+    """
+    refuse_damaged(str(file))
     return torch.load(file, map_location="cpu", weights_only=True)
 
 

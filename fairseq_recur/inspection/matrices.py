@@ -6,11 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from fairseq.models.transformer import TransformerConfig
-from omegaconf import OmegaConf
 
-from fairseq_recur import compat
 from fairseq_recur.errors import ConfigError
-from fairseq_recur.models.checkpoints import rename_old_options
+from fairseq_recur.loading.states import read_state, saved_options
 from fairseq_recur.models.config import encoder_decoder_slots, part_fields
 from fairseq_recur.modules.mixture import LagMixture
 from fairseq_recur.modules.parts import CROSS_MIXTURE, MIXTURE, map_and_mixture
@@ -37,11 +35,9 @@ def read_layers(path: str) -> Layers:
     """
     if not Path(path).is_file():
         raise ConfigError(f"no such checkpoint: {path}; give an existing file")
-    state = compat.read_checkpoint(path)
-    given = saved_options(state)
-    rename_old_options(given)
+    state = read_state(path)
     defaults = {name: made.default for name, _, made in part_fields(encoder_decoder_slots())}
-    options = {**defaults, **given}
+    options = {**defaults, **saved_options(state)}
     host = TransformerConfig.from_namespace(Namespace(**options))
     layers: Layers = {}
     for name in state["model"]:
@@ -67,16 +63,6 @@ def read_layers(path: str) -> Layers:
             "--cross-attention-mixture rsa"
         )
     return layers
-
-
-def saved_options(state: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of a checkpoint's model, in whatever form they were saved."""
-    if state.get("cfg") is None:
-        return dict(vars(state["args"]))
-    cfg = OmegaConf.create(state["cfg"], flags={"allow_objects": True})
-    saved: Any = OmegaConf.to_container(cfg, resolve=True)
-    model = saved["model"]
-    return dict(model if isinstance(model, dict) else vars(model))
 
 
 def memory_lengths(layer: LagMixture) -> list[int]:

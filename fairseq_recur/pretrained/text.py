@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from fairseq.data import Dictionary, encoders
+from fairseq.data.encoders.gpt2_bpe import GPT2BPE
 from fairseq.registry import REGISTRIES
 from torch import Tensor
 
 from fairseq_recur.errors import ConfigError
-from fairseq_recur.pretrained.folder import listing
+from fairseq_recur.loading.folder import listing
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +79,21 @@ class Text:
     def encode(self, text: str) -> Tensor:
         """Return the ids of a text, (L,) int64, with the end-of-sentence symbol."""
         return self.dictionary.encode_line(self.pieces(text), add_if_not_exist=False).long()
+
+    def labels(self, tokens: Tensor, words: Sequence[str]) -> list[str]:
+        """Return readable symbols for ids (L,).
+
+        Args:
+            tokens: the ids
+            words: what the first ids were before the dictionary; it follows an unknown symbol
+        """
+        symbols = [self.dictionary[token] for token in tokens.tolist()]
+        for index, token in enumerate(tokens.tolist()):
+            if token == self.dictionary.unk() and index < len(words):
+                symbols[index] = f"{symbols[index]} {words[index]}"
+            elif isinstance(self.bpe, GPT2BPE) and symbols[index].isdecimal():  # not readable
+                symbols[index] = self.bpe.decode(symbols[index]).replace(" ", "\u2581")
+        return symbols
 
     def decode(self, tokens: Tensor) -> str:
         """Return the detokenized text for ids (L,)."""

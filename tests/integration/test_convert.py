@@ -12,11 +12,11 @@ from fairseq.data import Dictionary
 from fairseq.data.encoders.gpt2_bpe_utils import get_encoder
 from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE, SentencepieceConfig
 
-from fairseq_recur.cli.average import load
 from fairseq_recur.conversion import bart, huggingface, t5
 from fairseq_recur.conversion.huggingface import TOKENIZER_FILES
 from fairseq_recur.conversion.settings import Settings
 from fairseq_recur.experiments.settings import arguments
+from fairseq_recur.loading.states import read_state
 from tests.conftest import TRAIN
 from tests.huggingface import (
     KINDS,
@@ -90,7 +90,7 @@ def test_words_without_a_row_to_spare(tmp_path: Path) -> None:
     assert torch.equal(table[0], table[1]) and torch.equal(output[0], output[1])
     before = state_of(tmp_path / "full")
     assert len(table) == len(before["shared.weight"]) + 1
-    trained = load(tmp_path / "fairseq" / "model.pt")
+    trained = read_state(tmp_path / "fairseq" / "model.pt")
     for name in ("encoder.embed_tokens", "decoder.embed_tokens", "decoder.output_projection"):
         trained["model"][f"{name}.weight"] = trained["model"][f"{name}.weight"].clone()
         trained["model"][f"{name}.weight"][0] += 1.0  # its own since it was learnt

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from fairseq_recur.cli.average import load
 from fairseq_recur.conversion.vocabulary import t5_pieces, t5_vocabulary
 from fairseq_recur.errors import ConfigError
+from fairseq_recur.loading.states import read_state
 from tests.conftest import TRAIN
 from tests.huggingface import change_config, converted, refused, save_t5, state_of
 from tests.running import USER_DIR
@@ -47,7 +47,7 @@ def test_other_models_of_fairseq_are_refused(
     message = refused(capsys, tmp_path / "checkpoint_last.pt", tmp_path / "back")
     parts = "--decoder-self-attention rsa, --cross-attention-mixture rsa, --recurrence biarn"
     assert parts in message
-    state = load(tmp_path / "checkpoint_last.pt")
+    state = read_state(tmp_path / "checkpoint_last.pt")
     plain = {
         "recurrence": "none",
         "decoder_self_attention": "dot",
@@ -162,6 +162,16 @@ def deflate(folder: Path) -> None:
             small.writestr(entry.filename, stored.read(entry))
 
 
+def flip(folder: Path) -> None:
+    """Weights of which one bit is not what was saved."""
+    (folder / "model.safetensors").unlink()
+    path = folder / "pytorch_model.bin"
+    torch.save({"shared.weight": torch.ones(64, 16)}, path)
+    content = bytearray(path.read_bytes())
+    content[content.index(torch.ones(64).numpy().tobytes())] ^= 1
+    path.write_bytes(content)
+
+
 def repeat(folder: Path) -> None:
     """Weights with a stride of 0."""
     (folder / "model.safetensors").unlink()
@@ -176,7 +186,8 @@ BROKEN: dict[str, Any] = {
     "nested": (write("config.json", DEEP), "config.json is damaged: RecursionError"),
     "no weights": (lambda f: (f / "model.safetensors").unlink(), "no weights in"),
     "half the weights": (lambda f: damage(f, "model.safetensors"), "cannot be read"),
-    "deflated": (deflate, "the parts in it are larger than the file"),
+    "deflated": (deflate, "bytes: expected uncompressed ones"),
+    "flipped": (flip, "damaged: "),
     "repeated": (repeat, "something other than named, dense tensors"),
     "no tokenizer": (lambda f: (f / "spiece.model").unlink(), "no tokenizer in"),
     "half a tokenizer": (lambda f: damage(f, "spiece.model"), "spiece.model is damaged"),

@@ -1,7 +1,5 @@
 """Averaging: the selection of checkpoints, their mean, and refusals."""
 
-import os
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from fairseq_recur.cli.average import average_checkpoints, choose_inputs, load
+from fairseq_recur.cli.average import average_checkpoints, choose_inputs
 from fairseq_recur.errors import CheckpointError, ConfigError
 
 
@@ -129,34 +127,3 @@ def test_other_parameters_are_named(tmp_path: Path, change: Any, message: str) -
     files = [write(tmp_path / "a.pt", parameters(1)), write(tmp_path / "b.pt", other)]
     with pytest.raises(CheckpointError, match=message):
         average_checkpoints(files)
-
-
-class Hostile:
-    """Runs a command when it is unpickled."""
-
-    def __init__(self, trace: Path) -> None:
-        self.trace = trace
-
-    def __reduce__(self) -> tuple:
-        return os.mkdir, (str(self.trace),)
-
-
-def test_a_checkpoint_that_runs_code_is_refused(tmp_path: Path) -> None:
-    trace = tmp_path / "ran"
-    for name in ("zip.pt", "pickle.pt"):
-        file = tmp_path / name
-        if name == "zip.pt":
-            torch.save({"model": {}, "args": Hostile(trace)}, file)
-        else:
-            file.write_bytes(pickle.dumps(Hostile(trace)))
-        with pytest.raises(CheckpointError, match=str(file)):
-            load(file)
-        assert not trace.exists()
-
-
-@pytest.mark.parametrize("content", [{"weights": {}}, [1], {"model": 3, "cfg": {"model": {}}}])
-def test_what_is_no_checkpoint_is_refused(tmp_path: Path, content: Any) -> None:
-    file = tmp_path / "a.pt"
-    torch.save(content, file)
-    with pytest.raises(CheckpointError, match=str(file)):
-        load(file)

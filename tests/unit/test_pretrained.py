@@ -8,9 +8,7 @@ import sentencepiece
 from fairseq.data import Dictionary
 
 import fairseq_recur
-from fairseq_recur import from_pretrained
 from fairseq_recur.errors import ConfigError
-from fairseq_recur.pretrained.folder import choose_checkpoint, find_checkpoints, find_dictionaries
 from fairseq_recur.pretrained.loading import text_settings
 from fairseq_recur.pretrained.text import (
     Settings,
@@ -23,77 +21,6 @@ from fairseq_recur.pretrained.text import (
 
 CODES = "#version: 0.2\nt h\nth e</w>\n"
 LINES = ["the house is small .", "the bank 's door is open ."]
-
-
-def make(folder: Path, *names: str) -> Path:
-    """A folder with empty files."""
-    folder.mkdir(exist_ok=True)
-    for name in names:
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("")
-    return folder
-
-
-@pytest.mark.parametrize(
-    ("files", "chosen"),
-    [
-        (["model.pt"], "model.pt"),
-        (["checkpoint1.pt", "checkpoint_last.pt"], "checkpoint_last.pt"),
-        (["checkpoint_best.pt", "checkpoint_last.pt"], "checkpoint_best.pt"),
-        (["checkpoint_best.pt", "average.pt"], "average.pt"),
-    ],
-)
-def test_checkpoint_that_is_meant(tmp_path: Path, files: list[str], chosen: str) -> None:
-    assert choose_checkpoint(make(tmp_path, *files)).name == chosen
-
-
-def test_checkpoints_that_are_named(tmp_path: Path) -> None:
-    home = make(tmp_path / "home", "a.pt", "b.pt")
-    other = make(tmp_path / "other", "c.pt") / "c.pt"
-    assert find_checkpoints(home / "a.pt", None) == (home, [home / "a.pt"])
-    assert find_checkpoints(str(home), ["b.pt", other]) == (home, [home / "b.pt", other])
-
-
-@pytest.mark.parametrize(
-    ("files", "arguments", "message"),
-    [
-        ([], ["absent"], "no folder .*absent"),
-        (["dict.en.txt"], ["."], r"no checkpoint \(\*.pt\) in .*holds dict.en.txt"),
-        (["a.pt", "b.pt"], ["."], "several checkpoints, a.pt, b.pt"),
-        (["a.pt"], [".", "c.pt"], "no checkpoint c.pt in .*holds a.pt"),
-        (["a.pt"], [".", []], "an empty list"),
-    ],
-)
-def test_checkpoints_that_are_not_clear(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: list[str], arguments: list[Any],
-    message: str,
-) -> None:  # fmt: skip
-    monkeypatch.chdir(make(tmp_path, *files))
-    with pytest.raises(ConfigError, match=message):
-        from_pretrained(*arguments)
-    with pytest.raises(ConfigError, match="precision='int8'"):
-        from_pretrained(".", precision="int8")
-
-
-def test_dictionaries(tmp_path: Path) -> None:
-    """In the folder, otherwise in the training's data; a given folder is the only place."""
-    home = make(tmp_path / "home", "model.pt")
-    data = make(tmp_path / "data", "dict.en.txt", "dict.de.txt", "train.en-de.en.bin")
-    assert find_dictionaries(home, None, f"{data}:x", ["en", "de"]) == (data, ["en", "de"])
-    assert find_dictionaries(home, None, str(data), [None, None]) == (data, ["en", "de"])
-    assert find_dictionaries(home, data, None, ["de", "en"]) == (data, ["de", "en"])
-    make(home, "dict.en.txt", "dict.de.txt", "dict.txt")
-    assert find_dictionaries(home, None, str(data), ["en", "de"])[0] == home
-    assert find_dictionaries(home, None, None, []) == (home, [])
-    for given, languages, message in (
-        (data, ["en", "fr"], r"no dict.en.txt and dict.fr.txt in .*data \(dict.de.txt, dict.en"),
-        (data, [], "no dict.txt in"),
-        (tmp_path / "none", ["en", "de"], r"none \(no such folder\); give data="),
-        (home, [None, None], "dict.LANGUAGE.txt .*source_lang="),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            find_dictionaries(home, given, None, languages)
 
 
 def words(*symbols: str) -> Dictionary:
@@ -129,7 +56,8 @@ SUBWORDS = words("th@@", "the", "e@@", "h@@", "o@@", "u@@", "s@@", "e", "i@@", "
 
 def test_codes_are_found(tmp_path: Path) -> None:
     """Files are found in the order of places, for the side's language, and known by their form."""
-    near, far = make(tmp_path / "near"), make(tmp_path / "far")
+    near, far = tmp_path / "near", tmp_path / "far"
+    near.mkdir(), far.mkdir()
     (far / "codes").write_text(CODES)
     (near / "encoder.json").write_text('{"a": 1}')
     text = build_text(SUBWORDS, settings(near, far), "en", ["de"])

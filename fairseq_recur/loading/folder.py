@@ -47,14 +47,14 @@ def find_checkpoints(
         return home.parent, [home]
     if not home.is_dir():
         raise ConfigError(
-            f"from_pretrained: no folder {folder} ({home.absolute()}); expected the --save-dir of "
-            "fairseq-train, or a folder with a checkpoint and its dictionaries"
+            f"no file or folder {folder} ({home.absolute()}); expected a checkpoint, the "
+            "--save-dir of fairseq-train, or a folder with a checkpoint and its dictionaries"
         )
     if checkpoint is None:
         return home, [choose_checkpoint(home)]
     given = [checkpoint] if isinstance(checkpoint, (str, Path)) else list(checkpoint)
     if not given:
-        raise ConfigError("from_pretrained: checkpoint is an empty list; name at least one file")
+        raise ConfigError("checkpoint is an empty list; name at least one file")
     return home, [named_checkpoint(home, Path(name).expanduser()) for name in given]
 
 
@@ -64,8 +64,7 @@ def named_checkpoint(home: Path, name: Path) -> Path:
         if path.is_file():
             return path
     raise ConfigError(
-        f"from_pretrained: no checkpoint {name} in {home}; it holds "
-        f"{listing(home, '*.pt')}; name one of those"
+        f"no checkpoint {name} in {home}; it holds {listing(home, '*.pt')}; name one of those"
     )
 
 
@@ -75,12 +74,12 @@ def choose_checkpoint(home: Path) -> Path:
     preferred = [home / name for name in PREFERRED if (home / name).is_file()]
     if not found:
         raise ConfigError(
-            f"from_pretrained: no checkpoint (*.pt) in {home}; it holds {listing(home)}. Give the "
+            f"no checkpoint (*.pt) in {home}; it holds {listing(home)}. Give the "
             "--save-dir of fairseq-train, or checkpoint=FILE"
         )
     if len(found) > 1 and not preferred:
         raise ConfigError(
-            f"from_pretrained: {home} has several checkpoints, {listing(home, '*.pt')}, and none "
+            f"{home} has several checkpoints, {listing(home, '*.pt')}, and none "
             f"is called {', '.join(PREFERRED)}; choose with checkpoint=NAME"
         )
     chosen = (preferred or found)[0]
@@ -122,9 +121,9 @@ def find_dictionaries(
     else:
         wanted = "dict.txt"
     raise ConfigError(
-        f"from_pretrained: no {wanted} in {' or '.join(looked)}; give data=FOLDER, the --destdir "
-        "of fairseq-preprocess, or copy the dictionaries to the checkpoint"
-        + ("" if all(languages) else ", and source_lang= and target_lang=")
+        f"no {wanted} in {' or '.join(looked)}; give data=FOLDER (--data), the "
+        "--destdir of fairseq-preprocess, or copy the dictionaries to the checkpoint"
+        + ("" if all(languages) else ", and source_lang= and target_lang= (-s and -t)")
     )
 
 

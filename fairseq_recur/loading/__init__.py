@@ -1,0 +1,1 @@
+"""Reading checkpoints, and loading their models with the task and the dictionaries."""
