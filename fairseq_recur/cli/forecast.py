@@ -9,12 +9,13 @@ import argparse
 import csv
 import io
 from pathlib import Path
+from typing import Any
 
 import torch
-from fairseq.checkpoint_utils import load_model_ensemble_and_task
 
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.files import write_text
+from fairseq_recur.loading.models import load
 from fairseq_recur.tasks.series_data import SPLITS
 from fairseq_recur.tasks.time_series import TimeSeriesTask
 
@@ -36,17 +37,13 @@ def run(args: argparse.Namespace) -> int:
     """Forecast every window, then write the file."""
     if not 1 <= args.batch_size <= LARGEST_BATCH:
         raise ConfigError(f"--batch-size {args.batch_size}: expected 1 to {LARGEST_BATCH}")
-    overrides = {"series_file": args.series_file} if args.series_file is not None else {}
-    models, _, task = load_model_ensemble_and_task([args.checkpoint], overrides)
-    if not isinstance(task, TimeSeriesTask):
-        raise ConfigError(
-            f"{args.checkpoint} was trained on {type(task).__name__}; expected a checkpoint of "
-            "--task time_series_forecasting"
-        )
+    changes = {"series_file": args.series_file} if args.series_file is not None else {}
+    found = load(args.checkpoint, kinds=(TimeSeriesTask,), changes=changes)
+    task: Any = found.task
     task.load_dataset(args.split)
     windows = task.dataset(args.split)
     device = "cuda" if torch.cuda.is_available() and not args.cpu else "cpu"
-    model = models[0].to(device).eval()
+    model: Any = found.models[0].to(device).eval()
     # A memory needs all windows, in their order.
     step = task.cfg.horizon if model.encoder.memory is None else 1
     starts = list(range(0, len(windows), step))

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from fairseq_recur import compat
 from fairseq_recur.cli.scoring_options import split_names
-from fairseq_recur.errors import CheckpointError, ConfigError, Problems, refuse
+from fairseq_recur.errors import ConfigError, Problems, refuse
 from fairseq_recur.files import write_text
+from fairseq_recur.loading.folder import find_checkpoints
 from fairseq_recur.modules.options import flag
 from fairseq_recur.probing.classifier import COMBINATIONS
 from fairseq_recur.probing.protocol import Protocol
@@ -42,7 +42,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="models of this plug-in, or fairseq's transformer",
     )
     parser.add_argument(
-        "--data", required=True, metavar="DATA", help="folder with the models' dictionaries"
+        "--data",
+        metavar="DATA",
+        help="folder with the models' dictionaries (default: that of the checkpoint, or of the "
+        "training's data)",
     )
     parser.add_argument("--bpe", choices=BPE_FILES, help="subword segmentation, as for interactive")
     parser.add_argument(
@@ -165,15 +168,14 @@ def _settings(args: argparse.Namespace) -> Settings:
 
 
 def _checkpoints(given: list[str]) -> dict[str, str]:
-    """Split NAME=CHECKPOINT, and check each file."""
+    """Split NAME=CHECKPOINT, and find each file."""
     problems = Problems("probe run")
-    paths = split_names(given, problems, "--path")
+    files: dict[str, str] = {}
+    for name, path in split_names(given, problems, "--path").items():
+        with problems.gathered():
+            files[name] = str(find_checkpoints(path, None)[1][0])
     problems.raise_all()
-    for path in paths.values():
-        problem = compat.checkpoint_problem(path)
-        if problem:
-            raise CheckpointError(problem)
-    return paths
+    return files
 
 
 def _check_encoder(name: str, encoder: SentenceEncoder, combine: str) -> None:

@@ -15,16 +15,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from fairseq import checkpoint_utils
 from fairseq.data.data_utils import batch_by_size
 from fairseq.data.encoders import build_bpe
 from fairseq.models.transformer import TransformerEncoderBase
 from fairseq.tasks import FairseqTask
+from fairseq.tasks.translation import TranslationTask
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from fairseq_recur import compat
-from fairseq_recur.errors import CheckpointError, ConfigError
+from fairseq_recur.errors import ConfigError
+from fairseq_recur.loading.models import load
 from fairseq_recur.ops.padding import masked_mean
 
 BPE_FILES = {"sentencepiece": "sentencepiece_model", "subword_nmt": "bpe_codes"}
@@ -105,12 +105,13 @@ class SentenceEncoder:
             ConfigError: a sentence is too long for the model
         """
         unknown = total = 0
+        longest = self.max_positions - len(getattr(self.task, "prefix", None) or [])
         for sentence in sentences:
             tokens = self.tokens(sentence)
-            if len(tokens) > self.max_positions:
+            if len(tokens) > longest:
                 raise ConfigError(
                     f"a sentence has {len(tokens)} subwords, but the model reads at most "
-                    f"{self.max_positions}; shorten or remove it: {sentence[:60]} ..."
+                    f"{longest}; shorten or remove it: {sentence[:60]} ..."
                 )
             unknown += int(tokens.eq(self.task.source_dictionary.unk()).sum())
             total += len(tokens)
@@ -158,45 +159,26 @@ class SentenceEncoder:
         return tuple(means)
 
 
-def load_encoder(path: str, data: str, segment: Segment, device: torch.device) -> SentenceEncoder:
-    """Load the encoders of a checkpoint; *data* has the dictionaries, *segment* is of `subwords`.
+def load_encoder(
+    path: str, data: str | None, segment: Segment, device: torch.device
+) -> SentenceEncoder:
+    """Load the encoders of a checkpoint.
+
+    Args:
+        path: of the checkpoint, or of the folder of its training
+        data: folder with the dictionaries; None to look where `from_pretrained` does
+        segment: of `subwords`
+        device: where to compute
 
     Raises:
         CheckpointError: not a checkpoint, or one that does not fit the dictionaries
-        ConfigError: the folder has no dictionaries, or the model has no Transformer encoder
+        ConfigError: there are no dictionaries, or the model has no Transformer encoder
     """
-    if not any(Path(data).glob("dict.*")):
+    found = load(path, data=data, kinds=(TranslationTask,))
+    model = found.models[0]
+    if not isinstance(getattr(model, "encoder", None), TransformerEncoderBase):
         raise ConfigError(
-            f"--data {data}: no dict.*.txt there; expected the folder that preprocess wrote"
-        )
-    problem = compat.checkpoint_problem(path)
-    if problem:
-        raise CheckpointError(problem)
-    try:
-        models, _, task = checkpoint_utils.load_model_ensemble_and_task(
-            [path], arg_overrides={"data": data}
-        )
-    except Exception as error:  # fairseq raises a bare Exception
-        _explain(error, path, data)
-        raise
-    if not isinstance(getattr(models[0], "encoder", None), TransformerEncoderBase):
-        raise ConfigError(
-            f"{path}: a {type(models[0]).__name__} has no Transformer encoder; expected an "
+            f"{path}: a {type(model).__name__} has no Transformer encoder; expected an "
             "encoder-decoder of this plug-in or fairseq's transformer"
         )
-    return SentenceEncoder(models[0], task, segment, device)
-
-
-def _explain(error: Exception, path: str, data: str) -> None:
-    """Raise a clear error if a checkpoint and a data folder do not belong together."""
-    if "Could not infer language pair" in str(error):
-        raise ConfigError(
-            f"{path} was trained without --source-lang and --target-lang, and {data} does not "
-            "reveal them; expected the folder that preprocess wrote, with train.SOURCE-TARGET.*"
-        ) from None
-    # The models of this plug-in raise a clear error themselves.
-    if "size mismatch" in str(error) and not isinstance(error, CheckpointError):
-        raise CheckpointError(
-            f"{path} does not fit the dictionaries in {data}: it was trained with different ones; "
-            "set --data to the folder that it was trained on"
-        ) from None
+    return SentenceEncoder(model, found.task, segment, device)

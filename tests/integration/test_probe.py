@@ -79,7 +79,8 @@ def test_run_prints_and_writes_the_table(
     work: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     files = ["--json", tmp_path / "out.json", "--markdown", tmp_path / "out.md"]
-    assert main(probe(work, *files)) == 0
+    found_by_itself = [x for x in probe(work, *files) if x not in ("--data", str(work / "bin"))]
+    assert main(found_by_itself) == 0
     table = capsys.readouterr().out.splitlines()
     report = json.loads((tmp_path / "out.json").read_text())
     assert table[0].split() == ["system", "encoders", "SeLen", "WC", "BShif"]
@@ -129,8 +130,7 @@ def error(arguments: list[str], capsys: pytest.CaptureFixture) -> str:
 
 
 WRONG_RUNS: dict[str, list[str]] = {
-    "no_model.pt: no such file": ["--path", "a=no_model.pt"],
-    "torch_file: 13 bytes that are not a PyTorch checkpoint": ["--path", "a=torch_file"],
+    "no file or folder no_model.pt": ["--path", "a=no_model.pt"],
     "--path 'a' occurs twice; give each a different name": [
         "--path",
         "a=torch_file",
@@ -164,7 +164,11 @@ def test_invalid_files_and_folders(
 ) -> None:
     assert "no such folder" in error(probe(work, tasks="none"), capsys)
     data = ["--data", str(tmp_path)]
-    assert "no dict.*.txt there" in error([*probe(work), *data], capsys)
+    assert "no dict.src.txt and dict.tgt.txt in" in error([*probe(work), *data], capsys)
+    (tmp_path / "torch_file").write_text("no checkpoint")
+    path = ["--path", f"a={tmp_path / 'torch_file'}"]
+    said = "torch_file: 13 bytes that are not a PyTorch checkpoint"
+    assert said in error([*probe(work), *path], capsys)
     bad = work / "bad"
     bad.mkdir(exist_ok=True)
     text = (work / "tasks" / "word_content.txt").read_text()
@@ -192,13 +196,9 @@ def test_models_that_cannot_be_probed(
     for side in ("src", "tgt"):
         (other / f"dict.{side}.txt").write_text("balor 1\nbalos 1\n")
     capsys.readouterr()
-    base = ["--path", paths(work)["base"], "--data", str(other)]
-    assert "does not reveal them" in error(probe(work, *base), capsys)
-    (other / "train.src-tgt.src.bin").touch()
-    (other / "train.src-tgt.src.idx").touch()
     for name, data, message in (
-        (tmp_path / "checkpoint_last.pt", tmp_path / "lm", "has no Transformer encoder; expected"),
-        (paths(work)["base"], other, "does not fit the dictionaries in"),
+        (tmp_path / "checkpoint_last.pt", tmp_path / "lm", "of --task language_modeling, expected"),
+        (paths(work)["base"], other, "dictionaries in"),
         (paths(work)["biarn"], other, "its vocabulary has another size"),
     ):
         printed = error(probe(work, "--path", name, "--data", data), capsys)

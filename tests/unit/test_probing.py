@@ -85,7 +85,9 @@ def test_representations_do_not_depend_on_the_batch(
 def test_sentences_are_checked(encoder_of: Callable[..., SentenceEncoder]) -> None:
     encoder = encoder_of("biarn")
     assert encoder.check(SENTENCES) == pytest.approx(1 / (17 + 5)), "words and sentence ends"
-    encoder.max_positions = 7
+    encoder.max_positions = 8
+    encoder.check(SENTENCES)
+    encoder.task.prefix = ["w1"]  # of summarization, before every source
     with pytest.raises(ConfigError, match="8 subwords, .* at most 7; .*: w5 w6"):
         encoder.check(SENTENCES)
 
