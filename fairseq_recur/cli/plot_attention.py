@@ -7,29 +7,23 @@ token (or source token, or step) and are labelled with the tokens.
 
 import argparse
 import json
-import logging
-from argparse import Namespace
+from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from fairseq import checkpoint_utils
+from fairseq.dataclass import FairseqDataclass
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.registry import REGISTRIES
-from fairseq.tasks.translation import TranslationTask
-from torch import Tensor
 
-from fairseq_recur.cli.preflight import check_data
-from fairseq_recur.errors import CheckpointError, ConfigError
+from fairseq_recur.errors import ConfigError
 from fairseq_recur.files import write_text
 from fairseq_recur.inspection.capture import KINDS
 from fairseq_recur.inspection.panels import Labels, Panel, panels
-from fairseq_recur.inspection.passes import look, translate
-from fairseq_recur.inspection.tokens import Tokens
-from fairseq_recur.modules.options import flag
 from fairseq_recur.plotting.attention import SCALES, draw
 from fairseq_recur.plotting.figures import add_output_arguments, check_output, save
-
-logger = logging.getLogger(__name__)
+from fairseq_recur.pretrained import from_pretrained
+from fairseq_recur.pretrained.text import NONE
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--data",
         metavar="FOLDER",
         help="folder with the dictionaries, dict.SOURCE.txt and dict.TARGET.txt (default: the "
-        "checkpoint's folder)",
+        "checkpoint's folder, or the training's data)",
     )
     parser.add_argument(
         "-s", "--source-lang", metavar="SOURCE", help="(default: that of the training)"
@@ -88,11 +82,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group = parser.add_argument_group("from text to tokens, as in fairseq-interactive")
     for name in ("tokenizer", "bpe"):
-        kinds = list(REGISTRIES[name]["registry"])
-        group.add_argument(f"--{name}", choices=kinds, metavar="NAME", help=", ".join(kinds))
-    for name in ("tokenizer", "bpe"):
-        for options in REGISTRIES[name]["dataclass_registry"].values():
-            gen_parser_from_dataclass(group, options())
+        kinds = [NONE, *REGISTRIES[name]["registry"]]
+        text = f"{', '.join(kinds)} (default: as in `translate`)"
+        group.add_argument(f"--{name}", choices=kinds, metavar="NAME", help=text)
+    for options in encoder_options():
+        gen_parser_from_dataclass(group, options, delete_default=True)  # to see what is given
 
 
 def _number_or(*words: str) -> Any:
@@ -108,96 +102,39 @@ def _number_or(*words: str) -> Any:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Load the model, get the translation, capture the attention, draw."""
+    """Load the model, get the translation with its attention, draw."""
     output = check_output(args.output)
-    for name in ("beam", "max_len_b"):
-        if getattr(args, name) < 1:
-            raise ConfigError(f"{flag(name)} {getattr(args, name)}: expected at least 1")
-    if not abs(args.lenpen) <= 100:
-        raise ConfigError(f"--lenpen {args.lenpen}: expected -100 to 100")
-    text = Tokens(args)  # before the model, which takes longer to load
-    task, model = load(args.checkpoint, args.data, args.source_lang, args.target_lang)
-    source, source_words = text.source(task, args.source)
-    _check_length("--source", source, model.max_positions()[0])
-    target_words: list[str] = []
-    if args.target is None:
-        options = {name: getattr(args, name) for name in ("beam", "lenpen", "max_len_b")}
-        target = translate(task, model, source, **options)
-        logger.info("translation: %s", text.decode(task.target_dictionary.string(target)))
-    else:
-        target, target_words = text.encode("--target", args.target, task.target_dictionary)
-    _check_length("--target", target, model.max_positions()[1])
-    eos = task.target_dictionary.eos()
-    predicted = text.labels(target, task.target_dictionary, target_words)
-    labels = Labels(
-        source=text.labels(source, task.source_dictionary, source_words),
-        read=[task.target_dictionary[eos], *predicted[:-1]],
-        target=predicted,
-    )
-    # The model's own translation is decoded step by step; a given one is teacher-forced.
-    maps = look(model, source, target, eos, step_by_step=args.target is None)
-    wanted = panels(model, maps, labels, args.show, args.layer, args.head)
+    for name in ("source", "target"):
+        text = getattr(args, name)
+        if text is not None and not text.split():
+            raise ConfigError(f"--{name} has no words; give a sentence")
+    model = from_pretrained(
+        args.checkpoint, data=args.data, source_lang=args.source_lang,
+        target_lang=args.target_lang, tokenizer=args.tokenizer, bpe=args.bpe, device="cpu",
+        **given_options(args),
+    )  # fmt: skip
+    search = {name: getattr(args, name) for name in ("beam", "lenpen", "max_len_b")}
+    maps, labels = model.look(args.source, args.target, **search)
+    wanted = panels(model.model, maps, labels, args.show, args.layer, args.head)
     save(draw(wanted, args.scale), output)
     if args.json:
         write_json(Path(args.json), args.checkpoint, labels, wanted)
     return 0
 
 
-def _check_length(option: str, tokens: Tensor, longest: int) -> None:
-    """Raise ConfigError if the model has no positions for so many tokens."""
-    if len(tokens) > longest:
-        raise ConfigError(
-            f"{option} has {len(tokens)} tokens; the model takes at most {longest}; shorten it"
-        )
+def encoder_options() -> Iterator[FairseqDataclass]:
+    """Yield the options of each of fairseq's tokenizers and BPEs."""
+    for name in ("tokenizer", "bpe"):
+        for options in REGISTRIES[name]["dataclass_registry"].values():
+            yield options()
 
 
-def load(
-    checkpoint: str, data: str | None, source: str | None, target: str | None
-) -> tuple[TranslationTask, Any]:
-    """Load a checkpoint's task and model, the model in evaluation mode.
-
-    The folder of the dictionaries is by default the checkpoint's, the languages those of training.
-
-    Raises:
-        CheckpointError: the file is unusable, or does not fit the dictionaries
-        ConfigError: the model is of another kind, or dictionaries are missing
-    """
-    state = checkpoint_utils.load_checkpoint_to_cpu(checkpoint)
-    state["args"] = None  # of an old checkpoint; cfg has them too
-    saved = state["cfg"]["task"]
-    if "source_lang" not in saved:
-        raise ConfigError(
-            f"{checkpoint}: expected a model that translates, found one of --task {saved['_name']}"
-        )
-    folder = data or str(Path(checkpoint).parent)
-    changes = {
-        "data": folder,
-        "source_lang": source or saved["source_lang"],
-        "target_lang": target or saved["target_lang"],
-        "eval_bleu": False,
-    }
-    try:
-        check_data("plot attention", Namespace(task="translation", dataset_impl=None, **changes))
-    except ConfigError as error:
-        hint = "" if data else ". Give the folder of the dictionaries with --data"
-        raise ConfigError(f"{error}{hint}") from error
-    for name, value in changes.items():
-        if name in saved:
-            saved[name] = value
-    try:
-        models, _, task = checkpoint_utils.load_model_ensemble_and_task([checkpoint], state=state)
-    except RuntimeError as error:
-        if "size mismatch" not in str(error):
-            raise
-        raise CheckpointError(
-            f"{checkpoint}: its weights do not fit; if the dictionaries in {folder} are not those "
-            f"of the training, give the right folder with --data: {error}"
-        ) from error
-    if not hasattr(models[0], "encoder"):
-        raise ConfigError(
-            f"{checkpoint}: expected an encoder-decoder, found a model without an encoder"
-        )
-    return task, models[0].eval()
+def given_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of tokenizers and BPEs that were given."""
+    names = {field.name for options in encoder_options() for field in fields(options)}
+    names -= {"_name", "source_lang", "target_lang"}
+    given = {name: getattr(args, name, None) for name in sorted(names)}
+    return {name: value for name, value in given.items() if value not in (None, False)}
 
 
 def write_json(path: Path, checkpoint: str, labels: Labels, wanted: list[Panel]) -> None:

@@ -20,7 +20,7 @@ from fairseq_recur.inspection.capture import Maps
 from fairseq_recur.inspection.panels import Labels
 from fairseq_recur.inspection.passes import look, translate
 from fairseq_recur.pretrained.batches import batches, fit, limits, pairs, whole_texts
-from fairseq_recur.pretrained.hypothesis import Hypothesis, symbols, to_hypothesis
+from fairseq_recur.pretrained.hypothesis import Hypothesis, to_hypothesis
 from fairseq_recur.pretrained.text import Text
 from fairseq_recur.search import OPTIONS, check_beginnings, search_options
 
@@ -297,7 +297,8 @@ class Pretrained:
             search: options of the search for the model's own translation.
 
         Returns:
-            All maps of all heads, and the tokens that label them.
+            All maps of all heads, and the tokens that label them; an unknown token is followed
+            by its word.
             `fairseq_recur.inspection.panels.panels` turns them into labelled matrices.
 
         Raises:
@@ -319,9 +320,12 @@ class Pretrained:
                 (aim,) = fit("targets", self._encode([target], self.target), self._limits[1], None)
                 aim = aim.to(self.device)
             maps = look(self.model, read, aim, words.eos(), step_by_step=target is None)
-        predicted = symbols(aim, words)
+        if target is None:
+            logger.info("translation: %s", self.target.decode(aim))
+        prefix = getattr(self.task, "prefix", None) or []
+        predicted = self.target.labels(aim, self.target.pieces(target or "").split())
         labels = Labels(
-            source=symbols(read, self.source.dictionary),
+            source=self.source.labels(read, [*prefix, *self.source.pieces(source).split()]),
             read=[words[words.eos()], *predicted[:-1]],
             target=predicted,
         )

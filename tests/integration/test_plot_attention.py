@@ -156,11 +156,16 @@ def test_other_formats(save: Save, tmp_path: Path) -> None:
         assert output.read_bytes().startswith(start)
 
 
+def test_dictionaries_of_the_training(save: Save, tmp_path: Path) -> None:
+    """A checkpoint without dictionaries beside it, as fairseq-train writes it, needs no --data."""
+    alone = tmp_path / "model.pt"
+    alone.write_bytes(Path(save("biarn")).read_bytes())
+    command = ["plot", "attention", str(alone), "--source", "w1", "--target", "w2", "--output"]
+    assert main([*command, str(tmp_path / "a.png")]) == 0
+
+
 def test_wrong_use(save: Save, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     biarn = save("biarn")
-    alone = tmp_path / "alone" / "model.pt"
-    alone.parent.mkdir()
-    alone.write_bytes(Path(biarn).read_bytes())
     cut = tmp_path / "cut.pt"
     cut.write_bytes(Path(biarn).read_bytes()[:3000])
     small = tmp_path / "small"
@@ -169,14 +174,14 @@ def test_wrong_use(save: Save, tmp_path: Path, capsys: pytest.CaptureFixture) ->
         (small / f"dict.{language}.txt").write_text("w1 1\nw2 1\n")
     lm = save("lm", "transformer_lm", "--decoder-embed-dim", "16", task="language_modeling")
     for arguments, message in (
-        ([str(tmp_path / "none.pt")], "none.pt: no such file"),
+        ([str(tmp_path / "none.pt")], "no file or folder"),
         ([str(cut)], "truncated or damaged"),
-        ([str(alone)], "no dict.src.txt in"),
-        ([str(alone), "--data", str(tmp_path / "data")], "no data folder"),
+        ([biarn, "--data", str(tmp_path / "data")], "data (no such folder); give data=FOLDER"),
         ([biarn, "-s", "en"], "no dict.en.txt"),
+        ([biarn, "--data", str(small)], "give data=FOLDER, --data"),
         ([biarn, "--data", str(small)], "its vocabulary has another size"),
-        ([save("stock"), "--data", str(small)], "its weights do not fit"),
-        ([lm], "expected a model that translates"),
+        ([save("stock"), "--data", str(small)], "does not fit, perhaps because the dictionaries"),
+        ([lm], "look: expected a model with a source"),
         (
             [save("birnn"), "--show", "steps"],
             "--show steps: it has no recurrence encoder that attends",
@@ -184,8 +189,12 @@ def test_wrong_use(save: Save, tmp_path: Path, capsys: pytest.CaptureFixture) ->
         ([biarn, "--layer", "2"], "--layer 2: encoder has layers 0 to 1"),
         ([biarn, "--head", "2"], "--head 2: encoder has heads 0 to 1"),
         ([biarn, "--source", " "], "--source has no words"),
-        ([biarn, "--source", "w1 " * 1024], "1025 tokens; the model takes at most 1024"),
-        ([biarn, "--beam", "0"], "--beam 0: expected at least 1"),
+        ([biarn, "--source", "w1 " * 1024], "limit of 1024 tokens: number 0 has 1025"),
+        ([biarn, "--beam", "0"], "beam=0: expected a beam of at least 1"),
+        ([biarn, "--target", " "], "--target has no words"),
+        ([biarn, "--bpe", "sentencepiece", "--sentencepiece-model", "none"], "none: no such file"),
+        ([biarn, "--bpe", "sentencepiece", "--sentencepiece-model", str(cut)], "cannot be built"),
+        ([biarn, "--bpe-codes", str(cut)], "no option 'bpe_codes' (--bpe-codes)"),
     ):
         output = ["--source", "w1", "--max-len-b", "5", "--output", str(tmp_path / "a.png")]
         assert main(["plot", "attention", arguments[0], *output, *arguments[1:]]) == 2, message

@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,8 @@ import torch
 from matplotlib import font_manager
 from torch import Tensor, nn
 
-from fairseq_recur.cli import build_parser, main
+from fairseq_recur.cli import build_parser
+from fairseq_recur.cli.plot_attention import given_options
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.inspection.capture import captured, places
 from fairseq_recur.inspection.panels import Labels, panels
@@ -432,23 +432,4 @@ def test_options_of_tokenizers_are_fairseqs() -> None:
         "--sentencepiece-model m -s en -t de".split()
     )
     assert (args.subcommand, args.checkpoint, args.source_lang) == ("attention", "a.pt", "en")
-    assert (args.bpe, args.sentencepiece_model) == ("sentencepiece", "m")
-
-
-@pytest.mark.parametrize("bpe", ["sentencepiece --sentencepiece-model", "subword_nmt --bpe-codes"])
-@pytest.mark.parametrize("file", ["missing", "wrong"])
-def test_an_unsuitable_file_of_subwords_is_refused_before_the_model_is_loaded(
-    bpe: str, file: str, tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
-    (tmp_path / "wrong").write_text("no subwords at all\n")
-    words = f"plot attention none.pt --source x --output {tmp_path}/a.png --bpe {bpe}".split()
-    assert main([*words, str(tmp_path / file)]) == 2
-    assert f"--bpe {bpe.split()[0]} cannot be used" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("wrong", ["--layer -1", "--layer first", "--head x", "--show words"])
-def test_wrong_options(wrong: str, capsys: pytest.CaptureFixture) -> None:
-    words = f"plot attention a.pt --source x --output a.png {wrong}".split()
-    with pytest.raises(SystemExit):
-        build_parser("plot attention").parse_args(words)
-    assert wrong.split()[0] in capsys.readouterr().err
+    assert (args.bpe, given_options(args)) == ("sentencepiece", {"sentencepiece_model": "m"})
