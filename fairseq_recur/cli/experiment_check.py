@@ -15,15 +15,15 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from torch import Tensor
 
 from fairseq_recur.cli import fairseq_commands, plugin_loading, preflight
-from fairseq_recur.errors import ConfigError, Problems, refuse
+from fairseq_recur.errors import ConfigError, InstallationError, Problems, refuse
 from fairseq_recur.experiments.runs import SystemRun, read_json, same_command
 from fairseq_recur.experiments.settings import Experiment, normal
-from fairseq_recur.inspection.tokens import Tokens
 from fairseq_recur.loading.states import read_state
 from fairseq_recur.scoring.comparison import BOTH
 from fairseq_recur.scoring.generation import read_lines
 from fairseq_recur.scoring.mean_metric import MeanMetric
 from fairseq_recur.scoring.significance import check_draws
+from fairseq_recur.text import build_codec
 
 
 def check(runs: Sequence[SystemRun]) -> dict[str, int]:
@@ -96,7 +96,7 @@ def _gather(problems: list[str], where: str, inspect: Callable[[], Any]) -> None
     try:
         with redirect_stderr(said):
             inspect()
-    except ConfigError as error:
+    except (ConfigError, InstallationError) as error:
         problems.append(f"{where}: {error}")
     except (ValueError, AssertionError, RuntimeError) as error:  # fairseq's own checks
         problems.append(f"{where}: {error or type(error).__name__}")
@@ -165,7 +165,8 @@ def _check_generate(run: SystemRun) -> None:
     with fairseq_commands.program("fairseq-recur generate", argv):
         parser = options.get_generation_parser()
         parser.usage = "fairseq-recur generate"
-        Tokens(options.parse_args_and_arch(parser))
+        parsed = options.parse_args_and_arch(parser)
+        build_codec(parsed, parsed, "the test set")
 
 
 def _check_scoring(run: SystemRun) -> None:

@@ -20,8 +20,8 @@ from fairseq_recur.experiments.results import collect, write_both
 from fairseq_recur.experiments.runner import Runner, Stopped
 from fairseq_recur.experiments.runs import SystemRun
 from fairseq_recur.experiments.settings import Experiment
-from fairseq_recur.inspection.tokens import Tokens
 from fairseq_recur.scoring.generation import read_lines
+from fairseq_recur.text import build_codec
 
 MARKS = {
     "sentencepiece": "\u2581", "wordpiece": "_", "subword_nmt": "@@", "@@": "@@", "@@ ": "@@"
@@ -90,18 +90,14 @@ def conversion(run: SystemRun) -> Conversion:
     """Return how a system's decoding reads text."""
     argv, _ = plugin_loading.add_option(run.generate_argv()[1:])
     parsed = options.parse_args_and_arch(options.get_generation_parser(), argv)
-    tokens = Tokens(parsed)
-    tokenizer, bpe = tokens.tokenizer, tokens.bpe
-
-    def encode(line: str) -> str:
-        for step in (tokenizer, bpe):
-            line = line if step is None else step.encode(line)
-        return line
+    codec = build_codec(parsed, parsed, "the test set")
+    if codec.bpe is not None:
+        return Conversion(codec.pieces, lambda line: line, None)
 
     def decode(line: str) -> str:
-        return line if bpe is not None else str(data_utils.post_process(line, parsed.post_process))
+        return str(data_utils.post_process(line, parsed.post_process))
 
-    return Conversion(encode, decode, None if bpe is not None else MARKS.get(parsed.post_process))
+    return Conversion(codec.pieces, decode, MARKS.get(parsed.post_process))
 
 
 def check_subwords(

@@ -23,7 +23,7 @@ from fairseq_recur.inspection.panels import Labels, Panel, panels
 from fairseq_recur.plotting.attention import SCALES, draw
 from fairseq_recur.plotting.figures import add_output_arguments, check_output, save
 from fairseq_recur.pretrained import from_pretrained
-from fairseq_recur.pretrained.text import NONE
+from fairseq_recur.pretrained.subwords import NONE
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

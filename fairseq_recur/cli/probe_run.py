@@ -19,11 +19,15 @@ from fairseq_recur.modules.options import flag
 from fairseq_recur.probing.classifier import COMBINATIONS
 from fairseq_recur.probing.protocol import Protocol
 from fairseq_recur.probing.report import Row, Settings, probe_model, reference_rows, table
-from fairseq_recur.probing.representations import BPE_FILES, SentenceEncoder, load_encoder, subwords
+from fairseq_recur.probing.representations import SentenceEncoder, load_encoder
 from fairseq_recur.probing.tasks import TASKS, TaskData, choose_tasks, read_task
 from fairseq_recur.scoring.tables import markdown
+from fairseq_recur.text import Codec, build_codec
 
 logger = logging.getLogger(__name__)
+
+BPE_FILES = {"sentencepiece": "sentencepiece_model", "subword_nmt": "bpe_codes"}
+"""The subword encoders of fairseq, and the option that names the file of each."""
 
 MANY_UNKNOWN = 0.1
 """Share of unknown subwords above which a warning suggests to check --bpe."""
@@ -123,12 +127,12 @@ def run(args: argparse.Namespace) -> int:
     settings = _settings(args)
     paths = _checkpoints(args.path)
     folder = Path(args.folder)
-    segment = subwords(args.bpe, args.sentencepiece_model, args.bpe_codes)
+    codec = subwords(args)
     tasks = [read_task(folder, task) for task in choose_tasks(folder, args.tasks)]
     device = torch.device("cuda" if torch.cuda.is_available() and not args.cpu else "cpu")
     encoders = {}
     for name, path in paths.items():
-        encoders[name] = load_encoder(path, args.data, segment, device)
+        encoders[name] = load_encoder(path, args.data, codec, device)
         encoders[name].max_tokens = args.max_tokens
         _check_encoder(name, encoders[name], args.combine)
         _check_sentences(name, encoders[name], tasks)
@@ -176,6 +180,26 @@ def _checkpoints(given: list[str]) -> dict[str, str]:
             files[name] = str(find_checkpoints(path, None)[1][0])
     problems.raise_all()
     return files
+
+
+def subwords(args: argparse.Namespace) -> Codec:
+    """Build the subwords; without --bpe, words stay whole.
+
+    Raises:
+        ConfigError: the file is missing or unreadable, or belongs to the other encoder
+    """
+    for name, option in BPE_FILES.items():
+        path, given = getattr(args, option), flag(option)
+        if path is not None and name != args.bpe:
+            raise ConfigError(
+                f"{given} belongs to --bpe {name}, but --bpe is {args.bpe or '(none)'}; "
+                f"remove {given}"
+            )
+        if path is None and name == args.bpe:
+            raise ConfigError(f"--bpe {args.bpe} needs {given} FILE")
+        if path is not None and not Path(path).is_file():
+            raise ConfigError(f"{given} {path}: no such file; expected the file that {name} wrote")
+    return build_codec(None, args, "probe run")
 
 
 def _check_encoder(name: str, encoder: SentenceEncoder, combine: str) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import fairseq_recur
 from fairseq_recur.compat.interactive import sentence
 from fairseq_recur.modules.options import flag
+from fairseq_recur.text import one_line
 
 BUFFER = 1000
 """Lines that are read before the first output; typed lines are translated one by one."""
@@ -84,6 +85,6 @@ def run(args: argparse.Namespace) -> int:
         while buffer := list(islice(texts, 1 if typed else BUFFER)):
             outputs = work(buffer, truncate=True, progress=sys.stderr.isatty(), **search)
             for output in outputs:
-                print(" ".join(output.splitlines()))
+                print(one_line(output))
             sys.stdout.flush()
     return 0

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy
-import torch
 from fairseq import utils
 from fairseq.data import (
     FairseqDataset,
@@ -22,6 +21,7 @@ from torch import Tensor
 
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.logs import quiet
+from fairseq_recur.text import truncated
 
 DEFAULT_TOKENS = 4000
 """Default size of a batch: tokens of its longer side with padding, or one longer text."""
@@ -60,11 +60,7 @@ def fit(what: str, texts: list[Tensor], limit: int, truncate: bool | None) -> li
             f"{len(long)} of {len(texts)} {what} are longer than the model's limit of {limit} "
             f"tokens: {shown}{more} (counted from 0); {remedy}"
         )
-    cut = set(long)
-    return [
-        torch.cat([text[: limit - 1], text[-1:]]) if number in cut else text
-        for number, text in enumerate(texts)
-    ]
+    return [truncated(text, limit) for text in texts]
 
 
 def pairs(

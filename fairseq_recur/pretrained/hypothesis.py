@@ -7,7 +7,7 @@ from typing import Any
 from fairseq.data import Dictionary
 from torch import Tensor
 
-from fairseq_recur.pretrained.text import Text
+from fairseq_recur.text import Text
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from fairseq_recur.errors import ConfigError
 from fairseq_recur.loading.folder import PathLike
 from fairseq_recur.loading.models import load, option, prepare
 from fairseq_recur.pretrained.model import Pretrained
-from fairseq_recur.pretrained.text import FILES, Settings, build_text, check_options
+from fairseq_recur.pretrained.subwords import FILES, Settings, build_text, check_options
 
 PRECISIONS = ("fp32", "fp16", "bf16")
 
@@ -85,7 +85,7 @@ def text_settings(
             names[group] = option(saved, "_name")
             if given is None and names[group] in DOWNLOADING and names[group] not in FILES:
                 raise ConfigError(
-                    f"from_pretrained: the checkpoint asks for {group}={names[group]!r}, which "
+                    f"the checkpoint asks for {group}={names[group]!r}, which "
                     f"downloads files; give {group}={names[group]!r} to allow it"
                 )
             kept.update({name: saved[name] for name in saved if name in saved})  # not missing

@@ -21,8 +21,8 @@ from fairseq_recur.inspection.panels import Labels
 from fairseq_recur.inspection.passes import look, translate
 from fairseq_recur.pretrained.batches import batches, fit, limits, pairs, whole_texts
 from fairseq_recur.pretrained.hypothesis import Hypothesis, to_hypothesis
-from fairseq_recur.pretrained.text import Text
 from fairseq_recur.search import OPTIONS, check_beginnings, search_options
+from fairseq_recur.text import Text
 
 logger = logging.getLogger(__name__)
 

@@ -8,15 +8,12 @@ reads them (the multi-column encoder), e is the mean of the joined output and th
 Nothing is trained here.
 """
 
-from argparse import Namespace
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from fairseq.data.data_utils import batch_by_size
-from fairseq.data.encoders import build_bpe
 from fairseq.models.transformer import TransformerEncoderBase
 from fairseq.tasks import FairseqTask
 from fairseq.tasks.translation import TranslationTask
@@ -26,41 +23,7 @@ from tqdm import tqdm
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.loading.models import load
 from fairseq_recur.ops.padding import masked_mean
-
-BPE_FILES = {"sentencepiece": "sentencepiece_model", "subword_nmt": "bpe_codes"}
-"""The subword encoders of fairseq, and the option that names the file of each."""
-
-Segment = Callable[[str], str]
-
-
-def subwords(bpe: str | None, sentencepiece_model: str | None, bpe_codes: str | None) -> Segment:
-    """Build one of fairseq's subword encoders; without a name, words stay whole.
-
-    Raises:
-        ConfigError: the file is missing or unreadable, or belongs to the other encoder
-    """
-    given = {"sentencepiece_model": sentencepiece_model, "bpe_codes": bpe_codes}
-    for name, option in BPE_FILES.items():
-        path, flag = given[option], "--" + option.replace("_", "-")
-        if path is not None and name != bpe:
-            raise ConfigError(
-                f"{flag} belongs to --bpe {name}, but --bpe is {bpe or '(none)'}; remove {flag}"
-            )
-        if path is None and name == bpe:
-            raise ConfigError(f"--bpe {bpe} needs {flag} FILE")
-        if path is not None and not Path(path).is_file():
-            raise ConfigError(f"{flag} {path}: no such file; expected the file that {name} wrote")
-    if bpe is None:
-        return lambda sentence: sentence
-    try:
-        encode: Segment = build_bpe(Namespace(bpe=bpe, **given)).encode
-    # These are the libraries' reactions to an unsuitable file; subword-nmt exits.
-    except (OSError, RuntimeError, ValueError, IndexError, SystemExit) as error:
-        file = given[BPE_FILES[bpe]]
-        raise ConfigError(
-            f"{file} cannot be read by {bpe}: {error}; give a file that {bpe} wrote"
-        ) from None
-    return encode
+from fairseq_recur.text import Codec, Text
 
 
 class SentenceEncoder:
@@ -69,7 +32,7 @@ class SentenceEncoder:
     Args:
         model: has a Transformer encoder and, optionally, a recurrence encoder
         task: the task that the model was trained on, with its source dictionary
-        segment: maps a sentence to its subwords, separated by spaces
+        codec: divides a sentence into its subwords
         device: where to compute
         max_tokens: subwords per batch, including padding
 
@@ -81,13 +44,14 @@ class SentenceEncoder:
         self,
         model: nn.Module,
         task: FairseqTask,
-        segment: Segment,
+        codec: Codec,
         device: torch.device,
         max_tokens: int = 4000,
     ) -> None:
         encoder: Any = model.encoder
         self.encoder = encoder.to(device).float().eval().requires_grad_(False)
-        self.task, self.segment, self.device = task, segment, device
+        self.task, self.device = task, device
+        self.text = Text(task.source_dictionary, codec)
         self.max_tokens = max_tokens
         self.max_positions = int(self.encoder.max_positions())
         end = torch.tensor([[task.source_dictionary.eos()]], device=device)
@@ -95,8 +59,7 @@ class SentenceEncoder:
 
     def tokens(self, sentence: str) -> Tensor:
         """Return the token numbers of a sentence, end-of-sentence included: (S,) int64."""
-        dictionary = self.task.source_dictionary
-        return dictionary.encode_line(self.segment(sentence), add_if_not_exist=False).long()
+        return self.text.encode(sentence)
 
     def check(self, sentences: Sequence[str]) -> float:
         """Return the share of tokens that are not in the dictionary.
@@ -160,14 +123,14 @@ class SentenceEncoder:
 
 
 def load_encoder(
-    path: str, data: str | None, segment: Segment, device: torch.device
+    path: str, data: str | None, codec: Codec, device: torch.device
 ) -> SentenceEncoder:
     """Load the encoders of a checkpoint.
 
     Args:
         path: of the checkpoint, or of the folder of its training
         data: folder with the dictionaries; None to look where `from_pretrained` does
-        segment: of `subwords`
+        codec: divides a sentence into its subwords
         device: where to compute
 
     Raises:
@@ -181,4 +144,4 @@ def load_encoder(
             f"{path}: a {type(model).__name__} has no Transformer encoder; expected an "
             "encoder-decoder of this plug-in or fairseq's transformer"
         )
-    return SentenceEncoder(model, found.task, segment, device)
+    return SentenceEncoder(model, found.task, codec, device)

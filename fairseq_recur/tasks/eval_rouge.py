@@ -6,13 +6,13 @@ from typing import Any
 
 import torch
 from fairseq import utils
-from fairseq.data import encoders
 from fairseq.logging import metrics
 from fairseq.tasks import FairseqTask
 from torch import Tensor
 
 from fairseq_recur.scoring.rouge import VARIANTS, Rouge, hide_unknown
-from fairseq_recur.tasks.summarization_config import component, read_json, whole_config
+from fairseq_recur.tasks.summarization_config import read_json, whole_config
+from fairseq_recur.text import codec_of
 
 logger = logging.getLogger(__name__)
 
@@ -34,11 +34,8 @@ class RougeEvaluation:
         options = read_json("--eval-rouge-args", cfg.eval_rouge_args)
         self.generator = task.build_generator([model], Namespace(**options))
         detok = read_json("--eval-rouge-detok-args", cfg.eval_rouge_detok_args)
-        self.decoders = [
-            encoders.build_bpe(component(whole, "bpe")),
-            encoders.build_tokenizer(component(whole, "tokenizer")),
-            encoders.build_tokenizer(Namespace(tokenizer=cfg.eval_rouge_detok, **detok)),
-        ]
+        detokenizer = Namespace(tokenizer=cfg.eval_rouge_detok, **detok)
+        self.codec = codec_of(whole, "--eval-rouge", detokenizer)
 
     def score_batch(self, sample: dict[str, Any], model: torch.nn.Module) -> dict[str, float]:
         """Return the number of summaries in a batch and the sum of each variant's F-measures.
@@ -66,12 +63,10 @@ class RougeEvaluation:
 
     def _text(self, tokens: Tensor, escape_unk: bool = False) -> str:
         """Return the detokenized text for ids."""
-        text = self.task.target_dictionary.string(
+        pieces = self.task.target_dictionary.string(
             tokens.int().cpu(), self.task.cfg.eval_rouge_remove_bpe, escape_unk=escape_unk
         )
-        for decoder in self.decoders:
-            text = text if decoder is None else decoder.decode(text)
-        return text
+        return self.codec.text(pieces)
 
 
 def log_rouge(logging_outputs: list[dict[str, Any]]) -> None:

@@ -16,7 +16,6 @@ from fairseq.data import (
     FairseqDataset,
     LanguagePairDataset,
     ListDataset,
-    encoders,
 )
 from fairseq.tasks import FairseqTask, register_task
 from fairseq.tasks.translation import TranslationTask, load_langpair_dataset
@@ -28,10 +27,10 @@ from fairseq_recur.errors import ConfigError, refuse
 from fairseq_recur.tasks.eval_rouge import RougeEvaluation, log_rouge
 from fairseq_recur.tasks.summarization_config import (
     SummarizationConfig,
-    component,
     training_problems,
     whole_config,
 )
+from fairseq_recur.text import codec_of, truncated
 
 logger = logging.getLogger(__name__)
 
@@ -48,24 +47,19 @@ def encode_prefix(text: str, dictionary: Dictionary, whole: DictConfig | None) -
         whole: the command's configuration with the tokenizer and the BPE, if any.
 
     Raises:
-        ConfigError: some symbols are not in the dictionary.
+        ConfigError: some symbols are not in the dictionary, or as `build_codec`.
+        InstallationError: as `build_codec`.
     """
     text = text.strip()
     if not text:
         return []
-    encoded = text
-    for encoder in (
-        encoders.build_tokenizer(component(whole, "tokenizer")),
-        encoders.build_bpe(component(whole, "bpe")),
-    ):
-        encoded = encoded if encoder is None else encoder.encode(encoded)
-    symbols = encoded.split()
+    codec = codec_of(whole, "--source-prefix")
+    symbols = codec.pieces(text).split()
     unknown = [symbol for symbol in symbols if dictionary.index(symbol) == dictionary.unk()]
     if unknown:
-        given = component(whole, "bpe")
         how = (
             "choose another prefix, or learn subwords and dictionary from text that contains it"
-            if given is not None
+            if codec.bpe is not None
             else "give the --bpe and --tokenizer of the data with their options, or write the "
             "prefix as it would be in the data"
         )
@@ -79,8 +73,7 @@ class FramedDataset(BaseWrapperDataset):
     """Texts with a common prefix, truncated to a limit.
 
     Args:
-        dataset: texts of token ids, each ending with ``eos``.
-        eos: end-of-sentence id; a truncated text ends with it too.
+        dataset: texts of token ids, each with the end-of-sentence id, which a truncated text keeps.
         prefix: ids before each text.
         limit: the most ids of a text, including prefix and end; None for no limit.
     """
@@ -88,12 +81,10 @@ class FramedDataset(BaseWrapperDataset):
     def __init__(
         self,
         dataset: FairseqDataset,
-        eos: int,
         prefix: Sequence[int] = (),
         limit: int | None = None,
     ) -> None:
         super().__init__(dataset)
-        self.eos = eos
         self.prefix = torch.tensor(list(prefix), dtype=torch.long)
         self.limit = limit
         self._sizes = numpy.asarray(dataset.sizes) + len(self.prefix)
@@ -106,21 +97,15 @@ class FramedDataset(BaseWrapperDataset):
         return self._sizes
 
     def __getitem__(self, index: int) -> Tensor:
-        return frame(self.dataset[index], self.eos, self.prefix, self.limit)
+        text = self.dataset[index]
+        framed = torch.cat([self.prefix.to(text), text]) if len(self.prefix) else text
+        return truncated(framed, self.limit)
 
     def num_tokens(self, index: int) -> int:
         """Return the number of ids of a text."""
         return int(self.sizes[index])
 
     size = num_tokens
-
-
-def frame(text: Tensor, eos: int, prefix: Tensor, limit: int | None) -> Tensor:
-    """Put a prefix (P,) before a text (S,) and truncate it to a limit, with ``eos`` at its end."""
-    text = torch.cat([prefix.to(text), text]) if len(prefix) else text
-    if limit is None or len(text) <= limit:
-        return text
-    return torch.cat([text[: limit - 1], text.new_tensor([eos])])
 
 
 class SummarizationDataset(LanguagePairDataset):
@@ -307,7 +292,7 @@ class SummarizationTask(TranslationTask):
         ids = [self.src_dict.index(symbol) for symbol in self.prefix or []]
         if split is not None:
             self._log_long_texts(split, "sources", source.sizes + len(ids), 0, self.truncate_source)
-        return FramedDataset(source, self.src_dict.eos(), ids, limit)
+        return FramedDataset(source, ids, limit)
 
     def _frame_target(self, target: Any, split: str) -> tuple[Any, Any]:
         """Return summaries, truncated if so configured and the model reads them, and their sizes.
@@ -318,7 +303,7 @@ class SummarizationTask(TranslationTask):
             return target, target.sizes.clip(max=self.limits[1])
         self._log_long_texts(split, "summaries", target.sizes, 1, self.cfg.truncate_target)
         if self.cfg.truncate_target:
-            target = FramedDataset(target, self.tgt_dict.eos(), limit=self.limits[1])
+            target = FramedDataset(target, limit=self.limits[1])
         return target, target.sizes
 
     def _log_long_texts(self, split: str, texts: str, sizes: Any, side: int, cut: bool) -> None:

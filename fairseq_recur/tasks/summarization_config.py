@@ -18,6 +18,7 @@ from fairseq_recur.modules.options import option
 from fairseq_recur.scoring.rouge import VARIANTS
 from fairseq_recur.scoring.sentences import SEPARATOR
 from fairseq_recur.search import search_options
+from fairseq_recur.text import section
 
 
 @dataclass
@@ -62,12 +63,6 @@ def whole_config(cfg: Any) -> DictConfig | None:
     """Return the command's configuration, which contains the task's, or None without one."""
     whole = cfg._get_parent() if isinstance(cfg, DictConfig) else None
     return whole if isinstance(whole, DictConfig) else None
-
-
-def component(whole: DictConfig | None, group: str) -> DictConfig | None:
-    """Return the options of what ``--bpe`` or ``--tokenizer`` (the group) chooses, or None."""
-    options = None if whole is None else whole.get(group)
-    return options if options is not None and options.get("_name") else None
 
 
 def read_json(flag: str, text: str | None) -> dict[str, Any]:
@@ -139,9 +134,9 @@ def _decoding_problems(cfg: SummarizationConfig, whole: DictConfig | None) -> It
             f"--eval-rouge-detok {cfg.eval_rouge_detok}: expected one of "
             f"{', '.join(sorted(TOKENIZER_REGISTRY))}"
         )
-    elif cfg.eval_rouge_detok != "space" and component(whole, "tokenizer"):
+    elif cfg.eval_rouge_detok != "space" and section(whole, "tokenizer"):
         yield "--tokenizer and --eval-rouge-detok: both would detokenize; give one"
-    if cfg.eval_rouge_remove_bpe and component(whole, "bpe"):
+    if cfg.eval_rouge_remove_bpe and section(whole, "bpe"):
         yield "--bpe and --eval-rouge-remove-bpe: both would join subwords; give one"
 
 

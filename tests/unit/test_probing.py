@@ -1,5 +1,6 @@
 """Probing: sentence representations, and the classifiers trained on them."""
 
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
+from fairseq_recur.cli.probe_run import subwords
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.probing.classifier import COMBINATIONS, BagOfWords, Classifier, Gate
 from fairseq_recur.probing.protocol import Outcome, Protocol, accuracy, fit, probe
@@ -20,8 +22,9 @@ from fairseq_recur.probing.report import (
     split_inputs,
     word_numbers,
 )
-from fairseq_recur.probing.representations import SentenceEncoder, subwords
+from fairseq_recur.probing.representations import SentenceEncoder
 from fairseq_recur.probing.tasks import TASKS, Examples, TaskData
+from fairseq_recur.text import Codec
 from tests.conftest import SMALL
 
 Build = Callable[..., nn.Module]
@@ -48,7 +51,7 @@ def encoder_of(make_model: Build, dictionary: Dictionary) -> Callable[..., Sente
     def make(name: str, max_tokens: int = 20) -> SentenceEncoder:
         model = make_model(*MODELS[name], *SMALL, "--dropout", "0.5").train()
         device = torch.device("cpu")
-        return SentenceEncoder(model, task, lambda s: s, device, max_tokens)
+        return SentenceEncoder(model, task, Codec(), device, max_tokens)
 
     return make
 
@@ -131,9 +134,14 @@ def codes(tmp_path: Path) -> str:
     return str(tmp_path / "codes")
 
 
+def bpe_options(bpe: str | None, sentencepiece: str | None, codes: str | None) -> Namespace:
+    return Namespace(bpe=bpe, sentencepiece_model=sentencepiece, bpe_codes=codes)
+
+
 def test_subwords(codes: str) -> None:
-    assert subwords(None, None, None)("the cat") == "the cat"
-    assert subwords("subword_nmt", None, codes)("the cat") == "the c@@ a@@ t"
+    assert subwords(bpe_options(None, None, None)).pieces("the cat") == "the cat"
+    made = subwords(bpe_options("subword_nmt", None, codes))
+    assert made.pieces("the cat") == "the c@@ a@@ t"
 
 
 @pytest.mark.parametrize(
@@ -144,7 +152,7 @@ def test_subwords(codes: str) -> None:
         (None, None, "codes", "--bpe-codes belongs to --bpe subword_nmt, but --bpe is .none."),
         ("subword_nmt", "codes", "codes", "--sentencepiece-model belongs to --bpe sentencepiece"),
         ("subword_nmt", None, "no", "no: no such file"),
-        ("sentencepiece", "codes", None, "cannot be read by sentencepiece"),
+        ("sentencepiece", "codes", None, "probe run: bpe=.sentencepiece.* cannot be built"),
     ],
 )
 def test_subword_files_are_checked(
@@ -152,7 +160,7 @@ def test_subword_files_are_checked(
 ) -> None:
     monkeypatch.chdir(Path(codes).parent)
     with pytest.raises(ConfigError, match=message):
-        subwords(bpe, sentencepiece, bpe_codes)
+        subwords(bpe_options(bpe, sentencepiece, bpe_codes))
 
 
 # Classifiers --------------------------------------------------------------------------

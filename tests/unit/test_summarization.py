@@ -77,7 +77,7 @@ def test_texts_are_framed(prefix: list[int], limit: int) -> None:
     """The prefix first, the end of the sentence last, and sizes that are the lengths."""
     texts = [[4, EOS], [4, 5, 6, EOS], [3, 4, 5, 6, 3, 4, EOS]]
     dataset = ListDataset([torch.tensor(t) for t in texts], [len(t) for t in texts])
-    framed = FramedDataset(dataset, EOS, prefix, limit)
+    framed = FramedDataset(dataset, prefix, limit)
     for i, text in enumerate(texts):
         whole = [*prefix, *text]
         expected = whole if limit is None else [*whole[:-1][: limit - 1], EOS]

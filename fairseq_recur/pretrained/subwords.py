@@ -1,4 +1,4 @@
-"""Conversion between text and a model's tokens, by fairseq's tokenizers and subwords.
+"""Finding a model's tokenizer and subwords, and the files with their rules.
 
 If the checkpoint does not name the subwords, the symbols of the dictionary show their kind. The
 file with their rules is searched for near the checkpoint and the data.
@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairseq.data import Dictionary, encoders
-from fairseq.data.encoders.gpt2_bpe import GPT2BPE
+from fairseq.data import Dictionary
 from fairseq.registry import REGISTRIES
-from torch import Tensor
 
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.loading.folder import listing
+from fairseq_recur.text import Text, build_codec
 
 logger = logging.getLogger(__name__)
 
@@ -54,55 +53,6 @@ class Settings:
     places: Sequence[Path]
 
 
-@dataclass(eq=False)
-class Text:
-    """One side of a model: its dictionary, and how text becomes its tokens.
-
-    Attributes:
-        dictionary: of this side.
-        tokenizer, bpe: of fairseq, or None.
-        files: with the rules of the subwords.
-    """
-
-    dictionary: Dictionary
-    tokenizer: Any
-    bpe: Any
-    files: Sequence[Path] = ()
-
-    def pieces(self, text: str) -> str:
-        """Return the symbols of a text, separated by spaces; line breaks count as spaces."""
-        text = " ".join(text.splitlines()).strip()
-        for encoder in (self.tokenizer, self.bpe):
-            text = text if encoder is None else encoder.encode(text)
-        return text
-
-    def encode(self, text: str) -> Tensor:
-        """Return the ids of a text, (L,) int64, with the end-of-sentence symbol."""
-        return self.dictionary.encode_line(self.pieces(text), add_if_not_exist=False).long()
-
-    def labels(self, tokens: Tensor, words: Sequence[str]) -> list[str]:
-        """Return readable symbols for ids (L,).
-
-        Args:
-            tokens: the ids
-            words: what the first ids were before the dictionary; it follows an unknown symbol
-        """
-        symbols = [self.dictionary[token] for token in tokens.tolist()]
-        for index, token in enumerate(tokens.tolist()):
-            if token == self.dictionary.unk() and index < len(words):
-                symbols[index] = f"{symbols[index]} {words[index]}"
-            elif isinstance(self.bpe, GPT2BPE) and symbols[index].isdecimal():  # not readable
-                symbols[index] = self.bpe.decode(symbols[index]).replace(" ", "\u2581")
-        return symbols
-
-    def decode(self, tokens: Tensor) -> str:
-        """Return the detokenized text for ids (L,)."""
-        text = self.dictionary.string(tokens.int())
-        for decoder in (self.bpe, self.tokenizer):
-            text = text if decoder is None else decoder.decode(text)
-        return text
-
-
 def build_text(
     dictionary: Dictionary, settings: Settings, language: str, others: Sequence[str]
 ) -> Text:
@@ -116,7 +66,7 @@ def build_text(
 
     Raises:
         ConfigError: an unknown name, or a file that is missing or malformed.
-        ImportError: the library of the tokenizer or BPE is not installed.
+        InstallationError: the library of the tokenizer or BPE is not installed.
     """
     tokenizer, bpe = chosen(dictionary, settings)
     options = dict(settings.options)
@@ -129,20 +79,8 @@ def build_text(
     namespace = Namespace(**options)
     namespace.tokenizer = None if tokenizer == NONE else tokenizer
     namespace.bpe = None if bpe == NONE else bpe
-    try:
-        encode = encoders.build_tokenizer(namespace), encoders.build_bpe(namespace)
-        text = Text(dictionary, *encode, [Path(options[name]) for name in FILES.get(bpe, {})])
-        text.pieces("a b")  # some codes fail only here
-    except ImportError:
-        raise
-    except (Exception, SystemExit) as error:  # subword-nmt ends the process for malformed codes
-        files = [f"{name}={options[name]}" for name in FILES.get(bpe, {})]
-        raise ConfigError(
-            f"from_pretrained: tokenizer={tokenizer!r} with bpe={bpe!r} cannot be built from "
-            f"{', '.join(files) or 'the options'} ({type(error).__name__}: {error}); give the "
-            "files and options of the training"
-        ) from error
-    return text
+    codec = build_codec(namespace, namespace, f"the text of {language}" if language else "the text")
+    return Text(dictionary, codec, [Path(options[name]) for name in FILES.get(bpe, {})])
 
 
 def chosen(dictionary: Dictionary, settings: Settings) -> tuple[str, str]:
@@ -151,9 +89,7 @@ def chosen(dictionary: Dictionary, settings: Settings) -> tuple[str, str]:
     for registry, name in zip(("tokenizer", "bpe"), names):
         known = [NONE, *REGISTRIES[registry]["registry"]]
         if name not in known:
-            raise ConfigError(
-                f"from_pretrained: {registry}={name!r}: expected one of {', '.join(known)}"
-            )
+            raise ConfigError(f"{registry}={name!r}: expected one of {', '.join(known)}")
     return names
 
 
@@ -178,7 +114,7 @@ def check_options(settings: Settings, dictionaries: Sequence[Dictionary]) -> Non
             hint = f"did you mean {close[0]}?" if close else hint
             flag = "--" + option.replace("_", "-")
             raise ConfigError(
-                f"from_pretrained: no option {option!r} ({flag}) with tokenizer={sides[0][0]!r} "
+                f"no option {option!r} ({flag}) with tokenizer={sides[0][0]!r} "
                 f"and bpe={sides[0][1]!r}; {hint}"
             )
 
@@ -215,15 +151,12 @@ def find_file(
             if path.is_file():
                 return str(path)
         if option in settings.given:
-            raise ConfigError(
-                f"from_pretrained: {option}={named}: no such file; give an existing one"
-            )
+            raise ConfigError(f"{option}={named}: no such file; give an existing one")
     for place in settings.places:
         found = of_language(candidates(place, pattern, bpe), language, others)
         if len(found) > 1:
             raise ConfigError(
-                f"from_pretrained: {place} has {', '.join(path.name for path in found)}; choose "
-                f"with {option}=FILE"
+                f"{place} has {', '.join(path.name for path in found)}; choose with {option}=FILE"
             )
         if found:
             logger.info("%s for %s: %s", option, language, found[0])
@@ -231,7 +164,7 @@ def find_file(
     looked = "; ".join(f"{place} has {listing(place)}" for place in settings.places)
     why = "" if settings.bpe else f" (the dictionary of {language} has such subwords)"
     raise ConfigError(
-        f"from_pretrained: no {pattern} for bpe={bpe!r}{why}: {looked}. Give {option}=FILE, or "
+        f"no {pattern} for bpe={bpe!r}{why}: {looked}. Give {option}=FILE, or "
         f"bpe={NONE!r} for text that is already split into subwords"
     )
 
