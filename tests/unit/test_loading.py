@@ -53,7 +53,7 @@ def test_checkpoints_that_are_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "arguments", "message"),
     [
-        ([], ["absent"], "no folder .*absent"),
+        ([], ["absent"], "no file or folder absent"),
         (["dict.en.txt"], ["."], r"no checkpoint \(\*.pt\) in .*holds dict.en.txt"),
         (["a.pt", "b.pt"], ["."], "several checkpoints, a.pt, b.pt"),
         (["a.pt"], [".", "c.pt"], "no checkpoint c.pt in .*holds a.pt"),
