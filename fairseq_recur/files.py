@@ -56,6 +56,25 @@ def write_text(path: Path | str, text: str) -> None:
         file.write(text.encode())
 
 
+def output_problem(path: Path | str) -> str | None:
+    """Return why a file cannot be written, or None: to be asked before the work.
+
+    Args:
+        path: of the file, or of a pipe such as /dev/stdout
+    """
+    path = Path(path)
+    folder = path.absolute().parent
+    if path.is_dir():
+        return f"cannot write {path}: this is a folder; expected a file name"
+    if not folder.is_dir():
+        return f"cannot write {path}: no folder {path.parent}; create it first"
+    # A file is replaced by a new one of its folder, which has to allow that; a pipe is not.
+    place = path if path.exists() and not path.is_file() else folder
+    if not os.access(place, os.W_OK):
+        return f"cannot write {path}: {place} is not writable; choose another name or folder"
+    return None
+
+
 def new_unfinished(path: Path) -> BinaryIO:
     """Create a temporary file beside *path*, and lock it until it is closed."""
     while True:

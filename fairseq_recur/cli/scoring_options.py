@@ -3,11 +3,11 @@
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from sacrebleu.metrics.base import Metric
 
 from fairseq_recur.errors import ConfigError, Problems
+from fairseq_recur.files import output_problem
 from fairseq_recur.scoring import comet
 from fairseq_recur.scoring.generation import read_hypotheses, read_lines
 from fairseq_recur.scoring.mean_metric import MeanMetric
@@ -78,12 +78,9 @@ def add_metric_arguments(parser: argparse.ArgumentParser) -> None:
 
 def check_output(file: str | None, problems: Problems) -> None:
     """Record a problem if a report cannot be written to *file*."""
-    if file is None:
-        return
-    if Path(file).is_dir():
-        problems.add(f"cannot write {file}: this is a folder; expected a file name")
-    elif not Path(file).parent.is_dir():
-        problems.add(f"cannot write {file}: no folder {Path(file).parent}; create it first")
+    problem = None if file is None else output_problem(file)
+    if problem:
+        problems.add(problem)
 
 
 def split_names(given: Sequence[str], problems: Problems, what: str = "system") -> dict[str, str]:

@@ -74,7 +74,7 @@ def draw(save: Save, tmp_path: Path) -> Callable[..., dict[str, Any]]:
     """Run the command on a model and read its output file."""
 
     def run(name: str, *words: str) -> dict[str, Any]:
-        image, matrices = tmp_path / "out" / "a.png", tmp_path / "out" / "a.json"
+        image, matrices = tmp_path / "a.png", tmp_path / "a.json"
         source = [] if "--source" in words else ["--source", "w1 w2 w3"]
         command = ["plot", "attention", save(name), *source, *words]
         command += ["--max-len-b", "4", "--output", str(image), "--json", str(matrices)]

@@ -141,7 +141,7 @@ WRONG_RUNS: dict[str, list[str]] = {
     "codes: no such file": ["--bpe", "subword_nmt", "--bpe-codes", "codes"],
     "--runs 0: expected 1 or more": ["--runs", "0"],
     "--dropout 1.0: expected 0 to 1": ["--dropout", "1"],
-    "--json no/out: expected a file name in an existing folder": ["--json", "no/out"],
+    "cannot write no/out: no folder no; create it first": ["--json", "no/out"],
     "probe run cannot be used:.*--hidden -1.*--l2 -1.0": ["--hidden", "-1", "--l2", "-1"],
 }
 

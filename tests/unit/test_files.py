@@ -1,10 +1,12 @@
 """Files are written as a whole or not at all."""
 
+import os
 from pathlib import Path
 
 import pytest
 
-from fairseq_recur.files import whole_file
+from fairseq_recur.cli import main
+from fairseq_recur.files import output_problem, whole_file
 
 
 def test_the_new_file_takes_the_place_of_the_old(tmp_path: Path) -> None:
@@ -34,3 +36,40 @@ def test_what_a_kill_has_left_is_written_over(tmp_path: Path) -> None:
     with whole_file(path) as file:
         file.write(b"whole")
     assert path.read_bytes() == b"whole" and [p.name for p in tmp_path.iterdir()] == ["a.pt"]
+
+
+def test_files_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a").write_text("old")
+    monkeypatch.chdir(tmp_path)
+    for usable in ("a", tmp_path / "a", "b", "/dev/null"):
+        assert output_problem(usable) is None
+    assert "this is a folder; expected a file name" in str(output_problem(tmp_path))
+    assert output_problem("gone/a") == "cannot write gone/a: no folder gone; create it first"
+    monkeypatch.setattr(os, "access", lambda place, mode: Path(place) != tmp_path)
+    assert f"cannot write b: {tmp_path} is not writable" in str(output_problem("b"))
+    assert output_problem("/dev/null") is None
+
+
+FROZEN = Path(__file__).resolve().parents[1] / "frozen"
+MODEL = str(FROZEN / "rsa_transformer.pt")
+COMMANDS = {
+    "average": f"average --inputs {MODEL} --output gone/x",
+    "forecast": "forecast none.pt --output gone/x",
+    "score": "score --reference none --system none --json gone/x",
+    "compare": "compare --reference none --baseline a=none --system b=none --json gone/x",
+    "plot curves": "plot curves none --output gone/x.png",
+    "plot attention": "plot attention none.pt --source w1 --output x.png --json gone/x",
+    "probe run": "probe run none --path none.pt --json gone/x",
+    "plan": "plan --arch transformer_biarn_tiny --gpu v100-16 --json gone/x",
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS.keys())
+def test_it_is_known_before_any_work(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """Before the input is read, of which some does not exist; and nothing is written."""
+    monkeypatch.chdir(tmp_path)
+    assert main(command.split()) == 2
+    assert "cannot write gone/x" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
