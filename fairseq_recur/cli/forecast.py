@@ -47,8 +47,13 @@ def run(args: argparse.Namespace) -> int:
     windows = task.dataset(args.split)
     device = "cuda" if torch.cuda.is_available() and not args.cpu else "cpu"
     model: Any = found.models[0].to(device).eval()
+    remembers = model.encoder.memory is not None
+    if remembers and len(windows) > args.batch_size:
+        problem = task.memory_problem(args.batch_size, 1)
+        if problem:
+            raise ConfigError(problem)
     # A memory needs all windows, in their order.
-    step = task.cfg.horizon if model.encoder.memory is None else 1
+    step = 1 if remembers else task.cfg.horizon
     starts = list(range(0, len(windows), step))
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")

@@ -215,15 +215,15 @@ class TimeSeriesTask(FairseqTask):
         iterator = super().get_batch_iterator(dataset, *args, **kwargs)
         iterator.disable_shuffling = not getattr(dataset, "shuffled", False)
         if self.remembers and iterator.disable_shuffling and len(iterator) > 1:
-            problem = self._memory_problem(len(iterator.frozen_batches[0]), iterator.num_shards)
+            problem = self.memory_problem(len(iterator.frozen_batches[0]), iterator.num_shards)
             if problem and dataset is self.datasets.get("train"):
                 raise ConfigError(f"{problem}, or --encoder-memory none")
             if problem:
                 logger.warning(problem)
         return iterator
 
-    def _memory_problem(self, windows: int, processes: int) -> str:
-        """Whether the next batches begin beyond what a memory holds, in words.
+    def memory_problem(self, windows: int, processes: int) -> str:
+        """Return why a memory stays empty: the next batch begins beyond what it holds; or "".
 
         Args:
             windows: of a batch

@@ -40,7 +40,8 @@ def test_resumes_as_if_never_stopped(arch: str, series: Path, cli: Cli, tmp_path
     assert once.keys() == two.keys() and all(torch.equal(once[k], two[k]) for k in once)
     # Each date of the test part is forecast once, also where a memory needs all windows.
     checkpoint, table = tmp_path / "once" / "checkpoint_last.pt", tmp_path / "forecasts.csv"
-    assert main(["forecast", str(checkpoint), "--output", str(table), "--cpu"]) == 0
+    forecast = ["forecast", str(checkpoint), "--output", str(table), "--cpu", "--batch-size", "8"]
+    assert main(forecast) == 0
     lines = list(csv.DictReader(table.open()))
     dates = [row.split(",")[0] for row in series.read_text().splitlines()[161:]]
     assert [line["date"] for line in lines] == dates

@@ -1,5 +1,6 @@
 """The task time_series_forecasting: reading, splits, features, windows; and its criterion."""
 
+import lzma
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
+from fairseq_recur.cli import main
 from fairseq_recur.criterions.forecast_error import ForecastErrorCriterion, forecast_errors
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.tasks.series_data import read_series, split_rows
@@ -202,3 +204,18 @@ def test_errors_are_summed_over_values(tmp_path: Path) -> None:
     sample = {"target": target, "net_input": {"past": forecast}, "nsentences": 1, "ntokens": 1}
     loss, size, log = criterion(lambda past: past, sample)
     assert (float(loss), size, float(log["absolute"])) == (10.0, 2, 4.0)
+
+
+def test_a_batch_that_leaves_a_memory_empty_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """In forecast, as in training. A single batch, and batches that continue, are forecast."""
+    frozen = Path(__file__).resolve().parents[1] / "frozen"
+    model, table = tmp_path / "model.pt", tmp_path / "table.csv"
+    model.write_bytes(lzma.decompress((frozen / "xl_forecaster.pt.xz").read_bytes()))
+    series = ["--series-file", str(frozen / "series.csv")]
+    command = ["forecast", str(model), *series, "--cpu", "--output", str(table), "--batch-size"]
+    assert main([*command, "13"]) == 2 and not table.exists()
+    assert "with 1 x 13 windows" in capsys.readouterr().err
+    for size in ("12", "100"):
+        assert main([*command, size]) == 0 and table.exists()
