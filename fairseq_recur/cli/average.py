@@ -129,6 +129,7 @@ def average_checkpoints(files: Sequence[Path]) -> dict[str, Any]:
     """Average the parameters of checkpoints, reading one at a time.
 
     Floating-point tensors are summed in float64 and cast back to their type in the first file.
+    Names that share a tensor in the files, such as tied embeddings, share one in the result.
     All other tensors (counters, masks) must be equal in all files.
 
     Returns:
@@ -140,27 +141,60 @@ def average_checkpoints(files: Sequence[Path]) -> dict[str, Any]:
     """
     state = read_state(files[0])
     first = state["model"]
-    sums = {n: t.to(torch.float64, copy=True) for n, t in first.items() if t.is_floating_point()}
+    owners = _owners(first)
+    sums = {name: first[name].to(torch.float64, copy=True) for name in set(owners.values())}
     for file in files[1:]:
         model = read_state(file)["model"]
         _must_match(files[0], first, file, model)
+        _separate(owners, sums, model)
         for name, tensor in model.items():
             if tensor.is_floating_point():
-                sums[name] += tensor.double()
+                if owners[name] == name:
+                    sums[name] += tensor.double()
             elif not torch.equal(tensor, first[name]):
                 raise CheckpointError(
                     f"{file}: values of {name} ({tensor.dtype}) differ from those in {files[0]}, "
                     "and only floating-point tensors can be averaged; "
                     "give checkpoints of one training"
                 )
+    means = {name: (total / len(files)).to(first[name].dtype) for name, total in sums.items()}
     state["model"] = {
-        name: (sums[name] / len(files)).to(tensor.dtype) if tensor.is_floating_point() else tensor
-        for name, tensor in first.items()
+        name: means[owners[name]] if name in owners else tensor for name, tensor in first.items()
     }
     state["last_optimizer_state"] = None
     for moving_average in ("ema", "ema_fp32_params"):
         state.get("extra_state", {}).pop(moving_average, None)
     return state
+
+
+def _owners(model: dict[str, torch.Tensor]) -> dict[str, str]:
+    """Return the first of the names that share a tensor, for each floating-point one."""
+    found: dict[Any, str] = {}
+    return {
+        name: found.setdefault(_place(tensor), name)
+        for name, tensor in model.items()
+        if tensor.is_floating_point()
+    }
+
+
+def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Return what two names of one tensor have in common, and no two tensors."""
+    storage = tensor.untyped_storage().data_ptr()
+    return storage, tensor.storage_offset(), tensor.size(), tensor.stride(), tensor.dtype
+
+
+def _separate(
+    owners: dict[str, str], sums: dict[str, torch.Tensor], model: dict[str, torch.Tensor]
+) -> None:
+    """Give names sums of their own, in place, if their tensors differ in a further file."""
+    for name, owner in owners.items():
+        own, shared = model[name], model[owner]
+        if _place(own) == _place(shared) or (
+            own.dtype == shared.dtype and torch.equal(own, shared)
+        ):
+            continue
+        owners[name] = name
+        sums[name] = sums[owner].clone()
 
 
 def shown(names: Iterable[str]) -> str:

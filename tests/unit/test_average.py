@@ -9,6 +9,7 @@ import torch
 
 from fairseq_recur.cli.average import average_checkpoints, choose_inputs
 from fairseq_recur.errors import CheckpointError, ConfigError
+from fairseq_recur.loading.states import read_state
 
 
 def write(path: Path, model: dict[str, torch.Tensor], **more: Any) -> Path:
@@ -34,6 +35,30 @@ def test_mean_is_numpys(tmp_path: Path, dtype: torch.dtype) -> None:
         averaged["weight"], torch.from_numpy(mean).to(dtype), rtol=torch.finfo(dtype).eps, atol=0
     )
     assert averaged["counter"].tolist() == [3, 4]
+
+
+def test_tied_weights_stay_tied(tmp_path: Path) -> None:
+    """The file is no larger than the inputs, and what one of them has untied is averaged so."""
+    files = []
+    for seed in (1, 2, 3):
+        table = torch.randn(3000, 8, generator=torch.Generator().manual_seed(seed))
+        names = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "projection")
+        tied = {**dict.fromkeys(names, table), "square": table[:8], "turned": table[:8].t()}
+        files.append(write(tmp_path / f"{seed}.pt", tied))
+    state = average_checkpoints(files)
+    torch.save(state, tmp_path / "average.pt")
+    assert (tmp_path / "average.pt").stat().st_size < 1.2 * files[0].stat().st_size
+    averaged = read_state(tmp_path / "average.pt")["model"]
+    models = [read_state(file)["model"] for file in files]
+    for name, tensor in averaged.items():
+        expected = sum(model[name].double() for model in models) / 3
+        torch.testing.assert_close(tensor, expected.float(), rtol=1e-6, atol=1e-7)
+    assert averaged[names[0]].data_ptr() == averaged[names[2]].data_ptr()
+    models[1]["projection"] = models[1]["projection"] + 3
+    write(files[1], models[1])
+    untied = average_checkpoints(files)["model"]
+    torch.testing.assert_close(untied["projection"], averaged["projection"] + 1)
+    assert torch.equal(untied[names[0]], averaged[names[0]])
 
 
 def test_the_rest_comes_from_the_first_without_its_optimizer(tmp_path: Path) -> None:
