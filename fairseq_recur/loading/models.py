@@ -145,7 +145,8 @@ def set_task(
     saved = state["cfg"]["task"]
     kind = kind_of_task(saved)
     options = {**ONLY_IN_TRAINING, **changes}
-    place, found = None, []
+    place: Path | None = None
+    found: list[str] = []
     if issubclass(kind, (TranslationTask, LanguageModelingTask)):
         wanted: list[str | None] = []
         if issubclass(kind, TranslationTask):

@@ -1,16 +1,18 @@
 """What an experiment refuses before anything is trained, because it would show only afterwards."""
 
 import json
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fairseq_recur.cli import main
+from fairseq_recur.cli import experiment_check, main
 from fairseq_recur.scoring import comet
 from tests.integration.test_experiments import content, write
 
+FROZEN = Path(__file__).resolve().parents[1] / "frozen"
 Refused = Callable[..., str]
 
 
@@ -44,6 +46,21 @@ def test_what_could_not_be_scored(
     said = refused({"score": {**two, "source": str(corpus / "test.src")}})
     assert "COMET takes one reference, found 2" in said
     assert refused({"score": {**score, "samples": 1000, "metrics": ["per"]}}) == ""
+
+
+def test_a_start_that_does_not_fit_hides_no_warnings(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """Of the systems after it."""
+    levels: list[int] = []
+    seen = lambda *_: levels.append(logging.root.manager.disable)
+    monkeypatch.setattr(experiment_check, "_check_saved", seen)
+    changed = {**content(corpus), "start": str(FROZEN / "t5_small.pt")}
+    changed["systems"]["last"] = {"flags": {"arch": "transformer"}}
+    argv = ["experiment", "run", write(tmp_path, changed), "--work-dir", str(tmp_path / "work")]
+    assert main([*argv, "--dry-run"]) == 2
+    assert "- plain: " in capsys.readouterr().err
+    assert levels == [logging.INFO] * 3
 
 
 @pytest.mark.parametrize("name, mark", [("12:30", "':'"), ("${x}", "'${'")])
