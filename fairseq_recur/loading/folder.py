@@ -54,7 +54,7 @@ def find_checkpoints(
         return home, [choose_checkpoint(home)]
     given = [checkpoint] if isinstance(checkpoint, (str, Path)) else list(checkpoint)
     if not given:
-        raise ConfigError("checkpoint is an empty list; name at least one file")
+        raise ConfigError("checkpoint=[] is an empty list; name at least one file")
     return home, [named_checkpoint(home, Path(name).expanduser()) for name in given]
 
 
