@@ -150,7 +150,7 @@ def test_figure_is_written(
     tmp_path: Path, suffix: str, magic: bytes, capsys: pytest.CaptureFixture
 ) -> None:
     logs = [str(write(tmp_path / name, JSON)) for name in ("a", "b")]
-    output = tmp_path / "new" / f"figure{suffix}"
+    output = tmp_path / f"figure{suffix}"
     assert (
         main(["plot", "curves", *logs, "--output", str(output), "--metric", "loss", "valid_bleu"])
         == 0
