@@ -107,23 +107,24 @@ def find_dictionaries(
     """
     of_training = [Path(path) for path in utils.split_paths(saved or "")[:1]]
     places = [home, *of_training] if data is None else [Path(data).expanduser()]
-    looked = []
+    looked, known = [], list(languages)
     for place in places:
         found = known_languages([place, *of_training], languages)
         names = [f"dict.{name}.txt" for name in found] if languages else ["dict.txt"]
         lacking = [name for name in names if not (place / name).is_file()]
         if not lacking and (found or not languages):
             return place, found
+        known = [*found] or known
         what = listing(place, "dict*.txt") if place.is_dir() else "no such folder"
         looked.append(f"{place} ({what})")
     if languages:
-        wanted = " and ".join(f"dict.{name or 'LANGUAGE'}.txt" for name in languages)
+        wanted = " and ".join(f"dict.{name or 'LANGUAGE'}.txt" for name in known)
     else:
         wanted = "dict.txt"
     raise ConfigError(
         f"no {wanted} in {' or '.join(looked)}; give data=FOLDER (--data), the "
         "--destdir of fairseq-preprocess, or copy the dictionaries to the checkpoint"
-        + ("" if all(languages) else ", and source_lang= and target_lang= (-s and -t)")
+        + ("" if all(known) else ", and source_lang= and target_lang= (-s and -t)")
     )
 
 

@@ -89,6 +89,8 @@ def test_dictionaries(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             find_dictionaries(home, given, None, languages)
+    with pytest.raises(ConfigError, match="no dict.en.txt and dict.de.txt in .*checkpoint$"):
+        find_dictionaries(home, tmp_path, str(data), [None, None])
 
 
 class Hostile:
