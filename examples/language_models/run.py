@@ -38,10 +38,10 @@ def main(arguments: list[str]) -> int:
         name = f"{folder.resolve().name}_{settings.units}"
         work = Path(os.environ.get("WORK", HERE / "work" / name)).resolve()
         text.check_prepared(found, work)
-        drawn = check_output(str(work / "figure.png"))
         lock = hold(work / LOCK) if trains else nullcontext()
         if lock is None:
             raise ConfigError(f"{work} is in use by another run; wait, or choose another WORK")
+        drawn = check_output(str(work / "figure.png"))  # in a folder that the lock has made
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
