@@ -144,6 +144,11 @@ def build_metrics(
             with the metrics
     """
     problems.raise_all()
+    gpus = 0
+    if "comet" in args.metrics:
+        from fairseq_recur.experiments.machine import gpus_for  # torch takes seconds
+
+        gpus = gpus_for(args.metrics)
     metrics: list[Metric | MeanMetric] = []
     for name in dict.fromkeys(args.metrics):
         with problems.gathered():
@@ -155,6 +160,7 @@ def build_metrics(
                     args.separator,
                     source=texts.source,
                     comet_model=args.comet_model,
+                    gpus=gpus,
                 )
             )
     problems.raise_all()

@@ -13,6 +13,7 @@ from fairseq_recur.compat import (  # noqa: F401  (each registers its mends, in 
     data,
     imports,
     interactive,
+    literals,
     log_file,
     processes,
     tasks,

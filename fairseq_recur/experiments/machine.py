@@ -4,6 +4,7 @@ import os
 import platform
 import re
 import subprocess
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -38,6 +39,11 @@ def machine() -> str:
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     found = [f"{os.cpu_count()} cores, {names[0]}, {platform.system()}"]
     return ", ".join(found + [f"{gpus.count(gpu)} x {gpu}" for gpu in dict.fromkeys(gpus)])
+
+
+def gpus_for(metrics: Sequence[str]) -> int:
+    """The number of GPUs for these metrics: COMET takes one, if there is one."""
+    return int("comet" in metrics and torch.cuda.is_available())
 
 
 def versions() -> dict[str, str]:

@@ -12,6 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 from sacrebleu.metrics.base import Metric
 
 from fairseq_recur.errors import ConfigError
+from fairseq_recur.experiments.machine import gpus_for
 from fairseq_recur.experiments.schema import fill, in_file, setting
 from fairseq_recur.scoring.comet import DEFAULT_MODEL
 from fairseq_recur.scoring.generation import read_lines
@@ -82,12 +83,14 @@ class Scoring:
             ConfigError: a metric is not available in this environment
         """
         source = read_lines(self.source) if self.source is not None else None
+        gpus = gpus_for(self.metrics)
         return [
             build_metric(
-                name, self.tokenize, self.lowercase, source=source, comet_model=self.comet_model
+                name, self.tokenize, self.lowercase, source=source, comet_model=self.comet_model,
+                gpus=gpus,
             )
             for name in self.metrics
-        ]
+        ]  # fmt: skip
 
 
 @dataclass

@@ -268,7 +268,7 @@ class MultiColumn(FreshWeights, nn.Module):
     @classmethod
     def problems(cls, cfg: Any, side: str) -> Iterator[str]:
         """No problems of its own."""
-        return iter(())
+        yield from ()
 
     def forward(self, states: Tensor, recurrent: Tensor) -> Tensor:
         """H, (S, B, C), of H_e (S, B, C) and H_r (S, B, 2C)."""

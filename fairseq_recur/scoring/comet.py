@@ -51,7 +51,7 @@ class CometMetric(MeanMetric):
     Args:
         source: the source texts.
         model: a name on the Hugging Face hub, or a checkpoint file.
-        gpus: number of GPUs, 0 for the CPU; None: one if there is one.
+        gpus: number of GPUs, 0 for the CPU.
 
     Raises:
         ConfigError: the package is not installed, or the model cannot be loaded.
@@ -60,17 +60,11 @@ class CometMetric(MeanMetric):
     name = "COMET"
     decimals = 4
 
-    def __init__(
-        self, source: Sequence[str], model: str = DEFAULT_MODEL, gpus: int | None = None
-    ) -> None:
+    def __init__(self, source: Sequence[str], model: str = DEFAULT_MODEL, gpus: int = 0) -> None:
         self.source = source
         self.model = model
-        download_model, load_from_checkpoint = comet_package()
-        if gpus is None:
-            import torch  # which COMET needs; others score without it
-
-            gpus = int(torch.cuda.is_available())
         self.gpus = gpus
+        download_model, load_from_checkpoint = comet_package()
         try:
             file = model if Path(model).is_file() else download_model(model)
             self._model = load_from_checkpoint(file)

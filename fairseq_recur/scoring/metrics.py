@@ -37,7 +37,7 @@ def build_metric(
     separator: str = SEPARATOR,
     source: Sequence[str] | None = None,
     comet_model: str = DEFAULT_MODEL,
-    gpus: int | None = None,
+    gpus: int = 0,
 ) -> Metric | MeanMetric:
     """Build a metric with the settings of sacrebleu's own command, or ROUGE with stemming.
 
@@ -48,7 +48,7 @@ def build_metric(
         separator: the mark between the sentences of a summary, for ROUGE.
         source: the source texts, for COMET.
         comet_model: a name on the Hugging Face hub or a checkpoint file, for COMET.
-        gpus: number of GPUs for COMET; None: one if there is one.
+        gpus: number of GPUs for COMET.
 
     Raises:
         ConfigError: an unknown name or tokenizer, a tokenizer whose requirements are not

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
 from fairseq_recur.cli import experiment, main
 from fairseq_recur.errors import ConfigError
-from fairseq_recur.experiments import speed
+from fairseq_recur.experiments import settings, speed
 from fairseq_recur.experiments.progress import Progress, trained_share
 from fairseq_recur.experiments.results import compare_rows, compare_seeds
 from fairseq_recur.experiments.runner import Runner
@@ -298,6 +299,16 @@ def test_each_validation_is_printed_once(
     progress.validated(run)
     Progress([run]).validated(run)
     assert capsys.readouterr().out.splitlines() == ["a seed 1: update 20, valid loss 4.5"]
+
+
+@pytest.mark.parametrize("metric, gpus", [("comet", 1), ("bleu", 0)])
+def test_comet_runs_on_a_gpu(metric: str, gpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in `fairseq-recur score`."""
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(settings, "build_metric", lambda name, *args, **more: given.update(more))
+    settings.Scoring(reference=[], metrics=[metric]).build()
+    assert given["gpus"] == gpus
 
 
 def test_jobs_are_spread_over_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
