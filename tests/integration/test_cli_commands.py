@@ -197,7 +197,10 @@ WRITING = {
     "convert": (99, "convert --input {t5} --output"),
     "convert back": (4096, "convert --input {t5}-fairseq/model.pt --output"),
     "convert back, at once": (99, "convert --input {t5}-fairseq/model.pt --output"),
-    "plot attention": (99, "plot attention {run}/checkpoint4.pt --data {data} --source w --output"),
+    "plot attention": (
+        99,
+        "plot attention {run}/checkpoint4.pt --data {data} --source w1 --output",
+    ),
     "plot checkpoint": (99, "plot checkpoint {run}/checkpoint4.pt --output"),
     "plot curves": (99, "plot curves {run}/json.log --output"),
     "score": (99, "score --reference {text} --system a={text} --json"),
