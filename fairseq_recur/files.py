@@ -11,6 +11,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, BinaryIO
 
+from fairseq_recur.errors import Problems
+
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
@@ -56,23 +58,34 @@ def write_text(path: Path | str, text: str) -> None:
         file.write(text.encode())
 
 
-def output_problem(path: Path | str) -> str | None:
-    """Return why a file cannot be written, or None: to be asked before the work.
+def output_problems(*paths: Path | str | None) -> Iterator[str]:
+    """Why files cannot be written: to be asked before the work.
 
     Args:
-        path: of the file, or of a pipe such as /dev/stdout
+        paths: of the files, or of pipes such as /dev/stdout; None for a file that nobody wants
     """
-    path = Path(path)
-    folder = path.absolute().parent
-    if path.is_dir():
-        return f"cannot write {path}: this is a folder; expected a file name"
-    if not folder.is_dir():
-        return f"cannot write {path}: no folder {path.parent}; create it first"
-    # A file is replaced by a new one of its folder, which has to allow that; a pipe is not.
-    place = path if path.exists() and not path.is_file() else folder
-    if not os.access(place, os.W_OK):
-        return f"cannot write {path}: {place} is not writable; choose another name or folder"
-    return None
+    for path in (Path(path) for path in paths if path is not None):
+        folder = path.absolute().parent
+        # A file is replaced by a new one of its folder, which has to allow that; a pipe is not.
+        place = path if path.exists() and not path.is_file() else folder
+        if path.is_dir():
+            yield f"cannot write {path}: this is a folder; expected a file name"
+        elif not folder.is_dir():
+            yield f"cannot write {path}: no folder {path.parent}; create it first"
+        elif not os.access(place, os.W_OK):
+            yield f"cannot write {path}: {place} is not writable; choose another name or folder"
+
+
+def check_outputs(*paths: Path | str | None) -> None:
+    """Refuse files that cannot be written, with all `output_problems`.
+
+    Raises:
+        ConfigError: there is one
+    """
+    problems = Problems("these files cannot be written")
+    for problem in output_problems(*paths):
+        problems.add(problem)
+    problems.raise_all()
 
 
 def new_unfinished(path: Path) -> BinaryIO:

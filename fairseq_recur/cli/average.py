@@ -14,7 +14,7 @@ import torch
 
 from fairseq_recur.compat.checkpoints import whole_checkpoint
 from fairseq_recur.errors import CheckpointError, ConfigError
-from fairseq_recur.files import output_problem
+from fairseq_recur.files import check_outputs
 from fairseq_recur.loading.states import read_state
 
 EPOCH = re.compile(r"checkpoint(\d+)\.pt")
@@ -56,9 +56,7 @@ def run(args: argparse.Namespace) -> int:
     """Select the inputs, average them, write the output."""
     files = choose_inputs(args.inputs, args.last, args.updates, args.checkpoint_upper_bound)
     output = Path(args.output)
-    problem = output_problem(output)
-    if problem:
-        raise ConfigError(problem)
+    check_outputs(output)
     state = average_checkpoints(files)
     with whole_checkpoint(str(output)) as file:
         torch.save(state, file)

@@ -14,12 +14,11 @@ from fairseq_recur.cli.scoring_options import (
     add_metric_arguments,
     add_text_arguments,
     build_metrics,
-    check_output,
     read_texts,
     split_names,
 )
 from fairseq_recur.errors import Problems
-from fairseq_recur.files import write_text
+from fairseq_recur.files import check_outputs, write_text
 from fairseq_recur.scoring.comparison import BOOTSTRAP, as_json, comparison_table
 from fairseq_recur.scoring.significance import (
     DEFAULT_SEED,
@@ -59,7 +58,8 @@ def run(args: argparse.Namespace) -> int:
     problems = Problems("the systems cannot be compared")
     seed = _seed(args.seed, problems)
     check_draws(args.test, args.samples, seed, problems)
-    check_output(args.json, problems)
+    with problems.gathered():
+        check_outputs(args.json)
     texts = read_texts(args, split_names([args.baseline, *args.system], problems), problems)
     metrics = build_metrics(args, texts, problems)
     baseline = next(iter(texts.systems))

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from fairseq_recur.errors import ConfigError
-from fairseq_recur.files import output_problem, write_text
+from fairseq_recur.files import check_outputs, write_text
 from fairseq_recur.loading.models import load
 from fairseq_recur.tasks.series_data import SPLITS
 from fairseq_recur.tasks.time_series import TimeSeriesTask
@@ -37,9 +37,7 @@ def run(args: argparse.Namespace) -> int:
     """Forecast every window, then write the file."""
     if not 1 <= args.batch_size <= LARGEST_BATCH:
         raise ConfigError(f"--batch-size {args.batch_size}: expected 1 to {LARGEST_BATCH}")
-    problem = output_problem(args.output)
-    if problem:
-        raise ConfigError(problem)
+    check_outputs(args.output)
     changes = {"series_file": args.series_file} if args.series_file is not None else {}
     found = load(args.checkpoint, kinds=(TimeSeriesTask,), changes=changes)
     task: Any = found.task

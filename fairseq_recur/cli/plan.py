@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 
 from fairseq_recur.errors import refuse
-from fairseq_recur.files import output_problem, write_text
+from fairseq_recur.files import output_problems, write_text
 from fairseq_recur.modules.options import flag
 from fairseq_recur.planning.hardware import GIGA, GPUS, PRECISIONS, own_device
 from fairseq_recur.planning.plan import Setup, as_json, make_plan
@@ -184,8 +184,6 @@ def _problems(args: argparse.Namespace) -> Iterator[str]:
         yield f"--vocabulary {args.vocabulary}: expected one or two numbers, at least 10 each"
     if args.longest is not None and args.longest < max(args.lengths):
         yield f"--longest {args.longest} is less than the mean lengths {args.lengths}; increase it"
-    problem = output_problem(args.json) if args.json else None
-    if problem:
-        yield problem
+    yield from output_problems(args.json)
     if args.precision == "fp32" and args.memory_efficient:
         yield "--memory-efficient needs --precision fp16 or bf16, found fp32; change one of them"

@@ -17,7 +17,7 @@ from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.registry import REGISTRIES
 
 from fairseq_recur.errors import ConfigError
-from fairseq_recur.files import output_problem, write_text
+from fairseq_recur.files import check_outputs, write_text
 from fairseq_recur.inspection.capture import KINDS
 from fairseq_recur.inspection.panels import Labels, Panel, panels
 from fairseq_recur.plotting.attention import SCALES, draw
@@ -104,9 +104,7 @@ def _number_or(*words: str) -> Any:
 def run(args: argparse.Namespace) -> int:
     """Load the model, get the translation with its attention, draw."""
     output = check_output(args.output)
-    problem = output_problem(args.json) if args.json else None
-    if problem:
-        raise ConfigError(problem)
+    check_outputs(args.json)
     for name in ("source", "target"):
         text = getattr(args, name)
         if text is not None and not text.split():

@@ -13,7 +13,7 @@ import torch
 
 from fairseq_recur.cli.scoring_options import split_names
 from fairseq_recur.errors import ConfigError, Problems, refuse
-from fairseq_recur.files import output_problem, write_text
+from fairseq_recur.files import output_problems, write_text
 from fairseq_recur.loading.folder import find_checkpoints
 from fairseq_recur.modules.options import flag
 from fairseq_recur.probing.classifier import COMBINATIONS
@@ -160,10 +160,7 @@ def _settings(args: argparse.Namespace) -> Settings:
     problems += [f"--l2 {x}: expected 0 or more" for x in args.l2 if x < 0]
     problems += [f"--dropout {x}: expected 0 to 1, less than 1" for x in args.dropout
                  if not 0 <= x < 1]  # fmt: skip
-    for path in filter(None, (args.json, args.markdown)):
-        problem = output_problem(path)
-        if problem:
-            problems.append(problem)
+    problems += output_problems(args.json, args.markdown)
     refuse("these options of probe run cannot be used", problems)
     values = {name: getattr(args, name) for name in Protocol._fields}
     protocol = Protocol(**{**values, "l2": tuple(args.l2), "dropout": tuple(args.dropout)})

@@ -15,12 +15,11 @@ from fairseq_recur.cli.scoring_options import (
     add_metric_arguments,
     add_text_arguments,
     build_metrics,
-    check_output,
     read_texts,
     split_names,
 )
 from fairseq_recur.errors import Problems
-from fairseq_recur.files import write_text
+from fairseq_recur.files import check_outputs, write_text
 from fairseq_recur.scoring.metrics import Score, score_corpus, score_table
 
 
@@ -34,7 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Read all texts, score each system, print the table."""
     problems = Problems("the systems cannot be scored")
-    check_output(args.json, problems)
+    with problems.gathered():
+        check_outputs(args.json)
     texts = read_texts(args, split_names(args.system, problems), problems)
     metrics = build_metrics(args, texts, problems)
     scores: dict[str, Sequence[Score]] = {

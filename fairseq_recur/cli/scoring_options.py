@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sacrebleu.metrics.base import Metric
 
 from fairseq_recur.errors import ConfigError, Problems
-from fairseq_recur.files import output_problem
+from fairseq_recur.experiments.machine import gpus_for
 from fairseq_recur.scoring import comet
 from fairseq_recur.scoring.generation import read_hypotheses, read_lines
 from fairseq_recur.scoring.mean_metric import MeanMetric
@@ -76,13 +76,6 @@ def add_metric_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def check_output(file: str | None, problems: Problems) -> None:
-    """Record a problem if a report cannot be written to *file*."""
-    problem = None if file is None else output_problem(file)
-    if problem:
-        problems.add(problem)
-
-
 def split_names(given: Sequence[str], problems: Problems, what: str = "system") -> dict[str, str]:
     """Split each NAME=FILE; a FILE without a name is named after itself."""
     files: dict[str, str] = {}
@@ -144,11 +137,7 @@ def build_metrics(
             with the metrics
     """
     problems.raise_all()
-    gpus = 0
-    if "comet" in args.metrics:
-        from fairseq_recur.experiments.machine import gpus_for  # torch takes seconds
-
-        gpus = gpus_for(args.metrics)
+    gpus = gpus_for(args.metrics)
     metrics: list[Metric | MeanMetric] = []
     for name in dict.fromkeys(args.metrics):
         with problems.gathered():

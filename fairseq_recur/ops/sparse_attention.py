@@ -175,11 +175,6 @@ def prob_sparse_attention(
     batch, heads, length, width = query.shape
     with no_autocast(value):
         exact = at_least_float32(value)
-        if causal:
-            rest = exact.cumsum(dim=2)
-        else:
-            mean = exact.sum(dim=2, keepdim=True) / counts[:, None, None, None].clamp(min=1)
-            rest = mean.expand_as(exact)
         few = at_least_float32(query).gather(2, rows.unsqueeze(3).expand(-1, -1, -1, width))
         few = few * (width**-0.5 if scale is None else scale)
         scores = torch.matmul(few, at_least_float32(key).transpose(-1, -2))
@@ -193,12 +188,30 @@ def prob_sparse_attention(
             assert gate is not None
             read, weights = mixed_map(weights, exact, matrix, gate, dropout, drop_mixed)
         room, place = room.unsqueeze(3), rows.unsqueeze(3).expand_as(read)
+        rest = uniform_read(exact, counts, causal)
         out = rest.scatter(2, place, torch.where(room, read, rest.gather(2, place)))
         if not need_weights:
             return out.to(value.dtype), None
         uniform = uniform_map(weights, counts, padding, causal)
         whole = torch.where(room, weights, uniform.gather(2, each_row))
         return out.to(value.dtype), uniform.scatter(2, each_row, whole)
+
+
+def uniform_read(value: Tensor, counts: Tensor, causal: bool) -> Tensor:
+    """What the queries that do not attend read: mean(V), in a decoder cumsum(V).
+
+    Args:
+        value: (B, H, L, D), zero at padding
+        counts: (B,) real tokens of each sentence
+        causal: whether it is the cumulative sum
+
+    Returns:
+        (B, H, L, D)
+    """
+    if causal:
+        return value.cumsum(dim=2)
+    mean = value.sum(dim=2, keepdim=True) / counts[:, None, None, None].clamp(min=1)
+    return mean.expand_as(value)
 
 
 def uniform_map(weights: Tensor, counts: Tensor, padding: Tensor | None, causal: bool) -> Tensor:

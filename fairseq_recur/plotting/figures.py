@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_recur.errors import ConfigError
-from fairseq_recur.files import output_problem, whole_file
+from fairseq_recur.files import check_outputs, whole_file
 
 # Colours that people with colour blindness can distinguish (Okabe and Ito).
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
@@ -41,9 +41,7 @@ def check_output(output: str) -> Path:
     path = Path(output)
     if path.suffix not in SUFFIXES:
         raise ConfigError(f"--output {output}: expected a name that ends in .png, .pdf or .svg")
-    problem = output_problem(path)
-    if problem:
-        raise ConfigError(problem)
+    check_outputs(path)
     new_figure(1.0, 1.0)
     return path
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from fairseq_recur.cli import main
-from fairseq_recur.files import output_problem, whole_file
+from fairseq_recur.errors import ConfigError
+from fairseq_recur.files import check_outputs, output_problems, whole_file
 
 
 def test_the_new_file_takes_the_place_of_the_old(tmp_path: Path) -> None:
@@ -41,13 +42,19 @@ def test_what_a_kill_has_left_is_written_over(tmp_path: Path) -> None:
 def test_files_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").write_text("old")
     monkeypatch.chdir(tmp_path)
-    for usable in ("a", tmp_path / "a", "b", "/dev/null"):
-        assert output_problem(usable) is None
-    assert "this is a folder; expected a file name" in str(output_problem(tmp_path))
-    assert output_problem("gone/a") == "cannot write gone/a: no folder gone; create it first"
+    usable = ("a", tmp_path / "a", "b", "/dev/null", None)
+    assert list(output_problems(*usable)) == []
+    check_outputs(*usable)
+    folder, missing = output_problems(tmp_path, "b", "gone/a")
+    assert "this is a folder; expected a file name" in folder
+    assert missing == "cannot write gone/a: no folder gone; create it first"
+    with pytest.raises(ConfigError) as refused:
+        check_outputs(tmp_path, "gone/a")
+    assert folder in str(refused.value) and missing in str(refused.value)
     monkeypatch.setattr(os, "access", lambda place, mode: Path(place) != tmp_path)
-    assert f"cannot write b: {tmp_path} is not writable" in str(output_problem("b"))
-    assert output_problem("/dev/null") is None
+    (forbidden,) = output_problems("b")
+    assert f"cannot write b: {tmp_path} is not writable" in forbidden
+    assert list(output_problems("/dev/null")) == []
 
 
 FROZEN = Path(__file__).resolve().parents[1] / "frozen"

@@ -12,7 +12,7 @@ ROOT = Path(fairseq_recur.__file__).parent
 MAY_IMPORT = {
     "version": set(),
     "errors": set(),
-    "files": set(),
+    "files": {"errors"},
     "logs": set(),
     "compat": {"errors", "files"},
     "integration": {"compat", "errors"},

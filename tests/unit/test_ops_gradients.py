@@ -159,6 +159,10 @@ CASES: dict[str, Case] = {
         lambda p: sparse_attention.matrix_rows(p, torch.tensor([[[0, 2], [1, 1]]])), [(H, T, S)],
         half=False,
     ),
+    "uniform_read": Case(
+        lambda v: torch.cat([sparse_attention.uniform_read(v, COUNTS, c) for c in (True, False)]),
+        [KEY], half=False,
+    ),
     "uniform_map": Case(
         lambda w: w * sparse_attention.uniform_map(w, COUNTS, PADDING, False),
         [(B, H, S, S)], half=False,
