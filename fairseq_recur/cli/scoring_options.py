@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from sacrebleu.metrics.base import Metric
 
 from fairseq_recur.errors import ConfigError, Problems
-from fairseq_recur.experiments.machine import gpus_for
 from fairseq_recur.scoring import comet
 from fairseq_recur.scoring.generation import read_hypotheses, read_lines
 from fairseq_recur.scoring.mean_metric import MeanMetric
@@ -137,7 +136,11 @@ def build_metrics(
             with the metrics
     """
     problems.raise_all()
-    gpus = gpus_for(args.metrics)
+    gpus = 0
+    if "comet" in args.metrics:
+        from fairseq_recur.experiments.machine import gpus_for  # torch takes seconds
+
+        gpus = gpus_for(args.metrics)
     metrics: list[Metric | MeanMetric] = []
     for name in dict.fromkeys(args.metrics):
         with problems.gathered():
