@@ -41,20 +41,7 @@ def search_options(options: dict[str, Any], nbest: int, shortest: int, longest: 
     Raises:
         ConfigError: an unknown option, a value of another type, or conflicting values.
     """
-    options = dict(options)
-    kinds = {f.name: f.type for f in fields(GenerationConfig)}
-    for name, value in list(options.items()):
-        if name not in OPTIONS:
-            close = difflib.get_close_matches(name, OPTIONS, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"choose one of {', '.join(OPTIONS)}"
-            raise ConfigError(f"there is no search option {name!r}; {hint}")
-        kind: Any = kinds[name]
-        if kind is int and isinstance(value, float) and value.is_integer():
-            options[name] = value = int(value)  # as JSON of other programs may have it
-        if not fits(value, kind):
-            hint = "leave out the quotes" if isinstance(value, str) else "give one"
-            raise ConfigError(f"{name}={value!r}: expected {EXPECTED[kind]}; {hint}")
-    found = GenerationConfig(**options)
+    found = GenerationConfig(**of_their_types(options))
     if found.beam < 1 or not 1 <= nbest <= found.beam:
         raise ConfigError(
             f"nbest={nbest} of beam={found.beam}: expected a beam of at least 1, and nbest from 1 "
@@ -71,6 +58,34 @@ def search_options(options: dict[str, Any], nbest: int, shortest: int, longest: 
             f"tokens, {most} tokens (max_len_a={found.max_len_a}, max_len_b={found.max_len_b}, the "
             f"model's {longest} positions); give less, or a larger max_len_b"
         )
+    refuse_conflicts(found)
+    return found
+
+
+def of_their_types(options: dict[str, Any]) -> dict[str, Any]:
+    """Check the names and types of options, and make whole numbers of floats that are whole.
+
+    Raises:
+        ConfigError: the first that is unknown or has another type.
+    """
+    found = dict(options)
+    kinds = {f.name: f.type for f in fields(GenerationConfig)}
+    for name, value in options.items():
+        if name not in OPTIONS:
+            close = difflib.get_close_matches(name, OPTIONS, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"choose one of {', '.join(OPTIONS)}"
+            raise ConfigError(f"there is no search option {name!r}; {hint}")
+        kind: Any = kinds[name]
+        if kind is int and isinstance(value, float) and value.is_integer():
+            found[name] = value = int(value)  # as JSON of other programs may have it
+        if not fits(value, kind):
+            hint = "leave out the quotes" if isinstance(value, str) else "give one"
+            raise ConfigError(f"{name}={value!r}: expected {EXPECTED[kind]}; {hint}")
+    return found
+
+
+def refuse_conflicts(found: GenerationConfig) -> None:
+    """Raise ConfigError if two options ask for different kinds of search."""
     searches = [
         name
         for name, on in (
@@ -92,7 +107,6 @@ def search_options(options: dict[str, Any], nbest: int, shortest: int, longest: 
             f"beam={found.beam} cannot be split into diverse_beam_groups="
             f"{found.diverse_beam_groups}; choose a beam that is a multiple of this number"
         )
-    return found
 
 
 def longest_output(options: GenerationConfig, source: int, longest: int) -> int:

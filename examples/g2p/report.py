@@ -16,7 +16,8 @@ from fairseq_recur.experiments.settings import Experiment
 from fairseq_recur.files import write_text
 from fairseq_recur.scoring.comparison import BOOTSTRAP, RANDOMIZATION, corrected
 from fairseq_recur.scoring.generation import read_hypotheses, read_lines
-from fairseq_recur.scoring.significance import compare_systems, sign_flip_p
+from fairseq_recur.scoring.resampling import sign_flip_p
+from fairseq_recur.scoring.significance import compare_systems
 
 METRICS = table.METRICS
 Results = table.Results

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from fairseq_recur.compat.checkpoints import whole_checkpoint
+from fairseq_recur.compat.checkpoint_writing import whole_checkpoint
 from fairseq_recur.errors import CheckpointError, ConfigError
 from fairseq_recur.files import check_outputs
 from fairseq_recur.loading.states import read_state

@@ -20,8 +20,8 @@ from fairseq_recur.cli.scoring_options import (
 from fairseq_recur.errors import Problems
 from fairseq_recur.files import check_outputs, write_text
 from fairseq_recur.scoring.comparison import BOOTSTRAP, as_json, comparison_table
+from fairseq_recur.scoring.resampling import DEFAULT_SEED
 from fairseq_recur.scoring.significance import (
-    DEFAULT_SEED,
     SEED_VARIABLE,
     TESTS,
     check_draws,

@@ -8,7 +8,7 @@ loads it where this package is installed.
 import argparse
 
 import fairseq_recur
-from fairseq_recur.cli.convert import new_folder, whole_or_nothing
+from fairseq_recur.cli.new_folder import new_folder, whole_or_nothing
 from fairseq_recur.cli.translate import add_text_arguments, text_options
 from fairseq_recur.pretrained.huggingface import export
 

@@ -18,7 +18,7 @@ from fairseq_recur.loading.folder import find_checkpoints
 from fairseq_recur.modules.options import flag
 from fairseq_recur.probing.classifier import COMBINATIONS
 from fairseq_recur.probing.protocol import Protocol
-from fairseq_recur.probing.report import Row, Settings, probe_model, reference_rows, table
+from fairseq_recur.probing.report import ProbeSettings, Row, probe_model, reference_rows, table
 from fairseq_recur.probing.representations import SentenceEncoder, load_encoder
 from fairseq_recur.probing.tasks import TASKS, TaskData, choose_tasks, read_task
 from fairseq_recur.scoring.tables import markdown
@@ -148,7 +148,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _settings(args: argparse.Namespace) -> Settings:
+def _settings(args: argparse.Namespace) -> ProbeSettings:
     """Check the options' values."""
     least = {"hidden": 0, "runs": 1, "max_tokens": 1, "batch_size": 1, "epochs_per_check": 1,
              "patience": 0, "max_epochs": 1, "learning_rate": 1e-12}  # fmt: skip
@@ -165,7 +165,7 @@ def _settings(args: argparse.Namespace) -> Settings:
     values = {name: getattr(args, name) for name in Protocol._fields}
     protocol = Protocol(**{**values, "l2": tuple(args.l2), "dropout": tuple(args.dropout)})
     seeds = tuple(range(args.seed, args.seed + args.runs))
-    return Settings(args.combine, args.hidden, protocol, seeds)
+    return ProbeSettings(args.combine, args.hidden, protocol, seeds)
 
 
 def _checkpoints(given: list[str]) -> dict[str, str]:

@@ -8,6 +8,8 @@ install.
 """
 
 from fairseq_recur.compat import (  # noqa: F401  (each registers its mends, in this order)
+    checkpoint_writing,
+    checkpoints,
     configuration,
     console,
     data,
@@ -19,7 +21,7 @@ from fairseq_recur.compat import (  # noqa: F401  (each registers its mends, in 
     tasks,
     training,
 )
-from fairseq_recur.compat.checkpoints import checkpoint_problem, read_checkpoint
+from fairseq_recur.compat.checkpoint_reading import checkpoint_problem, read_checkpoint
 from fairseq_recur.compat.configuration import model_options
 from fairseq_recur.compat.encoder_layer import disable_encoder_fastpath, drop_stale_encoder_keys
 from fairseq_recur.compat.registry import MENDS, Mend

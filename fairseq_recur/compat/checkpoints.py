@@ -1,27 +1,23 @@
-"""Checkpoints: read with checks, explained when they cannot be used, and written atomically."""
+"""Checkpoints that fairseq loads: no code of theirs runs, and errors say what is wrong."""
 
 import contextlib
 import functools
 import inspect
-import os
-import re
-import shutil
-import zipfile
-from argparse import Namespace
-from collections.abc import Iterator
 from contextvars import ContextVar
-from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 
-from fairseq_recur.compat.checkpoint_limits import Allowance, refuse_compressed, refuse_oversized
+from fairseq_recur.compat.checkpoint_limits import Allowance, refuse_oversized
+from fairseq_recur.compat.checkpoint_reading import (
+    checkpoint_problem,
+    refuse_damaged,
+    refuse_foreign,
+)
 from fairseq_recur.compat.registry import Function, mend
 from fairseq_recur.compat.safe_loading import check_loaded, load_weights_only
 from fairseq_recur.errors import CheckpointError
-from fairseq_recur.files import whole_file
 
-NOTHING_LOADED = "Nothing in it was executed and nothing was loaded."
 _building: ContextVar[set[str] | None] = ContextVar("building", default=None)
 """While models are built from checkpoints: the options that the user has overridden."""
 
@@ -30,117 +26,6 @@ _allowance: ContextVar[Allowance | None] = ContextVar("allowance", default=None)
 
 _for_text: ContextVar[bool] = ContextVar("for_text", default=False)
 """Whether tokenizers and subwords are built from the checkpoint's configuration as well."""
-
-REMEDY = "Copy or download it again, or go back to an earlier checkpoint"
-
-
-def read_checkpoint(path: str) -> dict[str, Any]:
-    """Load a fairseq checkpoint without running code from it.
-
-    Raises:
-        CheckpointError: the file is missing, damaged, unsafe or not a fairseq checkpoint
-    """
-    if not os.path.exists(path):
-        problem = "no such file. Give a file that fairseq-train wrote to --save-dir"
-    elif os.path.isdir(path):
-        problem = "this is a folder. Give a file in it, such as checkpoint_best.pt"
-    else:
-        refuse_damaged(path)
-        try:
-            state = torch.load(path, map_location="cpu", weights_only=True)
-            refuse_oversized(path, state)
-        except CheckpointError:
-            raise
-        except PermissionError:
-            problem = "cannot be read. Check the file's permissions"
-        except Exception as error:  # damaged bytes raise errors of any type
-            problem = _loading_problem(path, error)
-        else:
-            refuse_foreign(path, state)
-            return state
-    raise CheckpointError(f"{path}: {problem}")
-
-
-def checkpoint_problem(path: str) -> str | None:
-    """Return why fairseq cannot use the checkpoint *path*, or None if it can."""
-    try:
-        read_checkpoint(path)
-    except CheckpointError as error:
-        return str(error)
-    return None
-
-
-def refuse_damaged(path: str) -> None:
-    """Compare the checksums in a checkpoint's zip file, which torch does not do.
-
-    Raises:
-        CheckpointError: a checksum is wrong, or the content is compressed
-    """
-    damaged = None
-    try:
-        if zipfile.is_zipfile(path):
-            with zipfile.ZipFile(path) as archive:
-                refuse_compressed(path, archive)
-                damaged = archive.testzip()
-    except CheckpointError:
-        raise
-    except PermissionError:
-        return  # the error of loading it explains this
-    except Exception:  # damaged bytes raise errors of any type
-        damaged = "its index"
-    if damaged is not None:
-        raise CheckpointError(
-            f"{path}: damaged: {damaged} is not what was saved. {NOTHING_LOADED} {REMEDY}"
-        )
-
-
-def _loading_problem(path: str, error: Exception) -> str:
-    """Explain why torch could not load a file."""
-    refused = re.search(r"GLOBAL ([\w.]+) (?:was not|whose)", str(error))
-    if refused:
-        return (
-            f"refused, because it asks for {refused[1]}, which no fairseq checkpoint needs: it "
-            f"would run code. {NOTHING_LOADED} Do not use the file; get the weights from a source "
-            "that you trust"
-        )
-    size = os.path.getsize(path)
-    return (
-        f"{size} bytes that are not a PyTorch checkpoint, or a truncated or damaged one. "
-        f"{NOTHING_LOADED} {REMEDY}"
-    )
-
-
-def refuse_foreign(path: str, state: Any) -> None:
-    """Check that a loaded *state* is one that fairseq saved.
-
-    Raises:
-        CheckpointError: it is not
-    """
-    from fairseq_recur.compat.checkpoint_options import refuse_references
-
-    wanted = 'a dictionary with "model" and one of "cfg" and "args"'
-    advice = "Give a checkpoint that fairseq-train saved"
-    if not isinstance(state, dict):
-        raise CheckpointError(
-            f"{path}: it holds a {type(state).__name__}, expected {wanted}. {advice}"
-        )
-    if "model" not in state or (state.get("cfg") is None and state.get("args") is None):
-        keys = ", ".join(sorted(map(str, state))[:8])
-        raise CheckpointError(
-            f"{path}: not a fairseq checkpoint: it holds [{keys}], expected {wanted}. {advice}"
-        )
-    refuse_references(path, state.get("args"))
-    refuse_references(path, state.get("cfg"))
-    cfg = state.get("cfg") or {}  # omegaconf 2.0 has no .get() for a missing key
-    model = cfg["model"] if "model" in cfg else None
-    settings = vars(model) if isinstance(model, Namespace) else model or {}
-    part = settings["recurrence"] if "recurrence" in settings else None
-    if part not in (None, "none") and not any("recurrence_encoder." in k for k in state["model"]):
-        raise CheckpointError(
-            f"{path}: its configuration says recurrence={part}, but its weights have no "
-            "recurrence encoder: it was changed after it was saved. Use the original checkpoint"
-        )
-
 
 errors = mend(
     "checkpoint errors",
@@ -283,66 +168,3 @@ def load_checkpoint(load: Function, *args: Any, **kwargs: Any) -> Any:
         if isinstance(error.__context__, CheckpointError):
             raise error.__context__ from None
         raise
-
-
-@contextlib.contextmanager
-def whole_checkpoint(path: str) -> Iterator[BinaryIO]:
-    """Write a file as `whole_file` does, with an error that says what is left and what to do."""
-    with explained(Path(path)), whole_file(Path(path)) as file:
-        yield file
-
-
-@contextlib.contextmanager
-def explained(path: Path) -> Iterator[None]:
-    """Replace an error of writing a file or folder: torch hides a full disk in a RuntimeError.
-
-    Raises:
-        CheckpointError: it could not be written
-    """
-    try:
-        yield
-    except CheckpointError:
-        raise
-    except (OSError, RuntimeError) as error:
-        folder = path.parent
-        free = shutil.disk_usage(folder if folder.is_dir() else ".").free
-        raise CheckpointError(
-            f"{path} could not be written ({type(error).__name__}: {error}); the disk of {folder} "
-            f"has {free / 1e9:.2f} GB left. Earlier files are intact: free some space and run the "
-            "same command again"
-        ) from error
-
-
-whole = mend(
-    "whole checkpoints",
-    reason="checkpoint_last.pt is overwritten in place, so a kill leaves half of it; and after a "
-    "failed write fairseq appends a second attempt to the same file",
-    until="permanent",
-)
-
-
-@whole.patch("fairseq.checkpoint_utils:torch_persistent_save")
-def torch_persistent_save(
-    save: Function, obj: Any, filename: str, async_write: bool = False
-) -> None:
-    """Save to a temporary file and rename it when it is complete."""
-    from fairseq.file_io import PathManager
-
-    if async_write or PathManager.path_requires_pathmanager(filename):
-        save(obj, filename, async_write=async_write)
-        return
-    with whole_checkpoint(filename) as file:
-        torch.save(obj, file)
-
-
-@whole.patch("fairseq.file_io:PathManager.copy")
-def copy(original: Function, src_path: str, dst_path: str, overwrite: bool = False) -> Any:
-    """Copy to a temporary file and rename it when it is complete."""
-    from fairseq.file_io import PathManager
-
-    remote = PathManager.path_requires_pathmanager
-    if not overwrite or remote(src_path) or remote(dst_path):
-        return original(src_path, dst_path, overwrite=overwrite)
-    with open(src_path, "rb") as source, whole_checkpoint(dst_path) as file:
-        shutil.copyfileobj(source, file)
-    return True

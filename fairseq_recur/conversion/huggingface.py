@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_recur.compat.checkpoints import refuse_damaged
+from fairseq_recur.compat.checkpoint_reading import refuse_damaged
 from fairseq_recur.errors import CheckpointError, ConfigError
 
 TOKENIZER_FILES = (

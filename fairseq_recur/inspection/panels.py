@@ -112,8 +112,8 @@ def panels(
                 f"--show {kind}: {ABSENT[kind]}; this model has {has}; choose from these"
             )
         for index in choose_layers(kind, there[kind], layer, required=show is not None):
-            context = Context(model, modules[kind, index], kind, index, labels)
-            chosen += context.panels(maps[kind, index], head)
+            place = Place(model, modules[kind, index], kind, index, labels)
+            chosen += place.panels(maps[kind, index], head)
     if not chosen:
         has = "; ".join(f"{k} has {span(there[k])}" for k in KINDS if there[k])
         raise ConfigError(
@@ -143,7 +143,7 @@ def span(numbers: list[int]) -> str:
 
 
 @dataclass(frozen=True)
-class Context:
+class Place:
     """One place of a model and a sentence."""
 
     model: Any

@@ -12,7 +12,8 @@ from fairseq_recur.models.encoder import EncoderOut
 from fairseq_recur.modules.context import Context, IncrementalState, Padding, Source, additive_mask
 from fairseq_recur.modules.layers import LayerRunner, sharded
 from fairseq_recur.modules.parts import layer_fusion
-from fairseq_recur.modules.segmented_attention import SegmentedAttention, Segments
+from fairseq_recur.modules.segmented_attention import SegmentedAttention
+from fairseq_recur.modules.segments import Segments
 from fairseq_recur.modules.self_attention import DotSelfAttention, SelfAttention
 from fairseq_recur.modules.transformer_layer import DecoderLayer
 

@@ -18,7 +18,7 @@ from fairseq_recur.modules.context import (
     causal_mask,
 )
 from fairseq_recur.modules.parts import MEMORY, NONE
-from fairseq_recur.modules.stream_memory import TextMemory
+from fairseq_recur.modules.text_memory import TextMemory
 from fairseq_recur.modules.transformer_xl import (
     UnprojectedAdaptiveInput,
     add_biases,

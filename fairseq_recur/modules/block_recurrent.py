@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from fairseq_recur.modules.context import Context
 from fairseq_recur.modules.layers import kept_layers
 from fairseq_recur.modules.options import flag, option
-from fairseq_recur.modules.stream_memory import TextMemory
 from fairseq_recur.modules.t5 import inner_width
+from fairseq_recur.modules.text_memory import TextMemory
 from fairseq_recur.ops.attention import dot_product_attention
 from fairseq_recur.ops.block_recurrent import rotary, state_gate
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from fairseq_recur.ops.padding import real_tokens_first
 
 if TYPE_CHECKING:
-    from fairseq_recur.modules.segmented_attention import Segments
+    from fairseq_recur.modules.segments import Segments
 
 IncrementalState = dict[str, dict[str, Any]]
 """fairseq's, of a whole decoder: for each module what it keeps from step to step."""

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from fairseq_recur.modules.block_recurrent import BlockAttention, RecurrentBlocks, too_long
 from fairseq_recur.modules.options import option
-from fairseq_recur.modules.stream_memory import StreamMemory, TextMemory
+from fairseq_recur.modules.stream_memory import StreamMemory
+from fairseq_recur.modules.text_memory import TextMemory
 from fairseq_recur.ops.precision import at_least_float32
 from fairseq_recur.ops.transformer_xl import sinusoids
 

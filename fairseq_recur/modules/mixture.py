@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fairseq_recur.modules.context import Context, Padding
 from fairseq_recur.modules.options import option
 from fairseq_recur.modules.part import FreshWeights, MonitoredModule
-from fairseq_recur.modules.stream_memory import reach
+from fairseq_recur.modules.text_memory import reach
 from fairseq_recur.ops.attention import read_values
 from fairseq_recur.ops.mixture import mixed_outputs
 from fairseq_recur.ops.precision import at_least_float32, no_autocast

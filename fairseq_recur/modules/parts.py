@@ -34,7 +34,7 @@ from fairseq_recur.modules.segmented_comparisons import GlobalAttention, XLAtten
 from fairseq_recur.modules.self_attention import DotSelfAttention, SelfAttention
 from fairseq_recur.modules.sparse_attention import LogSparseSelfAttention, ProbSparseSelfAttention
 from fairseq_recur.modules.srformer import SRformerAttention
-from fairseq_recur.modules.stream_memory import TextMemory
+from fairseq_recur.modules.text_memory import TextMemory
 from fairseq_recur.modules.xl import XLSelfAttention
 
 # Maps of self-attention, and what is mixed with one (Huang et al. 2023; section 4.4 compares).

@@ -1,28 +1,21 @@
 """Cross-attention over one segment of the source, and what its relatives share."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-import torch
 from fairseq.dataclass import ChoiceEnum
 from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
 
 from fairseq_recur.compat.registry import Function, extend
-from fairseq_recur.modules.context import Context, IncrementalState, Padding, Source, hiding
+from fairseq_recur.modules.context import Context, IncrementalState, Padding, Source
 from fairseq_recur.modules.cross_attention import CrossAttention
 from fairseq_recur.modules.layers import between_graphs
 from fairseq_recur.modules.options import option
-from fairseq_recur.ops.segmented_attention import attend_segments, segments_at_steps
-from fairseq_recur.ops.segments import (
-    SegmentSchedule,
-    segment_counts,
-    segment_of,
-    segment_schedule,
-    split_segments,
-    step_of,
-)
+from fairseq_recur.modules.segments import Segments, cut_source
+from fairseq_recur.ops.segmented_attention import attend_segments, segments_at_steps, spread
+from fairseq_recur.ops.segments import segment_of
 
 ALIGNMENT_LOSS = (
     "fairseq.criterions.label_smoothed_cross_entropy_with_alignment:"
@@ -34,46 +27,6 @@ PreparedSource = dict[str, Tensor]
 """What a layer computes from the source, per step of the schedule: (B, H or 1, N or 1, ...)."""
 
 TARGET_LENGTHS = ("fixed", "ratio", "reference")
-
-
-@dataclass(frozen=True)
-class Segments:
-    """A batch of sources cut into segments of s tokens: the same for all layers of a decoder.
-
-    Attributes:
-        hidden: (S', U, C) output of the encoder, the real tokens of each sentence first
-        states: (U, 1, M, s, C) the same in segments, zero where a segment has no token
-        missing: (U, S') bool, True at padding, or None
-        mask: (U, 1, M, 1, s), added to scores over the segments, or None
-        order: (U, S) int64, where the real tokens came from, or None if they did not move
-        length: S
-        counts: (U, 1) int64, number of segments of each sentence
-        targets: (U, 1) int64, target length q of each sentence
-        schedule: which segment is read at each step, and which queries read at it
-        step: in incremental decoding, the step at which each group of rows reads: (G, 1) int64
-    """
-
-    hidden: Tensor
-    states: Tensor
-    missing: Tensor | None
-    mask: Tensor | None
-    order: Tensor | None
-    length: int
-    counts: Tensor
-    targets: Tensor
-    schedule: SegmentSchedule
-    step: Tensor | None = None
-
-    def cut(self, x: Tensor) -> Tensor:
-        """Keys or values in segments, zero at padding: (U, H, S', D) to (U, H, M, s, D)."""
-        if self.missing is not None:
-            x = x.masked_fill(self.missing[:, None, :, None], 0.0)
-        return split_segments(x, self.states.size(3))
-
-    def at(self, source: Source, position: int) -> "Segments":
-        """These segments, with the step at which the rows' *position* reads."""
-        counts, targets = self.counts[source.groups], self.targets[source.groups]
-        return replace(self, step=step_of(torch.full_like(counts, position), counts, targets))
 
 
 class SegmentedAttention(CrossAttention):
@@ -128,40 +81,12 @@ class SegmentedAttention(CrossAttention):
         Returns:
             the segments of each sentence
         """
-        hidden, lengths, padding = source.states, source.lengths, source.padding
-        device, length = hidden.device, hidden.size(0)
-        if padding is not None:
-            moved = padding.order[:, : max(lengths)]
-            hidden = hidden.gather(0, moved.t().unsqueeze(2).expand(-1, -1, hidden.size(2)))
-        if queries is None:
-            targets = self.targets(lengths, None)
-        else:
-            whole = (queries,) * len(lengths)
-            if references is not None:
-                whole = tuple(max(1, length) for length in references.lengths)
-            targets = self.targets(lengths, whole)
-        steps = max(targets) + 1 if queries is None else queries
-        schedule = segment_schedule(lengths, targets, steps, self.size, device)
+        whole = None if queries is None else (queries,) * len(source.lengths)
+        if whole is not None and references is not None:
+            whole = tuple(max(1, length) for length in references.lengths)
+        targets = self.targets(source.lengths, whole)
         order = None if references is None or references.trailing else references.order
-        states, missing, mask = hidden.transpose(0, 1).unsqueeze(1), None, None
-        real = torch.tensor(lengths, device=device).unsqueeze(1)
-        if min(lengths) < hidden.size(0) or hidden.size(0) % self.size:
-            room = -(-hidden.size(0) // self.size) * self.size
-            away = torch.arange(room, device=device) >= real
-            missing = away[:, : hidden.size(0)]
-            states = states.masked_fill(missing[:, None, :, None], 0.0)
-            mask = hiding(away, torch.float32).unflatten(1, (-1, self.size))[:, None, :, None]
-        return Segments(
-            hidden=hidden,
-            states=split_segments(states, self.size),
-            missing=missing,
-            mask=mask,
-            order=None if padding is None else padding.order[:, : max(lengths)],
-            length=length,
-            counts=segment_counts(real, self.size),
-            targets=torch.tensor(targets, device=device).unsqueeze(1),
-            schedule=schedule if order is None else schedule.moved(order),
-        )
+        return cut_source(source, self.size, targets, queries, order)
 
     def targets(
         self, lengths: tuple[int, ...], references: tuple[int, ...] | None
@@ -308,27 +233,3 @@ def alignment_loss(
         if isinstance(module, SegmentedAttention):
             module.weights_in_training = True
     return forward(criterion, model, sample, reduce)
-
-
-def spread(weights: Tensor, segments: Tensor, order: Tensor | None, length: int) -> Tensor:
-    """Turn weights within segments into weights over the source.
-
-    Args:
-        weights: (B, H, T, s)
-        segments: (B, T) int64, the segment that each query reads
-        order: (B, S') int64, where the real tokens came from, or None if they did not move
-        length: S
-
-    Returns:
-        (B, H, T, S)
-    """
-    size = weights.size(3)
-    place = segments.unsqueeze(2) * size + torch.arange(size, device=weights.device)
-    real = length if order is None else order.size(1)
-    missing = place >= real  # of the last segment; their weights are 0
-    place = place.masked_fill(missing, 0)
-    if order is not None:
-        place = order[:, None].expand(-1, place.size(1), -1).gather(2, place)
-    place = place.unsqueeze(1).expand_as(weights)
-    weights = weights.masked_fill(missing.unsqueeze(1), 0.0)
-    return weights.new_zeros(*weights.size()[:3], length).scatter_add(3, place, weights)

@@ -15,7 +15,8 @@ from fairseq_recur.modules.layers import rnn_problems
 from fairseq_recur.modules.options import option
 from fairseq_recur.modules.part import FreshWeights, MonitoredModule
 from fairseq_recur.modules.recurrence import recurrent_norm
-from fairseq_recur.modules.segmented_attention import PreparedSource, SegmentedAttention, Segments
+from fairseq_recur.modules.segmented_attention import PreparedSource, SegmentedAttention
+from fairseq_recur.modules.segments import Segments
 from fairseq_recur.ops.precision import at_least_float32
 from fairseq_recur.ops.segmented_attention import segments_at_steps
 

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from fairseq_recur.modules.options import option
 from fairseq_recur.modules.part import FreshWeights, MonitoredModule, exempt_from_decay
-from fairseq_recur.modules.segmented_attention import PreparedSource, SegmentedAttention, Segments
+from fairseq_recur.modules.segmented_attention import PreparedSource, SegmentedAttention
+from fairseq_recur.modules.segments import Segments
 from fairseq_recur.ops.accumulate_fire import SMALLEST_THRESHOLD, recurrent_accumulate_fire, scan_
 from fairseq_recur.ops.precision import at_least_float32, no_autocast
 from fairseq_recur.ops.segmented_attention import NORMS, key_norm, partial_products

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 import torch
 from fairseq.dataclass import ChoiceEnum
 from fairseq.distributed import utils as distributed_utils
-from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
 
 from fairseq_recur.modules.layers import between_graphs
@@ -217,98 +216,3 @@ class SeriesMemory(StreamMemory):
             "what the encoder's self-attention reads besides its window: nothing, or what each "
             "layer read in the batch before, if its windows follow in time (xl, Dai et al. 2019)",
         )
-
-
-def reach(cfg: Any, side: str) -> int | None:
-    """The number of positions that a position sees, itself included; None without a limit."""
-    limited = side == "decoder" and getattr(cfg, "memory_same_length", False)
-    return int(cfg.memory_length) if limited else None
-
-
-class TextMemory(StreamMemory):
-    """Transformer-XL's memory of a language model: the last positions before a segment of text."""
-
-    @dataclass
-    class Options:
-        """Options of the memory's length."""
-
-        memory_length: int = option(
-            512, "positions before a segment whose states are kept in the memory"
-        )
-        memory_same_length: bool = option(
-            False,
-            "each position sees as many positions as the memory is long, itself included, also "
-            "within its segment; by default it sees all of its segment and all of the memory",
-        )
-
-    of_positions: ClassVar[bool] = True
-    """Whether attention maps read what it keeps."""
-
-    state_length = 0
-    """Vectors of the state of a recurrent part."""
-
-    def __init__(self, cfg: TransformerConfig) -> None:
-        super().__init__(cfg.decoder.layers)
-        self.length, self.segment = int(cfg.memory_length), int(cfg.tokens_per_sample)
-        self.reach, self.width = reach(cfg, "decoder"), cfg.decoder.embed_dim
-
-    @classmethod
-    def problems(cls, cfg: Any, side: str) -> Iterator[str]:
-        """Problems with the combination of this part's options, one message each."""
-        yield from cls.problems_of_host(cfg)
-        if cfg.memory_same_length and not cfg.memory_length:
-            yield (
-                "--memory-same-length with --memory-length 0 lets a position see nothing; give a "
-                "longer memory"
-            )
-
-    @staticmethod
-    def problems_of_host(cfg: Any) -> Iterator[str]:
-        """What every memory needs of the model around it."""
-        if cfg.decoder_layerdrop > 0:
-            yield (
-                f"--decoder-layerdrop {cfg.decoder_layerdrop}: a layer that was dropped leaves no "
-                "states for the memory; set it to 0, or --decoder-memory none"
-            )
-        if cfg.base_layers:
-            yield (
-                f"--base-layers {cfg.base_layers}: the memory has no place for layers that fairseq "
-                "adds; leave it out, or set --decoder-memory none"
-            )
-        if not cfg.no_token_positional_embeddings:
-            yield (
-                "--decoder-memory needs --no-token-positional-embeddings: absolute positions would "
-                "repeat in the memory and the segment; --decoder-self-attention xl has relative "
-                "ones"
-            )
-
-    def fill(self, starts: Tensor, like: Tensor) -> None:
-        """Fill the memory to its full size, with arbitrary numbers.
-
-        Args:
-            starts: (B,) int64 numbers of the first positions of the next batch
-            like: a tensor of the dtype and device of the states
-        """
-        self.starts = starts - self.length
-        self.states = like.new_empty(self.layers, self.length, len(starts), self.width)
-        self.carried = like.new_empty(0, 0, 0)
-        if self.state_length:
-            self.carried = like.new_empty(len(starts), self.state_length, self.width)
-
-    @classmethod
-    def prune(cls, cfg: Any) -> None:
-        """Adapt the options, flat, to ``--decoder-layers-to-keep``; here nothing changes."""
-
-    def build_layer(self, cfg: TransformerConfig) -> nn.Module:
-        """The layer `recurrent`, of which this memory has none."""
-        raise NotImplementedError(type(self).__name__)
-
-    def bottleneck(self, cfg: TransformerConfig) -> nn.Module | None:
-        """What the layers read and write between chunks, or None."""
-        return None
-
-    def first_visible(self, position: int) -> int:
-        """The first position that a position sees, if the text is cut as in training."""
-        if self.reach is not None:
-            return max(0, position - self.reach + 1)
-        return max(0, position // self.segment * self.segment - self.length)

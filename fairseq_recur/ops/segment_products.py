@@ -22,7 +22,7 @@ class Neuron:
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceTensors:
     """The tensors that the neurons' inputs are computed from.
 
     x_i = P_i W^T with P_i = K^T V - K_i^T V_i is linear in V, so W can be folded into V first:
@@ -57,7 +57,7 @@ class Source:
         for first in range(0, rows, at_once):
             yield slice(first, min(first + at_once, rows))
 
-    def of_rows(self, part: slice) -> "Source":
+    def of_rows(self, part: slice) -> "SourceTensors":
         """The source of a group of rows, with V W^T as values where W is folded in."""
         values = self.values[part]
         if self.folds:

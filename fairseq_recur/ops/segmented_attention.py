@@ -104,3 +104,27 @@ def norm_of_squares(squares: Tensor, kind: str) -> Tensor | None:
     if kind == "frobenius":
         squares = squares.sum(-1, keepdim=True)
     return squares.clamp_min(SMALLEST_NORM**2).sqrt()  # in this order, no gradient is NaN
+
+
+def spread(weights: Tensor, segments: Tensor, order: Tensor | None, length: int) -> Tensor:
+    """Turn weights within segments into weights over the source.
+
+    Args:
+        weights: (B, H, T, s)
+        segments: (B, T) int64, the segment that each query reads
+        order: (B, S') int64, where the real tokens came from, or None if they did not move
+        length: S
+
+    Returns:
+        (B, H, T, S)
+    """
+    size = weights.size(3)
+    place = segments.unsqueeze(2) * size + torch.arange(size, device=weights.device)
+    real = length if order is None else order.size(1)
+    missing = place >= real  # of the last segment; their weights are 0
+    place = place.masked_fill(missing, 0)
+    if order is not None:
+        place = order[:, None].expand(-1, place.size(1), -1).gather(2, place)
+    place = place.unsqueeze(1).expand_as(weights)
+    weights = weights.masked_fill(missing.unsqueeze(1), 0.0)
+    return weights.new_zeros(*weights.size()[:3], length).scatter_add(3, place, weights)

@@ -20,7 +20,7 @@ from torch.autograd.function import once_differentiable
 from fairseq_recur.ops.accumulate_fire import scan_
 from fairseq_recur.ops.native.segmented_recurrent import CompiledSegmentedRecurrent, supports
 from fairseq_recur.ops.precision import no_autocast
-from fairseq_recur.ops.segment_products import Neuron, SegmentSoftmax, Source
+from fairseq_recur.ops.segment_products import Neuron, SegmentSoftmax, SourceTensors
 from fairseq_recur.ops.segmented_attention import key_norm
 from fairseq_recur.ops.segmented_recurrent_backward import Backward
 from fairseq_recur.ops.triton.dispatch import usable
@@ -46,7 +46,7 @@ class SegmentedRecurrent(torch.autograd.Function):
     ) -> tuple[Tensor | None, Tensor]:
         """O_S and O_R, (R, N, n, D) each; O_S is None without *softmax*."""
         neuron, steps = Neuron(leak.detach(), threshold.detach()), queries.size(1)
-        source = Source(keys, values, weight, rest)
+        source = SourceTensors(keys, values, weight, rest)
         recurrent = torch.empty_like(queries)
         of_groups = [key_norm(keys[group].flatten(1, 2), norm) for group in source.groups()]
         known = [x for x in of_groups if x is not None]  # none of them if *norm* is "none"
@@ -67,13 +67,13 @@ class SegmentedRecurrent(torch.autograd.Function):
     def backward(ctx: Any, grad_local: Tensor | None, grad_recurrent: Tensor) -> tuple[Any, ...]:
         """The gradients of the first six arguments."""
         queries, keys, values, weight, norms = ctx.saved_tensors
-        source = Source(keys, values, weight, ctx.rest)
+        source = SourceTensors(keys, values, weight, ctx.rest)
         with no_autocast(queries):  # the buffers have the dtype of the queries
             work = Backward(source, ctx.neuron, ctx.softmax, queries, norms)
             return (*work.run(grad_local, grad_recurrent), None, None, None)
 
 
-def scan_forward(source: Source, neuron: Neuron, queries: Tensor, out: Tensor) -> None:
+def scan_forward(source: SourceTensors, neuron: Neuron, queries: Tensor, out: Tensor) -> None:
     """Write Q_t relu(mem - thr) for a group of rows into *out* (R', N, n, D)."""
     (rows, segments, _, width), steps = source.keys.size(), queries.size(1)
     partial = queries.new_empty(rows, segments, width, width)

@@ -16,7 +16,14 @@ import torch
 from torch import Tensor
 
 from fairseq_recur.ops.accumulate_fire import scan_
-from fairseq_recur.ops.segment_products import GROUPS, Neuron, SegmentSoftmax, Source, add_bmm, bmm
+from fairseq_recur.ops.segment_products import (
+    GROUPS,
+    Neuron,
+    SegmentSoftmax,
+    SourceTensors,
+    add_bmm,
+    bmm,
+)
 from fairseq_recur.ops.segmented_attention import SMALLEST_NORM
 
 where_fired = torch.ops.aten.threshold_backward.grad_input
@@ -34,7 +41,7 @@ class Backward:
 
     def __init__(
         self,
-        source: Source,
+        source: SourceTensors,
         neuron: Neuron,
         softmax: SegmentSoftmax | None,
         queries: Tensor,
@@ -65,7 +72,7 @@ class Backward:
             self.grad_leak, self.grad_threshold,
         )  # fmt: skip
 
-    def buffers(self, group: Source, part: slice) -> tuple[Tensor, Tensor]:
+    def buffers(self, group: SourceTensors, part: slice) -> tuple[Tensor, Tensor]:
         """Memory for P_i and for x_i, (R', M, D, D) each; one tensor twice where W is folded in."""
         rows, segments, _, width = group.keys.size()
         if group.folds:
@@ -79,7 +86,7 @@ class Backward:
         return keys, values
 
     def recurrence(
-        self, group: Source, part: slice, grad: Tensor, partial: Tensor, inputs: Tensor
+        self, group: SourceTensors, part: slice, grad: Tensor, partial: Tensor, inputs: Tensor
     ) -> Tensor | None:
         """The gradients of Q, W, leak and threshold through the neurons; leaves dP_i in *partial*.
 
@@ -143,7 +150,12 @@ class Backward:
         return along.sum(1, keepdim=True)
 
     def products(
-        self, group: Source, part: slice, partial: Tensor, product: Tensor, factor: Tensor | None
+        self,
+        group: SourceTensors,
+        part: slice,
+        partial: Tensor,
+        product: Tensor,
+        factor: Tensor | None,
     ) -> None:
         """The gradients of K and V through O_R, and the gradient of W where it is folded in.
 

@@ -11,7 +11,7 @@ from fairseq_recur.errors import ConfigError
 from fairseq_recur.loading.folder import PathLike
 from fairseq_recur.loading.models import load, option, prepare
 from fairseq_recur.pretrained.model import Pretrained
-from fairseq_recur.pretrained.subwords import FILES, Settings, build_text, check_options
+from fairseq_recur.pretrained.subwords import FILES, TextSettings, build_text, check_options
 
 PRECISIONS = ("fp32", "fp16", "bf16")
 
@@ -76,7 +76,7 @@ def text_settings(
     bpe: str | None,
     options: dict[str, Any],
     places: Sequence[Path],
-) -> Settings:
+) -> TextSettings:
     """Return how text becomes tokens: the user's choice, otherwise that of the training."""
     names, kept = {"tokenizer": tokenizer, "bpe": bpe}, {}
     for group, given in names.items():
@@ -89,7 +89,7 @@ def text_settings(
                     f"downloads files; give {group}={names[group]!r} to allow it"
                 )
             kept.update({name: saved[name] for name in saved if name in saved})  # not missing
-    return Settings(
+    return TextSettings(
         tokenizer=names["tokenizer"],
         bpe=names["bpe"],
         options={**kept, **options},

@@ -36,7 +36,7 @@ FILES: dict[str, dict[str, str]] = {
 
 
 @dataclass(frozen=True)
-class Settings:
+class TextSettings:
     """How text becomes tokens.
 
     Attributes:
@@ -54,7 +54,7 @@ class Settings:
 
 
 def build_text(
-    dictionary: Dictionary, settings: Settings, language: str, others: Sequence[str]
+    dictionary: Dictionary, settings: TextSettings, language: str, others: Sequence[str]
 ) -> Text:
     """Build one side's encoders.
 
@@ -83,7 +83,7 @@ def build_text(
     return Text(dictionary, codec, [Path(options[name]) for name in FILES.get(bpe, {})])
 
 
-def chosen(dictionary: Dictionary, settings: Settings) -> tuple[str, str]:
+def chosen(dictionary: Dictionary, settings: TextSettings) -> tuple[str, str]:
     """Return the names of a side's tokenizer and BPE; ConfigError for unknown ones."""
     names = (settings.tokenizer or NONE, settings.bpe or kind_of(dictionary))
     for registry, name in zip(("tokenizer", "bpe"), names):
@@ -93,7 +93,7 @@ def chosen(dictionary: Dictionary, settings: Settings) -> tuple[str, str]:
     return names
 
 
-def check_options(settings: Settings, dictionaries: Sequence[Dictionary]) -> None:
+def check_options(settings: TextSettings, dictionaries: Sequence[Dictionary]) -> None:
     """Refuse options that neither the tokenizer nor the BPE has.
 
     Raises:
@@ -133,7 +133,12 @@ def kind_of(dictionary: Dictionary) -> str:
 
 
 def find_file(
-    bpe: str, option: str, pattern: str, settings: Settings, language: str, others: Sequence[str]
+    bpe: str,
+    option: str,
+    pattern: str,
+    settings: TextSettings,
+    language: str,
+    others: Sequence[str],
 ) -> str:
     """Find a file with the rules of subwords.
 

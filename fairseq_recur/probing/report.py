@@ -23,7 +23,7 @@ VOCABULARY = 10000
 MAJORITY, BAG_OF_WORDS = "majority label", "bag of words"
 
 
-class Settings(NamedTuple):
+class ProbeSettings(NamedTuple):
     """How to probe a model: see `classifier.Classifier` and `protocol.Protocol`."""
 
     combine: str
@@ -71,7 +71,9 @@ class Row(NamedTuple):
         }
 
 
-def probe_model(name: str, encoder: SentenceEncoder, data: TaskData, settings: Settings) -> Row:
+def probe_model(
+    name: str, encoder: SentenceEncoder, data: TaskData, settings: ProbeSettings
+) -> Row:
     """Encode the sentences of a task once, then train one classifier per seed."""
     combine = settings.combine if encoder.has_recurrence else "transformer"
     inputs = encoder.represent(data.sentences(), f"{data.task.name}, {name}")
@@ -84,7 +86,7 @@ def probe_model(name: str, encoder: SentenceEncoder, data: TaskData, settings: S
     return _train(Row(name, combine, data.task.name, [], []), build, inputs, data, settings, hidden)
 
 
-def reference_rows(data: TaskData, settings: Settings, device: torch.device) -> list[Row]:
+def reference_rows(data: TaskData, settings: ProbeSettings, device: torch.device) -> list[Row]:
     """Score two references: the most frequent training label, and a bag of words."""
     label = Counter(data.splits["train"].labels).most_common(1)[0][0]
     test = data.splits["test"].labels
@@ -103,7 +105,7 @@ def _train(
     build: Callable[[float], nn.Module],
     inputs: tuple[Tensor, ...],
     data: TaskData,
-    settings: Settings,
+    settings: ProbeSettings,
     hidden: int,
 ) -> Row:
     """Train the classifiers of a row, one per seed, and fill in the row."""

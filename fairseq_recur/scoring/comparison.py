@@ -10,7 +10,7 @@ from fairseq_recur.scoring.tables import markdown as markdown_lines
 BOOTSTRAP, RANDOMIZATION, BOTH = "bootstrap", "randomization", "both"
 LEVEL = 0.05
 TAILS = {BOOTSTRAP: 1, RANDOMIZATION: 2}
-"""Number of tails in a test's p-value; see `fairseq_recur.scoring.significance.bootstrap_p`."""
+"""Number of tails in a test's p-value; see `fairseq_recur.scoring.resampling.bootstrap_p`."""
 
 
 def corrected(p: Mapping[str, float], test: str) -> dict[str, float]:

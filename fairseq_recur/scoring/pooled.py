@@ -2,7 +2,7 @@
 
 The score is that of the outputs of all seeds together. A text is exchanged with its outputs of all
 seeds: these are about one source, so they are not independent of each other. As in
-`fairseq_recur.scoring.significance`, the p-value is about the choice of the texts.
+`fairseq_recur.scoring.resampling`, the p-value is about the choice of the texts.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from sacrebleu.metrics.base import Metric
 
 from fairseq_recur.logs import quiet
 from fairseq_recur.scoring.mean_metric import MeanMetric
-from fairseq_recur.scoring.significance import DEFAULT_SEED, TIE
+from fairseq_recur.scoring.resampling import DEFAULT_SEED, TIE
 
 
 class Pooled(NamedTuple):

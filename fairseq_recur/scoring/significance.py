@@ -1,14 +1,7 @@
 """Paired significance tests of systems against a baseline, over the texts of one test set.
 
-Paired bootstrap resampling: Koehn 2004, *Statistical Significance Tests for Machine Translation
-Evaluation*. Approximate randomization: Riezler & Maxwell 2005, *On Some Pitfalls in Automatic
-Evaluation and Significance Testing for MT*. sacrebleu's ``PairedTest`` does both for BLEU, chrF
-and TER. For scores that are means over texts (ROUGE, COMET, error rates), this module applies the
-same formulas with the same draws: one seed gives the same resamples of the texts for every metric.
-
-Only ties differ. sacrebleu counts the draws above the observed difference; here, those that equal
-it count as well. Scores of few values, such as right and wrong, make most draws ties: without them
-one word could decide, with the smallest p.
+sacrebleu's ``PairedTest`` does both tests for BLEU, chrF and TER. For scores that are means over
+texts (ROUGE, COMET, error rates), `fairseq_recur.scoring.resampling` does the same.
 """
 
 import os
@@ -34,18 +27,18 @@ from fairseq_recur.scoring.comparison import (
 )
 from fairseq_recur.scoring.mean_metric import MeanMetric
 from fairseq_recur.scoring.metrics import build_metric, decimals_of
+from fairseq_recur.scoring.resampling import (
+    DEFAULT_SEED,
+    MOST_SAMPLES,
+    bootstrap_p,
+    randomization_p,
+    resampled_means,
+)
 
 TESTS = (BOOTSTRAP, RANDOMIZATION, BOTH)
 SACREBLEUS_NAMES = {BOOTSTRAP: "bs", RANDOMIZATION: "ar"}
 DEFAULT_SAMPLES = {BOOTSTRAP: 1000, RANDOMIZATION: 10000}  # sacrebleu's
-DEFAULT_SEED = 12345  # sacrebleu's
 SEED_VARIABLE = "SACREBLEU_SEED"
-EXACT = 20  # differences; all signs of more would take too much memory
-MOST_SAMPLES = 1_000_000  # all draws are in memory at once, one number per text each
-
-# Sums of the same numbers in another order differ in their last digits. A difference below this,
-# relative to the mean absolute difference between two systems, is a tie.
-TIE = 1e-10
 
 
 def compare_systems(
@@ -153,7 +146,7 @@ def build_metrics(
 Named = list[tuple[str, Sequence[str]]]
 
 
-class Outcome(NamedTuple):
+class TestOutcome(NamedTuple):
     """One test by one metric, with one result per system.
 
     Attributes:
@@ -175,7 +168,7 @@ def _test_by_sacrebleu(
     references: Sequence[Sequence[str]],
     counts: Mapping[str, int],
     seed: int | None,
-) -> dict[str, Outcome]:
+) -> dict[str, TestOutcome]:
     """Let sacrebleu do each test; the first of ``named`` is the baseline."""
     outcomes, different = {}, [int(changed.sum()) for changed in _changed(named)]
     for test, samples in counts.items():
@@ -186,7 +179,7 @@ def _test_by_sacrebleu(
             )
             signatures, columns = paired()
         (name,) = signatures
-        outcomes[test] = Outcome(name, str(signatures[name]), columns[name], different)
+        outcomes[test] = TestOutcome(name, str(signatures[name]), columns[name], different)
     return outcomes
 
 
@@ -216,7 +209,7 @@ def _test_means(
     references: Sequence[Sequence[str]],
     counts: Mapping[str, int],
     seed: int | None,
-) -> dict[str, Outcome]:
+) -> dict[str, TestOutcome]:
     """Do each test on the scores of the texts; the first of ``named`` is the baseline."""
     of_texts = [metric.text_scores(texts, references) for _, texts in named]
     scores = [metric.mean(of_one) for of_one in of_texts]
@@ -243,100 +236,12 @@ def _test_means(
                 )
         drawn = f"|{SACREBLEUS_NAMES[test]}:{samples}|seed:{str(seed).lower()}|"
         signature = metric.get_signature().replace("|", drawn, 1)
-        outcomes[test] = Outcome(metric.name, signature, results, different)
+        outcomes[test] = TestOutcome(metric.name, signature, results, different)
     return outcomes
 
 
-def resampled_means(
-    scores: np.ndarray, samples: int, seed: int | None, weights: np.ndarray | None = None
-) -> np.ndarray:
-    """Return the means of resampled test sets of the same size, drawn with replacement.
-
-    Args:
-        scores: one per text.
-        samples: number of test sets.
-        seed: of the draws.
-        weights: `MeanMetric.weights`; None if all are 1.
-    """
-    texts = len(scores)
-    drawn = np.random.default_rng(seed).choice(texts, size=(samples, texts), replace=True)
-    means = scores[drawn].mean(axis=1)
-    return means if weights is None else means / weights[drawn].mean(axis=1)
-
-
-def bootstrap_p(
-    baseline: np.ndarray,
-    system: np.ndarray,
-    samples: int,
-    seed: int | None,
-    weights: np.ndarray | None = None,
-) -> float:
-    """Return the p-value of paired bootstrap resampling (Koehn 2004), by sacrebleu's formula.
-
-    The absolute differences of the resampled means vary around their mean as those of equal
-    systems would around zero. The p-value is the share at least as large as the observed
-    difference. If all differences have the same sign, this counts only one of the two tails.
-
-    Args:
-        baseline, system: the scores of their texts.
-        samples, seed, weights: as for `resampled_means`.
-    """
-    differences = system - baseline
-    drawn = np.abs(resampled_means(differences, samples, seed, weights))
-    return _p_value(drawn - drawn.mean(), differences)
-
-
-def randomization_p(
-    baseline: np.ndarray, system: np.ndarray, samples: int, seed: int | None
-) -> float:
-    """Return the two-sided p-value of approximate randomization (Riezler & Maxwell 2005).
-
-    If the systems were equal, it would not matter which of them wrote which text. So texts are
-    exchanged at random; the p-value is the share of differences at least as large as the
-    observed one.
-
-    Args:
-        baseline, system: the scores of their texts.
-        samples, seed: number of draws, and their seed.
-    """
-    differences = system - baseline
-    texts = len(differences)
-    kept = np.random.default_rng(seed).integers(2, size=(samples, texts), dtype=bool)
-    # The difference of the exchanged systems is sum(kept) - sum(exchanged). Some rows at a time,
-    # because numpy needs the coins as floats.
-    rows = max(1, 2**22 // texts)
-    sums = [kept[i : i + rows] @ differences for i in range(0, samples, rows)]
-    return _p_value(np.abs(2 * np.concatenate(sums) - differences.sum()) / texts, differences)
-
-
-def sign_flip_p(differences: Sequence[float]) -> float:
-    """Return the two-sided p-value of the exact permutation test for paired values.
-
-    Fisher 1935, *The Design of Experiments*. If two systems were equal, the sign of each
-    difference would be a matter of chance. The p-value is the share of the 2^n assignments of
-    signs whose sum is as far from 0 as the observed one, so it is at least 2^(1-n).
-
-    Args:
-        differences: of two systems, one per language or other independent unit.
-    """
-    if len(differences) > EXACT:
-        values = np.array(differences)
-        return randomization_p(np.zeros_like(values), values, MOST_SAMPLES // 10, DEFAULT_SEED)
-    sums = np.zeros(1)
-    for difference in differences:
-        sums = np.concatenate([sums + difference, sums - difference])
-    least = abs(sums[0]) - TIE * np.abs(differences).sum()
-    return float(np.mean(np.abs(sums) >= least))
-
-
-def _p_value(drawn: np.ndarray, differences: np.ndarray) -> float:
-    """Return the share of draws as far from 0 as the observed difference, itself one draw."""
-    least = abs(differences.mean()) - TIE * np.abs(differences).mean()
-    return (int(np.sum(drawn >= least)) + 1) / (len(drawn) + 1)
-
-
 def _collect(
-    metric: Metric | MeanMetric, named: Named, outcomes: Mapping[str, Outcome]
+    metric: Metric | MeanMetric, named: Named, outcomes: Mapping[str, TestOutcome]
 ) -> MetricResult:
     """Combine the outcomes of all tests of one metric."""
     name, _, first, different = next(iter(outcomes.values()))

@@ -259,7 +259,7 @@ def test_a_failure_leaves_nothing(
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device", "model.pt")
 
-    monkeypatch.setattr("fairseq_recur.cli.convert.torch.save", full)
+    monkeypatch.setattr("fairseq_recur.cli.convert_to_fairseq.torch.save", full)
     message = refused(capsys, folders("v1.0"), tmp_path / "out")
     assert "No space left on device" in message and "Traceback" not in message
     assert list(tmp_path.iterdir()) == []

@@ -14,13 +14,9 @@ from fairseq_recur import cli
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.scoring.comparison import SystemResult, comparison_table, corrected
 from fairseq_recur.scoring.metrics import METRICS, build_metric, score_corpus
+from fairseq_recur.scoring.resampling import bootstrap_p, randomization_p, resampled_means
 from fairseq_recur.scoring.rouge import VARIANTS, Rouge
-from fairseq_recur.scoring.significance import (
-    bootstrap_p,
-    compare_systems,
-    randomization_p,
-    resampled_means,
-)
+from fairseq_recur.scoring.significance import compare_systems
 from tests.sacrebleu_command import run_sacrebleu
 
 WORDS = "the The a cat dogs sat on mats Houses is wasn't big, small; 20% state-of-the-art!".split()

@@ -135,7 +135,7 @@ import builtins, io, os, random, sys, warnings
 import torch
 import fairseq_recur
 warnings.simplefilter("ignore")
-from fairseq_recur.compat.checkpoints import refuse_foreign
+from fairseq_recur.compat.checkpoint_reading import refuse_foreign
 from tests.unit.test_compat_stand_ins import mutations, seeds
 
 count, seed = int(sys.argv[1]), int(sys.argv[2])

@@ -138,12 +138,12 @@ def test_facts_are_computed_once(make_model: Build, monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(owner, name, count)
 
     from fairseq_recur.models import decoder, encoder
-    from fairseq_recur.modules import context, segmented_attention
+    from fairseq_recur.modules import context, segments
 
     counted(context, "real_tokens_first")
     counted(encoder, "additive_mask")
     counted(decoder, "additive_mask")
-    counted(segmented_attention, "segment_schedule")
+    counted(segments, "segment_schedule")
     counted(SegmentedAttention, "segments")
     model = make_model(
         "srformer", *SMALL, "--encoder-layers", "6", "--decoder-layers", "6", "--segment-size", "3",

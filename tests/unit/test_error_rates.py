@@ -13,7 +13,8 @@ import pytest
 from fairseq_recur import cli
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.scoring.metrics import build_metric, score_corpus
-from fairseq_recur.scoring.significance import EXACT, compare_systems, sign_flip_p
+from fairseq_recur.scoring.resampling import EXACT, sign_flip_p
+from fairseq_recur.scoring.significance import compare_systems
 
 RATES = ("wer", "per")
 

@@ -209,6 +209,10 @@ CASES: dict[str, Case] = {
     "attend_segments": Case(
         segmented_attention.attend_segments, [(B, H, 2, T, D), (B, H, 2, S, D), (B, H, 2, S, D)]
     ),
+    "spread": Case(
+        lambda w: segmented_attention.spread(w, torch.tensor([[0, 0, 1], [0, 1, 1]]), ORDER, S),
+        [(B, H, T, 2)],
+    ),
     "partial_products": Case(
         lambda k, v: segmented_attention.partial_products(k, v, None, 2),
         [(B, H, 3, 2, D), (B, H, 3, 2, D)], half=False,

@@ -11,7 +11,7 @@ import fairseq_recur
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.pretrained.loading import text_settings
 from fairseq_recur.pretrained.subwords import (
-    Settings,
+    TextSettings,
     build_text,
     check_options,
     columns,
@@ -46,9 +46,9 @@ def test_kind_of_subwords(symbols: list[str], kind: str) -> None:
     assert kind_of(words(*symbols)) == kind
 
 
-def settings(*places: Path, **options: Any) -> Settings:
+def settings(*places: Path, **options: Any) -> TextSettings:
     names = {name: options.pop(name, None) for name in ("tokenizer", "bpe")}
-    return Settings(**names, options=options, given=tuple(options), places=places)
+    return TextSettings(**names, options=options, given=tuple(options), places=places)
 
 
 SUBWORDS = words("th@@", "the", "e@@", "h@@", "o@@", "u@@", "s@@", "e", "i@@", "s")
@@ -74,7 +74,7 @@ def test_codes_are_found(tmp_path: Path) -> None:
         assert found.pieces("house") == expected
     given = settings(near, far, bpe_codes=str(far / "codes"))
     assert build_text(SUBWORDS, given, "en", ["de"]).pieces("the") == "the"
-    moved = Settings(None, "subword_nmt", {"bpe_codes": "/gone/codes"}, (), (far,))
+    moved = TextSettings(None, "subword_nmt", {"bpe_codes": "/gone/codes"}, (), (far,))
     assert build_text(SUBWORDS, moved, "en", []).pieces("the") == "the"
 
 
@@ -117,7 +117,7 @@ def test_a_checkpoint_cannot_ask_for_a_download_or_an_option(tmp_path: Path) -> 
         text_settings(saved, None, None, {}, [tmp_path])
     assert text_settings(saved, None, "bert", {}, [tmp_path]).bpe == "bert"
     (tmp_path / "codes").write_text(CODES)
-    separator = Settings(None, "subword_nmt", {"bpe_separator": "--help"}, (), (tmp_path,))
+    separator = TextSettings(None, "subword_nmt", {"bpe_separator": "--help"}, (), (tmp_path,))
     with pytest.raises(ConfigError, match="cannot be built"):
         build_text(SUBWORDS, separator, "en", [])
 

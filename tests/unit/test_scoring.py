@@ -16,7 +16,8 @@ from fairseq_recur import cli
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.scoring.generation import read_hypotheses, read_lines
 from fairseq_recur.scoring.metrics import Score, build_metric, score_corpus, score_table
-from fairseq_recur.scoring.significance import bootstrap_p, compare_systems, randomization_p
+from fairseq_recur.scoring.resampling import bootstrap_p, randomization_p
+from fairseq_recur.scoring.significance import compare_systems
 from tests.docs.commands import commands
 from tests.sacrebleu_command import run_sacrebleu
 

@@ -17,7 +17,8 @@ from fairseq_recur.errors import ConfigError
 from fairseq_recur.scoring.rouge import VARIANTS, Rouge
 from fairseq_recur.search import search_options
 from fairseq_recur.tasks.eval_rouge import COUNT, RougeEvaluation, log_rouge
-from fairseq_recur.tasks.summarization import STATE, FramedDataset, SummarizationTask
+from fairseq_recur.tasks.summarization import STATE, SummarizationTask
+from fairseq_recur.tasks.summarization_data import FramedDataset
 
 EOS = 2
 ROUGE = ["--eval-rouge", "--best-checkpoint-metric", "rougeL", "--maximize-best-checkpoint-metric"]

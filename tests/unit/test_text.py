@@ -13,7 +13,7 @@ from fairseq.data.encoders.gpt2_bpe import GPT2BPE
 from omegaconf import OmegaConf
 
 from fairseq_recur.errors import ConfigError, InstallationError
-from fairseq_recur.pretrained.subwords import Settings, build_text
+from fairseq_recur.pretrained.subwords import TextSettings, build_text
 from fairseq_recur.tasks.summarization import encode_prefix
 from fairseq_recur.text import Codec, Text, build_codec, codec_of, one_line, truncated
 
@@ -72,7 +72,9 @@ def whole(**groups: Any) -> Any:
 
 def of_folder(folder: Path, **options: Any) -> Text:
     names = {name: options.pop(name, None) for name in ("tokenizer", "bpe")}
-    return build_text(Dictionary(), Settings(**names, options=options, given=(), places=()), "", [])
+    return build_text(
+        Dictionary(), TextSettings(**names, options=options, given=(), places=()), "", []
+    )
 
 
 MOSES: dict[str, Callable[[Path], Any]] = {

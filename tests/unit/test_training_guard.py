@@ -16,9 +16,9 @@ from fairseq.data.iterators import EpochBatchIterator
 from fairseq.distributed import utils as distributed_utils
 from omegaconf import OmegaConf
 
-from fairseq_recur import training_guard
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.files import whole_file
+from fairseq_recur.training_guard import comparison, folder
 from tests.conftest import SMALL, TRAIN
 
 HOLDER = """
@@ -61,14 +61,14 @@ def test_a_second_training_in_a_folder_is_refused(
     """Not after the first was killed, and not after it has ended, with or without an error."""
     flags = [corpus / "bin", "--arch", "transformer", *SMALL, *TRAIN, "--max-update", 1]
     flags += ["--save-dir", tmp_path]
-    with other_process("lock", tmp_path / training_guard.LOCK) as other:
+    with other_process("lock", tmp_path / folder.LOCK) as other:
         with pytest.raises(ConfigError, match=f"process {other.pid} on .*another --save-dir"):
             cli("train", *flags)
         assert not list(tmp_path.glob("*.pt"))
         cli("train", *flags, "--no-save")
-    training_guard.lock(tmp_path)
+    folder.lock(tmp_path)
     cli("train", *flags)  # in the same process, one after the other
-    training_guard.unlock(tmp_path)
+    folder.unlock(tmp_path)
 
     def fail(*_: Any) -> None:
         raise ValueError("a defect")
@@ -76,7 +76,7 @@ def test_a_second_training_in_a_folder_is_refused(
     monkeypatch.setattr("fairseq.trainer.Trainer.train_step", fail)
     with pytest.raises(ValueError, match="a defect") as kept:  # the trainer is in its traceback
         cli("train", *flags, "--max-update", 2)
-    with other_process("lock", tmp_path / training_guard.LOCK):
+    with other_process("lock", tmp_path / folder.LOCK):
         assert any("trainer" in entry.frame.f_locals for entry in kept.traceback)
 
 
@@ -104,7 +104,7 @@ def test_a_folder_without_locks_is_only_named(
         raise OSError(37, "No locks available")
 
     monkeypatch.setattr("fcntl.lockf", no_locks)
-    training_guard.lock(tmp_path)
+    folder.lock(tmp_path)
     assert f"{tmp_path} cannot be locked" in caplog.text
 
 
@@ -120,7 +120,7 @@ def settings(**changes: Any) -> dict[str, str]:
         values[name] = value if name == "task" else {**values[name], **value}
     values["distributed_training"] = {"device_id": 0}
     cfg = OmegaConf.create(values, flags={"allow_objects": True})
-    return dict(training_guard.options(cfg))
+    return dict(comparison.options(cfg))
 
 
 @pytest.mark.parametrize(
@@ -148,10 +148,10 @@ def test_processes_with_other_options_are_refused(
 
     monkeypatch.setattr(distributed_utils, "all_gather_list", gather)
     if said is None:
-        training_guard.compare(mine, None)
+        comparison.compare(mine, None)
         return
     with pytest.raises(ConfigError, match=said):
-        training_guard.compare(mine, None)
+        comparison.compare(mine, None)
     assert sent
 
 
@@ -165,7 +165,7 @@ def test_other_data_are_detected() -> None:
             return {"id": index, "source": [*super().__getitem__(index), noise]}
 
     def data(words: list[int], batches: Any) -> dict[str, str]:
-        return training_guard.data(Task(), Noisy(torch.tensor(words)), batches)
+        return comparison.data(Task(), Noisy(torch.tensor(words)), batches)
 
     first = data([5, 6, 7], [[0, 1], [2]])
     state = random.getstate(), numpy.random.get_state()[1].tolist(), torch.get_rng_state().tolist()

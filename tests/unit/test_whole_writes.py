@@ -16,7 +16,7 @@ CONTEXTS = {"whole_file", "whole_checkpoint"}
 APART: dict[str, str] = {
     "files.py": "whole_file itself, and locks",
     "ops/native/build.py store": "renames after it has synced, with a folder's descriptor",
-    # Into the folder of cli/convert.py whole_or_nothing, which gets its name at the end.
+    # Into the folder of cli/new_folder.py whole_or_nothing, which gets its name at the end.
     "conversion/byte_bpe.py write": "a folder of whole_or_nothing",
     "conversion/huggingface.py copy_tokenizer": "a folder of whole_or_nothing",
     "conversion/huggingface.py write_model": "a folder of whole_or_nothing",

@@ -1,0 +1,76 @@
+"""Checkpoints are written whole or not at all."""
+
+import contextlib
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+
+from fairseq_recur.compat.registry import Function, mend
+from fairseq_recur.errors import CheckpointError
+from fairseq_recur.files import whole_file
+
+
+@contextlib.contextmanager
+def whole_checkpoint(path: str) -> Iterator[BinaryIO]:
+    """Write a file as `whole_file` does, with an error that says what is left and what to do."""
+    with explained(Path(path)), whole_file(Path(path)) as file:
+        yield file
+
+
+@contextlib.contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Replace an error of writing a file or folder: torch hides a full disk in a RuntimeError.
+
+    Raises:
+        CheckpointError: it could not be written
+    """
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except (OSError, RuntimeError) as error:
+        folder = path.parent
+        free = shutil.disk_usage(folder if folder.is_dir() else ".").free
+        raise CheckpointError(
+            f"{path} could not be written ({type(error).__name__}: {error}); the disk of {folder} "
+            f"has {free / 1e9:.2f} GB left. Earlier files are intact: free some space and run the "
+            "same command again"
+        ) from error
+
+
+whole = mend(
+    "whole checkpoints",
+    reason="checkpoint_last.pt is overwritten in place, so a kill leaves half of it; and after a "
+    "failed write fairseq appends a second attempt to the same file",
+    until="permanent",
+)
+
+
+@whole.patch("fairseq.checkpoint_utils:torch_persistent_save")
+def torch_persistent_save(
+    save: Function, obj: Any, filename: str, async_write: bool = False
+) -> None:
+    """Save to a temporary file and rename it when it is complete."""
+    from fairseq.file_io import PathManager
+
+    if async_write or PathManager.path_requires_pathmanager(filename):
+        save(obj, filename, async_write=async_write)
+        return
+    with whole_checkpoint(filename) as file:
+        torch.save(obj, file)
+
+
+@whole.patch("fairseq.file_io:PathManager.copy")
+def copy(original: Function, src_path: str, dst_path: str, overwrite: bool = False) -> Any:
+    """Copy to a temporary file and rename it when it is complete."""
+    from fairseq.file_io import PathManager
+
+    remote = PathManager.path_requires_pathmanager
+    if not overwrite or remote(src_path) or remote(dst_path):
+        return original(src_path, dst_path, overwrite=overwrite)
+    with open(src_path, "rb") as source, whole_checkpoint(dst_path) as file:
+        shutil.copyfileobj(source, file)
+    return True

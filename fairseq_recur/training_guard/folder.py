@@ -1,0 +1,82 @@
+"""One training in a folder: the process that writes checkpoints to it locks it."""
+
+import logging
+import weakref
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+from omegaconf import DictConfig
+
+from fairseq_recur.compat.registry import Function, extend
+from fairseq_recur.errors import ConfigError
+from fairseq_recur.files import hold, name_holder
+
+logger = logging.getLogger(__name__)
+
+LOCK = ".training.lock"
+"""File in --save-dir that is locked during a training."""
+
+_locks: dict[Path, IO[str]] = {}
+_trainings: Counter[Path] = Counter()
+"""Trainings of this process in each folder, one after the other."""
+_releases: "list[weakref.finalize[[Path], Any]]" = []
+
+
+@extend("fairseq.trainer:Trainer.__init__", "one training in a folder")
+def init_trainer(construct: Function, self: Any, cfg: Any, *args: Any, **kwargs: Any) -> None:
+    """Lock the folder that the first process writes to."""
+    construct(self, cfg, *args, **kwargs)
+    if not isinstance(cfg, DictConfig):
+        return
+    folder = Path(cfg.checkpoint.save_dir)
+    if self.is_data_parallel_master and not cfg.checkpoint.no_save and folder.is_dir():
+        folder = folder.resolve()
+        lock(folder)
+        _releases.append(weakref.finalize(self, unlock, folder))
+
+
+@extend("fairseq.distributed.utils:call_main", "one training in a folder")
+def call_main(call: Function, *args: Any, **kwargs: Any) -> Any:
+    """Release folders when the training ends; a notebook may keep its trainer in a traceback."""
+    before = len(_releases)
+    try:
+        return call(*args, **kwargs)
+    finally:
+        while len(_releases) > before:
+            _releases.pop()()  # a finalizer runs once
+
+
+def lock(folder: Path) -> None:
+    """Lock a folder for this process.
+
+    Raises:
+        ConfigError: another training writes to it
+    """
+    if folder not in _locks:
+        try:
+            held = hold(folder / LOCK, inherited=False)
+        except OSError as error:
+            logger.warning(
+                "%s cannot be locked (%s): see to it that no other training uses it", folder, error
+            )
+            return
+        if held is None:
+            other = (folder / LOCK).read_text(encoding="utf-8", errors="replace").strip()
+            raise ConfigError(
+                f"--save-dir {folder}: another training writes to it (process {other}), and both "
+                "would overwrite each other's checkpoints; wait for it, end it, or give another "
+                "--save-dir"
+            )
+        with suppress(OSError):  # the disk is full
+            name_holder(held)
+        _locks[folder] = held
+    _trainings[folder] += 1
+
+
+def unlock(folder: Path) -> None:
+    """Release a folder after the last of this process's trainings in it."""
+    _trainings[folder] -= 1
+    if not _trainings[folder]:
+        _locks.pop(folder).close()
