@@ -16,7 +16,7 @@ from fairseq_recur.errors import ConfigError
 from fairseq_recur.probing.classifier import COMBINATIONS, BagOfWords, Classifier, Gate
 from fairseq_recur.probing.protocol import Outcome, Protocol, accuracy, fit, probe
 from fairseq_recur.probing.report import (
-    Settings,
+    ProbeSettings,
     probe_model,
     reference_rows,
     split_inputs,
@@ -117,7 +117,7 @@ def test_encoders_stay_frozen_and_seeds_repeat(
     encoder = encoder_of("biarn")
     before = {k: v.clone() for k, v in encoder.encoder.state_dict().items()}
     data = task_data(SENTENCES * 4, [i % 2 for i in range(20)])
-    settings = Settings("gate", 4, QUICK._replace(dropout=(0.0, 0.5)), (1, 2))
+    settings = ProbeSettings("gate", 4, QUICK._replace(dropout=(0.0, 0.5)), (1, 2))
     torch.manual_seed(11)
     first = probe_model("m", encoder, data, settings)
     torch.manual_seed(12)
@@ -294,6 +294,8 @@ def test_bag_of_words_counts_words() -> None:
 
 def test_references() -> None:
     data = task_data(["x a", "x b", "x c", "y a", "y b"] * 8, [0, 0, 0, 1, 1] * 8)
-    majority, bag = reference_rows(data, Settings("gate", 4, QUICK, (1, 2)), torch.device("cpu"))
+    majority, bag = reference_rows(
+        data, ProbeSettings("gate", 4, QUICK, (1, 2)), torch.device("cpu")
+    )
     assert majority.accuracies == [60.0] and majority.spread is None
     assert bag.accuracies == [100.0, 100.0] and (bag.mean, bag.spread) == (100.0, 0.0)
