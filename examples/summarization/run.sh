@@ -1,28 +1,44 @@
 #!/usr/bin/env bash
-# Summarization with four kinds of cross-attention:
+# Summarization from trained full attention to segments and to SRformer:
 #     bash examples/summarization/run.sh [SYSTEM ...]
 #
-# Sets up the environment, prepares the data, then trains, summarizes, scores and times the systems
-# of experiment.yaml. Stop it at any time, and start it again to continue: nothing is done twice.
-# WORK is the folder of all results, EPOCHS the length of the trainings.
+# Sets up the environment, prepares the data, trains a model that copies the first words, and from it
+# one with full attention. Each of the other systems of experiment.yaml starts from that. Summarizes,
+# scores and times all of them. Stop it at any time, and start it again to continue: nothing is done
+# twice. WORK is the folder of all results, EPOCHS the length of the training with full attention,
+# MORE that of each system after it, SEEDS the seeds, JOBS how many trainings run at a time.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/help.sh"
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 root="$(cd "$here/../.." && pwd)"
 work="${WORK:-$here/work}"
-if [ $# -eq 0 ]; then set -- full segmented_32 srformer_32 srformer_8; fi
+if [ $# -eq 0 ]; then set -- full_continued segmented_16 srformer_16 srformer_unit_16; fi
 bash "$root/scripts/setup.sh" # does nothing if the environment is up to date
 PATH="$root/.venv/bin:$PATH"
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 
 bash "$here/../quickstart/prepare.sh" "$here/data" "$work" 3000 source target
-# The baseline: the first words of the text, as many as the average training summary has.
+# As many words as the average training summary has. They are the baseline, too.
 words="$(awk '{ n += NF } END { printf "%.0f", n / NR }' "$here/data/train.target")"
-cut -d " " -f "1-$words" "$here/data/test.source" > "$work/first_words.txt"
+if [ ! -f "$work/lead/prepared" ]; then
+    rm -rf "$work/lead"
+    python "$here/lead.py" "$here/data" "$work" "$words"
+    fairseq-recur preprocess -s source -t target --joined-dictionary \
+        --srcdict "$work/data-bin/dict.source.txt" --destdir "$work/lead/data-bin" \
+        --trainpref "$work/lead/pieces/train" --validpref "$work/lead/pieces/valid" \
+        --testpref "$work/lead/pieces/test" > "$work/lead/preprocess.log" 2>&1 ||
+        { tail "$work/lead/preprocess.log" >&2; exit 1; }
+    touch "$work/lead/prepared"
+fi
+lead="$(yaml_text "$work/lead/text/test.target")"
 
-OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}" \
-    fairseq-recur experiment run "$here/experiment.yaml" --work-dir "$work/runs" --jobs 2 \
-    --show-validation --systems "$@" --set "data=$(yaml_text "$work/data-bin")" \
-    --set "train.max-epoch=${EPOCHS:-4}" \
-    --set "score.outputs={first $words words: $(yaml_text "$work/first_words.txt")}"
+fairseq-recur experiment run "$here/training.yaml" "$here/copying.yaml" --show-validation \
+    --work-dir "$work/copying" --set "data=$(yaml_text "$work/lead/data-bin")" \
+    --set "score.reference=$lead"
+fairseq-recur experiment run "$here/training.yaml" "$here/experiment.yaml" --show-validation \
+    --work-dir "$work/runs" --jobs "${JOBS:-2}" --systems full "$@" --seeds ${SEEDS:-1} \
+    --set "data=$(yaml_text "$work/data-bin")" --set "score.outputs={first $words words: $lead}" \
+    --set "start=$(yaml_text "$work/copying/copying/seed1/checkpoint_best.pt")" \
+    --set "systems.full.flags.max-epoch=${EPOCHS:-8}" --set "train.max-epoch=${MORE:-3}"
 python "$here/figure.py" "$work/runs/results.json" "$work/segments.png"
 echo "The figure is $work/segments.png"

@@ -9,7 +9,7 @@ packages). The sets share no source package and little wording. This program kee
 - packages of certain kinds: libraries for Python, Perl and Java, development files and
   documentation. Their wording is repetitive, so a model can learn it from few texts. A summary
   needs information from both ends of the text: what the software is, and what the package contains;
-- texts of 60 to 140 words, which have several segments, with summaries of 3 to 15 words;
+- texts of 20 to 140 words, with summaries of 3 to 15 words;
 - texts without a web address, mail address, host name or similar, by the rules of the quick start.
 
 The order is that of the full corpus. `X.origin.tsv` has one row per line.
@@ -26,7 +26,7 @@ ADDRESS = runpy.run_path(str(QUICKSTART))["ADDRESS"]
 """What counts as an address: one rule for all texts in this project."""
 
 KINDS = re.compile(r"^python3-|-(perl|java|dev|doc)$")
-SOURCE_WORDS = range(60, 141)
+SOURCE_WORDS = range(20, 141)
 TARGET_WORDS = range(3, 16)
 SETS = ("train", "valid", "test")
 ENDINGS = ("origin.tsv", "source", "target")
