@@ -18,6 +18,7 @@ from fairseq_recur.plotting.records import draw_results
 Summary = Callable[[list[float]], float]
 Points = dict[int, list[float]]
 UPDATES = "updates_per_second"
+FULL = "full_continued"
 PANELS: dict[str, tuple[str, Summary]] = {
     "rouge1": ("ROUGE-1", mean),
     "rougeL": ("ROUGE-L", mean),
@@ -40,19 +41,19 @@ def curves(systems: dict[str, list[float]]) -> dict[str, Points]:
     """Return the measurements of each kind of system by segment size, in order of size."""
     found: dict[str, Points] = {}
     for system, measured in systems.items():
-        kind, _, size = system.partition("_")
+        kind, _, size = system.rpartition("_")
         if size.isdigit():
             found.setdefault(kind, {})[int(size)] = measured
     return {kind: dict(sorted(points.items())) for kind, points in found.items()}
 
 
 def draw(results: dict[str, Any], file: Path) -> None:
-    """Draw one panel per quantity; full attention is a horizontal line."""
+    """Draw one panel per quantity; continued full attention is a horizontal line."""
     figure = new_figure(4.2 * len(PANELS), 3.6)
     for axes, (quantity, (label, summary)) in zip(figure.subplots(1, len(PANELS)), PANELS.items()):
         systems = values(results, quantity)
-        if "full" in systems:
-            axes.axhline(summary(systems["full"]), color=COLOURS[-1], ls="--", lw=1.2, label="full")
+        if FULL in systems:
+            axes.axhline(summary(systems[FULL]), color=COLOURS[-1], ls="--", lw=1.2, label="full")
         kinds = curves(systems)
         for colour, (kind, points) in zip(COLOURS, kinds.items()):
             middles = [summary(measured) for measured in points.values()]

@@ -2,9 +2,9 @@
 
     python lead.py DATA WORK WORDS
 
-Reads `DATA/{train,valid,test}.source` and, from the example's prepare step, `WORK/bpe.model` and
-`WORK/pieces/{train,valid,test}.source`. Writes `WORK/lead/text/{train,valid,test}.target`, the first
-WORDS words of each text, and the same in pieces, with their sources, to `WORK/lead/pieces`.
+Reads `DATA/{train,valid,test}.source` and what prepare.sh of the quick start has written to WORK.
+Writes the first WORDS words of each text to `WORK/lead/text/{train,valid,test}.target`, and the
+same in pieces, with their sources, to `WORK/lead/pieces`.
 """
 
 import argparse
@@ -26,15 +26,23 @@ def first_words(text: str, count: int) -> str:
 
 
 def write(data: Path, work: Path, count: int) -> None:
-    """Write all files."""
-    processor = sentencepiece.SentencePieceProcessor(model_file=str(work / "bpe.model"))
+    """Write all files.
+
+    Raises:
+        ConfigError: texts or pieces are missing.
+    """
+    model = work / "bpe.model"
+    texts = {name: read_lines(data / f"{name}.source") for name in SETS}
+    if not model.is_file():
+        raise ConfigError(f"no {model}; expected the folder that prepare.sh has written")
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
     text, pieces = work / "lead" / "text", work / "lead" / "pieces"
     for folder in (text, pieces):
         folder.mkdir(parents=True, exist_ok=True)
-    for name in SETS:
-        found = [first_words(line, count) for line in read_lines(data / f"{name}.source")]
-        encoded = processor.encode(found, out_type=str)
-        for folder, lines in ((text, found), (pieces, map(" ".join, encoded))):
+    for name, sources in texts.items():
+        first = [first_words(source, count) for source in sources]
+        encoded = processor.encode(first, out_type=str)
+        for folder, lines in ((text, first), (pieces, map(" ".join, encoded))):
             file = folder / f"{name}.target"
             file.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
         shutil.copyfile(work / "pieces" / f"{name}.source", pieces / f"{name}.source")

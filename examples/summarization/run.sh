@@ -22,6 +22,7 @@ bash "$here/../quickstart/prepare.sh" "$here/data" "$work" 3000 source target
 words="$(awk '{ n += NF } END { printf "%.0f", n / NR }' "$here/data/train.target")"
 if [ ! -f "$work/lead/prepared" ]; then
     rm -rf "$work/lead"
+    mkdir -p "$work/lead"
     python "$here/lead.py" "$here/data" "$work" "$words"
     fairseq-recur preprocess -s source -t target --joined-dictionary \
         --srcdict "$work/data-bin/dict.source.txt" --destdir "$work/lead/data-bin" \

@@ -15,6 +15,7 @@ import yaml
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 DATA = EXAMPLES / "quickstart" / "data"
+SUMMARIES = EXAMPLES / "summarization" / "data"
 FIGURES = {"modeling_recurrence": "figure5_cpu", "linear_and_nonlinear_rnn": "results"}
 """With a record that the script can draw."""
 
@@ -22,6 +23,14 @@ WRONG = [
     ("summarization/figure.py", [], "required: RESULTS.json, FIGURE.png"),
     ("summarization/figure.py", ["gone", "a.png"], "No such file or directory: 'gone'"),
     ("summarization/figure.py", ["text", "a.png"], "text: expected the results.json of an exp"),
+    ("summarization/lead.py", ["gone"], "required: WORK, WORDS"),
+    (
+        "summarization/lead.py",
+        ["gone", "w", "7"],
+        "cannot read gone/train.source: there is",
+    ),
+    ("summarization/lead.py", [str(SUMMARIES), "w", "7"], "no w/bpe.model; expected the folder"),
+    ("summarization/lead.py", [str(SUMMARIES), "w", "0"], "WORDS is 0; expected at least 1"),
     ("linear_and_nonlinear_rnn/figure.py", ["list", "a.png"], "list: expected the results.json"),
     ("modeling_recurrence/figure.py", [], "required: RESULTS.json, FIGURE.png"),
     ("modeling_recurrence/figure.py", ["empty", "a.png"], "experiment with finished runs"),
@@ -142,11 +151,20 @@ def calls(project: Path) -> list[list[str]]:
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
+def all_changes(project: Path) -> list[dict[str, Any]]:
+    """The values of --set in each call of an experiment, as it reads them."""
+    found = []
+    for words in (call for call in calls(project) if call[1] == "experiment"):
+        given = [after for word, after in zip(words, words[1:]) if word == "--set"]
+        pairs = (word.partition("=") for word in given)
+        found.append({key: yaml.safe_load(value) for key, _, value in pairs})
+    return found
+
+
 def changes(project: Path) -> dict[str, Any]:
-    """The values of --set in the call of an experiment, as it reads them."""
-    (words,) = [call for call in calls(project) if call[1] == "experiment"]
-    given = [after for word, after in zip(words, words[1:]) if word == "--set"]
-    return {key: yaml.safe_load(value) for key, _, value in (word.partition("=") for word in given)}
+    """The values of --set in the only call of an experiment."""
+    (found,) = all_changes(project)
+    return found
 
 
 def test_paths_of_the_quick_start_are_taken_as_they_are(project: Path, script: Script) -> None:
@@ -177,8 +195,12 @@ def test_paths_of_the_summarization_examples_are_taken_as_they_are(
     work = project / ODD
     done = script("summarization/run.sh", WORK=work)
     assert done.returncode == 0, done.stderr
-    assert changes(project)["data"] == f"{work}/data-bin"
-    assert changes(project)["score.outputs"] == {"first 3 words": f"{work}/first_words.txt"}
+    copying, continued = all_changes(project)
+    words = f"{work}/lead/text/test.target"
+    assert copying == {"data": f"{work}/lead/data-bin", "score.reference": words}
+    assert continued["data"] == f"{work}/data-bin"
+    assert continued["score.outputs"] == {"first 3 words": words}
+    assert continued["start"] == f"{work}/copying/copying/seed1/checkpoint_best.pt"
     (project / "calls").unlink()
     (work / "extracts").mkdir()
     (work / "extracts" / "lead: 3.txt").touch()

@@ -32,21 +32,22 @@ def test_the_example_fills_its_table(tmp_path: Path) -> None:
     script = (folder / "run.sh").read_text().replace(" 3000 ", " 300 ")
     (folder / "run.sh").write_text(script)
     settings = (folder / "experiment.yaml").read_text()
-    settings = settings.replace("updates: 40, warmup: 10, repeats: 5", "updates: 5, repeats: 1")
-    (folder / "experiment.yaml").write_text(settings)
-    (tmp_path / "scripts").mkdir()
+    short = settings.replace("updates: 40, warmup: 10, repeats: 5", "updates: 5, repeats: 1")
+    assert script.count(" 300 ") == 1 and short != settings
+    (folder / "experiment.yaml").write_text(short)
+    shutil.copytree(ROOT / "scripts", tmp_path / "scripts")
     (tmp_path / "scripts" / "setup.sh").write_text("exit 0\n")
     programs_in(tmp_path / ".venv" / "bin")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "EPOCHS": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "EPOCHS": "1", "MORE": "1"}
     for _ in range(2):
         done = subprocess.run(
-            ["bash", folder / "run.sh", "full", "srformer_8"], cwd=tmp_path,
+            ["bash", folder / "run.sh", "full_continued", "srformer_8"], cwd=tmp_path,
             env=environment, capture_output=True, text=True, timeout=600,
         )  # fmt: skip
         assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
     assert "already" in done.stdout and ": train" not in done.stdout
     results = json.loads((folder / "work/runs/results.json").read_text())
-    assert [run["system"] for run in results["runs"]] == ["full", "srformer_8"]
+    assert [run["system"] for run in results["runs"]] == ["full", "full_continued", "srformer_8"]
     assert results["outputs"][0]["scores"]["rouge1"] > 0
     assert (folder / "work/segments.png").stat().st_size > 10_000
 
@@ -104,8 +105,8 @@ def test_systems_continue_from_full_attention(tmp_path: Path) -> None:
 def test_the_figure_has_one_point_per_size() -> None:
     figure = runpy.run_path(str(EXAMPLE / "figure.py"))
     scores = {
-        "full": [20.0, 22.0], "srformer_16": [18.0, 19.0], "segmented_8": [15.0, 14.0],
-        "srformer_8": [17.0, 17.5], "srformer_8_paper": [3.0],
+        "full_continued": [20.0, 22.0], "srformer_16": [18.0, 19.0], "segmented_8": [15.0, 14.0],
+        "srformer_8": [17.0, 17.5], "srformer_unit_8": [3.0],
     }  # fmt: skip
     results = {
         "runs": [
@@ -120,6 +121,7 @@ def test_the_figure_has_one_point_per_size() -> None:
     assert figure["curves"](systems) == {
         "srformer": {8: [17.0, 17.5], 16: [18.0, 19.0]},
         "segmented": {8: [15.0, 14.0]},
+        "srformer_unit": {8: [3.0]},
     }
 
 
