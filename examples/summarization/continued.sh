@@ -4,14 +4,15 @@
 #
 # FOLDER has a text per line in train.source, valid.source and test.source, and its summary in
 # train.target and so on: your own, or WORK/text of a recipe's prepare.sh. Sets up the environment,
-# prepares the data, then trains, summarizes, scores and times the systems of continued.yaml. Stop
-# it at any time, and start it again to continue: nothing is done twice. OPTIONs are those of an
-# experiment, such as --systems full full_continued srformer, --seeds 1 or --jobs 2. README.md
-# explains the variables.
+# prepares the data, trains a model that copies the first words, then trains, summarizes, scores and
+# times the systems of continued.yaml. Stop it at any time, and start it again to continue: nothing
+# is done twice. OPTIONs are those of an experiment, such as --systems full full_continued srformer,
+# --seeds 1 or --jobs 2. README.md explains the variables.
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 ROOT="$(cd "$here/../.." && pwd)"
 source "$ROOT/scripts/recipes/shared.sh"
+source "$here/lead.sh"
 if [ $# -lt 1 ]; then fail "expected FOLDER, found nothing; give the folder of the texts"; fi
 case "$1" in /*) texts="$1" ;; *) texts="$PWD/$1" ;; esac
 shift
@@ -19,8 +20,8 @@ work="${WORK:-$here/work/continued}"
 case "$work" in /*) ;; *) work="$PWD/$work" ;; esac
 PIECES="${PIECES:-8000}" MAX_SOURCE="${MAX_SOURCE:-1024}" MAX_TARGET="${MAX_TARGET:-128}"
 SEGMENT="${SEGMENT:-16}" TARGET_LENGTH="${TARGET_LENGTH:-24}" MAX_LENGTH="${MAX_LENGTH:-100}"
-UPDATES="${UPDATES:-8000}" MORE="${MORE:-2000}"
-for name in PIECES MAX_SOURCE MAX_TARGET SEGMENT TARGET_LENGTH MAX_LENGTH UPDATES MORE; do
+COPY="${COPY:-2000}" UPDATES="${UPDATES:-8000}" MORE="${MORE:-2000}"
+for name in PIECES MAX_SOURCE MAX_TARGET SEGMENT TARGET_LENGTH MAX_LENGTH COPY UPDATES MORE; do
     number "$name"
 done
 tokens=$((MAX_SOURCE > 4096 ? MAX_SOURCE : 4096)) # a batch has to hold the longest text
@@ -32,27 +33,45 @@ PYTHONPATH="$ROOT/scripts${PYTHONPATH:+:$PYTHONPATH}" python -m recipes.summariz
     --pieces sentencepiece --vocabulary "$PIECES" \
     --max-source "$MAX_SOURCE" --max-target "$MAX_TARGET" --pieces-from "${PIECES_FROM:-}"
 
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
+prepared="$work/sentencepiece-$PIECES-$MAX_SOURCE-$MAX_TARGET"
+experiment() { # TABLE FOLDER WORD...
+    local table="$here/$1" folder="$work/$2" setting changes=()
+    shift 2
+    for setting in "${settings[@]}"; do changes+=(--set "$setting"); done
+    fairseq-recur experiment run "$here/training.yaml" "$here/larger.yaml" "$table" \
+        --work-dir "$folder" --show-validation "${changes[@]}" "$@"
+}
+settings=(
+    "train.max-source-positions=$MAX_SOURCE"
+    "train.max-tokens=$tokens" "train.max-tokens-valid=$((2 * tokens))"
+    "train.eval-rouge-args={beam: 1, max_len_b: $MAX_LENGTH}"
+    "generate.max-tokens=$((2 * tokens))" "generate.max-len-b=$MAX_LENGTH"
+)
+
+start="${START:-}"
+if [ -z "$start" ]; then
+    words="$(average_words "$work/text/train.target")"
+    lead="$work/lead-$PIECES-$MAX_SOURCE-$MAX_TARGET-$words"
+    prepare_lead "$work/text" "$prepared/model/spiece.model" "$prepared" "$lead" "$words"
+    experiment copying.yaml copying --set "train.max-update=$COPY" \
+        --set "systems.copying.flags.lr=0.001" --set "data=$(yaml_text "$lead/data-bin")" \
+        --set "score.reference=$(yaml_text "$lead/text/test.target")"
+    start="$work/copying/copying/seed1/checkpoint_best.pt"
+fi
+
 # What a model has to beat: the first words and, of dialogues, the longest turns.
 extracts=""
 for file in "$work"/extracts/*.txt; do
     extracts+="${extracts:+, }$(yaml_text "$(basename "$file" .txt)"): $(yaml_text "$file")"
 done
-settings=(
-    "data=$(yaml_text "$work/sentencepiece-$PIECES-$MAX_SOURCE-$MAX_TARGET/data-bin")"
+settings+=(
+    "data=$(yaml_text "$prepared/data-bin")" "start=$(yaml_text "$start")"
     "score.reference=$(yaml_text "$work/text/test.target")" "score.outputs={$extracts}"
-    "train.max-source-positions=$MAX_SOURCE" "train.max-update=$MORE"
-    "systems.full.flags.max-update=$UPDATES"
-    "train.max-tokens=$tokens" "train.max-tokens-valid=$((2 * tokens))"
-    "generate.max-tokens=$((2 * tokens))" "generate.max-len-b=$MAX_LENGTH"
-    "train.eval-rouge-args={beam: 1, max_len_b: $MAX_LENGTH}"
+    "train.max-update=$MORE" "systems.full.flags.max-update=$UPDATES"
 )
 for system in segmented xl global srformer srformer_{unit,I,II,III,IV}; do
     settings+=("systems.$system.flags.segment-size=$SEGMENT")
     settings+=("systems.$system.flags.target-length=$TARGET_LENGTH")
 done
-if [ -n "${START:-}" ]; then settings+=("start=$(yaml_text "$START")"); fi
-changes=()
-for setting in "${settings[@]}"; do changes+=(--set "$setting"); done
-OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}" \
-    fairseq-recur experiment run "$here/continued.yaml" --work-dir "$work/runs" --show-validation \
-    "${changes[@]}" "$@"
+experiment continued.yaml runs "$@"

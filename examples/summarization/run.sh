@@ -10,6 +10,7 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/help.sh"
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+source "$here/lead.sh"
 root="$(cd "$here/../.." && pwd)"
 work="${WORK:-$here/work}"
 if [ $# -eq 0 ]; then set -- full_continued segmented_16 srformer_16 srformer_unit_16; fi
@@ -19,18 +20,8 @@ export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 
 bash "$here/../quickstart/prepare.sh" "$here/data" "$work" 3000 source target
 # As many words as the average training summary has. They are the baseline, too.
-words="$(awk '{ n += NF } END { printf "%.0f", n / NR }' "$here/data/train.target")"
-if [ ! -f "$work/lead/prepared" ]; then
-    rm -rf "$work/lead"
-    mkdir -p "$work/lead"
-    python "$here/lead.py" "$here/data" "$work" "$words"
-    fairseq-recur preprocess -s source -t target --joined-dictionary \
-        --srcdict "$work/data-bin/dict.source.txt" --destdir "$work/lead/data-bin" \
-        --trainpref "$work/lead/pieces/train" --validpref "$work/lead/pieces/valid" \
-        --testpref "$work/lead/pieces/test" > "$work/lead/preprocess.log" 2>&1 ||
-        { tail "$work/lead/preprocess.log" >&2; exit 1; }
-    touch "$work/lead/prepared"
-fi
+words="$(average_words "$here/data/train.target")"
+prepare_lead "$here/data" "$work/bpe.model" "$work" "$work/lead" "$words"
 lead="$(yaml_text "$work/lead/text/test.target")"
 
 fairseq-recur experiment run "$here/training.yaml" "$here/copying.yaml" --show-validation \
@@ -40,6 +31,6 @@ fairseq-recur experiment run "$here/training.yaml" "$here/experiment.yaml" --sho
     --work-dir "$work/runs" --jobs "${JOBS:-2}" --systems full "$@" --seeds ${SEEDS:-1} \
     --set "data=$(yaml_text "$work/data-bin")" --set "score.outputs={first $words words: $lead}" \
     --set "start=$(yaml_text "$work/copying/copying/seed1/checkpoint_best.pt")" \
-    --set "systems.full.flags.max-epoch=${EPOCHS:-8}" --set "train.max-epoch=${MORE:-3}"
+    --set "systems.full.flags.max-epoch=${EPOCHS:-5}" --set "train.max-epoch=${MORE:-3}"
 python "$here/figure.py" "$work/runs/results.json" "$work/segments.png"
 echo "The figure is $work/segments.png"
