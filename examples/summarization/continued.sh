@@ -49,6 +49,13 @@ settings=(
     "generate.max-tokens=$((2 * tokens))" "generate.max-len-b=$MAX_LENGTH"
 )
 
+# The model that copies has the same size, so the options about the training are its own, too.
+shared=() before=""
+for word in "$@"; do
+    if [[ "$before $word" == "--set train."* ]]; then shared+=(--set "$word"); fi
+    if [ "$word" = --dry-run ]; then shared+=(--dry-run); fi
+    before="$word"
+done
 start="${START:-}"
 if [ -z "$start" ]; then
     words="$(average_words "$work/text/train.target")"
@@ -56,8 +63,9 @@ if [ -z "$start" ]; then
     prepare_lead "$work/text" "$prepared/model/spiece.model" "$prepared" "$lead" "$words"
     experiment copying.yaml copying --set "train.max-update=$COPY" \
         --set "systems.copying.flags.lr=0.001" --set "data=$(yaml_text "$lead/data-bin")" \
-        --set "score.reference=$(yaml_text "$lead/text/test.target")"
+        --set "score.reference=$(yaml_text "$lead/text/test.target")" "${shared[@]}"
     start="$work/copying/copying/seed1/checkpoint_best.pt"
+    if [[ " ${shared[*]} " == *" --dry-run "* && ! -f "$start" ]]; then start=; fi # not there yet
 fi
 
 # What a model has to beat: the first words and, of dialogues, the longest turns.
@@ -66,10 +74,11 @@ for file in "$work"/extracts/*.txt; do
     extracts+="${extracts:+, }$(yaml_text "$(basename "$file" .txt)"): $(yaml_text "$file")"
 done
 settings+=(
-    "data=$(yaml_text "$prepared/data-bin")" "start=$(yaml_text "$start")"
+    "data=$(yaml_text "$prepared/data-bin")"
     "score.reference=$(yaml_text "$work/text/test.target")" "score.outputs={$extracts}"
     "train.max-update=$MORE" "systems.full.flags.max-update=$UPDATES"
 )
+if [ -n "$start" ]; then settings+=("start=$(yaml_text "$start")"); fi
 for system in segmented xl global srformer srformer_{unit,I,II,III,IV}; do
     settings+=("systems.$system.flags.segment-size=$SEGMENT")
     settings+=("systems.$system.flags.target-length=$TARGET_LENGTH")

@@ -2,9 +2,9 @@
 
     python lead.py TEXTS MODEL PIECES OUTPUT WORDS
 
-Reads `TEXTS/{train,valid,test}.source`, the SentencePiece model MODEL, and the sources in its pieces
-in PIECES. Writes the first WORDS words of each text to `OUTPUT/text/{train,valid,test}.target`, and
-the same in pieces, with their sources, to `OUTPUT/pieces`.
+Reads `TEXTS/{train,valid,test}.source`, the SentencePiece model MODEL, and from PIECES the sources
+in its pieces. Writes the first WORDS words of each text to `OUTPUT/text/{train,valid,test}.target`,
+and the same in pieces, with their sources, to `OUTPUT/pieces`.
 """
 
 import argparse
@@ -26,9 +26,10 @@ def write(texts: Path, model: Path, pieces: Path, output: Path, count: int) -> N
     Raises:
         ConfigError: a text is missing or cannot be read.
         OSError: so is the model, or the pieces.
+        RuntimeError: the model is damaged.
     """
     sources = {name: read_lines(texts / f"{name}.source") for name in SETS}
-    processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model.read_bytes())
     for kind in ("text", "pieces"):
         (output / kind).mkdir(parents=True, exist_ok=True)
     for name, lines in sources.items():
@@ -53,7 +54,7 @@ def main(words: list[str]) -> int:
         parser.error(f"WORDS is {args.count}; expected at least 1")
     try:
         write(args.texts, args.model, args.pieces, args.output, args.count)
-    except (ConfigError, OSError) as error:
+    except (ConfigError, OSError, RuntimeError) as error:
         parser.error(f"{error}; prepare the data first, as run.sh does")
     return 0
 

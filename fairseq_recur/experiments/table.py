@@ -45,13 +45,12 @@ def compared(results: Results, control: str) -> list[str]:
     metric = next(iter(results["runs"][0]["scores"]))
     digits = results["runs"][0]["decimals"][metric]
     rows = [["system", f"{metric}, difference", *TESTS.values(), POOLED]]
-    for system in results["experiment"]["systems"]:
-        name = system["name"]
-        cells = [name, difference(results, name, metric, digits, control)]
-        cells += [p_values(results, name, metric, column, control) for column in TESTS]
-        cells.append(pooled_p(results, name, metric, control))
-        if name != control and cells[1]:
-            rows.append(cells)
+    for name in (system["name"] for system in results["experiment"]["systems"]):
+        change = difference(results, name, metric, digits, control)
+        if not change:  # the control itself, or a row without a result
+            continue
+        tested = [p_values(results, name, metric, column, control) for column in TESTS]
+        rows.append([name, change, *tested, pooled_p(results, name, metric, control)])
     if not any(cells[-1] for cells in rows[1:]):
         rows = [cells[:-1] for cells in rows]
     return markdown(rows, names=1)

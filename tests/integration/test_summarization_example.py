@@ -75,7 +75,14 @@ def test_systems_continue_from_full_attention(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "scripts", root / "scripts")
     (root / "scripts" / "setup.sh").write_text("exit 0\n")
     programs_in(root / ".venv" / "bin")
-    variables = {"PIECES": "300", "UPDATES": "4", "MORE": "3", "SEGMENT": "8", "MAX_LENGTH": "20"}
+    variables = {
+        "PIECES": "300",
+        "COPY": "2",
+        "UPDATES": "4",
+        "MORE": "3",
+        "SEGMENT": "8",
+        "MAX_LENGTH": "20",
+    }
     environment = {**os.environ, **variables, "PYTHONPATH": str(ROOT), "WORK": "../work"}
     script = root / "examples" / "summarization" / "continued.sh"
     changes = [*SMALL, "speed.updates=5", "speed.warmup=0", "speed.repeats=1"]

@@ -540,6 +540,7 @@ def test_the_table_of_a_control(tmp_path: Path) -> None:
     more[0]["baseline"] = "b"
     (of_a, of_b) = more[0]["metrics"][0]["systems"]
     of_a["difference"], of_a["p"], of_a["corrected"] = -2.0, of_b["p"], of_b["corrected"]
+    of_b["difference"], of_b["p"], of_b["corrected"] = 0.0, {}, {}  # as of every control
     text = table({**results, "comparisons": [*results["comparisons"], *more]})
     assert "Compared with b:\n\n| system | BLEU, difference | p bootstrap |" in text
     assert "\n| a | -2.00 | 0.010 | 0.030 | 0.040 |\n\n- BLEU" in text
