@@ -52,15 +52,16 @@ settings=(
 # The model that copies has the same size, so the options about the training are its own, too.
 shared=() before=""
 for word in "$@"; do
-    if [[ "$before $word" == "--set train."* ]]; then shared+=(--set "$word"); fi
-    if [ "$word" = --dry-run ]; then shared+=(--dry-run); fi
+    case "$before $word" in
+        "--set train."*) shared+=(--set "$word") ;;
+        *" --set=train."* | *" --dry-run") shared+=("$word") ;;
+    esac
     before="$word"
 done
 start="${START:-}"
 if [ -z "$start" ]; then
-    words="$(average_words "$work/text/train.target")"
-    lead="$work/lead-$PIECES-$MAX_SOURCE-$MAX_TARGET-$words"
-    prepare_lead "$work/text" "$prepared/model/spiece.model" "$prepared" "$lead" "$words"
+    lead="$work/lead-$PIECES-$MAX_SOURCE-$MAX_TARGET"
+    prepare_lead "$work/text" "$prepared/model/spiece.model" "$prepared" "$lead"
     experiment copying.yaml copying --set "train.max-update=$COPY" \
         --set "systems.copying.flags.lr=0.001" --set "data=$(yaml_text "$lead/data-bin")" \
         --set "score.reference=$(yaml_text "$lead/text/test.target")" "${shared[@]}"

@@ -48,15 +48,17 @@ def curves(systems: dict[str, list[float]]) -> dict[str, Points]:
 
 
 def draw(results: dict[str, Any], file: Path) -> None:
-    """Draw one panel per quantity; continued full attention is a horizontal line."""
-    figure = new_figure(4.2 * len(PANELS), 3.6)
-    for axes, (quantity, (label, summary)) in zip(figure.subplots(1, len(PANELS)), PANELS.items()):
-        systems = values(results, quantity)
+    """Draw one panel per measured quantity; continued full attention is a horizontal line."""
+    measured = {name: systems for name in PANELS if (systems := values(results, name))}
+    figure = new_figure(4.2 * len(measured), 3.6)
+    panels = figure.subplots(1, len(measured), squeeze=False)[0]
+    for axes, (quantity, systems) in zip(panels, measured.items()):
+        label, summary = PANELS[quantity]
         if FULL in systems:
             axes.axhline(summary(systems[FULL]), color=COLOURS[-1], ls="--", lw=1.2, label="full")
         kinds = curves(systems)
         for colour, (kind, points) in zip(COLOURS, kinds.items()):
-            middles = [summary(measured) for measured in points.values()]
+            middles = [summary(repeats) for repeats in points.values()]
             bars = ranges(middles, list(points.values()))
             axes.errorbar(
                 list(points), middles, yerr=bars, fmt="o-", ms=4, capsize=3, color=colour,

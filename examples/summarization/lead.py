@@ -1,10 +1,11 @@
 """Write pairs of a text and its first words, as plain text and in pieces.
 
-    python lead.py TEXTS MODEL PIECES OUTPUT WORDS
+    PYTHONPATH=scripts python lead.py TEXTS MODEL PIECES OUTPUT
 
-Reads `TEXTS/{train,valid,test}.source`, the SentencePiece model MODEL, and from PIECES the sources
-in its pieces. Writes the first WORDS words of each text to `OUTPUT/text/{train,valid,test}.target`,
-and the same in pieces, with their sources, to `OUTPUT/pieces`.
+Reads the texts and summaries in TEXTS, the SentencePiece model MODEL, and from PIECES the sources
+in its pieces. Writes the first words of each text, as many as the average training summary has, to
+`OUTPUT/text/{train,valid,test}.target`, and the same in pieces, with their sources, to
+`OUTPUT/pieces`.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import sys
 from pathlib import Path
 
 import sentencepiece
+from recipes.summary_extracts import average_words, lead
 
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.scoring.generation import read_lines
@@ -20,20 +22,24 @@ from fairseq_recur.scoring.generation import read_lines
 SETS = ("train", "valid", "test")
 
 
-def write(texts: Path, model: Path, pieces: Path, output: Path, count: int) -> None:
+def write(texts: Path, model: Path, pieces: Path, output: Path) -> None:
     """Write all files.
 
     Raises:
-        ConfigError: a text is missing or cannot be read.
-        OSError: so is the model, or the pieces.
-        RuntimeError: the model is damaged.
+        ConfigError: a text is missing or cannot be read, or the model is damaged.
+        OSError: the model or the pieces are missing or cannot be read.
     """
     sources = {name: read_lines(texts / f"{name}.source") for name in SETS}
-    processor = sentencepiece.SentencePieceProcessor(model_proto=model.read_bytes())
+    words = average_words(texts)
+    content = model.read_bytes()
+    try:
+        processor = sentencepiece.SentencePieceProcessor(model_proto=content)
+    except RuntimeError as error:
+        raise ConfigError(f"{model} is not a SentencePiece model ({error})") from error
     for kind in ("text", "pieces"):
         (output / kind).mkdir(parents=True, exist_ok=True)
     for name, lines in sources.items():
-        first = [" ".join(line.split()[:count]) for line in lines]
+        first = [lead(line, words) for line in lines]
         in_pieces = map(" ".join, processor.encode(first, out_type=str))
         for kind, targets in (("text", first), ("pieces", in_pieces)):
             file = output / kind / f"{name}.target"
@@ -44,17 +50,14 @@ def write(texts: Path, model: Path, pieces: Path, output: Path, count: int) -> N
 def main(words: list[str]) -> int:
     """Write the pairs; return the exit status, 2 for wrong input."""
     parser = argparse.ArgumentParser("python lead.py", description=__doc__.splitlines()[0])
-    parser.add_argument("texts", type=Path, metavar="TEXTS", help="folder of the texts")
+    parser.add_argument("texts", type=Path, metavar="TEXTS", help="folder of texts and summaries")
     parser.add_argument("model", type=Path, metavar="MODEL", help="SentencePiece model")
     parser.add_argument("pieces", type=Path, metavar="PIECES", help="folder of the texts in pieces")
     parser.add_argument("output", type=Path, metavar="OUTPUT", help="folder to write to")
-    parser.add_argument("count", type=int, metavar="WORDS", help="number of words to copy")
     args = parser.parse_args(words)
-    if args.count < 1:
-        parser.error(f"WORDS is {args.count}; expected at least 1")
     try:
-        write(args.texts, args.model, args.pieces, args.output, args.count)
-    except (ConfigError, OSError, RuntimeError) as error:
+        write(args.texts, args.model, args.pieces, args.output)
+    except (ConfigError, OSError) as error:
         parser.error(f"{error}; prepare the data first, as run.sh does")
     return 0
 

@@ -2,18 +2,16 @@
 # A small model that starts from it copies names into its summaries, which it does not learn from a
 # few thousand summaries.
 
-# average_words FILE: print the average number of words in a line
-average_words() { awk '{ n += NF } END { printf "%.0f", n / NR }' "$1"; }
-
-# prepare_lead TEXTS MODEL PREPARED OUTPUT WORDS: write OUTPUT/data-bin and OUTPUT/text once. PREPARED
-# has the pieces and the data-bin of the summaries, MODEL is its SentencePiece model
+# prepare_lead TEXTS MODEL PREPARED OUTPUT: write OUTPUT/data-bin and OUTPUT/text once. PREPARED has
+# the pieces and the data-bin of the summaries, MODEL is its SentencePiece model
 prepare_lead() {
-    local texts="$1" model="$2" prepared="$3" output="$4" words="$5"
+    local texts="$1" model="$2" prepared="$3" output="$4" folder
+    folder="$(dirname "${BASH_SOURCE[0]}")"
     if [ -f "$output/prepared" ]; then return; fi
     rm -rf "$output"
     mkdir -p "$output"
-    python "$(dirname "${BASH_SOURCE[0]}")/lead.py" \
-        "$texts" "$model" "$prepared/pieces" "$output" "$words"
+    PYTHONPATH="$folder/../../scripts${PYTHONPATH:+:$PYTHONPATH}" \
+        python "$folder/lead.py" "$texts" "$model" "$prepared/pieces" "$output"
     fairseq-recur preprocess -s source -t target --joined-dictionary \
         --srcdict "$prepared/data-bin/dict.source.txt" --destdir "$output/data-bin" \
         --trainpref "$output/pieces/train" --validpref "$output/pieces/valid" \

@@ -19,17 +19,15 @@ PATH="$root/.venv/bin:$PATH"
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 
 bash "$here/../quickstart/prepare.sh" "$here/data" "$work" 3000 source target
-# As many words as the average training summary has. They are the baseline, too.
-words="$(average_words "$here/data/train.target")"
-prepare_lead "$here/data" "$work/bpe.model" "$work" "$work/lead" "$words"
-lead="$(yaml_text "$work/lead/text/test.target")"
+prepare_lead "$here/data" "$work/bpe.model" "$work" "$work/lead"
+lead="$(yaml_text "$work/lead/text/test.target")" # what is copied, and the baseline
 
 fairseq-recur experiment run "$here/training.yaml" "$here/copying.yaml" --show-validation \
     --work-dir "$work/copying" --set "data=$(yaml_text "$work/lead/data-bin")" \
     --set "score.reference=$lead"
 fairseq-recur experiment run "$here/training.yaml" "$here/experiment.yaml" --show-validation \
     --work-dir "$work/runs" --jobs "${JOBS:-2}" --systems full "$@" --seeds ${SEEDS:-1} \
-    --set "data=$(yaml_text "$work/data-bin")" --set "score.outputs={first $words words: $lead}" \
+    --set "data=$(yaml_text "$work/data-bin")" --set "score.outputs={first words: $lead}" \
     --set "start=$(yaml_text "$work/copying/copying/seed1/checkpoint_best.pt")" \
     --set "systems.full.flags.max-epoch=${EPOCHS:-5}" --set "train.max-epoch=${MORE:-3}"
 python "$here/figure.py" "$work/runs/results.json" "$work/segments.png"

@@ -22,6 +22,12 @@ def lead(text: str, words: int) -> str:
     return " ".join(text.rpartition(QUERY_END)[2].split()[:words])
 
 
+def average_words(texts: Path) -> int:
+    """Return how many words the average summary of the training set has, rounded."""
+    counts = [len(line.split()) for line in read_lines(texts / "train.target")]
+    return round(sum(counts) / len(counts))
+
+
 def longest_turns(text: str, count: int = TURNS) -> str:
     """Return the longest turns of a dialogue, in the dialogue's order."""
     turns = [turn.split() for turn in text.split(TURN)]
@@ -39,8 +45,7 @@ def write_extracts(texts: Path, folder: Path) -> None:
         texts: folder with test.source, test.target and train.target
         folder: output folder
     """
-    counts = [len(line.split()) for line in read_lines(texts / "train.target")]
-    words = round(sum(counts) / len(counts))
+    words = average_words(texts)
     kinds: dict[str, Callable[[str], str]] = {f"lead-{words}": lambda text: lead(text, words)}
     sources, references = read_lines(texts / "test.source"), read_lines(texts / "test.target")
     if any(TURN in source.split() for source in sources):

@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import sentencepiece
 
 from tests.running import programs_in
 
@@ -107,6 +108,29 @@ def test_systems_continue_from_full_attention(tmp_path: Path) -> None:
     assert [o["system"].split("-")[0] for o in results["outputs"]] == ["lead"]
     assert {c["baseline"] for c in results["comparisons"]} == {"full_continued", "segmented"}
     assert min(results["speed"]["systems"]["srformer_unit"]["decoding_mib"]) > 50
+
+
+def test_the_first_words_follow_the_query(tmp_path: Path) -> None:
+    """As many as the average summary of the training set has; the sources stay as they are."""
+    sources = ["what happened ? </q> the cat sat on the mat", "dogs bark at night in the village"]
+    for name in LINES:
+        (tmp_path / f"{name}.source").write_text("".join(line + "\n" for line in sources))
+        (tmp_path / f"{name}.target").write_text("a b c d\nx\n")  # 2.5 words, rounded to even
+    model, pieces, output = tmp_path / "bpe.model", tmp_path / "pieces", tmp_path / "lead"
+    shutil.copytree(tmp_path, pieces)
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(tmp_path / "train.source"), model_prefix=str(model.with_suffix("")),
+        vocab_size=40, model_type="bpe", minloglevel=2,
+    )  # fmt: skip
+    write = runpy.run_path(str(EXAMPLE / "lead.py"))["write"]
+    write(tmp_path, model, pieces, output)
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
+    for name in LINES:
+        assert (output / "text" / f"{name}.target").read_text() == "the cat\ndogs bark\n"
+        read = (output / "pieces" / f"{name}.source").read_text()
+        assert read == (pieces / f"{name}.source").read_text()
+        targets = (output / "pieces" / f"{name}.target").read_text().splitlines()
+        assert [processor.decode(line.split()) for line in targets] == ["the cat", "dogs bark"]
 
 
 def test_the_figure_has_one_point_per_size() -> None:
