@@ -35,7 +35,9 @@ def write(texts: Path, model: Path, pieces: Path, output: Path) -> None:
     try:
         processor = sentencepiece.SentencePieceProcessor(model_proto=content)
     except RuntimeError as error:
-        raise ConfigError(f"{model} is not a SentencePiece model ({error})") from error
+        raise ConfigError(
+            f"{model} is not a SentencePiece model ({error}); expected that of the pieces"
+        ) from error
     for kind in ("text", "pieces"):
         (output / kind).mkdir(parents=True, exist_ok=True)
     for name, lines in sources.items():
