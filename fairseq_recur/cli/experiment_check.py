@@ -25,6 +25,8 @@ from fairseq_recur.scoring.mean_metric import MeanMetric
 from fairseq_recur.scoring.significance import check_draws
 from fairseq_recur.text import build_codec
 
+Weights = dict[str, Tensor]
+
 
 def check(runs: Sequence[SystemRun]) -> dict[str, int]:
     """Parse every command, and build every model once.
@@ -37,12 +39,11 @@ def check(runs: Sequence[SystemRun]) -> dict[str, int]:
     """
     problems: list[str] = []
     parameters: dict[str, int] = {}
-    weights: dict[str, Tensor] = {}
+    weights: dict[str, Weights] = {}
     logging.disable(logging.INFO)
     try:
-        start = runs[0].experiment.start
-        if start is not None:
-            _gather(problems, "start", lambda: weights.update(read_state(start)["model"]))
+        for start, where in _starts(runs).items():
+            _gather(problems, where, partial(_read_start, start, weights))
         for run in {run.system.name: run for run in runs}.values():
             _gather(problems, run.system.name, partial(_build, run, parameters, weights))
         if not problems:
@@ -60,6 +61,21 @@ def check(runs: Sequence[SystemRun]) -> dict[str, int]:
     problems += changed
     refuse("the experiment cannot be run; change its file, or use --set", problems)
     return parameters
+
+
+def _starts(runs: Sequence[SystemRun]) -> dict[str, str]:
+    """Return checkpoint -> its setting, of the checkpoints that are not trained here."""
+    found: dict[str, str] = {}
+    for run in runs:
+        if run.start is not None and run.starts_from is None:
+            own = run.system.start is not None
+            found.setdefault(run.start, f"systems.{run.system.name}.start" if own else "start")
+    return found
+
+
+def _read_start(file: str, weights: dict[str, Weights]) -> None:
+    """Read the weights of a checkpoint that trainings start from."""
+    weights[file] = read_state(file)["model"]
 
 
 def _check_folder(experiment: Experiment, work: Path) -> None:
@@ -104,10 +120,10 @@ def _gather(problems: list[str], where: str, inspect: Callable[[], Any]) -> None
         problems.append(f"{where}: {said.getvalue().strip().splitlines()[-1]}")
 
 
-def _build(run: SystemRun, parameters: dict[str, int], start: dict[str, Tensor]) -> None:
+def _build(run: SystemRun, parameters: dict[str, int], starts: dict[str, Weights]) -> None:
     """Parse a training's flags and build its model; record its number of parameters.
 
-    The weights that the experiment starts from have to fit, unless there are none.
+    The weights that it starts from have to fit, if they could be read.
     """
     flags = run.train_flags()
     if not (flags.get("max-update") or flags.get("max-epoch")):
@@ -124,7 +140,8 @@ def _build(run: SystemRun, parameters: dict[str, int], start: dict[str, Tensor])
     _check_saved(run.experiment.checkpoint, cfg)
     model = tasks.setup_task(cfg.task).build_model(cfg.model)
     parameters[run.system.name] = sum(p.numel() for p in model.parameters())
-    if start and run.starts_from is None:
+    start = starts.get(run.start or "")
+    if start is not None:
         logging.disable(logging.WARNING)  # each training's log names what is initialised fresh
         try:
             model.load_state_dict({**start}, model_cfg=cfg.model)

@@ -7,8 +7,8 @@ from pathlib import Path
 from fairseq_recur.experiments.settings import Experiment
 
 
-def describe_files(experiment: Experiment) -> dict[str, str]:
-    """Return file -> size or digest: of the data and the initial checkpoint.
+def describe_files(experiment: Experiment, start: str | None = None) -> dict[str, str]:
+    """Return file -> size or digest: of the data and of the initial checkpoint *start*.
 
     A dictionary has a digest, because another order of its words has the same size. The other
     files may be large, so their size has to do. Files that are missing are left out.
@@ -20,8 +20,8 @@ def describe_files(experiment: Experiment) -> dict[str, str]:
             found[file.name] = f"sha256 {sha256(file.read_bytes()).hexdigest()[:16]}"
     for file in binary_files(data, *pair):
         found[file.name] = size(file)
-    if experiment.start and Path(experiment.start).is_file():
-        found[experiment.start] = size(Path(experiment.start))
+    if start is not None and Path(start).is_file():
+        found[start] = size(Path(start))
     return found
 
 

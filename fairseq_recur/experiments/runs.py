@@ -160,6 +160,13 @@ class SystemRun(Run):
             return None
         return replace(self, system=self.experiment.systems[name])
 
+    @property
+    def start(self) -> str | None:
+        """The checkpoint that initialises this run."""
+        if (first := self.starts_from) is not None:
+            return str(first.model)
+        return self.system.start or self.experiment.start
+
     def train_flags(self) -> Flags:
         """Return the flags of all systems, overridden by the system's own."""
         flags = {**normal(self.experiment.train), **normal(self.system.flags)}
@@ -171,10 +178,8 @@ class SystemRun(Run):
     def train_argv(self) -> list[str]:
         """Return the arguments of ``fairseq-recur train``."""
         words = ["train", self.experiment.data, *self.languages(), *arguments(self.train_flags())]
-        first = self.starts_from
-        model = self.experiment.start if first is None else str(first.model)
-        if model is not None:
-            words += ["--finetune-from-model", model]
+        if self.start is not None:
+            words += ["--finetune-from-model", self.start]
         log = str(self.folder / "train.log")
         return [*words, "--save-dir", str(self.folder), "--log-file", log]
 
@@ -211,13 +216,13 @@ class SystemRun(Run):
 
     def reads(self) -> dict[str, str]:
         """Describe the files, and how long the model was trained that the training starts from."""
-        found, first = describe_files(self.experiment), self.starts_from
+        first = self.starts_from
         if first is None:
-            return found
+            return describe_files(self.experiment, self.start)
         flags = first.train_flags()
         limits = [f"{name} {flags[name]}" for name in sorted(PROLONGS) if flags.get(name)]
         trained = ", ".join([*limits, f"checkpoint {self.experiment.checkpoint}"])
-        return {**found, "start_from": f"{first.name} ({trained})"}
+        return {**describe_files(self.experiment), "start_from": f"{first.name} ({trained})"}
 
     @property
     def output(self) -> Path:

@@ -42,6 +42,7 @@ class System:
     Attributes:
         flags: flags of fairseq-train; they take precedence over those of all systems
         start_from: system whose trained model with the same seed initialises this one
+        start: checkpoint that initialises this one, in place of the experiment's
         published: metric -> published value, shown next to the measured one
         compare_with: a row with which this one is compared besides the baseline
         name: of the row and of its folder
@@ -49,6 +50,7 @@ class System:
 
     flags: Flags = setting(expected="flags of fairseq-train and their values")
     start_from: Optional[str] = setting(None, "the name of a system")  # noqa: UP045 (OmegaConf 2.0)
+    start: Optional[str] = setting(None, "a checkpoint")  # noqa: UP045 (OmegaConf 2.0)
     published: dict[str, float] = setting({}, "metrics and their published values")
     compare_with: Optional[str] = setting(None, "the name of a system")  # noqa: UP045 (OmegaConf 2.0)
     name: str = field(init=False, default="")
@@ -122,7 +124,8 @@ class Experiment:
         generate: flags of fairseq-generate for all systems
         checkpoint: which model is decoded: the average of this many last checkpoints, "best"
             or "last"
-        start: checkpoint that initialises every system without a start_from; None for none
+        start: checkpoint that initialises every system with neither start_from nor its own start;
+            None for none
         speed: how speed is measured; None for not at all
     """
 
@@ -225,6 +228,10 @@ def _place(content: DictConfig, folder: Path) -> None:
         for key in values if isinstance(values, DictConfig) else ():
             if str(key).replace("_", "-") in keys and values.get(key) is not None:
                 values[key] = _below(folder, values[key])
+    systems = content.get("systems")
+    for system in systems.values() if isinstance(systems, DictConfig) else ():
+        if isinstance(system, DictConfig) and system.get("start") is not None:
+            system["start"] = _below(folder, system["start"])
 
 
 # The files of subwords are those of fairseq's encoders.
@@ -319,6 +326,8 @@ def _problems(experiment: Experiment) -> Iterator[str]:
         control = system.compare_with
         if control is not None and (control == name or control not in systems):
             yield f"systems.{name}.compare_with: {control} is not another system; choose another"
+        if system.start is not None and system.start_from is not None:
+            yield f"systems.{name} has both start and start_from; remove one of them"
         seen, other = [name], system.start_from
         while other is not None:
             if other in seen or other not in systems:

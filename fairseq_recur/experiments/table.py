@@ -193,11 +193,14 @@ def notes(results: Results) -> list[str]:
     start = results["experiment"].get("start")
     if start is not None:
         said.append(f"- the systems start from {Path(start).name}")
-    starts = [s for s in results["experiment"]["systems"] if s["start_from"]]
-    said += [
-        f"- {s['name']} starts from the trained {s['start_from']}, whose updates come on top"
-        for s in starts
-    ]
+    for system in results["experiment"]["systems"]:
+        if system["start_from"]:
+            said.append(
+                f"- {system['name']} starts from the trained {system['start_from']}, whose updates "
+                "come on top"
+            )
+        elif system.get("start"):
+            said.append(f"- {system['name']} starts from {system['start']}")
     return said
 
 

@@ -87,6 +87,23 @@ def test_a_checkpoint_starts_the_systems_that_no_other_starts(tmp_path: Path) ->
     assert "--finetune-from-model" not in runs_of(read(tmp_path), tmp_path)[0].train_argv()
 
 
+def test_a_system_has_its_own_start(tmp_path: Path) -> None:
+    """It takes precedence; its path is relative to the file, or to this folder in a change."""
+    systems = {**content()["systems"], "c": {"flags": {}, "start": "own/c.pt"}}
+    changed = {"start": "model.pt", "systems": systems}
+    a, b, c = runs_of(read(tmp_path, changed), tmp_path, seeds=[1])
+    assert (a.start, b.start) == (str(tmp_path / "model.pt"), str(a.model))
+    assert c.start == str(tmp_path / "own/c.pt")
+    assert c.train_argv()[c.train_argv().index("--finetune-from-model") + 1] == c.start
+    *_, moved = runs_of(read(tmp_path, changed, "systems.c.start=c.pt"), tmp_path, seeds=[1])
+    assert moved.start == str(Path.cwd() / "c.pt")
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own/c.pt").write_text("12345")
+    (tmp_path / "model.pt").write_text("1")
+    assert c.reads() == {c.start: "5 bytes"} and a.reads() == {a.start: "1 bytes"}
+    assert set(b.reads()) == {"start_from"}
+
+
 def test_files_are_read_as_one(tmp_path: Path) -> None:
     whole = content()
     (tmp_path / "corpus").mkdir()
@@ -133,7 +150,7 @@ WRONG = [
     ({"generate": {"path": "x"}}, "generate.path is set by the experiment itself"),
     ({"systems": {"a": {"flags": {"seed": 3}}}}, "systems.a.flags.seed is set by the"),
     ({"systems": {"a": {}}}, "systems.a.flags is missing: expected flags of fairseq-train"),
-    ({"systems": {"a": 3}}, "systems.a: 3; expected the keys flags, start_from, published"),
+    ({"systems": {"a": 3}}, "systems.a: 3; expected the keys flags, start_from, start, published"),
     ({"systems": {"a": {"flags": {}, "x": 1}}}, "unknown key systems.a.x"),
     ({"systems": {"a": {"flags": {}, "name": "b"}}}, "unknown key systems.a.name"),
     ({"title": "${nope}"}, "nope"),
@@ -144,6 +161,10 @@ WRONG = [
     ),
     ({"systems": {"a": {"flags": {}, "start_from": "z"}}}, "z, which is not a system"),
     ({"start": {}}, "start: {}; expected a checkpoint"),
+    (
+        {"systems": {"a": {"flags": {}}, "b": {"flags": {}, "start_from": "a", "start": "m"}}},
+        "systems.b has both start and start_from; remove one of them",
+    ),
 ]
 
 
@@ -422,7 +443,7 @@ def result(tmp_path: Path) -> dict[str, Any]:
     systems = [
         {"name": "a", "published": {"BLEU": 27.3}, "start_from": None},
         {"name": "b", "published": {}, "start_from": "a"},
-        {"name": "c", "published": {}, "start_from": None},
+        {"name": "c", "published": {}, "start_from": None, "start": "/m/c.pt"},
     ]
     scores = {("a", 1): 20.0, ("a", 2): 21.0, ("b", 1): 22.0, ("b", 2): 24.0}
     run = {
@@ -483,6 +504,7 @@ def test_the_table(tmp_path: Path) -> None:
     assert {*copied.values()} == {"copied", "3.00", ""}
     notes = "\n".join(lines[8:])
     assert "BLEU `sig`" in notes and "b starts from the trained a" in notes
+    assert "c starts from /m/c.pt" in notes and "a starts from" not in notes
     assert "lower is better" not in notes
     results = result(tmp_path)
     results["speed"]["systems"]["b"] |= {"training_mib": [510.4, 2000.0, 500.0]}
