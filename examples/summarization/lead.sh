@@ -1,6 +1,6 @@
-# What run.sh and continued.sh share: the data of a model that copies the first words of its text.
-# A small model that starts from it copies names into its summaries, which it does not learn from a
-# few thousand summaries.
+# What run.sh, scratch.sh and continued.sh share: the data of a model that copies the first words of
+# its text. A small model that starts from it copies names into its summaries, which it does not
+# learn from a few thousand summaries.
 
 # prepare_lead TEXTS MODEL PREPARED OUTPUT: write OUTPUT/data-bin and OUTPUT/text once. PREPARED has
 # the pieces and the data-bin of the summaries, MODEL is its SentencePiece model
@@ -18,4 +18,19 @@ prepare_lead() {
         --testpref "$output/pieces/test" > "$output/preprocess.log" 2>&1 ||
         { tail "$output/preprocess.log" >&2; exit 1; }
     touch "$output/prepared"
+}
+
+# prepare_example: set up the environment and the corpus of this folder in $work, once. Sets $lead,
+# the first words of the test texts: what is copied, and the baseline
+prepare_example() {
+    local folder root
+    folder="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+    root="$(cd "$folder/../.." && pwd)"
+    work="${WORK:-$folder/work}"
+    bash "$root/scripts/setup.sh" # does nothing if the environment is up to date
+    PATH="$root/.venv/bin:$PATH"
+    export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
+    bash "$folder/../quickstart/prepare.sh" "$folder/data" "$work" 3000 source target
+    prepare_lead "$folder/data" "$work/bpe.model" "$work" "$work/lead"
+    lead="$(yaml_text "$work/lead/text/test.target")"
 }

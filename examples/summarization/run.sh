@@ -11,16 +11,8 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/help.sh"
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 source "$here/lead.sh"
-root="$(cd "$here/../.." && pwd)"
-work="${WORK:-$here/work}"
 if [ $# -eq 0 ]; then set -- full_continued segmented_16 srformer_16 srformer_unit_16; fi
-bash "$root/scripts/setup.sh" # does nothing if the environment is up to date
-PATH="$root/.venv/bin:$PATH"
-export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
-
-bash "$here/../quickstart/prepare.sh" "$here/data" "$work" 3000 source target
-prepare_lead "$here/data" "$work/bpe.model" "$work" "$work/lead"
-lead="$(yaml_text "$work/lead/text/test.target")" # what is copied, and the baseline
+prepare_example
 
 fairseq-recur experiment run "$here/training.yaml" "$here/copying.yaml" --show-validation \
     --work-dir "$work/copying" --set "data=$(yaml_text "$work/lead/data-bin")" \

@@ -19,8 +19,9 @@ DATA = EXAMPLE / "data"
 LINES = {"train": 60, "valid": 6, "test": 6}
 
 
-@pytest.mark.slow
-def test_the_example_fills_its_table(tmp_path: Path) -> None:
+@pytest.fixture
+def small_example(tmp_path: Path) -> Path:
+    """The example's folder in a copy of the project, with few texts and pieces."""
     shutil.copytree(
         ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("work", "results")
     )
@@ -30,27 +31,52 @@ def test_the_example_fills_its_table(tmp_path: Path) -> None:
             file = folder / "data" / f"{name}.{side}"
             lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
             file.write_text("".join(lines[:count]), encoding="utf-8")
-    script = (folder / "run.sh").read_text().replace(" 3000 ", " 300 ")
-    (folder / "run.sh").write_text(script)
-    settings = (folder / "experiment.yaml").read_text()
-    short = settings.replace("updates: 40, warmup: 10, repeats: 5", "updates: 5, repeats: 1")
-    assert script.count(" 300 ") == 1 and short != settings
-    (folder / "experiment.yaml").write_text(short)
+    script = (folder / "lead.sh").read_text().replace(" 3000 ", " 300 ")
+    assert script.count(" 300 ") == 1
+    (folder / "lead.sh").write_text(script)
     shutil.copytree(ROOT / "scripts", tmp_path / "scripts")
     (tmp_path / "scripts" / "setup.sh").write_text("exit 0\n")
     programs_in(tmp_path / ".venv" / "bin")
+    return folder
+
+
+def run_script(script: Path, *systems: str) -> str:
+    """Run a script of the example twice; return what the second run printed."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "EPOCHS": "1", "MORE": "1"}
     for _ in range(2):
         done = subprocess.run(
-            ["bash", folder / "run.sh", "full_continued", "srformer_8"], cwd=tmp_path,
-            env=environment, capture_output=True, text=True, timeout=600,
-        )  # fmt: skip
+            ["bash", script, *systems], env=environment, capture_output=True, text=True, timeout=900
+        )
         assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
-    assert "already" in done.stdout and ": train" not in done.stdout
-    results = json.loads((folder / "work/runs/results.json").read_text())
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_the_example_fills_its_table(small_example: Path) -> None:
+    settings = (small_example / "experiment.yaml").read_text()
+    short = settings.replace("updates: 40, warmup: 10, repeats: 5", "updates: 5, repeats: 1")
+    assert short != settings
+    (small_example / "experiment.yaml").write_text(short)
+    printed = run_script(small_example / "run.sh", "full_continued", "srformer_8")
+    assert "already" in printed and ": train" not in printed
+    results = json.loads((small_example / "work/runs/results.json").read_text())
     assert [run["system"] for run in results["runs"]] == ["full", "full_continued", "srformer_8"]
     assert results["outputs"][0]["scores"]["rouge1"] > 0
-    assert (folder / "work/segments.png").stat().st_size > 10_000
+    assert (small_example / "work/segments.png").stat().st_size > 10_000
+
+
+@pytest.mark.slow
+def test_each_system_from_scratch_starts_from_its_own_copying(small_example: Path) -> None:
+    systems = ("segmented_16", "srformer_unit_16")
+    printed = run_script(small_example / "scratch.sh", *systems)
+    assert "already" in printed and ": train" not in printed
+    work = small_example / "work" / "scratch"
+    for system in systems:
+        command = json.loads((work / f"runs/{system}/seed1/state.json").read_text())["train"]["key"]
+        start = command[command.index("--finetune-from-model") + 1]
+        assert start == str(work / f"copying/{system}/seed1/checkpoint_best.pt")
+    results = json.loads((work / "runs/results.json").read_text())
+    assert [run["system"] for run in results["runs"]] == list(systems)
 
 
 SMALL = [
