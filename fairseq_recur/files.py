@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import json
 import os
 import re
 import secrets
@@ -9,9 +10,9 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import IO, Any, BinaryIO
 
-from fairseq_recur.errors import Problems
+from fairseq_recur.errors import ConfigError, Problems
 
 
 @contextmanager
@@ -56,6 +57,28 @@ def write_text(path: Path | str, text: str) -> None:
     """Write a text file in UTF-8 as `whole_file` does."""
     with whole_file(Path(path)) as file:
         file.write(text.encode())
+
+
+def read_json(path: Path) -> Any:
+    """Read what `write_json` wrote; None if there is no file.
+
+    Raises:
+        ConfigError: the file is damaged
+    """
+    if not path.is_file():
+        return None
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConfigError(
+            f"{path} is damaged ({error}); expected JSON: restore the file, or remove it and give "
+            "the command again that wrote it"
+        ) from error
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write a file completely or not at all."""
+    write_text(path, json.dumps(content, indent=2) + "\n")
 
 
 def output_problems(*paths: Path | str | None) -> Iterator[str]:

@@ -11,9 +11,9 @@ import table
 
 from fairseq_recur.experiments import machine
 from fairseq_recur.experiments.progress import say
-from fairseq_recur.experiments.runs import SystemRun, read_json, write_json
+from fairseq_recur.experiments.runs import SystemRun
 from fairseq_recur.experiments.settings import Experiment
-from fairseq_recur.files import write_text
+from fairseq_recur.files import read_json, write_json, write_text
 from fairseq_recur.scoring.comparison import BOOTSTRAP, RANDOMIZATION, corrected
 from fairseq_recur.scoring.generation import read_hypotheses, read_lines
 from fairseq_recur.scoring.resampling import sign_flip_p

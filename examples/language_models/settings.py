@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from fairseq_recur.experiments.grid import CellRun, as_variables, read_variables
-from fairseq_recur.experiments.runs import read_json, write_json
 from fairseq_recur.experiments.schema import setting
+from fairseq_recur.files import read_json, write_json
 from fairseq_recur.loading.states import read_state
 
 HERE = Path(__file__).resolve().parent

@@ -11,7 +11,7 @@ from fairseq.data import Dictionary
 
 from fairseq_recur.errors import ConfigError, Problems
 from fairseq_recur.experiments.other_sets import write_binary
-from fairseq_recur.experiments.runs import read_json, write_json
+from fairseq_recur.files import read_json, write_json
 from fairseq_recur.scoring.generation import read_lines
 
 SETS = {"train": {"train"}, "valid": {"valid", "val", "dev"}, "test": {"test"}}

@@ -23,7 +23,7 @@ from synthetic import ACTIVATIONS, Sequence, generate, segments
 from torch import Tensor
 
 from fairseq_recur.experiments import machine
-from fairseq_recur.experiments.runs import LOCK
+from fairseq_recur.experiments.steps import LOCK
 from fairseq_recur.files import hold, write_text
 
 HERE = Path(__file__).resolve().parent

@@ -10,8 +10,7 @@ from cells import HERE, SeriesRun, Settings, checksum
 from linear import linear_errors
 
 from fairseq_recur.experiments.grid import provenance
-from fairseq_recur.experiments.runs import read_json, write_json
-from fairseq_recur.files import write_text
+from fairseq_recur.files import read_json, write_json, write_text
 from fairseq_recur.scoring import tables
 
 COMMAND = "bash examples/time_series/run.sh"

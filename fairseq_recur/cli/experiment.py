@@ -30,10 +30,11 @@ from fairseq_recur.experiments.runner import (
     plugin_environment,
     stoppable,
 )
-from fairseq_recur.experiments.runs import LOCK, SystemRun, read_json, runs_of, write_json
+from fairseq_recur.experiments.runs import SystemRun, runs_of
 from fairseq_recur.experiments.settings import Experiment, from_here, read_experiment
 from fairseq_recur.experiments.speed import measure_speed
-from fairseq_recur.files import hold, name_holder
+from fairseq_recur.experiments.steps import LOCK
+from fairseq_recur.files import hold, name_holder, read_json, write_json
 
 ABOUT = "command.json"
 

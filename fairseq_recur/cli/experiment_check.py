@@ -16,8 +16,10 @@ from torch import Tensor
 
 from fairseq_recur.cli import fairseq_commands, plugin_loading, preflight
 from fairseq_recur.errors import ConfigError, InstallationError, Problems, refuse
-from fairseq_recur.experiments.runs import SystemRun, read_json, same_command
+from fairseq_recur.experiments.runs import SystemRun
 from fairseq_recur.experiments.settings import Experiment, normal
+from fairseq_recur.experiments.steps import same_command
+from fairseq_recur.files import read_json
 from fairseq_recur.loading.states import read_state
 from fairseq_recur.scoring.comparison import BOTH
 from fairseq_recur.scoring.generation import read_lines

@@ -16,8 +16,8 @@ from fairseq_recur.errors import ConfigError, refuse
 from fairseq_recur.experiments.machine import commit, machine, versions
 from fairseq_recur.experiments.progress import say
 from fairseq_recur.experiments.runner import Runner, Stopped
-from fairseq_recur.experiments.runs import LOCK, Run
 from fairseq_recur.experiments.schema import fill
+from fairseq_recur.experiments.steps import LOCK, Run
 
 UNRECORDED = "a machine that was not recorded"
 """That of a training of an earlier version."""

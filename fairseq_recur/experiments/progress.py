@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from fairseq_recur.experiments.runs import Run
+from fairseq_recur.experiments.steps import Run
 from fairseq_recur.experiments.training_log import TrainingLog, log_in
 
 EVERY = {True: 5.0, False: 120.0}

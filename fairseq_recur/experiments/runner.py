@@ -17,7 +17,7 @@ import fairseq_recur
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments import machine
 from fairseq_recur.experiments.progress import Progress, clock, say
-from fairseq_recur.experiments.runs import LOCK, Run
+from fairseq_recur.experiments.steps import LOCK, Run
 from fairseq_recur.files import hold
 
 logger = logging.getLogger(__name__)

@@ -1,115 +1,24 @@
-"""One run of an experiment: its folder, its commands, and which of them are done."""
+"""The runs of an experiment: each row of its table with each seed."""
 
-import json
 import math
 import os
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from os.path import realpath
 from pathlib import Path
-from typing import Any, Optional
+from typing import Optional
 
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.inputs import describe_files
 from fairseq_recur.experiments.settings import Experiment, Flags, System, arguments, normal
+from fairseq_recur.experiments.steps import Run, same_command
 from fairseq_recur.experiments.training_log import log_in
-from fairseq_recur.files import write_text
 from fairseq_recur.scoring.generation import read_hypotheses, read_lines
 
 LAST = "checkpoint_last.pt"
 # Settings that may change after a training has begun.
 PROLONGS = {"max-update", "max-epoch", "stop-time-hours"}
 REPORTS = {"log-interval", "log-format", "tensorboard-logdir", "wandb-project", "no-progress-bar"}
-
-LOCK = "lock"
-"""File that is locked while a process works in its folder."""
-
-
-class Run(ABC):
-    """Steps in a folder, each a command of ``fairseq-recur``; the runner does the remaining ones.
-
-    Subclasses provide `name`, `folder`, `steps`, `argv` and `train_flags`.
-    """
-
-    @property
-    @abstractmethod
-    def name(self) -> str:
-        """Name of the run in messages."""
-
-    @property
-    @abstractmethod
-    def folder(self) -> Path:
-        """Folder of the run's files."""
-
-    @property
-    @abstractmethod
-    def steps(self) -> Sequence[str]:
-        """Names of the steps, in order: ``train``, if it is one, is the first."""
-
-    @abstractmethod
-    def argv(self, step: str) -> list[str]:
-        """Return the arguments of a step's command."""
-
-    @abstractmethod
-    def train_flags(self) -> Flags:
-        """Return the flags of the training; ``max-update`` and ``max-epoch`` tell its length."""
-
-    @property
-    def starts_from(self) -> Optional["Run"]:
-        """The run whose model initialises this one, or None."""
-        return None
-
-    def key(self, step: str) -> list[str]:
-        """Return what a step depends on besides earlier steps; a change repeats the step."""
-        return self.argv(step)
-
-    def reads(self) -> dict[str, str]:
-        """Describe what the training reads besides its settings; the runner stores it."""
-        return {}
-
-    def prepare(self) -> None:
-        """Prepare the folder; called before a step, while the folder is locked."""
-        return
-
-    def complete(self, step: str) -> None:
-        """Finish a step after its command has succeeded.
-
-        Raises:
-            ConfigError: its output cannot be used, so the step has failed
-        """
-        return
-
-    def state(self) -> dict[str, Any]:
-        """Return what is known of the steps: {"train": {"key": [...], "seconds": 12.3, ...}}."""
-        return read_json(self.folder / "state.json") or {}
-
-    def write_state(self, state: dict[str, Any]) -> None:
-        """Store what is known of the steps; the file is never half-written."""
-        write_json(self.folder / "state.json", state)
-
-    def remember(self) -> None:
-        """Store what a training that has begun reads, if an earlier version did not."""
-        state = self.state()
-        before = state.get("train", {}).get("read", {})
-        known = {**self.reads(), **before} if "train" in state else before
-        if known != before:
-            state["train"]["read"] = known
-            self.write_state(state)
-
-    def done(self, step: str) -> bool:
-        """Return whether a step was done with its present settings."""
-        found = self.state().get(step, {})
-        return bool(found.get("done")) and same_command(found.get("key"), self.key(step))
-
-    def finished(self) -> bool:
-        """Return whether all steps are done."""
-        return all(map(self.done, self.steps))
-
-    def trained(self) -> bool:
-        """Return whether the run has its final model: all steps before ``generate`` are done."""
-        return all(self.done(step) for step in self.steps if step != "generate")
 
 
 @dataclass(frozen=True)
@@ -302,11 +211,6 @@ def pairs(words: list[str]) -> dict[str, str]:
     return found
 
 
-def same_command(before: list[str] | None, now: list[str]) -> bool:
-    """Return whether two commands are equal, or differ only in how they name the same files."""
-    return before == now or list(map(realpath, before or [])) == list(map(realpath, now))
-
-
 def runs_of(
     experiment: Experiment, work: Path, systems: Sequence[str] = (), seeds: Sequence[int] = ()
 ) -> list[SystemRun]:
@@ -331,25 +235,3 @@ def runs_of(
         for seed in dict.fromkeys(seeds or experiment.seeds)
         for system in chosen
     ]
-
-
-def read_json(path: Path) -> Any:
-    """Read what `write_json` wrote; None if there is no file.
-
-    Raises:
-        ConfigError: the file is damaged
-    """
-    if not path.is_file():
-        return None
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ConfigError(
-            f"{path} is damaged ({error}); expected JSON: restore the file, or remove it and give "
-            "the command again that wrote it"
-        ) from error
-
-
-def write_json(path: Path, content: Any) -> None:
-    """Write a file completely or not at all."""
-    write_text(path, json.dumps(content, indent=2) + "\n")

@@ -11,9 +11,11 @@ from typing import Any
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments import machine
 from fairseq_recur.experiments.runner import PROGRAM
-from fairseq_recur.experiments.runs import SystemRun, read_json, same_command, write_json
+from fairseq_recur.experiments.runs import SystemRun
 from fairseq_recur.experiments.settings import INTERVAL, arguments
+from fairseq_recur.experiments.steps import same_command
 from fairseq_recur.experiments.training_log import read_log
+from fairseq_recur.files import read_json, write_json
 
 MEASURES = (("updates_per_second", "training_mib"), ("sentences_per_second", "decoding_mib"))
 """The results of training and of decoding: speed and memory."""

@@ -7,8 +7,8 @@ from pathlib import Path
 from fairseq_recur import cli
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.runner import Runner
-from fairseq_recur.experiments.runs import Run
 from fairseq_recur.experiments.settings import Flags
+from fairseq_recur.experiments.steps import Run
 
 GENERATED, TEXT, SCORES, COMPARED = "generate.out", "test.txt", "scores.json", "compared.json"
 

@@ -23,8 +23,9 @@ from fairseq_recur.cli import experiment, experiment_score, main
 from fairseq_recur.cli.experiment import is_held
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments import runner, speed
-from fairseq_recur.experiments.runs import LOCK, runs_of
+from fairseq_recur.experiments.runs import runs_of
 from fairseq_recur.experiments.settings import read_experiment
+from fairseq_recur.experiments.steps import LOCK
 from fairseq_recur.files import hold
 from fairseq_recur.scoring.generation import read_hypotheses
 from tests.conftest import SMALL, TRAIN

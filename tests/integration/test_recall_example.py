@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from fairseq_recur.experiments.runs import LOCK
+from fairseq_recur.experiments.steps import LOCK
 from fairseq_recur.files import hold
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "recall"

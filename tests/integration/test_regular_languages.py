@@ -19,7 +19,7 @@ import torch
 import fairseq_recur.criterions  # noqa: F401
 import fairseq_recur.tasks  # noqa: F401
 from fairseq_recur.experiments import runner
-from fairseq_recur.experiments.runs import LOCK
+from fairseq_recur.experiments.steps import LOCK
 from tests.docs.commands import parse
 from tests.forking import own_progress_lock
 from tests.running import USER_DIR, saved_weights

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fairseq_recur.experiments.runs import LOCK
+from fairseq_recur.experiments.steps import LOCK
 from fairseq_recur.files import hold
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "linear_and_nonlinear_rnn"

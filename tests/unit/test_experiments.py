@@ -22,10 +22,10 @@ from fairseq_recur.experiments import settings, speed
 from fairseq_recur.experiments.progress import Progress, trained_share
 from fairseq_recur.experiments.results import compare_rows, compare_seeds
 from fairseq_recur.experiments.runner import Runner
-from fairseq_recur.experiments.runs import SystemRun, runs_of, write_json
+from fairseq_recur.experiments.runs import SystemRun, runs_of
 from fairseq_recur.experiments.settings import arguments, read_experiment
 from fairseq_recur.experiments.table import table
-from fairseq_recur.files import hold
+from fairseq_recur.files import hold, write_json
 
 
 def content() -> dict[str, Any]:

@@ -8,8 +8,9 @@ import pytest
 
 from fairseq_recur.cli import main
 from fairseq_recur.errors import ConfigError
-from fairseq_recur.experiments.runs import SystemRun, read_json, runs_of
+from fairseq_recur.experiments.runs import SystemRun, runs_of
 from fairseq_recur.experiments.settings import from_here, read_experiment
+from fairseq_recur.files import read_json
 from tests.unit.test_experiments import read, runs
 
 
