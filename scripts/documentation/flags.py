@@ -344,12 +344,12 @@ def commands_page() -> str:
     lines = [
         MADE,
         "# Commands\n",
-        f"`fairseq-recur` passes {passed_on} on to fairseq's command of the same name, with this",
-        "plug-in loaded. Their arguments are fairseq's and those in [the list of flags](flags.md).",
-        "The commands below belong to `fairseq-recur` itself. The exit status is 0 on success, 1 "
-        "if",
-        "`check` found a problem, 2 for wrong input, which one message explains, and 75 if a "
-        "signal",
+        f"`fairseq-recur` passes {passed_on}",
+        "on to fairseq's command of the same name, with this plug-in loaded. Their arguments are",
+        "fairseq's and those in [the list of flags](flags.md).",
+        "The commands below belong to `fairseq-recur` itself. The exit status is 0 on success, and",
+        "2 for wrong input, which one message explains. It is 1 if `check` found a problem, a run",
+        "of an experiment failed, or another process of a training died. It is 75 if a signal",
         "stopped a training, which is then saved. Ctrl-C ends the other commands with 130.",
     ]
     own = subparsers(cli.build_parser())
