@@ -82,7 +82,7 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def output_problems(*paths: Path | str | None) -> Iterator[str]:
-    """Why files cannot be written: to be asked before the work.
+    """Yield why files cannot be written; call it before the work starts.
 
     Args:
         paths: of the files, or of pipes such as /dev/stdout; None for a file that nobody wants

@@ -74,8 +74,9 @@ up_to_date() {
     state_of "$venv/bin/python" "$version" | cmp -s - "$venv/state"
 }
 
-# An environment that somebody else made is not thrown away; `begun` marks those made here.
-if [ -x "$venv/bin/pip" ] && [ ! -f "$venv/begun" ] && [ ! -f "$venv/state" ]; then
+# An environment that somebody else made is not thrown away. `.begun` beside it marks those made here:
+# what makes them, and may be stopped, clears the folder first.
+if [ -e "$venv" ] && [ ! -f "$venv.begun" ] && [ ! -f "$venv/state" ]; then
     echo "error: $PWD/$venv exists and was not made by this script, which would replace it;" \
         "rename or remove it" >&2
     exit 1
@@ -84,8 +85,8 @@ if ! up_to_date; then
     python="$(choose_python)"
     version="$("$python" -c "$VERSION_OF")"
     echo "Setting up $venv with Python $version; this takes some minutes once"
+    touch "$venv.begun"
     "$python" -m venv --clear "$venv"
-    touch "$venv/begun"
     # fairseq 0.12.2, the one for Python 3.10, has metadata that later pips refuse.
     if [ "$version" = 3.10 ]; then pip="pip<24.1"; else pip="pip"; fi
     "$venv/bin/python" -m pip install --quiet --upgrade "$pip"
@@ -96,6 +97,7 @@ if ! up_to_date; then
     "$venv/bin/python" -m compileall -q -j 0 -x '/(tests|transformers/models)/' "$venv/lib" \
         > /dev/null || true
     state_of "$venv/bin/python" "$version" > "$venv/state"
+    rm "$venv.begun"
 fi
 
 # The project's own metadata changes more often, and installing it takes seconds.

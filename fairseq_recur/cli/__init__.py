@@ -169,8 +169,9 @@ def build_parser(only: str | None = None) -> Parser:
         description="Recurrence for fairseq's Transformer: fairseq's commands with the plug-in "
         "loaded, and tools around them.",
         epilog=f"{PROG} COMMAND --help explains a command. Exit status: 0 success; 1 check found "
-        "a problem, or another process of a distributed training has died; 2 invalid input; "
-        "75 a signal stopped a training, which is saved; 130 Ctrl-C.",
+        "a problem, a run of an experiment failed, or another process of a distributed training "
+        "died; 2 invalid input; 75 a signal stopped a training, which is saved; 130 Ctrl-C, or a "
+        "signal stopped an experiment.",
     )
     parser.add_argument("--version", action="version", version=f"{PROG} {__version__}")
     parser.add_argument(
@@ -205,9 +206,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the arguments after the program's name; None reads those of this process
 
     Returns:
-        the exit status: 0 for success; 1 if `check` found a problem, or another process of a
-        training has died; 2 for invalid input, which one message on stderr explains; 75 if a
-        signal stopped a training, which is saved; 130 after Ctrl-C
+        the exit status: 0 for success; 1 if `check` found a problem, a run of an experiment
+        failed, or another process of a training died; 2 for invalid input, which one message on
+        stderr explains; 75 if a signal stopped a training, which is saved; 130 after Ctrl-C, or
+        if a signal stopped an experiment
 
     Raises:
         SystemExit: from argparse, with status 2 for invalid arguments

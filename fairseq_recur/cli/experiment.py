@@ -123,7 +123,7 @@ def run_all(args: argparse.Namespace) -> int:
     parameters = experiment_check.check(runs)
     if args.dry_run:
         for run_ in runs:
-            for step in ("train", "generate"):
+            for step in run_.steps:
                 print(shlex.join(["fairseq-recur", *run_.argv(step)]))
         return 0
     work = Path(args.work_dir)

@@ -2,7 +2,6 @@
 
 import io
 import logging
-import os
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr
 from functools import partial
@@ -17,7 +16,7 @@ from torch import Tensor
 from fairseq_recur.cli import fairseq_commands, plugin_loading, preflight
 from fairseq_recur.errors import ConfigError, InstallationError, Problems, refuse
 from fairseq_recur.experiments.runs import SystemRun
-from fairseq_recur.experiments.settings import Experiment, normal
+from fairseq_recur.experiments.settings import MISREAD, Experiment, normal
 from fairseq_recur.experiments.steps import same_command
 from fairseq_recur.files import read_json
 from fairseq_recur.loading.states import read_state
@@ -83,9 +82,10 @@ def _read_start(file: str, weights: dict[str, Weights]) -> None:
 def _check_folder(experiment: Experiment, work: Path) -> None:
     """Refuse a folder whose name fairseq misreads, or which has another experiment.
 
-    In that case all of the trainings in it, if any, have other data or are of no row of this one.
+    A folder has another experiment if every training in it has other data or belongs to no row of
+    this table.
     """
-    for mark in (os.pathsep, "${"):
+    for mark in MISREAD:
         if mark in str(work):
             raise ConfigError(
                 f"{work}: fairseq reads {mark!r} in the name of a checkpoint as something else; "
@@ -119,7 +119,8 @@ def _gather(problems: list[str], where: str, inspect: Callable[[], Any]) -> None
     except (ValueError, AssertionError, RuntimeError) as error:  # fairseq's own checks
         problems.append(f"{where}: {error or type(error).__name__}")
     except SystemExit:
-        problems.append(f"{where}: {said.getvalue().strip().splitlines()[-1]}")
+        lines = said.getvalue().strip().splitlines()
+        problems.append(f"{where}: {lines[-1] if lines else 'a flag ends the command; remove it'}")
 
 
 def _build(run: SystemRun, parameters: dict[str, int], starts: dict[str, Weights]) -> None:

@@ -1,8 +1,8 @@
 """Forecast a split of a time series with a trained forecaster, and write a CSV file.
 
 Each line has the number of the window, a date, the forecast of each variable, and its actual
-value under "NAME actual", in the units of the series. The windows are a horizon apart, so that
-each date is forecast once.
+value under "NAME actual", in the units of the series. The windows are a horizon apart, so no
+date is forecast twice; a rest that is shorter than a horizon is left out.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """Draw learning curves from training logs.
 
-A log is what training printed, or what it wrote with --log-file, in any --log-format. The values
-that --monitor-interval logs for each layer (gate, rem, spike, membrane and others) are metrics too:
-one name draws the curves of all layers.
+A log is what training printed, or what it wrote with --log-file, in any --log-format but none. The
+values that --monitor-interval logs for each layer (gate, rem, spike, membrane and others) are
+metrics too: one name draws the curves of all layers.
 """
 
 import argparse

@@ -155,9 +155,9 @@ def _settings(args: argparse.Namespace) -> ProbeSettings:
     problems = [
         f"{flag(name)} {getattr(args, name)}: expected {low} or more"
         for name, low in least.items()
-        if getattr(args, name) < low
+        if not getattr(args, name) >= low  # nan is neither
     ]
-    problems += [f"--l2 {x}: expected 0 or more" for x in args.l2 if x < 0]
+    problems += [f"--l2 {x}: expected 0 or more" for x in args.l2 if not x >= 0]
     problems += [f"--dropout {x}: expected 0 to 1, less than 1" for x in args.dropout
                  if not 0 <= x < 1]  # fmt: skip
     problems += output_problems(args.json, args.markdown)

@@ -13,6 +13,7 @@ from typing import Any
 
 import fairseq_recur
 from fairseq_recur.compat.interactive import sentence
+from fairseq_recur.errors import ConfigError
 from fairseq_recur.modules.options import flag
 from fairseq_recur.text import one_line
 
@@ -73,7 +74,10 @@ def run(args: argparse.Namespace) -> int:
     """Translate or summarize each line."""
     given = {name: getattr(args, name) for name in (*SEARCH, "batch_size", "max_tokens")}
     search = {name: value for name, value in given.items() if value is not None}
+    if args.file == "-" and sys.stdin is None:
+        raise ConfigError("expected a text on standard input, which is closed; name a file")
     typed = args.file == "-" and sys.stdin.isatty()
+    progress = sys.stderr is not None and sys.stderr.isatty()
     stdin: Any = getattr(sys.stdin, "buffer", sys.stdin)  # of bytes, unless text replaced it
     with nullcontext(stdin) if args.file == "-" else open(args.file, "rb") as lines:
         model = fairseq_recur.from_pretrained(
@@ -83,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
         work = model.summarize if args.command == "summarize" else model.translate
         texts = map(sentence, lines)  # only a newline ends a line
         while buffer := list(islice(texts, 1 if typed else BUFFER)):
-            outputs = work(buffer, truncate=True, progress=sys.stderr.isatty(), **search)
+            outputs = work(buffer, truncate=True, progress=progress, **search)
             for output in outputs:
                 print(one_line(output))
             sys.stdout.flush()

@@ -17,10 +17,10 @@ from fairseq_recur.experiments.machine import commit, machine, versions
 from fairseq_recur.experiments.progress import say
 from fairseq_recur.experiments.runner import Runner, Stopped
 from fairseq_recur.experiments.schema import fill
-from fairseq_recur.experiments.steps import LOCK, Run
+from fairseq_recur.experiments.steps import LOCK, Run, same_command
 
 UNRECORDED = "a machine that was not recorded"
-"""That of a training of an earlier version."""
+"""Recorded for a training that an earlier version made."""
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Run)
@@ -86,7 +86,7 @@ def provenance(
 def trained_with(runs: Sequence[Run]) -> dict[str, Any]:
     """Return the machine and the versions of the finished trainings: if they differ, all of them.
 
-    Without a finished training they are those of here.
+    Without a finished training they are those of this process.
     """
     states = [run.state().get("train", {}) for run in runs if run.finished()]
     if not states:
@@ -140,7 +140,7 @@ class CellRun(Run):
     def prepare(self) -> None:
         """Put a training with other flags aside; it may have taken days."""
         before = self.state().get("train", {}).get("key")
-        if before is not None and before != self.key("train"):
+        if before is not None and not same_command(before, self.key("train")):
             say(
                 f"{self.name}: the settings have changed, so the training starts again; the "
                 f"earlier one is kept in {self.put_aside()}"

@@ -11,6 +11,9 @@ from fairseq_recur.experiments.training_log import TrainingLog, log_in
 EVERY = {True: 5.0, False: 120.0}
 """Seconds between two reports: on a terminal, and elsewhere."""
 
+CLEAR = "\r\x1b[K"
+"""Control characters that erase a terminal's line."""
+
 ROUTINE = {"nll_loss", "wps", "wpb", "bsz", "num_updates"}
 """Results of a validation that its line leaves out."""
 
@@ -25,7 +28,7 @@ class Progress:
 
     def __init__(self, runs: Sequence[Run], validation: bool = False) -> None:
         self.runs, self.began = list(runs), time.monotonic()
-        self.seen = {run.name: last_validation(run) for run in runs} if validation else {}
+        self.seen = {run.name: validations(training_log(run)) for run in runs} if validation else {}
         self.last = self.looked = self.began
         self.before = self.share()
 
@@ -54,14 +57,14 @@ class Progress:
         log = training_log(run)
         for subset, results in log.valid.items():
             for updates, stats in sorted(results.items()):
-                if updates <= self.seen[run.name]:
+                if (subset, updates) in self.seen[run.name]:
                     continue
                 shown = {k: v for k, v in stats.items() if k not in ROUTINE and "best_" not in k}
                 said = ", ".join(f"{name} {value:g}" for name, value in shown.items())
                 epochs = log.position(updates, "epoch")
                 after = "" if epochs is None else f"epoch {epochs:.1f}, "
                 say(f"{run.name}: {after}update {updates}, {subset} {said}")
-        self.seen[run.name] = last_validation(run)
+        self.seen[run.name] = validations(log)
 
     def show(self, active: Sequence[tuple[Run, str]]) -> None:
         """Report if the last report is old enough."""
@@ -83,7 +86,7 @@ class Progress:
 
 def say(text: str) -> None:
     """Print a line that stays, over the status line of a terminal."""
-    print(("\r" if sys.stdout.isatty() else "") + text, flush=True)
+    print((CLEAR if sys.stdout.isatty() else "") + text, flush=True)
 
 
 def where(run: Run, step: str) -> str:
@@ -114,9 +117,9 @@ def trained_share(run: Run) -> float:
     return min(1.0, max(parts, default=0.0))
 
 
-def last_validation(run: Run) -> int:
-    """Return the number of updates before a run's last validation, or -1."""
-    return max((u for results in training_log(run).valid.values() for u in results), default=-1)
+def validations(log: TrainingLog) -> set[tuple[str, int]]:
+    """Return subset and number of updates of each validation in a log."""
+    return {(subset, updates) for subset, results in log.valid.items() for updates in results}
 
 
 def training_log(run: Run) -> TrainingLog:

@@ -147,7 +147,7 @@ def compare_seeds(
     references: list[list[str]],
     metrics: Metrics,
 ) -> Iterator[dict[str, Any]]:
-    """Test the systems that have two or more seeds in common with their control, seeds together.
+    """Test each system that shares two or more seeds with its control, over all these together.
 
     Each group is corrected for its number of systems.
 

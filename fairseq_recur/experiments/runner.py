@@ -269,13 +269,20 @@ def stoppable() -> Iterator[None]:
 
 @contextmanager
 def handled(handle: Callable[[str], None]) -> Iterator[None]:
-    """Call a function with the names of SIGINT, SIGTERM and SIGHUP."""
+    """Call a function with the names of SIGINT, SIGTERM and SIGHUP, but of none that is ignored.
+
+    `nohup` ignores SIGHUP, and a shell SIGINT in its background.
+    """
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         handle(signal.Signals(number).name)
 
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, pass_on) for number in numbers}
+    before = {
+        number: signal.signal(number, pass_on)
+        for number in numbers
+        if signal.getsignal(number) != signal.SIG_IGN
+    }
     try:
         yield
     finally:

@@ -99,10 +99,11 @@ class SystemRun(Run):
         """
         updates = by_updates(self.train_flags())
         pattern = r"checkpoint_\d+_\d+\.pt" if updates else r"checkpoint\d+\.pt"
-        saved = [p for p in os.listdir(self.folder) if re.fullmatch(pattern, p)]
-        if not saved:
+        there = os.listdir(self.folder) if self.folder.is_dir() else None
+        saved = [p for p in there or () if re.fullmatch(pattern, p)]
+        if there is not None and not saved:
             return ["average", "--inputs", str(self.folder / LAST), "--output", str(self.model)]
-        count = min(len(saved), int(self.experiment.checkpoint))
+        count = min(len(saved), int(self.experiment.checkpoint)) or self.experiment.checkpoint
         words = ["average", "--inputs", str(self.folder), "--last", str(count)]
         return [*words, *(["--updates"] if updates else []), "--output", str(self.model)]
 

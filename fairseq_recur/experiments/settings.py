@@ -1,6 +1,7 @@
 """The settings of an experiment: YAML files, merged by OmegaConf and checked as a whole."""
 
 import json
+import os
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -30,6 +31,9 @@ RESERVED = {
     "lock", "command.json", "results.json", "table.md", "run.log", "other_sets", "speed.json",
     "speed.log", "speed.out",
 }  # fmt: skip
+
+MISREAD = (os.pathsep, "${")
+"""What fairseq reads in the name of a checkpoint as something else."""
 
 INTERVAL = 5
 """Updates between two lines of the log from which speed is read."""
@@ -311,6 +315,8 @@ def _problems(experiment: Experiment) -> Iterator[str]:
         yield in_file("score.reference", score.reference, "a file, or a list of files")
     if "comet" in score.metrics and score.source is None:
         yield "score.source is missing: expected the translated file, which comet reads"
+    if normal(experiment.train).get("log-format") == "none":
+        yield in_file("train.log-format", "none", "another one, for progress and results are read")
     if normal(experiment.generate).get("quiet"):
         yield in_file("generate.quiet", True, "false, for the output has the translations")
     systems = experiment.systems
@@ -322,6 +328,8 @@ def _problems(experiment: Experiment) -> Iterator[str]:
             yield f"systems: {name!r} cannot be the name of a folder; choose another name"
         elif name in RESERVED:
             yield f"systems: {name} is a name that the experiment itself uses; choose another name"
+        elif mark := next((mark for mark in MISREAD if mark in name), None):
+            yield f"systems: fairseq misreads {mark!r} in {name}; choose another name"
         yield from _owned(f"systems.{name}.flags", system.flags, TRAIN_FLAGS)
         control = system.compare_with
         if control is not None and (control == name or control not in systems):

@@ -13,7 +13,7 @@ from fairseq_recur.errors import ConfigError
 
 # "2026-01-31 12:00:00 | INFO | valid | " in front of a line; --log-file writes none.
 PREFIX = re.compile(r"^.*? \| [A-Z]+ \| (?P<tag>[\w.]+) \| (?P<rest>.*)$")
-# --log-format simple, tqdm and none: the end of an epoch or of a validation ...
+# --log-format simple and tqdm: the end of an epoch or of a validation ...
 SUMMARY = re.compile(
     r"^epoch (?P<epoch>\d+) \|(?: valid on '(?P<subset>[^']+)' subset \|)? (?P<stats>.+)$"
 )
@@ -89,7 +89,9 @@ class TrainingLog:
 
 
 def read_log(path: str | Path) -> TrainingLog:
-    """Read what fairseq's training wrote to stdout or to --log-file, in any --log-format.
+    """Read what fairseq's training wrote to stdout or to --log-file.
+
+    With --log-format none, fairseq writes no line of training or validation.
 
     Raises:
         ConfigError: the file is missing, or has no line of training or validation

@@ -163,6 +163,11 @@ def choose(setup: Setup, memory: Memory, processes: int) -> tuple[int, int]:
             f"{gigabytes(memory.reserve)} GB reserved, of {gigabytes(memory.capacity)} GB. "
             "Decrease --longest, or give --memory-efficient, or --checkpoint-activations after --"
         )
+    if setup.max_tokens and not setup.longest <= setup.max_tokens <= largest:
+        raise ConfigError(
+            f"--max-tokens {setup.max_tokens}: expected {setup.longest} (--longest) to {largest}, "
+            f"the most that fits into {setup.device.name}"
+        )
     if setup.batch % processes:
         below = setup.batch - setup.batch % processes
         raise ConfigError(

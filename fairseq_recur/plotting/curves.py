@@ -89,10 +89,14 @@ def _listed(metrics: Sequence[str]) -> str:
 
 def _quantity(metric: str, subsets: Sequence[str]) -> str:
     """The metric without the name of its subset."""
-    for subset in sorted(subsets, key=len, reverse=True):
-        if metric.startswith(subset + "_"):
-            return metric[len(subset) + 1 :]
-    return metric
+    subset = _subset(metric, subsets)
+    return metric[len(subset) + 1 :] if subset else metric
+
+
+def _subset(metric: str, subsets: Sequence[str]) -> str:
+    """The subset that a metric's name begins with, the longest if there are several; or ""."""
+    found = [subset for subset in subsets if metric.startswith(subset + "_")]
+    return max(found, key=len, default="")
 
 
 def draw(runs: Sequence[tuple[str, TrainingLog]], panels: dict[str, list[str]], x: str) -> Any:
@@ -149,7 +153,7 @@ def _draw_curve(
     training = metric.startswith("train_") and not layer
     # A curve of one point is invisible without a marker; many markers hide the curve.
     marked = len(points) == 1 if training else len(points) <= 40
-    subset = metric.split("_", 1)[0]
+    subset = _subset(metric, ["train", *log.valid])
     data = {"train": "training", "valid": "validation"}.get(subset, subset)
     axes.plot(
         places,

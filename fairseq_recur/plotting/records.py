@@ -37,7 +37,7 @@ def draw_results(
     rows: str = "runs",
     words: Sequence[str] | None = None,
 ) -> int:
-    """Be the program RESULTS.json FIGURE.png.
+    """Run as a program with the arguments RESULTS.json and FIGURE.png.
 
     Args:
         draw: writes the figure of results to a file

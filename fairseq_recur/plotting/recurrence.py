@@ -20,7 +20,7 @@ MARKED = 5
 
 @dataclass(frozen=True)
 class Track:
-    """What is looked at over its positions.
+    """A series or a text: one value per position.
 
     Attributes:
         name: of the variable, or of the text
@@ -83,7 +83,7 @@ def draw(tracks: Sequence[Track], lags: int, size: int, threshold: float) -> tup
     """Draw a row for each track: the values by lag, and the recurrence plot.
 
     Args:
-        tracks: of which each has more than *lags* positions
+        tracks: each has more than *lags* positions
         lags: the largest lag
         size: positions of the recurrence plot
         threshold: see `Track.recurrences`

@@ -147,6 +147,13 @@ def table(rows: Sequence[Row], runs: int, form: Callable[..., list[str]] = align
     return "\n".join([*form(table_cells(rows), names=2), "", caption])
 
 
+def _accuracy(row: Row | None) -> str:
+    """Format a row's accuracy; a task that a system lacks has an empty cell."""
+    if row is None:
+        return ""
+    return f"{row.mean:.2f}" if row.spread is None else f"{row.mean:.2f} ± {row.spread:.2f}"
+
+
 def table_cells(rows: Sequence[Row]) -> list[list[str]]:
     """Return the cells: a header, then one row per system."""
     tasks = [name for name in TASKS if any(row.task == name for row in rows)]
@@ -155,7 +162,5 @@ def table_cells(rows: Sequence[Row]) -> list[list[str]]:
     for system in dict.fromkeys(row.system for row in rows):
         of_system = [found.get((system, name)) for name in tasks]
         combine = next(row.combine for row in of_system if row is not None)
-        numbers = [(row.mean, row.spread) for row in of_system if row is not None]
-        shown = (f"{m:.2f}" if s is None else f"{m:.2f} ± {s:.2f}" for m, s in numbers)
-        cells.append([system, combine, *shown])
+        cells.append([system, combine, *map(_accuracy, of_system)])
     return cells

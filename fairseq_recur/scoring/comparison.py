@@ -13,15 +13,30 @@ TAILS = {BOOTSTRAP: 1, RANDOMIZATION: 2}
 """Number of tails in a test's p-value; see `fairseq_recur.scoring.resampling.bootstrap_p`."""
 
 
-def corrected(p: Mapping[str, float], test: str) -> dict[str, float]:
+def corrected(
+    p: Mapping[str, float], test: str, different: Mapping[str, int] | None = None
+) -> dict[str, float]:
     """Make the p-values of several systems two-sided, and correct them for their number.
 
     Holm 1979, *A Simple Sequentially Rejective Multiple Test Procedure*: the smallest of n is
     multiplied by n, the next by n - 1, and so on; none is below those before it, or above 1.
+
+    For two systems that differ in k texts, no p-value below 2^(1-k) is possible: there are 2^k
+    exchanges, and two of them give the difference itself. sacrebleu's formula ignores this, and few
+    draws may miss it. So a p-value below counts as this one.
+
+    Args:
+        p: of each system, as the test has it
+        test: a key of TAILS
+        different: of each system, `SystemResult.different`; None if p-values are exact
     """
+    two_sided = {
+        system: max(value * 2 / TAILS[test], 2.0 ** (1 - different[system]) if different else 0.0)
+        for system, value in p.items()
+    }
     found, least = {}, 0.0
-    for rank, (system, value) in enumerate(sorted(p.items(), key=lambda item: item[1])):
-        least = max(least, min(1.0, value * 2 / TAILS[test] * (len(p) - rank)))
+    for rank, (system, value) in enumerate(sorted(two_sided.items(), key=lambda item: item[1])):
+        least = max(least, min(1.0, value * (len(p) - rank)))
         found[system] = least
     return found
 
@@ -52,14 +67,8 @@ class SystemResult:
     corrected: dict[str, float] = field(default_factory=dict)
 
     def is_significant(self, test: str, level: float = LEVEL) -> bool:
-        """Whether the difference from the baseline is significant by the corrected p of ``test``.
-
-        For two systems that differ in k texts, no p-value below 2^(1-k) is possible: there are
-        2^k exchanges, and two of them give the difference itself. sacrebleu's formula ignores
-        this, and few draws may miss it. So a p-value counts here only if ``level`` can be reached.
-        """
-        reachable = 2.0 ** (1 - self.different) < level
-        return reachable and self.corrected.get(test, 1.0) < level
+        """Whether the difference from the baseline is significant by a test's corrected p."""
+        return self.corrected.get(test, 1.0) < level
 
 
 @dataclass(frozen=True)

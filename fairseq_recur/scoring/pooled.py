@@ -43,8 +43,8 @@ def compare_pooled(
     count here for every metric.
 
     Args:
-        system, control: the `statistics` of each seed, of as many seeds
-        metric: of which they are
+        system, control: one array of `statistics` per seed, equally many for both
+        metric: the metric of these statistics
         samples: number of random exchanges
         seed: of the exchanges
     """

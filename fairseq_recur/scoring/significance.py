@@ -250,8 +250,9 @@ def _collect(
         # sacrebleu's formula counts differences above the observed one: among zeros there is none.
         if result.score == first[0].score:
             result.p_value = 1.0
+    differ = dict(zip(others, different[1:]))
     adjusted = {
-        test: corrected({s: float(r.p_value) for s, r in zip(others, o.results[1:])}, test)
+        test: corrected({s: float(r.p_value) for s, r in zip(others, o.results[1:])}, test, differ)
         for test, o in outcomes.items()
     }
     for i, (system, _) in enumerate(named):

@@ -22,7 +22,7 @@ class SharedArguments(griffe.Extension):
 
 
 def written_out(docstring: str) -> str:
-    """The docstring with a line, and those that go on with it, for each argument."""
+    """Repeat a line about several arguments, with its continuation lines, for each of them."""
     lines: list[str] = []
     rest = docstring.splitlines()
     while rest:

@@ -3,6 +3,8 @@
 # read_settings ARGUMENT... checks all settings and sets the array `command`. Nothing is started
 # before everything has been checked.
 
+source "$(dirname "${BASH_SOURCE[0]}")/gpus.sh"
+
 GPUS="${GPUS-}"                             # GPUs per node; 0: CPU processes; empty: all GPUs
 PROCESSES="${PROCESSES:-1}"                 # processes per node, with GPUS=0
 NODES="${NODES:-1}"
@@ -45,19 +47,6 @@ one_of() {
     return 1
 }
 
-# The fastest precision of this machine's first GPU: half precision needs tensor cores.
-gpu_precision() {
-    local capability
-    capability="$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1)"
-    case "$capability" in
-        7.*) echo fp16 ;;
-        [1-6].*) echo fp32 ;;
-        *) echo bf16 ;; # 8.0 (A100) and later
-    esac
-}
-
-count_gpus() { { nvidia-smi --list-gpus 2>/dev/null || true; } | grep -c '^GPU' || true; }
-
 # Flags that are set by variables.
 OWN_FLAGS=(
     --max-tokens --update-freq --fp16 --bf16 --amp --memory-efficient-fp16 --memory-efficient-bf16
@@ -83,11 +72,12 @@ check_arguments() {
 
 # divide: set update_freq so that processes x MAX_TOKENS x update_freq is BATCH_TOKENS.
 divide() {
-    local workers share steps
+    local workers share steps below
     workers=$((processes * NODES))
     if [ $((BATCH_TOKENS % workers)) -ne 0 ]; then
+        below=$((BATCH_TOKENS / workers * workers))
         problem "BATCH_TOKENS=$BATCH_TOKENS is not a multiple of the number of processes, $workers; use" \
-            "$((BATCH_TOKENS / workers * workers)) or $(((BATCH_TOKENS / workers + 1) * workers))"
+            "$((below > 0 ? below : workers)) or $((below + (below > 0 ? 1 : 2) * workers))"
         return
     fi
     share=$((BATCH_TOKENS / workers))

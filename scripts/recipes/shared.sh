@@ -1,6 +1,7 @@
 # Shared functions of the full-size recipes; their scripts set ROOT and source this file.
 
 source "$ROOT/scripts/help.sh"
+source "$ROOT/scripts/launch/gpus.sh"
 say() { printf '\n== %s\n' "$*"; }
 fail() { echo "error: $*" >&2; exit 2; }
 
@@ -87,7 +88,7 @@ show_cost() {
     done
     gpus="$(nvidia-smi --query-gpu=name --format=csv,noheader 2> /dev/null || true)"
     if [ -z "$gpus" ] || [ "${GPUS:-}" = 0 ] || printing; then return; fi
-    if [ "$precision" = auto ]; then precision=bf16; fi
+    if [ "$precision" = auto ]; then precision="$(gpu_precision)"; fi
     for file in "$data/dict.${SOURCE:-source}.txt" "$data/dict.${TARGET:-target}.txt"; do
         sizes+=($(($(wc -l < "$file") + 4))) # fairseq's four symbols
     done

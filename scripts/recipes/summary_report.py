@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from fairseq_recur.files import write_json, write_text
 from fairseq_recur.scoring.generation import read_hypotheses
 from recipes.evaluation import COMPARED, GENERATED, SCORES, TEXT, score
 from recipes.subwords import load_pieces
@@ -30,8 +31,7 @@ def write_summaries(choices: Choices, model: Path, run: Path, references: Path) 
     with open(references, encoding="utf-8", newline="\n") as lines:
         count = sum(1 for _ in lines)
     found = read_hypotheses(run / GENERATED, count)
-    with open(run / TEXT, "w", encoding="utf-8", newline="\n") as out:
-        out.writelines(one_line(pieces.decode(line.split())) + "\n" for line in found)
+    write_text(run / TEXT, "".join(one_line(pieces.decode(x.split())) + "\n" for x in found))
 
 
 def write_results(
@@ -72,5 +72,5 @@ def write_results(
         "baseline": str(baseline) if baseline else None,
         "compared": json.loads((run / COMPARED).read_text()) if baseline else None,
     }
-    (run / RESULTS).write_text(json.dumps(report, indent=1) + "\n")
+    write_json(run / RESULTS, report)
     return run / RESULTS

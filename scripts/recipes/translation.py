@@ -14,6 +14,7 @@ from sacrebleu.metrics import BLEU
 
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.runner import Stopped
+from fairseq_recur.files import write_text
 from fairseq_recur.scoring.generation import read_hypotheses, read_lines
 from recipes.evaluation import TEXT, Evaluation, decode, score
 from recipes.fetch import fetch
@@ -34,7 +35,7 @@ def write_translations(generated: Path, output: Path, language: str) -> None:
     lines = read_hypotheses(generated)
     if language == "zh":
         lines = [detokenise_chinese(line) for line in lines]
-    output.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", newline="\n")
+    write_text(output, "".join(f"{line}\n" for line in lines))
 
 
 def extra_scores(
@@ -162,7 +163,7 @@ def evaluate(args: argparse.Namespace) -> None:
     metrics += ["--lowercase"] if args.lowercase else []
     score(folder, folder.parent.name, args.reference, metrics, args.baseline)
     extras = extra_scores(args.reference, folder / TEXT, target, args.lowercase)
-    (folder / "extras.txt").write_text(f"{extras}\n", encoding="utf-8")
+    write_text(folder / "extras.txt", f"{extras}\n")
     print(extras)
 
 

@@ -2,7 +2,7 @@
 
 import importlib.util
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Optional
@@ -123,6 +123,7 @@ def read_recipe(file: Path) -> Recipe:
             for name, entry in corpora.items()
             if entry.archive not in found.archives
         ]
+        problems += _directions(found)
     if found is None or problems:
         raise ConfigError(
             f"the recipe {file} is not complete; compare it with one in examples:\n- "
@@ -149,6 +150,18 @@ def read_recipe(file: Path) -> Recipe:
         defaults={name: str(value) for name, value in found.defaults.items()},
         disk=found.disk,
     )
+
+
+def _directions(found: _RecipeFile) -> Iterator[str]:
+    """Yield what is wrong with the languages and the corpora of each direction."""
+    if len(set(found.languages)) != 2 or len(found.languages) != 2:
+        yield f"languages: {found.languages}; expected two different language codes"
+        return
+    first, second = found.languages
+    for part, corpora in (("valid", found.valid), ("test", found.test)):
+        for direction in (f"{first}-{second}", f"{second}-{first}"):
+            if direction not in corpora:
+                yield f"{part}.{direction} is missing; expected a corpus for each direction"
 
 
 @dataclass
@@ -219,7 +232,7 @@ def read_options(recipe: Recipe, given: Mapping[str, str]) -> Options:
         if given.get(field.name.upper()):
             texts[field.name] = given[field.name.upper()]
     problems: list[str] = []
-    if (texts["bpe"], texts.get("tokenizer", "moses")) != ("joint", "moses"):
+    if (texts.get("bpe"), texts.get("tokenizer", "moses")) != ("joint", "moses"):
         texts["bpe_threshold"] = "0"
         if given.get("BPE_THRESHOLD", "0") not in ("", "0"):
             problems.append(

@@ -106,6 +106,8 @@ def test_everything_that_is_wrong_is_reported_at_once(capsys: pytest.CaptureFixt
         ((*TINY, "--memory", "0.02"), "does not fit into Tesla V100 SXM2 16 GB, changed"),
         ((*TINY, "--gpus", "3"), "not a multiple of 3 processes; give 24999 or 25002"),
         ((*TINY, "--max-tokens", "4096"), "give --max-tokens 3125, with --update-freq 8"),
+        ((*TINY, "--max-tokens", "9"), r"expected \d+ \(--longest\) to \d+, the most that fits"),
+        ((*TINY, "--max-tokens", "100000000"), "tokens 100000000: expected .* the most that fits"),
         ((*TINY, "--gpu", "gtx"), "--gpu gtx is unknown"),
         (("--arch", "transformer_biern", *BASE), "unknown architecture 'transformer_biern'"),
     ],

@@ -239,3 +239,12 @@ def test_a_full_disk_has_one_message(
         )  # fmt: skip
     assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
     assert "No space left on device: the output; free some space" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["translate", "summarize"])
+def test_a_text_from_closed_standard_input_is_refused(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    assert main([command, "folder"]) == 2
+    assert "standard input, which is closed; name a file" in capsys.readouterr().err

@@ -303,13 +303,26 @@ def test_correction_for_the_number_of_systems() -> None:
     assert corrected({"a": 0.3}, "randomization") == {"a": 0.3} and corrected({}, "bootstrap") == {}
 
 
-@pytest.mark.parametrize("different, marked", [(0, False), (1, False), (5, False), (6, True)])
-def test_significance_needs_texts_that_differ(different: int, marked: bool) -> None:
-    """Of the 2^k exchanges of k texts two give the difference itself: 2 / 2^5 > 0.05 > 2 / 2^6."""
-    p = {"randomization": 0.001}
-    result = SystemResult("a", 1.0, 1.0, None, None, p, different, corrected=p)
-    assert result.is_significant("randomization") == marked
-    assert not result.is_significant("bootstrap")  # was not done
+@pytest.mark.parametrize("different, p", [(0, 1), (1, 1), (5, 2**-4), (6, 2**-5), (20, 0.001)])
+def test_significance_needs_texts_that_differ(different: int, p: float) -> None:
+    """Of the 2^k exchanges of k texts two give the difference itself."""
+    for test, value in (("randomization", 0.001), ("bootstrap", 0.0005)):
+        assert corrected({"a": value}, test, {"a": different}) == {"a": p}
+        result = SystemResult("a", 1.0, 1.0, None, None, {}, different, corrected={test: p})
+        assert result.is_significant(test) == (different >= 6)
+        others = {"a": value, "b": 1.0, "c": 1.0}
+        few = corrected(others, test, {"a": different, "b": 50, "c": 50})
+        assert few["a"] == min(1, 3 * p), "the correction is of the attainable value"
+        assert not result.is_significant("another")  # was not done
+
+
+def test_one_differing_text_has_a_corrected_p_of_one() -> None:
+    """sacrebleu's formula alone gives the smallest p there is."""
+    systems = {"base": ["a b c d e"] * 40, "other": ["a b c d e"] * 39 + ["a b c d x"]}
+    found = compare_systems(systems, [["a b c d e"] * 40], ["bleu"], "base", "both", samples=99)
+    (other,) = found.metrics[0].systems[1:]
+    assert other.different == 1 and other.p["randomization"] < 0.05
+    assert other.corrected == {"bootstrap": 1.0, "randomization": 1.0}
 
 
 @pytest.mark.parametrize("scores", ["any", "right or wrong"])

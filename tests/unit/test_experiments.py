@@ -155,6 +155,8 @@ WRONG = [
     ({"systems": {"a": {"flags": {}, "name": "b"}}}, "unknown key systems.a.name"),
     ({"title": "${nope}"}, "nope"),
     ({"systems": {"a": {"flags": {}}, "b/c": {"flags": {}}}}, "'b/c' cannot be the name"),
+    ({"systems": {"a": {"flags": {}}, "b:c": {"flags": {}}}}, "misreads ':' in b:c; choose"),
+    ({"train": {"log_format": "none"}}, "train.log-format: 'none'; expected another one"),
     (
         {"systems": {"a": {"flags": {}, "start_from": "b"}, "b": {"flags": {}, "start_from": "a"}}},
         "systems.a.start_from leads to a, which is itself",
@@ -306,10 +308,10 @@ def test_each_validation_is_printed_once(
     run.folder.mkdir(parents=True)
     log = run.folder / "train.log"
 
-    def validate(updates: int, loss: float) -> None:
+    def validate(updates: int, loss: float, subset: str = "valid") -> None:
         with log.open("a") as file:
             file.write(
-                f"epoch 001 | valid on 'valid' subset | loss {loss} | num_updates {updates}\n"
+                f"epoch 001 | valid on '{subset}' subset | loss {loss} | num_updates {updates}\n"
             )
 
     validate(10, 5.0)
@@ -318,8 +320,12 @@ def test_each_validation_is_printed_once(
     validate(20, 4.5)
     progress.validated(run)
     progress.validated(run)
+    validate(20, 4.75, "valid1")
+    progress.validated(run)
     Progress([run]).validated(run)
-    assert capsys.readouterr().out.splitlines() == ["a seed 1: update 20, valid loss 4.5"]
+    assert capsys.readouterr().out.splitlines() == [
+        "a seed 1: update 20, valid loss 4.5", "a seed 1: update 20, valid1 loss 4.75"
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("metric, gpus", [("comet", 1), ("bleu", 0)])

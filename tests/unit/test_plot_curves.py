@@ -143,6 +143,14 @@ def test_curves_labels_and_units(tmp_path: Path) -> None:
     assert training.get_linestyle() != validation.get_linestyle()
 
 
+def test_subsets_with_similar_names_have_their_own_labels() -> None:
+    log = TrainingLog(valid={s: {1: {"loss": 1.0}} for s in ("valid", "valid_long")})
+    log.timeline = [(1, 1.0, 1.0)]
+    figure = draw([("one", log)], {"loss": ["valid_loss", "valid_long_loss"]}, "updates")
+    labels = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    assert labels == ["one, validation", "one, valid_long"]
+
+
 @pytest.mark.parametrize(
     "suffix, magic", [(".png", b"\x89PNG"), (".pdf", b"%PDF"), (".svg", b"<?xml")]
 )

@@ -377,7 +377,8 @@ def test_wmt14_is_the_data_of_2014() -> None:
 @pytest.mark.parametrize(
     "old, new, message",
     [("languages:", "tongues:", "languages"), ("archive: dev.tgz", "archive: d.tgz", "d.tgz"),
-     ("disk: 5", "disk: [", "while parsing")],
+     ("disk: 5", "disk: [", "while parsing"), ("[en, de]", "[en, en]", "two different language"),
+     ("  de-en:", "  de-fr:", "valid.de-en is missing(.|\n)*test.de-en is missing")],
 )  # fmt: skip
 def test_incomplete_recipes(tmp_path: Path, old: str, new: str, message: str) -> None:
     text = RECIPES["wmt14_en_de"].read_text()
