@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     given = {name: getattr(args, name) for name in (*SEARCH, "batch_size", "max_tokens")}
     search = {name: value for name, value in given.items() if value is not None}
     if args.file == "-" and sys.stdin is None:
-        raise ConfigError("expected a text on standard input, which is closed; name a file")
+        raise ConfigError("cannot read standard input, which is closed; name a text file")
     typed = args.file == "-" and sys.stdin.isatty()
     progress = sys.stderr is not None and sys.stderr.isatty()
     stdin: Any = getattr(sys.stdin, "buffer", sys.stdin)  # of bytes, unless text replaced it

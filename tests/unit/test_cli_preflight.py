@@ -247,4 +247,4 @@ def test_a_text_from_closed_standard_input_is_refused(
 ) -> None:
     monkeypatch.setattr(sys, "stdin", None)
     assert main([command, "folder"]) == 2
-    assert "standard input, which is closed; name a file" in capsys.readouterr().err
+    assert "standard input, which is closed; name a text file" in capsys.readouterr().err
