@@ -1,8 +1,8 @@
 """The only folder that knows which fairseq, torch and hydra are installed.
 
 Importing it registers the mends, one module per subject: each corrects one thing that the installed
-libraries do wrong, and says why and what makes it needless. `apply` applies those that this
-installation needs. `environment_report` and `known_problems` describe the machine for
+libraries do wrong, and states the reason and what will make it unnecessary. `apply` applies those
+that this installation needs. `environment_report` and `known_problems` describe the machine for
 ``fairseq-recur check``. `apply` is the first to import fairseq. If that fails, it says what to
 install.
 """

@@ -17,6 +17,7 @@ from fairseq_recur.models.t5 import t5_problems
 from fairseq_recur.modules import parts
 from fairseq_recur.modules.fusion import MultiColumn
 from fairseq_recur.modules.mixture import Mixture
+from fairseq_recur.modules.multihead import uneven_heads
 from fairseq_recur.modules.options import declared, flag, out_of_range, unknown_choices
 from fairseq_recur.modules.self_attention import SelfAttention
 
@@ -58,7 +59,7 @@ def check_config(
             *combinations(cfg),
         ]
         problems += t5_problems(cfg) if hasattr(cfg, "host") else []
-    refuse("the model's options cannot be used", problems)
+    refuse("the model's options cannot be used", list(dict.fromkeys(problems)))
 
 
 def explicitly_set(cfg: Namespace, defaults: list[FairseqDataclass]) -> set[str]:
@@ -104,7 +105,7 @@ def joined(owners: list[str]) -> str:
 
 
 def combinations(cfg: Namespace) -> Iterator[str]:
-    """Parts that do not go together, or not on their side."""
+    """Incompatible parts, and parts chosen for the wrong side."""
     if getattr(cfg, "recurrence", parts.NONE) != parts.NONE:
         yield from joined_by_token(cfg)
     if hasattr(cfg, "cross_attention"):
@@ -116,6 +117,8 @@ def combinations(cfg: Namespace) -> Iterator[str]:
             yield from memory_problems(cfg, side)
         if not hasattr(cfg, f"{side}_self_attention"):
             continue
+        if not own_head_width(cfg, side):
+            yield from uneven_heads(cfg, side)
         slot, given = f"--{side}-self-attention", getattr(cfg, f"{side}_self_attention")
         second = getattr(cfg, f"{side}_self_attention_mixture")
         if given in parts.MIXTURE and second not in (parts.NONE, given):
@@ -141,6 +144,13 @@ def combinations(cfg: Namespace) -> Iterator[str]:
                     f"--cross-self-attention joins the self-attention with the cross-attention, "
                     f"and {slot} {given} needs one of its own; leave one out"
                 )
+
+
+def own_head_width(cfg: Namespace, side: str) -> int:
+    """The width of a head where an option sets it; 0 where heads share the layer's width."""
+    if getattr(cfg, "host", "") == "t5":
+        return int(cfg.t5_head_dim)
+    return int(getattr(cfg, "decoder_head_dim", 0)) if side == "decoder" else 0
 
 
 def joined_by_token(cfg: Namespace) -> Iterator[str]:

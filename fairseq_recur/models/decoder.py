@@ -8,14 +8,19 @@ from fairseq.data import Dictionary
 from fairseq.models.transformer import TransformerConfig, TransformerDecoderBase
 from torch import Tensor, nn
 
+from fairseq_recur.compat.registry import Function, extend
 from fairseq_recur.models.encoder import EncoderOut
 from fairseq_recur.modules.context import Context, IncrementalState, Padding, Source, additive_mask
 from fairseq_recur.modules.layers import LayerRunner, sharded
 from fairseq_recur.modules.parts import layer_fusion
-from fairseq_recur.modules.segmented_attention import SegmentedAttention
 from fairseq_recur.modules.segments import Segments
-from fairseq_recur.modules.self_attention import DotSelfAttention, SelfAttention
 from fairseq_recur.modules.transformer_layer import DecoderLayer
+
+ALIGNMENT_LOSS = (
+    "fairseq.criterions.label_smoothed_cross_entropy_with_alignment:"
+    "LabelSmoothedCrossEntropyCriterionWithAlignment"
+)
+"""fairseq's loss on alignments, which reads attention weights in training."""
 
 
 class RecurrentTransformerDecoder(TransformerDecoderBase):
@@ -151,8 +156,8 @@ class RecurrentTransformerDecoder(TransformerDecoderBase):
         In incremental decoding the source is cut at the first step, for all steps.
         """
         attentions = [getattr(layer, "encoder_attn", None) for layer in self.all_layers()]
-        part = next((a for a in attentions if isinstance(a, SegmentedAttention)), None)
-        if part is None and all(getattr(a, "mixture", None) is None for a in attentions):
+        part = next((a for a in attentions if getattr(a, "reads_segments", False)), None)
+        if all(a is None or a.stock for a in attentions):
             return {}
         states, mask = encoder_out["encoder_out"][0], only(encoder_out["encoder_padding_mask"])
         source = only(encoder_out.get("source", [])) or Source.of(states, Padding.of(mask))
@@ -186,21 +191,19 @@ class RecurrentTransformerDecoder(TransformerDecoderBase):
         context = self.context(
             x, prev_output_tokens, encoder_out, incremental_state, full_context_alignment
         )
-        wanted = alignment_layer
-        # A language model has no cross-attention and no such option.
-        if wanted is None and not (
-            self.training and getattr(self.cfg, "cross_attention_fused", False)
-        ):
-            wanted = self.aligned_layer()
+        wanted = self.aligned_layer() if alignment_layer is None else alignment_layer
+        read = alignment_layer is not None or not self.training
         attention, inner_states = None, [x]
         for index, layer in enumerate(self.layers):
-            x, weights, _ = self.run(layer, x, context, index == wanted)
+            part = getattr(layer, "encoder_attn", None)
+            stock = part is None or part.stock
+            x, weights, _ = self.run(layer, x, context, index == wanted and (read or stock))
             inner_states.append(x)
             if weights is not None and index == wanted:
                 attention = weights.float().to(x)[:alignment_heads].mean(dim=0)
-                if self.training and context.segments is not None:
-                    # fairseq's alignment loss takes the logarithm, and outside the segment that
-                    # a query reads its weights are 0.
+                if self.training and not stock:
+                    # fairseq's alignment loss takes the logarithm. Outside the segment that a query
+                    # reads the weights are 0, and those of a mixture may be negative.
                     attention = attention.clamp(min=torch.finfo(x.dtype).tiny)
         return self.features(x), {"attn": [attention], "inner_states": inner_states}
 
@@ -220,5 +223,16 @@ def only(values: list[Any]) -> Any:
 def reads_mask(layer: nn.Module) -> bool:
     """Whether a layer's self-attention reads `Context.mask`, as all do but fairseq's own."""
     attention = getattr(layer, "self_attn", None)
-    stock = isinstance(attention, DotSelfAttention) and attention.stock
-    return isinstance(attention, SelfAttention) and not stock
+    return attention is not None and not attention.stock
+
+
+@extend(f"{ALIGNMENT_LOSS}.forward", "attention weights in training")
+def alignment_loss(
+    forward: Function, criterion: nn.Module, model: Any, sample: Any, reduce: bool = True
+) -> Any:
+    """Name the layer whose weights this loss reads; without a name, training may have none."""
+    decoder = getattr(model, "decoder", None)
+    if isinstance(decoder, RecurrentTransformerDecoder):
+        named = {"alignment_layer": decoder.aligned_layer(), **sample["net_input"]}
+        sample = {**sample, "net_input": named}
+    return forward(criterion, model, sample, reduce)

@@ -65,7 +65,7 @@ def observed(model: nn.Module) -> list[tuple[str, MonitoredModule]]:
 
 
 def of_parameters(model: nn.Module) -> dict[str, Shown]:
-    """What the parameters are, as {"gate_encoder_0": (0.27, 1), "rem_encoder_0": ..., ...}."""
+    """Values of the monitored parameters, as {"gate_encoder_0": (0.27, 1), ...}."""
     with torch.no_grad():
         values = {
             f"{name}_{layer}": value
@@ -79,7 +79,7 @@ def of_parameters(model: nn.Module) -> dict[str, Shown]:
 
 
 def of_activations(model: nn.Module, moments: list[Tensor]) -> dict[str, Shown]:
-    """What a forward pass computed, all workers together, as {"spike_decoder_0": (0.4, n), ...}.
+    """Statistics of one pass, summed over all workers, as {"spike_decoder_0": (0.4, n), ...}.
 
     Args:
         model: whose modules have observed it

@@ -6,9 +6,11 @@ from typing import Any
 
 import torch
 from fairseq.dataclass import ChoiceEnum
+from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
 from fairseq_recur.modules.context import Padding
+from fairseq_recur.modules.multihead import probability, uneven_heads
 from fairseq_recur.modules.options import option
 from fairseq_recur.modules.recurrence import GATES, GatedRecurrence, init_cell_
 from fairseq_recur.ops.attention import dot_product_attention
@@ -31,7 +33,7 @@ class SharedAdditiveAttention(nn.Module):
     def __init__(self, input_dim: int, state_dim: int, cfg: Any) -> None:
         super().__init__()
         self.context_dim = input_dim
-        self.dropout = cfg.attention_dropout
+        self.dropout_module = FairseqDropout(cfg.attention_dropout, module_name=type(self).__name__)
         self.query = nn.Linear(state_dim, state_dim, bias=False)
         self.key = nn.Linear(input_dim, state_dim, bias=False)
         self.score = nn.Linear(state_dim, 1, bias=False)
@@ -42,7 +44,7 @@ class SharedAdditiveAttention(nn.Module):
 
     def over(self, x: Tensor, padding_mask: Tensor | None) -> Attend:
         """The attention over *x* (B, S, I) as a function of (B, 2, C) states, step by step."""
-        return self.reading(x, x, padding_mask, self.dropout if self.training else 0.0)
+        return self.reading(x, x, padding_mask, probability(self.dropout_module))
 
     def reading(
         self, x: Tensor, values: Tensor, padding_mask: Tensor | None, dropout: float
@@ -79,7 +81,7 @@ class SharedMultiheadAttention(nn.Module):
         super().__init__()
         self.context_dim = state_dim
         self.heads = cfg.encoder.attention_heads
-        self.dropout = cfg.attention_dropout
+        self.dropout_module = FairseqDropout(cfg.attention_dropout, module_name=type(self).__name__)
         self.query = nn.Linear(state_dim, state_dim)
         self.key = nn.Linear(input_dim, state_dim)
         self.value = nn.Linear(input_dim, state_dim)
@@ -95,7 +97,7 @@ class SharedMultiheadAttention(nn.Module):
     def over(self, x: Tensor, padding_mask: Tensor | None) -> Attend:
         """The attention over *x* (B, S, I) as a function of (B, 2, C) states."""
         keys, values = self.split_heads(self.key(x)), self.split_heads(self.value(x))
-        dropout, visible = self.dropout if self.training else 0.0, visible_keys(padding_mask)
+        dropout, visible = probability(self.dropout_module), visible_keys(padding_mask)
 
         def attend(states: Tensor) -> Tensor:
             query = self.split_heads(self.query(states))
@@ -175,9 +177,11 @@ class BiARN(GatedRecurrence):
             )
         if cfg.recurrence_coverage and cfg.recurrence_steps == 1:
             yield (
-                "--recurrence-coverage has no effect with --recurrence-steps 1: the first step "
-                "covers what none has read; leave one out"
+                "--recurrence-coverage has no effect with --recurrence-steps 1: before the first "
+                "step nothing has been read; leave one out"
             )
+        if cfg.recurrence_attention == "multihead":
+            yield from uneven_heads(cfg, "encoder")
 
     @classmethod
     def output_per_token(cls, cfg: Any) -> bool:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from fairseq_recur.modules.context import Context
 from fairseq_recur.modules.layers import kept_layers
+from fairseq_recur.modules.multihead import probability
 from fairseq_recur.modules.options import flag, option
 from fairseq_recur.modules.t5 import inner_width
 from fairseq_recur.modules.text_memory import TextMemory
@@ -43,7 +44,7 @@ class BlockAttention(nn.Module):
             nn.Linear(width, inner, bias=False) for _ in range(3)
         )
         self.out_proj = nn.Linear(inner, width)
-        self.dropout = cfg.attention_dropout
+        self.dropout_module = FairseqDropout(cfg.attention_dropout, module_name=type(self).__name__)
 
     def forward(self, x: Tensor, source: Tensor | None = None) -> Tensor:
         """Attend from *x* (B, T, C) to *source* (B, S, C), or to itself: (B, T, C)."""
@@ -53,7 +54,7 @@ class BlockAttention(nn.Module):
         k, v = (self.split(project(read)) for project in (self.k_proj, self.v_proj))
         if self.rotated:
             q, k = rotary(q, self.rotated), rotary(k, self.rotated)
-        dropout = self.dropout if self.training else 0.0
+        dropout = probability(self.dropout_module)
         heads = dot_product_attention(q, k, v, None, dropout, self.causal)
         return self.out_proj(heads.transpose(1, 2).flatten(2))
 

@@ -176,7 +176,7 @@ class Context:
 
     @property
     def input_padding(self) -> Tensor | None:
-        """The padding mask of the layer's input: in incremental decoding (B, 1), else (B, L)."""
+        """The padding mask of the keys: (B, L), with a memory (B, M + T); decoding (B, 1)."""
         mask = self.padding_mask
         return mask if mask is None or self.incremental_state is None else mask[:, -1:]
 

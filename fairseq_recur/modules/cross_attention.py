@@ -22,11 +22,23 @@ class CrossAttention(MultiheadBase):
     mixable: ClassVar[bool] = False
     """Whether `mixture`, which is set after the part is built, has an effect."""
 
+    reads_segments: ClassVar[bool] = False
+    """Whether it reads `Context.segments`, which a method `segments` makes once per batch."""
+
     def __init__(self, cfg: TransformerConfig) -> None:
         super().__init__(
             cfg, "decoder", cross=True, xformers_att_config=cfg.encoder.xformers_att_config
         )
         self.mixture: CrossRecurrenceEncodingMatrices | None = None
+
+    @property
+    def stock(self) -> bool:
+        """Whether fairseq's own arithmetic is used, which has the weights in any case.
+
+        Any other part reads `Context.source`, and is asked for its weights only where they are
+        needed.
+        """
+        return False
 
     @classmethod
     def problems(cls, cfg: Any, side: str) -> Iterator[str]:
@@ -84,6 +96,11 @@ class DotCrossAttention(CrossAttention):
     def __init__(self, cfg: TransformerConfig) -> None:
         super().__init__(cfg)
         self.fused: bool = cfg.cross_attention_fused
+
+    @property
+    def stock(self) -> bool:
+        """As in `CrossAttention`."""
+        return self.mixture is None and not self.fused
 
     @classmethod
     def problems(cls, cfg: Any, side: str) -> Iterator[str]:

@@ -116,7 +116,7 @@ class CrossRecurrenceEncodingMatrices(RecurrenceEncodingMatrices):
                 matrix = self.applied(matrix, hidden)
             gates, dropped = self.gates(), self.drop_mixed
             out, weights = mixed_map(weights, value, matrix, gates, dropout, dropped)
-            if hidden is not None:  # P does not hide padding, whose values are 0
+            if need_weights and hidden is not None:  # P does not hide padding, whose values are 0
                 weights = weights.masked_fill(hidden[:, None, None, :], 0.0)
             return out, weights
         local = dot_product_attention(

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fairseq_recur.modules.context import Context
 from fairseq_recur.modules.layers import kept_layers
+from fairseq_recur.modules.multihead import uneven_heads
 from fairseq_recur.modules.options import NoOptions, flag, option
 from fairseq_recur.modules.part import FreshWeights, MonitoredModule, exempt_from_decay
 from fairseq_recur.ops.recurrence_encoder import gate, gated_sum
@@ -91,6 +92,7 @@ class LayerFusion(MonitoredModule, FreshWeights, nn.Module):
                 f"choose top, all or a number from 1 to {cfg.decoder_layers}"
             )
             return
+        yield from uneven_heads(cfg, "decoder")
         kept = kept_layers(cfg, "decoder")
         if kept is not None and not cls.kept_fused_layers(cfg, kept):
             yield (

@@ -78,7 +78,7 @@ class LatentBottleneck(RecurrentBlocks):
 
 
 class LatentMemory(TextMemory):
-    """The state of a latent bottleneck; of positions nothing is kept."""
+    """The state of a latent bottleneck; no states of earlier positions are kept."""
 
     @dataclass
     class Options:

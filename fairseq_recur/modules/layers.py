@@ -22,7 +22,7 @@ R = TypeVar("R")
 def rnn_problems(cfg: Any, part: str) -> Iterator[str]:
     """What fairseq cannot do with a part that has torch's RNNs.
 
-    Its quantization takes each of their weights for that of a module.
+    Its quantization expects each weight to belong to a submodule of its own.
 
     Args:
         cfg: the model's options, flat

@@ -69,7 +69,7 @@ class Mixture(MonitoredModule, FreshWeights, nn.Module):
 
     def __init__(self, cfg: TransformerConfig, side: str, mixing: int | None = None) -> None:
         super().__init__()
-        self.slot = f"{side} self-attention"
+        self.slot = f"mixture of the {side} self-attention"
         self.causal = side == "decoder"
         self.heads = getattr(cfg, side).attention_heads
         self.mixing = self.heads if mixing is None else mixing

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from fairseq.models.transformer import TransformerConfig
-from fairseq.modules import MultiheadAttention
+from fairseq.modules import FairseqDropout, MultiheadAttention
 from torch import Tensor
 
 from fairseq_recur.modules.options import NoOptions
@@ -91,6 +91,24 @@ class MultiheadBase(MultiheadAttention):
 
     @property
     def dropout_probability(self) -> float:
-        """Probability of dropping a weight: 0 outside training, unless dropout is retained."""
-        module = self.dropout_module
-        return module.p if module.training or module.apply_during_inference else 0.0
+        """Probability of dropping a weight."""
+        return probability(self.dropout_module)
+
+
+def probability(module: FairseqDropout) -> float:
+    """The probability with which values are dropped: 0 outside training, unless it is retained."""
+    return module.p if module.training or module.apply_during_inference else 0.0
+
+
+def uneven_heads(cfg: Any, side: str) -> Iterator[str]:
+    """A width that the heads of *side* do not divide, for attentions whose heads share it.
+
+    fairseq checks its own layers; those of a T5 may have heads of any width.
+    """
+    given = side if hasattr(cfg, f"{side}_embed_dim") else "encoder"  # both of a forecaster
+    width, heads = getattr(cfg, f"{given}_embed_dim"), getattr(cfg, f"{side}_attention_heads")
+    if width % heads:
+        yield (
+            f"--{given}-embed-dim {width} cannot be split evenly among --{side}-attention-heads "
+            f"{heads}; choose a multiple of the heads"
+        )

@@ -73,7 +73,7 @@ class MonitoredModule:
 
 
 def exempt_from_decay(*parameters: torch.nn.Parameter) -> None:
-    """Exempt parameters from weight decay, which would pull them to values that mean something."""
+    """Exempt parameters from weight decay: zero, toward which it pulls, is no neutral value."""
     _ask_optimizer(parameters, "weight_decay", 0.0)
 
 
@@ -91,7 +91,7 @@ def scale_learning_rate(model: torch.nn.Module, slot: str, scale: float) -> None
 
 
 def _ask_optimizer(parameters: Iterable[torch.nn.Parameter], name: str, value: float) -> None:
-    """Add to the settings that parameters ask of their optimizer, in the form that fairseq has."""
+    """Add an entry to the parameters' `optim_overrides`, fairseq's settings per parameter."""
     for parameter in parameters:
         asked = getattr(parameter, "optim_overrides", {"optimizer": {}})["optimizer"]
         parameter.optim_overrides = {"optimizer": {**asked, name: value}}  # type: ignore[attr-defined]

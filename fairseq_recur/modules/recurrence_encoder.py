@@ -130,12 +130,6 @@ class RecurrenceEncoder(FreshWeights, nn.Module):
                     f"{flag(name)} leaves out the sub-layer that --recurrence {cfg.recurrence} "
                     "joins; leave one out"
                 )
-        width, heads = cfg.encoder_embed_dim, cfg.encoder_attention_heads
-        if width % heads:
-            yield (
-                f"--encoder-embed-dim {width} cannot be split evenly among "
-                f"--encoder-attention-heads {heads}; choose a multiple of the heads"
-            )
         if cfg.recurrence_positions and cfg.no_token_positional_embeddings:
             reason = (
                 "--host t5 does not have"

@@ -2,13 +2,11 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 from fairseq.dataclass import ChoiceEnum
 from fairseq.models.transformer import TransformerConfig
-from torch import Tensor, nn
+from torch import Tensor
 
-from fairseq_recur.compat.registry import Function, extend
 from fairseq_recur.modules.context import Context, IncrementalState, Padding, Source
 from fairseq_recur.modules.cross_attention import CrossAttention
 from fairseq_recur.modules.layers import between_graphs
@@ -16,12 +14,6 @@ from fairseq_recur.modules.options import option
 from fairseq_recur.modules.segments import Segments, cut_source
 from fairseq_recur.ops.segmented_attention import attend_segments, segments_at_steps, spread
 from fairseq_recur.ops.segments import segment_of
-
-ALIGNMENT_LOSS = (
-    "fairseq.criterions.label_smoothed_cross_entropy_with_alignment:"
-    "LabelSmoothedCrossEntropyCriterionWithAlignment"
-)
-"""fairseq's loss on alignments, which reads attention weights in training."""
 
 PreparedSource = dict[str, Tensor]
 """What a layer computes from the source, per step of the schedule: (B, H or 1, N or 1, ...)."""
@@ -60,8 +52,7 @@ class SegmentedAttention(CrossAttention):
             needs={"target_length_mode": ("ratio",)},
         )
 
-    weights_in_training = False
-    """Whether the loss reads the weights, as that on alignments does."""
+    reads_segments = True
 
     def __init__(self, cfg: TransformerConfig) -> None:
         super().__init__(cfg)
@@ -146,15 +137,10 @@ class SegmentedAttention(CrossAttention):
         need_weights: bool = False,
         need_head_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """As in `CrossAttention.forward`; the weights are zero outside the segments.
-
-        In training there are none, unless `weights_in_training`.
-        """
+        """As in `CrossAttention.forward`; the weights are zero outside the segments."""
         assert context.source is not None and context.segments is not None
         queries, segments = self.split(self.q_proj(x)), context.segments
-        # fairseq asks for the last layer's in training too, where nothing reads them.
         needed = need_weights or need_head_weights
-        needed = needed and (self.weights_in_training or not self.training)
         if context.incremental_state is None:
             out, weights = self.all_steps(queries, segments, needed)
         else:
@@ -222,14 +208,3 @@ class SegmentedAttention(CrossAttention):
         self, incremental_state: IncrementalState, new_order: Tensor
     ) -> None:
         """Nothing moves: what is stored belongs to sentences, not to rows."""
-
-
-@extend(f"{ALIGNMENT_LOSS}.forward", "attention weights in training")
-def alignment_loss(
-    forward: Function, criterion: nn.Module, model: nn.Module, sample: Any, reduce: bool = True
-) -> Any:
-    """Have the segmented attentions of a model compute the weights that this loss reads."""
-    for module in model.modules():
-        if isinstance(module, SegmentedAttention):
-            module.weights_in_training = True
-    return forward(criterion, model, sample, reduce)

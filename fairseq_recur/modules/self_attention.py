@@ -34,7 +34,7 @@ class SelfAttention(MultiheadBase):
     """Whether a head's output is its map times V, and nothing is added to the values."""
 
     few_rows: ClassVar[bool] = False
-    """Whether only few rows are mixed where a mixture is."""
+    """Whether a mixture acts on only a few rows."""
 
     reads_memory: ClassVar[bool] = False
     """Whether the map may have more keys than queries without incremental decoding."""
@@ -66,6 +66,11 @@ class SelfAttention(MultiheadBase):
             (B, H, T, S) in float32 or more
         """
         raise NotImplementedError(type(self).__name__)
+
+    @property
+    def stock(self) -> bool:
+        """Whether fairseq's own arithmetic is used, which reads no `Context.mask`."""
+        return False
 
     def exact_weights(self, query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
         """`weights` of scores in float32 or more, as torch's fused attention computes them.
@@ -174,7 +179,7 @@ class DotSelfAttention(SelfAttention):
 
     @property
     def stock(self) -> bool:
-        """Whether fairseq's own arithmetic is used."""
+        """As in `SelfAttention`."""
         return self.mixture is None and not self.t5 and self.q_proj.bias is not None
 
     def forward(

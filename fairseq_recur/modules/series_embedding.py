@@ -2,6 +2,7 @@
 
 import torch
 from fairseq.models.transformer import TransformerConfig
+from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
 from fairseq_recur.ops.precision import at_least_float32
@@ -28,7 +29,7 @@ class SeriesEmbedding(nn.Module):
         nn.init.kaiming_normal_(self.convolution.weight, mode="fan_in", nonlinearity="leaky_relu")
         self.times = nn.Linear(features, self.width)
         self.positions = not cfg.no_token_positional_embeddings
-        self.dropout = nn.Dropout(cfg.dropout)
+        self.dropout_module = FairseqDropout(cfg.dropout, module_name=type(self).__name__)
 
     def forward(self, values: Tensor, features: Tensor) -> Tensor:
         """(B, L, V) values and (B, L, F) features of the times to (L, B, C)."""
@@ -36,4 +37,4 @@ class SeriesEmbedding(nn.Module):
         if self.positions:
             lags = torch.arange(x.size(1), device=x.device).to(at_least_float32(x).dtype)
             x = x + sinusoids(lags, self.width).to(x.dtype)
-        return self.dropout(x).transpose(0, 1)
+        return self.dropout_module(x).transpose(0, 1)

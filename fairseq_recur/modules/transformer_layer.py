@@ -15,7 +15,6 @@ from fairseq_recur import compat
 from fairseq_recur.modules.context import Context
 from fairseq_recur.modules.fusion import LayerFusion
 from fairseq_recur.modules.parts import build_cross_attention, build_self_attention
-from fairseq_recur.modules.segmented_attention import SegmentedAttention
 from fairseq_recur.modules.t5 import is_t5, use_t5_sublayers
 
 
@@ -86,9 +85,9 @@ class DecoderLayer(TransformerDecoderLayerBase):
         self.fusion = fusion
         if is_t5(cfg):
             use_t5_sublayers(self, cfg, "decoder")
-        if isinstance(self.encoder_attn, SegmentedAttention):
+        if self.encoder_attn is not None and not self.encoder_attn.stock:
             # In evaluation fairseq asks every layer for weights that it throws away; a map over
-            # a long source is what this part saves. The layer that is asked for gives them.
+            # a long source is what the parts save. The layer that is asked for gives them.
             self.need_attn = False
 
     def build_self_attention(self, embed_dim: int, cfg: TransformerConfig, **_: Any) -> nn.Module:

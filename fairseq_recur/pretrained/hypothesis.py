@@ -22,8 +22,8 @@ class Hypothesis:
         token_scores: base-2 logarithm of each token's probability, as in the P- lines.
         source: S symbols that the encoder reads, with a prefix and the end of the sentence;
             empty for a language model.
-        attention: (T, S), the mean over the heads of the decoder's top layer; None if the model
-            has no such weights.
+        attention: (T, S), the mean over the heads of the topmost decoder layer that attends to the
+            encoder; None if the model has no such weights.
     """
 
     text: str

@@ -34,7 +34,7 @@ MANY = 0.3
 
 
 class Turns:
-    """One pass at a time through the models of this process: `look` records all that passes."""
+    """One pass at a time through this process's models: `look` would record those of others."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -223,11 +223,12 @@ class Pretrained:
             )
         sources = self._encode(as_list("texts", texts), self.source)
         sources = fit("texts", sources, self._limits[0], truncate or self._truncates)
-        shortest = min(map(len, sources), default=1)
+        # An empty source has an empty output, but a language model may start from nothing.
+        searched = [s for s in sources if len(s) > 1 or self.is_language_model]
+        shortest = min(map(len, searched), default=1)
         options = search_options(search, nbest, shortest, self._limits[1])
         if self.is_language_model:
             check_beginnings([len(ids) - 1 for ids in sources], options, self._limits[1])
-        # An empty source has an empty output, but a language model may start from nothing.
         empty = Hypothesis("", 0.0, [], [])
         found = [[] if len(s) > 1 or self.is_language_model else [empty] for s in sources]
         asked = [index for index, of_one in enumerate(found) if not of_one]

@@ -93,10 +93,22 @@ class Past:
     Attributes:
         encoded: output of the encoder, for the rows of the beams.
         state: fairseq's incremental state.
+        length: number of positions in the state.
     """
 
     encoded: dict[str, Any]
     state: dict[str, Any]
+    length: int = 0
+
+    def step(self, decoder: Any, tokens: Tensor) -> Any:
+        """Decode (B, T) tokens so far, whose new positions come one by one: the newest's output.
+
+        fairseq's decoder reads one new position at a time; a prompt has several.
+        """
+        for position in range(self.length + 1, tokens.size(1) + 1):
+            out = decoder(tokens[:, :position], self.encoded, incremental_state=self.state)
+        self.length = tokens.size(1)
+        return out
 
 
 class FairseqRecurForSeq2SeqLM(PreTrainedModel, GenerationMixin):
@@ -160,8 +172,8 @@ class FairseqRecurForSeq2SeqLM(PreTrainedModel, GenerationMixin):
             labels: (B, T) ids of the target, -100 where nothing is to be learned.
             encoder_outputs: of the encoder, instead of *input_ids*; its rows may be fewer, if
                 each has as many beams.
-            past_key_values: of the preceding step; then only the newest position is computed.
-            use_cache: return ``past_key_values``, and compute the newest position only.
+            past_key_values: of an earlier step; then only the positions after it are computed.
+            use_cache: return ``past_key_values``, and the newest position's logits only.
             return_dict: False returns a tuple.
 
         Returns:
@@ -186,8 +198,10 @@ class FairseqRecurForSeq2SeqLM(PreTrainedModel, GenerationMixin):
             encoded = self.model.encoder.reorder_encoder_out(encoded, rows.repeat_interleave(beams))
             if use_cache:
                 past_key_values = Past(encoded, {})
-        state = None if past_key_values is None else past_key_values.state
-        out = self.model.decoder(decoder_input_ids, encoded, incremental_state=state)
+        if past_key_values is None:
+            out = self.model.decoder(decoder_input_ids, encoded)
+        else:
+            out = past_key_values.step(self.model.decoder, decoder_input_ids)
         logits = self.model.get_normalized_probs(out, log_probs=True)
         loss = None if labels is None else nll_loss(logits.flatten(0, 1), labels.flatten())
         found = Seq2SeqLMOutput(loss=loss, logits=logits, past_key_values=past_key_values)

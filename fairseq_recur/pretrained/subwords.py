@@ -22,7 +22,7 @@ from fairseq_recur.text import Text, build_codec
 logger = logging.getLogger(__name__)
 
 NONE = "none"
-"""Name of no tokenizer or BPE: the text is split into tokens already."""
+"""Name for no tokenizer or no BPE: the text is already split into tokens."""
 
 FILES: dict[str, dict[str, str]] = {
     "sentencepiece": {"sentencepiece_model": "*.model"},

@@ -229,6 +229,15 @@ def test_exported_model_is_the_same(
             assert symbols(ids[ids.ne(PAD)], ours.target.dictionary) == one.tokens
             assert score / math.log(2) == pytest.approx(one.score, abs=1e-5)
 
+    prompts = previous[:, :3].masked_fill(previous[:, :3].eq(PAD), 5)
+    continued = [
+        theirs.generate(
+            sources, decoder_input_ids=prompts, num_beams=2, max_new_tokens=6, use_cache=use_cache
+        )
+        for use_cache in (True, False)
+    ]
+    assert torch.equal(*continued) and torch.equal(continued[0][:, :3], prompts)
+
 
 def test_exported_model_trains_and_is_saved(exported: Callable[..., Any], tmp_path: Path) -> None:
     """What the model shares stays shared; constants have the precision of the weights."""

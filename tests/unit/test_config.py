@@ -167,7 +167,7 @@ def test_flags_reach_the_model(make_model: Build) -> None:
     assert faster == {n for n, _ in model.named_parameters() if n.startswith(parts)}
     assert encoder.layers[0].recurrence.w_h.shape == (2, 4 * 16, 16)
     assert encoder.layers[0].recurrence.attention.heads == 2
-    assert encoder.layers[0].recurrence.attention.dropout == 0.3
+    assert encoder.layers[0].recurrence.attention.dropout_module.p == 0.3
     assert encoder.layers[0].dropout_module.p == 0.2
     assert [layer.fusion.gate_r.out_features for layer in model.decoder.layers] == [1, 1]
 
@@ -456,8 +456,13 @@ REFUSED: dict[str, list[tuple[str, list[str]]]] = {
             ["--recurrence-positions needs position embeddings, which --host t5"],
         ),
         (
-            "--recurrence biarn --t5-head-dim 4 --encoder-attention-heads 3",
+            "--recurrence biarn --recurrence-attention multihead --t5-head-dim 4 "
+            "--encoder-attention-heads 3",
             ["--encoder-embed-dim 16 cannot be split evenly among --encoder-attention-heads 3"],
+        ),
+        (
+            "--recurrence biarn --t5-head-dim 4 --decoder-attention-heads 3",
+            ["--decoder-embed-dim 16 cannot be split evenly among --decoder-attention-heads 3"],
         ),
         (
             "--encoder-self-attention directional --encoder-attention-heads 1",
@@ -562,6 +567,22 @@ def test_stock_checkpoint_starts_every_system(
     assert parts == {part for slot in part_weights(model).values() for part in slot}
     for slot, part in PLACES.items():
         assert (part in parts) == uses(model, slot), slot
+
+
+@pytest.mark.parametrize("own", ["relative", "xl"])
+@pytest.mark.parametrize("mixture", ["rsa", "toeplitz", "full_matrix"])
+def test_a_mixture_starts_from_a_model_with_the_map(
+    make_model: Build, own: str, mixture: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Map and mixture are two slots: the map's weights are kept, and the mixture's are fresh."""
+    flags = ["--encoder-self-attention", own, "--decoder-self-attention", own]
+    saved = make_model("transformer_relpos", *SMALL, *flags).state_dict()
+    mixed = [f"--{side}-self-attention-mixture={mixture}" for side in ("encoder", "decoder")]
+    model = make_model("transformer_relpos", *SMALL, *flags, *mixed)
+    model.load_state_dict({k: v.clone() for k, v in saved.items()}, strict=True)
+    assert all(torch.equal(model.state_dict()[name], value) for name, value in saved.items())
+    named = [line for line in caplog.messages if "initialised fresh" in line]
+    assert named and all(".self_attn.mixture (" in line for line in named)
 
 
 PLACES = {

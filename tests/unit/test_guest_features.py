@@ -18,6 +18,7 @@ from torch import nn
 
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.modules.context import Padding, Source
+from fairseq_recur.modules.cross_attention import DotCrossAttention
 from fairseq_recur.modules.segmented_comparisons import SegmentRNNs
 from tests.configuring import model_config
 from tests.conftest import LANGUAGE_MODELS, SEGMENTS, SMALL, STRUCTURES, preset_flags
@@ -60,6 +61,16 @@ def test_dropout_in_decoding(make_model: Build, preset: str, as_text: bool) -> N
     assert not torch.allclose(*scores)
 
 
+@pytest.mark.parametrize("attention", ["additive", "multihead"])
+def test_dropout_of_the_steps_in_decoding(make_model: Build, attention: str) -> None:
+    flags = ["--attention-dropout", "0.5", "--recurrence-attention", attention]
+    model = make_model("transformer_biarn", *SMALL, *flags)
+    own = model.encoder.recurrence_encoder.layers[0].recurrence.attention
+    assert len(prepare(model, [type(own).__name__])) == 1
+    assert own.dropout_module.apply_during_inference
+    assert not torch.equal(*(model(**WORDS)[0] for _ in range(2)))
+
+
 @pytest.mark.parametrize(
     "name, kept",
     [
@@ -82,10 +93,19 @@ def test_dropout_of_a_module_that_the_model_does_not_have(make_model: Build) -> 
         prepare(model, ["TransformerEncoder", "Encoder"])
 
 
-@pytest.mark.parametrize("part", ["srformer", "segmented", "xl", "global"])
-def test_alignment_loss(make_model: Build, part: str) -> None:
+@pytest.mark.parametrize(
+    "arch, flags",
+    [
+        *(("srformer", [*SEGMENTS, "--cross-attention", p]) for p in ("srformer", "xl", "global")),
+        ("srformer", [*SEGMENTS, "--cross-attention", "segmented"]),
+        ("transformer_biarn", ["--cross-attention-fused"]),
+        ("transformer_biarn", ["--cross-attention-mixture", "rsa"]),
+        ("transformer_biarn", []),
+    ],
+)
+def test_alignment_loss(make_model: Build, arch: str, flags: list[str]) -> None:
     """Finite and with gradients, also for alignments outside the segment that a query reads."""
-    model = make_model("srformer", *SMALL, *SEGMENTS, "--cross-attention", part).train()
+    model = make_model(arch, *SMALL, *flags).train()
     model.decoder.layers[-1].encoder_attn.out_proj.requires_grad_(False)
     target = WORDS["prev_output_tokens"]
     sample = {
@@ -107,6 +127,31 @@ def test_alignment_loss(make_model: Build, part: str) -> None:
         gradients.append(model.decoder.layers[-1].encoder_attn.q_proj.weight.grad.clone())
     assert all(0 < float(value) < 400 for value in logged)
     assert not torch.equal(*gradients)
+
+
+@pytest.mark.parametrize("flag", ["", "--cross-attention-fused", "--cross-attention-mixture=rsa"])
+def test_weights_are_computed_where_something_reads_them(
+    make_model: Build, flag: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In training those of fairseq's own module, which has them in any case, or a named layer's."""
+    model = make_model("transformer_biarn", *SMALL, *flag.split())
+    stock, asked = not flag, list[bool]()
+    forward = DotCrossAttention.forward
+
+    def watched(self: Any, x: Any, context: Any, need_weights: bool, **kwargs: bool) -> Any:
+        asked.append(need_weights)
+        return forward(self, x, context, need_weights, **kwargs)
+
+    monkeypatch.setattr(DotCrossAttention, "forward", watched)
+    layers = len(model.decoder.layers)
+    model.train()(**WORDS)
+    assert asked == [False] * (layers - 1) + [stock]
+    asked.clear()
+    assert model(**WORDS, alignment_layer=0)[1]["attn"][0] is not None
+    assert asked == [True] + [False] * (layers - 1)
+    asked.clear()
+    model.eval()(**WORDS)
+    assert asked == [stock] * (layers - 1) + [True]
 
 
 def pruned(make_model: Build, arch: str, flags: list[str], keep: dict[str, str]) -> tuple[Any, Any]:
