@@ -1,6 +1,7 @@
 """Facts about the batch that layers need, computed once per forward pass, at the top."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -38,9 +39,9 @@ class Padding:
         """Number of real tokens of each sentence, on the host."""
         return tuple(self.counts.tolist()) if self.host_counts is None else self.host_counts
 
-    @property
+    @cached_property
     def ordered_mask(self) -> Tensor:
-        """The mask of the positions in the order `order`: (B, L) bool."""
+        """The mask of the positions in the order `order`: (B, L) bool; built once per batch."""
         places = torch.arange(self.mask.size(1), device=self.mask.device)
         return places >= self.counts.unsqueeze(1)
 

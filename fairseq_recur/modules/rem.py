@@ -81,7 +81,7 @@ class RecurrenceEncodingMatrices(LagMixture):
         regular = spec.counts[0], spec.counts[3]
         tied = not cfg.rsa_untie_conjugates
         self.pairs = [cyclical_pairs(spec.counts[i], spec.counts[i + 1], tied) for i in (1, 4)]
-        cyclical = [max((*c, *s, -1)) + 1 for c, s in self.pairs]
+        cyclical = [max(c.stop, s.stop) for c, s in self.pairs]
         self.regular, self.cyclical = regular, cyclical
         if sum(regular):
             eta = parse_range(cfg.rsa_eta_init)
@@ -133,7 +133,7 @@ class RecurrenceEncodingMatrices(LagMixture):
                 decays.append(lam[group])
                 angles.append(torch.zeros_like(lam[group]))
             for heads in self.pairs[group]:
-                if heads:
+                if heads.start < heads.stop:
                     decays.append(gamma[group][heads])
                     angles.append(theta[group][heads])
         return torch.cat(decays), torch.cat(angles)
@@ -198,10 +198,10 @@ def two_sided(count: int, low: float, high: float) -> Tensor:
     return torch.cat([torch.linspace(low, high, positive), -torch.linspace(low, high, count // 2)])
 
 
-def cyclical_pairs(cosines: int, sines: int, tied: bool) -> tuple[list[int], list[int]]:
-    """Index of the (nu, theta) of each cosine and of each sine head."""
+def cyclical_pairs(cosines: int, sines: int, tied: bool) -> tuple[slice, slice]:
+    """Where the (nu, theta) of the cosine and of the sine heads are: shared if *tied*."""
     first = 0 if tied else cosines
-    return list(range(cosines)), list(range(first, first + sines))
+    return slice(0, cosines), slice(first, first + sines)
 
 
 def dilated(function: Callable[[Tensor], Tensor], values: Tensor, dilation: int) -> Tensor:

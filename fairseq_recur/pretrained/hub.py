@@ -50,6 +50,8 @@ def hub_score_pairs(
     hub: Any, sources: Sequence[str], targets: Sequence[str], options: dict[str, Any]
 ) -> list[dict[str, Any]]:
     """The hypotheses that `hub_score` returns, one for each pair."""
+    if not sources:
+        return []
     pieces = [hub.apply_bpe(hub.tokenize(text)) for text in targets]
     aims = [hub.tgt_dict.encode_line(p, add_if_not_exist=False).long() for p in pieces]
     data = pairs(hub.task, [hub.encode(text) for text in sources], aims)

@@ -117,6 +117,7 @@ def test_scores_by_fairseqs_hub(trained: Trained, corpus: Path) -> None:
         for ours, of_hub in zip(expected, found):
             natural = [score * math.log(2) for score in ours.token_scores]
             assert of_hub["positional_scores"].tolist() == pytest.approx(natural, abs=1e-5)
+    assert hub.score([], targets=[]) == []
     for given, wrong in (
         (sources, None), (sources, targets[0]), (sources, targets[:4]), ("ab", targets[:2]),
         (sources[:2], "ab"),

@@ -230,7 +230,7 @@ def kinds_of(mixture: Any) -> tuple[int, ...]:
     """The heads of the six kinds of matrices."""
     counts: list[int] = []
     for regular, (cosine, sine) in zip(mixture.regular, mixture.pairs):
-        counts += [regular, len(cosine), len(sine)]
+        counts += [regular, cosine.stop - cosine.start, sine.stop - sine.start]
     return tuple(counts)
 
 
