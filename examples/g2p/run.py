@@ -24,7 +24,8 @@ from fairseq_recur.experiments.results import all_runs, write_results
 from fairseq_recur.experiments.runs import SystemRun, runs_of
 from fairseq_recur.experiments.settings import Experiment, read_experiment
 from fairseq_recur.experiments.steps import LOCK
-from fairseq_recur.files import hold, read_json, write_json
+from fairseq_recur.files import read_json, write_json
+from fairseq_recur.locks import hold
 
 HERE = Path(__file__).resolve().parent
 SETTINGS = HERE / "settings"

@@ -21,7 +21,7 @@ from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.grid import run_and_report
 from fairseq_recur.experiments.progress import say
 from fairseq_recur.experiments.steps import LOCK
-from fairseq_recur.files import hold
+from fairseq_recur.locks import hold
 from fairseq_recur.plotting.figures import check_output
 
 

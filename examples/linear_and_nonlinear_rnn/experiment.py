@@ -24,7 +24,8 @@ from torch import Tensor
 
 from fairseq_recur.experiments import machine
 from fairseq_recur.experiments.steps import LOCK
-from fairseq_recur.files import hold, write_text
+from fairseq_recur.files import write_text
+from fairseq_recur.locks import hold
 
 HERE = Path(__file__).resolve().parent
 # What determines the numbers of a cell, and must therefore be the same for all cells of a file.

@@ -21,7 +21,8 @@ from torch import Tensor, nn
 
 from fairseq_recur.experiments import machine
 from fairseq_recur.experiments.steps import LOCK
-from fairseq_recur.files import hold, write_text
+from fairseq_recur.files import write_text
+from fairseq_recur.locks import hold
 from fairseq_recur.modules.parts import CROSS_ATTENTION
 from fairseq_recur.modules.standalone import SRformerCrossAttention, host
 

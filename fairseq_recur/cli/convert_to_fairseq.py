@@ -27,7 +27,7 @@ from fairseq_recur.planning.building import words as placeholders
 
 def to_fairseq(source: Path, target: Path) -> None:
     """Convert a folder of Hugging Face's format."""
-    raw = huggingface.read_json(source / "config.json")
+    raw = huggingface.read_object(source / "config.json")
     kind, config = kind_of(raw, source), Settings(raw)
     options = kind.model_options(config)
     weights = huggingface.read_weights(source)

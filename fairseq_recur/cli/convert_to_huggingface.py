@@ -30,7 +30,7 @@ def to_huggingface(source: Path, target: Path, like: Path | None) -> None:
     try:
         table = len(state["encoder.embed_tokens.weight"])
         if like is not None:
-            like_config = huggingface.read_json(like / "config.json")
+            like_config = huggingface.read_object(like / "config.json")
             rows = rows_like(kind, like, like_config, source, table)
         config, weights = kind.to_huggingface(options, state, like_config, rows)
     except KeyError as error:

@@ -34,7 +34,8 @@ from fairseq_recur.experiments.runs import SystemRun, runs_of
 from fairseq_recur.experiments.settings import Experiment, from_here, read_experiment
 from fairseq_recur.experiments.speed import measure_speed
 from fairseq_recur.experiments.steps import LOCK
-from fairseq_recur.files import hold, name_holder, read_json, write_json
+from fairseq_recur.files import read_json, write_json
+from fairseq_recur.locks import hold, name_holder
 
 ABOUT = "command.json"
 

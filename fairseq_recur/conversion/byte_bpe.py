@@ -8,7 +8,7 @@ from typing import Any
 
 from fairseq.data.encoders.gpt2_bpe_utils import bytes_to_unicode
 
-from fairseq_recur.conversion.huggingface import damage_reported, read_json
+from fairseq_recur.conversion.huggingface import damage_reported, read_object
 from fairseq_recur.conversion.vocabulary import SPECIAL, Vocabulary, check_rows, named
 from fairseq_recur.errors import CheckpointError, ConfigError
 
@@ -63,9 +63,9 @@ def read_byte_bpe(folder: Path) -> ByteBPE:
         with damage_reported(folder / "merges.txt"):
             lines = (folder / "merges.txt").read_text(encoding="utf-8").split("\n")
         merges = [line for line in lines[lines[0].startswith("#version") :] if line]
-        tokens = read_json(folder / "vocab.json")
+        tokens = read_object(folder / "vocab.json")
         extra = folder / "added_tokens.json"
-        added = read_json(extra) if extra.is_file() else {}
+        added = read_object(extra) if extra.is_file() else {}
         with damage_reported(folder / "vocab.json"):
             rows = checked_rows(tokens, folder / "vocab.json")
             return ByteBPE({**rows, **checked_rows(added, extra)}, merges, added)
@@ -74,7 +74,7 @@ def read_byte_bpe(folder: Path) -> ByteBPE:
         raise ConfigError(
             f"no tokenizer in {folder}: expected vocab.json and merges.txt, or tokenizer.json"
         )
-    content = read_json(file)
+    content = read_object(file)
     with damage_reported(file):
         model = content["model"]
         if model["type"] != "BPE":
@@ -99,7 +99,7 @@ def has_byte_bpe(folder: Path) -> bool:
     if (folder / "merges.txt").is_file():
         return True
     file = folder / "tokenizer.json"
-    model = read_json(file).get("model") if file.is_file() else None
+    model = read_object(file).get("model") if file.is_file() else None
     return isinstance(model, dict) and model.get("type") == "BPE"
 
 

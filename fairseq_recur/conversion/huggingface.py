@@ -55,7 +55,7 @@ def damage_reported(path: Path) -> Iterator[None]:
         raise CheckpointError(f"{path} is damaged: {what:.200}; get the file again") from error
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_object(path: Path) -> dict[str, Any]:
     """Read a JSON object from a file.
 
     Raises:
@@ -101,7 +101,7 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
 
 def read_shards(index: Path) -> dict[str, Tensor]:
     """Read the weights of all files that an index names."""
-    places = read_json(index).get("weight_map")
+    places = read_object(index).get("weight_map")
     if not isinstance(places, dict) or not all(isinstance(p, str) for p in places.values()):
         raise CheckpointError(f"{index} is damaged: it has no weight_map; get the file again")
     shards = sorted({Path(place).name for place in places.values()})

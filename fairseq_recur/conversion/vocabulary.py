@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairseq_recur.conversion.huggingface import damage_reported, read_json
+from fairseq_recur.conversion.huggingface import damage_reported, read_object
 from fairseq_recur.errors import CheckpointError, ConfigError
 
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
@@ -112,7 +112,7 @@ def t5_pieces(folder: Path, size: int) -> tuple[dict[int, str], int]:
     """
     file = folder / "tokenizer.json"
     if file.is_file():
-        content = read_json(file)
+        content = read_object(file)
         with damage_reported(file):
             model = content["model"]
             unk = model.get("unk_id")
@@ -131,7 +131,7 @@ def t5_pieces(folder: Path, size: int) -> tuple[dict[int, str], int]:
     processor = read_sentencepiece(folder / "spiece.model")
     pieces = {row: processor.id_to_piece(row) for row in range(processor.get_piece_size())}
     file = folder / "tokenizer_config.json"
-    settings = read_json(file) if file.is_file() else {}
+    settings = read_object(file) if file.is_file() else {}
     with damage_reported(file):
         added = settings.get("added_tokens_decoder")
         if isinstance(added, dict):

@@ -18,7 +18,7 @@ from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments import machine
 from fairseq_recur.experiments.progress import Progress, clock, say
 from fairseq_recur.experiments.steps import LOCK, Run
-from fairseq_recur.files import hold
+from fairseq_recur.locks import hold
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from fairseq.tasks import FairseqTask
 from torch import Tensor
 
 from fairseq_recur.scoring.rouge import VARIANTS, Rouge, hide_unknown
-from fairseq_recur.tasks.summarization_config import read_json, whole_config
+from fairseq_recur.tasks.summarization_config import json_option, whole_config
 from fairseq_recur.text import codec_of
 
 logger = logging.getLogger(__name__)
@@ -31,9 +31,9 @@ class RougeEvaluation:
         cfg, whole = task.cfg, whole_config(task.cfg)
         self.task = task
         self.rouge = Rouge(separator=cfg.eval_rouge_separator)
-        options = read_json("--eval-rouge-args", cfg.eval_rouge_args)
+        options = json_option("--eval-rouge-args", cfg.eval_rouge_args)
         self.generator = task.build_generator([model], Namespace(**options))
-        detok = read_json("--eval-rouge-detok-args", cfg.eval_rouge_detok_args)
+        detok = json_option("--eval-rouge-detok-args", cfg.eval_rouge_detok_args)
         detokenizer = Namespace(tokenizer=cfg.eval_rouge_detok, **detok)
         self.codec = codec_of(whole, "--eval-rouge", detokenizer)
 

@@ -65,7 +65,7 @@ def whole_config(cfg: Any) -> DictConfig | None:
     return whole if isinstance(whole, DictConfig) else None
 
 
-def read_json(flag: str, text: str | None) -> dict[str, Any]:
+def json_option(flag: str, text: str | None) -> dict[str, Any]:
     """Read the options in a flag; raise ValueError unless it is a JSON object."""
     try:
         options = json.loads(text or "{}")
@@ -113,7 +113,7 @@ def _checkpoint_metric_problems(cfg: SummarizationConfig, whole: DictConfig) -> 
 def _generation_problems(cfg: SummarizationConfig) -> Iterator[str]:
     """Check --eval-rouge-args against fairseq's search options."""
     try:
-        options = read_json("--eval-rouge-args", cfg.eval_rouge_args)
+        options = json_option("--eval-rouge-args", cfg.eval_rouge_args)
     except ValueError as error:
         yield str(error)
         return
@@ -126,7 +126,7 @@ def _generation_problems(cfg: SummarizationConfig) -> Iterator[str]:
 def _decoding_problems(cfg: SummarizationConfig, whole: DictConfig | None) -> Iterator[str]:
     """Check that summaries are detokenized exactly once, by a known detokenizer."""
     try:
-        read_json("--eval-rouge-detok-args", cfg.eval_rouge_detok_args)
+        json_option("--eval-rouge-detok-args", cfg.eval_rouge_detok_args)
     except ValueError as error:
         yield str(error)
     if cfg.eval_rouge_detok not in TOKENIZER_REGISTRY:

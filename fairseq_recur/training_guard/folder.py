@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 
 from fairseq_recur.compat.registry import Function, extend
 from fairseq_recur.errors import ConfigError
-from fairseq_recur.files import hold, name_holder
+from fairseq_recur.locks import hold, name_holder
 
 logger = logging.getLogger(__name__)
 

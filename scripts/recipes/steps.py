@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fairseq_recur.cli.fairseq_commands import run
 from fairseq_recur.errors import ConfigError
-from fairseq_recur.files import hold
+from fairseq_recur.locks import hold
 
 KEY = ".key"
 

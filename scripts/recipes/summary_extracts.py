@@ -6,8 +6,8 @@ from pathlib import Path
 
 from fairseq_recur.scoring.generation import read_lines
 from fairseq_recur.scoring.metrics import build_metric, score_corpus, score_table
+from fairseq_recur.scoring.rouge import VARIANTS
 from recipes.evaluation import SCORES
-from recipes.summary_options import METRICS
 from recipes.summary_readers import QUERY_END, TURN
 
 EXTRACTS = "extracts"
@@ -50,7 +50,7 @@ def write_extracts(texts: Path, folder: Path) -> None:
     sources, references = read_lines(texts / "test.source"), read_lines(texts / "test.target")
     if any(TURN in source.split() for source in sources):
         kinds[f"longest-{TURNS}"] = longest_turns
-    metrics = [build_metric(name) for name in METRICS]
+    metrics = [build_metric(name) for name in VARIANTS]
     scores = {}
     for name, extract in kinds.items():
         found = [extract(source) for source in sources]

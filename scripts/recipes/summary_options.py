@@ -19,7 +19,6 @@ SPLITS = ("train", "valid", "test")
 SIDES = ("source", "target")
 VALIDATION = ("val", "dev")
 """What files of the user's own validation set may be called in place of valid."""
-METRICS = ("rouge1", "rouge2", "rougeL", "rougeLsum")
 
 
 def find_file(folder: Path, name: str) -> Path:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TextIO
 
 from fairseq_recur.errors import ConfigError
-from recipes import subwords
+from recipes import bpe, subwords
 from recipes.archives import extract
 from recipes.parallel import chunks, in_order
 from recipes.steps import Made, binarize, step
@@ -180,7 +180,7 @@ def tokens_step(work: Path, text: Made, languages: Sequence[str], options: Optio
                     total.update(more)
         if options.tokenizer == "moses":
             for language, counts in zip(languages, words):
-                subwords.write_counts(counts, folder / f"words.{language}")
+                bpe.write_counts(counts, folder / f"words.{language}")
         shown = json.dumps(report, sort_keys=True)
         (folder / "pairs.json").write_text(f"{shown}\n")
         print(f"   {text.folder.name}: {shown}", flush=True)
@@ -218,17 +218,17 @@ def model_step(
 
 def _learn_codes(folder: Path, tokens: Sequence[Made], learned: Sequence[str], size: int) -> None:
     counts = {
-        language: subwords.read_counts(t.folder / f"words.{language}" for t in tokens)
+        language: bpe.read_counts(t.folder / f"words.{language}" for t in tokens)
         for language in learned
     }
     together = sum(counts.values(), start=type(counts[learned[0]])())
-    subwords.learn_codes(together, size, folder / f"codes.{learned[0]}")
+    bpe.learn_codes(together, size, folder / f"codes.{learned[0]}")
     for language in learned:
         codes = folder / f"codes.{language}"
         if language != learned[0]:
             codes.write_bytes((folder / f"codes.{learned[0]}").read_bytes())
-        found = subwords.count_subwords(counts[language], codes)
-        subwords.write_counts(found, folder / f"vocabulary.{language}")
+        found = bpe.count_subwords(counts[language], codes)
+        bpe.write_counts(found, folder / f"vocabulary.{language}")
 
 
 def _learn_model(folder: Path, tokens: Sequence[Made], learned: Sequence[str], size: int) -> None:
@@ -269,7 +269,7 @@ class Cut:
             tokenise = line_tokeniser(language, options)
             self._tokenise = lambda line: tokenise(tidy(line))
         if options.tokenizer == "moses":
-            self._cut: Callable[[str], str] = subwords.ApplyBpe(
+            self._cut: Callable[[str], str] = bpe.ApplyBpe(
                 model / f"codes.{language}",
                 model / f"vocabulary.{language}",
                 options.bpe_threshold,

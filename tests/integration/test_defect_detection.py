@@ -154,7 +154,7 @@ def test_other_models_and_lengths_are_refused(
 
 def settings(model: Path, work: Path, target: int, epochs: int) -> list[str]:
     """What run.sh sets, and a small model; in 30 epochs it learns the training set by heart."""
-    config = Settings(huggingface.read_json(model / "config.json"))
+    config = Settings(huggingface.read_object(model / "config.json"))
     changes = {
         "data": work / "data-bin", "start": work / "model" / "model.pt",
         "score.reference": work / "text" / "test.target",

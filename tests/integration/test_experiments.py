@@ -26,7 +26,7 @@ from fairseq_recur.experiments import runner, speed
 from fairseq_recur.experiments.runs import runs_of
 from fairseq_recur.experiments.settings import read_experiment
 from fairseq_recur.experiments.steps import LOCK
-from fairseq_recur.files import hold
+from fairseq_recur.locks import hold
 from fairseq_recur.scoring.generation import read_hypotheses
 from tests.conftest import SMALL, TRAIN
 from tests.forking import Fork

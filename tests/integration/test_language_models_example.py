@@ -26,7 +26,8 @@ from recipes.fetch import SUMS
 from fairseq_recur.cli import main
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.steps import LOCK
-from fairseq_recur.files import hold, read_json
+from fairseq_recur.files import read_json
+from fairseq_recur.locks import hold
 from tests.docs.commands import parse
 from tests.integration.test_experiments import forked, wait_for  # noqa: F401
 from tests.running import USER_DIR, programs_in, saved_weights

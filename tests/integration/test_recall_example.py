@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fairseq_recur.experiments.steps import LOCK
-from fairseq_recur.files import hold
+from fairseq_recur.locks import hold
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "recall"
 sys.path.insert(0, str(EXAMPLE))

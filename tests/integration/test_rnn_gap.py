@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fairseq_recur.experiments.steps import LOCK
-from fairseq_recur.files import hold
+from fairseq_recur.locks import hold
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "linear_and_nonlinear_rnn"
 sys.path.insert(0, str(EXAMPLE))

@@ -25,7 +25,8 @@ from fairseq_recur.experiments.runner import Runner
 from fairseq_recur.experiments.runs import SystemRun, runs_of
 from fairseq_recur.experiments.settings import arguments, read_experiment
 from fairseq_recur.experiments.table import table
-from fairseq_recur.files import hold, write_json
+from fairseq_recur.files import write_json
+from fairseq_recur.locks import hold
 
 
 def content() -> dict[str, Any]:

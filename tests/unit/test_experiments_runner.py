@@ -18,7 +18,8 @@ from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments import runner, speed
 from fairseq_recur.experiments.runner import OF_3_10, Runner, Stopped, plugin_environment
 from fairseq_recur.experiments.runs import SystemRun
-from fairseq_recur.files import hold, read_json, write_json
+from fairseq_recur.files import read_json, write_json
+from fairseq_recur.locks import hold
 from tests.unit.test_experiments import runs
 
 PROGRAM = """

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from recipes import subwords
+from recipes import bpe, subwords
 from recipes.archives import extract
 from recipes.fetch import Archive, fetch
 from recipes.parallel import chunks, in_order
@@ -301,23 +301,21 @@ def test_a_process_that_is_killed_is_reported() -> None:
 def test_bpe_of_counts_is_bpe_of_text(tmp_path: Path) -> None:
     lines = [one for one, _ in german("train", 200)]
     counts = Counter(word for line in lines for word in line.split())
-    subwords.learn_codes(counts, 120, tmp_path / "codes")
+    bpe.learn_codes(counts, 120, tmp_path / "codes")
     expected = io.StringIO()
     learn_bpe(io.StringIO("\n".join(lines)), expected, 120)
     assert (tmp_path / "codes").read_text() == expected.getvalue()
-    subwords.write_counts(
-        subwords.count_subwords(counts, tmp_path / "codes"), tmp_path / "vocabulary"
-    )
-    cut = subwords.ApplyBpe(tmp_path / "codes", tmp_path / "vocabulary", 0)
+    bpe.write_counts(bpe.count_subwords(counts, tmp_path / "codes"), tmp_path / "vocabulary")
+    cut = bpe.ApplyBpe(tmp_path / "codes", tmp_path / "vocabulary", 0)
     pieces = Counter(piece for line in lines for piece in cut(line).split())
-    assert pieces == subwords.read_counts([tmp_path / "vocabulary"])
+    assert pieces == bpe.read_counts([tmp_path / "vocabulary"])
     assert cut(lines[0]).replace("@@ ", "") == lines[0] and cut("") == ""
 
 
 def test_a_joint_bpe_makes_no_piece_that_the_language_lacks(tmp_path: Path) -> None:
-    subwords.learn_codes({"haus": 10, "house": 10}, 9, tmp_path / "codes.en")
-    english = subwords.count_subwords({"house": 10}, tmp_path / "codes.en")
-    subwords.write_counts(english, tmp_path / "vocabulary.en")
+    bpe.learn_codes({"haus": 10, "house": 10}, 9, tmp_path / "codes.en")
+    english = bpe.count_subwords({"house": 10}, tmp_path / "codes.en")
+    bpe.write_counts(english, tmp_path / "vocabulary.en")
     free = Cut(tmp_path, "en", options(bpe_threshold=0), raw=False)
     bound = Cut(tmp_path, "en", options(bpe_threshold=5), raw=False)
     assert free(["haus house"]) == ["haus house"]
@@ -327,7 +325,7 @@ def test_a_joint_bpe_makes_no_piece_that_the_language_lacks(tmp_path: Path) -> N
 
 def test_no_words(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no pair of the corpora was kept"):
-        subwords.learn_codes({}, 10, tmp_path / "codes")
+        bpe.learn_codes({}, 10, tmp_path / "codes")
 
 
 def test_sentencepiece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,41 @@
+"""Locked files, which say that a process works in a folder."""
+
+import errno
+import fcntl
+import os
+import socket
+from pathlib import Path
+from typing import IO
+
+
+def hold(path: Path, *, inherited: bool = True) -> IO[str] | None:
+    """Lock a file.
+
+    Args:
+        path: the file; its folder is made
+        inherited: whether child processes keep the lock when this process dies, so that a
+            training that outlives its parent still holds its folder
+
+    Returns:
+        the open file, which holds the lock until it is closed; None if another process has it
+
+    Raises:
+        OSError: the file cannot be opened, or its file system has no locks
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = open(path, "a+", encoding="utf-8")
+    try:
+        (fcntl.flock if inherited else fcntl.lockf)(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        lock.close()
+        if error.errno not in (errno.EAGAIN, errno.EACCES):
+            raise
+        return None
+    return lock
+
+
+def name_holder(lock: IO[str], process: int | None = None) -> None:
+    """Write into a locked file which process holds it: this one, or the one that it is given to."""
+    lock.truncate(0)
+    holder = os.getpid() if process is None else process
+    print(f"{holder} on {socket.gethostname()}", file=lock, flush=True)
