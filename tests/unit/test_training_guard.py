@@ -25,7 +25,8 @@ HOLDER = """
 import sys
 from pathlib import Path
 sys.argv = ["fairseq-recur"]  # so that fairseq is not imported
-from fairseq_recur.locks import hold, name_holder, whole_file
+from fairseq_recur.files import whole_file
+from fairseq_recur.locks import hold, name_holder
 if KIND == "lock":
     lock = hold(Path(PATH), inherited=False)
     name_holder(lock)

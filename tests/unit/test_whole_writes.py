@@ -14,7 +14,8 @@ CONTEXTS = {"whole_file", "whole_checkpoint"}
 """Contexts whose file gets its name at the end."""
 
 APART: dict[str, str] = {
-    "files.py": "whole_file itself, and locks",
+    "files.py": "whole_file itself",
+    "locks.py": "the file that is locked",
     "ops/native/build.py store": "renames after it has synced, with a folder's descriptor",
     # Into the folder of cli/new_folder.py whole_or_nothing, which gets its name at the end.
     "conversion/byte_bpe.py write": "a folder of whole_or_nothing",
