@@ -1,7 +1,7 @@
 """What `score` and `compare` share: options for texts and metrics, and reading the texts."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from sacrebleu.metrics.base import Metric
@@ -11,6 +11,7 @@ from fairseq_recur.scoring import comet
 from fairseq_recur.scoring.generation import read_hypotheses, read_lines
 from fairseq_recur.scoring.mean_metric import MeanMetric
 from fairseq_recur.scoring.metrics import METRICS, TOKENIZERS, build_metric
+from fairseq_recur.scoring.rouge import VARIANTS
 from fairseq_recur.scoring.sentences import SEPARATOR
 
 
@@ -75,6 +76,30 @@ def add_metric_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+ACTS_ON: dict[str, tuple[str, ...]] = {
+    "tokenize": ("bleu",),
+    "lowercase": ("bleu", "chrf", "chrf++"),
+    "separator": VARIANTS,
+    "source": ("comet",),
+    "comet_model": ("comet",),
+}
+"""The metrics that read an option."""
+
+
+def without_effect(args: argparse.Namespace) -> Iterator[str]:
+    """Yield the options that were given and that none of the metrics reads."""
+    parser = argparse.ArgumentParser()
+    add_metric_arguments(parser)
+    for name, metrics in ACTS_ON.items():
+        changed = getattr(args, name) != parser.get_default(name)
+        if changed and not set(metrics) & set(args.metrics):
+            option, given = name.replace("_", "-"), " ".join(args.metrics)
+            yield (
+                f"--{option} has no effect with --metrics {given}, but on {', '.join(metrics)}; "
+                "leave it out"
+            )
+
+
 def split_names(given: Sequence[str], problems: Problems, what: str = "system") -> dict[str, str]:
     """Split each NAME=FILE; a FILE without a name is named after itself."""
     files: dict[str, str] = {}
@@ -94,6 +119,8 @@ def split_names(given: Sequence[str], problems: Problems, what: str = "system") 
 def read_texts(args: argparse.Namespace, files: dict[str, str], problems: Problems) -> Texts:
     """Read all files; record a problem for each that is unreadable or has a wrong length."""
     texts = Texts(files, {}, [], None)
+    for problem in without_effect(args):
+        problems.add(problem)
     count: int | None = None
     for file in args.reference:
         with problems.gathered():

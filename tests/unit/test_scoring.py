@@ -384,3 +384,19 @@ def test_the_pages_program_runs(capsys: pytest.CaptureFixture) -> None:
     score, difference, p, corrected, significant = capsys.readouterr().out.split()
     assert float(score) > float(difference) > 0 and significant == "False"
     assert 0 < float(p) <= float(corrected) <= 1
+
+
+@pytest.mark.parametrize("command", ["score", "compare"])
+def test_options_without_effect_are_refused_together(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).write_text("x\n")
+    argv = [command, "--reference", str(tmp_path / "a"), "--system", str(tmp_path / "b")]
+    argv += ["--baseline", str(tmp_path / "a")] if command == "compare" else []
+    given = ["--lowercase", "--separator", "##", "--source", "s", "--comet-model", "m"]
+    assert cli.main([*argv, "--metrics", "ter", "--tokenize", "zh", *given]) == 2
+    said = capsys.readouterr().err
+    for option in ("tokenize", "lowercase", "separator", "source", "comet-model"):
+        assert f"\n- --{option} has no effect with --metrics ter, but on " in said
+    assert cli.main([*argv, "--metrics", "ter", "--tokenize", "13a"]) == 0  # the default
