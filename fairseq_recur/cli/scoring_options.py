@@ -95,7 +95,7 @@ def without_effect(args: argparse.Namespace) -> Iterator[str]:
         if changed and not set(metrics) & set(args.metrics):
             option, given = name.replace("_", "-"), " ".join(args.metrics)
             yield (
-                f"--{option} has no effect with --metrics {given}, but on {', '.join(metrics)}; "
+                f"--{option} acts on {', '.join(metrics)} and has no effect with --metrics {given}; "
                 "leave it out"
             )
 
