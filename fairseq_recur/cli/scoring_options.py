@@ -95,8 +95,8 @@ def without_effect(args: argparse.Namespace) -> Iterator[str]:
         if changed and not set(metrics) & set(args.metrics):
             option, given = name.replace("_", "-"), " ".join(args.metrics)
             yield (
-                f"--{option} acts on {', '.join(metrics)} and has no effect with --metrics {given}; "
-                "leave it out"
+                f"--{option} acts on {', '.join(metrics)} and has no effect with "
+                f"--metrics {given}; leave it out"
             )
 
 
