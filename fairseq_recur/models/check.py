@@ -13,7 +13,6 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq_recur.errors import refuse
 from fairseq_recur.models import config
 from fairseq_recur.models.pruning import pruning_problems
-from fairseq_recur.models.t5 import t5_problems
 from fairseq_recur.modules import parts
 from fairseq_recur.modules.fusion import MultiColumn
 from fairseq_recur.modules.mixture import Mixture
@@ -56,10 +55,18 @@ def check_config(
             *pruning_problems(cfg),
             *without_effect(cfg, ours, owners, chosen, explicit),
             *(p for side, part in chosen for p in part.problems(cfg, side)),
+            *(p for declaring in apart_from_slots(cfg) for p in declaring.problems(cfg)),
             *combinations(cfg),
         ]
-        problems += t5_problems(cfg) if hasattr(cfg, "host") else []
     refuse("the model's options cannot be used", list(dict.fromkeys(problems)))
+
+
+def apart_from_slots(cfg: Namespace) -> Iterator[Any]:
+    """The classes of options in no slot that a model has, and that have `problems`."""
+    for declaring in dict.fromkeys(one for of_kind in config.APART.values() for one in of_kind):
+        its_own = all(hasattr(cfg, option.name) for option in fields(declaring))
+        if its_own and hasattr(declaring, "problems"):
+            yield declaring
 
 
 def explicitly_set(cfg: Namespace, defaults: list[FairseqDataclass]) -> set[str]:
@@ -110,8 +117,6 @@ def combinations(cfg: Namespace) -> Iterator[str]:
         yield from joined_by_token(cfg)
     if hasattr(cfg, "cross_attention"):
         yield from cross_mixed(cfg)
-    if getattr(cfg, "decoder_head_dim", 0) and cfg.scale_heads:
-        yield "--scale-heads needs heads of the usual width; leave out --decoder-head-dim"
     for side in ("encoder", "decoder"):
         if getattr(cfg, f"{side}_memory", parts.NONE) != parts.NONE:
             yield from memory_problems(cfg, side)

@@ -51,6 +51,7 @@ class Slot:
         help: of the option
         further: choices besides the names in the table
         needs: the parts of another slot without which this one has no effect
+        around: what stands around every part of the slot, and has options of its own
     """
 
     option: str
@@ -59,6 +60,7 @@ class Slot:
     help: str
     further: tuple[str, ...] = ()
     needs: Mapping[str, Sequence[str]] | None = None
+    around: tuple[type, ...] = ()
 
     def field(self) -> DataclassField:
         """The option as a dataclass field."""
@@ -119,6 +121,7 @@ def encoder_decoder_slots() -> list[Slot]:
             "recurrence encoder (Hao et al. 2019): bidirectional RNN (birnn) or attentive "
             "recurrent network (biarn)",
             (parts.NONE,),
+            around=(RecurrenceEncoder,),
         ),
         Slot(
             "recurrence_fusion",
@@ -168,9 +171,9 @@ def part_options(slots: list[Slot]) -> dict[str, list[str]]:
     """Which parts declare an option: {option: ["--flag part", ...]}, in the order of the slots."""
     owners: dict[str, list[str]] = {}
     for slot in slots:
-        if slot.option == "recurrence":
-            for name in declared(RecurrenceEncoder):
-                owners[name] = [f"--recurrence {' or '.join(slot.table)}"]
+        for part in slot.around:
+            for name in declared(part):
+                owners[name] = [f"--{slot.option.replace('_', '-')} {' or '.join(slot.table)}"]
         for name, part in slot.table.items():
             for owned in declared(part):
                 owners.setdefault(owned, []).append(f"--{slot.option.replace('_', '-')} {name}")
@@ -182,8 +185,7 @@ def part_fields(slots: list[Slot]) -> Iterator[DataclassField]:
     seen: set[str] = set()
     for slot in slots:
         yield slot.field()
-        owners = [RecurrenceEncoder] if slot.option == "recurrence" else []
-        for part in [*owners, *slot.table.values()]:
+        for part in [*slot.around, *slot.table.values()]:
             for name, declaration in declared(part).items():
                 if name not in seen:
                     seen.add(name)

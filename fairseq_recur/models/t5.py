@@ -78,35 +78,35 @@ class T5Options:
         needs=IN_T5,
     )
 
-
-def t5_problems(cfg: Namespace) -> Iterator[str]:
-    """What is wrong with the options of a T5, flat, one message each."""
-    if cfg.host != "t5":
-        return
-    lacking = [flag(name) for name in TRUE_OF_T5 if not getattr(cfg, name)]
-    if lacking:
-        yield f"--host t5 needs {' '.join(lacking)}; start from --arch t5_small, which has them"
-    for name in NOT_IN_T5:
-        if getattr(cfg, name):
-            yield f"{flag(name)} asks for something that --host t5 does not have; leave it out"
-    if cfg.decoder_output_dim != cfg.decoder_embed_dim:
-        yield (
-            f"--decoder-output-dim {cfg.decoder_output_dim}: with --host t5 expected "
-            f"--decoder-embed-dim {cfg.decoder_embed_dim}; leave it out"
-        )
-    buckets, distance = cfg.t5_relative_buckets, cfg.t5_relative_max_distance
-    if buckets % 2:
-        yield f"--t5-relative-buckets {buckets}: expected an even number; give one"
-    elif distance <= buckets // 2:
-        yield (
-            f"--t5-relative-max-distance {distance}: expected more than half of "
-            f"--t5-relative-buckets {buckets}; give a larger distance or fewer buckets"
-        )
-    if cfg.t5_untied_output and not cfg.share_all_embeddings:
-        yield (
-            "--t5-untied-output has no effect without --share-all-embeddings, where "
-            "--share-decoder-input-output-embed says whether the output is tied; leave it out"
-        )
+    @staticmethod
+    def problems(cfg: Namespace) -> Iterator[str]:
+        """What is wrong with the options of a T5, flat, one message each."""
+        if cfg.host != "t5":
+            return
+        lacking = [flag(name) for name in TRUE_OF_T5 if not getattr(cfg, name)]
+        if lacking:
+            yield f"--host t5 needs {' '.join(lacking)}; start from --arch t5_small, which has them"
+        for name in NOT_IN_T5:
+            if getattr(cfg, name):
+                yield f"{flag(name)} asks for something that --host t5 does not have; leave it out"
+        if cfg.decoder_output_dim != cfg.decoder_embed_dim:
+            yield (
+                f"--decoder-output-dim {cfg.decoder_output_dim}: with --host t5 expected "
+                f"--decoder-embed-dim {cfg.decoder_embed_dim}; leave it out"
+            )
+        buckets, distance = cfg.t5_relative_buckets, cfg.t5_relative_max_distance
+        if buckets % 2:
+            yield f"--t5-relative-buckets {buckets}: expected an even number; give one"
+        elif distance <= buckets // 2:
+            yield (
+                f"--t5-relative-max-distance {distance}: expected more than half of "
+                f"--t5-relative-buckets {buckets}; give a larger distance or fewer buckets"
+            )
+        if cfg.t5_untied_output and not cfg.share_all_embeddings:
+            yield (
+                "--t5-untied-output has no effect without --share-all-embeddings, where "
+                "--share-decoder-input-output-embed says whether the output is tied; leave it out"
+            )
 
 
 class T5Encoder(RecurrentTransformerEncoder):

@@ -5,6 +5,7 @@ al. 2023 need it. Its attention map is `fairseq_recur.modules.xl`, its memory
 `fairseq_recur.modules.stream_memory`.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +37,12 @@ class TransformerXLOptions:
         (0, 4096),
         needs={"language_model_host": ("transformer_xl",)},
     )
+
+    @staticmethod
+    def problems(cfg: Any) -> Iterator[str]:
+        """What is wrong with these options of a model, flat, one message each."""
+        if cfg.decoder_head_dim and cfg.scale_heads:
+            yield "--scale-heads needs heads of the usual width; leave out --decoder-head-dim"
 
 
 def is_transformer_xl(cfg: Any) -> bool:
