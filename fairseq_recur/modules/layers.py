@@ -1,4 +1,4 @@
-"""How layers are built and run: activation checkpointing, sharding, breaks in compiled graphs."""
+"""What all layers share: how they are built and run, and the feed-forward network."""
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -8,7 +8,7 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from fairseq.distributed import fsdp_wrap
 from fairseq.models.transformer import TransformerConfig
-from torch import nn
+from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 from torch.autograd.graph import save_on_cpu
 from torch.utils.checkpoint import checkpoint
@@ -100,3 +100,18 @@ def between_graphs(function: Callable[P, R]) -> Callable[P, R]:
         return outside(*args, **kwargs)
 
     return call
+
+
+def feed_forward(layer: Any, x: Tensor) -> Tensor:
+    """A layer's position-wise network with norm and residual connection: (T, B, C), as *x*."""
+    residual = x
+    if layer.normalize_before:
+        x = layer.final_layer_norm(x)
+    x = layer.activation_dropout_module(layer.activation_fn(layer.fc1(x)))
+    if layer.ffn_layernorm is not None:
+        x = layer.ffn_layernorm(x)
+    x = layer.dropout_module(layer.fc2(x))
+    if layer.w_resid is not None:
+        residual = torch.mul(layer.w_resid, residual)
+    x = layer.residual_connection(x, residual)
+    return x if layer.normalize_before else layer.final_layer_norm(x)

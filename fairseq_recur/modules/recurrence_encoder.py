@@ -12,7 +12,7 @@ from fairseq.modules.quant_noise import quant_noise
 from torch import Tensor, nn
 
 from fairseq_recur.modules.context import Padding
-from fairseq_recur.modules.layers import LayerRunner
+from fairseq_recur.modules.layers import LayerRunner, feed_forward
 from fairseq_recur.modules.options import flag, option
 from fairseq_recur.modules.part import FreshWeights
 from fairseq_recur.modules.recurrence import Recurrence
@@ -30,6 +30,8 @@ class RecurrenceLayer(nn.Module):
         recurrence: REC
         first: whether this is the bottom layer
     """
+
+    ffn_layernorm = w_resid = None  # which only fairseq's decoder layer can have
 
     def __init__(self, cfg: TransformerConfig, recurrence: Recurrence, first: bool) -> None:
         super().__init__()
@@ -62,13 +64,12 @@ class RecurrenceLayer(nn.Module):
             x = residual + x
         if not self.normalize_before:
             x = self.recurrence_layer_norm(x)
+        return feed_forward(self, x)
 
-        residual = x
-        if self.normalize_before:
-            x = self.final_layer_norm(x)
-        x = self.activation_dropout_module(self.activation_fn(self.fc1(x)))
-        x = residual + self.dropout_module(self.fc2(x))
-        return x if self.normalize_before else self.final_layer_norm(x)
+    @staticmethod
+    def residual_connection(x: Tensor, residual: Tensor) -> Tensor:
+        """As in fairseq's layers."""
+        return residual + x
 
 
 class RecurrenceEncoder(FreshWeights, nn.Module):

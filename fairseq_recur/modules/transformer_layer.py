@@ -14,23 +14,9 @@ from torch import Tensor, nn
 from fairseq_recur import compat
 from fairseq_recur.modules.context import Context
 from fairseq_recur.modules.fusion import LayerFusion
+from fairseq_recur.modules.layers import feed_forward
 from fairseq_recur.modules.parts import build_cross_attention, build_self_attention
 from fairseq_recur.modules.t5 import is_t5, use_t5_sublayers
-
-
-def feed_forward(layer: Any, x: Tensor) -> Tensor:
-    """A layer's position-wise network with norm and residual connection: (T, B, C), as *x*."""
-    residual = x
-    if layer.normalize_before:
-        x = layer.final_layer_norm(x)
-    x = layer.activation_dropout_module(layer.activation_fn(layer.fc1(x)))
-    if layer.ffn_layernorm is not None:
-        x = layer.ffn_layernorm(x)
-    x = layer.dropout_module(layer.fc2(x))
-    if layer.w_resid is not None:
-        residual = torch.mul(layer.w_resid, residual)
-    x = layer.residual_connection(x, residual)
-    return x if layer.normalize_before else layer.final_layer_norm(x)
 
 
 class EncoderLayer(TransformerEncoderLayerBase):
