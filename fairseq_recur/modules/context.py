@@ -100,6 +100,14 @@ class Source:
         """The sentence of each group of *beam* rows: (B / beam,) int64."""
         return self.rows[:: self.beam]
 
+    def beams_as_queries(self, x: Tensor) -> Tensor:
+        """The newest position of each row, (B, H, 1, D), as queries: (B / beam, H, beam, D)."""
+        return x.unflatten(0, (-1, self.beam)).squeeze(3).transpose(1, 2)
+
+    def queries_as_beams(self, x: Tensor) -> Tensor:
+        """The inverse of `beams_as_queries`."""
+        return x.transpose(1, 2).flatten(0, 1).unsqueeze(2)
+
     @property
     def lengths(self) -> tuple[int, ...]:
         """True length of each sentence, at least 1."""

@@ -179,14 +179,14 @@ class DotCrossAttention(CrossAttention):
             self.set_incremental_state(state, "source", saved)
         rows, padding = source.groups, source.padding
         hidden = None if padding is None else padding.ordered_mask[rows]
-        beams = query.unflatten(0, (-1, source.beam)).squeeze(3).transpose(1, 2)
+        queries = source.beams_as_queries(query)
         key, value = saved["key"][rows], saved["value"][rows]
-        out, weights = mixture.mix_source(self, beams, key, value, hidden, context, needed)
+        out, weights = mixture.mix_source(self, queries, key, value, hidden, context, needed)
         if weights is not None and padding is not None:
             weights = restore_order(weights, padding.order[rows][:, None, None], 3)
         if weights is not None:
-            weights = weights.transpose(1, 2).flatten(0, 1).unsqueeze(2)
-        return out.transpose(1, 2).flatten(0, 1).unsqueeze(2), weights
+            weights = source.queries_as_beams(weights)
+        return source.queries_as_beams(out), weights
 
     def keys_and_values(self, source: Source) -> tuple[Tensor, Tensor]:
         """(U, H, S, D) each, the real tokens first, the values zero at padding."""

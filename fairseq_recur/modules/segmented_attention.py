@@ -186,12 +186,12 @@ class SegmentedAttention(CrossAttention):
             for name, x in prepared.items()
         }
         # The rows of a beam are queries that read the same segment.
-        together = queries.unflatten(0, (-1, source.beam)).squeeze(3).transpose(1, 2).unsqueeze(2)
+        together = source.beams_as_queries(queries).unsqueeze(2)
         out, weights = self.attend(together * self.scaling, read)
-        out = out.squeeze(2).transpose(1, 2).reshape(queries.size())
+        out = source.queries_as_beams(out.squeeze(2))
         if not needed:
             return out, None
-        weights = weights.squeeze(2).transpose(1, 2).flatten(0, 1).unsqueeze(2)
+        weights = source.queries_as_beams(weights.squeeze(2))
         place = segment_of(segments.step, segments.counts[rows], segments.targets[rows])
         order = None if segments.order is None else segments.order[source.rows]
         read_by_row = place.repeat_interleave(source.beam, 0)
