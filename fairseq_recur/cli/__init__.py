@@ -152,7 +152,7 @@ class _Help(argparse.ArgumentDefaultsHelpFormatter):
     """Shows defaults, except those of switches and required options."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        if action.required or action.default in (None, False):
+        if action.required or action.default in (None, False, []):
             return action.help
         return super()._get_help_string(action)
 

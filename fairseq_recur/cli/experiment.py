@@ -46,9 +46,14 @@ HELD = "FAIRSEQ_RECUR_LOCK"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `experiment`."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    run_ = actions.add_parser(
-        "run", help="run the remaining steps of an experiment, measure speed, write the table"
-    )
+
+    def action(name: str, text: str) -> argparse.ArgumentParser:
+        return actions.add_parser(
+            name, help=text, description=f"{text[0].upper()}{text[1:]}.",
+            formatter_class=parser.formatter_class,
+        )  # fmt: skip
+
+    run_ = action("run", "run the remaining steps of an experiment, measure speed, write the table")
     run_.add_argument(
         "files",
         nargs="+",
@@ -84,16 +89,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run_.add_argument("--show-validation", action="store_true", help="print each validation result")
     run_.add_argument("--dry-run", action="store_true", help="check everything, print the commands")
     experiment_new.add_arguments(
-        actions.add_parser("new", help="write a file for your own data, with a fair control")
+        action("new", "write a file for your own data, with a fair control")
     )
     experiment_score.add_arguments(
-        actions.add_parser("score", help="decode and score the trained systems on other test sets")
+        action("score", "decode and score the trained systems on other test sets")
     )
     for name, text in (
         ("status", "show what is done and what is running"),
         ("stop", "stop an experiment"),
     ):
-        actions.add_parser(name, help=text).add_argument("work_dir", metavar="DIR")
+        action(name, text).add_argument("work_dir", metavar="DIR", help="folder of the experiment")
 
 
 def run(args: argparse.Namespace) -> int:
