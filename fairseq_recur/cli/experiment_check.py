@@ -195,7 +195,7 @@ def _check_scoring(run: SystemRun) -> None:
     Then let the metrics and the tests check what they can before there is a translation.
     """
     experiment = run.experiment
-    metrics = experiment.score.build()
+    metrics = experiment.score.built
     subset = str(normal(experiment.generate).get("gen-subset", "test"))
     source, target = experiment.source, experiment.target
     for pair in (f"{target}-{source}", f"{source}-{target}"):

@@ -51,7 +51,7 @@ def collect(
 ) -> dict[str, Any]:
     """Return the content of results.json, of all runs that are finished."""
     references = [read_lines(file) for file in experiment.score.reference]
-    metrics = experiment.score.build()
+    metrics = experiment.score.built
     runs, comparisons = [], []
     outputs_of: dict[str, dict[int, list[str]]] = {}
     for seed in dict.fromkeys(run.seed for run in every):

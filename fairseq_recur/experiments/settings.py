@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Optional
 
@@ -82,8 +83,9 @@ class Scoring:
     comet_model: str = setting(DEFAULT_MODEL, "a model of COMET")
     outputs: dict[str, str] = setting({}, "names and files of other texts to score")
 
-    def build(self) -> list[Metric | MeanMetric]:
-        """Return the metrics.
+    @cached_property
+    def built(self) -> list[Metric | MeanMetric]:
+        """The metrics; built once, for the model of one may be large.
 
         Raises:
             ConfigError: a metric is not available in this environment

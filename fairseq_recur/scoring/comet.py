@@ -79,7 +79,7 @@ class CometMetric(MeanMetric):
         """Note a second reference, or a number of sources that differs from that of the texts."""
         check_inputs(self.source, texts, references, problems)
 
-    def text_scores(
+    def score_texts(
         self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]
     ) -> list[float]:
         """Return the model's score of each text."""

@@ -22,7 +22,7 @@ class ErrorRate(MeanMetric):
     higher_is_better = False
     _references = 1
 
-    def text_scores(
+    def score_texts(
         self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]
     ) -> list[float]:
         """Return the errors of each text, divided by the average of `sizes`."""
@@ -71,11 +71,11 @@ class Accuracy(WordErrorRate):
     name = "Accuracy"
     higher_is_better = True
 
-    def text_scores(
+    def score_texts(
         self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]
     ) -> list[float]:
         """Return 1 for each text that equals a reference, but for white space, otherwise 0."""
-        return [1.0 - error for error in super().text_scores(hypotheses, references)]
+        return [1.0 - error for error in super().score_texts(hypotheses, references)]
 
 
 class PhoneErrorRate(ErrorRate):

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 from fairseq_recur.errors import Problems
@@ -29,8 +30,22 @@ class MeanMetric(ABC):
     decimals: int = 2
     higher_is_better: bool = True
 
-    @abstractmethod
+    @cached_property
+    def _known(self) -> dict[tuple[tuple[str, ...], ...], list[float]]:
+        """The scores of texts and references that were scored before."""
+        return {}
+
     def text_scores(
+        self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]
+    ) -> list[float]:
+        """`score_texts`, once for the same texts: a score and several tests need them."""
+        texts = tuple(hypotheses), *map(tuple, references)
+        if texts not in self._known:
+            self._known[texts] = self.score_texts(hypotheses, references)
+        return list(self._known[texts])
+
+    @abstractmethod
+    def score_texts(
         self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]
     ) -> list[float]:
         """Score each text.

@@ -100,7 +100,7 @@ class RougeMetric(MeanMetric):
         self._rouge = Rouge([name], separator=separator)
         self._references = 1
 
-    def text_scores(
+    def score_texts(
         self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]
     ) -> list[float]:
         """Return the F-measure of each summary, from 0 to 1."""

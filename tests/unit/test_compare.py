@@ -468,3 +468,18 @@ def test_randomization_alone_has_no_interval(
     table = capsys.readouterr().out
     assert "±" not in table and "mean" not in table and "(bootstrap)" not in table
     assert all(s["mean"] is s["interval"] is None for m in report["metrics"] for s in m["systems"])
+
+
+@pytest.mark.parametrize("name", ["rouge1", "wer", "per"])
+def test_the_same_texts_are_scored_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    metric, scored = build_metric(name), []
+    score_texts = type(metric).score_texts
+    monkeypatch.setattr(
+        type(metric), "score_texts", lambda *given: scored.append(given) or score_texts(*given)
+    )
+    first = metric.text_scores(["a b", "c"], [["a", "c"]])
+    first.append(7.0)  # a copy: it does not reach the next caller
+    assert metric.text_scores(("a b", "c"), [("a", "c")]) == first[:2] and len(scored) == 1
+    metric.text_scores(["a b", "c"], [["a", "d"]])
+    compare_systems({"x": ["a b", "c"], "y": ["a", "c"]}, [["a", "c"]], [metric], "x", samples=9)
+    assert len(scored) == 3

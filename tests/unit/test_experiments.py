@@ -335,7 +335,7 @@ def test_comet_runs_on_a_gpu(metric: str, gpus: int, monkeypatch: pytest.MonkeyP
     given: dict[str, Any] = {}
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(settings, "build_metric", lambda name, *args, **more: given.update(more))
-    settings.Scoring(reference=[], metrics=[metric]).build()
+    assert settings.Scoring(reference=[], metrics=[metric]).built
     assert given["gpus"] == gpus
 
 
@@ -552,7 +552,7 @@ def test_seeds_are_pooled_with_the_control_of_each_row(tmp_path: Path) -> None:
             {"a": (1, 2), "b": (1, 2, 3), "c": (2, 3), "d": (1,)}.items()
         )
     }
-    found = list(compare_seeds(experiment, outputs, [reference], experiment.score.build()))
+    found = list(compare_seeds(experiment, outputs, [reference], experiment.score.built))
     seen = [
         (c["baseline"], c["metric"], [(s["system"], s["seeds"]) for s in c["systems"]])
         for c in found
@@ -596,7 +596,7 @@ def test_rows_are_compared_with_the_baseline_and_with_the_row_they_name(tmp_path
     reference = [" ".join(words[i:] + words[:i]) for i in range(8)]
     texts = {n: [t.replace(w, "x") for t in reference] for n, w in zip("abc", ("it", "cat", "on"))}
     found = list(
-        compare_rows(experiment, texts, [reference], experiment.score.build())
+        compare_rows(experiment, texts, [reference], experiment.score.built)
     )  # d is not trained yet
     assert [c["baseline"] for c in found] == ["a", "b"]
     assert [[s["system"] for s in c["metrics"][0]["systems"]] for c in found] == [
@@ -605,8 +605,7 @@ def test_rows_are_compared_with_the_baseline_and_with_the_row_they_name(tmp_path
     (only,) = found[1]["metrics"][0]["systems"][1:]
     assert only["corrected"]["randomization"] == only["p"]["randomization"]
     assert (
-        list(compare_rows(experiment, {"b": texts["b"]}, [reference], experiment.score.build()))
-        == []
+        list(compare_rows(experiment, {"b": texts["b"]}, [reference], experiment.score.built)) == []
     )
     given["systems"]["c"]["compare_with"] = "c"
     with pytest.raises(ConfigError, match="systems.c.compare_with: c is not another system"):
