@@ -136,6 +136,30 @@ def saved_weights(checkpoint: Any) -> dict[str, Tensor]:
     return weights(torch.load(checkpoint, weights_only=True)["model"])
 
 
+def saved(folder: Path) -> dict[str, Any]:
+    """The last checkpoint's weights and optimizer state."""
+    checkpoint = folder / "checkpoint_last.pt"
+    optimizer = torch.load(checkpoint, weights_only=True)["last_optimizer_state"]
+    return {"model": saved_weights(checkpoint), "optimizer": optimizer}
+
+
+def assert_identical(found: Any, expected: Any, where: str = "") -> None:
+    """Equal to the last bit, tensors in nested dictionaries and lists."""
+    assert type(found) is type(expected), where
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys(), where
+        for key in expected:
+            assert_identical(found[key], expected[key], f"{where}/{key}")
+    elif isinstance(expected, (list, tuple)):
+        assert len(found) == len(expected), where
+        for i, (one, other) in enumerate(zip(found, expected)):
+            assert_identical(one, other, f"{where}/{i}")
+    elif isinstance(expected, torch.Tensor):
+        assert found.dtype == expected.dtype and torch.equal(found, expected), where
+    else:
+        assert found == expected, where
+
+
 def update_losses(output: str) -> dict[int, float]:
     """The loss of each update, from a log of ``--log-format simple --log-interval 1``."""
     lines = re.findall(r"\bepoch \d+: .*\bloss=([-\w.]+),.*\bnum_updates=(\d+)", output, re.M)

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -11,7 +10,7 @@ import torch
 from tests.conftest import SMALL, TRAIN
 from tests.distributed.several import run_plan
 from tests.distributed.test_presets_by_several import data  # noqa: F401
-from tests.running import USER_DIR, saved_weights
+from tests.running import USER_DIR, assert_identical, saved_weights
 
 pytestmark = pytest.mark.slow
 
@@ -40,33 +39,16 @@ def arguments(data: Path, folder: Path, kind: str, sharding: str, updates: int) 
     ]  # fmt: skip
 
 
-def assert_equal(found: Any, expected: Any) -> None:
-    """Compare nested states bit for bit."""
-    assert type(found) is type(expected)
-    if isinstance(expected, dict):
-        assert found.keys() == expected.keys()
-        for name in expected:
-            assert_equal(found[name], expected[name])
-    elif isinstance(expected, (list, tuple)):
-        assert len(found) == len(expected)
-        for one, other in zip(found, expected):
-            assert_equal(one, other)
-    elif isinstance(expected, torch.Tensor):
-        assert found.dtype == expected.dtype and torch.equal(found, expected)
-    else:
-        assert found == expected
-
-
 def assert_equal_checkpoints(folder: Path, plain: Path, updates: int) -> None:
     """What was trained with the flag equals what was trained without it."""
     for kind in KINDS:
         files = [each / kind / "checkpoint_last.pt" for each in (folder, plain)]
-        assert_equal(*map(saved_weights, files))
+        assert_identical(*map(saved_weights, files))
         states = [torch.load(file, weights_only=True) for file in files]
         assert [s["optimizer_history"][-1]["num_updates"] for s in states] == [updates] * 2
         optimizers = [s["last_optimizer_state"] for s in states]
         assert len(optimizers[0]["param_groups"]) >= 3 and len(optimizers[0]["state"]) > 40
-        assert_equal(*optimizers)
+        assert_identical(*optimizers)
 
 
 def test_bits_of_two_four_two_and_one_process(

@@ -20,8 +20,16 @@ import torch
 
 from fairseq_recur.cli import main
 from tests.forking import Fork
-from tests.integration.test_resume import UPTO, assert_identical, saved, train_flags
-from tests.running import SHORT, USER_DIR, hypotheses, saved_weights, update_losses
+from tests.integration.test_resume import UPTO, train_flags
+from tests.running import (
+    SHORT,
+    USER_DIR,
+    assert_identical,
+    hypotheses,
+    saved,
+    saved_weights,
+    update_losses,
+)
 
 PRESET = "transformer_biarn_tiny"
 EVERY = ["--save-interval-updates", 1]

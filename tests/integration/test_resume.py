@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from tests.conftest import SMALL, TRAIN, preset_flags
-from tests.running import USER_DIR, saved_weights, update_losses
+from tests.running import USER_DIR, assert_identical, saved, update_losses
 
 Cli = Callable[..., str]
 
@@ -28,30 +27,6 @@ def train_flags(corpus: Path, arch: str, folder: Path, *flags: Any) -> list[str]
             *preset_flags(arch), "--save-interval", 10, "--save-dir", folder, *flags,
         )
     ]  # fmt: skip
-
-
-def saved(folder: Path) -> dict[str, Any]:
-    """The last checkpoint's weights and optimizer state."""
-    checkpoint = folder / "checkpoint_last.pt"
-    optimizer = torch.load(checkpoint, weights_only=True)["last_optimizer_state"]
-    return {"model": saved_weights(checkpoint), "optimizer": optimizer}
-
-
-def assert_identical(found: Any, expected: Any, where: str = "") -> None:
-    """Equal to the last bit, tensors in nested dictionaries and lists."""
-    assert type(found) is type(expected), where
-    if isinstance(expected, dict):
-        assert found.keys() == expected.keys(), where
-        for key in expected:
-            assert_identical(found[key], expected[key], f"{where}/{key}")
-    elif isinstance(expected, (list, tuple)):
-        assert len(found) == len(expected), where
-        for i, (one, other) in enumerate(zip(found, expected)):
-            assert_identical(one, other, f"{where}/{i}")
-    elif isinstance(expected, torch.Tensor):
-        assert torch.equal(found, expected), where
-    else:
-        assert found == expected, where
 
 
 @pytest.mark.slow_presets

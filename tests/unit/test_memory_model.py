@@ -2,15 +2,19 @@
 
 from argparse import Namespace
 from collections.abc import Callable
+from copy import deepcopy
 
 import pytest
 import torch
+from fairseq.models import ARCH_MODEL_REGISTRY
 from torch import Tensor, nn
 
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.integration import loading
 from fairseq_recur.models.presets import LANGUAGE_MODELS
 from fairseq_recur.modules.mixture import Mixture
+from fairseq_recur.modules.parts import MEMORY as MEMORIES
+from fairseq_recur.modules.parts import MIXTURE, SELF_ATTENTION
 from fairseq_recur.modules.stream_memory import is_memory
 from fairseq_recur.modules.xl import SinusoidalLags
 from tests.conftest import MEMORY_MODELS, fast_or_slow
@@ -337,14 +341,16 @@ def test_half_precision_stays_finite(build: Build, dtype: torch.dtype, name: str
     model, tokens = build(*TRAINED[name]).to(dtype).train(), text(3 * SEGMENT)
     logits = in_segments(model, tokens)
     assert logits.dtype == dtype and logits.isfinite().all()
+    exact = in_segments(deepcopy(model).double(), tokens)
+    assert (logits.double() - exact).abs().max() < 0.1 * exact.std()
     logits[:, -SEGMENT:].float().logsumexp(-1).sum().backward()
     assert all(p.grad.isfinite().all() for p in model.parameters())
 
 
-@pytest.mark.parametrize("flags", [BY_LAG["block-recurrent"], LATENT["latent"]], ids=str)
-def test_beams_of_a_recurrent_state_can_be_moved(build: Build, flags: list[str]) -> None:
+@pytest.mark.parametrize("name", systems(*BY_LAG, *LATENT))
+def test_beams_can_be_moved(build: Build, name: str) -> None:
     """Within a block and at its end, as the generator moves, repeats and drops hypotheses."""
-    model = build(*flags)
+    model = build(*ALL[name])
     prefix, state = text(1), {}
     for order in ([1, 0, 0], [2, 0], [1, 0, 1], [2], [0, 0], [1, 0]):
         logits, _ = model.decoder(prefix, incremental_state=state)
@@ -493,6 +499,24 @@ def test_a_saved_memory_is_left_out_of_a_model_without_one(
 def test_positions_of_a_segment_and_a_memory_are_refused(make_model: Build) -> None:
     with pytest.raises(ConfigError, match="--decoder-memory needs --no-token-positional"):
         make_model("rsa_transformer_lm", "--decoder-memory", "xl")
+
+
+def test_every_memory_and_every_map_that_reads_one_is_tested() -> None:
+    """In `ALL` with its presets' defaults, and every memory in `TRAINED`."""
+    options = ("decoder_memory", "decoder_self_attention")
+    for table, wanted in ((ALL, READERS), (TRAINED, set())):
+        given: dict[str, set[str]] = {name: set() for name in options}
+        for arch, *flags in table.values():
+            config = ARCH_MODEL_REGISTRY[arch].config_class()
+            named = dict(zip(flags, flags[1:]))
+            for name in options:
+                flag = f"--{name.replace('_', '-')}"
+                given[name].add(named.get(flag, getattr(config, name)))
+        assert given["decoder_memory"] == set(MEMORIES)
+        assert wanted <= {"dot" if name in MIXTURE else name for name in given[options[1]]}
+
+
+READERS = {name for name, part in SELF_ATTENTION.items() if part.reads_memory}
 
 
 def test_all_presets_with_a_memory_are_listed() -> None:

@@ -148,7 +148,7 @@ def test_reordering_carries_the_recurrence_encoder(make_model: Build, system: li
     direct = encode(model, source[order])
     for key in ("encoder_out", "recurrence_out", "recurrence_padding_mask"):
         assert (key in moved) == (key in direct)
-        for a, b in zip(moved.get(key, []), direct.get(key, [])):
+        for a, b in zip(moved.get(key, []), direct.get(key, []), strict=True):
             torch.testing.assert_close(a, b)
 
 
