@@ -121,6 +121,7 @@ DECODER_VARIANTS: dict[str, list[str]] = {
     ).split(),
     "some-heads": "--rsa-heads 1,0,0,0,0,0 --rsa-dropout mixed".split(),
     "dense": ["--rsa-form", "dense"],
+    "mixed-form": ["--rsa-form", "mixed"],
     "normalized": ["--rsa-normalize"],
     "normalized-dense": "--rsa-normalize --rsa-form dense".split(),
     "toeplitz": "--decoder-self-attention toeplitz --learned-matrix-length 4".split(),
@@ -172,6 +173,7 @@ SRFORMER_VARIANTS: dict[str, list[str]] = {
         "--srformer-form",
         "stored",
     ],
+    "recomputed": [*SEGMENTS, "--srformer-form", "recomputed"],
     "unit": [*SEGMENTS, *"--srformer-scale unit --srformer-leak-init 0.2".split()],
     "no-neuron": [*SEGMENTS, "--srformer-no-neuron"],
     "current-segment": [*SEGMENTS, "--srformer-current-segment"],
@@ -208,6 +210,10 @@ SELF_ATTENTION_VARIANTS: dict[str, list[str]] = {
     "prob-sparse-rsa": (
         "--encoder-self-attention prob_sparse --encoder-self-attention-mixture rsa "
         "--decoder-self-attention dot --prob-sparse-factor 1"
+    ).split(),
+    "prob-sparse-rsa-all-rows": (
+        "--encoder-self-attention prob_sparse --encoder-self-attention-mixture rsa "
+        "--decoder-self-attention dot --prob-sparse-factor 1 --prob-sparse-mixed-rows all"
     ).split(),
     "toeplitz-directional-relative": (
         "--encoder-self-attention directional --encoder-self-attention-mixture toeplitz "

@@ -167,6 +167,16 @@ def test_every_parameter_has_a_gradient(make_model: Build, system: list[str]) ->
     assert all(p.grad is not None for p in model.parameters())
 
 
+def test_sentences_without_use_for_a_part_give_it_a_gradient(
+    make_model: Build, preset: str
+) -> None:
+    """Of zero: without one, several processes would wait for each other. As the preset has it."""
+    model = make_model(preset, *SMALL, *EVAL)
+    source = sentences([3, 2], "left")
+    model(source, true_lengths(source), targets(2, 3))[0].sum().backward()
+    assert [name for name, p in model.named_parameters() if p.grad is None] == []
+
+
 @pytest.mark.slow_options
 @pytest.mark.parametrize(
     "dtype",
