@@ -25,8 +25,8 @@ CLAIMS: dict[str, tuple[Callable[[float], bool], Callable[..., bool]]] = {
         lambda alpha: alpha == 1,
         lambda linear, nonlinear, rsa: nonlinear < min(linear, rsa),
     ),
-    "RSA beats linear from alpha 0.6 on": (
-        lambda alpha: alpha >= 0.6,
+    "RSA beats linear above alpha 0.6": (
+        lambda alpha: alpha > 0.6,
         lambda linear, nonlinear, rsa: rsa < linear,
     ),
 }
