@@ -6,6 +6,7 @@ The resident memory of the process is read at regular intervals. The slope is th
 line through the second half of the readings, when everything has been allocated once.
 """
 
+import os
 import random
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 from measuring import command_line, record
+from systems import NOT_FROM_HERE
 
 from fairseq_recur.cli import main as fairseq_recur
 from fairseq_recur.plotting.figures import COLOURS, new_figure, plain_axes
@@ -90,7 +92,10 @@ def watch(process: "subprocess.Popen[str]", mark: str, every: int) -> Curve:
 def start(*argv: object, stderr: int) -> "subprocess.Popen[str]":
     """Start a command of fairseq-recur whose output can be read."""
     command = [sys.executable, "-m", "fairseq_recur", *map(str, argv)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
+    environment = {**os.environ, **NOT_FROM_HERE}
+    return subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=stderr, text=True
+    )
 
 
 def train(data: Path, arch: str, folder: Path, epochs: int) -> Curve:

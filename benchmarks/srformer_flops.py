@@ -12,6 +12,8 @@ import srformer_counts as counts
 from measuring import command_line
 from srformer_counts import Model
 
+from fairseq_recur.files import write_text
+
 MODELS = {
     "T5-small": Model(512, 8, 6, 2048, 32128),
     "BART-base": Model(768, 12, 6, 3072, 50265),
@@ -20,6 +22,7 @@ MODELS = {
 """The paper uses the first two; all three have heads of width 64."""
 
 WIDTH = 64
+BEAM = 4
 """d"""
 
 SETTINGS = {
@@ -201,7 +204,7 @@ def show_models() -> None:
 def record(beam: int) -> dict[str, object]:
     """Return all figures."""
     return {
-        "command": "python benchmarks/srformer_flops.py",
+        "command": "python benchmarks/srformer_flops.py" + (beam != BEAM) * f" --beam {beam}",
         "unit": "multiply-adds; of one head of one layer, but for the whole models",
         "head_width": WIDTH,
         "beam": beam,
@@ -222,13 +225,13 @@ def record(beam: int) -> dict[str, object]:
 def main() -> None:
     """Print the tables and write the figures."""
     parser = command_line(__doc__, device=False)
-    parser.add_argument("--beam", type=int, default=4)
+    parser.add_argument("--beam", type=int, default=BEAM)
     args = parser.parse_args()
     show_attention()
     show_rest(args.beam)
     show_models()
     if args.output:
-        args.output.write_text(json.dumps(record(args.beam), indent=1) + "\n")
+        write_text(args.output, json.dumps(record(args.beam), indent=1) + "\n")
 
 
 if __name__ == "__main__":

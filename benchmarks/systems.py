@@ -305,6 +305,11 @@ WARM_UP = 3
 """Updates of a training command that are not counted."""
 
 
+NOT_FROM_HERE = {"PYTHONSAFEPATH": "1"}
+"""For commands: else Python looks for the package in the current folder before PYTHONPATH, where
+compare.py names the one to measure."""
+
+
 def train_by_command(
     module: Sequence[str], data: Path, flags: Sequence[str], updates: int, threads: int
 ) -> dict[str, float]:
@@ -333,7 +338,7 @@ def train_by_command(
     ]  # fmt: skip
     with (data.parent / "output").open("w+") as output:
         process = subprocess.Popen(
-            command, env={**os.environ, "OMP_NUM_THREADS": str(threads)},
+            command, env={**os.environ, **NOT_FROM_HERE, "OMP_NUM_THREADS": str(threads)},
             stdout=output, stderr=output,
         )  # fmt: skip
         _, status, used = os.wait4(process.pid, 0)  # unlike `wait`, with the process's memory

@@ -72,7 +72,7 @@ plan() {
     call fairseq-recur plan --arch "$arch" --vocabulary "$vocabulary" --lengths "$tokens" "$tokens" \
         --longest "$tokens" --batch-tokens $((streams * tokens)) \
         --max-tokens $((streams * tokens / gpus)) --updates "$updates" --gpu "${GPU:-a100-80}" \
-        --gpus "$gpus" --precision "$precision" -- "${flags[@]}"
+        --gpus "$gpus" --precision "$precision" -- "${flags[@]}" "$@"
 }
 
 # data_key: print the key of the data; nothing if there are none and commands are only printed
@@ -111,6 +111,8 @@ train() {
 evaluate() {
     local longer device=()
     longer="{'memory_length': $test_memory, 'memory_same_length': True, 'xl_clamp_length': $test_clamp}"
+    # A full matrix depends on positions, whose number is that of the training.
+    if grep -qs 'full_matrix' "$folder/settings"; then longer="{}" test_tokens="$tokens"; fi
     if [ "${GPUS:-}" = 0 ]; then device=(--cpu); fi
     # A state that goes on after each segment has learned to do so at the pace of the training.
     case "$ARCH" in *brt_lm_*) test_tokens="$tokens" ;; esac

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from fairseq_recur.experiments import machine
 from fairseq_recur.experiments.steps import LOCK
-from fairseq_recur.files import write_text
+from fairseq_recur.files import read_json, write_text
 from fairseq_recur.locks import hold
 
 HERE = Path(__file__).resolve().parent
@@ -97,7 +97,7 @@ def load(file: Path, settings: dict[str, Any]) -> dict[str, Any]:
     """Read the results so far; exit if they were computed with other settings."""
     if not file.exists():
         return {"settings": settings, "runs": [], "cells": []}
-    results = json.loads(file.read_text(encoding="utf-8"))
+    results: dict[str, Any] = read_json(file)
     if results["settings"] != settings:
         sys.exit(
             f"error: {file} was computed with {results['settings']}, but this run uses {settings}. "

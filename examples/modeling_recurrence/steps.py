@@ -26,6 +26,8 @@ def distances(
     found = []
     for sentence in sentences:
         maps, _ = model.look(sentence, target=sentence)
+        if ("steps", 0) not in maps:
+            raise ConfigError("the model has no steps of a BiARN; name a model that has")
         weights = maps["steps", 0].mean(1)  # directions, steps, source
         apart = (weights[:, 0] - weights[:, -1]).abs().sum(-1) / 2
         found.append(tuple(apart.tolist()))

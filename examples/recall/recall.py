@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from fairseq_recur.experiments import machine
 from fairseq_recur.experiments.steps import LOCK
-from fairseq_recur.files import write_text
+from fairseq_recur.files import read_json, write_text
 from fairseq_recur.locks import hold
 from fairseq_recur.modules.parts import CROSS_ATTENTION
 from fairseq_recur.modules.standalone import SRformerCrossAttention, host
@@ -214,7 +214,7 @@ def run(args: argparse.Namespace) -> None:
     file = args.output / "results.json"
     results: dict[str, Any] = {"settings": {"updates": args.updates}, "runs": [], "cells": []}
     if file.exists():
-        results = json.loads(file.read_text(encoding="utf-8"))
+        results = read_json(file)
         if results["settings"]["updates"] != args.updates:
             sys.exit(
                 f"error: {file} has {results['settings']['updates']} updates, this run "

@@ -59,7 +59,9 @@ def main(words: list[str]) -> int:
     args = parser.parse_args(words)
     try:
         write(args.texts, args.model, args.pieces, args.output)
-    except (ConfigError, OSError) as error:
+    except ConfigError as error:
+        parser.error(f"{error}; prepare the data again, as run.sh does")
+    except OSError as error:
         parser.error(f"{error}; prepare the data first, as run.sh does")
     return 0
 

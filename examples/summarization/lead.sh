@@ -2,12 +2,15 @@
 # its text. A small model that starts from it copies names into its summaries, which it does not
 # learn from a few thousand summaries.
 
-# prepare_lead TEXTS MODEL PREPARED OUTPUT: write OUTPUT/data-bin and OUTPUT/text once. PREPARED has
-# the pieces and the data-bin of the summaries, MODEL is its SentencePiece model
+# prepare_lead TEXTS MODEL PREPARED OUTPUT: write OUTPUT/data-bin and OUTPUT/text, once for the same
+# texts and pieces. PREPARED has the pieces and the data-bin of the summaries, MODEL is its
+# SentencePiece model
 prepare_lead() {
-    local texts="$1" model="$2" prepared="$3" output="$4" folder
+    local texts="$1" model="$2" prepared="$3" output="$4" folder inputs
     folder="$(dirname "${BASH_SOURCE[0]}")"
-    if [ -f "$output/prepared" ]; then return; fi
+    inputs="$(cat "$texts"/{train,valid,test}.source "$texts/train.target" "$model" \
+        "$prepared/data-bin/dict.source.txt" | cksum)"
+    if [ -f "$output/prepared" ] && [ "$(cat "$output/prepared")" = "$inputs" ]; then return; fi
     rm -rf "$output"
     mkdir -p "$output"
     PYTHONPATH="$folder/../../scripts${PYTHONPATH:+:$PYTHONPATH}" \
@@ -17,7 +20,7 @@ prepare_lead() {
         --trainpref "$output/pieces/train" --validpref "$output/pieces/valid" \
         --testpref "$output/pieces/test" > "$output/preprocess.log" 2>&1 ||
         { tail "$output/preprocess.log" >&2; exit 1; }
-    touch "$output/prepared"
+    echo "$inputs" > "$output/prepared"
 }
 
 # prepare_example: set up the environment and the corpus of this folder in $work, once. Sets $lead,

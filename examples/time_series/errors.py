@@ -61,15 +61,16 @@ def wins(results: Results) -> list[str]:
         ours, theirs, of = 0, 0, 0
         for cell, paper in read_expected().items():
             pair = [results.get(cell, {}).get(name) for name in (host, f"rsa_{host}")]
-            if pair[0] and pair[1]:
-                before, after = averages(pair[0]), averages(pair[1])
+            common = (pair[0] or {}).keys() & (pair[1] or {}).keys()
+            if common:  # the seeds that both have
+                before, after = (averages({s: of_one[s] for s in common}) for of_one in pair)
                 ours += sum(a < b for a, b in zip(after, before))
                 theirs += sum(a < b for a, b in zip(paper[f"rsa_{host}"], paper[host]))
                 of += 2
         if of:
             lines.append(
-                f"rsa_{host} is better than {host} in {ours} of {of} comparisons; in the paper in "
-                f"{theirs} of the same."
+                f"rsa_{host} is better than {host} in {ours} of {of} comparisons; in the paper, in "
+                f"{theirs} of the same comparisons."
             )
     return lines
 
@@ -97,7 +98,7 @@ def summary(report: dict[str, Any], markdown: bool = False) -> str:
         return "Nothing is finished yet."
     shape = tables.markdown if markdown else tables.aligned
     lines = shape([HEADER, *table], names=2)
-    missing = len(read_expected().keys() - {row[0] for row in table})
+    missing = len(read_expected().keys() - report["runs"].keys())
     lines += ["", f"Cells without a result: {missing} of {len(read_expected())}."]
     remarks, found = wins(report["runs"]), weak(report["runs"])
     if found:
@@ -124,7 +125,11 @@ def write(
             sums[cell.data] = checksum(Path(settings.data, cell.file))
         found = earlier.get("linear", {}).get(cell.name)
         if every_cell or cell.name in results or found:
-            kept = found and earlier.get("data", {}).get(cell.data) == sums[cell.data]
+            kept = (
+                found
+                and earlier.get("data", {}).get(cell.data) == sums[cell.data]
+                and earlier["settings"].get("SPLIT") == settings.as_dict().get("SPLIT")
+            )
             linear[cell.name] = found if kept else linear_errors(cell, settings.data)
     words = [*COMMAND.split(), *(["linear"] if every_cell else [])]
     report = {

@@ -1,9 +1,10 @@
-"""Linear forecasts for comparison, fitted by least squares: no training, no chance.
+"""Linear forecasts for comparison, fitted by least squares: no training, nothing random.
 
 ``linear`` maps the window of each variable to its forecast by a matrix of its own. ``dlinear`` has
 one matrix for all variables. DLinear (Zeng et al. 2023) splits the window into a moving average
-and the rest, and adds a linear map of each: their sum is one linear map of the window, so that the
-best DLinear is the best matrix. The penalty is the one of `PENALTIES` with the best validation.
+and the rest, and adds a linear map of each: their sum is one linear map of the window. So no
+DLinear has a lower squared error on the training windows than the best matrix. The penalty is the
+one of `PENALTIES` with the best validation.
 """
 
 from typing import Any

@@ -69,8 +69,13 @@ def decode(evaluation: Evaluation, baseline: Path | None = None) -> Path:
         baseline: folder of the training to compare with afterwards, or None
 
     Raises:
-        ConfigError: nothing is trained, the baseline is not evaluated, or a step failed
+        ConfigError: another set is to be decoded, nothing is trained, the baseline is not
+            evaluated, or a step failed
     """
+    if sum(word.split("=")[0] == "--gen-subset" for word in evaluation.generate) > 1:
+        raise ConfigError(
+            "--gen-subset is given, but the references are those of the test set; leave it out"
+        )
     if baseline is not None and not (baseline / TEXT).is_file():
         raise ConfigError(f"BASELINE={baseline}: no {TEXT} there; evaluate that training first")
     folder = evaluation.folder

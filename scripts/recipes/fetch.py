@@ -93,7 +93,9 @@ def _from_folder(archive: Archive, folder: Path) -> Path:
 
 def _sums(file: Path) -> dict[str, str]:
     """Read a file of sha256sum: name -> checksum."""
-    pairs = (line.split(maxsplit=1) for line in file.read_text().splitlines() if line.strip())
+    pairs = [line.split(maxsplit=1) for line in file.read_text().splitlines() if line.strip()]
+    if any(len(pair) < 2 for pair in pairs):
+        raise ConfigError(f"{file} has a line without a name; expected the format of sha256sum")
     return {name.lstrip("*"): value for value, name in pairs}
 
 
@@ -155,8 +157,8 @@ def _check(file: Path, archive: Archive) -> None:
                 problem = f"{kind} {found}, expected {expected}"
     if problem is None:
         return
+    what = f"{file.name} is truncated or a different file: {problem}"
     if file.suffix == ".part":
-        file.replace(file.with_suffix(".wrong"))
-    raise ConfigError(
-        f"{file} is truncated or a different file: {problem}; remove it and get it again"
-    )
+        wrong = file.replace(file.with_suffix(".wrong"))
+        raise ConfigError(f"{what}; it is kept as {wrong}, and the next start downloads it again")
+    raise ConfigError(f"{what}; remove {file} and get it again")

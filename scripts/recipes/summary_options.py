@@ -96,7 +96,11 @@ def read_data_set(file: Path) -> DataSet:
     if not file.is_file():
         raise ConfigError(f"there is no {file}; expected a recipe's data.yaml")
     problems: list[str] = []
-    data = fill(DataSet, yaml.safe_load(file.read_text(encoding="utf-8")), problems)
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{file} is not YAML: {error}; correct it there") from error
+    data = fill(DataSet, content, problems)
     if data is None:
         raise ConfigError(f"{file}: not a data set; correct it:\n- " + "\n- ".join(problems))
     data.name = file.parent.name

@@ -98,7 +98,7 @@ def test_dry_run(
     assert re.search(r"ETTh1/24 +informer +0\.800 +0\.762 +0\.400 +0\.632 +2", printed)
     assert re.search(r"ETTh1/24 +rsa_informer +0\.500 +0\.414 +0\.250 +0\.450 +2", printed)
     assert re.search(r"ETTh1/48 +linear +0\.\d{3} +0\.\d{3}", printed)
-    assert "better than informer in 4 of 4 comparisons; in the paper in 4 of the" in printed
+    assert "better than informer in 4 of 4 comparisons; in the paper, in 4 of the" in printed
     assert "Cells without a result: 14 of 16." in printed
     assert printed.index("ETTh1/24 informer seed 1") < printed.index("ETTh1/48 informer seed 1")
     assert len(calls(tmp_path / "work")) == 8

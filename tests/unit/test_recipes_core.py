@@ -10,6 +10,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from recipes.evaluation import Evaluation, decode
 from recipes.fetch import Archive, fetch, sha256
 from recipes.steps import Made, binarize, need_space, step
 
@@ -200,3 +201,11 @@ def test_binary_data_leaves_no_log(tmp_path: Path) -> None:
     assert "train.source-target.source.bin" in files and "preprocess.log" not in files
     for handler in logging.getLogger("fairseq_cli.preprocess").handlers:
         assert str(tmp_path) not in getattr(handler, "baseFilename", "")
+
+
+def test_another_set_than_that_of_the_references_is_refused(tmp_path: Path) -> None:
+    """The last --gen-subset would count, and another set of the same size would be scored."""
+    for flags in (["--gen-subset", "valid"], ["--gen-subset=valid"]):
+        generate = ["bin", "--gen-subset", "test", *flags]
+        with pytest.raises(ConfigError, match="the references are those of the test set"):
+            decode(Evaluation(tmp_path, [], "checkpoint_best.pt", generate))
