@@ -5,7 +5,7 @@ milliseconds per step, averaged over a sentence of the given length, for RSA and
 
 SRformer: only the attention (two sentences, beam 5, eight heads of width 64), after a source of the
 given number of keys has been read. The reference is torch's fused attention with a copy of keys and
-values for every beam, as in fairseq.
+values for every beam, as in fairseq, and beside it with one copy per sentence, as SRformer has.
 """
 
 import argparse
@@ -68,14 +68,24 @@ def srformer_step(length: int, device: str) -> dict[str, Run]:
     def full() -> Tensor:
         return F.scaled_dot_product_attention(query, keys, values)
 
+    def beams(x: Tensor) -> Tensor:
+        """The rows (N, H, 1, D) as the queries of each sentence: (B, H, beam, D)."""
+        return x.unflatten(0, (SENTENCES, BEAM)).squeeze(3).transpose(1, 2)
+
+    shared_keys, shared_values = (x[::BEAM].contiguous() for x in (keys, values))
+
+    def shared() -> Tensor:
+        out = F.scaled_dot_product_attention(beams(query), shared_keys, shared_values)
+        return out.transpose(1, 2).reshape(query.size())
+
     def srformer() -> Tensor:
-        together = query.unflatten(0, (SENTENCES, BEAM)).squeeze(3).transpose(1, 2).unsqueeze(2)
+        together = beams(query).unsqueeze(2)
         k, v, p = (x[sentences, :, step].unsqueeze(2) for x in (own_keys, own_values, fired))
         local, _ = attend_segments(together * HEAD**-0.5, k, v)
         out = local + torch.matmul(together * HEAD**-0.5, p)
         return out.squeeze(2).transpose(1, 2).reshape(query.size())
 
-    return {"full": full, "srformer": srformer}
+    return {"full": full, "full, one copy per sentence": shared, "srformer": srformer}
 
 
 def srformer(args: argparse.Namespace, report: Report) -> None:
