@@ -20,8 +20,11 @@ BASE = (
 """The systems of an encoder-decoder of base size, which are measured beside `transformer`."""
 
 BIG = "_wmt_en_de_big"
-HOSTS = ["t5_small", "rsa_codet5_small", "srformer_t5_small", "srformer_bart_base"]
-"""The systems of other hosts."""
+HOSTS = {
+    "t5": ["t5_small", "rsa_codet5_small", "srformer_t5_small"],
+    "bart": ["bart_base", "srformer_bart_base"],
+}
+"""Other hosts, each before the systems that are measured beside it."""
 
 REMEMBER = ["xl_lm", "rsa_xl_lm", "brt_lm", "rsa_brt_lm", "tlb_lm", "rsa_tlb_lm"]
 """The language models with a memory: 14 layers of width 512, as for Text8."""
@@ -192,8 +195,9 @@ def measurements(args: argparse.Namespace) -> Iterator[Piece]:
     yield checks("trainings-bf16", 6, "training_and_decoding and bf16")
     yield train(f"base-{compared}", 4, first + of_compared)
     yield decode(f"base-{compared}", 4, first + of_compared)
-    yield train("hosts", 4, first + HOSTS)
-    yield decode("hosts", 4, first + HOSTS)
+    for host, systems in HOSTS.items():
+        yield train(f"{host}-hosts", 4, systems)
+        yield decode(f"{host}-hosts", 4, systems)
     large = ["transformer_lm_wiki103", *(f"{name}{WIKITEXT}" for name in REMEMBER)]
     words = ["--vocabulary", "100" if args.tiny else "267735", "--criterion", "adaptive_loss"]
     yield stream("language-models-big", 6, large, f"{SMALL_LM} {SMALL_WORDS}", *words)
