@@ -17,9 +17,12 @@ os.environ.setdefault("XDG_CACHE_HOME", str(Path(__file__).resolve().parent.pare
 
 import pytest
 import torch
+from fairseq import utils
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_MODEL_REGISTRY, FairseqLanguageModel, build_model
+from torch import Tensor
 
+from fairseq_recur.ops.precision import at_least_float32
 from tests.configuring import composing_by_hydra, composing_directly, model_config
 from tests.systems import (  # noqa: F401  (most of them are imported from here)
     BART_FLAGS,
@@ -191,3 +194,16 @@ TRAIN: Sequence[str] = (
     "--log-format simple --log-interval 1 --num-workers 0"
 ).split()
 """Flags of a short training."""
+
+
+@pytest.fixture
+def softmax_in_the_models_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """fairseq's attention has a float32 softmax also in a float64 model.
+
+    Its last bits depend on the padding, in a way that differs from processor to processor.
+    """
+
+    def softmax(x: Tensor, dim: int, onnx_trace: bool = False) -> Tensor:
+        return at_least_float32(x).softmax(dim)
+
+    monkeypatch.setattr(utils, "softmax", softmax)

@@ -23,6 +23,7 @@ from tests.unit.test_model_properties import compare_to_stock, encode, sentences
 from tests.unit.test_ops import PADDING, assert_same, lengths_of, random
 
 Build = Callable[..., nn.Module]
+pytestmark = pytest.mark.usefixtures("softmax_in_the_models_precision")
 HEADS, WIDTH = 4, 3
 ROOT = Path(__file__).parents[2]
 
@@ -225,7 +226,7 @@ def test_every_cross_attention_reads_the_columns(make_model: Build, cross: str) 
     state, steps = {}, []
     for t in (1, 2, 3):
         steps.append(model.decoder(target[:, :t], encoder_out=out, incremental_state=state)[0])
-    torch.testing.assert_close(torch.cat(steps, dim=1), before, rtol=1e-4, atol=2e-6)
+    torch.testing.assert_close(torch.cat(steps, dim=1), before, rtol=1e-9, atol=1e-11)
     nn.init.zeros_(model.encoder.columns.merge.weight[:, 16:])
     after, _ = model.decoder(target, encoder_out=encode(model, source))
     assert (before - after).abs().max() > 1e-3

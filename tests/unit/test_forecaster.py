@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from fairseq import utils
 from fairseq.data.iterators import EpochBatchIterator
 from torch import Tensor, nn
 
@@ -319,15 +318,14 @@ def layer_by_loops(layer: Any, x: list[Tensor], states: list[Tensor] | None = No
     "length, label, horizon, positions", [(9, 4, 3, True), (7, 2, 5, False), (5, 5, 1, True)]
 )
 def test_a_forecast_is_informers(
-    make: Build, monkeypatch: pytest.MonkeyPatch, length: int, label: int, horizon: int,
+    make: Build, softmax_in_the_models_precision: None, length: int, label: int, horizon: int,
     positions: bool,
 ) -> None:  # fmt: skip
     """The rows that encoder and decoder read, their layers, and the rows that are forecast.
 
-    Against the loops, with ordinary attention: outputs and all gradients. fairseq's softmax and its
-    GELU are float32.
+    Against the loops, with ordinary attention: outputs and all gradients. No GELU: fairseq's is
+    float32.
     """
-    monkeypatch.setattr(utils, "softmax", lambda x, dim, onnx_trace=False: x.softmax(dim))
     flags = "--encoder-self-attention dot --decoder-self-attention dot --activation-fn relu".split()
     model = make("informer", *flags, *(() if positions else ["--no-token-positional-embeddings"]))
     model.label = label

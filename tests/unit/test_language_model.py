@@ -12,6 +12,7 @@ from tests.conftest import DECODER_VARIANTS, LANGUAGE_MODELS
 from tests.unit.test_model_properties import PAD, sentences
 
 Build = Callable[..., nn.Module]
+pytestmark = pytest.mark.usefixtures("softmax_in_the_models_precision")
 SMALL_LM: list[str] = (
     "--decoder-embed-dim 16 --decoder-input-dim 16 --decoder-output-dim 16 --decoder-layers 2 "
     "--decoder-ffn-embed-dim 24 --decoder-attention-heads 2 --dropout 0 --attention-dropout 0"
@@ -65,7 +66,7 @@ def test_incremental_decoding_equals_teacher_forcing(model: nn.Module) -> None:
     for order in orders:
         logits, _ = model.decoder(prefix, incremental_state=state)
         forced, _ = model(prefix)
-        torch.testing.assert_close(logits[:, -1], forced[:, -1], rtol=1e-4, atol=2e-6)
+        torch.testing.assert_close(logits[:, -1], forced[:, -1], rtol=1e-9, atol=1e-11)
         rows = torch.tensor(order)
         model.decoder.reorder_incremental_state_scripting(state, rows)
         words = torch.randint(4, 60, (len(rows), 1))

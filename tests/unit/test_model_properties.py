@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from fairseq import utils
 from fairseq.models import ARCH_MODEL_REGISTRY
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
@@ -13,26 +12,13 @@ from fairseq_recur.modules.context import Padding
 from fairseq_recur.modules.mixture import Mixture
 from fairseq_recur.modules.sparse_attention import ProbSparseSelfAttention
 from fairseq_recur.modules.srformer import AccumulateFire
-from fairseq_recur.ops.precision import at_least_float32
 from tests.conftest import PLAIN, SMALL, stock_of
 from tests.running import weights
 
 PAD, EOS = 1, 2
 EVAL = ["--dropout", "0", "--attention-dropout", "0", "--activation-dropout", "0"]
 Build = Callable[..., nn.Module]
-
-
-@pytest.fixture(autouse=True)
-def softmax_in_the_models_precision(monkeypatch: pytest.MonkeyPatch) -> None:
-    """fairseq's attention has a float32 softmax also in a float64 model.
-
-    Its last bits depend on the padding, in a way that differs from processor to processor.
-    """
-
-    def softmax(x: Tensor, dim: int, onnx_trace: bool = False) -> Tensor:
-        return at_least_float32(x).softmax(dim)
-
-    monkeypatch.setattr(utils, "softmax", softmax)
+pytestmark = pytest.mark.usefixtures("softmax_in_the_models_precision")
 
 
 def small(make_model: Build, system: list[str]) -> nn.Module:
@@ -125,8 +111,7 @@ def test_incremental_decoding_equals_teacher_forcing(
         logits, _ = model.decoder(prefix, encoder_out=out, incremental_state=state)
         rows = source[kept].repeat_interleave(beams, dim=0)
         forced, _ = model.decoder(prefix, encoder_out=encode(model, rows))
-        # float32's precision: fairseq's softmax of incremental steps is float32 in any dtype.
-        torch.testing.assert_close(logits[:, -1], forced[:, -1], rtol=1e-4, atol=2e-6)
+        torch.testing.assert_close(logits[:, -1], forced[:, -1], rtol=1e-9, atol=1e-11)
         survivors = list(range(len(kept)))
         if step in (2, 4):
             del survivors[step // 4]

@@ -18,7 +18,8 @@ from tests.conftest import SMALL
 
 Build = Callable[..., nn.Module]
 NORMS = {"post-norm": [], "pre-norm": ["--encoder-normalize-before", "--decoder-normalize-before"]}
-CLOSE = {"rtol": 1e-5, "atol": 1e-6}  # fairseq's softmax is float32 in any dtype
+CLOSE = {"rtol": 1e-9, "atol": 1e-11}
+pytestmark = pytest.mark.usefixtures("softmax_in_the_models_precision")
 
 
 @pytest.fixture(params=NORMS.values(), ids=NORMS.keys())
@@ -50,7 +51,7 @@ def same_with_gradients(fast: Tensor, slow: Tensor, inputs: list[Tensor]) -> Non
         torch.autograd.grad((fast * weight).sum(), inputs, retain_graph=True),
         torch.autograd.grad((slow * weight).sum(), inputs),
     ):
-        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(a, b, **CLOSE)
 
 
 @pytest.mark.parametrize("kind", ["biarn", "birnn"])

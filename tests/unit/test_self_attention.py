@@ -353,7 +353,7 @@ def test_a_step_reads_a_table_made_once() -> None:
         module(s, Context(incremental_state=state, position=t))[0] for t, s in enumerate(x.split(1))
     ]
     assert calls == [64, 128, 256]
-    torch.testing.assert_close(torch.cat(steps), run(module, x), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(torch.cat(steps), run(module, x), rtol=1e-9, atol=1e-11)
 
 
 def test_a_table_of_a_full_matrix_grows_in_powers_of_two() -> None:

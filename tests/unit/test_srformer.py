@@ -33,6 +33,7 @@ from tests.unit.test_model_properties import sentences, small, targets, true_len
 
 CPU = torch.device("cpu")
 Build = Callable[..., nn.Module]
+pytestmark = pytest.mark.usefixtures("softmax_in_the_models_precision")
 
 
 # ---- which segment a query reads
@@ -338,7 +339,7 @@ def test_decoding_of_sources_that_fill_their_segments(make_model: Build, flags: 
     forced, _ = model.decoder(prefix, encoder_out=out)
     for step in range(1, 8):
         logits, _ = model.decoder(prefix[:, :step], encoder_out=out, incremental_state=state)
-        torch.testing.assert_close(logits[:, -1], forced[:, step - 1], rtol=1e-4, atol=2e-6)
+        torch.testing.assert_close(logits[:, -1], forced[:, step - 1], rtol=1e-9, atol=1e-11)
 
 
 def test_weights_of_targets_that_are_padded_on_the_left(make_model: Build) -> None:
