@@ -99,16 +99,16 @@ def test_dictionary_that_does_not_fit(
 
 
 def test_missing_data_folder(train: Callable[..., str], trained: Trained, tmp_path: Path) -> None:
-    with pytest.raises((ConfigError, FileNotFoundError), match="no-such-folder"):
+    with pytest.raises(FileNotFoundError, match="no-such-folder"):  # fairseq's own
         train(data=tmp_path / "no-such-folder")
     checkpoint = trained("transformer_biarn") / "checkpoint_last.pt"
-    with pytest.raises((ConfigError, FileNotFoundError), match="no-such-folder"):
+    with pytest.raises(FileNotFoundError, match="no-such-folder"):
         generate(tmp_path / "no-such-folder", checkpoint)
     assert nothing_saved(tmp_path)
 
 
 def test_missing_checkpoint_to_start_from(train: Callable[..., str], tmp_path: Path) -> None:
-    with pytest.raises((CheckpointError, FileNotFoundError, ValueError), match="no-such.pt"):
+    with pytest.raises((CheckpointError, ValueError), match="no-such.pt"):
         train("--finetune-from-model", tmp_path / "no-such.pt")
     assert nothing_saved(tmp_path)
 

@@ -1,11 +1,14 @@
 """fairseq's own tasks train every structure, or refuse it clearly."""
 
 import shutil
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from fairseq_recur.integration import build_backtranslation_model
 from tests.conftest import LANGUAGE_MODELS, SMALL, TRAIN, preset_flags
 from tests.running import generate, hypotheses
 from tests.unit.test_language_model import SMALL_LM
@@ -85,3 +88,14 @@ def test_a_task_for_other_models_is_refused(
             "train", corpus / "bin", "--task", "translation_lev", "--arch", preset, *SMALL, *TRAIN,
             "--criterion", "nat_loss", "--max-update", 1, "--save-dir", tmp_path,
         )  # fmt: skip
+
+
+@pytest.mark.parametrize("given, limits", [({}, (5, 6)), ({"max_target_positions": 7}, (5, 7))])
+def test_back_translation_gets_the_models_limits(
+    given: dict[str, int], limits: tuple[int, int]
+) -> None:
+    """The task reads them from its options, which a model of dataclasses does not fill."""
+    task = SimpleNamespace(args=Namespace(**given))
+    model = SimpleNamespace(max_positions=lambda: (5, 6))
+    assert build_backtranslation_model(lambda task: model, task) is model
+    assert (task.args.max_source_positions, task.args.max_target_positions) == limits

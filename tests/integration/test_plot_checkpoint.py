@@ -100,5 +100,5 @@ def test_wrong_use(
         assert main(["plot", "checkpoint", *arguments, *output]) == 2
         assert message in capsys.readouterr().err
     assert not (tmp_path / "a.png").exists()
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError, match="has no recurrence encoding matrices"):
         read_layers(biarn)

@@ -148,7 +148,7 @@ def test_a_trainer_that_torchrun_started_without_joining_refuses(
 
 
 def test_call_main_without_a_configuration_group() -> None:
-    with pytest.raises(AttributeError):
+    with pytest.raises(AttributeError, match="no attribute 'distributed_training'"):
         distributed_utils.call_main(Namespace(), print)
 
 
