@@ -157,8 +157,8 @@ def _check(file: Path, archive: Archive) -> None:
                 problem = f"{kind} {found}, expected {expected}"
     if problem is None:
         return
-    what = f"{file.name} is truncated or a different file: {problem}"
+    remedy = "remove it and get it again"
     if file.suffix == ".part":
-        wrong = file.replace(file.with_suffix(".wrong"))
-        raise ConfigError(f"{what}; it is kept as {wrong}, and the next start downloads it again")
-    raise ConfigError(f"{what}; remove {file} and get it again")
+        file = file.replace(file.with_suffix(".wrong"))
+        remedy = "the next start downloads it again, so you may remove it"
+    raise ConfigError(f"{file} is truncated or a different file: {problem}; {remedy}")

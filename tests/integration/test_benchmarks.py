@@ -204,7 +204,7 @@ def test_forms_of_an_operation_are_equal(bench: Any, name: str) -> None:
 
 def test_a_wrong_form_is_detected(bench: Any) -> None:
     ops = bench("ops")
-    case = ops.rem_product(9, "cpu")
+    case = ops.CASES["rem_product"](9, "cpu")
     right = case.forms["dense"].run
     wrong = {"naive": case.forms["naive"], "dense": ops.Form(lambda: 1.01 * right())}
     with pytest.raises(AssertionError, match="not close"):

@@ -154,7 +154,7 @@ def test_text_becomes_the_same_rows(folders: Folders) -> None:
     folder = folders("v1.0")
     words, encode, target = encoder_of(folder)
     tokenizer = transformers().T5Tokenizer.from_pretrained(folder, extra_ids=10, legacy=False)
-    rows = t5.vocabulary(folder, Settings(huggingface.read_json(folder / "config.json"))).rows
+    rows = t5.vocabulary(folder, Settings(huggingface.read_object(folder / "config.json"))).rows
     for line in LINES:
         ours = words.encode_line(encode(line), add_if_not_exist=False).tolist()
         assert [rows[i] for i in ours] == tokenizer(line).input_ids
@@ -165,7 +165,7 @@ def test_text_becomes_the_same_rows(folders: Folders) -> None:
     # The library's CodeT5 reads a text as <s> text </s>.
     folder = folders("codet5")
     words, encode, target = encoder_of(folder)
-    rows = t5.vocabulary(folder, Settings(huggingface.read_json(folder / "config.json"))).rows
+    rows = t5.vocabulary(folder, Settings(huggingface.read_object(folder / "config.json"))).rows
     assert rows[:5] == [1, 0, 2, 3, 4] and sorted(rows) == list(range(len(words)))
     tokenizer = byte_tokenizer("RobertaTokenizer", folder)
     decode = get_encoder(str(target / "encoder.json"), str(target / "vocab.bpe")).decode
@@ -252,7 +252,7 @@ def test_training_and_generation(folders: Folders, kind: str, cli: Cli, tmp_path
     prepare(cli, target, tmp_path, encode)
     data, model = tmp_path / "bin", target / "model.pt"
     assert sorted(hypotheses(generate(data, model))) == list(range(16))
-    module, config = bart if kind == "bart" else t5, huggingface.read_json(folder / "config.json")
+    module, config = bart if kind == "bart" else t5, huggingface.read_object(folder / "config.json")
     options = arguments(module.model_options(Settings(config)))
     common = [data, "--user-dir", USER_DIR, "--arch", module.ARCH, *options, *TRAIN]
     common += ["--max-update", 2, "--disable-validation"]

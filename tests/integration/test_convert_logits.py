@@ -45,7 +45,7 @@ def pairs(folders: Callable[[str], Path]) -> Callable[[str], Pair]:
         models, _, task = load_model_ensemble_and_task(
             [str(target / "model.pt")], arg_overrides={"data": str(target)}
         )
-        config = Settings(huggingface.read_json(folder / "config.json"))
+        config = Settings(huggingface.read_object(folder / "config.json"))
         rows = module.vocabulary(folder, config).rows
         theirs = transformers().AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
         return Pair(theirs, models[0].eval(), task, rows, rows[EOS if module is bart else PAD])
