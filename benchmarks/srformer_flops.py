@@ -21,8 +21,8 @@ MODELS = {
 }
 """The paper uses the first two; all three have heads of width 64."""
 
-WIDTH = 64
 BEAM = 4
+WIDTH = 64
 """d"""
 
 SETTINGS = {

@@ -74,9 +74,9 @@ up_to_date() {
     state_of "$venv/bin/python" "$version" | cmp -s - "$venv/state"
 }
 
-# An environment that somebody else made is not thrown away. `.begun` beside it marks those made here:
-# what makes them, and may be stopped, clears the folder first.
-if [ -e "$venv" ] && [ ! -f "$venv.begun" ] && [ ! -f "$venv/state" ]; then
+# An environment that somebody else made is not thrown away. A file beside it marks those that are
+# being made here, because `venv --clear` empties the folder itself.
+if [ -e "$venv" ] && [ ! -f "$venv.begun" ] && [ ! -f "$venv/begun" ] && [ ! -f "$venv/state" ]; then
     echo "error: $PWD/$venv exists and was not made by this script, which would replace it;" \
         "rename or remove it" >&2
     exit 1
@@ -97,7 +97,7 @@ if ! up_to_date; then
     "$venv/bin/python" -m compileall -q -j 0 -x '/(tests|transformers/models)/' "$venv/lib" \
         > /dev/null || true
     state_of "$venv/bin/python" "$version" > "$venv/state"
-    rm "$venv.begun"
+    rm -f "$venv.begun"
 fi
 
 # The project's own metadata changes more often, and installing it takes seconds.

@@ -43,9 +43,11 @@ def check(runs: Sequence[SystemRun]) -> dict[str, int]:
     weights: dict[str, Weights] = {}
     logging.disable(logging.INFO)
     try:
-        for start, where in _starts(runs).items():
-            _gather(problems, where, partial(_read_start, start, weights))
+        starts = _starts(runs)
         for run in {run.system.name: run for run in runs}.values():
+            if run.start in starts and run.start not in weights:
+                weights.clear()  # one at a time: they may be large
+                _gather(problems, starts[run.start], partial(_read_start, run.start, weights))
             _gather(problems, run.system.name, partial(_build, run, parameters, weights))
         if not problems:
             _gather(problems, "generate", lambda: _check_generate(runs[0]))

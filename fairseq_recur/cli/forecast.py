@@ -2,7 +2,7 @@
 
 Each line has the number of the window, a date, the forecast of each variable, and its actual
 value under "NAME actual", in the units of the series. The windows are a horizon apart, so no
-date is forecast twice; a rest that is shorter than a horizon is left out.
+date is forecast twice; a remainder shorter than a horizon is left out.
 """
 
 import argparse

@@ -271,7 +271,7 @@ def stoppable() -> Iterator[None]:
 def handled(handle: Callable[[str], None]) -> Iterator[None]:
     """Call a function with the names of SIGINT, SIGTERM and SIGHUP, but of none that is ignored.
 
-    `nohup` ignores SIGHUP, and a shell SIGINT in its background.
+    `nohup` ignores SIGHUP, and a shell makes its background jobs ignore SIGINT.
     """
 
     def pass_on(number: int, frame: FrameType | None) -> None:

@@ -169,7 +169,8 @@ class SystemRun(Run):
         before = state.get("read", {})
         for name, now in self.reads().items():
             if before.get(name, now) != now:
-                of = f"{self.name}: " if name == "start_from" else ""  # the files are of all runs
+                own = name in ("start_from", self.system.start)  # the other files are of all runs
+                of = f"{self.name}: " if own else ""
                 found.append(f"{of}{name} was {before[name]}, is {now}")
         return [*found, *self.check_limits(old, new)]
 

@@ -317,8 +317,6 @@ def _problems(experiment: Experiment) -> Iterator[str]:
         yield in_file("score.reference", score.reference, "a file, or a list of files")
     if "comet" in score.metrics and score.source is None:
         yield "score.source is missing: expected the translated file, which comet reads"
-    if normal(experiment.train).get("log-format") == "none":
-        yield in_file("train.log-format", "none", "another one, for progress and results are read")
     if normal(experiment.generate).get("quiet"):
         yield in_file("generate.quiet", True, "false, for the output has the translations")
     systems = experiment.systems
@@ -333,6 +331,11 @@ def _problems(experiment: Experiment) -> Iterator[str]:
         elif mark := next((mark for mark in MISREAD if mark in name), None):
             yield f"systems: fairseq misreads {mark!r} in {name}; choose another name"
         yield from _owned(f"systems.{name}.flags", system.flags, TRAIN_FLAGS)
+        if {**normal(experiment.train), **normal(system.flags)}.get("log-format") == "none":
+            yield (
+                f"systems.{name}: log-format none; expected json, simple or tqdm, for progress and "
+                "results are read from the log"
+            )
         control = system.compare_with
         if control is not None and (control == name or control not in systems):
             yield f"systems.{name}.compare_with: {control} is not another system; choose another"

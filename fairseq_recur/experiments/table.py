@@ -190,17 +190,20 @@ def notes(results: Results) -> list[str]:
             f"commit {results['speed']['commit']}; MiB: the largest resident memory of the "
             "process, with its libraries and data, but not a GPU's"
         )
-    start = results["experiment"].get("start")
-    if start is not None:
-        said.append(f"- the systems start from {Path(start).name}")
-    for system in results["experiment"]["systems"]:
+    start, systems = results["experiment"].get("start"), results["experiment"]["systems"]
+    own = [system for system in systems if system["start_from"] or system.get("start")]
+    if start is not None and len(own) < len(systems):
+        which = "the other systems" if own else "the systems"
+        said.append(f"- {which} start from {Path(start).name}")
+    for system in own:
         if system["start_from"]:
             said.append(
                 f"- {system['name']} starts from the trained {system['start_from']}, whose updates "
                 "come on top"
             )
-        elif system.get("start"):
-            said.append(f"- {system['name']} starts from {system['start']}")
+        else:  # its own name may be checkpoint_best.pt
+            last = Path(*Path(system["start"]).parts[-3:])
+            said.append(f"- {system['name']} starts from {last}")
     return said
 
 

@@ -157,7 +157,7 @@ class RecurrentTransformerDecoder(TransformerDecoderBase):
         """
         attentions = [getattr(layer, "encoder_attn", None) for layer in self.all_layers()]
         part = next((a for a in attentions if getattr(a, "reads_segments", False)), None)
-        if all(a is None or a.stock for a in attentions):
+        if not any(a is not None and a.reads_source for a in attentions):
             return {}
         states, mask = encoder_out["encoder_out"][0], only(encoder_out["encoder_padding_mask"])
         source = only(encoder_out.get("source", [])) or Source.of(states, Padding.of(mask))
@@ -232,7 +232,7 @@ def alignment_loss(
 ) -> Any:
     """Name the layer whose weights this loss reads; without a name, training may have none."""
     decoder = getattr(model, "decoder", None)
-    if isinstance(decoder, RecurrentTransformerDecoder):
+    if isinstance(decoder, RecurrentTransformerDecoder) and sample.get("alignments") is not None:
         named = {"alignment_layer": decoder.aligned_layer(), **sample["net_input"]}
         sample = {**sample, "net_input": named}
     return forward(criterion, model, sample, reduce)

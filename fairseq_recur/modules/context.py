@@ -1,7 +1,6 @@
 """Facts about the batch that layers need, computed once per forward pass, at the top."""
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -39,9 +38,9 @@ class Padding:
         """Number of real tokens of each sentence, on the host."""
         return tuple(self.counts.tolist()) if self.host_counts is None else self.host_counts
 
-    @cached_property
+    @property
     def ordered_mask(self) -> Tensor:
-        """The mask of the positions in the order `order`: (B, L) bool; built once per batch."""
+        """The mask of the positions in the order `order`: (B, L) bool."""
         places = torch.arange(self.mask.size(1), device=self.mask.device)
         return places >= self.counts.unsqueeze(1)
 
@@ -185,7 +184,7 @@ class Context:
 
     @property
     def input_padding(self) -> Tensor | None:
-        """The padding mask of the keys: (B, L), with a memory (B, M + T); decoding (B, 1)."""
+        """The padding mask of the keys: (B, L); in a step of decoding (B, 1)."""
         mask = self.padding_mask
         return mask if mask is None or self.incremental_state is None else mask[:, -1:]
 

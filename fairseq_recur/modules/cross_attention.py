@@ -35,10 +35,15 @@ class CrossAttention(MultiheadBase):
     def stock(self) -> bool:
         """Whether fairseq's own arithmetic is used, which has the weights in any case.
 
-        Any other part reads `Context.source`, and is asked for its weights only where they are
-        needed.
+        Any other part is asked for its weights only where they are read: in training, where a
+        criterion names the layer.
         """
         return False
+
+    @property
+    def reads_source(self) -> bool:
+        """Whether it reads `Context.source`."""
+        return True
 
     @classmethod
     def problems(cls, cfg: Any, side: str) -> Iterator[str]:
@@ -101,6 +106,11 @@ class DotCrossAttention(CrossAttention):
     def stock(self) -> bool:
         """As in `CrossAttention`."""
         return self.mixture is None and not self.fused
+
+    @property
+    def reads_source(self) -> bool:
+        """As in `CrossAttention`; without a mixture `Context.encoder_out` is enough."""
+        return self.mixture is not None
 
     @classmethod
     def problems(cls, cfg: Any, side: str) -> Iterator[str]:

@@ -103,7 +103,7 @@ def between_graphs(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def feed_forward(layer: Any, x: Tensor) -> Tensor:
-    """A layer's position-wise network with norm and residual connection: (T, B, C), as *x*."""
+    """A layer's position-wise network with norm and residual connection: (..., C), as *x*."""
     residual = x
     if layer.normalize_before:
         x = layer.final_layer_norm(x)

@@ -103,9 +103,10 @@ def probability(module: FairseqDropout) -> float:
 def uneven_heads(cfg: Any, side: str) -> Iterator[str]:
     """A width that the heads of *side* do not divide, for attentions whose heads share it.
 
-    fairseq checks its own layers; those of a T5 may have heads of any width.
+    Those of a T5 and of a Transformer-XL may have heads of any width.
     """
-    given = side if hasattr(cfg, f"{side}_embed_dim") else "encoder"  # both of a forecaster
+    # A forecaster has one width for both sides.
+    given = side if hasattr(cfg, f"{side}_embed_dim") else "encoder"
     width, heads = getattr(cfg, f"{given}_embed_dim"), getattr(cfg, f"{side}_attention_heads")
     if width % heads:
         yield (

@@ -34,7 +34,7 @@ MANY = 0.3
 
 
 class Turns:
-    """One pass at a time through this process's models: `look` would record those of others."""
+    """One pass at a time through the models of this process: `look` records every pass."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

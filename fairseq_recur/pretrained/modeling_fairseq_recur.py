@@ -105,6 +105,11 @@ class Past:
 
         fairseq's decoder reads one new position at a time; a prompt has several.
         """
+        if tokens.size(1) <= self.length:
+            raise ValueError(
+                f"decoder_input_ids has {tokens.size(1)} positions, and the cache has "
+                f"{self.length} already; give more positions, or no cache"
+            )
         for position in range(self.length + 1, tokens.size(1) + 1):
             out = decoder(tokens[:, :position], self.encoded, incremental_state=self.state)
         self.length = tokens.size(1)

@@ -21,14 +21,15 @@ def corrected(
     Holm 1979, *A Simple Sequentially Rejective Multiple Test Procedure*: the smallest of n is
     multiplied by n, the next by n - 1, and so on; none is below those before it, or above 1.
 
-    For two systems that differ in k texts, no p-value below 2^(1-k) is possible: there are 2^k
-    exchanges, and two of them give the difference itself. sacrebleu's formula ignores this, and few
-    draws may miss it. So a p-value below counts as this one.
+    For two systems that differ in k texts, no two-sided p-value below 2^(1-k) is possible: there
+    are 2^k exchanges, and two of them give the difference itself. sacrebleu's formula ignores this,
+    and few draws may miss it. So a p-value below counts as this one.
 
     Args:
         p: of each system, as the test has it
         test: a key of TAILS
-        different: of each system, `SystemResult.different`; None if p-values are exact
+        different: of each system, `SystemResult.different`; None for tests that count ties, whose
+            p-values respect this bound
     """
     two_sided = {
         system: max(value * 2 / TAILS[test], 2.0 ** (1 - different[system]) if different else 0.0)

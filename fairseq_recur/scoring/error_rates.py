@@ -26,7 +26,6 @@ class ErrorRate(MeanMetric):
         self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]
     ) -> list[float]:
         """Return the errors of each text, divided by the average of `sizes`."""
-        self._references = len(references)
         average = sum(self.sizes(references)) / len(hypotheses)
         return [
             min(self.errors(hypothesis.split(), text.split()) for text in {*of_one}) / average
@@ -48,7 +47,7 @@ class ErrorRate(MeanMetric):
 
     def get_signature(self) -> str:
         """Return how symbols are told apart."""
-        return f"nrefs:{self._references}|symbols:whitespace"
+        return f"nrefs:{self.references}|symbols:whitespace"
 
 
 class WordErrorRate(ErrorRate):

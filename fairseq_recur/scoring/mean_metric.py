@@ -23,12 +23,14 @@ class MeanMetric(ABC):
         scale: factor for the mean, 100 for percentages.
         decimals: number of decimals that tables show.
         higher_is_better: whether a higher score is a better one.
+        references: number of reference sets of the last scores.
     """
 
     name: str
     scale: float = 1.0
     decimals: int = 2
     higher_is_better: bool = True
+    references: int = 1
 
     @cached_property
     def _known(self) -> dict[tuple[tuple[str, ...], ...], list[float]]:
@@ -39,6 +41,7 @@ class MeanMetric(ABC):
         self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]
     ) -> list[float]:
         """`score_texts`, once for the same texts: a score and several tests need them."""
+        self.references = len(references)
         texts = tuple(hypotheses), *map(tuple, references)
         if texts not in self._known:
             self._known[texts] = self.score_texts(hypotheses, references)
@@ -73,7 +76,7 @@ class MeanMetric(ABC):
 
         Args:
             texts: number of texts per system.
-            references: as for `text_scores`.
+            references: as for `score_texts`.
             problems: where to note it.
         """
 
@@ -88,5 +91,5 @@ class MeanMetric(ABC):
     def corpus_score(
         self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]
     ) -> CorpusMean:
-        """Average the scores of the texts; arguments as for `text_scores`."""
+        """Average the scores of the texts; arguments as for `score_texts`."""
         return CorpusMean(self.name, self.mean(self.text_scores(hypotheses, references)))

@@ -98,13 +98,11 @@ class RougeMetric(MeanMetric):
     def __init__(self, name: str, separator: str = SEPARATOR) -> None:
         self.name = name
         self._rouge = Rouge([name], separator=separator)
-        self._references = 1
 
     def score_texts(
         self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]
     ) -> list[float]:
         """Return the F-measure of each summary, from 0 to 1."""
-        self._references = len(references)
         return [
             self._rouge.score(of_one, hypothesis)[self.name]
             for hypothesis, *of_one in zip(hypotheses, *references)
@@ -112,4 +110,4 @@ class RougeMetric(MeanMetric):
 
     def get_signature(self) -> str:
         """Return the signature of the last scores."""
-        return self._rouge.signature(self._references)
+        return self._rouge.signature(self.references)

@@ -68,7 +68,7 @@ number() { [[ "${!1}" =~ ^[1-9][0-9]*$ ]] || fail "$1=${!1}: expected a whole nu
 # processes: print the number of training processes, as scripts/launch counts them.
 processes() {
     local gpus="${GPUS:-}" count=1
-    if [ -z "$gpus" ]; then gpus="$(nvidia-smi --list-gpus 2> /dev/null | grep -c '^GPU' || true)"; fi
+    if [ -z "$gpus" ]; then gpus="$(count_gpus)"; fi
     if whole_numbers "$gpus" "${PROCESSES:-1}" "${NODES:-1}"; then # 10#: 08 is not octal
         count=$(((10#$gpus > 0 ? 10#$gpus : 10#${PROCESSES:-1}) * 10#${NODES:-1}))
     fi

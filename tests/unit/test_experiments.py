@@ -157,7 +157,11 @@ WRONG = [
     ({"title": "${nope}"}, "nope"),
     ({"systems": {"a": {"flags": {}}, "b/c": {"flags": {}}}}, "'b/c' cannot be the name"),
     ({"systems": {"a": {"flags": {}}, "b:c": {"flags": {}}}}, "misreads ':' in b:c; choose"),
-    ({"train": {"log_format": "none"}}, "train.log-format: 'none'; expected another one"),
+    ({"train": {"log_format": "none"}}, "systems.b: log-format none; expected json, simple or"),
+    (
+        {"systems": {"a": {"flags": {"log-format": "none"}}}},
+        "systems.a: log-format none; expected json",
+    ),
     (
         {"systems": {"a": {"flags": {}, "start_from": "b"}, "b": {"flags": {}, "start_from": "a"}}},
         "systems.a.start_from leads to a, which is itself",
@@ -450,7 +454,7 @@ def result(tmp_path: Path) -> dict[str, Any]:
     systems = [
         {"name": "a", "published": {"BLEU": 27.3}, "start_from": None},
         {"name": "b", "published": {}, "start_from": "a"},
-        {"name": "c", "published": {}, "start_from": None, "start": "/m/c.pt"},
+        {"name": "c", "published": {}, "start_from": None, "start": "/m/copying/seed1/c.pt"},
     ]
     scores = {("a", 1): 20.0, ("a", 2): 21.0, ("b", 1): 22.0, ("b", 2): 24.0}
     run = {
@@ -511,7 +515,7 @@ def test_the_table(tmp_path: Path) -> None:
     assert {*copied.values()} == {"copied", "3.00", ""}
     notes = "\n".join(lines[8:])
     assert "BLEU `sig`" in notes and "b starts from the trained a" in notes
-    assert "c starts from /m/c.pt" in notes and "a starts from" not in notes
+    assert "c starts from copying/seed1/c.pt" in notes and "a starts from" not in notes
     assert "lower is better" not in notes
     results = result(tmp_path)
     results["speed"]["systems"]["b"] |= {"training_mib": [510.4, 2000.0, 500.0]}
