@@ -48,6 +48,8 @@ def check(runs: Sequence[SystemRun]) -> dict[str, int]:
             if run.start in starts and run.start not in weights:
                 weights.clear()  # one at a time: they may be large
                 _gather(problems, starts[run.start], partial(_read_start, run.start, weights))
+                if run.start not in weights:
+                    del starts[run.start]  # reported once
             _gather(problems, run.system.name, partial(_build, run, parameters, weights))
         if not problems:
             _gather(problems, "generate", lambda: _check_generate(runs[0]))
