@@ -269,20 +269,15 @@ def stoppable() -> Iterator[None]:
 
 @contextmanager
 def handled(handle: Callable[[str], None]) -> Iterator[None]:
-    """Call a function with the names of SIGINT, SIGTERM and SIGHUP, but of none that is ignored.
-
-    `nohup` ignores SIGHUP, and a shell makes its background jobs ignore SIGINT.
-    """
+    """Call a function with the names of SIGINT, SIGTERM and, unless `nohup` ignores it, SIGHUP."""
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         handle(signal.Signals(number).name)
 
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {
-        number: signal.signal(number, pass_on)
-        for number in numbers
-        if signal.getsignal(number) != signal.SIG_IGN
-    }
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, pass_on) for number in numbers}
     try:
         yield
     finally:
