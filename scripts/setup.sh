@@ -76,7 +76,7 @@ up_to_date() {
 
 # An environment that somebody else made is not thrown away. A file beside it marks those that are
 # being made here, because `venv --clear` empties the folder itself.
-if [ -e "$venv" ] && [ ! -f "$venv.begun" ] && [ ! -f "$venv/begun" ] && [ ! -f "$venv/state" ]; then
+if [ -e "$venv" ] && [ ! -f "$venv.begun" ] && [ ! -f "$venv/state" ]; then
     echo "error: $PWD/$venv exists and was not made by this script, which would replace it;" \
         "rename or remove it" >&2
     exit 1

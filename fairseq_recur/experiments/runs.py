@@ -99,11 +99,12 @@ class SystemRun(Run):
         """
         updates = by_updates(self.train_flags())
         pattern = r"checkpoint_\d+_\d+\.pt" if updates else r"checkpoint\d+\.pt"
-        there = os.listdir(self.folder) if self.folder.is_dir() else None
-        saved = [p for p in there or () if re.fullmatch(pattern, p)]
-        if there is not None and not saved:
-            return ["average", "--inputs", str(self.folder / LAST), "--output", str(self.model)]
-        count = min(len(saved), int(self.experiment.checkpoint)) or self.experiment.checkpoint
+        count = int(self.experiment.checkpoint)
+        if self.folder.is_dir():  # in a dry run nothing is trained yet
+            saved = [p for p in os.listdir(self.folder) if re.fullmatch(pattern, p)]
+            if not saved:
+                return ["average", "--inputs", str(self.folder / LAST), "--output", str(self.model)]
+            count = min(len(saved), count)
         words = ["average", "--inputs", str(self.folder), "--last", str(count)]
         return [*words, *(["--updates"] if updates else []), "--output", str(self.model)]
 

@@ -19,6 +19,7 @@ from fairseq_recur.modules.mixture import Mixture
 from fairseq_recur.modules.multihead import uneven_heads
 from fairseq_recur.modules.options import declared, flag, out_of_range, unknown_choices
 from fairseq_recur.modules.self_attention import SelfAttention
+from fairseq_recur.modules.t5 import own_head_width
 
 
 def check_config(
@@ -122,7 +123,8 @@ def combinations(cfg: Namespace) -> Iterator[str]:
             yield from memory_problems(cfg, side)
         if not hasattr(cfg, f"{side}_self_attention"):
             continue
-        if not own_head_width(cfg, side):
+        host = getattr(cfg, "host", "") or getattr(cfg, "language_model_host", "transformer")
+        if not own_head_width(cfg, host, side):
             yield from uneven_heads(cfg, side)
         slot, given = f"--{side}-self-attention", getattr(cfg, f"{side}_self_attention")
         second = getattr(cfg, f"{side}_self_attention_mixture")
@@ -149,13 +151,6 @@ def combinations(cfg: Namespace) -> Iterator[str]:
                     f"--cross-self-attention joins the self-attention with the cross-attention, "
                     f"and {slot} {given} needs one of its own; leave one out"
                 )
-
-
-def own_head_width(cfg: Namespace, side: str) -> int:
-    """The width of a head where an option sets it; 0 where heads share the layer's width."""
-    if getattr(cfg, "host", "") == "t5":
-        return int(cfg.t5_head_dim)
-    return int(getattr(cfg, "decoder_head_dim", 0)) if side == "decoder" else 0
 
 
 def joined_by_token(cfg: Namespace) -> Iterator[str]:

@@ -22,12 +22,16 @@ def is_t5(cfg: Any) -> bool:
     return bool(cfg.host == "t5")
 
 
+def own_head_width(cfg: Any, host: str, side: str) -> int:
+    """The width of a head where an option of the host sets it; 0 where heads share a width."""
+    if host == "t5":
+        return int(cfg.t5_head_dim)
+    return int(cfg.decoder_head_dim) if (host, side) == ("transformer_xl", "decoder") else 0
+
+
 def inner_width(cfg: Any, side: str) -> int:
     """H D of a side's attentions: the side's width, unless heads have a width of their own."""
-    options = getattr(cfg, side)
-    own = cfg.t5_head_dim if is_t5(cfg) else 0
-    if cfg.host == "transformer_xl" and side == "decoder":
-        own = cfg.decoder_head_dim
+    options, own = getattr(cfg, side), own_head_width(cfg, cfg.host, side)
     return int(options.attention_heads * own if own else options.embed_dim)
 
 

@@ -20,7 +20,6 @@ class ErrorRate(MeanMetric):
 
     scale = 100.0
     higher_is_better = False
-    _references = 1
 
     def score_texts(
         self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]

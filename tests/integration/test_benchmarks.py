@@ -541,3 +541,25 @@ def test_two_commits(start: Callable[..., dict[str, Any]]) -> None:
     )  # fmt: skip
     assert {row["what"].split(": ")[1] for row in found["rows"]} >= {"forms dense both_ms"}
     assert found["before"] == "HEAD" and all(min(row["ratio"]) > 0 for row in found["rows"])
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 has no PYTHONSAFEPATH")
+def test_a_command_imports_the_package_of_pythonpath(
+    bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not the one in the current folder, with which compare.py would measure one twice."""
+    program = (
+        "import json, sys\n"
+        "line = {{'num_updates': '{updates}', 'wps': '{wps}', 'loss': '1', 'epoch': 1}}\n"
+        "log = sys.argv[sys.argv.index('--log-file') + 1]\n"
+        "open(log, 'w').write(json.dumps(line))\n"
+    )
+    systems = bench("systems")
+    for folder, wps in (("here", 1), ("asked", 2)):
+        (tmp_path / folder).mkdir()
+        text = program.format(updates=systems.WARM_UP + 1, wps=wps)
+        (tmp_path / folder / "stand_in.py").write_text(text)
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "asked"))
+    found = systems.train_by_command(["stand_in"], tmp_path / "bin", [], 1, 1)
+    assert found["wps"] == 2

@@ -503,7 +503,10 @@ def test_a_new_file_has_a_control(
     assert main(new) == 0
     capsys.readouterr()
     assert main(["experiment", "run", str(file), "--work-dir", str(tmp_path), "--dry-run"]) == 0
-    trained = [line for line in capsys.readouterr().out.splitlines() if " train " in line]
+    printed = capsys.readouterr().out.splitlines()
+    lines = [line.split()[1] for line in printed if line.startswith("fairseq-recur ")]
+    trained = [line for line in printed if " train " in line]
+    assert lines.count("average") == 4, "which writes what generate reads"
     starts = ["--finetune-from-model" in line and "/transformer/seed1" in line for line in trained]
     assert starts == [False, True, True, True]
     assert "--segment-size 8" in trained[3]  # 64 is longer than a sentence

@@ -188,6 +188,14 @@ def test_another_series(
     assert re.search(r"load1.csv/24/12/6 +rsa_log_sparse +0\.500 +0\.250 +1\n", printed)
     assert re.search(r"load1.csv/24/12/6 +dlinear +0\.\d{3} +0\.\d{3}\n", printed)
     assert "Cells without a result: 16 of 16." in printed
+    results = json.loads((tmp_path / "work/results.json").read_text())
+    monkeypatch.setenv("SPLIT", "0.5,0.25,0.25")
+    assert main(["linear"]) == 0
+    capsys.readouterr()
+    split_anew = json.loads((tmp_path / "work/results.json").read_text())
+    assert split_anew["linear"].keys() == results["linear"].keys()
+    assert split_anew["linear"] != results["linear"], "of the earlier split"
+    monkeypatch.setenv("SPLIT", settings["SPLIT"])
     plain, rsa = calls(tmp_path / "work")
     assert plain["--split-fractions"] == "0.6,0.2,0.2" and "--split-months" not in plain
     assert plain["--input-length"] == "24" and plain["--horizon"] == "6"
@@ -332,3 +340,20 @@ def test_linear_forecasts_of_a_linear_recurrence(modules: Any, tmp_path: Path) -
         least = numpy.mean([0.09 / (0.09 + a**2 / 2) for a in (3, 5)])
         assert least < found["mse"] < 1.15 * least
         assert found["mae"] == pytest.approx(found["mse"] ** 0.5 * (2 / numpy.pi) ** 0.5, rel=0.1)
+
+
+def test_wins_compare_the_seeds_that_both_have(modules: Any) -> None:
+    """A second seed of the host alone, which would turn the comparison round, does not count."""
+    errors = {
+        "informer": {"1": 0.8, "2": 0.1},
+        "rsa_informer": {"1": 0.5},
+        "log_sparse": {"1": 0.5},
+    }
+    of_cell = {
+        system: {seed: {"mse": error, "mae": error} for seed, error in of_seeds.items()}
+        for system, of_seeds in errors.items()
+    }
+    (line,) = modules("errors").wins({"ETTh1/24": of_cell})
+    assert line.startswith("rsa_informer is better than informer in 2 of 2 comparisons")
+    del of_cell["informer"]["1"]
+    assert modules("errors").wins({"ETTh1/24": of_cell}) == []
