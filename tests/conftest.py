@@ -15,12 +15,13 @@ os.environ.setdefault("HYDRA_FULL_ERROR", "1")
 # Compiled code stays in the checkout: the home folder may not be writable.
 os.environ.setdefault("XDG_CACHE_HOME", str(Path(__file__).resolve().parent.parent / ".cache"))
 
+import fairseq.modules
 import pytest
 import torch
 from fairseq import utils
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_MODEL_REGISTRY, FairseqLanguageModel, build_model
-from torch import Tensor
+from torch import Tensor, nn
 
 from fairseq_recur.ops.precision import at_least_float32
 from tests.configuring import composing_by_hydra, composing_directly, model_config
@@ -197,13 +198,17 @@ TRAIN: Sequence[str] = (
 
 
 @pytest.fixture
-def softmax_in_the_models_precision(monkeypatch: pytest.MonkeyPatch) -> None:
-    """fairseq's attention has a float32 softmax also in a float64 model.
+def fairseq_in_the_models_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """fairseq's softmax and GELU compute in float32 also in a float64 model.
 
-    Its last bits depend on the padding, in a way that differs from processor to processor.
+    Their last bits depend on the padding, in a way that differs from processor to processor.
     """
 
     def softmax(x: Tensor, dim: int, onnx_trace: bool = False) -> Tensor:
         return at_least_float32(x).softmax(dim)
 
+    def gelu(x: Tensor) -> Tensor:
+        return nn.functional.gelu(at_least_float32(x)).type_as(x)
+
     monkeypatch.setattr(utils, "softmax", softmax)
+    monkeypatch.setattr(fairseq.modules, "gelu", gelu)

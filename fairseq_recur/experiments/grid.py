@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fairseq_recur.errors import ConfigError, refuse
-from fairseq_recur.experiments.machine import commit, machine, versions
+from fairseq_recur.experiments.machine import commit
 from fairseq_recur.experiments.progress import say
 from fairseq_recur.experiments.runner import Runner, Stopped
 from fairseq_recur.experiments.schema import fill
-from fairseq_recur.experiments.steps import LOCK, Run, same_command
+from fairseq_recur.experiments.steps import LOCK, Run, same_command, trained_with
 
-UNRECORDED = "a machine that was not recorded"
 """Recorded for a training that an earlier version made."""
 
 T = TypeVar("T")
@@ -80,25 +79,6 @@ def provenance(
         "settings": values,
         "commit": commit(),
         **trained_with(runs),
-    }
-
-
-def trained_with(runs: Sequence[Run]) -> dict[str, Any]:
-    """Return the machine and the versions of the finished trainings: if they differ, all of them.
-
-    Without a finished training they are those of this process.
-    """
-    states = [run.state().get("train", {}) for run in runs if run.finished()]
-    if not states:
-        return {"machine": machine(), "versions": versions()}
-    known = [state.get("versions", {}) for state in states]
-    names = dict.fromkeys(name for of_one in known for name in of_one)
-    return {
-        "machine": "; ".join(dict.fromkeys(state.get("machine", UNRECORDED) for state in states)),
-        "versions": {
-            name: ", ".join(dict.fromkeys(of_one[name] for of_one in known if name in of_one))
-            for name in names
-        },
     }
 
 

@@ -297,10 +297,13 @@ def test_what_is_done_is_not_done_again(
     before = {p: p.stat().st_mtime_ns for p in made}
     argv = ["experiment", "run", str(done / "t.yaml"), "--work-dir", str(work)]
     argv += ["--systems", "plain"]
-    assert main(argv) == 0
+    with monkeypatch.context() as elsewhere:  # where the table is written anew
+        elsewhere.setattr(runner.machine, "machine", lambda: "another machine")
+        assert main(argv) == 0
     assert {p: p.stat().st_mtime_ns for p in made} == before
     results = json.loads((work / "results.json").read_text())
     assert {*results["parameters"]} == {"plain", "biarn"} and len(results["runs"]) == 2
+    assert results["machine"] == runner.machine.machine()
     capsys.readouterr()
     described, free = experiment.describe, []
 

@@ -23,7 +23,7 @@ from tests.unit.test_model_properties import compare_to_stock, encode, sentences
 from tests.unit.test_ops import PADDING, assert_same, lengths_of, random
 
 Build = Callable[..., nn.Module]
-pytestmark = pytest.mark.usefixtures("softmax_in_the_models_precision")
+pytestmark = pytest.mark.usefixtures("fairseq_in_the_models_precision")
 HEADS, WIDTH = 4, 3
 ROOT = Path(__file__).parents[2]
 

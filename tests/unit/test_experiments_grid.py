@@ -7,8 +7,14 @@ from typing import Any
 import pytest
 
 from fairseq_recur.errors import ConfigError
-from fairseq_recur.experiments import grid, runner
-from fairseq_recur.experiments.grid import GridRun, provenance, read_variables, run_and_report
+from fairseq_recur.experiments import runner
+from fairseq_recur.experiments.grid import (
+    GridRun,
+    as_json,
+    provenance,
+    read_variables,
+    run_and_report,
+)
 from fairseq_recur.experiments.schema import setting
 
 
@@ -45,11 +51,11 @@ def test_the_machine_is_that_of_the_training(
     """The table may be written anew on another one, and with other versions."""
     monkeypatch.setattr(runner.machine, "machine", lambda: "there")
     monkeypatch.setattr(runner.machine, "versions", lambda: {"torch": "1"})
-    monkeypatch.setattr(grid, "machine", lambda: "here")
-    monkeypatch.setattr(grid, "versions", lambda: {"torch": "2", "python": "3"})
-    before = provenance({}, ["x"], [run])
-    assert (before["machine"], before["versions"]["torch"]) == ("here", "2")
     assert run_and_report([run], 1, run.work, lambda run: None, lambda: "") == 0
+    monkeypatch.setattr(runner.machine, "machine", lambda: "here")
+    monkeypatch.setattr(runner.machine, "versions", lambda: {"torch": "2", "python": "3"})
+    before = provenance({}, ["x"], [])
+    assert (before["machine"], before["versions"]["torch"]) == ("here", "2")
     after = provenance({}, ["x"], [run])
     assert (after["machine"], after["versions"]) == ("there", {"torch": "1"})
     other = EmptyRun(run.work, "row", "a", 2, (), 1)
@@ -77,7 +83,7 @@ def test_files_that_cannot_be_used_are_one_message(
 
 def test_lists_of_numbers_are_on_one_line() -> None:
     content = {"curve": [[0, -0.5], [7, 1e-05]], "values": [1, 2.5], "names": ["a", "b"]}
-    lines = grid.as_json(content).splitlines()
+    lines = as_json(content).splitlines()
     assert [line.strip() for line in lines if "0" in line or "values" in line] == [
         "[0, -0.5],", "[7, 1e-05]", '"values": [1, 2.5],'
     ]  # fmt: skip

@@ -318,13 +318,12 @@ def layer_by_loops(layer: Any, x: list[Tensor], states: list[Tensor] | None = No
     "length, label, horizon, positions", [(9, 4, 3, True), (7, 2, 5, False), (5, 5, 1, True)]
 )
 def test_a_forecast_is_informers(
-    make: Build, softmax_in_the_models_precision: None, length: int, label: int, horizon: int,
+    make: Build, fairseq_in_the_models_precision: None, length: int, label: int, horizon: int,
     positions: bool,
 ) -> None:  # fmt: skip
     """The rows that encoder and decoder read, their layers, and the rows that are forecast.
 
-    Against the loops, with ordinary attention: outputs and all gradients. No GELU: fairseq's is
-    float32.
+    Against the loops, with ordinary attention and ReLU: outputs and all gradients.
     """
     flags = "--encoder-self-attention dot --decoder-self-attention dot --activation-fn relu".split()
     model = make("informer", *flags, *(() if positions else ["--no-token-positional-embeddings"]))

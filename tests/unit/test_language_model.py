@@ -12,7 +12,7 @@ from tests.conftest import DECODER_VARIANTS, LANGUAGE_MODELS
 from tests.unit.test_model_properties import PAD, sentences
 
 Build = Callable[..., nn.Module]
-pytestmark = pytest.mark.usefixtures("softmax_in_the_models_precision")
+pytestmark = pytest.mark.usefixtures("fairseq_in_the_models_precision")
 SMALL_LM: list[str] = (
     "--decoder-embed-dim 16 --decoder-input-dim 16 --decoder-output-dim 16 --decoder-layers 2 "
     "--decoder-ffn-embed-dim 24 --decoder-attention-heads 2 --dropout 0 --attention-dropout 0"

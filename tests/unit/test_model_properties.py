@@ -18,7 +18,7 @@ from tests.running import weights
 PAD, EOS = 1, 2
 EVAL = ["--dropout", "0", "--attention-dropout", "0", "--activation-dropout", "0"]
 Build = Callable[..., nn.Module]
-pytestmark = pytest.mark.usefixtures("softmax_in_the_models_precision")
+pytestmark = pytest.mark.usefixtures("fairseq_in_the_models_precision")
 
 
 def small(make_model: Build, system: list[str]) -> nn.Module:

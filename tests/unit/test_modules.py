@@ -19,7 +19,7 @@ from tests.conftest import SMALL
 Build = Callable[..., nn.Module]
 NORMS = {"post-norm": [], "pre-norm": ["--encoder-normalize-before", "--decoder-normalize-before"]}
 CLOSE = {"rtol": 1e-9, "atol": 1e-11}
-pytestmark = pytest.mark.usefixtures("softmax_in_the_models_precision")
+pytestmark = pytest.mark.usefixtures("fairseq_in_the_models_precision")
 
 
 @pytest.fixture(params=NORMS.values(), ids=NORMS.keys())

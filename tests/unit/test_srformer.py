@@ -33,7 +33,7 @@ from tests.unit.test_model_properties import sentences, small, targets, true_len
 
 CPU = torch.device("cpu")
 Build = Callable[..., nn.Module]
-pytestmark = pytest.mark.usefixtures("softmax_in_the_models_precision")
+pytestmark = pytest.mark.usefixtures("fairseq_in_the_models_precision")
 
 
 # ---- which segment a query reads
