@@ -133,9 +133,8 @@ def test_options_in_the_text_exist(path: Path) -> None:
 
 def readable(folder: Path) -> str:
     """The scripts that a command of an example, or of the launcher, reads its settings in."""
-    files = [
-        path for place in (ROOT / "scripts", folder.parent, folder) for path in place.rglob("*")
-    ]
+    beside = [folder.parent] if folder.parent != ROOT else []
+    files = [path for place in (ROOT / "scripts", *beside, folder) for path in place.rglob("*")]
     return "".join(path.read_text() for path in files if path.suffix in (".sh", ".py", ".sbatch"))
 
 
@@ -212,10 +211,17 @@ def test_examples_that_are_experiments_parse(tmp_path: Path) -> None:
     (tmp_path / "scripts").mkdir()
     shutil.copy(ROOT / "scripts" / "help.sh", tmp_path / "scripts")
     (tmp_path / "scripts" / "setup.sh").write_text("exit 0\n")
-    (programs / "python").write_text("#!/usr/bin/env bash\nexit 0\n")
+    # They make the files that the scripts read.
+    (programs / "python").write_text(
+        '#!/usr/bin/env bash\nif [[ "$1" = */bpe.py ]]; then touch "$3/bpe.model"; fi\n'
+    )
     (programs / "fairseq-recur").write_text(
-        f"#!{sys.executable}\nimport json, sys\n"
+        f"#!{sys.executable}\nimport json, os, sys\n"
         f"open({str(log)!r}, 'a').write(json.dumps(sys.argv[1:]) + chr(10))\n"
+        "if sys.argv[1] == 'preprocess':\n"
+        "    folder = sys.argv[sys.argv.index('--destdir') + 1]\n"
+        "    os.makedirs(folder)\n"
+        "    open(folder + '/dict.source.txt', 'w')\n"
     )
     for program in programs.iterdir():
         program.chmod(0o755)
@@ -226,7 +232,7 @@ def test_examples_that_are_experiments_parse(tmp_path: Path) -> None:
         )  # fmt: skip
     calls = [json.loads(line) for line in log.read_text().splitlines()]
     assert [call[0] for call in calls] == ["preprocess", "experiment", "plot"] + [
-        "preprocess", "experiment"
+        "preprocess", "preprocess", "experiment", "experiment"
     ]  # fmt: skip
     for call in calls:
         parse(["fairseq-recur", *call])
