@@ -80,31 +80,29 @@ def causal(length: int, device: str) -> Tensor:
     return torch.full((length, length), float("-inf"), device=device).triu(1)
 
 
-def regular_heads(device: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return decay, angle, sine and dilation of heads with regular matrices."""
-    decay = torch.linspace(-0.6, 0.9, HEADS, device=device).requires_grad_()
-    zeros = torch.zeros(HEADS, device=device)
-    return decay, zeros, zeros.bool(), torch.ones(HEADS, dtype=torch.int64, device=device)
+def decays(device: str) -> Tensor:
+    """Return the decays of heads with regular matrices: (H,)."""
+    return torch.linspace(-0.6, 0.9, HEADS, device=device).requires_grad_()
 
 
 def rsa(length: int, device: str) -> Case:
     """RSA's self-attention (Huang et al. 2023, eq. 4)."""
     q, k, v = attention_inputs(length, device)
-    decay, angle, sine, dilation = regular_heads(device)
+    decay = decays(device)
     gate = torch.tensor(0.3, device=device, requires_grad=True)
     gates = gate.expand(HEADS).view(-1, 1, 1)
 
     def kernel() -> Tensor:
-        return rem_kernel(decay, angle, sine, dilation, min(length, MAX_POWER + 1), MAX_POWER)
+        return rem_kernel(decay, None, None, None, min(length, MAX_POWER + 1), MAX_POWER)
 
     def matrix() -> Tensor:
         return toeplitz_matrix(kernel(), None, length, length)
 
     def loops() -> Tensor:
-        times = list(range(length))
+        times, zero = list(range(length)), torch.zeros((), device=device)
 
         def head(h: int, *rows: list[Tensor]) -> Tensor:
-            p = naive.rem(decay[h], angle[h], False, 1, times, times, True, MAX_POWER)
+            p = naive.rem(decay[h], zero, False, 1, times, times, True, MAX_POWER)
             return naive.rsa_head(*rows, p, gate, True)
 
         return heads_of(head, q, k, v)
@@ -129,13 +127,15 @@ def rsa(length: int, device: str) -> Case:
 def rem_product(length: int, device: str) -> Case:
     """Only P V, without a highest power: a linear recurrence over the values (eqs. 2 and 3)."""
     (v,) = attention_inputs(length, device)[:1]
-    decay, angle, sine, dilation = regular_heads(device)
+    decay = decays(device)
+    angle = torch.zeros_like(decay)
+    sine = angle.bool()
 
     def recurrence() -> Tensor:
         return torch.stack(naive.regular_recurrence(decay.view(-1, 1), list(v.unbind(2))), dim=2)
 
     def dense() -> Tensor:
-        kernel = rem_kernel(decay, angle, sine, dilation, length)
+        kernel = rem_kernel(decay, None, None, None, length)
         return shared_product(toeplitz_matrix(kernel, None, length, length), v)
 
     return Case([v, decay], {

@@ -104,7 +104,7 @@ def operation(
     piece = f"ops-{name}".replace("_", "-") + ("" if precision == "fp32" else f"-{precision}")
     words = ["--only", name, *rounds, "--no-naive", "--precision", precision, "--lengths"]
     chosen = map(str, [70] if args.tiny else lengths)
-    return benchmark(args, piece, 3, "ops.py", *words, *chosen)
+    return benchmark(args, piece, 2, "ops.py", *words, *chosen)
 
 
 def pairs(args: argparse.Namespace, flags: str) -> list[str]:
@@ -169,13 +169,13 @@ def measurements(args: argparse.Namespace) -> Iterator[Piece]:
     first = ["transformer"]
     (papers, of_papers), (compared, of_compared) = BASE
 
-    yield checks("kernels", 4, "kernels_equal")
+    yield checks("kernels", 2, "kernels_equal")
     yield op("srformer", [1024, 4096, 16384, 65536])
     yield train(f"base-{papers}", 4, first + of_papers)
     yield decode(f"base-{papers}", 4, first + of_papers)
     yield op("rsa", [32, 128, 512, 2048, 4096])
     yield op("biarn", [32, 128, 512, 2048])
-    yield checks("invariants", 6, "not kernels_equal and not train and not adamw")
+    yield checks("invariants", 3, "not kernels_equal and not train and not adamw")
     yield op("srformer", [1024, 4096, 16384, 65536], "bf16")
 
     # Fairseq's own with as many layers as those with a memory.

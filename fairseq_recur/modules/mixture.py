@@ -101,7 +101,12 @@ class Mixture(MonitoredModule, FreshWeights, nn.Module):
     def gates(self) -> Tensor:
         """g for each head, 0 for ordinary ones: (H, 1, 1), in float32 or more."""
         gate = torch.sigmoid(at_least_float32(self.mu)).expand(self.mixing)
-        return F.pad(gate, (0, self.heads - self.mixing)).view(-1, 1, 1)
+        return self.for_all_heads(gate.view(-1, 1, 1))
+
+    def for_all_heads(self, x: Tensor) -> Tensor:
+        """(..., H', T, S) of the mixing heads, and 0 for the ordinary ones: (..., H, T, S)."""
+        ordinary = self.heads - self.mixing
+        return F.pad(x, (0, 0, 0, 0, 0, ordinary)) if ordinary else x
 
     def matrix(self, queries: int, keys: int) -> Tensor:
         """P (H', T, S) of the mixing heads; the last query stands at the last key."""
@@ -139,7 +144,7 @@ class Mixture(MonitoredModule, FreshWeights, nn.Module):
         """
         if self.normalize:
             rows = normalised(rows, padding)
-        return F.pad(rows, (0, 0, 0, 0, 0, self.heads - self.mixing))
+        return self.for_all_heads(rows)
 
     def table(self, keys: int) -> Tensor:
         """What `last_row` reads in incremental decoding, for at least *keys* keys."""

@@ -94,6 +94,7 @@ class RecurrenceEncodingMatrices(LagMixture):
         sine = [kind in (2, 5) for kind, n in enumerate(spec.counts) for _ in range(n)]
         self.register_buffer("sine", torch.tensor(sine), persistent=False)
         self.register_buffer("dilation", torch.tensor(spec.all_dilations), persistent=False)
+        self.turning, self.has_sine = sum(cyclical) > 0, any(sine)
         # The heads of each dilation, where the product needs them: on the device.
         self.dilations = sorted(set(spec.all_dilations))
         order: list[int] = []
@@ -141,7 +142,14 @@ class RecurrenceEncodingMatrices(LagMixture):
     def kernels(self, length: int) -> tuple[Tensor, Tensor | None]:
         """F over lags (eq. 3); the unmasked matrix is symmetric: (H', L), and itself or None."""
         decay, angle = self.heads_parameters()
-        past = rem_kernel(decay, angle, self.sine, self.dilation, length, self.max_power)
+        past = rem_kernel(
+            decay,
+            angle if self.turning else None,
+            self.sine if self.has_sine else None,
+            None if self.dilations == [1] else self.dilation,
+            length,
+            self.max_power,
+        )
         return past, None if self.causal else past
 
     def product(self, values: Tensor, padding: Padding | None, form: str) -> Tensor:
@@ -176,15 +184,13 @@ class RecurrenceEncodingMatrices(LagMixture):
                 return out
             # The unmasked matrix is the causal one with its mirror image added.
             return out + recurrent_product(decay, angle, sine, values.flip(2), CHUNK).flip(2)
-        once = torch.ones_like(sine, dtype=torch.int64)
-        kernel = rem_kernel(decay, angle, sine, once, highest + 1)
+        kernel = rem_kernel(decay, angle, sine, None, highest + 1)
         return banded_product(kernel, values, CHUNK, None if self.causal else kernel)
 
     def row_sum(self) -> Tensor:
         """As in `Mixture.row_sum`; of an unlimited kernel, over a thousand lags."""
         lags = self.max_power or MONITORED_LAGS
-        once = torch.ones_like(self.dilation)
-        kernel = rem_kernel(*self.heads_parameters(), self.sine, once, lags + 1)
+        kernel = rem_kernel(*self.heads_parameters(), self.sine, None, lags + 1)
         if self.reach is not None:
             highest = (self.reach - 1) // self.dilation.unsqueeze(1)
             powers = torch.arange(lags + 1, device=kernel.device)

@@ -17,7 +17,12 @@ from fairseq_recur.ops.toeplitz import shared_product, toeplitz_matrix
 
 
 def rem_kernel(
-    decay: Tensor, angle: Tensor, sine: Tensor, dilation: Tensor, length: int, max_power: int = 0
+    decay: Tensor,
+    angle: Tensor | None,
+    sine: Tensor | None,
+    dilation: Tensor | None,
+    length: int,
+    max_power: int = 0,
 ) -> Tensor:
     """The table f(lag): zero at lag 0, off the dilation's grid, and beyond the highest power.
 
@@ -26,22 +31,28 @@ def rem_kernel(
 
     Args:
         decay: (H,) lambda or gamma
-        angle: (H,) theta; 0 for regular heads
-        sine: (H,) bool, True for heads of the second cyclical kind
-        dilation: (H,) int64, at least 1
+        angle: (H,) theta, 0 for regular heads; None: all heads are regular
+        sine: (H,) bool, True for heads of the second cyclical kind; None: there are none
+        dilation: (H,) int64, at least 1; None: all are 1
         length: L, the number of lags from 0 on
         max_power: highest n; 0 for no limit
 
     Returns:
         (H, L) in the dtype of *decay*
     """
-    lags = torch.arange(length, device=decay.device)
-    n = lags // dilation.unsqueeze(1)
-    zero = (lags == 0) | (lags % dilation.unsqueeze(1) != 0)
-    if max_power:
+    lags = torch.arange(length, device=decay.device).unsqueeze(0)
+    n, zero = lags, lags == 0
+    if dilation is not None:
+        n = lags // dilation.unsqueeze(1)
+        zero = zero | (lags % dilation.unsqueeze(1) != 0)
+    if 0 < max_power < length - 1:
         zero = zero | (n > max_power)
-    cosines, sines = powers(decay, angle, n)
-    return torch.where(sine.unsqueeze(1), sines, cosines).masked_fill(zero, 0.0)
+    if angle is None:
+        table = decay.unsqueeze(1) ** n
+    else:
+        cosines, sines = powers(decay, angle, n)
+        table = cosines if sine is None else torch.where(sine.unsqueeze(1), sines, cosines)
+    return table.masked_fill(zero, 0.0)
 
 
 def powers(decay: Tensor, angle: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
@@ -73,8 +84,7 @@ def recurrent_product(
     chunks = -(-length // chunk)
     padded = F.pad(values, (0, 0, 0, chunks * chunk - length))
     parts = padded.view(batch, heads, chunks, chunk, width).transpose(1, 2).flatten(0, 1)
-    once = torch.ones_like(sine, dtype=torch.int64)
-    kernel = rem_kernel(decay, angle, sine, once, chunk)
+    kernel = rem_kernel(decay, angle, sine, None, chunk)
     out = shared_product(toeplitz_matrix(kernel, None, chunk, chunk), parts)
     if chunks > 1:
         steps = torch.arange(chunk, device=values.device).unsqueeze(0)

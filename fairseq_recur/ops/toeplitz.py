@@ -28,19 +28,27 @@ def toeplitz_matrix(
     Returns:
         (H, T, S)
     """
-    # All entries (i, j) with j - i + queries - 1 = m equal band[m]; row i is a window of the band.
-    lags = torch.arange(offset + queries - 1, offset - keys, -1, device=past.device)
-    band = at_lags(past, lags.clamp(min=-1))
-    if future is not None:
-        band = band + at_lags(future, (-lags).masked_fill(lags >= 0, -1))
+    # All entries (i, j) with j - i + queries - 1 = m equal band[m]; row i is a window of the band,
+    # which goes from the largest lag to the smallest. Slices, and no index: on a GPU the time goes
+    # into starting kernels.
+    largest, smallest = offset + queries - 1, offset - keys + 1
+    band = at_lags(past, max(smallest, 0), largest + 1).flip(1)
+    first, end = max(1, -largest), 1 - smallest
+    if future is not None:  # also where no key is later: its gradient is 0 there
+        band = torch.cat([band, at_lags(future, first, end)], dim=1)
+    elif first < end:
+        band = F.pad(band, (0, end - first))
     return band.unfold(-1, keys, 1).flip(1)
 
 
-def at_lags(kernel: Tensor, lags: Tensor) -> Tensor:
-    """kernel[:, lags], 0 for lags below 0 or beyond the end: (H, L) and (N,) to (H, N)."""
-    length = kernel.size(1)
-    values = kernel[:, lags.clamp(0, length - 1)]
-    return values.masked_fill((lags < 0) | (lags >= length), 0.0)
+def at_lags(kernel: Tensor, first: int, end: int) -> Tensor:
+    """kernel[:, first:end] with 0 beyond the kernel's end: (H, L) to (H, end - first).
+
+    It is (H, 0) if *end* is not above *first*.
+    """
+    found = kernel[:, first : max(first, end)]
+    missing = end - first - found.size(1)
+    return F.pad(found, (0, missing)) if missing > 0 else found
 
 
 def shared_product(matrix: Tensor, values: Tensor) -> Tensor:

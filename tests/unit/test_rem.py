@@ -35,6 +35,15 @@ def test_kernel_equals_numpy(max_power: int) -> None:
     numpy.testing.assert_allclose(kernel.numpy(), expected, rtol=1e-12)
 
 
+@pytest.mark.parametrize("length", [1, 4, 5, 6, 12])
+def test_what_no_head_has_needs_no_tensor(length: int) -> None:
+    """Angles, sines and dilations, if all heads are regular; at the highest power and around it."""
+    decay, none = parameters()[0].detach(), torch.zeros(5, dtype=torch.float64)
+    whole = rem.rem_kernel(decay, none, none.bool(), ONCE, length, 4)
+    for given in ((None, None, None), (none, None, None), (None, None, ONCE)):
+        assert torch.equal(rem.rem_kernel(decay, *given, length, 4), whole)
+
+
 @pytest.mark.parametrize("dilation", [1, 2, 5])
 def test_dilated_matrix_is_the_kronecker_form(dilation: int) -> None:
     """P kron I_d, cut to the first T rows and columns (section 3, "Dilated REM variants")."""
