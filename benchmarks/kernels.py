@@ -71,9 +71,9 @@ def tensor(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
 def run_operations(width: int) -> None:
     """Run each operation that has kernels, forward and backward, for heads of this width."""
     size = min(64, width)  # of a segment and of a map
-    scalars = tensor(), tensor()
+    neuron = tensor(width, width), tensor(), tensor()
     queries, keys, values = (tensor(2, 40, n, width) for n in (size // 2, size, size))
-    fired = fired_sums(queries, keys, values, *scalars)
+    fired = fired_sums(queries, keys, values, *neuron)
     mask, unit = torch.zeros(1, 40, size), tensor(2, width)
     segment_softmax(queries, keys, values, mask, 2, 0.1, fired, unit).sum().backward()
     lags = 200

@@ -122,8 +122,7 @@ def segmented_recurrent(
     queries, keys, values = (x.flatten(0, 1).contiguous() for x in (queries, keys, values))
     if compiled and usable(queries):
         queries = queries * scale
-        # W folded into V costs s D^2 per segment, on tensor cores.
-        fired = fired_sums(queries, keys, values @ weight.t(), leak, threshold, rest)
+        fired = fired_sums(queries, keys, values, weight, leak, threshold, rest)
         divisor = key_norm(keys.flatten(1, 2), norm)  # (R, 1, D), (R, 1, 1) or None
         unit = (threshold if divisor is None else threshold * divisor).reciprocal()
         unit = unit.expand(len(keys), 1, shape[4])
@@ -164,7 +163,7 @@ def recurrent_attention(
     shape = queries.size()
     queries, keys, values = (x.flatten(0, 1).contiguous() for x in (queries, keys, values))
     if compiled and usable(queries):
-        found = fired_sums(queries, keys, values @ weight.t(), leak, threshold, rest) / threshold
+        found = fired_sums(queries, keys, values, weight, leak, threshold, rest) / threshold
         return found.view(shape)
     c_code = compiled and supports(queries)
     form: Any = CompiledSegmentedRecurrent if c_code else SegmentedRecurrent

@@ -140,11 +140,12 @@ def test_blocks_hold_what_they_must() -> None:
 def misread() -> Iterator[tuple[str, object]]:
     """Calls with a tensor that a kernel would misread."""
     queries, keys = torch.zeros(2, 3, 4, 16), torch.zeros(2, 3, 5, 16)
-    scalars = torch.tensor(1.0), torch.tensor(0.1)
-    yield "values", lambda: fired_sums(queries, keys, keys[:, :, :4], *scalars)
-    yield "keys", lambda: fired_sums(queries, keys.double(), keys, *scalars)
-    yield "threshold", lambda: fired_sums(queries, keys, keys, scalars[0], torch.ones(1))
-    yield "steps", lambda: fired_sums(queries, keys[:, :2], keys[:, :2], *scalars)
+    neuron = weight, leak, _ = torch.zeros(16, 16), torch.tensor(1.0), torch.tensor(0.1)
+    yield "values", lambda: fired_sums(queries, keys, keys[:, :, :4], *neuron)
+    yield "keys", lambda: fired_sums(queries, keys.double(), keys, *neuron)
+    yield "weight", lambda: fired_sums(queries, keys, keys, weight[1:], *neuron[1:])
+    yield "threshold", lambda: fired_sums(queries, keys, keys, weight, leak, torch.ones(1))
+    yield "steps", lambda: fired_sums(queries, keys[:, :2], keys[:, :2], *neuron)
     yield "values", lambda: segment_softmax(queries, keys, keys.double())
     yield "mask", lambda: segment_softmax(queries, keys, keys, torch.zeros(2, 3, 5), heads=2)
     yield "steps", lambda: segment_softmax(queries, keys[:, :2], keys[:, :2])

@@ -1,9 +1,9 @@
 """SRformer's recurrent term by Triton kernels, with nothing of the size of the D x D matrices.
 
-The sum of K^T V W^T over all segments is one product of torch's. The forward pass keeps only this
-and its inputs. The backward pass repeats the scan, which gives the gradient of Q and a bit per
-neuron and step. Then it goes through the steps in reverse twice, for V W^T and for K. See
-`scan_kernels`.
+V W^T, and the sum of K^T V W^T over all segments, are products of torch's. The forward pass keeps
+only the latter and its inputs. The backward pass repeats the scan, which gives the gradient of Q
+and a bit per neuron and step. Then it goes through the steps in reverse twice, for K and for V W^T.
+See `scan_kernels`.
 
 Letters: R = B H rows, one per head of a sentence; M segments, of which N are steps of the scan;
 n queries per step.
@@ -21,6 +21,9 @@ from fairseq_recur.ops.triton.dispatch import block, precision
 STEPS_PER_WORD = 32
 """Steps whose spikes share a word; `scan_kernels` has the same number."""
 
+ROWS = 2**16
+"""Rows that are multiplied at a time where a product replaces its factor."""
+
 COLUMNS = 16
 """Columns of the D x D matrices per program: few, for more programs, and for their registers."""
 
@@ -34,6 +37,7 @@ class FiredSums(torch.autograd.Function):
         queries: Tensor,
         keys: Tensor,
         values: Tensor,
+        weight: Tensor,
         leak: Tensor,
         threshold: Tensor,
         rest: bool,
@@ -43,46 +47,56 @@ class FiredSums(torch.autograd.Function):
 
         out = torch.empty_like(queries)
         grid, sizes, constants = scan_launch(queries, keys, rest)
-        width = queries.size(3)
-        products = keys.flatten(1, 2).mT @ values.flatten(1, 2) if rest else None
+        width, folded = queries.size(3), values @ weight.t()
+        products = keys.flatten(1, 2).mT @ folded.flatten(1, 2) if rest else None
         with torch.cuda.device_of(queries):
             scan[grid](
-                keys, values, queries, queries, out, out if products is None else products,
+                keys, folded, queries, queries, out, out if products is None else products,
                 out, out, out, leak, threshold, *sizes, width, 1, GRADIENT=False, **constants,
             )  # fmt: skip
-        ctx.save_for_backward(queries, keys, values, leak, threshold, products)
+        ctx.save_for_backward(queries, keys, values, weight, leak, threshold, products)
         ctx.rest = rest
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        """The gradients of the first five arguments."""
+        """The gradients of the first six arguments."""
         from fairseq_recur.ops.triton.scan_kernels import scan, scan_back
 
-        queries, keys, values, leak, threshold, products = ctx.saved_tensors
+        queries, keys, values, weight, leak, threshold, products = ctx.saved_tensors
         grid, sizes, constants = scan_launch(queries, keys, ctx.rest)
         grad, (rows, width), words = grad.contiguous(), (grid[0], queries.size(3)), sizes[2]
-        grads = [torch.empty_like(x) for x in (queries, keys, values)]
+        folded = values @ weight.t()  # again: it is as large as the keys
+        of_queries, of_keys = torch.empty_like(queries), torch.empty_like(keys)
         spikes = queries.new_empty(rows, words, width, width, dtype=torch.int32)
         total = queries.new_empty(rows, width, width)
         of_leak, of_threshold = queries.new_empty(grid), queries.new_empty(grid)
         with torch.cuda.device_of(queries):
             # The rows of these matrices are value channels, and their columns key channels.
             scan[grid](
-                values, keys, grad, queries, grads[0], total if products is None else products,
+                folded, keys, grad, queries, of_queries, total if products is None else products,
                 spikes, total, of_leak, leak, threshold, *sizes, 1, width,
                 GRADIENT=True, **constants,
             )  # fmt: skip
             for read, asked, other, out, strides in (
-                (keys, queries, grad, grads[2], (1, width)),
-                (values, grad, queries, grads[1], (width, 1)),
+                (folded, grad, queries, of_keys, (width, 1)),
+                (keys, queries, grad, folded, (1, width)),  # V W^T gives way to its gradient
             ):
                 scan_back[grid](
                     read, asked, other, out, spikes, total, of_threshold, leak, *sizes, *strides,
                     **constants,
                 )  # fmt: skip
-        return (*grads, of_leak.sum(), of_threshold.sum(), None)
+        of_weight = folded.flatten(0, 2).t() @ values.flatten(0, 2)
+        of_values = multiplied_in_place(folded, weight)
+        return of_queries, of_keys, of_values, of_weight, of_leak.sum(), of_threshold.sum(), None
+
+
+def multiplied_in_place(x: Tensor, weight: Tensor) -> Tensor:
+    """Replace *x* (..., D) by its product with *weight* (D, D), and return it."""
+    for part in x.view(-1, x.size(-1)).split(ROWS):
+        part.copy_(part @ weight)
+    return x
 
 
 def scan_launch(
@@ -109,6 +123,7 @@ def fired_sums(
     queries: Tensor,
     keys: Tensor,
     values: Tensor,
+    weight: Tensor,
     leak: Tensor,
     threshold: Tensor,
     rest: bool = True,
@@ -117,8 +132,8 @@ def fired_sums(
 
     Args:
         queries: (R, N, n, D) that `dispatch.usable` accepts
-        keys, values: (R, M, s, D), K and V W^T, zero at padding, with M >= N, in the dtype of
-            *queries*
+        keys, values: (R, M, s, D), zero at padding, with M >= N, in the dtype of *queries*
+        weight: W (D, D)
         leak, threshold: scalars, the threshold positive
         rest: as in `ops.segmented_recurrent.segmented_recurrent`
 
@@ -130,12 +145,12 @@ def fired_sums(
     """
     rows, steps, _, width = queries.size()
     segments, size = keys.size(1), keys.size(2)
-    leak, threshold = leak.to(queries.dtype), threshold.to(queries.dtype)
+    weight, leak, threshold = (x.to(queries.dtype) for x in (weight, leak, threshold))
     check_tensors(
         queries.dtype, keys=(keys, (rows, segments, size, width)), values=(values, keys.size()),
-        leak=(leak, ()), threshold=(threshold, ()),
+        weight=(weight, (width, width)), leak=(leak, ()), threshold=(threshold, ()),
     )  # fmt: skip
     if steps > segments:
         raise ValueError(f"the queries have {steps} steps, expected at most {segments}; give fewer")
     inputs = (x.contiguous() for x in (queries, keys, values))
-    return FiredSums.apply(*inputs, leak, threshold, rest)
+    return FiredSums.apply(*inputs, weight, leak, threshold, rest)
