@@ -68,6 +68,24 @@ def by_torch(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Any]], A
     return call
 
 
+@pytest.mark.parametrize("operation", ["scan", "mixed map"])
+def test_the_backward_pass_within_autocast(operation: str) -> None:
+    """It multiplies in the precision of the forward pass."""
+    if operation == "scan":
+        inputs = [*heads(17, 7, 1, 4), *parameters(4)]
+        inputs = [x.detach().float().requires_grad_() for x in inputs]
+        out = run(inputs, 6, 5, together=True)[0]
+    else:
+        shapes = (2, 2, 5, 6), (2, 2, 6, 4), (2, 5, 6), (2, 1, 1)
+        inputs = [torch.randn(s, requires_grad=True) for s in shapes]
+        out = mixture.mixed_map(*inputs)[0]
+    usual = torch.autograd.grad(out.square().sum(), inputs, retain_graph=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        within = torch.autograd.grad(out.square().sum(), inputs)
+    for one, other in zip(within, usual):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
 # ---- SRformer's scan
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fairseq_recur.ops.arguments import check_tensors
+from fairseq_recur.ops.precision import no_autocast
 from fairseq_recur.ops.triton.dispatch import (
     LARGEST_WIDTH,
     SMALLEST_BLOCK,
@@ -76,7 +77,9 @@ class MixedMap(torch.autograd.Function):
                 weights, matrix, gates, value, grad_out.contiguous(), grad_mixed, grad_weights,
                 *sums, batch, queries, keys, width, READ=given, **constants(keys, width),
             )  # fmt: skip
-        return grad_weights, mixed.mT @ grad_out, sums[0].sum(0), sums[1].sum((0, 2))
+        with no_autocast(grad_out):
+            grad_value = mixed.mT @ grad_out
+        return grad_weights, grad_value, sums[0].sum(0), sums[1].sum((0, 2))
 
 
 def query_tiles(queries: int) -> int:

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fairseq_recur.ops.arguments import check_tensors
+from fairseq_recur.ops.precision import no_autocast
 from fairseq_recur.ops.triton.dispatch import block, precision
 
 STEPS_PER_WORD = 32
@@ -62,34 +63,54 @@ class FiredSums(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         """The gradients of the first six arguments."""
-        from fairseq_recur.ops.triton.scan_kernels import scan, scan_back
+        with no_autocast(grad):  # the kernels read the products, in the dtype of the queries
+            return (*gradients(grad.contiguous(), ctx.rest, *ctx.saved_tensors), None)
 
-        queries, keys, values, weight, leak, threshold, products = ctx.saved_tensors
-        grid, sizes, constants = scan_launch(queries, keys, ctx.rest)
-        grad, (rows, width), words = grad.contiguous(), (grid[0], queries.size(3)), sizes[2]
-        folded = values @ weight.t()  # again: it is as large as the keys
-        of_queries, of_keys = torch.empty_like(queries), torch.empty_like(keys)
-        spikes = queries.new_empty(rows, words, width, width, dtype=torch.int32)
-        total = queries.new_empty(rows, width, width)
-        of_leak, of_threshold = queries.new_empty(grid), queries.new_empty(grid)
-        with torch.cuda.device_of(queries):
-            # The rows of these matrices are value channels, and their columns key channels.
-            scan[grid](
-                folded, keys, grad, queries, of_queries, total if products is None else products,
-                spikes, total, of_leak, leak, threshold, *sizes, 1, width,
-                GRADIENT=True, **constants,
+
+def gradients(
+    grad: Tensor,
+    rest: bool,
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    weight: Tensor,
+    leak: Tensor,
+    threshold: Tensor,
+    products: Tensor | None,
+) -> tuple[Tensor, ...]:
+    """Those of the tensors of `fired_sums`.
+
+    Args:
+        grad: of its output, (R, N, n, D)
+        products: the sum of K^T V W^T over the segments, (R, D, D), if *rest*
+    """
+    from fairseq_recur.ops.triton.scan_kernels import scan, scan_back
+
+    grid, sizes, constants = scan_launch(queries, keys, rest)
+    rows, width, words = grid[0], queries.size(3), sizes[2]
+    folded = values @ weight.t()  # again: it is as large as the keys
+    of_queries, of_keys = torch.empty_like(queries), torch.empty_like(keys)
+    spikes = queries.new_empty(rows, words, width, width, dtype=torch.int32)
+    total = queries.new_empty(rows, width, width)
+    of_leak, of_threshold = queries.new_empty(grid), queries.new_empty(grid)
+    with torch.cuda.device_of(queries):
+        # The rows of these matrices are value channels, and their columns key channels.
+        scan[grid](
+            folded, keys, grad, queries, of_queries, total if products is None else products,
+            spikes, total, of_leak, leak, threshold, *sizes, 1, width,
+            GRADIENT=True, **constants,
+        )  # fmt: skip
+        for read, asked, other, out, strides in (
+            (folded, grad, queries, of_keys, (width, 1)),
+            (keys, queries, grad, folded, (1, width)),  # V W^T gives way to its gradient
+        ):
+            scan_back[grid](
+                read, asked, other, out, spikes, total, of_threshold, leak, *sizes, *strides,
+                **constants,
             )  # fmt: skip
-            for read, asked, other, out, strides in (
-                (folded, grad, queries, of_keys, (width, 1)),
-                (keys, queries, grad, folded, (1, width)),  # V W^T gives way to its gradient
-            ):
-                scan_back[grid](
-                    read, asked, other, out, spikes, total, of_threshold, leak, *sizes, *strides,
-                    **constants,
-                )  # fmt: skip
-        of_weight = folded.flatten(0, 2).t() @ values.flatten(0, 2)
-        of_values = multiplied_in_place(folded, weight)
-        return of_queries, of_keys, of_values, of_weight, of_leak.sum(), of_threshold.sum(), None
+    of_weight = folded.flatten(0, 2).t() @ values.flatten(0, 2)
+    of_values = multiplied_in_place(folded, weight)
+    return of_queries, of_keys, of_values, of_weight, of_leak.sum(), of_threshold.sum()
 
 
 def multiplied_in_place(x: Tensor, weight: Tensor) -> Tensor:
