@@ -71,10 +71,14 @@ def uses_kernels(form: Form) -> bool:
 
 def by_torch(form: Form) -> Form:
     """Return a form without Triton kernels."""
+    before = os.environ.get(KERNELS, "1")
 
     def run() -> Tensor:
-        with patch.dict(os.environ, {KERNELS: "0"}):
+        os.environ[KERNELS] = "0"  # unlike `patch.dict`, which copies it all, that takes no time
+        try:
             return form.run()
+        finally:
+            os.environ[KERNELS] = before
 
     return form._replace(run=run)
 

@@ -19,8 +19,6 @@ from fairseq_recur.experiments.runner import Runner, Stopped
 from fairseq_recur.experiments.schema import fill
 from fairseq_recur.experiments.steps import LOCK, Run, same_command, trained_with
 
-"""Recorded for a training that an earlier version made."""
-
 T = TypeVar("T")
 R = TypeVar("R", bound=Run)
 

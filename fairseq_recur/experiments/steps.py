@@ -14,6 +14,7 @@ LOCK = "lock"
 """File that is locked while a process works in its folder."""
 
 UNRECORDED = "a machine that was not recorded"
+"""Recorded for a training that an earlier version made."""
 
 
 class Run(ABC):
@@ -112,12 +113,20 @@ def trained_with(runs: Sequence[Run]) -> dict[str, Any]:
     Without a finished training they are those of this process.
     """
     states = [run.state().get("train", {}) for run in runs if run.trained()]
-    if not states:
-        return {"machine": machine.machine(), "versions": machine.versions()}
-    known = [state.get("versions", {}) for state in states]
+    here = {"machine": machine.machine(), "versions": machine.versions()}
+    return united(states) if states else here
+
+
+def united(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return what several records have as ``machine`` and as ``versions`` of packages.
+
+    Where they differ, all of them are in one string.
+    """
+    known = [record.get("versions", {}) for record in records]
     names = dict.fromkeys(name for of_one in known for name in of_one)
+    machines = dict.fromkeys(record.get("machine", UNRECORDED) for record in records)
     return {
-        "machine": "; ".join(dict.fromkeys(state.get("machine", UNRECORDED) for state in states)),
+        "machine": "; ".join(machines),
         "versions": {
             name: ", ".join(dict.fromkeys(of_one[name] for of_one in known if name in of_one))
             for name in names

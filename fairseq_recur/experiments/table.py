@@ -4,6 +4,7 @@ from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any
 
+from fairseq_recur.experiments.steps import UNRECORDED
 from fairseq_recur.scoring.tables import markdown
 
 Results = dict[str, Any]
@@ -171,7 +172,7 @@ def notes(results: Results) -> list[str]:
         f"- difference and p (one for each seed): against {baseline}; sacreBLEU's paired bootstrap "
         "counts one tail, so twice its p is the two-sided one; randomization is two-sided, and "
         "its p is corrected by Holm's method for the number of rows",
-        f"- {results['machine']}; torch {results['versions'].get('torch')}; trained at commit "
+        f"- {results['machine']}; torch {results['versions'].get('torch', '?')}; trained at commit "
         f"{', '.join(sorted({run['commit'] for run in runs}))}",
     ]
     if results.get("pooled"):
@@ -187,7 +188,8 @@ def notes(results: Results) -> list[str]:
         said.append(
             f"- training and decoding: speed as a multiple of {baseline}'s, measured in turns, "
             f"median and range of {rounds(results)} rounds, {results['speed']['threads']} threads, "
-            f"commit {results['speed']['commit']}; MiB: the largest resident memory of the "
+            f"{results['speed'].get('machine', UNRECORDED)}, commit {results['speed']['commit']}; "
+            "MiB: the largest resident memory of the "
             "process, with its libraries and data, but not a GPU's"
         )
     start, systems = results["experiment"].get("start"), results["experiment"]["systems"]

@@ -142,15 +142,16 @@ class RecurrenceEncodingMatrices(LagMixture):
     def kernels(self, length: int) -> tuple[Tensor, Tensor | None]:
         """F over lags (eq. 3); the unmasked matrix is symmetric: (H', L), and itself or None."""
         decay, angle = self.heads_parameters()
-        past = rem_kernel(
-            decay,
-            angle if self.turning else None,
-            self.sine if self.has_sine else None,
-            None if self.dilations == [1] else self.dilation,
-            length,
-            self.max_power,
-        )
+        dilation = None if self.dilations == [1] else self.dilation
+        past = self.kernel(decay, angle, self.sine, dilation, length, self.max_power)
         return past, None if self.causal else past
+
+    def kernel(
+        self, decay: Tensor, angle: Tensor, sine: Tensor, dilation: Tensor | None, *limits: int
+    ) -> Tensor:
+        """`rem_kernel` of some heads, without what no head of this layer has."""
+        turn = angle if self.turning else None
+        return rem_kernel(decay, turn, sine if self.has_sine else None, dilation, *limits)
 
     def product(self, values: Tensor, padding: Padding | None, form: str) -> Tensor:
         """P V; see `Mixture.product`. The chunked form goes dilation by dilation."""
@@ -184,13 +185,13 @@ class RecurrenceEncodingMatrices(LagMixture):
                 return out
             # The unmasked matrix is the causal one with its mirror image added.
             return out + recurrent_product(decay, angle, sine, values.flip(2), CHUNK).flip(2)
-        kernel = rem_kernel(decay, angle, sine, None, highest + 1)
+        kernel = self.kernel(decay, angle, sine, None, highest + 1)
         return banded_product(kernel, values, CHUNK, None if self.causal else kernel)
 
     def row_sum(self) -> Tensor:
         """As in `Mixture.row_sum`; of an unlimited kernel, over a thousand lags."""
         lags = self.max_power or MONITORED_LAGS
-        kernel = rem_kernel(*self.heads_parameters(), self.sine, None, lags + 1)
+        kernel = self.kernel(*self.heads_parameters(), self.sine, None, lags + 1)
         if self.reach is not None:
             highest = (self.reach - 1) // self.dilation.unsqueeze(1)
             powers = torch.arange(lags + 1, device=kernel.device)

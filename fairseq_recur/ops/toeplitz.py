@@ -21,7 +21,7 @@ def toeplitz_matrix(
     Args:
         past: (H, L) kernel over lags 0 ... L - 1
         future: (H, L) kernel over the distances of later keys; None for a causal matrix
-        queries: T
+        queries: T, at least 1
         keys: S
         offset: position of the first query
 

@@ -205,7 +205,7 @@ def test_other_test_sets_are_scored(
         json.loads((done / "work" / folder / "results.json").read_text())
         for folder in (".", "other_sets/same", "other_sets/seed7")
     )
-    for key in ("runs", "comparisons", "outputs"):
+    for key in ("runs", "comparisons", "outputs", "machine", "versions"):
         assert same[key] == own[key]  # the set of the experiment itself
     texts = read_hypotheses(done / "work/other_sets/seed7/biarn/seed1/test.txt", 20)
     references = (corpus / "valid.tgt").read_text().splitlines()

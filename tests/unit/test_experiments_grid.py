@@ -54,7 +54,7 @@ def test_the_machine_is_that_of_the_training(
     assert run_and_report([run], 1, run.work, lambda run: None, lambda: "") == 0
     monkeypatch.setattr(runner.machine, "machine", lambda: "here")
     monkeypatch.setattr(runner.machine, "versions", lambda: {"torch": "2", "python": "3"})
-    before = provenance({}, ["x"], [])
+    before = provenance({}, ["x"], [EmptyRun(run.work, "row", "a", 3, (), 1)])
     assert (before["machine"], before["versions"]["torch"]) == ("here", "2")
     after = provenance({}, ["x"], [run])
     assert (after["machine"], after["versions"]) == ("there", {"torch": "1"})

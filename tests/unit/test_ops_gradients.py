@@ -175,6 +175,13 @@ CASES: dict[str, Case] = {
         lambda d, a: rem.rem_kernel(heads_of(d), a, SINE, torch.tensor([1, 2]), 5, 3),
         [(H,), (H,)], half=False,
     ),
+    "rem_kernel of regular heads": Case(
+        lambda d: rem.rem_kernel(heads_of(d), None, None, None, 5, 3), [(H,)], half=False
+    ),
+    "rem_kernel without sines": Case(
+        lambda d, a: rem.rem_kernel(heads_of(d), a, None, torch.tensor([1, 2]), 5, 3),
+        [(H,), (H,)], half=False,
+    ),
     "powers": Case(
         lambda d, a: rem.powers(heads_of(d), a, torch.arange(4).unsqueeze(0)), [(H,), (H,)],
         half=False,
@@ -191,7 +198,8 @@ CASES: dict[str, Case] = {
         lambda p, f: toeplitz.toeplitz_matrix(p, f, T, S, 1), [(H, 3), (H, 4)], half=False
     ),
     "at_lags": Case(
-        lambda k: toeplitz.at_lags(k, 2, 7), [(H, 4)], half=False
+        lambda k: torch.cat([toeplitz.at_lags(k, *ends) for ends in ((0, 3), (2, 7), (6, 9))], 1),
+        [(H, 4)], half=False,
     ),
     "shared_product": Case(toeplitz.shared_product, [(H, T, S), KEY], half=False),
     "banded_product": Case(

@@ -38,10 +38,31 @@ def test_kernel_equals_numpy(max_power: int) -> None:
 @pytest.mark.parametrize("length", [1, 4, 5, 6, 12])
 def test_what_no_head_has_needs_no_tensor(length: int) -> None:
     """Angles, sines and dilations, if all heads are regular; at the highest power and around it."""
-    decay, none = parameters()[0].detach(), torch.zeros(5, dtype=torch.float64)
-    whole = rem.rem_kernel(decay, none, none.bool(), ONCE, length, 4)
-    for given in ((None, None, None), (none, None, None), (None, None, ONCE)):
+    decay, angle = (x.detach() for x in parameters())
+    zero = torch.zeros_like(angle)
+    for turn, given in (
+        (zero, (None, None, None)), (zero, (None, None, ONCE)), (angle, (angle, None, None)),
+    ):  # fmt: skip
+        whole = rem.rem_kernel(decay, turn, zero.bool(), ONCE, length, 4)
         assert torch.equal(rem.rem_kernel(decay, *given, length, 4), whole)
+
+
+@pytest.mark.parametrize("offset", [-7, -5, -1, 0, 3, 9])
+@pytest.mark.parametrize("queries, keys", [(1, 1), (2, 5), (4, 1)])
+@pytest.mark.parametrize("both", [True, False])
+def test_any_two_sequences(offset: int, queries: int, keys: int, both: bool) -> None:
+    """Entry by entry, also where all keys are later, or farther than the kernels reach."""
+    past, future = torch.randn(2, 4), torch.randn(2, 3) if both else None
+    matrix = toeplitz.toeplitz_matrix(past, future, queries, keys, offset)
+    assert matrix.size() == (2, queries, keys)
+    assert toeplitz.at_lags(past, 3, 2).size() == (2, 0)
+    for i in range(queries):
+        for j in range(keys):
+            lag = offset + i - j
+            kernel = past if lag >= 0 else future
+            known = kernel is not None and abs(lag) < kernel.size(1)
+            expected = kernel[:, abs(lag)] if known else torch.zeros(2)
+            assert torch.equal(matrix[:, i, j], expected)
 
 
 @pytest.mark.parametrize("dilation", [1, 2, 5])

@@ -29,9 +29,10 @@ PARTS = 16
 
 def mixes(weights: Tensor, value: Tensor, matrix: Tensor) -> bool:
     """Whether `mix` can compute with this map, these values and this matrix."""
-    if not usable(weights) or matrix.size() != weights.size()[1:]:
+    if matrix.size() != weights.size()[1:]:
         return False  # a matrix per sentence, or one row for all rows of a beam
-    return max(weights.size()[2:]) <= LONGEST and value.size(3) <= LARGEST_WIDTH
+    fits = max(weights.size()[2:]) <= LONGEST and value.size(3) <= LARGEST_WIDTH
+    return fits and usable(weights)
 
 
 class MixedMap(torch.autograd.Function):
