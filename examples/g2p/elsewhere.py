@@ -97,6 +97,11 @@ def runs(added: Sequence[Results], language: str) -> list[Results]:
 
 
 def origins(added: Sequence[Results]) -> list[Results]:
-    """Return how the results of the files were made, also of those that were added to them."""
+    """Return how the results of the files were made, and of those that were added to them; once."""
     keys = ("command", "commits", "machine", "versions")
-    return [one for of in added for one in ({key: of[key] for key in keys}, *of.get("added", []))]
+    found: list[Results] = []
+    for of in added:
+        for one in ({key: of[key] for key in keys}, *of.get("added", [])):
+            if one not in found:
+                found.append(one)
+    return found

@@ -346,7 +346,10 @@ def test_results_of_two_machines_are_those_of_one(
     example: Any, calls: Callable[[], list[str]], tiny: list[str], tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """Averages and tests over languages are equal; the words of added seeds are not here."""
+    """Averages and tests over languages are equal; the words of added seeds are not here.
+
+    Results that are added twice are named once.
+    """
     monkeypatch.setenv("WRONG", json.dumps(WRONG))
     both = ["--seeds", "1", "2"]
     assert example.main([*tiny, *SYSTEMS, *both]) == 0
@@ -356,7 +359,7 @@ def test_results_of_two_machines_are_those_of_one(
     there.write_text(json.dumps(without_seed(together, "2")))
     together = read_json(tmp_path / "work/results.json")
     before = len(calls())
-    assert example.main([*tiny[:-1], here, *SYSTEMS, *both, "--add", str(there)]) == 0
+    assert example.main([*tiny[:-1], here, *SYSTEMS, *both, "--add", str(there), str(there)]) == 0
     trained = [call.split()[-1] for call in calls()[before:] if call.startswith("train")]
     assert trained == ["2"] * 6
     apart = read_json(tmp_path / "here/results.json")
