@@ -19,7 +19,7 @@ from fairseq_recur.ops.triton.banded import BandProduct
 from fairseq_recur.ops.triton.mixed import MixedMap
 from fairseq_recur.ops.triton.recurrence import AdditiveEnergies, GatedStates, gated_states
 from fairseq_recur.ops.triton.segment_softmax import SegmentAttention, segment_softmax
-from fairseq_recur.ops.triton.segmented_recurrent import FiredSums
+from fairseq_recur.ops.triton.segmented_recurrent import FiredSums, fired_sums
 from tests.unit import test_ops
 from tests.unit.test_model_properties import sentences, small, targets, true_lengths
 from tests.unit.test_native import run, small_parameters
@@ -68,20 +68,29 @@ def by_torch(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Any]], A
     return call
 
 
-@pytest.mark.parametrize("operation", ["scan", "mixed map"])
-def test_the_backward_pass_within_autocast(operation: str) -> None:
-    """It multiplies in the precision of the forward pass."""
-    if operation == "scan":
-        inputs = [*heads(17, 7, 1, 4), *parameters(4)]
-        inputs = [x.detach().float().requires_grad_() for x in inputs]
-        out = run(inputs, 6, 5, together=True)[0]
-    else:
-        shapes = (2, 2, 5, 6), (2, 2, 6, 4), (2, 5, 6), (2, 1, 1)
-        inputs = [torch.randn(s, requires_grad=True) for s in shapes]
-        out = mixture.mixed_map(*inputs)[0]
-    usual = torch.autograd.grad(out.square().sum(), inputs, retain_graph=True)
+PRODUCTS: dict[str, tuple[Callable[..., Tensor], list[tuple[int, ...]]]] = {
+    "scan": (fired_sums, [(2, 3, 2, 4), (2, 3, 5, 4), (2, 3, 5, 4), (4, 4), (), ()]),
+    "mixed map": (
+        lambda *inputs: mixture.mixed_map(*inputs)[0],
+        [(2, 2, 5, 6), (2, 2, 6, 4), (2, 5, 6), (2, 1, 1)],
+    ),
+}
+"""Operations that also have products of torch's, and the shapes of their inputs."""
+
+
+@pytest.mark.parametrize("operation", PRODUCTS)
+def test_nothing_changes_within_autocast(operation: str) -> None:
+    """Both passes multiply in the precision of the inputs."""
+    compute, shapes = PRODUCTS[operation]
+    inputs = [torch.rand(s, requires_grad=True) for s in shapes]
+
+    def both_passes() -> list[Tensor]:
+        out = compute(*inputs)
+        return [out, *torch.autograd.grad(out.square().sum(), inputs)]
+
+    usual = both_passes()
     with torch.autocast("cpu", torch.bfloat16):
-        within = torch.autograd.grad(out.square().sum(), inputs)
+        within = both_passes()
     for one, other in zip(within, usual):
         torch.testing.assert_close(one, other, rtol=0, atol=0)
 

@@ -48,8 +48,10 @@ class FiredSums(torch.autograd.Function):
 
         out = torch.empty_like(queries)
         grid, sizes, constants = scan_launch(queries, keys, rest)
-        width, folded = queries.size(3), values @ weight.t()
-        products = keys.flatten(1, 2).mT @ folded.flatten(1, 2) if rest else None
+        width = queries.size(3)
+        with no_autocast(queries):  # the kernels read the products, in the dtype of the queries
+            folded = values @ weight.t()
+            products = keys.flatten(1, 2).mT @ folded.flatten(1, 2) if rest else None
         with torch.cuda.device_of(queries):
             scan[grid](
                 keys, folded, queries, queries, out, out if products is None else products,
@@ -63,7 +65,7 @@ class FiredSums(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         """The gradients of the first six arguments."""
-        with no_autocast(grad):  # the kernels read the products, in the dtype of the queries
+        with no_autocast(grad):
             return (*gradients(grad.contiguous(), ctx.rest, *ctx.saved_tensors), None)
 
 
