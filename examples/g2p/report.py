@@ -9,10 +9,10 @@ from typing import Any
 import elsewhere
 import table
 
+from fairseq_recur.experiments.machine import united
 from fairseq_recur.experiments.progress import say
 from fairseq_recur.experiments.runs import SystemRun
 from fairseq_recur.experiments.settings import Experiment
-from fairseq_recur.experiments.steps import united
 from fairseq_recur.files import read_json, write_json, write_text
 from fairseq_recur.scoring.comparison import BOOTSTRAP, RANDOMIZATION, corrected
 from fairseq_recur.scoring.generation import read_hypotheses, read_lines

@@ -8,7 +8,7 @@ from typing import Any
 from settings import BASELINES, Settings, TextRun
 
 from fairseq_recur.experiments.grid import provenance
-from fairseq_recur.experiments.steps import trained_with
+from fairseq_recur.experiments.machine import trained_with
 from fairseq_recur.experiments.table import spread
 from fairseq_recur.files import write_json, write_text
 from fairseq_recur.scoring.tables import markdown

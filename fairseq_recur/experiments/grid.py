@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fairseq_recur.errors import ConfigError, refuse
-from fairseq_recur.experiments.machine import commit
+from fairseq_recur.experiments.machine import commit, trained_with
 from fairseq_recur.experiments.progress import say
 from fairseq_recur.experiments.runner import Runner, Stopped
 from fairseq_recur.experiments.schema import fill
-from fairseq_recur.experiments.steps import LOCK, Run, same_command, trained_with
+from fairseq_recur.experiments.steps import LOCK, Run, same_command
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Run)

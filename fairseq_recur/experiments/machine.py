@@ -7,13 +7,20 @@ import subprocess
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
+
+if TYPE_CHECKING:
+    from fairseq_recur.experiments.steps import Run
 
 PACKAGES = ("torch", "fairseq", "ve-fairseq", "fairseq-fixed", "sacrebleu", "fairseq-recur")
 
 COMMIT = "FAIRSEQ_RECUR_COMMIT"
 """The variable that has the commit of a copy without git's files."""
+
+UNRECORDED = "a machine that was not recorded"
+"""Recorded for a training that an earlier version made."""
 
 
 def commit() -> str:
@@ -55,3 +62,28 @@ def versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return found
+
+
+def trained_with(runs: Sequence["Run"]) -> dict[str, Any]:
+    """Return the machine and the versions of the finished trainings: if they differ, all of them.
+
+    Without a finished training they are those of this process.
+    """
+    states = [run.state().get("train", {}) for run in runs if run.trained()]
+    return united(states or [{"machine": machine(), "versions": versions()}])
+
+
+def united(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return what several records have as ``machine`` and as ``versions`` of packages.
+
+    Where they differ, all of them are in one string.
+    """
+    known = [record.get("versions", {}) for record in records]
+    names = dict.fromkeys(name for of_one in known for name in of_one)
+    return {
+        "machine": "; ".join(dict.fromkeys(r.get("machine", UNRECORDED) for r in records)),
+        "versions": {
+            name: ", ".join(dict.fromkeys(of_one[name] for of_one in known if name in of_one))
+            for name in names
+        },
+    }

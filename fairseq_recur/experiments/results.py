@@ -10,7 +10,6 @@ from sacrebleu.metrics.base import Metric
 from fairseq_recur.experiments import machine
 from fairseq_recur.experiments.runs import SystemRun, runs_of
 from fairseq_recur.experiments.settings import Experiment
-from fairseq_recur.experiments.steps import trained_with
 from fairseq_recur.experiments.table import table
 from fairseq_recur.experiments.training_log import read_log
 from fairseq_recur.files import read_json, write_json, write_text
@@ -70,7 +69,7 @@ def collect(
     return {
         "title": experiment.title,
         "set": about["set"],
-        **trained_with([run.training for run in every if run.finished()]),
+        **machine.trained_with([run.training for run in every if run.finished()]),
         "commit": machine.commit(),
         "experiment": experiment.as_record(),
         "parameters": about["parameters"],

@@ -6,15 +6,11 @@ from os.path import realpath
 from pathlib import Path
 from typing import Any, Optional
 
-from fairseq_recur.experiments import machine
 from fairseq_recur.experiments.settings import Flags
 from fairseq_recur.files import read_json, write_json
 
 LOCK = "lock"
 """File that is locked while a process works in its folder."""
-
-UNRECORDED = "a machine that was not recorded"
-"""Recorded for a training that an earlier version made."""
 
 
 class Run(ABC):
@@ -105,30 +101,3 @@ class Run(ABC):
 def same_command(before: list[str] | None, now: list[str]) -> bool:
     """Return whether two commands are equal, or differ only in how they name the same files."""
     return before == now or list(map(realpath, before or [])) == list(map(realpath, now))
-
-
-def trained_with(runs: Sequence[Run]) -> dict[str, Any]:
-    """Return the machine and the versions of the finished trainings: if they differ, all of them.
-
-    Without a finished training they are those of this process.
-    """
-    states = [run.state().get("train", {}) for run in runs if run.trained()]
-    here = {"machine": machine.machine(), "versions": machine.versions()}
-    return united(states) if states else here
-
-
-def united(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return what several records have as ``machine`` and as ``versions`` of packages.
-
-    Where they differ, all of them are in one string.
-    """
-    known = [record.get("versions", {}) for record in records]
-    names = dict.fromkeys(name for of_one in known for name in of_one)
-    machines = dict.fromkeys(record.get("machine", UNRECORDED) for record in records)
-    return {
-        "machine": "; ".join(machines),
-        "versions": {
-            name: ", ".join(dict.fromkeys(of_one[name] for of_one in known if name in of_one))
-            for name in names
-        },
-    }

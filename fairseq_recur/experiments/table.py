@@ -4,7 +4,7 @@ from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any
 
-from fairseq_recur.experiments.steps import UNRECORDED
+from fairseq_recur.experiments.machine import UNRECORDED
 from fairseq_recur.scoring.tables import markdown
 
 Results = dict[str, Any]
