@@ -22,13 +22,16 @@ from typing import Any, NamedTuple
 import torch
 from fairseq import checkpoint_utils
 from fairseq.utils import move_to_cuda
-from measuring import Report, Row, Times, command_line, ratios, refuse_unused, rounded
+from measuring import Report, Row, Times, command_line, peak_mib, ratios, refuse_unused, rounded
 from systems import FLAGS, System, add_models, add_text, batches_of, flags_of, left_out, prepared
 from torch import nn
 
 import fairseq_recur  # noqa: F401  (registers the models)
 from fairseq_recur.scoring.metrics import build_metric
 
+# The memory is measured in a search of so many steps, because a profile of hundreds would fill it.
+# Only the keys and values of self-attention grow later, by a position in each step.
+STEPS = 4
 Hypotheses = list[list[dict[str, Any]]]
 
 
@@ -117,7 +120,10 @@ def measure(args: argparse.Namespace, systems: list[Decoder], beam: int, report:
 
     def finish(name: str) -> Row:
         if not args.checkpoints:
-            return {}
+            system, steps = by_name[name], min(STEPS, args.length)
+            generator = system.generator(beam, steps, steps)
+            peak = peak_mib(partial(system.decode, generator, batches[:1]), args.device)
+            return {"peak_mib": round(peak, 1)}
         quality = score(by_name[name], batches, found[name], args.metric, args.bpe)
         return {args.metric: round(quality, 2)}
 

@@ -1,9 +1,12 @@
-"""How training speed scales with the source length and with the number of processes.
+"""How speed scales with the source length, and training with the number of processes.
 
     python benchmarks/scaling.py length [--lengths N ...] [--arch NAME ...] [--output FILE]
+    python benchmarks/scaling.py decoding [--lengths N ...] [--arch NAME ...] [--output FILE]
     python benchmarks/scaling.py processes [--processes N ...] [--arch NAME ...] [--output FILE]
 
-"length" is `training.py` at each length, with two sentences per batch. "processes" runs
+"length" is `training.py` at each length, with two sentences per batch. "decoding" is `decoding.py`
+at each length, with one such batch, random weights and outputs of a sixteenth of the source, as
+long as the targets in training. "processes" runs
 `fairseq-recur train` under torchrun: the batch size per process and the number of batches per
 update stay the same (--update-freq), and the processes share the cores. So every number has to
 divide the largest one. Words per second are those of fairseq's log, without the first updates, and
@@ -13,22 +16,45 @@ are compared with one process.
 import argparse
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import decoding
 import training
 from measuring import Report, command_line, ratios, refuse_unused, rounded, turns
-from systems import add_models, flags_of, parse_name, prepared, train_by_command
+from systems import TARGET_SHARE, add_models, flags_of, parse_name, prepared, train_by_command
+
+UNUSED = {
+    "length": ("processes", "max-tokens", "beam"),
+    "decoding": ("processes", "max-tokens", "updates"),
+    "processes": ("lengths", "beam"),
+}
 
 
-def lengths(args: argparse.Namespace, report: Report) -> None:
-    """Measure every system at every length."""
+def at_lengths(args: argparse.Namespace) -> Iterator[tuple[int, argparse.Namespace, Path]]:
+    """Yield every length, with the options and the data for batches of two such sources."""
     for length in args.lengths:
         longest = f"--max-source-positions {length + 1} --max-target-positions {length}"
         own = argparse.Namespace(**vars(args))
         own.max_tokens = 2 * (length + 1)  # two sources with their end-of-sentence tokens
         own.flags = f"{args.flags} {longest}"
         with prepared(own, str(length)) as data:
-            training.measure(own, data, report, source=length)
+            yield length, own, data
+
+
+def lengths(args: argparse.Namespace, report: Report) -> None:
+    """Measure the training of every system at every length."""
+    for length, own, data in at_lengths(args):
+        training.measure(own, data, report, source=length)
+
+
+def decoding_lengths(args: argparse.Namespace, report: Report) -> None:
+    """Measure beam search with every system at every length."""
+    for length, own, data in at_lengths(args):
+        own.checkpoints, own.batches, own.length = None, 1, length // TARGET_SHARE
+        systems = list(decoding.decoders(own, data, report))
+        if systems:
+            decoding.measure(own, systems, args.beam, report)
 
 
 def words_per_second(name: str, count: int, data: Path, args: argparse.Namespace) -> float:
@@ -80,20 +106,22 @@ def check_processes(parser: argparse.ArgumentParser, counts: list[int]) -> None:
 def main() -> int:
     """Run the benchmark; return 1 if a system failed."""
     parser = command_line(__doc__, rounds=5)
-    parser.add_argument("what", choices=["length", "processes"])
+    parser.add_argument("what", choices=["length", "decoding", "processes"])
     add_models(parser, ["transformer", "srformer"], max_tokens=1024)
     parser.add_argument("--lengths", type=int, nargs="+", default=[256, 1024, 4096])
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--updates", type=int, default=1, help="per round")
+    parser.add_argument("--beam", type=int, default=4, help="beam size of decoding")
     args = parser.parse_args()
-    unused = ("processes", "max-tokens") if args.what == "length" else ("lengths",)
-    refuse_unused(parser, args, unused, f"for {args.what}")
+    refuse_unused(parser, args, UNUSED[args.what], f"for {args.what}")
     if args.what == "processes" and any(parse_name(name).fused for name in args.arch):
         parser.error("+fused: not available for processes, which run fairseq-recur train; remove")
     if args.what == "processes":
         check_processes(parser, args.processes)
     report = Report(args.output)
-    lengths(args, report) if args.what == "length" else processes(args, report)
+    {"length": lengths, "decoding": decoding_lengths, "processes": processes}[args.what](
+        args, report
+    )
     return int(report.errors > 0)
 
 

@@ -27,6 +27,7 @@ from fairseq_recur.experiments.training_log import read_log
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 SHARED = "--share-all-embeddings"
+TARGET_SHARE = 16  # joined documents have at most a target piece for so many source pieces
 TRAINING = [
     "--optimizer", "adam", "--adam-betas", "(0.9, 0.98)",
     "--lr", "0.0005", "--lr-scheduler", "inverse_sqrt", "--warmup-updates", "4000",
@@ -143,7 +144,7 @@ def joined(lines: Sequence[tuple[list[str], list[str]]], length: int) -> Iterato
     for more, summary in lines:
         source, target = source + more, target + summary
         if len(source) >= length:
-            yield " ".join(source[:length]), " ".join(target[: length // 16])
+            yield " ".join(source[:length]), " ".join(target[: length // TARGET_SHARE])
             source, target = [], []
 
 

@@ -104,17 +104,19 @@ def processes(result: Row) -> Iterator[list[str]]:
 
 def decoding(result: Row) -> Iterator[list[str]]:
     """Speed, lengths and quality."""
-    metric = next((name for name in ("bleu", "rougeL") if name in result["rows"][0]), None)
+    last = {"bleu": ("BLEU", 2), "rougeL": ("ROUGE-L", 2), "peak_mib": ("peak, MiB", 0)}
+    name = next((name for name in last if name in result["rows"][0]), None)
+    title, decimals = last.get(name or "", ("", 0))
     yield [
         "beam", "source", "system", "sentences/s", "of the first", "pieces out",
-        *([] if metric is None else [{"bleu": "BLEU", "rougeL": "ROUGE-L"}[metric]]),
+        *([title] if name else []),
     ]  # fmt: skip
     for row in result["rows"]:
         lengths = [f"{row[side]:g}" if side in row else "-" for side in ("source", "output")]
         yield [
             str(row.get("beam", "-")), lengths[0], labelled(row, f"`{row['system']}`"),
             cell(row, "sentences_per_second"), cell(row, "of_first", 2), lengths[1],
-            *([] if metric is None else [cell(row, metric, 2)]),
+            *([cell(row, name, decimals)] if name else []),
         ]  # fmt: skip
 
 

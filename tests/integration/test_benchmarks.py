@@ -359,6 +359,16 @@ def test_cells_of_kernels_are_below_their_targets(bench: Any) -> None:
     ]  # fmt: skip
 
 
+def test_the_table_of_decoding_has_scores_or_memory(bench: Any) -> None:
+    row = {"beam": 4, "source": 9.0, "system": "a", "sentences_per_second": [1.0], "output": 2.0}
+    for more, title, value in (
+        ({"bleu": 3.0}, ["BLEU"], ["3.00"]), ({"peak_mib": 7.4}, ["peak, MiB"], ["7"]),
+        ({}, [], []),
+    ):  # fmt: skip
+        head, cells = bench("tables").decoding({"rows": [{**row, **more}]})
+        assert (head[6:], cells[6:]) == (title, value)
+
+
 def test_speeds_are_compared_with_one_process(
     bench: Any, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -408,7 +418,8 @@ def test_lines_that_are_too_long_are_counted(bench: Any) -> None:
         ("scaling.py processes --processes 1 2 3", "2 does not divide 3"),
         ("scaling.py processes --processes 2 4", "expected 1 among them"),
         ("scaling.py length --max-tokens 9", "--max-tokens: not used"),
-        ("scaling.py processes --lengths 9", "--lengths: not used"),
+        ("scaling.py processes --lengths 9 --beam 2", "--lengths, --beam: not used"),
+        ("scaling.py decoding --updates 2", "--updates: not used for decoding"),
         ("scaling.py processes --arch transformer+fused", "+fused: not available"),
         ("training.py --arch transformer+fast", "expected fused, or FLAG=VALUE"),
         ("streams.py forecasters --vocabulary 9", "--vocabulary: not used"),
@@ -444,6 +455,7 @@ def test_joined_documents(bench: Any) -> None:
         "transformer_biarn+recurrence-steps=2 --updates 1 --max-tokens 256",
         "training.py --arch rsa_transformer --updates 1 --max-tokens 256 --precision bf16",
         "scaling.py length --lengths 256",
+        "scaling.py decoding --lengths 64 --beam 2",
         "scaling.py processes --arch transformer_biarn --max-tokens 256",
         "decoding.py --text 256 --batches 1 --beams 2 --length 8",
     ],
