@@ -189,6 +189,10 @@ def measurements(args: argparse.Namespace) -> Iterator[Piece]:
     long = ["--arch", "transformer", "transformer+fused", "srformer"]
     words = ["length", *long, *pairs(args, FUSED), *lengths]
     yield benchmark(args, "training-lengths", 5, "scaling.py", *words)
+    size = ["64"] if args.tiny else ["1024", "4096", "16384", "--rounds", "2"]
+    long = ["--arch", "transformer", "srformer", "srformer+cross-attention=segmented"]
+    words = ["decoding", *long, *pairs(args, ""), "--lengths", *size]
+    yield benchmark(args, "decoding-lengths", 5, "scaling.py", *words)
     yield train(f"big-{papers}", 5, [f"{name}{BIG}" for name in first + of_papers])
     yield decode(f"big-{papers}", 5, [f"{name}{BIG}" for name in first + of_papers])
     yield checks("half-precision", 6, "train_in_half_precision or adamw")
