@@ -243,10 +243,8 @@ class Campaign:
             result = self.result(piece)
             if result is None:
                 continue
-            words = " ".join([Path(piece.command[1]).name, *piece.command[2:]])
-            kind = next(kind for begins, kind in KINDS.items() if words.startswith(begins))
             try:
-                parts.append(f"{piece.name}\n\n{markdown(TABLES[kind](result))}")
+                parts.append(f"{piece.name}\n\n{markdown(TABLES[kind_of(piece)](result))}")
             except (KeyError, TypeError, ValueError) as error:
                 parts.append(f"{piece.name}: no table of its results: {error!r}\n")
         return "\n".join(parts)
@@ -275,6 +273,12 @@ KINDS = {
     "scaling.py length": "training", "scaling.py decoding": "decoding",
 }  # fmt: skip
 """For each program, and what it is told first, the kind of its table."""
+
+
+def kind_of(piece: Piece) -> str:
+    """Return the kind of the table of a benchmark."""
+    words = " ".join([Path(piece.command[1]).name, *piece.command[2:]])
+    return next(kind for begins, kind in KINDS.items() if words.startswith(begins))
 
 
 def read(file: Path) -> Any:
