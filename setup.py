@@ -55,7 +55,7 @@ setup(
         f"fairseq-fixed==0.12.3.1; {SOURCE}",
         # With hydra 1.4 pre-releases `import fairseq` fails; fairseq 0.12.2 pins < 1.1 itself.
         "hydra-core>=1.3.2,<1.4; python_version >= '3.11'",
-        "torch>=2.4",
+        "torch>=2.5",
         "sacrebleu>=2.3",
         "rouge-score>=0.1.2",
         "nltk>=3.8",

@@ -63,7 +63,7 @@ set_batch() {
 }
 
 # train [FLAG...]: train or resume. The plan starts with the folder of the data, the folder of the
-# training, and the unit and size of the batch.
+# training, the unit and size of the batch, and the recipe's choices, which are kept for evaluate.
 train() {
     local plan documents key=''
     refuse_flags "$@"
@@ -71,10 +71,11 @@ train() {
     local folder="${plan[1]}"
     set_batch "${plan[2]}" "${plan[3]}"
     if ! printing || [ -f "${plan[0]}/.key" ]; then key="$(cat "${plan[0]}/.key")"; fi
-    keep_settings "$folder" "$(printf '%q ' "$key" "${plan[@]:2}" "$BATCH_TOKENS" "$@")"
+    keep_settings "$folder" "$(printf '%q ' "$key" "${plan[@]:2:2}" "${plan[@]:5}" "$BATCH_TOKENS" "$@")"
+    if ! printing; then echo "${plan[4]}" > "$folder/choices"; fi
     say "Training in $folder"
-    show_cost "${plan[0]}" 800 70 "${plan[@]:4}"
-    launch "${plan[0]}" "${plan[@]:4}" ${documents[@]+"${documents[@]}"} \
+    show_cost "${plan[0]}" 800 70 "${plan[@]:5}"
+    launch "${plan[0]}" "${plan[@]:5}" ${documents[@]+"${documents[@]}"} \
         --log-file "$folder/train.log" "$@"
 }
 

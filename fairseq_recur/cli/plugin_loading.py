@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import fairseq
+import yaml
 from fairseq.utils import import_user_module
 from omegaconf import OmegaConf
 
@@ -52,7 +53,7 @@ def add_override(argv: Sequence[str]) -> tuple[list[str], str | None]:
         file, or None
 
     Raises:
-        ConfigError: as `add_option`
+        ConfigError: as `add_option`, or the file is not YAML
     """
     matches = [(word, OVERRIDE.fullmatch(word)) for word in argv]
     folders = [match["value"].strip("'\"") for _, match in matches if match]
@@ -104,14 +105,22 @@ def other_plugin(folders: Sequence[str]) -> str | None:
 
 
 def _user_dir_of_config(argv: Sequence[str]) -> str | None:
-    """Return common.user_dir from the user's primary configuration file, if it is set there."""
+    """Return common.user_dir from the user's primary configuration file, if it is set there.
+
+    Raises:
+        ConfigError: the file is not YAML
+    """
     folders = _values(argv, ("--config-dir", "-cd", "--config-path", "-cp"))
     names = _values(argv, ("--config-name", "-cn")) or ["config"]
     for folder in folders:
         file = Path(folder) / names[-1]
         file = file if file.suffix in (".yaml", ".yml") else Path(f"{file}.yaml")
         if file.is_file():
-            config = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
+            try:
+                config = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
+            except yaml.YAMLError as error:
+                said = " ".join(str(error).split())
+                raise ConfigError(f"{file} is not YAML: {said}; correct it there") from None
             common = config.get("common") if isinstance(config, dict) else None
             value = common.get("user_dir") if isinstance(common, dict) else None
             if value is not None:

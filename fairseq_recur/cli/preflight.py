@@ -5,6 +5,7 @@ then prints a traceback.
 """
 
 import argparse
+import codecs
 import os
 import sys
 from collections.abc import Sequence
@@ -201,7 +202,9 @@ def check_text(args: argparse.Namespace) -> None:
     """Raise ConfigError if `preprocess` lacks a file, or would stop at a dictionary."""
     languages = [args.source_lang] + ([] if args.only_source else [args.target_lang])
     for option in ("trainpref", "validpref", "testpref"):
-        for prefix in filter(None, (getattr(args, option) or "").split(",")):
+        value = getattr(args, option) or ""
+        # fairseq-preprocess takes several prefixes, but only one for training.
+        for prefix in filter(None, [value] if option == "trainpref" else value.split(",")):
             names = [f"{prefix}.{lang}" if lang else prefix for lang in languages]
             for name in names:
                 if not os.path.isfile(name):
@@ -217,6 +220,11 @@ def check_text(args: argparse.Namespace) -> None:
             raise ConfigError(
                 f"--{option} {name}: no such file; give an existing file, or remove the option"
             )
+    if args.joined_dictionary and args.srcdict and args.tgtdict:
+        raise ConfigError(
+            "--joined-dictionary is one dictionary for both sides, but --srcdict and --tgtdict "
+            "were given; remove one of the three"
+        )
     has_dictionaries = args.srcdict and (args.tgtdict or args.only_source)
     joined = args.joined_dictionary and (args.srcdict or args.tgtdict)
     if not (args.trainpref or has_dictionaries or joined):
@@ -257,12 +265,18 @@ def count_lines(name: str) -> int:
     """Count the lines of a text as fairseq does.
 
     Raises:
-        ConfigError: the text is not UTF-8, or has a carriage return within a line; fairseq ends
-            the line there, which shifts all lines after it
+        ConfigError: the text is not UTF-8, or begins with a byte order mark, which fairseq makes a
+            part of the first word; or has a carriage return within a line; fairseq ends the line
+            there, which shifts all lines after it
     """
     number = 0
     with open(name, "rb") as file:
         for number, line in enumerate(file, 1):
+            if number == 1 and line.startswith(codecs.BOM_UTF8):
+                raise ConfigError(
+                    f"{name} begins with a byte order mark, which fairseq would make a part of the "
+                    f"first word; remove its three bytes: tail -c +4 {name} > NEW"
+                )
             try:
                 line.decode("utf-8")
             except UnicodeDecodeError as error:

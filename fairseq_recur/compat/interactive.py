@@ -72,9 +72,12 @@ def make_batches(
 
 
 def sentence(line: bytes | str) -> str:
-    """Return a line of input as one sentence; bytes that are not UTF-8 become U+FFFD."""
+    """Return a line of input as one sentence; bytes that are not UTF-8 become U+FFFD.
+
+    A byte order mark at its beginning, that of a file, is no part of the first word.
+    """
     text = line if isinstance(line, str) else line.decode("utf-8", errors="replace")
-    return text.replace("\r", " ").strip()
+    return text.removeprefix("\ufeff").replace("\r", " ").strip()
 
 
 truncation = mend(

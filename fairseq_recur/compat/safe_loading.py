@@ -66,7 +66,6 @@ safe_classes = mend(
     "and numpy arrays, and its broadcast at a multi-process resume holds omegaconf's classes. A "
     "file gets stand-ins of these classes, because the real ones trust their arguments",
     until="a fairseq that allow-lists or no longer stores them",
-    needed=lambda: hasattr(torch.serialization, "add_safe_globals"),  # torch >= 2.4
 )
 
 

@@ -222,7 +222,9 @@ def to_huggingface(
         if index or rows.count(rows[0]) == 1:
             order[rows[index]] = index
     tied = not options.boolean("t5_untied_output", False)
-    config = {**like, **configuration(options, size, tied)}
+    _, pad, eos = rows[:3]  # fairseq's first symbols; T5's outputs start with padding
+    symbols = {"pad_token_id": pad, "eos_token_id": eos, "decoder_start_token_id": pad}
+    config = {**symbols, **like, **configuration(options, size, tied)}
     for name in ("architectures", "model_type"):  # these may be mT5's
         config[name] = like.get(name, config[name])
     converted = Settings(config)

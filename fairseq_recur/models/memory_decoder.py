@@ -10,6 +10,7 @@ from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
 
 from fairseq_recur.models.decoder import RecurrentTransformerDecoder
+from fairseq_recur.modules.block_recurrent import connected
 from fairseq_recur.modules.context import (
     Context,
     IncrementalState,
@@ -187,7 +188,7 @@ class MemoryDecoder(RecurrentTransformerDecoder):
         for part, padding in zip(x.split(bottleneck.block), paddings):
             out, state = self.read_chunk(part, padding, state)
             outputs.append(out)
-        return torch.cat(outputs), state
+        return connected(outputs, torch.cat(outputs), state), state
 
     def read_chunk(
         self, x: Tensor, padding: Padding | None, state: Tensor

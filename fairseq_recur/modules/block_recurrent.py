@@ -29,7 +29,8 @@ class BlockAttention(nn.Module):
 
     Args:
         cfg: the host's configuration
-        rotated: turn queries and keys by their positions, half of a head's channels
+        rotated: turn queries and keys by their positions: half of a head's channels, but at
+            least 32 (all of a narrower head)
         causal: hide later keys
     """
 
@@ -176,7 +177,7 @@ class BlockRecurrentLayer(RecurrentBlocks):
         for block in x.transpose(0, 1).split(self.block, dim=1):
             read, state = self.read(block, state)
             out.append(read)
-        return torch.cat(out, dim=1).transpose(0, 1), state
+        return connected(out, torch.cat(out, dim=1).transpose(0, 1), state), state
 
     def initial_state(self, x: Tensor) -> Tensor:
         """The state of a new text for each column of *x* (T, B, C): (B, N, C)."""
@@ -199,6 +200,15 @@ class BlockRecurrentLayer(RecurrentBlocks):
         out, after = self.read(inputs.transpose(0, 1), state)
         self.save(inputs, state, after, context.position, context.incremental_state)
         return out[:, -1:].transpose(0, 1), after
+
+
+def connected(blocks: list[Tensor], x: Tensor, state: Tensor) -> Tensor:
+    """*x*, the output of *blocks*, with a gradient of zero for *state* if there is one block.
+
+    Only later blocks read the state that a block leaves. But several processes wait for a gradient
+    of every parameter, also of those that only make the state.
+    """
+    return x + (state * 0.0).sum().to(x.dtype) if len(blocks) == 1 else x
 
 
 class BlockRecurrentMemory(TextMemory):

@@ -52,10 +52,15 @@ def kept_layers(cfg: Any, side: str) -> list[int] | None:
         return None
 
 
+def checkpointed(cfg: TransformerConfig) -> bool:
+    """Whether layers keep only their inputs, which ``--offload-activations`` implies in fairseq."""
+    return bool(cfg.checkpoint_activations or cfg.offload_activations)
+
+
 def sharded(layer: nn.Module, cfg: TransformerConfig) -> nn.Module:
     """*layer*, sharded as the configuration asks (``--ddp-backend fully_sharded``)."""
     # A checkpointed layer is sharded whatever its size.
-    smallest = 0 if cfg.checkpoint_activations else cfg.min_params_to_wrap
+    smallest = 0 if checkpointed(cfg) else cfg.min_params_to_wrap
     return fsdp_wrap(layer, min_num_params=smallest)
 
 
@@ -67,7 +72,7 @@ class LayerRunner:
     """
 
     def __init__(self, cfg: TransformerConfig) -> None:
-        self.checkpointed = cfg.checkpoint_activations
+        self.checkpointed = checkpointed(cfg)
         self.offloaded = cfg.offload_activations
 
     def __call__(self, layer: nn.Module, *args: Any) -> Any:

@@ -6,7 +6,7 @@ import torch
 from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
 
-from fairseq_recur.modules.context import Context
+from fairseq_recur.modules.context import Context, mask_as
 from fairseq_recur.modules.mixture import Mixture
 from fairseq_recur.modules.options import option
 from fairseq_recur.modules.part import FreshWeights
@@ -67,4 +67,5 @@ class RelativeSelfAttention(SelfAttention):
     ) -> tuple[Tensor, Tensor | None]:
         """As in `SelfAttention.attend`."""
         tables, dropout = self.positions.tables(), self.dropout_probability
-        return relative_attention(query, key, value, *tables, context.mask, dropout, self.scale)
+        mask = mask_as(context.mask, torch.promote_types(query.dtype, torch.float32))
+        return relative_attention(query, key, value, *tables, mask, dropout, self.scale)

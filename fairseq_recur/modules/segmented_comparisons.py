@@ -190,7 +190,7 @@ class GlobalAttention(MemoryAttention):
             count = real.clamp(min=1)
             tokens = [(sum_of_tokens(x) / count).to(x.dtype) for x in (keys, values)]
         else:
-            sums, weight = sum_of_tokens(segments.states), at_least_float32(self.norm.weight)
+            sums, weight = sum_of_tokens(segments.states()), at_least_float32(self.norm.weight)
             normed = F.rms_norm(sums, sums.shape[-1:], weight, self.norm.eps)
             states = normed.to(keys.dtype).squeeze(1).transpose(0, 1)  # (M, B, C)
             tokens = [self.split(project(states)) for project in (self.k_proj, self.v_proj)]

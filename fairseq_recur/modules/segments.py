@@ -21,7 +21,7 @@ class Segments:
 
     Attributes:
         hidden: (S', U, C) output of the encoder, the real tokens of each sentence first
-        states: (U, 1, M, s, C) the same in segments, zero where a segment has no token
+        size: s
         missing: (U, S') bool, True at padding, or None
         mask: (U, 1, M, 1, s), added to scores over the segments, or None
         order: (U, S) int64, where the real tokens came from, or None if they did not move
@@ -33,7 +33,7 @@ class Segments:
     """
 
     hidden: Tensor
-    states: Tensor
+    size: int
     missing: Tensor | None
     mask: Tensor | None
     order: Tensor | None
@@ -47,7 +47,11 @@ class Segments:
         """Keys or values in segments, zero at padding: (U, H, S', D) to (U, H, M, s, D)."""
         if self.missing is not None:
             x = x.masked_fill(self.missing[:, None, :, None], 0.0)
-        return split_segments(x, self.states.size(3))
+        return split_segments(x, self.size)
+
+    def states(self) -> Tensor:
+        """`hidden` in segments, zero where a segment has no token: (U, 1, M, s, C)."""
+        return self.cut(self.hidden.transpose(0, 1).unsqueeze(1))
 
     def at(self, source: Source, position: int) -> "Segments":
         """These segments, with the step at which the rows' *position* reads."""
@@ -78,17 +82,16 @@ def cut_source(
         hidden = hidden.gather(0, moved.t().unsqueeze(2).expand(-1, -1, hidden.size(2)))
     steps = max(targets) + 1 if queries is None else queries
     schedule = segment_schedule(lengths, targets, steps, size, device)
-    states, missing, mask = hidden.transpose(0, 1).unsqueeze(1), None, None
+    missing = mask = None
     real = torch.tensor(lengths, device=device).unsqueeze(1)
     if min(lengths) < hidden.size(0) or hidden.size(0) % size:
         room = -(-hidden.size(0) // size) * size
         away = torch.arange(room, device=device) >= real
         missing = away[:, : hidden.size(0)]
-        states = states.masked_fill(missing[:, None, :, None], 0.0)
         mask = hiding(away, torch.float32).unflatten(1, (-1, size))[:, None, :, None]
     return Segments(
         hidden=hidden,
-        states=split_segments(states, size),
+        size=size,
         missing=missing,
         mask=mask,
         order=None if padding is None else padding.order[:, : max(lengths)],

@@ -95,7 +95,9 @@ class SelfAttention(MultiheadBase):
         Returns:
             (B, H, T, D), and the map (B, H, T, S) or None
         """
-        weights = self.weights(query, key, context.mask)
+        # Scores in float32 may exceed what hides a key in float16.
+        mask = mask_as(context.mask, torch.promote_types(query.dtype, torch.float32))
+        weights = self.weights(query, key, mask)
         return read_values(weights, value, self.dropout_probability), weights
 
     def attend_mixed(

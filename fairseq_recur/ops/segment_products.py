@@ -107,6 +107,11 @@ class SegmentSoftmax:
     kept: Tensor | None
     dropout: float
 
+    @staticmethod
+    def parts(softmax: "SegmentSoftmax | None") -> tuple[Tensor | None, Tensor | None]:
+        """Its tensors, which a graph saves so that activation checkpointing frees them."""
+        return (None, None) if softmax is None else (softmax.mask, softmax.kept)
+
     def of_rows(self, part: slice) -> "SegmentSoftmax":
         """The softmax of a group of rows."""
         mask, kept = (None if x is None else x[part] for x in (self.mask, self.kept))

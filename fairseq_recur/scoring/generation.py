@@ -24,13 +24,14 @@ def read_lines(path: str | Path) -> list[str]:
     """Read a UTF-8 text file with one sentence per line, as sacrebleu's command does.
 
     Only a newline ends a line; other Unicode separators occur inside sentences. White space at
-    the end of a line is dropped. The file is read once, so it may be a pipe: <(zcat ref.gz).
+    the end of a line and a byte order mark are dropped. The file is read once, so it may be a pipe:
+    <(zcat ref.gz).
 
     Raises:
         ConfigError: the file is missing, a directory, empty, or not UTF-8.
     """
     try:
-        with open(path, encoding="utf-8", newline="\n") as stream:
+        with open(path, encoding="utf-8-sig", newline="\n") as stream:
             lines = [line.rstrip() for line in stream]
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not UTF-8 text ({error}); convert it to UTF-8") from error

@@ -1,5 +1,6 @@
 """Evaluation of a recipe's training: average, generate, score, compare."""
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,8 +10,12 @@ from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.runner import Runner
 from fairseq_recur.experiments.settings import Flags
 from fairseq_recur.experiments.steps import Run
+from fairseq_recur.files import write_text
+from recipes.steps import KEY
 
 GENERATED, TEXT, SCORES, COMPARED = "generate.out", "test.txt", "scores.json", "compared.json"
+SCORED = "references.sha256"
+"""File with the checksum of the references with which a training was scored."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +57,17 @@ class Evaluation(Run):
         return ["generate", *self.generate, "--path", model]
 
     def key(self, step: str) -> list[str]:
-        """Return the command, and the checkpoints with their times: training may go on."""
+        """Return the command, the key of the data that it decodes, and the checkpoints with times.
+
+        The folder of the data keeps its name when it is prepared anew, and training may go on.
+        """
         files = sorted(self.folder.glob("checkpoint*.pt"))
-        return [*self.argv(step), *(f"{file.name} {file.stat().st_mtime_ns}" for file in files)]
+        data = [Path(word, KEY) for word in self.generate[:1] if step == "generate"]
+        return [
+            *self.argv(step),
+            *(f"data {file.read_text()}" for file in data if file.is_file()),
+            *(f"{file.name} {file.stat().st_mtime_ns}" for file in files),
+        ]
 
     def train_flags(self) -> Flags:
         """Return no flags: nothing is trained here."""
@@ -99,8 +112,15 @@ def score(
         baseline: folder of another training that is already evaluated, or None
 
     Raises:
-        ConfigError: a file cannot be read
+        ConfigError: a file cannot be read, or the baseline was scored with other references
     """
+    checksum = hashlib.sha256(references.read_bytes()).hexdigest()
+    if baseline is not None and (baseline / SCORED).is_file():
+        if (baseline / SCORED).read_text() != checksum:
+            raise ConfigError(
+                f"BASELINE={baseline} was evaluated with other references than {references}; "
+                "evaluate that training again first"
+            )
     words = ["--reference", str(references), "--system", f"{name}={folder / TEXT}", *metrics]
     commands = [["score", *words, "--json", str(folder / SCORES)]]
     if baseline is not None:
@@ -113,3 +133,4 @@ def score(
                 f"{folder / TEXT} cannot be scored, see above; correct that, then run "
                 "evaluate.sh again"
             )
+    write_text(folder / SCORED, checksum)

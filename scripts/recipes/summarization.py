@@ -18,7 +18,8 @@ from recipes.summary_report import write_results
 
 COMMANDS = {
     "prepare": "download and prepare the data",
-    "train": "print the folders of data and training, the batch, and the flags of fairseq-train",
+    "train": "print the folders of data and training, the batch, SETTINGS and START, the flags of "
+    "fairseq-train",
     "evaluate": "average checkpoints, summarize the test set, score the summaries",
 }
 
@@ -49,6 +50,24 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def chosen_for_training(choices: Choices) -> str:
+    """Return the variables that decide on a training; train.sh keeps them in its folder."""
+    return f"SETTINGS={choices.settings} START={choices.start}"
+
+
+def check_choices(choices: Choices, folder: Path) -> None:
+    """Raise ConfigError if a training had other settings, or another initial model, than these.
+
+    RUN names a training without telling them, and the results say what they were.
+    """
+    kept, now = folder / "choices", chosen_for_training(choices)
+    if kept.is_file() and (trained := kept.read_text().strip()) != now:
+        raise ConfigError(
+            f"{folder} was trained with {trained}, not with {now}; give evaluate.sh the same "
+            f"variables: {trained}"
+        )
+
+
 def run(args: argparse.Namespace, data: DataSet, choices: Choices) -> None:
     """Run the command; output for the scripts is one word per line."""
     work: Path = args.work_dir
@@ -69,8 +88,10 @@ def run(args: argparse.Namespace, data: DataSet, choices: Choices) -> None:
         if not args.unprepared:
             summary_flags.check_prepared(choices, work)
         flags = summary_flags.training(data, choices, work, runs / name, args.prefix, args.seed)
-        print("\n".join([*words, *map(str, summary_flags.batch(data, choices)), *flags]))
+        batch = map(str, summary_flags.batch(data, choices))
+        print("\n".join([*words, *batch, chosen_for_training(choices), *flags]))
     else:
+        check_choices(choices, runs / name)
         search = shlex.split(args.search)
         flags = [*summary_flags.generation(data, choices), "--gen-subset", "test", *search]
         average = ["--last", str(args.average)] if args.average else []

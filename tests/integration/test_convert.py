@@ -62,11 +62,14 @@ def test_there_and_back_is_the_same(folders: Folders, kind: str, tmp_path: Path)
     library = transformers().AutoModelForSeq2SeqLM
     eos, start = (2, 2) if kind == "bart" else (1, 0)
     source, target = torch.tensor([[5, 6, 7, 8, eos]]), torch.tensor([[start, 9, 10]])
-    logits = [
-        library.from_pretrained(path).eval()(input_ids=source, decoder_input_ids=target).logits
-        for path in (folder, tmp_path / "alone")
-    ]
+    models = [library.from_pretrained(path).eval() for path in (folder, tmp_path / "alone")]
+    logits = [m(input_ids=source, decoder_input_ids=target).logits for m in models]
     torch.testing.assert_close(logits[0], logits[1], rtol=0, atol=1e-6)
+    # The special symbols are in the configuration, so that training and search need no others.
+    loss = models[1](input_ids=source, labels=torch.tensor([[9, 10, eos]])).loss
+    assert torch.isfinite(loss)
+    if kind != "uneven":  # of stacks of different heights, `generate` keeps too few layers
+        assert models[1].generate(source, max_new_tokens=3, do_sample=False)[0, 0] == start
 
 
 def test_half_precision_stays_half(folders: Folders, tmp_path: Path) -> None:

@@ -127,6 +127,7 @@ def test_interactive(
     [
         ("src", b"a b\nc\rd\ne\n", "train.src, line 2: found a carriage return within the line"),
         ("tgt", b"a\nb\r\r\nc\n", "train.tgt, line 2: found a carriage return within the line"),
+        ("src", b"\xef\xbb\xbfa b\nc\nd\n", "train.src begins with a byte order mark"),
         ("tgt", b"a\nb\n\xffc\n", r"train.tgt, line 3: byte 0xff at 1 is not UTF-8"),
         ("tgt", b"a\nb\n", "train.src has 3 and .*train.tgt has 2 lines"),
     ],

@@ -366,7 +366,7 @@ def test_from_archives_to_results(
     """SRformer from BART's weights on CNN/DailyMail, with the paper's settings, in this process."""
     of = mirror("cnn_dm")
     shutil.copytree(prepared("cnn_dm", BART), tmp_path, dirs_exist_ok=True)
-    data, folder, unit, size, *flags = plan(of, tmp_path, "train", capsys)
+    data, folder, unit, size, _, *flags = plan(of, tmp_path, "train", capsys)
     assert (unit, size) == ("documents", "8")
     flags += ["--user-dir", USER_DIR, "--optimizer", "adam", "--max-sentences", size, "--cpu"]
     Path(folder).mkdir(parents=True)

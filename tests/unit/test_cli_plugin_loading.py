@@ -91,3 +91,6 @@ def test_a_configuration_file_keeps_its_plugin(tmp_path: Path, spelling: str) ->
     assert add_override(given) == (given, "${oc.env:PLUGIN}")
     (tmp_path / "c.yaml").write_text("common:\n  seed: 1\n")
     assert user_dir_for_hydra(add_override(given)[0]) == OWN
+    (tmp_path / "c.yaml").write_text("common: [seed\n")
+    with pytest.raises(ConfigError, match=r"c\.yaml is not YAML"):
+        add_override(given)

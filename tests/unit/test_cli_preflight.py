@@ -163,7 +163,7 @@ def test_interactive_input(data: Path, checkpoint: Path, capsys: pytest.CaptureF
 def test_text_for_preprocess(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("train.en", "train.de", "valid.en"):
+    for name in ("train.en", "train.de", "valid.en", "a,b.en", "a,b.de"):
         (tmp_path / name).write_text("a\n")
     for name in ("empty.en", "empty.de"):
         (tmp_path / name).touch()
@@ -171,10 +171,15 @@ def test_text_for_preprocess(
     train, pair = ["--trainpref", tmp_path / "train"], ["-s", "en", "-t", "de"]
     passes("preprocess", [*pair, *train, *new], monkeypatch)
     passes("preprocess", ["-s", "en", "--only-source", *train, *new], monkeypatch)
+    passes("preprocess", [*pair, *new, "--trainpref", tmp_path / "a,b"], monkeypatch)
+    several = f"{tmp_path / 'train'},{tmp_path / 'train'}"
+    dictionaries = ["--srcdict", data / "dict.en.txt", "--tgtdict", data / "dict.de.txt"]
     for arguments, wanted in (
         ([*train, *new], f"no file {tmp_path / 'train'} (name the languages with -s and -t)"),
         ([*pair, *train, *new, "--validpref", tmp_path / "valid"], "no file"),
         ([*pair, *new, "--trainpref", tmp_path / "x"], f"no file {tmp_path / 'x'}.en"),
+        ([*pair, *new, "--trainpref", several], f"no file {several}.en"),
+        ([*pair, *train, *new, "--joined-dictionary", *dictionaries], "remove one of the three"),
         ([*pair, *new], "no text to build dictionaries from"),
         ([*pair, *new, "--trainpref", tmp_path / "empty"], "empty.de: found no lines"),
         ([*pair, *train, *new, "--srcdict", "x.txt"], "--srcdict x.txt: no such file"),

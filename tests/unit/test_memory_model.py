@@ -312,6 +312,14 @@ def test_gradients_stop_at_the_memory(build: Build, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TRAINED)
+def test_a_short_text_gives_every_parameter_a_gradient(build: Build, name: str) -> None:
+    """Several processes wait for all of them, but nothing reads the state after the last block."""
+    model = build(*TRAINED[name]).train()
+    model(text(2))[0].sum().backward()
+    assert [n for n, p in model.named_parameters() if p.grad is None] == []
+
+
+@pytest.mark.parametrize("name", TRAINED)
 def test_a_checkpoint_continues_where_it_was(build: Build, name: str) -> None:
     """Its memory is that of training, which evaluation in between does not touch."""
     model, tokens = build(*TRAINED[name]).train(), text(3 * SEGMENT)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from fairseq_recur.modules import cross_attention
 from fairseq_recur.modules.context import Context, Padding
+from fairseq_recur.modules.layers import LayerRunner
 from fairseq_recur.modules.recurrence_encoder import RecurrenceEncoder
 from fairseq_recur.modules.transformer_layer import DecoderLayer
 from fairseq_recur.ops import naive
@@ -202,3 +203,10 @@ def test_fused_cross_attention(host: str, make_model: Callable[..., torch.nn.Mod
         found.append((logits, [p.grad for p in model.parameters()]))
         assert f.call_count == (2 if model is fused else 0), "layers"
     torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-5)  # see CLOSE
+
+
+@pytest.mark.parametrize("kept", [(False, False), (True, False), (False, True)])
+def test_offloaded_activations_are_checkpointed(kept: tuple[bool, bool]) -> None:
+    """In fairseq one flag implies the other, but not in its language models."""
+    flags = dict(zip(("checkpoint_activations", "offload_activations"), kept))
+    assert LayerRunner(Namespace(**flags)).checkpointed is any(kept)

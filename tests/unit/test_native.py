@@ -98,6 +98,22 @@ def test_together_is_the_sum(compiled: bool) -> None:
     assert_same(run(inputs, 16, 9, compiled, together=True), (local + recurrent,), inputs)
 
 
+@pytest.mark.parametrize("compiled", [True, False])
+def test_the_mask_of_dropout_is_saved_with_the_graph(compiled: bool) -> None:
+    """Activation checkpointing frees what the graph has saved, and nothing else."""
+    saved: list[torch.dtype] = []
+
+    def pack(x: Tensor) -> Tensor:
+        saved.append(x.dtype)
+        return x
+
+    inputs = [*heads(50, 9, 2, WIDTH), *small_parameters()]
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+        outputs = run(inputs, 16, 9, compiled, dropout=0.3)
+    assert saved.count(torch.bool) == 1
+    sum(x.sum() for x in outputs).backward()
+
+
 def test_single_precision_is_that_of_torchs_operations() -> None:
     """Both are compared with double precision: the compiled code is not less accurate."""
     double = [*heads(700, 300, 4, 64), *small_parameters(64)]

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 from recipes import summarization, translation
-from recipes.evaluation import Evaluation, decode
+from recipes.evaluation import Evaluation, decode, score
 
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments import runner
@@ -61,6 +61,47 @@ def test_steps_are_done_once_for_each_checkpoint(
     assert "out of memory" in capsys.readouterr().out
     with pytest.raises(ConfigError, match="not trained; run train.sh first"):
         decode(Evaluation(folder / "none", [], "checkpoint_best.pt", []))
+
+
+def test_data_that_were_prepared_anew_are_decoded_again(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Their folder keeps its name, but its key changes."""
+    data = tmp_path / "data-bin"
+    data.mkdir()
+    (data / ".key").write_text("first")
+    evaluation = Evaluation(folder, ["--last", "5"], "average.pt", [str(data)])
+    decode(evaluation)
+    (data / ".key").write_text("second")
+    capsys.readouterr()
+    decode(evaluation)
+    assert calls(capsys.readouterr().out) == ["generate"]
+
+
+def test_a_baseline_has_the_same_references(folder: Path, tmp_path: Path) -> None:
+    baseline, references = tmp_path / "baseline", tmp_path / "references"
+    baseline.mkdir()
+    for name in (baseline / "test.txt", folder / "test.txt", references):
+        name.write_text("ein Satz\nnoch ein Satz\n")
+    score(baseline, "baseline", references, ("--metrics", "bleu"), None)
+    score(folder, "biarn", references, ("--metrics", "bleu"), baseline)
+    references.write_text("ein Satz\nund noch einer\n")
+    with pytest.raises(ConfigError, match="was evaluated with other references"):
+        score(folder, "biarn", references, ("--metrics", "bleu"), baseline)
+
+
+def test_a_training_is_evaluated_as_what_it_was_trained_as(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """RUN does not tell the settings, with which the results would be labelled."""
+    xsum = Path(__file__).parents[2] / "examples" / "summarization" / "xsum"
+    trained = tmp_path / "gpt2-1024-128/runs/srformer_bart_base-x"
+    trained.mkdir(parents=True)
+    (trained / "choices").write_text("SETTINGS=paper START=bart.base\n")
+    words = ["evaluate", "--recipe", str(xsum), "--work-dir", str(tmp_path)]
+    assert summarization.main([*words, "--run", "srformer_bart_base-x"]) == 2
+    said = capsys.readouterr().err
+    assert "was trained with SETTINGS=paper START=bart.base, not with SETTINGS=fairseq" in said
 
 
 @pytest.mark.parametrize("recipe", [translation, summarization])

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from fairseq_recur import cli
+from fairseq_recur.compat.interactive import sentence
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.scoring.generation import read_hypotheses, read_lines
 from fairseq_recur.scoring.metrics import Score, build_metric, score_corpus, score_table
@@ -57,6 +58,13 @@ def test_only_a_newline_ends_a_line(tmp_path: Path, end: str) -> None:
     file = tmp_path / "text"
     file.write_bytes(end.join(["a\u2028b\x0bc \t", "", "d\re"]).encode())
     assert read_lines(file) == ["a\u2028b\x0bc", "", "d\re"]
+
+
+def test_a_byte_order_mark_is_not_a_part_of_the_text(tmp_path: Path) -> None:
+    file = tmp_path / "text"
+    file.write_text("a b\n\ufeffc\n", encoding="utf-8-sig")
+    assert read_lines(file) == ["a b", "\ufeffc"]
+    assert sentence(file.read_bytes().split(b"\n")[0]) == "a b"
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 import torch
 from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from fairseq_recur.models.config import part_fields, self_attention_slots
 from fairseq_recur.modules import mixture
@@ -330,6 +331,34 @@ def test_scores_beyond_float16(side: str) -> None:
     for step in range(4):
         context = Context(incremental_state=state, position=step)
         torch.testing.assert_close(module(x[step : step + 1], context)[0][0], outs["dense"][step])
+
+
+@pytest.mark.parametrize("part", ["relative", "xl"])
+def test_a_hidden_key_with_a_large_score_stays_hidden(part: str) -> None:
+    """Its score in float32 exceeds what hides a key in float16."""
+    module = attention(part, "decoder").half().eval()
+    with torch.no_grad():
+        for proj in (module.q_proj, module.k_proj):
+            proj.weight.copy_(torch.eye(16))
+    x = torch.tensor([150.0, 600.0]).half()[:, None, None].expand(-1, 2, 16)
+    changed = torch.cat([x[:1], -x[1:]])
+    outs = [run(module, given)[0] for given in (x.contiguous(), changed)]
+    assert torch.equal(*outs)
+
+
+@pytest.mark.parametrize("dilation", [64, 20000])
+@pytest.mark.parametrize("side", ["encoder", "decoder"])
+def test_short_subsequences_are_not_padded_to_whole_chunks(side: str, dilation: int) -> None:
+    """Of 600 positions, a dilation of 64 connects ten, and a longer one than the text none."""
+    dilations = ",".join([str(dilation)] * 8)
+    module = attention("rsa", side, rsa_heads="0,0,0,4,2,2", rsa_dilations=dilations)
+    values, outs, flops = torch.randn(1, 8, 600, 2, dtype=torch.float64), {}, {}
+    for form in ("dense", "chunked"):
+        with FlopCounterMode(display=False) as counter:
+            outs[form] = module.mixture.product(values, None, form)
+        flops[form] = counter.get_total_flops()
+    torch.testing.assert_close(outs["chunked"], outs["dense"])
+    assert flops["chunked"] < flops["dense"] / 20
 
 
 def test_fully_padded_rows_are_finite() -> None:

@@ -96,31 +96,34 @@ class CompiledSegmentedRecurrent(torch.autograd.Function):
         recurrent = torch.empty_like(queries)
         local = None if softmax is None else torch.empty_like(queries)
         squares = keys.new_empty(keys.size(0), keys.size(3))
-        ctx.options = (scale, float(leak), float(threshold), rest, softmax, norm)
-        job = new_job(queries, keys, values, weight, *ctx.options[:-1])
+        options = scale, float(leak), float(threshold), rest
+        job = new_job(queries, keys, values, weight, *options, softmax)
         job.put(local=local, recurrent=recurrent, squares=squares)
         job.run("forward", queries)
         norms = norm_of_squares(squares, norm)
-        unit = torch.full_like(squares, scale / ctx.options[2])
+        unit = torch.full_like(squares, scale / options[2])
         if norms is not None:
             unit /= norms
         recurrent *= unit[:, None, None]
-        ctx.save_for_backward(queries, keys, values, weight, unit, norms)
+        ctx.options, ctx.norm = options, norm
+        ctx.dropout = None if softmax is None else softmax.dropout
+        saved = SegmentSoftmax.parts(softmax)
+        ctx.save_for_backward(queries, keys, values, weight, unit, norms, *saved)
         return local, recurrent
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_local: Tensor | None, grad_recurrent: Tensor) -> tuple[Any, ...]:
         """The gradients of the first six arguments."""
-        queries, keys, values, weight, unit, norms = ctx.saved_tensors
-        *options, norm = ctx.options
+        queries, keys, values, weight, unit, norms, mask, kept = ctx.saved_tensors
+        softmax = None if ctx.dropout is None else SegmentSoftmax(mask, kept, ctx.dropout)
         grads = [torch.empty_like(x) for x in (queries, keys, values)]
-        job = new_job(queries, keys, values, weight, *options)
+        job = new_job(queries, keys, values, weight, *ctx.options, softmax)
         along = None
         if norms is not None:
             along = (-(norms**-2)).masked_fill(norms <= SMALLEST_NORM, 0.0)
             along = along.expand_as(unit).contiguous()
-        job.sum_along = norm == "frobenius"
+        job.sum_along = ctx.norm == "frobenius"
         grad_weight = weight.new_zeros(job.threads, *weight.size())
         grad_leak = weight.new_zeros(job.threads)
         grad_local = None if grad_local is None else grad_local.contiguous()
@@ -133,7 +136,7 @@ class CompiledSegmentedRecurrent(torch.autograd.Function):
         job.run("backward", queries)
         grad_weight = grad_weight.sum(0)
         # O_R does not change when W and thr are scaled by the same factor (Euler's theorem).
-        grad_threshold = -(weight * grad_weight).sum() / options[2]
+        grad_threshold = -(weight * grad_weight).sum() / ctx.options[2]
         return (*grads, grad_weight, grad_leak.sum(), grad_threshold, None, None, None, None)
 
 
