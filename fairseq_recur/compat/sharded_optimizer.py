@@ -9,8 +9,6 @@ import torch
 from fairseq.distributed import utils as distributed_utils
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
-from fairseq_recur.errors import ConfigError
-
 
 class ShardedOptimizer(ZeroRedundancyOptimizer):
     """torch's optimizer for `ZeRO <https://arxiv.org/abs/1910.02054>`_, as fairseq's trainer needs.
@@ -48,18 +46,10 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
         torch's own method leaves a step of the fused kernels on the CPU.
 
         Args:
-            state_dict: the state of all parameters, of any number of processes
-
-        Raises:
-            ConfigError: it is that of other groups of parameters
+            state_dict: the state of all parameters, of any number of processes, in the same
+                groups, as `optim.overrides` makes them
         """
         saved = state_dict["param_groups"]
-        found, expected = ([len(g["params"]) for g in gs] for gs in (saved, self.param_groups))
-        if found != expected:
-            raise ConfigError(
-                f"the checkpoint's optimizer has groups of {found} parameters, expected {expected}"
-                "; give the options that it was saved with, or --reset-optimizer"
-            )
         every = (p for group in self.param_groups for p in group["params"])
         number = {parameter: n for n, parameter in enumerate(every)}
         own = [[number[p] for p in group["params"]] for group in self.optim.param_groups]

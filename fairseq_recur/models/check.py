@@ -17,7 +17,13 @@ from fairseq_recur.modules import parts
 from fairseq_recur.modules.fusion import MultiColumn
 from fairseq_recur.modules.mixture import Mixture
 from fairseq_recur.modules.multihead import uneven_heads
-from fairseq_recur.modules.options import declared, flag, out_of_range, unknown_choices
+from fairseq_recur.modules.options import (
+    declared,
+    flag,
+    out_of_range,
+    unknown_choices,
+    without_effect,
+)
 from fairseq_recur.modules.self_attention import SelfAttention
 from fairseq_recur.modules.t5 import own_head_width
 
@@ -54,7 +60,7 @@ def check_config(
         problems = [
             *out_of_range(cfg, ours),
             *pruning_problems(cfg),
-            *without_effect(cfg, ours, owners, chosen, explicit),
+            *set_without_effect(cfg, ours, owners, chosen, explicit),
             *(p for side, part in chosen for p in part.problems(cfg, side)),
             *(p for declaring in apart_from_slots(cfg) for p in declaring.problems(cfg)),
             *combinations(cfg),
@@ -80,7 +86,7 @@ def explicitly_set(cfg: Namespace, defaults: list[FairseqDataclass]) -> set[str]
     }
 
 
-def without_effect(
+def set_without_effect(
     cfg: Namespace,
     options: "dict[str, Field[Any]]",
     owners: dict[str, list[str]],
@@ -90,17 +96,11 @@ def without_effect(
     """Options that were set but that no chosen part reads, or not under these other options."""
     read = {name for _, part in chosen for name in declared(part)}
     for name in (n for n in options if n in explicit):
-        found = f"{flag(name)} {getattr(cfg, name)}"
         if name in owners and name not in read:
+            found = f"{flag(name)} {getattr(cfg, name)}"
             yield f"{found} has no effect: it needs {joined(owners[name])}"
-            continue
-        for other, values in options[name].metadata.get("needs", {}).items():
-            if getattr(cfg, other) not in values:
-                wanted = " or ".join(map(str, values))
-                yield (
-                    f"{found} has no effect with {flag(other)} {getattr(cfg, other)}; it needs "
-                    f"{flag(other)} {wanted}, or leave it out"
-                )
+        else:
+            yield from without_effect(cfg, name, options[name], chosen)
 
 
 def joined(owners: list[str]) -> str:

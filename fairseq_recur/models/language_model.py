@@ -5,6 +5,7 @@ from argparse import Namespace
 from typing import Any
 
 from fairseq.data import Dictionary
+from fairseq.dataclass import FairseqDataclass
 from fairseq.dataclass.utils import eval_str_list
 from fairseq.models.transformer import DEFAULT_MAX_TARGET_POSITIONS, TransformerConfig
 from fairseq.models.transformer_lm import TransformerLanguageModel
@@ -21,6 +22,7 @@ from fairseq_recur.models.decoder import RecurrentTransformerDecoder
 from fairseq_recur.models.memories import leave_to_each_process
 from fairseq_recur.models.memory_decoder import MemoryDecoder
 from fairseq_recur.models.pruning import prune_options
+from fairseq_recur.modules.options import flag
 from fairseq_recur.modules.parts import NONE
 from fairseq_recur.modules.transformer_xl import UnprojectedAdaptiveInput
 
@@ -71,9 +73,13 @@ class RecurrentLanguageModel(RecurrentModel, TransformerLanguageModel):
     def build_token_embedding(cls, options: Namespace, words: Dictionary) -> nn.Module:
         """Word embeddings, or adaptive or character ones, as fairseq's language model has them.
 
+        With character embeddings, what a preset shares with the output is not shared in *options*.
+
         Raises:
-            ConfigError: the adaptive softmax shares weights that do not fit
+            ConfigError: the output is to share weights that do not fit
         """
+        if options.character_embeddings:
+            unshare_output(options, cls.config_class())
         pairs = (
             ("adaptive_softmax_factor", "adaptive_input_factor"),
             ("adaptive_softmax_cutoff", "adaptive_input_cutoff"),
@@ -108,3 +114,25 @@ class RecurrentLanguageModel(RecurrentModel, TransformerLanguageModel):
                 options.quant_noise_pq_block_size,
             )
         return cls.build_embedding(options, words, options.decoder_input_dim)
+
+
+def unshare_output(options: Namespace, preset: FairseqDataclass) -> None:
+    """Give the output a matrix of its own: character embeddings have no vector for each word.
+
+    Args:
+        options: of the model, flat; changed in place
+        preset: the model's defaults
+
+    Raises:
+        ConfigError: options that the preset does not set ask for sharing
+    """
+    sharing = ("share_decoder_input_output_embed", "tie_adaptive_weights")
+    asked = [name for name in sharing if getattr(options, name)]
+    given = [flag(name) for name in asked if not getattr(preset, name)]
+    if given:
+        raise ConfigError(
+            f"--character-embeddings with {' and '.join(given)}: expected a matrix of words, which "
+            "characters do not have; leave one out"
+        )
+    for name in asked:
+        setattr(options, name, False)

@@ -117,6 +117,12 @@ class DotCrossAttention(CrossAttention):
         """None: fairseq itself reports the options that its module does not support."""
         yield from ()
 
+    @classmethod
+    def unread_options(cls, cfg: Any, side: str) -> Iterator[tuple[str, str]]:
+        """The option of a sub-layer that is left out; --cross-self-attention alone keeps it."""
+        if getattr(cfg, "no_cross_attention", False):
+            yield "cross_attention_fused", "--no-cross-attention leaves out what it would change"
+
     def forward(
         self,
         x: Tensor,

@@ -5,7 +5,7 @@ configuration, its flags, its documentation and its checks are assembled from th
 a subclass of a part inherits them.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, cast
 
@@ -69,6 +69,38 @@ def out_of_range(cfg: Any, options: "Mapping[str, Field[Any]]") -> Iterator[str]
         low, high = made.metadata.get("within", whole)
         if not low <= value <= high:
             yield f"{flag(name)} {value}: expected {low:g} to {high:g}; give a value in this range"
+
+
+def without_effect(
+    cfg: Any, name: str, made: "Field[Any]", parts: Iterable[tuple[str, Any]]
+) -> Iterator[str]:
+    """Why an option that a user gave has no effect beside the others, one message each.
+
+    Args:
+        cfg: all options, flat
+        name: of the option
+        made: its declaration
+        parts: the chosen parts, each with its side
+    """
+    found = f"{flag(name)} {getattr(cfg, name)} has no effect"
+    for other, values in made.metadata.get("needs", {}).items():
+        if getattr(cfg, other) not in values:
+            wanted = " or ".join(map(str, values))
+            yield (
+                f"{found} with {flag(other)} {getattr(cfg, other)}; it needs {flag(other)} "
+                f"{wanted}, or leave it out"
+            )
+    reasons = [unread(part, cfg, side).get(name) for side, part in parts if name in declared(part)]
+    if reasons and all(reasons):
+        yield f"{found}: {reasons[0]}; leave it out, or change the other option"
+
+
+def unread(part: Any, cfg: Any, side: str) -> dict[str, str]:
+    """Options of a part that it does not read beside the others: {option: reason}.
+
+    They are what its class method `unread_options` yields, if it has one.
+    """
+    return dict(part.unread_options(cfg, side)) if hasattr(part, "unread_options") else {}
 
 
 def flag(name: str) -> str:

@@ -125,11 +125,14 @@ class RecurrenceEncoder(FreshWeights, nn.Module):
     @classmethod
     def problems(cls, cfg: Any, side: str) -> Iterator[str]:
         """Options that a recurrence encoder does not support, one message each."""
-        for name in ("no_cross_attention", "cross_self_attention"):
+        for name, what in (
+            ("no_cross_attention", "leaves it out"),
+            ("cross_self_attention", "reads the source in the self-attention, too"),
+        ):
             if getattr(cfg, name):
                 yield (
-                    f"{flag(name)} leaves out the sub-layer that --recurrence {cfg.recurrence} "
-                    "joins; leave one out"
+                    f"--recurrence {cfg.recurrence} joins the cross-attention, but {flag(name)} "
+                    f"{what}; leave one out"
                 )
         if cfg.recurrence_positions and cfg.no_token_positional_embeddings:
             reason = (

@@ -120,6 +120,24 @@ class RecurrenceEncodingMatrices(LagMixture):
             except ValueError as error:
                 yield f"{flag(name)} {error}"
 
+    @classmethod
+    def unread_options(cls, cfg: Any, side: str) -> Iterator[tuple[str, str]]:
+        """Options for kinds of heads that the layer lacks, each with the reason."""
+        try:
+            heads = getattr(cfg, f"{side}_attention_heads")
+            counts = parse_rem_heads(cfg.rsa_heads, cfg.rsa_dilations, heads).counts
+        except ValueError:  # which `problems` reports
+            return
+        regular, cosine, sine = map(sum, zip(counts[:3], counts[3:]))
+        given = f"--rsa-heads {cfg.rsa_heads}" if cfg.rsa_heads else "the default of --rsa-heads"
+        if not regular:
+            yield "rsa_eta_init", f"{given} has no regular heads"
+        if not cosine + sine:
+            yield "rsa_nu_init", f"{given} has no cosine or sine heads"
+            yield "rsa_theta_init", f"{given} has no cosine or sine heads"
+        if not min(counts[1:3]) + min(counts[4:]):
+            yield "rsa_untie_conjugates", f"{given} has no cosine head with a sine head to share"
+
     def heads_parameters(self) -> tuple[Tensor, Tensor]:
         """Decay and angle of each head, (H',) each, in float32 or more."""
         decays: list[Tensor] = []
@@ -164,7 +182,9 @@ class RecurrenceEncodingMatrices(LagMixture):
             chunked = partial(
                 self.chunked, self.highest(dilation), decay[heads], angle[heads], self.sine[heads]
             )
-            outputs.append(dilated(chunked, values[:, heads], dilation))
+            # Positions that no other one is connected with form sub-sequences of one.
+            spacing = min(dilation, values.size(2))
+            outputs.append(dilated(chunked, values[:, heads], spacing))
         return torch.cat(outputs, dim=1)[:, self.back]
 
     def highest(self, dilation: int) -> int | None:
@@ -178,15 +198,16 @@ class RecurrenceEncodingMatrices(LagMixture):
         self, highest: int | None, decay: Tensor, angle: Tensor, sine: Tensor, values: Tensor
     ) -> Tensor:
         """The product at dilation 1: a band where the highest power cuts, else recurrent."""
-        last = values.size(2) - 1
-        if highest is None or last <= highest:
-            out = recurrent_product(decay, angle, sine, values, CHUNK)
+        steps = values.size(2)
+        chunk = min(CHUNK, steps)  # sub-sequences of dilated heads may be short
+        if highest is None or steps - 1 <= highest:
+            out = recurrent_product(decay, angle, sine, values, chunk)
             if self.causal:
                 return out
             # The unmasked matrix is the causal one with its mirror image added.
-            return out + recurrent_product(decay, angle, sine, values.flip(2), CHUNK).flip(2)
+            return out + recurrent_product(decay, angle, sine, values.flip(2), chunk).flip(2)
         kernel = self.kernel(decay, angle, sine, None, highest + 1)
-        return banded_product(kernel, values, CHUNK, None if self.causal else kernel)
+        return banded_product(kernel, values, chunk, None if self.causal else kernel)
 
     def row_sum(self) -> Tensor:
         """As in `Mixture.row_sum`; of an unlimited kernel, over a thousand lags."""

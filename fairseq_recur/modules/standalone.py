@@ -14,7 +14,12 @@ from torch import Tensor, nn
 from fairseq_recur.errors import ConfigError, refuse
 from fairseq_recur.modules.biarn import BiARN
 from fairseq_recur.modules.context import Context, Padding, Source, additive_mask, causal_mask
-from fairseq_recur.modules.options import declared, out_of_range, unknown_choices
+from fairseq_recur.modules.options import (
+    declared,
+    out_of_range,
+    unknown_choices,
+    without_effect,
+)
 from fairseq_recur.modules.recurrence_encoder import RecurrenceEncoder
 from fairseq_recur.modules.rem import RecurrenceEncodingMatrices
 from fairseq_recur.modules.self_attention import DotSelfAttention
@@ -68,8 +73,11 @@ def host(
     cfg = Namespace(**settings, **{**defaults, **options})
     problems = [*unknown_choices(cfg, known), *out_of_range(cfg, known)]
     if not problems:
+        placed = [(side, part) for part in parts]
+        given = [name for name, value in options.items() if value != defaults[name]]
         problems = [
-            p for part in parts if hasattr(part, "problems") for p in part.problems(cfg, side)
+            *(p for name in given for p in without_effect(cfg, name, known[name], placed)),
+            *(p for part in parts if hasattr(part, "problems") for p in part.problems(cfg, side)),
         ]
     refuse("the options cannot be used", problems)
     return TransformerConfig.from_namespace(cfg)

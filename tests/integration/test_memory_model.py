@@ -144,6 +144,20 @@ def test_only_what_resumes_has_the_memory(text: Path, cli: Cli, tmp_path: Path) 
     assert found(25) == {"checkpoint_1_20.pt": True, **plain}
 
 
+def test_a_preset_that_shares_its_embeddings_trains_on_characters(
+    text: Path, cli: Cli, tmp_path: Path
+) -> None:
+    """Without the sharing; what it saves can be evaluated."""
+    flags = ["--character-embeddings", "--character-filters", "[(1, 8), (2, 8)]"]
+    words = arguments(text, tmp_path, "xl_lm_tiny", *flags, "--max-update", 3)
+    losses = update_losses(cli("train", *words, "--disable-validation"))
+    assert losses[3] < losses[1]
+    path = tmp_path / "checkpoint_last.pt"
+    assert "decoder.embed_tokens.char_embeddings.weight" in saved_weights(path)
+    cli("eval_lm", text, "--user-dir", USER_DIR, *STREAMS, "--path", path, "--cpu", "--batch-size",
+        2, "--num-workers", 0)  # fmt: skip
+
+
 def test_amp_repeats_batches_with_the_memory_of_the_first_time(
     text: Path, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

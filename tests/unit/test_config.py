@@ -1,9 +1,10 @@
 """The configuration: flags, presets, parameter counts, and refusals."""
 
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,12 +16,15 @@ from fairseq.models.transformer import TransformerConfig
 from torch import nn
 
 from fairseq_recur.errors import CheckpointError, ConfigError
+from fairseq_recur.integration import loading
 from fairseq_recur.models import PRESETS as DECLARED
 from fairseq_recur.models.check import check_config
 from fairseq_recur.models.checkpoints import part_weights
 from fairseq_recur.models.config import LEFT_OUT, encoder_decoder_slots, part_fields
 from fairseq_recur.models.model import RecurrentTransformerModel
+from fairseq_recur.modules.options import declared, without_effect
 from fairseq_recur.modules.parts import map_and_mixture
+from fairseq_recur.modules.rem import RecurrenceEncodingMatrices
 from tests.conftest import (
     LANGUAGE_MODELS,
     PLAIN,
@@ -203,8 +207,8 @@ REFUSED: dict[str, list[tuple[str, list[str]]]] = {
             "--recurrence-gate scalar",
             ["--recurrence-gate scalar has no effect: it needs --recurrence-fusion gated_sum"],
         ),
-        ("--no-cross-attention", ["--no-cross-attention leaves out the sub-layer"]),
-        ("--cross-self-attention", ["--cross-self-attention leaves out the sub-layer"]),
+        ("--no-cross-attention", ["cross-attention, but --no-cross-attention leaves it out"]),
+        ("--cross-self-attention", ["but --cross-self-attention reads the source in the self-att"]),
         (
             "--recurrence-coverage --recurrence-attention multihead",
             ["--recurrence-coverage True has no effect with --recurrence-attention multihead"],
@@ -361,6 +365,35 @@ REFUSED: dict[str, list[tuple[str, list[str]]]] = {
         ("--rsa-max-power -1", ["--rsa-max-power -1: expected 0 to"]),
         ("--rsa-eta-init 2,1", ["--rsa-eta-init 2,1", "above the second"]),
         ("--rsa-nu-init 2", ["--rsa-nu-init 2: expected two numbers"]),
+        (
+            "--rsa-nu-init 3,4 --rsa-theta-init 1.0 --rsa-untie-conjugates",
+            [
+                "--rsa-nu-init 3,4 has no effect: the default of --rsa-heads has no cosine or sine "
+                "heads; leave it out",
+                "--rsa-theta-init 1.0 has no effect: the default of --rsa-heads has no cosine or",
+                "--rsa-untie-conjugates True has no effect: the default of --rsa-heads has no",
+            ],
+        ),
+        (
+            "--rsa-heads 0,1,1,0,0,0 --rsa-eta-init 2,3",
+            ["--rsa-eta-init 2,3 has no effect: --rsa-heads 0,1,1,0,0,0 has no regular heads"],
+        ),
+        (
+            "--rsa-heads 0,0,0,2,0,0 --rsa-dilations 2 --rsa-nu-init 3,4",
+            ["--rsa-nu-init 3,4 has no effect: --rsa-heads 0,0,0,2,0,0 has no cosine or sine"],
+        ),
+        (
+            "--rsa-heads 0,2,0,0,0,0 --rsa-untie-conjugates",
+            ["--rsa-untie-conjugates True has no effect: --rsa-heads 0,2,0,0,0,0 has no cosine"],
+        ),
+        (
+            "--rsa-heads 0,1,0,0,0,1 --rsa-dilations 2 --rsa-untie-conjugates",
+            ["--rsa-untie-conjugates True has no effect: --rsa-heads 0,1,0,0,0,1 has no cosine"],
+        ),
+        (
+            "--no-cross-attention --cross-attention-fused",
+            ["--cross-attention-fused True has no effect: --no-cross-attention leaves out"],
+        ),
         ("--rsa-gate-init open", ["--rsa-gate-init open: expected a number or random"]),
         (
             "--relative-clip 4",
@@ -508,6 +541,46 @@ def test_what_cannot_be_used_is_refused(
         assert words in str(caught.value)
 
 
+@pytest.mark.parametrize("arch, flags", [
+    # The preset's eta, which is of regular heads, is not the user's.
+    ("rsa_transformer", "--rsa-heads 0,1,1,0,0,0 --rsa-untie-conjugates --rsa-nu-init 3,4"),
+    ("rsa_transformer", "--rsa-heads 0,0,0,2,0,0 --rsa-dilations 2 --rsa-eta-init 2,3"),
+    ("rsa_transformer", "--rsa-heads 0,0,0,0,1,1 --rsa-dilations 2 --rsa-untie-conjugates"),
+    ("rsa_transformer", "--rsa-heads 0,0,0,0,0,1 --rsa-dilations 2 --rsa-theta-init 1.0"),
+    ("rsa_transformer", "--rsa-heads all,0,0,0,0,0 --rsa-eta-init 2,3"),
+    # fairseq has a cross-attention beside the joined one.
+    ("srformer", "--cross-attention dot --cross-self-attention --cross-attention-fused"),
+])  # fmt: skip
+def test_what_acts_is_accepted(make_model: Build, arch: str, flags: str) -> None:
+    model = make_model(arch, *SMALL, *flags.split())
+    if "fused" in flags:
+        assert all(layer.encoder_attn.fused for layer in model.decoder.layers)
+
+
+@pytest.mark.parametrize("flags", [
+    "--rsa-nu-init 3,4 --rsa-untie-conjugates", "--no-cross-attention --cross-attention-fused",
+])  # fmt: skip
+def test_a_checkpoint_may_have_options_without_effect(make_model: Build, flags: str) -> None:
+    """Earlier versions did not refuse them."""
+    with loading():
+        make_model("rsa_transformer", *SMALL, *flags.split())
+
+
+def test_an_option_acts_if_one_of_several_parts_reads_it(make_model: Build) -> None:
+    class Cyclical(RecurrenceEncodingMatrices):
+        @classmethod
+        def unread_options(cls, cfg: Any, side: str) -> Iterator[tuple[str, str]]:
+            yield from ()
+
+    made = declared(Cyclical)["rsa_nu_init"]
+    cfg = Namespace(
+        rsa_nu_init="3,4", rsa_heads="", rsa_dilations="", encoder_attention_heads=2,
+    )  # fmt: skip
+    own = ("encoder", RecurrenceEncodingMatrices)
+    assert len(list(without_effect(cfg, "rsa_nu_init", made, [own]))) == 1
+    assert not list(without_effect(cfg, "rsa_nu_init", made, [own, ("encoder", Cyclical)]))
+
+
 @pytest.mark.parametrize(
     "flag, named",
     [
@@ -574,9 +647,9 @@ def test_stock_checkpoint_starts_every_system(
 def test_every_choice_of_every_part_is_tested() -> None:
     """A new part, or a new value of an option, has to get into a system of `tests/systems.py`."""
     given = [{**default_parts(s[1]), **option_values(s)} for s in SYSTEMS.values()]
-    for name, kind, declared in part_fields(encoder_decoder_slots()):
+    for name, kind, made in part_fields(encoder_decoder_slots()):
         if isinstance(kind, type) and issubclass(kind, StrEnum):
-            wanted = {choice.value for choice in kind} - {declared.default}
+            wanted = {choice.value for choice in kind} - {made.default}
             found = {str(of_one[name]) for of_one in given if name in of_one}
             assert wanted - NOT_HERE.get(name, set()) <= found, name
 

@@ -151,3 +151,37 @@ def test_tied_adaptive_weights_need_an_adaptive_input(make_model: Build) -> None
     flags = ["--adaptive-softmax-cutoff", "20,40", "--tie-adaptive-weights"]
     with pytest.raises(ConfigError, match="--tie-adaptive-weights needs --adaptive-input"):
         make_model("rsa_transformer_lm", *SMALL_LM, *flags)
+
+
+CHARACTERS = [
+    "--character-embeddings", "--character-filters", "[(1, 8), (2, 8)]",
+    "--character-embedding-dim", "6",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name, flags", [
+    ("rsa_transformer_lm", ""),
+    ("xl_lm_tiny", ""),
+    ("xl_lm_wikitext103", "--decoder-head-dim 8 --adaptive-softmax-cutoff 20,40"),
+])  # fmt: skip
+def test_character_embeddings(make_model: Build, name: str, flags: str) -> None:
+    """The output has a matrix of its own, also where the preset shares one."""
+    model = make_model(name, *SMALL_LM, *CHARACTERS, *flags.split())
+    out, _ = model(batch := sentences([7, 4], "right"))
+    if model.decoder.adaptive_softmax is not None:
+        bands, _ = model.decoder.adaptive_softmax(out, batch.flatten())
+        out = torch.cat([scores.flatten() for scores in bands])
+    out.square().sum().backward()
+    assert not [name for name, p in model.named_parameters() if p.grad is None]
+    assert model.decoder.embed_tokens.char_embeddings.weight.grad.any()
+
+
+@pytest.mark.parametrize("flags", [
+    ["--share-decoder-input-output-embed"],
+    [*"--adaptive-input --tie-adaptive-weights --adaptive-input-cutoff 20,40".split(),
+     "--adaptive-softmax-cutoff", "20,40"],
+])  # fmt: skip
+def test_character_embeddings_share_nothing(make_model: Build, flags: list[str]) -> None:
+    shared = next(flag for flag in flags if flag.startswith(("--share", "--tie")))
+    with pytest.raises(ConfigError, match=f"--character-embeddings with {shared}: .*leave one out"):
+        make_model("rsa_transformer_lm", *SMALL_LM, *CHARACTERS, *flags)

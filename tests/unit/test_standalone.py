@@ -75,6 +75,13 @@ def test_wrong_arguments() -> None:
     (RSASelfAttention, {"rsa_dropout": "mixt"}, "--rsa-dropout mixt: choose one of"),
     (RSASelfAttention, {"rsa_form": "chunked", "rsa_normalize": True}, "--rsa-form chunked has no"),
     (RSASelfAttention, {"rsa_heads": "9,0,0,0,0,0", "causal": True}, "decoder"),
+    (RSASelfAttention, {"rsa_nu_init": "3,4"}, "--rsa-nu-init 3,4 has no effect: the default of"),
+    (SRformerCrossAttention, {"target_ratio": 0.3},
+     "--target-ratio 0.3 has no effect with --target-length-mode fixed; it needs"),
+    (SRformerCrossAttention, {"srformer_no_neuron": True, "srformer_threshold_init": 0.5},
+     "--srformer-threshold-init 0.5 has no effect with --srformer-no-neuron True"),
+    (BiARNEncoder, {"recurrence_attention": "multihead", "recurrence_coverage": True},
+     "--recurrence-coverage True has no effect with --recurrence-attention multihead"),
     (BiARNEncoder, {"recurrence_steps": 0}, "--recurrence-steps 0: expected at least 1"),
     (BiARNEncoder, {"recurrence_positions": True}, "unknown options: recurrence_positions"),
     (BiARNEncoder, {"recurrence_input": "encoder"}, "unknown options: recurrence_input"),
@@ -84,6 +91,12 @@ def test_wrong_options(build: Any, options: dict[str, Any], words: str) -> None:
     """They are checked as on the command line; those that only a model reads are unknown here."""
     with pytest.raises(ConfigError, match=re.escape(words)):
         build(C, H, **options)
+
+
+def test_defaults_may_be_given() -> None:
+    """Also of options that have no effect beside the others."""
+    SRformerCrossAttention(C, H, srformer_no_neuron=True, srformer_threshold_init=0.1)
+    BiARNEncoder(C, H, recurrence_attention="multihead", recurrence_coverage=False)
 
 
 def test_the_page() -> None:

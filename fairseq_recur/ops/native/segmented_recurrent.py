@@ -117,8 +117,9 @@ class CompiledSegmentedRecurrent(torch.autograd.Function):
         """The gradients of the first six arguments."""
         queries, keys, values, weight, unit, norms, mask, kept = ctx.saved_tensors
         softmax = None if ctx.dropout is None else SegmentSoftmax(mask, kept, ctx.dropout)
+        options: tuple[float, float, float, bool] = ctx.options
         grads = [torch.empty_like(x) for x in (queries, keys, values)]
-        job = new_job(queries, keys, values, weight, *ctx.options, softmax)
+        job = new_job(queries, keys, values, weight, *options, softmax)
         along = None
         if norms is not None:
             along = (-(norms**-2)).masked_fill(norms <= SMALLEST_NORM, 0.0)
@@ -136,7 +137,7 @@ class CompiledSegmentedRecurrent(torch.autograd.Function):
         job.run("backward", queries)
         grad_weight = grad_weight.sum(0)
         # O_R does not change when W and thr are scaled by the same factor (Euler's theorem).
-        grad_threshold = -(weight * grad_weight).sum() / ctx.options[2]
+        grad_threshold = -(weight * grad_weight).sum() / options[2]
         return (*grads, grad_weight, grad_leak.sum(), grad_threshold, None, None, None, None)
 
 
