@@ -19,7 +19,8 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
 
     A reader sees either the old file or the whole new one. Each writer has a temporary name of its
     own, PATH.RANDOM.tmp, so two that write the same file at the same time do not mix. After an
-    error nothing of the new file remains; what a kill leaves, the next call removes.
+    error nothing of the new file remains; what a kill leaves, the next call removes. A symbolic
+    link is replaced, unless the caller passes the file `behind_link`.
 
     Args:
         path: the final name; its folder is created
@@ -52,9 +53,19 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_text(path: Path | str, text: str) -> None:
-    """Write a text file in UTF-8 as `whole_file` does."""
-    with whole_file(Path(path)) as file:
+    """Write a text file in UTF-8 as `whole_file` does; a symbolic link stays."""
+    with whole_file(behind_link(Path(path))) as file:
         file.write(text.encode())
+
+
+def behind_link(path: Path) -> Path:
+    """Return the file that a symbolic link leads to, to replace it and not the link.
+
+    Anything else, and a link to a pipe such as /dev/stdout, stays as it is.
+    """
+    if path.is_symlink() and (path.is_file() or not path.exists()):
+        return Path(os.path.realpath(path))
+    return path
 
 
 def read_json(path: Path) -> Any:
@@ -86,13 +97,16 @@ def output_problems(*paths: Path | str | None) -> Iterator[str]:
         paths: of the files, or of pipes such as /dev/stdout; None for a file that nobody wants
     """
     for path in (Path(path) for path in paths if path is not None):
-        folder = path.absolute().parent
+        real = behind_link(path)
+        folder = real.absolute().parent
         # A file is replaced by a new one of its folder, which has to allow that; a pipe is not.
         place = path if path.exists() and not path.is_file() else folder
         if path.is_dir():
             yield f"cannot write {path}: this is a folder; expected a file name"
+        elif real != path and re.match(r"/dev$|/proc/", os.path.realpath(path.parent)):
+            yield f"cannot write {path}: it is the open file {real}; name another file"
         elif not folder.is_dir():
-            yield f"cannot write {path}: no folder {path.parent}; create it first"
+            yield f"cannot write {path}: no folder {real.parent}; create it first"
         elif not os.access(place, os.W_OK):
             yield f"cannot write {path}: {place} is not writable; choose another name or folder"
 

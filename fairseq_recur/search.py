@@ -42,11 +42,10 @@ def search_options(options: dict[str, Any], nbest: int, shortest: int, longest: 
         ConfigError: an unknown option, a value of another type, or conflicting values.
     """
     found = GenerationConfig(**of_their_types(options))
-    if found.beam < 1 or not 1 <= nbest <= found.beam:
-        raise ConfigError(
-            f"nbest={nbest} of beam={found.beam}: expected a beam of at least 1, and nbest from 1 "
-            "to the beam"
-        )
+    if found.beam < 1:
+        raise ConfigError(f"beam={found.beam}: expected a beam of at least 1")
+    if not 1 <= nbest <= found.beam:
+        raise ConfigError(f"nbest={nbest} of beam={found.beam}: expected 1 to the beam")
     if found.temperature <= 0:
         raise ConfigError(f"temperature={found.temperature}: expected more than 0; give 1 for none")
     most = longest_output(found, shortest, longest)

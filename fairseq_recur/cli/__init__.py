@@ -221,6 +221,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv = argv[1:]
     try:
         _check_words(argv)
+        fairseq_commands.log_level()  # fairseq reads the variable, too, as soon as it is imported
         status = _dispatch(argv)
         if sys.stdout is not None:
             sys.stdout.flush()

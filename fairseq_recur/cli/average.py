@@ -14,7 +14,7 @@ import torch
 
 from fairseq_recur.compat.checkpoint_writing import whole_checkpoint
 from fairseq_recur.errors import CheckpointError, ConfigError
-from fairseq_recur.files import check_outputs
+from fairseq_recur.files import behind_link, check_outputs
 from fairseq_recur.loading.states import read_state
 
 EPOCH = re.compile(r"checkpoint(\d+)\.pt")
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     output = Path(args.output)
     check_outputs(output)
     state = average_checkpoints(files)
-    with whole_checkpoint(str(output)) as file:
+    with whole_checkpoint(str(behind_link(output))) as file:
         torch.save(state, file)
     print(f"{output}: average of {len(files)} checkpoints")
     for name in files:

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TextIO
 
+from fairseq_recur.errors import ConfigError
+
 COMMANDS = {
     "preprocess": "fairseq-preprocess: convert text to binary data and dictionaries",
     "train": "fairseq-train; --list shows all architectures and parts",
@@ -104,4 +106,20 @@ def set_up_logging(stream: TextIO) -> None:
         )
     )
     root.addHandler(handler)
-    root.setLevel(os.environ.get("LOGLEVEL", "INFO").upper())
+    root.setLevel(log_level())
+
+
+def log_level() -> int:
+    """Return the level of the log: INFO, or what the variable LOGLEVEL names.
+
+    Raises:
+        ConfigError: it names none
+    """
+    name = os.environ.get("LOGLEVEL", "INFO")
+    level = logging.getLevelName(name.upper())
+    if not isinstance(level, int):
+        raise ConfigError(
+            f"LOGLEVEL={name}: expected DEBUG, INFO, WARNING, ERROR or CRITICAL; set the variable "
+            "to one of them, or unset it"
+        )
+    return level

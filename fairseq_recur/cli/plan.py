@@ -12,7 +12,14 @@ from collections.abc import Iterator
 from fairseq_recur.errors import refuse
 from fairseq_recur.files import output_problems, write_text
 from fairseq_recur.modules.options import flag
-from fairseq_recur.planning.hardware import GIGA, GPUS, PRECISIONS, own_device
+from fairseq_recur.planning.building import model_problems
+from fairseq_recur.planning.hardware import (
+    GIGA,
+    GPUS,
+    PRECISIONS,
+    device_problems,
+    own_device,
+)
 from fairseq_recur.planning.plan import Setup, as_json, make_plan
 from fairseq_recur.planning.report import report
 from fairseq_recur.planning.timing import Assumptions
@@ -156,8 +163,23 @@ def setup_of(args: argparse.Namespace) -> Setup:
     )
 
 
+def _problems_of_device(args: argparse.Namespace) -> Iterator[str]:
+    """Yield what is wrong with the device, or with the precision on it."""
+    described = args.gpu, args.flops, args.memory, args.bandwidth
+    found = list(device_problems(*described))
+    yield from found
+    device = None if found else own_device(*described)
+    if device and args.precision not in device.peak:
+        yield (
+            f"--precision {args.precision}: {device.name} does not support it; expected one of "
+            f"{', '.join(device.peak)}"
+        )
+
+
 def _problems(args: argparse.Namespace) -> Iterator[str]:
     """Yield all that is wrong with the options."""
+    yield from model_problems(args.arch, args.flags)
+    yield from _problems_of_device(args)
     for name in ("batch_tokens", "updates", "gpus", "nodes", "network", "overhead"):
         value = getattr(args, name)
         if not value > 0:

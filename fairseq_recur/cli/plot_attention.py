@@ -16,14 +16,19 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.registry import REGISTRIES
 
-from fairseq_recur.errors import ConfigError
-from fairseq_recur.files import check_outputs, write_text
+from fairseq_recur.cli.translate import search_problems
+from fairseq_recur.errors import Problems
+from fairseq_recur.files import output_problems, write_text
 from fairseq_recur.inspection.capture import KINDS
 from fairseq_recur.inspection.panels import Labels, Panel, panels
+from fairseq_recur.modules.options import flag
 from fairseq_recur.plotting.attention import SCALES, draw
 from fairseq_recur.plotting.figures import add_output_arguments, check_output, save
 from fairseq_recur.pretrained import from_pretrained
 from fairseq_recur.pretrained.subwords import NONE
+
+SEARCH: dict[str, Any] = {"beam": 5, "lenpen": 1.0, "max_len_b": 200}
+"""Options of the search for the model's own translation, with their defaults."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,11 +80,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="panel",
         help="upper end of the colour scale: each panel's largest value, or 1 to compare panels",
     )
-    parser.add_argument("--beam", type=int, default=5, metavar="N", help="beam size")
-    parser.add_argument("--lenpen", type=float, default=1.0, metavar="X", help="length penalty")
-    parser.add_argument(
-        "--max-len-b", type=int, default=200, metavar="N", help="longest translation in tokens"
-    )
+    for name, text in (
+        ("beam", "beam size"),
+        ("lenpen", "length penalty"),
+        ("max_len_b", "longest translation in tokens"),
+    ):
+        kind, value = type(SEARCH[name]), f"(default: {SEARCH[name]}; not with --target)"
+        parser.add_argument(flag(name), type=kind, metavar="N", help=f"{text} {value}")
     group = parser.add_argument_group("from text to tokens, as in fairseq-interactive")
     for name in ("tokenizer", "bpe"):
         kinds = [NONE, *REGISTRIES[name]["registry"]]
@@ -103,24 +110,40 @@ def _number_or(*words: str) -> Any:
 
 def run(args: argparse.Namespace) -> int:
     """Load the model, get the translation with its attention, draw."""
-    output = check_output(args.output)
-    check_outputs(args.json)
-    for name in ("source", "target"):
-        text = getattr(args, name)
-        if text is not None and not text.split():
-            raise ConfigError(f"--{name} has no words; give a sentence")
+    problems = Problems("invalid options of plot attention")
+    with problems.gathered():
+        output = check_output(args.output)
+    for problem in (*output_problems(args.json), *_problems(args)):
+        problems.add(problem)
+    problems.raise_all()
     model = from_pretrained(
         args.checkpoint, data=args.data, source_lang=args.source_lang,
         target_lang=args.target_lang, tokenizer=args.tokenizer, bpe=args.bpe, device="cpu",
         **given_options(args),
     )  # fmt: skip
-    search = {name: getattr(args, name) for name in ("beam", "lenpen", "max_len_b")}
-    maps, labels = model.look(args.source, args.target, **search)
+    maps, labels = model.look(args.source, args.target, **{**SEARCH, **given_search(args)})
     wanted = panels(model.model, maps, labels, args.show, args.layer, args.head)
     save(draw(wanted, args.scale), output)
     if args.json:
         write_json(Path(args.json), args.checkpoint, labels, wanted)
     return 0
+
+
+def given_search(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the options in `SEARCH` that were given."""
+    return {name: value for name in SEARCH if (value := getattr(args, name)) is not None}
+
+
+def _problems(args: argparse.Namespace) -> Iterator[str]:
+    """Yield what can be seen to be wrong before the model is loaded."""
+    for name in ("source", "target"):
+        text = getattr(args, name)
+        if text is not None and not text.split():
+            yield f"--{name} has no words; give a sentence"
+    given = given_search(args)
+    yield from search_problems(given)
+    for name, value in given.items() if args.target is not None else ():
+        yield f"{flag(name)} {value} has no effect with --target; leave it out"
 
 
 def encoder_options() -> Iterator[FairseqDataclass]:

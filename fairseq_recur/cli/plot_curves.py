@@ -9,7 +9,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from fairseq_recur.errors import ConfigError
+from fairseq_recur.errors import ConfigError, Problems
 from fairseq_recur.experiments.training_log import read_log
 from fairseq_recur.plotting.curves import X_LABELS, choose_panels, draw
 from fairseq_recur.plotting.figures import add_output_arguments, check_output, save
@@ -32,11 +32,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Read all logs, then draw."""
-    output = check_output(args.output)
-    labels = run_labels(args.label, args.files)
-    runs = [(label, read_log(path)) for label, path in zip(labels, args.files)]
-    panels = choose_panels([log for _, log in runs], args.metric)
-    save(draw(runs, panels, args.x), output)
+    problems = Problems("these curves cannot be drawn")
+    with problems.gathered():
+        output = check_output(args.output)
+    with problems.gathered():
+        labels = run_labels(args.label, args.files)
+    logs = []
+    for path in args.files:
+        with problems.gathered():
+            logs.append(read_log(path))
+    problems.raise_all()
+    panels = choose_panels(logs, args.metric)
+    save(draw(list(zip(labels, logs)), panels, args.x), output)
     return 0
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 
+from fairseq_recur.errors import Problems
 from fairseq_recur.plotting.figures import add_output_arguments, check_output, save
 from fairseq_recur.plotting.forecast import draw, read_forecasts
 
@@ -26,6 +27,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Read the file, then draw."""
-    output = check_output(args.output)
-    save(draw(read_forecasts(args.file), args.variable, args.first, args.windows), output)
+    problems = Problems("these forecasts cannot be drawn")
+    with problems.gathered():
+        output = check_output(args.output)
+    with problems.gathered():
+        data = read_forecasts(args.file)
+    problems.raise_all()
+    save(draw(data, args.variable, args.first, args.windows), output)
     return 0

@@ -7,13 +7,13 @@ two positions are alike.
 """
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
 import numpy
 
-from fairseq_recur.errors import ConfigError
+from fairseq_recur.errors import ConfigError, Problems
 from fairseq_recur.plotting.figures import add_output_arguments, check_output, save
 from fairseq_recur.plotting.recurrence import Array, Track, draw
 from fairseq_recur.tasks.series_data import read_series
@@ -61,30 +61,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Read the file, then draw."""
-    output = check_output(args.output)
-    for name, (low, high) in RANGES.items():
-        if not low <= getattr(args, name) <= high:
-            raise ConfigError(
-                f"--{name} {getattr(args, name)}: expected {low} to {high}; give a number in this "
-                "range"
-            )
-    if args.threshold is not None and not 0 <= args.threshold <= 100:
-        raise ConfigError(
-            f"--threshold {args.threshold}: expected 0 to 100; give a number in this range, such "
-            f"as {THRESHOLD}"
-        )
-    if not Path(args.file).is_file():
-        raise ConfigError(f"{args.file}: no such file; expected a text, or a CSV file of a series")
     kind = args.kind or ("series" if Path(args.file).suffix == ".csv" else "words")
+    problems = Problems("invalid options of plot recurrence")
+    with problems.gathered():
+        output = check_output(args.output)
+    for problem in _problems(args, kind):
+        problems.add(problem)
+    problems.raise_all()
     if kind == "series":
         tracks = series_tracks(args.file, args.variable, args.positions)
     else:
-        for flag, value in (("--variable", args.variable), ("--threshold", args.threshold)):
-            if value is not None:
-                raise ConfigError(
-                    f"{flag} needs a series, but {args.file} is read as {kind}; leave it out, or "
-                    "give --kind series"
-                )
         name = f"{Path(args.file).name}, {kind}"
         tracks = [Track(name, read_tokens(args.file, kind, args.positions), is_text=True)]
     count = len(tracks[0].values)
@@ -98,6 +84,29 @@ def run(args: argparse.Namespace) -> int:
     save(figure, output)
     print("\n".join(said))
     return 0
+
+
+def _problems(args: argparse.Namespace, kind: str) -> Iterator[str]:
+    """Yield all that is wrong with the options, for a file that is read as one of `KINDS`."""
+    for name, (low, high) in RANGES.items():
+        if not low <= getattr(args, name) <= high:
+            yield (
+                f"--{name} {getattr(args, name)}: expected {low} to {high}; give a number in this "
+                "range"
+            )
+    if args.threshold is not None and not 0 <= args.threshold <= 100:
+        yield (
+            f"--threshold {args.threshold}: expected 0 to 100; give a number in this range, such "
+            f"as {THRESHOLD}"
+        )
+    if not Path(args.file).is_file():
+        yield f"{args.file}: no such file; expected a text, or a CSV file of a series"
+    for name in ("variable", "threshold") if kind != "series" else ():
+        if getattr(args, name) is not None:
+            yield (
+                f"--{name} needs a series, but {args.file} is read as {kind}; leave it out, or "
+                "give --kind series"
+            )
 
 
 def series_tracks(file: str, variables: list[str] | None, count: int) -> list[Track]:

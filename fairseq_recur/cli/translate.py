@@ -6,14 +6,16 @@ An empty line stays empty. Texts that are longer than the model's limit are trun
 """
 
 import argparse
+import math
 import sys
+from collections.abc import Iterator
 from contextlib import nullcontext
 from itertools import islice
 from typing import Any
 
 import fairseq_recur
 from fairseq_recur.compat.interactive import sentence
-from fairseq_recur.errors import ConfigError
+from fairseq_recur.errors import refuse
 from fairseq_recur.modules.options import flag
 from fairseq_recur.text import one_line
 
@@ -70,12 +72,31 @@ def text_options(args: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name in TEXT if (value := getattr(args, name)) is not None}
 
 
+def search_problems(given: dict[str, Any]) -> Iterator[str]:
+    """Yield what is wrong with options, by their names, before a model is loaded.
+
+    Args:
+        given: the options of the search and of its batches that were given
+    """
+    for name, value in given.items():
+        if name in ("beam", "batch_size", "max_tokens") and value < 1:
+            yield f"{flag(name)} {value}: expected at least 1"
+        if isinstance(value, float) and not math.isfinite(value):
+            yield f"{flag(name)} {value}: expected a finite number"
+
+
+def _problems(file: str, given: dict[str, Any]) -> Iterator[str]:
+    """Yield what is wrong with the options, and with standard input if it is read."""
+    yield from search_problems(given)
+    if file == "-" and sys.stdin is None:
+        yield "cannot read standard input, which is closed; name a text file"
+
+
 def run(args: argparse.Namespace) -> int:
     """Translate or summarize each line."""
     given = {name: getattr(args, name) for name in (*SEARCH, "batch_size", "max_tokens")}
     search = {name: value for name, value in given.items() if value is not None}
-    if args.file == "-" and sys.stdin is None:
-        raise ConfigError("cannot read standard input, which is closed; name a text file")
+    refuse(f"invalid options of {args.command}", _problems(args.file, search))
     typed = args.file == "-" and sys.stdin.isatty()
     progress = sys.stderr is not None and sys.stderr.isatty()
     stdin: Any = getattr(sys.stdin, "buffer", sys.stdin)  # of bytes, unless text replaced it

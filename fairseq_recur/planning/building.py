@@ -1,7 +1,7 @@
 """The model of an architecture with parameters that have no data, and a batch for it."""
 
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import ARCH_MODEL_REGISTRY, FairseqLanguageModel, build_model
 from torch import nn
 
-from fairseq_recur.errors import ConfigError
+from fairseq_recur.errors import refuse
 from fairseq_recur.planning.meta_tensors import RealIntegers, RealNumbers
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -58,6 +58,18 @@ def words(size: int) -> Dictionary:
     return dictionary
 
 
+def model_problems(arch: str, flags: Sequence[str]) -> Iterator[str]:
+    """Yield why there is no such model to plan, as far as the names of its flags show it."""
+    if arch not in ARCH_MODEL_REGISTRY:
+        yield f"unknown architecture {arch!r}; see `fairseq-recur train --list`"
+    foreign = [flag for flag in flags if flag.split("=")[0] in PLANNED]
+    if foreign:
+        yield (
+            f"found {', '.join(foreign)} after --, expected flags of the model; the plan has its "
+            "own options for these, or computes them; remove them there"
+        )
+
+
 def configure(arch: str, flags: Sequence[str]) -> Any:
     """Return fairseq-train's configuration of an architecture with flags.
 
@@ -65,14 +77,7 @@ def configure(arch: str, flags: Sequence[str]) -> Any:
         ConfigError: the architecture is unknown, or the plan has its own option for a flag
         SystemExit: 2, with fairseq's message, if a flag is invalid
     """
-    if arch not in ARCH_MODEL_REGISTRY:
-        raise ConfigError(f"unknown architecture {arch!r}; see `fairseq-recur train --list`")
-    foreign = [flag for flag in flags if flag.split("=")[0] in PLANNED]
-    if foreign:
-        raise ConfigError(
-            f"found {', '.join(foreign)} after --, expected flags of the model; the plan has its "
-            "own options for these, or computes them; remove them there"
-        )
+    refuse("unusable model", model_problems(arch, flags))
     decoder_only = issubclass(ARCH_MODEL_REGISTRY[arch], FairseqLanguageModel)
     parser = options.get_training_parser("language_modeling" if decoder_only else "translation")
     parser.prog, parser.usage = "fairseq-recur plan", "%(prog)s OPTION ... -- FLAG ..."

@@ -1,10 +1,10 @@
 """Accelerators: memory, bandwidth and speed, from the manufacturers' data sheets."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from fairseq_recur.errors import ConfigError
+from fairseq_recur.errors import refuse
 
 GIGA = 1e9
 
@@ -66,14 +66,41 @@ GPUS: dict[str, Device] = {
 """fp32 without TF32, torch's default; half precision on tensor cores with float32 accumulation."""
 
 
+COMMON = set("nvidia tesla geforce sxm sxm2 sxm4 sxm5 hbm3 hbm3e".split())
+"""Words in names of GPUs that do not change what the table says."""
+
+
 def short_name(name: str) -> str:
-    """Return the table's name of a GPU that ``nvidia-smi`` calls *name*, else *name* itself."""
-    words = re.sub(r"[^a-z0-9]+", " ", name.lower().replace("rtx ", "rtx")).split()
-    for known in GPUS:
+    """Return the table's name of a GPU that ``nvidia-smi`` calls *name*, else *name* itself.
+
+    A name with any other word, such as "PCIe", "NVL", "Laptop", "Ti" or "MIG", means another card,
+    or a part of one.
+    """
+    text = re.sub(r"(?<=\d) gb\b", "gb", name.lower().replace("rtx ", "rtx"))
+    words = set(re.sub(r"[^a-z0-9]+", " ", text).split()) - COMMON
+    for known, device in GPUS.items():
         kind, _, memory = known.partition("-")
-        if kind in words and (not memory or f"{memory}gb" in words):
+        if words == {kind, f"{device.memory / GIGA:.0f}gb"} or (words == {kind} and not memory):
             return known
     return name
+
+
+def device_problems(
+    name: str, flops: float | None, memory: float | None, bandwidth: float | None
+) -> Iterator[str]:
+    """Yield all that is wrong with the arguments of `own_device`."""
+    given = {"--flops": flops, "--memory": memory, "--bandwidth": bandwidth}
+    wrong = [f"{flag} {x}" for flag, x in given.items() if x is not None and not x > 0]
+    if wrong:
+        yield f"{', '.join(wrong)}: expected more than 0"
+    missing = [flag for flag, value in given.items() if value is None]
+    if name == "custom" and missing:
+        yield f"--gpu custom needs {', '.join(missing)} as well"
+    if name != "custom" and short_name(name) not in GPUS:
+        yield (
+            f"--gpu {name} is unknown; expected one of {', '.join(GPUS)}, or custom with --flops, "
+            "--memory and --bandwidth"
+        )
 
 
 def own_device(
@@ -81,27 +108,20 @@ def own_device(
 ) -> Device:
     """Return a device of the table, or one described in TFLOP/s, GB and GB/s.
 
-    Values replace those of the table; ``custom`` needs all three.
+    Values replace those of the table; ``custom`` needs all three. A device of the table keeps the
+    precisions that it supports.
 
     Raises:
         ConfigError: the name is unknown, or a value is missing or not positive
     """
-    given = {"--flops": flops, "--memory": memory, "--bandwidth": bandwidth}
-    wrong = [f"{flag} {x}" for flag, x in given.items() if x is not None and not x > 0]
-    if wrong:
-        raise ConfigError(f"{', '.join(wrong)}: expected more than 0")
+    refuse("unusable device", device_problems(name, flops, memory, bandwidth))
     name = short_name(name)
-    if name != "custom" and name not in GPUS:
-        raise ConfigError(f"--gpu {name} is unknown; expected one of {', '.join(GPUS)}, custom")
-    missing = [flag for flag, value in given.items() if value is None]
-    if name == "custom" and missing:
-        raise ConfigError(f"--gpu custom needs {', '.join(missing)} as well")
     known = GPUS.get(name)
     if known is None:
-        known = Device("custom", 0.0, 0.0, {}, 10 * GIGA, "")
-    elif len(missing) == len(given):
+        known = Device("custom", 0.0, 0.0, dict.fromkeys(PRECISIONS, 0.0), 10 * GIGA, "")
+    elif flops is None and memory is None and bandwidth is None:
         return known
-    peak = dict.fromkeys(PRECISIONS, flops * 1e12) if flops is not None else known.peak
+    peak = known.peak if flops is None else dict.fromkeys(known.peak, flops * 1e12)
     return Device(
         f"{known.name}, changed" if name in GPUS else "custom",
         known.memory if memory is None else memory * GIGA,

@@ -92,11 +92,6 @@ def make_plan(setup: Setup) -> Plan:
     Raises:
         ConfigError: the model, the lengths or the batch are invalid, or do not fit
     """
-    if setup.precision not in setup.device.peak:
-        raise ConfigError(
-            f"--precision {setup.precision}: {setup.device.name} does not support it; "
-            f"expected one of {', '.join(setup.device.peak)}"
-        )
     source, target = setup.vocabulary
     built = build(setup.arch, setup.flags, source, target, setup.precision)
     if setup.longest > built.positions:

@@ -248,6 +248,5 @@ def label(axis: Any, labels: list[str], size: float, fonts: list[str], rotation:
         fontfamily=fonts,
         fontsize=FONT_SIZE,
         rotation=rotation,
-        parse_math=False,
     )
     axis.set_tick_params(length=2, pad=1)

@@ -4,9 +4,9 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from fairseq_recur.errors import ConfigError
+from fairseq_recur.errors import ConfigError, Problems
 from fairseq_recur.experiments.training_log import TrainingLog
-from fairseq_recur.plotting.figures import COLOURS, new_figure, plain_axes
+from fairseq_recur.plotting.figures import COLOURS, add_legend, new_figure, plain_axes
 
 # The quantities with their units; fairseq's losses are to base 2.
 QUANTITIES = {
@@ -43,25 +43,30 @@ def choose_panels(logs: Sequence[TrainingLog], metrics: Sequence[str]) -> dict[s
     """Map each quantity to its curves.
 
     Raises:
-        ConfigError: no log has a metric; the message lists those that exist
+        ConfigError: no log has some of the metrics; the message lists those that exist
     """
     names = sorted({name for log in logs for name in log.metrics()}, key=_by_layer)
     subsets = ["train", *sorted({subset for log in logs for subset in log.valid})]
+    curves = {metric: _curves(metric, names, subsets) for metric in metrics}
+    unknown = [metric for metric, found in curves.items() if not found]
+    if unknown:
+        raise ConfigError(
+            f"no metric {', '.join(unknown)} in the logs; choose from those they have: "
+            f"{_listed(names)}"
+        )
     panels: dict[str, list[str]] = {}
-    for metric in metrics:
-        # "loss" means the loss of every subset; "valid_loss" means itself.
-        wanted = [f"{subset}_{metric}" for subset in subsets] + [metric]
-        found = [name for name in wanted if name in names]
-        found += [name for name in names if _family(name) == metric]
-        if not found:
-            raise ConfigError(
-                f"no metric {metric} in the logs; choose from those they have: {_listed(names)}"
-            )
-        for name in found:
-            quantity = _family(name) or _quantity(name, subsets)
-            if name not in panels.setdefault(quantity, []):
-                panels[quantity].append(name)
+    for name in (name for found in curves.values() for name in found):
+        quantity = _family(name) or _quantity(name, subsets)
+        if name not in panels.setdefault(quantity, []):
+            panels[quantity].append(name)
     return panels
+
+
+def _curves(metric: str, names: Sequence[str], subsets: Sequence[str]) -> list[str]:
+    """The names that a metric selects: "loss" every subset's, "valid_loss" itself."""
+    wanted = [f"{subset}_{metric}" for subset in subsets] + [metric]
+    found = [name for name in wanted if name in names]
+    return found + [name for name in names if _family(name) == metric]
 
 
 def _family(metric: str) -> str:
@@ -113,12 +118,14 @@ def draw(runs: Sequence[tuple[str, TrainingLog]], panels: dict[str, list[str]], 
     Raises:
         ConfigError: matplotlib is not installed, or a log lacks the metrics or the x axis
     """
+    problems = Problems("these runs cannot be drawn")
     for label, log in runs:
         if not any(log.curve(metric) for metrics in panels.values() for metric in metrics):
-            raise ConfigError(
+            problems.add(
                 f"{label} has no metric of {', '.join(panels)}; choose from "
                 f"{_listed(log.metrics())}, or remove the run"
             )
+    problems.raise_all()
     figure = new_figure(7.0 * len(panels), 4.5)
     row = figure.subplots(1, len(panels), squeeze=False)[0]
     for axes, (quantity, metrics) in zip(row, panels.items()):
@@ -135,7 +142,7 @@ def draw(runs: Sequence[tuple[str, TrainingLog]], panels: dict[str, list[str]], 
         axes.set_ylabel(QUANTITIES.get(quantity, quantity))
         plain_axes(axes)
         if axes.lines:
-            axes.legend(frameon=False, fontsize=9 if len(axes.lines) <= 8 else 6)
+            add_legend(axes, fontsize=9 if len(axes.lines) <= 8 else 6)
     return figure
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_recur.errors import ConfigError
-from fairseq_recur.files import check_outputs, whole_file
+from fairseq_recur.files import behind_link, check_outputs, whole_file
 
 # Colours that people with colour blindness can distinguish (Okabe and Ito).
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
@@ -68,8 +68,15 @@ def new_figure(width: float, height: float, layout: Any = "constrained") -> Any:
 
 
 def save(figure: Any, output: Path) -> None:
-    """Write a figure and print its path."""
-    with whole_file(output) as file, warnings.catch_warnings():
+    """Write a figure and print its path.
+
+    No text is an equation: file names, columns and labels may have any number of ``$``.
+    """
+    from matplotlib.text import Text
+
+    for text in figure.findobj(Text):
+        text.set_parse_math(False)
+    with whole_file(behind_link(output)) as file, warnings.catch_warnings():
         # The result of `fonts_for` gives one warning for all characters.
         warnings.filterwarnings("ignore", message=r"Glyph \d+ .* missing from")
         figure.savefig(file, dpi=150, format=output.suffix[1:])
@@ -81,6 +88,15 @@ def plain_axes(axes: Any) -> None:
     axes.grid(True, color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def add_legend(axes: Any, **look: Any) -> None:
+    """Give axes a legend of all lines, also of those whose label begins with "_"."""
+    lines = list(axes.lines)
+    # matplotlib leaves out such labels, and its older versions even if they are given here.
+    legend = axes.legend(lines, ["line"] * len(lines), frameon=False, **look)
+    for text, line in zip(legend.get_texts(), lines):
+        text.set_text(line.get_label())
 
 
 def ranges(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fairseq_recur.errors import ConfigError
+from fairseq_recur.errors import ConfigError, Problems
 from fairseq_recur.plotting.figures import COLOURS, new_figure, plain_axes
 
 ACTUAL = " actual"
@@ -68,19 +68,21 @@ def draw(data: Forecasts, variables: Sequence[str] | None, first: int, count: in
     Raises:
         ConfigError: there is no such variable or window
     """
+    problems = Problems("these forecasts cannot be drawn")
     chosen = list(variables or data.variables[-1:])
     for name in chosen:
         if name not in data.variables:
-            raise ConfigError(
+            problems.add(
                 f"--variable {name}: expected some of {', '.join(data.variables)}, which "
                 f"{data.path} has"
             )
     rows = [i for i, w in enumerate(data.windows) if first <= w < first + count]
     if not rows:
-        raise ConfigError(
+        problems.add(
             f"--first {first} --windows {count}: no such windows; {data.path} has "
             f"{min(data.windows)} to {max(data.windows)}"
         )
+    problems.raise_all()
     figure = new_figure(8.0, 2.4 * len(chosen) + 0.4)
     panels = figure.subplots(len(chosen), 1, squeeze=False, sharex=True)[:, 0]
     for axes, name in zip(panels, chosen):

@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from fairseq_recur.errors import ConfigError
+from fairseq_recur.errors import Problems
 from fairseq_recur.inspection.matrices import SHARE, Layers, head_label, memory_lengths, read_layers
-from fairseq_recur.plotting.figures import COLOURS, new_figure, plain_axes
+from fairseq_recur.plotting.figures import COLOURS, add_legend, new_figure, plain_axes
 
 SHOWN = ("gates", "memory", "kernels", "matrices", "boxes")
 
@@ -21,7 +21,7 @@ def draw(runs: Sequence[tuple[str, str]], show: Sequence[str], layer: str | None
         runs: (label, path)
         show: some of SHOWN
         layer: name of the layer for kernels and matrices, or None
-        lags: number of lags, or of positions of a matrix
+        lags: number of lags, or of positions of a matrix; at least 2
 
     Returns:
         a matplotlib Figure
@@ -30,12 +30,15 @@ def draw(runs: Sequence[tuple[str, str]], show: Sequence[str], layer: str | None
         ConfigError: a checkpoint lacks the layer or has no matrices
         CheckpointError: a file is not a usable checkpoint
     """
-    if lags < 2:
-        raise ConfigError(f"--lags {lags}: expected at least 2")
-    models = [(label, read_layers(path)) for label, path in runs]
-    for label, layers in models:
-        if layer and layer not in layers:
-            raise ConfigError(f"--layer {layer}: {label} has {', '.join(layers)}; choose one")
+    models = []
+    problems = Problems("these checkpoints cannot be drawn")
+    for label, path in runs:
+        with problems.gathered():
+            models.append((label, read_layers(path)))
+            if layer is not None and layer not in models[-1][1]:
+                found = ", ".join(models[-1][1])
+                problems.add(f"--layer {layer}: {label} has {found}; choose one")
+    problems.raise_all()
     rows: list[Callable[[Any], None]] = []
     for name in show:
         if name == "gates":
@@ -74,7 +77,7 @@ def _by_layer(
     axes.set_xticks(range(len(names)), names)
     axes.set_ylabel(title)
     axes.set_ylim(0, 1.1 * max(axes.get_ylim()[1], 1e-3))
-    axes.legend(frameon=False, fontsize=9)
+    add_legend(axes, fontsize=9)
     plain_axes(axes)
 
 

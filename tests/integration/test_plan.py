@@ -98,9 +98,21 @@ def test_everything_that_is_wrong_is_reported_at_once(capsys: pytest.CaptureFixt
         assert f"- {word}" in message
 
 
+def test_model_and_device_are_among_what_is_wrong(capsys: pytest.CaptureFixture) -> None:
+    message = refused(
+        capsys, "--arch", "nope", "--gpu", "bar", "--updates", "0", "--flops", "-1", "--", "--fp16"
+    )
+    for words in ("unknown architecture 'nope'", "found --fp16 after --", "--gpu bar is unknown",
+                  "--updates 0: expected", "--flops -1.0: expected"):  # fmt: skip
+        assert f"- {words}" in message
+    message = refused(capsys, *TINY, "--precision", "bf16", "--updates", "0")
+    assert "- --precision bf16: " in message and "- --updates 0" in message
+
+
 @pytest.mark.parametrize(
     "arguments, message",
     [
+        ((*TINY, "--gpu", "t4", "--flops", "65", "--precision", "bf16"), "T4, changed does not su"),
         ((*TINY, "--precision", "bf16"), "does not support it; expected one of fp32, fp16"),
         ((*TINY, "--longest", "2000"), "has 1024 positions"),
         ((*TINY, "--memory", "0.02"), "does not fit into Tesla V100 SXM2 16 GB, changed"),

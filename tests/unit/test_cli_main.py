@@ -190,6 +190,23 @@ def test_errors(
         assert ("Traceback" in capsys.readouterr().err) is is_input_error
 
 
+def test_a_wrong_level_of_the_log_is_one_message(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before fairseq is imported, which would set this level."""
+    for level in ("debug", "ERROR"):
+        monkeypatch.setenv("LOGLEVEL", level)
+        assert main(["path"]) == 0
+    for level in ("foo", "", "10"):
+        monkeypatch.setenv("LOGLEVEL", level)
+        assert main(["path"]) == 2
+        printed = capsys.readouterr().err
+        assert f"error: LOGLEVEL={level}: expected DEBUG, INFO, WARNING" in printed
+        assert printed.count("\n") == 1
+    monkeypatch.setattr(fairseq_recur, "register", lambda: pytest.fail("it is too late then"))
+    assert main(["train", "--list"]) == main(["plan", "--help"]) == 2
+
+
 def test_log_format_is_fairseqs_and_other_handlers_stay(capsys: pytest.CaptureFixture[str]) -> None:
     root, other = logging.getLogger(), logging.NullHandler()
     root.handlers = [logging.StreamHandler(), other]

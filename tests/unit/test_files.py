@@ -7,7 +7,7 @@ import pytest
 
 from fairseq_recur.cli import main
 from fairseq_recur.errors import ConfigError
-from fairseq_recur.files import check_outputs, output_problems, whole_file
+from fairseq_recur.files import check_outputs, output_problems, whole_file, write_text
 
 
 def test_the_new_file_takes_the_place_of_the_old(tmp_path: Path) -> None:
@@ -37,6 +37,35 @@ def test_what_a_kill_has_left_is_written_over(tmp_path: Path) -> None:
     with whole_file(path) as file:
         file.write(b"whole")
     assert path.read_bytes() == b"whole" and [p.name for p in tmp_path.iterdir()] == ["a.pt"]
+
+
+def test_a_link_stays_and_its_file_is_replaced(tmp_path: Path) -> None:
+    folder, link = tmp_path / "elsewhere", tmp_path / "link"
+    folder.mkdir()
+    link.symlink_to("elsewhere/a")
+    for content in ("new", "newer"):  # the first makes the file, the second replaces it
+        assert list(output_problems(link)) == []
+        write_text(link, content)
+        assert link.is_symlink() and (folder / "a").read_text() == content
+    assert [p.name for p in folder.iterdir()] == ["a"]
+    link.unlink()
+    link.symlink_to("gone/a")
+    (problem,) = output_problems(link)
+    assert problem == f"cannot write {link}: no folder {tmp_path}/gone; create it first"
+
+
+def test_a_checkpoint_is_written_behind_a_link(tmp_path: Path) -> None:
+    link = tmp_path / "link.pt"
+    link.symlink_to("average.pt")
+    for _ in range(2):
+        assert main(["average", "--inputs", MODEL, "--output", str(link)]) == 0
+        assert link.is_symlink() and (tmp_path / "average.pt").stat().st_size > 1000
+
+
+def test_a_file_that_is_standard_output_is_not_replaced(tmp_path: Path) -> None:
+    with (tmp_path / "out").open("w") as out:
+        (problem,) = output_problems(f"/proc/self/fd/{out.fileno()}")
+    assert f"it is the open file {tmp_path / 'out'}; name another" in problem
 
 
 def test_files_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

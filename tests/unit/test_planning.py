@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.ops import segmented_recurrent
 from fairseq_recur.planning.building import Built, build, sample
-from fairseq_recur.planning.hardware import GPUS, Device, own_device
+from fairseq_recur.planning.hardware import GPUS, Device, own_device, short_name
 from fairseq_recur.planning.memory import bytes_per_parameter, divided, measure
 from fairseq_recur.planning.plan import count_parameters
 from fairseq_recur.planning.timing import Assumptions, exchange_seconds, step_seconds
@@ -245,6 +245,45 @@ def test_devices() -> None:
         assert device.source and device.memory > 1e9 and device.link > 1e9, name
         assert set(device.peak) in ({"fp32", "fp16"}, {"fp32", "fp16", "bf16"})
         assert device.peak["fp16"] > device.peak["fp32"]
+        assert short_name(device.name) == name
+    changed = own_device("t4", 65.0, None, None)
+    assert changed.peak == {"fp32": 65e12, "fp16": 65e12}, "T4 has no bf16"
+
+
+@pytest.mark.parametrize(
+    "printed, known",
+    [
+        ("Tesla P100-SXM2-16GB", "p100-16"),
+        ("Tesla V100-SXM2-32GB", "v100-32"),
+        ("Tesla T4", "t4"),
+        ("NVIDIA A10", "a10"),
+        ("NVIDIA A100-SXM4-40GB", "a100-40"),
+        ("NVIDIA L4", "l4"),
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("NVIDIA H200", "h200"),
+        ("NVIDIA GeForce RTX 3090", "rtx3090"),
+        ("RTX 4090", "rtx4090"),
+        ("NVIDIA H100 PCIe", None),
+        ("NVIDIA H100 NVL", None),
+        ("NVIDIA H100 80GB HBM2e", None),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", None),
+        ("NVIDIA H200 NVL", None),
+        ("NVIDIA A100 80GB PCIe", None),
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", None),
+        ("NVIDIA A10-24Q", None),
+        ("Tesla V100-PCIE-16GB", None),
+        ("NVIDIA GeForce RTX 3090 Ti", None),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
+    ],
+)
+def test_names_that_nvidia_smi_prints(printed: str, known: str | None) -> None:
+    """Only the table's own cards: other boards of the same chip have other speeds and memory."""
+    if known:
+        assert own_device(printed, None, None, None) is GPUS[known]
+        return
+    said = f"--gpu {printed} is unknown; .* custom with --flops, --memory and --bandwidth"
+    with pytest.raises(ConfigError, match=said):
+        own_device(printed, None, None, None)
 
 
 def test_flags_that_the_plan_knows_itself_are_refused() -> None:

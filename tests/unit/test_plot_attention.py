@@ -356,7 +356,6 @@ def test_figure_shows_the_panels(make_model: Make) -> None:
         assert axes.get_title(loc="left").split() == panel.title.split()
     texts = [label.get_text() for label in matrices[2].get_xticklabels()]
     assert texts == ["$a$", "<unk> w", "c" * 23 + "\u2026", "d", "e", "</s>"]
-    assert not matrices[2].get_xticklabels()[0].get_parse_math()
     assert [label.get_text() for label in matrices[2].get_yticklabels()] == LABELS.target
     for line, panel in zip(figure.axes[-1].lines, shown[-2:]):
         assert line.get_label() == f"layer {panel.layer}"

@@ -123,9 +123,9 @@ def test_panels() -> None:
     }
     with pytest.raises(
         ConfigError,
-        match="no metric wer in the logs; choose from those they have: train_loss, train_ppl",
+        match="no metric wer, cer in the logs; choose from those they have: train_loss, train_ppl",
     ):
-        choose_panels([log], ["wer"])
+        choose_panels([log], ["wer", "loss", "cer"])
 
 
 def test_curves_labels_and_units(tmp_path: Path) -> None:
@@ -179,6 +179,20 @@ def test_wrong_use_is_one_message(tmp_path: Path, capsys: pytest.CaptureFixture)
         assert main(["plot", "curves", *arguments]) == 2
         assert message in capsys.readouterr().err
     assert not (tmp_path / "a.png").exists()
+
+
+def test_everything_that_is_wrong_is_reported_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    files = [str(tmp_path / name) for name in ("one", "two")]
+    words = [*files, "--label", "a", "--output", "a.gif"]
+    assert main(["plot", "curves", *words]) == 2
+    printed = capsys.readouterr().err
+    for said in (*files, "1 --label for 2 files", "--output a.gif: expected"):
+        assert said in printed
+    log = TrainingLog(steps={1: {"loss": 1.0}}, valid={})
+    with pytest.raises(ConfigError, match="one has no metric of bleu.*\n- two has no metric of bl"):
+        draw([("one", log), ("two", log)], {"bleu": ["valid_bleu"]}, "updates")
 
 
 def test_matplotlib_is_asked_for(

@@ -92,6 +92,17 @@ WRONG = [
 ]
 
 
+def test_everything_that_is_wrong_is_reported_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = "--lags 0 --positions 1 --shown 0 --variable a --threshold 3 --output a.gif"
+    assert main(["plot", "recurrence", str(tmp_path / "none"), *options.split()]) == 2
+    printed = capsys.readouterr().err
+    for words in ("--lags 0: ", "--positions 1: ", "--shown 0: ", "--variable needs", "--output a",
+                  "--threshold needs a series", f"{tmp_path / 'none'}: no such file"):  # fmt: skip
+        assert f"- {words}" in printed
+
+
 @pytest.mark.parametrize("words, said", WRONG)
 def test_wrong_input(
     words: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,

@@ -1,0 +1,118 @@
+"""The `plot` commands: names of files, columns and runs as labels, and options without effect."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from matplotlib.text import Text
+
+from fairseq_recur.cli import main
+from fairseq_recur.experiments.training_log import TrainingLog
+from fairseq_recur.plotting import curves, matrices
+from fairseq_recur.plotting.figures import new_figure, save
+from tests.unit.test_cli_main import root_logger  # noqa: F401  (used by every test)
+
+FROZEN = Path(__file__).resolve().parents[1] / "frozen"
+LOG = (
+    "2026-01-31 12:00:00 | INFO | train_inner | "
+    '{"epoch": 1, "update": 0.5, "loss": "8", "num_updates": "2", "wall": "10"}\n'
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with input for each command, whose names would be wrong equations."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.log").write_text(LOG)
+    (tmp_path / "forecasts.csv").write_text("window,date,a$_$,a$_$ actual\n0,1/1/2010,1,2\n")
+    rows = "".join(f"2016-07-01 {hour:02}:00:00,{hour % 3}\n" for hour in range(20))
+    (tmp_path / "s.csv").write_text(f"date,open_$ close_$\n{rows}")
+    (tmp_path / "x$_$.txt").write_text("the cat sat " * 20)
+    shutil.copy(FROZEN / "rsa_transformer.pt", tmp_path / "x$_$.pt")
+    return tmp_path
+
+
+@pytest.mark.parametrize("line", [
+    "curves run.log --label $A_$B --output a.png",
+    "curves run.log --label $A_$B --output a.pdf",
+    "curves run.log --label $A_$B --output a.svg",
+    "forecast forecasts.csv --output a.png",
+    "recurrence s.csv --lags 5 --output a.png",
+    "recurrence x$_$.txt --lags 5 --output a.png",
+    "checkpoint x$_$.pt --show gates kernels matrices boxes --lags 4 --output a.png",
+])  # fmt: skip
+def test_a_name_is_no_equation(line: str, folder: Path) -> None:
+    words = line.split()
+    assert main(["plot", *words]) == 0
+    assert (folder / words[-1]).stat().st_size > 3000
+
+
+def test_every_text_of_a_figure_is_saved_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    figure = new_figure(3.0, 3.0)
+    part = figure.subfigures(1, 1)
+    axes = part.subplots()
+    axes.plot([0, 1], [0, 1], label="$l$")
+    axes.set(title="$t$", xlabel="$x$", ylabel="$y$")
+    axes.set_xticks([0, 1], ["$0$", "$1$"])
+    axes.annotate("$a$", (0, 0))
+    axes.legend()
+    part.suptitle("$s$")
+    (tmp_path / "elsewhere").mkdir()
+    link = tmp_path / "a.svg"
+    link.symlink_to("elsewhere/a.svg")
+    save(figure, link)
+    texts = {text.get_text(): text.get_parse_math() for text in figure.findobj(Text)}
+    assert {f"${name}$" for name in "ltxy01as"} <= texts.keys() and not any(texts.values())
+    assert capsys.readouterr().out == f"{link}\n"
+    assert link.is_symlink() and (tmp_path / "elsewhere" / "a.svg").is_file()
+
+
+def test_a_label_that_begins_with_an_underscore_is_in_the_legend() -> None:
+    log = TrainingLog(steps={update: {"loss": 1.0} for update in (1, 2)}, valid={})
+    runs = [("_run", log), ("train", log)]
+    (axes,) = curves.draw(runs, {"loss": ["train_loss"]}, "updates").axes
+    shown = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert shown == ["_run, training", "train, training"]
+    of_legend = [line.get_color() for line in axes.get_legend().get_lines()]
+    assert of_legend == [line.get_color() for line in axes.lines]
+    checkpoint = str(FROZEN / "rsa_transformer.pt")
+    (part,) = matrices.draw([("_a", checkpoint), ("b", checkpoint)], ["gates"], None, 9).subfigs
+    assert [text.get_text() for text in part.axes[0].get_legend().get_texts()] == ["_a", "b"]
+
+
+NO_EFFECT = [
+    (
+        "checkpoint none.pt --show gates memory --layer encoder.0 --lags 1",
+        ["--layer encoder.0 has no effect with --show gates memory; leave it out",
+         "--lags 1 has no effect with --show gates memory", "--lags 1: expected at least 2"],
+    ),
+    (
+        "attention none.pt --source w1 --target w2 --beam 0 --lenpen 1 --max-len-b 200",
+        ["--beam 0 has no effect with --target; leave it out", "--beam 0: expected at least 1",
+         "--lenpen 1.0 has no effect", "--max-len-b 200 has no effect"],
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("words, said", NO_EFFECT)
+def test_options_without_effect_are_refused(
+    words: str, said: list[str], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before the checkpoint is read, which does not exist, and with all that is wrong."""
+    assert main(["plot", *words.split(), "--output", "a.gif"]) == 2
+    printed = capsys.readouterr().err
+    for problem in [*said, "--output a.gif: expected"]:
+        assert f"- {problem}" in printed
+
+
+def test_all_checkpoints_without_a_layer_are_named(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["plot", "checkpoint", "x$_$.pt", "x$_$.pt", "none.pt", "--layer", "encoder.9"]
+    labels = [word for label in "abc" for word in ("--label", label)]
+    assert main([*words, *labels, "--output", "a.png"]) == 2
+    printed = capsys.readouterr().err
+    assert "--layer encoder.9: a has encoder.0" in printed and "encoder.9: b has" in printed
+    assert "no such checkpoint: none.pt" in printed
