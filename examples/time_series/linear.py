@@ -12,7 +12,7 @@ from typing import Any
 import numpy
 from cells import Cell
 
-from fairseq_recur.tasks.series_data import forecast_rows, read_series, split_rows
+from fairseq_recur.tasks.series_data import forecast_rows, read_series, scale_of, split_rows
 
 PENALTIES = (1e-4, 1e-2, 1.0)
 """Of the squared weights, relative to the mean square of the inputs."""
@@ -74,9 +74,8 @@ def linear_errors(cell: Cell, folder: str) -> dict[str, dict[str, float]]:
     rows = split_rows(series, cell.months, cell.fractions)
     read, _, horizon = cell.lengths
     forecast = {split: forecast_rows(rows, split, read, horizon) for split in rows}
-    train = series.values[slice(*rows["train"])]
-    deviation = train.std(axis=0)
-    values = (series.values - train.mean(axis=0)) / numpy.where(deviation > 0, deviation, 1.0)
+    mean, deviation = scale_of(series.values[slice(*rows["train"])])
+    values = (series.values - mean) / deviation
     variables = [
         {split: windows(column, forecast[split], cell) for split in rows} for column in values.T
     ]

@@ -8,6 +8,8 @@ date is forecast twice; a remainder shorter than a horizon is left out.
 import argparse
 import csv
 import io
+import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,13 @@ from fairseq_recur.loading.models import load
 from fairseq_recur.tasks.series_data import SPLITS
 from fairseq_recur.tasks.time_series import TimeSeriesTask
 
+BATCH = 32
+"""Windows per batch, unless the model has a memory."""
+
 LARGEST_BATCH = 1024
+
+DIGITS = 6
+"""Digits of a forecast below the standard deviation of its variable."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,49 +36,95 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("checkpoint", metavar="CHECKPOINT", help="of a training on time_series_forecasting")
     add("--output", required=True, metavar="FILE", help="CSV file to write")
     add("--series-file", metavar="FILE", help="series, if it is not where it was in training")
+    add(
+        "--series-columns",
+        metavar="NAMES",
+        help="variables of the training, in its order, with commas between, if the series has "
+        "others or another order",
+    )
     add("--split", choices=SPLITS, default="test", help="what to forecast")
-    add("--batch-size", type=int, default=32, metavar="N", help="windows per batch")
+    add(
+        "--batch-size",
+        type=int,
+        metavar="N",
+        help="windows per batch; for a model with a memory, also the rows that it remembers "
+        f"(default: {BATCH}, and with a memory that of the training)",
+    )
     add("--cpu", action="store_true", help="do not use a GPU")
 
 
 def run(args: argparse.Namespace) -> int:
     """Forecast every window, then write the file."""
-    if not 1 <= args.batch_size <= LARGEST_BATCH:
+    if args.batch_size is not None and not 1 <= args.batch_size <= LARGEST_BATCH:
         raise ConfigError(f"--batch-size {args.batch_size}: expected 1 to {LARGEST_BATCH}")
     check_outputs(args.output)
-    changes = {"series_file": args.series_file} if args.series_file is not None else {}
+    given = {"series_file": args.series_file, "series_columns": args.series_columns}
+    changes = {name: value for name, value in given.items() if value is not None}
     found = load(args.checkpoint, kinds=(TimeSeriesTask,), changes=changes)
     task: Any = found.task
     task.load_dataset(args.split)
-    windows = task.dataset(args.split)
-    device = "cuda" if torch.cuda.is_available() and not args.cpu else "cpu"
-    model: Any = found.models[0].to(device).eval()
+    model: Any = found.models[0].eval()
     remembers = model.encoder.memory is not None
-    if remembers and len(windows) > args.batch_size:
-        problem = task.memory_problem(args.batch_size, 1)
-        if problem:
-            raise ConfigError(problem)
-    # A memory needs all windows, in their order.
-    step = 1 if remembers else task.cfg.horizon
-    starts = list(range(0, len(windows), step))
+    size = args.batch_size or (remembered(found.cfg) if remembers else BATCH)
+    problem = task.memory_problem(size, 1) if remembers else ""
+    if problem:
+        raise ConfigError(problem)
+    device = "cuda" if torch.cuda.is_available() and not args.cpu else "cpu"
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
     names = task.series.names
     lines.writerow(["window", "date", *names, *(f"{name} actual" for name in names)])
-    for first in range(0, len(starts), args.batch_size):
-        chosen = starts[first : first + args.batch_size]
-        inputs = windows.collater(chosen)["net_input"]
-        with torch.no_grad():
-            out = model(**{name: x.to(device) for name, x in inputs.items()})
-        forecasts = out.double().cpu().numpy() * task.deviation + task.mean
-        for start, forecast in zip(chosen, forecasts):
-            number, between = divmod(start, task.cfg.horizon)
-            if between:
-                continue
-            for row, values in enumerate(forecast, windows.first + start):
-                actual = map(str, task.series.values[row].tolist())
-                shown = (f"{value:.6g}" for value in values)
-                lines.writerow([number, task.series.dates[row], *shown, *actual])
+    # A memory needs all windows, in their order.
+    step = 1 if remembers else task.cfg.horizon
+    lines.writerows(forecasts(model.to(device), task, args.split, step, size))
     write_text(Path(args.output), text.getvalue())
     print(args.output)
     return 0
+
+
+def remembered(cfg: Any) -> int:
+    """Return how many rows a memory held in training: the windows of a batch, of all processes.
+
+    Args:
+        cfg: of the training
+
+    Raises:
+        ConfigError: it had no ``--batch-size``
+    """
+    size = cfg.dataset.batch_size
+    if size is None:
+        raise ConfigError(
+            "the training had no --batch-size, which is the length of the model's memory; give the "
+            "number of windows that its batches had as --batch-size"
+        )
+    multiple = cfg.dataset.required_batch_size_multiple
+    size -= size % multiple if size > multiple else 0  # as fairseq makes batches
+    return int(size * cfg.distributed_training.distributed_world_size)
+
+
+@torch.no_grad()
+def forecasts(model: Any, task: Any, split: str, step: int, size: int) -> Iterator[list[Any]]:
+    """Yield the lines of the file.
+
+    Args:
+        model: on its device
+        task: whose split is loaded
+        split: to forecast
+        step: from window to window that the model reads; a horizon is a multiple of it
+        size: windows per batch
+    """
+    windows, device = task.dataset(split), next(model.parameters()).device
+    places = [DIGITS - math.floor(math.log10(deviation)) for deviation in task.deviation]
+    starts = list(range(0, len(windows), step))
+    for first in range(0, len(starts), size):
+        chosen = starts[first : first + size]
+        inputs = windows.collater(chosen)["net_input"]
+        out = model(**{name: x.to(device) for name, x in inputs.items()})
+        values = (out.double().cpu().numpy() * task.deviation + task.mean).tolist()
+        for start, forecast in zip(chosen, values):
+            number, between = divmod(start, task.cfg.horizon)
+            if between:
+                continue
+            for row, found in enumerate(forecast, windows.first + start):
+                actual = task.series.values[row].tolist()
+                yield [number, task.series.dates[row], *map(round, found, places), *actual]

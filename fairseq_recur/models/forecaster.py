@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 from torch import Tensor, nn
 
 from fairseq_recur.compat import model_options
-from fairseq_recur.errors import ConfigError
+from fairseq_recur.errors import CheckpointError, ConfigError
 from fairseq_recur.models import config
 from fairseq_recur.models.base import RecurrentModel
 from fairseq_recur.models.memories import leave_to_each_process
@@ -171,3 +171,18 @@ class ForecasterModel(RecurrentModel, SeriesForecaster):
         leave_to_each_process(model)
         model.observe_parts(options.monitor_interval)
         return model
+
+    def load_state_dict(self, state_dict: dict[str, Tensor], *args: Any, **kwargs: Any) -> Any:
+        """Load weights.
+
+        Raises:
+            CheckpointError: they are those of another number of variables, or do not fit
+        """
+        biases = state_dict.get("projection.bias"), self.projection.bias
+        found, own = (0 if bias is None else bias.numel() for bias in biases)
+        if found not in (0, own):
+            raise CheckpointError(
+                f"the checkpoint forecasts {found} variables, but the series has {own}: give a "
+                "--series-file with those of its training, or choose them with --series-columns"
+            )
+        return super().load_state_dict(state_dict, *args, **kwargs)

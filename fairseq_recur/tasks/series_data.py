@@ -234,6 +234,19 @@ def _step(path: str, numbers: list[int], times: list[datetime]) -> timedelta:
     return step
 
 
+def scale_of(values: Array) -> tuple[Array, Array]:
+    """Mean and standard deviation of each variable: (V,) each.
+
+    A constant variable has the deviation 1; what numpy returns for it may be a rounding error.
+
+    Args:
+        values: (rows, V)
+    """
+    deviation = values.std(axis=0)
+    varies = (values.max(axis=0) > values.min(axis=0)) & (deviation > 0)
+    return values.mean(axis=0), numpy.where(varies, deviation, 1.0)
+
+
 def split_rows(series: Series, months: str, fractions: str) -> dict[str, tuple[int, int]]:
     """The first row of each split and the row after its last.
 

@@ -15,14 +15,17 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.tasks import FairseqTask, register_task
 from torch import Tensor
 
+from fairseq_recur.compat.registry import Function, extend
 from fairseq_recur.errors import ConfigError, refuse
 from fairseq_recur.modules.options import flag, option
 from fairseq_recur.tasks.rows import RowDataset, Sizes
 from fairseq_recur.tasks.series_data import (
     SPLITS,
+    Array,
     Series,
     forecast_rows,
     read_series,
+    scale_of,
     split_rows,
 )
 
@@ -30,6 +33,9 @@ logger = logging.getLogger(__name__)
 
 APART = 2**40
 """Distance between the numbers of two splits' windows, so that no split continues another."""
+
+STATE = "time_series_forecasting"
+"""Key in a checkpoint's ``task_state`` of the variables and their scale in the training."""
 
 WindowOrder = ChoiceEnum(["sequential", "shuffled"])
 
@@ -128,7 +134,8 @@ class TimeSeriesTask(FairseqTask):
     """Forecasts the rows after a window, from its rows and the dates.
 
     The splits are ``train``, ``valid`` and ``test``; the input of their first windows reaches
-    back into the split before. Values are standardised by mean and deviation of ``train``.
+    back into the split before. Values are standardised by mean and deviation of ``train``, or by
+    those of the checkpoint that is loaded.
 
     Raises:
         ConfigError: the file or a flag cannot be used
@@ -153,11 +160,8 @@ class TimeSeriesTask(FairseqTask):
         columns = [name.strip() for name in cfg.series_columns.split(",") if name.strip()]
         self.series: Series = read_series(cfg.series_file, columns)
         self.rows = split_rows(self.series, cfg.split_months, cfg.split_fractions)
-        train = self.series.values[slice(*self.rows["train"])]
-        self.mean, deviation = train.mean(axis=0), train.std(axis=0)
-        self.deviation = numpy.where(deviation > 0, deviation, 1.0)
-        standardised = (self.series.values - self.mean) / self.deviation
-        self.values = torch.from_numpy(standardised).float()
+        self.values = torch.empty(self.series.values.shape, dtype=torch.float32)
+        self.set_scale(*scale_of(self.series.values[slice(*self.rows["train"])]))
         self.features = torch.from_numpy(self.series.features())
         self.remembers = False
 
@@ -165,6 +169,37 @@ class TimeSeriesTask(FairseqTask):
     def setup_task(cls, cfg: TimeSeriesConfig, **kwargs: Any) -> "TimeSeriesTask":
         """Create the task from the command line or a checkpoint."""
         return cls(cfg)
+
+    def set_scale(self, mean: Array, deviation: Array) -> None:
+        """Standardise all rows, those of loaded splits too; checkpoints will have this scale.
+
+        Args:
+            mean: (V,)
+            deviation: (V,)
+        """
+        self.mean, self.deviation = mean, deviation
+        self.values.copy_(torch.from_numpy((self.series.values - mean) / deviation))
+        scale = {"mean": mean.tolist(), "deviation": deviation.tolist()}
+        self.state.merge_state_dict({STATE: {"names": self.series.names, **scale}})
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Use the scale in a checkpoint; with an older one, that of the series stays.
+
+        Raises:
+            ConfigError: the series has other variables than the training, or another order
+        """
+        super().load_state_dict(state_dict)
+        saved = state_dict.get(STATE)
+        if saved is None:
+            return
+        names = self.series.names
+        if saved["names"] != names:
+            raise ConfigError(
+                f"{self.cfg.series_file}: found the variables {', '.join(names)}, but the model "
+                f"was trained on {', '.join(saved['names'])}: give another --series-file, or "
+                f"choose them in this order with --series-columns '{','.join(saved['names'])}'"
+            )
+        self.set_scale(numpy.array(saved["mean"]), numpy.array(saved["deviation"]))
 
     @property
     def source_dictionary(self) -> None:
@@ -236,3 +271,32 @@ class TimeSeriesTask(FairseqTask):
             "(processes x --batch-size), a batch begins after the windows of --input-length "
             f"{self.cfg.input_length} that are remembered; give a smaller --batch-size"
         )
+
+
+@extend("fairseq.checkpoint_utils:_upgrade_state_dict", "scale of a series")
+def upgrade_state_dict(upgrade: Function, state: dict[str, Any]) -> Any:
+    """Put the scale where `load_checkpoint` finds it: a trainer gives no task its state."""
+    state = upgrade(state)
+    saved = state.get("task_state", {}).get(STATE)
+    if saved is not None:
+        state["extra_state"][STATE] = saved
+    return state
+
+
+@extend("fairseq.trainer:Trainer.load_checkpoint", "scale of a series")
+def load_checkpoint(load: Function, self: Any, filename: str, *args: Any, **kwargs: Any) -> Any:
+    """Give a training that goes on the scale with which it began.
+
+    With ``--finetune-from-model`` or ``--reset-dataloader`` the data begin anew: the scale is that
+    of the series.
+
+    Raises:
+        ConfigError: the series has other variables, or another order of them
+    """
+    extra_state = load(self, filename, *args, **kwargs)
+    saved = (extra_state or {}).get(STATE)
+    if saved is not None:
+        options = self.cfg.checkpoint
+        if not options.reset_dataloader and filename != options.finetune_from_model:
+            self.task.load_state_dict({STATE: saved})
+    return extra_state

@@ -2,6 +2,7 @@
 
 import csv
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +10,9 @@ import pytest
 import torch
 
 from fairseq_recur.cli import main
+from fairseq_recur.errors import CheckpointError, ConfigError
 from fairseq_recur.experiments.training_log import read_log
+from fairseq_recur.tasks.time_series import STATE
 from tests.conftest import FORECASTERS
 from tests.running import USER_DIR, saved_weights, update_losses
 from tests.series import SPLIT, WINDOWS, flags, write_series
@@ -46,6 +49,72 @@ def test_resumes_as_if_never_stopped(arch: str, series: Path, cli: Cli, tmp_path
     dates = [row.split(",")[0] for row in series.read_text().splitlines()[161:]]
     assert [line["date"] for line in lines] == dates
     assert [int(line["window"]) for line in lines] == [i // 4 for i in range(40)]
+
+
+def scale(checkpoint: Path) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = torch.load(checkpoint, weights_only=True)["task_state"][STATE]
+    return found
+
+
+def test_the_scale_belongs_to_a_training(
+    series: Path, cli: Cli, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Forecasts, validation and a resume use it, whatever the series; a new training does not."""
+    path, last = shutil.copy(series, tmp_path / "x.csv"), tmp_path / "out" / "checkpoint_last.pt"
+    train = ["--user-dir", USER_DIR, "--arch", "log_sparse", *flags(path, "--disable-validation")]
+    cli("train", *train, "--max-update", 2, "--save-dir", last.parent)
+    first = scale(last)
+    names, *rows = series.read_text().splitlines()
+    # The first row is in the training part, and in no window of the test part.
+    changed = [names, re.sub(",.*", ",999,-999", rows[0]), *rows[1:]]
+    turned = [re.sub(r",(.*),(.*)", r",\2,\1", line) for line in (names, *rows)]
+    wider = [f"{line},{'x' if line == names else 1}" for line in (names, *rows)]
+    of_validation = [
+        "--user-dir", USER_DIR, "--task", "time_series_forecasting", "--series-file", path, *SPLIT,
+        *WINDOWS, "--path", last, "--cpu", "--valid-subset", "test", "--batch-size", 8,
+        "--num-workers", 0, "--log-format", "simple",
+    ]  # fmt: skip
+
+    def forecast() -> str:
+        table = tmp_path / "forecasts.csv"
+        assert main(["forecast", str(last), "--output", str(table), "--cpu"]) == 0
+        return table.read_text()
+
+    def errors() -> list[str]:
+        return re.findall(r"m[as]e [\d.]+", cli("validate", *of_validation))
+
+    found = forecast(), errors()
+    path.write_text("\n".join(changed))
+    assert (forecast(), errors()) == found and len(found[1]) == 2
+
+    start = ["--finetune-from-model", last, "--save-dir", tmp_path / "tuned"]
+    cli("train", *train, "--max-update", 1, *start)
+    tuned = scale(tmp_path / "tuned" / "checkpoint_last.pt")
+    assert tuned["mean"][0] > first["mean"][0] + 8
+
+    for lines, error, said in (
+        (turned, ConfigError, "found the variables temperature, load, but the model was trained"),
+        (wider, CheckpointError, "the checkpoint forecasts 2 variables, but the series has 3"),
+    ):
+        path.write_text("\n".join(lines))
+        with pytest.raises(error, match=said):
+            cli("train", *train, "--max-update", 3, "--save-dir", last.parent)
+        with pytest.raises(ConfigError, match="but the model was trained on load, temperature"):
+            cli("validate", *of_validation)
+        assert main(["forecast", str(last), "--output", str(tmp_path / "y.csv"), "--cpu"]) == 2
+        assert "but the model was trained on load, temperature" in capsys.readouterr().err
+
+    path.write_text("\n".join(changed))
+    cli("train", *train, "--max-update", 3, "--save-dir", last.parent)  # within the epoch
+    assert scale(last) == first
+    anew = ["--restore-file", last, "--reset-dataloader", "--save-dir", tmp_path / "anew"]
+    cli("train", *train, "--max-update", 4, *anew)
+    assert scale(tmp_path / "anew" / "checkpoint_last.pt") == tuned
+    # A checkpoint from before has no scale: it is that of the series.
+    state = torch.load(last, weights_only=True)
+    torch.save({**state, "task_state": {}}, last)
+    cli("train", *train, "--max-update", 4, "--save-dir", last.parent)
+    assert scale(last) == tuned
 
 
 @pytest.mark.slow
@@ -94,6 +163,7 @@ def test_learns_and_forecasts(series: Path, cli: Cli, tmp_path: Path) -> None:
     [
         (["--variable", "x"], "--variable x: expected some of a, which"),
         (["--first", "5"], "--first 5 --windows 7: no such windows; .* has 0 to 0"),
+        (["--first", "5", "--variable", "x", "y"], "- --variable x.*\n- --variable y.*\n- --first"),
     ],
 )
 def test_plot_of_what_is_not_there(

@@ -1,6 +1,9 @@
 """The task time_series_forecasting: reading, splits, features, windows; and its criterion."""
 
+import csv
 import lzma
+import re
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -8,13 +11,14 @@ from typing import Any
 import numpy
 import pytest
 import torch
+from fairseq.data import data_utils
 from omegaconf import OmegaConf
 
 from fairseq_recur.cli import main
 from fairseq_recur.criterions.forecast_error import ForecastErrorCriterion, forecast_errors
 from fairseq_recur.errors import ConfigError
-from fairseq_recur.tasks.series_data import read_series, split_rows
-from fairseq_recur.tasks.time_series import TimeSeriesConfig, TimeSeriesTask
+from fairseq_recur.tasks.series_data import read_series, scale_of, split_rows
+from fairseq_recur.tasks.time_series import STATE, TimeSeriesConfig, TimeSeriesTask
 from tests.series import write_series
 
 
@@ -206,16 +210,147 @@ def test_errors_are_summed_over_values(tmp_path: Path) -> None:
     assert (float(loss), size, float(log["absolute"])) == (10.0, 2, 4.0)
 
 
-def test_a_batch_that_leaves_a_memory_empty_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
-    """In forecast, as in training. A single batch, and batches that continue, are forecast."""
+def test_the_scale_of_a_constant(tmp_path: Path) -> None:
+    """It is 1, where numpy's deviation is a rounding error: a later change is not blown up."""
+    path = write_series(tmp_path / "x.csv")
+    lines = path.read_text().splitlines()
+    constant = [f"{line},{0.1 if row < 150 else 0.3}" for row, line in enumerate(lines[1:])]
+    path.write_text("\n".join([lines[0] + ",constant", *constant]))
+    made = task(path)
+    train = made.series.values[:120]
+    assert 0 < train[:, 2].std() < 1e-15
+    assert made.deviation.tolist() == pytest.approx([*train[:, :2].std(0), 1.0])
+    assert made.values[:, 2].tolist() == pytest.approx([0.0] * 150 + [0.2] * 50)
+    small = numpy.array([[1e-200], [2e-200]])  # whose squares are 0
+    assert scale_of(small)[1].tolist() == [1.0]
+
+
+def test_a_checkpoint_has_the_scale(tmp_path: Path) -> None:
+    """Data sets that are loaded already get it, too, and so do later checkpoints."""
+    made = task(write_series(tmp_path / "x.csv"))
+    torch.save(made.state_dict(), tmp_path / "state.pt")
+    saved = torch.load(tmp_path / "state.pt", weights_only=True)
+    mean, deviation = made.mean.tolist(), made.deviation.tolist()
+    assert saved == {
+        STATE: {"names": ["load", "temperature"], "mean": mean, "deviation": deviation}
+    }
+    longer = write_series(tmp_path / "longer.csv", 300)
+    other = task(longer)
+    assert other.mean.tolist() != mean
+    other.load_dataset("train")
+    other.load_state_dict(saved)
+    assert other.state_dict() == saved == made.state_dict()
+    assert torch.equal(other.values[:200], made.values)
+    past = other.dataset("train").collater([0])["net_input"]["past"]
+    assert torch.equal(past[0], made.values[:12])
+    old = task(longer)
+    before = old.values.clone()
+    old.load_state_dict({})
+    assert torch.equal(old.values, before)
+
+
+@pytest.mark.parametrize("names", ["temperature,load", "load"])
+def test_other_variables_than_in_training_are_refused(tmp_path: Path, names: str) -> None:
+    made = task(write_series(tmp_path / "x.csv"))
+    other = task(tmp_path / "x.csv", series_columns=names)
+    said = (
+        f"x.csv: found the variables {names.replace(',', ', ')}, but the model was trained on "
+        "load, temperature: .* --series-columns 'load,temperature'$"
+    )
+    with pytest.raises(ConfigError, match=said):
+        other.load_state_dict(made.state_dict())
+
+
+Forecast = Callable[..., list[dict[str, str]] | str]
+
+
+@pytest.fixture
+def forecast(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Forecast:
+    """Forecast with a frozen model: ``forecast("xl_forecaster", "--batch-size", 12, seed=2)``.
+
+    Options by name are those of its training's data set and processes. The result is the table, or
+    the message if the command refuses.
+    """
     frozen = Path(__file__).resolve().parents[1] / "frozen"
-    model, table = tmp_path / "model.pt", tmp_path / "table.csv"
-    model.write_bytes(lzma.decompress((frozen / "xl_forecaster.pt.xz").read_bytes()))
-    series = ["--series-file", str(frozen / "series.csv")]
-    command = ["forecast", str(model), *series, "--cpu", "--output", str(table), "--batch-size"]
-    assert main([*command, "13"]) == 2 and not table.exists()
-    assert "with 1 x 13 windows" in capsys.readouterr().err
-    for size in ("12", "100"):
-        assert main([*command, size]) == 0 and table.exists()
+
+    def run(name: str, *flags: Any, **options: Any) -> list[dict[str, str]] | str:
+        model, table = tmp_path / "model.pt", tmp_path / "table.csv"
+        model.write_bytes(lzma.decompress((frozen / f"{name}.pt.xz").read_bytes()))
+        state = torch.load(model, weights_only=True)
+        for option, value in options.items():
+            section = "distributed_training" if "world" in option else "dataset"
+            assert option in state["cfg"][section]
+            state["cfg"][section][option] = value
+        torch.save(state, model)
+        table.unlink(missing_ok=True)
+        series = [] if "--series-file" in flags else ["--series-file", frozen / "series.csv"]
+        command = ["forecast", model, *series, "--cpu", "--output", table, *flags]
+        code = main([*map(str, command)])
+        assert code == (0 if table.exists() else 2)
+        return list(csv.DictReader(table.open())) if not code else capsys.readouterr().err
+
+    return run
+
+
+@pytest.mark.parametrize("size", [13, 100])
+def test_a_batch_that_leaves_a_memory_empty_is_refused(forecast: Forecast, size: int) -> None:
+    """In forecast, as in training; a single batch, too. Batches that continue are forecast."""
+    assert f"with 1 x {size} windows" in forecast("xl_forecaster", "--batch-size", size)
+    assert len(forecast("xl_forecaster", "--batch-size", 12)) == 20
+
+
+@pytest.mark.parametrize(
+    "batch, multiple, processes", [(8, 8, 1), (8, 1, 1), (11, 8, 1), (4, 8, 2), (2, 1, 4)]
+)
+def test_a_memory_is_as_long_as_in_training(
+    forecast: Forecast, batch: int, multiple: int, processes: int
+) -> None:
+    """By default. As many windows are in a batch of fairseq, of all processes: here 8."""
+    found = forecast(
+        "xl_forecaster", batch_size=batch, required_batch_size_multiple=multiple,
+        distributed_world_size=processes,
+    )  # fmt: skip
+    assert found == forecast("xl_forecaster", "--batch-size", 8)
+    assert found != forecast("xl_forecaster", "--batch-size", 12)
+    batches = data_utils.batch_by_size(
+        numpy.arange(40), lambda _: 1, max_sentences=batch, required_batch_size_multiple=multiple
+    )
+    assert len(batches[0]) * processes == 8
+
+
+def test_the_length_of_a_memory_is_asked_for(forecast: Forecast) -> None:
+    """Where the training's batches have a number of time steps."""
+    of_training = {"batch_size": None, "max_tokens": 200}
+    said = "the training had no --batch-size, which is the length of the model's memory; give"
+    assert said in forecast("xl_forecaster", **of_training)
+    assert len(forecast("xl_forecaster", "--batch-size", 8, **of_training)) == 20
+    assert len(forecast("log_sparse", **of_training)) == 20
+
+
+def test_forecasts_of_large_values_keep_their_digits(forecast: Forecast, tmp_path: Path) -> None:
+    """Six below the deviation, as those of small values, and no more."""
+    series = write_series(tmp_path / "x.csv", 100)
+    names, *lines = series.read_text().splitlines()
+    rows = [line.split(",") for line in lines]
+    moved = [f"{date},{1e6 + float(load):.4f},{value}" for date, load, value in rows]
+    (tmp_path / "moved.csv").write_text("\n".join([names, *moved]))
+    near, far = (
+        forecast("log_sparse", "--series-file", tmp_path / name) for name in ("x.csv", "moved.csv")
+    )
+    assert [float(line["load"]) - 1e6 for line in far] == pytest.approx(
+        [float(line["load"]) for line in near], abs=1e-4
+    )
+    for line in near + far:
+        assert re.fullmatch(r"-?\d+\.\d{1,6}", line["load"])
+
+
+def test_columns_are_chosen_for_a_forecast(forecast: Forecast, tmp_path: Path) -> None:
+    series = write_series(tmp_path / "x.csv", 100)
+    found = forecast("log_sparse", "--series-file", series)
+    lines = series.read_text().splitlines()[1:]
+    turned = [re.sub(",(.*),(.*)", r",\2,\1,1", line) for line in lines]
+    (tmp_path / "turned.csv").write_text("\n".join(["date,temperature,load,x", *turned]))
+    chosen = ["--series-file", tmp_path / "turned.csv"]
+    said = "the checkpoint forecasts 2 variables, but the series has 3: give a --series-file"
+    assert said in forecast("log_sparse", *chosen)
+    assert forecast("log_sparse", *chosen, "--series-columns", "load,temperature") == found
