@@ -34,6 +34,28 @@ def hold(path: Path, *, inherited: bool = True) -> IO[str] | None:
     return lock
 
 
+def is_locked(path: Path) -> bool:
+    """Return whether a process holds a file that `hold` locks with *inherited*.
+
+    The file may be one that this process cannot write. If there is none, nobody holds it.
+
+    Raises:
+        OSError: the file cannot be read, or its file system has no locks
+    """
+    try:
+        lock = open(path, encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    with lock:
+        try:  # not LOCK_EX, for which some file systems need a file that is open for writing
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                raise
+            return True
+    return False
+
+
 def name_holder(lock: IO[str], process: int | None = None) -> None:
     """Write into a locked file which process holds it: this one, or the one that it is given to."""
     lock.truncate(0)

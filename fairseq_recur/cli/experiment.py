@@ -13,6 +13,8 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -31,11 +33,16 @@ from fairseq_recur.experiments.runner import (
     stoppable,
 )
 from fairseq_recur.experiments.runs import SystemRun, runs_of
-from fairseq_recur.experiments.settings import Experiment, from_here, read_experiment
+from fairseq_recur.experiments.settings import (
+    Experiment,
+    read_experiment,
+    stored,
+    stored_experiment,
+)
 from fairseq_recur.experiments.speed import measure_speed
 from fairseq_recur.experiments.steps import LOCK
 from fairseq_recur.files import read_json, write_json
-from fairseq_recur.locks import hold, name_holder
+from fairseq_recur.locks import hold, is_locked, name_holder
 
 ABOUT = "command.json"
 
@@ -113,7 +120,7 @@ def score(args: argparse.Namespace) -> int:
     """Score the trained systems on other test sets."""
     work = Path(args.work_dir)
     about = experiment_check.read_about(work / ABOUT)
-    experiment = read_experiment(about["files"], about["set"])
+    experiment = stored_experiment(about, work)
     trained = [run_ for run_ in all_runs(experiment, work) if run_.trained()]
     experiment_score.check(experiment, trained, args)
     jobs, devices = places(args.jobs, trained[0])
@@ -141,11 +148,12 @@ def run_all(args: argparse.Namespace) -> int:
     write_json(
         work / ABOUT,
         {
-            "files": [str(Path(file).absolute()) for file in args.files],
-            "set": from_here(args.set), "systems": args.systems, "seeds": args.seeds,
+            **stored(args.files, args.set, work),
+            "systems": args.systems,
+            "seeds": args.seeds,
             "parameters": parameters,
         },
-    )  # fmt: skip
+    )
     with lock:
         if args.background:
             return in_background(work, lock)
@@ -193,22 +201,27 @@ def lock_of(folder: Path) -> IO[str] | None:
     Raises:
         ConfigError: the disk has no locks
     """
-    try:
+    with needing_locks(folder):
         return hold(folder / LOCK)
+
+
+def is_held(folder: Path) -> bool:
+    """Return whether a process works in a folder of an experiment, which is only read."""
+    with needing_locks(folder):
+        return is_locked(folder / LOCK)
+
+
+@contextmanager
+def needing_locks(folder: Path) -> Iterator[None]:
+    """Say what to do if the disk of a folder has no locks."""
+    try:
+        yield
     except OSError as error:
         if error.filename is not None:  # the file itself cannot be opened
             raise
         raise ConfigError(
             f"{folder}: its disk has no locks ({error.strerror}); choose another --work-dir"
         ) from error
-
-
-def is_held(folder: Path) -> bool:
-    """Return whether a process works in a folder of an experiment."""
-    lock = lock_of(folder)
-    if lock is not None:
-        lock.close()
-    return lock is None
 
 
 def process_of(work: Path) -> str:
@@ -287,7 +300,7 @@ def status(args: argparse.Namespace) -> int:
     """Print the state of each run, and the table of the finished runs."""
     work = Path(args.work_dir)
     about = experiment_check.read_about(work / ABOUT)
-    experiment = read_experiment(about["files"], about["set"])
+    experiment = stored_experiment(about, work)
     runs = runs_of(experiment, work.resolve(), about["systems"], about["seeds"])
     print(f"process {process_of(work)} is running" if is_held(work) else "nothing is running")
     for run_ in runs:
@@ -303,9 +316,8 @@ def describe(run_: SystemRun) -> str:
     if run_.finished():
         return "done"
     step = next(s for s in run_.steps if not run_.done(s))
-    runs = run_.folder.is_dir() and is_held(run_.folder)
     share = 1.0 if run_.trained() else trained_share(run_)
-    return f"{where(run_, step) if runs else 'waiting'} ({share:.0%} trained)"
+    return f"{where(run_, step) if is_held(run_.folder) else 'waiting'} ({share:.0%} trained)"
 
 
 def stop(args: argparse.Namespace) -> int:

@@ -2,7 +2,7 @@
 
 import io
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stderr
 from functools import partial
 from pathlib import Path
@@ -14,12 +14,14 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from torch import Tensor
 
 from fairseq_recur.cli import fairseq_commands, plugin_loading, preflight
+from fairseq_recur.cli.scoring_options import ACTS_ON
 from fairseq_recur.errors import ConfigError, InstallationError, Problems, refuse
 from fairseq_recur.experiments.runs import SystemRun
-from fairseq_recur.experiments.settings import MISREAD, Experiment, normal
-from fairseq_recur.experiments.steps import same_command
+from fairseq_recur.experiments.settings import Experiment, Flags, Scoring, misread, normal
+from fairseq_recur.experiments.steps import inside, relative, same_command
 from fairseq_recur.files import read_json
 from fairseq_recur.loading.states import read_state
+from fairseq_recur.scoring import comet
 from fairseq_recur.scoring.comparison import BOTH
 from fairseq_recur.scoring.generation import read_lines
 from fairseq_recur.scoring.mean_metric import MeanMetric
@@ -50,10 +52,11 @@ def check(runs: Sequence[SystemRun]) -> dict[str, int]:
                 _gather(problems, starts[run.start], partial(_read_start, run.start, weights))
                 if run.start not in weights:
                     del starts[run.start]  # reported once
-            _gather(problems, run.system.name, partial(_build, run, parameters, weights))
-        if not problems:
-            _gather(problems, "generate", lambda: _check_generate(runs[0]))
-            _gather(problems, "score", lambda: _check_scoring(runs[0]))
+            _check_training(run, problems, parameters, weights)
+        _gather(problems, "generate", lambda: _check_generate(runs[0]))
+        _gather(problems, "score", lambda: _check_scoring(runs[0].experiment))
+        if not problems:  # a metric may download a large model
+            _gather(problems, "score", lambda: runs[0].experiment.score.built)
     finally:
         logging.disable(logging.NOTSET)
     for run in {run.work: run for run in runs}.values():
@@ -89,20 +92,20 @@ def _check_folder(experiment: Experiment, work: Path) -> None:
     A folder has another experiment if every training in it has other data or belongs to no row of
     this table.
     """
-    for mark in MISREAD:
-        if mark in str(work):
-            raise ConfigError(
-                f"{work}: fairseq reads {mark!r} in the name of a checkpoint as something else; "
-                "choose another folder"
-            )
+    if mark := misread(str(work)):
+        raise ConfigError(
+            f"{work}: fairseq reads {mark!r} in the name of a checkpoint as something else; "
+            "choose another folder"
+        )
     states = {file.parent: read_json(file) for file in work.glob("*/seed*/state.json")}
     data = {
-        folder: state["train"]["key"][1]
+        folder: relative(state["train"]["key"], f"{folder.parent.name}/{folder.name}")[1]
         for folder, state in states.items()
         if "key" in state.get("train", {})
     }
+    here = inside(experiment.data, f"{work}/")
     if data and not any(
-        folder.parent.name in experiment.systems and same_command([name], [experiment.data])
+        folder.parent.name in experiment.systems and same_command([name], [here])
         for folder, name in data.items()
     ):
         rows = ", ".join(sorted({folder.parent.name for folder in data}))
@@ -127,24 +130,49 @@ def _gather(problems: list[str], where: str, inspect: Callable[[], Any]) -> None
         problems.append(f"{where}: {lines[-1] if lines else 'a flag ends the command; remove it'}")
 
 
-def _build(run: SystemRun, parameters: dict[str, int], starts: dict[str, Weights]) -> None:
-    """Parse a training's flags and build its model; record its number of parameters.
+def _check_training(
+    run: SystemRun, problems: list[str], parameters: dict[str, int], starts: dict[str, Weights]
+) -> None:
+    """Check a training's flags and data; build its model if nothing is wrong with them."""
+    inspect, before = partial(_gather, problems, run.system.name), len(problems)
+    inspect(partial(_check_length, run.train_flags()))
+    argv, _ = plugin_loading.add_option(_without_start(run))
+    parsed: list[Any] = []
+    with fairseq_commands.program("fairseq-recur train", argv):
+        told = len(problems)
+        inspect(partial(preflight.check, "train", argv))
+        # Of what that found, fairseq's parser would say less.
+        said = problems if len(problems) == told else []
+        _gather(said, run.system.name, lambda: parsed.append(_parse_training()))
+    for cfg in parsed:
+        inspect(partial(_check_saved, run.experiment.checkpoint, cfg))
+        if len(problems) == before:
+            inspect(partial(_build, run, cfg, parameters, starts))
 
-    The weights that it starts from have to fit, if they could be read.
-    """
-    flags = run.train_flags()
+
+def _check_length(flags: Flags) -> None:
+    """Raise ConfigError if a training has no end."""
     if not (flags.get("max-update") or flags.get("max-epoch")):
         raise ConfigError(
             "neither --max-update nor --max-epoch is given; expected one of them, "
             "or training would never end"
         )
-    argv, _ = plugin_loading.add_option(_without_start(run))
-    with fairseq_commands.program("fairseq-recur train", argv):
-        preflight.check("train", argv)
-        parser = options.get_training_parser()
-        parser.usage = "fairseq-recur train"
-        cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(parser))
-    _check_saved(run.experiment.checkpoint, cfg)
+
+
+def _parse_training() -> Any:
+    """Return the configuration that fairseq makes of the flags in sys.argv."""
+    parser = options.get_training_parser()
+    parser.usage = "fairseq-recur train"
+    return convert_namespace_to_omegaconf(options.parse_args_and_arch(parser))
+
+
+def _build(
+    run: SystemRun, cfg: Any, parameters: dict[str, int], starts: dict[str, Weights]
+) -> None:
+    """Build a training's model; record its number of parameters.
+
+    The weights that it starts from have to fit, if they could be read.
+    """
     model = tasks.setup_task(cfg.task).build_model(cfg.model)
     parameters[run.system.name] = sum(p.numel() for p in model.parameters())
     start = starts.get(run.start or "")
@@ -193,40 +221,100 @@ def _check_generate(run: SystemRun) -> None:
         build_codec(parsed, parsed, "the test set")
 
 
-def _check_scoring(run: SystemRun) -> None:
-    """Build the metrics; compare the files' line counts with the size of the test set.
+def _check_scoring(experiment: Experiment) -> None:
+    """Check what scoring reads, its settings, and its metrics, without a model of a metric.
 
-    Then let the metrics and the tests check what they can before there is a translation.
+    Raises:
+        ConfigError: lists all problems
     """
-    experiment = run.experiment
-    metrics = experiment.score.built
-    subset = str(normal(experiment.generate).get("gen-subset", "test"))
-    source, target = experiment.source, experiment.target
+    score, problems = experiment.score, Problems("the translations could not be scored")
+    for problem in _without_effect(score):
+        problems.add(problem)
+    check_draws(BOTH, score.samples, None, problems)
+    _check_metrics(score, _read_texts(experiment, problems), problems)
+    problems.raise_all()
+
+
+def _without_effect(score: Scoring) -> Iterator[str]:
+    """Yield the settings that none of the metrics reads, as `fairseq-recur score` does."""
+    default = Scoring(reference=[])
+    for name, metrics in ACTS_ON.items():
+        changed = getattr(score, name, None) != getattr(default, name, None)
+        if changed and not set(metrics) & set(score.metrics):
+            yield (
+                f"{name} acts on {', '.join(metrics)} and has no effect with the metrics "
+                f"{', '.join(score.metrics)}; leave it out"
+            )
+
+
+def _read_texts(experiment: Experiment, problems: Problems) -> dict[str, list[str]] | None:
+    """Read the texts of the test set.
+
+    Returns:
+        file -> lines; None if one cannot be read, or they do not belong to the test set
+    """
+    score, before = experiment.score, len(problems.found)
+    of, texts = f"the subset {_subset(experiment)}", {}
+    count: int | None = None
+    with problems.gathered():
+        count = _test_size(experiment)
+    for file in [*score.reference, *filter(None, [score.source]), *score.outputs.values()]:
+        with problems.gathered():
+            lines = texts[file] = read_lines(file)
+            if count is None:  # there are no data
+                of, count = file, len(lines)
+            if len(lines) != count:
+                raise ConfigError(
+                    f"{file} has {len(lines)} lines, but {of} has {count}; expected texts of the "
+                    "same sentences"
+                )
+    return texts if len(problems.found) == before else None
+
+
+def _subset(experiment: Experiment) -> str:
+    """Return the name of the test set in the data."""
+    return str(normal(experiment.generate).get("gen-subset", "test"))
+
+
+def _test_size(experiment: Experiment) -> int | None:
+    """Return the number of sentences to decode; None without data, of which every system tells.
+
+    Raises:
+        ConfigError: the data lack the test set
+    """
+    subset, source, target = _subset(experiment), experiment.source, experiment.target
     for pair in (f"{target}-{source}", f"{source}-{target}"):
         name = f"{subset}.{pair}.{target}"
         data = data_utils.load_indexed_dataset(str(Path(experiment.data) / name), None)
         if data is not None:
-            break
-    else:
-        raise ConfigError(
-            f"{experiment.data} has no subset {subset} ({name}.bin, .idx); "
-            "create it with `fairseq-recur preprocess`"
-        )
-    score = experiment.score
-    for file in [*score.reference, *filter(None, [score.source]), *score.outputs.values()]:
-        lines = len(read_lines(file))
-        if lines != len(data):
-            raise ConfigError(
-                f"{file} has {lines} lines, but the subset {subset} has {len(data)}; "
-                "use the text of that subset"
-            )
-    unscorable = Problems("the translations could not be scored")
-    check_draws(BOTH, score.samples, None, unscorable)
-    references = [read_lines(file) for file in score.reference]
-    for metric in metrics:
-        if isinstance(metric, MeanMetric):
-            metric.check(len(data), references, unscorable)
-    unscorable.raise_all()
+            return len(data)
+    if not Path(experiment.data).is_dir():
+        return None
+    raise ConfigError(
+        f"{experiment.data} has no subset {subset} ({name}.bin, .idx); "
+        "create it with `fairseq-recur preprocess`"
+    )
+
+
+def _check_metrics(score: Scoring, texts: dict[str, list[str]] | None, problems: Problems) -> None:
+    """Note metrics that are not installed, and texts that they could not score.
+
+    Args:
+        score: the settings
+        texts: file -> lines; None if they are not known
+        problems: where to note it
+    """
+    references = [texts[file] for file in score.reference] if texts else []
+    for name in score.metrics:
+        with problems.gathered():
+            if name != "comet":
+                metric = score.build(name)
+                if texts and isinstance(metric, MeanMetric):
+                    metric.check(len(references[0]), references, problems)
+                continue
+            if texts and score.source is not None:
+                comet.check_inputs(texts[score.source], len(references[0]), references, problems)
+            comet.comet_package()
 
 
 def read_about(path: Path) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from fairseq_recur.experiments.other_sets import Decoding, make_data
 from fairseq_recur.experiments.results import collect, write_both
 from fairseq_recur.experiments.runner import Runner, Stopped
 from fairseq_recur.experiments.runs import SystemRun
-from fairseq_recur.experiments.settings import Experiment
+from fairseq_recur.experiments.settings import Experiment, misread
 from fairseq_recur.scoring.generation import read_lines
 from fairseq_recur.text import build_codec
 
@@ -53,10 +53,16 @@ def check(experiment: Experiment, trained: Sequence[SystemRun], args: argparse.N
     problems = []
     if not trained:
         problems.append(f"{args.work_dir} has no trained system; run the experiment first")
+    if mark := misread(str(Path(args.work_dir).resolve())):
+        problems.append(
+            f"{args.work_dir}: fairseq misreads {mark!r} in its path; rename the folder"
+        )
     names = [name for name, _ in args.test]
     for name, prefix in args.test:
         if not name or "/" in name or name.startswith(".") or names.count(name) > 1:
             problems.append(f"--test {name}: expected a name of its own that can name a folder")
+        elif mark := misread(name):
+            problems.append(f"--test {name}: fairseq misreads {mark!r}; choose another name")
         files = [f"{prefix}.{language}" for language in (experiment.source, experiment.target)]
         try:
             sizes = [len(read_lines(file)) for file in files]

@@ -48,7 +48,7 @@ class Decoding(SystemRun):
         """Return what the step depends on: the command, the text, the model's last change."""
         text = Path(self.experiment.data).parent / f"test.{self.experiment.source}"
         model = self.model.stat().st_mtime_ns
-        return [*self.argv(step), sha256(text.read_bytes()).hexdigest(), str(model)]
+        return [*self.relative(self.argv(step)), sha256(text.read_bytes()).hexdigest(), str(model)]
 
 
 def make_data(

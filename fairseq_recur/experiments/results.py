@@ -61,7 +61,8 @@ def collect(
             outputs_of.setdefault(name, {})[seed] = lines
         runs += [of_run(run, texts[run.system.name], references, metrics) for run in done]
         for compared in compare_rows(experiment, texts, references, metrics):
-            comparisons.append({"seed": seed, **compared})
+            draws = {"draws_seed": compared.pop("seed")}
+            comparisons.append({"seed": seed, **draws, **compared})
     outputs = [
         {"system": name, **_scores(read_lines(file), references, metrics)}
         for name, file in experiment.score.outputs.items()
@@ -97,7 +98,7 @@ def of_run(
         "valid_loss": [[u, round(loss, 4)] for u, loss in valid],
         "train_seconds": round(state["train"]["seconds"]),
         "commit": state["train"]["commit"],
-        "command": state["train"]["key"],
+        "command": run.training.relative(state["train"]["key"]),
     }
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Optional
 
 from fairseq_recur.errors import ConfigError
-from fairseq_recur.experiments.inputs import describe_files
+from fairseq_recur.experiments.inputs import describe_files, is_same
 from fairseq_recur.experiments.settings import Experiment, Flags, System, arguments, normal
 from fairseq_recur.experiments.steps import Run, same_command
 from fairseq_recur.experiments.training_log import log_in
@@ -19,6 +19,8 @@ LAST = "checkpoint_last.pt"
 # Settings that may change after a training has begun.
 PROLONGS = {"max-update", "max-epoch", "stop-time-hours"}
 REPORTS = {"log-interval", "log-format", "tensorboard-logdir", "wandb-project", "no-progress-bar"}
+KEEPS = ("keep-last-epochs", "keep-interval-updates")
+"""Flags that follow from `checkpoint`, unless they are given."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,12 @@ class SystemRun(Run):
     @property
     def folder(self) -> Path:
         """Folder of the run's files."""
-        return self.work / self.system.name / f"seed{self.seed}"
+        return self.work / self.own
+
+    @property
+    def own(self) -> str:
+        """Where the run's folder is in that of the experiment."""
+        return f"{self.system.name}/seed{self.seed}"
 
     @property
     def training(self) -> "SystemRun":
@@ -76,9 +83,13 @@ class SystemRun(Run):
             return str(first.model)
         return self.system.start or self.experiment.start
 
-    def train_flags(self) -> Flags:
+    def given_flags(self) -> Flags:
         """Return the flags of all systems, overridden by the system's own."""
-        flags = {**normal(self.experiment.train), **normal(self.system.flags)}
+        return {**normal(self.experiment.train), **normal(self.system.flags)}
+
+    def train_flags(self) -> Flags:
+        """Return the flags that are given, and those that the experiment adds."""
+        flags = self.given_flags()
         if isinstance(self.experiment.checkpoint, int):
             kept = "keep-interval-updates" if by_updates(flags) else "keep-last-epochs"
             flags.setdefault(kept, self.experiment.checkpoint)
@@ -97,16 +108,22 @@ class SystemRun(Run):
 
         A training that ends before the first numbered one is saved has only the last one.
         """
-        updates = by_updates(self.train_flags())
-        pattern = r"checkpoint_\d+_\d+\.pt" if updates else r"checkpoint\d+\.pt"
         count = int(self.experiment.checkpoint)
         if self.folder.is_dir():  # in a dry run nothing is trained yet
-            saved = [p for p in os.listdir(self.folder) if re.fullmatch(pattern, p)]
+            saved = self.saved()
             if not saved:
                 return ["average", "--inputs", str(self.folder / LAST), "--output", str(self.model)]
             count = min(len(saved), count)
         words = ["average", "--inputs", str(self.folder), "--last", str(count)]
-        return [*words, *(["--updates"] if updates else []), "--output", str(self.model)]
+        updates = ["--updates"] if by_updates(self.train_flags()) else []
+        return [*words, *updates, "--output", str(self.model)]
+
+    def saved(self) -> list[str]:
+        """Return the names of the numbered checkpoints in the run's folder."""
+        updates = by_updates(self.train_flags())
+        pattern = r"checkpoint_\d+_\d+\.pt" if updates else r"checkpoint\d+\.pt"
+        names = os.listdir(self.folder) if self.folder.is_dir() else []
+        return [name for name in names if re.fullmatch(pattern, name)]
 
     def generate_argv(self) -> list[str]:
         """Return the arguments of ``fairseq-recur generate``."""
@@ -123,7 +140,16 @@ class SystemRun(Run):
 
     def key(self, step: str) -> list[str]:
         """Return what a step depends on besides earlier steps."""
-        return [str(self.experiment.checkpoint)] if step == "average" else self.argv(step)
+        return [str(self.experiment.checkpoint)] if step == "average" else super().key(step)
+
+    def comparable(self, words: Sequence[str]) -> list[str]:
+        """Return a command without the flags that follow from `checkpoint`, which may change."""
+        found = self.relative(words)
+        for flag in (f"--{name}" for name in KEEPS if name not in self.given_flags()):
+            if flag in found:
+                place = found.index(flag)
+                del found[place : place + 2]
+        return found
 
     def reads(self) -> dict[str, str]:
         """Describe the files, and how long the model was trained that the training starts from."""
@@ -160,7 +186,7 @@ class SystemRun(Run):
         state = self.state().get("train", {})
         if "key" not in state:
             return []
-        old, new = (pairs(words) for words in (state["key"], self.key("train")))
+        old, new = (pairs(self.comparable(words)) for words in (state["key"], self.key("train")))
         no = "not given"
         found = [
             f"{self.name}: --{name} was {old.get(name, no)}, is {new.get(name, no)}"
@@ -169,11 +195,12 @@ class SystemRun(Run):
         ]
         before = state.get("read", {})
         for name, now in self.reads().items():
-            if before.get(name, now) != now:
+            if not is_same(before.get(name, now), now):
                 own = name in ("start_from", self.system.start)  # the other files are of all runs
                 of = f"{self.name}: " if own else ""
                 found.append(f"{of}{name} was {before[name]}, is {now}")
-        return [*found, *self.check_limits(old, new)]
+        kept = self.check_kept(pairs(state["key"]))
+        return [*found, *self.check_limits(old, new), *kept]
 
     def check_limits(self, old: dict[str, str], new: dict[str, str]) -> Iterator[str]:
         """Yield the limits that are now below what is done, because nothing takes that back."""
@@ -184,6 +211,28 @@ class SystemRun(Run):
             if name in changed and done is not None and limit(new.get(name)) < done:
                 unit = name.replace("max-", "") + "s"
                 yield f"{self.name}: --{name} {new[name]} is below the {round(done, 2)} {unit} done"
+
+    def check_kept(self, old: dict[str, str]) -> Iterator[str]:
+        """Yield that checkpoints which are to be averaged or decoded now do not exist any more.
+
+        Args:
+            old: the flags with which the training has begun
+        """
+        wanted, saved, given = self.experiment.checkpoint, self.saved(), self.given_flags()
+        averaged = isinstance(wanted, int)
+        for kept in (limit(old[name]) for name in KEEPS if name in old and name not in given):
+            if averaged and 0 < kept < wanted and len(saved) >= kept:
+                yield (
+                    f"{self.name}: checkpoint is {wanted}, but the training kept fewer, the last "
+                    f"{kept:g}; expected at most {kept:g}"
+                )
+        file = self.folder / LAST if averaged else self.model
+        again = self.state().get("generate", {}).get("done") and not self.done(self.steps[1])
+        if again and self.done("train") and not (file.is_file() or (averaged and saved)):
+            yield (
+                f"{self.name}: checkpoint is {wanted}, but its file was removed after the "
+                "training; restore it, or keep the former setting"
+            )
 
 
 def limit(value: str | None) -> float:
@@ -205,8 +254,8 @@ def pairs(words: list[str]) -> dict[str, str]:
     name = ""
     for number, word in enumerate(words):
         if word.startswith("-") and not re.fullmatch(r"-[\d.]+", word):
-            name = word.lstrip("-")
-            found[name] = "given"
+            name, equals, value = word.lstrip("-").partition("=")
+            found[name] = value if equals else "given"
         elif name:
             found[name] = word if found[name] == "given" else f"{found[name]} {word}"
         else:

@@ -10,6 +10,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 T = TypeVar("T")
 
+TEXTS = (str, str | None, list[str], dict[str, str])
+"""The types of settings that are texts."""
+
 
 def setting(
     default: Any = MISSING,
@@ -73,6 +76,10 @@ def fill(
         if name not in given:
             if declared.default == MISSING:
                 problems.append(f"{label} is missing: expected {expected}")
+        elif _is_unquoted(declared, value):
+            problems.append(
+                f"{wrong}; put it in quotes, for YAML reads no and yes as false and true"
+            )
         elif inner is None:
             try:
                 config[name] = value
@@ -100,6 +107,13 @@ def _inner_schema(declared: Field[Any]) -> type[Any] | None:
     """Return the dataclass in a field's type, or None."""
     kinds = (declared.type, *get_args(declared.type))
     return next((k for k in kinds if isinstance(k, type) and is_dataclass(k)), None)
+
+
+def _is_unquoted(declared: Field[Any], value: Any) -> bool:
+    """Return whether YAML has read a text, or one of several, as true or false."""
+    items = value.values() if isinstance(value, Mapping) else value
+    items = items if isinstance(value, (list, Mapping)) else [value]
+    return declared.type in TEXTS and any(isinstance(item, bool) for item in items)
 
 
 def _plain(value: Any) -> Any:

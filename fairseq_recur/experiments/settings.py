@@ -2,9 +2,10 @@
 
 import json
 import os
-from collections.abc import Collection, Iterator, Sequence
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Optional
 
@@ -34,7 +35,10 @@ RESERVED = {
 }  # fmt: skip
 
 MISREAD = (os.pathsep, "${")
-"""What fairseq reads in the name of a checkpoint as something else."""
+"""What fairseq reads in the name of a checkpoint or of data as something else."""
+
+LIKE_A_FLAG = re.compile(r"-(?!\d+$|\d*\.\d+$)\S+")
+"""A value that argparse takes for a flag: it begins like one, and is no plain number."""
 
 INTERVAL = 5
 """Updates between two lines of the log from which speed is read."""
@@ -83,6 +87,10 @@ class Scoring:
     comet_model: str = setting(DEFAULT_MODEL, "a model of COMET")
     outputs: dict[str, str] = setting({}, "names and files of other texts to score")
 
+    def __post_init__(self) -> None:
+        """A metric that is named twice counts once."""
+        self.metrics = list(dict.fromkeys(self.metrics))
+
     @cached_property
     def built(self) -> list[Metric | MeanMetric]:
         """The metrics; built once, for the model of one may be large.
@@ -90,15 +98,19 @@ class Scoring:
         Raises:
             ConfigError: a metric is not available in this environment
         """
-        source = read_lines(self.source) if self.source is not None else None
-        gpus = gpus_for(self.metrics)
-        return [
-            build_metric(
-                name, self.tokenize, self.lowercase, source=source, comet_model=self.comet_model,
-                gpus=gpus,
-            )
-            for name in self.metrics
-        ]  # fmt: skip
+        return [self.build(name) for name in self.metrics]
+
+    def build(self, name: str) -> Metric | MeanMetric:
+        """Build a metric.
+
+        Raises:
+            ConfigError: it is not available in this environment
+        """
+        source = read_lines(self.source) if name == "comet" and self.source is not None else None
+        return build_metric(
+            name, self.tokenize, self.lowercase, source=source, comet_model=self.comet_model,
+            gpus=gpus_for([name]),
+        )  # fmt: skip
 
 
 @dataclass
@@ -154,6 +166,11 @@ class Experiment:
         return {**asdict(self), "systems": [asdict(system) for system in self.systems.values()]}
 
 
+def misread(name: str) -> str | None:
+    """Return what fairseq reads in a name as something else, or None."""
+    return next((mark for mark in MISREAD if mark in name), None)
+
+
 def normal(flags: Flags) -> Flags:
     """Return flags with their names spelled as on a command line."""
     return {name.replace("_", "-"): value for name, value in flags.items()}
@@ -163,19 +180,20 @@ def arguments(flags: Flags) -> list[str]:
     """Convert flags such as ``{"max-tokens": 4096, "cpu": True}`` to a command line.
 
     True is a flag without a value; False and None leave the flag out; a list is several values;
-    a dictionary is written as JSON, which is how fairseq reads one.
+    a dictionary is written as JSON, which is how fairseq reads one. A value that argparse would
+    take for a flag, such as -1e-05, is written as ``--name=value``.
     """
     words: list[str] = []
-    for name, value in flags.items():
+    for name, value in normal(flags).items():
         if value is None or value is False:
             continue
-        words.append("--" + name.replace("_", "-"))
-        if isinstance(value, dict):
-            words.append(json.dumps(value))
+        if value is True:
+            words.append(f"--{name}")
         elif isinstance(value, list):
-            words += map(str, value)
-        elif value is not True:
-            words.append(str(value))
+            words += [f"--{name}", *map(str, value)]
+        else:
+            text = json.dumps(value) if isinstance(value, dict) else str(value)
+            words += [f"--{name}={text}"] if LIKE_A_FLAG.fullmatch(text) else [f"--{name}", text]
     return words
 
 
@@ -223,21 +241,24 @@ def _load(path: Path) -> DictConfig:
         ) from error
     if not isinstance(content, DictConfig):
         raise ConfigError(f"{path}: expected keys and values such as `title: ...`")
-    _place(content, path.absolute().parent)
+    folder = path.absolute().parent
+    if "${" in str(folder):
+        raise ConfigError(f"{path}: ${{...}} in its path stands for a setting; rename the folder")
+    _place(content, partial(_below, folder))
     return content
 
 
-def _place(content: DictConfig, folder: Path) -> None:
-    """Make the paths in settings absolute: relative ones begin in *folder*."""
+def _place(content: DictConfig, place: Callable[[str], str]) -> None:
+    """Replace the paths in settings by what *place* makes of them."""
     for section, keys in _PATHS.items():
         values = content.get(section) if section else content
         for key in values if isinstance(values, DictConfig) else ():
             if str(key).replace("_", "-") in keys and values.get(key) is not None:
-                values[key] = _below(folder, values[key])
+                values[key] = _each(place, values[key])
     systems = content.get("systems")
     for system in systems.values() if isinstance(systems, DictConfig) else ():
         if isinstance(system, DictConfig) and system.get("start") is not None:
-            system["start"] = _below(folder, system["start"])
+            system["start"] = _each(place, system["start"])
 
 
 # The files of subwords are those of fairseq's encoders.
@@ -251,15 +272,25 @@ _PATHS = {
 }  # fmt: skip
 
 
-def _below(folder: Path, value: Any) -> Any:
-    """Return a path, or each path of a list or dictionary, in a folder."""
+def _each(place: Callable[[str], str], value: Any) -> Any:
+    """Replace a path, or each path of a list or dictionary."""
     if isinstance(value, str):
-        return value if "://" in value else str(folder / value)
+        return value if "://" in value else place(value)
     if OmegaConf.is_list(value):
-        return [_below(folder, item) for item in value]
+        return [_each(place, item) for item in value]
     if OmegaConf.is_dict(value):
-        return {name: _below(folder, item) for name, item in value.items()}
+        return {name: _each(place, item) for name, item in value.items()}
     return value
+
+
+def _below(folder: Path, path: str) -> str:
+    """Return a path that begins in a folder, unless it is absolute."""
+    return str(folder / path)
+
+
+def _relative(folder: Path, path: str) -> str:
+    """Return a path relative to a folder if it is in it, else as it is."""
+    return str(Path(path).relative_to(folder)) if Path(path).is_relative_to(folder) else path
 
 
 def _overrides(changes: Sequence[str]) -> Any:
@@ -282,22 +313,50 @@ def _override(change: str) -> DictConfig:
         ) from error
 
 
-def from_here(changes: Sequence[str]) -> list[str]:
-    """Return ``KEY.KEY=VALUE`` words with absolute paths: relative ones begin in this folder.
+def from_here(changes: Sequence[str], folder: Path | None = None) -> list[str]:
+    """Return ``KEY.KEY=VALUE`` words with absolute paths: relative ones begin in a folder.
 
-    An experiment stores the words, and its next start may come from another folder. Words with
-    ${...} stay as they are, for only the files complete them.
+    Words with ${...} stay as they are, for only the files complete them.
+
+    Args:
+        changes: the words
+        folder: an absolute path; None for the current folder
 
     Raises:
         ConfigError: a word cannot be parsed
     """
-    return [change if "${" in change else _from_here(change) for change in changes]
+    place = partial(_below, folder or Path.cwd())
+    return [change if "${" in change else _changed(change, place) for change in changes]
 
 
-def _from_here(change: str) -> str:
+def stored(files: Sequence[str], changes: Sequence[str], work: Path) -> dict[str, list[str]]:
+    """Return what an experiment stores of its files and changes, for `stored_experiment`.
+
+    Its next start may come from another folder, so paths are absolute, or relative to the
+    experiment's own folder *work* if they are in it: that may be moved or copied.
+    """
+    work, place = work.absolute(), partial(_relative, work.absolute())
+    return {
+        "files": [place(str(Path(file).absolute())) for file in files],
+        "set": [c if "${" in c else _changed(c, place) for c in from_here(changes)],
+    }
+
+
+def stored_experiment(about: dict[str, Any], work: Path) -> Experiment:
+    """Read the experiment of a folder again, from what `stored` has returned.
+
+    Raises:
+        ConfigError: a file is missing now, or is not an experiment
+    """
+    work = work.absolute()
+    return read_experiment([work / file for file in about["files"]], from_here(about["set"], work))
+
+
+def _changed(change: str, place: Callable[[str], str]) -> str:
+    """Replace the paths in a ``KEY.KEY=VALUE`` word."""
     given = _override(change)
     before = OmegaConf.to_container(given)
-    _place(given, Path.cwd())
+    _place(given, place)
     if OmegaConf.to_container(given) == before:
         return change
     key = change.partition("=")[0]
@@ -324,12 +383,7 @@ def _problems(experiment: Experiment) -> Iterator[str]:
         known = ", ".join(map(str, systems))
         yield f"baseline: there is no system {experiment.baseline}; choose one of {known}"
     for name, system in systems.items():
-        if not isinstance(name, str) or not name or "/" in name or name.startswith("."):
-            yield f"systems: {name!r} cannot be the name of a folder; choose another name"
-        elif name in RESERVED:
-            yield f"systems: {name} is a name that the experiment itself uses; choose another name"
-        elif mark := next((mark for mark in MISREAD if mark in name), None):
-            yield f"systems: fairseq misreads {mark!r} in {name}; choose another name"
+        yield from _misnamed(name)
         yield from _owned(f"systems.{name}.flags", system.flags, TRAIN_FLAGS)
         if {**normal(experiment.train), **normal(system.flags)}.get("log-format") == "none":
             yield (
@@ -349,8 +403,24 @@ def _problems(experiment: Experiment) -> Iterator[str]:
                 break
             seen.append(other)
             other = systems[other].start_from
+    starts = {f"systems.{name}.start": system.start for name, system in systems.items()}
+    for where, path in {"data": experiment.data, "start": experiment.start, **starts}.items():
+        if path is not None and (mark := misread(path)):
+            yield f"{where}: fairseq misreads {mark!r} in {path}; rename the file or folder"
     yield from _owned("train", experiment.train, TRAIN_FLAGS)
     yield from _owned("generate", experiment.generate, GENERATE_FLAGS)
+
+
+def _misnamed(name: Any) -> Iterator[str]:
+    """Yield why a system, and its folder, cannot have a name."""
+    if not isinstance(name, str):
+        yield f"systems: {name!r} is not a text; put the name in quotes"
+    elif not name or "/" in name or name.startswith("."):
+        yield f"systems: {name!r} cannot be the name of a folder; choose another name"
+    elif name in RESERVED:
+        yield f"systems: {name} is a name that the experiment itself uses; choose another name"
+    elif mark := misread(name):
+        yield f"systems: fairseq misreads {mark!r} in {name}; choose another name"
 
 
 def _owned(where: str, flags: Flags, owned: Collection[str]) -> Iterator[str]:

@@ -13,7 +13,6 @@ from fairseq_recur.experiments import machine
 from fairseq_recur.experiments.runner import PROGRAM
 from fairseq_recur.experiments.runs import SystemRun
 from fairseq_recur.experiments.settings import INTERVAL, arguments
-from fairseq_recur.experiments.steps import same_command
 from fairseq_recur.experiments.training_log import read_log
 from fairseq_recur.files import read_json, write_json
 
@@ -42,11 +41,12 @@ def measure_speed(runs: Sequence[SystemRun], environment: dict[str, str]) -> Non
     speed, work = runs[0].experiment.speed, runs[0].work
     assert speed is not None
     key: list[Any] = [
-        asdict(speed), *([*run.train_argv(), *run.generate_argv()] for run in runs)
-    ]  # fmt: skip
+        asdict(speed),
+        *(run.relative([*run.train_argv(), *run.generate_argv()]) for run in runs),
+    ]
     before = (read_json(work / "speed.json") or {"key": [None]})["key"]
     if before[0] == key[0] and len(before) == len(key):
-        if all(map(same_command, before[1:], key[1:])):
+        if all(run.same(*pair) for run, *pair in zip(runs, before[1:], key[1:])):
             return
     found: dict[str, dict[str, list[float]]] = {
         run.system.name: {name: [] for pair in MEASURES for name in pair} for run in runs

@@ -1,5 +1,6 @@
 """The steps of a run: commands in one folder, and which of them are done."""
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from os.path import realpath
@@ -30,6 +31,11 @@ class Run(ABC):
         """Folder of the run's files."""
 
     @property
+    def own(self) -> str:
+        """The end of the folder's path that stays if the folder of all runs is moved, or ""."""
+        return ""
+
+    @property
     @abstractmethod
     def steps(self) -> Sequence[str]:
         """Names of the steps, in order: ``train``, if it is one, is the first."""
@@ -49,7 +55,19 @@ class Run(ABC):
 
     def key(self, step: str) -> list[str]:
         """Return what a step depends on besides earlier steps; a change repeats the step."""
-        return self.argv(step)
+        return self.relative(self.argv(step))
+
+    def relative(self, words: Sequence[str]) -> list[str]:
+        """Return a command of this run in which paths are relative to the folder of all runs."""
+        return relative(words, self.own) if self.own else list(words)
+
+    def comparable(self, words: Sequence[str]) -> list[str]:
+        """Return those words of a command that may not change, wherever the run's folder is."""
+        return self.relative(words)
+
+    def same(self, before: Sequence[str], now: Sequence[str]) -> bool:
+        """Return whether two commands of this run, or keys of a step, have the same result."""
+        return same_command(self.comparable(before), self.comparable(now))
 
     def reads(self) -> dict[str, str]:
         """Describe what the training reads besides its settings; the runner stores it."""
@@ -87,7 +105,7 @@ class Run(ABC):
     def done(self, step: str) -> bool:
         """Return whether a step was done with its present settings."""
         found = self.state().get(step, {})
-        return bool(found.get("done")) and same_command(found.get("key"), self.key(step))
+        return bool(found.get("done")) and self.same(found.get("key", []), self.key(step))
 
     def finished(self) -> bool:
         """Return whether all steps are done."""
@@ -98,6 +116,24 @@ class Run(ABC):
         return all(self.done(step) for step in self.steps if step != "generate")
 
 
-def same_command(before: list[str] | None, now: list[str]) -> bool:
+def same_command(before: list[str], now: list[str]) -> bool:
     """Return whether two commands are equal, or differ only in how they name the same files."""
-    return before == now or list(map(realpath, before or [])) == list(map(realpath, now))
+    return before == now or list(map(realpath, before)) == list(map(realpath, now))
+
+
+def relative(words: Sequence[str], own: str) -> list[str]:
+    """Write the paths of a command relative to the folder of all runs, wherever that was.
+
+    Args:
+        words: the last one that names the run's folder, or a file in it, tells where that was;
+            without one, nothing changes
+        own: the run's folder in that of all runs, such as SYSTEM/seed1
+    """
+    place = re.compile(rf"((?:.*/)?){re.escape(own)}(?:/.*)?")
+    roots = [found[1] for found in map(place.fullmatch, words) if found]
+    return [inside(word, roots[-1]) for word in words] if roots else list(words)
+
+
+def inside(path: str, root: str) -> str:
+    """Return a path relative to a folder, whose name ends with /, if it is there, else as it is."""
+    return "." if f"{path}/" == root else path.removeprefix(root)

@@ -1,5 +1,6 @@
 """Tables for a terminal, or in Markdown."""
 
+import re
 from collections.abc import Sequence
 
 
@@ -26,6 +27,11 @@ def aligned(rows: Sequence[Sequence[str]], names: int) -> list[str]:
 
 
 def markdown(rows: Sequence[Sequence[str]], names: int) -> list[str]:
-    """Return the lines of a table in Markdown; arguments as for `aligned`."""
+    """Return the lines of a table in Markdown; arguments as for `aligned`.
+
+    A `|` in a cell, which would end it there, is escaped unless it is already.
+    """
     rule = ["---"] * names + ["---:"] * (len(rows[0]) - names)
-    return ["| " + " | ".join(cells) + " |" for cells in (rows[0], rule, *rows[1:])]
+    table = ([re.sub(r"(?<!\\)\|", r"\|", cell) for cell in cells] for cells in rows)
+    head, *rest = (" | ".join(cells) for cells in table)
+    return [f"| {line} |" for line in (head, " | ".join(rule), *rest)]

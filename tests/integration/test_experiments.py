@@ -163,6 +163,7 @@ def test_the_results(done: Path, corpus: Path) -> None:
         expected = BLEU(tokenize="none", force=True).corpus_score(texts, [references]).score
         assert expected == pytest.approx(run["scores"]["BLEU"], abs=1e-9)
         assert run["epochs"] == 6 and run["updates"] > 6 and len(run["valid_loss"]) == 6
+    assert [c["seed"] for c in results["comparisons"]] == [run["seed"] for run in runs.values()][:1]
     compared = results["comparisons"][0]["metrics"][0]
     assert [s["system"] for s in compared["systems"]] == ["plain", "biarn"]
     assert {*compared["systems"][1]["p"]} == {"bootstrap", "randomization"}
@@ -231,14 +232,47 @@ def test_wrong_test_sets_are_refused(
     (tmp_path / "short.src").write_text("w1\n")
     (tmp_path / "short.tgt").write_text("w1\nw2\n")
     (tmp_path / "empty.src").write_text("")
-    sets = [("a/b", corpus / "test")]
+    sets = [("a/b", corpus / "test"), ("12:30", corpus / "test"), ("${x}", corpus / "test")]
     sets += [(name, tmp_path / name) for name in ("none", "short", "empty")]
     argv = [word for name, prefix in sets for word in ("--test", name, str(prefix))]
     assert main(["experiment", "score", str(done / "work"), *argv]) == 2
     said = capsys.readouterr().err
     for words in ("--test a/b: expected", "none.src", "1 lines and", "empty.src is empty"):
         assert words in said
+    assert "--test 12:30: fairseq misreads ':'" in said and "--test ${x}: fairseq misr" in said
     assert not (done / "work/other_sets/none").exists()
+
+
+def test_a_folder_that_was_renamed(
+    done: Path, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is done again in it, unless fairseq would misread its new name."""
+    argv = ["experiment", "run", str(done / "t.yaml"), "--work-dir", str(tmp_path / "new")]
+    shutil.copytree(done / "work", tmp_path / "new", ignore=shutil.ignore_patterns("*.pt"))
+    made = [*(tmp_path / "new").glob("*/seed1/*")]
+    before = {path: path.stat().st_mtime_ns for path in made}
+    assert main(argv) == 0
+    assert {path: path.stat().st_mtime_ns for path in made} == before
+    (tmp_path / "new").rename(tmp_path / "12:30")
+    test = ["--test", "same", str(corpus / "test")]
+    assert main(["experiment", "score", str(tmp_path / "12:30"), *test]) == 2
+    said = capsys.readouterr().err
+    assert "12:30: fairseq misreads ':' in its path" in said and "trained system" not in said
+
+
+def test_another_checkpoint_of_a_finished_experiment_is_only_decoded(
+    done: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(done / "work", tmp_path / "work")
+    given = yaml.safe_load((done / "t.yaml").read_text())
+    given["data"] = str((done / given["data"]).resolve())
+    file = write(tmp_path, {**given, "speed": None})
+    before = (tmp_path / "work/plain/seed1/train.log").read_bytes()
+    argv = ["experiment", "run", file, "--work-dir", str(tmp_path / "work"), "--systems", "plain"]
+    assert main([*argv, "--set", "checkpoint=last"]) == 0
+    assert (tmp_path / "work/plain/seed1/train.log").read_bytes() == before
+    state = json.loads((tmp_path / "work/plain/seed1/state.json").read_text())
+    assert "plain/seed1/checkpoint_last.pt" in state["generate"]["key"]
 
 
 def test_the_text_of_another_test_set(corpus: Path) -> None:
@@ -279,9 +313,8 @@ def test_a_set_without_subwords_is_refused(corpus: Path, tmp_path: Path) -> None
 def test_a_system_starts_from_another(done: Path) -> None:
     results = json.loads((done / "work/results.json").read_text())
     runs = {run["system"]: run for run in results["runs"]}
-    start_from = str(done / "work/plain/seed1/average.pt")
     command = runs["biarn"]["command"]
-    assert command[command.index("--finetune-from-model") + 1] == start_from
+    assert command[command.index("--finetune-from-model") + 1] == "plain/seed1/average.pt"
     said = (done / "work/biarn/seed1/train.err").read_text()
     said += (done / "work/biarn/seed1/train.out").read_text()
     assert "fresh" in said, "the parts that the baseline lacks are named"

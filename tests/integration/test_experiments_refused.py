@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from fairseq_recur.cli import experiment_check, main
+from fairseq_recur.errors import ConfigError
+from fairseq_recur.experiments.settings import Scoring
 from fairseq_recur.scoring import comet
 from tests.integration.test_experiments import content, write
 
@@ -46,6 +48,50 @@ def test_what_could_not_be_scored(
     said = refused({"score": {**two, "source": str(corpus / "test.src")}})
     assert "COMET takes one reference, found 2" in said
     assert refused({"score": {**score, "samples": 1000, "metrics": ["per"]}}) == ""
+
+
+def test_a_setting_of_the_score_without_effect(refused: Refused, corpus: Path) -> None:
+    """As `fairseq-recur score` refuses it."""
+    score = {"reference": str(corpus / "test.tgt"), "metrics": ["chrf"], "lowercase": True}
+    assert refused({"score": score}) == ""
+    source = str(corpus / "test.src")
+    said = refused({"score": {**score, "tokenize": "zh", "source": source, "comet_model": "foo"}})
+    for name, metric in (("tokenize", "bleu"), ("source", "comet"), ("comet_model", "comet")):
+        assert f"{name} acts on {metric} and has no effect with the metrics chrf" in said
+    assert "lowercase" not in said
+
+
+def test_everything_is_reported_together(
+    refused: Refused, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also what is found after another problem; then no model of a metric is loaded."""
+
+    def missing() -> None:
+        raise ConfigError("COMET is not installed")
+
+    monkeypatch.setattr(comet, "comet_package", missing)
+    monkeypatch.setattr(Scoring, "built", property(lambda _: pytest.fail("it may be large")))
+    train = {**content(corpus)["train"], "no-epoch-checkpoints": True}
+    del train["max-epoch"]
+    score: dict[str, Any] = {"reference": ["nowhere", "two"], "metrics": ["chrf", "comet"]}
+    (tmp_path / "two").write_text("a\nb\n")
+    score |= {"source": str(corpus / "test.src"), "tokenize": "zh", "samples": 2_000_000}
+    changed = {"data": "wrong", "train": train, "generate": {"beams": 3}, "score": score}
+    said = refused(changed)
+    for words in (
+        "- plain: neither --max-update nor --max-epoch is given",
+        "- plain: no data folder ",
+        "- plain: checkpoint: 2 is never saved with --no-epoch-checkpoints",
+        "- generate: ",
+        "--beams",
+        "- score: the translations could not be scored:",
+        f"- cannot read {tmp_path / 'nowhere'}: there is no such file",
+        f"{corpus / 'test.src'} has 20 lines, but {tmp_path / 'two'} has 2; expected texts",
+        "- COMET is not installed",
+        "- tokenize acts on bleu",
+        "- found 2000000 samples",
+    ):
+        assert words in said
 
 
 def test_a_start_that_does_not_fit_hides_no_warnings(

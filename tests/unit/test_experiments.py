@@ -1,9 +1,11 @@
 """The file of an experiment, its runs, and its table."""
 
+import argparse
 import errno
 import fcntl
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -22,11 +24,12 @@ from fairseq_recur.experiments import settings, speed
 from fairseq_recur.experiments.progress import Progress, trained_share
 from fairseq_recur.experiments.results import compare_rows, compare_seeds
 from fairseq_recur.experiments.runner import Runner
-from fairseq_recur.experiments.runs import SystemRun, runs_of
+from fairseq_recur.experiments.runs import SystemRun, pairs, runs_of
 from fairseq_recur.experiments.settings import arguments, read_experiment
 from fairseq_recur.experiments.table import table
 from fairseq_recur.files import write_json
 from fairseq_recur.locks import hold
+from fairseq_recur.scoring.tables import markdown
 
 
 def content() -> dict[str, Any]:
@@ -61,6 +64,19 @@ def test_flags_become_words() -> None:
     assert arguments(flags) == [
         "--max-tokens", "5", "--cpu", "--lrs", "1", "2", "--args", '{"b": 1}'
     ]  # fmt: skip
+
+
+def test_values_that_begin_like_a_flag_are_read_as_values() -> None:
+    flags = {"stop_min_lr": -0.00001, "keep": -1, "gate": -0.5, "half": "-.5", "name": "-x y"}
+    signs = {"minus": "-", "bound": float("-inf"), "separator": "-s"}
+    words = arguments({**flags, **signs})
+    assert words[:3] == ["--stop-min-lr=-1e-05", "--keep", "-1"]
+    parser = argparse.ArgumentParser()
+    for name in (*flags, *signs):
+        parser.add_argument(f"--{name.replace('_', '-')}")
+    given = {name: str(value) for name, value in {**flags, **signs}.items()}
+    assert vars(parser.parse_args(words)) == given
+    assert pairs(["train", *words])["stop-min-lr"] == "-1e-05"
 
 
 def test_paths_are_relative_to_the_file_and_changes_to_here(tmp_path: Path) -> None:
@@ -172,7 +188,32 @@ WRONG = [
         {"systems": {"a": {"flags": {}}, "b": {"flags": {}, "start_from": "a", "start": "m"}}},
         "systems.b has both start and start_from; remove one of them",
     ),
+    ({"start": "12:30/m.pt"}, "start: fairseq misreads ':' in "),
+    ({"data": "12:30"}, "data: fairseq misreads ':' in "),
+    (
+        {"systems": {"a": {"flags": {}, "start": "12:30.pt"}}},
+        "systems.a.start: fairseq misreads ':' in ",
+    ),
+    ({"target": False}, "target: False; expected a language code; put it in quotes, for YAML"),
+    ({"title": True}, "title: True; expected a text; put it in quotes"),
+    ({"start": True}, "start: True; expected a checkpoint; put it in quotes"),
+    (
+        {"score": {"reference": False}},
+        "score.reference: False; expected a file, or a list of files;",
+    ),
+    (
+        {"score": {"reference": ["r", True]}},
+        "r', True]; expected a file, or a list of files; put it",
+    ),
+    ({"score": {"reference": "r", "outputs": {"x": True}}}, "score.outputs: {'x': True}; expected"),
+    ({"systems": {"a": {"flags": {}}, False: {"flags": {}}}}, "systems: False is not a text; put"),
 ]
+
+
+def test_a_metric_counts_once(tmp_path: Path) -> None:
+    score = {"reference": "r", "metrics": ["chrf", "bleu", "chrf"]}
+    found = read(tmp_path, {"score": score}).score
+    assert found.metrics == ["chrf", "bleu"] and len(found.built) == 2
 
 
 @pytest.mark.parametrize("changed, message", WRONG)
@@ -200,6 +241,9 @@ def test_what_is_no_experiment(tmp_path: Path) -> None:
     (tmp_path / "list.yaml").write_text("- a")
     with pytest.raises(ConfigError, match="expected keys and values"):
         read_experiment([tmp_path / "list.yaml"])
+    (tmp_path / "${x}").mkdir()
+    with pytest.raises(ConfigError, match="stands for a setting; rename the folder"):
+        read(tmp_path / "${x}")
     for change, message in (
         ("x", "--set 'x'"),
         ("=3", "--set '=3'"),
@@ -524,6 +568,14 @@ def test_the_table(tmp_path: Path) -> None:
     assert dict(zip(head, b))["training, MiB"] == "510" and "decoding, MiB" not in head
     results["comparisons"][0]["metrics"][0]["higher_is_better"] = False
     assert "\n- BLEU: lower is better\n" in table(results)
+
+
+def test_a_name_does_not_end_a_cell_of_the_table(tmp_path: Path) -> None:
+    results = json.loads(json.dumps(result(tmp_path)).replace('"b"', '"b|c"'))
+    lines = table(results).splitlines()
+    assert lines[6].startswith("| b\\|c | 2 | 23.00 ± 1.41 | +2.50 |")
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines[2:8]} == {13}
+    assert markdown([["a\\|b", "1"]], names=1)[0] == "| a\\|b | 1 |"
 
 
 def test_the_table_of_pooled_seeds(tmp_path: Path) -> None:

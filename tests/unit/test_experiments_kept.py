@@ -1,6 +1,7 @@
 """What is refused for a training that has begun, and names that a later start reads as well."""
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.runs import SystemRun, runs_of
 from fairseq_recur.experiments.settings import from_here, read_experiment
 from fairseq_recur.files import read_json
-from tests.unit.test_experiments import read, runs
+from tests.unit.test_experiments import content, read, runs
 
 
 def begin(run: SystemRun) -> None:
@@ -58,6 +59,56 @@ def test_a_row_whose_first_model_changes_is_refused(tmp_path: Path) -> None:
     assert now[1].check_unchanged() == []
 
 
+def end(run: SystemRun, *files: str) -> None:
+    """Store what the runner stores at the end, and create files of the training."""
+    state = {step: {"key": run.key(step), "done": True} for step in run.steps}
+    run.write_state(state)
+    for name in ("test.txt", *files):
+        (run.folder / name).touch()
+
+
+def test_another_checkpoint_can_be_chosen_after_the_training(tmp_path: Path) -> None:
+    """What is kept for `checkpoint` is not a setting that the user has given."""
+    few = [f"checkpoint{n}.pt" for n in (2, 3, 4)]
+    end(runs(tmp_path)[0], *few, "checkpoint_last.pt", "checkpoint_best.pt")
+    for checkpoint, left in (
+        ("best", {"generate"}), ("last", {"generate"}), (2, {"average"}), (1, {"average"}),
+        (3, set()),
+    ):  # fmt: skip
+        (now, *_) = runs(tmp_path, {"checkpoint": checkpoint})
+        assert now.check_unchanged() == []
+        assert {step for step in now.steps if not now.done(step)} == left
+    (now, *_) = runs(tmp_path, {"checkpoint": 5})
+    assert now.check_unchanged() == [
+        "a seed 1: checkpoint is 5, but the training kept fewer, the last 3; expected at most 3"
+    ]
+    (now, *_) = runs(tmp_path, {"checkpoint": 5}, "train.keep_last_epochs=5")
+    assert now.check_unchanged() == ["a seed 1: --keep-last-epochs was 3, is 5"]
+    (now, *_) = runs(tmp_path, {"checkpoint": 2}, "train.save-interval-updates=5")
+    assert now.check_unchanged() == ["a seed 1: --save-interval-updates was not given, is 5"]
+
+
+def test_a_training_that_kept_everything_can_be_averaged_over_more(tmp_path: Path) -> None:
+    end(runs(tmp_path)[0], "checkpoint1.pt", "checkpoint2.pt")
+    assert runs(tmp_path, {"checkpoint": 5})[0].check_unchanged() == []
+    end(runs(tmp_path, {"checkpoint": "last"})[2], "checkpoint1.pt", "checkpoint_last.pt")
+    assert runs(tmp_path, {"checkpoint": 5})[2].check_unchanged() == []
+    wrong = {"train": {**content()["train"], "keep-last-epochs": "many"}}  # fairseq says so
+    begin(runs(tmp_path, wrong)[2])
+    assert runs(tmp_path)[2].check_unchanged() == []
+
+
+def test_a_checkpoint_that_was_removed_is_missed_before_anything_is_done(tmp_path: Path) -> None:
+    end(runs(tmp_path)[0], "checkpoint_best.pt")
+    assert runs(tmp_path)[0].check_unchanged() == []
+    assert runs(tmp_path, {"checkpoint": "best"})[0].check_unchanged() == []
+    for checkpoint in ("last", 2):
+        assert runs(tmp_path, {"checkpoint": checkpoint})[0].check_unchanged() == [
+            f"a seed 1: checkpoint is {checkpoint}, but its file was removed after the training; "
+            "restore it, or keep the former setting"
+        ]
+
+
 def test_other_data_of_the_same_name_are_refused(tmp_path: Path) -> None:
     data = tmp_path / "bin"
     data.mkdir()
@@ -68,17 +119,24 @@ def test_other_data_of_the_same_name_are_refused(tmp_path: Path) -> None:
     begin(run)
     assert run.check_unchanged() == []
     (data / "dict.en.txt").write_text("b\na\n")
-    (data / "train.en-de.en.bin").write_text("other")
+    (data / "train.en-de.en.bin").write_text("c\nd\n")  # of the same size
     (data / "train.en-fr.en.bin").write_text("of another pair")
     (data / "test.en-de.en.bin").write_text("new")
     (tmp_path / "test.de").write_text("another\n")  # only changes the scores
     (tmp_path / "model.pt").write_text("another")
-    dictionary, *sizes = run.check_unchanged()
+    dictionary, binary, model = run.check_unchanged()
     assert dictionary.startswith("dict.en.txt was sha256 ")
-    assert sizes == [
-        "train.en-de.en.bin was 4 bytes, is 5 bytes",
-        f"{tmp_path / 'model.pt'} was 4 bytes, is 7 bytes",
-    ]
+    assert re.fullmatch(
+        r"train\.en-de\.en\.bin was 4 bytes, sha256 \w{16}, is 4 bytes, sha256 \w{16}", binary
+    )
+    assert model == f"{tmp_path / 'model.pt'} was 4 bytes, is 7 bytes"
+    state = run.state()
+    state["train"]["read"] = {"train.en-de.en.bin": "4 bytes"}  # of an earlier version
+    run.write_state(state)
+    assert run.check_unchanged() == []
+    state["train"]["read"] = {"train.en-de.en.bin": "14 bytes"}
+    run.write_state(state)
+    assert len(run.check_unchanged()) == 1
 
 
 def test_paths_of_changes_begin_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
