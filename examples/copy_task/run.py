@@ -14,6 +14,7 @@ import curves
 import samples
 from trainings import HERE, CopyRun, copy_runs, read_settings
 
+from fairseq_recur.cli.experiment import places
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.grid import run_and_report
 from fairseq_recur.experiments.progress import say
@@ -45,7 +46,8 @@ def main(arguments: list[str]) -> int:
     if not arguments:
         for run in runs:
             samples.write(run.data, run.length, run.samples)
-    return run_and_report(runs, 0 if arguments else settings.jobs, work, finished, report)
+    jobs, devices = places(settings.jobs, runs[0])
+    return run_and_report(runs, 0 if arguments else jobs, work, finished, report, devices)
 
 
 if __name__ == "__main__":

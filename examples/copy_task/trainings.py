@@ -68,6 +68,12 @@ def read_settings() -> Settings:
             f"CHUNK={settings.chunk}: expected less than the shortest of LENGTHS, "
             f"{min(settings.lengths)}, or a sample has no state to carry"
         )
+    given = {word.split("=")[0] for word in shlex.split(settings.options)}
+    problems += [
+        f"OPTIONS has {flag}: UPDATES are counted in batches of {BATCH} samples; leave it out"
+        for flag in ("--batch-size", "--max-sentences", "--update-freq")
+        if flag in given
+    ]
     refuse("variables that cannot be used", problems)
     return settings
 

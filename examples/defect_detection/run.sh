@@ -5,8 +5,8 @@
 # CodeT5 in Hugging Face's format. README.md explains both. Sets up the environment, prepares the
 # data, then fine-tunes, decodes and scores the systems of experiment.yaml. Stop it at any time, and
 # start it again to continue: nothing is done twice. OPTIONs are those of an experiment. WORK is the
-# folder of all results, EPOCHS the largest number of epochs; MAX_SOURCE and MAX_TARGET limit the
-# tokens of a text and of an answer.
+# folder of all results, EPOCHS the largest number of epochs, BATCH the number of texts of an update;
+# MAX_SOURCE and MAX_TARGET limit the tokens of a text and of an answer.
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 ROOT="$(cd "$here/../.." && pwd)"
@@ -15,14 +15,25 @@ if [ $# -lt 2 ]; then
     fail "expected DATA and MODEL, found $# arguments; give both, as README.md shows"
 fi
 work="${WORK:-$here/work}"
-EPOCHS="${EPOCHS:-20}" MAX_SOURCE="${MAX_SOURCE:-512}" MAX_TARGET="${MAX_TARGET:-3}"
-for name in EPOCHS MAX_SOURCE MAX_TARGET; do number "$name"; done
+EPOCHS="${EPOCHS:-20}" BATCH="${BATCH:-32}"
+MAX_SOURCE="${MAX_SOURCE:-512}" MAX_TARGET="${MAX_TARGET:-3}"
+for name in EPOCHS BATCH MAX_SOURCE MAX_TARGET; do number "$name"; done
+for word in "${@:3}"; do # the length of the schedule follows from these
+    setting="${word#--set=}"
+    case "${setting%%=*}" in
+        train.batch-size | train.max-tokens | train.update-freq)
+            fail "$setting: set BATCH=N in front of the command instead" ;;
+        train.max-epoch) fail "$setting: set EPOCHS=N in front of the command instead" ;;
+    esac
+done
 bash "$ROOT/scripts/setup.sh" # does nothing if the environment is up to date
 PATH="$ROOT/.venv/bin:$PATH"
 
 PYTHONPATH="$ROOT/scripts${PYTHONPATH:+:$PYTHONPATH}" python "$here/prepare.py" "$1" "$2" "$work" \
     --max-source "$MAX_SOURCE" --max-target "$MAX_TARGET"
 lines="$(wc -l < "$work/text/train.target")"
+updates=$((EPOCHS * ((lines + BATCH - 1) / BATCH)))
+warmup=$((updates / 10 < 1000 ? updates / 10 : 1000))
 shift 2
 fairseq-recur experiment run "$here/experiment.yaml" --work-dir "$work/runs" --show-validation \
     --set "data=$(yaml_text "$work/data-bin")" \
@@ -31,4 +42,5 @@ fairseq-recur experiment run "$here/experiment.yaml" --work-dir "$work/runs" --s
     --set "generate.gpt2-encoder-json=$(yaml_text "$work/model/encoder.json")" \
     --set "generate.gpt2-vocab-bpe=$(yaml_text "$work/model/vocab.bpe")" \
     --set "generate.max-len-b=$((MAX_TARGET - 1))" --set "train.max-epoch=$EPOCHS" \
-    --set "train.total-num-update=$((EPOCHS * ((lines + 31) / 32)))" "$@"
+    --set "train.batch-size=$BATCH" --set "train.warmup-updates=$warmup" \
+    --set "train.total-num-update=$updates" "$@"

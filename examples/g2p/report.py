@@ -60,7 +60,6 @@ def collect(
     }
     if not done:
         return {}
-    first = next(iter(done.values()))
     baseline = here["baseline"]
     runs = {name: runs_on(name, done.get(name), added) for name in names}
     systems = {s["name"]: of_system(s, runs) for s in here["systems"]}
@@ -83,11 +82,21 @@ def collect(
         **united(list(done.values())),
         "added": elsewhere.origins(added),
         "settings": {key: here[key] for key in kept},
-        "signatures": first["runs"][0]["signatures"],
+        "signatures": signatures(done, added),
         "baseline": baseline,
         "languages": {n: read_json(work / n / "data/prepared.json")["counts"] for n in names},
         "systems": systems,
     }
+
+
+def signatures(done: dict[str, Results], added: Sequence[Results]) -> dict[str, str]:
+    """Return each metric's signature; if the runs have several, all of them in one string."""
+    of_runs = [run["signatures"] for own in done.values() for run in own["runs"]]
+    found: dict[str, dict[str, None]] = {}
+    for one in [*of_runs, *(results.get("signatures", {}) for results in added)]:
+        for metric, texts in one.items():
+            found.setdefault(metric, {}).update(dict.fromkeys(texts.split(", ")))
+    return {metric: ", ".join(texts) for metric, texts in found.items()}
 
 
 def fits(language: str, own: Results, here: Results) -> bool:

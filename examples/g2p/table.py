@@ -6,6 +6,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from fairseq_recur.plotting.figures import COLOURS, new_figure, plain_axes
+from fairseq_recur.scoring.resampling import EXACT, MOST_SAMPLES
 from fairseq_recur.scoring.tables import markdown
 
 METRICS = ("WER", "PER")
@@ -13,6 +14,12 @@ AVERAGES = ("system", "seeds", "WER", "PER", "lowest on", "parameters")
 DIFFERENCES = (
     "system", "difference", "relative", "lower on", "p", "p corrected", "p pooled"
 )  # fmt: skip
+
+SIGNS = MOST_SAMPLES // 10
+"""Choices of signs that the test draws for more than `EXACT` languages."""
+
+MARKERS = "o^sDv"
+"""Of the systems with the first colours, of those with the same colours again, and so on."""
 
 Results = dict[str, Any]
 
@@ -108,8 +115,7 @@ def notes(results: Results) -> list[str]:
         + ", ".join(f"{metric} `{s}`" for metric, s in results["signatures"].items()),
         f"- averages give each language the same weight ({total} here): mean ± standard deviation "
         "over the seeds that all languages have; lowest on: number of languages",
-        f"- difference, lower on, p: WER against {baseline}. p: exact sign-flip test, two-sided, "
-        f"over the differences of the languages, at least {2.0 ** (1 - total):.3g} for {total}; "
+        f"- difference, lower on, p: WER against {baseline}. p: {sign_flip_test(total)}; "
         "corrected by Holm's method for the number of systems",
         f"- p pooled: paired bootstrap over the {words:,} words of all languages, for each seed "
         "trained here, two-sided and corrected likewise; it says nothing of other languages",
@@ -124,6 +130,14 @@ def notes(results: Results) -> list[str]:
     ]
 
 
+def sign_flip_test(total: int) -> str:
+    """Say what `sign_flip_p` does with a total of languages."""
+    over = "two-sided, over the differences of the languages, at least"
+    if total > EXACT:
+        return f"sign-flip test with {SIGNS:,} random choices of signs, {over} {1 / SIGNS:.3g}"
+    return f"exact sign-flip test, {over} {2.0 ** (1 - total):.3g} for {total}"
+
+
 def draw(results: Results, file: Path) -> None:
     """Draw each system's difference in WER from the baseline: on each language, and the average."""
     compared = {n: s["compared"]["WER"] for n, s in results["systems"].items() if s["compared"]}
@@ -135,9 +149,10 @@ def draw(results: Results, file: Path) -> None:
     for number, (name, found) in enumerate(compared.items()):
         shift = (number + 1) / (len(compared) + 1) - 0.5
         heights = [*(found["languages"][n] for n in names), found["difference"]]
+        again, colour = divmod(number, len(COLOURS))
         axes.plot(
-            [place + 0.8 * shift for place in range(len(heights))], heights, "o", ms=4, label=name,
-            color=COLOURS[number % len(COLOURS)],
+            [place + 0.8 * shift for place in range(len(heights))], heights, ls="", ms=4,
+            marker=MARKERS[again % len(MARKERS)], color=COLOURS[colour], label=name,
         )  # fmt: skip
     axes.set_xticks(range(len(names) + 1), [*names, "average"])
     axes.set_ylabel(f"WER, difference from {results['baseline']}")

@@ -81,8 +81,14 @@ data_key() {
 }
 
 train() {
-    local count given settings
+    local count given settings name
     refuse_flags "$@"
+    for name in BATCH_TOKENS MAX_TOKENS; do
+        if [ -n "${!name:-}" ]; then
+            fail "$name=${!name}: an update of $set has $streams streams of $tokens tokens, divided" \
+                "among the processes; unset $name"
+        fi
+    done
     count="$(processes)"
     if [ $((streams % count)) -ne 0 ]; then
         fail "$streams streams cannot be divided among $count processes; set GPUS (or PROCESSES)"

@@ -17,6 +17,7 @@ import report
 import text
 from settings import HERE, TextRun, read_settings, text_runs
 
+from fairseq_recur.cli.experiment import places
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.grid import run_and_report
 from fairseq_recur.experiments.progress import say
@@ -41,7 +42,9 @@ def main(arguments: list[str]) -> int:
         lock = hold(work / LOCK) if trains else nullcontext()
         if lock is None:
             raise ConfigError(f"{work} is in use by another run; wait, or choose another WORK")
-        drawn = check_output(str(work / "figure.png"))  # in a folder that the lock has made
+        drawn = work / "figure.png"
+        if work.exists():  # always before a training: the lock has made it
+            check_output(str(drawn))
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -78,7 +81,8 @@ def work_on(
             figure.draw(results, drawn)
         return report.table(results)
 
-    return run_and_report(runs, jobs, work, finished, summary)
+    devices = places(None, runs[0])[1]
+    return run_and_report(runs, jobs, work, finished, summary, devices)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """What is trained: the settings from the environment, and the commands of each run."""
 
 import math
+import os
 import re
 import shlex
 from collections.abc import Iterator, Sequence
@@ -10,6 +11,7 @@ from typing import Any
 
 import torch
 
+from fairseq_recur.errors import refuse
 from fairseq_recur.experiments.grid import CellRun, as_variables, read_variables
 from fairseq_recur.experiments.schema import setting
 from fairseq_recur.files import read_json, write_json
@@ -90,7 +92,14 @@ def read_settings() -> Settings:
     Raises:
         ConfigError: lists all variables that are wrong
     """
-    return read_variables(Settings, ["systems", "seeds", "shares", "share_systems"])
+    settings = read_variables(Settings, ["systems", "seeds", "shares", "share_systems"])
+    if "SYSTEMS" in os.environ and 100 not in settings.shares:
+        problem = (
+            f"SYSTEMS={os.environ['SYSTEMS']}: has no effect without the whole text; add 100 to "
+            "SHARES, or unset it: SHARE_SYSTEMS are the systems of the other shares"
+        )
+        refuse("variables that cannot be used", [problem])
+    return settings
 
 
 @dataclass(frozen=True)
@@ -113,8 +122,8 @@ class TextRun(CellRun):
         return ["train", "evaluate"]
 
     def train_flags(self) -> dict[str, Any]:
-        """Return the length of the training."""
-        return {"max-update": self.updates}
+        """Return the length of the training, and whether it is on the CPU."""
+        return {"max-update": self.updates, "cpu": "--cpu" in self.flags}
 
     def argv(self, step: str) -> list[str]:
         """Return the arguments of a step's command."""

@@ -28,8 +28,8 @@ for set in train "$valid" test; do
             "test, each as .$source and .$target" >&2
         exit 2
     done
-    lines="$(wc -l < "$folder/$set.$source")"
-    if [ "$lines" -ne "$(wc -l < "$folder/$set.$target")" ]; then
+    lines="$(grep -c '' "$folder/$set.$source")" # also a last line without its end
+    if [ "$lines" -ne "$(grep -c '' "$folder/$set.$target")" ]; then
         echo "$folder/$set.$source has $lines lines, and .$target has another number; expected equal numbers" >&2
         exit 2
     fi

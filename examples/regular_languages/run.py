@@ -14,6 +14,7 @@ import report
 import table
 from settings import HERE, LanguageRun, language_runs, read_settings
 
+from fairseq_recur.cli.experiment import places
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.grid import run_and_report
 from fairseq_recur.experiments.progress import say
@@ -38,7 +39,8 @@ def main(arguments: list[str]) -> int:
     def summary() -> str:
         return table.summary(report.write(runs, settings, work)["runs"])
 
-    return run_and_report(runs, 0 if arguments else settings.jobs, work, finished, summary)
+    jobs, devices = places(settings.jobs, runs[0])
+    return run_and_report(runs, 0 if arguments else jobs, work, finished, summary, devices)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,13 @@ COPY="${COPY:-2000}" UPDATES="${UPDATES:-8000}" MORE="${MORE:-2000}"
 for name in PIECES MAX_SOURCE MAX_TARGET SEGMENT TARGET_LENGTH MAX_LENGTH COPY UPDATES MORE; do
     number "$name"
 done
-tokens=$((MAX_SOURCE > 4096 ? MAX_SOURCE : 4096)) # a batch has to hold the longest text
+if [ -n "${START:-}" ] && [ -z "${PIECES_FROM:-}" ]; then
+    fail "START=$START without PIECES_FROM: its embeddings belong to the pieces that it was trained" \
+        "with; set PIECES_FROM to the folder of the data it was trained on, such as" \
+        "WORK/sentencepiece-8000-1024-128"
+fi
+# A batch has to hold the longest text.
+tokens="$(printf '%s\n' 4096 "$MAX_SOURCE" "$MAX_TARGET" | sort -n | tail -n 1)"
 bash "$ROOT/scripts/setup.sh" # does nothing if the environment is up to date
 PATH="$ROOT/.venv/bin:$PATH"
 
@@ -43,11 +49,28 @@ experiment() { # TABLE FOLDER WORD...
         --work-dir "$folder" --show-validation "${changes[@]}" "$@"
 }
 settings=(
-    "train.max-source-positions=$MAX_SOURCE"
+    "train.max-source-positions=$MAX_SOURCE" "train.truncate-target=true"
+    "train.max-target-positions=$((MAX_TARGET > 1024 ? MAX_TARGET : 1024))"
     "train.max-tokens=$tokens" "train.max-tokens-valid=$((2 * tokens))"
     "train.eval-rouge-args={beam: 1, max_len_b: $MAX_LENGTH}"
     "generate.max-tokens=$((2 * tokens))" "generate.max-len-b=$MAX_LENGTH"
 )
+
+# What a model has to beat: the first words and, of dialogues, the longest turns.
+extracts=""
+for file in "$work"/extracts/*.txt; do
+    extracts+="${extracts:+, }$(yaml_text "$(basename "$file" .txt)"): $(yaml_text "$file")"
+done
+table=(
+    --set "data=$(yaml_text "$prepared/data-bin")"
+    --set "score.reference=$(yaml_text "$work/text/test.target")"
+    --set "score.outputs={$extracts}"
+    --set "train.max-update=$MORE" --set "systems.full.flags.max-update=$UPDATES"
+)
+for system in segmented xl global srformer srformer_{unit,I,II,III,IV}; do
+    table+=(--set "systems.$system.flags.segment-size=$SEGMENT")
+    table+=(--set "systems.$system.flags.target-length=$TARGET_LENGTH")
+done
 
 # The model that copies has the same size, so the options about the training are its own, too.
 shared=() before=""
@@ -58,30 +81,18 @@ for word in "$@"; do
     esac
     before="$word"
 done
-start="${START:-}"
-if [ -z "$start" ]; then
+model="${START:-$work/copying/copying/seed1/checkpoint_best.pt}"
+start=(--set "start=$(yaml_text "$model")")
+if [ -z "${START:-}" ]; then
+    known=()
+    if [ -f "$model" ]; then known=("${start[@]}"); fi
+    # Wrong options are found here, and not when the model that copies has been trained.
+    experiment continued.yaml runs "${table[@]}" "${known[@]}" "$@" --dry-run > /dev/null
     lead="$work/lead-$PIECES-$MAX_SOURCE-$MAX_TARGET"
     prepare_lead "$work/text" "$prepared/model/spiece.model" "$prepared" "$lead"
     experiment copying.yaml copying --set "train.max-update=$COPY" \
         --set "systems.copying.flags.lr=0.001" --set "data=$(yaml_text "$lead/data-bin")" \
         --set "score.reference=$(yaml_text "$lead/text/test.target")" "${shared[@]}"
-    start="$work/copying/copying/seed1/checkpoint_best.pt"
-    if [[ " ${shared[*]} " == *" --dry-run "* && ! -f "$start" ]]; then start=; fi # not there yet
+    if [[ " ${shared[*]} " == *" --dry-run "* ]]; then start=("${known[@]}"); fi
 fi
-
-# What a model has to beat: the first words and, of dialogues, the longest turns.
-extracts=""
-for file in "$work"/extracts/*.txt; do
-    extracts+="${extracts:+, }$(yaml_text "$(basename "$file" .txt)"): $(yaml_text "$file")"
-done
-settings+=(
-    "data=$(yaml_text "$prepared/data-bin")"
-    "score.reference=$(yaml_text "$work/text/test.target")" "score.outputs={$extracts}"
-    "train.max-update=$MORE" "systems.full.flags.max-update=$UPDATES"
-)
-if [ -n "$start" ]; then settings+=("start=$(yaml_text "$start")"); fi
-for system in segmented xl global srformer srformer_{unit,I,II,III,IV}; do
-    settings+=("systems.$system.flags.segment-size=$SEGMENT")
-    settings+=("systems.$system.flags.target-length=$TARGET_LENGTH")
-done
-experiment continued.yaml runs "$@"
+experiment continued.yaml runs "${table[@]}" "${start[@]}" "$@"

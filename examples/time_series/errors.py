@@ -98,8 +98,10 @@ def summary(report: dict[str, Any], markdown: bool = False) -> str:
         return "Nothing is finished yet."
     shape = tables.markdown if markdown else tables.aligned
     lines = shape([HEADER, *table], names=2)
-    missing = len(read_expected().keys() - report["runs"].keys())
-    lines += ["", f"Cells without a result: {missing} of {len(read_expected())}."]
+    wanted = read_expected().keys() & {*report["settings"]["CELLS"].split()}
+    if wanted:
+        missing = len(wanted - report["runs"].keys())
+        lines += ["", f"Cells without a result: {missing} of {len(wanted)}."]
     remarks, found = wins(report["runs"]), weak(report["runs"])
     if found:
         remarks += ["Models without matrices that are weaker than the paper's:", *found]

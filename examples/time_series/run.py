@@ -15,6 +15,7 @@ import ablations
 import errors
 from cells import HERE, SeriesRun, check_files, read_settings, refuse_unused, series_runs
 
+from fairseq_recur.cli.experiment import places
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.grid import run_and_report
 from fairseq_recur.experiments.progress import say
@@ -51,7 +52,8 @@ def main(arguments: list[str]) -> int:
         return errors.summary(errors.write(runs, settings, work, arguments == ["linear"]))
 
     trains = not {"table", "linear"} & {*arguments}
-    return run_and_report(runs, settings.jobs if trains else 0, work, finished, report)
+    jobs, devices = places(settings.jobs, runs[0])
+    return run_and_report(runs, jobs if trains else 0, work, finished, report, devices)
 
 
 if __name__ == "__main__":

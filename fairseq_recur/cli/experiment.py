@@ -40,7 +40,7 @@ from fairseq_recur.experiments.settings import (
     stored_experiment,
 )
 from fairseq_recur.experiments.speed import measure_speed
-from fairseq_recur.experiments.steps import LOCK
+from fairseq_recur.experiments.steps import LOCK, Run
 from fairseq_recur.files import read_json, write_json
 from fairseq_recur.locks import hold, is_locked, name_holder
 
@@ -167,7 +167,7 @@ def runs_from(args: argparse.Namespace) -> list[SystemRun]:
     return runs_of(experiment, work, args.systems, list(dict.fromkeys(args.seeds)))
 
 
-def places(jobs: int | None, run_: SystemRun) -> tuple[int, list[str]]:
+def places(jobs: int | None, run_: Run) -> tuple[int, list[str]]:
     """Return the number of concurrent runs, and the GPUs for them."""
     if jobs is not None and jobs < 1:
         raise ConfigError(f"--jobs {jobs}: expected at least 1")

@@ -17,7 +17,7 @@ from fairseq_recur.experiments.machine import commit, trained_with
 from fairseq_recur.experiments.progress import say
 from fairseq_recur.experiments.runner import Runner, Stopped
 from fairseq_recur.experiments.schema import fill
-from fairseq_recur.experiments.steps import LOCK, Run, same_command
+from fairseq_recur.experiments.steps import LOCK, Run
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Run)
@@ -113,12 +113,17 @@ class CellRun(Run):
     @property
     def folder(self) -> Path:
         """Folder of the checkpoints and the log."""
-        return self.work / self.row / self.system / f"seed{self.seed}"
+        return self.work / self.own
+
+    @property
+    def own(self) -> str:
+        """Where the run's folder is in that of all trainings."""
+        return f"{self.row}/{self.system}/seed{self.seed}"
 
     def prepare(self) -> None:
         """Put a training with other flags aside; it may have taken days."""
         before = self.state().get("train", {}).get("key")
-        if before is not None and not same_command(before, self.key("train")):
+        if before is not None and not self.same(before, self.key("train")):
             say(
                 f"{self.name}: the settings have changed, so the training starts again; the "
                 f"earlier one is kept in {self.put_aside()}"
@@ -154,8 +159,8 @@ class GridRun(CellRun):
         return ["train"]
 
     def train_flags(self) -> dict[str, Any]:
-        """Return the length of the training."""
-        return {"max-epoch": self.epochs}
+        """Return the length of the training, and whether it is on the CPU."""
+        return {"max-epoch": self.epochs, "cpu": "--cpu" in self.flags}
 
     @abstractmethod
     def learning_rate(self, epoch: int) -> float:
@@ -196,6 +201,7 @@ def run_and_report(
     work: Path,
     finished: Callable[[R], None],
     report: Callable[[], str],
+    devices: Sequence[str],
 ) -> int:
     """Do the runs of a table that are not finished, and print the table.
 
@@ -205,12 +211,13 @@ def run_and_report(
         work: folder of all output
         finished: called after each run
         report: writes all results, and returns the table
+        devices: the GPUs, of which each training has one; none on the CPU
 
     Returns:
         exit status: 0, or 1 if a run failed, 2 if files cannot be used, 130 after a signal
     """
     try:
-        failed = do_what_is_left(runs, jobs, work, finished) if jobs else []
+        failed = do_what_is_left(runs, jobs, work, finished, devices) if jobs else []
         if failed is None:
             return 130
         print("\n" + report() + "\n")

@@ -144,7 +144,7 @@ def comparison_table(comparison: Comparison, markdown: bool = False) -> str:
     notes = _notes(comparison, "`" if markdown else "")
     if not markdown:
         return "\n".join([*aligned(rows, names=2), "", *notes])
-    cells = [[cell.strip().replace("|", "\\|") for cell in row] for row in rows]
+    cells = [[cell.strip() for cell in row] for row in rows]
     return "\n".join([*markdown_lines(cells, names=2), "", *(f"- {note}" for note in notes)])
 
 

@@ -103,8 +103,8 @@ def test_everything_is_trained_once(
     printed = capsys.readouterr().out
     assert "8 of 8 runs done" in printed
     nats = 3 * log(2) * 24 / 13  # 13 of the 24 symbols have a loss
-    assert re.search(rf"\n +24 +32 +rsa_tlb_lm +0\.995 +4 +{nats:.3f} +2\n", printed)
-    assert re.search(rf"\n +24 +32 +tlb_lm +0\.500 +{nats:.3f} +2\n", printed)
+    assert re.search(rf"\n24 +32 +rsa_tlb_lm +0\.995 +4 +{nats:.3f} +2\n", printed)
+    assert re.search(rf"\n24 +32 +tlb_lm +0\.500 +{nats:.3f} +2\n", printed)
     record = json.loads((work / "results.json").read_text())
     assert len(record["runs"]) == 8 and " WIDTH=16 " in record["command"]
     found = record["runs"][1]
@@ -147,6 +147,10 @@ def test_wrong_settings_are_refused(
     assert capsys.readouterr().err.startswith(
         f"{heading}\n- OPTIONS=--dropout '0.1: No closing quotation; expected flags"
     )
+    for flag in ("--batch-size 32", "--max-sentences=32", "--update-freq 2"):
+        assert miniature(OPTIONS=f"--dropout 0.1 {flag}") == 2
+        name = re.split("[ =]", flag)[0]
+        assert f"OPTIONS has {name}: UPDATES are counted in batches" in capsys.readouterr().err
     assert miniature(CHUNK="24", WIDTH="12") == 2
     said = capsys.readouterr().err
     assert "WIDTH=12: expected a multiple of 8" in said

@@ -203,15 +203,17 @@ def test_the_script_runs_it_all(folders: Folders, tmp_path: Path) -> None:
         (tmp_path / folder).mkdir(parents=True)
     for name in ("run.sh", "prepare.py", "experiment.yaml"):
         (tmp_path / "examples/defect_detection" / name).symlink_to(EXAMPLE / name)
-    (tmp_path / "scripts/recipes").symlink_to(ROOT / "scripts/recipes")
-    (tmp_path / "scripts/help.sh").symlink_to(ROOT / "scripts/help.sh")
+    for name in ("recipes", "launch", "help.sh"):
+        (tmp_path / "scripts" / name).symlink_to(ROOT / "scripts" / name)
     (tmp_path / "scripts/setup.sh").write_text("exit 0\n")
     programs = tmp_path / ".venv" / "bin"
     programs.mkdir(parents=True)
     for program, words in (("python", ""), ("fairseq-recur", "-m fairseq_recur")):
         (programs / program).write_text(f'#!/bin/sh\nexec {sys.executable} {words} "$@"\n')
         (programs / program).chmod(0o755)
-    set_by_script = ("data", "start", "score.reference", "generate.gpt2", "generate.max-len")
+    set_by_script = (
+        "data", "start", "score.reference", "generate.gpt2", "generate.max-len", "train.max-epoch"
+    )  # fmt: skip
     changes = settings(model, work, 8, 30)[1::2]
     options = [w for c in changes if not c.startswith(set_by_script) for w in ("--set", c)]
     data = write_lists(tmp_path / "data")

@@ -1,5 +1,6 @@
 """The examples' scripts that take files: wrong calls are one message, not a traceback."""
 
+import importlib
 import json
 import runpy
 import shlex
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -85,9 +87,43 @@ def test_ten_sentences_are_shown(
     assert capsys.readouterr().out.count("\n  copy ") == 10
 
 
+GRIDS = ("copy_task", "language_models", "regular_languages", "time_series")
+"""Whose trainings a program makes."""
+
+
+@pytest.mark.parametrize("example", GRIDS)
+def test_each_training_of_a_grid_has_one_gpu(
+    example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a machine with two; none on the CPU."""
+    modules = [file.stem for file in (EXAMPLES / example).glob("*.py")]
+    for name in modules:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.syspath_prepend(str(EXAMPLES / example))
+    run, words, devices = importlib.import_module("run"), ["table"], []
+    if example == "language_models":
+        words = [str(tmp_path), "table"]
+        for part in ("train", "valid", "test"):
+            (tmp_path / f"{part}.txt").write_text("a b c\n" * 40)
+    (tmp_path / "ETTh1.csv").touch()
+    variables = {"DATA": tmp_path, "CELLS": "ETTh1/24", "SHARES": 100, "BATCH": 2, "TOKENS": 4}
+    for name, value in {**variables, "WORK": tmp_path / "work"}.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
+    monkeypatch.setattr(run, "run_and_report", lambda *given: devices.append(given[-1]) or 0)
+    for device in ("cuda", "cpu"):
+        monkeypatch.setenv("DEVICE", device)
+        assert run.main(words) == 0
+    for name in modules:
+        sys.modules.pop(name, None)
+    assert devices == [["0", "1"], []]
+
+
 # The shell scripts, with programs that only write down how they were called ---------------------
 
-SHELLS = ("quickstart", "summarization", "defect_detection")
+SHELLS = ("quickstart", "summarization", "defect_detection", "modeling_recurrence")
 ODD = "it's #1: {a}, b"
 """The name of a folder which YAML would read as something else."""
 
@@ -126,6 +162,7 @@ def project(tmp_path: Path) -> Path:
             "    folder = sys.argv[sys.argv.index('--destdir') + 1]\n"
             "    os.makedirs(folder, exist_ok=True)\n"
             "    open(folder + '/dict.source.txt', 'w').close()\n"
+            "sys.exit(2 * ('unknown' in sys.argv))\n"
         )
         program.chmod(0o755)
     return root
@@ -198,7 +235,7 @@ def test_paths_of_the_summarization_examples_are_taken_as_they_are(
     (work / "bpe.model").touch()
     done = script("summarization/run.sh", WORK=work)
     assert done.returncode == 0, done.stderr
-    copying, continued = all_changes(project)
+    _, copying, continued = all_changes(project)
     words = f"{work}/lead/text/test.target"
     assert copying == {"data": f"{work}/lead/data-bin", "score.reference": words}
     assert continued["data"] == f"{work}/data-bin"
@@ -207,13 +244,79 @@ def test_paths_of_the_summarization_examples_are_taken_as_they_are(
     (project / "calls").unlink()
     (work / "extracts").mkdir()
     (work / "extracts" / "lead: 3.txt").touch()
-    done = script("summarization/continued.sh", "texts", WORK=work, START=work / "model.pt")
+    start = {"START": work / "model.pt", "PIECES_FROM": work / "other"}
+    done = script("summarization/continued.sh", "texts", WORK=work, **start)
     assert done.returncode == 0, done.stderr
     found = changes(project)
     assert found["data"] == f"{work}/sentencepiece-8000-1024-128/data-bin"
     assert found["score.outputs"] == {"lead: 3": f"{work}/extracts/lead: 3.txt"}
     assert found["start"] == f"{work}/model.pt"
     assert found["train.eval-rouge-args"] == {"beam": 1, "max_len_b": 100}
+
+
+@pytest.fixture
+def summaries(project: Path) -> Path:
+    """A folder with what the preparations of the summarization examples write."""
+    work = project / "work"
+    prepared = work / "sentencepiece-8000-1024-128"
+    for folder in (work / "text", prepared / "model", prepared / "data-bin"):
+        folder.mkdir(parents=True)
+    for name in ("train.source", "valid.source", "test.source", "train.target"):
+        (work / "text" / name).write_text("a\n")
+    for file in (work / "bpe.model", prepared / "model/spiece.model"):
+        file.touch()
+    (prepared / "data-bin/dict.source.txt").touch()
+    return work
+
+
+SCRIPTS = {"run.sh": [], "continued.sh": ["texts", "--systems"]}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_options_are_checked_before_the_model_that_copies_is_trained(
+    name: str, project: Path, script: Script, summaries: Path
+) -> None:
+    """All that the table needs but that model, so nothing that is found out later is wrong."""
+    words = [f"summarization/{name}", *SCRIPTS[name]]
+    done = script(*words, "unknown", WORK=summaries)
+    assert done.returncode == 2, done.stderr
+    (check,) = (call for call in calls(project) if call[1] == "experiment")
+    assert "--dry-run" in check and "unknown" in check
+    (project / "calls").unlink()
+    done = script(*words, "full_continued", WORK=summaries)
+    assert done.returncode == 0, done.stderr
+    runs = [call for call in calls(project) if call[1] == "experiment"]
+    assert ["--dry-run" in call for call in runs] == [True, False, False]
+    checked, copying, table = all_changes(project)
+    assert copying["data"] != table["data"]
+    model = f"{summaries}/copying/copying/seed1/checkpoint_best.pt"
+    assert table == {**checked, "start": model} and "start" not in checked
+    # A training that has begun from the model would refuse to go on without it.
+    Path(model).parent.mkdir(parents=True)
+    Path(model).touch()
+    (project / "calls").unlink()
+    assert script(*words, "full_continued", WORK=summaries).returncode == 0
+    assert [change.get("start") for change in all_changes(project)] == [model, None, model]
+
+
+def test_a_start_needs_its_pieces(project: Path, script: Script) -> None:
+    """Rows of embeddings of other pieces would be taken without a word."""
+    done = script("summarization/continued.sh", "texts", START="model.pt")
+    assert done.returncode == 2 and calls(project) == []
+    assert done.stderr.startswith("error: START=model.pt without PIECES_FROM: ")
+
+
+@pytest.mark.parametrize("pieces, positions, tokens", [(128, 1024, 4096), (5000, 5000, 5000)])
+def test_long_summaries_are_cut(
+    pieces: int, positions: int, tokens: int, project: Path, script: Script, summaries: Path
+) -> None:
+    """Also those of the validation set, which a limit of the training set does not shorten."""
+    start = {"START": "model.pt", "PIECES_FROM": "other", "MAX_TARGET": pieces}
+    done = script("summarization/continued.sh", "texts", WORK=summaries, **start)
+    assert done.returncode == 0, done.stderr
+    found = changes(project)
+    assert found["train.truncate-target"] is True
+    assert (found["train.max-target-positions"], found["train.max-tokens"]) == (positions, tokens)
 
 
 def test_paths_of_defect_detection_are_taken_as_they_are(project: Path, script: Script) -> None:
@@ -228,12 +331,69 @@ def test_paths_of_defect_detection_are_taken_as_they_are(project: Path, script: 
 
 
 @pytest.mark.parametrize(
+    "lines, variables, batch, warmup, updates",
+    [
+        (21854, {}, 32, 1000, 13660),  # of the paper
+        (500, {}, 32, 32, 320),
+        (500, {"BATCH": 8, "EPOCHS": 4}, 8, 25, 252),
+    ],
+)
+def test_the_schedule_of_defect_detection_ends_with_the_training(
+    lines: int, variables: dict[str, int], batch: int, warmup: int, updates: int, project: Path,
+    script: Script,
+) -> None:  # fmt: skip
+    (project / "work/text").mkdir(parents=True)
+    (project / "work/text/train.target").write_text("a\n" * lines)
+    done = script("defect_detection/run.sh", "data", "model", WORK="work", **variables)
+    assert done.returncode == 0, done.stderr
+    found = changes(project)
+    schedule = [found[f"train.{name}"] for name in ("warmup-updates", "total-num-update")]
+    assert found["train.batch-size"] == batch and schedule == [warmup, updates]
+
+
+@pytest.mark.parametrize(
+    "words, variable",
+    [
+        (["--set", "train.batch-size=8"], "BATCH"),
+        (["--seeds", "1", "--set=train.update-freq=4"], "BATCH"),
+        (["--set", "train.max-epoch=3"], "EPOCHS"),
+    ],
+)
+def test_options_that_would_change_the_schedule_are_refused(
+    words: list[str], variable: str, project: Path, script: Script
+) -> None:
+    done = script("defect_detection/run.sh", "data", "model", *words)
+    assert done.returncode == 2 and calls(project) == []
+    setting = words[-1].removeprefix("--set=")
+    assert done.stderr == f"error: {setting}: set {variable}=N in front of the command instead\n"
+
+
+def test_a_last_line_without_its_end_is_one(project: Path, script: Script, tmp_path: Path) -> None:
+    """In one of the languages, and in no UTF-8; another number of lines is refused."""
+    program = project / ".venv/bin/subword-nmt"
+    program.write_text("#!/bin/sh\nexec cat\n")
+    program.chmod(0o755)
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    for part in ("train", "valid", "test"):
+        (texts / f"{part}.de").write_bytes(b"a\nb\xe9")
+        (texts / f"{part}.en").write_bytes(b"a\nb\n")
+    words = ["modeling_recurrence/prepare.sh", texts, "de", "en", tmp_path / "output"]
+    done = script(*words)
+    assert (done.returncode, done.stdout.count("data-bin is ready")) == (0, 1), done.stderr
+    (texts / "test.de").write_text("a\nb\nc")
+    done = script(*words)
+    assert done.returncode == 2 and "test.de has 3 lines, and .en has another" in done.stderr
+
+
+@pytest.mark.parametrize(
     "name, words, variable, value",
     [
         ("summarization/continued.sh", ["texts"], "MAX_SOURCE", "1k"),
         ("summarization/continued.sh", ["texts"], "MORE", "-3"),
         ("defect_detection/run.sh", ["data", "model"], "EPOCHS", "x[$(touch injected)]"),
         ("defect_detection/run.sh", ["data", "model"], "MAX_TARGET", "0"),
+        ("defect_detection/run.sh", ["data", "model"], "BATCH", "0"),
     ],
 )
 def test_what_is_no_number_is_refused_before_any_work(

@@ -21,6 +21,7 @@ from fairseq.data import Dictionary, data_utils
 
 from fairseq_recur.cli import experiment_check
 from fairseq_recur.experiments import runner
+from fairseq_recur.scoring.resampling import sign_flip_p
 from fairseq_recur.scoring.significance import compare_systems
 from tests.forking import own_progress_lock
 from tests.integration.test_experiments import forked, wait_for  # noqa: F401
@@ -453,6 +454,44 @@ def test_a_seed_of_the_folder_counts_and_not_the_added_one(
     none = ["--work-dir", str(tmp_path / "none")]
     assert example.main([*words, *none, "--add", str(there)]) == 2
     assert "these results have all of the runs" in capsys.readouterr().err
+
+
+def test_all_signatures_are_named(
+    example: Any, calls: Callable[[], list[str]], tiny: list[str], tmp_path: Path
+) -> None:
+    """Of all runs here, and of the results that are added."""
+    words, work = [*tiny, "--systems", "transformer"], tmp_path / "work"
+    assert example.main(words) == 0
+    results = read_json(work / "results.json")
+    (tmp_path / "there.json").write_text(json.dumps({**results, "signatures": {"PER": "p9, p8"}}))
+    before = results["signatures"]
+    of_bb = read_json(work / "bb/results.json")
+    of_bb["runs"][0]["signatures"]["PER"] = "p8"
+    (work / "bb/results.json").write_text(json.dumps(of_bb))
+    assert example.main([*words, "--add", str(tmp_path / "there.json")]) == 0
+    after = read_json(work / "results.json")["signatures"]
+    assert after == {"WER": before["WER"], "PER": f"{before['PER']}, p8, p9"}
+    assert f"PER `{after['PER']}`" in (work / "table.md").read_text()
+
+
+@pytest.mark.parametrize(
+    "total, said",
+    [
+        (20, "p: exact sign-flip test, two-sided, over the differences of the languages, at least "
+             "1.91e-06 for 20;"),
+        (21, "p: sign-flip test with 100,000 random choices of signs, two-sided, over the "
+             "differences of the languages, at least 1e-05;"),
+    ],
+)  # fmt: skip
+def test_the_note_says_which_test_it_is(total: int, said: str, example: Any) -> None:
+    empty = dict.fromkeys(("signatures", "versions"), {})
+    lines = example.report.table.notes({
+        "baseline": "transformer", "languages": {str(n): {"test": 1} for n in range(total)},
+        "command": "", "machine": "", "commits": [], **empty,
+    })  # fmt: skip
+    assert any(said in line for line in lines)
+    least = float(re.search(r"at least (\S+?)[; ]", said)[1])
+    assert sign_flip_p([1.0] * (total)) == pytest.approx(least, rel=0.01)
 
 
 @pytest.mark.parametrize(

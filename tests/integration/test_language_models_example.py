@@ -40,7 +40,7 @@ SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in FULL[:2]]
 
 MINIATURE: dict[str, Any] = {
     "UPDATES": 4, "TOKENS": 8, "MEMORY": 8, "BATCH": 4, "EVAL_MEMORY": 16, "EVAL_CLAMP": 12,
-    "SEEDS": 1, "SHARES": "50", "SYSTEMS": "rsa_xl_lm", "SHARE_SYSTEMS": "rsa_xl_lm",
+    "SEEDS": 1, "SHARES": "50", "SHARE_SYSTEMS": "rsa_xl_lm",
     "OPTIONS": "--decoder-embed-dim 16 --decoder-input-dim 16 --decoder-output-dim 16 "
     "--decoder-layers 3 --decoder-ffn-embed-dim 24 --decoder-attention-heads 2",
 }  # fmt: skip
@@ -113,6 +113,7 @@ def test_everything_in_miniature(
 WRONG: dict[str, tuple[dict[str, str], str]] = {
     "UNITS": ({"UNITS": "bytes"}, "expected one of words, characters"),
     "SYSTEMS": ({"SYSTEMS": "lstm"}, "expected some of: xl_lm rsa_xl_lm"),
+    "no use": ({"SYSTEMS": "xl_lm"}, "SYSTEMS=xl_lm: has no effect without the whole text"),
     "SHARES": ({"SHARES": "0 100"}, "SHARES=.*: expected whole numbers from 1 to 100"),
     "LR": ({"LR": "0"}, "expected a number above 0"),
     "TOKENS": ({"TOKENS": "1"}, "expected a whole number, at least 2"),
@@ -158,6 +159,14 @@ def test_a_wrong_text_is_refused_before_any_work(
     assert run.main([str(folder)]) == 2
     assert capsys.readouterr().err.count("only blank lines") == 3
     assert not (tmp_path / "work").exists()
+
+
+def test_the_table_before_the_first_training(
+    modules: Callable[[str], Any], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert modules("run").main([str(folder), "table"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.startswith("\nNothing is finished yet.\n") and printed.err == ""
 
 
 def test_files_have_other_names_and_line_ends(
@@ -389,6 +398,8 @@ def test_the_full_size_prints_the_settings_of_the_paper(name: str, tmp_path: Pat
     (["train", "text8", "--seed", "2"], {}, "--seed: set SEED=N in front of the command"),
     (["train", "text8", "--arch=brt_lm_text8"], {}, "--arch: set ARCH=NAME"),
     (["train", "text8"], {"GPUS": "4"}, "22 streams cannot be divided among 4 processes"),
+    (["train", "text8"], {"MAX_TOKENS": "1024"}, "MAX_TOKENS=1024: an update of text8 has 22 str"),
+    (["train", "text8"], {"BATCH_TOKENS": "9"}, "BATCH_TOKENS=9: an update of text8 has 22 stre"),
     (["train", "text8"], {"PRINT": "0"}, "full.sh prepare text8 first"),
     (["evaluate", "text8"], {"PRINT": "0"}, "full.sh train text8 first"),
 ])  # fmt: skip

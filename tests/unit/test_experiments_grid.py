@@ -51,7 +51,7 @@ def test_the_machine_is_that_of_the_training(
     """The table may be written anew on another one, and with other versions."""
     monkeypatch.setattr(runner.machine, "machine", lambda: "there")
     monkeypatch.setattr(runner.machine, "versions", lambda: {"torch": "1"})
-    assert run_and_report([run], 1, run.work, lambda run: None, lambda: "") == 0
+    assert run_and_report([run], 1, run.work, lambda run: None, lambda: "", []) == 0
     monkeypatch.setattr(runner.machine, "machine", lambda: "here")
     monkeypatch.setattr(runner.machine, "versions", lambda: {"torch": "2", "python": "3"})
     before = provenance({}, ["x"], [EmptyRun(run.work, "row", "a", 3, (), 1)])
@@ -67,17 +67,36 @@ def test_the_machine_is_that_of_the_training(
     assert both["versions"] == {"torch": "1, 0"}
 
 
+def test_each_training_has_one_gpu(run: EmptyRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise each would divide its batches among all of them."""
+    monkeypatch.setattr(runner, "PROGRAM", ["sh", "-c", "echo $CUDA_VISIBLE_DEVICES; sleep 0.2"])
+    runs = [run, EmptyRun(run.work, "row", "b", 1, (), 1)]
+    assert run_and_report(runs, 2, run.work, lambda run: None, lambda: "", ["4", "7"]) == 0
+    assert {(run.folder / "train.out").read_text() for run in runs} == {"4\n", "7\n"}
+
+
+def test_a_moved_folder_is_not_trained_again(run: EmptyRun) -> None:
+    run.folder.mkdir(parents=True)
+    for key in (run.key("train"), run.argv("train")):  # the second is of an earlier version
+        run.write_state({"train": {"key": key, "done": True}})
+        moved = EmptyRun(run.work.rename(run.work.with_name("moved")), "row", "a", 1, (), 1)
+        assert moved.done("train")
+        moved.prepare()
+        assert moved.done("train")
+        moved.work.rename(run.work)
+
+
 def test_files_that_cannot_be_used_are_one_message(
     run: EmptyRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def report() -> str:
         raise ConfigError("x.csv is empty")
 
-    assert run_and_report([run], 0, run.work, lambda run: None, report) == 2
+    assert run_and_report([run], 0, run.work, lambda run: None, report, []) == 2
     assert capsys.readouterr().err == "error: x.csv is empty\n"
     run.folder.mkdir(parents=True)
     (run.folder / "state.json").write_text('{"train": {')
-    assert run_and_report([run], 1, run.work, lambda run: None, lambda: "") == 2
+    assert run_and_report([run], 1, run.work, lambda run: None, lambda: "", []) == 2
     assert "state.json is damaged" in capsys.readouterr().err
 
 
