@@ -60,6 +60,7 @@ RUNNING = "running"
 
 ARCHIVED = (
     "campaign.json", "results/*.json", "logs/*.log", "*/results.json", "*/*/seed*/train.log",
+    "*/table.md", "*/*/*/seed*/train.log",
 )  # fmt: skip
 """The files that the archive has: no checkpoints."""
 
@@ -332,7 +333,10 @@ def main() -> int:
     made = "made by prepare.sh of examples/modeling_recurrence"
     parser.add_argument("--multi30k", type=Path, metavar="DIR", help=made)
     parser.add_argument("--en-de", type=Path, metavar="DIR", help=made)
+    parser.add_argument("--g2p", type=Path, metavar="DIR", help="words, as examples/g2p reads them")
     args = parser.parse_args()
+    if args.g2p and not args.g2p.is_dir():
+        parser.error(f"--g2p {args.g2p}: no such folder; give one with LANG_train.tsv and so on")
     for folder in filter(None, (args.multi30k, args.en_de)):
         if not (folder / "data-bin").is_dir():
             parser.error(f"{folder}: no data-bin; give a folder that prepare.sh has made")

@@ -215,8 +215,23 @@ def measurements(args: argparse.Namespace) -> Iterator[Piece]:
     yield checks("trainings-fp32", 6, "training_and_decoding and (fp32 or amp)")
 
 
+def pronunciation(args: argparse.Namespace) -> Piece:
+    """Trainings of the organisers' size in examples/g2p, side by side."""
+    words = [
+        str(args.g2p.resolve()), "--work-dir", str(args.work_dir.resolve() / "g2p"),
+        "--systems", "transformer", "birnn", "rsa", "--seeds", "1", "--jobs", "16",
+    ]  # fmt: skip
+    if args.tiny:
+        words += ["--settings", "small", "--set", "train.max-update=2", "--jobs", "1"]
+    else:
+        words += ["--set", "train.cpu=false", "--set", "generate.cpu=false"]
+    return Piece("training-g2p", [sys.executable, "examples/g2p/run.py", *words], MOST, True)
+
+
 def trainings(args: argparse.Namespace) -> Iterator[Piece]:
     """Experiments on the folders that the user names, several trainings side by side."""
+    if args.g2p is not None:
+        yield pronunciation(args)
     chosen = (
         ("multi30k", args.multi30k, 12, 7, []),
         ("base", args.en_de, 3, 7, ["--systems", "transformer", "biarn", "rsa", "--seeds", "1"]),

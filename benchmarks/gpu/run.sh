@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Test and measure everything on a GPU: bash benchmarks/gpu/run.sh [--minutes N] [--archive FILE] [--multi30k DIR] [--en-de DIR]
+# Test and measure everything on a GPU: bash benchmarks/gpu/run.sh [--minutes N] [--archive FILE] [--multi30k DIR] [--en-de DIR] [--g2p DIR]
 #
 # Runs tests, kernels, whole models and trainings in pieces of at most eight minutes, the most
 # valuable first. Each writes its results as they come. Start it again to go on: no piece is done

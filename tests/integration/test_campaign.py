@@ -69,7 +69,7 @@ def start(*words: object, **more: str) -> "subprocess.CompletedProcess[str]":
 
 def namespace(folder: Path, tiny: bool = False) -> argparse.Namespace:
     """Options with which all pieces exist."""
-    return argparse.Namespace(tiny=tiny, work_dir=folder, multi30k=folder, en_de=folder)
+    return argparse.Namespace(tiny=tiny, work_dir=folder, multi30k=folder, en_de=folder, g2p=folder)
 
 
 def test_a_further_start_does_only_the_remaining_work(campaign: Any, tmp_path: Path) -> None:
@@ -375,6 +375,7 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
     for words, error in (
         (["--only", "nonsense"], "--only: unknown nonsense; expected names that --list prints"),
         (["--multi30k", tmp_path], "no data-bin; give a folder that prepare.sh has made"),
+        (["--g2p", tmp_path / "none"], "none: no such folder; give one with LANG_train.tsv"),
         (["--wheels", tmp_path], "no wheels; give a folder that wheels.sh has made"),
     ):
         done = start(*words, "--work-dir", tmp_path)
@@ -393,15 +394,20 @@ def test_a_rehearsal_of_all_pieces(cli: Callable[..., str], tmp_path: Path) -> N
         "preprocess", "-s", "en", "-t", "de", "--joined-dictionary", "--trainpref", text / "train",
         "--validpref", text / "valid", "--testpref", text / "test", "--destdir", text / "data-bin",
     )  # fmt: skip
+    words = tmp_path / "words"
+    words.mkdir()
+    for name in ("train", "dev", "test"):
+        (words / f"xx_{name}.tsv").write_text("ab\ta b\nba\tb a\nabba\ta b b a\n")
     work, archive = tmp_path / "work", tmp_path / "all.tar.gz"
     done = start(
-        "--tiny", "--work-dir", work, "--multi30k", text, "--en-de", text, "--archive", archive
-    )
+        "--tiny", "--work-dir", work, "--multi30k", text, "--en-de", text, "--g2p", words,
+        "--archive", archive,
+    )  # fmt: skip
     logs = {log.stem: log.read_text()[-2000:] for log in (work / "logs").iterdir()}
     wrong = {name: logs[name] for name, status in statuses(work).items() if status != "done"}
     assert done.returncode == 0 and not wrong, wrong
     results = {file.stem: json.loads(file.read_text()) for file in (work / "results").iterdir()}
-    assert len(results) == len([name for name in logs if "tests-" not in name]) - 2
+    assert len(results) == len([name for name in logs if "tests-" not in name]) - 3
     for name, result in results.items():
         assert f"\n{name}\n\n| " in f"\n{done.stdout}"
         assert result["rows"] and '"error"' not in json.dumps(result["rows"]), name
