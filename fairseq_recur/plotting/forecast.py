@@ -92,7 +92,8 @@ def draw(data: Forecasts, variables: Sequence[str] | None, first: int, count: in
             places = [i for i in rows if data.windows[i] == number]
             label = "forecast" if number == data.windows[rows[0]] else None
             values = [forecast[i] for i in places]
-            axes.plot(places, values, color=COLOURS[number % 2], label=label, lw=1.5)
+            one = "." if len(places) == 1 else ""  # a line of one row would not be seen
+            axes.plot(places, values, color=COLOURS[number % 2], label=label, lw=1.5, marker=one)
         axes.set_ylabel(name)
         plain_axes(axes)
     starts = [i for i in rows if i == 0 or data.windows[i] != data.windows[i - 1]]

@@ -8,7 +8,7 @@ from matplotlib.text import Text
 
 from fairseq_recur.cli import main
 from fairseq_recur.experiments.training_log import TrainingLog
-from fairseq_recur.plotting import curves, matrices
+from fairseq_recur.plotting import curves, forecast, matrices
 from fairseq_recur.plotting.figures import new_figure, save
 from tests.unit.test_cli_main import root_logger  # noqa: F401  (used by every test)
 
@@ -45,6 +45,13 @@ def test_a_name_is_no_equation(line: str, folder: Path) -> None:
     words = line.split()
     assert main(["plot", *words]) == 0
     assert (folder / words[-1]).stat().st_size > 3000
+
+
+def test_forecasts_of_one_row_can_be_seen() -> None:
+    columns = {"a": [1.0, 2.0, 3.0], "a actual": [1.0, 1.0, 1.0]}
+    data = forecast.Forecasts("f", [0, 1, 1], ["d"] * 3, columns)
+    _, one, two = forecast.draw(data, None, 0, 2).axes[0].lines
+    assert (one.get_marker(), two.get_marker()) == (".", "")
 
 
 def test_every_text_of_a_figure_is_saved_as_it_is(
