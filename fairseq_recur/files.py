@@ -58,6 +58,22 @@ def write_text(path: Path | str, text: str) -> None:
         file.write(text.encode())
 
 
+def inside(path: str, folder: str) -> str:
+    """Return an absolute path relative to a folder if it is in it, else as it is.
+
+    Links and ``..`` in both are followed, but not a link that is the path itself. A text that is no
+    absolute path is returned, too.
+    """
+    if not os.path.isabs(path):
+        return path
+    before, name = os.path.split(path.rstrip("/"))
+    if name == "..":
+        before, name = path, ""
+    place = os.path.join(os.path.realpath(before), name)
+    found = os.path.relpath(place, os.path.realpath(folder))
+    return path if found.split("/")[0] == ".." else found
+
+
 def behind_link(path: Path) -> Path:
     """Return the file that a symbolic link leads to, to replace it and not the link.
 

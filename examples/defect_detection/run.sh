@@ -20,10 +20,13 @@ MAX_SOURCE="${MAX_SOURCE:-512}" MAX_TARGET="${MAX_TARGET:-3}"
 for name in EPOCHS BATCH MAX_SOURCE MAX_TARGET; do number "$name"; done
 for word in "${@:3}"; do # the length of the schedule follows from these
     setting="${word#--set=}"
-    case "${setting%%=*}" in
-        train.batch-size | train.max-tokens | train.update-freq)
+    name="${setting%%=*}"
+    case "${name//_/-}" in
+        generate.*) ;;
+        *.batch-size | *.max-sentences | *.max-tokens | *.update-freq)
             fail "$setting: set BATCH=N in front of the command instead" ;;
-        train.max-epoch) fail "$setting: set EPOCHS=N in front of the command instead" ;;
+        *.max-epoch | *.max-update | *.total-num-update | *.warmup-updates)
+            fail "$setting: set EPOCHS=N in front of the command instead" ;;
     esac
 done
 bash "$ROOT/scripts/setup.sh" # does nothing if the environment is up to date

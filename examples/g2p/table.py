@@ -6,7 +6,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from fairseq_recur.plotting.figures import COLOURS, new_figure, plain_axes
-from fairseq_recur.scoring.resampling import EXACT, MOST_SAMPLES
+from fairseq_recur.scoring.resampling import EXACT, SIGNS
 from fairseq_recur.scoring.tables import markdown
 
 METRICS = ("WER", "PER")
@@ -14,9 +14,6 @@ AVERAGES = ("system", "seeds", "WER", "PER", "lowest on", "parameters")
 DIFFERENCES = (
     "system", "difference", "relative", "lower on", "p", "p corrected", "p pooled"
 )  # fmt: skip
-
-SIGNS = MOST_SAMPLES // 10
-"""Choices of signs that the test draws for more than `EXACT` languages."""
 
 MARKERS = "o^sDv"
 """Of the systems with the first colours, of those with the same colours again, and so on."""

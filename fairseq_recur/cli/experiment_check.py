@@ -18,8 +18,8 @@ from fairseq_recur.cli.scoring_options import ACTS_ON
 from fairseq_recur.errors import ConfigError, InstallationError, Problems, refuse
 from fairseq_recur.experiments.runs import SystemRun
 from fairseq_recur.experiments.settings import Experiment, Flags, Scoring, misread, normal
-from fairseq_recur.experiments.steps import inside, relative, same_command
-from fairseq_recur.files import read_json
+from fairseq_recur.experiments.steps import relative, same_command
+from fairseq_recur.files import inside, read_json
 from fairseq_recur.loading.states import read_state
 from fairseq_recur.scoring import comet
 from fairseq_recur.scoring.comparison import BOTH
@@ -103,9 +103,9 @@ def _check_folder(experiment: Experiment, work: Path) -> None:
         for folder, state in states.items()
         if "key" in state.get("train", {})
     }
-    here = inside(experiment.data, f"{work}/")
+    here = inside(experiment.data, str(work))
     if data and not any(
-        folder.parent.name in experiment.systems and same_command([name], [here])
+        folder.parent.name in experiment.systems and same_command([name], [here], str(work))
         for folder, name in data.items()
     ):
         rows = ", ".join(sorted({folder.parent.name for folder in data}))
@@ -243,7 +243,7 @@ def _without_effect(score: Scoring) -> Iterator[str]:
         if changed and not set(metrics) & set(score.metrics):
             yield (
                 f"{name} acts on {', '.join(metrics)} and has no effect with the metrics "
-                f"{', '.join(score.metrics)}; leave it out"
+                f"{', '.join(score.metrics)}; leave it out, or set it to {getattr(default, name)}"
             )
 
 

@@ -191,7 +191,7 @@ class SystemRun(Run):
         found = [
             f"{self.name}: --{name} was {old.get(name, no)}, is {new.get(name, no)}"
             for name in sorted({*old, *new} - PROLONGS - REPORTS)
-            if not same_command([old.get(name, no)], [new.get(name, no)])
+            if not same_command([old.get(name, no)], [new.get(name, no)], self.root)
         ]
         before = state.get("read", {})
         for name, now in self.reads().items():

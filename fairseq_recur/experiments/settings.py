@@ -17,6 +17,7 @@ from sacrebleu.metrics.base import Metric
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.machine import gpus_for
 from fairseq_recur.experiments.schema import fill, in_file, setting
+from fairseq_recur.files import inside
 from fairseq_recur.scoring.comet import DEFAULT_MODEL
 from fairseq_recur.scoring.generation import read_lines
 from fairseq_recur.scoring.mean_metric import MeanMetric
@@ -288,11 +289,6 @@ def _below(folder: Path, path: str) -> str:
     return str(folder / path)
 
 
-def _relative(folder: Path, path: str) -> str:
-    """Return a path relative to a folder if it is in it, else as it is."""
-    return str(Path(path).relative_to(folder)) if Path(path).is_relative_to(folder) else path
-
-
 def _overrides(changes: Sequence[str]) -> Any:
     """Parse ``KEY.KEY=VALUE`` words."""
     found: Any = OmegaConf.create({})
@@ -335,7 +331,7 @@ def stored(files: Sequence[str], changes: Sequence[str], work: Path) -> dict[str
     Its next start may come from another folder, so paths are absolute, or relative to the
     experiment's own folder *work* if they are in it: that may be moved or copied.
     """
-    work, place = work.absolute(), partial(_relative, work.absolute())
+    place = partial(inside, folder=str(work.absolute()))
     return {
         "files": [place(str(Path(file).absolute())) for file in files],
         "set": [c if "${" in c else _changed(c, place) for c in from_here(changes)],

@@ -3,12 +3,13 @@
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from os.path import realpath
+from os.path import join, realpath
 from pathlib import Path
 from typing import Any, Optional
 
+from fairseq_recur.experiments.inputs import is_same
 from fairseq_recur.experiments.settings import Flags
-from fairseq_recur.files import read_json, write_json
+from fairseq_recur.files import inside, read_json, write_json
 
 LOCK = "lock"
 """File that is locked while a process works in its folder."""
@@ -34,6 +35,11 @@ class Run(ABC):
     def own(self) -> str:
         """The end of the folder's path that stays if the folder of all runs is moved, or ""."""
         return ""
+
+    @property
+    def root(self) -> str:
+        """The folder of all runs, in which relative paths of commands begin; "" without `own`."""
+        return str(self.folder)[: -len(self.own)] if self.own else ""
 
     @property
     @abstractmethod
@@ -67,7 +73,7 @@ class Run(ABC):
 
     def same(self, before: Sequence[str], now: Sequence[str]) -> bool:
         """Return whether two commands of this run, or keys of a step, have the same result."""
-        return same_command(self.comparable(before), self.comparable(now))
+        return same_command(self.comparable(before), self.comparable(now), self.root)
 
     def reads(self) -> dict[str, str]:
         """Describe what the training reads besides its settings; the runner stores it."""
@@ -94,10 +100,11 @@ class Run(ABC):
         write_json(self.folder / "state.json", state)
 
     def remember(self) -> None:
-        """Store what a training that has begun reads, if an earlier version did not."""
+        """Store what a training that has begun reads, if an earlier version stored less."""
         state = self.state()
         before = state.get("train", {}).get("read", {})
-        known = {**self.reads(), **before} if "train" in state else before
+        now = self.reads() if "train" in state else {}
+        known = {**before, **{n: x for n, x in now.items() if is_same(before.get(n, x), x)}}
         if known != before:
             state["train"]["read"] = known
             self.write_state(state)
@@ -116,9 +123,18 @@ class Run(ABC):
         return all(self.done(step) for step in self.steps if step != "generate")
 
 
-def same_command(before: list[str], now: list[str]) -> bool:
-    """Return whether two commands are equal, or differ only in how they name the same files."""
-    return before == now or list(map(realpath, before)) == list(map(realpath, now))
+def same_command(before: Sequence[str], now: Sequence[str], root: str) -> bool:
+    """Return whether two commands are equal, or differ only in how they name the same files.
+
+    Args:
+        before, now: the words
+        root: folder in which relative paths begin
+    """
+
+    def same(one: str, other: str) -> bool:
+        return one == other or realpath(join(root, one)) == realpath(join(root, other))
+
+    return len(before) == len(now) and all(map(same, before, now))
 
 
 def relative(words: Sequence[str], own: str) -> list[str]:
@@ -131,9 +147,5 @@ def relative(words: Sequence[str], own: str) -> list[str]:
     """
     place = re.compile(rf"((?:.*/)?){re.escape(own)}(?:/.*)?")
     roots = [found[1] for found in map(place.fullmatch, words) if found]
-    return [inside(word, roots[-1]) for word in words] if roots else list(words)
-
-
-def inside(path: str, root: str) -> str:
-    """Return a path relative to a folder, whose name ends with /, if it is there, else as it is."""
-    return "." if f"{path}/" == root else path.removeprefix(root)
+    # In a command that was stored, paths may be relative already.
+    return [inside(word, roots[-1]) for word in words] if roots and roots[-1] else list(words)

@@ -97,8 +97,12 @@ def _scale(group: Mapping[str, Any]) -> float:
 
 
 def _refuse_composite(cfg: Any, params: Iterable[torch.nn.Parameter]) -> None:
-    asking = sum(_asked(parameter) != (True, 1.0) for parameter in params)
-    if getattr(cfg, "_name", None) == "composite" and asking:
+    if getattr(cfg, "_name", None) != "composite":
+        return
+    decay = any(group["optimizer"].get("weight_decay") for group in cfg.groups.values())
+    asked = [(decays or not decay, scale) for decays, scale in map(_asked, params)]
+    asking = sum(one != (True, 1.0) for one in asked)
+    if asking:
         raise ConfigError(
             f"--optimizer composite: {asking} parameters ask for no weight decay (as those of RSA) "
             "or a learning rate of their own (--recurrence-lr-scale), which it does not give "

@@ -17,6 +17,7 @@ import numpy as np
 
 DEFAULT_SEED = 12345  # sacrebleu's
 EXACT = 20  # differences; all signs of more would take too much memory
+SIGNS = 100_000  # random choices of signs for more differences
 MOST_SAMPLES = 1_000_000  # all draws are in memory at once, one number per text each
 
 # Sums of the same numbers in another order differ in their last digits. A difference below this,
@@ -98,7 +99,7 @@ def sign_flip_p(differences: Sequence[float]) -> float:
     """
     if len(differences) > EXACT:
         values = np.array(differences)
-        return randomization_p(np.zeros_like(values), values, MOST_SAMPLES // 10, DEFAULT_SEED)
+        return randomization_p(np.zeros_like(values), values, SIGNS, DEFAULT_SEED)
     sums = np.zeros(1)
     for difference in differences:
         sums = np.concatenate([sums + difference, sums - difference])

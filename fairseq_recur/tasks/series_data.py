@@ -1,8 +1,10 @@
 """A table of numbers over time: reading it, its parts for training, features of its dates."""
 
 import csv
+import io
 import logging
 import os
+import shlex
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -87,6 +89,19 @@ def date_reader(text: str) -> Callable[[str], datetime] | None:
 
 def _read_date(form: str, text: str) -> datetime:
     return datetime.strptime(text, form)
+
+
+def columns_of(text: str) -> list[str]:
+    """Return the names in the value of --series-columns, a line of CSV."""
+    names = next(csv.reader([text], skipinitialspace=True), [])
+    return [name.strip() for name in names if name.strip()]
+
+
+def as_columns(names: Sequence[str]) -> str:
+    """Return the value of --series-columns for names, quoted for a shell."""
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(names)
+    return shlex.quote(line.getvalue())
 
 
 def read_series(path: str, columns: Sequence[str] = ()) -> Series:

@@ -23,6 +23,8 @@ from fairseq_recur.tasks.series_data import (
     SPLITS,
     Array,
     Series,
+    as_columns,
+    columns_of,
     forecast_rows,
     read_series,
     scale_of,
@@ -50,8 +52,8 @@ class TimeSeriesConfig(FairseqDataclass):
     )
     series_columns: str = option(
         "",
-        "names of the variables to read and to forecast, with commas between; by default all "
-        "columns but the date",
+        "names of the variables to read and to forecast, with commas between, and a name with a "
+        "comma in double quotes; by default all columns but the date",
     )
     input_length: int = option(96, "rows that a forecast is made from")
     label_length: int = option(
@@ -157,7 +159,7 @@ class TimeSeriesTask(FairseqTask):
             wrong.append("no series: give a CSV file with --series-file")
         refuse("task time_series_forecasting", wrong)
         assert cfg.series_file is not None
-        columns = [name.strip() for name in cfg.series_columns.split(",") if name.strip()]
+        columns = columns_of(cfg.series_columns)
         self.series: Series = read_series(cfg.series_file, columns)
         self.rows = split_rows(self.series, cfg.split_months, cfg.split_fractions)
         self.values = torch.empty(self.series.values.shape, dtype=torch.float32)
@@ -197,7 +199,7 @@ class TimeSeriesTask(FairseqTask):
             raise ConfigError(
                 f"{self.cfg.series_file}: found the variables {', '.join(names)}, but the model "
                 f"was trained on {', '.join(saved['names'])}: give another --series-file, or "
-                f"choose them in this order with --series-columns '{','.join(saved['names'])}'"
+                f"choose them in this order with --series-columns {as_columns(saved['names'])}"
             )
         self.set_scale(numpy.array(saved["mean"]), numpy.array(saved["deviation"]))
 

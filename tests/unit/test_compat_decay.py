@@ -8,6 +8,7 @@ import pytest
 import torch
 from fairseq import optim, options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.optim.composite import FairseqCompositeOptimizer
 from fairseq.optim.fp16_optimizer import FP16Optimizer, MemoryEfficientFP16Optimizer
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, distributed
@@ -184,8 +185,12 @@ def test_an_overridden_decay_is_not_that_of_parameters_without() -> None:
 @pytest.mark.parametrize("half", [False, True])
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("asked", [{"weight_decay": 0.0}, {"lr_scale": 0.1}])
-def test_composite_is_refused(asked: dict[str, float], dynamic: bool, half: bool) -> None:
+def test_composite_is_refused(
+    asked: dict[str, float], dynamic: bool, half: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It decays the one, and teaches all parameters, or some of them twice, at the other's rate."""
+    for name in ("optimizers", "lr_schedulers"):  # which all of them share
+        monkeypatch.setattr(FairseqCompositeOptimizer, name, {})
     adam = configuration("--optimizer", "adam", "--weight-decay", "0.1", "--lr", "0.1").optimizer
     group = {"optimizer": OmegaConf.to_container(adam), "lr_scheduler": {"_name": "fixed"}}
     group["lr_scheduler"] |= {"warmup_updates": 0, "force_anneal": None, "lr_shrink": 0.1}
@@ -204,6 +209,9 @@ def test_composite_is_refused(asked: dict[str, float], dynamic: bool, half: bool
             FP16Optimizer.build_optimizer(cfg, made)
         else:
             optim.build_optimizer(cfg.optimizer, made)
+    if "weight_decay" in asked:  # which there is none of
+        cfg.optimizer.groups.default.optimizer.weight_decay = 0.0
+        optim.build_optimizer(cfg.optimizer, made)
 
 
 def test_fp16_keeps_them_apart() -> None:

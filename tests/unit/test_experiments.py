@@ -27,7 +27,6 @@ from fairseq_recur.experiments.runner import Runner
 from fairseq_recur.experiments.runs import SystemRun, pairs, runs_of
 from fairseq_recur.experiments.settings import arguments, read_experiment
 from fairseq_recur.experiments.table import table
-from fairseq_recur.files import write_json
 from fairseq_recur.locks import hold
 from fairseq_recur.scoring.tables import markdown
 
@@ -322,22 +321,6 @@ def test_a_step_is_done_again_when_its_settings_change(tmp_path: Path) -> None:
     assert runs(tmp_path, {"data": "bin2"})[0].check_unchanged() == [
         f"a seed 1: --argument 1 was {tmp_path / 'bin'}, is {tmp_path / 'bin2'}"
     ]
-
-
-def test_a_training_that_began_with_relative_names_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = runs(tmp_path)[0]
-    key = [word.replace(str(tmp_path / "bin"), "settings/../bin") for word in run.key("train")]
-    assert "settings/../bin" in key
-    run.write_state({"train": {"key": key, "done": True}})
-    assert not run.done("train")
-    monkeypatch.chdir(tmp_path)
-    assert run.done("train") and run.check_unchanged() == []
-    monkeypatch.setattr(speed, "_call", None)
-    key = [{"updates": 40, "warmup": 10, "repeats": 3}, [*key, *run.generate_argv()]]
-    write_json(run.work / "speed.json", {"key": key})
-    speed.measure_speed([runs(tmp_path, {"speed": {}})[0]], {})
 
 
 def test_progress_is_read_from_the_log(tmp_path: Path) -> None:

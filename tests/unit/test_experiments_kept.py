@@ -134,6 +134,8 @@ def test_other_data_of_the_same_name_are_refused(tmp_path: Path) -> None:
     state["train"]["read"] = {"train.en-de.en.bin": "4 bytes"}  # of an earlier version
     run.write_state(state)
     assert run.check_unchanged() == []
+    run.remember()
+    assert "sha256" in run.state()["train"]["read"]["train.en-de.en.bin"]
     state["train"]["read"] = {"train.en-de.en.bin": "14 bytes"}
     run.write_state(state)
     assert len(run.check_unchanged()) == 1

@@ -77,6 +77,29 @@ def test_a_copied_or_moved_folder_is_recognised(
     assert capsys.readouterr().out.count(": done\n") == 4
 
 
+def test_a_folder_that_is_reached_through_a_link_can_be_moved(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "link").symlink_to("disk")
+    work = finished(tmp_path / "link")
+    assert changed(work) == changed(tmp_path / "disk/w") == []
+    work.rename(tmp_path / "disk/moved")
+    assert changed(tmp_path / "link/moved") == changed(tmp_path / "disk/moved") == []
+
+
+def test_the_same_data_may_have_another_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here that of a link in the experiment's folder, and that of the folder it leads to."""
+    work = finished(tmp_path)
+    (work / "bin").rename(tmp_path / "data")
+    (work / "bin").symlink_to("../data")
+    given = {**content(), "data": str(tmp_path / "data")}
+    for place in (tmp_path, work, work / "bin"):
+        monkeypatch.chdir(place)
+        for run in (*runs_of(read(tmp_path, given), work), *runs_of(read(work), work)):
+            assert run.finished() and run.check_unchanged() == []
+
+
 def test_another_experiment_of_the_same_shape_is_not_recognised(tmp_path: Path) -> None:
     work = finished(tmp_path)
     given = {**content(), "data": str(tmp_path / "other")}
@@ -100,8 +123,8 @@ def test_what_is_stored_names_nothing_outside_by_a_relative_path(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     changes = ["data=w/bin", "start=m.pt", "score.outputs.x=w/x", "train.lr=1", "seeds=[${s}]"]
-    about = stored(["t.yaml", "w/t.yaml"], changes, Path("w"))
-    assert about["files"] == [str(tmp_path / "t.yaml"), "t.yaml"]
+    about = stored(["t.yaml", "w/t.yaml", "w/../t.yaml"], changes, Path("w"))
+    assert about["files"] == [str(tmp_path / "t.yaml"), "t.yaml", str(tmp_path / "w/../t.yaml")]
     assert about["set"] == [
         'data="bin"', f'start="{tmp_path / "m.pt"}"', 'score.outputs.x="x"', "train.lr=1",
         "seeds=[${s}]",

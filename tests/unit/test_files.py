@@ -7,7 +7,7 @@ import pytest
 
 from fairseq_recur.cli import main
 from fairseq_recur.errors import ConfigError
-from fairseq_recur.files import check_outputs, output_problems, whole_file, write_text
+from fairseq_recur.files import check_outputs, inside, output_problems, whole_file, write_text
 
 
 def test_the_new_file_takes_the_place_of_the_old(tmp_path: Path) -> None:
@@ -109,3 +109,18 @@ def test_it_is_known_before_any_work(
     assert main(command.split()) == 2
     assert "cannot write gone/x" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_inside_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "real/a").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("real")
+    (tmp_path / "real/out").symlink_to("/etc")
+    for folder in (tmp_path / "real", tmp_path / "link"):
+        for path, expected in (
+            ("real/a", "a"), ("link/a/b", "a/b"), ("real/", "."), ("real/a/..", "."),
+            ("real/out", "out"), ("real/..b", "..b"),
+        ):  # fmt: skip
+            assert inside(f"{tmp_path}/{path}", str(folder)) == expected
+        for path in ("real/../c", "real/..", "realm/a", "link/out/x", "link"):
+            assert inside(f"{tmp_path}/{path}", str(folder)) == f"{tmp_path}/{path}"
+        assert inside("a/b", str(folder)) == "a/b"

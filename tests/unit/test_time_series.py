@@ -3,6 +3,7 @@
 import csv
 import lzma
 import re
+import shlex
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -17,7 +18,13 @@ from omegaconf import OmegaConf
 from fairseq_recur.cli import main
 from fairseq_recur.criterions.forecast_error import ForecastErrorCriterion, forecast_errors
 from fairseq_recur.errors import ConfigError
-from fairseq_recur.tasks.series_data import read_series, scale_of, split_rows
+from fairseq_recur.tasks.series_data import (
+    as_columns,
+    columns_of,
+    read_series,
+    scale_of,
+    split_rows,
+)
 from fairseq_recur.tasks.time_series import STATE, TimeSeriesConfig, TimeSeriesTask
 from tests.series import write_series
 
@@ -255,7 +262,7 @@ def test_other_variables_than_in_training_are_refused(tmp_path: Path, names: str
     other = task(tmp_path / "x.csv", series_columns=names)
     said = (
         f"x.csv: found the variables {names.replace(',', ', ')}, but the model was trained on "
-        "load, temperature: .* --series-columns 'load,temperature'$"
+        "load, temperature: .* --series-columns load,temperature$"
     )
     with pytest.raises(ConfigError, match=said):
         other.load_state_dict(made.state_dict())
@@ -354,3 +361,6 @@ def test_columns_are_chosen_for_a_forecast(forecast: Forecast, tmp_path: Path) -
     said = "the checkpoint forecasts 2 variables, but the series has 3: give a --series-file"
     assert said in forecast("log_sparse", *chosen)
     assert forecast("log_sparse", *chosen, "--series-columns", "load,temperature") == found
+    names = ["wind, m/s", "T"]
+    assert columns_of(shlex.split(as_columns(names))[0]) == names
+    assert columns_of(" a,b ,, c") == ["a", "b", "c"] and columns_of("") == []
