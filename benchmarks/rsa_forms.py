@@ -60,6 +60,8 @@ def step(module: SelfAttention, side: str, length: int, device: str) -> Run:
 def measure(side: str, length: int, args: argparse.Namespace) -> dict[str, list[float]]:
     """Return the milliseconds of every form at one length."""
     options = {"rsa_heads": args.heads, "rsa_max_power": args.max_power}
+    if args.dilations is not None:
+        options["rsa_dilations"] = args.dilations
     steps = {
         form: step(build(side, args.device, rsa_form=form, **options), side, length, args.device)
         for form in ("dot", *FORMS)
@@ -72,6 +74,7 @@ def main() -> None:
     """Run the benchmark."""
     parser = command_line(__doc__, rounds=5, inner=3)
     parser.add_argument("--heads", default="8,0,0,0,0,0", help="value of --rsa-heads")
+    parser.add_argument("--dilations", help="value of --rsa-dilations (default: the preset's)")
     parser.add_argument("--max-power", type=int, default=200, help="value of --rsa-max-power")
     parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS)
     args = parser.parse_args()
