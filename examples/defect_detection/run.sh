@@ -25,8 +25,7 @@ for word in "${@:3}"; do # the length of the schedule follows from these
         generate.*) ;;
         *.batch-size | *.max-sentences | *.max-tokens | *.update-freq)
             fail "$setting: set BATCH=N in front of the command instead" ;;
-        *.max-epoch | *.max-update | *.total-num-update | *.warmup-updates)
-            fail "$setting: set EPOCHS=N in front of the command instead" ;;
+        *.max-epoch) fail "$setting: set EPOCHS=N in front of the command instead" ;;
     esac
 done
 bash "$ROOT/scripts/setup.sh" # does nothing if the environment is up to date

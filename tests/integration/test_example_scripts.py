@@ -357,6 +357,8 @@ def test_the_schedule_of_defect_detection_ends_with_the_training(
         (["--set", "train.batch-size=8"], "BATCH"),
         (["--seeds", "1", "--set=train.update-freq=4"], "BATCH"),
         (["--set", "train.max-epoch=3"], "EPOCHS"),
+        (["--set", "train.max_sentences=8"], "BATCH"),
+        (["--set", "systems.rsa.flags.max-tokens=99"], "BATCH"),
     ],
 )
 def test_options_that_would_change_the_schedule_are_refused(
@@ -366,6 +368,21 @@ def test_options_that_would_change_the_schedule_are_refused(
     assert done.returncode == 2 and calls(project) == []
     setting = words[-1].removeprefix("--set=")
     assert done.stderr == f"error: {setting}: set {variable}=N in front of the command instead\n"
+
+
+@pytest.mark.parametrize("setting", ["generate.max-tokens=999", "train.warmup-updates=5"])
+def test_options_that_say_what_they_change_are_taken(
+    setting: str, project: Path, script: Script
+) -> None:
+    text = project / "work/text"
+    text.mkdir(parents=True)
+    (text / "train.target").write_text("true\n" * 50)
+    done = script(
+        "defect_detection/run.sh", "data", "model", "--set", setting, WORK=project / "work"
+    )
+    assert done.returncode == 0, done.stderr
+    name, _, value = setting.partition("=")
+    assert str(changes(project)[name]) == value
 
 
 def test_a_last_line_without_its_end_is_one(project: Path, script: Script, tmp_path: Path) -> None:
