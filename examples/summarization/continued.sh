@@ -67,7 +67,7 @@ table=(
     --set "score.outputs={$extracts}"
     --set "train.max-update=$MORE" --set "systems.full.flags.max-update=$UPDATES"
 )
-for system in segmented xl global srformer srformer_{unit,I,II,III,IV}; do
+for system in segmented xl global srformer srformer_{unit,unit_III,I,II,III,IV}; do
     table+=(--set "systems.$system.flags.segment-size=$SEGMENT")
     table+=(--set "systems.$system.flags.target-length=$TARGET_LENGTH")
 done

@@ -15,16 +15,24 @@ if [ $# -eq 0 ]; then
 fi
 prepare_example
 
-fairseq-recur experiment run "$here/training.yaml" "$here/scratch.yaml" --show-validation \
-    --work-dir "$work/scratch/copying" --jobs "${JOBS:-2}" --systems "$@" \
-    --set "data=$(yaml_text "$work/lead/data-bin")" --set "score.reference=$lead" \
-    --set train.lr=0.003
+experiment() { # FOLDER WORD...
+    local folder="$work/scratch/$1"
+    shift
+    fairseq-recur experiment run "$here/training.yaml" "$here/scratch.yaml" --show-validation \
+        --work-dir "$folder" --jobs "${JOBS:-2}" "$@"
+}
+table=(
+    --systems "$@" --seeds ${SEEDS:-1} --set train.lr=0.002
+    --set "data=$(yaml_text "$work/data-bin")" --set "score.outputs={first words: $lead}"
+    --set "train.max-epoch=${EPOCHS:-5}"
+)
+# Wrong names and numbers are found here, and not when the models that copy have been trained.
+experiment runs "${table[@]}" --dry-run > /dev/null
+experiment copying --systems "$@" --set train.lr=0.003 \
+    --set "data=$(yaml_text "$work/lead/data-bin")" --set "score.reference=$lead"
 starts=()
 for system in "$@"; do
     model="$work/scratch/copying/$system/seed1/checkpoint_best.pt"
     starts+=(--set "systems.$system.start=$(yaml_text "$model")")
 done
-fairseq-recur experiment run "$here/training.yaml" "$here/scratch.yaml" --show-validation \
-    --work-dir "$work/scratch/runs" --jobs "${JOBS:-2}" --systems "$@" --seeds ${SEEDS:-1} \
-    --set "data=$(yaml_text "$work/data-bin")" --set "score.outputs={first words: $lead}" \
-    --set train.lr=0.002 --set "train.max-epoch=${EPOCHS:-5}" "${starts[@]}"
+experiment runs "${table[@]}" "${starts[@]}"
