@@ -90,7 +90,7 @@ def settings_and_commands(text: str) -> Iterator[tuple[list[str], list[str]]]:
             words = [] if is_end else [word for word in part if word not in ("do", "...")]
             words = [w for place, w in enumerate(words)
                      if not {"<", ">"} & {w, *words[max(0, place - 1) : place]}]  # fmt: skip
-            assigned = list(takewhile(lambda word: re.match(r"[A-Z_]+=", word), words))
+            assigned = list(takewhile(lambda word: re.match(r"[A-Z][A-Z0-9_]*=", word), words))
             if words:
                 yield [word.split("=")[0] for word in assigned], words[len(assigned) :]
 
