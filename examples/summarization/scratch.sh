@@ -26,13 +26,20 @@ table=(
     --set "data=$(yaml_text "$work/data-bin")" --set "score.outputs={first words: $lead}"
     --set "train.max-epoch=${EPOCHS:-5}"
 )
+find_starts() { # set starts: the models that copy, as far as they are trained
+    local system model
+    starts=()
+    for system in "$@"; do
+        model="$work/scratch/copying/$system/seed1/checkpoint_best.pt"
+        if [ -f "$model" ]; then
+            starts+=(--set "systems.$system.start=$(yaml_text "$model")")
+        fi
+    done
+}
 # Wrong names and numbers are found here, and not when the models that copy have been trained.
-experiment runs "${table[@]}" --dry-run > /dev/null
+find_starts "$@"
+experiment runs "${table[@]}" "${starts[@]}" --dry-run > /dev/null
 experiment copying --systems "$@" --set train.lr=0.003 \
     --set "data=$(yaml_text "$work/lead/data-bin")" --set "score.reference=$lead"
-starts=()
-for system in "$@"; do
-    model="$work/scratch/copying/$system/seed1/checkpoint_best.pt"
-    starts+=(--set "systems.$system.start=$(yaml_text "$model")")
-done
+find_starts "$@"
 experiment runs "${table[@]}" "${starts[@]}"
