@@ -198,9 +198,6 @@ def prepared(args: argparse.Namespace, name: str) -> Iterator[Path]:
         yield kept / "bin"
 
 
-NOTHING_SAVED = tempfile.TemporaryDirectory()
-
-
 class System:
     """A model with fairseq's trainer.
 
@@ -213,9 +210,8 @@ class System:
     def __init__(self, name: str, words: Sequence[str], device: str) -> None:
         self.name, self.device = name, device
         arch, own, with_fused = parse_name(name)
-        # Nothing is saved, but a trainer locks the folder: another benchmark may run beside this.
-        words = ["--arch", arch, "--save-dir", NOTHING_SAVED.name, *words, *own]
-        words += ["--cpu"] if device == "cpu" else []
+        # --no-save: otherwise a trainer locks the folder, where another benchmark may run.
+        words = ["--arch", arch, "--no-save", *words, *own, *(["--cpu"] if device == "cpu" else [])]
         self.args = options.parse_args_and_arch(options.get_training_parser(), words)
         self.cfg = convert_namespace_to_omegaconf(self.args)
         self.task = tasks.setup_task(self.cfg.task)

@@ -68,9 +68,13 @@ def test_the_example_fills_its_table(small_example: Path) -> None:
 @pytest.mark.slow
 def test_each_system_from_scratch_starts_from_its_own_copying(small_example: Path) -> None:
     systems = ("segmented_16", "srformer_unit_16")
-    printed = run_script(small_example / "scratch.sh", *systems)
+    script, work = small_example / "scratch.sh", small_example / "work" / "scratch"
+    wrong = {**os.environ, "PYTHONPATH": str(ROOT), "EPOCHS": "ten"}
+    done = subprocess.run(["bash", script, *systems], env=wrong, capture_output=True, text=True)
+    assert done.returncode == 2 and "argument --max-epoch: invalid int value: 'ten'" in done.stderr
+    assert not (work / "copying").exists()  # said before anything is trained
+    printed = run_script(script, *systems)
     assert "already" in printed and ": train" not in printed
-    work = small_example / "work" / "scratch"
     for system in systems:
         command = json.loads((work / f"runs/{system}/seed1/state.json").read_text())["train"]["key"]
         start = command[command.index("--finetune-from-model") + 1]
