@@ -21,7 +21,7 @@ from measuring import command_line, record
 from systems import NOT_FROM_HERE
 
 from fairseq_recur.cli import main as fairseq_recur
-from fairseq_recur.plotting.figures import COLOURS, new_figure, plain_axes
+from fairseq_recur.plotting.figures import COLOURS, new_figure, plain_axes, save
 
 ARCHITECTURES = ["transformer", "transformer_biarn", "rsa_transformer", "srformer"]
 SIZES = (
@@ -151,7 +151,7 @@ def draw(curves: dict[str, dict[str, Curve]], path: Path) -> None:
         axes.set_title(kind)
         plain_axes(axes)
         axes.legend(frameon=False)
-    figure.savefig(path, dpi=100)
+    save(figure, path)
 
 
 def main() -> None:

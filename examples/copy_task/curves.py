@@ -9,7 +9,7 @@ from trainings import CopyRun, Settings
 
 from fairseq_recur.experiments.grid import as_json, provenance
 from fairseq_recur.files import write_text
-from fairseq_recur.plotting.figures import COLOURS, new_figure, plain_axes
+from fairseq_recur.plotting.figures import COLOURS, new_figure, plain_axes, save
 from fairseq_recur.scoring import tables
 
 LEARNED = 0.99
@@ -113,4 +113,4 @@ def draw(results: Results, file: Path) -> None:
             accuracy.legend(frameon=False)
     for panel in panels:
         plain_axes(panel)
-    figure.savefig(file, dpi=100)
+    save(figure, file)

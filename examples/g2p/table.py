@@ -5,7 +5,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from fairseq_recur.plotting.figures import COLOURS, new_figure, plain_axes
+from fairseq_recur.plotting.figures import COLOURS, new_figure, plain_axes, save
 from fairseq_recur.scoring.resampling import EXACT, SIGNS
 from fairseq_recur.scoring.tables import markdown
 
@@ -155,4 +155,4 @@ def draw(results: Results, file: Path) -> None:
     axes.set_ylabel(f"WER, difference from {results['baseline']}")
     plain_axes(axes)
     figure.legend(loc="outside right upper", frameon=False)
-    figure.savefig(file, dpi=100)
+    save(figure, file)

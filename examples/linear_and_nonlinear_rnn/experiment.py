@@ -256,8 +256,8 @@ def main() -> None:
         results["summary"] = summary(results)
         save(file, results)
     print(summarize(results))
+    print(file)
     draw(results, args.output / "mspe_ratios.png")
-    print(f"Written: {file} and {args.output / 'mspe_ratios.png'}")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from fairseq_recur.plotting.figures import COLOURS, new_figure, plain_axes, ranges
+from fairseq_recur.plotting.figures import COLOURS, new_figure, plain_axes, ranges, save
 from fairseq_recur.plotting.records import draw_results
 
 MODELS = {"linear": "linear RNN", "rsa": "RSA"}
@@ -109,7 +109,7 @@ def draw(results: dict[str, Any], file: Path) -> None:
         plain_axes(panel)
     panels[0].set_ylabel("MSPE ratio to the nonlinear RNN")
     panels[0].legend(frameon=False)
-    figure.savefig(file, dpi=100)
+    save(figure, file)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from fairseq_recur.plotting.figures import COLOURS, new_figure, plain_axes, ranges
+from fairseq_recur.plotting.figures import COLOURS, new_figure, plain_axes, ranges, save
 from fairseq_recur.plotting.records import draw_results
 
 
@@ -49,8 +49,7 @@ def draw(results: dict[str, Any], file: Path) -> None:
     axes.set(xlabel="recurrent steps", ylabel=metric)
     plain_axes(axes)
     axes.legend(frameon=False)
-    figure.savefig(file, dpi=100)
-    print(file)
+    save(figure, file)
 
 
 if __name__ == "__main__":

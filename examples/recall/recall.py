@@ -244,8 +244,8 @@ def run(args: argparse.Namespace) -> None:
             f"{cell['cpu_seconds']} s",
             flush=True,
         )
+    print(file)
     draw(results, args.output / "recall.png")
-    print(f"Written: {file} and {args.output / 'recall.png'}")
 
 
 if __name__ == "__main__":

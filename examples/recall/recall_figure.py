@@ -4,7 +4,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from fairseq_recur.plotting.figures import COLOURS, new_figure, plain_axes
+from fairseq_recur.plotting.figures import COLOURS, new_figure, plain_axes, save
 
 BASE = {"pairs": 32, "segments": 4, "width": 64}
 COMPARED = ("segmented", "xl", "global", "paper", "unit")
@@ -40,7 +40,7 @@ def draw(results: dict[str, Any], file: Path) -> None:
         plain_axes(axis)
         if axis.has_data():
             axis.legend(frameon=False)
-    figure.savefig(file, dpi=100)
+    save(figure, file)
 
 
 def averaged(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:

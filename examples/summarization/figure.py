@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-from fairseq_recur.plotting.figures import COLOURS, new_figure, plain_axes, ranges
+from fairseq_recur.plotting.figures import COLOURS, new_figure, plain_axes, ranges, save
 from fairseq_recur.plotting.records import draw_results
 
 Summary = Callable[[list[float]], float]
@@ -71,7 +71,7 @@ def draw(results: dict[str, Any], file: Path) -> None:
         axes.set_ylabel(label)
         plain_axes(axes)
         axes.legend(frameon=False)
-    figure.savefig(file, dpi=100)
+    save(figure, file)
 
 
 if __name__ == "__main__":

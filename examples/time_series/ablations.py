@@ -18,7 +18,7 @@ from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.grid import as_json, provenance
 from fairseq_recur.experiments.progress import training_log
 from fairseq_recur.files import write_text
-from fairseq_recur.plotting.figures import COLOURS, new_figure, plain_axes
+from fairseq_recur.plotting.figures import COLOURS, new_figure, plain_axes, save
 from fairseq_recur.scoring import tables
 
 ARCH = "rsa_informer"
@@ -159,4 +159,4 @@ def draw(systems: Report, file: Path) -> None:
         plain_axes(panel)
         panel.legend(frameon=False)
     panels[0].set(ylabel="gate")
-    figure.savefig(file, dpi=100)
+    save(figure, file)
