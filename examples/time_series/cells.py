@@ -1,5 +1,6 @@
 """The cells of the paper's Table 1: data, lengths, heads, and the command of each training."""
 
+import argparse
 import hashlib
 import os
 import shlex
@@ -17,6 +18,9 @@ from fairseq_recur.experiments.schema import setting
 HERE = Path(__file__).resolve().parent
 
 SERIES = "--series-file"
+OF_CELL = (
+    SERIES, "--split-months", "--split-fractions", "--input-length", "--label-length", "--horizon"
+)  # fmt: skip
 FILES = {"ETTh1": "ETTh1.csv", "ETTh2": "ETTh2.csv", "ETTm1": "ETTm1.csv", "Weather": "WTH.csv"}
 MONTHS = {"Weather": "28,10,10"}
 SYSTEMS = "informer rsa_informer log_sparse rsa_log_sparse xl_forecaster rsa_xl_forecaster"
@@ -217,6 +221,14 @@ def find_cell(name: str, fractions: str) -> Cell:
     return Cell(file, (read, label, horizon), fractions=fractions)
 
 
+def columns_in(words: str) -> str:
+    """Return the value of --series-columns in OPTIONS; empty for all columns."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--series-columns", default="")
+    known, _ = parser.parse_known_args(shlex.split(words))
+    return str(known.series_columns)
+
+
 def read_settings() -> Settings:
     """Read the settings from the environment.
 
@@ -227,7 +239,7 @@ def read_settings() -> Settings:
 
 
 def refuse_unused(settings: Settings, ablation: str) -> None:
-    """Refuse variables that are set and have no effect on what is asked for.
+    """Refuse variables that are set and have no effect on what is asked for, and flags of cells.
 
     Args:
         settings: that were read
@@ -254,6 +266,12 @@ def refuse_unused(settings: Settings, ablation: str) -> None:
         f"{name}={os.environ[name]}: has no effect on {why}; unset it"
         for name, why in found.items()
         if name in os.environ
+    ]
+    given = [word.partition("=")[0] for word in shlex.split(settings.options)]
+    problems += [
+        f"OPTIONS: {flag} belongs to the cell; choose a cell with CELLS, and its split with SPLIT"
+        for flag in OF_CELL
+        if flag in given
     ]
     refuse("variables that cannot be used", problems)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from cells import HERE, SeriesRun, Settings, checksum
+from cells import HERE, SeriesRun, Settings, checksum, columns_in
 from linear import linear_errors
 
 from fairseq_recur.experiments.grid import provenance
@@ -122,6 +122,7 @@ def write(
             of_system = results.setdefault(run.row, {}).setdefault(run.system, {})
             of_system[str(run.seed)] = of_run(run)
     earlier, sums = read_json(work / "results.json") or {}, {}
+    before, columns = earlier.get("settings", {}), columns_in(settings.options)
     for cell in settings.chosen():
         if cell.data not in sums:
             sums[cell.data] = checksum(Path(settings.data, cell.file))
@@ -130,9 +131,10 @@ def write(
             kept = (
                 found
                 and earlier.get("data", {}).get(cell.data) == sums[cell.data]
-                and earlier["settings"].get("SPLIT") == settings.as_dict().get("SPLIT")
+                and before.get("SPLIT") == settings.as_dict().get("SPLIT")
+                and columns_in(before.get("OPTIONS", "")) == columns
             )
-            linear[cell.name] = found if kept else linear_errors(cell, settings.data)
+            linear[cell.name] = found if kept else linear_errors(cell, settings.data, columns)
     words = [*COMMAND.split(), *(["linear"] if every_cell else [])]
     report = {
         **provenance(settings.as_dict(), words, runs),

@@ -12,7 +12,13 @@ from typing import Any
 import numpy
 from cells import Cell
 
-from fairseq_recur.tasks.series_data import forecast_rows, read_series, scale_of, split_rows
+from fairseq_recur.tasks.series_data import (
+    columns_of,
+    forecast_rows,
+    read_series,
+    scale_of,
+    split_rows,
+)
 
 PENALTIES = (1e-4, 1e-2, 1.0)
 """Of the squared weights, relative to the mean square of the inputs."""
@@ -64,13 +70,18 @@ def fit(groups: dict[str, list[Array]], read: int) -> tuple[float, float]:
     return errors_of(best, groups["test"])
 
 
-def linear_errors(cell: Cell, folder: str) -> dict[str, dict[str, float]]:
+def linear_errors(cell: Cell, folder: str, columns: str = "") -> dict[str, dict[str, float]]:
     """MSE and MAE on the test part: {"linear": {"mse": ..., "mae": ...}, "dlinear": ...}.
+
+    Args:
+        cell: data and lengths
+        folder: of the data
+        columns: the variables, as in --series-columns; empty for all
 
     Raises:
         ConfigError: the series cannot be read, or a split is shorter than a window
     """
-    series = read_series(f"{folder}/{cell.file}")
+    series = read_series(f"{folder}/{cell.file}", columns_of(columns))
     rows = split_rows(series, cell.months, cell.fractions)
     read, _, horizon = cell.lengths
     forecast = {split: forecast_rows(rows, split, read, horizon) for split in rows}

@@ -11,6 +11,7 @@ from typing import Any
 from fairseq import options, tasks
 from fairseq.data import data_utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.utils import resolve_max_positions
 from torch import Tensor
 
 from fairseq_recur.cli import fairseq_commands, plugin_loading, preflight
@@ -171,10 +172,12 @@ def _build(
 ) -> None:
     """Build a training's model; record its number of parameters.
 
-    The weights that it starts from have to fit, if they could be read.
+    The weights that it starts from have to fit, if they could be read, and so has the test set.
     """
-    model = tasks.setup_task(cfg.task).build_model(cfg.model)
+    task = tasks.setup_task(cfg.task)
+    model = task.build_model(cfg.model)
     parameters[run.system.name] = sum(p.numel() for p in model.parameters())
+    _check_test_lengths(_subset(run.experiment), task, model)
     start = starts.get(run.start or "")
     if start is not None:
         logging.disable(logging.WARNING)  # each training's log names what is initialised fresh
@@ -182,6 +185,26 @@ def _build(
             model.load_state_dict({**start}, model_cfg=cfg.model)
         finally:
             logging.disable(logging.INFO)
+
+
+def _check_test_lengths(subset: str, task: Any, model: Any) -> None:
+    """Raise ConfigError if the test set has sentences that the model cannot read.
+
+    Decoding would find them only after the training.
+    """
+    try:
+        task.load_dataset(subset)
+    except FileNotFoundError:  # which scoring reports
+        return
+    dataset = task.dataset(subset)
+    limits = resolve_max_positions(task.max_positions(), model.max_positions())
+    _, ignored = dataset.filter_indices_by_size(dataset.ordered_indices(), limits)
+    if len(ignored) > 0:
+        raise ConfigError(
+            f"{len(ignored)} sentences of the subset {subset} are longer than the model's limits "
+            f"of source and target, {limits}: the first is sentence {min(ignored) + 1}; shorten "
+            "them, or raise --max-source-positions and --max-target-positions"
+        )
 
 
 def _check_saved(checkpoint: int | str, cfg: Any) -> None:

@@ -74,3 +74,34 @@ def copy(original: Function, src_path: str, dst_path: str, overwrite: bool = Fal
     with open(src_path, "rb") as source, whole_checkpoint(dst_path) as file:
         shutil.copyfileobj(source, file)
     return True
+
+
+interval = mend(
+    "interval at an epoch's end",
+    reason="with --no-epoch-checkpoints, fairseq keeps no checkpoint of a multiple of "
+    "--save-interval-updates that ends an epoch; so it depends on the size of the data which ones "
+    "there are to average",
+    until="a fairseq whose save_checkpoint keeps them all",
+)
+
+
+class _WithinEpoch:
+    """An epoch's iterator that does not tell that the epoch has ended."""
+
+    def __init__(self, iterator: Any) -> None:
+        self._iterator = iterator
+
+    def end_of_epoch(self) -> bool:
+        return False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._iterator, name)
+
+
+@interval.patch("fairseq.checkpoint_utils:save_checkpoint")
+def save_checkpoint(save: Function, cfg: Any, trainer: Any, epoch_itr: Any, *args: Any) -> Any:
+    """Let fairseq treat the end of an epoch like any other update, if one of the interval is due."""
+    every = cfg.save_interval_updates
+    if cfg.no_epoch_checkpoints and every > 0 and trainer.get_num_updates() % every == 0:
+        epoch_itr = _WithinEpoch(epoch_itr)
+    return save(cfg, trainer, epoch_itr, *args)

@@ -125,3 +125,15 @@ def test_fused_adamw_learns_in_every_precision(train: Callable) -> None:
         found = losses(train(*flags, precision))
         assert found == pytest.approx(reference, rel=0.02) and found[-1] < found[0]
         assert found != reference, "it must compute in half precision"
+
+
+def test_an_interval_has_a_checkpoint_also_where_an_epoch_ends(
+    train: Callable, tmp_path: Path
+) -> None:
+    flags = ("--no-epoch-checkpoints", "--save-interval-updates", 1, "--max-epoch", 2)
+    said = train("--save-dir", tmp_path, "--max-tokens", 900, *flags)
+    updates = len(losses(said))
+    kept = sorted(path.name for path in tmp_path.glob("checkpoint_*_*.pt"))
+    assert updates > 2  # more than one in each epoch
+    assert {int(name[:-3].split("_")[2]) for name in kept} == {*range(1, updates + 1)}
+    assert sum(name.startswith("checkpoint_1_") for name in kept) == updates / 2

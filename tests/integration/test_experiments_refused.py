@@ -134,3 +134,12 @@ def test_the_folder_of_another_experiment(refused: Refused, corpus: Path, tmp_pa
     assert "another experiment, plain, row on " in refused({})
     begin("biarn", own)
     assert refused({}) == ""
+
+
+def test_a_test_sentence_that_is_too_long_for_the_model(refused: Refused, corpus: Path) -> None:
+    lengths = [len(line.split()) + 1 for line in (corpus / "test.src").read_text().splitlines()]
+    train = {**content(corpus)["train"], "max-source-positions": max(lengths)}
+    assert refused({"train": train}) == ""
+    said = refused({"train": {**train, "max-source-positions": max(lengths) - 1}})
+    assert f"{lengths.count(max(lengths))} sentences of the subset test are longer" in said
+    assert f"the first is sentence {lengths.index(max(lengths)) + 1};" in said

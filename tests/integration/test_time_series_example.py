@@ -201,6 +201,17 @@ def test_another_series(
     assert plain["--input-length"] == "24" and plain["--horizon"] == "6"
     assert "--rsa-heads" not in plain and rsa["--rsa-heads"] == "4,0,0,4,0,0"
     assert rsa["--rsa-dilations"] == "12"
+    for flag in ("--horizon 6", "--split-fractions=0.6,0.2,0.2"):
+        monkeypatch.setenv("OPTIONS", flag)
+        assert main([]) == 2
+        assert f"OPTIONS: {flag[:9]}" in capsys.readouterr().err
+    monkeypatch.setenv("OPTIONS", "--series-columns load")
+    assert main(["linear"]) == 0
+    capsys.readouterr()
+    of_one = json.loads((tmp_path / "work/results.json").read_text())["linear"]
+    assert of_one != results["linear"], "of all columns"
+    (of_cell,) = of_one.values()
+    assert of_cell["linear"] == pytest.approx(of_cell["dlinear"]), "of a single variable"
     monkeypatch.setenv("OPTIONS", "--dropout '0.1")
     assert main([]) == 2
     assert "OPTIONS=--dropout '0.1: No closing quotation; expected" in capsys.readouterr().err
