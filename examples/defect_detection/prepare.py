@@ -116,11 +116,11 @@ def prepare(data: Path, model: Path, work: Path, lengths: dict[str, int], worker
     with exclusive(work):
         texts = step(
             work, "text", [f"{name} {sha256(file)}" for name, file in files.items()],
-            lambda folder: write_texts(FORMS[names](files), folder),
+            lambda folder: write_texts(FORMS[names](files), folder), [work / "runs"],
         )  # fmt: skip
         converted = step(
             work, "model", [f"{part.name} {sha256(part)}" for part in parts],
-            lambda folder: convert(model, folder),
+            lambda folder: convert(model, folder), [work / "runs"],
         )  # fmt: skip
         if not (converted.folder / "encoder.json").is_file():
             raise ConfigError(f"{model} has no byte-level BPE; expected a CodeT5, give its folder")

@@ -115,6 +115,8 @@ def _language(name: str, files: dict[str, Path], folder: Path, problems: Problem
     for part in SETS:
         if part in files:
             entries[part] = _entries(files[part], problems)
+            if part == "train":
+                _check_phones(files[part], entries[part], problems)
         else:
             problems.add(f"{folder} has no {name}_{part}.tsv; add it, or leave {name} out")
     digest = hashlib.sha256(repr(entries).encode()).hexdigest()
@@ -143,6 +145,17 @@ def _entries(path: Path, problems: Problems) -> list[Entry]:
             "separated by blanks in every line"
         )
     return found
+
+
+def _check_phones(path: Path, entries: Sequence[Entry], problems: Problems) -> None:
+    """Note a file whose pronunciations are not divided into phones."""
+    long = [phones for word, phones in entries if " " in word]
+    whole = sum(" " not in phones for phones in long)
+    if 2 * whole > len(long):
+        problems.add(
+            f"{path}: {whole} of {len(long)} words of several characters have a single phone; "
+            "separate the phones by blanks"
+        )
 
 
 def check_prepared(languages: Iterable[Language], work: Path) -> None:

@@ -241,7 +241,7 @@ def main(words: Sequence[str]) -> int:
             jobs, devices = places(args.jobs, runs[0])
             experiment_check.check(runs)
             return work_on(runs, work, experiments, jobs, devices, command, added)
-    except ConfigError as error:
+    except (ConfigError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
 

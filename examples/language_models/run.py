@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> int:
         drawn = work / "figure.png"
         if work.exists():  # always before a training: the lock has made it
             check_output(str(drawn))
-    except ConfigError as error:
+    except (ConfigError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     with lock:

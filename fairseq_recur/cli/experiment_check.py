@@ -305,18 +305,27 @@ def _test_size(experiment: Experiment) -> int | None:
     Raises:
         ConfigError: the data lack the test set
     """
-    subset, source, target = _subset(experiment), experiment.source, experiment.target
-    for pair in (f"{target}-{source}", f"{source}-{target}"):
-        name = f"{subset}.{pair}.{target}"
-        data = data_utils.load_indexed_dataset(str(Path(experiment.data) / name), None)
-        if data is not None:
-            return len(data)
+    data = test_data(experiment, experiment.target)
+    if data is not None:
+        return len(data)
     if not Path(experiment.data).is_dir():
         return None
+    pair = f"{experiment.source}-{experiment.target}.{experiment.target}"
     raise ConfigError(
-        f"{experiment.data} has no subset {subset} ({name}.bin, .idx); "
-        "create it with `fairseq-recur preprocess`"
+        f"{experiment.data} has no subset {_subset(experiment)} ({_subset(experiment)}.{pair}.bin, "
+        ".idx); create it with `fairseq-recur preprocess`"
     )
+
+
+def test_data(experiment: Experiment, side: str) -> Any:
+    """Return the binary test set of one language, or None if there is none."""
+    source, target = experiment.source, experiment.target
+    for pair in (f"{source}-{target}", f"{target}-{source}"):
+        file = Path(experiment.data) / f"{_subset(experiment)}.{pair}.{side}"
+        data = data_utils.load_indexed_dataset(str(file), None)
+        if data is not None:
+            return data
+    return None
 
 
 def _check_metrics(score: Scoring, texts: dict[str, list[str]] | None, problems: Problems) -> None:

@@ -14,6 +14,7 @@ from fairseq import options
 from fairseq.data import Dictionary, data_utils
 
 from fairseq_recur.cli import plugin_loading
+from fairseq_recur.cli.experiment_check import test_data
 from fairseq_recur.errors import ConfigError, refuse
 from fairseq_recur.experiments.other_sets import Decoding, make_data
 from fairseq_recur.experiments.results import collect, write_both
@@ -27,6 +28,8 @@ MARKS = {
     "sentencepiece": "\u2581", "wordpiece": "_", "subword_nmt": "@@", "@@": "@@", "@@ ": "@@"
 }  # fmt: skip
 """The marks of subwords, by the values of --remove-bpe."""
+JOINED = ("\u2581", "_")
+"""The marks of a word's beginning: without them, all words of a line are joined."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -109,29 +112,40 @@ def conversion(run: SystemRun) -> Conversion:
 def check_subwords(
     experiment: Experiment, tests: Sequence[tuple[str, str]], text: Conversion
 ) -> None:
-    """Check that sets that must be divided into subwords are.
+    """Check that sets are divided like the experiment's data.
 
     A set in which no word is divided is accepted if the dictionary has all of its words.
 
     Raises:
         ConfigError: lists the sets that are not
     """
-    mark, source = text.mark, experiment.source
-    if mark is None:
-        return
-    words = Dictionary.load(str(Path(experiment.data) / f"dict.{source}.txt"))
-    problems = []
+    mark, problems = text.mark, []
+    words = Dictionary.load(str(Path(experiment.data) / f"dict.{experiment.source}.txt"))
     for name, prefix in tests:
-        lines = read_lines(f"{prefix}.{source}")
-        pieces = [piece for line in lines for piece in line.split()]
+        source, target = (f"{prefix}.{side}" for side in (experiment.source, experiment.target))
+        pieces = [piece for line in read_lines(source) for piece in text.encode(line).split()]
         unknown = sum(words.index(piece) == words.unk() for piece in pieces)
-        if unknown and not any(mark in piece for piece in pieces):
+        whole = mark is not None and not any(mark in piece for piece in pieces)
+        if 2 * unknown > len(pieces) or (unknown and whole):
             problems.append(
-                f"--test {name}: the dictionary lacks {unknown} of the {len(pieces)} words of "
-                f"{prefix}.{source}, and none is divided into subwords as the experiment's data "
-                "are; divide both files with the same BPE"
+                f"--test {name}: the dictionary lacks {unknown} of the {len(pieces)} pieces of "
+                f"{source}; divide both files as the experiment's data are"
+            )
+        elif mark in JOINED and not any(mark in line for line in read_lines(target)):
+            problems.append(
+                f"--test {name}: {target} is not divided, no piece has {mark}; divide both files "
+                "as the experiment's data are"
             )
     refuse("correct the test sets; nothing was scored", problems)
+
+
+def with_start(experiment: Experiment, encode: Callable[[str], str]) -> Callable[[str], str]:
+    """Return *encode*, with <s> before each line if the experiment's own sources begin with it."""
+    words = Dictionary.load(str(Path(experiment.data) / f"dict.{experiment.source}.txt"))
+    own = test_data(experiment, experiment.source)
+    if own is None or int(own[0][0]) != words.bos():
+        return encode
+    return lambda line: f"{words[words.bos()]} {encode(line)}"
 
 
 def run(
@@ -145,9 +159,10 @@ def run(
     """Decode and score each test set; print the tables. Returns 0, or 1 if a decoding failed."""
     status, text = 0, conversion(trained[0])
     check_subwords(experiment, args.test, text)
+    encode = with_start(experiment, text.encode)
     for name, prefix in args.test:
         folder = Path(args.work_dir).resolve() / "other_sets" / name
-        here = make_data(experiment, prefix, folder, text.encode, text.decode)
+        here = make_data(experiment, prefix, folder, encode, text.decode)
         runs = [Decoding(here, r.system, r.seed, folder, r) for r in trained]
         try:
             failed = Runner(runs, jobs, devices)()

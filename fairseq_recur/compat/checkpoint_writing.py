@@ -100,7 +100,7 @@ class _WithinEpoch:
 
 @interval.patch("fairseq.checkpoint_utils:save_checkpoint")
 def save_checkpoint(save: Function, cfg: Any, trainer: Any, epoch_itr: Any, *args: Any) -> Any:
-    """Let fairseq treat the end of an epoch like any other update, if one of the interval is due."""
+    """Treat the end of an epoch like any other update, if one of the interval is due."""
     every = cfg.save_interval_updates
     if cfg.no_epoch_checkpoints and every > 0 and trainer.get_num_updates() % every == 0:
         epoch_itr = _WithinEpoch(epoch_itr)

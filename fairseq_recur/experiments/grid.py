@@ -221,7 +221,7 @@ def run_and_report(
         if failed is None:
             return 130
         print("\n" + report() + "\n")
-    except ConfigError as error:  # such as a damaged file, or data that do not fit
+    except (ConfigError, OSError) as error:  # such as a damaged file, or a folder of someone else
         print(f"error: {error}", file=sys.stderr)
         return 2
     print(f"Everything is in {work}: results.md (this table), results.json, and the runs.")

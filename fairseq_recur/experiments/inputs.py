@@ -11,7 +11,7 @@ BLOCK = 2**20
 
 
 def describe_files(experiment: Experiment, start: str | None = None) -> dict[str, str]:
-    """Return file -> size and digest of the data, and the size of the initial checkpoint *start*.
+    """Return file -> size and digest, of the data and of the initial checkpoint *start*.
 
     Other words, or other labels, may have the same size. Files that are missing are left out.
     """
@@ -23,7 +23,7 @@ def describe_files(experiment: Experiment, start: str | None = None) -> dict[str
     for file in binary_files(data, *pair):
         found[file.name] = f"{size(file)}, sha256 {digest(file)}"
     if start is not None and Path(start).is_file():
-        found[start] = size(Path(start))
+        found[start] = f"{size(Path(start))}, sha256 {digest(Path(start))}"
     return found
 
 

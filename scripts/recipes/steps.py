@@ -5,7 +5,7 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +30,13 @@ class Made:
     key: str
 
 
-def step(work: Path, name: str, inputs: Sequence[object], make: Callable[[Path], None]) -> Made:
+def step(
+    work: Path,
+    name: str,
+    inputs: Sequence[object],
+    make: Callable[[Path], None],
+    trainings: Iterable[Path] = (),
+) -> Made:
     """Make a folder, unless it already exists and was made from the same inputs.
 
     A killed step leaves only a folder that ends in .partial, which the next start removes. If
@@ -41,6 +47,10 @@ def step(work: Path, name: str, inputs: Sequence[object], make: Callable[[Path],
         name: name of this step's folder
         inputs: everything that the output depends on: earlier steps, and what JSON can represent
         make: called with an empty folder to fill
+        trainings: folders of trainings that read the output
+
+    Raises:
+        ConfigError: the inputs have changed and one of the trainings exists
     """
     content = [name, *(i.key if isinstance(i, Made) else i for i in inputs)]
     key = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
@@ -49,6 +59,12 @@ def step(work: Path, name: str, inputs: Sequence[object], make: Callable[[Path],
     if (folder / KEY).is_file() and (folder / KEY).read_text() == key:
         print(f"== {name}: already done", flush=True)
         return Made(folder, key)
+    trained = [str(path) for path in trainings if path.is_dir()]
+    if trained and (folder / KEY).is_file():
+        raise ConfigError(
+            f"{folder} was made from other files, which {' and '.join(trained)} was trained on; "
+            "set WORK to another folder, or remove the trainings"
+        )
     print(f"== {name}", flush=True)
     for old in (folder, *work.glob(f"{name}.*.partial")):
         shutil.rmtree(old, ignore_errors=True)

@@ -42,7 +42,8 @@ def train_sentencepiece(sentences: Iterable[str], size: int, file: Path, **optio
     except (RuntimeError, ValueError) as error:
         raise ConfigError(
             f"SentencePiece cannot learn {size:,} subwords from this text: {error}; "
-            "choose another BPE_SIZE (translation) or VOCABULARY (summarization)"
+            "choose another BPE_SIZE (translation), VOCABULARY (summarization) or PIECES "
+            "(continued.sh)"
         ) from error
     file.write_bytes(model.getvalue())
 

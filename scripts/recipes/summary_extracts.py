@@ -1,9 +1,11 @@
 """Extracts of the texts, which a summarizer has to beat."""
 
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from fairseq_recur.errors import ConfigError
 from fairseq_recur.scoring.generation import read_lines
 from fairseq_recur.scoring.metrics import build_metric, score_corpus, score_table
 from fairseq_recur.scoring.rouge import VARIANTS
@@ -35,6 +37,21 @@ def longest_turns(text: str, count: int = TURNS) -> str:
     return " ".join(word for i in chosen for word in turns[i])
 
 
+def check_script(references: Sequence[str], file: Path) -> None:
+    """Raise ConfigError if ROUGE finds no word in most summaries: every system would have 0.
+
+    Args:
+        references: lines of the file
+        file: named in the error
+    """
+    read = sum(re.search("[a-z0-9]", line.lower()) is not None for line in references)
+    if 2 * read < len(references):
+        raise ConfigError(
+            f"{file}: ROUGE finds no word in {len(references) - read} of {len(references)} "
+            "summaries, for it reads only the letters a to z and digits; transliterate the texts"
+        )
+
+
 def write_extracts(texts: Path, folder: Path) -> None:
     """Write extracts of the test set, a line for a line, and their scores.
 
@@ -44,12 +61,16 @@ def write_extracts(texts: Path, folder: Path) -> None:
     Args:
         texts: folder with test.source, test.target and train.target
         folder: output folder
+
+    Raises:
+        ConfigError: ROUGE cannot read the summaries
     """
     words = average_words(texts)
     kinds: dict[str, Callable[[str], str]] = {f"lead-{words}": lambda text: lead(text, words)}
     sources, references = read_lines(texts / "test.source"), read_lines(texts / "test.target")
     if any(TURN in source.split() for source in sources):
         kinds[f"longest-{TURNS}"] = longest_turns
+    check_script(references, texts / "test.target")
     metrics = [build_metric(name) for name in VARIANTS]
     scores = {}
     for name, extract in kinds.items():

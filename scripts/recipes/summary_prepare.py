@@ -181,7 +181,9 @@ class Preparation:
 
         inputs: list[object] = [read.__name__, self.data.options, sums, expected]
         inputs += [self.choices.sample] if self.choices.sample else []
-        return step(self.work, "text", inputs, make)
+        trainings = [self.work / name for name in ("copying", "runs")]
+        trainings += sorted(self.work.glob("*/runs"))
+        return step(self.work, "text", inputs, make, trainings)
 
     def own_files(self) -> dict[str, Path]:
         """Return the files of the user's own texts by name."""

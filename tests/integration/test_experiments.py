@@ -16,13 +16,14 @@ from typing import IO, Any
 import pytest
 import torch
 import yaml
-from fairseq.data import data_utils
+from fairseq.data import Dictionary, data_utils
 from sacrebleu.metrics import BLEU
 
 from fairseq_recur.cli import experiment, experiment_score, main
 from fairseq_recur.cli.experiment import is_held
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments import runner, speed
+from fairseq_recur.experiments.other_sets import write_binary
 from fairseq_recur.experiments.runs import runs_of
 from fairseq_recur.experiments.settings import read_experiment
 from fairseq_recur.experiments.steps import LOCK
@@ -302,12 +303,29 @@ def test_a_set_without_subwords_is_refused(corpus: Path, tmp_path: Path) -> None
     for name, text in sets.items():
         (tmp_path / f"{name}.src").write_text(f"{text}\n")
     tests = [(name, str(tmp_path / name)) for name in sets]
-    experiment: Any = SimpleNamespace(data=str(corpus / "bin"), source="src")
+    experiment: Any = SimpleNamespace(data=str(corpus / "bin"), source="src", target="tgt")
     text = experiment_score.Conversion(str, str, mark="@@")
-    with pytest.raises(ConfigError, match="lacks 1 of the 3 words of .*words.src") as error:
+    with pytest.raises(ConfigError, match="lacks 1 of the 3 pieces of .*words.src") as error:
         experiment_score.check_subwords(experiment, tests, text)
     assert str(error.value).count("--test") == 1
     experiment_score.check_subwords(experiment, tests, replace(text, mark=None))
+    known, letters = [tests[2]], lambda line: " ".join(line)
+    with pytest.raises(ConfigError, match="lacks 4 of the 4 pieces of .*known.src"):
+        experiment_score.check_subwords(experiment, known, replace(text, mark=None, encode=letters))
+    (tmp_path / "known.tgt").write_text("w1 w2\nw3\n")
+    with pytest.raises(ConfigError, match="known.tgt is not divided, no piece has \u2581"):
+        experiment_score.check_subwords(experiment, known, replace(text, mark="\u2581"))
+
+
+def test_a_line_begins_as_in_the_experiment(corpus: Path, tmp_path: Path) -> None:
+    """CodeT5 reads <s> before a text."""
+    shutil.copytree(corpus / "bin", tmp_path / "bin")
+    file = write(tmp_path, {**content(corpus), "data": str(tmp_path / "bin")})
+    experiment = read_experiment([file])
+    assert experiment_score.with_start(experiment, str.upper)("a b") == "A B"
+    words = Dictionary.load(str(tmp_path / "bin/dict.src.txt"))
+    write_binary(["<s> w1 w2"], words, tmp_path / "bin/test.src-tgt.src")
+    assert experiment_score.with_start(experiment, str.upper)("a b") == "<s> A B"
 
 
 def test_a_system_starts_from_another(done: Path) -> None:

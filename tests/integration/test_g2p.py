@@ -166,6 +166,7 @@ def test_everything_wrong_is_reported_before_anything_is_written(
     (folder / "aa_test.tsv").unlink()
     (folder / "bb_dev.tsv").write_text("ab\tA B\n\nba B A\nc\t\n\tC\na\tA\tB\n")
     (folder / "bb_test.tsv").write_text("")
+    (folder / "dd_train.tsv").write_text("ab\t/ab/\nba\t/ba/\nabc\ta b c\na\ta\n")
     (folder / "cc_dev.tsv").write_bytes(b"\xff\xff\n")
     (folder / "train").mkdir()
     (folder / "train/bb_train.tsv").write_text("a\tA\n")
@@ -181,6 +182,10 @@ def test_everything_wrong_is_reported_before_anything_is_written(
         f"- {folder} has no cc_train.tsv; add it, or leave cc out",
         lines[5],
         f"- {folder} has no cc_test.tsv; add it, or leave cc out",
+        f"- {folder}/dd_train.tsv: 2 of 3 words of several characters have a single phone; "
+        "separate the phones by blanks",
+        f"- {folder} has no dd_dev.tsv; add it, or leave dd out",
+        f"- {folder} has no dd_test.tsv; add it, or leave dd out",
     ]
     assert lines[5].startswith(f"- {folder}/cc_dev.tsv is not UTF-8 text")
     assert not Path(tiny[-1]).exists()
@@ -222,6 +227,14 @@ def test_folders_without_words_are_refused(
     assert "empty has no LANG_train.tsv, LANG_dev.tsv" in capsys.readouterr().err
     assert example.main([str(tmp_path / "none")]) == 2
     assert "there is no folder" in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_made(
+    example: Any, tiny: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    assert example.main([tiny[0], "--work-dir", str(tmp_path / "file/work")]) == 2
+    assert capsys.readouterr().err.startswith("error: ")
 
 
 # The runs, with a program in place of fairseq-recur ----------------------------------------

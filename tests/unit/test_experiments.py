@@ -116,7 +116,9 @@ def test_a_system_has_its_own_start(tmp_path: Path) -> None:
     (tmp_path / "own").mkdir()
     (tmp_path / "own/c.pt").write_text("12345")
     (tmp_path / "model.pt").write_text("1")
-    assert c.reads() == {c.start: "5 bytes"} and a.reads() == {a.start: "1 bytes"}
+    (of_c,), (of_a,) = c.reads().items(), a.reads().items()
+    assert of_c[0] == c.start and of_c[1].startswith("5 bytes, sha256 5994471a")
+    assert of_a[0] == a.start and of_a[1].startswith("1 bytes, sha256 6b86b273")
     assert set(b.reads()) == {"start_from"}
 
 

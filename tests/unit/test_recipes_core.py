@@ -171,6 +171,23 @@ def test_a_step_is_done_once_and_anew_when_its_inputs_change(tmp_path: Path) -> 
     assert calls == ["first", "second"] * 2 and not (tmp_path / "second/left").exists()
 
 
+def test_a_step_that_trainings_read_is_not_done_anew(tmp_path: Path) -> None:
+    """Their data would be lost, and they could not go on."""
+
+    def make(size: int) -> Made:
+        def fill(folder: Path) -> None:
+            (folder / "file").write_text(str(size))
+
+        return step(tmp_path, "text", [size], fill, [tmp_path / "runs"])
+
+    make(1), make(2)
+    (tmp_path / "runs").mkdir()
+    make(2)
+    with pytest.raises(ConfigError, match="text was made from other files, which .*runs was tr"):
+        make(3)
+    assert (tmp_path / "text/file").read_text() == "2"
+
+
 def test_a_step_that_fails_leaves_nothing_that_counts(tmp_path: Path) -> None:
     def fail(folder: Path) -> None:
         (folder / "half").write_text("x")

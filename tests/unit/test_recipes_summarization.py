@@ -301,6 +301,9 @@ def test_extracts(tmp_path: Path) -> None:
     scores = json.loads((out / "scores.json").read_text())
     assert list(scores) == ["lead-2", "longest-3"]
     assert [s["metric"] for s in scores["lead-2"]][:2] == ["rouge1", "rouge2"]
+    (tmp_path / "test.target").write_text("\u0434\u0430\n\u043d\u0435\u0442\n")
+    with pytest.raises(ConfigError, match="ROUGE finds no word in 2 of 2 summaries"):
+        write_extracts(tmp_path, out)
 
 
 def documents(*splits: str) -> list[Document]:
