@@ -66,3 +66,15 @@ def train_step(step: Function, trainer: Any, *args: Any, **kwargs: Any) -> Any:
         return step(trainer, *args, **kwargs)
     finally:
         trainer._memories_before = first
+
+
+@extend("fairseq.trainer:Trainer.valid_step", "memories of a repeated batch of validation")
+def valid_step(step: Function, trainer: Any, sample: Any, raise_oom: bool = False) -> Any:
+    """Let a batch that is repeated, for lack of space, read what it read the first time.
+
+    fairseq repeats it by a call of this function within itself, with *raise_oom*.
+    """
+    for memory, held in getattr(trainer, "_evaluations_before", []) if raise_oom else []:
+        memory.evaluation = held
+    trainer._evaluations_before = [(m, m.evaluation) for m in memories_of(trainer.model)]
+    return step(trainer, sample, raise_oom)

@@ -147,7 +147,7 @@ class Monitor:
 
     @contextmanager
     def look(self, model: nn.Module) -> Iterator[None]:
-        """Observe one forward pass of an update; further ones are not observed."""
+        """Observe one forward pass: the first of a batch. Further ones are not observed."""
         self.looking = False
         modules = [module for _, module in observed(model)]
         device = next(model.parameters()).device

@@ -109,8 +109,8 @@ class DotCrossAttention(CrossAttention):
 
     @property
     def reads_source(self) -> bool:
-        """As in `CrossAttention`; without a mixture `Context.encoder_out` is enough."""
-        return self.mixture is not None
+        """As in `CrossAttention`; for fairseq's own arithmetic `Context.encoder_out` is enough."""
+        return not self.stock
 
     @classmethod
     def problems(cls, cfg: Any, side: str) -> Iterator[str]:
@@ -152,10 +152,12 @@ class DotCrossAttention(CrossAttention):
 
     def fused_products(self, x: Tensor, context: Context) -> tuple[Tensor, None]:
         """Every position of *x* (T, B, C) by torch's fused kernel: (T, B, C), no weights."""
-        states, padding = context.encoder_out, context.encoder_padding
+        assert context.source is not None
+        states, padding = context.encoder_out, context.source.padding
         query = self.split(self.q_proj(x))
         key, value = self.split(self.k_proj(states)), self.split(self.v_proj(states))
-        visible = None if padding is None else ~padding[:, None, None]
+        # Without a mask torch has the faster kernels.
+        visible = None if padding is None else ~padding.mask[:, None, None]
         dropout = self.dropout_probability
         out = dot_product_attention(query, key, value, visible, dropout, scale=self.scale)
         return self.output(out, None, False)[0], None

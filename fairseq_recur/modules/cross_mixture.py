@@ -7,12 +7,12 @@ from fairseq.models.transformer import TransformerConfig
 from torch import Tensor
 
 from fairseq_recur.modules.context import Context, hiding, mask_as
-from fairseq_recur.modules.mixture import normalised
+from fairseq_recur.modules.mixture import with_room
 from fairseq_recur.modules.rem import RecurrenceEncodingMatrices
 from fairseq_recur.ops.attention import attention_map, dot_product_attention
 from fairseq_recur.ops.mixture import mixed_map, mixed_outputs
 from fairseq_recur.ops.precision import at_least_float32, no_autocast
-from fairseq_recur.ops.toeplitz import shared_product, toeplitz_matrix
+from fairseq_recur.ops.toeplitz import toeplitz_matrix
 
 if TYPE_CHECKING:
     from fairseq_recur.modules.cross_attention import DotCrossAttention
@@ -46,9 +46,7 @@ class CrossRecurrenceEncodingMatrices(RecurrenceEncodingMatrices):
         assert c.position is not None
         saved = attention.get_incremental_state(c.incremental_state, "mixture")
         if saved is None or saved["table"].size(-1) - keys < c.position:
-            steps = 64
-            while steps <= c.position:
-                steps *= 2
+            steps = with_room(c.position + 1)
             table = self.between(c.target_start + steps - 1, 1, steps + keys - 1)
             saved = {"table": table}
             attention.set_incremental_state(c.incremental_state, "mixture", saved)
@@ -72,9 +70,7 @@ class CrossRecurrenceEncodingMatrices(RecurrenceEncodingMatrices):
         """
         if form == "dense":
             matrix = self.between(start, queries, values.size(2))
-            if self.normalize:
-                return normalised(matrix, padding) @ values
-            return shared_product(matrix, values)
+            return self.dense_product(matrix, values, padding)
         missing = max(0, start + queries - values.size(2))
         square = self.product(F.pad(values, (0, 0, 0, missing)), None, form)
         return square[:, :, start : start + queries]

@@ -29,7 +29,7 @@ class DirectionalSelfAttention(SelfAttention):
                 "half for each direction"
             )
 
-    def weights(self, query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
+    def weights(self, query: Tensor, key: Tensor, mask: Tensor | None, context: Context) -> Tensor:
         """As in `SelfAttention.weights`."""
         return directional_map(query, key, mask, self.scale)
 

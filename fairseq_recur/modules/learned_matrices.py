@@ -128,7 +128,8 @@ class FullMatrix(Mixture):
             return super().product(values, padding, form)
         places = padding.order[:, None, :, None]
         moved = values.gather(2, places.expand_as(values))
-        return restore_order(self.dense_product(moved, padding.ordered_mask), places, 2)
+        matrix = self.matrix(values.size(2), values.size(2))
+        return restore_order(self.dense_product(matrix, moved, padding.ordered_mask), places, 2)
 
     def table(self, keys: int) -> Tensor:
         """The matrix itself: its rows have nothing in common. With room for steps to come."""

@@ -98,10 +98,14 @@ class Mixture(MonitoredModule, FreshWeights, nn.Module):
         if cfg.rsa_form == "chunked" and cfg.rsa_normalize:
             yield "--rsa-form chunked has no rows that --rsa-normalize could divide; use dense"
 
+    @property
+    def gate(self) -> Tensor:
+        """g = sigma(mu) of the layer, a scalar in float32 or more."""
+        return torch.sigmoid(at_least_float32(self.mu))
+
     def gates(self) -> Tensor:
         """g for each head, 0 for ordinary ones: (H, 1, 1), in float32 or more."""
-        gate = torch.sigmoid(at_least_float32(self.mu)).expand(self.mixing)
-        return self.for_all_heads(gate.view(-1, 1, 1))
+        return self.for_all_heads(self.gate.expand(self.mixing).view(-1, 1, 1))
 
     def for_all_heads(self, x: Tensor) -> Tensor:
         """(..., H', T, S) of the mixing heads, and 0 for the ordinary ones: (..., H, T, S)."""
@@ -123,11 +127,11 @@ class Mixture(MonitoredModule, FreshWeights, nn.Module):
         Returns:
             (B, H', T, D)
         """
-        return self.dense_product(values, None if padding is None else padding.mask)
+        mask = None if padding is None else padding.mask
+        return self.dense_product(self.matrix(values.size(2), values.size(2)), values, mask)
 
-    def dense_product(self, values: Tensor, padding_mask: Tensor | None) -> Tensor:
-        """`product` with the matrix itself; the padding mask is (B, T) bool or None."""
-        matrix = self.matrix(values.size(2), values.size(2))
+    def dense_product(self, matrix: Tensor, values: Tensor, padding_mask: Tensor | None) -> Tensor:
+        """`product` with the matrix (H', T, S) itself; the padding mask is (B, S) bool or None."""
         if self.normalize:
             return torch.matmul(normalised(matrix, padding_mask), values)
         return shared_product(matrix, values)
@@ -166,7 +170,7 @@ class Mixture(MonitoredModule, FreshWeights, nn.Module):
         """The gate g, and the `row_sum` of the matrices as they are applied."""
         row = self.row_sum()
         return {
-            "gate": torch.sigmoid(at_least_float32(self.mu)),
+            "gate": self.gate,
             "rem": row.clamp(max=1.0) if self.normalize else row,
         }
 
@@ -226,7 +230,7 @@ class Mixture(MonitoredModule, FreshWeights, nn.Module):
         mixing = self.mixing
         if attention.has_map:
             dropout = attention.dropout_probability  # of --retain-dropout
-            weights = attention.exact_weights(query, key, context.mask)
+            weights = attention.exact_weights(query, key, context)
             weights = weights if self.drop_mixed else F.dropout(weights, dropout)
             if mixing == self.heads:
                 weights = torch.addcmul(row, weights, keep)
@@ -243,7 +247,9 @@ class Mixture(MonitoredModule, FreshWeights, nn.Module):
     def newest_row(
         self, attention: "SelfAttention", keys: int, context: Context
     ) -> tuple[Tensor, Tensor]:
-        """g P's row for the newest position over *keys* keys, (H', 1, S), and 1 - g.
+        """g P's row for the newest position over *keys* keys, and 1 - g.
+
+        The row is (H', 1, S), or (B, H', 1, S) if padding counts in its norm.
 
         The table behind it lives in the incremental state. So it is as old as the batch, the
         parameters cannot change under it, and re-ordered beams, which share it, do not move it.
@@ -251,8 +257,7 @@ class Mixture(MonitoredModule, FreshWeights, nn.Module):
         state = context.incremental_state
         saved = attention.get_incremental_state(state, "mixture")
         if saved is None or saved["table"].size(-1) < keys:
-            gate = torch.sigmoid(at_least_float32(self.mu))
-            table = self.table(keys)
+            gate, table = self.gate, self.table(keys)
             table = table if self.normalize else gate * table
             saved = {"table": table, "gate": gate, "keep": 1 - gate}
             attention.set_incremental_state(state, "mixture", saved)
@@ -308,15 +313,18 @@ class LagMixture(Mixture):
 
     def table(self, keys: int) -> Tensor:
         """The kernel of the earlier keys in reverse, with room for steps to come: (H', L)."""
-        length = 64
-        while length < keys:
-            length *= 2
+        length = with_room(keys)
         past, _ = self.kernels(self.lags(length))
         return F.pad(past, (0, length - past.size(1))).flip(1)
 
     def last_row(self, table: Tensor, keys: int) -> Tensor:
         """Lags keys - 1 ... 0, which end the table."""
         return table[:, None, -keys:]
+
+
+def with_room(keys: int) -> int:
+    """At least *keys*, with room for steps to come: 64, or the next power of two."""
+    return max(64, 1 << (keys - 1).bit_length())
 
 
 def normalised(matrix: Tensor, padding: Tensor | None) -> Tensor:

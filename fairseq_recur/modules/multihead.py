@@ -44,7 +44,6 @@ class MultiheadBase(MultiheadAttention):
             qn_block_size=cfg.quant_noise.pq_block_size,
             **options,
         )
-        self.side = side
         self.t5, widths = is_t5(cfg), (host.embed_dim, source_width)
         if self.t5:
             use_unbiased_projections(self, cfg, widths, (host.embed_dim * self.head_dim) ** -0.5)

@@ -103,8 +103,7 @@ class SegmentedAttention(CrossAttention):
             "values": segments_at_steps(values, *order),
         }
         if segments.mask is not None:
-            mask = segments.mask.transpose(3, 4)
-            source["mask"] = segments_at_steps(mask, *order).transpose(3, 4)
+            source["mask"] = segments.mask_at_steps()
         return source
 
     def attend(self, queries: Tensor, source: PreparedSource) -> tuple[Tensor, Tensor]:

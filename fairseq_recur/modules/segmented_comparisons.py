@@ -1,7 +1,7 @@
 """The systems that SRformer is compared with: segments with a memory (Long et al. 2023, 4.2)."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -143,10 +143,9 @@ class XLAttention(MemoryAttention):
         memory_keys, memory_values = (
             segments_at_steps(x[:, :, previous], *order) for x in self.rnns(keys, values)
         )
-        mask = segments.mask
-        if mask is None:
-            mask = torch.zeros(keys.size(0), 1, keys.size(2), 1, keys.size(3), device=keys.device)
-        mask = segments_at_steps(mask[:, :, previous].transpose(3, 4), *order).transpose(3, 4)
+        if segments.mask is not None:
+            segments = replace(segments, mask=segments.mask[:, :, previous])
+        mask = segments.mask_at_steps()
         return {"memory_keys": memory_keys, "memory_values": memory_values, "memory_mask": mask}
 
 
@@ -181,13 +180,8 @@ class GlobalAttention(MemoryAttention):
     def prepare(self, keys: Tensor, values: Tensor, segments: Segments) -> PreparedSource:
         """Beside the segments the global tokens, the same at all steps."""
         source = super().prepare(keys, values, segments)
-        if segments.mask is None:
-            shape = keys.size(0), 1, keys.size(2), 1
-            real = torch.full(shape, keys.size(3), device=keys.device)
-        else:
-            real = (segments.mask == 0).sum(4)
         if self.norm is None:
-            count = real.clamp(min=1)
+            count = segments.tokens[:, None, :, None].clamp(min=1)
             tokens = [(sum_of_tokens(x) / count).to(x.dtype) for x in (keys, values)]
         else:
             sums, weight = sum_of_tokens(segments.states()), at_least_float32(self.norm.weight)
@@ -195,7 +189,7 @@ class GlobalAttention(MemoryAttention):
             states = normed.to(keys.dtype).squeeze(1).transpose(0, 1)  # (M, B, C)
             tokens = [self.split(project(states)) for project in (self.k_proj, self.v_proj)]
         source["memory_keys"], source["memory_values"] = (x.unsqueeze(2) for x in tokens)
-        empty = real.squeeze(3)[:, :, None, None] == 0
+        empty = segments.tokens[:, None, None, None] == 0
         source["memory_mask"] = hiding(empty, torch.float32)
         return source
 

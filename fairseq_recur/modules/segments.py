@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from fairseq_recur.modules.context import Source, hiding
+from fairseq_recur.ops.segmented_attention import segments_at_steps
 from fairseq_recur.ops.segments import (
     SegmentSchedule,
     segment_counts,
@@ -24,9 +25,10 @@ class Segments:
         size: s
         missing: (U, S') bool, True at padding, or None
         mask: (U, 1, M, 1, s), added to scores over the segments, or None
-        order: (U, S) int64, where the real tokens came from, or None if they did not move
+        order: (U, S') int64, where the real tokens came from, or None if they did not move
         length: S
         counts: (U, 1) int64, number of segments of each sentence
+        tokens: (U, M) int64, number of tokens of each segment
         targets: (U, 1) int64, target length q of each sentence
         schedule: which segment is read at each step, and which queries read at it
         step: in incremental decoding, the step at which each group of rows reads: (G, 1) int64
@@ -39,6 +41,7 @@ class Segments:
     order: Tensor | None
     length: int
     counts: Tensor
+    tokens: Tensor
     targets: Tensor
     schedule: SegmentSchedule
     step: Tensor | None = None
@@ -52,6 +55,14 @@ class Segments:
     def states(self) -> Tensor:
         """`hidden` in segments, zero where a segment has no token: (U, 1, M, s, C)."""
         return self.cut(self.hidden.transpose(0, 1).unsqueeze(1))
+
+    def mask_at_steps(self) -> Tensor:
+        """`mask` of the segment that is read at each step: (U or 1, 1, N, 1, s)."""
+        if self.mask is None:
+            steps = self.schedule.steps
+            return self.hidden.new_zeros(1, 1, steps, 1, self.size, dtype=torch.float32)
+        order = self.schedule.step_segments, self.schedule.steps
+        return segments_at_steps(self.mask.transpose(3, 4), *order).transpose(3, 4)
 
     def at(self, source: Source, position: int) -> "Segments":
         """These segments, with the step at which the rows' *position* reads."""
@@ -83,6 +94,7 @@ def cut_source(
     steps = max(targets) + 1 if queries is None else queries
     schedule = segment_schedule(lengths, targets, steps, size, device)
     missing = mask = None
+    first = torch.arange(0, hidden.size(0), size, device=device)
     real = torch.tensor(lengths, device=device).unsqueeze(1)
     if min(lengths) < hidden.size(0) or hidden.size(0) % size:
         room = -(-hidden.size(0) // size) * size
@@ -97,6 +109,7 @@ def cut_source(
         order=None if padding is None else padding.order[:, : max(lengths)],
         length=length,
         counts=segment_counts(real, size),
+        tokens=(real - first).clamp(0, size),
         targets=torch.tensor(targets, device=device).unsqueeze(1),
         schedule=schedule if order is None else schedule.moved(order),
     )

@@ -54,13 +54,15 @@ class SelfAttention(MultiheadBase):
         self.causal = side == "decoder"
         self.mixture = mixture
 
-    def weights(self, query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
+    def weights(self, query: Tensor, key: Tensor, mask: Tensor | None, context: Context) -> Tensor:
         """The attention map without dropout.
 
         Args:
             query: (B, H, T, D), not scaled; the last query stands at the last key
             key: (B, H, S, D)
-            mask: additive, finite, broadcastable to (B, H, T, S), or None
+            mask: that of *context* in the dtype of the scores: additive, finite, broadcastable to
+                (B, H, T, S), or None
+            context: of the batch
 
         Returns:
             (B, H, T, S) in float32 or more
@@ -72,14 +74,14 @@ class SelfAttention(MultiheadBase):
         """Whether fairseq's own arithmetic is used, which reads no `Context.mask`."""
         return False
 
-    def exact_weights(self, query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
+    def exact_weights(self, query: Tensor, key: Tensor, context: Context) -> Tensor:
         """`weights` of scores in float32 or more, as torch's fused attention computes them.
 
         Large scores would leave float16's range, and its lowest value would not hide them.
         """
         with no_autocast(query):
             query, key = at_least_float32(query), at_least_float32(key)
-            return self.weights(query, key, mask_as(mask, query.dtype))
+            return self.weights(query, key, mask_as(context.mask, query.dtype), context)
 
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, context: Context, need_weights: bool
@@ -97,7 +99,7 @@ class SelfAttention(MultiheadBase):
         """
         # Scores in float32 may exceed what hides a key in float16.
         mask = mask_as(context.mask, torch.promote_types(query.dtype, torch.float32))
-        weights = self.weights(query, key, mask)
+        weights = self.weights(query, key, mask, context)
         return read_values(weights, value, self.dropout_probability), weights
 
     def attend_mixed(
@@ -105,7 +107,7 @@ class SelfAttention(MultiheadBase):
         mixture: Mixture,
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         """((1 - g) A + g P) V, where A is the map: as in `attend`, with the mixed map."""
-        weights = self.exact_weights(query, key, context.mask)
+        weights = self.exact_weights(query, key, context)
         with no_autocast(value):
             matrix = mixture.matrix(query.size(2), key.size(2))
             matrix = mixture.applied(matrix, context.padding_mask)
@@ -217,7 +219,7 @@ class DotSelfAttention(SelfAttention):
             need_head_weights=need_head_weights,
         )
 
-    def weights(self, query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
+    def weights(self, query: Tensor, key: Tensor, mask: Tensor | None, context: Context) -> Tensor:
         """As in `SelfAttention.weights`."""
         return attention_map(query, key, mask, self.scale)
 
@@ -226,7 +228,7 @@ class DotSelfAttention(SelfAttention):
     ) -> tuple[Tensor, Tensor | None]:
         """As in `SelfAttention.attend`; by torch's fused kernel where no weights are needed."""
         if need_weights or context.incremental_state is not None:
-            weights = self.exact_weights(query, key, context.mask)
+            weights = self.exact_weights(query, key, context)
             return read_values(weights, value, self.dropout_probability), weights
         # Torch's own causal rule skips the products that a mask would hide.
         mask = None if context.causal else mask_as(context.mask, query.dtype)

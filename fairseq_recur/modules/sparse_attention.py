@@ -162,7 +162,7 @@ class LogSparseSelfAttention(SelfAttention):
 
     reads_memory = True
 
-    def weights(self, query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
+    def weights(self, query: Tensor, key: Tensor, mask: Tensor | None, context: Context) -> Tensor:
         """As in `SelfAttention.weights`."""
         return log_sparse_map(query, key, mask, self.scale)
 

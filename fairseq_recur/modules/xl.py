@@ -7,7 +7,8 @@ import torch
 from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
 
-from fairseq_recur.modules.mixture import Mixture
+from fairseq_recur.modules.context import Context, IncrementalState
+from fairseq_recur.modules.mixture import Mixture, with_room
 from fairseq_recur.modules.options import option
 from fairseq_recur.modules.part import FreshWeights
 from fairseq_recur.modules.self_attention import SelfAttention
@@ -69,11 +70,26 @@ class XLSelfAttention(SelfAttention):
             f"{side} self-attention", width, self.num_heads, self.head_dim, cfg.xl_clamp_length
         )
 
-    def weights(self, query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
+    def weights(self, query: Tensor, key: Tensor, mask: Tensor | None, context: Context) -> Tensor:
         """As in `SelfAttention.weights`."""
-        terms = self.positions
-        keys = terms.keys(query.size(2), key.size(2))
+        terms, state = self.positions, context.incremental_state
+        if state is None:
+            keys = terms.keys(query.size(2), key.size(2))
+        else:
+            keys = self.newest_keys(key.size(2), state)
         return xl_map(query, key, keys, terms.content_bias, terms.position_bias, mask, self.scale)
+
+    def newest_keys(self, keys: int, state: IncrementalState) -> Tensor:
+        """W_r R for the newest position over *keys* keys: (H, S, D).
+
+        It ends a table with room for steps to come, which lives in the incremental state. So the
+        table is as old as the batch, and the parameters cannot change under it.
+        """
+        saved = self.get_incremental_state(state, "lags")
+        if saved is None or saved["keys"].size(1) < keys:
+            saved = {"keys": self.positions.keys(1, with_room(keys))}
+            self.set_incremental_state(state, "lags", saved)
+        return saved["keys"][:, -keys:]
 
 
 def share_position_biases(modules: Iterable[nn.Module]) -> None:

@@ -46,7 +46,8 @@ def attend_segments(
         long_queries, long_keys = at_least_float32(queries), at_least_float32(keys)
         scores = torch.matmul(long_queries, long_keys.transpose(-1, -2))
         weights = torch.softmax(scores if mask is None else scores + mask, dim=-1)
-    return torch.matmul(F.dropout(weights, dropout).to(values.dtype), values), weights
+        out = torch.matmul(F.dropout(weights, dropout), at_least_float32(values))
+    return out.to(values.dtype), weights
 
 
 def partial_products(

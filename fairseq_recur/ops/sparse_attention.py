@@ -7,6 +7,7 @@ position and to those at distances 1, 2, 4, ....
 """
 
 import math
+from functools import cache
 
 import torch
 import torch.nn.functional as F
@@ -24,6 +25,12 @@ LONGEST = 2**16
 def most(length: int, factor: int) -> int:
     """u = factor ceil(ln n) for a sentence of n positions, at least 1 and at most n."""
     return min(length, factor * max(1, math.ceil(math.log(min(max(length, 1), LONGEST)))))
+
+
+@cache
+def all_most(length: int, factor: int) -> list[int]:
+    """`most` of 0 ... *length* positions: the same in all layers and batches of a length."""
+    return [most(n, factor) for n in range(length + 1)]
 
 
 def uniform_draws(length: int, width: int, seed: int | None) -> Tensor:
@@ -69,7 +76,7 @@ def sampled_keys(
     """
     widest, u = factor * math.ceil(math.log(LONGEST)), most(length, factor)
     draws = torch.ops.fairseq_recur.uniform_draws(length, widest, seed)[:, :u]
-    sizes = torch.tensor([most(n, factor) for n in range(length + 1)])
+    sizes = torch.tensor(all_most(length, factor))
     # Without waiting for a GPU to finish what it was given before.
     draws, sizes = (x.to(counts.device, non_blocking=True) for x in (draws, sizes))
     chosen = sizes[counts]

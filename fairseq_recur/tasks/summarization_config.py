@@ -20,6 +20,12 @@ from fairseq_recur.scoring.sentences import SEPARATOR
 from fairseq_recur.search import search_options
 from fairseq_recur.text import section
 
+OF_ROUGE = (
+    "eval_rouge_remove_bpe", "eval_rouge_detok", "eval_rouge_detok_args", "eval_rouge_separator",
+    "eval_rouge_print_samples",
+)  # fmt: skip
+"""Options that act on the summaries of a validation. Those of --eval-rouge-args outlive it."""
+
 
 @dataclass
 class SummarizationConfig(TranslationConfig):
@@ -86,8 +92,10 @@ def training_problems(cfg: SummarizationConfig) -> list[str]:
         found.append("--load-alignments: summaries have no word alignments; leave it out")
     if whole is not None:
         found += _checkpoint_metric_problems(cfg, whole)
-    if cfg.eval_rouge:
-        found += _generation_problems(cfg)
+    found += _generation_problems(cfg)  # `summarize` reads them from the checkpoint
+    if not cfg.eval_rouge:
+        found += _without_effect(cfg)
+    else:
         found += _decoding_problems(cfg, whole)
         if whole is not None:
             found += _validation_problems(cfg, whole)
@@ -108,6 +116,13 @@ def _checkpoint_metric_problems(cfg: SummarizationConfig, whole: DictConfig) -> 
             f"--best-checkpoint-metric {metric} needs --maximize-best-checkpoint-metric, "
             "without which the checkpoint with the lowest value is kept"
         )
+
+
+def _without_effect(cfg: SummarizationConfig) -> Iterator[str]:
+    """Report options of the summaries in a validation that has none."""
+    for name in OF_ROUGE:
+        if getattr(cfg, name) != SummarizationConfig.__dataclass_fields__[name].default:
+            yield f"--{name.replace('_', '-')} has no effect without --eval-rouge"
 
 
 def _generation_problems(cfg: SummarizationConfig) -> Iterator[str]:

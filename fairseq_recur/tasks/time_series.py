@@ -247,10 +247,16 @@ class TimeSeriesTask(FairseqTask):
 
         Raises:
             ConfigError: of training, where the model has a memory, and no batch would continue the
-                one before
+                one before, or the order is another
         """
         iterator = super().get_batch_iterator(dataset, *args, **kwargs)
         iterator.disable_shuffling = not getattr(dataset, "shuffled", False)
+        if self.remembers and not iterator.disable_shuffling:
+            raise ConfigError(
+                "--window-order shuffled: no batch continues the one before, so the memory of the "
+                "encoder would stay empty in training, but not in validation; choose sequential, "
+                "or --encoder-memory none"
+            )
         if self.remembers and iterator.disable_shuffling and len(iterator) > 1:
             problem = self.memory_problem(len(iterator.frozen_batches[0]), iterator.num_shards)
             if problem and dataset is self.datasets.get("train"):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from fairseq.optim.amp_optimizer import AMPOptimizer
+from fairseq.tasks import FairseqTask
 
 from fairseq_recur import from_pretrained
 from fairseq_recur.cli import main
@@ -183,6 +184,24 @@ def test_amp_repeats_batches_with_the_memory_of_the_first_time(
     )
     assert plain.keys() == repeated.keys()
     assert all(torch.equal(repeated[name], plain[name]) for name in plain)
+
+
+def test_validation_repeats_a_batch_with_the_memory_of_the_first_time(
+    text: Path, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As fairseq does when the device's memory was short."""
+    step, losses = FairseqTask.valid_step, []
+
+    def short(task: FairseqTask, *args: Any, **named: Any) -> Any:
+        out = step(task, *args, **named)
+        losses.append(float(out[0]))
+        if len(losses) == 2:
+            raise RuntimeError("out of memory")
+        return out
+
+    monkeypatch.setattr(FairseqTask, "valid_step", short)
+    cli("train", *arguments(text, tmp_path, "xl_lm_tiny", "--max-update", 1, "--no-save"))
+    assert len(losses) > 2 and losses[2] == losses[1]
 
 
 @pytest.mark.slow

@@ -114,6 +114,18 @@ def test_prefixes_that_cannot_be_are_refused(
     assert make_task("--source-prefix", "a b c", "--max-source-positions", 5).prefix
 
 
+def test_options_of_rouge_without_it(make_task: Callable[..., SummarizationTask]) -> None:
+    """Only --eval-rouge-args is read later, by `summarize`; it has to be right."""
+    args = ["--eval-rouge-args", '{"beam": 3}']
+    assert make_task(*args).cfg.eval_rouge_args == args[1]
+    assert problems(make_task, "--eval-rouge-print-samples", "--eval-rouge-detok", "nltk") == [
+        "--eval-rouge-detok has no effect without --eval-rouge",
+        "--eval-rouge-print-samples has no effect without --eval-rouge",
+    ]
+    (wrong,) = problems(make_task, "--eval-rouge-args", "{beam: 3}")
+    assert "not JSON" in wrong
+
+
 def test_rouge_as_best_checkpoint_metric_must_be_computed_and_maximized(
     make_task: Callable[..., SummarizationTask],
 ) -> None:

@@ -5,6 +5,7 @@ import lzma
 import re
 import shlex
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -148,6 +149,10 @@ def test_order_of_the_windows(tmp_path: Path, order: str) -> None:
     assert all(sorted(ids) == in_time for ids in epochs)
     assert [ids == in_time for ids in epochs] == [order == "sequential"] * 2
     assert (epochs[0] == epochs[1]) is (order == "sequential")
+    made.remembers = True
+    refused = pytest.raises(ConfigError, match="--window-order shuffled: no batch continues")
+    with nullcontext() if order == "sequential" else refused:
+        made.get_batch_iterator(made.dataset("train"), max_sentences=8)
 
 
 @pytest.mark.parametrize(
