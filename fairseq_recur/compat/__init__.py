@@ -24,6 +24,7 @@ from fairseq_recur.compat import (  # noqa: F401  (each registers its mends, in 
 from fairseq_recur.compat.checkpoint_reading import checkpoint_problem, read_checkpoint
 from fairseq_recur.compat.configuration import model_options
 from fairseq_recur.compat.encoder_layer import disable_encoder_fastpath, drop_stale_encoder_keys
+from fairseq_recur.compat.graphs import is_exporting, outside_graphs
 from fairseq_recur.compat.registry import MENDS, Mend
 from fairseq_recur.compat.report import Problem, environment_report, known_problems
 from fairseq_recur.compat.safe_loading import UNSAFE_VARIABLE, safe_globals
@@ -39,8 +40,10 @@ __all__ = [
     "disable_encoder_fastpath",
     "drop_stale_encoder_keys",
     "environment_report",
+    "is_exporting",
     "known_problems",
     "model_options",
+    "outside_graphs",
     "read_checkpoint",
     "safe_globals",
 ]

@@ -9,10 +9,10 @@ import torch
 from fairseq.distributed import fsdp_wrap
 from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
-from torch._compile import _disable_dynamo
 from torch.autograd.graph import save_on_cpu
 from torch.utils.checkpoint import checkpoint
 
+from fairseq_recur import compat
 from fairseq_recur.errors import ConfigError
 
 P = ParamSpec("P")
@@ -89,15 +89,13 @@ def between_graphs(function: Callable[P, R]) -> Callable[P, R]:
     Raises:
         ConfigError: torch.export, whose graph has no breaks, comes to the function
     """
-    # torch.compiler.disable would import the compiler, a second or two, in every program.
-    outside: Callable[P, R] = _disable_dynamo(function)
+    outside: Callable[P, R] = compat.outside_graphs(function)
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         if not torch.compiler.is_compiling():
             return function(*args, **kwargs)
-        # Older versions of torch do not have this, and end with their own error.
-        if getattr(torch.compiler, "is_exporting", bool)():
+        if compat.is_exporting():
             raise ConfigError(
                 f"torch.export cannot export {function.__qualname__}, whose shapes depend on the "
                 "values of a batch, such as its lengths; use torch.compile, or the model as it is"
