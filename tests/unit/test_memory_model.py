@@ -3,6 +3,7 @@
 from argparse import Namespace
 from collections.abc import Callable
 from copy import deepcopy
+from typing import Any
 
 import pytest
 import torch
@@ -230,6 +231,21 @@ def test_matrices_over_a_memory_are_the_last_rows(build: Build, name: str) -> No
         seen = (lags[:, None] - lags) < 3
         limited = mixture.matrix(SEGMENT + MEMORY, SEGMENT + MEMORY)
         assert torch.equal(limited, square * seen)
+
+
+def test_the_keys_of_lags_are_a_table_that_grows(build: Build) -> None:
+    """In decoding they are computed anew only where the table ends."""
+    attention: Any = build("xl_lm_tiny").decoder.layers[0].self_attn
+    state: dict[str, dict[str, Any]] = {}
+    with torch.no_grad():
+        for keys in (1, 2, 64, 65, 130):
+            expected = attention.positions.keys(1, keys)
+            torch.testing.assert_close(attention.newest_keys(keys, state), expected)
+    with torch.no_grad():
+        attention.positions.key_proj.weight.zero_()
+        assert (
+            attention.newest_keys(100, state).any() and not attention.newest_keys(300, state).any()
+        )
 
 
 def test_longer_lags_share_a_sinusoid() -> None:
