@@ -21,6 +21,12 @@ case "$work" in /*) ;; *) work="$PWD/$work" ;; esac
 PIECES="${PIECES:-8000}" MAX_SOURCE="${MAX_SOURCE:-1024}" MAX_TARGET="${MAX_TARGET:-128}"
 SEGMENT="${SEGMENT:-16}" TARGET_LENGTH="${TARGET_LENGTH:-24}" MAX_LENGTH="${MAX_LENGTH:-100}"
 COPY="${COPY:-2000}" UPDATES="${UPDATES:-8000}" MORE="${MORE:-2000}"
+SIZE="${SIZE:-larger}"
+case "$SIZE" in
+    larger) size=("$here/larger.yaml") least=4096 copying_rate=0.001 full_rate=0.001 ;;
+    small) size=() least=2000 copying_rate=0.003 full_rate=0.002 ;; # the model and rates of run.sh
+    *) fail "SIZE=$SIZE: expected small or larger" ;;
+esac
 for name in PIECES MAX_SOURCE MAX_TARGET SEGMENT TARGET_LENGTH MAX_LENGTH COPY UPDATES MORE; do
     number "$name"
 done
@@ -30,7 +36,7 @@ if [ -n "${START:-}" ] && [ -z "${PIECES_FROM:-}" ]; then
         "WORK/sentencepiece-8000-1024-128"
 fi
 # A batch has to hold the longest text.
-tokens="$(printf '%s\n' 4096 "$MAX_SOURCE" "$MAX_TARGET" | sort -n | tail -n 1)"
+tokens="$(printf '%s\n' "$least" "$MAX_SOURCE" "$MAX_TARGET" | sort -n | tail -n 1)"
 bash "$ROOT/scripts/setup.sh" # does nothing if the environment is up to date
 PATH="$ROOT/.venv/bin:$PATH"
 
@@ -45,13 +51,13 @@ experiment() { # TABLE FOLDER WORD...
     local table="$here/$1" folder="$work/$2" setting changes=()
     shift 2
     for setting in "${settings[@]}"; do changes+=(--set "$setting"); done
-    fairseq-recur experiment run "$here/training.yaml" "$here/larger.yaml" "$table" \
+    fairseq-recur experiment run "$here/training.yaml" "${size[@]}" "$table" \
         --work-dir "$folder" --show-validation "${changes[@]}" "$@"
 }
 settings=(
     "train.max-source-positions=$MAX_SOURCE" "train.truncate-target=true"
     "train.max-target-positions=$((MAX_TARGET > 1024 ? MAX_TARGET : 1024))"
-    "train.max-tokens=$tokens" "train.max-tokens-valid=$((2 * tokens))"
+    "train.max-tokens=$tokens" "train.max-tokens-valid=$((2 * tokens))" "train.max-epoch=null"
     "train.eval-rouge-args={beam: 1, max_len_b: $MAX_LENGTH}"
     "generate.max-tokens=$((2 * tokens))" "generate.max-len-b=$MAX_LENGTH"
 )
@@ -66,6 +72,7 @@ table=(
     --set "score.reference=$(yaml_text "$work/text/test.target")"
     --set "score.outputs={$extracts}"
     --set "train.max-update=$MORE" --set "systems.full.flags.max-update=$UPDATES"
+    --set "systems.full.flags.lr=$full_rate"
 )
 for system in segmented xl global srformer srformer_{unit,unit_III,I,II,III,IV}; do
     table+=(--set "systems.$system.flags.segment-size=$SEGMENT")
@@ -91,7 +98,7 @@ if [ -z "${START:-}" ]; then
     lead="$work/lead-$PIECES-$MAX_SOURCE-$MAX_TARGET"
     prepare_lead "$work/text" "$prepared/model/spiece.model" "$prepared" "$lead"
     experiment copying.yaml copying --set "train.max-update=$COPY" \
-        --set "systems.copying.flags.lr=0.001" --set "data=$(yaml_text "$lead/data-bin")" \
+        --set "systems.copying.flags.lr=$copying_rate" --set "data=$(yaml_text "$lead/data-bin")" \
         --set "score.reference=$(yaml_text "$lead/text/test.target")" "${shared[@]}"
     if [[ " ${shared[*]} " == *" --dry-run "* ]]; then start=("${known[@]}"); fi
 fi

@@ -134,6 +134,17 @@ def test_systems_continue_from_full_attention(tmp_path: Path) -> None:
                 "--srformer-norm none",
             ):
                 assert f"{flag} " in done.stdout
+    for size, status in (("small", 0), ("tiny", 2)):
+        done = subprocess.run(
+            ["bash", script, "../texts", "--dry-run"], cwd=root, capture_output=True, text=True,
+            env={**environment, "WORK": "../small", "SIZE": size},
+        )  # fmt: skip
+        assert done.returncode == status, (done.stdout + done.stderr)[-4000:]
+        if size == "small":
+            rates = re.findall(r"--arch srformer_tiny .*--lr (\S+)", done.stdout)
+            assert rates[0] == "0.003" and {*rates[1:]} == {"0.001", "0.002"}
+            assert rates.count("0.002") == 3  # `full`, of each seed
+    assert "SIZE=tiny: expected small or larger" in done.stderr
     results = json.loads((tmp_path / "work/runs/results.json").read_text())
     updates = {run["system"]: run["updates"] for run in results["runs"]}
     assert updates == {"full": 4, "full_continued": 3, "segmented": 3, "srformer_unit": 3}
