@@ -26,7 +26,7 @@ def main(arguments: list[str]) -> int:
         settings = read_settings()
         if arguments not in ([], ["table"]):
             raise ConfigError(f"run.sh {' '.join(arguments)}; expected bash run.sh [table]")
-    except (ConfigError, OSError) as error:
+    except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     work = Path(os.environ.get("WORK", HERE / "work")).resolve()
