@@ -50,7 +50,7 @@ def curves(systems: dict[str, list[float]]) -> dict[str, Points]:
 def draw(results: dict[str, Any], file: Path) -> None:
     """Draw one panel per measured quantity; continued full attention is a horizontal line."""
     measured = {name: systems for name in PANELS if (systems := values(results, name))}
-    figure = new_figure(4.2 * len(measured), 3.6)
+    figure = new_figure(1.8 + 4.0 * len(measured), 3.6)
     panels = figure.subplots(1, len(measured), squeeze=False)[0]
     for axes, (quantity, systems) in zip(panels, measured.items()):
         label, summary = PANELS[quantity]
@@ -70,7 +70,8 @@ def draw(results: dict[str, Any], file: Path) -> None:
         axes.set_xlabel("segment size (pieces)")
         axes.set_ylabel(label)
         plain_axes(axes)
-        axes.legend(frameon=False)
+    shown = panels[0].get_legend_handles_labels()  # the same in all panels
+    figure.legend(*shown, loc="outside right center", frameon=False)
     save(figure, file)
 
 
