@@ -14,7 +14,7 @@ from fairseq.tasks.translation import TranslationConfig
 from omegaconf import DictConfig
 
 from fairseq_recur.errors import ConfigError
-from fairseq_recur.modules.options import option
+from fairseq_recur.modules.options import flag, option
 from fairseq_recur.scoring.rouge import VARIANTS
 from fairseq_recur.scoring.sentences import SEPARATOR
 from fairseq_recur.search import search_options
@@ -122,7 +122,7 @@ def _without_effect(cfg: SummarizationConfig) -> Iterator[str]:
     """Report options of the summaries in a validation that has none."""
     for name in OF_ROUGE:
         if getattr(cfg, name) != SummarizationConfig.__dataclass_fields__[name].default:
-            yield f"--{name.replace('_', '-')} has no effect without --eval-rouge"
+            yield f"{flag(name)} has no effect without --eval-rouge; give it, or leave this out"
 
 
 def _generation_problems(cfg: SummarizationConfig) -> Iterator[str]:

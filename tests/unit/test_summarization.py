@@ -119,8 +119,8 @@ def test_options_of_rouge_without_it(make_task: Callable[..., SummarizationTask]
     args = ["--eval-rouge-args", '{"beam": 3}']
     assert make_task(*args).cfg.eval_rouge_args == args[1]
     assert problems(make_task, "--eval-rouge-print-samples", "--eval-rouge-detok", "nltk") == [
-        "--eval-rouge-detok has no effect without --eval-rouge",
-        "--eval-rouge-print-samples has no effect without --eval-rouge",
+        "--eval-rouge-detok has no effect without --eval-rouge; give it, or leave this out",
+        "--eval-rouge-print-samples has no effect without --eval-rouge; give it, or leave this out",
     ]
     (wrong,) = problems(make_task, "--eval-rouge-args", "{beam: 3}")
     assert "not JSON" in wrong
