@@ -97,7 +97,7 @@ def refuse_conflicts(found: GenerationConfig) -> None:
     ]
     if len(searches) > 1:
         raise ConfigError(f"{' and '.join(searches)} are different kinds of search; choose one")
-    if not found.sampling and (found.sampling_topk > 0 or found.sampling_topp > 0):
+    if not found.sampling and (found.sampling_topk >= 0 or found.sampling_topp >= 0):
         raise ConfigError(
             "sampling_topk and sampling_topp need sampling=True; give it, or leave them out"
         )

@@ -253,8 +253,10 @@ def _check_scoring(experiment: Experiment) -> None:
     score, problems = experiment.score, Problems("the translations could not be scored")
     for problem in _without_effect(score):
         problems.add(problem)
-    check_draws(BOTH, score.samples, None, problems)
-    _check_metrics(score, _read_texts(experiment, problems), problems)
+    texts = _read_texts(experiment, problems)
+    count = len(texts[score.reference[0]]) if texts and score.reference else 1
+    check_draws(BOTH, score.samples, None, problems, count)
+    _check_metrics(score, texts, problems)
     problems.raise_all()
 
 

@@ -121,7 +121,8 @@ def run(args: argparse.Namespace) -> int:
         target_lang=args.target_lang, tokenizer=args.tokenizer, bpe=args.bpe, device="cpu",
         **given_options(args),
     )  # fmt: skip
-    maps, labels = model.look(args.source, args.target, **{**SEARCH, **given_search(args)})
+    search = {**SEARCH, **given_search(args)} if args.target is None else {}
+    maps, labels = model.look(args.source, args.target, **search)
     wanted = panels(model.model, maps, labels, args.show, args.layer, args.head)
     save(draw(wanted, args.scale), output)
     if args.json:

@@ -69,7 +69,8 @@ def check(command: str, argv: Sequence[str]) -> None:
     text = getattr(args, "input", "-")
     if command == "interactive" and text == "-" and sys.stdin is None:
         raise ConfigError("standard input is closed; give the text there, or --input FILE")
-    if command == "interactive" and text != "-" and not os.path.isfile(text):
+    found = os.path.exists(text) and not os.path.isdir(text)  # it may be a pipe
+    if command == "interactive" and text != "-" and not found:
         raise ConfigError(f"--input {text}: no such file; give a text file, or - for stdin")
 
 
@@ -177,7 +178,10 @@ def _contents(folder: str, suffix: str = "") -> str:
 
 def check_checkpoints(command: str, args: argparse.Namespace) -> None:
     """Raise ConfigError if a checkpoint that the command reads does not exist."""
-    named = {"--finetune-from-model": getattr(args, "finetune_from_model", None)}
+    named = {
+        "--finetune-from-model": getattr(args, "finetune_from_model", None),
+        "--restore-file": restored(args),
+    }
     if command != "train":
         named = {"--path": args.path, "--lm-path": getattr(args, "lm_path", None)}
         if not args.path:
@@ -196,6 +200,19 @@ def check_checkpoints(command: str, args: argparse.Namespace) -> None:
             else:
                 found = f"no folder {path.parent}"
             raise ConfigError(f"{option} {path}: {found}; expected a checkpoint")
+
+
+def restored(args: argparse.Namespace) -> str | None:
+    """Return --restore-file if it names a file from which the training must start.
+
+    Without that file fairseq would start from random weights. In --save-dir it is one to resume
+    from, which does not exist at first. "none" asks for no file.
+    """
+    file = getattr(args, "restore_file", None)
+    own = getattr(args, "save_dir", None) or "checkpoints"
+    if not file or file in ("checkpoint_last.pt", "none"):
+        return None
+    return None if Path(file).absolute().parent == Path(own).absolute() else str(file)
 
 
 def check_text(args: argparse.Namespace) -> None:

@@ -161,11 +161,18 @@ def to_huggingface(
     if options.integer("encoder_embed_dim") != options.integer("decoder_embed_dim"):
         wrong.append("encoder_embed_dim and decoder_embed_dim differ, expected equal widths")
     refuse("this checkpoint is not a BART", wrong)
+    read, written = (
+        state[f"{side}.embed_positions.weight"].size(0) - 2 for side in ("encoder", "decoder")
+    )
+    if read != written:
+        raise ConfigError(
+            f"this model has {read} positions in the encoder and {written} in the decoder; "
+            "expected equally many, for Hugging Face's BART has one number"
+        )
     table = state.pop("encoder.embed_tokens.weight")
     for name in ("decoder.embed_tokens.weight", "decoder.output_projection.weight"):
         state.pop(name, None)
-    positions = state["encoder.embed_positions.weight"].size(0) - 2
-    config = {**like, **configuration(options, len(table), positions)}
+    config = {**like, **configuration(options, len(table), read)}
     own = names(options.integer("encoder_layers"), options.integer("decoder_layers"))
     weights = {f"model.{name}": state.pop(name) for name in own}
     weights["model.shared.weight"] = table

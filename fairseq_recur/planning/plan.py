@@ -177,6 +177,12 @@ def choose(setup: Setup, memory: Memory, processes: int) -> tuple[int, int]:
             f"near {limit} tokens, the {'--max-tokens' if setup.max_tokens else 'most that fit'}; "
             "choose another batch"
         )
+    if max_tokens < setup.longest:
+        raise ConfigError(
+            f"--batch-tokens {setup.batch} on {processes} processes leaves {max_tokens} tokens for "
+            f"a step, fewer than one sentence of --longest {setup.longest}; choose a larger batch, "
+            "or decrease --longest"
+        )
     if setup.max_tokens not in (0, max_tokens):
         raise ConfigError(
             f"--batch-tokens {setup.batch} is not a multiple of {processes} processes x "

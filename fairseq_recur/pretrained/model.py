@@ -254,7 +254,8 @@ class Pretrained:
         Args:
             sources: sources, or the texts to score by a language model, without targets.
             targets: one per source; they are never truncated.
-            batch_size, max_tokens, truncate, progress: as in `translate`, for sources.
+            batch_size, max_tokens, progress: as in `translate`; the longer side counts.
+            truncate: as in `translate`, for sources.
 
         Returns:
             One hypothesis for a text, a list for a list.
@@ -308,6 +309,11 @@ class Pretrained:
         if self.is_language_model:
             raise ConfigError(
                 "look: expected a model with a source, found a language model; use another model"
+            )
+        if target is not None and search:
+            raise ConfigError(
+                f"look: {', '.join(search)} would be a search for the target, which is given; "
+                "leave out one of them"
             )
         tokens = fit("texts", self._encode([source], self.source), self._limits[0], self._truncates)
         data = pairs(self.task, tokens)

@@ -59,7 +59,7 @@ def compare_pooled(
     exchanged = np.concatenate([kept[i : i + rows] @ (a - b) for i in range(0, samples, rows)])
     exchanged, total = exchanged + b.sum(0), a.sum(0) + b.sum(0)
     drawn = [score(metric, x, size)[1] - score(metric, total - x, size)[1] for x in exchanged]
-    least = abs(observed) - TIE * abs(of_b)
+    least = abs(observed) - TIE * (abs(of_a) + abs(of_b))
     return Pooled(name, observed, (int(np.sum(np.abs(drawn) >= least)) + 1) / (samples + 1))
 
 

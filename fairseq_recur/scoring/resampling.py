@@ -18,7 +18,8 @@ import numpy as np
 DEFAULT_SEED = 12345  # sacrebleu's
 EXACT = 20  # differences; all signs of more would take too much memory
 SIGNS = 100_000  # random choices of signs for more differences
-MOST_SAMPLES = 1_000_000  # all draws are in memory at once, one number per text each
+MOST_SAMPLES = 1_000_000
+MOST_DRAWS = 10**8  # samples times texts: all are in memory at once, for BLEU ten numbers each
 
 # Sums of the same numbers in another order differ in their last digits. A difference below this,
 # relative to the mean absolute difference between two systems, is a tie.

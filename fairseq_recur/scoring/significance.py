@@ -29,6 +29,7 @@ from fairseq_recur.scoring.mean_metric import MeanMetric
 from fairseq_recur.scoring.metrics import build_metric, decimals_of
 from fairseq_recur.scoring.resampling import (
     DEFAULT_SEED,
+    MOST_DRAWS,
     MOST_SAMPLES,
     bootstrap_p,
     randomization_p,
@@ -73,7 +74,7 @@ def compare_systems(
     """
     problems = Problems("the systems cannot be compared")
     check_texts(systems, references, baseline, problems)
-    check_draws(test, samples, seed, problems)
+    check_draws(test, samples, seed, problems, max(map(len, systems.values()), default=1))
     built = build_metrics(metrics, problems)
     for metric in built:
         if isinstance(metric, MeanMetric) and baseline in systems:
@@ -119,12 +120,18 @@ def check_texts(
         problems.add("there are no texts; expected at least one")
 
 
-def check_draws(test: str, samples: int | None, seed: int | None, problems: Problems) -> None:
-    """Note invalid settings of the tests."""
+def check_draws(
+    test: str, samples: int | None, seed: int | None, problems: Problems, texts: int = 1
+) -> None:
+    """Note invalid settings of the tests, for a number of *texts*."""
+    most = min(MOST_SAMPLES, max(max(DEFAULT_SAMPLES.values()), MOST_DRAWS // max(texts, 1)))
     if test not in TESTS:
         problems.add(f"unknown test {test!r}; expected one of {', '.join(TESTS)}")
-    if samples is not None and not 1 <= samples <= MOST_SAMPLES:
-        problems.add(f"found {samples} samples, expected at least 1 and at most {MOST_SAMPLES}")
+    if samples is not None and not 1 <= samples <= most:
+        problems.add(
+            f"found {samples} samples, expected at least 1 and at most {most}, because all of them "
+            "are in memory at once"
+        )
     if seed is not None and seed < 1:
         # sacrebleu would seed only the baseline's draws with 0.
         problems.add(f"found seed {seed}, expected at least 1 (sacrebleu ignores a seed of 0)")

@@ -1,12 +1,15 @@
 """Invalid input gets one clear error; unusual lines get what fairseq's users expect."""
 
 import shutil
+from argparse import Namespace
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fairseq_recur.cli import main, preflight
 from fairseq_recur.errors import CheckpointError, ConfigError
 from tests.conftest import SMALL, TRAIN
 from tests.running import SHORT, USER_DIR, generate, hypotheses
@@ -111,6 +114,20 @@ def test_missing_checkpoint_to_start_from(train: Callable[..., str], tmp_path: P
     with pytest.raises((CheckpointError, ValueError), match="no-such.pt"):
         train("--finetune-from-model", tmp_path / "no-such.pt")
     assert nothing_saved(tmp_path)
+
+
+def test_a_file_to_restore_that_is_missing(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """fairseq would start from random weights; in the folder of the training it is the last one."""
+    words = [str(corpus / "bin"), *SMALL, *TRAIN, "--arch", "transformer_biarn_tiny", "--save-dir"]
+    words += [str(tmp_path / "save"), "--restore-file"]
+    assert main(["train", *words, str(tmp_path / "modle.pt")]) == 2
+    assert f"--restore-file {tmp_path}/modle.pt: no such file in" in capsys.readouterr().err
+    parsed = partial(Namespace, save_dir=str(tmp_path / "save"))
+    for file in ("checkpoint_last.pt", "none", str(tmp_path / "save" / "checkpoint_last.pt")):
+        assert preflight.restored(parsed(restore_file=file)) is None
+    assert preflight.restored(parsed(restore_file="bart/model.pt")) == "bart/model.pt"
 
 
 @pytest.fixture(scope="module")

@@ -138,7 +138,8 @@ def test_attention_is_that_of_the_top_layer(trained: Trained, corpus: Path) -> N
             (searched[number], None),
             (model.score(texts, targets)[number], targets[number]),
         ):
-            maps, labels = model.look(texts[number], target, max_len_b=12)
+            search = {"max_len_b": 12} if target is None else {}
+            maps, labels = model.look(texts[number], target, **search)
             assert (labels.source, labels.target) == (found.source, found.tokens)
             assert labels.read == ["</s>", *found.tokens[:-1]]
             torch.testing.assert_close(found.attention, maps["cross", 1].mean(0))

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from fairseq_recur import cli
-from fairseq_recur.errors import ConfigError
+from fairseq_recur.errors import ConfigError, Problems
 from fairseq_recur.scoring.comparison import SystemResult, comparison_table, corrected
 from fairseq_recur.scoring.metrics import METRICS, build_metric, score_corpus
 from fairseq_recur.scoring.resampling import bootstrap_p, randomization_p, resampled_means
 from fairseq_recur.scoring.rouge import VARIANTS, Rouge
-from fairseq_recur.scoring.significance import compare_systems
+from fairseq_recur.scoring.significance import check_draws, compare_systems
 from tests.sacrebleu_command import run_sacrebleu
 
 WORDS = "the The a cat dogs sat on mats Houses is wasn't big, small; 20% state-of-the-art!".split()
@@ -345,10 +345,21 @@ def test_false_alarms_of_equal_systems(scores: str) -> None:
     assert 80 <= alarms[bootstrap_p] <= 130
 
 
+def test_draws_fit_into_the_memory() -> None:
+    """Fewer samples are allowed of more texts, but sacrebleu's defaults always."""
+    for texts, most in ((1, 1_000_000), (2_000, 50_000), (10**6, 10_000)):
+        problems = Problems("")
+        check_draws("both", most, None, problems, texts)
+        assert not problems.found
+        check_draws("both", most + 1, None, problems, texts)
+        assert f"at most {most}" in problems.found[0]
+
+
 BAD_DRAWS = [
     ({"test": "t"}, "unknown test 't'; expected one of bootstrap, randomization, both"),
     ({"samples": 0}, "found 0 samples, expected at least 1"),
     ({"samples": -5}, "found -5 samples"),
+    ({"samples": 1_000_001}, "expected at least 1 and at most 1000000, because all"),
     ({"seed": 0}, "found seed 0, expected at least 1"),
     ({"baseline": "bass"}, "the baseline 'bass' is not among base, near, good"),
     ({"systems": {"base": TEXTS["base"]}}, "there is nothing to compare with 'base'"),
