@@ -120,6 +120,7 @@ def test_model_and_device_are_among_what_is_wrong(capsys: pytest.CaptureFixture)
         ((*TINY, "--max-tokens", "4096"), "give --max-tokens 3125, with --update-freq 8"),
         ((*TINY, "--max-tokens", "9"), r"expected \d+ \(--longest\) to \d+, the most that fits"),
         ((*TINY, "--max-tokens", "100000000"), "tokens 100000000: expected .* the most that fits"),
+        ((*TINY, "--batch-tokens", "48"), "leaves 48 tokens for a step, fewer than one sentence"),
         ((*TINY, "--gpu", "gtx"), "--gpu gtx is unknown"),
         (("--arch", "transformer_biern", *BASE), "unknown architecture 'transformer_biern'"),
     ],
