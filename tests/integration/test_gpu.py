@@ -118,7 +118,7 @@ OPERATIONS: dict[str, Operation] = {
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_kernels_equal_torchs_operations_in_double_precision(name: str) -> None:
-    """Outputs and gradients. Rounding can make a neuron fire, so a few numbers may differ."""
+    """Outputs and gradients. Rounding can make a neuron fire: a scan may differ in a few numbers."""
     run, shapes = OPERATIONS[name]
     exact = [torch.randn(s, device="cuda", dtype=torch.float64, requires_grad=True) for s in shapes]
     short = [x.detach().float().requires_grad_() for x in exact]
@@ -130,7 +130,8 @@ def test_kernels_equal_torchs_operations_in_double_precision(name: str) -> None:
         results.append([out, *torch.autograd.grad(out.square().mean(), inputs)])
     for ours, theirs in zip(*results):
         far = (ours - theirs).abs() > 1e-3 * theirs.abs().max()
-        assert ours.dtype == torch.float32 and far.double().mean() < 0.02
+        allowed = 0.02 if name in ("scan", "both terms") else 0.0
+        assert ours.dtype == torch.float32 and far.double().mean() <= allowed
 
 
 def attend_to_all(model: nn.Module) -> None:

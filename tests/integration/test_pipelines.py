@@ -64,6 +64,8 @@ def test_every_weight_learns(arch: str, trained: Trained) -> None:
     five, ten = (saved_weights(folder / f"checkpoint{epoch}.pt") for epoch in (5, 10))
     still = {name for name in five if torch.equal(five[name], ten[name])}
     assert five.keys() == ten.keys() and still <= {"encoder.version", "decoder.version"}
+    losses = update_losses((folder / "train.log").read_text())
+    assert losses[40] < losses[1] - 1
     neurons = {name.split(".")[-1] for name in five if ".neuron." in name}
     assert neurons == ({"weight", "leak", "threshold"} if "srformer" in arch else set())
 

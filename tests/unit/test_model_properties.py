@@ -108,10 +108,14 @@ def test_incremental_decoding_equals_teacher_forcing(
     prefix, state = targets(3 * beams, 1), {}
     generator = torch.Generator().manual_seed(1)
     for step in range(steps):
-        logits, _ = model.decoder(prefix, encoder_out=out, incremental_state=state)
+        logits, extra = model.decoder(prefix, encoder_out=out, incremental_state=state)
         rows = source[kept].repeat_interleave(beams, dim=0)
-        forced, _ = model.decoder(prefix, encoder_out=encode(model, rows))
+        forced, whole = model.decoder(prefix, encoder_out=encode(model, rows))
         torch.testing.assert_close(logits[:, -1], forced[:, -1], rtol=1e-9, atol=1e-11)
+        (newest,), (all_steps,) = extra["attn"], whole["attn"]
+        assert (newest is None) == (all_steps is None)
+        if newest is not None:
+            torch.testing.assert_close(newest[:, -1], all_steps[:, -1], rtol=1e-9, atol=1e-11)
         survivors = list(range(len(kept)))
         if step in (2, 4):
             del survivors[step // 4]
@@ -122,6 +126,23 @@ def test_incremental_decoding_equals_teacher_forcing(
         words = torch.randint(4, 60, (len(order), 1), generator=generator)
         prefix = torch.cat([prefix[order], words], dim=1)
     assert len(kept) == 1
+
+
+EXEMPT = {
+    "mu", "eta", "nu", "theta", "past", "future", "leak", "threshold", "logit", "opening"
+}  # fmt: skip
+
+
+@pytest.mark.slow_options
+def test_what_weight_decay_leaves_alone(make_model: Build, system: list[str]) -> None:
+    """The parameters of gates, matrices and neurons, for which zero is no neutral value."""
+    exempt, others = set(), set()
+    for name, parameter in small(make_model, system).named_parameters():
+        asked = getattr(parameter, "optim_overrides", {"optimizer": {}})["optimizer"]
+        own = ".mixture." in name or name.split(".")[-1] in EXEMPT
+        (exempt if asked.get("weight_decay") == 0.0 else others if own else set()).add(name)
+        assert own or asked.get("weight_decay") is None, name
+    assert not others
 
 
 @pytest.mark.slow_options
