@@ -118,7 +118,7 @@ OPERATIONS: dict[str, Operation] = {
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_kernels_equal_torchs_operations_in_double_precision(name: str) -> None:
-    """Outputs and gradients. Rounding can make a neuron fire: a scan may differ in a few numbers."""
+    """Outputs and gradients. Rounding can make a neuron fire, so scans may differ a little."""
     run, shapes = OPERATIONS[name]
     exact = [torch.randn(s, device="cuda", dtype=torch.float64, requires_grad=True) for s in shapes]
     short = [x.detach().float().requires_grad_() for x in exact]
