@@ -23,8 +23,9 @@ SEGMENT="${SEGMENT:-16}" TARGET_LENGTH="${TARGET_LENGTH:-24}" MAX_LENGTH="${MAX_
 COPY="${COPY:-2000}" UPDATES="${UPDATES:-8000}" MORE="${MORE:-2000}"
 SIZE="${SIZE:-larger}"
 case "$SIZE" in
-    larger) size=("$here/larger.yaml") least=4096 copying_rate=0.001 full_rate=0.001 ;;
-    small) size=() least=2000 copying_rate=0.003 full_rate=0.002 ;; # the model and rates of run.sh
+    larger) size=("$here/larger.yaml") least=4096 copying_rate=0.001 full=() ;;
+    small) # the model and rates of run.sh
+        size=() least=2000 copying_rate=0.003 full=(--set systems.full.flags.lr=0.002) ;;
     *) fail "SIZE=$SIZE: expected small or larger" ;;
 esac
 for name in PIECES MAX_SOURCE MAX_TARGET SEGMENT TARGET_LENGTH MAX_LENGTH COPY UPDATES MORE; do
@@ -72,7 +73,7 @@ table=(
     --set "score.reference=$(yaml_text "$work/text/test.target")"
     --set "score.outputs={$extracts}"
     --set "train.max-update=$MORE" --set "systems.full.flags.max-update=$UPDATES"
-    --set "systems.full.flags.lr=$full_rate"
+    "${full[@]}"
 )
 for system in segmented xl global srformer srformer_{unit,unit_III,I,II,III,IV}; do
     table+=(--set "systems.$system.flags.segment-size=$SEGMENT")
