@@ -27,6 +27,7 @@ from fairseq_recur.planning.timing import Assumptions
 MATMUL = 0.4
 BANDWIDTH = 0.6
 OVERHEAD = 8.0
+NETWORK = 12.5
 
 LARGEST: dict[str, float] = {
     "vocabulary": 2_000_000,
@@ -89,7 +90,7 @@ def _add_device(parser: argparse.ArgumentParser) -> None:
     add("--gpus", type=int, default=1, metavar="N", help="GPUs per node")
     add("--nodes", type=int, default=1, metavar="N", help="number of nodes")
     add(
-        "--network", type=float, default=12.5, metavar="GB/S",
+        "--network", type=float, default=NETWORK, metavar="GB/S",
         help="network bandwidth per node, in one direction",
     )  # fmt: skip
     add("--precision", choices=PRECISIONS, default="fp16", help="fp16 and bf16 as fairseq's flags")
@@ -207,5 +208,11 @@ def _problems(args: argparse.Namespace) -> Iterator[str]:
     if args.longest is not None and args.longest < max(args.lengths):
         yield f"--longest {args.longest} is less than the mean lengths {args.lengths}; increase it"
     yield from output_problems(args.json)
+    if args.nodes == 1 and args.network != NETWORK:
+        yield f"--network {args.network:g} has no effect with --nodes 1; leave it out"
+    for name, default in (("matmul_efficiency", MATMUL), ("overhead", OVERHEAD)):
+        value = getattr(args, name)
+        if args.mfu > 0 and value != default:
+            yield f"{flag(name)} {value:g} has no effect with --mfu; leave out one of them"
     if args.precision == "fp32" and args.memory_efficient:
         yield "--memory-efficient needs --precision fp16 or bf16, found fp32; change one of them"

@@ -16,6 +16,8 @@ from fairseq_recur.probing.building import (
 )
 from fairseq_recur.probing.tasks import SPLITS, TASKS, write_task
 
+WORDS = 100
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `probe make`."""
@@ -37,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--words",
         type=int,
-        default=100,
+        default=WORDS,
         metavar="N",
         help="word content: number of words to distinguish (SentEval: 1000)",
     )
@@ -93,6 +95,8 @@ def _plan(args: argparse.Namespace) -> Plan:
         problems.append("--bins: expected at least 2 ranges")
     if args.words < 2:
         problems.append(f"--words {args.words}: expected at least 2")
+    if args.words != WORDS and "WordContent" not in args.tasks:
+        problems.append(f"--words {args.words} has no effect without WordContent in --tasks; leave it out")
     labels = {"Length": len(bins), "WordContent": args.words, "BigramShift": 2}
     most = max(labels[name] for name in args.tasks)
     if min(args.sizes) < most:

@@ -50,8 +50,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         add(flag(name), type=kind, metavar="N", help=text)
     add_text_arguments(parser)
     add("--batch-size", type=int, metavar="N", help="texts per batch")
+    text = "tokens per batch, at least those of the longest text"
     default = "(default: 4000 without --batch-size)"
-    add("--max-tokens", type=int, metavar="N", help=f"tokens per batch {default}")
+    add("--max-tokens", type=int, metavar="N", help=f"{text} {default}")
     add("--precision", choices=("fp32", "fp16", "bf16"), default="fp32", help="of the model")
     add("--cpu", action="store_true", help="do not use a GPU")
 

@@ -114,6 +114,9 @@ def panels(
         for index in choose_layers(kind, there[kind], layer, required=show is not None):
             place = Place(model, modules[kind, index], kind, index, labels)
             chosen += place.panels(maps[kind, index], head)
+    if chosen and head.isdecimal() and all(panel.head is None for panel in chosen):
+        kinds = ", ".join(dict.fromkeys(panel.kind for panel in chosen))
+        raise ConfigError(f"--head {head}: no heads in {kinds} of this model; leave it out")
     if not chosen:
         has = "; ".join(f"{k} has {span(there[k])}" for k in KINDS if there[k])
         raise ConfigError(

@@ -114,22 +114,20 @@ def batches(
         task: fairseq's task.
         data: the texts.
         batch_size: the most texts per batch.
-        max_tokens: the most tokens per batch, with padding.
+        max_tokens: the most tokens per batch, with padding, but at least those of the longest
+            text; `DEFAULT_TOKENS` if *batch_size* is not given either.
         progress: show the bar; None shows it for several batches.
 
     Raises:
-        ConfigError: a text is longer than a batch may be.
+        ConfigError: a batch of nothing.
     """
-    longest = max(data.num_tokens(index) for index in range(len(data)))
-    if batch_size is None and max_tokens is None:
-        max_tokens = max(DEFAULT_TOKENS, longest)
     for name, value in (("batch_size", batch_size), ("max_tokens", max_tokens)):
         if value is not None and value < 1:
             raise ConfigError(f"{name}={value}: expected at least 1")
-    if max_tokens is not None and longest > max_tokens:
-        raise ConfigError(
-            f"max_tokens={max_tokens}: the longest text has {longest} tokens; raise it to {longest}"
-        )
+    if batch_size is None and max_tokens is None:
+        max_tokens = DEFAULT_TOKENS
+    if max_tokens is not None:
+        max_tokens = max(max_tokens, *(data.num_tokens(index) for index in range(len(data))))
     with quiet("fairseq"):  # four lines that are useless in a notebook
         found = task.get_batch_iterator(
             data, max_tokens, max_sentences=batch_size, disable_iterator_cache=True

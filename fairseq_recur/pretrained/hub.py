@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 
 from fairseq_recur.compat.registry import Function, extend
 from fairseq_recur.errors import ConfigError
-from fairseq_recur.pretrained.batches import batches, pairs
+from fairseq_recur.pretrained.batches import batches, fit, limits, pairs
 
 
 @extend("fairseq.hub_utils:GeneratorHubInterface.score", "scores of translations")
@@ -30,7 +30,7 @@ def hub_score(
         fairseq's hypothesis of each translation, or of the one
 
     Raises:
-        ConfigError: the translations are missing, or are not as many
+        ConfigError: the translations are missing, or are not as many; or a text is too long
     """
     if not isinstance(hub.task, TranslationTask):
         return score(hub, sentences, *args, **kwargs)
@@ -54,13 +54,15 @@ def hub_score_pairs(
         return []
     pieces = [hub.apply_bpe(hub.tokenize(text)) for text in targets]
     aims = [hub.tgt_dict.encode_line(p, add_if_not_exist=False).long() for p in pieces]
-    data = pairs(hub.task, [hub.encode(text) for text in sources], aims)
+    longest = limits(hub.task, hub.models)
+    read = fit("sources", [hub.encode(text) for text in sources], longest[0], None)
+    data = pairs(hub.task, read, fit("targets", aims, longest[1], None))
     given: dict[Any, Any] = {**options, "score_reference": True}
     settings = OmegaConf.merge(hub.cfg.generation, given)
     generator = hub.task.build_generator(hub.models, settings)
-    limits = hub.cfg.dataset
+    size = hub.cfg.dataset.batch_size, hub.cfg.dataset.max_tokens
     found: dict[int, Any] = {}
-    for batch in batches(hub.task, data, limits.batch_size, limits.max_tokens, progress=False):
+    for batch in batches(hub.task, data, *size, progress=False):
         batch = utils.apply_to_sample(lambda x: x.to(hub.device), batch)
         of_batch = hub.task.inference_step(generator, hub.models, batch)
         found.update(zip(batch["id"].tolist(), (best for best, *_ in of_batch)))

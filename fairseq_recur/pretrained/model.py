@@ -121,8 +121,8 @@ class Pretrained:
             max_len_a: factor of the source's length for the longest output.
             max_len_b: summand for the longest output.
             batch_size: the most texts per batch.
-            max_tokens: the most source tokens per batch, with padding; 4,000 by default if
-                ``batch_size`` is not given either.
+            max_tokens: the most source tokens per batch, with padding, but at least those of the
+                longest text; 4,000 by default if ``batch_size`` is not given either.
             truncate: truncate long sources; a model that was trained this way always does.
             progress: show a progress bar; None shows it for several batches.
             search: further search options of fairseq-generate, such as ``min_len``,

@@ -36,6 +36,9 @@ logger = logging.getLogger(__name__)
 APART = 2**40
 """Distance between the numbers of two splits' windows, so that no split continues another."""
 
+MONTHS = "12,4,4"
+"""Of training, validation and test: those of ETT in Zhou et al. 2021."""
+
 STATE = "time_series_forecasting"
 """Key in a checkpoint's ``task_state`` of the variables and their scale in the training."""
 
@@ -60,7 +63,7 @@ class TimeSeriesConfig(FairseqDataclass):
         48, "last rows of the input that the decoder reads before its forecast"
     )
     horizon: int = option(24, "rows to forecast")
-    split_months: str = option("12,4,4", "months of 30 days for training, validation and test")
+    split_months: str = option(MONTHS, "months of 30 days for training, validation and test")
     split_fractions: str = option(
         "",
         "fractions of the rows for training, validation and test, such as 0.7,0.1,0.2, "
@@ -154,6 +157,11 @@ class TimeSeriesTask(FairseqTask):
             wrong.append(
                 f"--label-length {cfg.label_length}: expected at most --input-length "
                 f"{cfg.input_length}, of which it is the end"
+            )
+        if cfg.split_fractions and cfg.split_months != MONTHS:
+            wrong.append(
+                f"--split-months {cfg.split_months} has no effect with --split-fractions; leave "
+                "out one of them"
             )
         if cfg.series_file is None:
             wrong.append("no series: give a CSV file with --series-file")

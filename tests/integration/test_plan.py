@@ -116,6 +116,8 @@ def test_model_and_device_are_among_what_is_wrong(capsys: pytest.CaptureFixture)
         ((*TINY, "--precision", "bf16"), "does not support it; expected one of fp32, fp16"),
         ((*TINY, "--longest", "2000"), "has 1024 positions"),
         ((*TINY, "--memory", "0.02"), "does not fit into Tesla V100 SXM2 16 GB, changed"),
+        ((*TINY, "--network", "50"), "--network 50 has no effect with --nodes 1"),
+        ((*TINY, "--mfu", "0.4", "--overhead", "5"), "--overhead 5 has no effect with --mfu"),
         ((*TINY, "--gpus", "3"), "not a multiple of 3 processes; give 24999 or 25002"),
         ((*TINY, "--max-tokens", "4096"), "give --max-tokens 3125, with --update-freq 8"),
         ((*TINY, "--max-tokens", "9"), r"expected \d+ \(--longest\) to \d+, the most that fits"),

@@ -37,6 +37,7 @@ SYSTEMS: dict[str, list[str]] = {
 }
 CORPUS = Path(__file__).parents[2] / "examples" / "quickstart" / "data"
 SEARCH: dict[str, Any] = {"beam": 3, "nbest": 2, "lenpen": 0.7, "max_len_b": 12}
+LONG = "w1 " * 1500
 
 
 def flags(search: dict[str, Any]) -> list[Any]:
@@ -101,6 +102,8 @@ def test_scores_are_those_of_score_reference(folder: Path, corpus: Path) -> None
             expected[number][0].score * len(ours.tokens) * math.log(2), abs=1e-4
         )
     assert model.score(sources[2], targets[2]).score == pytest.approx(found[2].score, abs=1e-5)
+    small = model.score(sources, targets, max_tokens=1)  # a batch holds the longest text
+    assert [s.score for s in small] == pytest.approx([s.score for s in found], abs=1e-5)
 
 
 def test_scores_by_fairseqs_hub(trained: Trained, corpus: Path) -> None:
@@ -124,6 +127,9 @@ def test_scores_by_fairseqs_hub(trained: Trained, corpus: Path) -> None:
     ):  # fmt: skip
         with pytest.raises(ConfigError, match="expected a translation for each sentence"):
             hub.score(given, targets=wrong)
+    for pair, wrong in ((("w1", LONG), "1 of 1 targets are longer"), ((LONG, "w1"), "1 sources")):
+        with pytest.raises(ConfigError, match=wrong):
+            hub.score(pair[0], targets=pair[1])
 
 
 def test_attention_is_that_of_the_top_layer(trained: Trained, corpus: Path) -> None:
@@ -383,8 +389,6 @@ def test_unknown_words_warn(model: Pretrained, caplog: pytest.LogCaptureFixture)
     assert "5 of 5 tokens are not in the dictionary" in caplog.text
 
 
-LONG = "w1 " * 1500
-
 
 @pytest.mark.parametrize(
     ("call", "arguments", "options", "message"),
@@ -396,7 +400,7 @@ LONG = "w1 " * 1500
         ("translate", ["w1"], {"sampling": True, "diversity_rate": 0.5}, "choose one"),
         ("translate", ["w1"], {"diverse_beam_groups": 2}, "beam=5 cannot be split"),
         ("translate", ["w1"], {"batch_size": 0}, "batch_size=0"),
-        ("translate", ["w1 w2 w3"], {"max_tokens": 3}, "the longest text has 4"),
+        ("translate", ["w1"], {"max_tokens": 0}, "max_tokens=0: expected at least 1"),
         ("translate", [["w1", 3]], {}, "number 1 is a int"),
         ("translate", [["w1", LONG]], {}, "1 of 2 texts .* 1024 .* number 1 has 1501 .*truncate"),
         ("summarize", ["w1"], {}, "TranslationTask"),

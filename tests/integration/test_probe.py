@@ -228,6 +228,7 @@ def test_invalid_corpora_and_plans(
             "--sizes 60 5 12: expected at least 100 each, the number of",
         ),
         (["--bins", "5-9", "9-12"], "--bins: expected each range to begin after the end of the"),
+        (["--words", "9", "--tasks", "Length"], "--words 9 has no effect without WordContent"),
         (["--words", "1", "--bins", "5-9"], "at least 2 ranges\n- --words 1: expected at least 2"),
     ):
         assert make(corpus, tmp_path / "new", *flags) == 2

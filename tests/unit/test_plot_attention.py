@@ -339,6 +339,9 @@ def test_panels_refuse_what_is_not_there(make_model: Make) -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             panels(model, maps, LABELS, **options)
+    biarn = small(make_model, "transformer_biarn")
+    with pytest.raises(ConfigError, match="--head 1: no heads in steps of this model"):
+        panels(biarn, look(biarn, SOURCE, TARGET, EOS), LABELS, ["steps"], head="1")
     uppermost = panels(model, maps, LABELS, layer="2")
     assert [p.kind for p in uppermost] == ["decoder", "cross", "fusion"]
 

@@ -165,6 +165,7 @@ def test_order_of_the_windows(tmp_path: Path, order: str) -> None:
         ({"series_columns": "load,x"}, "no column x; expected some of load, temperature"),
         ({"split_fractions": "1,2"}, "--split-fractions 1,2: expected three numbers"),
         ({"split_fractions": "0.9,0.9,0.1"}, "they add up to more than 1"),
+        ({"split_months": "9,1,1"}, "--split-months 9,1,1 has no effect with --split-fractions"),
         ({"split_fractions": "", "split_months": "9,1,1"}, "has 200; give fewer, or --split-f"),
     ],
 )
