@@ -151,8 +151,12 @@ def new_unfinished(path: Path) -> BinaryIO:
 
 
 def remove_unfinished(path: Path) -> None:
-    """Remove what writers of a file left that no longer live, and so no longer hold a lock."""
-    pattern = re.compile(re.escape(path.name) + r"\.([0-9a-f]{8}\.)?tmp")
+    """Remove what writers of a file left that no longer live, and so no longer hold a lock.
+
+    fairseq's own writer of checkpoints leaves CHECKPOINT.pt.tmp.
+    """
+    word = r"(\.[0-9a-f]{8})?" if path.suffix == ".pt" else r"\.[0-9a-f]{8}"
+    pattern = re.compile(re.escape(path.name) + word + r"\.tmp")
     for name in filter(pattern.fullmatch, os.listdir(path.parent)):
         left = path.with_name(name)
         with suppress(OSError), left.open("rb+") as file:

@@ -31,12 +31,21 @@ def test_after_an_error_the_old_file_is_there(tmp_path: Path, error: BaseExcepti
     assert path.read_bytes() == b"old" and [p.name for p in tmp_path.iterdir()] == ["a.pt"]
 
 
-def test_what_a_kill_has_left_is_written_over(tmp_path: Path) -> None:
-    path = tmp_path / "a.pt"
-    (tmp_path / "a.pt.tmp").write_bytes(b"half, and longer than what comes")
+@pytest.mark.parametrize("left", ["a.pt.tmp", "a.pt.0123abcd.tmp", "a.json.0123abcd.tmp"])
+def test_what_a_kill_has_left_is_written_over(tmp_path: Path, left: str) -> None:
+    path = tmp_path / ".".join(left.split(".")[:2])
+    (tmp_path / left).write_bytes(b"half, and longer than what comes")
     with whole_file(path) as file:
         file.write(b"whole")
-    assert path.read_bytes() == b"whole" and [p.name for p in tmp_path.iterdir()] == ["a.pt"]
+    assert path.read_bytes() == b"whole" and [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+def test_a_users_own_temporary_file_stays(tmp_path: Path) -> None:
+    """Only fairseq's checkpoints are written to names that end in .tmp alone."""
+    own = tmp_path / "a.json.tmp"
+    own.write_bytes(b"mine")
+    write_text(tmp_path / "a.json", "new")
+    assert own.read_bytes() == b"mine"
 
 
 def test_a_link_stays_and_its_file_is_replaced(tmp_path: Path) -> None:
