@@ -64,5 +64,4 @@ def mixed_outputs(local: Tensor, recurrent: Tensor, gate: Tensor) -> Tensor:
     if missing:
         recurrent = F.pad(recurrent, (0, 0, 0, 0, 0, missing))
     with no_autocast(local):
-        out = (1 - gate) * at_least_float32(local) + gate * recurrent
-        return out.to(local.dtype)
+        return torch.lerp(at_least_float32(local), recurrent, gate).to(local.dtype)
