@@ -61,7 +61,9 @@ RECURRENCE_VARIANTS: dict[str, list[str]] = {
         "--recurrence-fusion gated_sum --recurrence-fused-layers all --recurrence-gate scalar"
     ).split(),
     "a-step-a-token": "--recurrence-steps -1 --recurrence-layers 2".split(),
-    "deep-positions": "--recurrence-layers 3 --recurrence-positions --recurrence-steps 5".split(),
+    "deep-positions": (
+        "--recurrence-layers 3 --recurrence-positions --recurrence-steps 5 --recurrence-lr-scale 3"
+    ).split(),
     "multihead": ["--recurrence-attention", "multihead"],
     "lstm": "--recurrence-cell lstm --recurrence-layers 2".split(),
     "coverage": "--recurrence-coverage --recurrence-steps 5 --recurrence-layers 2".split(),
@@ -112,9 +114,9 @@ DECODER_VARIANTS: dict[str, list[str]] = {
     ).split(),
     "own-angles-xl": (
         "--decoder-self-attention xl --decoder-self-attention-mixture rsa --rsa-heads 0,1,1,0,0,0 "
-        "--rsa-untie-conjugates --rsa-max-power 0"
+        "--rsa-untie-conjugates --rsa-max-power 0 --rsa-nu-init 0.1,0.8 --rsa-theta-init 0.3"
     ).split(),
-    "capped": ["--rsa-max-power", "2"],
+    "capped": "--rsa-max-power 2 --rsa-gate-init 1 --rsa-eta-init 0.1,0.8".split(),
     "capped-chunked-relative": (
         "--decoder-self-attention relative --decoder-self-attention-mixture rsa --rsa-max-power 2 "
         "--rsa-form chunked"
@@ -174,6 +176,13 @@ SRFORMER_VARIANTS: dict[str, list[str]] = {
         "stored",
     ],
     "recomputed": [*SEGMENTS, "--srformer-form", "recomputed"],
+    # Heads as wide as the code in C needs.
+    "compiled": [*SEGMENTS, "--decoder-attention-heads", "1"],
+    # Long references read many segments: at a threshold of 0.1, half precision moves some spikes.
+    "reference": [
+        *SEGMENTS,
+        *"--target-length-mode reference --srformer-threshold-init 1".split(),
+    ],
     "unit": [*SEGMENTS, *"--srformer-scale unit --srformer-leak-init 0.2".split()],
     "no-neuron": [*SEGMENTS, "--srformer-no-neuron"],
     "current-segment": [*SEGMENTS, "--srformer-current-segment"],
@@ -377,7 +386,15 @@ COMPOSED_FAMILIES: list[tuple[str, list[tuple[list[str], dict[str, list[str]]]]]
                 "--recurrence biarn".split(),
                 {n: flags for n, flags in RECURRENCE_VARIANTS.items() if n != "no-recurrence"},
             ),
-            ([], {n: flags for n, flags in SRFORMER_VARIANTS.items() if n != "all-three"}),
+            # RSA's variants need two heads.
+            (
+                [],
+                {
+                    n: flags
+                    for n, flags in SRFORMER_VARIANTS.items()
+                    if n not in ("all-three", "compiled")
+                },
+            ),
         ],
     ),
     (

@@ -96,7 +96,9 @@ def _plan(args: argparse.Namespace) -> Plan:
     if args.words < 2:
         problems.append(f"--words {args.words}: expected at least 2")
     if args.words != WORDS and "WordContent" not in args.tasks:
-        problems.append(f"--words {args.words} has no effect without WordContent in --tasks; leave it out")
+        problems.append(
+            f"--words {args.words} has no effect without WordContent in --tasks; leave it out"
+        )
     labels = {"Length": len(bins), "WordContent": args.words, "BigramShift": 2}
     most = max(labels[name] for name in args.tasks)
     if min(args.sizes) < most:

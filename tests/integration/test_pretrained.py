@@ -389,7 +389,6 @@ def test_unknown_words_warn(model: Pretrained, caplog: pytest.LogCaptureFixture)
     assert "5 of 5 tokens are not in the dictionary" in caplog.text
 
 
-
 @pytest.mark.parametrize(
     ("call", "arguments", "options", "message"),
     [

@@ -654,11 +654,8 @@ def test_every_choice_of_every_part_is_tested() -> None:
             assert wanted - NOT_HERE.get(name, set()) <= found, name
 
 
-# What only an encoder can have, and the paper's target length, which needs a reference.
-NOT_HERE = {
-    "decoder_self_attention": {"directional", "prob_sparse"},
-    "target_length_mode": {"reference"},
-}
+# What only an encoder can have.
+NOT_HERE = {"decoder_self_attention": {"directional", "prob_sparse"}}
 
 
 @pytest.mark.parametrize("own", ["relative", "xl"])

@@ -8,17 +8,46 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
+from fairseq_recur.models.config import (
+    APART,
+    encoder_decoder_slots,
+    option_fields,
+    part_fields,
+)
 from fairseq_recur.modules.context import Padding
 from fairseq_recur.modules.mixture import Mixture
 from fairseq_recur.modules.sparse_attention import ProbSparseSelfAttention
 from fairseq_recur.modules.srformer import AccumulateFire
-from tests.conftest import PLAIN, SMALL, stock_of
+from fairseq_recur.ops.native.segmented_recurrent import CompiledSegmentedRecurrent
+from tests.conftest import PLAIN, SMALL, SYSTEMS, stock_of
 from tests.running import weights
+from tests.systems import default_parts, option_values
 
 PAD, EOS = 1, 2
 EVAL = ["--dropout", "0", "--attention-dropout", "0", "--activation-dropout", "0"]
 Build = Callable[..., nn.Module]
 pytestmark = pytest.mark.usefixtures("fairseq_in_the_models_precision")
+
+
+def test_every_option_is_in_a_system() -> None:
+    """Of a part or beside them: each choice, each switch, and a number or text but the default."""
+    apart = option_fields(*APART["encoder_decoder"])
+    given = [{**default_parts(s[1]), **option_values(s)} for s in SYSTEMS.values()]
+    for name, kind, made in [*part_fields(encoder_decoder_slots()), *apart]:
+        found = {of_one[name] for of_one in given if name in of_one} - {str(made.default)}
+        if hasattr(kind, "__members__"):
+            choices = {str(choice.value) for choice in kind} - {made.default}
+            assert choices - ONLY_IN_AN_ENCODER.get(name, set()) <= found, name
+        elif kind is bool:
+            assert not made.default and "" in found, f"{name} is not switched on"
+        else:
+            assert kind in (int, float, str, float | None), f"{name}: what are its choices?"
+            assert found or name in NO_COMPUTATION, f"{name} has its default everywhere"
+        assert "choices" not in made.metadata and "argparse_const" not in made.metadata, name
+
+
+ONLY_IN_AN_ENCODER = {"decoder_self_attention": {"directional", "prob_sparse"}}
+NO_COMPUTATION = {"monitor_interval"}
 
 
 def small(make_model: Build, system: list[str]) -> nn.Module:
@@ -52,6 +81,22 @@ def targets(count: int, length: int) -> Tensor:
 
 def encode(model: nn.Module, source: Tensor) -> dict[str, list[Tensor]]:
     return model.encoder(source, true_lengths(source))
+
+
+@pytest.mark.parametrize("name, compiled", [("compiled", True), ("default", False)])
+def test_which_variant_takes_the_code_in_c(
+    make_model: Build, monkeypatch: pytest.MonkeyPatch, name: str, compiled: bool
+) -> None:
+    """So that the tests of this file are also tests of it, in training and in evaluation."""
+    widths, forward = [], CompiledSegmentedRecurrent.forward
+    counting = staticmethod(lambda *args: (widths.append(args[1].size(-1)), forward(*args))[1])
+    monkeypatch.setattr(CompiledSegmentedRecurrent, "forward", counting)
+    model = small(make_model, SYSTEMS[f"srformer-{name}"])
+    source = sentences([9, 4, 6], "left")
+    for training in (False, True):
+        model.train(training)(source, true_lengths(source), targets(3, 7))
+        assert widths == ([16, 16] if compiled else []), "one call for each of two layers"
+        widths.clear()
 
 
 def test_sentence_alone_equals_sentence_in_a_padded_batch(
@@ -96,9 +141,17 @@ def beam_order(beams: int, keep: list[int], generator: torch.Generator) -> Tenso
 def test_incremental_decoding_equals_teacher_forcing(
     make_model: Build, system: list[str], beamable: bool
 ) -> None:
-    """Step by step, with beams reordered at every step and sentences that finish."""
+    """Step by step, with beams reordered at every step and sentences that finish.
+
+    Where a layer reads the reference's length, it is forced with one that is as long as decoding
+    expects, whose later words must not matter.
+    """
     model = small(make_model, system)
     beams, steps = 3, 7
+    later = 0
+    if option_values(system).get("target_length_mode") == "reference":
+        assert int(option_values(system)["target_length"]) == steps
+        later = steps
     if beamable:
         model.make_generation_fast_(beamable_mm_beam_size=beams)
         model.decoder.set_beam_size(beams)
@@ -110,12 +163,14 @@ def test_incremental_decoding_equals_teacher_forcing(
     for step in range(steps):
         logits, extra = model.decoder(prefix, encoder_out=out, incremental_state=state)
         rows = source[kept].repeat_interleave(beams, dim=0)
-        forced, whole = model.decoder(prefix, encoder_out=encode(model, rows))
-        torch.testing.assert_close(logits[:, -1], forced[:, -1], rtol=1e-9, atol=1e-11)
-        (newest,), (all_steps,) = extra["attn"], whole["attn"]
+        unread = targets(len(prefix), max(1, later - step))[:, 1:]
+        whole = torch.cat([prefix, unread], dim=1)
+        forced, of_all = model.decoder(whole, encoder_out=encode(model, rows))
+        torch.testing.assert_close(logits[:, -1], forced[:, step], rtol=1e-9, atol=1e-11)
+        (newest,), (all_steps,) = extra["attn"], of_all["attn"]
         assert (newest is None) == (all_steps is None)
         if newest is not None:
-            torch.testing.assert_close(newest[:, -1], all_steps[:, -1], rtol=1e-9, atol=1e-11)
+            torch.testing.assert_close(newest[:, -1], all_steps[:, step], rtol=1e-9, atol=1e-11)
         survivors = list(range(len(kept)))
         if step in (2, 4):
             del survivors[step // 4]

@@ -4,10 +4,12 @@ A reference compares one function with its loops, for random sizes and masks dra
 It runs at the lengths of the design and, drawn by hypothesis, at short ones.
 """
 
+import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from itertools import product
 from random import Random
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 from unittest.mock import patch
 
@@ -39,7 +41,15 @@ from fairseq_recur.ops import (
     transformer_xl,
 )
 from tests.conftest import fast_or_slow
-from tests.unit.test_srformer import by_loops, recomputed, stored
+from tests.unit.test_ops_gradients import public_ops
+from tests.unit.test_srformer import (
+    by_loops,
+    heads,
+    parameters,
+    recomputed,
+    stored,
+    unit_recurrent,
+)
 
 LENGTHS = [1, 2, 17, 63, 64, 65]
 PADDING = ["none", "left", "right"]
@@ -565,6 +575,17 @@ def segmented_recurrent_attention(r: Random, keys: int) -> None:
             assert_same(ours.expand_as(theirs), theirs, inputs, False)
 
 
+@reference
+def unit_scale_attention(r: Random, length: int) -> None:
+    """The recurrent term of SRformer at the unit scale, in each form; no segment is skipped."""
+    size = r.choice([3, 8])
+    inputs = [*heads(length, 5, 1, 3), *parameters(3)]
+    target = -(-length // size)
+    _, slow = by_loops(inputs, size, target, unit=True)
+    for form in ("stored", "recomputed"):
+        assert_same(unit_recurrent(inputs, size, target, form), slow, inputs, False)
+
+
 # ---- the references, run
 
 
@@ -752,3 +773,46 @@ def test_birnn(length: int, first: bool, cell: str) -> None:
         slow.append(naive.birnn(tokens, h0, *weights))
     torch.testing.assert_close(module(x[:1], None)[0], slow[0])
     assert_same(fast[~mask], torch.cat(slow), [x, *module.parameters()])
+
+
+# ---- every op has a reference
+
+
+NO_LOOPS: dict[str, str] = {
+    "banded_product": "its reference adds up the lags itself",
+    "spread": "moves weights: test_weights_are_over_the_segment_that_is_read",
+}
+"""Ops that are compared without `ops.naive`, and how they are tested."""
+
+
+def called_by(run: Callable[[], None], codes: dict[CodeType, str]) -> set[str]:
+    """The functions with these codes that a function calls, by their names."""
+    called: set[str] = set()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code in codes:
+            called.add(codes[frame.f_code])
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        run()
+    finally:
+        sys.setprofile(before)
+    return called
+
+
+def test_every_op_is_compared_with_loops() -> None:
+    """Some reference calls both the op and a function of `ops.naive`."""
+    ops = {function.__code__: name for name, function in public_ops().items()}
+    loops = {
+        function.__code__: name
+        for name, function in vars(naive).items()
+        if isinstance(function, FunctionType)
+    }
+    compared = {}
+    for function in REFERENCES.values():
+        for length in (9, 65):
+            called = called_by(lambda f=function, n=length: f(Random(n), n), {**ops, **loops})
+            compared |= dict.fromkeys(called if called & {*loops.values()} else ())
+    assert {*ops.values()} - compared.keys() == NO_LOOPS.keys()

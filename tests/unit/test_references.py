@@ -3,16 +3,29 @@
 Weights are taken from a module, options from the flags.
 """
 
+import ast
+import inspect
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from fairseq_recur.modules import parts
 from fairseq_recur.modules.context import Context, Padding, Source, additive_mask
 from fairseq_recur.ops import naive
 from tests.conftest import SMALL
+from tests.unit import (
+    test_comparison_systems,
+    test_cross_mixture,
+    test_modules,
+    test_ops,
+    test_self_attention,
+    test_srformer_module,
+)
 from tests.unit.test_memory_model import MEMORY, SEGMENT, STARTS, small
 from tests.unit.test_modules import attend, feed_forward, norm_of
 from tests.unit.test_ops import assert_same
@@ -342,6 +355,11 @@ def cross_heads(
             out = naive.xl_cross_head(q, *of_head, size, target, chains)
         elif kind == "rnn_all_heads":
             out = naive.published_xl_head(q, *of_head, size, target)
+        elif kind == "segmented":
+            nothing = torch.zeros(len(q[0]), len(q[0]), dtype=q[0].dtype)
+            q = [query / len(query) ** 0.5 for query in q]
+            scalars = nothing, nothing[0, 0], nothing[0, 0] + 1
+            out, _ = naive.srformer_head(q, *of_head, size, target, *scalars)
         elif kind == "mean":
             means = (naive.segment_means(side, size) for side in of_head)
             out = naive.global_head(q, *of_head, *means, size, target)
@@ -359,6 +377,7 @@ def padding_of(places: list[range]) -> Padding | None:
 
 
 CROSS = {
+    "segmented": "segmented",
     "raw": "xl --xl-memory raw",
     "rnn": "xl --xl-memory rnn",
     "rnn_all_heads": "xl --xl-memory rnn_all_heads",
@@ -400,3 +419,94 @@ def test_cross_attention_of_the_comparison_systems(
         vectors = [x[t, b] for t in queries], [states[j, b] for j in tokens]
         slow.append(cross_heads(part, kind, *vectors, size=2, target=target))
     assert_same(joined(fast), joined(slow), [x, states, *part.parameters()])
+
+
+# ---- every part has a reference
+
+FOUND_BY_OPS = test_ops.REFERENCES
+REFERENCE_OF: dict[str, dict[str, Callable[..., None]]] = {
+    "SELF_ATTENTION": {
+        "dot": test_modules.test_fused_decoder_layer,
+        "relative": FOUND_BY_OPS["relative_attention"],
+        "xl": test_self_attention_of_transformer_xl,
+        "directional": FOUND_BY_OPS["directional_attention"],
+        "prob_sparse": FOUND_BY_OPS["prob_sparse_attention"],
+        "log_sparse": FOUND_BY_OPS["log_sparse_map"],
+    },
+    "MIXTURE": {
+        "rsa": test_self_attention.test_module_equals_the_equations,
+        "toeplitz": test_self_attention.test_learned_matrices,
+        "full_matrix": test_self_attention.test_learned_matrices,
+    },
+    "CROSS_ATTENTION": {
+        "dot": test_modules.test_fused_decoder_layer,
+        "srformer": test_srformer_module.test_module_equals_algorithm_1,
+        "segmented": test_cross_attention_of_the_comparison_systems,
+        "xl": test_cross_attention_of_the_comparison_systems,
+        "global": test_cross_attention_of_the_comparison_systems,
+    },
+    "CROSS_MIXTURE": {"rsa": test_cross_mixture.test_equations},
+    "RECURRENCE": {"birnn": test_ops.test_birnn, "biarn": test_ops.test_biarn},
+    "FUSION": {
+        "stack": test_modules.test_fusion,
+        "gated_sum": test_modules.test_fusion,
+        "replace": test_modules.test_fused_decoder_layer,
+        "multicolumn": test_comparison_systems.test_multi_column_equals_the_loops,
+    },
+    "MEMORY": {
+        "xl": test_segments_of_a_text,
+        "block_recurrent": test_segments_of_a_text,
+        "latent": test_segments_of_a_text,
+    },
+}
+"""The test that compares a part with its loops, by the table of its slot and its name."""
+
+
+def test_every_part_has_a_reference() -> None:
+    tables = {
+        name: table
+        for name, table in vars(parts).items()
+        if isinstance(table, dict) and table and all(map(inspect.isclass, table.values()))
+    }
+    assert tables.keys() == REFERENCE_OF.keys()
+    for slot, table in tables.items():
+        assert table.keys() == REFERENCE_OF[slot].keys(), slot
+
+
+@pytest.mark.parametrize(
+    "test",
+    dict.fromkeys(test for tests in REFERENCE_OF.values() for test in tests.values()),
+    ids=lambda test: test.__name__,
+)
+def test_references_are_the_loops(test: Callable[..., None]) -> None:
+    """The test, or what it calls in its file, names a function of `ops.naive`."""
+    module = ast.parse(inspect.getsource(inspect.getmodule(test)))  # type: ignore[arg-type]
+    functions = {f.name: f for f in module.body if isinstance(f, ast.FunctionDef)}
+    names, seen = [test.__name__], set()
+    while names:
+        name = names.pop()
+        seen.add(name)
+        called = {n.id for n in ast.walk(functions[name]) if isinstance(n, ast.Name)}
+        if "naive" in called:
+            return
+        names += (called & functions.keys()) - seen
+    pytest.fail(f"{test.__name__} calls nothing of ops.naive")
+
+
+def test_every_loop_is_used() -> None:
+    """By a test, or by another function of `ops.naive`."""
+    here = Path(__file__).parent
+    texts = [path.read_text(encoding="utf-8") for path in here.glob("*.py")]
+    used = set(re.findall(r"\bnaive\.(\w+)", " ".join(texts)))
+    folder = Path(naive.__path__[0])
+    for path in folder.glob("*.py"):
+        for statement in ast.parse(path.read_text(encoding="utf-8")).body:
+            own = getattr(statement, "name", "")
+            names = (n.id for n in ast.walk(statement) if isinstance(n, ast.Name))
+            used |= {name for name in names if name != own}
+    loops = {
+        name
+        for name, function in vars(naive).items()
+        if getattr(function, "__module__", "").startswith(f"{naive.__name__}.")
+    }
+    assert len(loops) > 30 and loops - used == set()

@@ -1,10 +1,14 @@
 """The Triton kernels: when they are used, what they refuse, and runs in Triton's interpreter."""
 
+import ast
 import importlib.util
+import inspect
 import os
+import pkgutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,13 +16,14 @@ import pytest
 import torch
 
 from fairseq_recur.cli import check
-from fairseq_recur.ops import mixture
+from fairseq_recur.ops import mixture, triton
 from fairseq_recur.ops.triton import dispatch
 from fairseq_recur.ops.triton.banded import ROWS, band_product
 from fairseq_recur.ops.triton.mixed import mix, mixes
 from fairseq_recur.ops.triton.recurrence import additive_energies, gated_states
 from fairseq_recur.ops.triton.segment_softmax import segment_softmax
 from fairseq_recur.ops.triton.segmented_recurrent import fired_sums
+from tests.unit.triton_interpreted import FUNCTIONS
 
 ROOT = Path(__file__).parents[2]
 installed = importlib.util.find_spec("triton") is not None
@@ -35,6 +40,52 @@ def test_kernels_equal_the_loops(marked: str) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert " passed" in done.stdout and "skipped" not in done.stdout, done.stdout
+
+
+def triton_functions() -> dict[str, type]:
+    """The operations of the package that kernels compute, by name."""
+    modules = [import_module(f"{triton.__name__}.{info.name}") for info in kernel_modules(False)]
+    return {
+        name: kind
+        for module in modules
+        for name, kind in inspect.getmembers(module, inspect.isclass)
+        if issubclass(kind, torch.autograd.Function) and kind.__module__ == module.__name__
+    }
+
+
+def kernel_modules(kernels: bool) -> list[pkgutil.ModuleInfo]:
+    """The modules of the kernels, which import Triton, or those around them."""
+    found = pkgutil.iter_modules(triton.__path__)
+    return [info for info in found if info.name.endswith("_kernels") == kernels]
+
+
+def test_every_operation_is_interpreted() -> None:
+    """The file that the test above runs counts their calls."""
+    found = triton_functions()
+    assert found.keys() == {function.__name__ for function in FUNCTIONS}
+    assert {*found.values()} == {*FUNCTIONS}
+
+
+def test_every_kernel_belongs_to_an_operation() -> None:
+    """An operation, a function that it calls, or another kernel starts or calls each of them."""
+    folder = Path(triton.__path__[0])
+    files = {path.stem: ast.parse(path.read_text(encoding="utf-8")) for path in folder.glob("*.py")}
+    names = {
+        node.name
+        for info in kernel_modules(True)
+        for node in files[info.name].body
+        if isinstance(node, ast.FunctionDef)
+        and any("jit" in ast.unparse(decorator) for decorator in node.decorator_list)
+    }
+    assert len(names) > 10
+    used = {
+        node.id
+        for tree in files.values()
+        for statement in tree.body
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Name) and node.id != getattr(statement, "name", "")
+    }
+    assert names - used == set()
 
 
 @pytest.fixture
