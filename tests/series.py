@@ -39,6 +39,33 @@ def write_series(path: Path, rows: int = 200, american: bool = False) -> Path:
     return path
 
 
+def write_values(path: Path, values: list[float]) -> Path:
+    """A series of one variable by the hour."""
+    times = (datetime(2016, 7, 1) + timedelta(hours=row) for row in range(len(values)))
+    rows = (f"{time},{value:.4f}\n" for time, value in zip(times, values))
+    path.write_text("date,load\n" + "".join(rows), encoding="utf-8")
+    return path
+
+
+def levels(rows: int) -> list[float]:
+    """Noise around a level of 1 or -1, which is drawn anew every 48 rows."""
+    rng, found = random.Random(1), []
+    for row in range(rows):
+        if row % 48 == 0:
+            level = rng.choice((-1, 1))
+        found.append(level + rng.gauss(0, 1))
+    return found
+
+
+def seasons(rows: int) -> list[float]:
+    """Values that continue the one six rows before, with a correlation of 0.9."""
+    rng, found = random.Random(1), []
+    for row in range(rows):
+        before = found[-6] if row >= 6 else rng.gauss(0, 1)
+        found.append(0.9 * before + rng.gauss(0, 0.19**0.5))
+    return found
+
+
 def flags(path: Path, *more: Any) -> list[str]:
     """Of a short training on the series at *path*."""
     task = ["--task", "time_series_forecasting", "--series-file", str(path), *SPLIT, *WINDOWS]

@@ -4,16 +4,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
+from fairseq.models import ARCH_MODEL_REGISTRY
 
-from fairseq_recur.modules.stream_memory import is_memory
+from tests.conftest import FORECASTERS, LANGUAGE_MODELS, fast_or_slow
 from tests.distributed.several import run_plan
+from tests.distributed.test_presets_by_several import assert_close, assert_moved, enlarge
 from tests.running import USER_DIR, saved_weights
 from tests.series import flags as series_flags
 from tests.series import write_series
 from tests.unit.test_language_model import SMALL_LM
-from tests.unit.test_memory_model import SMALL_XL
+from tests.unit.test_memory_model import STRUCTURES, is_adaptive, shrunk, small
 
+Cli = Callable[..., str]
 UPDATES = 4
 
 # Plain gradient descent, as in test_presets_by_several.py. Sixteen sentences in batches of 7, 7
@@ -27,18 +29,48 @@ WITHOUT_DROPOUT = ["--attention-dropout", "0", "--activation-dropout", "0"]
 SENTENCES = "--task language_modeling --sample-break-mode eos --criterion cross_entropy".split()
 TWICE = ["--update-freq", 2]
 STREAMS = "--task language_modeling_with_memory --criterion cross_entropy --lr 0.1".split()
-MODELS: dict[str, tuple[list[str], int]] = {
-    "rsa_transformer_lm": ([*SMALL_LM, *WITHOUT_DROPOUT, *SENTENCES], 7),
-    "rsa_xl_lm_tiny": ([*SMALL_XL, *STREAMS], 2),
-    "rsa_informer": (WITHOUT_DROPOUT, 7),
-    "rsa_log_sparse": (WITHOUT_DROPOUT, 7),
-    "rsa_xl_forecaster": (WITHOUT_DROPOUT, 5),
-}
-"""Their flags, and the size of each process's batch."""
+BANDS = (
+    "--criterion adaptive_loss --ddp-backend legacy_ddp "
+    "--adaptive-input-cutoff 10,17 --adaptive-softmax-cutoff 10,17"
+).split()
+"""For an adaptive softmax, whose bands all have some of the twenty words."""
+
+
+def flags_of(model: str) -> list[str]:
+    """The flags of a model that is not an encoder-decoder."""
+    if model in FORECASTERS:
+        return WITHOUT_DROPOUT
+    if model in LANGUAGE_MODELS:
+        return [*SMALL_LM, *WITHOUT_DROPOUT, *SENTENCES]
+    return [*small(model), *shrunk(model), *STREAMS, *(BANDS if is_adaptive(model) else [])]
+
+
+def remembers(model: str) -> bool:
+    """Whether a batch reads a memory of the one before."""
+    config = ARCH_MODEL_REGISTRY[model].config_class()
+    side = "encoder" if model in FORECASTERS else "decoder"
+    return bool(getattr(config, f"{side}_memory") != "none")
+
+
+def batch_of(model: str) -> int:
+    """Sentences, streams or windows of each process.
+
+    Two streams are all that the text has for two segments. A memory of windows needs two batches
+    shorter than a window.
+    """
+    return {(False, False): 7, (False, True): 7, (True, False): 2, (True, True): 5}[
+        remembers(model), model in FORECASTERS
+    ]
+
+
+MODELS: list[str] = [*LANGUAGE_MODELS, *STRUCTURES, *FORECASTERS]
+"""Every preset that is not an encoder-decoder, one of those that make the same small model."""
+
+FAST = ["rsa_transformer_lm", "rsa_xl_lm", "rsa_informer", "rsa_log_sparse", "rsa_xl_forecaster"]
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory, corpus: Path, cli: Callable[..., str]) -> Path:
+def data(tmp_path_factory: pytest.TempPathFactory, corpus: Path, cli: Cli) -> Path:
     """A text of sixteen lines in bin, and a series."""
     folder = tmp_path_factory.mktemp("others")
     lines = (corpus / "train.src").read_text().splitlines(keepends=True)[:16]
@@ -50,36 +82,71 @@ def data(tmp_path_factory: pytest.TempPathFactory, corpus: Path, cli: Callable[.
 
 
 def arguments(data: Path, model: str, folder: Path, *flags: object) -> list[str]:
-    own, _ = MODELS[model]
-    place = [str(data / "bin")] if "lm" in model else series_flags(data / "series.csv")
-    words = [*place, "--user-dir", USER_DIR, "--arch", model, *DESCENT, *own]
-    more = ["--max-update", UPDATES, "--save-dir", folder / model, *flags]
+    series = model in FORECASTERS
+    place = series_flags(data / "series.csv") if series else [str(data / "bin")]
+    words = [*place, "--user-dir", USER_DIR, "--arch", model, *DESCENT, *flags_of(model)]
+    more = ["--save-dir", folder / model, *flags]
     return [*words, *map(str, more)]
 
 
 @pytest.fixture(scope="module")
-def two(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All of them, trained by two processes."""
-    folder = tmp_path_factory.mktemp("two")
-    plan = [arguments(data, m, folder, "--batch-size", each) for m, (_, each) in MODELS.items()]
+def start(data: Path, cli: Cli) -> Callable[[str], list[object]]:
+    """The flags with which a model begins: those with a memory at larger weights."""
+
+    def flags(model: str) -> list[object]:
+        updates = ["--max-update", UPDATES]
+        if model not in STRUCTURES:
+            return updates
+        checkpoint = data / "first" / model / "checkpoint_last.pt"
+        if not checkpoint.exists():
+            one = ["--max-update", 1, "--batch-size", 1]
+            cli("train", *arguments(data, model, data / "first", *one))
+            enlarge(checkpoint)
+        return [*updates, "--finetune-from-model", checkpoint]
+
+    return flags
+
+
+def train_by_two(
+    models: list[str], data: Path, start: Callable[[str], list[object]], folder: Path
+) -> Path:
+    """Train each model in two processes."""
+    plan = [
+        arguments(data, model, folder, "--batch-size", batch_of(model), *start(model))
+        for model in models
+    ]
     run_plan(2, plan, folder)
     return folder
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.fixture(scope="module")
+def two(
+    data: Path, start: Callable[[str], list[object]], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """The models of the fast tests, trained by two processes."""
+    return train_by_two(FAST, data, start, tmp_path_factory.mktemp("two"))
+
+
+@pytest.fixture(scope="module")
+def others(
+    data: Path, start: Callable[[str], list[object]], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """The other models."""
+    models = [model for model in MODELS if model not in FAST]
+    return train_by_two(models, data, start, tmp_path_factory.mktemp("others_by_two"))
+
+
+@pytest.mark.parametrize("model", [fast_or_slow(m, m, m in FAST) for m in MODELS])
 def test_two_processes(
-    model: str, data: Path, two: Path, cli: Callable[..., str], tmp_path: Path
-) -> None:
+    model: str, data: Path, start: Callable[[str], list[object]], cli: Cli, tmp_path: Path,
+    request: pytest.FixtureRequest,
+) -> None:  # fmt: skip
     """Two batches of one process; with a memory, which continues batches, one of both sizes."""
-    each = MODELS[model][1]
-    alone = ["--batch-size", 2 * each] if "xl" in model else ["--batch-size", each, *TWICE]
-    cli("train", *arguments(data, model, tmp_path, *alone))
-    one, found = (saved_weights(f / model / "checkpoint_last.pt") for f in (tmp_path, two))
-    (earlier,) = (two / model).glob("checkpoint_*_1.pt")
-    before = saved_weights(earlier)
-    assert found.keys() == one.keys()
-    for name, value in one.items():
-        torch.testing.assert_close(found[name], value, rtol=0, atol=1e-6, msg=name)
-    weights = [name for name in one if not is_memory(name)]
-    moved = [name for name in weights if (one[name] - before[name]).abs().max() > 1e-5]
-    assert len(moved) > len(weights) / 2, "the updates must be larger than the tolerance"
+    several = request.getfixturevalue("two" if model in FAST else "others")
+    each = batch_of(model)
+    alone = ["--batch-size", 2 * each] if remembers(model) else ["--batch-size", each, *TWICE]
+    cli("train", *arguments(data, model, tmp_path, *alone, *start(model)))
+    one, found = (saved_weights(f / model / "checkpoint_last.pt") for f in (tmp_path, several))
+    (earlier,) = (several / model).glob("checkpoint_*_1.pt")
+    assert_close(found, one)
+    assert_moved(one, saved_weights(earlier), 1e-5)

@@ -3,6 +3,7 @@
 from argparse import Namespace
 from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from fairseq_recur.modules.parts import MEMORY as MEMORIES
 from fairseq_recur.modules.parts import MIXTURE, SELF_ATTENTION
 from fairseq_recur.modules.stream_memory import is_memory
 from fairseq_recur.modules.xl import SinusoidalLags
+from fairseq_recur.ops.precision import at_least_float32
 from tests.conftest import MEMORY_MODELS, fast_or_slow
 from tests.unit.test_context import HostReads
 
@@ -35,10 +37,56 @@ def small(name: str) -> list[str]:
     return SMALL_XL[:-2] if "tlb" in name else SMALL_XL
 
 
+def shrunk(arch: str) -> list[str]:
+    """Further flags, with which each part of a preset acts on short texts."""
+    config, flags = ARCH_MODEL_REGISTRY[arch].config_class(), []
+    latent = config.decoder_memory == "latent"
+    if latent:
+        flags += "--latent-chunk 2 --latent-states 5".split()
+    if config.decoder_memory == "block_recurrent":
+        flags += "--recurrent-block 2 --recurrent-layer 2".split()
+    if config.adaptive_input:
+        flags += "--adaptive-input-cutoff 20,40 --adaptive-softmax-cutoff 20,40".split()
+    if config.decoder_head_dim:
+        flags += ["--decoder-head-dim", "5"]
+    if config.decoder_self_attention_mixture == "rsa":  # a head of each kind; a chunk has lag 1
+        kinds = [min(1, int(count)) for count in config.rsa_heads.split(",")]
+        dilations = ["1" if latent else lag for lag in ("2", "3", "2")][: sum(kinds[3:])]
+        flags += ["--rsa-heads", ",".join(map(str, kinds)), "--rsa-dilations", ",".join(dilations)]
+        flags += ["--decoder-attention-heads", str(sum(kinds))]
+    return flags
+
+
+def is_adaptive(arch: str) -> bool:
+    """Whether a preset has an adaptive softmax."""
+    return bool(ARCH_MODEL_REGISTRY[arch].config_class().adaptive_softmax_cutoff)
+
+
+def structure(arch: str) -> tuple[tuple[str, str], ...]:
+    """The options of a preset that is made small; the tests draw the gates anew."""
+    config, flags = ARCH_MODEL_REGISTRY[arch].config_class(), [*SMALL_XL, *shrunk(arch)]
+    small = {name[2:].replace("-", "_"): value for name, value in zip(flags[::2], flags[1::2])}
+    names = {f.name for f in fields(config)} - {"_name", "rsa_gate_init"}
+    return tuple(sorted({**{name: str(getattr(config, name)) for name in names}, **small}.items()))
+
+
+STRUCTURES: list[str] = sorted(
+    {structure(p): p for p in sorted(MEMORY_MODELS, key=len, reverse=True)}.values()
+)
+"""Of the presets that make the same small model the one with the shortest name."""
+
+TRAINED: dict[str, list[str]] = {preset: [preset, *shrunk(preset)] for preset in STRUCTURES}
+"""Every preset, with a mixture all of whose parameters matter in short texts."""
+
+
+def in_state(arch: str) -> bool:
+    """Whether a preset keeps a state alone, and no positions."""
+    return bool(ARCH_MODEL_REGISTRY[arch].config_class().decoder_memory == "latent")
+
+
 BY_LAG: dict[str, list[str]] = {
-    "xl": ["xl_lm_tiny"],
+    **{preset: words for preset, words in TRAINED.items() if not in_state(preset)},
     "xl-clamped": ["xl_lm_tiny", "--xl-clamp-length", "3"],
-    "rsa": ["rsa_xl_lm_tiny", *"--rsa-dilations 2,3".split()],
     "rsa-chunked": ["rsa_xl_lm_tiny", *"--rsa-dilations 2,3 --rsa-form chunked".split()],
     "rsa-recurrent": [
         "rsa_xl_lm_tiny",
@@ -56,7 +104,6 @@ BY_LAG: dict[str, list[str]] = {
         "rsa_xl_lm_tiny",
         *"--decoder-self-attention relative --rsa-dilations 2,3".split(),
     ],
-    "block-recurrent": ["brt_lm_tiny", *"--recurrent-block 2 --recurrent-layer 2".split()],
     "rsa-block-recurrent": [
         "rsa_brt_lm_tiny",
         *"--rsa-dilations 2,3 --recurrent-block 1 --recurrent-state-length 5".split(),
@@ -70,18 +117,8 @@ BY_LAG: dict[str, list[str]] = {
 }
 """Every map that reads a memory, without and with mixtures, in both hosts."""
 
-TRAINED: dict[str, list[str]] = {
-    "rsa": ["rsa_xl_lm_tiny", *"--rsa-dilations 2,3".split()],
-    "rsa-block-recurrent": ["rsa_brt_lm_tiny", *"--rsa-dilations 2,3 --recurrent-block 2".split()],
-    "rsa-latent": [
-        "rsa_tlb_lm_tiny",
-        *"--rsa-dilations 1,1 --latent-chunk 2 --latent-every 1 --latent-states 5".split(),
-    ],
-}
-"""Each memory, with a mixture all of whose parameters matter in short texts."""
-
 LATENT: dict[str, list[str]] = {
-    "latent": ["tlb_lm_tiny", *"--latent-chunk 2 --latent-states 5".split()],
+    **{preset: words for preset, words in TRAINED.items() if in_state(preset)},
     "rsa-latent": [
         "rsa_tlb_lm_tiny",
         *"--rsa-dilations 1,2 --latent-chunk 2 --latent-every 1 --latent-states 3".split(),
@@ -105,10 +142,15 @@ STEPS_ONLY = {
 
 ALL = {**BY_LAG, **LATENT, **STEPS_ONLY}
 
-FAST = ("rsa", "rsa-recurrent", "toeplitz-chunked", "rsa-block-recurrent", "rsa-latent")
+FAST = (
+    "rsa_xl_lm", "rsa-recurrent", "toeplitz-chunked", "rsa_brt_lm", "rsa-block-recurrent",
+    "rsa_tlb_lm", "rsa-latent", "rsa_xl_lm_wikitext103",
+)  # fmt: skip
 """The systems of the fast tests: what a position reads, each way to compute it once."""
 
 STARTS = torch.tensor([1000, 5000])
+TARGETS = torch.tensor([[5, 25, 50, 7], [30, 45, 6, 55]])
+"""For a segment; half of it has words of every band of an adaptive softmax."""
 
 
 def systems(*names: str) -> list[object]:
@@ -136,21 +178,50 @@ def text(length: int = 14) -> Tensor:
     return torch.randint(4, 60, (2, length))
 
 
+def words_of(model: nn.Module, out: Tensor) -> Tensor:
+    """What a model says of the next words: logits, or an adaptive softmax's log-probabilities."""
+    softmax = model.decoder.adaptive_softmax
+    return out if softmax is None else softmax.get_log_prob(out, None)
+
+
+def read(model: nn.Module, tokens: Tensor, **places: Tensor) -> Tensor:
+    """What a model says after each token."""
+    return words_of(model, model(tokens, **places)[0])
+
+
 def in_segments(model: nn.Module, tokens: Tensor, size: int = SEGMENT) -> Tensor:
-    """The logits of a text that the model reads segment by segment."""
+    """The same of a text that the model reads segment by segment."""
     out = []
     for first in range(0, tokens.size(1), size):
-        out.append(model(tokens[:, first : first + size], starts=STARTS + first)[0])
+        out.append(read(model, tokens[:, first : first + size], starts=STARTS + first))
     return torch.cat(out, dim=1)
 
 
+def loss(model: nn.Module, targets: Tensor, tokens: Tensor, **places: Tensor) -> Tensor:
+    """The cross-entropy, of an adaptive softmax that of each band, as fairseq's criterion has it.
+
+    fairseq's log-probabilities of all words have no gradients.
+    """
+    out, softmax = model(tokens, **places)[0], model.decoder.adaptive_softmax
+    if softmax is None:
+        bands = [(out.flatten(0, 1), targets.flatten())]
+    else:
+        bands = [pair for pair in zip(*softmax(out, targets.flatten())) if pair[1] is not None]
+    return sum(nn.functional.cross_entropy(at_least_float32(x), y) for x, y in bands)
+
+
+def alone(model: nn.Module, tokens: Tensor, size: int = SEGMENT) -> Tensor:
+    """The same of a text each of whose segments is read as if nothing were before it."""
+    return torch.cat([read(model, part) for part in tokens.split(size, dim=1)], dim=1)
+
+
 def in_one_pass(model: nn.Module, tokens: Tensor) -> Tensor:
-    """The logits of a text that is one segment."""
+    """The same of a text that is one segment."""
     memory = model.decoder.memory
     memory.segment = tokens.size(1)
-    logits, _ = model(tokens)
+    found = read(model, tokens)
     memory.segment = SEGMENT
-    return logits
+    return found
 
 
 @pytest.mark.parametrize("name", systems(*BY_LAG))
@@ -158,8 +229,7 @@ def test_segments_with_a_memory_are_one_pass_with_the_same_reach(build: Build, n
     model, tokens = build(*BY_LAG[name], "--memory-same-length"), text()
     whole, found = in_one_pass(model, tokens), in_segments(model, tokens)
     torch.testing.assert_close(found, whole, rtol=1e-6, atol=1e-8)
-    alone = torch.cat([model(part)[0] for part in tokens.split(SEGMENT, dim=1)], dim=1)
-    assert (alone - whole)[:, SEGMENT:].abs().max() > 1e-3
+    assert (alone(model, tokens) - whole)[:, SEGMENT:].abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("name", systems(*BY_LAG))
@@ -176,9 +246,9 @@ def test_a_latent_state_continues_from_segment_to_segment(build: Build, name: st
     whole = in_one_pass(model, tokens)
     torch.testing.assert_close(in_segments(model, tokens), whole, rtol=1e-6, atol=1e-8)
     chunk = model.decoder.bottleneck.block
-    alone = torch.cat([model(part)[0] for part in tokens.split(chunk, dim=1)], dim=1)
-    torch.testing.assert_close(alone[:, :chunk], whole[:, :chunk], rtol=1e-6, atol=1e-8)
-    assert (alone - whole)[:, chunk:].abs().max() > 1e-4
+    chunks = alone(model, tokens, chunk)
+    torch.testing.assert_close(chunks[:, :chunk], whole[:, :chunk], rtol=1e-6, atol=1e-8)
+    assert (chunks - whole)[:, chunk:].abs().max() > 1e-4
     held = model.decoder.memory.held()
     assert held["states"].size() == (3, 0, 2, 16) and held["carried"].size(0) == 2
 
@@ -191,7 +261,8 @@ def test_a_text_by_itself_is_cut_like_a_stream(build: Build, name: str) -> None:
     model(tokens[:, :SEGMENT], starts=0 * STARTS - SEGMENT)  # which the text's zeros would continue
     before = model.decoder.memory.held()
     tokens[1, 3:] = 1
-    found, extra = model(tokens)
+    out, extra = model(tokens)
+    found = words_of(model, out)
     torch.testing.assert_close(found[0], forced[0], rtol=1e-9, atol=1e-11)
     torch.testing.assert_close(found[1, :3], forced[1, :3], rtol=1e-9, atol=1e-11)
     assert extra["inner_states"][-1].size() == (14, 2, 16)
@@ -212,14 +283,15 @@ def test_step_by_step_is_teacher_forcing_across_segments(
     model, tokens = build(*flags, *(["--memory-same-length"] if same else [])), text()
     forced, state = in_segments(model, tokens), {}
     for step in range(1, tokens.size(1) + 1):
-        logits, _ = model.decoder(tokens[:, :step], incremental_state=state)
-        torch.testing.assert_close(logits[:, -1], forced[:, step - 1], rtol=1e-5, atol=1e-7)
+        out, _ = model.decoder(tokens[:, :step], incremental_state=state)
+        found = words_of(model, out)[:, -1]
+        torch.testing.assert_close(found, forced[:, step - 1], rtol=1e-5, atol=1e-7)
     if model.decoder.bottleneck is None:
         kept = model.decoder.layers[-1].self_attn._get_input_buffer(state)["prev_key"].size(2)
         assert kept == (MEMORY if same else MEMORY + 2)
 
 
-@pytest.mark.parametrize("name", ["rsa", "toeplitz", "full-matrix"])
+@pytest.mark.parametrize("name", ["rsa_xl_lm", "toeplitz", "full-matrix"])
 def test_matrices_over_a_memory_are_the_last_rows(build: Build, name: str) -> None:
     model = build(*{**BY_LAG, **STEPS_ONLY}[name])
     mixture = next(m for m in model.modules() if isinstance(m, Mixture))
@@ -260,25 +332,25 @@ def test_longer_lags_share_a_sinusoid() -> None:
 def test_the_memory_is_empty_where_nothing_continues(build: Build) -> None:
     """After a gap, with other streams, in other rows, and for a batch without numbers."""
     model, tokens = build("rsa_xl_lm_tiny"), text(SEGMENT)
-    alone, _ = model(tokens)
+    first, _ = model(tokens)
 
     def after_a_batch(rows: int, starts: Tensor) -> Tensor:
         model(tokens, starts=STARTS)
         return model(tokens[:rows], starts=starts)[0]
 
     for starts in (STARTS, STARTS - SEGMENT, STARTS + SEGMENT + 1, STARTS.flip(0) + SEGMENT):
-        torch.testing.assert_close(after_a_batch(2, starts), alone)
-    assert not torch.allclose(after_a_batch(2, STARTS + SEGMENT), alone)
+        torch.testing.assert_close(after_a_batch(2, starts), first)
+    assert not torch.allclose(after_a_batch(2, STARTS + SEGMENT), first)
     both = after_a_batch(2, STARTS + SEGMENT)
     torch.testing.assert_close(after_a_batch(1, STARTS[:1] + SEGMENT), both[:1])
     before = model.decoder.memory.evaluation
-    torch.testing.assert_close(model(tokens)[0], alone)
+    torch.testing.assert_close(model(tokens)[0], first)
     assert model.decoder.memory.evaluation is before
 
 
 def test_a_padded_row_changes_no_other(build: Build) -> None:
     """Also where the memory stands before the padding, in every form of the mixture."""
-    for name in ("xl", "rsa", "rsa-chunked", "dot"):
+    for name in ("xl_lm", "rsa_xl_lm", "rsa-chunked", "dot"):
         model, tokens = build(*BY_LAG[name]), text(2 * SEGMENT)
         whole = in_segments(model, tokens)
         padded = tokens.clone()
@@ -298,6 +370,8 @@ def test_no_layer_waits_for_the_device(
     padding: of each batch, and of each step's prefix.
     """
     model, tokens = build(*ALL[name]).train(), text(2 * SEGMENT)
+    if model.decoder.adaptive_softmax is not None:  # fairseq selects words of a band, both ways
+        model.decoder.embed_tokens.requires_grad_(False)
     with HostReads(model, monkeypatch) as reads:
         for n, part in enumerate(tokens.split(SEGMENT, dim=1)):
             logits, _ = model(part, starts=STARTS + n * SEGMENT)
@@ -311,31 +385,31 @@ def test_no_layer_waits_for_the_device(
     assert reads.found["layer"] == 0
 
 
-@pytest.mark.parametrize("name", TRAINED)
+@pytest.mark.parametrize("name", systems(*TRAINED))
 def test_gradients_stop_at_the_memory(build: Build, name: str) -> None:
     model = build(*TRAINED[name]).train()
     tokens = text(2 * SEGMENT)
     model(tokens[:, :SEGMENT], starts=STARTS)
     memory = model.decoder.memory
-    kept = (0, 0) if name == "rsa-latent" else (SEGMENT, MEMORY)
+    kept = (0, 0) if in_state(name) else (SEGMENT, MEMORY)
     assert memory.states.size() == (3, kept[0], 2, 16) and not memory.states.requires_grad
-    assert name == "rsa" or not memory.carried.requires_grad
-    assert memory.evaluation == {}
-    logits, _ = model(tokens[:, SEGMENT:], starts=STARTS + SEGMENT)
+    assert memory.evaluation == {} and not memory.carried.requires_grad
+    loss(model, TARGETS, tokens[:, SEGMENT:], starts=STARTS + SEGMENT).backward()
     assert memory.states.size(1) == kept[1]
-    (logits * torch.randn_like(logits)).sum().backward()
-    assert all(p.grad is not None and p.grad.any() for p in model.parameters())
+    gradients = {n: p.grad for n, p in model.named_parameters()}
+    assert [n for n, g in gradients.items() if g is None or not g.any()] == []
+    assert [n for n, g in gradients.items() if not g.isfinite().all()] == []
 
 
-@pytest.mark.parametrize("name", TRAINED)
+@pytest.mark.parametrize("name", systems(*TRAINED))
 def test_a_short_text_gives_every_parameter_a_gradient(build: Build, name: str) -> None:
     """Several processes wait for all of them, but nothing reads the state after the last block."""
     model = build(*TRAINED[name]).train()
-    model(text(2))[0].sum().backward()
+    loss(model, TARGETS[:, 1:3], text(2)).backward()
     assert [n for n, p in model.named_parameters() if p.grad is None] == []
 
 
-@pytest.mark.parametrize("name", TRAINED)
+@pytest.mark.parametrize("name", systems(*TRAINED))
 def test_a_checkpoint_continues_where_it_was(build: Build, name: str) -> None:
     """Its memory is that of training, which evaluation in between does not touch."""
     model, tokens = build(*TRAINED[name]).train(), text(3 * SEGMENT)
@@ -347,13 +421,13 @@ def test_a_checkpoint_continues_where_it_was(build: Build, name: str) -> None:
         to_resume = model.state_dict()
     memory = {f"decoder.memory.{n}" for n in model.decoder.memory.rows}
     assert to_resume.keys() - weights.keys() == memory == set(filter(is_memory, to_resume))
-    expected, alone = model.train()(second, starts=STARTS + SEGMENT)[0], model(second)[0]
-    assert not torch.allclose(alone, expected)
+    expected, anew = read(model.train(), second, starts=STARTS + SEGMENT), read(model, second)
+    assert not torch.allclose(anew, expected)
     again = build(*TRAINED[name]).train()
     again.load_state_dict(to_resume)
-    torch.testing.assert_close(again(second, starts=STARTS + SEGMENT)[0], expected)
+    torch.testing.assert_close(read(again, second, starts=STARTS + SEGMENT), expected)
     again.load_state_dict(weights)  # and forgets what it held
-    torch.testing.assert_close(again(second, starts=STARTS + SEGMENT)[0], alone)
+    torch.testing.assert_close(read(again, second, starts=STARTS + SEGMENT), anew)
     with loading():
         again.load_state_dict(to_resume)
     assert not len(again.decoder.memory.starts)
@@ -363,11 +437,11 @@ def test_a_checkpoint_continues_where_it_was(build: Build, name: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["fp16", "bf16"])
 def test_half_precision_stays_finite(build: Build, dtype: torch.dtype, name: str) -> None:
     model, tokens = build(*TRAINED[name]).to(dtype).train(), text(3 * SEGMENT)
-    logits = in_segments(model, tokens)
-    assert logits.dtype == dtype and logits.isfinite().all()
+    found = in_segments(model, tokens)
+    assert found.dtype == dtype and found.isfinite().all()
     exact = in_segments(deepcopy(model).double(), tokens)
-    assert (logits.double() - exact).abs().max() < 0.1 * exact.std()
-    logits[:, -SEGMENT:].float().logsumexp(-1).sum().backward()
+    assert (found.double() - exact).abs().max() < 0.1 * exact.std()
+    loss(model, TARGETS, text(SEGMENT), starts=STARTS + 3 * SEGMENT).backward()
     assert all(p.grad.isfinite().all() for p in model.parameters())
 
 
@@ -377,13 +451,13 @@ def test_beams_can_be_moved(build: Build, name: str) -> None:
     model = build(*ALL[name])
     prefix, state = text(1), {}
     for order in ([1, 0, 0], [2, 0], [1, 0, 1], [2], [0, 0], [1, 0]):
-        logits, _ = model.decoder(prefix, incremental_state=state)
+        found = words_of(model, model.decoder(prefix, incremental_state=state)[0])
         starts = torch.arange(len(prefix)) * 1000
         forced = torch.cat([
-            model(part, starts=starts + SEGMENT * n)[0]
+            read(model, part, starts=starts + SEGMENT * n)
             for n, part in enumerate(prefix.split(SEGMENT, dim=1))
         ], dim=1)  # fmt: skip
-        torch.testing.assert_close(logits[:, -1], forced[:, -1], rtol=1e-5, atol=1e-7)
+        torch.testing.assert_close(found[:, -1], forced[:, -1], rtol=1e-5, atol=1e-7)
         model.decoder.memory.evaluation = {}
         rows = torch.tensor(order)
         model.decoder.reorder_incremental_state_scripting(state, rows)
@@ -466,9 +540,7 @@ def test_a_recurrent_layer_that_is_missing_is_refused(make_model: Build) -> None
         make_model("tlb_lm_tiny", "--latent-every", "5")
 
 
-@pytest.mark.parametrize(
-    "name, kept", [("rsa", "0,2"), ("block-recurrent", "0,1"), ("block-recurrent", "1,2")]
-)
+@pytest.mark.parametrize("name, kept", [("rsa_xl_lm", "0,2"), ("brt_lm", "0,1"), ("brt_lm", "1,2")])
 def test_layers_to_keep(build: Build, name: str, kept: str) -> None:
     """The pruned model is the full one without the other layers."""
     flags = ["--decoder-layers-to-keep", kept]
@@ -480,7 +552,7 @@ def test_layers_to_keep(build: Build, name: str, kept: str) -> None:
     decoder, numbers = full.decoder, [int(number) for number in kept.split(",")]
     decoder.layers = nn.ModuleList(decoder.layers[number] for number in numbers)
     decoder.memory.layers = len(numbers)
-    if name == "block-recurrent":
+    if name == "brt_lm":
         assert decoder.memory.recurrent == numbers[part.decoder.memory.recurrent] == 1
         assert getattr(options, "recurrent_layer", 2) == 2 - part.decoder.memory.recurrent
         decoder.memory.recurrent = part.decoder.memory.recurrent
@@ -546,3 +618,16 @@ READERS = {name for name, part in SELF_ATTENTION.items() if part.reads_memory}
 def test_all_presets_with_a_memory_are_listed() -> None:
     with_memory = [n for n, values in LANGUAGE_MODELS.items() if "decoder_memory" in values]
     assert sorted(with_memory) == MEMORY_MODELS and len(MEMORY_MODELS) == 30
+
+
+def test_every_preset_is_one_of_the_small_models(make_model: Build) -> None:
+    """Each builds the modules and the parameters of a model in `TRAINED` and in `ALL`."""
+
+    def built(preset: str) -> tuple[str, dict[str, torch.Size]]:
+        model = make_model(preset, *small(preset), *shrunk(preset))
+        modules = str(model).removeprefix(type(model).__name__)  # each preset is a class
+        return modules, {name: p.size() for name, p in model.named_parameters()}
+
+    tested = [built(arch) for arch, *flags in TRAINED.values() if flags == shrunk(arch)]
+    assert [preset for preset in MEMORY_MODELS if built(preset) not in tested] == []
+    assert [name for name in TRAINED if ALL.get(name) != TRAINED[name]] == []
