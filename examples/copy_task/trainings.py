@@ -19,6 +19,8 @@ SYSTEMS = "brt_lm rsa_brt_lm tlb_lm rsa_tlb_lm"
 # Appendix E.4 of the paper: layers, heads, batch, and the halving of the learning rate.
 HEADS, BATCH, HALVED_EVERY = 8, 16, 5
 MODEL = f"--decoder-layers 4 --decoder-attention-heads {HEADS} --dropout 0 --activation-dropout 0"
+# As in Didolkar et al. 2022: a state belongs to one sample, so it needs no norm.
+LATENT = ["--latent-state-norm", "none", "--latent-chunk"]
 # The symbols before the first copy cannot be predicted: no loss, and no accuracy.
 TRAINING = (
     "--task language_modeling --criterion label_smoothed_cross_entropy --label-smoothing 0 "
@@ -141,7 +143,7 @@ def copy_runs(settings: Settings, work: Path) -> Iterator[CopyRun]:
             for samples in settings.samples:
                 for system in settings.systems:
                     flags = ["--arch", system, *MODEL.split(), *sizes]
-                    flags += ["--latent-chunk" if "tlb" in system else "--recurrent-block"]
+                    flags += LATENT if "tlb" in system else ["--recurrent-block"]
                     flags += [str(settings.chunk), *(matrices if "rsa" in system else [])]
                     flags += [*TRAINING.split(), "--tokens-per-sample", str(length)]
                     flags += [*device, "--seed", str(seed), *shlex.split(settings.options)]

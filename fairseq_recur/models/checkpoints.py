@@ -33,13 +33,17 @@ OLD_OPTIONS: dict[str, tuple[str, dict[Any, Any]]] = {
 }
 """Former names of options: the present name, and present values of former ones."""
 
+NEW_OPTIONS = {"latent_state_norm": ("latent_every", "none")}
+"""Options whose preset is not what earlier versions did: an older option beside them, and what they
+did."""
+
 OLD_MODULES = {".encoder_attn.sigma.": ".encoder_attn.learned_mix."}
 """Former names of modules in the names of weights."""
 
 
 @extend("fairseq.checkpoint_utils:_upgrade_state_dict", "former names of options")
 def upgrade_state_dict(upgrade: Function, state: dict[str, Any]) -> Any:
-    """Give the model's options of an old checkpoint their present names."""
+    """Give the model's options of an old checkpoint their present names and values."""
     state = upgrade(state)
     cfg = state.get("cfg")
     options = None if cfg is None else cfg.get("model")
@@ -51,11 +55,14 @@ def upgrade_state_dict(upgrade: Function, state: dict[str, Any]) -> Any:
 
 
 def rename_old_options(options: Any) -> None:
-    """Give a mapping of the model's options their present names, in place."""
+    """Give a mapping of the model's options their present names and values, in place."""
     for old, (new, values) in OLD_OPTIONS.items():
         if old in options:
             value = options.pop(old)
             options[new] = values.get(value, value)
+    for new, (older, value) in NEW_OPTIONS.items():
+        if older in options:
+            options.setdefault(new, value)
 
 
 def upgrade_weights(model: BaseFairseqModel, weights: Weights) -> None:

@@ -185,11 +185,13 @@ RSA_XL: dict[str, tuple[str, str, str]] = {
 }
 
 
-# Didolkar et al. 2022, whose sizes are not printed: norms before the sub-layers, chunks.
+# Didolkar et al. 2022, whose sizes are not printed: norms before the sub-layers, chunks. The norm
+# of the state is ours: theirs reads single texts, and over streams its state overflows.
 TLB: dict[str, Any] = {
     **XL,
     "decoder_self_attention": "dot",
     "decoder_memory": "latent",
+    "latent_state_norm": "rms",
     "decoder_normalize_before": True,
 }
 RSA_BRT: dict[str, tuple[str, str, str]] = {

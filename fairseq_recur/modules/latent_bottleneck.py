@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from fairseq.dataclass import ChoiceEnum
 from fairseq.models.transformer import TransformerConfig
 from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
@@ -46,7 +47,7 @@ class LatentBottleneck(RecurrentBlocks):
     def __init__(self, cfg: TransformerConfig) -> None:
         super().__init__(cfg, int(cfg.latent_chunk))
         self.size, self.width = int(cfg.latent_states), cfg.decoder.embed_dim
-        self.every = int(cfg.latent_every)
+        self.every, self.normed = int(cfg.latent_every), cfg.latent_state_norm == "rms"
         self.readers = nn.ModuleList(
             LatentBlock(cfg) for _ in range(cfg.decoder.layers // self.every)
         )
@@ -74,7 +75,8 @@ class LatentBottleneck(RecurrentBlocks):
 
     def write(self, state: Tensor, x: Tensor) -> Tensor:
         """The state (B, N, C) after a chunk *x* (T, B, C)."""
-        return self.writer(state, x.transpose(0, 1))
+        state = self.writer(state, x.transpose(0, 1))
+        return nn.functional.rms_norm(state, (self.width,), eps=1e-6) if self.normed else state
 
 
 class LatentMemory(TextMemory):
@@ -92,6 +94,12 @@ class LatentMemory(TextMemory):
         latent_states: int = option(64, "vectors of the latent state", (1, 2048))
         latent_every: int = option(
             2, "number of layers between two reads of the latent state", (1, 2**16)
+        )
+        latent_state_norm: ChoiceEnum(["none", "rms"]) = option(  # type: ignore[valid-type]
+            "none",
+            "what happens to the latent state after each chunk: none, as in Didolkar et al. 2022, "
+            "where a state is that of one text; rms divides each vector by its root mean square, "
+            "since over the segments of a long text the state would grow until it overflows",
         )
 
     of_positions = False

@@ -575,6 +575,18 @@ def test_pruning_that_would_drop_a_state_is_refused(
         make_model(arch, "--decoder-layers-to-keep", kept)
 
 
+@pytest.mark.parametrize("norm, grows", [("rms", False), ("none", True)])
+def test_the_state_of_a_long_text(build: Build, norm: str, grows: bool) -> None:
+    """Only its norm keeps the state from growing from segment to segment."""
+    model = build(*LATENT["tlb_lm"], "--latent-state-norm", norm).train()
+    sizes = []
+    for number in range(24):
+        model(torch.randint(4, 60, (2, SEGMENT)), starts=STARTS + number * SEGMENT)
+        sizes.append(float(model.decoder.memory.carried.square().mean().sqrt()))
+    assert (sizes[-1] > 1.5 * sizes[7]) == grows
+    assert grows or sizes[-1] == pytest.approx(1, abs=1e-3)
+
+
 @pytest.mark.parametrize("has_memory", [True, False])
 def test_a_saved_memory_is_left_out_of_a_model_without_one(
     make_model: Build, has_memory: bool

@@ -157,14 +157,18 @@ def latent_chunks(
 ) -> tuple[list[Tensor], list[Tensor]]:
     layers = [dot_layer(layer) for layer in decoder.layers]
     readers = [latent_weights(block) for block in decoder.bottleneck.readers]
-    writer = latent_weights(decoder.bottleneck.writer)
-    return naive.latent_chunks(tokens, state, size, layers, every, readers, writer)
+    writer, normed = latent_weights(decoder.bottleneck.writer), decoder.bottleneck.normed
+    return naive.latent_chunks(tokens, state, size, layers, every, readers, writer, normed)
 
 
+@pytest.mark.parametrize("norm", ["none", "rms"])
 @pytest.mark.parametrize("size, every, known", [(3, 1, True), (2, 2, False), (5, 3, True)])
-def test_latent_bottleneck(make_model: Build, size: int, every: int, known: bool) -> None:
+def test_latent_bottleneck(
+    make_model: Build, size: int, every: int, known: bool, norm: str
+) -> None:
     """Seven positions, so that the last chunk is not full; the second row has five real ones."""
     flags = f"--latent-chunk {size} --latent-every {every} --latent-states 4 --tokens-per-sample 9"
+    flags += f" --latent-state-norm {norm}"
     decoder = build(make_model, "tlb_lm_tiny", *small("tlb"), *flags.split()).decoder
     x, state, words = random(7, 2, 16), random(2, 4, 16), torch.full((2, 7), 9)
     words[1, 5:] = PAD

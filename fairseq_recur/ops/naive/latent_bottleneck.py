@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from fairseq_recur.ops.naive.attention import sinusoid
@@ -47,6 +48,7 @@ def latent_chunks(
     every: int,
     readers: list[LatentBlock],
     writer: LatentBlock,
+    normed: bool,
 ) -> tuple[list[Tensor], list[Tensor]]:
     """A segment in chunks (Didolkar et al. 2022, section 2.1).
 
@@ -62,6 +64,7 @@ def latent_chunks(
         every: layers before each reader
         readers: blocks in which the chunk reads the state
         writer: the block in which the state reads the chunk
+        normed: whether each vector of the state is then divided by its root mean square
 
     Returns:
         T of (C,), and the state after the last chunk
@@ -76,5 +79,7 @@ def latent_chunks(
             if number % every == 0:
                 chunk = unread.pop(0)(chunk, state)
         state = writer(state, chunk)
+        if normed:
+            state = [rms_norm(vector, torch.ones_like(vector)) for vector in state]
         outputs += chunk
     return outputs, state
