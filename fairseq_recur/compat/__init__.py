@@ -8,6 +8,7 @@ install.
 """
 
 from fairseq_recur.compat import (  # noqa: F401  (each registers its mends, in this order)
+    adaptive_loss,
     checkpoint_writing,
     checkpoints,
     configuration,

@@ -33,16 +33,12 @@ TRAINING = [
 
 ADAPTIVE = (
     "--criterion adaptive_loss --ddp-backend legacy_ddp "
-    "--adaptive-input-cutoff 6,10 --adaptive-softmax-cutoff 6,10"
+    "--adaptive-input-cutoff 6,9 --adaptive-softmax-cutoff 6,9"
 ).split()
 """Flags with which models train that have an adaptive softmax, and its bands of `WORDS`."""
 
-WORDS = "w0 w1 w2 unused w3 w4 w5 unused_too w6 w7".split()
-"""The dictionary after its four symbols.
-
-fairseq's adaptive loss takes the second word of a band for padding, but in the first band. The text
-does not have these words.
-"""
+WORDS = [f"w{number}" for number in range(8)]
+"""The dictionary after its four symbols."""
 
 
 def repeating(rng: random.Random, words: int, period: int) -> str:

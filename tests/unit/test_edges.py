@@ -87,7 +87,10 @@ def test_decoding_ends_where_positions_end(
 
 
 def test_a_tail_of_one_word(make_model: Build, preset: str, dictionary: Dictionary) -> None:
-    """The last band of the adaptive softmax may hold one word; a T5 has no adaptive softmax."""
+    """The last band of the adaptive softmax may hold one word; a T5 has no adaptive softmax.
+
+    The loss is that of all words, also of a band's second one, whose number there is padding's.
+    """
     flags = ["--adaptive-softmax-cutoff", f"20,{len(dictionary) - 1}"]
     config = ARCH_MODEL_REGISTRY[preset].config_class()
     if config.share_all_embeddings or config.share_decoder_input_output_embed:
@@ -98,8 +101,8 @@ def test_a_tail_of_one_word(make_model: Build, preset: str, dictionary: Dictiona
     except ConfigError as error:
         assert config.host == "t5" and "--adaptive-softmax-cutoff" in str(error)
         return
-    source, lengths, previous = batch([[5, 6, 2], [7, 2]], [[2, 5, 63], [2, 9]])
-    target = torch.tensor([[5, 63, 2], [9, 2, 1]])
+    source, lengths, previous = batch([[5, 6, 2], [7, 2]], [[2, 5, 63], [2, 21]])
+    target = torch.tensor([[5, 63, 2], [21, 2, 1]])
     task = type("Task", (), {"target_dictionary": dictionary})
     sample = {
         "net_input": {"src_tokens": source, "src_lengths": lengths, "prev_output_tokens": previous},
@@ -112,10 +115,13 @@ def test_a_tail_of_one_word(make_model: Build, preset: str, dictionary: Dictiona
     assert tail.size(0) == 1
     assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
     model.eval()
-    probabilities = model.get_normalized_probs(
-        model(source, lengths, previous, features_only=False), log_probs=False
-    )
+    output = model(source, lengths, previous, features_only=False)
+    probabilities = model.get_normalized_probs(output, log_probs=False)
     torch.testing.assert_close(probabilities.sum(-1), torch.ones(2, 3))
+    of_words = probabilities.gather(2, target.unsqueeze(2))[target != dictionary.pad()]
+    loss, size, _ = AdaptiveLoss(task, sentence_avg=False)(model, sample)
+    assert size == len(of_words) == 5
+    torch.testing.assert_close(loss, -of_words.log().sum(), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.slow
