@@ -29,7 +29,7 @@ def adaptive_loss(
     target = model.get_targets(sample, net_output)
     logits, bands = model.decoder.adaptive_softmax(net_output[0], target.view(-1))
     head, *tails = zip(logits, bands)
-    loss = F.cross_entropy(*head, ignore_index=self.padding_idx, reduction="sum")
+    loss = F.cross_entropy(*head, ignore_index=self.padding_idx, reduction="sum").view(1)
     for scores, words in tails:
         if words is not None:  # a band without a target has no scores either
             loss = loss + F.cross_entropy(scores, words, reduction="sum")
