@@ -129,9 +129,12 @@ CARRIED: dict[str, str] = {
         "--recurrent-layer 1 --recurrent-block 1 --recurrent-state-length 4 "
         "--lr 0.003 --max-update 125"
     ),
-    "latent": "--latent-every 1 --latent-chunk 2 --latent-states 4 --lr 0.005 --max-update 1500",
+    "latent": "--latent-every 1 --latent-chunk 2 --latent-states 4 --lr 0.005 --max-update 3000",
 }
-"""Flags of models whose one layer sees earlier blocks of one or two words by its state alone."""
+"""Flags of models whose one layer sees earlier blocks of one or two words by its state alone.
+
+A latent state may be of no use for 1,500 updates, and then all at once.
+"""
 
 STATES = {
     arch: memory
