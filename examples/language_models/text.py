@@ -148,8 +148,10 @@ def check_prepared(text: Text, work: Path) -> None:
     Raises:
         ConfigError: it has such results
     """
+    counts = text.counts()  # the same text divided in another way has the same digest
     for file in sorted(work.glob("data/*/prepared.json")):
-        if read_json(file)["digest"] != text.digest:
+        found = read_json(file)
+        if found["digest"] != text.digest or found.get("counts", counts) != counts:
             raise ConfigError(
                 f"{work} has results of another text or of other UNITS; choose another folder "
                 "with WORK, or remove it"
@@ -196,4 +198,4 @@ def prepare(text: Text, shares: Sequence[int], work: Path) -> None:
         cut = {**text.lines, "train": beginning(text.lines["train"], share)}
         for part in SETS:
             write_binary(cut[part], dictionary, folder / part)
-        write_json(folder / "prepared.json", {"digest": text.digest})
+        write_json(folder / "prepared.json", {"digest": text.digest, "counts": text.counts()})

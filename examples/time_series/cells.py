@@ -174,6 +174,7 @@ class Settings:
     systems: list[str] = setting(SYSTEMS.split(), f"some of: {SYSTEMS}", choices=SYSTEMS.split())
     seeds: list[int] = setting([1], "whole numbers, at least 1", least=1)
     epochs: int = setting(6, least=1)
+    rate: float = setting(LEARNING_RATE, "a number above 0", least=1e-12)
     data: str = setting(str(HERE / "data"))
     device: str = setting("cpu", choices=("cpu", "cuda"))
     options: str = setting("")
@@ -320,11 +321,17 @@ def by_content(words: Sequence[str], present: Path) -> list[str]:
 
 @dataclass(frozen=True)
 class SeriesRun(GridRun):
-    """The training of a system on a cell; without a better validation it ends earlier."""
+    """The training of a system on a cell; without a better validation it ends earlier.
+
+    Attributes:
+        rate: the learning rate of the first epochs
+    """
+
+    rate: float
 
     def learning_rate(self, epoch: int) -> float:
         """Return the rate of an epoch: Informer's code halves it after each but the first."""
-        return LEARNING_RATE * 0.5 ** max(0, epoch - 1)
+        return self.rate * 0.5 ** max(0, epoch - 1)
 
     @property
     def file(self) -> Path:
@@ -376,7 +383,9 @@ def series_run(
     flags += [*TRAINING.split(), "--seed", str(seed)]
     flags += ["--cpu"] if settings.device == "cpu" else []
     flags += shlex.split(settings.options)
-    return SeriesRun(work, cell.name, system, seed, tuple(flags), settings.epochs)
+    return SeriesRun(
+        work, cell.name, system, seed, tuple(flags), settings.epochs, settings.rate
+    )
 
 
 def series_runs(settings: Settings, work: Path) -> Iterator[SeriesRun]:

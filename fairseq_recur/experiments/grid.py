@@ -6,7 +6,7 @@ import re
 import shlex
 import sys
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
@@ -18,6 +18,15 @@ from fairseq_recur.experiments.progress import say
 from fairseq_recur.experiments.runner import Runner, Stopped
 from fairseq_recur.experiments.schema import fill
 from fairseq_recur.experiments.steps import LOCK, Run
+
+SET_BY_PROGRAM: dict[str, Sequence[str]] = {
+    **dict.fromkeys(("--seed",), ["seeds"]),
+    **dict.fromkeys(("--arch", "-a"), ["systems"]),
+    **dict.fromkeys(("--lr", "--learning-rate"), ["rate", "lr"]),
+    **dict.fromkeys(("--max-epoch", "--max-update"), ["epochs", "updates"]),
+    **dict.fromkeys(("--save-dir", "--log-file", "--restore-file", "--finetune-from-model"), []),
+}
+"""Flags of a training that a program sets, and the settings that choose their values."""
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Run)
@@ -39,7 +48,7 @@ def read_variables(kind: type[T], lists: Sequence[str]) -> T:
     problems: list[str] = []
     settings = fill(kind, given, problems, environment=True)
     try:
-        shlex.split(given.get("options", ""))
+        problems += set_by_program(shlex.split(given.get("options", "")), known)
     except ValueError as error:
         problems.append(
             f"OPTIONS={given['options']}: {error}; expected flags of fairseq-train, correct the "
@@ -50,6 +59,22 @@ def read_variables(kind: type[T], lists: Sequence[str]) -> T:
     for name in lists:  # what is named twice is trained once, and counts once
         setattr(settings, name, list(dict.fromkeys(getattr(settings, name))))
     return settings
+
+
+def set_by_program(words: Sequence[str], known: Collection[str]) -> Iterator[str]:
+    """Yield what is wrong with flags of OPTIONS: they would change what a run is called after.
+
+    Args:
+        words: of OPTIONS
+        known: the names of the settings
+    """
+    for flag in dict.fromkeys(word.partition("=")[0] for word in words):
+        if flag in SET_BY_PROGRAM:
+            names = [name.upper() for name in SET_BY_PROGRAM[flag] if name in known]
+            yield (
+                f"OPTIONS has {flag}, which each training has already; "
+                + (f"choose it with {names[0]}" if names else "leave it out")
+            )
 
 
 def as_variables(settings: Any, without: Sequence[str]) -> dict[str, str]:

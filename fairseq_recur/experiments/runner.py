@@ -105,10 +105,11 @@ class Runner:
         received: list[str] = []
         with handled(received.append):
             try:
-                while self.advance():
-                    if received:
-                        raise Stopped(received[0])
+                # Ctrl-C also reaches the processes. They have not failed, and none follows them.
+                while not received and self.advance():
                     time.sleep(POLL)
+                if received:
+                    raise Stopped(received[0])
             finally:
                 self.end_all(received)
         return [run.name for run in self.runs if run.name in self.failed]

@@ -151,6 +151,18 @@ def test_wrong_settings_are_refused(
         assert miniature(OPTIONS=f"--dropout 0.1 {flag}") == 2
         name = re.split("[ =]", flag)[0]
         assert f"OPTIONS has {name}: UPDATES are counted in batches" in capsys.readouterr().err
+    assert miniature(OPTIONS="--seed 9 --arch=x -a y --lr 1 --max-epoch 2 --save-dir z") == 2
+    assert capsys.readouterr().err.splitlines()[1:] == [
+        f"- OPTIONS has {flag}, which each training has already; {remedy}"
+        for flag, remedy in (
+            ("--seed", "choose it with SEEDS"),
+            ("--arch", "choose it with SYSTEMS"),
+            ("-a", "choose it with SYSTEMS"),
+            ("--lr", "choose it with RATE"),
+            ("--max-epoch", "choose it with UPDATES"),
+            ("--save-dir", "leave it out"),
+        )
+    ]
     assert miniature(CHUNK="24", WIDTH="12") == 2
     said = capsys.readouterr().err
     assert "WIDTH=12: expected a multiple of 8" in said

@@ -122,6 +122,8 @@ def test_a_tail_of_one_word(make_model: Build, preset: str, dictionary: Dictiona
     loss, size, _ = AdaptiveLoss(task, sentence_avg=False)(model, sample)
     assert size == len(of_words) == 5
     torch.testing.assert_close(loss[0], -of_words.log().sum(), rtol=1e-4, atol=1e-4)
+    half, _, _ = AdaptiveLoss(task, sentence_avg=False)(model.bfloat16(), sample)
+    torch.testing.assert_close(half, loss, rtol=0.02, atol=0)  # of float32, not rounded
 
 
 @pytest.mark.slow
