@@ -383,9 +383,7 @@ def series_run(
     flags += [*TRAINING.split(), "--seed", str(seed)]
     flags += ["--cpu"] if settings.device == "cpu" else []
     flags += shlex.split(settings.options)
-    return SeriesRun(
-        work, cell.name, system, seed, tuple(flags), settings.epochs, settings.rate
-    )
+    return SeriesRun(work, cell.name, system, seed, tuple(flags), settings.epochs, settings.rate)
 
 
 def series_runs(settings: Settings, work: Path) -> Iterator[SeriesRun]:

@@ -15,7 +15,7 @@ from omegaconf import DictConfig
 from torch import nn
 
 from fairseq_recur.compat import model_options
-from fairseq_recur.errors import ConfigError
+from fairseq_recur.errors import ConfigError, refuse
 from fairseq_recur.models import config
 from fairseq_recur.models.base import RecurrentModel
 from fairseq_recur.models.decoder import RecurrentTransformerDecoder
@@ -99,6 +99,7 @@ class RecurrentLanguageModel(RecurrentModel, TransformerLanguageModel):
                 options.decoder_embed_dim,
                 options.char_embedder_highway_layers,
             )
+        check_bands(options, len(words))
         if options.adaptive_input:
             widths = options.decoder_input_dim, options.decoder_embed_dim
             even = widths[0] == widths[1] and options.adaptive_input_factor == 1
@@ -114,6 +115,35 @@ class RecurrentLanguageModel(RecurrentModel, TransformerLanguageModel):
                 options.quant_noise_pq_block_size,
             )
         return cls.build_embedding(options, words, options.decoder_input_dim)
+
+
+def check_bands(options: Namespace, words: int) -> None:
+    """Refuse bands of words that fairseq cannot build.
+
+    Args:
+        options: of the model, flat
+        words: size of the dictionary
+
+    Raises:
+        ConfigError: they do not fit the dictionary, or have no output that fits them
+    """
+    problems = []
+    used = options.adaptive_input, True
+    for name, has in zip(("adaptive_input_cutoff", "adaptive_softmax_cutoff"), used):
+        value = getattr(options, name) if has else None
+        ends = eval_str_list(value, int) if value else [words]
+        if ends != sorted({*ends}) or not 0 < ends[0] <= ends[-1] <= words:
+            problems.append(
+                f"{flag(name)} {value}: expected rising numbers, up to {words}, the size of the "
+                "dictionary"
+            )
+    shared = options.share_decoder_input_output_embed and not options.adaptive_softmax_cutoff
+    if options.adaptive_input and shared:
+        problems.append(
+            "--adaptive-input: bands of words have no single matrix that the output could share; "
+            "give --adaptive-softmax-cutoff"
+        )
+    refuse("these options of the language model cannot be used", problems)
 
 
 def unshare_output(options: Namespace, preset: FairseqDataclass) -> None:

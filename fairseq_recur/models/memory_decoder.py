@@ -1,6 +1,7 @@
 """The decoder of a language model with a memory, or in the host of Transformer-XL."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -199,8 +200,8 @@ class MemoryDecoder(RecurrentTransformerDecoder):
         context = self.segment_context(x, padding, 0)
         for index, layer in enumerate(self.layers):
             x, _, _ = self.run(layer, x, context, False)
-            x = bottleneck.read(index, x, state)
-        return x, bottleneck.write(state, x)
+            x = self.run(partial(bottleneck.read, index), x, state)
+        return x, self.run(bottleneck.write, state, x)
 
     def segment_context(self, x: Tensor, padding: Padding | None, remembered: int) -> Context:
         """The context of a segment, for the layers.

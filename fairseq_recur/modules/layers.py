@@ -75,8 +75,8 @@ class LayerRunner:
         self.checkpointed = checkpointed(cfg)
         self.offloaded = cfg.offload_activations
 
-    def __call__(self, layer: nn.Module, *args: Any) -> Any:
-        """The result of ``layer(*args)``."""
+    def __call__(self, layer: Callable[..., Any], *args: Any) -> Any:
+        """The result of ``layer(*args)``, of a layer or of a block among the layers."""
         if not (self.checkpointed and torch.is_grad_enabled()):
             return layer(*args)
         with save_on_cpu() if self.offloaded else nullcontext():

@@ -5,11 +5,13 @@ from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import fields
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 from fairseq.models import ARCH_MODEL_REGISTRY
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.integration import loading
@@ -523,6 +525,14 @@ def test_an_adaptive_softmax_has_the_embeddings_and_a_bias_for_each_word(build: 
             "--decoder-self-attention-mixture full_matrix --memory-same-length",
             "--memory-same-length moves the positions of full_matrix",
         ),
+        (
+            "--adaptive-softmax-cutoff 20,9999 --adaptive-input --adaptive-input-cutoff 40,20",
+            "-input-cutoff 40,20: expected rising .*\\n.*-softmax-cutoff 20,9999: expected rising",
+        ),
+        (
+            "--adaptive-input --adaptive-input-cutoff 20,40",
+            "--adaptive-input: bands of words have no single matrix .*; give --adaptive-softmax",
+        ),
     ],
 )
 def test_what_cannot_be_used_is_refused(make_model: Build, flags: str, said: str) -> None:
@@ -573,6 +583,27 @@ def test_pruning_that_would_drop_a_state_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=f"--decoder-layers-to-keep {said}"):
         make_model(arch, "--decoder-layers-to-keep", kept)
+
+
+def test_activations_between_chunks_are_checkpointed(build: Build) -> None:
+    """Also those of the blocks that read and write a latent state; the gradients are the same."""
+    called, losses = [], []
+
+    def recorded(function: Callable[..., Any], *args: Any, use_reentrant: bool) -> Any:
+        called.append(function)
+        return checkpoint(function, *args, use_reentrant=use_reentrant)
+
+    tokens = text(SEGMENT)
+    for flags in ([], ["--checkpoint-activations"]):
+        torch.manual_seed(1)
+        model = build(*LATENT["tlb_lm"], *flags).train()
+        with patch("fairseq_recur.modules.layers.checkpoint", recorded):
+            model(tokens, starts=STARTS)[0].square().mean().backward()
+        losses.append([parameter.grad for parameter in model.parameters()])
+    chunks = SEGMENT // model.decoder.bottleneck.block
+    # Of each chunk: the layers, what reads the state after them, and what writes it.
+    assert len(called) == chunks * (2 * len(model.decoder.layers) + 1)
+    torch.testing.assert_close(*losses)
 
 
 @pytest.mark.parametrize("norm, grows", [("rms", False), ("none", True)])
