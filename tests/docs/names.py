@@ -125,6 +125,8 @@ BY_PAGE: dict[str, dict[str, str]] = {
         "SRformer 8 10": "srformer_8",
         "SRformer 32 10": "srformer_32",
         "SRformer, unit scale": "srformer_unit_8|srformer_unit_16|srformer_unit_32",
+        "xl": "xl|xl_16",
+        "global": "global|global_16",
         "srformer_unit": "srformer_unit|srformer_unit_16",
         "srformer_unit_III": "srformer_unit_III_16",
         "8 pieces": "segmented_8|srformer_8|srformer_unit_8",
