@@ -64,10 +64,11 @@ def collect(
     runs = {name: runs_on(name, done.get(name), added) for name in names}
     systems = {s["name"]: of_system(s, runs) for s in here["systems"]}
     whole = {name: system for name, system in systems.items() if system["seeds"]}
+    common = table.common_seeds(whole)
     for metric in METRICS:
-        for name in names:
+        for name in names if common else ():
             values = {
-                system: average(found["scores"][metric][name], found["seeds"])
+                system: average(found["scores"][metric][name], common)
                 for system, found in whole.items()
             }
             for system, value in values.items():

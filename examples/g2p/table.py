@@ -80,6 +80,12 @@ def percent(value: float | None) -> str:
     return "" if value is None else f"{value:+.1f} %"
 
 
+def common_seeds(systems: Results) -> list[str]:
+    """Return the seeds that all systems have, which alone are comparable."""
+    first, *others = (system["seeds"] for system in systems.values()) if systems else ([],)
+    return [seed for seed in first if all(seed in seeds for seeds in others)]
+
+
 def verdict(results: Results) -> str:
     """Say which system has the lowest WER, by how much, and on which languages."""
     baseline, total = results["baseline"], len(results["languages"])
@@ -87,16 +93,20 @@ def verdict(results: Results) -> str:
     whole = {name: s for name, s in results["systems"].items() if s["seeds"]}
     if baseline not in whole or len(whole) < 2:
         return f"There is no average yet: {baseline} and another system need all {languages}."
-    best = min(whole, key=lambda name: whole[name]["macro"]["WER"]["mean"])
-    score = whole[best]["macro"]["WER"]["mean"]
+    seeds = common_seeds(whole)
+    if not seeds:
+        return f"There is no verdict yet: {', '.join(whole)} have no seed in common."
+    named = languages
+    if any(len(system["seeds"]) > len(seeds) for system in whole.values()):
+        named = f"{languages} with seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}, which all have"
+    scores = {n: mean(s["macro"]["WER"]["seeds"][k] for k in seeds) for n, s in whole.items()}
+    best = min(scores, key=scores.__getitem__)
     if best == baseline:
-        return f"{baseline} has the lowest WER, {score:.2f} in the average of {languages}."
-    found = whole[best]["compared"].get("WER")
-    if found is None:
-        return f"{best} has the lowest WER, {score:.2f}, with other seeds than {baseline}."
+        return f"{baseline} has the lowest WER, {scores[best]:.2f} in the average of {named}."
+    found = whole[best]["compared"]["WER"]
     higher = f", higher on {', '.join(found['higher'])}" if found["higher"] else ""
     return (
-        f"{best} has the lowest WER, {score:.2f} in the average of {languages}: "
+        f"{best} has the lowest WER, {scores[best]:.2f} in the average of {named}: "
         f"{found['difference']:+.2f} ({percent(found['relative'])}) from {baseline}. "
         f"It is lower on {len(found['lower'])} of {languages}{higher}. "
         f"Over the languages p = {found['p']:.3f}, corrected {found['corrected']:.3f}."

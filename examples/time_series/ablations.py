@@ -116,7 +116,10 @@ def write(what: str, runs: Sequence[SeriesRun], settings: Settings, work: Path) 
 
 
 def heads_rows(results: Report) -> list[list[str]]:
-    """Return a row for each selection of heads: the MSE beside the paper's, for each horizon."""
+    """Return a row for each selection of heads: the MSE beside the paper's, for each horizon.
+
+    Where a selection has fewer seeds than others, their number follows.
+    """
     table = [["heads", *(word for cell in results for word in (cell, "paper"))]]
     paper = {
         cell: dict(zip(kinds(), chain(*rows))) for cell, rows in read_expected("heads").items()
@@ -124,7 +127,11 @@ def heads_rows(results: Report) -> list[list[str]]:
     for counts in kinds():
         row = [counts]
         for cell, systems in results.items():
-            ours = f"{averages(systems[counts])[0]:.3f}" if counts in systems else ""
+            ours, seeds = "", systems.get(counts, {})
+            if seeds:
+                ours = f"{averages(seeds)[0]:.3f}"
+                if len(seeds) < max(map(len, systems.values())):
+                    ours += f" ({len(seeds)})"
             row += [ours, f"{paper[cell][counts]:.3f}"]
         table.append(row)
     return table

@@ -167,8 +167,8 @@ def notes(results: Results) -> list[str]:
     updates = sorted({run["updates"] for run in runs})
     said = [
         f"- {', '.join(sorted(signatures))}",
-        f"- seeds {', '.join(map(str, seeds))}: mean ± standard deviation over them; updates: "
-        f"{', '.join(map(str, updates))}",
+        f"- seeds {', '.join(map(str, seeds))}: mean ± standard deviation over the runs of a row, "
+        f"a difference over the seeds that both have; updates: {', '.join(map(str, updates))}",
         f"- difference and p (one for each seed): against {baseline}; sacreBLEU's paired bootstrap "
         "counts one tail, so twice its p is the two-sided one; randomization is two-sided, and "
         "its p is corrected by Holm's method for the number of rows",

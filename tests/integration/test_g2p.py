@@ -393,6 +393,24 @@ def test_results_of_two_machines_are_those_of_one(
     assert "| birnn | 1, 2 | 20.00 ± 0.00 |" in text and "| birnn | -15.00 |" in text
 
 
+def test_the_verdict_is_over_the_seeds_that_all_have(example: Any) -> None:
+    """Of the own means, 20 and 15, the lower one is that of the worse system."""
+    table = importlib.import_module("table")
+
+    def system(**wer: float) -> dict[str, Any]:
+        seeds = {name.removeprefix("s"): value for name, value in wer.items()}
+        return {"seeds": list(seeds), "macro": {"WER": {"seeds": seeds}}, "compared": {}}
+
+    systems = {"transformer": system(s1=10, s2=30), "birnn": system(s1=15)}
+    results = {"baseline": "transformer", "languages": {"aa": {}}, "systems": systems}
+    assert table.verdict(results) == (
+        "transformer has the lowest WER, 10.00 in the average of 1 language with seed 1, which all "
+        "have."
+    )
+    systems["birnn"] = system(s3=15)
+    assert "transformer, birnn have no seed in common" in table.verdict(results)
+
+
 def test_the_table_has_only_what_was_asked_for(
     example: Any, calls: Callable[[], list[str]], tiny: list[str], tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],

@@ -240,6 +240,11 @@ def test_binary_data(modules: Callable[[str], Any], tmp_path: Path) -> None:
     assert (half / "dict.txt").read_text() == dictionary
     assert sorted(dictionary.split("\n")) == ["", "a 2", "b 2", "é 1", "▁ 1"]
     assert text.read(folder, "words").digest != found.digest
+    text.check_prepared(found, tmp_path / "work")
+    (folder / "train.txt").write_text(" ab a \n\n")  # the same text, divided in another way
+    (folder / "valid.txt").write_text("bé\na\n")
+    with pytest.raises(ConfigError, match="results of another text"):
+        text.check_prepared(text.read(folder, "characters"), tmp_path / "work")
 
 
 def test_every_command_parses(modules: Callable[[str], Any], tmp_path: Path) -> None:

@@ -145,6 +145,19 @@ def stop_a_training(folder: Path, monkeypatch: pytest.MonkeyPatch, then: str) ->
     return time.monotonic() - began
 
 
+def test_a_run_that_a_signal_ends_has_not_failed(
+    tmp_path: Path, calls: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ctrl-C also reaches the training, which saves and ends before the runner looks again."""
+    code = "import os, signal, sys; os.kill(os.getppid(), signal.SIGINT); sys.exit(75)"
+    monkeypatch.setattr(runner, "PROGRAM", [sys.executable, "-c", code])
+    monkeypatch.setattr(runner, "POLL", 1.0)
+    a, _, c = three(tmp_path)
+    with pytest.raises(Stopped, match="SIGINT"):
+        Runner([a, c], 1)()
+    assert "failed" not in capsys.readouterr().out and not c.state()
+
+
 def test_what_nohup_ignores_stays_ignored() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
