@@ -21,6 +21,8 @@ HEADS, BATCH, HALVED_EVERY = 8, 16, 5
 MODEL = f"--decoder-layers 4 --decoder-attention-heads {HEADS} --dropout 0 --activation-dropout 0"
 # As in Didolkar et al. 2022: a state belongs to one sample, so it needs no norm.
 LATENT = ["--latent-state-norm", "none", "--latent-chunk"]
+OF_BATCH = ("--batch-size", "--max-sentences", "--update-freq")
+COUNTED = f"UPDATES are counted in batches of {BATCH} samples; leave it out"
 # The symbols before the first copy cannot be predicted: no loss, and no accuracy.
 TRAINING = (
     "--task language_modeling --criterion label_smoothed_cross_entropy --label-smoothing 0 "
@@ -61,7 +63,8 @@ def read_settings() -> Settings:
     Raises:
         ConfigError: lists all variables that are wrong
     """
-    settings = read_variables(Settings, ["lengths", "samples", "systems", "seeds"])
+    lists = ["lengths", "samples", "systems", "seeds"]
+    settings = read_variables(Settings, lists, dict.fromkeys(OF_BATCH, COUNTED))
     problems = []
     if settings.width % HEADS:
         problems.append(f"WIDTH={settings.width}: expected a multiple of {HEADS}, for the heads")
@@ -70,12 +73,6 @@ def read_settings() -> Settings:
             f"CHUNK={settings.chunk}: expected less than the shortest of LENGTHS, "
             f"{min(settings.lengths)}, or a sample has no state to carry"
         )
-    given = {word.split("=")[0] for word in shlex.split(settings.options)}
-    problems += [
-        f"OPTIONS has {flag}: UPDATES are counted in batches of {BATCH} samples; leave it out"
-        for flag in ("--batch-size", "--max-sentences", "--update-freq")
-        if flag in given
-    ]
     refuse("variables that cannot be used", problems)
     return settings
 

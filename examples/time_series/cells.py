@@ -236,11 +236,12 @@ def read_settings() -> Settings:
     Raises:
         ConfigError: lists all variables that are wrong
     """
-    return read_variables(Settings, ["cells", "systems", "seeds"])
+    why = "it belongs to the cell; choose a cell with CELLS, and its split with SPLIT"
+    return read_variables(Settings, ["cells", "systems", "seeds"], dict.fromkeys(OF_CELL, why))
 
 
 def refuse_unused(settings: Settings, ablation: str) -> None:
-    """Refuse variables that are set and have no effect on what is asked for, and flags of cells.
+    """Refuse variables that are set and have no effect on what is asked for.
 
     Args:
         settings: that were read
@@ -267,12 +268,6 @@ def refuse_unused(settings: Settings, ablation: str) -> None:
         f"{name}={os.environ[name]}: has no effect on {why}; unset it"
         for name, why in found.items()
         if name in os.environ
-    ]
-    given = [word.partition("=")[0] for word in shlex.split(settings.options)]
-    problems += [
-        f"OPTIONS: {flag} belongs to the cell; choose a cell with CELLS, and its split with SPLIT"
-        for flag in OF_CELL
-        if flag in given
     ]
     refuse("variables that cannot be used", problems)
 

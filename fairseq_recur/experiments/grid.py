@@ -6,10 +6,11 @@ import re
 import shlex
 import sys
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from fairseq_recur.errors import ConfigError, refuse
@@ -19,12 +20,17 @@ from fairseq_recur.experiments.runner import Runner, Stopped
 from fairseq_recur.experiments.schema import fill
 from fairseq_recur.experiments.steps import LOCK, Run
 
-SET_BY_PROGRAM: dict[str, Sequence[str]] = {
-    **dict.fromkeys(("--seed",), ["seeds"]),
-    **dict.fromkeys(("--arch", "-a"), ["systems"]),
-    **dict.fromkeys(("--lr", "--learning-rate"), ["rate", "lr"]),
-    **dict.fromkeys(("--max-epoch", "--max-update"), ["epochs", "updates"]),
-    **dict.fromkeys(("--save-dir", "--log-file", "--restore-file", "--finetune-from-model"), []),
+SET_BY_PROGRAM: dict[str, tuple[str, ...]] = {
+    "--seed": ("seeds",),
+    "--arch": ("systems",),
+    "-a": ("systems",),
+    "--lr": ("rate", "lr"),
+    "--max-epoch": ("epochs", "updates"),
+    "--max-update": ("epochs", "updates"),
+    "--save-dir": (),
+    "--log-file": (),
+    "--restore-file": (),
+    "--finetune-from-model": (),
 }
 """Flags of a training that a program sets, and the settings that choose their values."""
 
@@ -32,12 +38,15 @@ T = TypeVar("T")
 R = TypeVar("R", bound=Run)
 
 
-def read_variables(kind: type[T], lists: Sequence[str]) -> T:
+def read_variables(
+    kind: type[T], lists: Sequence[str], refused: Mapping[str, str] = MappingProxyType({})
+) -> T:
     """Read settings from environment variables, which have their names in capitals.
 
     Args:
         kind: a dataclass of `schema.setting` fields; a field ``options`` has flags of a training
         lists: the fields whose values blanks separate
+        refused: flags that ``options`` must not have, besides `SET_BY_PROGRAM`, and why
 
     Raises:
         ConfigError: lists all variables that are wrong
@@ -48,7 +57,8 @@ def read_variables(kind: type[T], lists: Sequence[str]) -> T:
     problems: list[str] = []
     settings = fill(kind, given, problems, environment=True)
     try:
-        problems += set_by_program(shlex.split(given.get("options", "")), known)
+        words = shlex.split(given.get("options", ""))
+        problems += unwanted(words, {**set_by_program(known), **refused})
     except ValueError as error:
         problems.append(
             f"OPTIONS={given['options']}: {error}; expected flags of fairseq-train, correct the "
@@ -61,20 +71,25 @@ def read_variables(kind: type[T], lists: Sequence[str]) -> T:
     return settings
 
 
-def set_by_program(words: Sequence[str], known: Collection[str]) -> Iterator[str]:
-    """Yield what is wrong with flags of OPTIONS: they would change what a run is called after.
+def set_by_program(known: Collection[str]) -> dict[str, str]:
+    """Return why OPTIONS must not have `SET_BY_PROGRAM`, given the names of the settings."""
+    remedies = {
+        flag: next((f"choose it with {n.upper()}" for n in names if n in known), "leave it out")
+        for flag, names in SET_BY_PROGRAM.items()
+    }
+    return {flag: f"each training has its own; {remedy}" for flag, remedy in remedies.items()}
+
+
+def unwanted(words: Sequence[str], refused: Mapping[str, str]) -> Iterator[str]:
+    """Yield what is wrong with the flags of OPTIONS.
 
     Args:
         words: of OPTIONS
-        known: the names of the settings
+        refused: flags, and why there must be none
     """
     for flag in dict.fromkeys(word.partition("=")[0] for word in words):
-        if flag in SET_BY_PROGRAM:
-            names = [name.upper() for name in SET_BY_PROGRAM[flag] if name in known]
-            yield (
-                f"OPTIONS has {flag}, which each training has already; "
-                + (f"choose it with {names[0]}" if names else "leave it out")
-            )
+        if flag in refused:
+            yield f"OPTIONS has {flag}: {refused[flag]}"
 
 
 def as_variables(settings: Any, without: Sequence[str]) -> dict[str, str]:

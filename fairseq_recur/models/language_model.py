@@ -80,6 +80,7 @@ class RecurrentLanguageModel(RecurrentModel, TransformerLanguageModel):
         """
         if options.character_embeddings:
             unshare_output(options, cls.config_class())
+        check_bands(options, len(words))
         pairs = (
             ("adaptive_softmax_factor", "adaptive_input_factor"),
             ("adaptive_softmax_cutoff", "adaptive_input_cutoff"),
@@ -99,7 +100,6 @@ class RecurrentLanguageModel(RecurrentModel, TransformerLanguageModel):
                 options.decoder_embed_dim,
                 options.char_embedder_highway_layers,
             )
-        check_bands(options, len(words))
         if options.adaptive_input:
             widths = options.decoder_input_dim, options.decoder_embed_dim
             even = widths[0] == widths[1] and options.adaptive_input_factor == 1
@@ -128,9 +128,10 @@ def check_bands(options: Namespace, words: int) -> None:
         ConfigError: they do not fit the dictionary, or have no output that fits them
     """
     problems = []
-    used = options.adaptive_input, True
-    for name, has in zip(("adaptive_input_cutoff", "adaptive_softmax_cutoff"), used):
-        value = getattr(options, name) if has else None
+    adaptive = options.adaptive_input and not options.character_embeddings
+    names = ["adaptive_input_cutoff"] if adaptive else []
+    for name in [*names, "adaptive_softmax_cutoff"]:
+        value = getattr(options, name)
         ends = eval_str_list(value, int) if value else [words]
         if ends != sorted({*ends}) or not 0 < ends[0] <= ends[-1] <= words:
             problems.append(
@@ -138,7 +139,7 @@ def check_bands(options: Namespace, words: int) -> None:
                 "dictionary"
             )
     shared = options.share_decoder_input_output_embed and not options.adaptive_softmax_cutoff
-    if options.adaptive_input and shared:
+    if adaptive and shared:
         problems.append(
             "--adaptive-input: bands of words have no single matrix that the output could share; "
             "give --adaptive-softmax-cutoff"

@@ -119,7 +119,7 @@ def batches(
         progress: show the bar; None shows it for several batches.
 
     Raises:
-        ConfigError: a batch of nothing.
+        ConfigError: *batch_size* or *max_tokens* is below 1.
     """
     for name, value in (("batch_size", batch_size), ("max_tokens", max_tokens)):
         if value is not None and value < 1:

@@ -153,7 +153,7 @@ def test_wrong_settings_are_refused(
         assert f"OPTIONS has {name}: UPDATES are counted in batches" in capsys.readouterr().err
     assert miniature(OPTIONS="--seed 9 --arch=x -a y --lr 1 --max-epoch 2 --save-dir z") == 2
     assert capsys.readouterr().err.splitlines()[1:] == [
-        f"- OPTIONS has {flag}, which each training has already; {remedy}"
+        f"- OPTIONS has {flag}: each training has its own; {remedy}"
         for flag, remedy in (
             ("--seed", "choose it with SEEDS"),
             ("--arch", "choose it with SYSTEMS"),

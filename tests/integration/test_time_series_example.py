@@ -204,7 +204,7 @@ def test_another_series(
     for flag in ("--horizon 6", "--split-fractions=0.6,0.2,0.2"):
         monkeypatch.setenv("OPTIONS", flag)
         assert main([]) == 2
-        assert f"OPTIONS: {flag[:9]}" in capsys.readouterr().err
+        assert f"OPTIONS has {flag[:9]}" in capsys.readouterr().err
     monkeypatch.setenv("OPTIONS", "--series-columns load")
     assert main(["linear"]) == 0
     capsys.readouterr()

@@ -11,7 +11,6 @@ import torch
 from fairseq import options
 from fairseq.checkpoint_utils import load_model_ensemble
 from fairseq.dataclass import FairseqDataclass
-from fairseq.dataclass.constants import StrEnum
 from fairseq.models.transformer import TransformerConfig
 from torch import nn
 
@@ -20,7 +19,7 @@ from fairseq_recur.integration import loading
 from fairseq_recur.models import PRESETS as DECLARED
 from fairseq_recur.models.check import check_config
 from fairseq_recur.models.checkpoints import part_weights
-from fairseq_recur.models.config import LEFT_OUT, encoder_decoder_slots, part_fields
+from fairseq_recur.models.config import LEFT_OUT, encoder_decoder_slots
 from fairseq_recur.models.model import RecurrentTransformerModel
 from fairseq_recur.modules.options import declared, without_effect
 from fairseq_recur.modules.parts import map_and_mixture
@@ -37,7 +36,6 @@ from tests.conftest import (
     structure,
 )
 from tests.running import USER_DIR, weights
-from tests.systems import SYSTEMS, default_parts, option_values
 from tests.unit.test_language_model import SMALL_LM
 
 Build = Callable[..., nn.Module]
@@ -642,20 +640,6 @@ def test_stock_checkpoint_starts_every_system(
     assert parts == {part for slot in part_weights(model).values() for part in slot}
     for slot, part in PLACES.items():
         assert (part in parts) == uses(model, slot), slot
-
-
-def test_every_choice_of_every_part_is_tested() -> None:
-    """A new part, or a new value of an option, has to get into a system of `tests/systems.py`."""
-    given = [{**default_parts(s[1]), **option_values(s)} for s in SYSTEMS.values()]
-    for name, kind, made in part_fields(encoder_decoder_slots()):
-        if isinstance(kind, type) and issubclass(kind, StrEnum):
-            wanted = {choice.value for choice in kind} - {made.default}
-            found = {str(of_one[name]) for of_one in given if name in of_one}
-            assert wanted - NOT_HERE.get(name, set()) <= found, name
-
-
-# What only an encoder can have.
-NOT_HERE = {"decoder_self_attention": {"directional", "prob_sparse"}}
 
 
 @pytest.mark.parametrize("own", ["relative", "xl"])
