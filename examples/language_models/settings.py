@@ -29,6 +29,8 @@ SYSTEMS = {
     "rsa_brt_lm": ["--arch", "rsa_brt_lm_tiny"],
 }
 NAMES = " ".join(SYSTEMS)
+BLOCK_RECURRENT = ("brt_lm", "rsa_brt_lm")
+"""They have a learning rate of their own: that of the others is too high for them."""
 BASELINES = {
     "rsa_xl_lm": "xl_lm",
     "tl_xl_lm": "xl_lm",
@@ -72,6 +74,7 @@ class Settings:
     )
     updates: int = setting(4000, least=1)
     lr: float = setting(0.001, "a number above 0", least=1e-12)
+    brt_lr: float = setting(0.0005, "a number above 0", least=1e-12)
     batch: int = setting(16, least=1)
     tokens: int = setting(64, least=2)
     memory: int = setting(64, least=1)
@@ -93,13 +96,28 @@ def read_settings() -> Settings:
         ConfigError: lists all variables that are wrong
     """
     settings = read_variables(Settings, ["systems", "seeds", "shares", "share_systems"])
-    if "SYSTEMS" in os.environ and 100 not in settings.shares:
-        problem = (
+    refuse("variables that cannot be used", without_effect(settings))
+    return settings
+
+
+def without_effect(settings: Settings) -> list[str]:
+    """Return a problem for each variable that is set although no training would read it."""
+    whole = 100 in settings.shares
+    trained = {*settings.share_systems, *(settings.systems if whole else ())}
+    problems = []
+    if "SYSTEMS" in os.environ and not whole:
+        problems.append(
             f"SYSTEMS={os.environ['SYSTEMS']}: has no effect without the whole text; add 100 to "
             "SHARES, or unset it: SHARE_SYSTEMS are the systems of the other shares"
         )
-        refuse("variables that cannot be used", [problem])
-    return settings
+    rates = {"LR": trained.difference(BLOCK_RECURRENT), "BRT_LR": trained & {*BLOCK_RECURRENT}}
+    for name, systems in rates.items():
+        if name in os.environ and not systems:
+            problems.append(
+                f"{name}={os.environ[name]}: is not the rate of any chosen system; unset it, or "
+                "choose other systems"
+            )
+    return problems
 
 
 @dataclass(frozen=True)
@@ -193,9 +211,10 @@ def train_flags(system: str, seed: int, settings: Settings) -> list[str]:
     if system in ("tl_xl_lm", "fl_xl_lm"):
         flags += ["--learned-matrix-length", str(settings.tokens + settings.memory)]
     every = str(math.ceil(settings.updates / VALIDATIONS))
+    rate = settings.brt_lr if system in BLOCK_RECURRENT else settings.lr
     given = {
         "tokens-per-sample": settings.tokens, "memory-length": settings.memory,
-        "batch-size": settings.batch, "lr": settings.lr, "max-update": settings.updates,
+        "batch-size": settings.batch, "lr": rate, "max-update": settings.updates,
         "save-interval-updates": every, "validate-interval-updates": every,
     }  # fmt: skip
     flags += [word for name, value in given.items() for word in (f"--{name}", str(value))]

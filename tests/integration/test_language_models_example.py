@@ -116,6 +116,7 @@ WRONG: dict[str, tuple[dict[str, str], str]] = {
     "no use": ({"SYSTEMS": "xl_lm"}, "SYSTEMS=xl_lm: has no effect without the whole text"),
     "SHARES": ({"SHARES": "0 100"}, "SHARES=.*: expected whole numbers from 1 to 100"),
     "LR": ({"LR": "0"}, "expected a number above 0"),
+    "a rate": ({"BRT_LR": "0.1"}, "BRT_LR=0.1: is not the rate of any chosen system; unset it"),
     "TOKENS": ({"TOKENS": "1"}, "expected a whole number, at least 2"),
     "OPTIONS": ({"OPTIONS": "'a"}, "No closing quotation; expected flags"),
     "both": ({"DEVICE": "gpu", "JOBS": "0"}, "(?s)DEVICE=gpu.*JOBS=0"),
@@ -134,6 +135,19 @@ def test_wrong_settings_are_refused_before_any_work(
     assert modules("run").main([str(folder)]) == 2
     assert re.search(said, capsys.readouterr().err)
     assert not (tmp_path / "work").exists()
+
+
+def test_each_host_has_its_rate(
+    modules: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A block-recurrent layer and its form with RSA have one, all others another."""
+    for name, value in {"SHARES": "100", "LR": "0.3", "BRT_LR": "0.1"}.items():
+        monkeypatch.setenv(name, value)
+    settings = modules("settings")
+    runs = settings.text_runs(settings.read_settings(), tmp_path)
+    rates = {run.system: run.flags[run.flags.index("--lr") + 1] for run in runs}
+    assert set(rates) == set(settings.SYSTEMS)
+    assert all(rate == ("0.1" if "brt" in name else "0.3") for name, rate in rates.items())
 
 
 def test_a_wrong_text_is_refused_before_any_work(
