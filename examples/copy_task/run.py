@@ -15,6 +15,7 @@ import samples
 from trainings import HERE, CopyRun, copy_runs, read_settings
 
 from fairseq_recur.cli.experiment import places
+from fairseq_recur.cli.training_check import check_cells
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.grid import run_and_report
 from fairseq_recur.experiments.progress import say
@@ -47,7 +48,9 @@ def main(arguments: list[str]) -> int:
         for run in runs:
             samples.write(run.data, run.length, run.samples)
     jobs, devices = places(settings.jobs, runs[0])
-    return run_and_report(runs, 0 if arguments else jobs, work, finished, report, devices)
+    return run_and_report(
+        runs, 0 if arguments else jobs, work, finished, report, devices, check_cells
+    )
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ import text
 from settings import HERE, TextRun, read_settings, text_runs
 
 from fairseq_recur.cli.experiment import places
+from fairseq_recur.cli.training_check import check_cells
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.grid import run_and_report
 from fairseq_recur.experiments.progress import say
@@ -82,7 +83,7 @@ def work_on(
         return report.table(results)
 
     devices = places(None, runs[0])[1]
-    return run_and_report(runs, jobs, work, finished, summary, devices)
+    return run_and_report(runs, jobs, work, finished, summary, devices, check_cells)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import table
 from settings import HERE, LanguageRun, language_runs, read_settings
 
 from fairseq_recur.cli.experiment import places
+from fairseq_recur.cli.training_check import check_cells
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.grid import run_and_report
 from fairseq_recur.experiments.progress import say
@@ -40,7 +41,9 @@ def main(arguments: list[str]) -> int:
         return table.summary(report.write(runs, settings, work)["runs"])
 
     jobs, devices = places(settings.jobs, runs[0])
-    return run_and_report(runs, 0 if arguments else jobs, work, finished, summary, devices)
+    return run_and_report(
+        runs, 0 if arguments else jobs, work, finished, summary, devices, check_cells
+    )
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import errors
 from cells import HERE, SeriesRun, check_files, read_settings, refuse_unused, series_runs
 
 from fairseq_recur.cli.experiment import places
+from fairseq_recur.cli.training_check import check_cells
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.grid import run_and_report
 from fairseq_recur.experiments.progress import say
@@ -53,7 +54,7 @@ def main(arguments: list[str]) -> int:
 
     trains = not {"table", "linear"} & {*arguments}
     jobs, devices = places(settings.jobs, runs[0])
-    return run_and_report(runs, jobs if trains else 0, work, finished, report, devices)
+    return run_and_report(runs, jobs if trains else 0, work, finished, report, devices, check_cells)
 
 
 if __name__ == "__main__":

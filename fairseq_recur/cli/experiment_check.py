@@ -1,22 +1,20 @@
 """Checks of an experiment before any training: its files, flags, models and folders."""
 
-import io
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import redirect_stderr
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fairseq import options, tasks
 from fairseq.data import data_utils
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.utils import resolve_max_positions
 from torch import Tensor
 
-from fairseq_recur.cli import fairseq_commands, plugin_loading, preflight
+from fairseq_recur.cli import fairseq_commands, plugin_loading
 from fairseq_recur.cli.scoring_options import ACTS_ON
-from fairseq_recur.errors import ConfigError, InstallationError, Problems, refuse
+from fairseq_recur.cli.training_check import gather, parse, quiet
+from fairseq_recur.errors import ConfigError, Problems, refuse
 from fairseq_recur.experiments.runs import SystemRun
 from fairseq_recur.experiments.settings import Experiment, Flags, Scoring, misread, normal
 from fairseq_recur.experiments.steps import relative, same_command
@@ -44,24 +42,21 @@ def check(runs: Sequence[SystemRun]) -> dict[str, int]:
     problems: list[str] = []
     parameters: dict[str, int] = {}
     weights: dict[str, Weights] = {}
-    logging.disable(logging.INFO)
-    try:
+    with quiet(logging.INFO):
         starts = _starts(runs)
         for run in {run.system.name: run for run in runs}.values():
             if run.start in starts and run.start not in weights:
                 weights.clear()  # one at a time: they may be large
-                _gather(problems, starts[run.start], partial(_read_start, run.start, weights))
+                gather(problems, starts[run.start], partial(_read_start, run.start, weights))
                 if run.start not in weights:
                     del starts[run.start]  # reported once
             _check_training(run, problems, parameters, weights)
-        _gather(problems, "generate", lambda: _check_generate(runs[0]))
-        _gather(problems, "score", lambda: _check_scoring(runs[0].experiment))
+        gather(problems, "generate", lambda: _check_generate(runs[0]))
+        gather(problems, "score", lambda: _check_scoring(runs[0].experiment))
         if not problems:  # a metric may download a large model
-            _gather(problems, "score", lambda: runs[0].experiment.score.built)
-    finally:
-        logging.disable(logging.NOTSET)
+            gather(problems, "score", lambda: runs[0].experiment.score.built)
     for run in {run.work: run for run in runs}.values():
-        _gather(problems, "--work-dir", partial(_check_folder, run.experiment, run.work))
+        gather(problems, "--work-dir", partial(_check_folder, run.experiment, run.work))
     changed = list(dict.fromkeys(line for run in runs for line in run.check_unchanged()))
     if changed:
         changed.append(
@@ -116,36 +111,14 @@ def _check_folder(experiment: Experiment, work: Path) -> None:
         )
 
 
-def _gather(problems: list[str], where: str, inspect: Callable[[], Any]) -> None:
-    """Add what *inspect* raises; argparse reports by ending the program."""
-    said = io.StringIO()
-    try:
-        with redirect_stderr(said):
-            inspect()
-    except (ConfigError, InstallationError) as error:
-        problems.append(f"{where}: {error}")
-    except (ValueError, AssertionError, RuntimeError) as error:  # fairseq's own checks
-        problems.append(f"{where}: {error or type(error).__name__}")
-    except SystemExit:
-        lines = said.getvalue().strip().splitlines()
-        problems.append(f"{where}: {lines[-1] if lines else 'a flag ends the command; remove it'}")
-
-
 def _check_training(
     run: SystemRun, problems: list[str], parameters: dict[str, int], starts: dict[str, Weights]
 ) -> None:
     """Check a training's flags and data; build its model if nothing is wrong with them."""
-    inspect, before = partial(_gather, problems, run.system.name), len(problems)
+    inspect, before = partial(gather, problems, run.system.name), len(problems)
     inspect(partial(_check_length, run.train_flags()))
-    argv, _ = plugin_loading.add_option(_without_start(run))
-    parsed: list[Any] = []
-    with fairseq_commands.program("fairseq-recur train", argv):
-        told = len(problems)
-        inspect(partial(preflight.check, "train", argv))
-        # Of what that found, fairseq's parser would say less.
-        said = problems if len(problems) == told else []
-        _gather(said, run.system.name, lambda: parsed.append(_parse_training()))
-    for cfg in parsed:
+    cfg = parse(run.system.name, _without_start(run), problems)
+    if cfg is not None:
         inspect(partial(_check_saved, run.experiment.checkpoint, cfg))
         if len(problems) == before:
             inspect(partial(_build, run, cfg, parameters, starts))
@@ -158,13 +131,6 @@ def _check_length(flags: Flags) -> None:
             "neither --max-update nor --max-epoch is given; expected one of them, "
             "or training would never end"
         )
-
-
-def _parse_training() -> Any:
-    """Return the configuration that fairseq makes of the flags in sys.argv."""
-    parser = options.get_training_parser()
-    parser.usage = "fairseq-recur train"
-    return convert_namespace_to_omegaconf(options.parse_args_and_arch(parser))
 
 
 def _build(
@@ -180,11 +146,8 @@ def _build(
     _check_test_lengths(_subset(run.experiment), task, model)
     start = starts.get(run.start or "")
     if start is not None:
-        logging.disable(logging.WARNING)  # each training's log names what is initialised fresh
-        try:
+        with quiet(logging.WARNING):  # each training's log names what is initialised fresh
             model.load_state_dict({**start}, model_cfg=cfg.model)
-        finally:
-            logging.disable(logging.INFO)
 
 
 def _check_test_lengths(subset: str, task: Any, model: Any) -> None:

@@ -242,6 +242,7 @@ def run_and_report(
     finished: Callable[[R], None],
     report: Callable[[], str],
     devices: Sequence[str],
+    check: Callable[[Sequence[R]], None],
 ) -> int:
     """Do the runs of a table that are not finished, and print the table.
 
@@ -252,11 +253,14 @@ def run_and_report(
         finished: called after each run
         report: writes all results, and returns the table
         devices: the GPUs, of which each training has one; none on the CPU
+        check: called before the first run; raises ConfigError if runs would fail
 
     Returns:
-        exit status: 0, or 1 if a run failed, 2 if files cannot be used, 130 after a signal
+        exit status: 0, or 1 if a run failed, 2 if something is wrong, 130 after a signal
     """
     try:
+        if jobs:
+            check(runs)
         failed = do_what_is_left(runs, jobs, work, finished, devices) if jobs else []
         if failed is None:
             return 130

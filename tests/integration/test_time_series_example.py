@@ -294,6 +294,37 @@ def test_a_series_that_cannot_be_forecast_is_one_message(
     assert printed.startswith("error: ") and said in printed
 
 
+def test_what_trainings_would_fail_with_is_found_before_the_first_one(
+    data: Path, set_up: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """Of every cell and system, and each problem once."""
+    folder = tmp_path / "own"
+    folder.mkdir()
+    (folder / "ETTh1.csv").symlink_to(data / "ETTh1.csv")
+    good = write_series(folder / "load1.csv", 900).read_text()
+    (folder / "text.csv").write_text(good.replace(",", ",x", 40))
+    cells = f"{TABLE} {OWN} load1.csv/24/12/800 load1.csv/24/30/6 text.csv/24/12/6"
+    main = set_up(DATA=folder, CELLS=cells, HEADS="8,0", SEEDS="1 2")
+    assert main([]) == 2
+    said = capsys.readouterr().err
+    for part in (
+        "no training was started; change the variables",
+        "- load1.csv/24/12/6 rsa_informer: the model's options cannot be used",
+        "--rsa-heads 8,0: six numbers are needed",
+        "- load1.csv/24/12/800 informer: the split train has",
+        "- load1.csv/24/30/6 informer: task time_series_forecasting",
+        "--label-length 30: expected at most --input-length 24",
+        "- text.csv/24/12/6 informer: ",
+    ):
+        assert said.count(part) == 1 or "six numbers" in part, (part, said)
+    assert TABLE not in said and not (tmp_path / "work").exists()
+    monkeypatch.setenv("OPTIONS", "--no-such-flag 1")
+    assert main([]) == 2
+    assert capsys.readouterr().err.count("unknown argument '--no-such-flag'") == 1
+    assert main(["table"]) == 0, "what is finished can be read"
+
+
 @pytest.mark.slow
 def test_gates_during_training(
     data: Path, set_up: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]

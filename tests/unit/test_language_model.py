@@ -185,3 +185,23 @@ def test_character_embeddings_share_nothing(make_model: Build, flags: list[str])
     shared = next(flag for flag in flags if flag.startswith(("--share", "--tie")))
     with pytest.raises(ConfigError, match=f"--character-embeddings with {shared}: .*leave one out"):
         make_model("rsa_transformer_lm", *SMALL_LM, *CHARACTERS, *flags)
+
+
+BANDS = "--adaptive-input --adaptive-input-cutoff 20,40 --adaptive-softmax-cutoff 20,40".split()
+
+
+@pytest.mark.parametrize("name", ["transformer_lm", "rsa_transformer_lm", "xl_lm_tiny"])
+@pytest.mark.parametrize("flags", [CHARACTERS, BANDS], ids=["characters", "bands"])
+def test_embeddings_have_the_weights_precision_in_mixed_precision(
+    make_model: Build, name: str, flags: list[str]
+) -> None:
+    """fairseq's modules write bfloat16 into float32 there, and fail."""
+    model = make_model(name, *SMALL_LM, *flags).float().train()
+    batch = sentences([7, 4], "right")
+    expected = model.decoder.embed_tokens(batch)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(model.decoder.embed_tokens(batch), expected)
+        out, _ = model(batch)
+    out.float().square().sum().backward()
+    assert expected.dtype == torch.float32
+    assert all(p.grad is not None for p in model.decoder.embed_tokens.parameters())
