@@ -50,16 +50,6 @@ def build_fp16_optimizer(build: Function, cfg: Any, params: Any, **kwargs: Any) 
     return build(cfg, params, **kwargs)
 
 
-@extend(f"{FP16}.build_fp32_params", LABEL)
-def build_fp32_params(build: Function, args: Any, params: Any, flatten: bool = True) -> Any:
-    """Copy the overrides to the float32 parameters, which fairseq 0.12.2 does not do."""
-    copies = build(args, params, flatten)
-    for parameter, own in zip(params, [] if flatten else copies):
-        if hasattr(parameter, "optim_overrides"):
-            own.optim_overrides = parameter.optim_overrides
-    return copies
-
-
 @extend("fairseq.optim.fairseq_optimizer:FairseqOptimizer.set_lr", LABEL)
 def set_lr(_: Function, self: Any, lr: float) -> None:
     """Set the learning rate of each group: what its parameters ask for, also after a resume."""

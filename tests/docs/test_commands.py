@@ -236,8 +236,8 @@ def test_examples_that_are_experiments_parse(tmp_path: Path) -> None:
         )  # fmt: skip
     calls = [json.loads(line) for line in log.read_text().splitlines()]
     assert [call[0] for call in calls] == ["preprocess", "experiment", "plot"] + [
-        "preprocess", "preprocess", "experiment", "experiment"
-    ]  # fmt: skip
+        "preprocess", "preprocess", "experiment", "experiment", "experiment"
+    ], "the last three: a dry run, the model that copies, all others"  # fmt: skip
     for call in calls:
         parse(["fairseq-recur", *call])
         if call[0] == "experiment":
