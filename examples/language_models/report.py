@@ -1,14 +1,16 @@
 """The results of the runs: gathered, stored with everything that made them, and as a table."""
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import elsewhere
 from settings import BASELINES, Settings, TextRun
 
 from fairseq_recur.experiments.grid import provenance
-from fairseq_recur.experiments.machine import trained_with
+from fairseq_recur.experiments.machine import trained_with, united
 from fairseq_recur.experiments.table import spread
 from fairseq_recur.files import write_json, write_text
 from fairseq_recur.scoring.tables import markdown
@@ -32,20 +34,28 @@ def about(settings: Settings, counts: dict[str, int], folder: str) -> Results:
         folder: of the text, as in the command
     """
     words = ["bash", "examples/language_models/run.sh", folder]
-    return {**provenance(settings.as_dict(), words), "text": counts}
+    made = {**provenance(settings.as_dict(), words), "text": counts}
+    if settings.add:
+        made["command"] = f"ADD={shlex.quote(' '.join(settings.add))} {made['command']}"
+    return made
 
 
-def write(runs: Sequence[TextRun], about: Results, work: Path) -> Results:
+def write(
+    runs: Sequence[TextRun], about: Results, work: Path, added: Sequence[Results] = ()
+) -> Results:
     """Write results.json and results.md; return the content of the first.
 
-    Its ``runs`` are by share of the training text, system and seed.
+    Its ``runs`` are by share of the training text, system and seed. Of a run that is finished here
+    and elsewhere, the result of here counts.
     """
     found: dict[str, dict[str, Seeds]] = {}
     for run in runs:
-        if run.finished():
-            of_share = found.setdefault(run.row.removeprefix("share"), {})
-            of_share.setdefault(run.system, {})[str(run.seed)] = run.result()
-    results = {**about, **trained_with(runs), "runs": found}
+        result = run.result() if run.finished() else elsewhere.result(added, run)
+        if result is not None:
+            found.setdefault(run.share, {}).setdefault(run.system, {})[str(run.seed)] = result
+    origins = elsewhere.origins(added)
+    here = [trained_with(runs)] if not added or any(run.trained() for run in runs) else []
+    results = {**about, **united([*here, *origins]), "added": origins, "runs": found}
     write_json(work / "results.json", results)
     write_text(work / "results.md", f"# Small language models\n\n{table(results)}\n")
     return results
@@ -119,6 +129,6 @@ def notes(results: Results) -> list[str]:
         f"({settings['UNITS']} and line ends), {text['different']:,} different ones; "
         f"{text['unknown_in_test']:,} of the test set are none of them",
         "- gates: the share of the matrix in a layer's heads, in the evaluated checkpoint",
-        f"- `{results['command']}`",
+        *(f"- `{one['command']}`" for one in (results, *results.get("added", []))),
         f"- {results['machine']}; {versions}; trained at commit {', '.join(sorted(commits))}",
     ]

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
+import elsewhere
 import figure
 import report
 import text
@@ -40,6 +41,8 @@ def main(arguments: list[str]) -> int:
         name = f"{folder.resolve().name}_{settings.units}"
         work = Path(os.environ.get("WORK", HERE / "work" / name)).resolve()
         text.check_prepared(found, work)
+        about = report.about(settings, found.counts(), arguments[0])
+        added = elsewhere.read(settings.add, about)
         lock = hold(work / LOCK) if trains else nullcontext()
         if lock is None:
             raise ConfigError(f"{work} is in use by another run; wait, or choose another WORK")
@@ -51,15 +54,15 @@ def main(arguments: list[str]) -> int:
         return 2
     with lock:
         runs = list(text_runs(settings, work))
-        about = report.about(settings, found.counts(), arguments[0])
         if trains:
             text.prepare(found, sorted(set(settings.shares)), work)
-        return work_on(runs, settings.jobs if trains else 0, about, work, drawn)
+        return work_on(runs, settings.jobs if trains else 0, about, work, drawn, added)
 
 
 def work_on(
-    runs: Sequence[TextRun], jobs: int, about: report.Results, work: Path, drawn: Path
-) -> int:
+    runs: Sequence[TextRun], jobs: int, about: report.Results, work: Path, drawn: Path,
+    added: Sequence[report.Results],
+) -> int:  # fmt: skip
     """Do what is left, and write the results.
 
     Args:
@@ -68,22 +71,24 @@ def work_on(
         about: what the results depend on
         work: folder of all output
         drawn: file of the figure
+        added: results that join the table, and are not trained again
     """
+    here = [run for run in runs if run.finished() or elsewhere.result(added, run) is None]
 
     def finished(run: TextRun) -> None:
         result = run.result()
         name = report.measure(about)
         say(f"  {name} {result[name]:.{report.DIGITS[name]}f}; {result['seconds']} s")
-        report.write(runs, about, work)
+        report.write(runs, about, work, added)
 
     def summary() -> str:
-        results = report.write(runs, about, work)
+        results = report.write(runs, about, work, added)
         if results["runs"]:
             figure.draw(results, drawn)
         return report.table(results)
 
     devices = places(None, runs[0])[1]
-    return run_and_report(runs, jobs, work, finished, summary, devices, check_cells)
+    return run_and_report(here, jobs, work, finished, summary, devices, check_cells)
 
 
 if __name__ == "__main__":

@@ -50,6 +50,8 @@ VALIDATIONS = 10
 """During a training; each saves a checkpoint."""
 EVALUATION_STREAMS = 10
 BEST = "checkpoint_best.pt"
+ROW = "share"
+"""Name of a row of the table, before its number."""
 
 LOSS = re.compile(r"Loss \(base 2\): ([\d.]+), Perplexity: ([\d.]+)")
 COUNTS = {
@@ -83,10 +85,11 @@ class Settings:
     device: str = setting("cpu", choices=("cpu", "cuda"))
     options: str = setting("")
     jobs: int = setting(2, least=1)
+    add: list[str] = setting([])
 
     def as_dict(self) -> dict[str, str]:
         """Return the variables that determine the results, and their values."""
-        return as_variables(self, without=["jobs"])
+        return as_variables(self, without=["jobs", "add"])
 
 
 def read_settings() -> Settings:
@@ -95,7 +98,7 @@ def read_settings() -> Settings:
     Raises:
         ConfigError: lists all variables that are wrong
     """
-    settings = read_variables(Settings, ["systems", "seeds", "shares", "share_systems"])
+    settings = read_variables(Settings, ["systems", "seeds", "shares", "share_systems", "add"])
     refuse("variables that cannot be used", without_effect(settings))
     return settings
 
@@ -133,6 +136,11 @@ class TextRun(CellRun):
     data: Path
     updates: int
     evaluation: tuple[str, ...]
+
+    @property
+    def share(self) -> str:
+        """How much of the training text it reads, in %."""
+        return self.row.removeprefix(ROW)
 
     @property
     def steps(self) -> Sequence[str]:
@@ -248,7 +256,7 @@ def text_runs(settings: Settings, work: Path) -> Iterator[TextRun]:
             wanted = {*settings.share_systems, *(settings.systems if share == 100 else ())}
             for system in (name for name in SYSTEMS if name in wanted):
                 yield TextRun(
-                    work, f"share{share}", system, seed,
-                    tuple(train_flags(system, seed, settings)), work / f"data/share{share}",
+                    work, f"{ROW}{share}", system, seed,
+                    tuple(train_flags(system, seed, settings)), work / f"data/{ROW}{share}",
                     settings.updates, tuple(evaluation_flags(system, settings)),
                 )  # fmt: skip

@@ -34,7 +34,7 @@ from tests.running import USER_DIR, programs_in, saved_weights
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "language_models"
-MODULES = ("run", "settings", "text", "report", "figure", "prepare")
+MODULES = ("run", "settings", "text", "report", "elsewhere", "figure", "prepare")
 FULL = ["enwik8", "text8", "wikitext103"]
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in FULL[:2]]
 
@@ -74,7 +74,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_everything_in_miniature(
     modules: Callable[[str], Any], folder: Path, tmp_path: Path, forked: None,  # noqa: F811
-    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     """A training and its evaluation by the real commands; then nothing is done again."""
     run, work = modules("run"), tmp_path / "work"
@@ -105,9 +105,37 @@ def test_everything_in_miniature(
     assert "1 runs, 1 of them already done" in capsys.readouterr().out
     assert (work / "share50/rsa_xl_lm/seed1/train.log").read_text() == before
     assert run.main([str(folder), "table"]) == 0 and "| 50 % |" in capsys.readouterr().out
+    add_to_another_folder(run, folder, results, tmp_path, monkeypatch, capsys)
     (folder / "test.txt").write_text("w1\n")
     assert run.main([str(folder)]) == 2
     assert "has results of another text" in capsys.readouterr().err
+
+
+def add_to_another_folder(
+    run: Any, folder: Path, results: dict[str, Any], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """Results of another machine join a table; nothing of theirs is trained again."""
+    first, work, here = tmp_path / "work/results.json", tmp_path / "work", tmp_path / "here"
+    monkeypatch.setenv("WORK", str(here))
+    monkeypatch.setenv("ADD", str(first))
+    assert run.main([str(folder)]) == 0
+    assert "0 runs, 0 of them already done" in capsys.readouterr().out
+    joined = read_json(here / "results.json")
+    assert joined["runs"] == results["runs"] and joined["machine"] == results["machine"]
+    assert joined["command"] == f"ADD={first} {results['command']}"
+    assert [one["command"] for one in joined["added"]] == [results["command"]]
+    (tmp_path / "foreign.json").write_text("{}")
+    monkeypatch.setenv("ADD", f"{first} {tmp_path}/foreign.json {tmp_path}/none.json")
+    monkeypatch.setenv("LR", "0.01")
+    assert run.main([str(folder)]) == 2
+    said = capsys.readouterr().err
+    for wrong in (f"{first} was trained with another LR", "foreign.json is not one",
+                  "cannot read", "none.json: No such file"):  # fmt: skip
+        assert wrong in said
+    for name in ("ADD", "LR"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("WORK", str(work))
 
 
 WRONG: dict[str, tuple[dict[str, str], str]] = {
