@@ -183,7 +183,7 @@ SRFORMER_VARIANTS: dict[str, list[str]] = {
         *SEGMENTS,
         *"--target-length-mode reference --srformer-threshold-init 1".split(),
     ],
-    "unit": [*SEGMENTS, *"--srformer-scale unit --srformer-leak-init 0.2".split()],
+    "unit": [*SEGMENTS, "--srformer-scale", "unit"],
     "no-neuron": [*SEGMENTS, "--srformer-no-neuron"],
     "current-segment": [*SEGMENTS, "--srformer-current-segment"],
     "segmented": ["--cross-attention", "segmented", *SEGMENTS],

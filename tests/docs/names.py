@@ -142,6 +142,7 @@ BY_PAGE: dict[str, dict[str, str]] = {
         "the paper's": "errors",
         "the paper's lowest MSE": "errors",
         "with RSA": f"{'|'.join(f'rsa_{name}' for name in HOSTS)} & mse",
+        "MAE with RSA": f"{'|'.join(f'rsa_{name}' for name in HOSTS)} & mae",
         "`linear` MSE": "linear & mse",
         "`dlinear` MSE": "dlinear & mse",
         "no dilated heads at all": "8,0,0,0,0,0|6,1,1,0,0,0|4,2,2,0,0,0|heads",

@@ -37,7 +37,8 @@ NEEDS = {
 }
 
 # SRformer's neurons learn later with their threshold of 0.1, which is for pretrained models. The
-# presets are tested as they are, their options with a threshold that learns sooner.
+# presets and the unit scale are tested as they are, other options with a threshold that learns
+# sooner; at the unit scale no neuron would fire with it.
 UPDATES, NEURON_UPDATES = 800, 3200
 SOONER = "--srformer-threshold-init 10 --max-update 1600 --total-num-update 1600".split()
 
@@ -114,7 +115,8 @@ def test_every_system_learns(
 ) -> None:
     needs = [flag for values, flags in NEEDS.items() if {*values} <= {*system} for flag in flags]
     updates = NEURON_UPDATES if has_neuron(system) else UPDATES
-    if has_neuron(system) and system[2:] != SEGMENTS and "--srformer-threshold-init" not in system:
+    others = {"--srformer-scale", "--srformer-threshold-init"}
+    if has_neuron(system) and system[2:] != SEGMENTS and not others & {*system}:
         needs = [*SOONER, *needs]
     assert learn(cli, tasks / task, tmp_path, updates, *system, *needs) >= 98
 
