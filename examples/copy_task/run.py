@@ -8,6 +8,7 @@ nothing is trained. README.md explains the settings.
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import curves
@@ -38,19 +39,19 @@ def main(arguments: list[str]) -> int:
         say(f"  accuracy {result['last']:.3f}; {result['seconds']} s")
         curves.write(runs, settings, work)
 
+    def check(left: Sequence[CopyRun]) -> None:
+        for run in left:
+            samples.write(run.data, run.length, run.samples)
+        check_cells(left)
+
     def report() -> str:
         results = curves.write(runs, settings, work)["runs"]
         if results:
             curves.draw(results, work / "figure.png")
         return curves.summary(results)
 
-    if not arguments:
-        for run in runs:
-            samples.write(run.data, run.length, run.samples)
     jobs, devices = places(settings.jobs, runs[0])
-    return run_and_report(
-        runs, 0 if arguments else jobs, work, finished, report, devices, check_cells
-    )
+    return run_and_report(runs, 0 if arguments else jobs, work, finished, report, devices, check)
 
 
 if __name__ == "__main__":

@@ -64,4 +64,8 @@ def write(folder: Path, length: int, count: int) -> None:
                 builder.add_item(torch.from_numpy(row))
             builder.finalize(str(unfinished / f"{name}.idx"))
         words.save(str(unfinished / "dict.txt"))
-        unfinished.rename(folder)
+        try:
+            unfinished.rename(folder)
+        except OSError:
+            if not folder.is_dir():  # another process has written the same
+                raise

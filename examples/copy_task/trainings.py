@@ -21,7 +21,7 @@ HEADS, BATCH, HALVED_EVERY = 8, 16, 5
 MODEL = f"--decoder-layers 4 --decoder-attention-heads {HEADS} --dropout 0 --activation-dropout 0"
 # As in Didolkar et al. 2022: a state belongs to one sample, so it needs no norm.
 LATENT = ["--latent-state-norm", "none", "--latent-chunk"]
-OF_BATCH = ("--batch-size", "--max-sentences", "--update-freq")
+OF_BATCH = ("--batch-size", "--max-sentences", "--max-tokens", "--update-freq")
 COUNTED = f"UPDATES are counted in batches of {BATCH} samples; leave it out"
 # The symbols before the first copy cannot be predicted: no loss, and no accuracy.
 TRAINING = (
@@ -64,7 +64,9 @@ def read_settings() -> Settings:
         ConfigError: lists all variables that are wrong
     """
     lists = ["lengths", "samples", "systems", "seeds"]
-    settings = read_variables(Settings, lists, dict.fromkeys(OF_BATCH, COUNTED))
+    refused = dict.fromkeys(OF_BATCH, COUNTED)
+    refused["--tokens-per-sample"] = "it is the length of a sample; choose it with LENGTHS"
+    settings = read_variables(Settings, lists, refused)
     problems = []
     if settings.width % HEADS:
         problems.append(f"WIDTH={settings.width}: expected a multiple of {HEADS}, for the heads")

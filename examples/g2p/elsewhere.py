@@ -1,14 +1,12 @@
 """What was trained elsewhere: scores from the results.json of other folders."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fairseq_recur.errors import ConfigError
+from fairseq_recur.experiments.added import Results, read_added
 from fairseq_recur.experiments.settings import Experiment
 
-Results = dict[str, Any]
 SETTINGS = ("train", "generate", "checkpoint")
 
 
@@ -25,26 +23,15 @@ def read(
     Raises:
         ConfigError: a file is missing or foreign, or has other settings, systems or words
     """
-    found, problems = [], []
     here = next(iter(experiments.values())).as_record()
-    for file in files:
-        try:
-            results = json.loads(file.read_text(encoding="utf-8"))
-            problems += [f"{file} {what}" for what in differences(results, here, counts)]
-            for name in counts:
-                runs([results], name)
-            origins([results])
-        except OSError as error:
-            problems.append(f"cannot read {file}: {error.strerror}")
-        except (ValueError, KeyError, TypeError, AttributeError):
-            problems.append(f"{file} is not one")
-        else:
-            found.append(results)
-    if problems:
-        raise ConfigError(
-            "--add: expected results.json files of this example; " + "; ".join(problems)
-        )
-    return found
+
+    def apart(results: Results) -> list[str]:
+        found = differences(results, here, counts)
+        for name in counts:
+            runs([results], name)
+        return found
+
+    return read_added("--add", files, apart)
 
 
 def unlike(settings: Results, flags: dict[str, Any], here: Results) -> list[str]:
@@ -94,14 +81,3 @@ def runs(added: Sequence[Results], language: str) -> list[Results]:
                 }
                 found.setdefault((name, int(seed)), run)
     return list(found.values())
-
-
-def origins(added: Sequence[Results]) -> list[Results]:
-    """Return how the results of the files were made, and of those that were added to them; once."""
-    keys = ("command", "commits", "machine", "versions")
-    found: list[Results] = []
-    for of in added:
-        for one in ({key: of[key] for key in keys}, *of.get("added", [])):
-            if one not in found:
-                found.append(one)
-    return found

@@ -9,6 +9,7 @@ from typing import Any
 import elsewhere
 import table
 
+from fairseq_recur.experiments.added import origins
 from fairseq_recur.experiments.machine import united
 from fairseq_recur.experiments.progress import say
 from fairseq_recur.experiments.runs import SystemRun
@@ -81,7 +82,7 @@ def collect(
         "command": command,
         "commits": sorted({run["commit"] for results in done.values() for run in results["runs"]}),
         **united(list(done.values())),
-        "added": elsewhere.origins(added),
+        "added": origins(added),
         "settings": {key: here[key] for key in kept},
         "signatures": signatures(done, added),
         "baseline": baseline,

@@ -6,9 +6,11 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-import elsewhere
+from elsewhere import result_of
 from settings import BASELINES, Settings, TextRun
+from text import Text
 
+from fairseq_recur.experiments.added import Results, origins
 from fairseq_recur.experiments.grid import provenance
 from fairseq_recur.experiments.machine import trained_with, united
 from fairseq_recur.experiments.table import spread
@@ -22,19 +24,19 @@ DIGITS = {"perplexity": 2, "bpc": 4}
 
 Seeds = dict[str, dict[str, Any]]
 """seed -> result."""
-Results = dict[str, Any]
 
 
-def about(settings: Settings, counts: dict[str, int], folder: str) -> Results:
+def about(settings: Settings, text: Text, folder: str) -> Results:
     """Return what the results depend on.
 
     Args:
         settings: of the environment
-        counts: of the text
-        folder: of the text, as in the command
+        text: of the folder
+        folder: as in the command
     """
     words = ["bash", "examples/language_models/run.sh", folder]
-    made = {**provenance(settings.as_dict(), words), "text": counts}
+    of_text = {**text.counts(), "digest": text.digest}
+    made = {**provenance(settings.as_dict(), words), "text": of_text}
     if settings.add:
         made["command"] = f"ADD={shlex.quote(' '.join(settings.add))} {made['command']}"
     return made
@@ -50,12 +52,12 @@ def write(
     """
     found: dict[str, dict[str, Seeds]] = {}
     for run in runs:
-        result = run.result() if run.finished() else elsewhere.result(added, run)
+        result = run.result() if run.finished() else result_of(added, run)
         if result is not None:
             found.setdefault(run.share, {}).setdefault(run.system, {})[str(run.seed)] = result
-    origins = elsewhere.origins(added)
+    others = origins(added)
     here = [trained_with(runs)] if not added or any(run.trained() for run in runs) else []
-    results = {**about, **united([*here, *origins]), "added": origins, "runs": found}
+    results = {**about, **united([*here, *others]), "added": others, "runs": found}
     write_json(work / "results.json", results)
     write_text(work / "results.md", f"# Small language models\n\n{table(results)}\n")
     return results

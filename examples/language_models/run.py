@@ -8,7 +8,7 @@ nothing is trained. README.md explains the settings.
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -41,8 +41,9 @@ def main(arguments: list[str]) -> int:
         name = f"{folder.resolve().name}_{settings.units}"
         work = Path(os.environ.get("WORK", HERE / "work" / name)).resolve()
         text.check_prepared(found, work)
-        about = report.about(settings, found.counts(), arguments[0])
-        added = elsewhere.read(settings.add, about)
+        about = report.about(settings, found, arguments[0])
+        runs = list(text_runs(settings, work))
+        added = elsewhere.read(settings.add, about, runs)
         lock = hold(work / LOCK) if trains else nullcontext()
         if lock is None:
             raise ConfigError(f"{work} is in use by another run; wait, or choose another WORK")
@@ -53,15 +54,17 @@ def main(arguments: list[str]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     with lock:
-        runs = list(text_runs(settings, work))
-        if trains:
+
+        def check(left: Sequence[TextRun]) -> None:
             text.prepare(found, sorted(set(settings.shares)), work)
-        return work_on(runs, settings.jobs if trains else 0, about, work, drawn, added)
+            check_cells(left)
+
+        return work_on(runs, settings.jobs if trains else 0, about, work, drawn, added, check)
 
 
 def work_on(
     runs: Sequence[TextRun], jobs: int, about: report.Results, work: Path, drawn: Path,
-    added: Sequence[report.Results],
+    added: Sequence[report.Results], check: Callable[[Sequence[TextRun]], None],
 ) -> int:  # fmt: skip
     """Do what is left, and write the results.
 
@@ -72,8 +75,9 @@ def work_on(
         work: folder of all output
         drawn: file of the figure
         added: results that join the table, and are not trained again
+        check: called before the first run
     """
-    here = [run for run in runs if run.finished() or elsewhere.result(added, run) is None]
+    here = [run for run in runs if run.finished() or elsewhere.result_of(added, run) is None]
 
     def finished(run: TextRun) -> None:
         result = run.result()
@@ -88,7 +92,7 @@ def work_on(
         return report.table(results)
 
     devices = places(None, runs[0])[1]
-    return run_and_report(here, jobs, work, finished, summary, devices, check_cells)
+    return run_and_report(here, jobs, work, finished, summary, devices, check)
 
 
 if __name__ == "__main__":

@@ -53,6 +53,19 @@ BEST = "checkpoint_best.pt"
 ROW = "share"
 """Name of a row of the table, before its number."""
 
+OWN_FLAGS = {
+    "--task": "all systems have the same; leave it out",
+    "--tokens-per-sample": "choose it with TOKENS",
+    "--memory-length": "choose it with MEMORY",
+    "--batch-size": "choose it with BATCH",
+    "--max-sentences": "choose it with BATCH",
+    "--learned-matrix-length": "it is MEMORY and TOKENS together; leave it out",
+    "--save-interval-updates": "it follows from UPDATES; leave it out",
+    "--validate-interval-updates": "it follows from UPDATES; leave it out",
+    "--cpu": "choose it with DEVICE",
+}
+"""Flags that OPTIONS must not have, and why: the evaluation has the same settings."""
+
 LOSS = re.compile(r"Loss \(base 2\): ([\d.]+), Perplexity: ([\d.]+)")
 COUNTS = {
     "parameters": re.compile(r"num\. model params: ([\d,]+)"),
@@ -85,7 +98,7 @@ class Settings:
     device: str = setting("cpu", choices=("cpu", "cuda"))
     options: str = setting("")
     jobs: int = setting(2, least=1)
-    add: list[str] = setting([])
+    add: list[str] = setting([], "results.json files, with blanks between")
 
     def as_dict(self) -> dict[str, str]:
         """Return the variables that determine the results, and their values."""
@@ -98,7 +111,8 @@ def read_settings() -> Settings:
     Raises:
         ConfigError: lists all variables that are wrong
     """
-    settings = read_variables(Settings, ["systems", "seeds", "shares", "share_systems", "add"])
+    lists = ["systems", "seeds", "shares", "share_systems", "add"]
+    settings = read_variables(Settings, lists, OWN_FLAGS)
     refuse("variables that cannot be used", without_effect(settings))
     return settings
 

@@ -328,6 +328,10 @@ class SeriesRun(GridRun):
         """Return the rate of an epoch: Informer's code halves it after each but the first."""
         return self.rate * 0.5 ** max(0, epoch - 1)
 
+    def done(self, step: str) -> bool:
+        """Return whether the training has ended with these flags, and was validated."""
+        return super().done(step) and bool(training_log(self).curve("valid_mse"))
+
     @property
     def file(self) -> Path:
         """The file of the series."""

@@ -3,7 +3,7 @@
 import io
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from functools import partial
 from typing import Any
 
@@ -31,12 +31,12 @@ def check_cells(runs: Sequence[CellRun]) -> None:
         if not run.finished():
             left.setdefault((run.row, run.system), run)
     if left:
-        say(f"checking flags, data and models of {len(left)} trainings")
+        say(f"checking flags, data and models; trainings: {len(left)}")
     with quiet(logging.WARNING):
         for run in left.values():
             problems: list[str] = []
             cfg = parse("", run.argv("train")[1:], problems)
-            if cfg is not None:
+            if cfg is not None and not problems:
                 gather(problems, "", partial(data.build, cfg))
             for text in problems:  # of equal ones the first
                 found.setdefault(text, f"{run.row} {run.system}{text}")
@@ -53,7 +53,8 @@ class _Data:
     def build(self, cfg: Any) -> None:
         """Read the sets of a training, and build its model."""
         if cfg.task != self.cfg:
-            self.cfg, task = None, tasks.setup_task(cfg.task)
+            self.cfg = self.task = None  # it may be large
+            task = tasks.setup_task(cfg.task)
             for subset in (cfg.dataset.train_subset, *cfg.dataset.valid_subset.split(",")):
                 task.load_dataset(subset)
             self.cfg, self.task = cfg.task, task
@@ -93,7 +94,7 @@ def gather(problems: list[str], where: str, inspect: Callable[[], Any]) -> None:
     """Add what *inspect* raises; argparse reports by ending the program."""
     said = io.StringIO()
     try:
-        with redirect_stderr(said):
+        with redirect_stderr(said), redirect_stdout(io.StringIO()):
             inspect()
     except (ConfigError, InstallationError) as error:
         problems.append(f"{where}: {error}")
@@ -102,6 +103,8 @@ def gather(problems: list[str], where: str, inspect: Callable[[], Any]) -> None:
     except SystemExit:
         lines = said.getvalue().strip().splitlines()
         problems.append(f"{where}: {lines[-1] if lines else 'a flag ends the command; remove it'}")
+    except Exception as error:  # of any kind, where fairseq or torch does not check a value
+        problems.append(f"{where}: {type(error).__name__}: {error}")
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from fairseq_recur.errors import ConfigError, refuse
 from fairseq_recur.experiments.machine import commit, trained_with
 from fairseq_recur.experiments.progress import say
-from fairseq_recur.experiments.runner import Runner, Stopped
+from fairseq_recur.experiments.runner import Runner, Stopped, stoppable
 from fairseq_recur.experiments.schema import fill
 from fairseq_recur.experiments.steps import LOCK, Run
 
@@ -34,6 +34,11 @@ SET_BY_PROGRAM: dict[str, tuple[str, ...]] = {
 }
 """Flags of a training that a program sets, and the settings that choose their values."""
 
+NEEDED_BY_TABLES = (
+    "--no-save", "--disable-validation", "--validate-interval", "--valid-subset", "--log-format"
+)  # fmt: skip
+"""Flags that would keep from a table what it reads: checkpoints, and the log of validations."""
+
 T = TypeVar("T")
 R = TypeVar("R", bound=Run)
 
@@ -46,7 +51,8 @@ def read_variables(
     Args:
         kind: a dataclass of `schema.setting` fields; a field ``options`` has flags of a training
         lists: the fields whose values blanks separate
-        refused: flags that ``options`` must not have, besides `SET_BY_PROGRAM`, and why
+        refused: flags that ``options`` must not have, besides `SET_BY_PROGRAM` and
+            `NEEDED_BY_TABLES`, and why
 
     Raises:
         ConfigError: lists all variables that are wrong
@@ -54,6 +60,9 @@ def read_variables(
     known = kind.__dataclass_fields__  # type: ignore[attr-defined]
     given: dict[str, Any] = {n: os.environ[n.upper()] for n in known if n.upper() in os.environ}
     given.update({name: given[name].split() for name in lists if name in given})
+    for name in lists:  # nothing is a list where nothing is the default
+        if given.get(name) == [] and known[name].default_factory() == []:
+            del given[name]
     problems: list[str] = []
     settings = fill(kind, given, problems, environment=True)
     try:
@@ -72,12 +81,16 @@ def read_variables(
 
 
 def set_by_program(known: Collection[str]) -> dict[str, str]:
-    """Return why OPTIONS must not have `SET_BY_PROGRAM`, given the names of the settings."""
+    """Return why OPTIONS must not have flags of the program, given the names of the settings."""
     remedies = {
         flag: next((f"choose it with {n.upper()}" for n in names if n in known), "leave it out")
         for flag, names in SET_BY_PROGRAM.items()
     }
-    return {flag: f"each training has its own; {remedy}" for flag, remedy in remedies.items()}
+    own = {flag: f"each training has its own; {remedy}" for flag, remedy in remedies.items()}
+    return {
+        **dict.fromkeys(NEEDED_BY_TABLES, "the table is read from what it changes; leave it out"),
+        **own,
+    }
 
 
 def unwanted(words: Sequence[str], refused: Mapping[str, str]) -> Iterator[str]:
@@ -253,18 +266,23 @@ def run_and_report(
         finished: called after each run
         report: writes all results, and returns the table
         devices: the GPUs, of which each training has one; none on the CPU
-        check: called before the first run; raises ConfigError if runs would fail
+        check: called before the first run; writes what the runs read, and raises ConfigError if
+            they would fail
 
     Returns:
         exit status: 0, or 1 if a run failed, 2 if something is wrong, 130 after a signal
     """
     try:
         if jobs:
-            check(runs)
+            with stoppable():
+                check(runs)
         failed = do_what_is_left(runs, jobs, work, finished, devices) if jobs else []
         if failed is None:
             return 130
         print("\n" + report() + "\n")
+    except Stopped as stopped:
+        print(f"\nstopped by {stopped}; the same command begins again", file=sys.stderr)
+        return 130
     except (ConfigError, OSError) as error:  # such as a damaged file, or a folder of someone else
         print(f"error: {error}", file=sys.stderr)
         return 2

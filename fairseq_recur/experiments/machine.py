@@ -76,14 +76,19 @@ def trained_with(runs: Sequence["Run"]) -> dict[str, Any]:
 def united(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return what several records have as ``machine`` and as ``versions`` of packages.
 
-    Where they differ, all of them are in one string.
+    Where they differ, all of them are in one string; so may be what a record has already.
     """
     known = [record.get("versions", {}) for record in records]
     names = dict.fromkeys(name for of_one in known for name in of_one)
     return {
-        "machine": "; ".join(dict.fromkeys(r.get("machine", UNRECORDED) for r in records)),
+        "machine": _once("; ", [record.get("machine", UNRECORDED) for record in records]),
         "versions": {
-            name: ", ".join(dict.fromkeys(of_one[name] for of_one in known if name in of_one))
+            name: _once(", ", [of_one[name] for of_one in known if name in of_one])
             for name in names
         },
     }
+
+
+def _once(separator: str, texts: Sequence[str]) -> str:
+    """Join the parts of some texts, each once."""
+    return separator.join(dict.fromkeys(x for text in texts for x in text.split(separator)))

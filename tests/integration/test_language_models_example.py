@@ -82,7 +82,8 @@ def test_everything_in_miniature(
     printed = capsys.readouterr().out
     assert "1 of 1 runs done, 100% of the training" in printed
     results = read_json(work / "results.json")
-    assert results["text"] == {
+    digest = results["text"].pop("digest")
+    assert re.fullmatch(r"[0-9a-f]{64}", digest) and results["text"] == {
         "train": 40 * 10 + 1, "valid": 4 * 10 + 1, "test": 6 * 10 + 1 + 4, "different": 8,
         "unknown_in_test": 2,
     }  # fmt: skip
@@ -123,6 +124,7 @@ def add_to_another_folder(
     assert "0 runs, 0 of them already done" in capsys.readouterr().out
     joined = read_json(here / "results.json")
     assert joined["runs"] == results["runs"] and joined["machine"] == results["machine"]
+    assert joined["versions"] == results["versions"], "of both, once"
     assert joined["command"] == f"ADD={first} {results['command']}"
     assert [one["command"] for one in joined["added"]] == [results["command"]]
     (tmp_path / "foreign.json").write_text("{}")
@@ -133,9 +135,46 @@ def add_to_another_folder(
     for wrong in (f"{first} was trained with another LR", "foreign.json is not one",
                   "cannot read", "none.json: No such file"):  # fmt: skip
         assert wrong in said
-    for name in ("ADD", "LR"):
-        monkeypatch.delenv(name)
+    monkeypatch.delenv("LR")
+    monkeypatch.setenv("ADD", str(first))
+    monkeypatch.setenv("SEEDS", "7")
+    lines = (folder / "train.txt").read_text()
+    (folder / "train.txt").write_text("\n".join(sorted(lines.splitlines())) + "\n")
+    monkeypatch.setenv("WORK", str(tmp_path / "sorted"))
+    assert run.main([str(folder)]) == 2, "of the same size"
+    said = capsys.readouterr().err
+    assert f"{first} is of another text" in said and f"{first} has no run of the chosen" in said
+    (folder / "train.txt").write_text(lines)
+    monkeypatch.setenv("SEEDS", "1")
+    monkeypatch.setenv("ADD", " ")
     monkeypatch.setenv("WORK", str(work))
+    assert run.main([str(folder), "table"]) == 0, "none are added"
+    capsys.readouterr()
+    monkeypatch.delenv("ADD")
+
+
+def test_a_rate_counts_where_it_was_used(
+    modules: Callable[[str], Any], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Results without block-recurrent systems fit any BRT_LR, and only these."""
+    for name, value in {
+        "SHARES": "100",
+        "SYSTEMS": "xl_lm brt_lm",
+        "SHARE_SYSTEMS": "xl_lm",
+    }.items():
+        monkeypatch.setenv(name, value)
+    settings, elsewhere = modules("settings"), modules("elsewhere")
+    made = modules("report").about(
+        settings.read_settings(), modules("text").read(folder, "words"), str(folder)
+    )
+    result = dict.fromkeys(elsewhere.RESULT, 1)
+    monkeypatch.setenv("BRT_LR", "0.1")
+    now = settings.read_settings()
+    here = {**made, "settings": now.as_dict()}
+    runs = list(settings.text_runs(now, tmp_path))
+    for system, expected in (("xl_lm", []), ("brt_lm", ["was trained with another BRT_LR"])):
+        results = {**made, "runs": {"100": {system: {"1": result}}}}
+        assert list(elsewhere.differences(results, here, runs)) == expected
 
 
 WRONG: dict[str, tuple[dict[str, str], str]] = {
@@ -147,6 +186,8 @@ WRONG: dict[str, tuple[dict[str, str], str]] = {
     "a rate": ({"BRT_LR": "0.1"}, "BRT_LR=0.1: is not the rate of any chosen system; unset it"),
     "TOKENS": ({"TOKENS": "1"}, "expected a whole number, at least 2"),
     "OPTIONS": ({"OPTIONS": "'a"}, "No closing quotation; expected flags"),
+    "a length": ({"OPTIONS": "--tokens-per-sample 4"}, "--tokens-per-sample: choose it with TOK"),
+    "no result": ({"OPTIONS": "--no-save"}, "OPTIONS has --no-save: the table is read from what"),
     "both": ({"DEVICE": "gpu", "JOBS": "0"}, "(?s)DEVICE=gpu.*JOBS=0"),
     "BATCH": ({"BATCH": "100"}, "50 % .* are 200 tokens; expected at least 800, BATCH times"),
 }

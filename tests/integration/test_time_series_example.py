@@ -2,8 +2,10 @@
 
 import importlib
 import json
+import os
 import re
 import shutil
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +15,7 @@ import numpy
 import pytest
 from fairseq import options
 
+from fairseq_recur.cli import training_check
 from fairseq_recur.experiments import runner
 from tests.configuring import group_config
 from tests.series import write_series
@@ -319,10 +322,32 @@ def test_what_trainings_would_fail_with_is_found_before_the_first_one(
     ):
         assert said.count(part) == 1 or "six numbers" in part, (part, said)
     assert TABLE not in said and not (tmp_path / "work").exists()
-    monkeypatch.setenv("OPTIONS", "--no-such-flag 1")
-    assert main([]) == 2
-    assert capsys.readouterr().err.count("unknown argument '--no-such-flag'") == 1
+    monkeypatch.setenv("CELLS", TABLE)
+    monkeypatch.delenv("HEADS")
+    for given, wrong in {
+        "--no-such-flag 1": "unknown argument '--no-such-flag'",
+        "--help": "a flag ends the command; remove it",
+        "--encoder-attention-heads 0": "ZeroDivisionError",
+        "--no-save --valid-subset valid": "OPTIONS has --valid-subset: the table is read from what",
+    }.items():
+        monkeypatch.setenv("OPTIONS", given)
+        assert main([]) == 2
+        printed = capsys.readouterr()
+        assert printed.err.count(wrong) == 1, printed.err
+        assert len(printed.out.splitlines()) <= 1, "not fairseq's help"
+    monkeypatch.delenv("OPTIONS")
     assert main(["table"]) == 0, "what is finished can be read"
+
+
+def test_checking_can_be_stopped(
+    data: Path, set_up: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: Any) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(training_check, "parse", interrupted)
+    assert set_up(DATA=data, CELLS=TABLE)([]) == 130
+    assert "stopped by SIGINT; the same command begins again" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """The tables of examples: their variables, what they record, and errors."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,11 +32,28 @@ class EmptyRun(GridRun):
         return 0.1
 
 
+def unchecked(runs: Sequence[EmptyRun]) -> None:
+    """A check that finds nothing."""
+
+
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EmptyRun:
     monkeypatch.setattr(runner, "PROGRAM", ["true"])
     monkeypatch.setattr(runner, "POLL", 0.02)
     return EmptyRun(tmp_path, "row", "a", 1, (), 1)
+
+
+def test_nothing_runs_if_the_check_finds_something(
+    run: EmptyRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A table alone needs no check."""
+
+    def check(runs: Sequence[EmptyRun]) -> None:
+        raise ConfigError(f"{len(runs)} wrong")
+
+    assert run_and_report([run], 0, run.work, lambda run: None, lambda: "", [], check) == 0
+    assert run_and_report([run], 1, run.work, lambda run: None, lambda: "", [], check) == 2
+    assert capsys.readouterr().err == "error: 1 wrong\n" and not run.finished()
 
 
 def test_what_is_named_twice_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,7 +69,7 @@ def test_the_machine_is_that_of_the_training(
     """The table may be written anew on another one, and with other versions."""
     monkeypatch.setattr(runner.machine, "machine", lambda: "there")
     monkeypatch.setattr(runner.machine, "versions", lambda: {"torch": "1"})
-    assert run_and_report([run], 1, run.work, lambda run: None, lambda: "", []) == 0
+    assert run_and_report([run], 1, run.work, lambda run: None, lambda: "", [], unchecked) == 0
     monkeypatch.setattr(runner.machine, "machine", lambda: "here")
     monkeypatch.setattr(runner.machine, "versions", lambda: {"torch": "2", "python": "3"})
     before = provenance({}, ["x"], [EmptyRun(run.work, "row", "a", 3, (), 1)])
@@ -71,7 +89,9 @@ def test_each_training_has_one_gpu(run: EmptyRun, monkeypatch: pytest.MonkeyPatc
     """Otherwise each would divide its batches among all of them."""
     monkeypatch.setattr(runner, "PROGRAM", ["sh", "-c", "echo $CUDA_VISIBLE_DEVICES; sleep 0.2"])
     runs = [run, EmptyRun(run.work, "row", "b", 1, (), 1)]
-    assert run_and_report(runs, 2, run.work, lambda run: None, lambda: "", ["4", "7"]) == 0
+    assert (
+        run_and_report(runs, 2, run.work, lambda run: None, lambda: "", ["4", "7"], unchecked) == 0
+    )
     assert {(run.folder / "train.out").read_text() for run in runs} == {"4\n", "7\n"}
 
 
@@ -92,11 +112,11 @@ def test_files_that_cannot_be_used_are_one_message(
     def report() -> str:
         raise ConfigError("x.csv is empty")
 
-    assert run_and_report([run], 0, run.work, lambda run: None, report, []) == 2
+    assert run_and_report([run], 0, run.work, lambda run: None, report, [], unchecked) == 2
     assert capsys.readouterr().err == "error: x.csv is empty\n"
     run.folder.mkdir(parents=True)
     (run.folder / "state.json").write_text('{"train": {')
-    assert run_and_report([run], 1, run.work, lambda run: None, lambda: "", []) == 2
+    assert run_and_report([run], 1, run.work, lambda run: None, lambda: "", [], unchecked) == 2
     assert "state.json is damaged" in capsys.readouterr().err
 
 
