@@ -3,9 +3,9 @@
     python benchmarks/commands.py [--threads N] [--rounds N] [--output FILE]
 
 Each measurement is a process of its own: `fairseq-train` without the plug-in, `fairseq-recur train`
-with the same arguments, and with the fused optimizer and loss. The model is fairseq's
-`transformer`: the one of Multi30k (width 128, 4 + 4 layers) and base. Words per second are those of
-fairseq's log, without the first updates.
+with the same arguments, with the fused optimizer and loss, and with these in mixed precision, which
+on a CPU is bfloat16. The model is fairseq's `transformer`: the one of Multi30k (width 128, 4 + 4
+layers) and base. Words per second are those of fairseq's log, without the first updates.
 """
 
 import argparse
@@ -30,6 +30,7 @@ COMMANDS = {
     "fairseq-train": ("fairseq_cli.train", ""),
     "fairseq-recur train": ("fairseq_recur train", ""),
     f"fairseq-recur train {FUSED}": ("fairseq_recur train", FUSED),
+    f"fairseq-recur train {FUSED} --amp": ("fairseq_recur train", f"{FUSED} --amp"),
 }
 """The module that is run, and what is added to the flags."""
 

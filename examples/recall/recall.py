@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from recall_figure import draw
+from recall_figure import BASE, base_of, draw
 from torch import Tensor, nn
 
 from fairseq_recur.experiments import machine
@@ -46,9 +46,8 @@ SYSTEMS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """For each system its part of the slot --cross-attention, and this part's options."""
 
-BASE = {"pairs": 32, "segments": 4, "width": 64}
 SWEEP = {"pairs": (16, 64), "segments": (2, 8, 16), "width": (32, 128)}
-SWEPT = ("full", "segmented", "paper", "unit")
+SWEPT = ("full", "segmented", "xl", "global", "paper", "unit")
 HEAD_WIDTH, VALUES, LR, WARMUP, BATCH, POINTS = 16, 16, 3e-3, 100, 32, 8
 
 
@@ -178,14 +177,16 @@ def train(
     return {"system": system, **size, "seed": seed, **last, "cpu_seconds": seconds, "curve": curve}
 
 
-def cells(systems: list[str], sweep: bool) -> Iterator[tuple[str, dict[str, int]]]:
+def cells(
+    systems: list[str], base: dict[str, int], sweep: bool
+) -> Iterator[tuple[str, dict[str, int]]]:
     """All systems at the base size, then some of them with one size changed."""
     for system in systems:
-        yield system, BASE
+        yield system, base
     for name, sizes in SWEEP.items() if sweep else ():
         for size in sizes:
             for system in (s for s in SWEPT if s in systems):
-                yield system, {**BASE, name: size}
+                yield system, {**base, name: size}
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -199,9 +200,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--updates", type=int, default=800, help="of each training, at least 1")
     parser.add_argument("--seed", type=int, default=1, help="of parameters and batches")
     parser.add_argument("--no-sweep", action="store_true", help="only the base size")
+    for name, size in BASE.items():
+        parser.add_argument(f"--{name}", type=int, default=size, help="of the base size")
     args = parser.parse_args(arguments)
     if args.updates < 1:
         parser.error(f"--updates {args.updates}; expected at least 1")
+    check_base(parser, args)
     lock = hold(args.output / LOCK)
     if lock is None:
         sys.exit(f"error: {args.output} is in use by another run; wait, or choose another --output")
@@ -209,18 +213,33 @@ def main(arguments: list[str] | None = None) -> None:
         run(args)
 
 
+def check_base(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """End with a message if no model has the base size."""
+    if args.width < HEAD_WIDTH or args.width % HEAD_WIDTH:
+        parser.error(f"--width {args.width}; expected a multiple of {HEAD_WIDTH}")
+    if args.segments < 1 or args.pairs < args.segments or args.pairs % args.segments:
+        parser.error(
+            f"--pairs {args.pairs} --segments {args.segments}; expected segments of equally many "
+            "pairs"
+        )
+
+
 def run(args: argparse.Namespace) -> None:
     """Compute what is missing, while no other run writes the same file."""
-    file = args.output / "results.json"
-    results: dict[str, Any] = {"settings": {"updates": args.updates}, "runs": [], "cells": []}
+    file, base = args.output / "results.json", base_of(vars(args))
+    settings = {"updates": args.updates, **base}
+    results: dict[str, Any] = {"settings": settings, "runs": [], "cells": []}
     if file.exists():
         results = read_json(file)
-        if results["settings"]["updates"] != args.updates:
-            sys.exit(
-                f"error: {file} has {results['settings']['updates']} updates, this run "
-                f"{args.updates}. Choose another --output, or remove the file"
-            )
+        before = {"updates": results["settings"]["updates"], **base_of(results["settings"])}
+        for name, value in settings.items():
+            if before[name] != value:
+                sys.exit(
+                    f"error: {file} has {before[name]} {name}, this run {value}. Choose another "
+                    "--output, or remove the file"
+                )
     words = " ".join(["--no-sweep"] * args.no_sweep + [f"--updates {args.updates}"])
+    words += "".join(f" --{name} {size}" for name, size in base.items() if size != BASE[name])
     words += f" --seed {args.seed}" * (args.seed != 1)
     words += f" --systems {' '.join(args.systems)}" * (args.systems != list(SYSTEMS))
     results["runs"].append(
@@ -233,7 +252,7 @@ def run(args: argparse.Namespace) -> None:
     )
     names = ("system", *BASE, "seed")
     done = {tuple(cell[name] for name in names) for cell in results["cells"]}
-    for system, size in cells(args.systems, not args.no_sweep):
+    for system, size in cells(args.systems, base, not args.no_sweep):
         if (system, *size.values(), args.seed) in done:
             continue
         cell = train(system, **size, updates=args.updates, seed=args.seed)

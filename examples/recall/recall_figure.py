@@ -7,14 +7,20 @@ from typing import Any
 from fairseq_recur.plotting.figures import COLOURS, new_figure, plain_axes, save
 
 BASE = {"pairs": 32, "segments": 4, "width": 64}
+"""The base size, unless the command has another."""
 COMPARED = ("segmented", "xl", "global", "paper", "unit")
 COLOUR_OF = {"full": COLOURS[-1], **dict(zip(COMPARED, COLOURS))}
 
 
+def base_of(values: dict[str, Any]) -> dict[str, int]:
+    """Return the base size among some values; where an earlier record has none, it is `BASE`."""
+    return {name: int(values.get(name, size)) for name, size in BASE.items()}
+
+
 def draw(results: dict[str, Any], file: Path) -> None:
     """Draw accuracy outside the segment over updates and sizes, spike rates and membranes."""
-    cells = averaged(results["cells"])
-    at_base = [cell for cell in cells if all(cell[name] == size for name, size in BASE.items())]
+    cells, base_size = averaged(results["cells"]), base_of(results["settings"])
+    at_base = [c for c in cells if all(c[name] == size for name, size in base_size.items())]
     figure = new_figure(13.0, 7.0)
     axes = figure.subplots(2, 3)
     for cell in at_base:
@@ -27,8 +33,8 @@ def draw(results: dict[str, Any], file: Path) -> None:
     for axis, title in zip(axes[0], titles):
         axis.set(title=title, xlabel="updates")
     axes[0][2].set_yscale("log")
-    for axis, (name, base) in zip(axes[1], BASE.items()):
-        swept = [c for c in cells if all(c[n] == s for n, s in BASE.items() if n != name)]
+    for axis, (name, base) in zip(axes[1], base_size.items()):
+        swept = [c for c in cells if all(c[n] == s for n, s in base_size.items() if n != name)]
         for system in dict.fromkeys(c["system"] for c in swept if c[name] != base):
             points = sorted((c[name], c["outside"]) for c in swept if c["system"] == system)
             axis.plot(*zip(*points), "o-", ms=4, color=COLOUR_OF[system], label=system)

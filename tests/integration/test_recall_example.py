@@ -77,3 +77,21 @@ def test_finished_cells_are_kept(tmp_path: Path, capsys: pytest.CaptureFixture[s
         recall.main(options)
     with pytest.raises(SystemExit, match="has 1 updates, this run 2. Choose another --output"):
         recall.main(options)
+
+
+def test_another_base_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--output", str(tmp_path), "--no-sweep", "--updates", "1", "--systems", "unit"]
+    recall.main([*options, "--pairs", "8", "--segments", "2"])
+    results = json.loads((tmp_path / "results.json").read_text())
+    (cell,), (run,) = results["cells"], results["runs"]
+    assert (cell["pairs"], cell["segments"], cell["width"]) == (8, 2, 64)
+    assert "--updates 1 --pairs 8 --segments 2 --systems unit" in run["command"]
+    with pytest.raises(SystemExit, match="has 8 pairs, this run 32. Choose another --output"):
+        recall.main(options)
+    for wrong, said in (
+        ("--pairs 9", "expected segments of equally"),
+        ("--width 20", "multiple of"),
+    ):
+        with pytest.raises(SystemExit):
+            recall.main([*options, *wrong.split()])
+        assert said in capsys.readouterr().err
