@@ -373,3 +373,41 @@ def test_every_command_parses(example: Example) -> None:
     for system, numbers in heads.items():
         assert sum(numbers) == 5
         assert f"({','.join(map(str, numbers))})" in expected[system]
+
+
+def test_patterns_of_a_model(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is drawn is the recurrence of the values; the input is checked."""
+    monkeypatch.syspath_prepend(str(EXAMPLE))
+    patterns = importlib.import_module("patterns")
+    flags = ["--user-dir", USER_DIR, *ARCHS["rsa"], *SMALL, "--add-bos-token", "--max-epoch", 1]
+    cli("train", *flags, "--save-dir", tmp_path)
+    checkpoint, figure = str(tmp_path / "checkpoint_last.pt"), tmp_path / "figure.png"
+    assert patterns.main([checkpoint, "aabbab", "--output", str(figure)]) == 0
+    assert figure.stat().st_size > 1000
+    loaded = patterns.load(checkpoint, kinds=(patterns.RegularLanguagesTask,))
+    model, tokens = loaded.models[0].eval(), patterns.tokens_of(loaded.task, "aabbab")
+    attention = patterns.attention_of(model, 0)
+    values: list[torch.Tensor] = []
+    with attention.v_proj.register_forward_hook(lambda *args: values.append(args[2])):
+        matrix, out = patterns.outputs(model, attention, tokens)
+    assert tokens.shape == (1, 7) and matrix.shape == (2, 7, 7) and out.shape == (2, 7)
+    decays, _ = attention.mixture.heads_parameters()
+    for head, dilation in enumerate((1, 2)):
+        state = [torch.zeros(4) for _ in range(7)]
+        for t in range(dilation, 7):
+            before = t - dilation
+            value = values[0][before, 0].unflatten(0, (2, 4))[head]
+            state[t] = decays[head] * (state[before] + value)
+        expected = torch.stack([h.mean() for h in state])
+        torch.testing.assert_close(out[head], expected, atol=1e-5, rtol=1e-4)
+    capsys.readouterr()
+    for words, said in (
+        ([checkpoint, "abc"], "STRING 'abc': expected letters of d_2, a b"),
+        ([checkpoint, "ab" * 31], "expected at most 60"),
+        ([checkpoint, "ab", "--layer", "1"], "--layer 1: expected 0 to 0"),
+        ([str(tmp_path / "none.pt"), "ab"], "no file or folder"),
+    ):
+        assert patterns.main([*words, "--output", str(figure)]) == 2
+        assert said in capsys.readouterr().err
