@@ -200,10 +200,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--updates", type=int, default=800, help="of each training, at least 1")
     parser.add_argument("--seed", type=int, default=1, help="of parameters and batches")
     parser.add_argument("--no-sweep", action="store_true", help="only the base size")
-    add = parser.add_argument
-    add("--pairs", type=int, default=BASE["pairs"], help="of a source, at the base size")
-    add("--segments", type=int, default=BASE["segments"], help="of a source, at the base size")
-    add("--width", type=int, default=BASE["width"], help="of the model, at the base size")
+    parser.add_argument("--pairs", type=int, default=BASE["pairs"], help="of the base size")
+    parser.add_argument("--segments", type=int, default=BASE["segments"], help="of the base size")
+    parser.add_argument("--width", type=int, default=BASE["width"], help="of the base size")
     args = parser.parse_args(arguments)
     if args.updates < 1:
         parser.error(f"--updates {args.updates}; expected at least 1")

@@ -20,13 +20,7 @@ from fairseq_recur.inspection.matrices import head_label
 from fairseq_recur.loading.models import load
 from fairseq_recur.modules.mixture import Mixture
 from fairseq_recur.ops.precision import at_least_float32
-from fairseq_recur.plotting.figures import (
-    add_output_arguments,
-    check_output,
-    new_figure,
-    plain_axes,
-    save,
-)
+from fairseq_recur.plotting.figures import check_output, new_figure, plain_axes, save
 from fairseq_recur.tasks.regular_languages import RegularLanguagesTask
 
 
@@ -116,7 +110,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("checkpoint", metavar="CHECKPOINT", type=Path, help="of run.sh")
     parser.add_argument("string", metavar="STRING", help="letters of the language")
-    add_output_arguments(parser)
+    parser.add_argument("--output", required=True, metavar="FIGURE", help=".png, .pdf or .svg")
     parser.add_argument("--layer", type=int, default=0, metavar="N", help="layer number from 0")
     args = parser.parse_args(arguments)
     try:
