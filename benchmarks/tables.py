@@ -226,7 +226,8 @@ def table(file: str, kind: str) -> str:
     name, _, argument = kind.partition(":")
     rows = TABLES[name](result, argument) if argument else TABLES[name](result)
     torch = result.get("versions", {}).get("torch") or result["torch"]
-    threads = f"{result['threads']} thread" + ("" if result["threads"] == 1 else "s")
+    count = result.get("threads_per_process", result["threads"])
+    threads = f"{count} thread" + ("" if count == 1 else "s")
     versions = f"Commit {result['commit']}, torch {torch}, {threads}"
     about = f"{versions}; {result['machine']}."
     return f"\n    {result['command']}\n\n{about}\n\n{markdown(rows)}\n"

@@ -14,6 +14,7 @@ from fairseq_recur.cli import fairseq_commands, plugin_loading, preflight
 from fairseq_recur.errors import ConfigError, InstallationError, refuse
 from fairseq_recur.experiments.grid import CellRun
 from fairseq_recur.experiments.progress import say
+from fairseq_recur.experiments.runner import Stopped
 
 
 def check_cells(runs: Sequence[CellRun]) -> None:
@@ -96,6 +97,8 @@ def gather(problems: list[str], where: str, inspect: Callable[[], Any]) -> None:
     try:
         with redirect_stderr(said), redirect_stdout(io.StringIO()):
             inspect()
+    except Stopped:  # by a signal
+        raise
     except (ConfigError, InstallationError) as error:
         problems.append(f"{where}: {error}")
     except (ValueError, AssertionError, RuntimeError) as error:  # fairseq's own checks

@@ -345,7 +345,7 @@ def test_checking_can_be_stopped(
     def interrupted(*_: Any) -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(training_check, "parse", interrupted)
+    monkeypatch.setattr(training_check.tasks, "setup_task", interrupted)
     assert set_up(DATA=data, CELLS=TABLE)([]) == 130
     assert "stopped by SIGINT; the same command begins again" in capsys.readouterr().err
 
