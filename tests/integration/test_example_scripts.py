@@ -112,7 +112,7 @@ def test_each_training_of_a_grid_has_one_gpu(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
-    monkeypatch.setattr(run, "run_and_report", lambda *given: devices.append(given[-1]) or 0)
+    monkeypatch.setattr(run, "run_and_report", lambda *given: devices.append(given[5]) or 0)
     for device in ("cuda", "cpu"):
         monkeypatch.setenv("DEVICE", device)
         assert run.main(words) == 0
