@@ -44,6 +44,7 @@ def draw(results: dict[str, Any], file: Path) -> None:
         axis.minorticks_off()
     for axis in axes.flat:
         plain_axes(axis)
+    for axis in axes[0]:  # below, curves would cross it; the systems have the same colours there
         if axis.has_data():
             axis.legend(frameon=False)
     save(figure, file)

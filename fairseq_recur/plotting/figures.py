@@ -70,10 +70,16 @@ def new_figure(width: float, height: float, layout: Any = "constrained") -> Any:
 def save(figure: Any, output: Path) -> None:
     """Write a figure and print its path.
 
-    No text is an equation: file names, columns and labels may have any number of ``$``.
+    No text is an equation: file names, columns and labels may have any number of ``$``. So the
+    powers at a logarithmic axis are plain numbers.
     """
     from matplotlib.text import Text
+    from matplotlib.ticker import LogFormatterMathtext, NullFormatter, StrMethodFormatter
 
+    for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
+        if isinstance(axis.get_major_formatter(), LogFormatterMathtext):
+            axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+            axis.set_minor_formatter(NullFormatter())
     for text in figure.findobj(Text):
         text.set_parse_math(False)
     with whole_file(behind_link(output)) as file, warnings.catch_warnings():

@@ -123,3 +123,14 @@ def test_all_checkpoints_without_a_layer_are_named(
     printed = capsys.readouterr().err
     assert "--layer encoder.9: a has encoder.0" in printed and "encoder.9: b has" in printed
     assert "no such checkpoint: none.pt" in printed
+
+
+def test_a_logarithmic_axis_has_plain_numbers(tmp_path: Path) -> None:
+    """matplotlib would write them as equations, which no text of a figure is."""
+    figure = new_figure(3.0, 3.0)
+    axes = figure.subplots()
+    axes.plot([1, 2], [3, 300])
+    axes.set_yscale("log")
+    save(figure, tmp_path / "figure.png")
+    labels = [label.get_text() for label in axes.yaxis.get_majorticklabels()]
+    assert {"10", "100"} <= {*labels} and not any("$" in label for label in labels)
