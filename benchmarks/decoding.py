@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import torch
 from fairseq import checkpoint_utils
 from fairseq.utils import move_to_cuda
+from gpu_usage import usage
 from measuring import Report, Row, Times, command_line, peak_mib, ratios, refuse_unused, rounded
 from systems import FLAGS, System, add_models, add_text, batches_of, flags_of, left_out, prepared
 from torch import nn
@@ -123,9 +124,9 @@ def measure(args: argparse.Namespace, systems: list[Decoder], beam: int, report:
             system, steps = by_name[name], min(STEPS, args.length)
             generator = system.generator(beam, steps, steps)
             peak = peak_mib(partial(system.decode, generator, batches[:1]), args.device)
-            return {"peak_mib": round(peak, 1)}
+            return {"peak_mib": round(peak, 1), **usage(runs[name], args.device)}
         quality = score(by_name[name], batches, found[name], args.metric, args.bpe)
-        return {args.metric: round(quality, 2)}
+        return {args.metric: round(quality, 2), **usage(runs[name], args.device)}
 
     runs = {system.name: partial(decode, system) for system in systems}
     report.add_in_turns(runs, args, row, finish, beam=beam)

@@ -42,6 +42,18 @@ def labelled(row: Row, label: str) -> str:
     return f"{label}: {row['error'].replace('|', '/')}" if "error" in row else label
 
 
+USED = {
+    "busy_percent": "GPU busy, %", "access_percent": "memory accessed, %",
+    "power_percent": "power, %",
+}  # fmt: skip
+"""Shares of a GPU; a table has columns of those that were measured."""
+
+
+def used(rows: Iterable[Row]) -> list[str]:
+    """Return the names of the shares of a GPU that any row has."""
+    return [name for name in USED if any(name in row for row in rows)]
+
+
 def ops(result: Row) -> Iterator[list[str]]:
     """Every operation, at each length and in each form."""
     yield ["operation", "length", "form", "forward, ms", "forward and backward, ms", "peak, MiB"]
@@ -56,14 +68,16 @@ def ops(result: Row) -> Iterator[list[str]]:
 def training(result: Row) -> Iterator[list[str]]:
     """Speed of whole models."""
     lengths = "source" in result["rows"][0]
+    shares = used(result["rows"])
     head = ["system", "parameters, M", "target tokens/s", "of the first", "FLOPs allow",
-            "peak, MiB"]  # fmt: skip
+            "peak, MiB", *(USED[name] for name in shares)]  # fmt: skip
     yield ["source", *head] if lengths else head
     for row in result["rows"]:
         cells = [
             labelled(row, f"`{row['system']}`"), cell(row, "parameters", 1, 1e6),
             cell(row, "tokens_per_second", 0), cell(row, "of_first", 2),
             cell(row, "flops_allow", 2), cell(row, "peak_mib", 0),
+            *(cell(row, name, 0) for name in shares),
         ]  # fmt: skip
         yield [str(row["source"]), *cells] if lengths else cells
 
@@ -107,9 +121,10 @@ def decoding(result: Row) -> Iterator[list[str]]:
     last = {"bleu": ("BLEU", 2), "rougeL": ("ROUGE-L", 2), "peak_mib": ("peak, MiB", 0)}
     name = next((name for name in last if name in result["rows"][0]), None)
     title, decimals = last.get(name or "", ("", 0))
+    shares = used(result["rows"])
     yield [
         "beam", "source", "system", "sentences/s", "of the first", "pieces out",
-        *([title] if name else []),
+        *([title] if name else []), *(USED[name] for name in shares),
     ]  # fmt: skip
     for row in result["rows"]:
         lengths = [f"{row[side]:g}" if side in row else "-" for side in ("source", "output")]
@@ -117,6 +132,7 @@ def decoding(result: Row) -> Iterator[list[str]]:
             str(row.get("beam", "-")), lengths[0], labelled(row, f"`{row['system']}`"),
             cell(row, "sentences_per_second"), cell(row, "of_first", 2), lengths[1],
             *([cell(row, name, decimals)] if name else []),
+            *(cell(row, name, 0) for name in shares),
         ]  # fmt: skip
 
 

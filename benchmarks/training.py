@@ -14,6 +14,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
+from gpu_usage import usage
 from measuring import Report, Row, Times, command_line, peak_mib, ratios, rounded
 from systems import (
     FLAGS,
@@ -77,7 +78,7 @@ def measure(args: argparse.Namespace, data: Path, report: Report, **more: int) -
 
     def finish(name: str) -> Row:
         peak = peak_mib(partial(systems[name].update, batches[0]), args.device)
-        return {"peak_mib": round(peak, 1)}
+        return {"peak_mib": round(peak, 1), **usage(runs[name], args.device)}
 
     runs = {name: partial(updates, system) for name, system in systems.items()}
     report.add_in_turns(runs, args, row, finish, **more)

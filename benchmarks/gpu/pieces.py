@@ -116,10 +116,12 @@ def pairs(args: argparse.Namespace, flags: str) -> list[str]:
     return [*words, *(["--flags", flags] if flags else [])]
 
 
-def training(args: argparse.Namespace, name: str, minutes: float, names: Sequence[str]) -> Piece:
+def training(
+    args: argparse.Namespace, name: str, minutes: float, names: Sequence[str], *more: str
+) -> Piece:
     """Training beside the first system."""
     size = ["--max-tokens", "256", "--updates", "1"] if args.tiny else ["--max-tokens", "8192"]
-    words = ["--arch", *names, *pairs(args, FUSED), *size]
+    words = ["--arch", *names, *pairs(args, FUSED), *size, *more]
     return benchmark(args, f"training-{name}", minutes, "training.py", *words)
 
 
@@ -202,6 +204,10 @@ def measurements(args: argparse.Namespace) -> Iterator[Piece]:
     for host, systems in HOSTS.items():
         yield train(f"{host}-hosts", 4, systems)
         yield decode(f"{host}-hosts", 4, systems)
+    # Table 4 of the SRformer paper.
+    table = ["bart_base", "srformer_bart_base"]
+    table += [f"srformer_bart_base+cross-attention={kind}" for kind in ("xl", "global")]
+    yield train("summaries", 5, table, "--text", "64" if args.tiny else "1024")
     large = ["transformer_lm_wiki103", *(f"{name}{WIKITEXT}" for name in REMEMBER)]
     words = ["--vocabulary", "100" if args.tiny else "267735", "--criterion", "adaptive_loss"]
     yield stream("language-models-big", 6, large, f"{SMALL_LM} {SMALL_WORDS}", *words)

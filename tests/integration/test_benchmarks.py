@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
@@ -173,6 +174,59 @@ def test_peak_of_memory(bench: Any) -> None:
         second + 1
 
     assert bench("measuring").peak_mib(allocate) == pytest.approx(2.0, abs=0.1)
+
+
+NVIDIA_SMI = """#!/bin/sh
+echo "$@" > "$0.called"
+echo "40, 20, [N/A], 400.0"
+echo "80, 30, 100.0, 400.0"
+printf "99, 99"
+exec sleep 60
+"""
+
+
+def test_shares_of_a_gpu(bench: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The means of all complete samples of the card that torch uses; the program is ended."""
+    program = tmp_path / "nvidia-smi"
+    program.write_text(NVIDIA_SMI)
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    gpu_usage = bench("gpu_usage")
+    card = SimpleNamespace(uuid="12ab")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
+    monkeypatch.setattr(gpu_usage, "synchronise", lambda device: None)
+    monkeypatch.setattr(gpu_usage, "SETTLING", 0.1)
+    monkeypatch.setattr(gpu_usage, "SAMPLING", 1.0)
+    calls: list[float] = []
+    start = time.perf_counter()
+    found = gpu_usage.usage(lambda: (calls.append(1.0), time.sleep(0.05)), "cuda")
+    assert found == {"busy_percent": 60.0, "access_percent": 25.0, "power_percent": 25.0}
+    assert 1.1 < time.perf_counter() - start < 10
+    assert len(calls) >= 5
+    words = (tmp_path / "nvidia-smi.called").read_text().split()
+    assert words[0] == "--id=GPU-12ab"
+    assert words[1].removeprefix("--query-gpu=").split(",") == [
+        "utilization.gpu", "utilization.memory", "power.draw", "power.limit"
+    ]  # fmt: skip
+
+
+def test_a_cpu_has_no_shares(bench: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    usage = bench("gpu_usage").usage
+    assert usage(lambda: pytest.fail("called"), "cpu") == {}
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert usage(lambda: pytest.fail("called"), "cuda") == {}
+
+
+def test_tables_have_the_shares_that_were_measured(bench: Any) -> None:
+    row = {"system": "a", "parameters": 1e6, "tokens_per_second": [1.0], "of_first": [1.0],
+           "flops_allow": 1.0, "peak_mib": 2.0}  # fmt: skip
+    rows = [{**row, "busy_percent": 61.6, "power_percent": 7.0}, {**row, "busy_percent": 50.0}]
+    head, first, second = bench("tables").training({"rows": rows})
+    assert head[6:] == ["GPU busy, %", "power, %"]
+    assert (first[6:], second[6:]) == (["62", "7"], ["50", "-"])
+    row = {"beam": 4, "source": 9.0, "system": "a", "sentences_per_second": [1.0], "output": 2.0}
+    head, cells = bench("tables").decoding({"rows": [{**row, "bleu": 1.0, "access_percent": 3.0}]})
+    assert (head[6:], cells[6:]) == (["BLEU", "memory accessed, %"], ["1.00", "3"])
 
 
 def test_numbers_in_tables_and_reports(bench: Any, capsys: pytest.CaptureFixture[str]) -> None:
