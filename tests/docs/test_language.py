@@ -1,4 +1,4 @@
-"""Sentences of the pages are short."""
+"""Sentences and lines of the pages are short."""
 
 import re
 from collections.abc import Iterator
@@ -11,6 +11,12 @@ from tests.docs.commands import ROOT, markdown_files
 LONGEST = 25
 """Words of a sentence."""
 
+WIDEST = 120
+"""Characters of a line of prose."""
+
+LEFT_OUT = r"^ *```.*?^ *```|<!--.*?-->|^ {4}.*?$|^ *[|#].*?$"
+"""Code, marks, tables and titles."""
+
 # Lists of changes, licences in others' words, and pages that a program writes.
 OTHERS = ("CHANGELOG.md", "LICENSES.md", "flags.md", "commands.md", "results")
 PAGES = [path for path in markdown_files() if not {*OTHERS} & {*path.relative_to(ROOT).parts}]
@@ -21,8 +27,7 @@ def sentences(text: str) -> Iterator[str]:
 
     A colon or a semicolon ends a clause, as in a list. Links are their text, code is one word.
     """
-    left_out = r"^ *```.*?^ *```|<!--.*?-->|^ {4}.*?$|^ *[|#].*?$"
-    text = re.sub(left_out, "\n\n", text, flags=re.M | re.S)
+    text = re.sub(LEFT_OUT, "\n\n", text, flags=re.M | re.S)
     for block in re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )", text):
         line = re.sub(r"`[^`]+`|\$[^$]+\$", "CODE", " ".join(block.split()))
         line = re.sub(r"!?\[([^]]*)\]\([^)]*\)", r"\1", line)
@@ -38,6 +43,24 @@ def words(sentence: str) -> int:
 def test_sentences_are_short(path: Path) -> None:
     found = [s for s in sentences(path.read_text("utf-8")) if words(s) > LONGEST]
     assert not found
+
+
+def wide(text: str) -> list[str]:
+    """The lines of prose that are too long, without those that only have a picture."""
+    prose = re.sub(LEFT_OUT, "", text, flags=re.M | re.S)
+    return [line for line in prose.split("\n") if len(line) > WIDEST and line[:2] != "!["]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_lines_are_narrow(path: Path) -> None:
+    assert not wide(path.read_text("utf-8"))
+
+
+def test_what_counts_as_a_line() -> None:
+    for line in ("x" * 121, f"- {'x ' * 60}y", "±" * 121):
+        assert wide(f"short\n{line}\nshort") == [line]
+    for line in ("x" * 120, "±" * 120, f"| {'x' * 121} |", f"    {'x' * 121}", f"![{'x' * 121}](a)"):
+        assert not wide(f"short\n{line}\nshort")
 
 
 def test_what_counts_as_a_sentence() -> None:
