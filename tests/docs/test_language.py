@@ -59,7 +59,8 @@ def test_lines_are_narrow(path: Path) -> None:
 def test_what_counts_as_a_line() -> None:
     for line in ("x" * 121, f"- {'x ' * 60}y", "±" * 121):
         assert wide(f"short\n{line}\nshort") == [line]
-    for line in ("x" * 120, "±" * 120, f"| {'x' * 121} |", f"    {'x' * 121}", f"![{'x' * 121}](a)"):
+    long = "x" * 121
+    for line in ("x" * 120, "±" * 120, f"| {long} |", f"    {long}", f"![{long}](a)"):
         assert not wide(f"short\n{line}\nshort")
 
 
