@@ -2,8 +2,8 @@
 
     python recall.py --output FOLDER [--systems full unit ...] [--updates 800]
 
-A cell is a system at one size. Finished cells are kept in FOLDER/results.json; the same command
-computes those that are missing, and draws the figure.
+A cell is a system at one size with one seed. Finished cells are kept in FOLDER/results.json; the
+same command computes those that are missing, and draws the figure.
 """
 
 import argparse
@@ -11,6 +11,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -198,7 +199,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--output", type=Path, required=True, help="folder for the results")
     parser.add_argument("--systems", nargs="+", choices=list(SYSTEMS), default=list(SYSTEMS))
     parser.add_argument("--updates", type=int, default=800, help="of each training, at least 1")
-    parser.add_argument("--seed", type=int, default=1, help="of parameters and batches")
+    parser.add_argument(
+        "--seeds", nargs="+", type=int, default=[1], help="of parameters and batches, in turn"
+    )
     parser.add_argument("--no-sweep", action="store_true", help="only the base size")
     parser.add_argument("--pairs", type=int, default=BASE["pairs"], help="of the base size")
     parser.add_argument("--segments", type=int, default=BASE["segments"], help="of the base size")
@@ -241,7 +244,8 @@ def run(args: argparse.Namespace) -> None:
                 )
     words = " ".join(["--no-sweep"] * args.no_sweep + [f"--updates {args.updates}"])
     words += "".join(f" --{name} {size}" for name, size in base.items() if size != BASE[name])
-    words += f" --seed {args.seed}" * (args.seed != 1)
+    seeds = list(dict.fromkeys(args.seeds))
+    words += f" --seeds {' '.join(map(str, seeds))}" * (seeds != [1])
     words += f" --systems {' '.join(args.systems)}" * (args.systems != list(SYSTEMS))
     results["runs"].append(
         {
@@ -253,15 +257,16 @@ def run(args: argparse.Namespace) -> None:
     )
     names = ("system", *BASE, "seed")
     done = {tuple(cell[name] for name in names) for cell in results["cells"]}
-    for system, size in cells(args.systems, base, not args.no_sweep):
-        if (system, *size.values(), args.seed) in done:
+    wanted = list(cells(args.systems, base, not args.no_sweep))
+    for seed, (system, size) in product(seeds, wanted):
+        if (system, *size.values(), seed) in done:
             continue
-        cell = train(system, **size, updates=args.updates, seed=args.seed)
+        cell = train(system, **size, updates=args.updates, seed=seed)
         results["cells"].append(cell)
         write_text(file, json.dumps(results, indent=1) + "\n")
         print(
-            f"{system}, {size}: inside {cell['inside']:.3f}, outside {cell['outside']:.3f}, "
-            f"{cell['cpu_seconds']} s",
+            f"{system}, {size}, seed {seed}: inside {cell['inside']:.3f}, outside "
+            f"{cell['outside']:.3f}, {cell['cpu_seconds']} s",
             flush=True,
         )
     print(file)

@@ -41,7 +41,7 @@ from fairseq_recur.experiments.settings import (
 )
 from fairseq_recur.experiments.speed import measure_speed
 from fairseq_recur.experiments.steps import LOCK, Run
-from fairseq_recur.files import read_json, write_json
+from fairseq_recur.files import write_json
 from fairseq_recur.locks import hold, is_locked, name_holder
 
 ABOUT = "command.json"
@@ -143,8 +143,8 @@ def run_all(args: argparse.Namespace) -> int:
     lock = exclusive(work)
     name_holder(lock)
     # Rows that are not requested now may have been done before. They stay in the table.
-    before = read_json(work / ABOUT) or {"parameters": {}}
-    parameters = {**before["parameters"], **parameters}
+    if (work / ABOUT).is_file():
+        parameters = {**experiment_check.read_about(work / ABOUT)["parameters"], **parameters}
     write_json(
         work / ABOUT,
         {

@@ -1,7 +1,7 @@
 """Checks of an experiment before any training: its files, flags, models and folders."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,17 +17,24 @@ from fairseq_recur.cli.training_check import gather, parse, quiet
 from fairseq_recur.errors import ConfigError, Problems, refuse
 from fairseq_recur.experiments.runs import SystemRun
 from fairseq_recur.experiments.settings import Experiment, Flags, Scoring, misread, normal
-from fairseq_recur.experiments.steps import relative, same_command
-from fairseq_recur.files import inside, read_json
+from fairseq_recur.experiments.steps import read_parts, read_steps, relative, same_command
+from fairseq_recur.files import inside
 from fairseq_recur.loading.states import read_state
 from fairseq_recur.scoring import comet
 from fairseq_recur.scoring.comparison import BOTH
 from fairseq_recur.scoring.generation import read_lines
 from fairseq_recur.scoring.mean_metric import MeanMetric
 from fairseq_recur.scoring.significance import check_draws
+from fairseq_recur.search import OPTIONS, search_options
 from fairseq_recur.text import build_codec
 
 Weights = dict[str, Tensor]
+
+LARGEST_SEED = 2**31 - 1
+"""fairseq adds the epoch to the seed, and NumPy takes seeds below 2**32."""
+
+ABOUT_PARTS = {"files": list, "set": list, "systems": list, "seeds": list, "parameters": dict}
+"""What the file says of how an experiment was started, and the types."""
 
 
 def check(runs: Sequence[SystemRun]) -> dict[str, int]:
@@ -51,6 +58,7 @@ def check(runs: Sequence[SystemRun]) -> dict[str, int]:
                 if run.start not in weights:
                     del starts[run.start]  # reported once
             _check_training(run, problems, parameters, weights)
+        gather(problems, "seeds", lambda: _check_seeds({run.seed for run in runs}))
         gather(problems, "generate", lambda: _check_generate(runs[0]))
         gather(problems, "score", lambda: _check_scoring(runs[0].experiment))
         if not problems:  # a metric may download a large model
@@ -93,7 +101,7 @@ def _check_folder(experiment: Experiment, work: Path) -> None:
             f"{work}: fairseq reads {mark!r} in the name of a checkpoint as something else; "
             "choose another folder"
         )
-    states = {file.parent: read_json(file) for file in work.glob("*/seed*/state.json")}
+    states = {file.parent: read_steps(file) for file in work.glob("*/seed*/state.json")}
     data = {
         folder: relative(state["train"]["key"], f"{folder.parent.name}/{folder.name}")[1]
         for folder, state in states.items()
@@ -197,14 +205,45 @@ def _without_start(run: SystemRun) -> list[str]:
     return argv
 
 
+def _check_seeds(seeds: Collection[int]) -> None:
+    """Raise ConfigError if a training cannot have a seed."""
+    if max(seeds) > LARGEST_SEED:
+        raise ConfigError(f"found {max(seeds)}, expected at most {LARGEST_SEED}")
+
+
 def _check_generate(run: SystemRun) -> None:
-    """Parse the flags of decoding; load the files of its tokenizer and its subwords."""
+    """Check the flags of decoding; load the files of its tokenizer and its subwords.
+
+    Raises:
+        ConfigError: lists all problems
+    """
+    problems = Problems("the test set could not be decoded")
     argv, _ = plugin_loading.add_option(run.generate_argv()[1:])
     with fairseq_commands.program("fairseq-recur generate", argv):
         parser = options.get_generation_parser()
         parser.usage = "fairseq-recur generate"
         parsed = options.parse_args_and_arch(parser)
-        build_codec(parsed, parsed, "the test set")
+        with problems.gathered():
+            _check_search(vars(parsed))
+        with problems.gathered():
+            build_codec(parsed, parsed, "the test set")
+    problems.raise_all()
+
+
+def _check_search(flags: dict[str, Any]) -> None:
+    """Check the search as `fairseq-recur translate` does, for the task's longest sentences.
+
+    Raises:
+        ConfigError: decoding would fail
+    """
+    given = {name: flags[name] for name in OPTIONS}
+    sides = ("max_source_positions", "max_target_positions")
+    search = search_options(given, flags["nbest"], *(flags.get(side, 1024) for side in sides))
+    if search.sampling and flags["nbest"] != search.beam:
+        raise ConfigError(
+            f"nbest={flags['nbest']} of beam={search.beam}: fairseq-generate samples as many as it "
+            "returns; give both the same number"
+        )
 
 
 def _check_scoring(experiment: Experiment) -> None:
@@ -318,9 +357,11 @@ def read_about(path: Path) -> dict[str, Any]:
     """Return how a folder's experiment was started.
 
     Raises:
-        ConfigError: the folder has no experiment
+        ConfigError: the folder has no experiment, or the file is damaged
     """
-    about = read_json(path)
+    about = read_parts(
+        path, lambda of: all(isinstance(of.get(name), kind) for name, kind in ABOUT_PARTS.items())
+    )
     if about is None:
         raise ConfigError(
             f"no experiment in {path.parent}: it has no {path.name}; "

@@ -89,18 +89,20 @@ def fill(
             else:
                 if not _allowed(declared, values[name]):
                     problems.append(wrong)
-        elif value is None and declared.default is None:
-            continue
-        elif not isinstance(value, Mapping):
+        elif isinstance(value, Mapping):
+            values[name] = _fill_inner(declared, inner, value, problems, f"{where}{name}.")
+        elif value is not None or declared.default is not None:
             problems.append(wrong)
-        elif get_origin(declared.type) is dict:
-            values[name] = {
-                row: fill(inner, content, problems, f"{where}{name}.{row}.")
-                for row, content in value.items()
-            }
-        else:
-            values[name] = fill(inner, value, problems, f"{where}{name}.")
     return None if len(problems) > before else schema(**values)
+
+
+def _fill_inner(
+    declared: Field[Any], inner: type[T], given: Mapping[str, Any], problems: list[str], where: str
+) -> T | dict[str, T | None] | None:
+    """Convert and check the settings of the dataclass in a field's type, or of several by name."""
+    if get_origin(declared.type) is not dict:
+        return fill(inner, given, problems, where)
+    return {name: fill(inner, own, problems, f"{where}{name}.") for name, own in given.items()}
 
 
 def _inner_schema(declared: Field[Any]) -> type[Any] | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 import yaml
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from sacrebleu.metrics.base import Metric
 
@@ -202,8 +202,8 @@ def read_experiment(paths: Sequence[str | Path], changes: Sequence[str] = ()) ->
     """Read YAML files that form one experiment together, such as a table and a corpus.
 
     Args:
-        paths: the files; a path inside a file is relative to the file's folder, and where two
-            files have the same key, the later file counts
+        paths: the files; a path inside a file is relative to the file's folder, unless it begins
+            with ${...}; where two files have the same key, the later file counts
         changes: overrides such as "train.max-update=500"; the value is YAML
 
     Raises:
@@ -217,14 +217,19 @@ def read_experiment(paths: Sequence[str | Path], changes: Sequence[str] = ()) ->
         raise ConfigError(
             f"{named}: {' '.join(str(error).split())}; correct it there or in --set"
         ) from error
+    except RecursionError:
+        raise ConfigError(
+            f"{named}: a value contains itself, or is nested too deeply; correct it there or in "
+            "--set"
+        ) from None
     if isinstance(score := content.get("score"), dict) and isinstance(score.get("reference"), str):
         score["reference"] = [score["reference"]]
-    problems: list[str] = []
+    problems = _relative_paths(content)
     experiment = fill(Experiment, content, problems)
     if experiment is not None:
         for name, system in experiment.systems.items():
             system.name = name
-        problems = list(_problems(experiment))
+        problems += _problems(experiment)
     if experiment is None or problems:
         raise ConfigError(f"{named}: not an experiment:\n- " + "\n- ".join(problems))
     return experiment
@@ -235,31 +240,50 @@ def _load(path: Path) -> DictConfig:
     if not path.is_file():
         raise ConfigError(f"no such file: {path}; expected an experiment in YAML")
     try:
-        content = OmegaConf.load(path)
+        content = OmegaConf.to_container(OmegaConf.load(path))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"{path} is not YAML: {' '.join(str(error).split())}; correct it there"
         ) from error
-    if not isinstance(content, DictConfig):
+    if not isinstance(content, dict):
         raise ConfigError(f"{path}: expected keys and values such as `title: ...`")
     folder = path.absolute().parent
     if "${" in str(folder):
         raise ConfigError(f"{path}: ${{...}} in its path stands for a setting; rename the folder")
     _place(content, partial(_below, folder))
-    return content
+    return OmegaConf.create(content)
 
 
-def _place(content: DictConfig, place: Callable[[str], str]) -> None:
-    """Replace the paths in settings by what *place* makes of them."""
+def _place(content: dict[Any, Any], place: Callable[[str], str]) -> None:
+    """Replace the paths in settings by what *place* makes of them.
+
+    A path that begins with ${...} stays: it is complete only after the merge with other settings.
+    """
     for section, keys in _PATHS.items():
-        values = content.get(section) if section else content
-        for key in values if isinstance(values, DictConfig) else ():
-            if str(key).replace("_", "-") in keys and values.get(key) is not None:
+        values: Any = content.get(section) if section else content
+        for key in values if isinstance(values, dict) else ():
+            if str(key).replace("_", "-") in keys:
                 values[key] = _each(place, values[key])
     systems = content.get("systems")
-    for system in systems.values() if isinstance(systems, DictConfig) else ():
-        if isinstance(system, DictConfig) and system.get("start") is not None:
+    for system in systems.values() if isinstance(systems, dict) else ():
+        if isinstance(system, dict) and "start" in system:
             system["start"] = _each(place, system["start"])
+
+
+def _relative_paths(content: dict[Any, Any]) -> list[str]:
+    """Return a problem for each path that ${...} has not made absolute."""
+    found: list[str] = []
+
+    def note(path: str) -> str:
+        if not os.path.isabs(path):
+            found.append(
+                f"the path {path} is relative after ${{...}} was replaced; begin it with ./ in the "
+                "file, or with an absolute folder"
+            )
+        return path
+
+    _place(content, note)
+    return found
 
 
 # The files of subwords are those of fairseq's encoders.
@@ -276,10 +300,11 @@ _PATHS = {
 def _each(place: Callable[[str], str], value: Any) -> Any:
     """Replace a path, or each path of a list or dictionary."""
     if isinstance(value, str):
-        return value if "://" in value else place(value)
-    if OmegaConf.is_list(value):
+        stays = value.startswith("${") or value == MISSING or "://" in value
+        return value if stays else place(value)
+    if isinstance(value, list):
         return [_each(place, item) for item in value]
-    if OmegaConf.is_dict(value):
+    if isinstance(value, dict):
         return {name: _each(place, item) for name, item in value.items()}
     return value
 
@@ -351,12 +376,12 @@ def stored_experiment(about: dict[str, Any], work: Path) -> Experiment:
 def _changed(change: str, place: Callable[[str], str]) -> str:
     """Replace the paths in a ``KEY.KEY=VALUE`` word."""
     given = _override(change)
-    before = OmegaConf.to_container(given)
-    _place(given, place)
-    if OmegaConf.to_container(given) == before:
+    content: Any = OmegaConf.to_container(given)
+    _place(content, place)
+    if content == OmegaConf.to_container(given):
         return change
     key = change.partition("=")[0]
-    value = OmegaConf.select(given, key)
+    value = OmegaConf.select(OmegaConf.create(content), key)
     plain = OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
     return f"{key}={json.dumps(plain, ensure_ascii=False)}"
 

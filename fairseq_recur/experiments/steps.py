@@ -2,11 +2,12 @@
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from os.path import join, realpath
 from pathlib import Path
 from typing import Any, Optional
 
+from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.inputs import is_same
 from fairseq_recur.experiments.settings import Flags
 from fairseq_recur.files import inside, read_json, write_json
@@ -92,8 +93,12 @@ class Run(ABC):
         return
 
     def state(self) -> dict[str, Any]:
-        """Return what is known of the steps: {"train": {"key": [...], "seconds": 12.3, ...}}."""
-        return read_json(self.folder / "state.json") or {}
+        """Return what is known of the steps: {"train": {"key": [...], "seconds": 12.3, ...}}.
+
+        Raises:
+            ConfigError: the file is damaged
+        """
+        return read_steps(self.folder / "state.json")
 
     def write_state(self, state: dict[str, Any]) -> None:
         """Store what is known of the steps; the file is never half-written."""
@@ -121,6 +126,34 @@ class Run(ABC):
     def trained(self) -> bool:
         """Return whether the run has its final model: all steps before ``generate`` are done."""
         return all(self.done(step) for step in self.steps if step != "generate")
+
+
+def read_steps(path: Path) -> dict[str, Any]:
+    """Return what a file says of the steps of a run, see `Run.state`; nothing without a file.
+
+    Raises:
+        ConfigError: the file is damaged
+    """
+    return read_parts(path, lambda of: all(isinstance(step, dict) for step in of.values())) or {}
+
+
+def read_parts(path: Path, whole: Callable[[dict[str, Any]], bool]) -> dict[str, Any] | None:
+    """Read a JSON file with named parts; None if there is no file.
+
+    Args:
+        path: of a file that `write_json` wrote
+        whole: tells whether the parts are those that were written
+
+    Raises:
+        ConfigError: the file is damaged
+    """
+    found = read_json(path)
+    if found is None or (isinstance(found, dict) and whole(found)):
+        return found
+    raise ConfigError(
+        f"{path} is damaged, its JSON is not that of an experiment: restore the file, or remove it "
+        "and give the command again that wrote it"
+    )
 
 
 def same_command(before: Sequence[str], now: Sequence[str], root: str) -> bool:

@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 
 from fairseq_recur.cli import experiment_check, main
 from fairseq_recur.errors import ConfigError
-from fairseq_recur.experiments.settings import Scoring
+from fairseq_recur.experiments.runs import runs_of
+from fairseq_recur.experiments.settings import Scoring, read_experiment
 from fairseq_recur.scoring import comet
 from tests.integration.test_experiments import content, write
 
@@ -92,6 +94,34 @@ def test_everything_is_reported_together(
         "- found 2000000 samples",
     ):
         assert words in said
+
+
+@pytest.mark.parametrize(
+    "search, said",
+    [
+        ({"beam": 0}, "beam=0: expected a beam of at least 1"),
+        ({"max_len_b": -3}, "min_len=1 is more than the longest output for 1024 source tokens"),
+        ({"temperature": 0}, "temperature=0.0: expected more than 0"),
+        ({"sampling": True}, "nbest=1 of beam=5: fairseq-generate samples as many as it returns"),
+        ({"sampling": True, "nbest": 5, "min-len": 9}, ""),
+        ({"beam": 0, "sentencepiece-model": "none", "bpe": "sentencepiece"}, "none"),
+    ],
+)
+def test_a_search_that_must_fail(
+    search: dict[str, Any], said: str, corpus: Path, tmp_path: Path
+) -> None:
+    file = write(tmp_path, {**content(corpus), "generate": search})
+    (run, *_) = runs_of(read_experiment([file]), tmp_path / "work")
+    with pytest.raises(ConfigError, match=said) if said else nullcontext():
+        experiment_check._check_generate(run)
+
+
+def test_searches_and_seeds_are_reported_with_the_rest(refused: Refused, corpus: Path) -> None:
+    generate = {**content(corpus)["generate"], "beam": -3}
+    said = refused({"generate": generate, "seeds": [1, 99999999999, 2**31]})
+    assert "- generate: beam=-3: expected a beam of at least 1" in said
+    assert "- seeds: found 99999999999, expected at most 2147483647" in said
+    assert refused({"seeds": [2**31 - 1]}) == ""
 
 
 def test_a_start_that_does_not_fit_hides_no_warnings(

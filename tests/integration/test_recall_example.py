@@ -79,6 +79,20 @@ def test_finished_cells_are_kept(tmp_path: Path, capsys: pytest.CaptureFixture[s
         recall.main(options)
 
 
+def test_seeds_are_computed_in_turn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = "--no-sweep --updates 1 --pairs 4 --segments 2 --width 16 --systems full segmented"
+    options = ["--output", str(tmp_path), *words.split()]
+    recall.main(options)
+    recall.main([*options, "--seeds", "1", "3", "2", "3"])
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert [(cell["system"], cell["seed"]) for cell in results["cells"]] == [
+        (system, seed) for seed in (1, 3, 2) for system in ("full", "segmented")
+    ]
+    first, second = (run["command"] for run in results["runs"])
+    assert "--seeds" not in first and " --seeds 1 3 2 --systems full segmented" in second
+    assert capsys.readouterr().out.count(", seed 3: inside") == 2
+
+
 def test_another_base_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--output", str(tmp_path), "--no-sweep", "--updates", "1", "--systems", "unit"]
     recall.main([*options, "--pairs", "8", "--segments", "2"])

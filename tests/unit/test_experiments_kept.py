@@ -2,17 +2,18 @@
 
 import os
 import re
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fairseq_recur.cli import main
+from fairseq_recur.cli import experiment_check, main
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.experiments.runs import SystemRun, runs_of
 from fairseq_recur.experiments.settings import from_here, read_experiment
-from fairseq_recur.files import read_json
-from tests.unit.test_experiments import content, read, runs
+from fairseq_recur.files import read_json, write_json
+from tests.unit.test_experiments import STARTED, content, read, runs
 
 
 def begin(run: SystemRun) -> None:
@@ -183,6 +184,24 @@ def test_a_damaged_file_is_named(
     said = capsys.readouterr().err
     assert f"{tmp_path / 'command.json'} is damaged (" in said and "or remove it and give" in said
     assert read_json(tmp_path / "none.json") is None
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", "5", '{"train": 5}'])
+@pytest.mark.parametrize("name", ["command.json", "a/seed1/state.json"])
+def test_a_file_with_other_json_is_damaged(
+    name: str, content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (first, *_) = runs(tmp_path)
+    write_json(first.work / "command.json", {**STARTED, "files": ["../t.yaml"]})
+    first.folder.mkdir(parents=True)
+    (first.work / name).write_text(content)
+    known_state = content == "{}" and "state" in name  # of a run of which nothing is known
+    assert main(["experiment", "status", str(first.work)]) == (0 if known_state else 2)
+    said = capsys.readouterr().err
+    damaged = f"{first.work / name} is damaged, its JSON is not that of an experiment: restore"
+    assert (damaged in said) is not known_state
+    with pytest.raises(ConfigError) if not known_state and "state" in name else nullcontext():
+        experiment_check._check_folder(first.experiment, first.work)
 
 
 def test_nothing_is_known_of_a_run_that_has_not_begun(tmp_path: Path) -> None:

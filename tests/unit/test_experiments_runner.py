@@ -20,7 +20,7 @@ from fairseq_recur.experiments.runner import OF_3_10, Runner, Stopped, plugin_en
 from fairseq_recur.experiments.runs import SystemRun
 from fairseq_recur.files import read_json, write_json
 from fairseq_recur.locks import hold
-from tests.unit.test_experiments import runs
+from tests.unit.test_experiments import STARTED, runs
 
 PROGRAM = """
 import json, os, pathlib, signal, sys, time
@@ -65,7 +65,7 @@ def test_an_output_without_all_translations_fails_only_its_run(
 ) -> None:
     monkeypatch.setenv("STOPS_EARLY", "generatea")
     a, b, c = some = three(tmp_path)
-    write_json(tmp_path / "work/command.json", {"set": [], "parameters": {}})
+    write_json(tmp_path / "work/command.json", STARTED)
     assert experiment.work_on(some, a.work, 2, [], validation=False) == 1
     said = capsys.readouterr()
     assert "a seed 1: generate failed: " in said.out and "without id 1" in said.out
@@ -82,7 +82,7 @@ def test_an_old_output_that_cannot_be_scored_does_not_stop_the_others(
     a, b, c = some = three(tmp_path)
     assert Runner([a], 1)() == []
     a.output.write_text("H-0\t-0.5\tein Satz\n")
-    write_json(tmp_path / "work/command.json", {"set": [], "parameters": {}})
+    write_json(tmp_path / "work/command.json", STARTED)
     assert experiment.work_on(some, a.work, 1, [], validation=False) == 1
     said = capsys.readouterr().err
     assert "the table is not written: " in said and "without id 1" in said
@@ -255,7 +255,7 @@ def test_a_lock_is_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_stop_waits_longer_than_a_training_may_take(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "command.json").write_text("{}")
+    write_json(tmp_path / "command.json", STARTED)
     lock, now = hold(tmp_path / "lock"), [0.0]
     assert lock is not None
     monkeypatch.setattr(experiment.os, "kill", lambda *_: None)
