@@ -12,6 +12,9 @@ from typing import Any, BinaryIO
 
 from fairseq_recur.errors import ConfigError, Problems
 
+WORD = r"\.[0-9a-f]{8}"
+"""The random part of a temporary name."""
+
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
@@ -112,11 +115,14 @@ def output_problems(*paths: Path | str | None) -> Iterator[str]:
     Args:
         paths: of the files, or of pipes such as /dev/stdout; None for a file that nobody wants
     """
+    seen: dict[str, Path] = {}
     for path in (Path(path) for path in paths if path is not None):
         real = behind_link(path)
         folder = real.absolute().parent
         # A file is replaced by a new one of its folder, which has to allow that; a pipe is not.
-        place = path if path.exists() and not path.is_file() else folder
+        is_pipe = path.exists() and not path.is_file()
+        place = path if is_pipe else folder
+        first = path if is_pipe else seen.setdefault(os.path.realpath(path), path)
         if path.is_dir():
             yield f"cannot write {path}: this is a folder; expected a file name"
         elif real != path and re.match(r"/dev$|/proc/", os.path.realpath(path.parent)):
@@ -125,6 +131,8 @@ def output_problems(*paths: Path | str | None) -> Iterator[str]:
             yield f"cannot write {path}: no folder {real.parent}; create it first"
         elif not os.access(place, os.W_OK):
             yield f"cannot write {path}: {place} is not writable; choose another name or folder"
+        elif first is not path:
+            yield f"cannot write {path}: {first} is the same file; give each a different name"
 
 
 def check_outputs(*paths: Path | str | None) -> None:
@@ -139,10 +147,21 @@ def check_outputs(*paths: Path | str | None) -> None:
     problems.raise_all()
 
 
+def unfinished_name(path: Path) -> Path:
+    """Return a temporary name beside *path*."""
+    return path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
+
+
+def left_behind(path: Path, word: str = WORD) -> Iterator[Path]:
+    """Yield what there is under temporary names of *path*."""
+    pattern = re.compile(re.escape(path.name) + word + r"\.tmp")
+    yield from map(path.with_name, filter(pattern.fullmatch, os.listdir(path.parent)))
+
+
 def new_unfinished(path: Path) -> BinaryIO:
     """Create a temporary file beside *path*, and lock it until it is closed."""
     while True:
-        file = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp").open("xb")
+        file = unfinished_name(path).open("xb")
         with suppress(OSError):  # the file system has no locks
             fcntl.flock(file, fcntl.LOCK_EX)
         if os.path.exists(file.name):  # else `remove_unfinished` of another process was faster
@@ -155,10 +174,7 @@ def remove_unfinished(path: Path) -> None:
 
     fairseq's own writer of checkpoints leaves CHECKPOINT.pt.tmp.
     """
-    word = r"(\.[0-9a-f]{8})?" if path.suffix == ".pt" else r"\.[0-9a-f]{8}"
-    pattern = re.compile(re.escape(path.name) + word + r"\.tmp")
-    for name in filter(pattern.fullmatch, os.listdir(path.parent)):
-        left = path.with_name(name)
+    for left in left_behind(path, f"({WORD})?" if path.suffix == ".pt" else WORD):
         with suppress(OSError), left.open("rb+") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             left.unlink()

@@ -2,12 +2,14 @@
 
 import functools
 import re
+from collections.abc import Iterable
 from dataclasses import fields
 from functools import cache
 from itertools import product
 from typing import Any
 
 from fairseq.models import ARCH_MODEL_REGISTRY, FairseqLanguageModel
+from torch import nn
 
 import fairseq_recur  # noqa: F401  (registers the presets)
 from fairseq_recur.models import ForecasterModel
@@ -440,6 +442,27 @@ def option_values(system: list[str]) -> dict[str, str]:
     return {name.replace("-", "_"): value.strip() for name, value in flags}
 
 
+def has_neuron(system: list[str]) -> bool:
+    """Whether a system's cross-attention has SRformer's accumulate-and-fire neuron."""
+    values, config = option_values(system), ARCH_MODEL_REGISTRY[system[1]].config_class()
+    part = values.get("cross_attention", getattr(config, "cross_attention", "none"))
+    return part == "srformer" and "srformer_no_neuron" not in values
+
+
+def without_decay(model: nn.Module) -> set[str]:
+    """The parameters that ask for no weight decay."""
+    asked = {
+        name: getattr(parameter, "optim_overrides", {"optimizer": {}})["optimizer"]
+        for name, parameter in model.named_parameters()
+    }
+    assert {*map(str, (entry.get("weight_decay", 0.0) for entry in asked.values()))} == {"0.0"}
+    return {name for name, entry in asked.items() if "weight_decay" in entry}
+
+
+RSA_PARAMETERS = {"mu", "eta", "nu", "theta"}
+"""The last names of a mixture's parameters, toward whose zero no weight decay pulls."""
+
+
 @cache
 def default_parts(arch: str) -> dict[str, str]:
     """The parts of an architecture by slot."""
@@ -459,30 +482,40 @@ def interactions(system: list[str]) -> set[tuple[tuple[str, str], ...]]:
     }
 
 
+def covering(found: dict[str, set[Any]], wanted: Iterable[str]) -> list[str]:
+    """A few names that together have everything that the wanted ones have.
+
+    The choice is greedy: the next name is the first of those that add the most.
+
+    Args:
+        found: what each name has, such as the interactions that a system tests
+        wanted: some of the names
+    """
+    bits: dict[Any, int] = {}
+    had = {
+        name: sum(1 << bits.setdefault(thing, len(bits)) for thing in things)
+        for name, things in found.items()
+    }
+    left = functools.reduce(int.__or__, (had[name] for name in wanted))
+    chosen = []
+    while left:
+        chosen.append(max(had, key=lambda name: (had[name] & left).bit_count()))
+        left &= ~had[chosen[-1]]
+    return chosen
+
+
 def pairwise_choice(
     wanted: dict[str, list[str]], more: dict[str, list[str]]
 ) -> dict[str, list[str]]:
     """A few systems that together test every interaction of the wanted ones.
-
-    The choice is greedy: the next system is the first of those that add the most.
 
     Args:
         wanted: systems by name
         more: further systems to choose from
     """
     candidates = {**more, **wanted}
-    bits: dict[Any, int] = {}
-    tested = {
-        name: sum(1 << bits.setdefault(pair, len(bits)) for pair in interactions(system))
-        for name, system in candidates.items()
-    }
-    left = functools.reduce(int.__or__, (tested[name] for name in wanted))
-    chosen = {}
-    while left:
-        best = max(tested, key=lambda name: (tested[name] & left).bit_count())
-        chosen[best] = candidates[best]
-        left &= ~tested[best]
-    return chosen
+    tested = {name: interactions(system) for name, system in candidates.items()}
+    return {name: candidates[name] for name in covering(tested, wanted)}
 
 
 FAST_SYSTEMS: dict[str, list[str]] = pairwise_choice(SYSTEMS, composed_systems())

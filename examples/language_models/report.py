@@ -94,19 +94,21 @@ def table(results: Results) -> str:
         return "Nothing is finished yet."
     everyone = [of_seeds for of_systems in runs.values() for of_seeds in of_systems.values()]
     layers = sorted({n for of_seeds in everyone for n in gates(of_seeds)}, key=int)
-    header = ["training text", "system", "seeds", "parameters", name, "difference", "mean gate"]
-    rows = [[*header, *(f"layer {n}" for n in layers)]]
+    header = ["training text", "system", "seeds", "parameters", name, "by seed", "difference"]
+    rows = [[*header, "mean gate", *(f"layer {n}" for n in layers)]]
     for share, of_systems in runs.items():
         for system, of_seeds in of_systems.items():
             apart, by_layer = difference(of_systems, system, name), gates(of_seeds)
+            found, digits = values(of_seeds, name), DIGITS[name]
             rows.append(
                 [
                     f"{share} %",
                     system,
                     ", ".join(of_seeds),
                     f"{next(iter(of_seeds.values()))['parameters']:,}",
-                    spread(values(of_seeds, name), DIGITS[name]),
-                    "" if apart is None else f"{apart:+.{DIGITS[name]}f}",
+                    spread(found, digits),
+                    ", ".join(f"{value:.{digits}f}" for value in found),
+                    "" if apart is None else f"{apart:+.{digits}f}",
                     f"{mean(by_layer.values()):.3f}" if by_layer else "",
                     *(f"{by_layer[n]:.3f}" if n in by_layer else "" for n in layers),
                 ]

@@ -4,6 +4,7 @@ Importing fairseq takes seconds, so ``path``, ``--help`` and scoring do without 
 """
 
 import argparse
+import codecs
 import contextlib
 import difflib
 import errno
@@ -47,8 +48,14 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 REMEDIES = {
     **dict.fromkeys(FULL, "free some space and run the same command again"),
     errno.EROFS: "write to another folder",
+    errno.ENAMETOOLONG: "give a shorter name",
+    errno.ENOENT: "give a path that exists",
+    errno.EEXIST: "give another name, or remove it",
+    errno.ENOTDIR: "expected a folder; give another path",
+    errno.EISDIR: "expected a file; give another path",
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "change its permissions, or give another path"),
 }
-"""What to do about each of these errors."""
+"""What to do about each of these errors. Another one that is no input error is a defect."""
 
 
 @dataclass(frozen=True)
@@ -234,15 +241,18 @@ def main(argv: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         print(f"{PROG}: interrupted; files that were written before are complete", file=sys.stderr)
         return INTERRUPTED
+    except UnicodeEncodeError as error:
+        if not (message := _unprintable(error)):
+            raise
+        print(f"{PROG}: error: {message}", file=sys.stderr)
+        return 2
     except (*INPUT_ERRORS, ProcessError, OSError) as error:
         is_input_error = isinstance(error, INPUT_ERRORS)
         if isinstance(error, OSError) and not is_input_error:
-            if error.errno not in (errno.ENAMETOOLONG, *REMEDIES):
+            if error.errno not in REMEDIES:
                 raise
-            if error.errno in REMEDIES:
-                if error.filename is None:
-                    _discard_output()
-                error.filename = f"{error.filename or 'the output'}; {REMEDIES[error.errno]}"
+            if error.filename is None:
+                _discard_output()
         if debug and is_input_error:
             traceback.print_exc()
         print(f"{PROG}: error: {_message(error)}", file=sys.stderr)
@@ -260,6 +270,17 @@ def _check_words(argv: Iterable[str]) -> None:
             word.encode()
         except UnicodeEncodeError:
             raise ConfigError(f"{ascii(word)} is not UTF-8; rename the file or folder") from None
+
+
+def _unprintable(error: UnicodeEncodeError) -> str:
+    """Say what standard output cannot show; nothing if its encoding has all characters."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    if codecs.lookup(encoding).name == "utf-8":
+        return ""
+    return (
+        f"standard output is {encoding}, which lacks {ascii(error.object[error.start])}; set "
+        "PYTHONIOENCODING=utf-8"
+    )
 
 
 def _discard_output() -> None:
@@ -287,9 +308,10 @@ def _dispatch(argv: list[str]) -> int:
 
 
 def _message(error: BaseException) -> str:
-    """Return an error's message; of an operating system error its words without the number."""
+    """Return an error's message; of an operating system error its words and what to do."""
     if isinstance(error, OSError) and error.strerror:
-        return f"{error.strerror}: {error.filename}"
+        found = f"{error.strerror}: {error.filename or 'the output'}"
+        return "; ".join(filter(None, (found, REMEDIES.get(error.errno or 0))))
     if isinstance(error, OSError):
         return f"{type(error).__name__}: {error}"
     return str(error)

@@ -19,6 +19,8 @@ from fairseq_recur.loading.states import read_state
 
 EPOCH = re.compile(r"checkpoint(\d+)\.pt")
 UPDATE = re.compile(r"checkpoint_\d+_(\d+)\.pt")
+OF_TRAINING = re.compile(r"checkpoint(\d+|_\d+_\d+|_last|_best|\.best_.+)\.pt")
+"""Names under which a training saves what it resumes from."""
 SHOWN = 5
 """Parameters named in an error."""
 
@@ -57,6 +59,7 @@ def run(args: argparse.Namespace) -> int:
     files = choose_inputs(args.inputs, args.last, args.updates, args.checkpoint_upper_bound)
     output = Path(args.output)
     check_outputs(output)
+    _keep_training(output, files)
     state = average_checkpoints(files)
     with whole_checkpoint(str(behind_link(output))) as file:
         torch.save(state, file)
@@ -64,6 +67,22 @@ def run(args: argparse.Namespace) -> int:
     for name in files:
         print(f"  {name}")
     return 0
+
+
+def _keep_training(output: Path, inputs: Sequence[Path]) -> None:
+    """Raise ConfigError if the output would replace an input, or a checkpoint of a training.
+
+    The average has no optimizer state, so a training could not resume from it.
+    """
+    if not output.exists():
+        return
+    if any(output.samefile(file) for file in inputs):
+        raise ConfigError(f"--output {output} is one of the inputs; give another name")
+    if OF_TRAINING.fullmatch(behind_link(output).name):
+        raise ConfigError(
+            f"--output {output} exists, and a training may resume from it, but not from an "
+            "average; give another name, such as average.pt"
+        )
 
 
 def choose_inputs(

@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read all texts, run the tests, print the table."""
+    """Read all texts, run the tests, write the results and print the table."""
     problems = Problems("the systems cannot be compared")
     seed = _seed(args.seed, problems)
     check_draws(args.test, args.samples, seed, problems)
@@ -66,11 +66,11 @@ def run(args: argparse.Namespace) -> int:
     found = compare_systems(
         texts.systems, texts.references, metrics, baseline, args.test, args.samples, seed
     )
-    print(comparison_table(found, args.markdown))
-    if args.json:
+    if args.json:  # before the table, which standard output may refuse
         report = {"references": args.reference, "files": texts.files, **as_json(found)}
         text = json.dumps(report, indent=2, ensure_ascii=False) + "\n"
         write_text(args.json, text)
+    print(comparison_table(found, args.markdown))
     return 0
 
 

@@ -71,13 +71,13 @@ def run(args: argparse.Namespace) -> int:
     """Write the file.
 
     Raises:
-        ConfigError: the file exists, a path does not, or a system has no such size
+        ConfigError: the file exists, an input does not, or a system has no such size
     """
-    paths = (args.data, args.reference, args.sentencepiece_model)
-    problems = [
-        f"{path} does not exist; give a path that does"
-        for path in paths
-        if path and not Path(path).exists()
+    problems = [] if Path(args.data).is_dir() else [f"no folder {args.data}; give one that exists"]
+    problems += [
+        f"no file {path}; give one that exists"
+        for path in (args.reference, args.sentencepiece_model)
+        if path and not Path(path).is_file()
     ]
     for name in args.system:
         arch = f"{name}_{args.size}"
@@ -116,7 +116,7 @@ def content(args: argparse.Namespace) -> dict[str, Any]:
         flags = {"arch": f"{name}_{args.size}", **SENTENCES.get(name, {}), **scratch}
         systems[name] = {"flags": flags, **start}
     return {
-        "title": f"{', '.join(args.system)} and the Transformer",
+        "title": f"{', '.join(dict.fromkeys(args.system))} and the Transformer",
         "data": str(Path(args.data).absolute()),
         "source": args.source_lang,
         "target": args.target_lang,

@@ -1,7 +1,8 @@
 """Predict what a training costs: memory, tokens per GPU, and hours.
 
-The model of any architecture is run on tensors without data, which takes seconds and no memory,
-and its operations are counted. Flags of the model come after --, as in fairseq-train.
+The model, an encoder-decoder or a language model that reads tokens, is run on tensors without data.
+This takes seconds and no memory, and its operations are counted. Flags of the model come after --,
+as in fairseq-train.
 docs/planning.md describes the method, how it was checked, and its limits.
 """
 
@@ -12,7 +13,7 @@ from collections.abc import Iterator
 from fairseq_recur.errors import refuse
 from fairseq_recur.files import output_problems, write_text
 from fairseq_recur.modules.options import flag
-from fairseq_recur.planning.building import model_problems
+from fairseq_recur.planning.building import EXPECTED, model_problems
 from fairseq_recur.planning.hardware import (
     GIGA,
     GPUS,
@@ -46,7 +47,7 @@ LARGEST: dict[str, float] = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `plan`."""
     add = parser.add_argument
-    add("--arch", required=True, metavar="NAME", help="any architecture of fairseq")
+    add("--arch", required=True, metavar="NAME", help=f"{EXPECTED}; see train --list")
     add("flags", nargs="*", metavar="FLAG", help="after --: fairseq-train's flags for the model")
     add(
         "--vocabulary", nargs="+", type=int, default=[32768], metavar="N",
@@ -126,12 +127,12 @@ def _add_assumptions(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Make the plan and print it."""
+    """Make the plan, write it and print it."""
     setup = setup_of(args)
     plan = make_plan(setup)
-    print(report(setup, plan))
-    if args.json:
+    if args.json:  # before the report, which standard output may refuse
         write_text(args.json, json.dumps(as_json(setup, plan), indent=1) + "\n")
+    print(report(setup, plan))
     return 0
 
 

@@ -113,8 +113,9 @@ def run(args: argparse.Namespace) -> int:
     problems = Problems("invalid options of plot attention")
     with problems.gathered():
         output = check_output(args.output)
-    for problem in (*output_problems(args.json), *_problems(args)):
-        problems.add(problem)
+    for problem in (*output_problems(args.output, args.json), *_problems(args)):
+        if problem not in problems.found:
+            problems.add(problem)
     problems.raise_all()
     model = from_pretrained(
         args.checkpoint, data=args.data, source_lang=args.source_lang,

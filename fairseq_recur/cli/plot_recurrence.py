@@ -73,7 +73,12 @@ def run(args: argparse.Namespace) -> int:
     else:
         name = f"{Path(args.file).name}, {kind}"
         tracks = [Track(name, read_tokens(args.file, kind, args.positions), is_text=True)]
-    count = len(tracks[0].values)
+    count, least = len(tracks[0].values), RANGES["lags"][0]
+    if count <= least:
+        raise ConfigError(
+            f"{args.file} has {count} positions; expected more than {least}, the smallest --lags: "
+            "give a longer file"
+        )
     if count <= args.lags:
         raise ConfigError(
             f"--lags {args.lags} needs more positions than the {count} of {args.file} (of which "

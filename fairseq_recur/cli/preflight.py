@@ -19,7 +19,9 @@ from fairseq.tasks import TASK_REGISTRY
 from fairseq.tasks.translation import TranslationTask
 
 from fairseq_recur.cli import suggestion
+from fairseq_recur.cli.binary_data import check_pair
 from fairseq_recur.errors import ConfigError
+from fairseq_recur.loading.folder import listing
 
 PARSERS = {
     "train": options.get_training_parser,
@@ -32,9 +34,6 @@ PARSERS = {
 SEVERAL = ("data", "path", "finetune_from_model", "lm_path")
 NAMES = (*SEVERAL, "save_dir", "restore_file", "log_file", "tensorboard_logdir", "results_path")
 """Options that name files or folders; fairseq splits `SEVERAL` at colons."""
-
-SHOWN = 12
-"""Files listed in an error."""
 
 PREPROCESS = "`fairseq-recur preprocess`"
 
@@ -106,7 +105,7 @@ def check_names(args: argparse.Namespace) -> None:
 
 
 def check_data(command: str, args: argparse.Namespace) -> None:
-    """Raise ConfigError if DATA does not exist or lacks a file that the command reads.
+    """Raise ConfigError if DATA does not exist, or as `check_translation_data`.
 
     The contents of the folder are checked for translation only; other tasks have other files.
     """
@@ -126,25 +125,40 @@ def check_data(command: str, args: argparse.Namespace) -> None:
                 f"no data folder {folder} ({os.path.abspath(folder)}); expected the --destdir "
                 f"of {PREPROCESS}"
             )
-    if not translation:
-        return
+    if translation:
+        check_translation_data(command, args, folders)
+
+
+def check_translation_data(command: str, args: argparse.Namespace, folders: list[str]) -> None:
+    """Raise ConfigError if a file that the command reads is missing, damaged or does not fit.
+
+    Args:
+        command: of fairseq
+        args: its options
+        folders: of the data; the first has the dictionaries
+    """
     source, target = args.source_lang, args.target_lang
     if source is None or target is None:
         source, target = infer_language_pair(folders[0])
     if source is None or target is None:
         raise ConfigError(_incomplete(folders[0], "train.SOURCE-TARGET.SOURCE.bin"))
+    symbols: dict[str, int] = {}
     for language in (source, target):
-        if not os.path.isfile(os.path.join(folders[0], f"dict.{language}.txt")):
+        dictionary = os.path.join(folders[0], f"dict.{language}.txt")
+        if not os.path.isfile(dictionary):
             raise ConfigError(_incomplete(folders[0], f"dict.{language}.txt"))
+        symbols[language] = len(TASK_REGISTRY[args.task].load_dictionary(dictionary))
     if args.dataset_impl == "fasta":
         return
     for split, of_split in _splits(command, args, folders).items():
         for folder in of_split:
             pairs = (f"{source}-{target}", f"{target}-{source}")
-            names = [os.path.join(folder, f"{split}.{pair}.{source}") for pair in pairs]
-            if not any(dataset_exists(name, args.dataset_impl) for name in names):
+            names = [os.path.join(folder, f"{split}.{pair}") for pair in pairs]
+            found = [n for n in names if dataset_exists(f"{n}.{source}", args.dataset_impl)]
+            if not found:
                 wanted = f"{split}.{source}-{target}.{source}.bin and .idx"
                 raise ConfigError(_incomplete(folder, wanted))
+            check_pair(found[0], symbols, args.dataset_impl)
 
 
 def _splits(command: str, args: argparse.Namespace, folders: list[str]) -> dict[str, list[str]]:
@@ -162,18 +176,10 @@ def _splits(command: str, args: argparse.Namespace, folders: list[str]) -> dict[
 def _incomplete(folder: str, wanted: str) -> str:
     """Say that a data folder lacks a file, and what the folder contains."""
     return (
-        f"no {wanted} in {folder}; {_contents(folder)}. Create it with `fairseq-recur preprocess "
-        f"... --destdir {folder}`, or check DATA, -s, -t and the names of the subsets"
+        f"no {wanted} in {folder}; it contains {listing(Path(folder))}. Create it with "
+        f"`fairseq-recur preprocess ... --destdir {folder}`, or check DATA, -s, -t and the names "
+        "of the subsets"
     )
-
-
-def _contents(folder: str, suffix: str = "") -> str:
-    """Describe the contents of a folder."""
-    names = sorted(name for name in os.listdir(folder) if name.endswith(suffix))
-    if not names:
-        return f"it contains no {suffix} file" if suffix else "the folder is empty"
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return f"it contains {', '.join(names[:SHOWN])}{more}"
 
 
 def check_checkpoints(command: str, args: argparse.Namespace) -> None:
@@ -194,9 +200,10 @@ def check_checkpoints(command: str, args: argparse.Namespace) -> None:
             if "://" in str(paths) or path.is_file():
                 continue
             if path.is_dir():
-                found = f"this is a folder; {_contents(str(path), '.pt')}"
+                found = f"this is a folder; it contains {listing(path, '*.pt')}"
             elif path.parent.is_dir():
-                found = f"no such file in {path.parent}; {_contents(str(path.parent), '.pt')}"
+                there = listing(path.parent, "*.pt")
+                found = f"no such file in {path.parent}; it contains {there}"
             else:
                 found = f"no folder {path.parent}"
             raise ConfigError(f"{option} {path}: {found}; expected a checkpoint")

@@ -16,9 +16,17 @@ from fairseq_recur.errors import ConfigError, Problems, refuse
 from fairseq_recur.files import output_problems, write_text
 from fairseq_recur.loading.folder import find_checkpoints
 from fairseq_recur.modules.options import flag
+from fairseq_recur.pretrained.batches import LARGEST
 from fairseq_recur.probing.classifier import COMBINATIONS
 from fairseq_recur.probing.protocol import Protocol
-from fairseq_recur.probing.report import ProbeSettings, Row, probe_model, reference_rows, table
+from fairseq_recur.probing.report import (
+    REFERENCES,
+    ProbeSettings,
+    Row,
+    probe_model,
+    reference_rows,
+    table,
+)
 from fairseq_recur.probing.representations import SentenceEncoder, load_encoder
 from fairseq_recur.probing.tasks import TASKS, TaskData, choose_tasks, read_task
 from fairseq_recur.scoring.tables import markdown
@@ -28,6 +36,13 @@ logger = logging.getLogger(__name__)
 
 BPE_FILES = {"sentencepiece": "sentencepiece_model", "subword_nmt": "bpe_codes"}
 """The subword encoders of fairseq, and the option that names the file of each."""
+
+RANGES = {
+    "hidden": (0, 2**16), "seed": (0, 2**63 - 1), "runs": (1, 1000), "max_tokens": (1, LARGEST),
+    "batch_size": (1, LARGEST), "epochs_per_check": (1, LARGEST), "patience": (0, LARGEST),
+    "max_epochs": (1, LARGEST), "learning_rate": (1e-12, LARGEST),
+}  # fmt: skip
+"""The least and the greatest value of each number; a greater one is a slip."""
 
 MANY_UNKNOWN = 0.1
 """Share of unknown subwords above which a warning suggests to check --bpe."""
@@ -150,16 +165,16 @@ def run(args: argparse.Namespace) -> int:
 
 def _settings(args: argparse.Namespace) -> ProbeSettings:
     """Check the options' values."""
-    least = {"hidden": 0, "runs": 1, "max_tokens": 1, "batch_size": 1, "epochs_per_check": 1,
-             "patience": 0, "max_epochs": 1, "learning_rate": 1e-12}  # fmt: skip
     problems = [
-        f"{flag(name)} {getattr(args, name)}: expected {low} or more"
-        for name, low in least.items()
-        if not getattr(args, name) >= low  # nan is neither
+        f"{flag(name)} {getattr(args, name)}: expected {low} to {high}"
+        for name, (low, high) in RANGES.items()
+        if not low <= getattr(args, name) <= high  # nan is in no range
     ]
-    problems += [f"--l2 {x}: expected 0 or more" for x in args.l2 if not x >= 0]
+    problems += [f"--l2 {x}: expected 0 to {LARGEST}" for x in args.l2 if not 0 <= x <= LARGEST]
     problems += [f"--dropout {x}: expected 0 to 1, less than 1" for x in args.dropout
                  if not 0 <= x < 1]  # fmt: skip
+    if args.hidden == 0 and any(args.dropout):
+        problems.append("--dropout has no effect with --hidden 0; leave out one of them")
     problems += output_problems(args.json, args.markdown)
     refuse("these options of probe run cannot be used", problems)
     values = {name: getattr(args, name) for name in Protocol._fields}
@@ -169,10 +184,12 @@ def _settings(args: argparse.Namespace) -> ProbeSettings:
 
 
 def _checkpoints(given: list[str]) -> dict[str, str]:
-    """Split NAME=CHECKPOINT, and find each file."""
+    """Split NAME=CHECKPOINT, and find each file; ConfigError for all that cannot be used."""
     problems = Problems("probe run")
     files: dict[str, str] = {}
     for name, path in split_names(given, problems, "--path").items():
+        if name in REFERENCES:
+            problems.add(f"--path {name}=...: the table has a row of this name; choose another")
         with problems.gathered():
             files[name] = str(find_checkpoints(path, None)[1][0])
     problems.raise_all()

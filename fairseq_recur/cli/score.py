@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read all texts, score each system, print the table."""
+    """Read all texts, score each system, write the scores and print the table."""
     problems = Problems("the systems cannot be scored")
     with problems.gathered():
         check_outputs(args.json)
@@ -41,9 +41,9 @@ def run(args: argparse.Namespace) -> int:
         name: score_corpus(lines, texts.references, metrics)
         for name, lines in texts.systems.items()
     }
-    print(score_table(scores))
-    if args.json:
+    if args.json:  # before the table, which standard output may refuse
         _write_json(args, texts, scores)
+    print(score_table(scores))
     return 0
 
 

@@ -1,6 +1,7 @@
 """What `score` and `compare` share: options for texts and metrics, and reading the texts."""
 
 import argparse
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -101,11 +102,11 @@ def without_effect(args: argparse.Namespace) -> Iterator[str]:
 
 
 def split_names(given: Sequence[str], problems: Problems, what: str = "system") -> dict[str, str]:
-    """Split each NAME=FILE; a FILE without a name is named after itself."""
+    """Split each NAME=FILE; a FILE without a name, which may contain "=", is named after itself."""
     files: dict[str, str] = {}
     for item in given:
         name, equals, file = item.partition("=")
-        if not equals:
+        if not equals or os.path.exists(item):
             name = file = item
         if not name or not file:
             problems.add(f"{what} {item!r}: expected NAME=FILE")

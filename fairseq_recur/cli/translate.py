@@ -17,6 +17,7 @@ import fairseq_recur
 from fairseq_recur.compat.interactive import sentence
 from fairseq_recur.errors import refuse
 from fairseq_recur.modules.options import flag
+from fairseq_recur.pretrained.batches import LARGEST
 from fairseq_recur.text import one_line
 
 BUFFER = 1000
@@ -81,8 +82,8 @@ def search_problems(given: dict[str, Any]) -> Iterator[str]:
         given: the options of the search and of its batches that were given
     """
     for name, value in given.items():
-        if name in ("beam", "batch_size", "max_tokens") and value < 1:
-            yield f"{flag(name)} {value}: expected at least 1"
+        if name in ("beam", "batch_size", "max_tokens") and not 1 <= value <= LARGEST:
+            yield f"{flag(name)} {value}: expected at least 1 and at most {LARGEST}"
         if isinstance(value, float) and not math.isfinite(value):
             yield f"{flag(name)} {value}: expected a finite number"
 

@@ -14,6 +14,7 @@ from fairseq_recur.compat import (  # noqa: F401  (each registers its mends, in 
     configuration,
     console,
     data,
+    dictionaries,
     embeddings,
     imports,
     interactive,

@@ -4,6 +4,7 @@ import os
 import re
 import zipfile
 from argparse import Namespace
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -112,12 +113,40 @@ def refuse_foreign(path: str, state: Any) -> None:
         )
     refuse_references(path, state.get("args"))
     refuse_references(path, state.get("cfg"))
-    cfg = state.get("cfg") or {}  # omegaconf 2.0 has no .get() for a missing key
-    model = cfg["model"] if "model" in cfg else None
-    settings = vars(model) if isinstance(model, Namespace) else model or {}
-    part = settings["recurrence"] if "recurrence" in settings else None
+    wrong = next(_of_wrong_type(state), None)
+    if wrong is not None:
+        raise CheckpointError(f"{path}: not a fairseq checkpoint: {wrong}. {advice}")
+    cfg = _settings(state.get("cfg")) or {}  # omegaconf 2.0 has no .get() for a missing key
+    model = _settings(cfg["model"]) if "model" in cfg else {}
+    part = model["recurrence"] if "recurrence" in model else None
     if part not in (None, "none") and not any("recurrence_encoder." in k for k in state["model"]):
         raise CheckpointError(
             f"{path}: its configuration says recurrence={part}, but its weights have no "
             "recurrence encoder: it was changed after it was saved. Use the original checkpoint"
         )
+
+
+def _of_wrong_type(state: dict[str, Any]) -> Iterator[str]:
+    """Yield what is not of the type that fairseq saves: options, and weights."""
+    parts = {name: state[name] for name in ("cfg", "args") if state.get(name) is not None}
+    cfg = _settings(parts.get("cfg"))
+    if isinstance(cfg, Mapping):
+        parts |= {f"cfg.{name}": cfg[name] for name in ("model", "task") if name in cfg}
+    for name, options in parts.items():
+        if not isinstance(_settings(options), Mapping):
+            yield f"its {name} is of type {type(options).__name__}, expected options"
+    weights = state["model"]
+    if not isinstance(weights, dict):
+        yield f"its model is of type {type(weights).__name__}, expected weights with names"
+        return
+    for name, weight in weights.items():
+        if not isinstance(name, str) or not isinstance(weight, torch.Tensor):
+            kind = type(weight).__name__
+            yield f"its weight {name!r} is of type {kind}, expected a tensor with a name"
+        elif weight.layout != torch.strided:
+            yield f"its weight {name} is sparse, expected a dense tensor"
+
+
+def _settings(options: Any) -> Any:
+    """Return the options in a part of a configuration, which may be a Namespace, by their names."""
+    return vars(options) if isinstance(options, Namespace) else options

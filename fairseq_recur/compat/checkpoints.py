@@ -16,7 +16,7 @@ from fairseq_recur.compat.checkpoint_reading import (
 )
 from fairseq_recur.compat.registry import Function, mend
 from fairseq_recur.compat.safe_loading import check_loaded, load_weights_only
-from fairseq_recur.errors import CheckpointError
+from fairseq_recur.errors import CheckpointError, ConfigError
 
 _building: ContextVar[set[str] | None] = ContextVar("building", default=None)
 """While models are built from checkpoints: the options that the user has overridden."""
@@ -123,7 +123,10 @@ def load_model_ensemble_and_task(
 
     Raises:
         CheckpointError: a file is missing, or would open others
+        ConfigError: an option has a value that this installation does not know
     """
+    from omegaconf.errors import OmegaConfBaseException
+
     call = inspect.signature(inspect.unwrap(load)).bind(filenames, *args, **kwargs).arguments
     given = set(call.get("arg_overrides") or {})
     if call.get("state") is not None and call["state"].get("cfg") is not None:
@@ -137,6 +140,11 @@ def load_model_ensemble_and_task(
         path = str(error).rpartition(": ")[2]
         problem = checkpoint_problem(path) or f"{error}; give the --path of an existing file"
         raise CheckpointError(problem) from None
+    except OmegaConfBaseException as error:
+        raise ConfigError(
+            f"{', '.join(filenames)}: an option has a value that is unknown here; import the "
+            f"plug-in that has it, or use a newer fairseq_recur: {' '.join(str(error).split())}"
+        ) from error
     finally:
         _building.reset(before)
         _allowance.set(None)

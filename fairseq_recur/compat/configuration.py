@@ -56,12 +56,49 @@ def eval_str_list(evaluate: Function, x: Any, x_type: Function = float) -> Any:
 
 @values.patch("fairseq.dataclass.utils:override_module_args")
 def override_module_args(override: Function, args: Namespace) -> tuple[list[str], list[str]]:
-    """Refuse at once the values at which hydra's parser would stop."""
+    """Refuse at once the values at which hydra's parser would stop.
+
+    Raises:
+        ConfigError: there are such values, or the model's defaults refer to another kind of task
+    """
     overrides, deletes = override(args)
     keys = {word.split("=", 1)[0] for word in overrides}
+    refuse(
+        "--arch and --task do not fit each other",
+        [problem for word in overrides if (problem := _wrong_task(word, keys, args))],
+    )
     problems = [problem for word in overrides if (problem := _unreadable(word, keys))]
     refuse("options that cannot be read", problems)
     return overrides, deletes
+
+
+def _wrong_task(override: str, keys: set[str], args: Namespace) -> str | None:
+    """Return why an option's default has no value: the task lacks what it refers to. Or None.
+
+    Args:
+        override: as fairseq gives it to hydra
+        keys: "group.name" of all options, to which ${...} may refer
+        args: the command line
+    """
+    from fairseq.models import (
+        ARCH_MODEL_REGISTRY,
+        MODEL_DATACLASS_REGISTRY,
+        FairseqLanguageModel,
+    )
+
+    found = re.fullmatch(r"model\.(\w+)='(\$\{task\.(\w+)\})'", override)
+    if not found or f"task.{found[3]}" in keys:
+        return None
+    name, value, wanted = found.groups()
+    arch = getattr(args, "arch", None)
+    if getattr(MODEL_DATACLASS_REGISTRY.get(arch), name, None) != value:
+        return None
+    decoder_only = issubclass(ARCH_MODEL_REGISTRY[arch], FairseqLanguageModel)
+    fitting = "language_modeling" if decoder_only else "translation"
+    return (
+        f"--arch {arch} needs a task that has {wanted}, such as {fitting}; "
+        f"--task {getattr(args, 'task', None)} has none"
+    )
 
 
 def _unreadable(override: str, keys: set[str]) -> str | None:

@@ -8,6 +8,8 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import metrics
 from torch import Tensor
 
+from fairseq_recur.errors import ConfigError
+
 
 def forecast_errors(forecast: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     """The sums of squared and of absolute errors of (B, T, V) values, in float32 or more."""
@@ -21,7 +23,21 @@ class ForecastErrorCriterion(FairseqCriterion):
     """The squared error of each value of a forecast, on the scale of the standardised series.
 
     A sample's ``target`` is (B, T, V), and so is the model's output.
+
+    Raises:
+        ConfigError: the task has no time series
     """
+
+    for_task = "time_series_forecasting"
+    """The task that takes this criterion and its subclasses."""
+
+    def __init__(self, task: Any) -> None:
+        if getattr(task, "series", None) is None:
+            raise ConfigError(
+                "--criterion forecast_error measures forecasts of time series; give --task "
+                "time_series_forecasting, or another --criterion"
+            )
+        super().__init__(task)
 
     def forward(
         self, model: torch.nn.Module, sample: dict[str, Any], reduce: bool = True

@@ -12,6 +12,8 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import metrics
 from torch import Tensor
 
+from fairseq_recur.errors import ConfigError
+
 
 def correct_positions(logits: Tensor, target: Tensor) -> Tensor:
     """Return where all outputs (B, T, outputs) of a position are correct: (B, T) bool.
@@ -36,7 +38,21 @@ class StringAccuracyCriterion(FairseqCriterion):
     """Mean squared error of the sigmoid outputs, and the share of correct strings.
 
     A sample's ``target`` is (B, T, outputs); padding in ``net_input.src_tokens`` does not count.
+
+    Raises:
+        ConfigError: the task has no strings of a language
     """
+
+    for_task = "regular_languages"
+    """The task that takes this criterion and its subclasses."""
+
+    def __init__(self, task: Any) -> None:
+        if getattr(task, "letters", None) is None:
+            raise ConfigError(
+                "--criterion string_accuracy measures strings of letters; give --task "
+                "regular_languages, or another --criterion"
+            )
+        super().__init__(task)
 
     def forward(
         self, model: torch.nn.Module, sample: dict[str, Any], reduce: bool = True

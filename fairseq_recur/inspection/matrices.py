@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from fairseq.models.transformer import TransformerConfig
+from torch import Tensor
 
-from fairseq_recur.errors import ConfigError
+from fairseq_recur.errors import CheckpointError, ConfigError
 from fairseq_recur.loading.states import read_state, saved_options
 from fairseq_recur.models.config import encoder_decoder_slots, part_fields
 from fairseq_recur.modules.mixture import LagMixture
@@ -30,7 +31,7 @@ def read_layers(path: str) -> Layers:
     """Read the matrices of a checkpoint: {"encoder.0": mixture, ...}, in the order of the layers.
 
     Raises:
-        CheckpointError: the file is not a usable checkpoint
+        CheckpointError: the file is not a usable checkpoint, or its options and weights do not fit
         ConfigError: the file does not exist, or its model has no such matrices
     """
     if not Path(path).is_file():
@@ -43,17 +44,15 @@ def read_layers(path: str) -> Layers:
     for name in state["model"]:
         match = LAYER.match(name)
         if match:
-            side, prefix = match["side"], match["prefix"]
-            mixture: Any
-            if match["attention"] == "encoder":
-                side, mixture = "cross", CROSS_MIXTURE[host.cross_attention_mixture](host)
-            else:
-                _, part = map_and_mixture(host, side)
-                mixture = MIXTURE[part](host, side)
-            weights = state["model"].items()
-            mixture.load_state_dict(
-                {k[len(prefix) :]: v for k, v in weights if k.startswith(prefix)}
-            )
+            side = "cross" if match["attention"] == "encoder" else match["side"]
+            try:
+                mixture = build_mixture(host, side)
+                mixture.load_state_dict(below(match["prefix"], state["model"]))
+            except (KeyError, RuntimeError) as error:
+                raise CheckpointError(
+                    f"{path}: its options do not fit its weights {match['prefix']}*; give the "
+                    "checkpoint that fairseq-train saved, or import the plug-in that has its parts"
+                ) from error
             if isinstance(mixture, LagMixture):
                 layers[f"{side}.{match['index']}"] = mixture.float().requires_grad_(False)
     if not layers:
@@ -63,6 +62,22 @@ def read_layers(path: str) -> Layers:
             "--cross-attention-mixture rsa"
         )
     return layers
+
+
+def build_mixture(host: TransformerConfig, side: str) -> Any:
+    """Build the mixture of the "encoder", the "decoder" or the "cross" attention.
+
+    Raises:
+        KeyError: no part of this name is known
+    """
+    if side == "cross":
+        return CROSS_MIXTURE[host.cross_attention_mixture](host)
+    return MIXTURE[map_and_mixture(host, side)[1]](host, side)
+
+
+def below(prefix: str, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights whose names begin with a prefix, by the rest of their names."""
+    return {name[len(prefix) :]: x for name, x in weights.items() if name.startswith(prefix)}
 
 
 def memory_lengths(layer: LagMixture) -> list[int]:

@@ -24,7 +24,8 @@ def listing(folder: Path, pattern: str = "*") -> str:
     """Describe the files of a folder for an error."""
     names = sorted(path.name for path in folder.glob(pattern))
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more if names else f"no {pattern}"
+    nothing = "no files" if pattern == "*" else f"no {pattern}"
+    return ", ".join(names[:SHOWN]) + more if names else nothing
 
 
 def find_checkpoints(
@@ -75,12 +76,13 @@ def choose_checkpoint(home: Path) -> Path:
     if not found:
         raise ConfigError(
             f"no checkpoint (*.pt) in {home}; it holds {listing(home)}. Give the "
-            "--save-dir of fairseq-train, or checkpoint=FILE"
+            "--save-dir of fairseq-train, or the file itself (in Python: checkpoint=FILE)"
         )
     if len(found) > 1 and not preferred:
         raise ConfigError(
             f"{home} has several checkpoints, {listing(home, '*.pt')}, and none "
-            f"is called {', '.join(PREFERRED)}; choose with checkpoint=NAME"
+            f"is called {', '.join(PREFERRED)}; give one of them instead of the folder (in Python: "
+            "checkpoint=NAME)"
         )
     chosen = (preferred or found)[0]
     if len(found) > 1:

@@ -93,7 +93,12 @@ def read(file: Path, kinds: tuple[type[FairseqTask], ...]) -> dict[str, Any]:
     """
     state = checkpoint_utils.load_checkpoint_to_cpu(str(file))
     state["args"] = None  # only in old checkpoints, and repeated in cfg
-    task, model = state["cfg"]["task"], state["cfg"]["model"]
+    task, model = option(state["cfg"], "task"), option(state["cfg"], "model")
+    if task is None or model is None:
+        raise CheckpointError(
+            f"{file}: not a fairseq checkpoint: it has no options of its task or of its model; "
+            "give one that fairseq-train saved"
+        )
     if not issubclass(kind_of_task(task), kinds):
         known = " or ".join(name for name, kind in TASK_REGISTRY.items() if kind in kinds)
         raise ConfigError(

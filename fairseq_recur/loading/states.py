@@ -23,11 +23,6 @@ def read_state(path: str | Path) -> dict[str, Any]:
         CheckpointError: the file is missing, damaged, unsafe or not a fairseq checkpoint
     """
     state = compat.read_checkpoint(str(path))
-    if not isinstance(state["model"], dict):
-        raise CheckpointError(
-            f"{path}: not a fairseq checkpoint, because it has no parameters; "
-            "give one that fairseq-train saved"
-        )
     state["model"] = {name: x for name, x in state["model"].items() if not is_memory(name)}
     return state
 

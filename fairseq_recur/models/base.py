@@ -3,6 +3,7 @@
 import re
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable
+from copy import deepcopy
 from typing import Any, ClassVar, NoReturn
 
 from fairseq.dataclass import FairseqDataclass
@@ -19,6 +20,7 @@ from fairseq_recur.models.checkpoints import misfits, upgrade_weights
 from fairseq_recur.models.config import Slot
 from fairseq_recur.models.monitoring import Monitor
 from fairseq_recur.models.pruning import Pruning
+from fairseq_recur.modules.part import copy_requests
 
 
 class RecurrentModel(BaseFairseqModel):
@@ -49,14 +51,25 @@ class RecurrentModel(BaseFairseqModel):
         gen_parser_from_dataclass(parser, cls.assemble()(), delete_default=True)
 
     @classmethod
-    def check_options(cls, options: Namespace) -> None:
+    def check_options(cls, options: Namespace, further: Iterable[str] = ()) -> None:
         """Refuse flat options that cannot be used or would have no effect.
+
+        Args:
+            options: of the model
+            further: problems of this kind of model, one message each
 
         Raises:
             ConfigError: listing them all
         """
         defaults = [cls.assemble()(), cls.config_class()]
-        check_config(options, cls.slots(), defaults, loaded=from_checkpoint())
+        check_config(options, cls.slots(), defaults, from_checkpoint(), further)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "RecurrentModel":
+        """A copy whose parameters have the same weight decay and learning rate."""
+        copied = memo[id(self)] = self.__new__(type(self))
+        copied.__dict__.update(deepcopy(self.__dict__, memo))
+        copy_requests(self, copied)
+        return copied
 
     def observe_parts(self, interval: int) -> None:
         """Log the recurrent parts while training, at one update in *interval*; 0: never."""

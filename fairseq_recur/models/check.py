@@ -4,7 +4,7 @@ Options that only fairseq reads are left to fairseq.
 """
 
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import Field, fields
 from typing import Any
 
@@ -29,7 +29,11 @@ from fairseq_recur.modules.t5 import own_head_width
 
 
 def check_config(
-    cfg: Namespace, slots: list[config.Slot], defaults: list[FairseqDataclass], loaded: bool
+    cfg: Namespace,
+    slots: list[config.Slot],
+    defaults: list[FairseqDataclass],
+    loaded: bool,
+    further: Iterable[str] = (),
 ) -> None:
     """Refuse options that cannot be used or would have no effect.
 
@@ -38,7 +42,8 @@ def check_config(
         slots: of the model
         defaults: the model's configuration without a preset, and that of the preset
         loaded: whether *cfg* comes from a checkpoint, whose defaults are those of its time: then
-            no option counts as explicitly set
+            no option counts as explicitly set, and a matrix may be zero
+        further: problems of the kind of model, one message each
 
     Raises:
         ConfigError: with everything that is wrong, one line each
@@ -64,6 +69,8 @@ def check_config(
             *(p for side, part in chosen for p in part.problems(cfg, side)),
             *(p for declaring in apart_from_slots(cfg) for p in declaring.problems(cfg)),
             *combinations(cfg),
+            *(() if loaded else zero_matrices(cfg)),
+            *further,
         ]
     refuse("the model's options cannot be used", list(dict.fromkeys(problems)))
 
@@ -196,14 +203,25 @@ def memory_problems(cfg: Namespace, side: str) -> Iterator[str]:
         )
 
 
+def zero_matrices(cfg: Namespace) -> Iterator[str]:
+    """Matrices that are zero in all positions that a language model's memory lets see."""
+    memory = getattr(cfg, "decoder_memory", parts.NONE)
+    _, mixture = parts.map_and_mixture(cfg, "decoder")
+    if parts.NONE not in (memory, mixture):
+        yield from parts.MIXTURE[mixture].zero_with(parts.MEMORY[memory], cfg)
+
+
 def mixed(
     cfg: Namespace, slot: str, part: type[SelfAttention], name: str, mixture: type[Mixture]
 ) -> Iterator[str]:
     """A mixed map where the attention map is not all of a head's output."""
-    if part.has_map:
+    lacking = part.without_map(cfg, f"{slot} {name}")
+    if lacking is None:
         return
     if cfg.rsa_form == "mixed":
-        yield f"--rsa-form mixed needs a mixed map, which {slot} {name} does not have; use dense"
+        yield f"--rsa-form mixed needs a mixed map, which {lacking} does not have; use dense"
     dropped = getattr(cfg, "rsa_dropout", "softmax") == "mixed"
     if dropped and "rsa_dropout" in declared(mixture):
-        yield f"--rsa-dropout mixed needs a mixed map, which {slot} {name} does not have"
+        yield (
+            f"--rsa-dropout mixed needs a mixed map, which {lacking} does not have; choose softmax"
+        )

@@ -1,7 +1,9 @@
 """The decoder without an encoder as a language model."""
 
 import ast
+import logging
 from argparse import Namespace
+from collections.abc import Iterator
 from typing import Any
 
 from fairseq.data import Dictionary
@@ -15,7 +17,7 @@ from omegaconf import DictConfig
 from torch import nn
 
 from fairseq_recur.compat import model_options
-from fairseq_recur.errors import ConfigError, refuse
+from fairseq_recur.integration import from_checkpoint
 from fairseq_recur.models import config
 from fairseq_recur.models.base import RecurrentModel
 from fairseq_recur.models.decoder import RecurrentTransformerDecoder
@@ -26,8 +28,13 @@ from fairseq_recur.modules.options import flag
 from fairseq_recur.modules.parts import NONE
 from fairseq_recur.modules.transformer_xl import UnprojectedAdaptiveInput
 
+logger = logging.getLogger(__name__)
+
 ENCODER_SLOTS: dict[str, Any] = {"cross_attention": "dot", "recurrence": NONE}
 """The choices in the slots that a language model does not have."""
+
+SHARING = ("share_decoder_input_output_embed", "tie_adaptive_weights")
+"""Options with which the output has the embeddings' weights."""
 
 LONGEST = 2**20
 """Positions of a model with a memory, which has no table of them, unless an option says less."""
@@ -50,7 +57,9 @@ class RecurrentLanguageModel(RecurrentModel, TransformerLanguageModel):
         if options.max_target_positions is None:
             length = getattr(options, "tokens_per_sample", DEFAULT_MAX_TARGET_POSITIONS)
             options.max_target_positions = length if options.decoder_memory == NONE else LONGEST
-        cls.check_options(options)
+        problems = embedding_problems(options, cls.config_class(), len(task.source_dictionary))
+        cls.check_options(options, problems)
+        warn_without_streams(options, task)
         pruning = prune_options(options)
         embedding = cls.build_token_embedding(options, task.source_dictionary)
         host = options.language_model_host
@@ -73,26 +82,12 @@ class RecurrentLanguageModel(RecurrentModel, TransformerLanguageModel):
     def build_token_embedding(cls, options: Namespace, words: Dictionary) -> nn.Module:
         """Word embeddings, or adaptive or character ones, as fairseq's language model has them.
 
-        With character embeddings, what a preset shares with the output is not shared in *options*.
-
-        Raises:
-            ConfigError: the output is to share weights that do not fit
+        With character embeddings, what a preset shares with the output is not shared in *options*:
+        they have no vector for each word.
         """
         if options.character_embeddings:
-            unshare_output(options, cls.config_class())
-        check_bands(options, len(words))
-        pairs = (
-            ("adaptive_softmax_factor", "adaptive_input_factor"),
-            ("adaptive_softmax_cutoff", "adaptive_input_cutoff"),
-            ("decoder_output_dim", "decoder_input_dim"),
-        )
-        same = all(getattr(options, a) == getattr(options, b) for a, b in pairs)
-        if options.tie_adaptive_weights and not (options.adaptive_input and same):
-            raise ConfigError(
-                "--tie-adaptive-weights needs --adaptive-input with the cutoff and the factor of "
-                "the adaptive softmax, and equal --decoder-input-dim and --decoder-output-dim"
-            )
-        if options.character_embeddings:
+            for name in SHARING:
+                setattr(options, name, False)
             return CharacterTokenEmbedder(
                 words,
                 ast.literal_eval(options.character_filters),
@@ -117,53 +112,69 @@ class RecurrentLanguageModel(RecurrentModel, TransformerLanguageModel):
         return cls.build_embedding(options, words, options.decoder_input_dim)
 
 
-def check_bands(options: Namespace, words: int) -> None:
-    """Refuse bands of words that fairseq cannot build.
+def embedding_problems(options: Namespace, preset: FairseqDataclass, words: int) -> Iterator[str]:
+    """Word embeddings and outputs that fairseq cannot build, one message each.
 
     Args:
         options: of the model, flat
+        preset: the model's defaults
         words: size of the dictionary
-
-    Raises:
-        ConfigError: they do not fit the dictionary, or have no output that fits them
     """
-    problems = []
+    asked = [name for name in SHARING if getattr(options, name)]
+    if options.character_embeddings:
+        given = [flag(name) for name in asked if not getattr(preset, name)]
+        if given:
+            yield (
+                f"--character-embeddings with {' and '.join(given)}: expected a matrix of words, "
+                "which characters do not have; leave one out"
+            )
+        asked = []
+    yield from band_problems(options, words)
+    pairs = (
+        ("adaptive_softmax_factor", "adaptive_input_factor"),
+        ("adaptive_softmax_cutoff", "adaptive_input_cutoff"),
+        ("decoder_output_dim", "decoder_input_dim"),
+    )
+    same = all(getattr(options, a) == getattr(options, b) for a, b in pairs)
+    if "tie_adaptive_weights" in asked and not (options.adaptive_input and same):
+        yield (
+            "--tie-adaptive-weights needs --adaptive-input with the cutoff and the factor of "
+            "the adaptive softmax, and equal --decoder-input-dim and --decoder-output-dim"
+        )
+    if "share_decoder_input_output_embed" in asked and not options.adaptive_softmax_cutoff:
+        if options.adaptive_input:
+            yield (
+                "--adaptive-input: bands of words have no single matrix that the output could "
+                "share; give --adaptive-softmax-cutoff"
+            )
+        if options.decoder_input_dim != options.decoder_output_dim:
+            yield (
+                f"--decoder-output-dim {options.decoder_output_dim}: the output has the matrix of "
+                f"the embeddings, whose width is --decoder-input-dim {options.decoder_input_dim}; "
+                "give the same number for both"
+            )
+
+
+def band_problems(options: Namespace, words: int) -> Iterator[str]:
+    """Bands of words that do not fit the dictionary; arguments as of `embedding_problems`."""
     adaptive = options.adaptive_input and not options.character_embeddings
     names = ["adaptive_input_cutoff"] if adaptive else []
     for name in [*names, "adaptive_softmax_cutoff"]:
         value = getattr(options, name)
         ends = eval_str_list(value, int) if value else [words]
         if ends != sorted({*ends}) or not 0 < ends[0] <= ends[-1] <= words:
-            problems.append(
+            yield (
                 f"{flag(name)} {value}: expected rising numbers, up to {words}, the size of the "
                 "dictionary"
             )
-    shared = options.share_decoder_input_output_embed and not options.adaptive_softmax_cutoff
-    if adaptive and shared:
-        problems.append(
-            "--adaptive-input: bands of words have no single matrix that the output could share; "
-            "give --adaptive-softmax-cutoff"
+
+
+def warn_without_streams(options: Namespace, task: FairseqTask) -> None:
+    """Say in the log of a training that fairseq's own task does not use the memory."""
+    name = getattr(getattr(task, "args", None), "_name", None)
+    if options.decoder_memory != NONE and name == "language_modeling" and not from_checkpoint():
+        logger.warning(
+            f"--decoder-memory {options.decoder_memory}: nothing is kept from batch to batch with "
+            "--task language_modeling, whose batches do not continue a text; for a memory, give "
+            "--task language_modeling_with_memory"
         )
-    refuse("these options of the language model cannot be used", problems)
-
-
-def unshare_output(options: Namespace, preset: FairseqDataclass) -> None:
-    """Give the output a matrix of its own: character embeddings have no vector for each word.
-
-    Args:
-        options: of the model, flat; changed in place
-        preset: the model's defaults
-
-    Raises:
-        ConfigError: options that the preset does not set ask for sharing
-    """
-    sharing = ("share_decoder_input_output_embed", "tie_adaptive_weights")
-    asked = [name for name in sharing if getattr(options, name)]
-    given = [flag(name) for name in asked if not getattr(preset, name)]
-    if given:
-        raise ConfigError(
-            f"--character-embeddings with {' and '.join(given)}: expected a matrix of words, which "
-            "characters do not have; leave one out"
-        )
-    for name in asked:
-        setattr(options, name, False)

@@ -53,8 +53,11 @@ def save_checkpoint(
 def train_step(step: Function, trainer: Any, *args: Any, **kwargs: Any) -> Any:
     """Let the batches that --amp repeats after an overflow read what they read the first time.
 
-    fairseq repeats them by a call of this function within itself.
+    fairseq repeats them by a call of this function within itself. What validation has read is
+    dropped: the next one begins with an empty memory.
     """
+    for memory in memories_of(trainer.model):
+        memory.evaluation = {}
     if not trainer.cfg.common.amp:
         return step(trainer, *args, **kwargs)
     first = getattr(trainer, "_memories_before", None)
@@ -74,7 +77,12 @@ def valid_step(step: Function, trainer: Any, sample: Any, raise_oom: bool = Fals
 
     fairseq repeats it by a call of this function within itself, with *raise_oom*.
     """
-    for memory, held in getattr(trainer, "_evaluations_before", []) if raise_oom else []:
+    first = getattr(trainer, "_evaluations_before", None)
+    for memory, held in first or []:
         memory.evaluation = held
-    trainer._evaluations_before = [(m, m.evaluation) for m in memories_of(trainer.model)]
-    return step(trainer, sample, raise_oom)
+    before = first or [(m, m.evaluation) for m in memories_of(trainer.model)]
+    trainer._evaluations_before = before
+    try:
+        return step(trainer, sample, raise_oom)
+    finally:
+        trainer._evaluations_before = first

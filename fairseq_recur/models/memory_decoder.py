@@ -1,5 +1,6 @@
 """The decoder of a language model with a memory, or in the host of Transformer-XL."""
 
+import logging
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -28,6 +29,8 @@ from fairseq_recur.modules.transformer_xl import (
     is_transformer_xl,
 )
 from fairseq_recur.modules.xl import share_position_biases
+
+logger = logging.getLogger(__name__)
 
 
 class MemoryDecoder(RecurrentTransformerDecoder):
@@ -62,6 +65,19 @@ class MemoryDecoder(RecurrentTransformerDecoder):
         """Layer *number* from the bottom, which may be the memory's."""
         layer = super().build_layer(number, cfg, no_encoder_attn)
         return self._recurrent[number].build_layer(cfg) if number in self._recurrent else layer
+
+    def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
+        """As fairseq's; a stock layer in the place of the memory's own is removed and named."""
+        super().upgrade_state_dict_named(state_dict, name)
+        if self.memory is None or self.memory.recurrent is None:
+            return
+        prefix = f"{name}.layers.{self.memory.recurrent}."
+        own = self.layers[self.memory.recurrent].state_dict(prefix=prefix)
+        found = [key for key in state_dict if key.startswith(prefix)]
+        if found and not own.keys() & set(found):
+            for key in found:
+                del state_dict[key]
+            logger.warning(f"left out, as the memory has a layer of its own there: {prefix[:-1]}")
 
     def build_output_projection(
         self, cfg: TransformerConfig, dictionary: Dictionary, embed_tokens: nn.Module

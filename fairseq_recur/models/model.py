@@ -10,6 +10,7 @@ from omegaconf import DictConfig
 from torch import nn
 
 from fairseq_recur.compat import model_options
+from fairseq_recur.errors import ConfigError
 from fairseq_recur.models import config
 from fairseq_recur.models.base import RecurrentModel
 from fairseq_recur.models.decoder import RecurrentTransformerDecoder
@@ -44,8 +45,14 @@ class RecurrentTransformerModel(RecurrentModel, TransformerModelBase):
         """Build the model for a task with a source and a target dictionary.
 
         Raises:
-            ConfigError: listing every option that cannot be used
+            ConfigError: listing every option that cannot be used, or the task has no dictionaries
         """
+        for side in ("source", "target"):
+            if not isinstance(getattr(task, f"{side}_dictionary", None), Dictionary):
+                raise ConfigError(
+                    f"{cls.__name__} turns text into text, and the task has no dictionary of its "
+                    f"{side}; give --task translation, or another --arch"
+                )
         options = model_options(cfg, task)
         cls.check_options(options)
         pruning = prune_options(options)

@@ -280,6 +280,7 @@ def register_presets() -> None:
             if name not in MODEL_REGISTRY:
                 model = type(camel + "Model", (base,), {"config_class": config})
                 model.__module__, model.__doc__ = __name__, f"The preset ``{name}``."
+                globals()[model.__name__] = model  # where pickle looks for it
                 register_model(name, dataclass=config)(model)
                 continue
             model = MODEL_REGISTRY[name]

@@ -18,6 +18,7 @@ from fairseq_recur.modules.context import Context
 from fairseq_recur.modules.layers import kept_layers
 from fairseq_recur.modules.multihead import probability
 from fairseq_recur.modules.options import flag, option
+from fairseq_recur.modules.part import FreshWeights
 from fairseq_recur.modules.t5 import inner_width
 from fairseq_recur.modules.text_memory import TextMemory
 from fairseq_recur.ops.attention import dot_product_attention
@@ -92,7 +93,7 @@ class RecurrentBlocks(FairseqIncrementalState, nn.Module):
     def __init__(self, cfg: TransformerConfig, block: int) -> None:
         super().__init__()
         self.segment = int(cfg.tokens_per_sample)
-        self.block = block or max(1, self.segment // 2)
+        self.block = block_length(block, self.segment)
 
     def initial_state(self, x: Tensor) -> Tensor:
         """The state of a new text for each column of *x* (T, B, C): (B, N, C)."""
@@ -118,7 +119,7 @@ class RecurrentBlocks(FairseqIncrementalState, nn.Module):
             incremental_state: fairseq's
         """
         place = (position + 1) % self.segment
-        if place == 0 or place % self.block == 0:
+        if place % self.block == 0:
             inputs, state = inputs[:0], after
         saved = {"inputs": inputs.transpose(0, 1), "state": state}
         self.set_incremental_state(incremental_state, "block", saved)
@@ -131,7 +132,7 @@ class RecurrentBlocks(FairseqIncrementalState, nn.Module):
             self.set_incremental_state(incremental_state, "block", moved)
 
 
-class BlockRecurrentLayer(RecurrentBlocks):
+class BlockRecurrentLayer(FreshWeights, RecurrentBlocks):
     """A layer that reads its input in blocks, and passes on a state from block to block.
 
     A block attends to itself and to the state, and the state to itself and to the block. So a
@@ -139,6 +140,8 @@ class BlockRecurrentLayer(RecurrentBlocks):
     zero; a learned vector tells each of its vectors from the others, as Hutchins et al. have it.
     Without one they would stay equal.
     """
+
+    slot = "block-recurrent layer"
 
     def __init__(self, cfg: TransformerConfig) -> None:
         super().__init__(cfg, int(cfg.recurrent_block))
@@ -200,6 +203,11 @@ class BlockRecurrentLayer(RecurrentBlocks):
         out, after = self.read(inputs.transpose(0, 1), state)
         self.save(inputs, state, after, context.position, context.incremental_state)
         return out[:, -1:].transpose(0, 1), after
+
+
+def block_length(given: int, segment: int) -> int:
+    """Positions of a block: the *given* number; 0: half of a segment."""
+    return given or max(1, segment // 2)
 
 
 def connected(blocks: list[Tensor], x: Tensor, state: Tensor) -> Tensor:

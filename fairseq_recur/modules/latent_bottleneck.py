@@ -10,8 +10,14 @@ from fairseq.models.transformer import TransformerConfig
 from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
-from fairseq_recur.modules.block_recurrent import BlockAttention, RecurrentBlocks, too_long
+from fairseq_recur.modules.block_recurrent import (
+    BlockAttention,
+    RecurrentBlocks,
+    block_length,
+    too_long,
+)
 from fairseq_recur.modules.options import option
+from fairseq_recur.modules.part import FreshWeights
 from fairseq_recur.modules.stream_memory import StreamMemory
 from fairseq_recur.modules.text_memory import TextMemory
 from fairseq_recur.ops.precision import at_least_float32
@@ -36,13 +42,15 @@ class LatentBlock(nn.Module):
         return x + self.dropout_module(self.network(x))
 
 
-class LatentBottleneck(RecurrentBlocks):
+class LatentBottleneck(FreshWeights, RecurrentBlocks):
     """The state between chunks, what reads it among the layers, and what writes it after them.
 
     A chunk's layers see the chunk. After every few of them a block reads the state, and after the
     last one the state reads the chunk. So a position sees earlier chunks only through the state.
     The state of a new text is a code of its vectors' numbers.
     """
+
+    slot = "latent bottleneck"
 
     def __init__(self, cfg: TransformerConfig) -> None:
         super().__init__(cfg, int(cfg.latent_chunk))
@@ -102,7 +110,7 @@ class LatentMemory(TextMemory):
             "since over the segments of a long text the state would grow until it overflows",
         )
 
-    of_positions = False
+    of_positions, limit = False, "--latent-chunk"
 
     def __init__(self, cfg: TransformerConfig) -> None:
         StreamMemory.__init__(self, cfg.decoder.layers)
@@ -125,6 +133,11 @@ class LatentMemory(TextMemory):
                 f"--latent-every {cfg.latent_every}: expected at most --decoder-layers "
                 f"{cfg.decoder_layers}, or nothing reads the state; give fewer layers"
             )
+
+    @classmethod
+    def visible(cls, cfg: Any) -> int | None:
+        """As in `TextMemory.visible`: the positions of a chunk."""
+        return block_length(cfg.latent_chunk, cfg.tokens_per_sample)
 
     def bottleneck(self, cfg: TransformerConfig) -> LatentBottleneck:
         """The bottleneck whose state is carried."""

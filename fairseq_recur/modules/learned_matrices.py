@@ -14,6 +14,7 @@ from fairseq_recur.modules.mixture import LagMixture, Mixture
 from fairseq_recur.modules.options import option
 from fairseq_recur.modules.part import exempt_from_decay
 from fairseq_recur.modules.rem import CHUNK
+from fairseq_recur.modules.text_memory import TextMemory
 from fairseq_recur.ops.padding import restore_order
 from fairseq_recur.ops.precision import at_least_float32
 from fairseq_recur.ops.toeplitz import banded_product
@@ -102,6 +103,17 @@ class FullMatrix(Mixture):
             yield (
                 "--memory-same-length moves the positions of full_matrix at every step; leave it "
                 "out, or choose toeplitz, which depends on lags"
+            )
+
+    @classmethod
+    def zero_with(cls, memory: type[TextMemory], cfg: Any) -> Iterator[str]:
+        """As in `Mixture.zero_with`: positions of a segment are counted after those in memory."""
+        if memory.of_positions and cfg.learned_matrix_length <= cfg.memory_length:
+            yield (
+                f"--learned-matrix-length {cfg.learned_matrix_length}: full_matrix counts from the "
+                f"first position in the memory, so with --memory-length {cfg.memory_length} it is "
+                "zero once the memory is full; give the sum of --memory-length and "
+                "--tokens-per-sample"
             )
 
     def matrix(self, queries: int, keys: int) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fairseq_recur.modules.context import Context, Padding
 from fairseq_recur.modules.options import option
 from fairseq_recur.modules.part import FreshWeights, MonitoredModule
-from fairseq_recur.modules.text_memory import reach
+from fairseq_recur.modules.text_memory import TextMemory, reach
 from fairseq_recur.ops.attention import read_values
 from fairseq_recur.ops.mixture import mixed_outputs
 from fairseq_recur.ops.precision import at_least_float32, no_autocast
@@ -85,7 +85,8 @@ class Mixture(MonitoredModule, FreshWeights, nn.Module):
         """Problems with the combination of this part's options, one message each."""
         if cfg.rsa_gate_init != "random":
             try:
-                wrong = math.isnan(float(cfg.rsa_gate_init))  # infinite values close the gate
+                # -inf closes the gate; with inf the matrix is alone.
+                wrong = math.isnan(float(cfg.rsa_gate_init))
             except ValueError:
                 wrong = True
             if wrong:
@@ -97,6 +98,11 @@ class Mixture(MonitoredModule, FreshWeights, nn.Module):
             )
         if cfg.rsa_form == "chunked" and cfg.rsa_normalize:
             yield "--rsa-form chunked has no rows that --rsa-normalize could divide; use dense"
+
+    @classmethod
+    def zero_with(cls, memory: type[TextMemory], cfg: Any) -> Iterator[str]:
+        """Why the matrix is zero whenever a decoder has read a full memory, one message each."""
+        yield from ()
 
     @property
     def gate(self) -> Tensor:

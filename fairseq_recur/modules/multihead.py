@@ -100,14 +100,16 @@ def probability(module: FairseqDropout) -> float:
 
 
 def uneven_heads(cfg: Any, side: str) -> Iterator[str]:
-    """A width that the heads of *side* do not divide, for attentions whose heads share it.
+    """No heads, or a width that the heads of *side* do not divide, where they share it.
 
     Those of a T5 and of a Transformer-XL may have heads of any width.
     """
     # A forecaster has one width for both sides.
     given = side if hasattr(cfg, f"{side}_embed_dim") else "encoder"
     width, heads = getattr(cfg, f"{given}_embed_dim"), getattr(cfg, f"{side}_attention_heads")
-    if width % heads:
+    if heads < 1:
+        yield f"--{side}-attention-heads {heads}: expected at least 1"
+    elif width % heads:
         yield (
             f"--{given}-embed-dim {width} cannot be split evenly among --{side}-attention-heads "
             f"{heads}; choose a multiple of the heads"

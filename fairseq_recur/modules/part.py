@@ -90,6 +90,19 @@ def scale_learning_rate(model: torch.nn.Module, slot: str, scale: float) -> None
             _ask_optimizer(module.parameters(), "lr_scale", scale)
 
 
+def copy_requests(model: torch.nn.Module, copied: torch.nn.Module) -> None:
+    """Ask the optimizer for the same for a copy's parameters: torch copies no such attributes.
+
+    Args:
+        model: the original
+        copied: with parameters in the same order
+    """
+    for parameter, own in zip(model.parameters(), copied.parameters()):
+        asked = getattr(parameter, "optim_overrides", {"optimizer": {}})["optimizer"]
+        for name, value in asked.items():
+            _ask_optimizer([own], name, value)
+
+
 def _ask_optimizer(parameters: Iterable[torch.nn.Parameter], name: str, value: float) -> None:
     """Add an entry to the parameters' `optim_overrides`, fairseq's settings per parameter."""
     for parameter in parameters:

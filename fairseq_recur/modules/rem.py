@@ -15,6 +15,7 @@ from fairseq_recur.modules.mixture import LagMixture
 from fairseq_recur.modules.options import flag, option
 from fairseq_recur.modules.part import exempt_from_decay
 from fairseq_recur.modules.rem_heads import parse_range, parse_rem_heads
+from fairseq_recur.modules.text_memory import TextMemory
 from fairseq_recur.ops.precision import at_least_float32
 from fairseq_recur.ops.rem import recurrent_product, rem_kernel
 from fairseq_recur.ops.toeplitz import banded_product
@@ -119,6 +120,22 @@ class RecurrenceEncodingMatrices(LagMixture):
                 parse_range(getattr(cfg, name))
             except ValueError as error:
                 yield f"{flag(name)} {error}"
+
+    @classmethod
+    def zero_with(cls, memory: type[TextMemory], cfg: Any) -> Iterator[str]:
+        """As in `Mixture.zero_with`: no dilation is less than the number of visible positions."""
+        seen = memory.visible(cfg)
+        try:
+            heads = parse_rem_heads(cfg.rsa_heads, cfg.rsa_dilations, cfg.decoder_attention_heads)
+        except ValueError:  # which `problems` reports
+            return
+        least = min(heads.all_dilations)
+        if seen is not None and least >= seen:
+            yield (
+                f"--rsa-heads: the smallest dilation is {least}, but a position sees at most "
+                f"{seen} positions, itself included, so all matrices are zero; give smaller "
+                f"--rsa-dilations or a longer {memory.limit}"
+            )
 
     @classmethod
     def unread_options(cls, cfg: Any, side: str) -> Iterator[tuple[str, str]]:

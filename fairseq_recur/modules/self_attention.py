@@ -1,6 +1,6 @@
 """Self-attention: a map over the positions, and optionally a matrix that is mixed with it."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from fairseq.models.transformer import TransformerConfig
@@ -31,7 +31,10 @@ class SelfAttention(MultiheadBase):
     """Where this map can be used."""
 
     has_map: bool = True
-    """Whether a head's output is its map times V, and nothing is added to the values."""
+    """Whether a head's output is its map times V, and nothing is added to the values.
+
+    In a map whose options decide it, `without_map` does.
+    """
 
     few_rows: ClassVar[bool] = False
     """Whether a mixture acts on only a few rows."""
@@ -53,6 +56,17 @@ class SelfAttention(MultiheadBase):
         )
         self.causal = side == "decoder"
         self.mixture = mixture
+        self.has_map = self.without_map(cfg, type(self).__name__) is None
+
+    @classmethod
+    def without_map(cls, cfg: Any, choice: str) -> str | None:
+        """What has no map in the sense of `has_map`: flags with their values; None if all have.
+
+        Args:
+            cfg: the model's options, flat
+            choice: the flag that chooses this map, with its value
+        """
+        return None if cls.has_map else choice
 
     def weights(self, query: Tensor, key: Tensor, mask: Tensor | None, context: Context) -> Tensor:
         """The attention map without dropout.

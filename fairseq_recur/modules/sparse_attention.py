@@ -9,9 +9,9 @@ from fairseq.dataclass import ChoiceEnum
 from fairseq.models.transformer import TransformerConfig
 from torch import Tensor
 
-from fairseq_recur.modules.context import Context
+from fairseq_recur.modules.context import Context, mask_as
 from fairseq_recur.modules.mixture import Mixture
-from fairseq_recur.modules.options import flag, option
+from fairseq_recur.modules.options import option
 from fairseq_recur.modules.self_attention import SelfAttention
 from fairseq_recur.ops.attention import dot_product_attention
 from fairseq_recur.ops.precision import no_autocast
@@ -75,7 +75,12 @@ class ProbSparseSelfAttention(SelfAttention):
         super().__init__(cfg, side, mixture)
         self.factor = cfg.prob_sparse_factor
         self.mix_all = cfg.prob_sparse_mixed_rows == "all"
-        self.has_map = not self.mix_all  # the other rows are not computed as a map
+
+    @classmethod
+    def without_map(cls, cfg: Any, choice: str) -> str | None:
+        """As in `SelfAttention.without_map`: the rows that do not attend are not read by a map."""
+        rows = cfg.prob_sparse_mixed_rows
+        return None if rows == "chosen" else f"--prob-sparse-mixed-rows {rows}"
 
     @classmethod
     def problems(cls, cfg: Any, side: str) -> Iterator[str]:
@@ -89,12 +94,6 @@ class ProbSparseSelfAttention(SelfAttention):
                 f"--prob-sparse-mixed-rows {rows} has no effect: it needs "
                 f"--{side}-self-attention-mixture, such as rsa"
             )
-        for name in ("rsa_form", "rsa_dropout") if rows != "chosen" else ():
-            if getattr(cfg, name, "") == "mixed":
-                yield (
-                    f"{flag(name)} mixed needs a mixed map, which --prob-sparse-mixed-rows "
-                    f"{rows} does not have; choose --prob-sparse-mixed-rows chosen"
-                )
 
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, context: Context, need_weights: bool
@@ -113,11 +112,8 @@ class ProbSparseSelfAttention(SelfAttention):
             matrix = mixture.matrix(query.size(2), key.size(2))
             matrix = matrix_rows(matrix, chosen.rows[:, : mixture.mixing])
             matrix = mixture.applied(matrix, context.padding_mask)
-        return prob_sparse_attention(
-            query, key, value, *chosen, context.padding_mask, context.mask, self.causal,
-            self.dropout_probability, self.scale, need_weights,
-            matrix, mixture.gates(), mixture.drop_mixed,
-        )  # fmt: skip
+        mixed = matrix, mixture.gates(), mixture.drop_mixed
+        return self.attend_from(chosen, query, key, value, context, need_weights, *mixed)
 
     def attend_to_mix(
         self, query: Tensor, key: Tensor, value: Tensor, context: Context
@@ -145,12 +141,17 @@ class ProbSparseSelfAttention(SelfAttention):
 
     def attend_from(
         self, chosen: Chosen, query: Tensor, key: Tensor, value: Tensor, context: Context,
-        need_weights: bool,
+        need_weights: bool, *mixed: Any,
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-        """As in `SelfAttention.attend`, given the queries that attend."""
+        """As in `SelfAttention.attend`, given the queries that attend.
+
+        *mixed* are the last arguments of `prob_sparse_attention`: matrix, gate and drop_mixed.
+        """
+        # Scores in float32 may exceed what hides a key in float16.
+        mask = mask_as(context.mask, torch.promote_types(query.dtype, torch.float32))
         return prob_sparse_attention(
-            query, key, value, *chosen, context.padding_mask, context.mask, self.causal,
-            self.dropout_probability, self.scale, need_weights,
+            query, key, value, *chosen, context.padding_mask, mask, self.causal,
+            self.dropout_probability, self.scale, need_weights, *mixed,
         )  # fmt: skip
 
 

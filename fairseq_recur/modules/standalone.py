@@ -6,7 +6,8 @@ examples.
 """
 
 from argparse import Namespace
-from typing import Any
+from numbers import Integral, Real
+from typing import Any, get_args
 
 from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
@@ -51,26 +52,19 @@ def host(
         ConfigError: C cannot be split among the heads, an option is unknown, or the options cannot
             be used
     """
-    if num_heads < 1 or embed_dim % num_heads:
+    if min(embed_dim, num_heads) < 1 or embed_dim % num_heads:
         raise ConfigError(
             f"embed_dim={embed_dim} cannot be split evenly among num_heads={num_heads}; choose a "
-            "multiple of the heads"
+            "positive multiple of the heads"
         )
     every = {name: made for part in parts for name, made in declared(part).items()}
     known = {name: made for name, made in every.items() if name not in OF_THE_MODEL}
     unknown = ", ".join(sorted(options.keys() - known.keys()))
     if unknown:
         raise ConfigError(f"unknown options: {unknown}; expected some of {', '.join(known)}")
-    settings: dict[str, Any] = {
-        "dropout": dropout, "attention_dropout": dropout, "host": "transformer",
-        "no_cross_attention": False, "cross_self_attention": False,
-    }  # fmt: skip
-    for stack in ("encoder", "decoder"):
-        settings[f"{stack}_embed_dim"] = embed_dim
-        settings[f"{stack}_ffn_embed_dim"] = 4 * embed_dim
-        settings[f"{stack}_attention_heads"] = num_heads
+    options = {name: as_declared(name, value, known[name].type) for name, value in options.items()}
     defaults = {name: made.default for name, made in every.items()}
-    cfg = Namespace(**settings, **{**defaults, **options})
+    cfg = Namespace(**sizes(embed_dim, num_heads, dropout), **{**defaults, **options})
     problems = [*unknown_choices(cfg, known), *out_of_range(cfg, known)]
     if not problems:
         placed = [(side, part) for part in parts]
@@ -81,6 +75,48 @@ def host(
         ]
     refuse("the options cannot be used", problems)
     return TransformerConfig.from_namespace(cfg)
+
+
+def sizes(embed_dim: int, num_heads: int, dropout: float) -> dict[str, Any]:
+    """The options of a host that its arguments give, by name; both stacks have the same."""
+    found: dict[str, Any] = {
+        "dropout": dropout, "attention_dropout": dropout, "host": "transformer",
+        "no_cross_attention": False, "cross_self_attention": False,
+    }  # fmt: skip
+    for stack in ("encoder", "decoder"):
+        found[f"{stack}_embed_dim"] = embed_dim
+        found[f"{stack}_ffn_embed_dim"] = 4 * embed_dim
+        found[f"{stack}_attention_heads"] = num_heads
+    return found
+
+
+KINDS: dict[type, tuple[Any, str]] = {
+    bool: (bool, "True or False"),
+    int: (Integral, "a whole number"),
+    float: (Real, "a number"),
+    str: ((str, Real), "a text, with commas between numbers"),
+}
+"""What may be given for an option of a type, also in words."""
+
+
+def as_declared(name: str, value: Any, declared_type: Any) -> Any:
+    """Return the value of an option in its type, as a command line would give it.
+
+    A number may be given where the type is a text, and a whole number where it is a float.
+
+    Raises:
+        ConfigError: it is of another type
+    """
+    kinds = get_args(declared_type) or (declared_type,)
+    if value is None and type(None) in kinds:
+        return None
+    kind = kinds[0]
+    if kind not in KINDS:  # a choice, which the checks of all options compare with the names
+        return value
+    accepted, words = KINDS[kind]
+    if not isinstance(value, accepted) or isinstance(value, bool) != (kind is bool):
+        raise ConfigError(f"{name}={value!r}: expected {words}")
+    return kind(value)
 
 
 class RSASelfAttention(nn.Module):

@@ -216,3 +216,12 @@ class SeriesMemory(StreamMemory):
             "what the encoder's self-attention reads besides its window: nothing, or what each "
             "layer read in the batch before, if its windows follow in time (xl, Dai et al. 2019)",
         )
+
+        @staticmethod
+        def problems(cfg: Any) -> Iterator[str]:
+            """What is wrong with these options of a model, flat, one message each."""
+            if cfg.encoder_memory != "none" and cfg.encoder_layers < 1:
+                yield (
+                    f"--encoder-layers {cfg.encoder_layers}: a memory needs at least one layer "
+                    "that it keeps something for; give 1 or more, or --encoder-memory none"
+                )

@@ -36,6 +36,9 @@ class TextMemory(StreamMemory):
     of_positions: ClassVar[bool] = True
     """Whether attention maps read what it keeps."""
 
+    limit: ClassVar[str] = "--memory-length"
+    """The option that says how many positions are `visible`."""
+
     state_length = 0
     """Vectors of the state of a recurrent part."""
 
@@ -54,9 +57,19 @@ class TextMemory(StreamMemory):
                 "longer memory"
             )
 
+    @classmethod
+    def visible(cls, cfg: Any) -> int | None:
+        """The number of positions that a position sees, itself included; None without a limit."""
+        return reach(cfg, "decoder")
+
     @staticmethod
     def problems_of_host(cfg: Any) -> Iterator[str]:
         """What every memory needs of the model around it."""
+        if cfg.decoder_layers < 1:
+            yield (
+                f"--decoder-layers {cfg.decoder_layers}: a memory needs at least one layer that it "
+                "keeps something for; give 1 or more, or --decoder-memory none"
+            )
         if cfg.decoder_layerdrop > 0:
             yield (
                 f"--decoder-layerdrop {cfg.decoder_layerdrop}: a layer that was dropped leaves no "

@@ -2,7 +2,7 @@
 
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -10,10 +10,15 @@ from fairseq import options
 from fairseq.criterions import build_criterion
 from fairseq.data import Dictionary
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-from fairseq.models import ARCH_MODEL_REGISTRY, FairseqLanguageModel, build_model
+from fairseq.models import (
+    ARCH_MODEL_REGISTRY,
+    FairseqEncoderDecoderModel,
+    FairseqLanguageModel,
+    build_model,
+)
 from torch import nn
 
-from fairseq_recur.errors import refuse
+from fairseq_recur.errors import ConfigError, refuse
 from fairseq_recur.planning.meta_tensors import RealIntegers, RealNumbers
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -25,6 +30,9 @@ PLANNED = (
 )  # fmt: skip
 
 CRITERION = ["--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.1"]
+
+KINDS = (FairseqEncoderDecoderModel, FairseqLanguageModel)
+EXPECTED = "an encoder-decoder or a language model that reads tokens"
 
 Sample = dict[str, Any]
 
@@ -62,12 +70,33 @@ def model_problems(arch: str, flags: Sequence[str]) -> Iterator[str]:
     """Yield why there is no such model to plan, as far as the names of its flags show it."""
     if arch not in ARCH_MODEL_REGISTRY:
         yield f"unknown architecture {arch!r}; see `fairseq-recur train --list`"
+    elif not issubclass(ARCH_MODEL_REGISTRY[arch], KINDS):
+        yield f"--arch {arch} cannot be planned; expected {EXPECTED}"
     foreign = [flag for flag in flags if flag.split("=")[0] in PLANNED]
     if foreign:
         yield (
             f"found {', '.join(foreign)} after --, expected flags of the model; the plan has its "
             "own options for these, or computes them; remove them there"
         )
+
+
+@contextmanager
+def plannable(arch: str) -> Iterator[None]:
+    """Refuse a model that needs more than dictionaries and a batch of tokens.
+
+    fairseq's classes do not say what their models need: data of speech, a task's options, targets.
+
+    Raises:
+        ConfigError: the model cannot be built, or run on a batch
+    """
+    try:
+        yield
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"--arch {arch} cannot be planned with its flags ({error!r}); expected {EXPECTED}"
+        ) from error
 
 
 def configure(arch: str, flags: Sequence[str]) -> Any:
@@ -81,7 +110,8 @@ def configure(arch: str, flags: Sequence[str]) -> Any:
     decoder_only = issubclass(ARCH_MODEL_REGISTRY[arch], FairseqLanguageModel)
     parser = options.get_training_parser("language_modeling" if decoder_only else "translation")
     parser.prog, parser.usage = "fairseq-recur plan", "%(prog)s OPTION ... -- FLAG ..."
-    argv: list[str] = ["data", "--arch", arch, *CRITERION, *flags]
+    chosen = any(flag.split("=")[0] == "--criterion" for flag in flags)
+    argv: list[str] = ["data", "--arch", arch, *([] if chosen else CRITERION), *flags]
     return convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, argv))
 
 
@@ -104,6 +134,7 @@ def build(
     config = configure(arch, flags)
     dictionary = words(source)
     task = Namespace(
+        dictionary=dictionary,
         source_dictionary=dictionary,
         target_dictionary=dictionary if source == target else words(target),
     )

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from fairseq_recur.errors import ConfigError
-from fairseq_recur.planning.building import Built, build, sample
+from fairseq_recur.planning.building import Built, build, plannable, sample
 from fairseq_recur.planning.hardware import Device
 from fairseq_recur.planning.memory import Memory, bytes_per_parameter, divided, measure
 from fairseq_recur.planning.timing import Assumptions, Seconds, exchange_seconds, step_seconds
@@ -90,10 +90,12 @@ def make_plan(setup: Setup) -> Plan:
     """Build the model, trace it with three batches, and compute memory and time.
 
     Raises:
-        ConfigError: the model, the lengths or the batch are invalid, or do not fit
+        ConfigError: the model cannot be planned, or the lengths or the batch are invalid, or do
+            not fit
     """
     source, target = setup.vocabulary
-    built = build(setup.arch, setup.flags, source, target, setup.precision)
+    with plannable(setup.arch):
+        built = build(setup.arch, setup.flags, source, target, setup.precision)
     if setup.longest > built.positions:
         raise ConfigError(
             f"--longest {setup.longest}: {setup.arch} has {built.positions} positions; decrease "
@@ -102,9 +104,10 @@ def make_plan(setup: Setup) -> Plan:
     processes = setup.gpus * setup.nodes
     parameters = count_parameters(built)
     each = bytes_per_parameter(setup.precision, setup.memory_efficient)
-    memory = measure(
-        built, parameters, each, processes, setup.device.memory, setup.reserve, setup.longest
-    )
+    with plannable(setup.arch):
+        memory = measure(
+            built, parameters, each, processes, setup.device.memory, setup.reserve, setup.longest
+        )
     max_tokens, update_freq = choose(setup, memory, processes)
     longer = max(setup.lengths) if not built.decoder_only else setup.lengths[1]
     sentences = max(1, round(max_tokens / longer))

@@ -26,6 +26,9 @@ from fairseq_recur.text import truncated
 DEFAULT_TOKENS = 4000
 """Default size of a batch: tokens of its longer side with padding, or one longer text."""
 
+LARGEST = 2**31 - 1
+"""The most texts or tokens of a batch that can be asked for, more than any machine computes."""
+
 
 def limits(task: FairseqTask, models: Sequence[Any]) -> tuple[int, int]:
     """Return the most tokens of a source without its prefix, and of a target, ends included.
@@ -55,7 +58,9 @@ def fit(what: str, texts: list[Tensor], limit: int, truncate: bool | None) -> li
     if long and not truncate:
         shown = ", ".join(f"number {n} has {len(texts[n])}" for n in long[:5])
         more = f" and {len(long) - 5} more" if len(long) > 5 else ""
-        remedy = "shorten them" if truncate is None else "shorten them, or give truncate=True"
+        remedy = "shorten them"
+        if truncate is not None:
+            remedy += ", or in Python give truncate=True"
         raise ConfigError(
             f"{len(long)} of {len(texts)} {what} are longer than the model's limit of {limit} "
             f"tokens: {shown}{more} (counted from 0); {remedy}"
@@ -119,11 +124,11 @@ def batches(
         progress: show the bar; None shows it for several batches.
 
     Raises:
-        ConfigError: *batch_size* or *max_tokens* is below 1.
+        ConfigError: *batch_size* or *max_tokens* is below 1 or above `LARGEST`.
     """
     for name, value in (("batch_size", batch_size), ("max_tokens", max_tokens)):
-        if value is not None and value < 1:
-            raise ConfigError(f"{name}={value}: expected at least 1")
+        if value is not None and not 1 <= value <= LARGEST:
+            raise ConfigError(f"{name}={value}: expected at least 1 and at most {LARGEST}")
     if batch_size is None and max_tokens is None:
         max_tokens = DEFAULT_TOKENS
     if max_tokens is not None:

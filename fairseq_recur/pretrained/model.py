@@ -4,7 +4,7 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, overload
 
 import torch
@@ -168,7 +168,8 @@ class Pretrained:
             raise ConfigError(
                 f"summarize: expected a model of --task summarization, found one of "
                 f"{type(self.task).__name__}, which has no prefix and no length of summaries; "
-                "use translate(texts, truncate=True, min_len=..., max_len_b=...)"
+                "use translate(texts, truncate=True, min_len=..., max_len_b=...) "
+                "(fairseq-recur translate --min-len N --max-len-b N)"
             )
         validated = {k: v for k, v in json.loads(saved).items() if k in OPTIONS}
         return self.translate(texts, truncate=truncate, **{**(validated or SUMMARIES), **options})
@@ -380,6 +381,10 @@ class Pretrained:
 
 def as_list(name: str, texts: str | Sequence[str]) -> list[str]:
     """Return one text as a list; ConfigError for anything but a text or texts."""
+    if not isinstance(texts, Iterable):
+        raise ConfigError(
+            f"{name}: expected a str, or a list of them, found a {type(texts).__name__}"
+        )
     found = [texts] if isinstance(texts, str) else list(texts)
     for number, text in enumerate(found):
         if not isinstance(text, str):

@@ -20,7 +20,8 @@ NO_HIDDEN_LAYER = ("WordContent",)
 """Tasks with so many labels that SentEval uses logistic regression."""
 VOCABULARY = 10000
 """Size of the bag of words: the most frequent words of the training split."""
-MAJORITY, BAG_OF_WORDS = "majority label", "bag of words"
+REFERENCES = MAJORITY, BAG_OF_WORDS = "majority label", "bag of words"
+"""The rows of every table beside those of the models."""
 
 
 class ProbeSettings(NamedTuple):

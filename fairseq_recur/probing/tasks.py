@@ -139,7 +139,7 @@ def _read_lines(path: Path) -> Iterator[tuple[int, str, str, str]]:
 
 
 def read_text(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the number and text of each non-blank line.
+    """Yield the number and text of each non-blank line, without a byte order mark.
 
     Raises:
         ConfigError: the file is missing, or a line is not UTF-8
@@ -149,7 +149,7 @@ def read_text(path: Path) -> Iterator[tuple[int, str]]:
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             try:
-                text = line.decode("utf-8").rstrip("\r\n")
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
             except UnicodeDecodeError as error:
                 raise ConfigError(
                     f"{path}, line {number}: not UTF-8 text ({error}); convert the file to UTF-8"

@@ -10,15 +10,17 @@ from typing import Any
 
 import numpy
 import torch
+from fairseq.criterions import FairseqCriterion
 from fairseq.data import Dictionary
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.models import MODEL_DATACLASS_REGISTRY
 from fairseq.tasks import FairseqTask, register_task
 from omegaconf import II
 
 from fairseq_recur.errors import ConfigError, refuse
 from fairseq_recur.modules.options import flag, option
 from fairseq_recur.tasks.languages import NAMES, TARGETS, Language, language
-from fairseq_recur.tasks.rows import RowDataset, Sizes
+from fairseq_recur.tasks.rows import RowDataset, Sizes, fitting
 from fairseq_recur.tasks.strings import SAMPLING, SHORTEST, draw_splits
 
 logger = logging.getLogger(__name__)
@@ -191,18 +193,31 @@ class RegularLanguagesTask(FairseqTask):
         return 2 * self.longest + self.cfg.add_bos_token
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        """Build the model.
+        """Build the model. Its output has a matrix of its own, also where a preset shares it.
 
         Raises:
-            ConfigError: its outputs would be letters
+            ConfigError: an option asks for outputs that are letters
         """
-        if getattr(cfg, "share_decoder_input_output_embed", False):
-            raise ConfigError(
-                f"--share-decoder-input-output-embed: the task regular_languages has "
-                f"{len(self.letters)} input symbols and {len(self.target_dictionary)} outputs, "
-                "which cannot share a matrix; leave it out"
-            )
+        sharing = "share_decoder_input_output_embed"
+        if getattr(cfg, sharing, False):
+            arch = getattr(cfg, "_name", None) or getattr(cfg, "arch", None)
+            if not getattr(MODEL_DATACLASS_REGISTRY.get(arch), sharing, False):
+                raise ConfigError(
+                    f"{flag(sharing)}: the task regular_languages has {len(self.letters)} input "
+                    f"symbols and {len(self.target_dictionary)} outputs, which cannot share a "
+                    "matrix; leave it out"
+                )
+            setattr(cfg, sharing, False)
         return super().build_model(cfg, from_checkpoint)
+
+    def build_criterion(self, cfg: Any, *args: Any, **kwargs: Any) -> FairseqCriterion:
+        """Build the criterion.
+
+        Raises:
+            ConfigError: it measures no strings
+        """
+        criterion = super().build_criterion(cfg, *args, **kwargs)
+        return fitting(criterion, "regular_languages", "string_accuracy")
 
     def load_dataset(self, split: str, combine: bool = False, **kwargs: Any) -> None:
         """Build the dataset of a split; the first call draws the strings of all splits.

@@ -1,9 +1,12 @@
-"""What the data sets of this plug-in's tasks have in common: their rows are in memory."""
+"""What this plug-in's tasks without text have in common: rows in memory, a criterion of theirs."""
 
 from typing import Any
 
 import numpy
+from fairseq.criterions import FairseqCriterion
 from fairseq.data import FairseqDataset
+
+from fairseq_recur.errors import ConfigError
 
 Sizes = numpy.ndarray[Any, numpy.dtype[numpy.int64]]
 
@@ -41,3 +44,22 @@ class RowDataset(FairseqDataset):
     def can_reuse_epoch_itr_across_epochs(self) -> bool:
         """Whether epochs share batches."""
         return not self.shuffled
+
+
+def fitting(criterion: FairseqCriterion, task: str, name: str) -> FairseqCriterion:
+    """Return the criterion, if it is made for the batches of a task.
+
+    Args:
+        criterion: its class has the name of its task as ``for_task``
+        task: name of the task
+        name: of the task's criterion
+
+    Raises:
+        ConfigError: it is made for others
+    """
+    if getattr(criterion, "for_task", None) != task:
+        raise ConfigError(
+            f"{type(criterion).__name__} cannot measure the batches of --task {task}; give "
+            f"--criterion {name}, or a subclass of it"
+        )
+    return criterion

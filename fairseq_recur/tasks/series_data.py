@@ -177,6 +177,9 @@ def _places(path: str, header: list[str], columns: Sequence[str]) -> tuple[int, 
     twice = [name for name, count in Counter(known).items() if count > 1]
     if twice:
         raise ConfigError(f"{path} has several columns called {', '.join(twice)}; rename them")
+    again = [name for name, count in Counter(columns).items() if count > 1]
+    if again:
+        raise ConfigError(f"--series-columns names {', '.join(again)} twice; give each name once")
     for name in columns:
         if name not in known:
             raise ConfigError(f"{path} has no column {name}; expected some of {', '.join(known)}")

@@ -55,8 +55,8 @@ class StreamDataset(RowDataset):
 
     N tokens are cut into B streams of n = N // B tokens. The rest, fewer than B tokens, goes to the
     first streams, one token each, and makes a last batch of segments of one token. So the rows of a
-    batch have equal lengths, and there is no padding. In training the end of the text that fills no
-    segments is left out: a recurrent state whose update nothing reads would have no gradient.
+    batch have equal lengths, and there is no padding. In training all batches have equal lengths:
+    the end that does not fill a segment in all streams, fewer than B T tokens, is left out.
 
     Args:
         text: the set
@@ -160,6 +160,9 @@ class StreamLanguageModelingTask(LanguageModelingTask):
     Nothing is shuffled.
     """
 
+    logged = False
+    """Whether the log says how much of its text the training reads."""
+
     @classmethod
     def setup_task(cls, args: Any, **kwargs: Any) -> "StreamLanguageModelingTask":
         """Create the task from the command line or a checkpoint.
@@ -253,12 +256,22 @@ class StreamLanguageModelingTask(LanguageModelingTask):
                     "streams in a process"
                 )
             dataset = dataset.arranged(min(limits), num_shards)
+            self.log_tokens(dataset)
         iterator = super().get_batch_iterator(
             dataset, max_tokens, max_sentences, *args, num_shards=num_shards, **kwargs
         )
         if isinstance(dataset, StreamDataset):
             iterator.disable_shuffling = True
         return iterator
+
+    def log_tokens(self, dataset: StreamDataset) -> None:
+        """Log how much of its text a training reads, once."""
+        if not dataset.text.whole and not self.logged:
+            self.logged = True
+            logger.info(
+                "training reads %d of %d tokens, in %s",
+                dataset.sizes.sum(), len(dataset.text.tokens), dataset.arrangement,
+            )  # fmt: skip
 
     def eval_lm_dataloader(
         self, dataset: FairseqDataset, *args: Any, context_window: int = 0, **kwargs: Any

@@ -10,6 +10,7 @@ from typing import Any, Optional
 
 import numpy
 import torch
+from fairseq.criterions import FairseqCriterion
 from fairseq.data import FairseqDataset
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.tasks import FairseqTask, register_task
@@ -18,7 +19,7 @@ from torch import Tensor
 from fairseq_recur.compat.registry import Function, extend
 from fairseq_recur.errors import ConfigError, refuse
 from fairseq_recur.modules.options import flag, option
-from fairseq_recur.tasks.rows import RowDataset, Sizes
+from fairseq_recur.tasks.rows import RowDataset, Sizes, fitting
 from fairseq_recur.tasks.series_data import (
     SPLITS,
     Array,
@@ -249,6 +250,15 @@ class TimeSeriesTask(FairseqTask):
         model = super().build_model(cfg, from_checkpoint)
         self.remembers = getattr(getattr(model, "encoder", None), "memory", None) is not None
         return model
+
+    def build_criterion(self, cfg: Any, *args: Any, **kwargs: Any) -> FairseqCriterion:
+        """Build the criterion.
+
+        Raises:
+            ConfigError: it measures no forecasts
+        """
+        criterion = super().build_criterion(cfg, *args, **kwargs)
+        return fitting(criterion, "time_series_forecasting", "forecast_error")
 
     def get_batch_iterator(self, dataset: FairseqDataset, *args: Any, **kwargs: Any) -> Any:
         """Build fairseq's iterator, which keeps the order of the windows as asked.

@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from fairseq.models import ARCH_MODEL_REGISTRY
 
 from fairseq_recur.modules.stream_memory import is_memory
 from tests.conftest import FAST_STRUCTURES, SMALL, STRUCTURES, SYSTEMS, TRAIN, write_corpus
 from tests.distributed.several import run_plan
 from tests.running import USER_DIR, saved_weights
+from tests.systems import has_neuron
 
 SENTENCES = 16  # the whole training set
 UPDATES = 12
@@ -73,19 +73,11 @@ def data(tmp_path_factory: pytest.TempPathFactory, cli: Callable[..., str]) -> P
     return folder / "bin"
 
 
-def has_neuron(flags: list[str]) -> bool:
-    """Whether the cross-attention has a neuron that amplifies rounding at its default threshold."""
-    config = ARCH_MODEL_REGISTRY[flags[1]].config_class()
-    part = getattr(config, "cross_attention", None)
-    if "--cross-attention" in flags:
-        part = flags[flags.index("--cross-attention") + 1]
-    return part == "srformer" and not {"--srformer-no-neuron", "--srformer-scale"} & {*flags}
-
-
 def arguments(data: Path, model: str, folder: Path, *flags: str) -> list[str]:
-    neuron = NEURON if has_neuron(SYSTEMS[model]) else []
+    system = SYSTEMS[model]
+    neuron = NEURON if has_neuron(system) and "--srformer-scale" not in system else []
     return [
-        str(data), "--user-dir", USER_DIR, *SYSTEMS[model], *TRAINING, "--save-dir", str(folder),
+        str(data), "--user-dir", USER_DIR, *system, *TRAINING, "--save-dir", str(folder),
         *neuron, *flags,
     ]  # fmt: skip
 

@@ -339,6 +339,8 @@ def test_every_command_parses(modules: Callable[[str], Any], tmp_path: Path) -> 
     for run in runs[:6]:
         words = run.argv("train")
         parse(["fairseq-recur", *words])
+        assert after(words, "--optimizer") == "adamw_fused"
+        assert after(words, "--lr-scheduler") == "cosine" and after(words, "--clip-norm") == "0.25"
         assert ("--learned-matrix-length" in words) == (run.system in ("tl_xl_lm", "fl_xl_lm"))
         if "--learned-matrix-length" in words:
             assert words[words.index("--learned-matrix-length") + 1] == "128"
@@ -459,6 +461,8 @@ def test_the_full_size_prints_the_settings_of_the_paper(name: str, tmp_path: Pat
     assert after(words, "--arch") == arch and after(words, "--fp16-init-scale") == "4"
     assert after(words, "--max-update") == ("200000" if big else "400000")
     assert after(words, "--update-freq") == "1"
+    assert after(words, "--lr-scheduler") == "cosine" and after(words, "--lr") == "0.00025"
+    assert after(words, "--clip-norm") == "0.25"
     rows = int(after(words, "--max-tokens")) / int(after(words, "--tokens-per-sample"))
     assert rows == (30 if big else 11)  # of a process
     assert after(words, "--ddp-backend") == ("legacy_ddp" if big else "pytorch_ddp")

@@ -10,11 +10,18 @@ import sacrebleu
 from fairseq.models import ARCH_MODEL_REGISTRY
 
 from tests import series
-from tests.conftest import FORECASTERS, SEGMENTS, fast_or_slow, write_corpus
+from tests.conftest import FORECASTERS, LANGUAGE_MODELS, SEGMENTS, fast_or_slow, write_corpus
 from tests.distributed.test_presets_by_several import enlarge
-from tests.integration.test_memory_model import arguments, preprocess, repeating
+from tests.integration.test_memory_model import (
+    OF_POSITIONS,
+    TRAINING,
+    arguments,
+    preprocess,
+    repeating,
+)
 from tests.running import USER_DIR, generate, hypotheses
-from tests.unit.test_memory_model import STRUCTURES
+from tests.systems import has_neuron
+from tests.unit.test_memory_model import MEMORY_STRUCTURES
 
 Cli = Callable[..., str]
 
@@ -43,12 +50,6 @@ UPDATES, NEURON_UPDATES = 800, 3200
 SOONER = "--srformer-threshold-init 10 --max-update 1600 --total-num-update 1600".split()
 
 
-def has_neuron(system: list[str]) -> bool:
-    """Whether a system has SRformer's accumulate-and-fire neuron."""
-    without = {"--cross-attention", "--srformer-no-neuron"}
-    return system[1].startswith("srformer") and not without & {*system}
-
-
 SIZES = (
     "--encoder-embed-dim 64 --encoder-ffn-embed-dim 128 --encoder-layers 2 --decoder-layers 2 "
     "--encoder-attention-heads 4 --decoder-attention-heads 4 --share-all-embeddings "
@@ -65,9 +66,10 @@ LEARNING = (
 @pytest.fixture(scope="module")
 def tasks(tmp_path_factory: pytest.TempPathFactory, cli: Cli) -> Path:
     """For each task, 8000 sentence pairs for training and 200 different ones for testing."""
+    root = tmp_path_factory.mktemp("tasks")
     for task, change in TASKS.items():
-        folder = tmp_path_factory.getbasetemp() / "tasks" / task
-        folder.mkdir(parents=True)
+        folder = root / task
+        folder.mkdir()
         for name, pairs, seed in (("train", 8000, 1), ("test", 200, 2)):
             write_corpus(folder, name, pairs, change, seed)
         seen = set((folder / "train.src").read_text().splitlines())
@@ -81,7 +83,7 @@ def tasks(tmp_path_factory: pytest.TempPathFactory, cli: Cli) -> Path:
             "--trainpref", folder / "train", "--validpref", folder / "test",
             "--testpref", folder / "test", "--destdir", folder / "bin",
         )  # fmt: skip
-    return tmp_path_factory.getbasetemp() / "tasks"
+    return root
 
 
 def learn(cli: Cli, folder: Path, save_dir: Path, updates: int, *flags: str) -> float:
@@ -140,9 +142,10 @@ A latent state may be of no use for 1,500 updates, and then all at once.
 
 STATES = {
     arch: memory
-    for arch in STRUCTURES
+    for arch in MEMORY_STRUCTURES
     if (memory := ARCH_MODEL_REGISTRY[arch].config_class().decoder_memory) in CARRIED
 }
+assert {*STATES, *OF_POSITIONS} == {*MEMORY_STRUCTURES}, "each memory is to learn something"
 RECALLING = (
     "--decoder-embed-dim 32 --decoder-input-dim 32 --decoder-output-dim 32 --decoder-layers 1 "
     "--decoder-ffn-embed-dim 64 --task language_modeling --sample-break-mode eos --batch-size 32 "
@@ -157,6 +160,16 @@ def lines(tmp_path_factory: pytest.TempPathFactory, cli: Cli) -> Path:
     for name, count in (("train", 2000), ("valid", 100)):
         (folder / name).write_text("".join(repeating(rng, 16, 2) + "\n" for _ in range(count)))
     return preprocess(folder, ("train", "valid"), cli)
+
+
+@pytest.mark.parametrize("arch", LANGUAGE_MODELS)
+def test_language_models_learn_what_came_before(
+    arch: str, lines: Path, cli: Cli, tmp_path: Path
+) -> None:
+    """To 1.7 bits a token, of 1.0 with all words before it, and 2.9 with the last one alone."""
+    flags = [*RECALLING, "--decoder-attention-heads", 2, "--dropout", 0, "--max-update", 300]
+    words = [lines, "--user-dir", USER_DIR, "--arch", arch, *TRAINING, *flags, "--no-save"]
+    assert validation(cli("train", *words, "--lr", 0.01), "valid", "loss") < 1.7
 
 
 @pytest.mark.slow

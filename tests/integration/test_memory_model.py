@@ -3,23 +3,31 @@
 import random
 import re
 from collections.abc import Callable, Sequence
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.optim.amp_optimizer import AMPOptimizer
 from fairseq.tasks import FairseqTask
 
 from fairseq_recur import from_pretrained
 from fairseq_recur.cli import main
-from fairseq_recur.modules.stream_memory import is_memory
-from fairseq_recur.tasks.streams import StreamLanguageModelingTask
+from fairseq_recur.modules.stream_memory import StreamMemory, is_memory
+from fairseq_recur.tasks.streams import SET, StreamLanguageModelingTask
 from tests.conftest import fast_or_slow
 from tests.distributed.several import run_plan
 from tests.distributed.test_presets_by_several import assert_close, assert_moved, enlarge
 from tests.running import USER_DIR, assert_identical, saved, saved_weights, update_losses
-from tests.unit.test_memory_model import STRUCTURES, in_state, is_adaptive, shrunk, small
+from tests.unit.test_memory_model import (
+    MEMORY_STRUCTURES,
+    in_state,
+    is_adaptive,
+    shrunk,
+    small,
+)
 from tests.unit.test_streams import options
 
 Cli = Callable[..., str]
@@ -36,6 +44,16 @@ ADAPTIVE = (
     "--adaptive-input-cutoff 6,9 --adaptive-softmax-cutoff 6,9"
 ).split()
 """Flags with which models train that have an adaptive softmax, and its bands of `WORDS`."""
+
+OF_POSITIONS = [
+    arch
+    for arch in MEMORY_STRUCTURES
+    if ARCH_MODEL_REGISTRY[arch].config_class().decoder_memory == "xl"
+]
+"""Models that keep positions alone; tests/integration/test_learning.py has those with a state."""
+
+HALF = "--memory-efficient-fp16 --fp16-init-scale 4 --dropout 0.1".split()
+"""Flags of a training in half precision that overflows nowhere."""
 
 WORDS = [f"w{number}" for number in range(8)]
 """The dictionary after its four symbols."""
@@ -87,6 +105,21 @@ def test_only_the_set_to_train_on_is_cut(text: Path) -> None:
     assert task.dataset("train").text.whole and not task.dataset("valid").text.whole
 
 
+def test_each_set_begins_with_an_empty_memory(text: Path) -> None:
+    """Its positions are far from those of the other sets, although all begin with stream 0."""
+    task = StreamLanguageModelingTask.setup_task(options(data=str(text), dataset_impl=None))
+    first = {}
+    for name in ("train", "valid", "test"):
+        task.load_dataset(name)
+        first[name] = task.dataset(name).text.number
+    memory, inputs = StreamMemory(1), [torch.zeros(4, 1, 2)]
+    for one, other in permutations(first.values(), 2):
+        assert abs(one - other) >= SET
+        memory.keep(torch.tensor([one]), inputs, None, 4)
+        assert [memory.read(torch.tensor([other + n]), 4)[0] for n in (0, 4)] == [None] * 2
+        assert memory.read(torch.tensor([one + 4]), 4)[0] is not None
+
+
 def search_in_a_batch_is_search_alone(model: Any) -> None:
     """With beams, over the end of a segment; scores are those of teacher forcing."""
     texts = ["w1 w2", "w3 w4 w5 w6 w7 w1 w2"]
@@ -98,7 +131,7 @@ def search_in_a_batch_is_search_alone(model: Any) -> None:
         assert sum(best.token_scores) == pytest.approx(sum(forced.token_scores), abs=1e-4)
 
 
-@pytest.mark.parametrize("arch", [fast_or_slow(a, a, a == "rsa_xl_lm") for a in STRUCTURES])
+@pytest.mark.parametrize("arch", [fast_or_slow(a, a, a == "rsa_xl_lm") for a in MEMORY_STRUCTURES])
 def test_resumes_as_if_never_stopped(arch: str, text: Path, cli: Cli, tmp_path: Path) -> None:
     """Within an epoch of 25 batches and over its end, with dropout; then all that reads it."""
     flags = ["--dropout", 0.1, "--max-update"]
@@ -143,6 +176,27 @@ def test_resumes_as_if_never_stopped(arch: str, text: Path, cli: Cli, tmp_path: 
     averaged = saved_weights(average)
     assert averaged.keys() == best.keys()
     assert all(torch.equal(averaged[name], once[name]) for name in averaged)
+
+
+@pytest.mark.parametrize(
+    "arch", [fast_or_slow(a, a, a in ("xl_lm", "brt_lm", "tlb_lm")) for a in MEMORY_STRUCTURES]
+)
+def test_half_precision_resumes_as_if_never_stopped(
+    arch: str, text: Path, cli: Cli, tmp_path: Path
+) -> None:
+    """With weights, positions and states in float16."""
+
+    def train(folder: str, updates: int) -> dict[int, float]:
+        flags = [*HALF, "--disable-validation", "--max-update", updates]
+        return update_losses(cli("train", *arguments(text, tmp_path / folder, arch, *flags)))
+
+    losses = train("once", 6)
+    assert [*train("two", 3)] == [1, 2, 3]
+    assert train("two", 6) == {n: losses[n] for n in (4, 5, 6)}
+    once = saved(tmp_path / "once")
+    assert_identical(saved(tmp_path / "two"), once)
+    floats = [x for x in once["model"].values() if x.is_floating_point()]
+    assert all(torch.equal(x.half().float(), x) for x in floats)  # fairseq saves them as float32
 
 
 def test_only_what_resumes_has_the_memory(text: Path, cli: Cli, tmp_path: Path) -> None:
@@ -202,8 +256,9 @@ def test_amp_repeats_batches_with_the_memory_of_the_first_time(
     assert all(torch.equal(repeated[name], plain[name]) for name in plain)
 
 
+@pytest.mark.parametrize("arch", ["xl_lm_tiny", "brt_lm_tiny"])
 def test_validation_repeats_a_batch_with_the_memory_of_the_first_time(
-    text: Path, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    arch: str, text: Path, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As fairseq does when the device's memory was short."""
     step, losses = FairseqTask.valid_step, []
@@ -216,7 +271,7 @@ def test_validation_repeats_a_batch_with_the_memory_of_the_first_time(
         return out
 
     monkeypatch.setattr(FairseqTask, "valid_step", short)
-    cli("train", *arguments(text, tmp_path, "xl_lm_tiny", "--max-update", 1, "--no-save"))
+    cli("train", *arguments(text, tmp_path, arch, "--max-update", 1, "--no-save"))
     assert len(losses) > 2 and losses[2] == losses[1]
 
 
@@ -256,7 +311,7 @@ def test_a_model_without_memory_is_refused(text: Path, cli: Cli, tmp_path: Path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arch", STRUCTURES)
+@pytest.mark.parametrize("arch", MEMORY_STRUCTURES)
 def test_two_processes_are_one_also_resumed(
     arch: str, text: Path, cli: Cli, tmp_path: Path
 ) -> None:
@@ -283,7 +338,7 @@ def test_two_processes_are_one_also_resumed(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arch", ["xl_lm_tiny", "rsa_xl_lm_tiny"])
+@pytest.mark.parametrize("arch", OF_POSITIONS)
 def test_a_memory_learns_what_a_segment_does_not_hold(arch: str, cli: Cli, tmp_path: Path) -> None:
     """A word repeats the one six places before, and a segment has four."""
     text, losses = preprocessed(tmp_path, 60, cli), {}

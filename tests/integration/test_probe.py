@@ -139,7 +139,7 @@ WRONG_RUNS: dict[str, list[str]] = {
     "--path 'a=': expected NAME=FILE": ["--path", "a="],
     "has no past_present.txt; it has bigram_shift.txt": ["--tasks", "Tense"],
     "codes: no such file": ["--bpe", "subword_nmt", "--bpe-codes", "codes"],
-    "--runs 0: expected 1 or more": ["--runs", "0"],
+    "--runs 0: expected 1 to 1000": ["--runs", "0"],
     "--dropout 1.0: expected 0 to 1": ["--dropout", "1"],
     "cannot write no/out: no folder no; create it first": ["--json", "no/out"],
     "probe run cannot be used:.*--hidden -1.*--l2 -1.0": ["--hidden", "-1", "--l2", "-1"],

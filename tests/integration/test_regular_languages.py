@@ -20,6 +20,7 @@ import fairseq_recur.criterions  # noqa: F401
 import fairseq_recur.tasks  # noqa: F401
 from fairseq_recur.experiments import runner
 from fairseq_recur.experiments.steps import LOCK
+from fairseq_recur.locks import hold
 from tests.docs.commands import parse
 from tests.forking import own_progress_lock
 from tests.running import USER_DIR, saved_weights
@@ -199,6 +200,22 @@ def wait_for(path: Path) -> None:
     raise AssertionError(f"{path} did not appear")
 
 
+def reports_waiting(example: Example) -> Path:
+    """The file that runners make, from now on, once they have found a folder locked three times."""
+    file, looks = example.work.parent / "waits", []
+
+    def look(path: Path) -> Any:
+        lock = hold(path)
+        if lock is None:
+            looks.append(path)
+        if len(looks) == 3:
+            file.touch()
+        return lock
+
+    example.monkeypatch.setattr(runner, "hold", look)
+    return file
+
+
 def exit_status(child: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
@@ -288,9 +305,10 @@ def test_it_waits_for_a_training_that_another_process_started(example: Example) 
     folder.mkdir(parents=True)
     with open(folder / LOCK, "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        waits = reports_waiting(example)
         child = example.start(LANGUAGES="parity")
         wait_for(example.folder("parity", "transformer") / "epochs")
-        time.sleep(0.3)
+        wait_for(waits)
         assert os.waitpid(child, os.WNOHANG) == (0, 0) and not (folder / "calls").exists()
         fcntl.flock(lock, fcntl.LOCK_UN)
     assert exit_status(child) == 0 and (folder / "calls").exists()
@@ -304,8 +322,9 @@ def test_it_waits_for_a_training_that_outlived_its_parent(
     wait_for(folder / "waiting")
     os.kill(killed, signal.SIGKILL)
     os.waitpid(killed, 0)
+    waits = reports_waiting(example)
     child = example.start(**ONE)
-    time.sleep(0.4)
+    wait_for(waits)
     assert len(example.calls()) == 1 and os.waitpid(child, os.WNOHANG) == (0, 0)
     os.kill(int((folder / "waiting").read_text()), signal.SIGKILL)
     assert exit_status(child) == 0 and len(example.calls()) == 2

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from tests.conftest import SMALL, TRAIN, preset_flags
+from tests import series
+from tests.conftest import FORECASTERS, SMALL, TRAIN, fast_or_slow, preset_flags
 from tests.running import USER_DIR, assert_identical, saved, update_losses
 
 Cli = Callable[..., str]
@@ -42,6 +44,28 @@ def test_resumed_equals_never_stopped(preset: str, cli: Cli, corpus: Path, tmp_p
     assert list(first) == list(range(1, 7)) and list(second) == list(range(7, 13))
     assert {**first, **second} == expected
     assert_identical(saved(in_two), saved(at_once))
+
+
+@pytest.mark.parametrize(
+    "arch", [fast_or_slow(a, a, a == "rsa_xl_forecaster") for a in FORECASTERS]
+)
+def test_forecasters_in_half_precision(arch: str, cli: Cli, tmp_path: Path) -> None:
+    """The same with float16 and, in one of them, with a memory of the batch before."""
+    path = series.write_series(tmp_path / "x.csv")
+    half = "--memory-efficient-fp16 --fp16-init-scale 4 --batch-size 8".split()
+
+    def train(folder: str, updates: int) -> dict[int, float]:
+        flags = [*half, "--save-dir", tmp_path / folder, "--max-update", updates]
+        words = ["--user-dir", USER_DIR, "--arch", arch, *series.flags(path, *flags)]
+        return update_losses(cli("train", *words))
+
+    losses = train("once", 6)
+    assert [*train("two", 3)] == [1, 2, 3]
+    assert train("two", 6) == {n: losses[n] for n in (4, 5, 6)}
+    once = saved(tmp_path / "once")
+    assert_identical(saved(tmp_path / "two"), once)
+    floats = [x for x in once["model"].values() if x.is_floating_point()]
+    assert all(torch.equal(x.half().float(), x) for x in floats)  # fairseq saves them as float32
 
 
 def test_a_finished_training_is_unchanged(cli: Cli, corpus: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from fairseq_recur.cli import main
 from fairseq_recur.cli.average import average_checkpoints, choose_inputs
 from fairseq_recur.errors import CheckpointError, ConfigError
 from fairseq_recur.loading.states import read_state
@@ -153,3 +154,33 @@ def test_other_parameters_are_named(tmp_path: Path, change: Any, message: str) -
     files = [write(tmp_path / "a.pt", parameters(1)), write(tmp_path / "b.pt", other)]
     with pytest.raises(CheckpointError, match=message):
         average_checkpoints(files)
+
+
+@pytest.mark.parametrize(
+    "inputs, output, message",
+    [
+        ("a.pt b.pt", "b.pt", "b.pt is one of the inputs; give another name"),
+        ("a.pt b.pt", "link.pt", "link.pt is one of the inputs"),
+        (". --last 1", "checkpoint7.pt", "checkpoint7.pt is one of the inputs"),
+        ("a.pt b.pt", "checkpoint7.pt", "checkpoint7.pt exists, and a training may resume from"),
+        ("a.pt b.pt", "checkpoint_7_90.pt", "give another name, such as average.pt"),
+        ("a.pt b.pt", "checkpoint_last.pt", "but not from an average"),
+        ("a.pt b.pt", "checkpoint_best.pt", "but not from an average"),
+        ("a.pt b.pt", "checkpoint.best_bleu_27.310.pt", "but not from an average"),
+    ],
+)
+def test_no_training_is_lost(
+    inputs: str, output: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    for name in {"a.pt", "b.pt", "checkpoint7.pt", output} - {"link.pt"}:
+        write(tmp_path / name, parameters(1))
+    (tmp_path / "link.pt").symlink_to("a.pt")
+    before = (tmp_path / output).read_bytes()
+    assert main(["average", "--inputs", *inputs.split(), "--output", output]) == 2
+    assert message in capsys.readouterr().err
+    assert (tmp_path / output).read_bytes() == before
+    # A new file may have any name, and an earlier average is replaced.
+    for free in ("checkpoint_8_99.pt", "checkpoint_avg.pt", "checkpoint_avg.pt"):
+        assert main(["average", "--inputs", "a.pt", "--output", free]) == 0

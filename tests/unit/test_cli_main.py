@@ -1,5 +1,6 @@
 """The command line itself: help, dispatch, import time, exit status and the form of errors."""
 
+import io
 import logging
 import subprocess
 import sys
@@ -150,10 +151,13 @@ def test_the_command_registers_when_it_needs_fairseq(tmp_path: Path) -> None:
     [
         (ConfigError("two things"), "two things", 2),
         (CheckpointError("a.pt is broken"), "a.pt is broken", 2),
-        (FileNotFoundError(2, "No such file", "x.txt"), "No such file: x.txt", 2),
+        (FileNotFoundError(2, "No such file", "x"), "No such file: x; give a path that exists", 2),
+        (FileExistsError(17, "File exists", "x"), "File exists: x; give another name, or rem", 2),
+        (NotADirectoryError(20, "Not a directory", "x"), "Not a directory: x; expected a fo", 2),
+        (IsADirectoryError(21, "Is a directory", "x"), "Is a directory: x; expected a file; ", 2),
         (FileNotFoundError("Dataset not found: valid"), "FileNotFoundError: Dataset not f", 2),
-        (PermissionError(13, "Permission denied", "x.txt"), "Permission denied: x.txt", 2),
-        (OSError(36, "File name too long", "x" * 9), "File name too long: xxxxxxxxx", 2),
+        (PermissionError(13, "Permission denied", "x.txt"), "Permission denied: x.txt; chang", 2),
+        (OSError(36, "File name too long", "x" * 9), "File name too long: xxxxxxxxx; give a", 2),
         (ProcessError("rank 1 has died"), "rank 1 has died", 1),
         (RuntimeError("a defect"), None, None),
         (OSError(28, "No space left on device", "x.pt"), "No space left on device: x.pt", 2),
@@ -188,6 +192,26 @@ def test_errors(
         assert main(arguments) == status
         is_input_error = isinstance(error, cli.INPUT_ERRORS)
         assert ("Traceback" in capsys.readouterr().err) is is_input_error
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
+def test_characters_that_standard_output_lacks(
+    encoding: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(argv: list[str]) -> int:
+        print("1.5 \u2192 2")
+        return 0
+
+    monkeypatch.setattr(cli, "_dispatch", run)
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding))
+    assert main(["check"]) == 2
+    said = f"standard output is {encoding}, which lacks '\\u2192'; set PYTHONIOENCODING=utf-8\n"
+    assert capsys.readouterr().err == f"fairseq-recur: error: {said}"
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), "utf-8"))
+    assert main(["check"]) == 0
+    monkeypatch.setattr(cli, "_dispatch", lambda _: print("\udcff"))  # a defect
+    with pytest.raises(UnicodeEncodeError):
+        main(["check"])
 
 
 def test_a_wrong_level_of_the_log_is_one_message(

@@ -2,9 +2,13 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy
 import pytest
+import torch
+from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
 
 from fairseq_recur.cli import main, preflight
 from fairseq_recur.errors import ConfigError
@@ -21,9 +25,16 @@ def data(tmp_path: Path) -> Path:
         (folder / name).touch()
     for split in ("train", "valid", "test"):
         for language in ("en", "de"):
-            for suffix in ("bin", "idx"):
-                (folder / f"{split}.en-de.{language}.{suffix}").touch()
+            write_binary(folder / f"{split}.en-de.{language}", [[3, 2], [2]])
     return folder
+
+
+def write_binary(name: Path, sentences: list[list[int]]) -> None:
+    """Write the two files of binary data as preprocess does."""
+    builder = MMapIndexedDatasetBuilder(f"{name}.bin", dtype=numpy.uint16)
+    for tokens in sentences:
+        builder.add_item(torch.tensor(tokens))
+    builder.finalize(f"{name}.idx")
 
 
 @pytest.fixture
@@ -99,7 +110,7 @@ def test_data_folder(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture) 
     empty.mkdir()
     assert f"no data folder {absent}" in error_of(["train", absent, *TRAIN], capsys)
     message = error_of(["train", empty, *TRAIN], capsys)
-    assert "the folder is empty" in message and "fairseq-recur preprocess" in message
+    assert "it contains no files" in message and "fairseq-recur preprocess" in message
     # A second shard of the training data.
     message = error_of(["train", f"{data}:{empty}", *TRAIN], capsys)
     assert f"no train.en-de.en.bin and .idx in {empty}" in message
@@ -126,6 +137,43 @@ def test_incomplete_data(
     arguments = [str(checkpoint) if a == "CHECKPOINT" else a for a in arguments]
     message = error_of([arguments[0], data, *arguments[1:]], capsys)
     assert f"{wanted}" in message and "; it contains dict." in message
+
+
+@pytest.mark.parametrize(
+    "file, change, said",
+    [
+        ("train.en-de.en.idx", lambda found: b"", "en.idx: damaged: 0 bytes that are not an index"),
+        ("train.en-de.de.idx", lambda found: found[:26], "de.idx: damaged: 26 bytes"),
+        ("valid.en-de.en.idx", lambda found: found[:-8], "en.idx: damaged"),
+        ("train.en-de.en.idx", lambda found: b"garbage" * 99, "en.idx: damaged"),
+        ("train.en-de.en.bin", lambda found: b"", "en.bin: damaged: 0 bytes, but its index exp"),
+        ("valid.en-de.de.bin", lambda found: found[:3], "de.bin: damaged: 3 bytes, but its index "),
+        ("train.en-de.en.bin", lambda found: b"\x09" * 6, "en.bin: found the token number 2,313, "
+         "but its dictionary has only 4 symbols"),
+        ("dict.de.txt", lambda found: b"a 1\n\n", "dict.de.txt, line 2: '' is not a word"),
+    ],
+)  # fmt: skip
+def test_damaged_data(
+    file: str, change: Callable, said: str, data: Path, capsys: pytest.CaptureFixture
+) -> None:
+    (data / file).write_bytes(change((data / file).read_bytes()))
+    assert said in error_of(["train", data, *TRAIN], capsys)
+
+
+def test_sides_of_different_length(data: Path, capsys: pytest.CaptureFixture) -> None:
+    write_binary(data / "train.en-de.de", [[2]])
+    message = error_of(["train", data, *TRAIN], capsys)
+    assert "train.en-de.en has 2 and" in message
+    assert "train.en-de.de has 1 sentences, expected the same number" in message
+
+
+def test_only_the_default_format_is_read(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for index in data.glob("*.idx"):
+        index.write_bytes(b"TNTIDX\x00\x00")
+    passes("train", [data, *TRAIN], monkeypatch)
+    for text in ("train.en-de.en", "train.en-de.de", "valid.en-de.en", "valid.en-de.de"):
+        (data / text).write_text("a\n")
+    passes("train", [data, *TRAIN, "--dataset-impl", "raw"], monkeypatch)
 
 
 def test_languages_and_subsets_are_checked(

@@ -17,12 +17,12 @@ def test_wrong_options_are_named_together_before_the_model_is_loaded(
 ) -> None:
     """The folder of the model does not exist, and the input is empty."""
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))
-    words = "none --beam 0 --batch-size 0 --max-tokens -1 --lenpen nan --min-len 3"
+    words = f"none --beam 0 --batch-size {10**25} --max-tokens -1 --lenpen nan --min-len 3"
     assert main([command, *words.split()]) == 2
     printed = capsys.readouterr().err
     assert f"invalid options of {command}:\n" in printed
-    for said in ("--beam 0", "--batch-size 0", "--max-tokens -1"):
-        assert f"- {said}: expected at least 1\n" in printed
+    for said in ("--beam 0", f"--batch-size {10**25}", "--max-tokens -1"):
+        assert f"- {said}: expected at least 1 and at most 2147483647\n" in printed
     assert "- --lenpen nan: expected a finite number\n" in printed
     assert "nbest" not in printed and "none" not in printed and "--min-len" not in printed
 

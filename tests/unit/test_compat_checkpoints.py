@@ -234,6 +234,30 @@ def test_a_file_of_something_else(tmp_path: Path, state: Any, found: str) -> Non
         checkpoint_utils.load_checkpoint_to_cpu(str(path))
 
 
+@pytest.mark.parametrize(
+    "changes, found",
+    [
+        ({"cfg": 5}, "its cfg is of type int, expected options"),
+        ({"args": [1]}, "its args is of type list"),
+        ({"cfg": {"model": 5}}, "its cfg.model is of type int"),
+        ({"cfg": {"model": None}}, "its cfg.model is of type NoneType"),
+        ({"cfg": Namespace(model={}, task=None)}, "its cfg.task is of type NoneType"),
+        ({"model": [1, 2]}, "its model is of type list, expected weights"),
+        ({"model": {"x": 1}}, "its weight 'x' is of type int, expected a tensor"),
+        ({"model": {1: torch.zeros(2)}}, "its weight 1 is of type Tensor, expected .* a name"),
+        ({"model": {"x": torch.eye(2).to_sparse()}}, "its weight x is sparse, expected a dense"),
+    ],
+)
+def test_values_that_fairseq_does_not_save(
+    tmp_path: Path, changes: dict[str, Any], found: str
+) -> None:
+    path = tmp_path / "model.pt"
+    torch.save(stock_state(**changes), path)
+    with pytest.raises(CheckpointError, match=f"{path}: not a fairseq checkpoint: {found}"):
+        checkpoint_utils.load_checkpoint_to_cpu(str(path))
+    assert f"not a fairseq checkpoint: {found[:12]}" in str(compat.checkpoint_problem(str(path)))
+
+
 def test_a_good_file_loads_in_both_formats(tmp_path: Path) -> None:
     for form in ("zip", "legacy"):
         path = tmp_path / form

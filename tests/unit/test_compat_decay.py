@@ -223,6 +223,17 @@ def test_fp16_keeps_them_apart() -> None:
     assert not cfg.common.fp16_no_flatten_grads, "the user's configuration stays"
 
 
+def test_fp16_keeps_learning_rates_apart_also_without_decay() -> None:
+    cfg = configuration("--optimizer", "adam", "--weight-decay", "0", "--lr", "0.1")
+    made = [torch.nn.Parameter(torch.ones(n, dtype=torch.float16)) for n in (3, 4)]
+    made[1].optim_overrides = {"optimizer": {"lr_scale": 3.0}}
+    fp16 = FP16Optimizer.build_optimizer(cfg, made)
+    fp16.set_lr(0.25)
+    found = fp16.fp32_optimizer.param_groups
+    rates = [([p.numel() for p in group["params"]], group["lr"]) for group in found]
+    assert rates == [([3], 0.25), ([4], 0.75)]
+
+
 @pytest.mark.parametrize("asking", [True, False])
 def test_memory_efficient_fp16(asking: bool) -> None:
     cfg = configuration("--optimizer", "adam", "--weight-decay", "0.1", "--lr", "0.1")

@@ -166,7 +166,9 @@ def test_flags_reach_the_model(make_model: Build) -> None:
     encoder = model.encoder.recurrence_encoder
     assert len(encoder.layers) == 2 and model.encoder.recurrence_positions
     assert encoder.layers[0].recurrence.steps == 3
-    faster = {n for n, p in model.named_parameters() if hasattr(p, "optim_overrides")}
+    asked = {n: getattr(p, "optim_overrides", None) for n, p in model.named_parameters()}
+    faster = {n for n, overrides in asked.items() if overrides is not None}
+    assert {asked[name]["optimizer"]["lr_scale"] for name in faster} == {3.0}
     parts = ("encoder.recurrence_encoder.", *(f"decoder.layers.{i}.fusion." for i in (0, 1)))
     assert faster == {n for n, _ in model.named_parameters() if n.startswith(parts)}
     assert encoder.layers[0].recurrence.w_h.shape == (2, 4 * 16, 16)

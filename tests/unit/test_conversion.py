@@ -34,6 +34,19 @@ def test_the_gated_gelu_is_the_accurate_one() -> None:
         t5.configuration(Settings(options), 10, tied=False)
 
 
+@pytest.mark.parametrize("values, scaled", [
+    ({}, True),
+    ({"tie_word_embeddings": False}, False),
+    ({"scale_decoder_outputs": False, "tie_word_embeddings": True}, False),
+    ({"scale_decoder_outputs": True, "tie_word_embeddings": False}, True),
+    ({"model_type": "mt5"}, False),
+    ({"model_type": "mt5", "tie_word_embeddings": True}, False),
+])  # fmt: skip
+def test_which_t5_scales_its_logits(values: dict[str, Any], scaled: bool) -> None:
+    """The published files of T5 v1.1 have only tie_word_embeddings; later ones say it directly."""
+    assert t5.scales_logits(Settings(values)) == scaled
+
+
 def matrices(other: str) -> dict[str, Tensor]:
     """Embeddings of which one matrix differs from the shared one."""
     return {"shared.weight": torch.zeros(3, 2), other: torch.ones(3, 2)}

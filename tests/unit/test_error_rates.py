@@ -87,7 +87,10 @@ def made(count: int = 40) -> dict[str, list[str]]:
             " ".join(rng.choice("abcd") if rng.random() < rate else p for p in w) for w in words
         ]
 
-    return {"true": [" ".join(w) for w in words], "base": altered(0.3), "good": altered(0.05)}
+    return {
+        "true": [" ".join(w) for w in words], "base": altered(0.3), "good": altered(0.05),
+        "near": altered(0.25),
+    }  # fmt: skip
 
 
 def test_many_words_as_by_loops() -> None:
@@ -98,9 +101,10 @@ def test_many_words_as_by_loops() -> None:
     assert rates(texts["base"], texts["true"]) == pytest.approx([wer, per], rel=1e-12)
 
 
-def test_the_bootstrap_divides_by_the_phones_of_the_drawn_words() -> None:
+@pytest.mark.parametrize("other", ["good", "near"])
+def test_the_bootstrap_divides_by_the_phones_of_the_drawn_words(other: str) -> None:
     texts = made()
-    systems = {name: texts[name] for name in ("base", "good")}
+    systems = {name: texts[name] for name in ("base", other)}
     found = compare_systems(systems, [texts["true"]], ["per"], "base", "both", samples=80, seed=4)
     sizes = [len(r.split()) for r in texts["true"]]
     errors = {
@@ -112,14 +116,15 @@ def test_the_bootstrap_divides_by_the_phones_of_the_drawn_words() -> None:
         name: [Fraction(100 * sum(e[i] for i in row), sum(sizes[i] for i in row)) for row in rows]
         for name, e in errors.items()
     }
-    assert found.of("PER", "good").mean == pytest.approx(float(sum(drawn["good"]) / 80))
-    apart = [abs(a - b) for a, b in zip(drawn["good"], drawn["base"])]
-    observed = Fraction(100 * abs(sum(errors["good"]) - sum(errors["base"])), sum(sizes))
+    assert found.of("PER", other).mean == pytest.approx(float(sum(drawn[other]) / 80))
+    apart = [abs(a - b) for a, b in zip(drawn[other], drawn["base"])]
+    observed = Fraction(100 * abs(sum(errors[other]) - sum(errors["base"])), sum(sizes))
     exceeding = sum(a - sum(apart) / 80 > observed for a in apart)
-    result = found.of("PER", "good")
+    assert (exceeding == 0) == (other == "good") and exceeding < 80
+    result = found.of("PER", other)
     assert result.p["bootstrap"] == (exceeding + 1) / 81
     assert result.difference == pytest.approx(
-        float(Fraction(100 * (sum(errors["good"]) - sum(errors["base"])), sum(sizes)))
+        float(Fraction(100 * (sum(errors[other]) - sum(errors["base"])), sum(sizes)))
     )
 
 

@@ -1,6 +1,9 @@
 """Files are written as a whole or not at all."""
 
+import io
+import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -80,7 +83,7 @@ def test_a_file_that_is_standard_output_is_not_replaced(tmp_path: Path) -> None:
 def test_files_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").write_text("old")
     monkeypatch.chdir(tmp_path)
-    usable = ("a", tmp_path / "a", "b", "/dev/null", None)
+    usable = ("a", tmp_path / "c", "b", "/dev/null", None)
     assert list(output_problems(*usable)) == []
     check_outputs(*usable)
     folder, missing = output_problems(tmp_path, "b", "gone/a")
@@ -133,3 +136,52 @@ def test_what_is_inside_a_folder(tmp_path: Path) -> None:
         for path in ("real/../c", "real/..", "realm/a", "link/out/x", "link"):
             assert inside(f"{tmp_path}/{path}", str(folder)) == f"{tmp_path}/{path}"
         assert inside("a/b", str(folder)) == "a/b"
+
+
+def test_two_files_have_two_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "link").symlink_to("a")
+    for other in ("a", tmp_path / "a", "./a", "link"):
+        (problem,) = output_problems("a", "b", other)
+        assert problem.startswith(f"cannot write {Path(other)}: a is the same file; give each a ")
+    os.mkfifo("pipe")
+    for same in ("/dev/null", "pipe"):
+        assert list(output_problems(same, same)) == []
+
+
+def test_both_files_of_plot_attention_are_checked_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, said in (("a.svg", "a.svg: a.svg is the same file"), ("no/a.svg", "no folder no")):
+        words = f"plot attention none.pt --source w1 --output {name} --json {name}"
+        assert main(words.split()) == 2
+        assert capsys.readouterr().err.count(said) == 1
+
+
+class Closed(io.StringIO):
+    """Standard output of which the reader has ended."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError
+
+
+@pytest.mark.parametrize(
+    "words, key",
+    [
+        ("score --reference text --system text", "systems"),
+        ("compare --reference text --baseline a=text --system b=text --samples 5", "baseline"),
+        ("plan --arch transformer_tiny --gpu v100-16 --vocabulary 100", "plan"),
+    ],
+)
+def test_the_file_is_written_whatever_happens_to_the_output(
+    words: str, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text").write_text("one text of some words\n" * 3)
+    for name in ("make_plan", "report"):  # of `plan`, which takes seconds
+        monkeypatch.setattr(f"fairseq_recur.cli.plan.{name}", lambda *_: "a report")
+    monkeypatch.setattr("fairseq_recur.cli.plan.as_json", lambda *_: {"plan": {}})
+    monkeypatch.setattr(sys, "stdout", Closed())
+    main([*words.split(), "--json", "out.json"])
+    assert key in json.loads((tmp_path / "out.json").read_text())

@@ -24,6 +24,7 @@ from fairseq_recur.tasks.time_series import APART
 from tests.configuring import model_config
 from tests.conftest import FORECASTERS
 from tests.series import SIZES, write_series
+from tests.systems import RSA_PARAMETERS, without_decay
 from tests.unit.test_context import HostReads
 from tests.unit.test_modules import attend, feed_forward, norm_of
 from tests.unit.test_ops import assert_same
@@ -147,11 +148,20 @@ def test_linear_maps_are_drawn_as_informers(make: Build, arch: str) -> None:
     assert all(part.bias.any() for part in maps if part.bias is not None)
 
 
-def test_the_log_has_the_gate_of_each_attention(make: Build) -> None:
+@pytest.mark.parametrize("arch", FORECASTERS)
+def test_the_log_has_the_gate_of_each_attention(make: Build, arch: str) -> None:
     """Also those of one layer's self-attention and cross-attention, under names that plots read."""
-    names = [name for name in of_parameters(make("rsa_informer")) if name.startswith("gate_")]
-    assert names == ["gate_encoder_0", "gate_encoder_1", "gate_decoder_0", "gate_cross_0"]
+    names, places = {*of_parameters(make(arch))}, ("encoder_0", "encoder_1", "decoder_0", "cross_0")
+    expected = {f"{name}_{place}" for name in ("gate", "rem") for place in places}
+    assert names == (expected if arch.startswith("rsa_") else set())
     assert all(PER_LAYER.fullmatch(f"train_{name}") for name in names)
+
+
+@pytest.mark.parametrize("arch", FORECASTERS)
+def test_weight_decay_leaves_alone_the_matrices_only(make: Build, arch: str) -> None:
+    model = make(arch)
+    own = {n for n, _ in model.named_parameters() if n.split(".")[-1] in RSA_PARAMETERS}
+    assert without_decay(model) == own and bool(own) == arch.startswith("rsa_")
 
 
 def test_the_cross_attention_knows_the_times(make: Build) -> None:

@@ -78,6 +78,7 @@ MAY_IMPORT = {
         "planning",
         "plotting",
         "pretrained",
+        "search",
     },
     "__main__": {"cli"},
     "__init__": {

@@ -55,7 +55,8 @@ def test_checkpoints_that_are_named(tmp_path: Path) -> None:
     [
         ([], ["absent"], "no file or folder absent"),
         (["dict.en.txt"], ["."], r"no checkpoint \(\*.pt\) in .*holds dict.en.txt"),
-        (["a.pt", "b.pt"], ["."], "several checkpoints, a.pt, b.pt"),
+        ([], ["."], r"holds no files. Give the --save-dir .* \(in Python: checkpoint=FILE\)"),
+        (["a.pt", "b.pt"], ["."], "several checkpoints, a.pt, b.pt.*give one of them instead of"),
         (["a.pt"], [".", "c.pt"], "no checkpoint c.pt in .*holds a.pt"),
         (["a.pt"], [".", []], "an empty list"),
     ],
@@ -166,6 +167,21 @@ def test_each_file_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(torch, "load", lambda *a, **k: read.append(a) or original(*a, **k))
     load(path, data=FROZEN)
     assert len(read) == 1
+
+
+def test_a_value_that_is_unknown_here(tmp_path: Path) -> None:
+    state = torch.load(FROZEN / "rsa_transformer.pt", weights_only=True)
+    state["cfg"]["model"]["encoder_self_attention"] = "mine"
+    torch.save(state, tmp_path / "model.pt")
+    with pytest.raises(ConfigError, match="unknown here; import the plug-in .*encoder_self_att"):
+        load(tmp_path / "model.pt", data=FROZEN)
+
+
+def test_a_configuration_without_a_model(tmp_path: Path) -> None:
+    state = torch.load(FROZEN / "rsa_transformer.pt", weights_only=True)
+    torch.save({**state, "cfg": {"lr": 1}}, tmp_path / "model.pt")
+    with pytest.raises(CheckpointError, match="not a fairseq checkpoint: it has no options"):
+        load(tmp_path / "model.pt", data=FROZEN)
 
 
 def test_models_of_other_tasks() -> None:

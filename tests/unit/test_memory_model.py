@@ -4,6 +4,7 @@ from argparse import Namespace
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import fields
+from itertools import combinations
 from typing import Any
 from unittest.mock import patch
 
@@ -23,6 +24,7 @@ from fairseq_recur.modules.stream_memory import is_memory
 from fairseq_recur.modules.xl import SinusoidalLags
 from fairseq_recur.ops.precision import at_least_float32
 from tests.conftest import MEMORY_MODELS, fast_or_slow
+from tests.systems import RSA_PARAMETERS, covering, option_values, without_decay
 from tests.unit.test_context import HostReads
 
 Build = Callable[..., nn.Module]
@@ -72,12 +74,14 @@ def structure(arch: str) -> tuple[tuple[str, str], ...]:
     return tuple(sorted({**{name: str(getattr(config, name)) for name in names}, **small}.items()))
 
 
-STRUCTURES: list[str] = sorted(
+MEMORY_STRUCTURES: list[str] = sorted(
     {structure(p): p for p in sorted(MEMORY_MODELS, key=len, reverse=True)}.values()
 )
 """Of the presets that make the same small model the one with the shortest name."""
 
-TRAINED: dict[str, list[str]] = {preset: [preset, *shrunk(preset)] for preset in STRUCTURES}
+STRUCTURES = MEMORY_STRUCTURES
+
+TRAINED: dict[str, list[str]] = {preset: [preset, *shrunk(preset)] for preset in MEMORY_STRUCTURES}
 """Every preset, with a mixture all of whose parameters matter in short texts."""
 
 
@@ -144,11 +148,27 @@ STEPS_ONLY = {
 
 ALL = {**BY_LAG, **LATENT, **STEPS_ONLY}
 
-FAST = (
-    "rsa_xl_lm", "rsa-recurrent", "toeplitz-chunked", "rsa_brt_lm", "rsa-block-recurrent",
-    "rsa_tlb_lm", "rsa-latent", "rsa_xl_lm_wikitext103",
+AXES = (
+    "decoder_memory", "decoder_self_attention", "decoder_self_attention_mixture",
+    "decoder_normalize_before", "adaptive_input", "rsa_form", "rsa_max_power",
 )  # fmt: skip
-"""The systems of the fast tests: what a position reads, each way to compute it once."""
+"""The options of which the fast tests have every pair of values that a system has."""
+
+
+def settings(words: list[str]) -> dict[str, str]:
+    """The `AXES` of a system; a mixture's form and power only if it has a mixture."""
+    config, given = ARCH_MODEL_REGISTRY[words[0]].config_class(), option_values(["--arch", *words])
+    # A flag without a value turns something on.
+    found = {name: given.get(name, str(getattr(config, name))) or "True" for name in AXES}
+    if found["decoder_self_attention_mixture"] == "none":
+        del found["rsa_form"], found["rsa_max_power"]
+    return found
+
+
+FAST = covering(
+    {name: {*combinations(settings(words).items(), 2)} for name, words in ALL.items()}, ALL
+)
+"""The systems of the fast tests: what a position reads, and each way to compute it."""
 
 STARTS = torch.tensor([1000, 5000])
 TARGETS = torch.tensor([[5, 25, 50, 7], [30, 45, 6, 55]])
@@ -331,9 +351,13 @@ def test_longer_lags_share_a_sinusoid() -> None:
     assert not torch.allclose(whole[:, 1], whole[:, 2])
 
 
-def test_the_memory_is_empty_where_nothing_continues(build: Build) -> None:
-    """After a gap, with other streams, in other rows, and for a batch without numbers."""
-    model, tokens = build("rsa_xl_lm_tiny"), text(SEGMENT)
+@pytest.mark.parametrize("name", systems(*TRAINED))
+def test_the_memory_is_empty_where_nothing_continues(build: Build, name: str) -> None:
+    """After a gap, with other streams, in other rows, and for a batch without numbers.
+
+    Where a batch is repeated, a recurrent state knows of it already: it is not read either.
+    """
+    model, tokens = build(*TRAINED[name]), text(SEGMENT)
     first, _ = model(tokens)
 
     def after_a_batch(rows: int, starts: Tensor) -> Tensor:
@@ -348,6 +372,9 @@ def test_the_memory_is_empty_where_nothing_continues(build: Build) -> None:
     before = model.decoder.memory.evaluation
     torch.testing.assert_close(model(tokens)[0], first)
     assert model.decoder.memory.evaluation is before
+    after_a_batch(2, STARTS + SEGMENT)
+    states, carried = model.decoder.memory.read(STARTS + SEGMENT, MEMORY)
+    assert carried is None and (states is None) == in_state(name)
 
 
 def test_a_padded_row_changes_no_other(build: Build) -> None:
@@ -464,6 +491,13 @@ def test_beams_can_be_moved(build: Build, name: str) -> None:
         rows = torch.tensor(order)
         model.decoder.reorder_incremental_state_scripting(state, rows)
         prefix = torch.cat([prefix[rows], torch.randint(4, 60, (len(rows), 1))], dim=1)
+
+
+@pytest.mark.parametrize("name", systems(*TRAINED))
+def test_weight_decay_leaves_alone_the_matrices_only(build: Build, name: str) -> None:
+    model = build(*TRAINED[name])
+    own = {n for n, _ in model.named_parameters() if n.split(".")[-1] in RSA_PARAMETERS}
+    assert without_decay(model) == own and bool(own) == name.startswith("rsa_")
 
 
 def test_the_host_is_transformer_xl(make_model: Build) -> None:
@@ -641,18 +675,22 @@ def test_positions_of_a_segment_and_a_memory_are_refused(make_model: Build) -> N
 
 
 def test_every_memory_and_every_map_that_reads_one_is_tested() -> None:
-    """In `ALL` with its presets' defaults, and every memory in `TRAINED`."""
-    options = ("decoder_memory", "decoder_self_attention")
-    for table, wanted in ((ALL, READERS), (TRAINED, set())):
-        given: dict[str, set[str]] = {name: set() for name in options}
-        for arch, *flags in table.values():
-            config = ARCH_MODEL_REGISTRY[arch].config_class()
-            named = dict(zip(flags, flags[1:]))
-            for name in options:
-                flag = f"--{name.replace('_', '-')}"
-                given[name].add(named.get(flag, getattr(config, name)))
+    """In `ALL` with its presets' defaults, and in the fast tests; every memory in `TRAINED`.
+
+    The fast tests also have every mixture and form, and every way to embed and to norm.
+    """
+    maps, mixtures = "decoder_self_attention", "decoder_self_attention_mixture"
+    fast = {name: ALL[name] for name in FAST}
+    for table, wanted in ((ALL, READERS), (fast, READERS), (TRAINED, set())):
+        found = [settings(words) for words in table.values()]
+        given = {name: {one.get(name) for one in found} - {None} for name in AXES}
         assert given["decoder_memory"] == set(MEMORIES)
-        assert wanted <= {"dot" if name in MIXTURE else name for name in given[options[1]]}
+        assert wanted <= {"dot" if name in MIXTURE else name for name in given[maps]}
+        if wanted:
+            assert given[mixtures] == {"none", *MIXTURE}
+            assert {"auto", "chunked"} <= given["rsa_form"] and "0" in given["rsa_max_power"]
+        assert given["adaptive_input"] == given["decoder_normalize_before"] == {"False", "True"}
+    assert len(FAST) < len(ALL)
 
 
 READERS = {name for name, part in SELF_ATTENTION.items() if part.reads_memory}

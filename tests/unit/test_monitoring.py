@@ -21,6 +21,7 @@ from fairseq_recur.modules.srformer import SRformerAttention
 from fairseq_recur.ops import naive
 from tests.conftest import LANGUAGE_MODELS, SEGMENTS, SMALL, STRUCTURES
 from tests.unit.test_language_model import SMALL_LM
+from tests.unit.test_memory_model import TRAINED, small, systems
 from tests.unit.test_model_properties import PAD, sentences, targets, true_lengths
 
 Build = Callable[..., nn.Module]
@@ -102,6 +103,17 @@ def test_every_preset_with_a_recurrent_part_has_numbers_of_its_own(
 def test_language_models_have_numbers_of_their_own(make_model: Build, arch: str) -> None:
     line = update(make_model(arch, *SMALL_LM), (targets(3, 6),))
     assert {name.rsplit("_", 2)[0] for name in shown(line)} == EXPECTED["rsa"]
+    assert all(math.isfinite(line[name]) for name in shown(line))
+
+
+@pytest.mark.parametrize("name", systems(*TRAINED))
+def test_models_with_a_memory_have_numbers_of_their_own(make_model: Build, name: str) -> None:
+    """Of each layer with a mixture; the block-recurrent one, in the middle, has none."""
+    arch, *flags = TRAINED[name]
+    line = update(make_model(arch, *small(arch), *flags), (targets(3, 6),))
+    layers = [0, 2] if "brt" in name else [0, 1, 2]
+    expected = {f"{kind}_decoder_{i}" for kind in EXPECTED["rsa"] for i in layers}
+    assert {*shown(line)} == (expected if name.startswith("rsa_") else set())
     assert all(math.isfinite(line[name]) for name in shown(line))
 
 

@@ -14,9 +14,17 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _device
 from torch.utils.flop_counter import FlopCounterMode
 
+from fairseq_recur.cli import main
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.ops import segmented_recurrent
-from fairseq_recur.planning.building import Built, build, sample
+from fairseq_recur.planning.building import (
+    Built,
+    build,
+    configure,
+    model_problems,
+    plannable,
+    sample,
+)
 from fairseq_recur.planning.hardware import GPUS, Device, own_device, short_name
 from fairseq_recur.planning.memory import bytes_per_parameter, divided, measure
 from fairseq_recur.planning.plan import count_parameters
@@ -291,3 +299,46 @@ def test_flags_that_the_plan_knows_itself_are_refused() -> None:
         build("transformer", ["--max-tokens", "5", "--fp16"], WORDS, WORDS, "fp32")
     with pytest.raises(ConfigError, match="unknown architecture 'transfomer'"):
         build("transfomer", [], WORDS, WORDS, "fp32")
+
+
+def test_a_given_criterion_has_only_its_own_flags() -> None:
+    for flags in (["--criterion", "cross_entropy"], ["--criterion=cross_entropy"]):
+        assert configure("transformer", flags).criterion._name == "cross_entropy"
+    for flags, smoothing in (([], 0.1), (["--label-smoothing", "0.2"], 0.2)):
+        assert configure("transformer", flags).criterion.label_smoothing == smoothing
+
+
+@pytest.mark.parametrize(
+    "arch", ["roberta_base", "masked_lm", "multilingual_transformer", "wav2vec2", "informer"]
+)
+def test_models_of_another_kind_are_refused(arch: str) -> None:
+    (problem,) = model_problems(arch, [])
+    assert problem.startswith(f"--arch {arch} cannot be planned; expected an encoder-decoder or a")
+
+
+@pytest.mark.parametrize(
+    "arch, needs",
+    [
+        ("s2t_transformer_s", "'input_feat_per_channel'"),
+        ("nonautoregressive_transformer", "'tgt_tokens'"),
+        ("levenshtein_transformer", "'tgt_tokens'"),
+    ],
+)
+def test_models_that_need_more_than_tokens_are_refused(
+    arch: str, needs: str, capsys: pytest.CaptureFixture
+) -> None:
+    """The first cannot be built, and the others cannot be run."""
+    assert main(["plan", "--arch", arch, "--gpu", "v100-16", "--vocabulary", "100"]) == 2
+    said = capsys.readouterr().err
+    assert f"--arch {arch} cannot be planned with its flags (" in said and needs in said
+    assert "; expected an encoder-decoder or a language model that reads tokens\n" in said
+
+
+def test_language_models_of_fairseq_find_their_dictionary() -> None:
+    built = build("lstm_lm", [], WORDS, WORDS, "fp32")
+    assert built.decoder_only and trace(built, sample(built, 1, 3, 3)).flops > 0
+
+
+def test_what_the_model_refuses_itself_keeps_its_message() -> None:
+    with pytest.raises(ConfigError, match="^wrong options$"), plannable("transformer"):
+        raise ConfigError("wrong options")

@@ -4,10 +4,13 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from matplotlib.text import Text
 
 from fairseq_recur.cli import main
+from fairseq_recur.errors import CheckpointError
 from fairseq_recur.experiments.training_log import TrainingLog
+from fairseq_recur.inspection.matrices import read_layers
 from fairseq_recur.plotting import curves, forecast, matrices
 from fairseq_recur.plotting.figures import new_figure, save
 from tests.unit.test_cli_main import root_logger  # noqa: F401  (used by every test)
@@ -134,3 +137,15 @@ def test_a_logarithmic_axis_has_plain_numbers(tmp_path: Path) -> None:
     save(figure, tmp_path / "figure.png")
     labels = [label.get_text() for label in axes.yaxis.get_majorticklabels()]
     assert {"10", "100"} <= {*labels} and not any("$" in label for label in labels)
+
+
+@pytest.mark.parametrize(
+    "option, value", [("encoder_self_attention", "mine"), ("encoder_attention_heads", 4)]
+)
+def test_matrices_that_do_not_fit_their_options(option: str, value: object, tmp_path: Path) -> None:
+    """A part of another plug-in, and weights of another shape."""
+    state = torch.load(FROZEN / "rsa_transformer.pt", weights_only=True)
+    state["cfg"]["model"][option] = value
+    torch.save(state, tmp_path / "model.pt")
+    with pytest.raises(CheckpointError, match="options do not fit its weights encoder.layers.0"):
+        read_layers(str(tmp_path / "model.pt"))

@@ -89,6 +89,7 @@ WRONG = [
     ("flat.csv", "flat.csv: x is constant; choose another"),
     ("latin", "latin is not UTF-8 text"),
     ("none", "none: no such file; expected a text"),
+    ("empty", "empty has 0 positions; expected more than 3, the smallest --lags: give a longer"),
 ]
 
 
@@ -111,6 +112,7 @@ def test_wrong_input(
     monkeypatch.chdir(tmp_path)
     write_series(tmp_path / "s.csv", 30)
     (tmp_path / "text").write_text("the cat\nsat the\ncat sat\n" * 40)
+    (tmp_path / "empty").touch()
     (tmp_path / "latin").write_bytes(b"caf\xe9 " * 300)
     rows = "".join(f"2016-07-01 {hour:02}:00:00,1\n" for hour in range(20))
     (tmp_path / "flat.csv").write_text("date,x\n" + rows)

@@ -1,15 +1,19 @@
 """What `from_pretrained` finds in folders and infers from dictionaries, without a model."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import sentencepiece
+import torch
 from fairseq.data import Dictionary
 
 import fairseq_recur
 from fairseq_recur.errors import ConfigError
+from fairseq_recur.pretrained.batches import batches, fit
 from fairseq_recur.pretrained.loading import text_settings
+from fairseq_recur.pretrained.model import Pretrained, as_list
 from fairseq_recur.pretrained.subwords import (
     TextSettings,
     build_text,
@@ -198,3 +202,32 @@ def test_plugin_stays_light() -> None:
     assert 'import_module("fairseq_recur.pretrained").from_pretrained' in after
     with pytest.raises(AttributeError, match="from_pretraind"):
         getattr(fairseq_recur, "from_pretraind")  # noqa: B009 - a typing error
+
+
+@pytest.mark.parametrize(
+    "given, said",
+    [(None, "found a NoneType"), (5, "found a int"), (["a", 5], "1 is a int"), (b"a", "a int")],
+)
+def test_what_is_no_text_is_refused(given: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=f"^texts: expected a str, or a list of them.* {said}$"):
+        as_list("texts", given)
+    assert as_list("texts", "ab") == ["ab"] and as_list("texts", ("a", "b")) == ["a", "b"]
+
+
+def test_a_model_of_translation_is_told_of_translate_in_python_and_on_the_command_line() -> None:
+    model = SimpleNamespace(task=SimpleNamespace(cfg=None))
+    with pytest.raises(ConfigError) as refused:
+        Pretrained.summarize(model, "a")
+    for use in ("use translate(texts, truncate=True, ", "(fairseq-recur translate --min-len N "):
+        assert use in str(refused.value)
+
+
+def test_limits_have_the_form_of_the_command_line_and_of_python() -> None:
+    long = [torch.zeros(5)]
+    with pytest.raises(ConfigError, match="shorten them, or in Python give truncate=True$"):
+        fit("texts", long, 4, False)
+    with pytest.raises(ConfigError, match="shorten them$"):
+        fit("texts", long, 4, None)
+    for value in (0, 10**25):
+        with pytest.raises(ConfigError, match=f"^max_tokens={value}: expected at least 1 and at m"):
+            next(batches(None, long, None, value, None))

@@ -1,6 +1,6 @@
 """Probing: sentence representations, and the classifiers trained on them."""
 
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,11 +11,12 @@ from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from fairseq_recur.cli.probe_run import subwords
+from fairseq_recur.cli.probe_run import add_arguments, run, subwords
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.probing.classifier import COMBINATIONS, BagOfWords, Classifier, Gate
 from fairseq_recur.probing.protocol import Outcome, Protocol, accuracy, fit, probe
 from fairseq_recur.probing.report import (
+    BAG_OF_WORDS,
     ProbeSettings,
     probe_model,
     reference_rows,
@@ -164,6 +165,41 @@ def test_subword_files_are_checked(
 
 
 # Classifiers --------------------------------------------------------------------------
+
+
+HUGE = str(10**25)
+WRONG: dict[str, str] = {
+    f"--seed {HUGE}": "expected 0 to 9223372036854775807",
+    "--seed -1": "expected 0 to",
+    "--runs 1001": "expected 1 to 1000",
+    f"--batch-size {HUGE}": "expected 1 to 2147483647",
+    f"--max-tokens {HUGE}": "expected 1 to 2147483647",
+    "--hidden 65537": "expected 0 to 65536",
+    "--l2 inf": "expected 0 to 2147483647",
+    "--l2 nan": "expected 0 to",
+    "--learning-rate inf": "expected 1e-12 to 2147483647",
+    "--hidden 0 --dropout 0 0.5": "--dropout has no effect with --hidden 0; leave out one",
+}
+
+
+@pytest.mark.parametrize("given", WRONG)
+def test_numbers_out_of_range_are_refused(given: str) -> None:
+    """Before anything is read."""
+    parser = ArgumentParser()
+    add_arguments(parser)
+    args = parser.parse_args(["none", "--path", "a=b", *given.split()])
+    with pytest.raises(ConfigError) as error:
+        run(args)
+    assert WRONG[given] in str(error.value) and given[:9] in str(error.value)
+
+
+def test_a_model_has_no_name_of_a_reference() -> None:
+    parser = ArgumentParser()
+    add_arguments(parser)
+    path = Path(__file__).resolve().parents[1] / "frozen" / "srformer.pt"
+    args = parser.parse_args(["none", "--path", f"{BAG_OF_WORDS}={path}", f"b={path}"])
+    with pytest.raises(ConfigError, match="bag of words=...: the table has a row of this name"):
+        run(args)
 
 
 def test_gate_follows_the_paper() -> None:

@@ -23,7 +23,7 @@ GOOD = "tr\tPAST\tit was .\ntr\tPRES\tit is .\nva\tPAST\tso it was .\nte\tPRES\t
 
 
 def test_files_in_senteval_format(tmp_path: Path) -> None:
-    text = GOOD.replace("it is .", "4\tit  is .") + "\nva\tPAST\tlast\r\n"
+    text = "\ufeff" + GOOD.replace("it is .", "4\tit  is .") + "\nva\tPAST\tlast\r\n"
     (tmp_path / TENSE.file).write_bytes(text.encode())
     data = read_task(tmp_path, TENSE)
     assert data.labels == ["PAST", "PRES"]

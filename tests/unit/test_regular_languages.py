@@ -351,3 +351,12 @@ def test_letters_and_outputs_cannot_share_a_matrix() -> None:
     assert task.build_model(model_config("regular_languages", "rsa_transformer_lm", flags, []))
     with pytest.raises(ConfigError, match="embed: .* 6 input symbols and 2 outputs.*leave it out"):
         task.build_model(model_config("regular_languages", "rsa_transformer_lm", tied, []))
+
+
+def test_a_preset_that_shares_the_matrix_does_not_do_so_here() -> None:
+    flags = "--decoder-layers 1 --decoder-embed-dim 16 --decoder-attention-heads 2".split()
+    widths = ["--decoder-input-dim", "16", "--decoder-output-dim", "16"]
+    cfg = model_config("regular_languages", "xl_lm_tiny", [*flags, *widths], [])
+    assert cfg.share_decoder_input_output_embed
+    decoder = make_task().build_model(cfg).decoder
+    assert not decoder.share_input_output_embed and decoder.output_projection.out_features == 2

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from fairseq_recur import cli
+from fairseq_recur.cli.scoring_options import split_names
 from fairseq_recur.compat.interactive import sentence
-from fairseq_recur.errors import ConfigError
+from fairseq_recur.errors import ConfigError, Problems
 from fairseq_recur.scoring.generation import read_hypotheses, read_lines
 from fairseq_recur.scoring.metrics import Score, build_metric, score_corpus, score_table
 from fairseq_recur.scoring.resampling import bootstrap_p, randomization_p
@@ -408,3 +409,15 @@ def test_options_without_effect_are_refused_together(
     for option in ("tokenize", "lowercase", "separator", "source", "comet-model"):
         assert re.search(f"\n- --{option} acts on .* has no effect with --metrics ter; ", said)
     assert cli.main([*argv, "--metrics", "ter", "--tokenize", "13a"]) == 0  # the default
+
+
+def test_a_path_with_an_equals_sign_is_a_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lr=0.1").mkdir()
+    (tmp_path / "lr=0.1/out").touch()
+    problems = Problems("wrong")
+    found = split_names(["lr=0.1/out", "a=lr=0.1/out", "b=none"], problems)
+    assert found == {"lr=0.1/out": "lr=0.1/out", "a": "lr=0.1/out", "b": "none"}
+    assert not problems.found

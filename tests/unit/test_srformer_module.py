@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from fairseq_recur.modules.context import Context, Padding, Source
 from fairseq_recur.modules.options import declared
-from fairseq_recur.modules.srformer import SRformerAttention
+from fairseq_recur.modules.srformer import LARGEST_HALF, SRformerAttention, saturated
 from fairseq_recur.ops import naive
+from fairseq_recur.ops.accumulate_fire import SMALLEST_THRESHOLD
 from tests.conftest import SMALL
 from tests.systems import option_values
 from tests.unit.test_native import calls  # noqa: F401  (a fixture)
@@ -194,6 +195,41 @@ def test_module_equals_algorithm_1(
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9, msg=key)
         # A bias of all keys changes no softmax; without a neuron they act through the products.
         assert other.any(), f"{key} has no effect"
+
+
+@pytest.mark.parametrize("learned", [-2.0, 0.0, 1e-5])
+def test_a_threshold_stays_positive_whatever_training_makes_of_it(
+    make_model: Build,
+    learned: float,
+    calls: list[bool],  # noqa: F811
+) -> None:
+    """Neurons have the smallest one then, and all forms compute the same."""
+    x = torch.randn(QUERIES, len(LENGTHS), 32, dtype=torch.float64)
+    sources = [torch.randn(length, 32, dtype=torch.float64) for length in LENGTHS]
+    found, weights = [], None
+    for form in ("auto", "recomputed", "stored"):
+        module = attention(make_model, [*WIDE, "--srformer-form", form]).double()
+        if weights is None:
+            randomize(module, unit=False)
+            nn.init.constant_(module.neuron.threshold, learned)
+            weights = module.state_dict()
+        module.load_state_dict(weights)
+        assert module.neuron.values()[2] == SMALLEST_THRESHOLD == 1e-3
+        found.append(by_module(module, x, sources))
+    assert len(calls) == 1, "the first form is that of the code in C"
+    assert all(out.isfinite().all() for out in found)
+    for out in found[1:]:
+        torch.testing.assert_close(out, found[0], rtol=1e-9, atol=1e-9)
+
+
+def test_outputs_are_saturated_in_float16_alone() -> None:
+    """So that the sums of the next layer do not overflow."""
+    large = torch.tensor([1e5, -1e5, 3.0])
+    half = saturated(large, torch.float16)
+    assert half.dtype == torch.float16 and half.tolist() == [LARGEST_HALF, -LARGEST_HALF, 3.0]
+    assert LARGEST_HALF == 2048
+    for dtype in (torch.bfloat16, torch.float32):
+        assert torch.equal(saturated(large, dtype), large.to(dtype))
 
 
 def test_every_option_is_compared() -> None:

@@ -58,9 +58,46 @@ def test_a_closed_gate_is_torchs_attention() -> None:
     torch.testing.assert_close(ours(x), expected)
 
 
+@pytest.mark.parametrize("given,same", [
+    ({"rsa_gate_init": -1}, {"rsa_gate_init": "-1"}),
+    ({"rsa_heads": "0,2,2,0,0,0", "rsa_theta_init": 1}, {"rsa_heads": "0,2,2,0,0,0",
+                                                         "rsa_theta_init": 1.0}),
+    ({"rsa_heads": "1,0,0,2,0,0", "rsa_dilations": 2}, {"rsa_heads": "1,0,0,2,0,0",
+                                                        "rsa_dilations": "2"}),
+])  # fmt: skip
+def test_numbers_are_read_as_their_option_declares(
+    given: dict[str, Any], same: dict[str, Any]
+) -> None:
+    found, expected = (RSASelfAttention(C, H, **options) for options in (given, same))
+    for name, parameter in found.attention.mixture.named_parameters():
+        assert torch.equal(parameter, expected.attention.mixture.get_parameter(name)), name
+    assert SRformerCrossAttention(C, H, srformer_leak_init=None, srformer_threshold_init=1)
+
+
+@pytest.mark.parametrize("build,options,words", [
+    (RSASelfAttention, {"rsa_heads": (1, 1, 0, 0, 0, 0)}, "expected a text, with commas"),
+    (RSASelfAttention, {"rsa_max_power": None}, "rsa_max_power=None: expected a whole number"),
+    (RSASelfAttention, {"rsa_theta_init": "1"}, "rsa_theta_init='1': expected a number"),
+    (RSASelfAttention, {"rsa_gate_init": True}, "rsa_gate_init=True: expected a text"),
+    (RSASelfAttention, {"rsa_normalize": 1}, "rsa_normalize=1: expected True or False"),
+    (SRformerCrossAttention, {"segment_size": 2.0}, "segment_size=2.0: expected a whole number"),
+    (SRformerCrossAttention, {"srformer_leak_init": "1"}, "leak_init='1': expected a number"),
+    (BiARNEncoder, {"recurrence_steps": 2.5}, "recurrence_steps=2.5: expected a whole number"),
+    (BiARNEncoder, {"recurrence_steps": True}, "recurrence_steps=True: expected a whole number"),
+], ids=lambda x: str(x)[:30])  # fmt: skip
+def test_wrong_types(build: Any, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        build(C, H, **options)
+
+
 def test_wrong_arguments() -> None:
     with pytest.raises(ConfigError, match="embed_dim=10 cannot be split.*num_heads=4"):
         RSASelfAttention(10, 4)
+    for heads in (0, -1):
+        with pytest.raises(ConfigError, match=f"embed_dim=16 .*num_heads={heads}"):
+            BiARNEncoder(C, heads)
+    with pytest.raises(ConfigError, match="embed_dim=0 .*; choose a positive multiple"):
+        BiARNEncoder(0, 4)
     with pytest.raises(ConfigError, match="unknown options: steps; expected some of"):
         BiARNEncoder(C, steps=3)
 

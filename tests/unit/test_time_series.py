@@ -14,6 +14,7 @@ import numpy
 import pytest
 import torch
 from fairseq.data import data_utils
+from fairseq.logging import metrics
 from omegaconf import OmegaConf
 
 from fairseq_recur.cli import main
@@ -221,6 +222,16 @@ def test_errors_are_summed_over_values(tmp_path: Path) -> None:
     sample = {"target": target, "net_input": {"past": forecast}, "nsentences": 1, "ntokens": 1}
     loss, size, log = criterion(lambda past: past, sample)
     assert (float(loss), size, float(log["absolute"])) == (10.0, 2, 4.0)
+
+
+def test_two_batches_weigh_by_their_values() -> None:
+    metrics.reset()
+    with metrics.aggregate() as found:
+        for total, values in ((8.0, 8), (0.0, 2)):
+            sums = {"loss": total, "absolute": total / 2, "sample_size": values}
+            ForecastErrorCriterion.reduce_metrics([sums])
+    expected = {"loss": 0.8, "mse": 0.8, "mae": 0.4}
+    assert found.get_smoothed_values() == pytest.approx(expected)
 
 
 def test_the_scale_of_a_constant(tmp_path: Path) -> None:
