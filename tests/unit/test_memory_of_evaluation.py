@@ -41,12 +41,14 @@ def validate(trainer: Namespace, number: int) -> Tensor:
 
 
 def test_training_drops_what_validation_has_read(trainer: Namespace) -> None:
+    expected = [read(trainer, number) for number in range(3)]
     first = [validate(trainer, number) for number in range(3)]
     assert len(held(trainer)) == 1
+    torch.testing.assert_close(first, expected, rtol=0, atol=0)
     trainer.model.train()
     assert train_step(lambda *_: len(held(trainer)), trainer, []) == 0
     again = [validate(trainer, number) for number in range(3)]
-    torch.testing.assert_close(again, first, rtol=0, atol=0)
+    torch.testing.assert_close(again, expected, rtol=0, atol=0)
 
 
 def test_a_repeated_batch_reads_what_it_read(trainer: Namespace) -> None:
