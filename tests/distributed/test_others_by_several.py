@@ -13,7 +13,7 @@ from tests.running import USER_DIR, saved_weights
 from tests.series import flags as series_flags
 from tests.series import write_series
 from tests.unit.test_language_model import SMALL_LM
-from tests.unit.test_memory_model import STRUCTURES, is_adaptive, shrunk, small
+from tests.unit.test_memory_model import MEMORY_STRUCTURES, is_adaptive, shrunk, small
 
 Cli = Callable[..., str]
 UPDATES = 4
@@ -63,7 +63,7 @@ def batch_of(model: str) -> int:
     ]
 
 
-MODELS: list[str] = [*LANGUAGE_MODELS, *STRUCTURES, *FORECASTERS]
+MODELS: list[str] = [*LANGUAGE_MODELS, *MEMORY_STRUCTURES, *FORECASTERS]
 """Every preset that is not an encoder-decoder, one of those that make the same small model."""
 
 FAST = ["rsa_transformer_lm", "rsa_xl_lm", "rsa_informer", "rsa_log_sparse", "rsa_xl_forecaster"]
@@ -95,7 +95,7 @@ def start(data: Path, cli: Cli) -> Callable[[str], list[object]]:
 
     def flags(model: str) -> list[object]:
         updates = ["--max-update", UPDATES]
-        if model not in STRUCTURES:
+        if model not in MEMORY_STRUCTURES:
             return updates
         checkpoint = data / "first" / model / "checkpoint_last.pt"
         if not checkpoint.exists():

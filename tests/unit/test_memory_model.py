@@ -79,8 +79,6 @@ MEMORY_STRUCTURES: list[str] = sorted(
 )
 """Of the presets that make the same small model the one with the shortest name."""
 
-STRUCTURES = MEMORY_STRUCTURES
-
 TRAINED: dict[str, list[str]] = {preset: [preset, *shrunk(preset)] for preset in MEMORY_STRUCTURES}
 """Every preset, with a mixture all of whose parameters matter in short texts."""
 
