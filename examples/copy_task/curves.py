@@ -63,9 +63,9 @@ def rows(results: Results) -> list[list[str]]:
 
 
 def summary(results: Results, markdown: bool = False) -> str:
-    """Return the table for a terminal or a page, and what its columns are."""
+    """Return the table for a terminal or a page, and what its columns are; or nothing."""
     if not results:
-        return "No training is finished yet."
+        return ""
     shape = tables.markdown if markdown else tables.aligned
     lines = shape([HEADER, *rows(results)], names=3)
     lines += [
@@ -79,12 +79,14 @@ def summary(results: Results, markdown: bool = False) -> str:
 
 
 def write(runs: Sequence[CopyRun], settings: Settings, work: Path) -> dict[str, Any]:
-    """Write results.json and results.md; return the content of the first."""
+    """Write results.json and results.md if there is a result; return the content of the first."""
     results = [of_run(run) for run in runs if run.finished()]
     made = provenance(settings.as_dict(), ["bash", "examples/copy_task/run.sh"], runs)
     report = {**made, "runs": results}
-    write_text(work / "results.json", as_json(report))
-    write_text(work / "results.md", f"{summary(results, markdown=True)}\n\n`{report['command']}`\n")
+    if results:
+        page = f"{summary(results, markdown=True)}\n\n`{report['command']}`\n"
+        write_text(work / "results.json", as_json(report))
+        write_text(work / "results.md", page)
     return report
 
 

@@ -13,6 +13,7 @@ from fairseq.data import Dictionary
 
 from fairseq_recur.errors import ConfigError, Problems
 from fairseq_recur.experiments.other_sets import write_binary
+from fairseq_recur.experiments.settings import misread
 from fairseq_recur.files import read_json, write_json, write_text
 from fairseq_recur.scoring.generation import read_lines
 
@@ -54,18 +55,24 @@ class Language:
         return found
 
     def counts(self) -> dict[str, int]:
-        """Return the numbers of lines, symbols, and words that occur again."""
+        """Return the numbers of lines, symbols, and words that occur again or have new symbols."""
         train, test = self.entries["train"], self.pronunciations()
         known = {word for word, _ in train}
+        characters = {c for word, _ in train for c in word.split()}
+        phones = {p for _, phones in train for p in phones.split()}
         return {
             "train": len(train),
             "dev": len(self.entries["dev"]),
             "test": len(test),
-            "characters": len({c for word, _ in train for c in word.split()}),
-            "phones": len({p for _, phones in train for p in phones.split()}),
+            "characters": len(characters),
+            "phones": len(phones),
             "train_repeated": len(train) - len(known),
             "test_repeated": len(self.entries["test"]) - len(test),
             "test_in_train": len(known & test.keys()),
+            "test_new_characters": sum(not characters.issuperset(word.split()) for word in test),
+            "test_new_phones": sum(
+                not phones.issuperset(" ".join(all_of).split()) for all_of in test.values()
+            ),
         }
 
 
@@ -111,6 +118,9 @@ def read(folder: Path, languages: Sequence[str] = ()) -> list[Language]:
 
 def _language(name: str, files: dict[str, Path], folder: Path, problems: Problems) -> Language:
     """Read the three sets of a language."""
+    if mark := misread(name):
+        file = next(iter(files.values()))
+        problems.add(f"{file}: fairseq misreads {mark!r} in {name}; rename the language's files")
     entries: dict[str, list[Entry]] = {}
     for part in SETS:
         if part in files:
@@ -124,7 +134,7 @@ def _language(name: str, files: dict[str, Path], folder: Path, problems: Problem
 
 
 def _entries(path: Path, problems: Problems) -> list[Entry]:
-    """Read the lines of a file: a word, a tab, phones separated by blanks."""
+    """Read the lines of a file: a word, a tab, phones separated by blanks; none if one is wrong."""
     found, wrong = [], []
     try:
         lines = read_lines(path)
@@ -144,6 +154,7 @@ def _entries(path: Path, problems: Problems) -> list[Entry]:
             f"{path}: found {', '.join(wrong[:SHOWN])}{more}; expected a word, one tab, and phones "
             "separated by blanks in every line"
         )
+        return []
     return found
 
 
@@ -213,8 +224,8 @@ def prepare(language: Language, folder: Path) -> str:
             },
         }
         write_text(folder / "data.yaml", yaml.safe_dump(experiment, sort_keys=False))
-        about = {"digest": language.digest, "counts": language.counts()}
-        write_json(data / "prepared.json", about)
+    # Always, for a folder that was prepared before may lack counts.
+    write_json(data / "prepared.json", {"digest": language.digest, "counts": language.counts()})
     return _in_words(language)
 
 
@@ -238,4 +249,7 @@ def _in_words(language: Language) -> str:
         )
     if counts["test_in_train"]:
         said += f"; {counts['test_in_train']} words of the test set are also in the training set"
+    for symbol in ("character", "phone"):
+        if new := counts[f"test_new_{symbol}s"]:
+            said += f"; {new} words of the test set have a {symbol} that the training set lacks"
     return f"{language.name}: {said}"

@@ -91,9 +91,11 @@ def settings_file(name: str) -> Path:
     file = SETTINGS / f"{name}.yaml"
     if file.is_file():
         return file
-    if not name.endswith(".yaml"):
+    if not name.endswith(".yaml") or not Path(name).is_file():
         known = ", ".join(path.stem for path in sorted(SETTINGS.glob("*.yaml")))
-        raise ConfigError(f"--settings {name}: expected {known}, or a file with the suffix .yaml")
+        raise ConfigError(
+            f"--settings {name}: expected {known}, or an existing file with the suffix .yaml"
+        )
     return Path(name)
 
 

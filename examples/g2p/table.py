@@ -91,7 +91,9 @@ def verdict(results: Results) -> str:
     baseline, total = results["baseline"], len(results["languages"])
     languages = f"{total} language" + "s" * (total > 1)
     whole = {name: s for name, s in results["systems"].items() if s["seeds"]}
-    if baseline not in whole or len(whole) < 2:
+    if len(whole) == 1:
+        return f"Nothing to compare: only {', '.join(whole)} is finished on all languages."
+    if baseline not in whole:
         return f"There is no average yet: {baseline} and another system need all {languages}."
     seeds = common_seeds(whole)
     if not seeds:
@@ -99,8 +101,17 @@ def verdict(results: Results) -> str:
     named = languages
     if any(len(system["seeds"]) > len(seeds) for system in whole.values()):
         named = f"{languages} with seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}, which all have"
-    scores = {n: mean(s["macro"]["WER"]["seeds"][k] for k in seeds) for n, s in whole.items()}
-    best = min(scores, key=scores.__getitem__)
+    # Rounded: equal rates may have other last bits.
+    scores = {
+        name: round(mean(system["macro"]["WER"]["seeds"][seed] for seed in seeds), 9)
+        for name, system in whole.items()
+    }
+    *equal, best = (name for name, score in scores.items() if score == min(scores.values()))
+    if equal:
+        return (
+            f"{', '.join(equal)} and {best} have the same lowest WER, {scores[best]:.2f} in the "
+            f"average of {named}."
+        )
     if best == baseline:
         return f"{baseline} has the lowest WER, {scores[best]:.2f} in the average of {named}."
     found = whole[best]["compared"]["WER"]

@@ -45,7 +45,7 @@ def about(settings: Settings, text: Text, folder: str) -> Results:
 def write(
     runs: Sequence[TextRun], about: Results, work: Path, added: Sequence[Results] = ()
 ) -> Results:
-    """Write results.json and results.md; return the content of the first.
+    """Write results.json and results.md if there is a result; return the content of the first.
 
     Its ``runs`` are by share of the training text, system and seed. Of a run that is finished here
     and elsewhere, the result of here counts.
@@ -58,8 +58,9 @@ def write(
     others = origins(added)
     here = [trained_with(runs)] if not added or any(run.trained() for run in runs) else []
     results = {**about, **united([*here, *others]), "added": others, "runs": found}
-    write_json(work / "results.json", results)
-    write_text(work / "results.md", f"# Small language models\n\n{table(results)}\n")
+    if found:
+        write_json(work / "results.json", results)
+        write_text(work / "results.md", f"# Small language models\n\n{table(results)}\n")
     return results
 
 
@@ -88,10 +89,10 @@ def difference(of_systems: dict[str, Seeds], system: str, name: str) -> float | 
 
 
 def table(results: Results) -> str:
-    """Write a row for each share of the text and system in Markdown, and notes."""
+    """Write a row for each share of the text and system in Markdown, and notes; or nothing."""
     runs, name = results["runs"], measure(results)
     if not runs:
-        return "Nothing is finished yet."
+        return ""
     everyone = [of_seeds for of_systems in runs.values() for of_seeds in of_systems.values()]
     layers = sorted({n for of_seeds in everyone for n in gates(of_seeds)}, key=int)
     header = ["training text", "system", "seeds", "parameters", name, "by seed", "difference"]

@@ -37,7 +37,8 @@ def main(arguments: list[str]) -> int:
             raise ConfigError(f"run.sh {' '.join(arguments)}; expected bash run.sh FOLDER [table]")
         folder = Path(arguments[0])
         found = text.read(folder, settings.units)
-        text.check_length(found, min(settings.shares), settings.batch * settings.tokens)
+        if trains:
+            text.check_length(found, min(settings.shares), settings.batch * settings.tokens)
         name = f"{folder.resolve().name}_{settings.units}"
         work = Path(os.environ.get("WORK", HERE / "work" / name)).resolve()
         text.check_prepared(found, work)

@@ -47,17 +47,20 @@ fi
 mkdir -p "$output/pieces"
 rm -rf "$output/done" "$output/data-bin"
 echo "learning $merges BPE merges for both languages"
-cat "$folder/train.$source" "$folder/train.$target" |
+# Print a text without a byte order mark at its beginning, which would become part of a word.
+plain() { LC_ALL=C sed $'1s/^\xef\xbb\xbf//' "$1"; }
+
+{ plain "$folder/train.$source"; plain "$folder/train.$target"; } |
     subword-nmt learn-bpe --symbols "$merges" > "$output/codes"
 for set in train "$valid" test; do
     for language in "$source" "$target"; do
-        subword-nmt apply-bpe --codes "$output/codes" < "$folder/$set.$language" \
+        plain "$folder/$set.$language" | subword-nmt apply-bpe --codes "$output/codes" \
             > "$output/pieces/$set.$language"
     done
 done
 fairseq-recur preprocess -s "$source" -t "$target" --joined-dictionary \
     --destdir "$output/data-bin" --trainpref "$output/pieces/train" \
     --validpref "$output/pieces/$valid" --testpref "$output/pieces/test"
-cp "$folder/test.$target" "$folder/test.$source" "$output/"
+for language in "$source" "$target"; do plain "$folder/test.$language" > "$output/test.$language"; done
 echo "$inputs" > "$output/done"
 echo "$output/data-bin is ready"

@@ -48,15 +48,16 @@ def collect(runs: Sequence[LanguageRun]) -> table.Results:
 
 
 def write(runs: Sequence[LanguageRun], settings: Settings, work: Path) -> dict[str, Any]:
-    """Write results.json and results.md; return the content of the first."""
+    """Write results.json and results.md if there is a result; return the content of the first."""
     results = collect(runs)
     report = {
         **provenance(settings.as_dict(), ["bash", "examples/regular_languages/run.sh"], runs),
         "counts": table.counts(results, table.read_expected()),
         "runs": results,
     }
-    write_text(work / "results.json", as_json(report))
-    write_text(work / "results.md", as_page(report))
+    if results:
+        write_text(work / "results.json", as_json(report))
+        write_text(work / "results.md", as_page(report))
     return report
 
 

@@ -91,6 +91,8 @@ def gates(run: SeriesRun) -> dict[str, list[tuple[int, float]]]:
 def write(what: str, runs: Sequence[SeriesRun], settings: Settings, work: Path) -> str:
     """Write results.json, results.md and, of the gates, figure.png; return the table.
 
+    Without a result, write and return nothing.
+
     Args:
         what: a key of `RUNS`
         runs: of this ablation
@@ -103,10 +105,10 @@ def write(what: str, runs: Sequence[SeriesRun], settings: Settings, work: Path) 
         if what == "gates":
             found["gates"] = gates(run)
         results.setdefault(run.row, {}).setdefault(run.system, {})[str(run.seed)] = found
+    if not results:
+        return ""
     made = provenance(settings.as_dict(), ["bash", "examples/time_series/run.sh", what], runs)
     write_text(work / "results.json", as_json({**made, "runs": results}))
-    if not results:
-        return "Nothing is finished yet."
     rows = gates_rows(results["ETTh1/24"]) if what == "gates" else heads_rows(results)
     page = tables.markdown(rows, names=1)
     write_text(work / "results.md", "\n".join([*page, "", f"`{made['command']}`", ""]))

@@ -209,9 +209,10 @@ def find_cell(name: str, fractions: str) -> Cell:
     file, *lengths = name.rsplit("/", 3)
     numbers = [int(length) for length in lengths if length.isdecimal()]
     if not file.endswith(".csv") or len(numbers) != 3:
+        blanks = "" if ".csv" in name else "; blanks separate cells, so a file's name has none"
         raise ConfigError(
             f"CELLS: {name}; expected some of {' '.join(names())}, or FILE.csv/INPUT/LABEL/HORIZON "
-            "with the lengths of a window"
+            f"with the lengths of a window{blanks}"
         )
     if Path(file).is_absolute() or ".." in Path(file).parts:
         raise ConfigError(

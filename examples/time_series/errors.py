@@ -92,10 +92,10 @@ def weak(results: Results) -> list[str]:
 
 
 def summary(report: dict[str, Any], markdown: bool = False) -> str:
-    """The table and the wins."""
+    """The table and the wins; or nothing."""
     table = rows(report["runs"], report["linear"])
     if not table:
-        return "Nothing is finished yet."
+        return ""
     shape = tables.markdown if markdown else tables.aligned
     lines = shape([HEADER, *table], names=2)
     wanted = read_expected().keys() & {*report["settings"]["CELLS"].split()}
@@ -113,7 +113,8 @@ def write(
 ) -> dict[str, Any]:
     """Write results.json and results.md; return the content of the first.
 
-    The linear forecasts are those of the cells with a result, or of every cell.
+    The linear forecasts are those of the cells with a result, or of every cell. Without a result
+    only those of every cell are written.
     """
     results: Results = {}
     linear = {}
@@ -121,6 +122,8 @@ def write(
         if run.finished():
             of_system = results.setdefault(run.row, {}).setdefault(run.system, {})
             of_system[str(run.seed)] = of_run(run)
+    if not results and not every_cell:
+        return {"linear": {}, "runs": {}}
     earlier, sums = read_json(work / "results.json") or {}, {}
     before, columns = earlier.get("settings", {}), columns_in(settings.options)
     for cell in settings.chosen():

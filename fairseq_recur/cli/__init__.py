@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 import fairseq_recur
 from fairseq_recur.cli import fairseq_commands
@@ -123,6 +123,12 @@ GROUPS = {
 }
 """The first words of the commands that have two."""
 
+PRINTING = {"check", "compare", "experiment new", "experiment status", "path", "plan", "score"}
+"""Commands after whose output nothing is left to do: a reader such as `head` may end early."""
+
+PRINTS = {"--dry-run", "--help", "--list", "-h"}
+"""Options with which each command does no more than that."""
+
 
 def suggestion(word: str, known: Iterable[str]) -> str:
     """Return "; did you mean ...?" if a known word comes close to *word*, else nothing."""
@@ -176,9 +182,10 @@ def build_parser(only: str | None = None) -> Parser:
         description="Recurrence for fairseq's Transformer: fairseq's commands with the plug-in "
         "loaded, and tools around them.",
         epilog=f"{PROG} COMMAND --help explains a command. Exit status: 0 success; 1 check found "
-        "a problem, a run of an experiment failed, or another process of a distributed training "
-        "died; 2 invalid input; 75 a signal stopped a training, which is saved; 130 Ctrl-C, or a "
-        "signal stopped an experiment.",
+        "a problem, a run of an experiment failed, another process of a distributed training "
+        "died, or the reader of the output ended before the work did; 2 invalid input; 75 a "
+        "signal stopped a training, which is saved; 130 Ctrl-C, or a signal stopped an "
+        "experiment.",
     )
     parser.add_argument("--version", action="version", version=f"{PROG} {__version__}")
     parser.add_argument(
@@ -214,9 +221,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
         the exit status: 0 for success; 1 if `check` found a problem, a run of an experiment
-        failed, or another process of a training died; 2 for invalid input, which one message on
-        stderr explains; 75 if a signal stopped a training, which is saved; 130 after Ctrl-C, or
-        if a signal stopped an experiment
+        failed, another process of a training died, or the reader of the output ended before the
+        work did; 2 for invalid input, which one message on stderr explains; 75 if a signal stopped
+        a training, which is saved; 130 after Ctrl-C, or if a signal stopped an experiment
 
     Raises:
         SystemExit: from argparse, with status 2 for invalid arguments
@@ -233,9 +240,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if sys.stdout is not None:
             sys.stdout.flush()
         return status
-    except BrokenPipeError:  # the program that reads the output has ended (`| head`)
-        _discard_output()
-        return 0
+    except BrokenPipeError:  # the program that reads the output has ended (`| head`, `| tee`)
+        _discard_output(sys.stdout)
+        return 0 if _only_prints(argv) else _cut_short()
     except KeyboardInterrupt:
         if debug:
             traceback.print_exc()
@@ -252,7 +259,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             if error.errno not in REMEDIES:
                 raise
             if error.filename is None:
-                _discard_output()
+                _discard_output(sys.stdout)
         if debug and is_input_error:
             traceback.print_exc()
         print(f"{PROG}: error: {_message(error)}", file=sys.stderr)
@@ -283,10 +290,28 @@ def _unprintable(error: UnicodeEncodeError) -> str:
     )
 
 
-def _discard_output() -> None:
-    """Point standard output nowhere: Python would try to write the rest of it at exit."""
+def _discard_output(stream: TextIO) -> None:
+    """Point a standard stream nowhere: Python would try to write the rest of it at exit."""
     with contextlib.suppress(io.UnsupportedOperation):  # in a notebook
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _only_prints(argv: Sequence[str]) -> bool:
+    """Return whether a command loses nothing if its output is cut short."""
+    return bool(PRINTING & {" ".join(argv[:1]), " ".join(argv[:2])} or PRINTS & set(argv))
+
+
+def _cut_short() -> int:
+    """Say that a command did not finish its work; return the exit status."""
+    try:
+        print(
+            f"{PROG}: error: the program that read the output has ended before the work was done; "
+            "run the same command again",
+            file=sys.stderr,
+        )
+    except BrokenPipeError:  # it read this stream, too
+        _discard_output(sys.stderr)
+    return 1
 
 
 def _dispatch(argv: list[str]) -> int:

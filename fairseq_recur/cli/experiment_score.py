@@ -7,6 +7,7 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -88,11 +89,13 @@ class Conversion:
         encode: makes the pieces of a line of source text
         decode: makes the text that is scored, of a line
         mark: what marks the subwords into which the lines must already be divided; None for text
+        longest: most pieces of a line, with the end of the sentence, that decoding does not refuse
     """
 
     encode: Callable[[str], str]
     decode: Callable[[str], str]
     mark: str | None
+    longest: float = inf
 
 
 def conversion(run: SystemRun) -> Conversion:
@@ -100,13 +103,16 @@ def conversion(run: SystemRun) -> Conversion:
     argv, _ = plugin_loading.add_option(run.generate_argv()[1:])
     parsed = options.parse_args_and_arch(options.get_generation_parser(), argv)
     codec = build_codec(parsed, parsed, "the test set")
+    # Summarization may truncate as its training did, which only the checkpoint tells.
+    refuses = parsed.task == "translation" and not parsed.truncate_source
+    longest = parsed.max_source_positions if refuses else inf
     if codec.bpe is not None:
-        return Conversion(codec.pieces, lambda line: line, None)
+        return Conversion(codec.pieces, lambda line: line, None, longest)
 
     def decode(line: str) -> str:
         return str(data_utils.post_process(line, parsed.post_process))
 
-    return Conversion(codec.pieces, decode, MARKS.get(parsed.post_process))
+    return Conversion(codec.pieces, decode, MARKS.get(parsed.post_process), longest)
 
 
 def check_subwords(
@@ -139,6 +145,37 @@ def check_subwords(
     refuse("correct the test sets; nothing was scored", problems)
 
 
+def check_lengths(
+    trained: Sequence[SystemRun], files: Sequence[str], encode: Callable[[str], str], longest: float
+) -> None:
+    """Check that all systems can read all lines; decoding would find it out one system at a time.
+
+    Args:
+        trained: the systems
+        files: of source text
+        encode: makes the pieces of a line
+        longest: see `Conversion`
+
+    Raises:
+        ConfigError: names the first line of each file that is too long
+    """
+    if longest == inf:
+        return
+    flags = [system.train_flags().get("max-source-positions", longest) for system in trained]
+    most = min(longest, *map(int, flags)) - 1  # the end of the sentence takes a place, too
+    problems = []
+    for file in files:
+        counts = (len(encode(line).split()) for line in read_lines(file))
+        for number, count in enumerate(counts, 1):
+            if count > most:
+                problems.append(
+                    f"line {number} of {file} has {count:,} pieces, and the systems read at most "
+                    f"{most:,}; divide or shorten it, and its translation"
+                )
+                break
+    refuse("correct the test sets; nothing was scored", problems)
+
+
 def with_start(experiment: Experiment, encode: Callable[[str], str]) -> Callable[[str], str]:
     """Return *encode*, with <s> before each line if the experiment's own sources begin with it."""
     words = Dictionary.load(str(Path(experiment.data) / f"dict.{experiment.source}.txt"))
@@ -160,6 +197,8 @@ def run(
     status, text = 0, conversion(trained[0])
     check_subwords(experiment, args.test, text)
     encode = with_start(experiment, text.encode)
+    sources = [f"{prefix}.{experiment.source}" for _, prefix in args.test]
+    check_lengths(trained, sources, encode, text.longest)
     for name, prefix in args.test:
         folder = Path(args.work_dir).resolve() / "other_sets" / name
         here = make_data(experiment, prefix, folder, encode, text.decode)

@@ -18,7 +18,7 @@ from fairseq_recur.experiments.runner import Stopped
 
 
 def check_cells(runs: Sequence[CellRun]) -> None:
-    """Check the first unfinished training of each row and system: its flags, data and model.
+    """Check the first unfinished training of each row and system: flags, data, model, batches.
 
     What is wrong with it would otherwise be found only after the trainings before it.
 
@@ -52,7 +52,7 @@ class _Data:
         self.task: Any = None
 
     def build(self, cfg: Any) -> None:
-        """Read the sets of a training, and build its model."""
+        """Read the sets of a training, build its model and form its batches."""
         if cfg.task != self.cfg:
             self.cfg = self.task = None  # it may be large
             task = tasks.setup_task(cfg.task)
@@ -60,6 +60,13 @@ class _Data:
                 task.load_dataset(subset)
             self.cfg, self.task = cfg.task, task
         self.task.build_model(cfg.model)
+        self.task.get_batch_iterator(  # the task may refuse batches that do not fit the model
+            self.task.dataset(cfg.dataset.train_subset),
+            max_tokens=cfg.dataset.max_tokens,
+            max_sentences=cfg.dataset.batch_size,
+            required_batch_size_multiple=cfg.dataset.required_batch_size_multiple,
+            disable_iterator_cache=True,  # the next training may have other batches
+        )
 
 
 def parse(where: str, argv: Sequence[str], problems: list[str]) -> Any:

@@ -43,6 +43,13 @@ T = TypeVar("T")
 R = TypeVar("R", bound=Run)
 
 
+class Words(list[str]):
+    """The words of a variable; messages show them as the user gave them."""
+
+    def __str__(self) -> str:
+        return " ".join(self)
+
+
 def read_variables(
     kind: type[T], lists: Sequence[str], refused: Mapping[str, str] = MappingProxyType({})
 ) -> T:
@@ -59,7 +66,7 @@ def read_variables(
     """
     known = kind.__dataclass_fields__  # type: ignore[attr-defined]
     given: dict[str, Any] = {n: os.environ[n.upper()] for n in known if n.upper() in os.environ}
-    given.update({name: given[name].split() for name in lists if name in given})
+    given.update({name: Words(given[name].split()) for name in lists if name in given})
     for name in lists:  # nothing is a list where nothing is the default
         if given.get(name) == [] and known[name].default_factory() == []:
             del given[name]
@@ -264,7 +271,8 @@ def run_and_report(
         jobs: number of concurrent runs; 0: only report
         work: folder of all output
         finished: called after each run
-        report: writes all results, and returns the table
+        report: writes all results, and returns the table; if nothing is finished, it writes
+            nothing, for the settings may be others, and returns an empty text
         devices: the GPUs, of which each training has one; none on the CPU
         check: called before the first run; writes what the runs read, and raises ConfigError if
             they would fail
@@ -279,14 +287,19 @@ def run_and_report(
         failed = do_what_is_left(runs, jobs, work, finished, devices) if jobs else []
         if failed is None:
             return 130
-        print("\n" + report() + "\n")
+        table = report()
     except Stopped as stopped:
         print(f"\nstopped by {stopped}; the same command begins again", file=sys.stderr)
         return 130
     except (ConfigError, OSError) as error:  # such as a damaged file, or a folder of someone else
         print(f"error: {error}", file=sys.stderr)
         return 2
-    print(f"Everything is in {work}: results.md (this table), results.json, and the runs.")
+    if table:
+        print(f"\n{table}\n")
+        print(f"Everything is in {work}: results.md (this table), results.json, and the runs.")
+    else:
+        remedy = "" if jobs else "; give the variables of the training"
+        print(f"\nNothing is finished with these settings{remedy}")
     for run in runs:
         if run.name in failed:
             print(f"failed: {run.name}, see {run.folder}", file=sys.stderr)

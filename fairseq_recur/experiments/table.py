@@ -196,17 +196,21 @@ def notes(results: Results) -> list[str]:
     own = [system for system in systems if system["start_from"] or system.get("start")]
     if start is not None and len(own) < len(systems):
         which = "the other systems" if own else "the systems"
-        said.append(f"- {which} start from {Path(start).name}")
+        said.append(f"- {which} start from {ending(start)}")
     for system in own:
         if system["start_from"]:
             said.append(
                 f"- {system['name']} starts from the trained {system['start_from']}, whose updates "
                 "come on top"
             )
-        else:  # its own name may be checkpoint_best.pt
-            last = Path(*Path(system["start"]).parts[-3:])
-            said.append(f"- {system['name']} starts from {last}")
+        else:
+            said.append(f"- {system['name']} starts from {ending(system['start'])}")
     return said
+
+
+def ending(checkpoint: str) -> Path:
+    """Return the end of a path that says whose checkpoint it is, such as a/seed1/model.pt."""
+    return Path(*Path(checkpoint).parts[-3:])
 
 
 def rounds(results: Results) -> int:

@@ -4,6 +4,7 @@ import csv
 import io
 import logging
 import os
+import re
 import shlex
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -45,6 +46,14 @@ DATE_FORMS = tuple(
     for hour in (" %H:%M", " %H:%M:%S", "")
 )
 """Forms of dates besides ISO 8601, which has no single digits."""
+
+DATE_EXAMPLES = (
+    "2016-07-01 00:00:00, 2016/7/1 0:00, 7/31/2016 0:00 (the month first) or 31.7.2016 0:00 "
+    "(the day first)"
+)
+"""The forms in a message; the hour may be left out."""
+
+DECIMAL_COMMA = re.compile(r"\s*[-+]?\d*,\d+\s*")
 
 DELIMITERS = ",;\t"
 
@@ -139,6 +148,7 @@ def _series(path: str, file: TextIO, columns: Sequence[str]) -> Series:
     dates: list[str] = []
     times: list[datetime] = []
     rows: list[list[float]] = []
+    wrong: list[tuple[str, str]] = []
     for line in lines:
         if not any(cell.strip() for cell in line):
             continue
@@ -153,12 +163,18 @@ def _series(path: str, file: TextIO, columns: Sequence[str]) -> Series:
         times.append(_time(date, read, times, f"{where}: found {date!r} as {header[of_date]}"))
         numbers.append(lines.line_num)
         dates.append(date)
-        rows.append([_number(line[i], header[i], where) for i in places])
+        rows.append([_number(line[i]) for i in places])
+        wrong += [
+            (f"{where}: found {line[i]!r} as {header[i]}", line[i])
+            for i, value in zip(places, rows[-1])
+            if not isfinite(value)
+        ]
     if not places or len(rows) < 2:
         raise ConfigError(
             f"{path}: expected a line of names and at least two lines with a date and numbers; "
             f"found {len(rows)} such lines"
         )
+    _check_values(wrong)
     step = _step(path, numbers, times)
     return Series([header[i] for i in places], dates, times, step, numpy.array(rows))
 
@@ -199,28 +215,37 @@ def _time(
         time = read(date) if read is not None else None
     if time is None or (before and (time.tzinfo is None) != (before[0].tzinfo is None)):
         raise ConfigError(
-            f"{found}; expected a date such as 2016-07-01 00:00:00, of one form in all lines, in a "
-            "column called date or in the first one; correct it"
+            f"{found}; expected a date, of one form in all lines, in a column called date or in "
+            f"the first one; write it like {DATE_EXAMPLES}"
         )
     return time
 
 
-def _number(cell: str, name: str, where: str) -> float:
-    """Read a value.
+def _number(cell: str) -> float:
+    """Read a value; nan if it is missing or no number."""
+    try:
+        return float(cell)
+    except ValueError:
+        return nan
+
+
+def _check_values(wrong: Sequence[tuple[str, str]]) -> None:
+    """Refuse values that are missing, or no finite numbers.
+
+    Args:
+        wrong: of each of them, its place for a message, and what is there
 
     Raises:
-        ConfigError: it is missing, or no finite number
+        ConfigError: there are some; it names the first, and their number
     """
-    try:
-        value = float(cell)
-    except ValueError:
-        value = nan
-    if not isfinite(value):
-        raise ConfigError(
-            f"{where}: found {cell!r} as {name}; expected a finite number; fill it in, or choose "
-            "variables without it"
-        )
-    return value
+    if not wrong:
+        return
+    found, cell = wrong[0]
+    count = f", the first of {len(wrong):,} such values" if len(wrong) > 1 else ""
+    remedy = "fill in what is missing, or choose variables without it"
+    if DECIMAL_COMMA.fullmatch(cell):
+        remedy = "write a decimal point in place of each decimal comma"
+    raise ConfigError(f"{found}{count}; expected a finite number; {remedy}")
 
 
 def _step(path: str, numbers: list[int], times: list[datetime]) -> timedelta:

@@ -349,9 +349,10 @@ def commands_page() -> str:
         "fairseq's and those in [the list of flags](flags.md).",
         "The commands below belong to `fairseq-recur` itself. The exit status is 0 on success, and",
         "2 for wrong input, which one message explains. It is 1 if `check` found a problem, a run",
-        "of an experiment failed, or another process of a training died. It is 75 if a signal",
-        "stopped a training, which is then saved. Ctrl-C ends the other commands with 130; an",
-        "experiment that a signal stops also ends with 130.",
+        "of an experiment failed, another process of a training died, or the reader of the output",
+        "ended before the work did. It is 75 if a signal stopped a training, which is then saved.",
+        "Ctrl-C ends the other commands with 130; an experiment that a signal stops also ends with",
+        "130.",
     ]
     own = subparsers(cli.build_parser())
     for name in dict.fromkeys(name.split()[0] for name in cli.OWN_COMMANDS):

@@ -90,13 +90,13 @@ BLOCK = 1 << 20
 
 
 def text_of(content: bytes, where: str) -> str:
-    """Decode UTF-8.
+    """Decode UTF-8, without a byte order mark at the beginning.
 
     Raises:
         ConfigError: the content is not UTF-8; the message says where
     """
     try:
-        return content.decode("utf-8")
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ConfigError(f"{where}: not UTF-8 ({error}); get the file again") from error
 
@@ -235,7 +235,7 @@ def objects(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     Raises:
         ConfigError: the file is not such an array, is truncated or not UTF-8; names the line
     """
-    with open(file, encoding="utf-8", newline="\n") as stream:
+    with open(file, encoding="utf-8-sig", newline="\n") as stream:
         try:
             yield from _objects(stream, file)
         except UnicodeDecodeError as error:

@@ -10,6 +10,7 @@ import yaml
 
 from fairseq_recur import cli
 from fairseq_recur.errors import ConfigError
+from fairseq_recur.experiments.settings import misread
 from recipes.archives import extract
 from recipes.fetch import SUMS, Archive, fetch, sha256
 from recipes.parallel import chunks, in_order
@@ -66,9 +67,10 @@ class Preparation:
         """Do all steps that are not done.
 
         Raises:
-            ConfigError: an archive cannot be downloaded, is damaged or a different one, or the
-                disk is full
+            ConfigError: fairseq misreads the name of the output folder; an archive cannot be
+                downloaded, is damaged or a different one; or the disk is full
         """
+        self.check_name()
         self.check_sources()
         self.check_space()
         if self.choices.download_only == "1":
@@ -83,6 +85,17 @@ class Preparation:
         pieces = self.pieces(prepared, texts, model)
         self.binary(prepared, pieces, model)
         print(f"Prepared: {prepared / 'data-bin'}")
+
+    def check_name(self) -> None:
+        """Check that fairseq can read data in the output folder.
+
+        Raises:
+            ConfigError: its path has a character that means something else in a path of data
+        """
+        if mark := misread(str(self.work.absolute())):
+            raise ConfigError(
+                f"WORK={self.work}: fairseq misreads {mark!r} in its path; choose another folder"
+            )
 
     def own_sums(self) -> bool:
         """Return whether the mirror has other versions of the files, with its own checksums."""

@@ -135,6 +135,21 @@ def test_everything_is_trained_once(
     assert drawn.stat().st_mtime_ns == written
 
 
+def test_a_table_without_a_result_keeps_the_files(
+    miniature: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those of other settings, which were given to the training."""
+    work = tmp_path / "work"
+    assert miniature("table") == 0 and not work.exists()
+    work.mkdir()
+    for name in ("results.json", "results.md"):
+        (work / name).write_text("of other settings")
+    assert miniature("table") == 0
+    assert {path.read_text() for path in work.iterdir()} == {"of other settings"}
+    said = "Nothing is finished with these settings; give the variables of the training\n"
+    assert capsys.readouterr().out == f"\n{said}\n{said}"
+
+
 def test_wrong_settings_are_refused(
     miniature: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

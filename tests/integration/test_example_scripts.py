@@ -1,6 +1,7 @@
 """The examples' scripts that take files: wrong calls are one message, not a traceback."""
 
 import importlib
+import itertools
 import json
 import runpy
 import shlex
@@ -401,6 +402,22 @@ def test_a_last_line_without_its_end_is_one(project: Path, script: Script, tmp_p
     (texts / "test.de").write_text("a\nb\nc")
     done = script(*words)
     assert done.returncode == 2 and "test.de has 3 lines, and .en has another" in done.stderr
+
+
+def test_byte_order_marks_are_dropped(project: Path, script: Script, tmp_path: Path) -> None:
+    """Of each file: from what the codes are learned from, the pieces and the test set."""
+    program = project / ".venv/bin/subword-nmt"
+    program.write_text("#!/bin/sh\nexec cat\n")
+    program.chmod(0o755)
+    texts, output = tmp_path / "texts", tmp_path / "output"
+    texts.mkdir()
+    for part, language in itertools.product(("train", "valid", "test"), ("de", "en")):
+        (texts / f"{part}.{language}").write_text("ä b\n\ufeffc\nd", encoding="utf-8-sig")
+    done = script("modeling_recurrence/prepare.sh", texts, "de", "en", output)
+    assert done.returncode == 0, done.stderr
+    for made in ("pieces/train.de", "pieces/valid.en", "pieces/test.de", "test.de", "test.en"):
+        assert (output / made).read_text(encoding="utf-8") == "ä b\n\ufeffc\nd"
+    assert (output / "codes").read_text(encoding="utf-8").count("\ufeff") == 2
 
 
 @pytest.mark.parametrize(

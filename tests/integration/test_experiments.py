@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from math import inf
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any
@@ -289,6 +290,9 @@ def test_the_text_of_another_test_set(corpus: Path) -> None:
     pieces = experiment_score.conversion(run("--remove-bpe"))
     assert pieces.encode("ab@@ c") == "ab@@ c" and pieces.decode("ab@@ c") == "abc"
     assert pieces.mark == "@@" and experiment_score.conversion(run()).mark is None
+    assert plain.longest == pieces.longest == 1024
+    for flags in (["--truncate-source"], ["--task", "summarization"]):
+        assert experiment_score.conversion(run(*flags)).longest == inf
 
 
 @pytest.mark.parametrize("kind, mark", experiment_score.MARKS.items())
@@ -315,6 +319,35 @@ def test_a_set_without_subwords_is_refused(corpus: Path, tmp_path: Path) -> None
     (tmp_path / "known.tgt").write_text("w1 w2\nw3\n")
     with pytest.raises(ConfigError, match="known.tgt is not divided, no piece has \u2581"):
         experiment_score.check_subwords(experiment, known, replace(text, mark="\u2581"))
+
+
+def test_a_line_that_is_too_long_is_refused(
+    done: Path, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before anything is decoded."""
+    for name, count in (("long", 1024), ("most", 1023)):
+        (tmp_path / f"{name}.src").write_text("w1\n" + "w1 " * count + "\n")
+        (tmp_path / f"{name}.tgt").write_text("w1\nw1\n")
+    argv = [word for name in ("long", "most") for word in ("--test", name, str(tmp_path / name))]
+    assert main(["experiment", "score", str(done / "work"), *argv]) == 2
+    said = capsys.readouterr().err
+    assert "line 2 of " in said and "long.src has 1,024 pieces, and the systems read at m" in said
+    assert "most 1,023; divide or shorten it" in said and "most.src" not in said
+    assert not (done / "work/other_sets/long").exists()
+
+
+def test_the_longest_line_of_all_systems(tmp_path: Path) -> None:
+    """That of the system with the fewest positions; a source that is truncated has no limit."""
+    (tmp_path / "a.src").write_text("w1 w2 w3\n")
+    systems: Any = [
+        SimpleNamespace(train_flags=lambda flags=flags: flags)
+        for flags in ({}, {"max-source-positions": 3})
+    ]
+    check = partial(experiment_score.check_lengths, files=[str(tmp_path / "a.src")], encode=str)
+    check(systems[:1], longest=4)
+    check(systems, longest=inf)
+    with pytest.raises(ConfigError, match="a.src has 3 pieces, and the systems read at most 2;"):
+        check(systems, longest=1024)
 
 
 def test_a_line_begins_as_in_the_experiment(corpus: Path, tmp_path: Path) -> None:

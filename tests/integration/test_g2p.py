@@ -159,6 +159,43 @@ def test_a_word_with_several_pronunciations_is_one_test_word(example: Any, tmp_p
     assert not (data / "test.4.phones").exists()
 
 
+def test_symbols_that_training_lacks_are_counted(example: Any, tmp_path: Path) -> None:
+    """Hangul syllables, one of them decomposed in the file; a word counts once."""
+    folder = write_folder(tmp_path, "aa")
+    write_set(folder / "aa_train.tsv", [("가나", "k a n a")])
+    rows = [("나가", "n a k a"), ("나\u1103\u1161", "n a t a"), ("다가", "k i"), ("다가", "t i")]
+    write_set(folder / "aa_test.tsv", [*rows, ("가", "k o")])
+    (language,) = example.data.read(folder)
+    counts = language.counts()
+    assert (counts["test_new_characters"], counts["test_new_phones"]) == (2, 3)
+    said = example.data.prepare(language, tmp_path / "work")
+    assert "; 2 words of the test set have a character that the training set lacks; 3 " in said
+    assert said.endswith("; 3 words of the test set have a phone that the training set lacks")
+    write_set(folder / "aa_test.tsv", rows[:1])
+    (language,) = example.data.read(folder)
+    assert "lacks" not in example.data.prepare(language, tmp_path / "other")
+
+
+def test_results_of_before_have_no_counts_of_new_symbols(
+    example: Any, calls: Callable[[], list[str]], tiny: list[str], tmp_path: Path
+) -> None:
+    """They can be added, and a folder of before is used, and gets the counts."""
+    write_set(Path(tiny[0]) / "aa_test.tsv", [("fa", "F A")])
+    words, there = [*tiny, "--systems", "transformer"], tmp_path / "work/results.json"
+    assert example.main(words) == 0
+    now = {"test_new_characters": 1, "test_new_phones": 1}
+    assert now.items() <= read_json(there)["languages"]["aa"].items()
+    for file in (there, *(tmp_path / "work").glob("*/data/prepared.json")):
+        before = re.sub(r',\s*"test_new_\w+": \d+', "", file.read_text())
+        file.write_text(before)
+        assert "test_new" not in before and json.loads(before)
+    added = tmp_path / "added.json"
+    added.write_text(there.read_text())
+    before = len(calls())
+    assert example.main([*words, "--add", str(added)]) == 0 and len(calls()) == before
+    assert now.items() <= read_json(there)["languages"]["aa"].items()
+
+
 def test_everything_wrong_is_reported_before_anything_is_written(
     example: Any, tiny: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -168,6 +205,9 @@ def test_everything_wrong_is_reported_before_anything_is_written(
     (folder / "bb_test.tsv").write_text("")
     (folder / "dd_train.tsv").write_text("ab\t/ab/\nba\t/ba/\nabc\ta b c\na\ta\n")
     (folder / "cc_dev.tsv").write_bytes(b"\xff\xff\n")
+    (folder / "cc_train.tsv").write_text("ab A\nba B\nac\tA\n")  # blanks in place of tabs
+    for part in ("train", "dev", "test"):
+        write_set(folder / f"a:b_{part}.tsv", words(3, 0))
     (folder / "train").mkdir()
     (folder / "train/bb_train.tsv").write_text("a\tA\n")
     assert example.main(tiny) == 2
@@ -175,19 +215,21 @@ def test_everything_wrong_is_reported_before_anything_is_written(
     assert head == f"error: {folder} cannot be used; nothing was trained:"
     assert lines == [
         f"- found both {folder}/bb_train.tsv and {folder}/train/bb_train.tsv; remove one of them",
+        f"- {folder}/a:b_dev.tsv: fairseq misreads ':' in a:b; rename the language's files",
         f"- {folder} has no aa_test.tsv; add it, or leave aa out",
         f"- {folder}/bb_dev.tsv: found line 2 '', line 3 'ba B A', line 4 'c' and 2 more; expected "
         "a word, one tab, and phones separated by blanks in every line",
         f"- {folder}/bb_test.tsv is empty; expected text, one sentence per line",
-        f"- {folder} has no cc_train.tsv; add it, or leave cc out",
-        lines[5],
+        f"- {folder}/cc_train.tsv: found line 1 'ab A', line 2 'ba B'; expected a word, one tab, "
+        "and phones separated by blanks in every line",
+        lines[6],
         f"- {folder} has no cc_test.tsv; add it, or leave cc out",
         f"- {folder}/dd_train.tsv: 2 of 3 words of several characters have a single phone; "
         "separate the phones by blanks",
         f"- {folder} has no dd_dev.tsv; add it, or leave dd out",
         f"- {folder} has no dd_test.tsv; add it, or leave dd out",
     ]
-    assert lines[5].startswith(f"- {folder}/cc_dev.tsv is not UTF-8 text")
+    assert lines[6].startswith(f"- {folder}/cc_dev.tsv is not UTF-8 text")
     assert not Path(tiny[-1]).exists()
 
 
@@ -198,8 +240,8 @@ def test_everything_wrong_is_reported_before_anything_is_written(
             ["--languages", "aa", "xx"],
             "--languages xx: FOLDER has no such language; expected some of: aa",
         ),
-        (["--settings", "none"], "--settings none: expected sigmorphon2020, small, or a file with"),
-        (["--settings", "none.yaml"], "no such file: none.yaml"),
+        (["--settings", "none"], "--settings none: expected sigmorphon2020, small, or an existing"),
+        (["--settings", "none.yaml"], "--settings none.yaml: expected sigmorphon2020, small, or"),
         (["--systems", "none"], "no system none in the table; choose from transformer, birnn"),
         (["--set", "train.lr"], "--set 'train.lr': expected KEY=VALUE"),
         (
@@ -216,6 +258,7 @@ def test_wrong_arguments_are_refused(
     systems = [] if "--systems" in words else ["--systems", "transformer"]
     assert example.main([*tiny, *systems, *words]) == 2
     assert message.replace("FOLDER", tiny[0]) in capsys.readouterr().err
+    assert not {"--languages", "--settings"}.intersection(words) or not Path(tiny[-1]).exists()
 
 
 def test_folders_without_words_are_refused(
@@ -407,8 +450,21 @@ def test_the_verdict_is_over_the_seeds_that_all_have(example: Any) -> None:
         "transformer has the lowest WER, 10.00 in the average of 1 language with seed 1, which all "
         "have."
     )
+    systems["birnn"] = system(s1=10 + 1e-14)
+    assert table.verdict(results).startswith(
+        "transformer and birnn have the same lowest WER, 10.00 in the average of 1 language with "
+    )
+    systems["rsa"], systems["biarn"] = system(s1=10), system(s1=11)
+    assert table.verdict(results).startswith("transformer, birnn and rsa have the same lowest WER")
+    del systems["rsa"], systems["biarn"]
     systems["birnn"] = system(s3=15)
     assert "transformer, birnn have no seed in common" in table.verdict(results)
+    del systems["birnn"]
+    assert table.verdict(results) == (
+        "Nothing to compare: only transformer is finished on all languages."
+    )
+    systems.clear()
+    assert "There is no average yet: transformer and another" in table.verdict(results)
 
 
 def test_the_table_has_only_what_was_asked_for(
@@ -604,14 +660,14 @@ def test_killed_and_continued(
     results = read_json(tmp_path / "work/results.json")
     assert results["systems"]["transformer"]["seeds"] == ["1"]
     assert results["systems"]["birnn"]["seeds"] == [] and not results["systems"]["birnn"]["macro"]
-    assert "There is no average yet" in (tmp_path / "work/table.md").read_text()
+    assert "Nothing to compare: only transformer" in (tmp_path / "work/table.md").read_text()
     before = calls()
     # As if the kill had come before the language's table was written.
     (tmp_path / "work/aa/results.json").unlink()
     assert example.main(arguments) == 0
     printed = capfd.readouterr().out
     assert "4 runs, 3 of them already done; 1 at a time" in printed
-    assert "has the lowest WER, 0.00 in the average of 2 languages" in printed
+    assert "birnn have the same lowest WER, 0.00 in the average of 2 languages" in printed
     assert calls()[len(before) :] == ["train bb birnn 1", "generate bb birnn 1"]
     compared = read_json(tmp_path / "work/results.json")["systems"]["birnn"]["compared"]["WER"]
     assert compared["difference"] == 0 and compared["pooled"]["1"]["p"] == 1 == compared["p"]
@@ -642,7 +698,7 @@ def test_other_words_need_another_folder(
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     one = [*tiny, "--systems", "transformer", "--languages", "aa"]
-    assert example.main(one) == 0 and "transformer and another system" in capsys.readouterr().out
+    assert example.main(one) == 0 and "Nothing to compare: only tr" in capsys.readouterr().out
     write_set(Path(tiny[0]) / "aa_dev.tsv", words(3, 99))
     assert example.main(one) == 2
     said = capsys.readouterr().err

@@ -246,11 +246,18 @@ def test_a_wrong_text_is_refused_before_any_work(
 
 
 def test_the_table_before_the_first_training(
-    modules: Callable[[str], Any], folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    modules: Callable[[str], Any], folder: Path, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     assert modules("run").main([str(folder), "table"]) == 0
     printed = capsys.readouterr()
-    assert printed.out.startswith("\nNothing is finished yet.\n") and printed.err == ""
+    said = "\nNothing is finished with these settings; give the variables of the training\n"
+    assert printed.out == said and printed.err == ""
+    assert not (tmp_path / "work").exists(), "no files without a result"
+    (folder / "train.txt").write_text("w1 w2\n")
+    assert modules("run").main([str(folder)]) == 2
+    assert "of the training text are 1 tokens" in capsys.readouterr().err
+    assert modules("run").main([str(folder), "table"]) == 0
 
 
 def test_files_have_other_names_and_line_ends(
@@ -282,7 +289,7 @@ def test_two_do_not_work_in_one_folder(
         assert [path.name for path in (tmp_path / "work").iterdir()] == [LOCK]
         assert "is in use by another run" in capsys.readouterr().err
         assert run.main([str(folder), "table"]) == 0
-        assert "Nothing is finished yet." in capsys.readouterr().out
+        assert "Nothing is finished with these settings" in capsys.readouterr().out
 
 
 def tokens_of(lines: list[str]) -> list[str]:

@@ -245,6 +245,10 @@ def test_everything_is_trained_once(example: Example, capsys: pytest.CaptureFixt
     assert "8 of them already done" in capsys.readouterr().out
     assert example("table") == 0 and len(example.calls()) == 8
     assert re.search(r"D_2 +RSA I .* 1$", capsys.readouterr().out, re.M)  # one seed of the two
+    written = {name: (example.work / name).read_text() for name in ("results.md", "results.json")}
+    assert example("table", OPTIONS="--clip-norm 1") == 0
+    assert "give the variables" in capsys.readouterr().out
+    assert written == {name: (example.work / name).read_text() for name in written}
 
 
 def test_stopped_and_continued(example: Example, capfd: pytest.CaptureFixture[str]) -> None:
@@ -256,7 +260,8 @@ def test_stopped_and_continued(example: Example, capfd: pytest.CaptureFixture[st
     seconds = json.loads((example.folder("d_2", "rsa_1") / "state.json").read_text())["train"]
     assert seconds["seconds"] > 0 and not seconds["done"]
     assert example("table") == 0
-    assert capfd.readouterr().out.startswith("\nNo training is finished yet.")
+    assert capfd.readouterr().out.startswith("\nNothing is finished with these settings; give")
+    assert not (example.work / "results.json").exists()
     assert example() == 0 and "4 of 4 runs done" in capfd.readouterr().out
     log = (example.folder("d_2", "rsa_1") / "train.log").read_text()
     assert re.findall(r'"epoch": (\d), "bin1', log) == ["1", "2", "3"]

@@ -109,6 +109,10 @@ def test_dry_run(
     assert len(calls(tmp_path / "work")) == 8
     record = json.loads((tmp_path / "work" / "results.json").read_text())
     assert record["runs"]["ETTh1/24"]["rsa_informer"]["2"]["mse"] == pytest.approx(0.5)
+    monkeypatch.setenv("RATE", "0.1")
+    assert run.main(["table"]) == 0 and "Nothing is finished with" in capsys.readouterr().out
+    assert json.loads((tmp_path / "work" / "results.json").read_text()) == record
+    monkeypatch.delenv("RATE")
     monkeypatch.setenv("WORK", str(tmp_path / "linear"))
     assert run.main(["linear"]) == 0 and "ETTh1/48  linear" in capsys.readouterr().out
     table = tmp_path / "linear" / "results.json"
@@ -151,8 +155,12 @@ def test_a_moved_file_is_the_same(
         record["train"]["key"] = [*key[:place], *path, *key[place + 1 :]]
         state.write_text(json.dumps(record))
         monkeypatch.setenv("DATA", str(folder))
+        (tmp_path / "work/results.json").unlink()
         assert main(["table"]) == 0
-        return bool(json.loads((tmp_path / "work/results.json").read_text())["runs"])
+        written = (tmp_path / "work/results.json").is_file()
+        if not written:  # as nothing counts
+            (tmp_path / "work/results.json").write_text("{}")
+        return written
 
     first.rename(moved)
     former = str(first / "ETTh1.csv")
@@ -233,7 +241,8 @@ def test_kinds_of_heads(
     """Table 6 has twelve selections of eight heads; dilations only where heads have them."""
     main = set_up(DATA=data, CELLS="ETTh1/24", EPOCHS="2")
     assert main(["heads", "table"]) == 0
-    assert "Nothing is finished yet." in capsys.readouterr().out
+    assert "Nothing is finished with these settings; give" in capsys.readouterr().out
+    assert not (tmp_path / "work").exists()
     assert main(["heads"]) == 0
     printed = capsys.readouterr().out
     rows = re.findall(r"^([\d,]{11}) +(0\.500) +([\d.]+)$", printed, re.M)
@@ -244,7 +253,11 @@ def test_kinds_of_heads(
         counts = [int(n) for n in words["--rsa-heads"].split(",")]
         assert sum(counts) == 8 and counts[1] == counts[2] and counts[4] == counts[5]
         assert words.get("--rsa-dilations") == ("24" if any(counts[3:]) else None)
-    assert (tmp_path / "work/heads/results.json").is_file()
+    written = (tmp_path / "work/heads/results.json").read_text()
+    monkeypatch.setenv("RATE", "0.1")
+    assert main(["heads", "table"]) == 0
+    assert (tmp_path / "work/heads/results.json").read_text() == written, "of other settings"
+    monkeypatch.delenv("RATE")
     for cells in ("ETTm1/24", "ETTh1/24 ETTm1/24"):
         monkeypatch.setenv("CELLS", cells)
         assert main(["heads"]) == 2 and "this ablation is about ETTh1" in capsys.readouterr().err
@@ -327,7 +340,7 @@ def test_what_trainings_would_fail_with_is_found_before_the_first_one(
     for given, wrong in {
         "--no-such-flag 1": "unknown argument '--no-such-flag'",
         "--help": "a flag ends the command; remove it",
-        "--encoder-attention-heads 0": "ZeroDivisionError",
+        "--encoder-attention-heads 0": "- ETTh1/24 informer: the model's options cannot be used",
         "--no-save --valid-subset valid": "OPTIONS has --valid-subset: the table is read from what",
     }.items():
         monkeypatch.setenv("OPTIONS", given)
@@ -337,6 +350,28 @@ def test_what_trainings_would_fail_with_is_found_before_the_first_one(
         assert len(printed.out.splitlines()) <= 1, "not fairseq's help"
     monkeypatch.delenv("OPTIONS")
     assert main(["table"]) == 0, "what is finished can be read"
+
+
+def test_a_batch_beyond_the_memory_is_found_before_the_first_training(
+    data: Path, set_up: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    main = set_up(DATA=data, CELLS="ETTh1.csv/24/12/12", SYSTEMS="informer xl_forecaster")
+    assert main([]) == 2
+    said = capsys.readouterr().err
+    assert "- ETTh1.csv/24/12/12 xl_forecaster: --encoder-memory xl has no effect" in said
+    assert "give a smaller --batch-size" in said and "informer:" not in said
+    assert not (tmp_path / "work").exists()
+    monkeypatch.setenv("OPTIONS", "--batch-size 16")
+    assert main([]) == 0
+
+
+def test_blanks_separate_the_cells(
+    data: Path, set_up: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert set_up(DATA=data, CELLS="my load.csv/24/12/12")([]) == 2
+    said = capsys.readouterr().err
+    assert "CELLS: my; expected some" in said and "blanks separate cells" in said
 
 
 def test_checking_can_be_stopped(

@@ -2,6 +2,7 @@
 
 import io
 import logging
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -192,6 +193,50 @@ def test_errors(
         assert main(arguments) == status
         is_input_error = isinstance(error, cli.INPUT_ERRORS)
         assert ("Traceback" in capsys.readouterr().err) is is_input_error
+
+
+@pytest.mark.parametrize(
+    "line, status",
+    [
+        ("score --reference a b", 0),
+        ("experiment status work", 0),
+        ("experiment run a.yaml --work-dir work --dry-run", 0),
+        ("train --list", 0),
+        ("experiment run a.yaml --work-dir work", 1),
+        ("experiment score work", 1),
+        ("train data-bin", 1),
+        ("generate data-bin", 1),
+    ],
+)
+def test_a_reader_that_ends_early(
+    line: str, status: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It costs nothing where a command only prints; otherwise the work is not done."""
+
+    def fail(argv: list[str]) -> int:
+        raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr(cli, "_dispatch", fail)
+    assert main(line.split()) == status
+    said = capsys.readouterr().err
+    assert said.count("\n") == status and ("run the same command again" in said) == bool(status)
+
+
+def test_a_reader_of_both_streams_that_ends_early() -> None:
+    """As with `2>&1 | tee` after Ctrl-C: also then Python does not fail at exit."""
+    code = (
+        "import sys; from fairseq_recur import cli\n"
+        "cli._dispatch = lambda argv: print('done')\n"
+        "sys.exit(cli.main(sys.argv[1:]))"
+    )
+    environment = {"PYTHONPATH": str(Path(OWN).parent)}
+    for command, status in (("path", 0), ("average", 1)):
+        reading, writing = os.pipe()
+        os.close(reading)
+        run = [sys.executable, "-c", code, command]
+        done = subprocess.run(run, env=environment, stdout=writing, stderr=writing)
+        os.close(writing)
+        assert done.returncode == status
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])

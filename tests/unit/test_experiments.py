@@ -590,6 +590,9 @@ def test_the_table(tmp_path: Path) -> None:
     notes = "\n".join(lines[8:])
     assert "BLEU `sig`" in notes and "b starts from the trained a" in notes
     assert "c starts from copying/seed1/c.pt" in notes and "a starts from" not in notes
+    start = {**result(tmp_path)["experiment"], "start": "/m/full/seed2/checkpoint_best.pt"}
+    note = "- the other systems start from full/seed2/checkpoint_best.pt\n"
+    assert note in table({**result(tmp_path), "experiment": start})
     assert "lower is better" not in notes
     results = result(tmp_path)
     results["speed"]["systems"]["b"] |= {"training_mib": [510.4, 2000.0, 500.0]}

@@ -63,6 +63,26 @@ def test_what_is_named_twice_counts_once(monkeypatch: pytest.MonkeyPatch) -> Non
     assert (settings.seeds, settings.systems) == ([2, 1], ["b", "a"])
 
 
+def test_wrong_words_are_shown_as_they_were_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SEEDS", "1 a")
+    with pytest.raises(ConfigError, match="SEEDS=1 a: expected whole numbers"):
+        read_variables(Settings, ["seeds", "systems"])
+
+
+def test_a_table_without_a_result_says_what_to_do(
+    run: EmptyRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """After a training that failed, other variables are no remedy."""
+    assert run_and_report([run], 0, run.work, lambda run: None, lambda: "", [], unchecked) == 0
+    said = "\nNothing is finished with these settings; give the variables of the training\n"
+    assert capsys.readouterr().out == said
+    assert run_and_report([run], 1, run.work, lambda run: None, lambda: "", [], unchecked) == 0
+    printed = capsys.readouterr().out
+    assert printed.endswith("\nNothing is finished with these settings\n")
+    assert run_and_report([run], 0, run.work, lambda run: None, lambda: "x", [], unchecked) == 0
+    assert capsys.readouterr().out.startswith("\nx\n\nEverything is in ")
+
+
 def test_the_machine_is_that_of_the_training(
     run: EmptyRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:

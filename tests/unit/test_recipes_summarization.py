@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 from recipes import archives, summarization, summary_flags
-from recipes.archives import objects, tar_members, zip_lines
+from recipes.archives import json_lines, objects, read_json, tar_members, zip_lines
 from recipes.subwords import KINDS, Gpt2
-from recipes.summary_extracts import write_extracts
+from recipes.summary_extracts import check_script, write_extracts
 from recipes.summary_options import AUTO, SPLITS, Choices, choose, read_data_set
 from recipes.summary_prepare import Encode, encode_all, learn_from_documents
 from recipes.summary_readers import READERS, Document, arxiv, mediasum, split_story, xsum
@@ -150,6 +150,15 @@ def test_objects_of_an_array(
     lines = text.split("\n")
     begins = [i + 2 for i, line in enumerate(lines) if line == "  {"] if indent else [2, 2, 2]
     assert [where for where, _ in found] == [f"{file}, line {begin}" for begin in begins]
+
+
+def test_a_byte_order_mark_is_no_damage(tmp_path: Path) -> None:
+    file, item = tmp_path / "a.json", {"a": "\ufeffb"}
+    file.write_text(json.dumps(item, ensure_ascii=False), encoding="utf-8-sig")
+    assert read_json(file) == item
+    assert list(json_lines(file)) == [(f"{file}, line 1", item)]
+    file.write_text(json.dumps([item], ensure_ascii=False), encoding="utf-8-sig")
+    assert list(objects(file)) == [(f"{file}, line 1", item)]
 
 
 def test_an_array_that_is_truncated_anywhere_is_named(tmp_path: Path) -> None:
@@ -301,9 +310,25 @@ def test_extracts(tmp_path: Path) -> None:
     scores = json.loads((out / "scores.json").read_text())
     assert list(scores) == ["lead-2", "longest-3"]
     assert [s["metric"] for s in scores["lead-2"]][:2] == ["rouge1", "rouge2"]
-    (tmp_path / "test.target").write_text("\u0434\u0430\n\u043d\u0435\u0442\n")
-    with pytest.raises(ConfigError, match="ROUGE finds no word in 2 of 2 summaries"):
-        write_extracts(tmp_path, out)
+
+
+@pytest.mark.parametrize(
+    "lines, numbers",
+    [
+        ("\u0434\u0430\n\u043d\u0435\u0442\n", "0 of the 5"),
+        ("\u4eca\u5929\u7684\u5929\u6c14 2024\n" * 2, "8 of the 18"),  # a year in each line
+        ("...\n!\n", "0 of the 0"),
+    ],
+)
+def test_summaries_that_rouge_does_not_read(tmp_path: Path, lines: str, numbers: str) -> None:
+    for name in ("train.target", "test.source", "test.target"):
+        (tmp_path / name).write_text(lines, encoding="utf-8")
+    with pytest.raises(ConfigError, match=f"test.target: ROUGE reads only {numbers} letters"):
+        write_extracts(tmp_path, tmp_path)
+
+
+def test_accents_and_single_foreign_summaries_are_no_other_script(tmp_path: Path) -> None:
+    check_script(["\u00c9t\u00e9 \u00e0 Z\u00fcrich", "\u0434\u0430"], tmp_path)
 
 
 def documents(*splits: str) -> list[Document]:
@@ -533,6 +558,16 @@ def test_no_room_is_reported_before_anything_is_got(
     # 7.6 GB of text 3.5 times, and the archive
     assert "the data set arxiv needs 30.2 GB and the disk of" in capsys.readouterr().err
     assert [file.name for file in tmp_path.iterdir()] == [".lock"]
+
+
+@pytest.mark.parametrize("name, mark", [("w:x", ":"), ("${w}", "${")])
+def test_a_folder_that_fairseq_misreads_is_refused_before_any_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, mark: str
+) -> None:
+    texts_in(tmp_path)
+    assert prepare(tmp_path / name, "samsum", "--texts", tmp_path, "--arch", "transformer") == 2
+    assert f"{name}: fairseq misreads {mark!r} in its path; choose" in capsys.readouterr().err
+    assert [file.name for file in (tmp_path / name).iterdir()] == [".lock"]
 
 
 def test_a_file_without_an_address(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -85,7 +85,7 @@ def test_forms_of_tables(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> No
     path.write_bytes(
         text.replace("Timestamp", "state").replace("Date Time", "TIME").encode("utf-8-sig")
     )
-    with pytest.raises(ConfigError, match="line 2: found 'good' as state; expected a finite"):
+    with pytest.raises(ConfigError, match="line 2: found 'good' as state, the first of 9 such"):
         read_series(str(path))
     with pytest.raises(ConfigError, match=r"no column x; expected some of T \(K\), wind, state$"):
         read_series(str(path), ["x"])
