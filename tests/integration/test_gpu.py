@@ -16,7 +16,7 @@ from tests.distributed.test_presets_by_several import NEURON, has_neuron
 from tests.unit.test_context import LAYERS
 from tests.unit.test_forecaster import inputs as windows
 from tests.unit.test_forecaster import make  # noqa: F401  (a fixture)
-from tests.unit.test_memory_model import SEGMENT, small
+from tests.unit.test_memory_model import SEGMENT, shrunk, small
 from tests.unit.test_model_properties import EVAL, PAD, encode, sentences, targets, true_lengths
 
 pytestmark = [
@@ -241,7 +241,7 @@ def test_language_models_equal_those_on_the_cpu(
     make_model: Callable, fairseq_in_the_models_precision: None, arch: str
 ) -> None:
     """A segment, and one that reads what the memory has of it."""
-    model = make_model(arch, *small(arch)).double().eval()
+    model = make_model(arch, *small(arch), *shrunk(arch)).double().eval()
     segments = torch.randint(4, 60, (2, 2 * SEGMENT)).split(SEGMENT, dim=1)
 
     def read(device: str) -> Tensor:

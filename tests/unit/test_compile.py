@@ -14,7 +14,7 @@ from tests.conftest import FORECASTERS, LANGUAGE_MODELS, MEMORY_MODELS, SEGMENTS
 from tests.unit.test_context import LAYERS, HostReads
 from tests.unit.test_forecaster import inputs, make  # noqa: F401
 from tests.unit.test_language_model import SMALL_LM
-from tests.unit.test_memory_model import SEGMENT, STARTS, small
+from tests.unit.test_memory_model import SEGMENT, STARTS, shrunk, small
 from tests.unit.test_memory_model import text as stream
 from tests.unit.test_model_properties import sentences, targets
 
@@ -48,7 +48,7 @@ def made(make_model: Build, make: Build) -> Build:  # noqa: F811
         if name in FORECASTERS:
             return make(name, *flags).float()
         if name in WITH_MEMORY:
-            return make_model(name, *small(name), *flags).eval()
+            return make_model(name, *small(name), *shrunk(name), *flags).eval()
         if "_lm" in name:
             return make_model(name, *SMALL_LM, *flags).eval()
         arch, own = ("srformer", ALL) if name == "all-three" else (name, [])
