@@ -6,6 +6,7 @@ import io
 import logging
 import re
 import sys
+from collections.abc import Callable
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -164,3 +165,21 @@ def update_losses(output: str) -> dict[int, float]:
     """The loss of each update, from a log of ``--log-format simple --log-interval 1``."""
     lines = re.findall(r"\bepoch \d+: .*\bloss=([-\w.]+),.*\bnum_updates=(\d+)", output, re.M)
     return {int(update): float(loss) for loss, update in lines}
+
+
+def assert_half_precision_resumes(
+    train: Callable[[str, int], dict[int, float]], folder: Path
+) -> None:
+    """A training of six updates in float16 equals one that was stopped after three.
+
+    Args:
+        train: trains in a folder below *folder* up to an update, and returns its losses by update
+        folder: of both trainings
+    """
+    losses = train("once", 6)
+    assert [*train("two", 3)] == [1, 2, 3]
+    assert train("two", 6) == {n: losses[n] for n in (4, 5, 6)}
+    once = saved(folder / "once")
+    assert_identical(saved(folder / "two"), once)
+    floats = [x for x in once["model"].values() if x.is_floating_point()]
+    assert all(torch.equal(x.half().float(), x) for x in floats)  # fairseq saves them as float32

@@ -185,7 +185,7 @@ def cells(
     for system in systems:
         yield system, base
     for name, sizes in SWEEP.items() if sweep else ():
-        for size in sizes:
+        for size in (size for size in sizes if size != base[name]):
             for system in (s for s in SWEPT if s in systems):
                 yield system, {**base, name: size}
 

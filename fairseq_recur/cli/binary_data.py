@@ -2,6 +2,8 @@
 
 fairseq ends with a traceback, sometimes only in the first update. Of its formats, this checks the
 default, mmap: an index with the lengths of all sentences and their places, and a file of tokens.
+fairseq's own reader of an index does not notice a wrong size; after other damage its destructor
+prints a traceback of its own.
 """
 
 import os

@@ -11,9 +11,6 @@ from fairseq_recur.compat.checkpoint_writing import explained
 from fairseq_recur.errors import ConfigError
 from fairseq_recur.files import left_behind, unfinished_name
 
-ZIP_WRITER = "inline_container"
-"""The file of torch's zip writer, which its errors name; they hide a full disk."""
-
 
 def new_folder(name: str) -> Path:
     """Return the path of a folder to write, behind a symbolic link if it is one.
@@ -54,7 +51,7 @@ def whole_or_nothing(target: Path) -> Iterator[Path]:
     unfinished = unfinished_name(target)
     unfinished.mkdir()
     try:
-        with _locked(unfinished), _explained(target):
+        with _locked(unfinished), explained(target):
             yield unfinished
         try:
             os.replace(unfinished, target)
@@ -83,15 +80,3 @@ def _locked(folder: Path) -> Iterator[bool]:
         yield is_mine
     finally:
         os.close(number)
-
-
-@contextmanager
-def _explained(target: Path) -> Iterator[None]:
-    """Explain errors of writing as `explained` does; any other RuntimeError is a defect."""
-    try:
-        yield
-    except Exception as error:
-        if isinstance(error, RuntimeError) and ZIP_WRITER not in str(error):
-            raise
-        with explained(target):
-            raise

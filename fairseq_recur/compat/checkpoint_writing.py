@@ -12,6 +12,9 @@ from fairseq_recur.compat.registry import Function, mend
 from fairseq_recur.errors import CheckpointError
 from fairseq_recur.files import whole_file
 
+ZIP_WRITER = "inline_container"
+"""The file of torch's zip writer, which its errors name; they hide a full disk."""
+
 
 @contextlib.contextmanager
 def whole_checkpoint(path: str) -> Iterator[BinaryIO]:
@@ -22,7 +25,7 @@ def whole_checkpoint(path: str) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Replace an error of writing a file or folder: torch hides a full disk in a RuntimeError.
+    """Replace an error of writing a file or folder; another RuntimeError than torch's is a defect.
 
     Raises:
         CheckpointError: it could not be written
@@ -32,6 +35,8 @@ def explained(path: Path) -> Iterator[None]:
     except CheckpointError:
         raise
     except (OSError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and ZIP_WRITER not in str(error):
+            raise
         folder = path.parent
         free = shutil.disk_usage(folder if folder.is_dir() else ".").free
         raise CheckpointError(

@@ -3,12 +3,12 @@
 from typing import Any
 
 import torch
-from fairseq.criterions import FairseqCriterion, register_criterion
+from fairseq.criterions import register_criterion
 from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import metrics
 from torch import Tensor
 
-from fairseq_recur.errors import ConfigError
+from fairseq_recur.criterions.of_task import CriterionOfTask
 
 
 def forecast_errors(forecast: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
@@ -19,25 +19,13 @@ def forecast_errors(forecast: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @register_criterion("forecast_error", dataclass=FairseqDataclass)
-class ForecastErrorCriterion(FairseqCriterion):
+class ForecastErrorCriterion(CriterionOfTask):
     """The squared error of each value of a forecast, on the scale of the standardised series.
 
     A sample's ``target`` is (B, T, V), and so is the model's output.
-
-    Raises:
-        ConfigError: the task has no time series
     """
 
-    for_task = "time_series_forecasting"
-    """The task that takes this criterion and its subclasses."""
-
-    def __init__(self, task: Any) -> None:
-        if getattr(task, "series", None) is None:
-            raise ConfigError(
-                "--criterion forecast_error measures forecasts of time series; give --task "
-                "time_series_forecasting, or another --criterion"
-            )
-        super().__init__(task)
+    flag, for_task = "forecast_error", "time_series_forecasting"
 
     def forward(
         self, model: torch.nn.Module, sample: dict[str, Any], reduce: bool = True

@@ -7,12 +7,12 @@ appendix E.2) follow: a string is correct only if every output at every position
 from typing import Any
 
 import torch
-from fairseq.criterions import FairseqCriterion, register_criterion
+from fairseq.criterions import register_criterion
 from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import metrics
 from torch import Tensor
 
-from fairseq_recur.errors import ConfigError
+from fairseq_recur.criterions.of_task import CriterionOfTask
 
 
 def correct_positions(logits: Tensor, target: Tensor) -> Tensor:
@@ -34,25 +34,13 @@ def squared_error(logits: Tensor, target: Tensor, real: Tensor) -> Tensor:
 
 
 @register_criterion("string_accuracy", dataclass=FairseqDataclass)
-class StringAccuracyCriterion(FairseqCriterion):
+class StringAccuracyCriterion(CriterionOfTask):
     """Mean squared error of the sigmoid outputs, and the share of correct strings.
 
     A sample's ``target`` is (B, T, outputs); padding in ``net_input.src_tokens`` does not count.
-
-    Raises:
-        ConfigError: the task has no strings of a language
     """
 
-    for_task = "regular_languages"
-    """The task that takes this criterion and its subclasses."""
-
-    def __init__(self, task: Any) -> None:
-        if getattr(task, "letters", None) is None:
-            raise ConfigError(
-                "--criterion string_accuracy measures strings of letters; give --task "
-                "regular_languages, or another --criterion"
-            )
-        super().__init__(task)
+    flag, for_task = "string_accuracy", "regular_languages"
 
     def forward(
         self, model: torch.nn.Module, sample: dict[str, Any], reduce: bool = True

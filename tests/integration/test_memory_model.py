@@ -20,7 +20,14 @@ from fairseq_recur.tasks.streams import SET, StreamLanguageModelingTask
 from tests.conftest import fast_or_slow
 from tests.distributed.several import run_plan
 from tests.distributed.test_presets_by_several import assert_close, assert_moved, enlarge
-from tests.running import USER_DIR, assert_identical, saved, saved_weights, update_losses
+from tests.running import (
+    USER_DIR,
+    assert_half_precision_resumes,
+    assert_identical,
+    saved,
+    saved_weights,
+    update_losses,
+)
 from tests.unit.test_memory_model import (
     MEMORY_STRUCTURES,
     in_state,
@@ -190,13 +197,7 @@ def test_half_precision_resumes_as_if_never_stopped(
         flags = [*HALF, "--disable-validation", "--max-update", updates]
         return update_losses(cli("train", *arguments(text, tmp_path / folder, arch, *flags)))
 
-    losses = train("once", 6)
-    assert [*train("two", 3)] == [1, 2, 3]
-    assert train("two", 6) == {n: losses[n] for n in (4, 5, 6)}
-    once = saved(tmp_path / "once")
-    assert_identical(saved(tmp_path / "two"), once)
-    floats = [x for x in once["model"].values() if x.is_floating_point()]
-    assert all(torch.equal(x.half().float(), x) for x in floats)  # fairseq saves them as float32
+    assert_half_precision_resumes(train, tmp_path)
 
 
 def test_only_what_resumes_has_the_memory(text: Path, cli: Cli, tmp_path: Path) -> None:

@@ -61,6 +61,13 @@ def test_the_figure_averages_over_seeds() -> None:
     assert [point["spike"] for point in one["curve"]] == pytest.approx([0.3, 1.3])
 
 
+def test_a_base_size_of_the_sweep_is_computed_once() -> None:
+    base = {"pairs": 16, "segments": 2, "width": 64}
+    found = [tuple(size.values()) for _, size in recall.cells(["full"], base, sweep=True)]
+    assert len(found) == len({*found}) == 6
+    assert found[0] == (16, 2, 64) and (64, 2, 64) in found
+
+
 def test_finished_cells_are_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--output", str(tmp_path), "--no-sweep", "--updates", "1", "--systems", "segmented"]
     recall.main(options)

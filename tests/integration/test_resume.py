@@ -9,11 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from tests import series
 from tests.conftest import FORECASTERS, SMALL, TRAIN, fast_or_slow, preset_flags
-from tests.running import USER_DIR, assert_identical, saved, update_losses
+from tests.running import (
+    USER_DIR,
+    assert_half_precision_resumes,
+    assert_identical,
+    saved,
+    update_losses,
+)
 
 Cli = Callable[..., str]
 
@@ -59,13 +64,7 @@ def test_forecasters_in_half_precision(arch: str, cli: Cli, tmp_path: Path) -> N
         words = ["--user-dir", USER_DIR, "--arch", arch, *series.flags(path, *flags)]
         return update_losses(cli("train", *words))
 
-    losses = train("once", 6)
-    assert [*train("two", 3)] == [1, 2, 3]
-    assert train("two", 6) == {n: losses[n] for n in (4, 5, 6)}
-    once = saved(tmp_path / "once")
-    assert_identical(saved(tmp_path / "two"), once)
-    floats = [x for x in once["model"].values() if x.is_floating_point()]
-    assert all(torch.equal(x.half().float(), x) for x in floats)  # fairseq saves them as float32
+    assert_half_precision_resumes(train, tmp_path)
 
 
 def test_a_finished_training_is_unchanged(cli: Cli, corpus: Path, tmp_path: Path) -> None:
