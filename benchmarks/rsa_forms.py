@@ -26,7 +26,8 @@ LENGTHS = (16, 32, 64, 128, 256, 512, 1024, 2048)
 def build(side: str, device: str, **options: object) -> SelfAttention:
     """Build an RSA module of base size or, for the form "dot", fairseq's arithmetic."""
     if options["rsa_form"] == "dot":
-        options = {"encoder_self_attention": "dot", "decoder_self_attention": "dot"}
+        dot = {"encoder_self_attention": "dot", "decoder_self_attention": "dot"}
+        options = {"attention_dropout": options["attention_dropout"], **dot}
     rsa = {"encoder_self_attention": "rsa", "decoder_self_attention": "rsa"}
     widths = dict.fromkeys(("encoder_embed_dim", "decoder_embed_dim"), WIDTH)
     heads = dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), HEADS)
@@ -59,7 +60,11 @@ def step(module: SelfAttention, side: str, length: int, device: str) -> Run:
 
 def measure(side: str, length: int, args: argparse.Namespace) -> dict[str, list[float]]:
     """Return the milliseconds of every form at one length."""
-    options = {"rsa_heads": args.heads, "rsa_max_power": args.max_power}
+    options = {
+        "rsa_heads": args.heads,
+        "rsa_max_power": args.max_power,
+        "attention_dropout": args.attention_dropout,
+    }
     if args.dilations is not None:
         options["rsa_dilations"] = args.dilations
     steps = {
@@ -76,6 +81,7 @@ def main() -> None:
     parser.add_argument("--heads", default="8,0,0,0,0,0", help="value of --rsa-heads")
     parser.add_argument("--dilations", help="value of --rsa-dilations (default: the preset's)")
     parser.add_argument("--max-power", type=int, default=200, help="value of --rsa-max-power")
+    parser.add_argument("--attention-dropout", type=float, default=0.0, metavar="P")
     parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS)
     args = parser.parse_args()
     wrong = [length for length in args.lengths if not 1 <= length <= TOKENS]

@@ -9,7 +9,12 @@ from pathlib import Path
 from samples import PERIOD
 
 from fairseq_recur.errors import refuse
-from fairseq_recur.experiments.grid import GridRun, as_variables, read_variables
+from fairseq_recur.experiments.grid import (
+    GridRun,
+    as_variables,
+    read_variables,
+    without_effect,
+)
 from fairseq_recur.experiments.progress import training_log
 from fairseq_recur.experiments.schema import setting
 
@@ -74,6 +79,10 @@ def read_settings() -> Settings:
         problems.append(
             f"CHUNK={settings.chunk}: expected less than the shortest of LENGTHS, "
             f"{min(settings.lengths)}, or a sample has no state to carry"
+        )
+    if not any("rsa" in system for system in settings.systems):
+        problems += without_effect(
+            settings, dict.fromkeys(("dilations", "gate"), "none of SYSTEMS has RSA's matrices")
         )
     refuse("variables that cannot be used", problems)
     return settings

@@ -8,7 +8,13 @@ from pathlib import Path
 
 from table import BINS
 
-from fairseq_recur.experiments.grid import GridRun, as_variables, read_variables
+from fairseq_recur.errors import refuse
+from fairseq_recur.experiments.grid import (
+    GridRun,
+    as_variables,
+    read_variables,
+    without_effect,
+)
 from fairseq_recur.experiments.progress import training_log
 from fairseq_recur.experiments.schema import setting
 
@@ -70,7 +76,19 @@ def read_settings() -> Settings:
     Raises:
         ConfigError: lists all variables that are wrong
     """
-    return read_variables(Settings, ["languages", "systems", "seeds"])
+    settings = read_variables(Settings, ["languages", "systems", "seeds"])
+    cases, unread = [CASES[s] for s in settings.systems if s in CASES], {}
+    if not cases:
+        unread = dict.fromkeys(("gate", "positions"), "none of SYSTEMS has RSA's matrices")
+    if not any(map(dilated_heads, cases)):
+        unread["dilations"] = "none of SYSTEMS has dilated heads"
+    refuse("variables that cannot be used", without_effect(settings, unread))
+    return settings
+
+
+def dilated_heads(case: str) -> int:
+    """Return the number of dilated heads in six numbers of heads, K1,...,K6."""
+    return sum(map(int, case.split(",")[3:]))
 
 
 @dataclass(frozen=True)
@@ -105,7 +123,7 @@ def system_flags(system: str, settings: Settings) -> list[str]:
     flags += ["--decoder-self-attention", "rsa", "--rsa-heads", CASES[system]]
     flags += [f"--rsa-gate-init={settings.gate}"]  # with "=": the number may be negative
     flags += ["--rsa-form", "dense"]  # the fastest for heads of width 4
-    if any(map(int, CASES[system].split(",")[3:])):
+    if dilated_heads(CASES[system]):
         flags += ["--rsa-dilations", settings.dilations]
     if settings.positions == "0":
         flags.append("--no-token-positional-embeddings")

@@ -121,6 +121,20 @@ def as_variables(settings: Any, without: Sequence[str]) -> dict[str, str]:
     }
 
 
+def without_effect(settings: Any, reasons: Mapping[str, str]) -> list[str]:
+    """Return a message for each of some settings that is not its default, with the reason.
+
+    Args:
+        settings: from `read_variables`
+        reasons: why nothing reads a setting, by its name
+    """
+    return [
+        f"{name.upper()}={getattr(settings, name)} has no effect: {why}; leave it out"
+        for name, why in reasons.items()
+        if getattr(settings, name) != settings.__dataclass_fields__[name].default
+    ]
+
+
 def provenance(
     values: dict[str, str], words: Sequence[str], runs: Sequence[Run] = ()
 ) -> dict[str, Any]:

@@ -131,8 +131,7 @@ def combinations(cfg: Namespace) -> Iterator[str]:
         if not hasattr(cfg, f"{side}_self_attention"):
             continue
         host = getattr(cfg, "host", "") or getattr(cfg, "language_model_host", "transformer")
-        if not own_head_width(cfg, host, side):
-            yield from uneven_heads(cfg, side)
+        yield from uneven_heads(cfg, side, own_head_width(cfg, host, side))
         slot, given = f"--{side}-self-attention", getattr(cfg, f"{side}_self_attention")
         second = getattr(cfg, f"{side}_self_attention_mixture")
         if given in parts.MIXTURE and second not in (parts.NONE, given):

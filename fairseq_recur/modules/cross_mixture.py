@@ -9,7 +9,7 @@ from torch import Tensor
 from fairseq_recur.modules.context import Context, hiding, mask_as
 from fairseq_recur.modules.mixture import with_room
 from fairseq_recur.modules.rem import RecurrenceEncodingMatrices
-from fairseq_recur.ops.attention import attention_map, dot_product_attention
+from fairseq_recur.ops.attention import attention_map, dot_product_attention, stores_map
 from fairseq_recur.ops.mixture import mixed_map, mixed_outputs
 from fairseq_recur.ops.precision import at_least_float32, no_autocast
 from fairseq_recur.ops.toeplitz import toeplitz_matrix
@@ -102,8 +102,8 @@ class CrossRecurrenceEncodingMatrices(RecurrenceEncodingMatrices):
         keys, mask = key.size(2), None
         if hidden is not None:
             mask = hiding(hidden, at_least_float32(query).dtype)[:, None, None, :]
-        form = self.form_for(max(query.size(2), keys), True)
         dropout, newest = attention.dropout_probability, context.incremental_state is not None
+        form = self.form_for(max(query.size(2), keys), True, stores_map(query, dropout))
         if newest or need_weights or form == "mixed":
             with no_autocast(value):
                 exact = at_least_float32(query), at_least_float32(key)

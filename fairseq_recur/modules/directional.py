@@ -7,7 +7,7 @@ from torch import Tensor
 
 from fairseq_recur.modules.context import Context, mask_as
 from fairseq_recur.modules.self_attention import SelfAttention
-from fairseq_recur.ops.attention import directional_attention, directional_map
+from fairseq_recur.ops.attention import directional_attention, directional_map, stores_map
 
 
 class DirectionalSelfAttention(SelfAttention):
@@ -28,6 +28,10 @@ class DirectionalSelfAttention(SelfAttention):
                 f"--{side}-attention-heads {heads}: directional needs an even number of heads, one "
                 "half for each direction"
             )
+
+    def mixes_cheaply(self, query: Tensor) -> bool:
+        """As in `SelfAttention.mixes_cheaply`."""
+        return stores_map(query, self.dropout_probability)
 
     def weights(self, query: Tensor, key: Tensor, mask: Tensor | None, context: Context) -> Tensor:
         """As in `SelfAttention.weights`."""

@@ -180,18 +180,18 @@ class Mixture(MonitoredModule, FreshWeights, nn.Module):
             "rem": row.clamp(max=1.0) if self.normalize else row,
         }
 
-    def form_for(self, length: int, has_map: bool, few_rows: bool = False) -> str:
+    def form_for(self, length: int, has_map: bool, cheap_map: bool = False) -> str:
         """The form to compute in: the requested one, else the fastest for this length.
 
         Args:
             length: T
             has_map: whether the attention's output is its map times V; else no mixed map exists
-            few_rows: whether few of the T rows are mixed, for which a mixed map is always fastest
+            cheap_map: the attention's `mixes_cheaply`
         """
         mixed = has_map and "mixed" in self.forms
         if self.form != "auto":
             return self.form
-        if mixed and (self.drop_mixed or few_rows or length <= LONGEST_MIXED):
+        if mixed and (self.drop_mixed or cheap_map or length <= LONGEST_MIXED):
             return "mixed"
         if length <= LONGEST_DENSE or "chunked" not in self.forms or self.normalize:
             return "dense"
@@ -212,7 +212,7 @@ class Mixture(MonitoredModule, FreshWeights, nn.Module):
         """
         if context.incremental_state is not None:
             return self.mix_newest(attention, query, key, value, context)
-        form = self.form_for(key.size(2), attention.has_map, attention.few_rows)
+        form = self.form_for(key.size(2), attention.has_map, attention.mixes_cheaply(query))
         if form == "mixed" or need_weights and attention.has_map and "mixed" in self.forms:
             return attention.attend_mixed(query, key, value, context, need_weights, self)
         local, rows = attention.attend_to_mix(query, key, value, context)

@@ -99,17 +99,17 @@ def probability(module: FairseqDropout) -> float:
     return module.p if module.training or module.apply_during_inference else 0.0
 
 
-def uneven_heads(cfg: Any, side: str) -> Iterator[str]:
+def uneven_heads(cfg: Any, side: str, own_width: int = 0) -> Iterator[str]:
     """No heads, or a width that the heads of *side* do not divide, where they share it.
 
-    Those of a T5 and of a Transformer-XL may have heads of any width.
+    Those of a T5 and of a Transformer-XL may have heads of any width, *own_width*.
     """
     # A forecaster has one width for both sides.
     given = side if hasattr(cfg, f"{side}_embed_dim") else "encoder"
     width, heads = getattr(cfg, f"{given}_embed_dim"), getattr(cfg, f"{side}_attention_heads")
     if heads < 1:
         yield f"--{side}-attention-heads {heads}: expected at least 1"
-    elif width % heads:
+    elif not own_width and width % heads:
         yield (
             f"--{given}-embed-dim {width} cannot be split evenly among --{side}-attention-heads "
             f"{heads}; choose a multiple of the heads"

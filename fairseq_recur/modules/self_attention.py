@@ -10,7 +10,12 @@ from torch import Tensor
 from fairseq_recur.modules.context import Context, mask_as
 from fairseq_recur.modules.mixture import Mixture
 from fairseq_recur.modules.multihead import MultiheadBase
-from fairseq_recur.ops.attention import attention_map, dot_product_attention, read_values
+from fairseq_recur.ops.attention import (
+    attention_map,
+    dot_product_attention,
+    read_values,
+    stores_map,
+)
 from fairseq_recur.ops.mixture import mixed_map
 from fairseq_recur.ops.precision import at_least_float32, no_autocast
 
@@ -35,9 +40,6 @@ class SelfAttention(MultiheadBase):
 
     In a map whose options decide it, `without_map` does.
     """
-
-    few_rows: ClassVar[bool] = False
-    """Whether a mixture acts on only a few rows."""
 
     reads_memory: ClassVar[bool] = False
     """Whether the map may have more keys than queries without incremental decoding."""
@@ -67,6 +69,13 @@ class SelfAttention(MultiheadBase):
             choice: the flag that chooses this map, with its value
         """
         return None if cls.has_map else choice
+
+    def mixes_cheaply(self, query: Tensor) -> bool:
+        """Whether one mixed map is faster than a second product, for queries of any length.
+
+        It is if `attend` stores its map (B, H, T, S) anyway, or if only a few rows are mixed.
+        """
+        return True
 
     def weights(self, query: Tensor, key: Tensor, mask: Tensor | None, context: Context) -> Tensor:
         """The attention map without dropout.
@@ -232,6 +241,10 @@ class DotSelfAttention(SelfAttention):
             attn_mask=mask,
             need_head_weights=need_head_weights,
         )
+
+    def mixes_cheaply(self, query: Tensor) -> bool:
+        """As in `SelfAttention.mixes_cheaply`."""
+        return stores_map(query, self.dropout_probability)
 
     def weights(self, query: Tensor, key: Tensor, mask: Tensor | None, context: Context) -> Tensor:
         """As in `SelfAttention.weights`."""

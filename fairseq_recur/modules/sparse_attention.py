@@ -13,7 +13,7 @@ from fairseq_recur.modules.context import Context, mask_as
 from fairseq_recur.modules.mixture import Mixture
 from fairseq_recur.modules.options import option
 from fairseq_recur.modules.self_attention import SelfAttention
-from fairseq_recur.ops.attention import dot_product_attention
+from fairseq_recur.ops.attention import dot_product_attention, stores_map
 from fairseq_recur.ops.precision import no_autocast
 from fairseq_recur.ops.sparse_attention import (
     attending_rows,
@@ -68,7 +68,6 @@ class ProbSparseSelfAttention(SelfAttention):
             "all; Huang et al. 2023 can be read either way",
         )
 
-    few_rows = True
     stepwise = False
 
     def __init__(self, cfg: TransformerConfig, side: str, mixture: Mixture | None) -> None:
@@ -162,6 +161,10 @@ class LogSparseSelfAttention(SelfAttention):
     """
 
     reads_memory = True
+
+    def mixes_cheaply(self, query: Tensor) -> bool:
+        """As in `SelfAttention.mixes_cheaply`."""
+        return stores_map(query, self.dropout_probability)
 
     def weights(self, query: Tensor, key: Tensor, mask: Tensor | None, context: Context) -> Tensor:
         """As in `SelfAttention.weights`."""

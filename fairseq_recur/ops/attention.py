@@ -76,6 +76,16 @@ def dot_product_attention(
     return F.scaled_dot_product_attention(query, key, value, mask, dropout, causal, scale=scale)
 
 
+def stores_map(query: Tensor, dropout: float) -> bool:
+    """Whether `dot_product_attention` stores the map: torch's kernel for CPUs has no dropout.
+
+    Args:
+        query: (B, H, T, D); only its device is used
+        dropout: probability of dropping a weight
+    """
+    return dropout > 0 and query.device.type == "cpu"
+
+
 def directional_masks(query: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     """The masks of the forward and of the backward half of the heads (Shen et al. 2018).
 

@@ -3,18 +3,55 @@
     O = (1 - g) A V + g P V                                (Huang et al. 2023, eq. 4)
 
 A is any attention map, for example softmax(Q K^T / sqrt(D) + mask). `mixed_map` mixes the map with
-the matrix, which is fastest for short sequences; on a GPU a Triton kernel mixes and multiplies at
-once. `mixed_outputs` mixes outputs: the map need not be stored, and it may change the values, as
-relative positions do. V must be zero at padded keys, since P does not hide them.
+the matrix, which is fastest for short sequences and where the map is stored anyway; on a GPU a
+Triton kernel mixes and multiplies at once. `mixed_outputs` mixes outputs: the map need not be
+stored, and it may change the values, as relative positions do. V must be zero at padded keys,
+since P does not hide them.
 """
+
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from fairseq_recur.ops.attention import read_values
 from fairseq_recur.ops.precision import at_least_float32, no_autocast
 from fairseq_recur.ops.triton.mixed import mix, mixes
+
+
+class MixedMap(torch.autograd.Function):
+    """(1 - g) dropout(A) + g P, in as many passes over a map as dropout alone takes.
+
+    A map is large, and its time goes into memory. So the gate is part of what dropout multiplies
+    by, and in the backward pass nothing of the size of a map is written but the gradient of A.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, weights: Tensor, matrix: Tensor, gate: Tensor, dropout: float) -> Tensor:
+        """The mixed map (B, H, T, S); arguments as of `mixed_map`."""
+        kept = 1 - gate
+        if dropout > 0:
+            scale = 0.0 if dropout == 1 else 1 / (1 - dropout)
+            kept = torch.empty_like(weights).bernoulli_(1 - dropout).mul_(kept * scale)
+        ctx.save_for_backward(weights, matrix, gate, kept)
+        return torch.addcmul(gate * matrix, weights, kept)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        """The gradients of the map, the matrix and the gate.
+
+        With g = 1, that of the gate lacks the map's part. The derivative of the sigmoid is 0 there.
+        """
+        weights, matrix, gate, kept = ctx.saved_tensors
+        of_weights, of_gated = grad * kept, grad.sum_to_size(matrix.shape)
+        # The sum of grad (1 - g) dropout(A) over a head.
+        of_map = torch.linalg.vecdot(of_weights.flatten(2), weights.flatten(2)).sum(0)
+        share = (1 - gate).clamp(min=torch.finfo(gate.dtype).tiny)
+        of_gate = (of_gated * matrix).sum_to_size(gate.shape) - of_map.view_as(gate) / share
+        return of_weights, gate * of_gated, of_gate, None
 
 
 def mixed_map(
@@ -40,12 +77,13 @@ def mixed_map(
         its own
     """
     with no_autocast(value):
-        dropped = weights if drop_mixed else F.dropout(weights, dropout)
-        if not drop_mixed and mixes(dropped, value, matrix):
-            out, mixed = mix(dropped, at_least_float32(value), matrix, gate)
+        if not drop_mixed and mixes(weights, value, matrix):
+            kept = F.dropout(weights, dropout)
+            out, mixed = mix(kept, at_least_float32(value), matrix, gate)
             return out.to(value.dtype), mixed
-        mixed = torch.addcmul(gate * matrix, dropped, 1 - gate)
-        return read_values(mixed, value, dropout if drop_mixed else 0.0), mixed
+        before, after = (0.0, dropout) if drop_mixed else (dropout, 0.0)
+        mixed = MixedMap.apply(weights, matrix, gate, before)  # type: ignore[no-untyped-call]
+        return read_values(mixed, value, after), mixed
 
 
 def mixed_outputs(local: Tensor, recurrent: Tensor, gate: Tensor) -> Tensor:

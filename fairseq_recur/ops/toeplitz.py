@@ -96,6 +96,6 @@ def banded_product(
     blocks = -(-length // chunk)
     padded = F.pad(values, (0, 0, reach, blocks * chunk - length + ahead))
     windows = padded.unfold(2, window, chunk)  # (B, H, blocks, D, window)
-    windows = windows.permute(0, 2, 1, 4, 3).reshape(batch * blocks, heads, -1, width)
-    out = shared_product(band, windows).view(batch, blocks, heads, chunk, width)
-    return out.transpose(1, 2).flatten(2, 3)[:, :, :length]
+    columns = windows.permute(1, 4, 0, 2, 3).flatten(2)  # one copy, in the order of the product
+    out = torch.bmm(band, columns).view(heads, chunk, batch, blocks, width)
+    return out.permute(2, 0, 3, 1, 4).flatten(2, 3)[:, :, :length]

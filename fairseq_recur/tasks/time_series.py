@@ -13,6 +13,13 @@ import torch
 from fairseq.criterions import FairseqCriterion
 from fairseq.data import FairseqDataset
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.models import (
+    ARCH_MODEL_REGISTRY,
+    MODEL_REGISTRY,
+    FairseqEncoderDecoderModel,
+    FairseqEncoderModel,
+    FairseqLanguageModel,
+)
 from fairseq.tasks import FairseqTask, register_task
 from torch import Tensor
 
@@ -42,6 +49,9 @@ MONTHS = "12,4,4"
 
 STATE = "time_series_forecasting"
 """Key in a checkpoint's ``task_state`` of the variables and their scale in the training."""
+
+OF_WORDS = (FairseqEncoderDecoderModel, FairseqEncoderModel, FairseqLanguageModel)
+"""Models whose inputs are the words of a dictionary."""
 
 WindowOrder = ChoiceEnum(["sequential", "shuffled"])
 
@@ -246,7 +256,18 @@ class TimeSeriesTask(FairseqTask):
         )  # fmt: skip
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        """Build the model, which may remember the batch before."""
+        """Build the model, which may remember the batch before.
+
+        Raises:
+            ConfigError: it is one for words
+        """
+        name = str(getattr(cfg, "_name", None) or getattr(cfg, "arch", None))
+        kind = ARCH_MODEL_REGISTRY.get(name, MODEL_REGISTRY.get(name))
+        if kind is not None and issubclass(kind, OF_WORDS):
+            raise ConfigError(
+                f"--arch {name} is a model of words, and --task time_series_forecasting has none; "
+                "choose a forecaster, such as informer, log_sparse or xl_forecaster"
+            )
         model = super().build_model(cfg, from_checkpoint)
         self.remembers = getattr(getattr(model, "encoder", None), "memory", None) is not None
         return model

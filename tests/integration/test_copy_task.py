@@ -182,6 +182,11 @@ def test_wrong_settings_are_refused(
     said = capsys.readouterr().err
     assert "WIDTH=12: expected a multiple of 8" in said
     assert "CHUNK=24: expected less than the shortest of LENGTHS, 24" in said
+    assert miniature(SYSTEMS="brt_lm tlb_lm", GATE="1", DILATIONS="3,6,9,12") == 2
+    assert capsys.readouterr().err.splitlines()[1:] == [
+        f"- {given} has no effect: none of SYSTEMS has RSA's matrices; leave it out"
+        for given in ("DILATIONS=3,6,9,12", "GATE=1")
+    ]
     assert miniature("tables") == 2 and "expected bash run.sh [table]" in capsys.readouterr().err
     assert not (tmp_path / "work").exists()
 

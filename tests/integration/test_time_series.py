@@ -51,6 +51,12 @@ def test_resumes_as_if_never_stopped(arch: str, series: Path, cli: Cli, tmp_path
     assert [int(line["window"]) for line in lines] == [i // 4 for i in range(40)]
 
 
+def test_models_of_words_are_refused(series: Path, cli: Cli) -> None:
+    words = ["--user-dir", USER_DIR, "--arch", "transformer", *flags(series)]
+    with pytest.raises(ConfigError, match="--arch transformer is a model of words, .* choose a"):
+        cli("train", *words)
+
+
 def scale(checkpoint: Path) -> dict[str, list[float]]:
     found: dict[str, list[float]] = torch.load(checkpoint, weights_only=True)["task_state"][STATE]
     return found

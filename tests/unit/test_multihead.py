@@ -20,3 +20,4 @@ from fairseq_recur.modules.multihead import uneven_heads
 def test_heads_that_cannot_share_a_width(width: int, heads: int, said: list[str]) -> None:
     cfg = Namespace(encoder_embed_dim=width, encoder_attention_heads=heads)
     assert list(uneven_heads(cfg, "encoder")) == said
+    assert list(uneven_heads(cfg, "encoder", own_width=5)) == (said if heads < 1 else [])

@@ -665,6 +665,39 @@ def test_gate_of_one_gives_d_to_the_last_bit() -> None:
     assert torch.equal(recurrence_encoder.gated_sum(d, r, w, w, torch.full((5,), float("inf"))), d)
 
 
+@pytest.mark.parametrize("each", [False, True], ids=["shared", "per sentence"])
+def test_dropout_of_a_mixed_map(each: bool) -> None:
+    """With what was dropped known: outputs, the map, and the gradients of both."""
+    weights, value, mu = random(3, 2, 9, 11), random(3, 2, 11, 4), random(1, 1, 1)
+    matrix = random(*([3] if each else []), 2, 9, 11)
+    inputs = [weights, value, matrix, mu]
+    gate = F.pad(torch.sigmoid(mu), (0, 0, 0, 0, 0, 1))  # the second head has no matrix
+    out, mixed = mixture.mixed_map(weights, value, matrix, gate, dropout=0.4)
+    kept = ((mixed - gate * matrix) / weights).abs() > 1e-9
+    assert 0.5 < kept.double().mean() < 0.7
+    plain = (1 - gate) * weights * kept / 0.6 + gate * matrix
+    assert_same(out, plain @ value, inputs)
+    out, mixed = mixture.mixed_map(weights, value, matrix, gate, dropout=1.0)
+    assert_same(out, gate * matrix @ value, [value, matrix, mu])
+    torch.manual_seed(1)
+    found = mixture.mixed_map(weights, value, matrix, gate, dropout=0.4)[1]
+    torch.manual_seed(1)
+    again = mixture.mixed_map(weights, value, matrix, gate, dropout=0.4)[1]
+    assert_same(found, again, [weights, matrix, mu])
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+def test_open_gate_of_a_mixed_map(dropout: float) -> None:
+    """With g = 1 the matrix is alone, and no gradient is infinite."""
+    weights, value, matrix = random(3, 2, 9, 11), random(3, 2, 11, 4), random(2, 9, 11)
+    mu = torch.full((1, 1, 1), torch.inf, dtype=torch.float64, requires_grad=True)
+    gate = torch.sigmoid(mu).expand(2, 1, 1)
+    out, _ = mixture.mixed_map(weights, value, matrix, gate, dropout)
+    assert_same(out, matrix @ value, [value, matrix])
+    of_weights, of_mu = torch.autograd.grad(out.sum(), [weights, mu])
+    assert not of_weights.any() and not of_mu.any()
+
+
 def test_xl_map_needs_a_key_for_each_lag() -> None:
     q, k, u = torch.randn(1, 2, 3, 4), torch.randn(1, 2, 5, 4), torch.zeros(2, 4)
     with pytest.raises(ValueError, match="6 lags; expected 5 for causal attention or 7"):

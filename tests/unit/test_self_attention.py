@@ -266,18 +266,39 @@ def test_a_translation_model_begins_with_short_memories(make_model: Callable[...
 
 def test_form_is_chosen_by_length() -> None:
     def form(
-        length: int, part: str = "rsa", has_map: bool = True, few: bool = False, **options: Any
+        length: int, part: str = "rsa", has_map: bool = True, cheap: bool = False, **options: Any
     ) -> str:
-        return attention(part, "encoder", **options).mixture.form_for(length, has_map, few)
+        return attention(part, "encoder", **options).mixture.form_for(length, has_map, cheap)
 
     mixed, dense = mixture.LONGEST_MIXED, mixture.LONGEST_DENSE
     assert [form(n) for n in (1, mixed, mixed + 1)] == ["mixed", "mixed", "dense"]
-    assert form(1, has_map=False) == form(1, has_map=False, few=True) == "dense"
-    assert form(9999, few=True) == "mixed"
+    assert form(1, has_map=False) == form(1, has_map=False, cheap=True) == "dense"
+    assert form(9999, cheap=True) == "mixed"
     assert form(dense + 1) == form(dense + 1, has_map=False) == "chunked"
     assert form(1, rsa_form="dense") == form(1, "full_matrix") == "dense"
     assert form(9999, rsa_normalize=True) == "dense"
     assert form(9999, rsa_dropout="mixed") == "mixed"
+
+
+@pytest.mark.parametrize("part", ["dot", "log_sparse", "directional", "xl", "prob_sparse"])
+def test_a_map_that_is_stored_is_mixed(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch's kernel stores it for a CPU's dropout; some attentions always need it."""
+    mixed: list[int] = []
+
+    def count(self: nn.Module, query: Tensor, key: Tensor, value: Tensor, *more: Any) -> Any:
+        mixed.append(query.size(2))
+        return query, None
+
+    options = {"encoder_self_attention_mixture": "rsa"}
+    module = attention(part, "encoder", **options)
+    monkeypatch.setattr(type(module), "attend_mixed", count)
+    x = torch.randn(mixture.LONGEST_MIXED + 1, 2, 16, dtype=torch.float64)
+    run(module, x)
+    always = part in ("xl", "prob_sparse")
+    assert mixed == [len(x)] * always
+    module.train().dropout_module.p = 0.1
+    run(module, x)
+    assert mixed == [len(x)] * (1 + always)
 
 
 @pytest.mark.parametrize("mixed", [False, True])
