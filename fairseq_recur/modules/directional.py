@@ -29,8 +29,8 @@ class DirectionalSelfAttention(SelfAttention):
                 "half for each direction"
             )
 
-    def mixes_cheaply(self, query: Tensor) -> bool:
-        """As in `SelfAttention.mixes_cheaply`."""
+    def stores_map(self, query: Tensor) -> bool:
+        """As in `SelfAttention.stores_map`."""
         return stores_map(query, self.dropout_probability)
 
     def weights(self, query: Tensor, key: Tensor, mask: Tensor | None, context: Context) -> Tensor:

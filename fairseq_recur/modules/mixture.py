@@ -29,6 +29,7 @@ FORMS = ("mixed", "dense", "chunked")
 # The longest sequences for which a form was the fastest, forward and backward; measured by
 # benchmarks/rsa_forms.py, whose results are beside it.
 LONGEST_MIXED = 64
+LONGEST_STORED = 512  # of the mixed form, where the attention stores its map anyway
 LONGEST_DENSE = 512
 
 
@@ -180,18 +181,22 @@ class Mixture(MonitoredModule, FreshWeights, nn.Module):
             "rem": row.clamp(max=1.0) if self.normalize else row,
         }
 
-    def form_for(self, length: int, has_map: bool, cheap_map: bool = False) -> str:
+    def form_for(
+        self, length: int, has_map: bool, few_rows: bool = False, stored: bool = False
+    ) -> str:
         """The form to compute in: the requested one, else the fastest for this length.
 
         Args:
             length: T
             has_map: whether the attention's output is its map times V; else no mixed map exists
-            cheap_map: the attention's `mixes_cheaply`
+            few_rows: whether few of the T rows are mixed, for which a mixed map is always fastest
+            stored: whether the attention stores its map anyway
         """
         mixed = has_map and "mixed" in self.forms
+        longest = LONGEST_STORED if stored else LONGEST_MIXED
         if self.form != "auto":
             return self.form
-        if mixed and (self.drop_mixed or cheap_map or length <= LONGEST_MIXED):
+        if mixed and (self.drop_mixed or few_rows or length <= longest):
             return "mixed"
         if length <= LONGEST_DENSE or "chunked" not in self.forms or self.normalize:
             return "dense"
@@ -212,7 +217,8 @@ class Mixture(MonitoredModule, FreshWeights, nn.Module):
         """
         if context.incremental_state is not None:
             return self.mix_newest(attention, query, key, value, context)
-        form = self.form_for(key.size(2), attention.has_map, attention.mixes_cheaply(query))
+        few, stored = attention.few_rows, attention.stores_map(query)
+        form = self.form_for(key.size(2), attention.has_map, few, stored)
         if form == "mixed" or need_weights and attention.has_map and "mixed" in self.forms:
             return attention.attend_mixed(query, key, value, context, need_weights, self)
         local, rows = attention.attend_to_mix(query, key, value, context)

@@ -41,6 +41,9 @@ class SelfAttention(MultiheadBase):
     In a map whose options decide it, `without_map` does.
     """
 
+    few_rows: ClassVar[bool] = False
+    """Whether a mixture acts on only a few rows."""
+
     reads_memory: ClassVar[bool] = False
     """Whether the map may have more keys than queries without incremental decoding."""
 
@@ -70,11 +73,8 @@ class SelfAttention(MultiheadBase):
         """
         return None if cls.has_map else choice
 
-    def mixes_cheaply(self, query: Tensor) -> bool:
-        """Whether one mixed map is faster than a second product, for queries of any length.
-
-        It is if `attend` stores its map (B, H, T, S) anyway, or if only a few rows are mixed.
-        """
+    def stores_map(self, query: Tensor) -> bool:
+        """Whether `attend` stores the map of *query* (B, H, T, D), even if nobody asks for it."""
         return True
 
     def weights(self, query: Tensor, key: Tensor, mask: Tensor | None, context: Context) -> Tensor:
@@ -242,8 +242,8 @@ class DotSelfAttention(SelfAttention):
             need_head_weights=need_head_weights,
         )
 
-    def mixes_cheaply(self, query: Tensor) -> bool:
-        """As in `SelfAttention.mixes_cheaply`."""
+    def stores_map(self, query: Tensor) -> bool:
+        """As in `SelfAttention.stores_map`."""
         return stores_map(query, self.dropout_probability)
 
     def weights(self, query: Tensor, key: Tensor, mask: Tensor | None, context: Context) -> Tensor:

@@ -68,6 +68,7 @@ class ProbSparseSelfAttention(SelfAttention):
             "all; Huang et al. 2023 can be read either way",
         )
 
+    few_rows = True
     stepwise = False
 
     def __init__(self, cfg: TransformerConfig, side: str, mixture: Mixture | None) -> None:
@@ -162,8 +163,8 @@ class LogSparseSelfAttention(SelfAttention):
 
     reads_memory = True
 
-    def mixes_cheaply(self, query: Tensor) -> bool:
-        """As in `SelfAttention.mixes_cheaply`."""
+    def stores_map(self, query: Tensor) -> bool:
+        """As in `SelfAttention.stores_map`."""
         return stores_map(query, self.dropout_probability)
 
     def weights(self, query: Tensor, key: Tensor, mask: Tensor | None, context: Context) -> Tensor:

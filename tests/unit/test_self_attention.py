@@ -266,14 +266,22 @@ def test_a_translation_model_begins_with_short_memories(make_model: Callable[...
 
 def test_form_is_chosen_by_length() -> None:
     def form(
-        length: int, part: str = "rsa", has_map: bool = True, cheap: bool = False, **options: Any
+        length: int,
+        part: str = "rsa",
+        has_map: bool = True,
+        few: bool = False,
+        stored: bool = False,
+        **options: Any,
     ) -> str:
-        return attention(part, "encoder", **options).mixture.form_for(length, has_map, cheap)
+        module = attention(part, "encoder", **options)
+        return module.mixture.form_for(length, has_map, few, stored)
 
     mixed, dense = mixture.LONGEST_MIXED, mixture.LONGEST_DENSE
     assert [form(n) for n in (1, mixed, mixed + 1)] == ["mixed", "mixed", "dense"]
-    assert form(1, has_map=False) == form(1, has_map=False, cheap=True) == "dense"
-    assert form(9999, cheap=True) == "mixed"
+    assert form(1, has_map=False) == form(1, has_map=False, few=True) == "dense"
+    assert form(9999, few=True) == "mixed"
+    stored = mixture.LONGEST_STORED
+    assert [form(n, stored=True) for n in (stored, stored + 1)] == ["mixed", "chunked"]
     assert form(dense + 1) == form(dense + 1, has_map=False) == "chunked"
     assert form(1, rsa_form="dense") == form(1, "full_matrix") == "dense"
     assert form(9999, rsa_normalize=True) == "dense"
