@@ -103,7 +103,7 @@ class CrossRecurrenceEncodingMatrices(RecurrenceEncodingMatrices):
         if hidden is not None:
             mask = hiding(hidden, at_least_float32(query).dtype)[:, None, None, :]
         dropout, newest = attention.dropout_probability, context.incremental_state is not None
-        stored = stores_map(query, dropout)
+        stored = stores_map(query, None, dropout)
         form = self.form_for(max(query.size(2), keys), True, stored=stored)
         if newest or need_weights or form == "mixed":
             with no_autocast(value):

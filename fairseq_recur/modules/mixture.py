@@ -217,7 +217,7 @@ class Mixture(MonitoredModule, FreshWeights, nn.Module):
         """
         if context.incremental_state is not None:
             return self.mix_newest(attention, query, key, value, context)
-        few, stored = attention.few_rows, attention.stores_map(query)
+        few, stored = attention.few_rows, attention.stores_map(query, context)
         form = self.form_for(key.size(2), attention.has_map, few, stored)
         if form == "mixed" or need_weights and attention.has_map and "mixed" in self.forms:
             return attention.attend_mixed(query, key, value, context, need_weights, self)

@@ -73,7 +73,7 @@ class SelfAttention(MultiheadBase):
         """
         return None if cls.has_map else choice
 
-    def stores_map(self, query: Tensor) -> bool:
+    def stores_map(self, query: Tensor, context: Context) -> bool:
         """Whether `attend` stores the map of *query* (B, H, T, D), even if nobody asks for it."""
         return True
 
@@ -242,9 +242,9 @@ class DotSelfAttention(SelfAttention):
             need_head_weights=need_head_weights,
         )
 
-    def stores_map(self, query: Tensor) -> bool:
+    def stores_map(self, query: Tensor, context: Context) -> bool:
         """As in `SelfAttention.stores_map`."""
-        return stores_map(query, self.dropout_probability)
+        return stores_map(query, context.mask, self.dropout_probability)
 
     def weights(self, query: Tensor, key: Tensor, mask: Tensor | None, context: Context) -> Tensor:
         """As in `SelfAttention.weights`."""

@@ -163,9 +163,9 @@ class LogSparseSelfAttention(SelfAttention):
 
     reads_memory = True
 
-    def stores_map(self, query: Tensor) -> bool:
+    def stores_map(self, query: Tensor, context: Context) -> bool:
         """As in `SelfAttention.stores_map`."""
-        return stores_map(query, self.dropout_probability)
+        return stores_map(query, context.mask, self.dropout_probability)
 
     def weights(self, query: Tensor, key: Tensor, mask: Tensor | None, context: Context) -> Tensor:
         """As in `SelfAttention.weights`."""

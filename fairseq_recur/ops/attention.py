@@ -76,14 +76,17 @@ def dot_product_attention(
     return F.scaled_dot_product_attention(query, key, value, mask, dropout, causal, scale=scale)
 
 
-def stores_map(query: Tensor, dropout: float) -> bool:
-    """Whether `dot_product_attention` stores the map: torch's kernel for CPUs has no dropout.
+def stores_map(query: Tensor, mask: Tensor | None, dropout: float) -> bool:
+    """Whether `dot_product_attention` stores the map, because torch's kernel cannot be used.
+
+    That for CPUs has no dropout, and no gradient of a mask such as T5's position bias.
 
     Args:
         query: (B, H, T, D); only its device is used
-        dropout: probability of dropping a weight
+        mask, dropout: as in `dot_product_attention`
     """
-    return dropout > 0 and query.device.type == "cpu"
+    learned = mask is not None and mask.requires_grad
+    return query.device.type == "cpu" and (dropout > 0 or learned)
 
 
 def directional_masks(query: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -290,7 +290,7 @@ def test_form_is_chosen_by_length() -> None:
 
 @pytest.mark.parametrize("part", ["dot", "log_sparse", "directional", "xl", "prob_sparse"])
 def test_a_map_that_is_stored_is_mixed(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Torch's kernel stores it for a CPU's dropout; some attentions always need it."""
+    """On a CPU, torch does for dropout and a learned bias. Some attentions always need it."""
     mixed: list[int] = []
 
     def count(self: nn.Module, query: Tensor, key: Tensor, value: Tensor, *more: Any) -> Any:
@@ -304,9 +304,12 @@ def test_a_map_that_is_stored_is_mixed(part: str, monkeypatch: pytest.MonkeyPatc
     run(module, x)
     always = part in ("xl", "prob_sparse")
     assert mixed == [len(x)] * always
-    module.train().dropout_module.p = 0.1
-    run(module, x)
-    assert mixed == [len(x)] * (1 + always)
+    learned = torch.zeros(1, 8, len(x), len(x), dtype=torch.float64, requires_grad=True)
+    for dropout, mask in ((0.1, None), (0.0, learned)):
+        mixed.clear()
+        module.train().dropout_module.p = dropout
+        module(x, Context(mask=mask))
+        assert mixed == [len(x)]
 
 
 @pytest.mark.parametrize("mixed", [False, True])
