@@ -90,6 +90,7 @@ class Settings:
     updates: int = setting(4000, least=1)
     lr: float = setting(0.001, "a number above 0", least=1e-12)
     brt_lr: float = setting(0.0005, "a number above 0", least=1e-12)
+    warmup: float = setting(0.1, "a number from 0 to below 1", least=0)
     batch: int = setting(16, least=1)
     tokens: int = setting(64, least=2)
     memory: int = setting(64, least=1)
@@ -113,7 +114,13 @@ def read_settings() -> Settings:
     """
     lists = ["systems", "seeds", "shares", "share_systems", "add"]
     settings = read_variables(Settings, lists, OWN_FLAGS)
-    refuse("variables that cannot be used", without_effect(settings))
+    problems = list(without_effect(settings))
+    if settings.warmup >= 1:
+        problems.append(
+            f"WARMUP={settings.warmup}: expected a number below 1, the part of UPDATES in which "
+            "the learning rate rises"
+        )
+    refuse("variables that cannot be used", problems)
     return settings
 
 
@@ -241,6 +248,7 @@ def train_flags(system: str, seed: int, settings: Settings) -> list[str]:
     }  # fmt: skip
     flags += [word for name, value in given.items() for word in (f"--{name}", str(value))]
     flags += ["--cpu"] if settings.device == "cpu" else []
+    flags += ["--warmup-updates", str(round(settings.warmup * settings.updates))]
     return [*flags, *shlex.split(settings.options)]
 
 

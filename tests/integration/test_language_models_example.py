@@ -184,6 +184,7 @@ WRONG: dict[str, tuple[dict[str, str], str]] = {
     "no use": ({"SYSTEMS": "xl_lm"}, "SYSTEMS=xl_lm: has no effect without the whole text"),
     "SHARES": ({"SHARES": "0 100"}, "SHARES=.*: expected whole numbers from 1 to 100"),
     "LR": ({"LR": "0"}, "expected a number above 0"),
+    "WARMUP": ({"WARMUP": "1"}, "WARMUP=1.0: expected a number below 1, the part of UPDATES"),
     "a rate": ({"BRT_LR": "0.1"}, "BRT_LR=0.1: is not the rate of any chosen system; unset it"),
     "TOKENS": ({"TOKENS": "1"}, "expected a whole number, at least 2"),
     "OPTIONS": ({"OPTIONS": "'a"}, "No closing quotation; expected flags"),
