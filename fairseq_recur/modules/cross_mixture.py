@@ -72,7 +72,8 @@ class CrossRecurrenceEncodingMatrices(RecurrenceEncodingMatrices):
             matrix = self.between(start, queries, values.size(2))
             return self.dense_product(matrix, values, padding)
         missing = max(0, start + queries - values.size(2))
-        square = self.product(F.pad(values, (0, 0, 0, missing)), None, form)
+        padded = F.pad(values, (0, 0, 0, missing))
+        square = self.product(padded, padded.size(2), None, form)
         return square[:, :, start : start + queries]
 
     def mix_source(

@@ -61,12 +61,13 @@ class ToeplitzMatrix(LagMixture):
         sides = [at_least_float32(s)[:, :lags] for s in (self.past, self.future) if s is not None]
         return torch.stack([side.abs().sum(dim=1) for side in sides]).sum(dim=0).max()
 
-    def product(self, values: Tensor, padding: Padding | None, form: str) -> Tensor:
-        """P V; the chunked form is a band over the learned lags."""
+    def product(self, values: Tensor, queries: int, padding: Padding | None, form: str) -> Tensor:
+        """As `Mixture.product`; the chunked form is a band over the learned lags."""
         if form == "dense":
-            return super().product(values, padding, form)
+            return super().product(values, queries, padding, form)
         past, future = self.kernels(self.lags(values.size(2)))
-        return banded_product(past, values, CHUNK, future)
+        seen = values[:, :, -(queries + past.size(1) - 1) :]
+        return banded_product(past, seen, CHUNK, future)[:, :, -queries:]
 
 
 class FullMatrix(Mixture):
@@ -134,14 +135,15 @@ class FullMatrix(Mixture):
         length = self.weight.size(-1)
         return self.matrix(length, length).abs().sum(dim=2).max()
 
-    def product(self, values: Tensor, padding: Padding | None, form: str) -> Tensor:
-        """P V, with the real tokens moved to the front and the results moved back."""
+    def product(self, values: Tensor, queries: int, padding: Padding | None, form: str) -> Tensor:
+        """As `Mixture.product`; real tokens are moved to the front, and the results back."""
         if padding is None:
-            return super().product(values, padding, form)
+            return super().product(values, queries, padding, form)
         places = padding.order[:, None, :, None]
         moved = values.gather(2, places.expand_as(values))
         matrix = self.matrix(values.size(2), values.size(2))
-        return restore_order(self.dense_product(matrix, moved, padding.ordered_mask), places, 2)
+        product = self.dense_product(matrix, moved, padding.ordered_mask)
+        return restore_order(product, places, 2)[:, :, -queries:]
 
     def table(self, keys: int) -> Tensor:
         """The matrix itself: its rows have nothing in common. With room for steps to come."""

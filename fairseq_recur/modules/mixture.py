@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import isqrt
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -123,19 +124,20 @@ class Mixture(MonitoredModule, FreshWeights, nn.Module):
         """P (H', T, S) of the mixing heads; the last query stands at the last key."""
         raise NotImplementedError(type(self).__name__)
 
-    def product(self, values: Tensor, padding: Padding | None, form: str) -> Tensor:
-        """P V for as many queries as keys.
+    def product(self, values: Tensor, queries: int, padding: Padding | None, form: str) -> Tensor:
+        """P V at the last positions.
 
         Args:
-            values: (B, H', T, D) in float32 or more, zero at padding
-            padding: of the T positions, or None
+            values: (B, H', S, D) in float32 or more, zero at padding
+            queries: T, the number of these positions
+            padding: of the S positions, or None
             form: "dense" or "chunked"
 
         Returns:
             (B, H', T, D)
         """
         mask = None if padding is None else padding.mask
-        return self.dense_product(self.matrix(values.size(2), values.size(2)), values, mask)
+        return self.dense_product(self.matrix(queries, values.size(2)), values, mask)
 
     def dense_product(self, matrix: Tensor, values: Tensor, padding_mask: Tensor | None) -> Tensor:
         """`product` with the matrix (H', T, S) itself; the padding mask is (B, S) bool or None."""
@@ -217,17 +219,18 @@ class Mixture(MonitoredModule, FreshWeights, nn.Module):
         """
         if context.incremental_state is not None:
             return self.mix_newest(attention, query, key, value, context)
+        queries, keys = query.size(2), key.size(2)
         few, stored = attention.few_rows, attention.stores_map(query, context)
-        form = self.form_for(key.size(2), attention.has_map, few, stored)
+        # With a memory there are more keys: what counts is the size of the matrix.
+        form = self.form_for(isqrt(queries * keys), attention.has_map, few, stored)
         if form == "mixed" or need_weights and attention.has_map and "mixed" in self.forms:
             return attention.attend_mixed(query, key, value, context, need_weights, self)
         local, rows = attention.attend_to_mix(query, key, value, context)
         with no_autocast(value):
             mixing = at_least_float32(value[:, : self.mixing])
-            recurrent = self.product(mixing, context.padding, form)
+            recurrent = self.product(mixing, queries, context.padding, form)
         gates = self.gates() if rows is None else self.gates() * rows
-        # Before the queries there may be a memory, whose rows of P V nobody reads.
-        return mixed_outputs(local, recurrent[:, :, -query.size(2) :], gates), None
+        return mixed_outputs(local, recurrent, gates), None
 
     def mix_newest(
         self,

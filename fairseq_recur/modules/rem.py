@@ -188,12 +188,15 @@ class RecurrenceEncodingMatrices(LagMixture):
         turn = angle if self.turning else None
         return rem_kernel(decay, turn, sine if self.has_sine else None, dilation, *limits)
 
-    def product(self, values: Tensor, padding: Padding | None, form: str) -> Tensor:
-        """P V; see `Mixture.product`. The chunked form goes dilation by dilation."""
+    def product(self, values: Tensor, queries: int, padding: Padding | None, form: str) -> Tensor:
+        """As `Mixture.product`; the chunked form goes dilation by dilation."""
         if form == "dense":
-            return super().product(values, padding, form)
+            return super().product(values, queries, padding, form)
         decay, angle = self.heads_parameters()
         outputs = []
+        longest = self.longest_lag()
+        if longest is not None:
+            values = values[:, :, -(queries + longest) :]
         for dilation in self.dilations:
             heads = self.get_buffer(f"heads_{dilation}")
             chunked = partial(
@@ -202,7 +205,7 @@ class RecurrenceEncodingMatrices(LagMixture):
             # Positions that no other one is connected with form sub-sequences of one.
             spacing = min(dilation, values.size(2))
             outputs.append(dilated(chunked, values[:, heads], spacing))
-        return torch.cat(outputs, dim=1)[:, self.back]
+        return torch.cat(outputs, dim=1)[:, self.back, -queries:]
 
     def highest(self, dilation: int) -> int | None:
         """The highest power that occurs at a dilation, or None without a limit."""
@@ -210,6 +213,12 @@ class RecurrenceEncodingMatrices(LagMixture):
         if self.reach is not None:
             limits.append((self.reach - 1) // dilation)
         return min(limits, default=None)
+
+    def longest_lag(self) -> int | None:
+        """The longest lag with an entry, or None without a limit."""
+        longest = [(self.highest(dilation), dilation) for dilation in self.dilations]
+        lags = [highest * dilation for highest, dilation in longest if highest is not None]
+        return max(lags, default=None)
 
     def chunked(
         self, highest: int | None, decay: Tensor, angle: Tensor, sine: Tensor, values: Tensor

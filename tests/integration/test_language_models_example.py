@@ -211,14 +211,17 @@ def test_wrong_settings_are_refused_before_any_work(
 def test_each_host_has_its_rate(
     modules: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A block-recurrent layer and its form with RSA have one, all others another."""
-    for name, value in {"SHARES": "100", "LR": "0.3", "BRT_LR": "0.1"}.items():
+    """A block-recurrent layer and its form with RSA have one, all others another; all rise."""
+    given = {"SHARES": "100", "LR": "0.3", "BRT_LR": "0.1", "UPDATES": "50", "WARMUP": "0.3"}
+    for name, value in given.items():
         monkeypatch.setenv(name, value)
     settings = modules("settings")
     runs = settings.text_runs(settings.read_settings(), tmp_path)
     rates = {run.system: run.flags[run.flags.index("--lr") + 1] for run in runs}
     assert set(rates) == set(settings.SYSTEMS)
     assert all(rate == ("0.1" if "brt" in name else "0.3") for name, rate in rates.items())
+    flags = settings.train_flags("xl_lm", 1, settings.read_settings())
+    assert flags[flags.index("--warmup-updates") + 1] == "15"
 
 
 def test_a_wrong_text_is_refused_before_any_work(

@@ -3,6 +3,7 @@
 import math
 from argparse import Namespace
 from collections.abc import Callable, Sequence
+from itertools import product
 from typing import Any
 
 import pytest
@@ -103,7 +104,7 @@ def test_every_mixture_goes_with_every_map(part: str, mixed: str, side: str, len
     with torch.no_grad():
         q, k, v = (module.split(f(x)) for f in (module.q_proj, module.k_proj, module.v_proj))
         alone, _ = module.attend(q, k, v, context_of(module, x), False)
-        product = module.mixture.product(v, None, "dense")
+        product = module.mixture.product(v, length, None, "dense")
         g = torch.sigmoid(gate)
         expected = module.output((1 - g) * alone + g * product, None, False)[0]
         torch.testing.assert_close(run(module, x), expected, rtol=1e-9, atol=1e-11)
@@ -387,10 +388,34 @@ def test_short_subsequences_are_not_padded_to_whole_chunks(side: str, dilation: 
     values, outs, flops = torch.randn(1, 8, 600, 2, dtype=torch.float64), {}, {}
     for form in ("dense", "chunked"):
         with FlopCounterMode(display=False) as counter:
-            outs[form] = module.mixture.product(values, None, form)
+            outs[form] = module.mixture.product(values, 600, None, form)
         flops[form] = counter.get_total_flops()
     torch.testing.assert_close(outs["chunked"], outs["dense"])
     assert flops["chunked"] < flops["dense"] / 20
+
+
+@pytest.mark.parametrize("side", ["encoder", "decoder"])
+@pytest.mark.parametrize("mixed", MIXTURE)
+def test_the_last_rows_of_a_product(mixed: str, side: str) -> None:
+    """They are those of the square, whatever the others read; short lags leave values out."""
+    options = {"learned_matrix_length": 5}
+    if mixed == "rsa":
+        options = {"rsa_heads": "4,1,1,2,0,0", "rsa_dilations": "2,3", "rsa_max_power": 4}
+    part = attention(mixed, side, **options).mixture
+    values = torch.randn(2, 8, 300, 2, dtype=torch.float64)
+    padding = Padding.of(torch.arange(300) >= torch.tensor([[300], [290]]))
+    for form, queries, pad in product(
+        part.forms[part.forms[0] == "mixed" :], (1, 70), (None, padding)
+    ):
+        whole = part.product(values, 300, pad, form)
+        with FlopCounterMode(display=False) as counter:
+            last = part.product(values, queries, pad, form)
+        torch.testing.assert_close(last, whole[:, :, -queries:])
+        if form == "chunked":
+            few = counter.get_total_flops()
+            with FlopCounterMode(display=False) as counter:
+                part.product(values, 300, pad, form)
+            assert few < counter.get_total_flops() / 2
 
 
 def test_fully_padded_rows_are_finite() -> None:
@@ -512,7 +537,7 @@ def test_prob_sparse_mixes_the_rows_that_attend(side: str, rows: str) -> None:
     chosen = module.choose(query, query, context).rows
     attends = torch.zeros(2, 8, 40, dtype=torch.bool).scatter(2, chosen, True).unsqueeze(3)
     assert attends.sum(2).eq(4).all()
-    gate, recurrent = mixture.gates(), mixture.product(query, None, "dense")
+    gate, recurrent = mixture.gates(), mixture.product(query, 40, None, "dense")
     mixed = (1 - gate) * local + gate * recurrent
     expected = mixed if rows == "all" else torch.where(attends, mixed, local)
     torch.testing.assert_close(out, expected)
