@@ -151,18 +151,19 @@ def _build(
     task = tasks.setup_task(cfg.task)
     model = task.build_model(cfg.model)
     parameters[run.system.name] = sum(p.numel() for p in model.parameters())
-    _check_test_lengths(_subset(run.experiment), task, model)
+    _check_test_lengths(run.experiment, task, model)
     start = starts.get(run.start or "")
     if start is not None:
         with quiet(logging.WARNING):  # each training's log names what is initialised fresh
             model.load_state_dict({**start}, model_cfg=cfg.model)
 
 
-def _check_test_lengths(subset: str, task: Any, model: Any) -> None:
-    """Raise ConfigError if the test set has sentences that the model cannot read.
+def _check_test_lengths(experiment: Experiment, task: Any, model: Any) -> None:
+    """Raise ConfigError if the test set has sentences that the model or a batch cannot hold.
 
     Decoding would find them only after the training.
     """
+    subset = _subset(experiment)
     try:
         task.load_dataset(subset)
     except FileNotFoundError:  # which scoring reports
@@ -175,6 +176,13 @@ def _check_test_lengths(subset: str, task: Any, model: Any) -> None:
             f"{len(ignored)} sentences of the subset {subset} are longer than the model's limits "
             f"of source and target, {limits}: the first is sentence {min(ignored) + 1}; shorten "
             "them, or raise --max-source-positions and --max-target-positions"
+        )
+    room = normal(experiment.generate).get("max-tokens")
+    longest = max(map(dataset.num_tokens, range(len(dataset))), default=0)
+    if isinstance(room, int) and longest > room:
+        raise ConfigError(
+            f"generate: max-tokens {room}: the longest sentence of the subset {subset} has "
+            f"{longest} tokens, more than a batch may have; expected at least as many"
         )
 
 

@@ -173,3 +173,12 @@ def test_a_test_sentence_that_is_too_long_for_the_model(refused: Refused, corpus
     said = refused({"train": {**train, "max-source-positions": max(lengths) - 1}})
     assert f"{lengths.count(max(lengths))} sentences of the subset test are longer" in said
     assert f"the first is sentence {lengths.index(max(lengths)) + 1};" in said
+
+
+def test_a_test_sentence_that_is_too_long_for_a_batch(refused: Refused, corpus: Path) -> None:
+    texts = [(corpus / f"test.{side}").read_text().splitlines() for side in ("src", "tgt")]
+    longest = max(len(line.split()) + 1 for lines in texts for line in lines)
+    generate = {**content(corpus)["generate"], "max-tokens": longest}
+    assert refused({"generate": generate}) == ""
+    said = refused({"generate": {**generate, "max-tokens": longest - 1}})
+    assert f"generate: max-tokens {longest - 1}: the longest sentence of the subset test" in said
